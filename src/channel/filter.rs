@@ -1,0 +1,45 @@
+//! Which of an exchange's messages a subscribed queue gets, by their routing key.
+
+/// A filter on the routing key; semantics as of an SNS filter policy on an attribute: a message without a
+/// routing key passes no filter but [`Filter::All`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Filter {
+    /// Every message.
+    #[default]
+    All,
+    /// The key is one of these.
+    Exact(Vec<String>),
+    /// The key starts with one of these.
+    Prefix(Vec<String>),
+    /// The message has a key, and it is none of these.
+    Exclude(Vec<String>),
+}
+
+impl Filter {
+    /// Whether a message with this routing key passes.
+    pub fn passes(&self, routing_key: Option<&str>) -> bool {
+        match (self, routing_key) {
+            (Self::All, _) => true,
+            (_, None) => false,
+            (Self::Exact(keys), Some(key)) => keys.iter().any(|wanted| wanted == key),
+            (Self::Prefix(prefixes), Some(key)) => prefixes.iter().any(|prefix| key.starts_with(prefix)),
+            (Self::Exclude(keys), Some(key)) => keys.iter().all(|unwanted| unwanted != key),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_as_sns_does() {
+        let keys = [None, Some("MOBILE.APPLE"), Some("MOBILE.GOOGLE"), Some("DESKTOP")];
+        let passing = |filter: Filter| keys.map(|key| filter.passes(key));
+        let list = |value: &str| vec![value.to_owned()];
+        assert_eq!(passing(Filter::All), [true, true, true, true]);
+        assert_eq!(passing(Filter::Exact(list("MOBILE.APPLE"))), [false, true, false, false]);
+        assert_eq!(passing(Filter::Prefix(list("MOBILE."))), [false, true, true, false]);
+        assert_eq!(passing(Filter::Exclude(list("DESKTOP"))), [false, true, true, false]);
+    }
+}

@@ -1,0 +1,91 @@
+//! Names of channels: where producers push and a consumer listens.
+
+mod filter;
+
+pub use filter::Filter;
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The longest queue or exchange name: what remains of SQS's 80 characters after `-dlq` and `.fifo`.
+pub const MAX_NAME: usize = 71;
+
+/// A channel: `<queue>` (one consumer), or `<exchange>.<queue>` (fan-out: a topic and one of its subscribed queues).
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Channel {
+    exchange: Option<String>,
+    queue: String,
+}
+
+impl Channel {
+    /// The topic that producers publish to, if the channel is one of a fan-out.
+    pub fn exchange(&self) -> Option<&str> {
+        self.exchange.as_deref()
+    }
+
+    /// The queue that the consumer listens on.
+    pub fn queue(&self) -> &str {
+        &self.queue
+    }
+
+    /// The name of the queue's dead-letter queue.
+    pub fn dead_letter_queue(&self) -> String {
+        format!("{}-dlq", self.queue)
+    }
+}
+
+impl fmt::Display for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.exchange {
+            Some(exchange) => write!(f, "{exchange}.{}", self.queue),
+            None => f.write_str(&self.queue),
+        }
+    }
+}
+
+/// Why a text is no channel name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no channel: write `<queue>` or `<exchange>.<queue>`, each 1 to {MAX_NAME} of A-Z a-z 0-9 _ -")]
+pub struct InvalidChannel(String);
+
+impl FromStr for Channel {
+    type Err = InvalidChannel;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (exchange, queue) = match text.split_once('.') {
+            Some((exchange, queue)) => (Some(exchange), queue),
+            None => (None, text),
+        };
+        if !is_name(queue) || !exchange.is_none_or(is_name) {
+            return Err(InvalidChannel(text.to_owned()));
+        }
+        Ok(Self { exchange: exchange.map(str::to_owned), queue: queue.to_owned() })
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_both_forms() {
+        let plain: Channel = "orders".parse().unwrap();
+        assert_eq!((plain.exchange(), plain.queue()), (None, "orders"));
+        let fanned: Channel = "uploads.thumbnails".parse().unwrap();
+        assert_eq!((fanned.exchange(), fanned.queue()), (Some("uploads"), "thumbnails"));
+        assert_eq!(fanned.to_string(), "uploads.thumbnails");
+        assert_eq!(fanned.dead_letter_queue(), "thumbnails-dlq");
+    }
+
+    #[test]
+    fn refuses_what_sqs_would_refuse() {
+        for bad in ["", ".", "a.", ".a", "a.b.c", "a b", "ä", &"x".repeat(MAX_NAME + 1)] {
+            let error = bad.parse::<Channel>().unwrap_err();
+            assert!(error.to_string().contains(bad), "{error}");
+        }
+    }
+}

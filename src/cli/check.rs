@@ -1,0 +1,72 @@
+//! `hostler check`: all that can be known before the first message.
+
+use super::{ConfigArg, block_on, print};
+use crate::config::Config;
+use crate::exit::{Exit, Failure, Result};
+use crate::handler::{self, Engine, Summary};
+use crate::host;
+
+/// Validate the config, load the handlers, reach the queues; consumes nothing
+///
+/// Prints what it found. Exits with 64 for a bad config, 65 for a bad handler, 69 for a queue that cannot be reached.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    config: ConfigArg,
+}
+
+pub(super) fn run(args: &Args) -> Result {
+    let loaded = args.config.load()?;
+    let file = loaded.file.as_ref().map_or("environment variables".into(), |file| file.display().to_string());
+    print(format!("config    ok  {file}"));
+    for warning in host::unused(&loaded.config) {
+        eprintln!("hostler: warning: {warning}");
+    }
+    // Every part is looked at, so that one run shows all that is wrong.
+    let handlers = check_handlers(&loaded.config);
+    let queues = block_on(check_queues(&loaded.config));
+    match (handlers, queues) {
+        (Ok(()), Ok(())) => Ok(Exit::Ok),
+        (Err(handlers), Err(queues)) => {
+            Err(Failure::new(handlers.exit, format!("{}\nhostler: {}", handlers.message, queues.message)))
+        }
+        (Err(failure), Ok(())) | (Ok(()), Err(failure)) => Err(failure),
+    }
+}
+
+fn check_handlers(config: &Config) -> Result<()> {
+    let engine = Engine::on_demand().map_err(|error| Failure::new(Exit::Internal, error))?;
+    let mut faults = Vec::new();
+    for consumer in &config.consumers {
+        let loaded = host::definition(consumer, None)
+            .and_then(|definition| handler::load(&engine, &definition).map_err(|error| error.to_string()));
+        match loaded {
+            Ok(loaded) => print(format!("handler   ok  {}: {}{}", consumer.name, consumer.handler, describe(&loaded.summary))),
+            Err(fault) => faults.push(fault),
+        }
+    }
+    match faults.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::new(Exit::BadHandler, faults.join("\nhostler: "))),
+    }
+}
+
+async fn check_queues(config: &Config) -> Result<()> {
+    let unreachable = |error| Failure::new(Exit::QueueUnreachable, error);
+    let broker = host::connect(&config.queue).await.map_err(unreachable)?;
+    for consumer in &config.consumers {
+        broker.open(&host::channel_spec(consumer)).await.map_err(unreachable)?;
+        let dead_letters = match consumer.dead_letter {
+            true => format!(", dead letters to {}", consumer.channel.dead_letter_queue()),
+            false => ", no dead-letter queue".into(),
+        };
+        print(format!("queue     ok  {}: {}{dead_letters}", consumer.name, consumer.channel));
+    }
+    Ok(())
+}
+
+/// What kind of handler it is, and what it imports.
+pub(super) fn describe(summary: &Summary) -> String {
+    let imports = summary.imports.iter().map(|import| format!("\n                imports {import}"));
+    format!("\n              {}{}", summary.kind, imports.collect::<String>())
+}

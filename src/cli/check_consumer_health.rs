@@ -1,0 +1,112 @@
+//! `hostler check-consumer-health`: the HEALTHCHECK verdict.
+
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::health::{self, Reason, Report, StartPeriod, Status, Timestamp, Verdict, process};
+
+/// Tell from the health file whether every consumer makes progress
+///
+/// Reads the file that `hostler run` keeps up to date; asks no queue and no network. Made for the HEALTHCHECK of a
+/// container. Exits with 0 when healthy or starting, with 1 when unhealthy; the reasons are then on stderr. Waits at
+/// most 5 s for the file's lock.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The health file [default: the config's `host.health_file`]
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Print the verdict, its reasons and the health file as one JSON object
+    #[arg(long)]
+    json: bool,
+    /// How long a container without a health file counts as starting, from the start of its PID 1; such as 90s or 5m
+    #[arg(long, value_name = "DURATION", default_value = "300s", value_parser = humantime::parse_duration)]
+    start_period: Duration,
+}
+
+/// Prints the verdict on `health_file`, unless the arguments name another one. Returns the exit code, 0 or 1.
+pub fn run(args: &Args, health_file: &Path) -> u8 {
+    let file = health::read(args.file.as_deref().unwrap_or(health_file));
+    let report = file.as_ref().ok();
+    let process = report.and_then(|report| process::info(report.pid));
+    let pid1_started_at = process::info(1).and_then(|pid1| pid1.started_at);
+    let start_period = StartPeriod { limit: args.start_period, pid1_started_at };
+    let verdict = health::verdict(file.as_ref(), process, Timestamp::now(), start_period);
+
+    let line = if args.json { json(&verdict, report) } else { line(&verdict, report) };
+    // The exit code is the answer; where nobody reads the words, it still has to be given.
+    let _ = writeln!(io::stdout(), "{line}");
+    if !verdict.healthy() {
+        let _ = writeln!(io::stderr(), "{}", joined(&verdict.reasons, "\n"));
+    }
+    u8::from(!verdict.healthy())
+}
+
+/// One line for people.
+fn line(verdict: &Verdict, report: Option<&Report>) -> String {
+    let detail = match verdict.status {
+        Status::Healthy => counted(report.map_or(0, |report| report.consumers.len()), "consumer"),
+        Status::Starting => joined(&verdict.reasons, "; "),
+        Status::Unhealthy => counted(verdict.reasons.len(), "reason"),
+    };
+    format!("{}: {detail}", verdict.status.name())
+}
+
+/// One line for programs.
+fn json(verdict: &Verdict, report: Option<&Report>) -> String {
+    #[derive(Serialize)]
+    struct Answer<'a> {
+        status: Status,
+        healthy: bool,
+        reasons: &'a [Reason],
+        report: Option<&'a Report>,
+    }
+    let answer = Answer { status: verdict.status, healthy: verdict.healthy(), reasons: &verdict.reasons, report };
+    // Nothing in it can fail to serialize; should it ever, its text is no worse than none.
+    serde_json::to_string(&answer).unwrap_or_else(|error| error.to_string())
+}
+
+fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+fn joined(reasons: &[Reason], separator: &str) -> String {
+    reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join(separator)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        let now = Timestamp::now();
+        Report { schema: 1, pid: 7, started_at: now, written_at: now, consumers: Vec::new() }
+    }
+
+    #[test]
+    fn people_get_one_line() {
+        let said = |status, reasons| line(&Verdict { status, reasons }, Some(&report()));
+        assert_eq!(said(Status::Healthy, Vec::new()), "healthy: 0 consumers");
+        assert_eq!(said(Status::Unhealthy, vec![Reason::Gone { pid: 7 }]), "unhealthy: 1 reason");
+        let (age, limit) = (Duration::from_millis(12_345), Duration::from_secs(300));
+        assert_eq!(
+            said(Status::Starting, vec![Reason::NoFile { path: "/x".into() }, Reason::Starting { age, limit }]),
+            "starting: there is no health file at `/x`; the container started 12s ago and has 5m to start"
+        );
+    }
+
+    #[test]
+    fn programs_get_one_object() -> Result<(), serde_json::Error> {
+        let verdict = Verdict { status: Status::Unhealthy, reasons: vec![Reason::Gone { pid: 7 }] };
+        let value: serde_json::Value = serde_json::from_str(&json(&verdict, Some(&report())))?;
+        assert_eq!(value["status"], "unhealthy");
+        assert_eq!(value["healthy"], false);
+        assert_eq!(value["reasons"][0], "the process that wrote the health file (pid 7) is gone");
+        assert_eq!(value["report"]["pid"], 7);
+        let value: serde_json::Value = serde_json::from_str(&json(&verdict, None))?;
+        assert!(value.get("report").is_some_and(serde_json::Value::is_null));
+        Ok(())
+    }
+}

@@ -1,0 +1,44 @@
+//! `hostler compile`.
+
+use std::path::PathBuf;
+
+use super::print;
+use crate::exit::{Exit, Failure, Result};
+use crate::handler::{self, CompileError, CpuBaseline};
+
+/// Compile a handler ahead of time, so that it loads in milliseconds
+///
+/// The file is for this version of hostler, and for the CPU baseline that was asked for: a machine that lacks it refuses
+/// the file. Name only files that you made yourself in a config: compiled code cannot be verified.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The handler: a .wasm or .wat file
+    handler: PathBuf,
+    /// Where to write the .cwasm file
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// A target triple, such as x86_64-unknown-linux-gnu [default: this machine]
+    #[arg(long, value_name = "TRIPLE")]
+    target: Option<String>,
+    /// What the CPU must have: generic, x86-64-v2, x86-64-v3 or native
+    #[arg(long, value_name = "BASELINE", default_value_t)]
+    cpu_baseline: CpuBaseline,
+}
+
+pub(super) fn run(args: &Args) -> Result {
+    let compiled = handler::compile(&args.handler, args.target.as_deref(), args.cpu_baseline).map_err(|error| {
+        let exit = match error {
+            CompileError::Handler(_) => Exit::BadHandler,
+            CompileError::Target { .. } => Exit::Usage,
+        };
+        Failure::new(exit, error)
+    })?;
+    // Replaced by a rename, so that a running host never loads half a file.
+    let temporary = args.output.with_added_extension("tmp");
+    std::fs::write(&temporary, &compiled)
+        .and_then(|()| std::fs::rename(&temporary, &args.output))
+        .map_err(|error| Failure::new(Exit::Failed, format!("cannot write {}: {error}", args.output.display())))?;
+    let size = bytesize::ByteSize(compiled.len() as u64);
+    print(format!("{} ({size}, {})", args.output.display(), args.cpu_baseline));
+    Ok(Exit::Ok)
+}

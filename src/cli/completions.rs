@@ -1,0 +1,21 @@
+//! `hostler completions`.
+
+use clap::CommandFactory as _;
+use clap_complete::Shell;
+
+use super::Cli;
+use crate::exit::{Exit, Result};
+
+/// Print a completion script for a shell
+///
+/// For bash: hostler completions bash > /etc/bash_completion.d/hostler
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The shell
+    shell: Shell,
+}
+
+pub(super) fn run(args: &Args) -> Result {
+    clap_complete::generate(args.shell, &mut Cli::command(), "hostler", &mut std::io::stdout());
+    Ok(Exit::Ok)
+}

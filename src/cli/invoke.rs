@@ -1,0 +1,212 @@
+//! `hostler invoke`: one handler on one message, with no queue.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Serialize;
+
+use super::source::{self, BodyArgs};
+use super::{ConfigArg, print};
+use crate::config::{self, Consumer};
+use crate::exit::{Exit, Failure, Result};
+use crate::handler::{self, Bounds, Call, Captured, Definition, Engine, Grants, Handler, Outcome, Output, run_until_stopped};
+use crate::host;
+use crate::message::Message;
+
+/// Defaults of a handler that no config names; the same as the config's own.
+const TIMEOUT: Duration = Duration::from_secs(60);
+const MEMORY: u64 = 128 * 1024 * 1024;
+const OUTPUT: usize = 64 * 1024;
+
+/// Run a handler on one message as `run` would, and print the outcome; touches no queue
+///
+/// HANDLER is a file, or the name of a consumer in the config, which then runs with that consumer's grants and limits.
+/// Exits with 0 when the handler acked or replied, 1 otherwise.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// A .wasm, .wat or .cwasm file, or a consumer's name
+    handler: String,
+    #[command(flatten)]
+    body: BodyArgs,
+    /// An attribute; may be given up to 10 times
+    #[arg(long, value_name = "NAME=VALUE", value_parser = source::attribute)]
+    attr: Vec<(String, String)>,
+    /// Which delivery of the message to pretend; 1 is the first
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    attempt: u32,
+    /// The routing key of the message
+    #[arg(long, value_name = "KEY")]
+    routing_key: Option<String>,
+    /// The FIFO group of the message
+    #[arg(long, value_name = "GROUP")]
+    group: Option<String>,
+    /// Print the outcome as one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    config: ConfigArg,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Answer {
+    outcome: &'static str,
+    reason: Option<String>,
+    delay_seconds: Option<u64>,
+    reply_base64: Option<String>,
+    duration_ms: f64,
+    stderr: String,
+}
+
+/// A handler and the bounds it runs in.
+struct Subject {
+    definition: Definition,
+    channel: String,
+    timeout: Duration,
+    output: usize,
+}
+
+pub(super) fn run(args: &Args) -> Result {
+    let subject = subject(args)?;
+    let body = args.body.open()?.read_all()?;
+    let engine = Engine::on_demand().map_err(|error| Failure::new(Exit::Internal, error))?;
+    let loaded = handler::load(&engine, &subject.definition).map_err(|error| Failure::new(Exit::BadHandler, error))?;
+    let message = Message {
+        id: uuid::Uuid::now_v7().to_string(),
+        body: body.into(),
+        attributes: source::attributes(&args.attr),
+        enqueued_at: SystemTime::now(),
+        group: args.group.clone(),
+        routing_key: args.routing_key.clone(),
+    };
+    let bounds = Bounds::new(subject.timeout);
+    let output = Output::new(subject.output);
+    let call = Call::new(Arc::new(message), subject.channel.as_str().into(), args.attempt, bounds, output);
+
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::new(Exit::Internal, error))?;
+    let started = Instant::now();
+    let outcome = runtime.block_on(process(&loaded.handler, &call, subject.timeout));
+    let took = started.elapsed();
+    runtime.shutdown_background();
+
+    let success = outcome.is_success();
+    let captured = call.output.take();
+    match args.json {
+        true => {
+            let answer = serde_json::to_string(&answer(&outcome, took, &captured));
+            print(answer.map_err(|error| Failure::new(Exit::Internal, error))?);
+        }
+        false => for_people(&outcome, took, &captured, &loaded.summary),
+    }
+    Ok(if success { Exit::Ok } else { Exit::Failed })
+}
+
+async fn process(handler: &Arc<dyn Handler>, call: &Call, limit: Duration) -> Outcome {
+    let stop = call.bounds.stop.clone();
+    let guest = {
+        let (handler, call) = (Arc::clone(handler), call.clone());
+        tokio::spawn(async move { run_until_stopped(&call.bounds.stop, handler.handle(&call)).await })
+    };
+    let forced = async {
+        tokio::time::sleep(limit).await;
+        stop.force();
+        std::future::pending::<()>().await;
+    };
+    let ended = tokio::select! {
+        ended = guest => ended,
+        () = forced => return Outcome::TimedOut(limit),
+    };
+    match ended {
+        Ok(Some(outcome)) => outcome,
+        Ok(None) => match call.decided.get() {
+            Some(decided) => decided.clone(),
+            None => Outcome::TimedOut(limit),
+        },
+        Err(error) => Outcome::Trapped(format!("the host failed to run it: {error}")),
+    }
+}
+
+/// What HANDLER names: a consumer if the config has one of that name, else a file.
+fn subject(args: &Args) -> Result<Subject> {
+    let is_file = Path::new(&args.handler).exists();
+    let loaded = config::load(args.config.config.as_deref(), std::env::vars());
+    let consumer = match &loaded {
+        Ok(loaded) => loaded.config.consumers.iter().find(|consumer| consumer.name == args.handler),
+        // A config that was named must be right; one that merely lies there need not, for a file.
+        Err(error) if args.config.config.is_some() || !is_file && !error.is_not_found() => {
+            return Err(Failure::new(Exit::BadConfig, error));
+        }
+        Err(_) => None,
+    };
+    match consumer {
+        Some(consumer) => of_consumer(consumer),
+        None if is_file => Ok(of_file(Path::new(&args.handler))),
+        None => Err(Failure::new(
+            Exit::BadHandler,
+            format!("`{}` is neither a file nor a consumer of the config", args.handler),
+        )),
+    }
+}
+
+fn of_consumer(consumer: &Consumer) -> Result<Subject> {
+    Ok(Subject {
+        definition: host::definition(consumer, None).map_err(|error| Failure::new(Exit::BadHandler, error))?,
+        channel: consumer.channel.to_string(),
+        timeout: consumer.processing_timeout,
+        output: usize::try_from(consumer.limits.output).unwrap_or(usize::MAX),
+    })
+}
+
+fn of_file(path: &Path) -> Subject {
+    let definition = Definition {
+        consumer: "invoke".into(),
+        path: path.to_owned(),
+        sha256: None,
+        hooks: None,
+        grants: Grants::default(),
+        memory: MEMORY,
+        messages_per_instance: 1,
+        reply_from_stdout: false,
+    };
+    Subject { definition, channel: "invoke".into(), timeout: TIMEOUT, output: OUTPUT }
+}
+
+fn answer(outcome: &Outcome, took: Duration, captured: &Captured) -> Answer {
+    Answer {
+        outcome: outcome.name(),
+        reason: outcome.reason(),
+        delay_seconds: match outcome {
+            Outcome::Delay(delay) => Some(delay.as_secs()),
+            _ => None,
+        },
+        reply_base64: match outcome {
+            Outcome::Reply(body) => Some(STANDARD.encode(body)),
+            _ => None,
+        },
+        duration_ms: (took.as_secs_f64() * 1e6).round() / 1e3,
+        stderr: String::from_utf8_lossy(&captured.stderr).into_owned(),
+    }
+}
+
+fn for_people(outcome: &Outcome, took: Duration, captured: &Captured, summary: &handler::Summary) {
+    for (name, bytes) in [("stdout", &captured.stdout), ("stderr", &captured.stderr)] {
+        for line in String::from_utf8_lossy(bytes).lines() {
+            print(format!("{name:<9} {line}"));
+        }
+    }
+    print(format!("handler   {}", summary.kind));
+    print(format!("outcome   {}", outcome.name()));
+    match outcome {
+        Outcome::Delay(delay) => print(format!("delay     {}", humantime::format_duration(*delay))),
+        Outcome::Reply(body) => print(format!("reply     {}", String::from_utf8_lossy(body))),
+        _ => {}
+    }
+    if let Some(reason) = outcome.reason() {
+        print(format!("reason    {reason}"));
+    }
+    print(format!("took      {:.3} ms", took.as_secs_f64() * 1e3));
+}

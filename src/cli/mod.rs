@@ -1,0 +1,120 @@
+//! The command line: a file per command.
+
+mod check;
+mod check_consumer_health;
+mod compile;
+mod completions;
+mod invoke;
+mod queues;
+mod run;
+mod schema;
+mod send;
+mod source;
+mod table;
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+use crate::config::{self, Loaded};
+use crate::exit::{Exit, Failure};
+
+/// Runs a WASM handler on each message of a queue
+///
+/// hostler is the whole container of a queue worker: it takes messages, runs your handler on each in a fresh sandbox,
+/// keeps the message leased meanwhile, and settles it: ack, retry, delay or dead-letter.
+#[derive(Debug, Parser)]
+#[command(name = "hostler", version, max_term_width = 100, after_help = EXIT_CODES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What `--help` says about exit codes.
+const EXIT_CODES: &str = "\
+Exit codes: 0 ok · 1 check failed, unhealthy, or not acked · 2 usage · 64 bad config · 65 bad handler · 69 queue
+unreachable at start · 70 internal · 71 processing timeout with on_processing_timeout = \"exit\" · 75 drain deadline
+passed, work was released · 128+n ended by a second signal n";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(run::Args),
+    Check(check::Args),
+    CheckConsumerHealth(Box<CheckHealth>),
+    Invoke(invoke::Args),
+    Send(send::Args),
+    Queues(queues::Args),
+    Compile(compile::Args),
+    Schema(schema::Args),
+    Completions(completions::Args),
+}
+
+/// `check-consumer-health`, with the config that names its file.
+#[derive(Debug, clap::Args)]
+#[command(about = CHECK_HEALTH)]
+struct CheckHealth {
+    #[command(flatten)]
+    args: check_consumer_health::Args,
+    #[command(flatten)]
+    config: ConfigArg,
+}
+
+const CHECK_HEALTH: &str = "Tell from the health file whether every consumer makes progress";
+
+/// Where the config is.
+#[derive(Debug, Clone, clap::Args)]
+struct ConfigArg {
+    /// The config file [default: $HOSTLER_CONFIG, else /etc/hostler/hostler.toml, else ./hostler.toml]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl ConfigArg {
+    /// Loads the config; its warnings go to standard error.
+    fn load(&self) -> crate::exit::Result<Loaded> {
+        let loaded = config::load(self.config.as_deref(), std::env::vars())
+            .map_err(|error| Failure::new(Exit::BadConfig, error))?;
+        for warning in &loaded.warnings {
+            eprintln!("hostler: warning: {warning}");
+        }
+        Ok(loaded)
+    }
+}
+
+/// Parses the arguments and runs the command.
+pub fn main() -> Exit {
+    let result = match Cli::parse().command {
+        Command::CheckConsumerHealth(command) => {
+            let file = config::health_file(command.config.config.as_deref(), std::env::vars());
+            Ok(if check_consumer_health::run(&command.args, &file) == 0 { Exit::Ok } else { Exit::Failed })
+        }
+        Command::Run(args) => run::run(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Invoke(args) => invoke::run(&args),
+        Command::Send(args) => send::run(&args),
+        Command::Queues(args) => queues::run(&args),
+        Command::Compile(args) => compile::run(&args),
+        Command::Schema(args) => schema::run(&args),
+        Command::Completions(args) => completions::run(&args),
+    };
+    result.unwrap_or_else(|failure| {
+        // If even standard error is gone, the exit code still tells.
+        let _ = writeln!(std::io::stderr(), "hostler: {}", failure.message);
+        failure.exit
+    })
+}
+
+/// Runs a command's future on a runtime of its own.
+fn block_on<T>(future: impl Future<Output = crate::exit::Result<T>>) -> crate::exit::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::new(Exit::Internal, error))?;
+    let result = runtime.block_on(future);
+    runtime.shutdown_background();
+    result
+}
+
+/// Prints a result. A reader that has gone away is no failure.
+fn print(text: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stdout(), "{text}");
+}

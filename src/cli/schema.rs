@@ -1,0 +1,24 @@
+//! `hostler schema`.
+
+use super::print;
+use crate::config;
+use crate::exit::{Exit, Failure, Result};
+
+/// Print the JSON Schema of the config
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Print the reference table of all keys in Markdown instead
+    #[arg(long)]
+    markdown: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result {
+    match args.markdown {
+        true => print(config::reference().trim_end()),
+        false => {
+            let schema = serde_json::to_string_pretty(&config::schema());
+            print(schema.map_err(|error| Failure::new(Exit::Internal, error))?);
+        }
+    }
+    Ok(Exit::Ok)
+}

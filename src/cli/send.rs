@@ -1,0 +1,163 @@
+//! `hostler send`.
+
+use std::io::IsTerminal as _;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::source::{self, BodyArgs, Input};
+use super::{ConfigArg, block_on, print};
+use crate::channel::Channel;
+use crate::config::Config;
+use crate::exit::{Exit, Failure, Result};
+use crate::host;
+use crate::message::Outgoing;
+use crate::queue::{Broker, SendError};
+
+/// How many lines are sent in one call; each call is one write to the disk.
+const BATCH: usize = 1_000;
+
+/// How many bytes of bodies are gathered for one call at most.
+const BATCH_BYTES: usize = 4 * 1024 * 1024;
+
+/// Send a message, or one per line of the input
+///
+/// Prints the message's id once it is durably in the queue. To a channel <exchange>.<queue> means: to its exchange, and
+/// so to every subscribed queue whose filter lets the routing key pass.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// `<queue>`, `<exchange>.<queue>`, or an exchange of the config
+    channel: Channel,
+    #[command(flatten)]
+    body: BodyArgs,
+    /// One message per line of the input; blank lines are passed over
+    #[arg(long)]
+    lines: bool,
+    /// Decides which subscribed queues of an exchange get the message
+    #[arg(long, value_name = "KEY")]
+    routing_key: Option<String>,
+    /// An attribute; may be given up to 10 times
+    #[arg(long, value_name = "NAME=VALUE", value_parser = source::attribute)]
+    attr: Vec<(String, String)>,
+    /// Deliver no sooner than this from now; at most 15m
+    #[arg(long, value_name = "DURATION", default_value = "0s", hide_default_value = true, value_parser = humantime::parse_duration)]
+    delay: Duration,
+    /// The FIFO group, on an ordered channel
+    #[arg(long, value_name = "GROUP")]
+    group: Option<String>,
+    /// A second message with this key within 5 minutes is dropped
+    #[arg(long, value_name = "KEY", conflicts_with = "lines")]
+    dedupe: Option<String>,
+    #[command(flatten)]
+    config: ConfigArg,
+}
+
+pub(super) fn run(args: &Args) -> Result {
+    let config = args.config.load()?.config;
+    let input = args.body.open()?;
+    block_on(async {
+        let unreachable = |error| Failure::new(Exit::QueueUnreachable, error);
+        let broker = host::connect(&config.queue).await.map_err(unreachable)?;
+        // So that a message which is sent before its consumers first run is kept for them.
+        host::declare(&*broker, &config).await.map_err(unreachable)?;
+        if !is_known(&config, &args.channel) {
+            eprintln!("hostler: note: no consumer of this config listens on {}", args.channel);
+        }
+        match args.lines {
+            true => send_lines(args, &*broker, input).await,
+            false => send_one(args, &*broker, input).await,
+        }
+    })
+}
+
+async fn send_one(args: &Args, broker: &dyn Broker, input: Input) -> Result {
+    let message = outgoing(args, input.read_all()?);
+    match broker.send(&args.channel, vec![message]).await.pop() {
+        Some(Ok(sent)) => {
+            if sent.queues == 0 {
+                eprintln!("hostler: note: it reached no queue: a duplicate, or no subscription lets it pass");
+            }
+            print(sent.id);
+            Ok(Exit::Ok)
+        }
+        Some(Err(error)) => Err(failure(&error)),
+        None => Err(Failure::new(Exit::Internal, "the queue did not answer")),
+    }
+}
+
+async fn send_lines(args: &Args, broker: &dyn Broker, mut input: Input) -> Result {
+    let progress = progress(input.size);
+    let (mut sent, mut number) = (0_u64, 0_u64);
+    loop {
+        let (mut batch, mut numbers, mut bytes, mut read) = (Vec::new(), Vec::new(), 0, 0);
+        while batch.len() < BATCH && bytes < BATCH_BYTES {
+            let Some(line) = input.next_line()? else { break };
+            number += 1;
+            read += line.len() as u64 + 1;
+            if !line.iter().all(u8::is_ascii_whitespace) {
+                bytes += line.len();
+                numbers.push(number);
+                batch.push(outgoing(args, line));
+            }
+        }
+        if read == 0 {
+            break;
+        }
+        for (result, line) in broker.send(&args.channel, batch).await.into_iter().zip(numbers) {
+            if let Err(error) = result {
+                progress.abandon();
+                let failure = failure(&error);
+                let message = format!("line {line} was not sent: {}\n  {sent} messages before it were", failure.message);
+                return Err(Failure::new(failure.exit, message));
+            }
+            sent += 1;
+        }
+        progress.inc(read);
+        progress.set_message(format!("{sent} sent"));
+    }
+    progress.finish_and_clear();
+    print(format!("{sent} messages sent to {}", args.channel));
+    Ok(Exit::Ok)
+}
+
+fn outgoing(args: &Args, body: Vec<u8>) -> Outgoing {
+    Outgoing {
+        body,
+        attributes: source::attributes(&args.attr),
+        routing_key: args.routing_key.clone(),
+        delay: args.delay,
+        group: args.group.clone(),
+        dedupe: args.dedupe.clone(),
+    }
+}
+
+fn failure(error: &SendError) -> Failure {
+    let exit = match error {
+        SendError::Invalid(_) => Exit::Usage,
+        SendError::Queue(_) => Exit::QueueUnreachable,
+    };
+    Failure::new(exit, error)
+}
+
+/// Whether some consumer of the config gets what is sent there.
+fn is_known(config: &Config, channel: &Channel) -> bool {
+    config.consumers.iter().any(|consumer| {
+        let known = &consumer.channel;
+        known == channel
+            || known.exchange() == channel.exchange().or(Some(channel.queue()))
+            || channel.exchange().is_none() && channel.queue() == known.queue()
+    })
+}
+
+/// A progress bar on a terminal, and nothing elsewhere.
+fn progress(size: Option<u64>) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = size.map_or_else(ProgressBar::no_length, ProgressBar::new);
+    let template = match size {
+        Some(_) => "{bar:40} {percent:>3} %  {msg}  {elapsed}, {eta} left",
+        None => "{spinner} {msg}  {elapsed}",
+    };
+    bar.with_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()))
+}

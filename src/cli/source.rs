@@ -1,0 +1,95 @@
+//! Where a command takes its input from: text, a file, or standard input.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, IsTerminal as _, Read};
+use std::path::PathBuf;
+
+use crate::exit::{Exit, Failure, Result};
+use crate::message::{AttributeValue, Attributes};
+
+/// The body of a message, as an argument.
+#[derive(Debug, clap::Args)]
+#[group(multiple = false)]
+pub(super) struct BodyArgs {
+    /// The body as text
+    #[arg(long, value_name = "TEXT")]
+    body: Option<String>,
+    /// A file that holds the body
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// `-` reads the body from standard input; so does a pipe when nothing else is given
+    #[arg(value_name = "-", value_parser = ["-"])]
+    stdin: Option<String>,
+}
+
+/// An open input.
+pub(super) struct Input {
+    reader: Box<dyn BufRead>,
+    /// Its size in bytes, where that is known.
+    pub(super) size: Option<u64>,
+    name: String,
+}
+
+impl BodyArgs {
+    /// Opens the input.
+    pub(super) fn open(&self) -> Result<Input> {
+        match (&self.body, &self.file) {
+            (Some(text), _) => {
+                let bytes = text.clone().into_bytes();
+                Ok(Input { size: Some(bytes.len() as u64), reader: Box::new(io::Cursor::new(bytes)), name: "--body".into() })
+            }
+            (None, Some(path)) => {
+                let cannot = |error| Failure::new(Exit::Usage, format!("cannot read {}: {error}", path.display()));
+                let file = File::open(path).map_err(cannot)?;
+                let size = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|metadata| metadata.len());
+                Ok(Input { size, reader: Box::new(BufReader::new(file)), name: path.display().to_string() })
+            }
+            (None, None) if self.stdin.is_none() && io::stdin().is_terminal() => Err(Failure::new(
+                Exit::Usage,
+                "there is no body: give --body TEXT, --file FILE, or `-` for standard input",
+            )),
+            (None, None) => {
+                Ok(Input { size: None, reader: Box::new(BufReader::new(io::stdin())), name: "standard input".into() })
+            }
+        }
+    }
+}
+
+impl Input {
+    /// All of it.
+    pub(super) fn read_all(mut self) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.reader.read_to_end(&mut bytes).map_err(|error| self.cannot(&error))?;
+        Ok(bytes)
+    }
+
+    /// The next line without its end; `None` after the last. A blank line is a line.
+    pub(super) fn next_line(&mut self) -> Result<Option<Vec<u8>>> {
+        let mut line = Vec::new();
+        let read = self.reader.read_until(b'\n', &mut line).map_err(|error| self.cannot(&error))?;
+        if line.last() == Some(&b'\n') {
+            line.pop();
+            if line.last() == Some(&b'\r') {
+                line.pop();
+            }
+        }
+        Ok((read > 0).then_some(line))
+    }
+
+    fn cannot(&self, error: &io::Error) -> Failure {
+        Failure::new(Exit::Usage, format!("cannot read {}: {error}", self.name))
+    }
+}
+
+/// Reads `name=value`, for `--attr`.
+pub(super) fn attribute(text: &str) -> std::result::Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("write name=value".into()),
+    }
+}
+
+/// Text attributes by name; of a name given twice the last one counts.
+pub(super) fn attributes(pairs: &[(String, String)]) -> Attributes {
+    pairs.iter().map(|(name, value)| (name.clone(), AttributeValue::Text(value.clone()))).collect()
+}

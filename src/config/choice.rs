@@ -1,0 +1,113 @@
+//! Keys whose value is one of a few words, each as an enum.
+
+use figment::value::Value;
+
+use super::read::{Read, quoted, text};
+
+macro_rules! choice {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum $name {
+            $($(#[$variant_doc])* $variant),+
+        }
+
+        impl $name {
+            /// Every word, as the configuration has it.
+            pub const WORDS: &'static [&'static str] = &[$($word),+];
+        }
+
+        impl Read for $name {
+            fn read(value: &Value) -> Result<Self, String> {
+                match text(value)? {
+                    $($word => Ok(Self::$variant),)+
+                    other => Err(format!("{} is not one of the choices", quoted(other))),
+                }
+            }
+        }
+    };
+}
+
+choice! {
+    /// ECS scale-in protection while messages are in flight.
+    TaskProtection {
+        /// On wherever the ECS agent answers.
+        Auto = "auto",
+        /// Never.
+        Off = "off",
+    }
+}
+
+choice! {
+    /// Which queue the messages come from.
+    Driver {
+        /// SQLite in one file, for one machine.
+        Embedded = "embedded",
+        /// Amazon SQS, with SNS topics as exchanges.
+        Sqs = "sqs",
+    }
+}
+
+choice! {
+    /// What happens to missing queues at the start.
+    Provision {
+        /// They end the process with exit code 69 and the cure.
+        Check = "check",
+        /// They are created.
+        Auto = "auto",
+    }
+}
+
+choice! {
+    /// What happens to a message whose processing timeout ran out.
+    OnProcessingTimeout {
+        /// It goes to the dead-letter queue.
+        DeadLetter = "dead-letter",
+        /// It goes through the escalation policy.
+        Retry = "retry",
+        /// The process drains, then exits with code 71.
+        Exit = "exit",
+    }
+}
+
+choice! {
+    /// What of a WASI command counts as its reply.
+    Reply {
+        /// Nothing: stdout is logged.
+        Off = "off",
+        /// What it writes to stdout.
+        Stdout = "stdout",
+    }
+}
+
+choice! {
+    /// How a filter's values are matched with the routing key.
+    FilterType {
+        /// The key is one of them.
+        Exact = "exact",
+        /// The key starts with one of them.
+        Prefix = "prefix",
+        /// The key is none of them.
+        Exclude = "exclude",
+    }
+}
+
+choice! {
+    /// What a guest may do in a granted folder.
+    DirMode {
+        /// Read.
+        ReadOnly = "ro",
+        /// Read and write.
+        ReadWrite = "rw",
+    }
+}
+
+choice! {
+    /// The form of a log line.
+    LogFormat {
+        /// One JSON object per line.
+        Json = "json",
+        /// For people.
+        Text = "text",
+    }
+}

@@ -1,0 +1,184 @@
+//! One consumer's configuration as valid.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use super::choice::{FilterType, OnProcessingTimeout, Reply};
+use super::grants::{DirGrant, Dirs, HandlerRef, Origin};
+use super::read::Bytes;
+use super::settings::{Mismatch, Section, Settings};
+use super::units::Rate;
+use crate::channel::{Channel, Filter};
+
+/// `[consumers.NAME]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Consumer {
+    /// Its name: 1 to 71 of `A-Z a-z 0-9 _ -`.
+    pub name: String,
+    /// Where it listens. No other consumer of the configuration has the same queue.
+    pub channel: Channel,
+    /// FIFO.
+    pub ordered: bool,
+    /// The WASM handler.
+    pub handler: HandlerRef,
+    /// A component with lifecycle hooks beside the handler.
+    pub hooks: Option<HandlerRef>,
+    /// The handler's SHA-256.
+    pub sha256: Option<[u8; 32]>,
+    /// Messages processed at a time: 1 to 1024.
+    pub concurrency: usize,
+    /// Visibility timeout: 1 s to 12 h, SQS's limit.
+    pub lease: Duration,
+    /// When a handler is stopped: 1 s to 12 h; with SQS a lease less.
+    pub processing_timeout: Duration,
+    /// Age from which on a message counts as late: 1 s to 14 d, SQS's longest retention.
+    pub delay_tolerance: Duration,
+    /// What becomes of a message whose time ran out; never dead-letter without a dead-letter queue.
+    pub on_processing_timeout: OnProcessingTimeout,
+    /// The longest healthy stay in one state, or without a poll: above `processing_timeout`.
+    pub healthcheck_timeout: Duration,
+    /// The most messages to start per period.
+    pub rate_limit: Option<Rate>,
+    /// Messages that one sandbox handles before it is replaced: at least 1.
+    pub messages_per_instance: u32,
+    /// What of a WASI command counts as its reply.
+    pub reply: Reply,
+    /// Where replies go; `None`: a reply counts as ack. Never the consumer's own queue.
+    pub reply_channel: Option<Channel>,
+    /// Whether there is a dead-letter queue.
+    pub dead_letter: bool,
+    /// What becomes of failed attempts.
+    pub retry: Retry,
+    /// Which of the exchange's messages the queue gets; [`Filter::All`] on a channel without an exchange.
+    pub filter: Filter,
+    /// What the guest may reach.
+    pub allow: Allow,
+    /// What the guest may use.
+    pub limits: Limits,
+    /// Ownership and alarms of the queues.
+    pub tags: Tags,
+}
+
+/// `[consumers.NAME.retry]`: the escalation of failed attempts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retry {
+    /// Failed attempts released after `requeue_delay`: 0 to 100.
+    pub requeues: u32,
+    /// The wait after each of these: at most 12 h, the longest that SQS hides a message.
+    pub requeue_delay: Duration,
+    /// Failed attempts after those, released after a growing delay: 0 to 100. The next failure dead-letters.
+    pub delays: u32,
+    /// The first delay, before jitter; doubled each time: at most `max_delay`.
+    pub delay: Duration,
+    /// The longest delay: at most 12 h.
+    pub max_delay: Duration,
+}
+
+/// `[consumers.NAME.allow]`: what the guest may reach; nothing by default.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Allow {
+    /// Origins, `http(s)://host[:port]` in lower case, without a default port.
+    pub http: Vec<String>,
+    /// Environment of the guest. The values may be secrets: `Debug` leaves them out.
+    pub env: BTreeMap<String, String>,
+    /// Folders, no two with the same guest path.
+    pub dirs: Vec<DirGrant>,
+    /// Channels to send to.
+    pub send: Vec<Channel>,
+}
+
+impl fmt::Debug for Allow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { http, env, dirs, send } = self;
+        let env: Vec<_> = env.keys().collect();
+        f.debug_struct("Allow").field("http", http).field("env", &env).field("dirs", dirs).field("send", send).finish()
+    }
+}
+
+/// `[consumers.NAME.limits]`: what the guest may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of linear memory of one sandbox: 1 MiB to 4 GiB, the most that 32-bit WASM addresses.
+    pub memory: u64,
+    /// Bytes of stdout and stderr kept per message: at most 16 MiB.
+    pub output: u64,
+}
+
+/// `[consumers.NAME.tags]`: ownership and alarms.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tags {
+    /// Who owns the queues: at most 256 characters, AWS's limit for a tag.
+    pub owner: Option<String>,
+    /// Whether alarms are flagged critical.
+    pub critical: bool,
+    /// Messages in the queue from which on there is an alarm; `None`: no alarm.
+    pub alarm_threshold: Option<u64>,
+}
+
+impl Consumer {
+    /// Reads settings that are checked. An error is a contradiction between the table of keys and this code.
+    pub(super) fn read(name: &str, settings: &Settings) -> Result<Self, Mismatch> {
+        let at = settings.consumer(name);
+        let dead_letter = at.need("dead_letter")?;
+        let processing_timeout = at.need("processing_timeout")?;
+        let on_timeout = if dead_letter { OnProcessingTimeout::DeadLetter } else { OnProcessingTimeout::Exit };
+        let healthcheck_timeout = at.maybe("healthcheck_timeout")?;
+        Ok(Self {
+            name: name.to_owned(),
+            channel: at.need("channel")?,
+            ordered: at.need("ordered")?,
+            handler: at.need("handler")?,
+            hooks: at.maybe("hooks")?,
+            sha256: at.maybe("sha256")?,
+            concurrency: at.need("concurrency")?,
+            lease: at.need("lease")?,
+            processing_timeout,
+            delay_tolerance: at.need("delay_tolerance")?,
+            on_processing_timeout: at.maybe("on_processing_timeout")?.unwrap_or(on_timeout),
+            healthcheck_timeout: healthcheck_timeout.unwrap_or(processing_timeout + Duration::from_secs(30)),
+            rate_limit: at.maybe("rate_limit")?,
+            messages_per_instance: at.need("messages_per_instance")?,
+            reply: at.need("reply")?,
+            reply_channel: at.maybe("reply_channel")?,
+            dead_letter,
+            retry: retry(&at)?,
+            filter: filter(&at)?,
+            allow: Allow {
+                http: at.need::<Vec<Origin>>("allow.http")?.into_iter().map(|origin| origin.0).collect(),
+                env: at.texts("allow.env"),
+                dirs: at.need::<Dirs>("allow.dirs")?.0,
+                send: at.need("allow.send")?,
+            },
+            limits: Limits {
+                memory: at.need::<Bytes>("limits.memory")?.0,
+                output: at.need::<Bytes>("limits.output")?.0,
+            },
+            tags: Tags {
+                owner: at.maybe("tags.owner")?,
+                critical: at.need("tags.critical")?,
+                alarm_threshold: at.maybe("tags.alarm_threshold")?,
+            },
+        })
+    }
+}
+
+fn retry(at: &Section<'_>) -> Result<Retry, Mismatch> {
+    Ok(Retry {
+        requeues: at.need("retry.requeues")?,
+        requeue_delay: at.need("retry.requeue_delay")?,
+        delays: at.need("retry.delays")?,
+        delay: at.need("retry.delay")?,
+        max_delay: at.need("retry.max_delay")?,
+    })
+}
+
+fn filter(at: &Section<'_>) -> Result<Filter, Mismatch> {
+    let values = at.need("filter.values")?;
+    Ok(match at.maybe("filter.type")? {
+        None => Filter::All,
+        Some(FilterType::Exact) => Filter::Exact(values),
+        Some(FilterType::Prefix) => Filter::Prefix(values),
+        Some(FilterType::Exclude) => Filter::Exclude(values),
+    })
+}

@@ -1,0 +1,157 @@
+//! Faults between keys: each value is right by itself, but not beside another.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::choice::{Driver, FilterType, OnProcessingTimeout};
+use super::error::Problem;
+use super::keys::MAX_IN_FLIGHT;
+use super::settings::{Section, Settings};
+use super::source::Source;
+use super::units::duration_text;
+use crate::channel::{Channel, MAX_NAME};
+
+/// Adds the faults between the keys of `settings`. Values that are faulty themselves take no part.
+pub(super) fn check(settings: &Settings, source: &Source, problems: &mut Vec<Problem>) {
+    // A slip in `consumers` itself is reported already.
+    if settings.consumers.is_empty() && !problems.iter().any(|problem| problem.key.starts_with("consumer")) {
+        problems.push(Problem {
+            key: "consumers".to_owned(),
+            place: source.near("consumers"),
+            fault: "there is no consumer".to_owned(),
+            cure: "write a table `[consumers.NAME]` with `channel` and `handler`".to_owned(),
+            about: None,
+        });
+    }
+    let on_sqs = settings.root().get("queue.driver") == Some(Driver::Sqs);
+    for name in settings.consumers.keys() {
+        let at = settings.consumer(name);
+        problems.extend([health(&at), filter(&at), timeout(&at), delays(&at), reply(&at)].into_iter().flatten());
+        if on_sqs {
+            problems.extend([in_flight(&at), queue_name(&at, &settings.root())].into_iter().flatten());
+        }
+    }
+    shared_queues(settings, problems);
+}
+
+/// A fault of `key` beside another, and its cure.
+fn problem(at: &Section<'_>, key: &str, fault: String, cure: String) -> Problem {
+    Problem { key: at.path(key), place: at.place(key), fault, cure, about: None }
+}
+
+/// Another key as a fault names it: with its value and its place.
+fn beside(at: &Section<'_>, key: &str, value: &str) -> String {
+    format!("{} = {value} ({})", at.path(key), at.place(key))
+}
+
+fn lasting(at: &Section<'_>, key: &str, value: Duration) -> String {
+    beside(at, key, &duration_text(value))
+}
+
+fn health(at: &Section<'_>) -> Option<Problem> {
+    let (health, processing): (Duration, Duration) = (at.get("healthcheck_timeout")?, at.get("processing_timeout")?);
+    (health <= processing).then(|| {
+        let other = lasting(at, "processing_timeout", processing);
+        let fault =
+            format!("{} is not longer than {other}: a busy consumer would count as unhealthy", duration_text(health));
+        let cure = "raise `healthcheck_timeout` above `processing_timeout`; default: 30 s longer";
+        problem(at, "healthcheck_timeout", fault, cure.to_owned())
+    })
+}
+
+fn filter(at: &Section<'_>) -> Option<Problem> {
+    let (kind, values) = (at.get::<FilterType>("filter.type"), at.get::<Vec<String>>("filter.values")?);
+    let channel = at.get::<Channel>("channel");
+    let key = if kind.is_some() { "filter.type" } else { "filter.values" };
+    if kind.is_none() && (values.is_empty() || at.is_set("filter.type")) {
+        return None;
+    }
+    if let Some(channel) = channel.filter(|channel| channel.exchange().is_none()) {
+        let fault = format!(
+            "there is nothing to filter: {} has no exchange",
+            beside(at, "channel", &format!("{:?}", channel.to_string()))
+        );
+        let cure = "name the exchange in `channel`, `<exchange>.<queue>`, or remove `filter`";
+        return Some(problem(at, key, fault, cure.to_owned()));
+    }
+    match (kind, values.is_empty()) {
+        (Some(_), true) => {
+            let fault = format!("there is nothing to match: {}", beside(at, "filter.values", "[]"));
+            Some(problem(at, key, fault, "list routing keys in `filter.values`, or remove `filter`".to_owned()))
+        }
+        (None, false) => {
+            let fault = format!("{} is not set, so these values mean nothing", at.path("filter.type"));
+            Some(problem(at, key, fault, "set `filter.type` to `exact`, `prefix` or `exclude`".to_owned()))
+        }
+        _ => None,
+    }
+}
+
+fn timeout(at: &Section<'_>) -> Option<Problem> {
+    let (then, dead_letter): (OnProcessingTimeout, bool) = (at.get("on_processing_timeout")?, at.get("dead_letter")?);
+    (then == OnProcessingTimeout::DeadLetter && !dead_letter).then(|| {
+        let fault = format!("there is no dead-letter queue: {}", beside(at, "dead_letter", "false"));
+        let cure = "write `retry` or `exit`, or set `dead_letter = true`".to_owned();
+        problem(at, "on_processing_timeout", fault, cure)
+    })
+}
+
+fn delays(at: &Section<'_>) -> Option<Problem> {
+    let (delay, max): (Duration, Duration) = (at.get("retry.delay")?, at.get("retry.max_delay")?);
+    (delay > max).then(|| {
+        let fault = format!("{} is longer than {}", duration_text(delay), lasting(at, "retry.max_delay", max));
+        problem(at, "retry.delay", fault, "lower `retry.delay` or raise `retry.max_delay`".to_owned())
+    })
+}
+
+fn reply(at: &Section<'_>) -> Option<Problem> {
+    let (reply, own): (Channel, Channel) = (at.get("reply_channel")?, at.get("channel")?);
+    (reply.queue() == own.queue()).then(|| {
+        let own = beside(at, "channel", &format!("{:?}", own.to_string()));
+        let fault = format!("replies would come back to the consumer itself: {own}");
+        problem(at, "reply_channel", fault, "name another queue".to_owned())
+    })
+}
+
+fn in_flight(at: &Section<'_>) -> Option<Problem> {
+    let (processing, lease): (Duration, Duration) = (at.get("processing_timeout")?, at.get("lease")?);
+    (processing + lease > MAX_IN_FLIGHT).then(|| {
+        let fault = format!(
+            "{} and {} are more than the 12 h that SQS keeps a message in flight",
+            duration_text(processing),
+            lasting(at, "lease", lease)
+        );
+        problem(at, "processing_timeout", fault, "lower `processing_timeout` to 12 h less `lease`".to_owned())
+    })
+}
+
+fn queue_name(at: &Section<'_>, root: &Section<'_>) -> Option<Problem> {
+    let (channel, prefix): (Channel, String) = (at.get("channel")?, root.get("queue.sqs.prefix")?);
+    let length = prefix.len() + channel.queue().len();
+    (length > MAX_NAME).then(|| {
+        let prefix = beside(root, "queue.sqs.prefix", &format!("{prefix:?}"));
+        let fault = format!("{:?} after {prefix} makes a queue name of {length} characters", channel.queue());
+        let cure = format!("shorten one of them: {MAX_NAME} is the most, so that `-dlq.fifo` fits into SQS's 80");
+        problem(at, "channel", fault, cure)
+    })
+}
+
+/// Consumers on one queue would take each other's messages.
+fn shared_queues(settings: &Settings, problems: &mut Vec<Problem>) {
+    let mut taken: BTreeMap<String, &str> = BTreeMap::new();
+    for name in settings.consumers.keys() {
+        let at = settings.consumer(name);
+        let Some(channel) = at.get::<Channel>("channel") else { continue };
+        let Some(other) = taken.insert(channel.queue().to_owned(), name) else { continue };
+        let other = settings.consumer(other);
+        let fault = format!(
+            "the queue {:?} already has a consumer: {} ({})",
+            channel.queue(),
+            other.path("channel"),
+            other.place("channel")
+        );
+        let cure =
+            "give each its own queue (on one exchange, `<exchange>.<queue>`), or raise the first one's `concurrency`";
+        problems.push(problem(&at, "channel", fault, cure.to_owned()));
+    }
+}

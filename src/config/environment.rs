@@ -1,0 +1,250 @@
+//! Environment variables `HOSTLER_…__…` → the keys that they set.
+
+use figment::value::{Dict, Map, Value};
+use figment::{Metadata, Profile, Provider};
+
+use super::error::{Place, Problem};
+use super::keys::{self, Key, Node};
+use super::suggest::{dotted, flattened, folded, known, meant, variable};
+
+/// The variable that names the file, and therefore no key.
+pub(super) const FILE_VARIABLE: &str = "HOSTLER_CONFIG";
+
+const PREFIX: &str = "HOSTLER_";
+const SEPARATOR: &str = "__";
+
+/// What the environment says.
+#[derive(Default)]
+pub(super) struct Environment {
+    pub(super) settings: Vec<Setting>,
+    /// Of variables that begin like ours but hold no `__`. They need not be ours: a Kubernetes service named
+    /// `hostler` puts `HOSTLER_PORT` and the like into every container.
+    pub(super) warnings: Vec<String>,
+    pub(super) problems: Vec<Problem>,
+}
+
+/// One key set by one variable.
+pub(super) struct Setting {
+    variable: String,
+    path: Vec<String>,
+    value: Value,
+}
+
+impl Provider for Setting {
+    fn metadata(&self) -> Metadata {
+        Metadata::named("environment variable").source(figment::Source::Custom(self.variable.clone()))
+    }
+
+    fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
+        let nested =
+            self.path.iter().rev().fold(self.value.clone(), |value, name| Dict::from([(name.clone(), value)]).into());
+        Ok(Profile::Default.collect(nested.into_dict().unwrap_or_default()))
+    }
+}
+
+/// The part of a variable's name after `HOSTLER_`, in any case, if it sets a key or means to.
+pub(super) fn key_part(variable: &str) -> Option<&str> {
+    let (prefix, rest) = variable.split_at_checked(PREFIX.len())?;
+    (prefix.eq_ignore_ascii_case(PREFIX) && !variable.eq_ignore_ascii_case(FILE_VARIABLE)).then_some(rest)
+}
+
+/// Whether a variable sets a key, or fails to by a slip in it.
+pub(super) fn sets_key(variable: &str) -> bool {
+    key_part(variable).is_some_and(|rest| rest.contains(SEPARATOR))
+}
+
+impl Environment {
+    /// Reads the variables. `consumers` are the names that the file gives: a variable reaches them whatever their case,
+    /// and with `_` for `-`.
+    pub(super) fn read(variables: &[(String, String)], consumers: &[String]) -> Self {
+        let mut environment = Self::default();
+        let mut ours: Vec<_> = variables.iter().filter_map(|(name, raw)| Some((name, key_part(name)?, raw))).collect();
+        ours.sort();
+        for (name, rest, raw) in ours {
+            if sets_key(name) {
+                match resolve(rest, consumers) {
+                    Ok((path, key)) => environment.set(name, path, key.kind.value(raw)),
+                    Err(unknown) => environment.problems.push(unknown.problem(name, rest)),
+                }
+            } else {
+                let hint = flattened(rest).map(|path| format!("; did you mean {}?", variable(&path)));
+                environment.warnings.push(format!(
+                    "variable {name} is ignored: it sets no key, for it has no `{SEPARATOR}`{}",
+                    hint.unwrap_or_default()
+                ));
+            }
+        }
+        environment
+    }
+
+    fn set(&mut self, name: &str, path: Vec<String>, value: Value) {
+        match self.settings.iter().find(|setting| setting.path == path) {
+            Some(first) => self.problems.push(Problem {
+                key: dotted(&path),
+                place: Place::Variable(name.to_owned()),
+                fault: format!("variable {} sets the same key", first.variable),
+                cure: "unset one of the two".to_owned(),
+                about: None,
+            }),
+            None => self.settings.push(Setting { variable: name.to_owned(), path, value }),
+        }
+    }
+}
+
+/// A variable that leads to no key.
+struct Unknown {
+    /// As far as the names are known.
+    path: Vec<String>,
+    /// The pattern of that path.
+    table: String,
+    /// The first name that is not; `None` when the variable ends at a table.
+    name: Option<String>,
+    /// What follows that name.
+    after: Vec<String>,
+}
+
+impl Unknown {
+    fn problem(self, name: &str, rest: &str) -> Problem {
+        let place = Place::Variable(name.to_owned());
+        let near = || {
+            let path = meant(&self.path, &self.table, self.name.as_ref()?)?;
+            // `HOSTLER_QUEU__DRIVER` goes on below the table that is meant, `HOSTLER_QUEUE__DRIVER__X` not below a key.
+            let whole: Vec<_> = path.iter().chain(&self.after).cloned().collect();
+            Some(if resolve(&whole.join(SEPARATOR), &[]).is_ok() { whole } else { path })
+        };
+        let cure = match flattened(rest).or_else(near) {
+            Some(path) => format!("did you mean {}?", variable(&path)),
+            None if self.name.is_none() => {
+                format!("set what is in it, {}__…; {}", variable(&self.path), known(&self.table))
+            }
+            None => known(&self.table),
+        };
+        let fault = if self.name.is_none() { "a value stands where a table belongs" } else { "unknown key" };
+        let path: Vec<String> = self.path.into_iter().chain(self.name).chain(self.after).collect();
+        Problem { key: dotted(&path), place, fault: fault.to_owned(), cure, about: None }
+    }
+}
+
+fn resolve(rest: &str, consumers: &[String]) -> Result<(Vec<String>, &'static Key), Unknown> {
+    let (mut path, mut table, mut rest) = (Vec::new(), String::new(), Some(rest));
+    while let Some(names) = rest {
+        let (name, after) = first_name(names, &table, consumers);
+        match keys::child(&table, &name) {
+            Node::Key(key) if after.is_none() => {
+                path.push(name);
+                return Ok((path, key));
+            }
+            Node::Table(pattern) => {
+                path.push(name);
+                (table, rest) = (pattern, after);
+            }
+            _ => {
+                let after = after.into_iter().flat_map(|after| after.split(SEPARATOR)).map(str::to_lowercase).collect();
+                return Err(Unknown { path, table, name: Some(name), after });
+            }
+        }
+    }
+    Err(Unknown { path, table, name: None, after: Vec::new() })
+}
+
+/// Splits off the first name, spelt as the table has it.
+fn first_name<'a>(names: &'a str, table: &str, consumers: &[String]) -> (String, Option<&'a str>) {
+    if matches!(keys::child(table, "*"), Node::Key(_)) {
+        // The guest's own variables: case matters, and `__` is part of the name.
+        return (names.to_owned(), None);
+    }
+    if table == "consumers" {
+        let rest_after = |name: &String| {
+            let (start, rest) = names.split_at_checked(name.len())?;
+            if folded(start) != folded(name) {
+                return None;
+            }
+            if rest.is_empty() { Some(None) } else { rest.strip_prefix(SEPARATOR).map(Some) }
+        };
+        let longest =
+            consumers.iter().filter_map(|name| Some((name, rest_after(name)?))).max_by_key(|(name, _)| name.len());
+        if let Some((name, rest)) = longest {
+            return (name.clone(), rest);
+        }
+    }
+    match names.split_once(SEPARATOR) {
+        Some((name, rest)) => (name.to_lowercase(), Some(rest)),
+        None => (names.to_lowercase(), None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)], consumers: &[&str]) -> Environment {
+        let variables: Vec<_> = variables.iter().map(|(name, raw)| (name.to_string(), raw.to_string())).collect();
+        let consumers: Vec<_> = consumers.iter().map(|name| name.to_string()).collect();
+        Environment::read(&variables, &consumers)
+    }
+
+    fn key_of(variable: &str, consumers: &[&str]) -> String {
+        let environment = read(&[(variable, "1")], consumers);
+        let Some(setting) = environment.settings.first() else {
+            return format!("{:?}", environment.problems);
+        };
+        setting.path.join(".")
+    }
+
+    #[test]
+    fn consumers_are_reached_by_any_name() {
+        let file = ["order-mails", "OrderBills", "a", "a__b"];
+        for (variable, wanted) in [
+            ("HOSTLER_CONSUMERS__ORDER_MAILS__LEASE", "consumers.order-mails.lease"),
+            ("HOSTLER_CONSUMERS__ORDER-MAILS__LEASE", "consumers.order-mails.lease"),
+            ("HOSTLER_CONSUMERS__ORDERBILLS__LEASE", "consumers.OrderBills.lease"),
+            ("HOSTLER_CONSUMERS__A__LEASE", "consumers.a.lease"),
+            ("HOSTLER_CONSUMERS__A__B__LEASE", "consumers.a__b.lease"),
+            ("hostler_consumers__New__lease", "consumers.new.lease"),
+            ("HOSTLER_CONSUMERS__A__ALLOW__ENV__Some__Path", "consumers.a.allow.env.Some__Path"),
+        ] {
+            assert_eq!(key_of(variable, &file), wanted);
+        }
+    }
+
+    #[test]
+    fn without_a_separator_it_is_a_warning() {
+        let environment = read(&[("HOSTLER_QUEUE_DRIVER", "sqs"), ("HOSTLER_PORT", "tcp://10.0.0.1:80")], &[]);
+        assert!(environment.settings.is_empty() && environment.problems.is_empty());
+        let [port, driver] = environment.warnings.as_slice() else { panic!("{:?}", environment.warnings) };
+        assert!(driver.ends_with("did you mean HOSTLER_QUEUE__DRIVER?"), "{driver}");
+        assert!(port.contains("HOSTLER_PORT is ignored") && !port.contains("10.0.0.1"), "{port}");
+    }
+
+    #[test]
+    fn slips_are_understood_at_every_level() {
+        for (variable, key, cure) in [
+            ("HOSTLER_QUEU__DRIVER", "queu.driver", "did you mean HOSTLER_QUEUE__DRIVER?"),
+            ("HOSTLER_QUEUE__DRIVER__X", "queue.driver.x", "did you mean HOSTLER_QUEUE__DRIVER?"),
+            ("HOSTLER_QUEUE__SQS_PREFIX", "queue.sqs_prefix", "did you mean HOSTLER_QUEUE__SQS__PREFIX?"),
+            (
+                "HOSTLER_CONSUMERS__A__MEMORY",
+                "consumers.a.memory",
+                "did you mean HOSTLER_CONSUMERS__A__LIMITS__MEMORY?",
+            ),
+            ("HOSTLER_QUEUE____DRIVER", "queue.\"\".driver", "keys here: `driver`, `embedded`, `sqs`"),
+        ] {
+            let environment = read(&[(variable, "1")], &[]);
+            let [problem] = environment.problems.as_slice() else { panic!("{variable}") };
+            assert_eq!((problem.key.as_str(), problem.cure.as_str()), (key, cure));
+        }
+    }
+
+    #[test]
+    fn other_variables_are_not_ours() {
+        let environment = read(&[("HOSTLER_CONFIG", "f"), ("PATH", "/bin"), ("ÄÄÄÄ__X", "1"), ("HOSTLE", "")], &[]);
+        assert!(environment.settings.is_empty() && environment.problems.is_empty() && environment.warnings.is_empty());
+    }
+
+    #[test]
+    fn one_key_is_set_once() {
+        let pair = [("HOSTLER_QUEUE__DRIVER", "sqs"), ("hostler_queue__driver", "embedded")];
+        let environment = read(&pair, &[]);
+        assert_eq!((environment.settings.len(), environment.problems.len()), (1, 1));
+    }
+}

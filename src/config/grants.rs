@@ -1,0 +1,223 @@
+//! Handlers, addresses and folder grants: their texts and tables.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::Ipv6Addr;
+use std::path::{Component, Path, PathBuf};
+
+use figment::value::Value;
+
+use super::choice::DirMode;
+use super::read::{Read, quoted, shown, text};
+
+/// Where a handler's bytes are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HandlerRef {
+    /// A file; a relative path counts from the current directory.
+    Path(PathBuf),
+    /// `s3://bucket/key`.
+    S3 {
+        /// The bucket.
+        bucket: String,
+        /// The object's key, without a leading slash.
+        key: String,
+    },
+    /// `oci://registry/repository[:tag][@sha256:…]`.
+    Oci {
+        /// The reference without the scheme.
+        reference: String,
+    },
+}
+
+impl fmt::Display for HandlerRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path(path) => write!(f, "{}", path.display()),
+            Self::S3 { bucket, key } => write!(f, "s3://{bucket}/{key}"),
+            Self::Oci { reference } => write!(f, "oci://{reference}"),
+        }
+    }
+}
+
+impl Read for HandlerRef {
+    fn read(value: &Value) -> Result<Self, String> {
+        let text = text(value)?;
+        let both = |rest: &str| {
+            let (first, second) =
+                rest.split_once('/').filter(|(first, second)| !first.is_empty() && !second.is_empty())?;
+            Some((first.to_owned(), second.to_owned()))
+        };
+        match text.split_once("://") {
+            None => PathBuf::read(value).map(Self::Path),
+            Some(("s3", rest)) => both(rest)
+                .map(|(bucket, key)| Self::S3 { bucket, key })
+                .ok_or_else(|| format!("{} lacks a bucket or a key", quoted(text))),
+            Some(("oci", rest)) if both(rest).is_some() => Ok(Self::Oci { reference: rest.to_owned() }),
+            Some(("oci", _)) => Err(format!("{} lacks a registry or a repository", quoted(text))),
+            Some((scheme, _)) => Err(format!("{}: handlers are not fetched by `{scheme}://`", quoted(text))),
+        }
+    }
+}
+
+/// `http(s)://host[:port]`, as a browser writes an origin: lower case, no default port.
+pub(super) struct Origin(pub String);
+
+impl Read for Origin {
+    fn read(value: &Value) -> Result<Self, String> {
+        let text = text(value)?;
+        let (origin, rest) = split_address(text)?;
+        match rest {
+            "" => Ok(Self(origin)),
+            _ => Err(format!("{} has a path; a grant is a whole origin, {}", quoted(text), quoted(&origin))),
+        }
+    }
+}
+
+/// An `http(s)://` address with or without a path, as written.
+pub(super) struct Url(pub String);
+
+impl Read for Url {
+    fn read(value: &Value) -> Result<Self, String> {
+        let text = text(value)?;
+        split_address(text).map(|_| Self(text.to_owned()))
+    }
+}
+
+/// The canonical origin of an address, and its path, query and fragment.
+fn split_address(text: &str) -> Result<(String, &str), String> {
+    let fault = |what: &str| format!("{} {what}", quoted(text));
+    let (scheme, rest) = text.split_once("://").ok_or_else(|| fault("names no scheme"))?;
+    let scheme = scheme.to_ascii_lowercase();
+    let default_port = match scheme.as_str() {
+        "http" => 80,
+        "https" => 443,
+        _ => return Err(fault("is neither `http://` nor `https://`")),
+    };
+    if text.contains(|char: char| char.is_whitespace() || char.is_control()) {
+        return Err(fault("contains a space or a control character"));
+    }
+    let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    if authority.contains('@') {
+        return Err(fault("carries user information, which has no place here"));
+    }
+    let port_at = authority.rfind(':').filter(|at| authority.rfind(']').is_none_or(|bracket| bracket < *at));
+    let (host, port) = authority.split_at(port_at.unwrap_or(authority.len()));
+    if !is_host(host) {
+        return Err(fault("names no valid host"));
+    }
+    let port = match port.strip_prefix(':') {
+        None => default_port,
+        Some(port) => port.parse::<u16>().ok().filter(|port| *port > 0).ok_or_else(|| fault("has no valid port"))?,
+    };
+    let suffix = if port == default_port { String::new() } else { format!(":{port}") };
+    Ok((format!("{scheme}://{}{suffix}", host.to_ascii_lowercase()), path))
+}
+
+fn is_host(host: &str) -> bool {
+    match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+        Some(address) => address.parse::<Ipv6Addr>().is_ok(),
+        None => !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)),
+    }
+}
+
+/// A folder of the host that a guest may see.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirGrant {
+    /// The folder outside; a relative path counts from the current directory.
+    pub host: PathBuf,
+    /// The folder as the guest names it: absolute, without `..`.
+    pub guest: PathBuf,
+    /// What the guest may do in it.
+    pub mode: DirMode,
+}
+
+impl Read for DirGrant {
+    fn read(value: &Value) -> Result<Self, String> {
+        let Value::Dict(_, table) = value else {
+            return Err(format!("{} is not a table", shown(value)));
+        };
+        if let Some(unknown) = table.keys().find(|key| !["host", "guest", "mode"].contains(&key.as_str())) {
+            return Err(format!("unknown key `{unknown}`"));
+        }
+        let path = |key| {
+            let value = table.get(key).ok_or_else(|| format!("`{key}` is missing"))?;
+            PathBuf::read(value).map_err(|fault| format!("`{key}`: {fault}"))
+        };
+        let mode = table.get("mode").map_or(Ok(DirMode::ReadOnly), DirMode::read);
+        let grant =
+            Self { host: path("host")?, guest: path("guest")?, mode: mode.map_err(|f| format!("`mode`: {f}"))? };
+        if !is_plain(&grant.guest) {
+            return Err(format!("`guest`: {:?} is not an absolute path without `..`", grant.guest));
+        }
+        Ok(grant)
+    }
+}
+
+fn is_plain(path: &Path) -> bool {
+    path.is_absolute() && path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)))
+}
+
+/// Folder grants, each with a guest path of its own.
+pub(super) struct Dirs(pub Vec<DirGrant>);
+
+impl Read for Dirs {
+    fn read(value: &Value) -> Result<Self, String> {
+        let grants = Vec::<DirGrant>::read(value)?;
+        let mut seen = BTreeSet::new();
+        match grants.iter().find(|grant| !seen.insert(grant.guest.as_path())) {
+            Some(again) => Err(format!("`guest` {:?} is granted twice", again.guest)),
+            None => Ok(Self(grants)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn handler(text: &str) -> Result<HandlerRef, String> {
+        HandlerRef::read(&Value::from(text))
+    }
+
+    #[test]
+    fn handlers_read_as_they_print() {
+        for text in ["a.wasm", "/handlers/a.wasm", "s3://bucket/some/key.wasm", "oci://ghcr.io/me/h:1@sha256:ab"] {
+            assert_eq!(handler(text).unwrap().to_string(), text);
+        }
+        for bad in ["", "s3://bucket", "s3:///key", "oci://registry", "https://x/y.wasm"] {
+            assert!(handler(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn origins_are_canonical() {
+        let origin = |text: &str| Origin::read(&Value::from(text)).map(|origin| origin.0);
+        assert_eq!(origin("HTTPS://API.example.com:443").unwrap(), "https://api.example.com");
+        assert_eq!(origin("http://[::1]:8080").unwrap(), "http://[::1]:8080");
+        for bad in ["", "api.example.com", "ftp://x", "https://", "https://x/", "https://x:0", "https://x:99999"] {
+            assert!(origin(bad).is_err(), "{bad}");
+        }
+        for bad in ["https://*.x", "https://a b", "https://x?y", "http://[::1", "http://x:", "https://u:p@x"] {
+            assert!(origin(bad).is_err(), "{bad}");
+        }
+        assert!(!origin("https://u:hunter2@x").unwrap_err().contains("hunter2"));
+    }
+
+    #[test]
+    fn guest_folders_are_absolute_and_unique() {
+        let dirs = |text: &str| Dirs::read(&text.parse().unwrap()).map(|dirs| dirs.0);
+        assert_eq!(dirs("[{host=\"a\",guest=\"/a\"}]").unwrap()[0].mode, DirMode::ReadOnly);
+        for bad in [
+            "[{host=\"a\",guest=\"a\"}]",
+            "[{host=\"a\",guest=\"/a/../b\"}]",
+            "[{host=\"a\"}]",
+            "[{host=\"a\",guest=\"/a\",mode=\"w\"}]",
+            "[{host=\"a\",guest=\"/a\",ro=true}]",
+            "[{host=\"a\",guest=\"/a\"},{host=\"b\",guest=\"/a/\"}]",
+            "[\"/a\"]",
+            "/a",
+        ] {
+            assert!(dirs(bad).is_err(), "{bad}");
+        }
+    }
+}

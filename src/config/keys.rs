@@ -1,0 +1,393 @@
+//! Every key there is: what it accepts, its default and its meaning. All else about keys derives from this table.
+
+use std::time::Duration;
+
+use super::choice::{Driver, FilterType, LogFormat, OnProcessingTimeout, Provision, Reply, TaskProtection};
+use super::kind::Kind;
+
+/// One key. A `*` in the path stands for a name that the user gives.
+pub(super) struct Key {
+    pub(super) path: &'static str,
+    pub(super) kind: Kind,
+    pub(super) preset: Preset,
+    /// One sentence or two, in Markdown.
+    pub(super) meaning: &'static str,
+}
+
+/// What holds when a key is not set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Preset {
+    /// This value, written as in a variable.
+    Value(&'static str),
+    /// What the text says, from other keys.
+    Derived(&'static str),
+    /// Nothing: the feature is off.
+    Unset,
+    /// An error.
+    Required,
+}
+
+/// Where the health file is unless a key says otherwise.
+pub(super) const HEALTH_FILE_DEFAULT: &str = "/tmp/hostler/health.json";
+
+/// The names of consumers, which also stand in variables, logs and metrics.
+pub(super) const CONSUMER_NAME: Kind = Kind::Word { also: "_-", min: 1, max: 71 };
+
+const SECOND: Duration = Duration::from_secs(1);
+/// The longest that SQS keeps a message in flight, from its receive.
+pub(super) const MAX_IN_FLIGHT: Duration = Duration::from_secs(12 * 3600);
+
+const fn key(path: &'static str, kind: Kind, preset: Preset, meaning: &'static str) -> Key {
+    Key { path, kind, preset, meaning }
+}
+
+const fn lasting(min: Duration, max: Duration) -> Kind {
+    Kind::Duration { min, max }
+}
+
+/// The table, in the order of documentation.
+pub(super) static KEYS: &[Key] = &[
+    key(
+        "host.health_file",
+        Kind::Path,
+        Preset::Value(HEALTH_FILE_DEFAULT),
+        "Where the host writes its health for `hostler check-consumer-health`.",
+    ),
+    key(
+        "host.shutdown_grace",
+        lasting(SECOND, Duration::from_secs(115)),
+        Preset::Value("25s"),
+        "How long a drain may take. Keep it below the container's stop timeout: on ECS `stopTimeout`, 30 s by \
+         default and 120 s at most.",
+    ),
+    key(
+        "host.task_protection",
+        Kind::Choice(TaskProtection::WORDS),
+        Preset::Value("auto"),
+        "ECS scale-in protection while messages are in flight.",
+    ),
+    key(
+        "host.cache_dir",
+        Kind::Path,
+        Preset::Unset,
+        "Folder in which compiled handlers are kept from one start to the next.",
+    ),
+    key(
+        "queue.driver",
+        Kind::Choice(Driver::WORDS),
+        Preset::Value("embedded"),
+        "Where the messages come from: SQLite in one file, or Amazon SQS.",
+    ),
+    key(
+        "queue.embedded.path",
+        Kind::Path,
+        Preset::Value("./hostler.db"),
+        "The SQLite file; several processes may share it. A relative path counts from the current directory.",
+    ),
+    key(
+        "queue.sqs.region",
+        Kind::Word { also: "-", min: 1, max: 32 },
+        Preset::Unset,
+        "AWS region; unset: as the AWS environment says.",
+    ),
+    key(
+        "queue.sqs.endpoint_url",
+        Kind::Url,
+        Preset::Unset,
+        "Address of an SQS look-alike such as LocalStack; unset in production.",
+    ),
+    key(
+        "queue.sqs.prefix",
+        Kind::Word { also: "_-", min: 0, max: 64 },
+        Preset::Value(""),
+        "Stands before every queue and topic name.",
+    ),
+    key(
+        "queue.sqs.provision",
+        Kind::Choice(Provision::WORDS),
+        Preset::Value("check"),
+        "`check`: a missing queue is exit code 69 with the cure. `auto`: what is missing is created.",
+    ),
+    key(
+        "payload.bucket",
+        Kind::Word { also: ".-", min: 3, max: 63 },
+        Preset::Unset,
+        "S3 bucket for messages above the threshold (the claim check); unset: such a message is refused.",
+    ),
+    key(
+        "payload.threshold",
+        Kind::Size { min: 0, max: 1 << 20 },
+        Preset::Value("256KiB"),
+        "Body and attributes above this size go to the bucket. SQS itself takes 1 MiB.",
+    ),
+    key(
+        "consumers.*.channel",
+        Kind::Channel,
+        Preset::Required,
+        "Where the consumer listens: a queue, or an exchange and the queue subscribed to it.",
+    ),
+    key(
+        "consumers.*.ordered",
+        Kind::Bool,
+        Preset::Value("false"),
+        "FIFO: messages of one group in order, one at a time.",
+    ),
+    key(
+        "consumers.*.handler",
+        Kind::Handler,
+        Preset::Required,
+        "The WASM handler. A relative path counts from the current directory.",
+    ),
+    key(
+        "consumers.*.hooks",
+        Kind::Handler,
+        Preset::Unset,
+        "A component with lifecycle hooks, when the handler has none.",
+    ),
+    key("consumers.*.sha256", Kind::Sha256, Preset::Unset, "The handler's SHA-256; any other file is refused."),
+    key(
+        "consumers.*.concurrency",
+        Kind::Integer { min: 1, max: 1024 },
+        Preset::Value("16"),
+        "Messages processed at a time.",
+    ),
+    key(
+        "consumers.*.lease",
+        lasting(SECOND, MAX_IN_FLIGHT),
+        Preset::Value("30s"),
+        "Visibility timeout; a heartbeat renews it every third of it.",
+    ),
+    key(
+        "consumers.*.processing_timeout",
+        lasting(SECOND, MAX_IN_FLIGHT),
+        Preset::Value("60s"),
+        "When a handler is stopped. On SQS 12 h less a lease at most.",
+    ),
+    key(
+        "consumers.*.delay_tolerance",
+        lasting(SECOND, Duration::from_secs(14 * 86400)),
+        Preset::Value("2m"),
+        "A message older than this counts as late: a metric, and a signal for scaling.",
+    ),
+    key(
+        "consumers.*.on_processing_timeout",
+        Kind::Choice(OnProcessingTimeout::WORDS),
+        Preset::Derived("`dead-letter`; `exit` with `dead_letter = false`"),
+        "What becomes of a message whose time ran out. `exit`: drain, then exit code 71.",
+    ),
+    key(
+        "consumers.*.healthcheck_timeout",
+        lasting(SECOND, Duration::from_secs(24 * 3600)),
+        Preset::Derived("`processing_timeout` + 30 s"),
+        "Unhealthy after this long in one state, or without a poll. Longer than `processing_timeout`.",
+    ),
+    key("consumers.*.rate_limit", Kind::Rate, Preset::Unset, "The most messages to start per period, in this process."),
+    key(
+        "consumers.*.messages_per_instance",
+        Kind::Integer { min: 1, max: 1_000_000 },
+        Preset::Value("1"),
+        "Messages that one sandbox handles before it is replaced; 1: a fresh one each.",
+    ),
+    key(
+        "consumers.*.reply",
+        Kind::Choice(Reply::WORDS),
+        Preset::Value("off"),
+        "`stdout`: what a WASI command writes there is its reply.",
+    ),
+    key(
+        "consumers.*.reply_channel",
+        Kind::Channel,
+        Preset::Unset,
+        "Where replies go, correlated by message id; unset: a reply counts as ack.",
+    ),
+    key(
+        "consumers.*.dead_letter",
+        Kind::Bool,
+        Preset::Value("true"),
+        "`false`: no dead-letter queue; what would go there stays in the queue.",
+    ),
+    key(
+        "consumers.*.retry.requeues",
+        Kind::Integer { min: 0, max: 100 },
+        Preset::Value("1"),
+        "Failed attempts that are released after `requeue_delay`.",
+    ),
+    key(
+        "consumers.*.retry.requeue_delay",
+        lasting(Duration::ZERO, MAX_IN_FLIGHT),
+        Preset::Value("5s"),
+        "How long a message waits after each requeue.",
+    ),
+    key(
+        "consumers.*.retry.delays",
+        Kind::Integer { min: 0, max: 100 },
+        Preset::Value("1"),
+        "Failed attempts, after the requeues, that are released after a growing delay. The next failure dead-letters.",
+    ),
+    key(
+        "consumers.*.retry.delay",
+        lasting(Duration::ZERO, MAX_IN_FLIGHT),
+        Preset::Value("1m"),
+        "The first growing delay: doubled each time, with full jitter.",
+    ),
+    key(
+        "consumers.*.retry.max_delay",
+        lasting(Duration::ZERO, MAX_IN_FLIGHT),
+        Preset::Value("15m"),
+        "The longest growing delay. SQS hides a message for 12 h at most.",
+    ),
+    key(
+        "consumers.*.filter.type",
+        Kind::Choice(FilterType::WORDS),
+        Preset::Unset,
+        "How `values` match the routing key, on a channel with an exchange; unset: every message.",
+    ),
+    key(
+        "consumers.*.filter.values",
+        Kind::Texts,
+        Preset::Value("[]"),
+        "Routing keys, or their beginnings with `prefix`.",
+    ),
+    key(
+        "consumers.*.allow.http",
+        Kind::Origins,
+        Preset::Value("[]"),
+        "Origins that the guest may send HTTP requests to.",
+    ),
+    key(
+        "consumers.*.allow.env.*",
+        Kind::Secret,
+        Preset::Unset,
+        "A variable of the guest's environment and its value, which is never shown.",
+    ),
+    key(
+        "consumers.*.allow.dirs",
+        Kind::Dirs,
+        Preset::Value("[]"),
+        "Folders that the guest may use. `host` counts from the current directory; `guest` is absolute; `mode` is `ro` \
+         unless set.",
+    ),
+    key("consumers.*.allow.send", Kind::Channels, Preset::Value("[]"), "Channels that the guest may send to."),
+    key(
+        "consumers.*.limits.memory",
+        Kind::Size { min: 1 << 20, max: 4 << 30 },
+        Preset::Value("128MiB"),
+        "Linear memory of one sandbox.",
+    ),
+    key(
+        "consumers.*.limits.output",
+        Kind::Size { min: 0, max: 16 << 20 },
+        Preset::Value("64KiB"),
+        "Stdout and stderr kept per message.",
+    ),
+    key(
+        "consumers.*.tags.owner",
+        Kind::Word { also: " _.:/=+-@", min: 1, max: 256 },
+        Preset::Unset,
+        "Who owns the queues; a tag on them.",
+    ),
+    key(
+        "consumers.*.tags.critical",
+        Kind::Bool,
+        Preset::Value("false"),
+        "Whether alarms on the queues are flagged critical.",
+    ),
+    key(
+        "consumers.*.tags.alarm_threshold",
+        Kind::Integer { min: 1, max: 1_000_000_000 },
+        Preset::Unset,
+        "Messages in the queue from which on there is an alarm.",
+    ),
+    key(
+        "telemetry.log",
+        Kind::Choice(LogFormat::WORDS),
+        Preset::Value("json"),
+        "Form of the log lines; their level is `RUST_LOG`'s.",
+    ),
+    key("telemetry.otlp_endpoint", Kind::Url, Preset::Unset, "Where OTLP traces and metrics are sent."),
+    key(
+        "telemetry.emf",
+        Kind::Bool,
+        Preset::Value("false"),
+        "Metrics on stdout in CloudWatch's embedded metric format.",
+    ),
+    key("telemetry.prometheus", Kind::Address, Preset::Unset, "Where Prometheus may fetch metrics."),
+];
+
+/// What a name in a table is.
+pub(super) enum Node {
+    Key(&'static Key),
+    /// A table, by its pattern.
+    Table(String),
+    Unknown,
+}
+
+/// The child of a table that a name means. `table` is a pattern, empty for the root.
+pub(super) fn child(table: &str, name: &str) -> Node {
+    let literal = Some(name).filter(|name| !name.contains('.'));
+    for last in literal.into_iter().chain(["*"]) {
+        let pattern = joined(table, last);
+        if let Some(key) = KEYS.iter().find(|key| key.path == pattern) {
+            return Node::Key(key);
+        }
+        if KEYS.iter().any(|key| below(key.path, &pattern).is_some()) {
+            return Node::Table(pattern);
+        }
+    }
+    Node::Unknown
+}
+
+/// The names that a table knows, each once; `*` where the user gives them.
+pub(super) fn names(table: &str) -> Vec<&'static str> {
+    let mut names: Vec<_> = KEYS.iter().filter_map(|key| below(key.path, table)?.split('.').next()).collect();
+    names.dedup();
+    names
+}
+
+/// The rest of a path after a table's.
+pub(super) fn below<'a>(path: &'a str, table: &str) -> Option<&'a str> {
+    if table.is_empty() { Some(path) } else { path.strip_prefix(table)?.strip_prefix('.') }
+}
+
+/// A name below a table, as a pattern.
+pub(super) fn joined(table: &str, name: &str) -> String {
+    if table.is_empty() { name.to_owned() } else { format!("{table}.{name}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_default_is_accepted() {
+        for key in KEYS {
+            if let Preset::Value(text) = key.preset {
+                assert_eq!(key.kind.check(&key.kind.value(text)), Ok(()), "{}", key.path);
+            }
+        }
+    }
+
+    #[test]
+    fn paths_are_unique_and_no_key_is_a_table() {
+        for (index, key) in KEYS.iter().enumerate() {
+            for other in KEYS.iter().skip(index + 1) {
+                assert!(key.path != other.path && below(other.path, key.path).is_none(), "{}", other.path);
+            }
+        }
+    }
+
+    #[test]
+    fn a_table_knows_its_names() {
+        assert_eq!(names(""), ["host", "queue", "payload", "consumers", "telemetry"]);
+        assert_eq!(names("consumers"), ["*"]);
+        assert_eq!(names("queue"), ["driver", "embedded", "sqs"]);
+    }
+
+    #[test]
+    fn a_dot_in_a_name_does_not_reach_below() {
+        assert!(matches!(child("queue", "sqs.region"), Node::Unknown));
+        assert!(matches!(child("queue.sqs", "region"), Node::Key(_)));
+        assert!(matches!(child("", "consumers"), Node::Table(table) if table == "consumers"));
+        assert!(matches!(child("consumers", "a.b"), Node::Table(table) if table == "consumers.*"));
+    }
+}

@@ -1,0 +1,205 @@
+//! What a key accepts: how its value is checked, described, and taken from an environment variable.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use figment::value::Value;
+
+use super::grants::{Dirs, HandlerRef, Origin, Url};
+use super::read::{Bytes, Read, quoted, shown, text};
+use super::units::{MAX_PERMITS, Rate, duration_text, size_text};
+use crate::channel::Channel;
+
+/// What a key accepts. Limits are inclusive.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Kind {
+    Duration {
+        min: Duration,
+        max: Duration,
+    },
+    /// Bytes.
+    Size {
+        min: u64,
+        max: u64,
+    },
+    Integer {
+        min: u64,
+        max: u64,
+    },
+    Bool,
+    Choice(&'static [&'static str]),
+    /// Letters, digits and the characters of `also`; the lengths in characters.
+    Word {
+        also: &'static str,
+        min: usize,
+        max: usize,
+    },
+    /// Text that is never shown.
+    Secret,
+    Path,
+    Handler,
+    Url,
+    Address,
+    Rate,
+    Sha256,
+    Channel,
+    Channels,
+    Texts,
+    Origins,
+    Dirs,
+}
+
+impl Kind {
+    /// What is wrong with a value, if anything.
+    pub(super) fn check(self, value: &Value) -> Result<(), String> {
+        match self {
+            Self::Duration { min, max } => within(Duration::read(value)?, min, max, value),
+            Self::Size { min, max } => within(Bytes::read(value)?.0, min, max, value),
+            Self::Integer { min, max } => within(u64::read(value)?, min, max, value),
+            Self::Bool => bool::read(value).map(drop),
+            Self::Choice(words) if words.contains(&text(value)?) => Ok(()),
+            Self::Choice(_) => Err(format!("{} is not one of the choices", shown(value))),
+            Self::Word { also, min, max } => word(text(value)?, also, min, max),
+            Self::Secret => text(value)
+                .map(drop)
+                .map_err(|_| "the value is not text (it is not shown: it may be secret)".to_owned()),
+            Self::Path => PathBuf::read(value).map(drop),
+            Self::Handler => HandlerRef::read(value).map(drop),
+            Self::Url => Url::read(value).map(drop),
+            Self::Address => SocketAddr::read(value).map(drop),
+            Self::Rate => Rate::read(value).map(drop),
+            Self::Sha256 => <[u8; 32]>::read(value).map(drop),
+            Self::Channel => Channel::read(value).map(drop),
+            Self::Channels => Vec::<Channel>::read(value).map(drop),
+            Self::Texts => Vec::<String>::read(value).map(drop),
+            Self::Origins => Vec::<Origin>::read(value).map(drop),
+            Self::Dirs => Dirs::read(value).map(drop),
+        }
+    }
+
+    /// The value that the text of a variable, or of a default, stands for. Text stays text, whatever it looks like.
+    pub(super) fn value(self, raw: &str) -> Value {
+        match self {
+            Self::Bool | Self::Integer { .. } | Self::Dirs => parsed(raw),
+            Self::Channels | Self::Texts | Self::Origins => list(raw),
+            _ => Value::from(raw),
+        }
+    }
+
+    /// What is accepted, as the object of "write …".
+    pub(super) fn accepts(self) -> String {
+        match self {
+            Self::Duration { min, max } => {
+                format!("a duration from `{}` to `{}`", duration_text(min), duration_text(max))
+            }
+            Self::Size { min, max } => format!("a size from `{}` to `{}`", size_text(min), size_text(max)),
+            Self::Integer { min, max } => format!("a whole number from {min} to {max}"),
+            Self::Bool => "`true` or `false`".to_owned(),
+            Self::Choice(words) => one_of(words),
+            Self::Word { also, min, max } => {
+                let also: Vec<String> =
+                    also.chars().map(|char| if char == ' ' { "space".into() } else { char.into() }).collect();
+                format!("{min} to {max} of the characters `A-Z a-z 0-9 {}`", also.join(" "))
+            }
+            Self::Secret => "text in quotes".to_owned(),
+            Self::Path => "a path".to_owned(),
+            Self::Handler => "a path, `s3://bucket/key` or `oci://registry/repository:tag`".to_owned(),
+            Self::Url => "an address such as `http://localhost:4566`".to_owned(),
+            Self::Address => "an IP address and port such as `0.0.0.0:9464`".to_owned(),
+            Self::Rate => format!("a rate such as `100/s`, per `s`, `m` or `h`, from 1 to {MAX_PERMITS}"),
+            Self::Sha256 => "64 hexadecimal digits".to_owned(),
+            Self::Channel => "`<queue>` or `<exchange>.<queue>`, each 1 to 71 of `A-Z a-z 0-9 _ -`".to_owned(),
+            Self::Channels => "a list of channels such as `[\"orders\"]`".to_owned(),
+            Self::Texts => "a list of texts such as `[\"MOBILE.\"]`".to_owned(),
+            Self::Origins => "a list of origins such as `[\"https://api.example.com\"]`".to_owned(),
+            Self::Dirs => {
+                "a list of tables such as `[{ host = \"/data\", guest = \"/data\", mode = \"ro\" }]`, mode `ro` or `rw`"
+                    .to_owned()
+            }
+        }
+    }
+}
+
+/// Words as a choice: "`a`, `b` or `c`".
+fn one_of(words: &[&str]) -> String {
+    match words {
+        [] => String::new(),
+        [only] => format!("`{only}`"),
+        [first, last] => format!("`{first}` or `{last}`"),
+        [first, rest @ ..] => format!("`{first}`, {}", one_of(rest)),
+    }
+}
+
+fn within<T: PartialOrd>(given: T, min: T, max: T, value: &Value) -> Result<(), String> {
+    if given < min {
+        Err(format!("{} is too small", shown(value)))
+    } else if given > max {
+        Err(format!("{} is too large", shown(value)))
+    } else {
+        Ok(())
+    }
+}
+
+fn word(text: &str, also: &str, min: usize, max: usize) -> Result<(), String> {
+    if let Some(odd) = text.chars().find(|char| !char.is_ascii_alphanumeric() && !also.contains(*char)) {
+        return Err(format!("{} contains {odd:?}", quoted(text)));
+    }
+    match text.len() {
+        length if length < min || length > max => Err(format!("{} has {length} characters", quoted(text))),
+        _ => Ok(()),
+    }
+}
+
+fn parsed(raw: &str) -> Value {
+    raw.parse().unwrap_or_else(|never: std::convert::Infallible| match never {})
+}
+
+/// A list of texts, `[a,b]`. Without a quote it is split as written, so that `[007]` is not the number 7.
+fn list(raw: &str) -> Value {
+    let inner = raw.trim().strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    match inner.filter(|inner| !inner.contains('"')) {
+        Some(inner) if inner.trim().is_empty() => Value::from(Vec::<String>::new()),
+        Some(inner) => Value::from(inner.split(',').map(str::trim).collect::<Vec<_>>()),
+        None => parsed(raw),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_keep_text_as_written() {
+        assert_eq!(Kind::Path.value("007"), Value::from("007"));
+        assert_eq!(Kind::Secret.value("true"), Value::from("true"));
+        assert_eq!(Kind::Integer { min: 0, max: 9 }.value("7"), Value::from(7_usize));
+        assert_eq!(Kind::Bool.value("false"), Value::from(false));
+    }
+
+    #[test]
+    fn variables_take_lists() {
+        assert_eq!(Kind::Texts.value("[a, 007]"), Value::from(vec!["a", "007"]));
+        assert_eq!(Kind::Texts.value("[\"a,b\", c]"), Value::from(vec!["a,b", "c"]));
+        assert_eq!(Kind::Texts.value("[]"), Value::from(Vec::<String>::new()));
+        assert_eq!(Kind::Texts.value("a,b"), Value::from("a,b"));
+        assert_eq!(Kind::Origins.value("[http://[::1]:80]"), Value::from(vec!["http://[::1]:80"]));
+    }
+
+    #[test]
+    fn limits_are_inclusive() {
+        let kind = Kind::Integer { min: 1, max: 3 };
+        let verdicts = [0, 1, 3, 4].map(|number| kind.check(&Value::from(number)).is_ok());
+        assert_eq!(verdicts, [false, true, true, false]);
+    }
+
+    #[test]
+    fn choices_read_as_a_sentence() {
+        assert_eq!(one_of(&["a", "b", "c"]), "`a`, `b` or `c`");
+    }
+
+    #[test]
+    fn a_secret_is_not_quoted() {
+        assert!(!Kind::Secret.check(&Value::from(4711)).unwrap_err().contains("4711"));
+    }
+}

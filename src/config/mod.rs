@@ -1,0 +1,208 @@
+//! Configuration: as written (TOML and variables) → as valid (typed, read once), with all faults at once.
+//!
+//! Everything about a key derives from one table, `keys.rs`. The way of a value: `source` finds and merges,
+//! `settings` checks each value against its key, `cross` checks values against each other, and [`Config`] is the
+//! typed result. An empty text unsets an optional key, so that a variable can take back what the file sets.
+
+mod choice;
+mod consumer;
+mod cross;
+mod environment;
+mod error;
+mod grants;
+mod keys;
+mod kind;
+mod read;
+mod reference;
+mod schema;
+mod settings;
+mod source;
+mod suggest;
+mod units;
+mod valid;
+
+pub use choice::{DirMode, Driver, LogFormat, OnProcessingTimeout, Provision, Reply, TaskProtection};
+pub use consumer::{Allow, Consumer, Limits, Retry, Tags};
+pub use error::{ConfigError, Place, Problem};
+pub use grants::{DirGrant, HandlerRef};
+pub use reference::reference;
+pub use schema::schema;
+pub use units::Rate;
+pub use valid::{Config, Embedded, Host, Payload, QueueConfig, Sqs, Telemetry};
+
+use std::path::{Path, PathBuf};
+
+/// A configuration, and what to tell the user beside it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Loaded {
+    /// The configuration.
+    pub config: Config,
+    /// Texts for the log that are no errors: variables that look like ours but set no key.
+    pub warnings: Vec<String>,
+    /// The file it was read from; `None` when it came from variables alone.
+    pub file: Option<PathBuf>,
+}
+
+/// Reads the configuration: TOML from `file`, else from where `HOSTLER_CONFIG` says, else from
+/// `/etc/hostler/hostler.toml`, else from `./hostler.toml`; over it the variables `HOSTLER_…__…` of `env`.
+///
+/// # Errors
+/// No file and no variables, a file that cannot be read or is no TOML, or every faulty key at once: each exit code 64.
+pub fn load(file: Option<&Path>, env: impl Iterator<Item = (String, String)>) -> Result<Loaded, ConfigError> {
+    let env: Vec<_> = env.collect();
+    let mut source = source::Source::read(file, &env)?;
+    let mut problems = std::mem::take(&mut source.problems);
+    let settings = settings::Settings::check(&source, &mut problems);
+    cross::check(&settings, &source, &mut problems);
+    if !problems.is_empty() {
+        problems.sort_by(|a, b| (&a.key, &a.place).cmp(&(&b.key, &b.place)));
+        return Err(ConfigError::Invalid(problems));
+    }
+    let config = Config::read(&settings)?;
+    Ok(Loaded { config, warnings: source.warnings, file: source.file })
+}
+
+/// The path of the health file, from the same places as [`load`], without a judgement on the rest. Never fails: what
+/// cannot be read, or sets no path, leaves the default.
+pub fn health_file(file: Option<&Path>, env: impl Iterator<Item = (String, String)>) -> PathBuf {
+    source::health_file(file, &env.collect::<Vec<_>>()).unwrap_or_else(|| keys::HEALTH_FILE_DEFAULT.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::channel::Filter;
+
+    const LEAST: [(&str, &str); 2] =
+        [("HOSTLER_CONSUMERS__MAILS__CHANNEL", "news.mails"), ("HOSTLER_CONSUMERS__MAILS__HANDLER", "mails.wasm")];
+
+    fn env(variables: &[(&str, &str)]) -> std::vec::IntoIter<(String, String)> {
+        let owned: Vec<_> = variables.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        owned.into_iter()
+    }
+
+    /// Loads a file of its own from `text`, with `variables` over it.
+    fn load_text(text: &str, variables: &[(&str, &str)]) -> Result<Loaded, ConfigError> {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("hostler.toml");
+        std::fs::write(&file, text).unwrap();
+        load(Some(&file), env(variables))
+    }
+
+    #[test]
+    fn defaults_are_as_documented() {
+        let config = load_text("", &LEAST).unwrap().config;
+        let [mails] = config.consumers.as_slice() else { panic!("{:?}", config.consumers) };
+        assert_eq!((mails.name.as_str(), mails.channel.to_string().as_str()), ("mails", "news.mails"));
+        assert_eq!((mails.concurrency, mails.messages_per_instance, mails.dead_letter), (16, 1, true));
+        assert_eq!((mails.lease, mails.processing_timeout), (Duration::from_secs(30), Duration::from_secs(60)));
+        assert_eq!(mails.healthcheck_timeout, Duration::from_secs(90));
+        assert_eq!(mails.on_processing_timeout, OnProcessingTimeout::DeadLetter);
+        assert_eq!((mails.retry.requeues, mails.retry.delays), (1, 1));
+        assert_eq!((&mails.filter, &mails.allow), (&Filter::All, &Allow::default()));
+        assert_eq!(mails.limits, Limits { memory: 128 << 20, output: 64 << 10 });
+        assert_eq!(config.host.shutdown_grace, Duration::from_secs(25));
+        assert_eq!((config.queue.driver, config.queue.embedded.path), (Driver::Embedded, "./hostler.db".into()));
+        assert_eq!((config.payload.bucket, config.payload.threshold), (None, 256 << 10));
+        assert_eq!((config.telemetry.log, config.telemetry.prometheus), (LogFormat::Json, None));
+    }
+
+    #[test]
+    fn derived_defaults_follow_their_keys() {
+        let config = load_text("consumers.mails = { processing_timeout = \"5m\", dead_letter = false }", &LEAST);
+        let mails = config.unwrap().config.consumers.remove(0);
+        assert_eq!(mails.healthcheck_timeout, Duration::from_secs(330));
+        assert_eq!(mails.on_processing_timeout, OnProcessingTimeout::Exit);
+    }
+
+    #[test]
+    fn variables_win_over_the_file() {
+        let text = "[consumers.order-Mails]\nchannel = \"x.a\"\nhandler = \"a.wasm\"\nrate_limit = \"1/s\"\nlease = 5";
+        let variables = [
+            ("HOSTLER_CONSUMERS__ORDER_MAILS__LEASE", "10s"),
+            ("HOSTLER_CONSUMERS__ORDER_MAILS__RATE_LIMIT", ""),
+            ("HOSTLER_CONSUMERS__ORDER_MAILS__TAGS__OWNER", "007"),
+            ("HOSTLER_CONSUMERS__ORDER_MAILS__FILTER__TYPE", "prefix"),
+            ("HOSTLER_CONSUMERS__ORDER_MAILS__FILTER__VALUES", "[1.50, true]"),
+            ("HOSTLER_CONSUMERS__ORDER_MAILS__ALLOW__ENV__Mixed__Case", "false"),
+            ("HOSTLER_CONSUMERS__ORDER_MAILS__ALLOW__DIRS", "[{host=a,guest=\"/a\",mode=rw}]"),
+            ("HOSTLER_CONSUMERS__ORDER_MAILS__ORDERED", "true"),
+            ("HOSTLER_QUEUE_DRIVER", "sqs"),
+        ];
+        let loaded = load_text(text, &variables).unwrap();
+        let [mails] = loaded.config.consumers.as_slice() else { panic!("{:?}", loaded.config.consumers) };
+        assert_eq!(
+            (mails.name.as_str(), mails.lease, mails.rate_limit),
+            ("order-Mails", Duration::from_secs(10), None)
+        );
+        assert_eq!((mails.tags.owner.as_deref(), mails.ordered), (Some("007"), true));
+        assert_eq!(mails.filter, Filter::Prefix(vec!["1.50".to_owned(), "true".to_owned()]));
+        assert_eq!(mails.allow.env.get("Mixed__Case").map(String::as_str), Some("false"));
+        let dir = DirGrant { host: "a".into(), guest: "/a".into(), mode: DirMode::ReadWrite };
+        assert_eq!(mails.allow.dirs, [dir]);
+        assert_eq!((loaded.warnings.len(), loaded.config.queue.driver), (1, Driver::Embedded));
+        assert!(!format!("{:?}", mails.allow).contains("false"), "Debug shows a grant's value");
+    }
+
+    #[test]
+    fn a_file_that_was_asked_for_must_be_there() {
+        let error = load(Some(Path::new("no-such.toml")), env(&LEAST)).unwrap_err().to_string();
+        assert!(error.starts_with("no file no-such.toml (named by --config)\n  cure   "), "{error}");
+        let error = load(None, env(&[("HOSTLER_CONFIG", "no-such.toml")])).unwrap_err().to_string();
+        assert!(error.starts_with("no file no-such.toml (named by variable HOSTLER_CONFIG)\n"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_is_no_text_is_told_from_a_missing_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = load(Some(folder.path()), env(&[])).unwrap_err();
+        assert!(matches!(error, ConfigError::Unreadable { .. }), "{error:?}");
+        let file = folder.path().join("latin.toml");
+        std::fs::write(&file, b"# \xe4").unwrap();
+        let error = load(Some(&file), env(&[])).unwrap_err().to_string();
+        assert!(error.contains("not UTF-8") && error.contains("cure"), "{error}");
+    }
+
+    #[test]
+    fn the_health_file_is_found_without_judging_the_rest() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("hostler.toml");
+        std::fs::write(&file, "queue = 1\n[host]\nhealth_file = \"/run/h.json\"").unwrap();
+        assert_eq!(health_file(Some(&file), env(&[])), Path::new("/run/h.json"));
+        assert_eq!(health_file(None, env(&[("HOSTLER_CONFIG", file.to_str().unwrap())])), Path::new("/run/h.json"));
+        let variable = [("HOSTLER_HOST__HEALTH_FILE", "/dev/shm/h.json")];
+        assert_eq!(health_file(Some(&file), env(&variable)), Path::new("/dev/shm/h.json"));
+        let default = Path::new(keys::HEALTH_FILE_DEFAULT);
+        assert_eq!(health_file(Some(Path::new("no-such.toml")), env(&[])), default);
+        for text in ["[host", "host.health_file = 5", "host.health_file = \"\"", ""] {
+            std::fs::write(&file, text).unwrap();
+            assert_eq!(health_file(Some(&file), env(&[])), default, "{text}");
+        }
+    }
+
+    #[test]
+    fn schema_and_reference_know_every_key() {
+        let (schema, reference) = (schema(), reference());
+        for key in keys::KEYS {
+            let at = |schema: &serde_json::Value, name: &str| {
+                let table = if name == "*" { "additionalProperties" } else { "properties" };
+                let below = schema.get(table)?;
+                if name == "*" { Some(below.clone()) } else { below.get(name).cloned() }
+            };
+            let found = key.path.split('.').try_fold(schema.clone(), |schema, name| at(&schema, name));
+            let found = found.unwrap_or_else(|| panic!("{} is not in the schema", key.path));
+            assert!(found["description"].as_str().is_some_and(|text| text.starts_with(key.meaning)), "{}", key.path);
+            assert!(reference.contains(&format!("| `{}` |", key.path.replace('*', "NAME"))), "{}", key.path);
+        }
+        assert_eq!(
+            schema["properties"]["consumers"]["additionalProperties"]["required"],
+            serde_json::json!(["channel", "handler"])
+        );
+        assert_eq!(schema["properties"]["host"]["additionalProperties"], serde_json::json!(false));
+        let consumer = &schema["properties"]["consumers"]["additionalProperties"]["properties"];
+        assert!(consumer["sha256"]["pattern"].as_str().unwrap().starts_with("^$|"), "empty is unset");
+        assert!(!consumer["lease"]["pattern"].as_str().unwrap().starts_with("^$|"), "empty is a fault");
+    }
+}

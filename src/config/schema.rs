@@ -1,0 +1,133 @@
+//! The JSON Schema of the file, from the table of keys.
+
+use serde_json::{Map, Value, json};
+
+use super::keys::{CONSUMER_NAME, KEYS, Key, Node, Preset, child, joined, names};
+use super::kind::Kind;
+use super::units::{DURATION_UNITS, SIZE_UNITS};
+
+/// The schema, draft 2020-12. It knows the form of each value; limits of durations and sizes are in the descriptions.
+pub fn schema() -> Value {
+    let mut root = table("");
+    let head = json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "hostler.toml",
+        "description": "Configuration of hostler",
+    });
+    if let (Value::Object(head), Value::Object(body)) = (head, &mut root) {
+        *body = head.into_iter().chain(std::mem::take(body)).collect();
+    }
+    root
+}
+
+fn table(pattern: &str) -> Value {
+    let mut properties = Map::new();
+    for name in names(pattern) {
+        if name == "*" {
+            return named(pattern);
+        }
+        let below = match child(pattern, name) {
+            Node::Key(key) => property(key),
+            Node::Table(pattern) => table(&pattern),
+            Node::Unknown => continue,
+        };
+        properties.insert(name.to_owned(), below);
+    }
+    let required = |key: &&Key| {
+        key.preset == Preset::Required && key.path.rsplit_once('.').is_some_and(|(table, _)| table == pattern)
+    };
+    let required: Vec<_> = KEYS.iter().filter(required).filter_map(|key| key.path.rsplit('.').next()).collect();
+    let mut object = json!({ "type": "object", "properties": properties, "additionalProperties": false });
+    if let (Value::Object(object), false) = (&mut object, required.is_empty()) {
+        object.insert("required".to_owned(), json!(required));
+    }
+    object
+}
+
+/// A table in which the user gives the names.
+fn named(pattern: &str) -> Value {
+    let names = match pattern {
+        "consumers" => pattern_of(CONSUMER_NAME),
+        _ => Some("^[^=]+$".to_owned()),
+    };
+    let below = match child(pattern, "*") {
+        Node::Key(key) => property(key),
+        _ => table(&joined(pattern, "*")),
+    };
+    json!({ "type": "object", "propertyNames": { "pattern": names }, "additionalProperties": below })
+}
+
+fn property(key: &Key) -> Value {
+    let mut schema = form(key.kind);
+    let optional = matches!(key.preset, Preset::Unset | Preset::Derived(_));
+    let description = match key.preset {
+        Preset::Derived(text) => format!("{} Accepts {}. Default: {text}.", key.meaning, key.kind.accepts()),
+        _ => format!("{} Accepts {}.", key.meaning, key.kind.accepts()),
+    };
+    if let Value::Object(schema) = &mut schema {
+        schema.insert("description".to_owned(), json!(description));
+        if let Preset::Value(text) = key.preset {
+            let value = key.kind.value(text);
+            schema.insert("default".to_owned(), serde_json::to_value(value).unwrap_or_default());
+        }
+        // Of an optional text, the empty one means unset.
+        if let (true, Some(Value::String(pattern))) = (optional, schema.get_mut("pattern")) {
+            *pattern = format!("^$|{pattern}");
+        }
+        if let (true, Some(Value::Array(words))) = (optional, schema.get_mut("enum")) {
+            words.push(json!(""));
+        }
+    }
+    schema
+}
+
+/// What a value looks like.
+fn form(kind: Kind) -> Value {
+    match kind {
+        Kind::Bool => json!({ "type": "boolean" }),
+        Kind::Integer { min, max } => json!({ "type": "integer", "minimum": min, "maximum": max }),
+        Kind::Choice(words) => json!({ "type": "string", "enum": words }),
+        Kind::Channels | Kind::Texts | Kind::Origins => {
+            let item = match kind {
+                Kind::Channels => form(Kind::Channel),
+                Kind::Origins => json!({ "type": "string", "pattern": "^[hH][tT][tT][pP][sS]?://[^/?#@\\s]+$" }),
+                _ => json!({ "type": "string" }),
+            };
+            json!({ "type": "array", "items": item })
+        }
+        Kind::Dirs => json!({ "type": "array", "items": {
+            "type": "object",
+            "properties": {
+                "host": { "type": "string", "minLength": 1 },
+                "guest": { "type": "string", "pattern": "^/" },
+                "mode": { "type": "string", "enum": ["ro", "rw"], "default": "ro" },
+            },
+            "required": ["host", "guest"],
+            "additionalProperties": false,
+        } }),
+        _ => match pattern_of(kind) {
+            Some(pattern) => json!({ "type": "string", "pattern": pattern }),
+            None => json!({ "type": "string" }),
+        },
+    }
+}
+
+/// The form of a text; `None` where any will do.
+fn pattern_of(kind: Kind) -> Option<String> {
+    Some(match kind {
+        Kind::Duration { .. } => format!(r"^(\s*[0-9]+(\.[0-9]+)?\s*({}))+\s*$", DURATION_UNITS.join("|")),
+        Kind::Size { .. } => format!(r"^[0-9]+(\.[0-9]+)?\s*({})$", SIZE_UNITS.join("|")),
+        Kind::Word { also, min, max } => {
+            let also: String =
+                also.chars().flat_map(|char| if char == '-' { vec!['\\', char] } else { vec![char] }).collect();
+            format!("^[A-Za-z0-9{also}]{{{min},{max}}}$")
+        }
+        Kind::Path | Kind::Handler => "^.+$".to_owned(),
+        Kind::Url => r"^[hH][tT][tT][pP][sS]?://[^@\s]+$".to_owned(),
+        Kind::Address => r"^\S+:[0-9]+$".to_owned(),
+        Kind::Rate => r"^\s*[1-9][0-9]*\s*/\s*[smh]\s*$".to_owned(),
+        Kind::Sha256 => "^[0-9A-Fa-f]{64}$".to_owned(),
+        Kind::Channel => r"^[A-Za-z0-9_\-]{1,71}(\.[A-Za-z0-9_\-]{1,71})?$".to_owned(),
+        _ => return None,
+    })
+}

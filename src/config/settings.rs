@@ -1,0 +1,258 @@
+//! The keys and values as written → checked settings: each value is right for its key, and each default filled in.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use figment::value::{Dict, Value};
+
+use super::error::{ConfigError, Place, Problem};
+use super::keys::{self, CONSUMER_NAME, KEYS, Key, Node, Preset};
+use super::kind::Kind;
+use super::read::Read;
+use super::source::Source;
+use super::suggest::{alike, dotted, folded, known, meant};
+
+/// The names that lead to a key, from the root.
+type Path = Vec<String>;
+
+/// Checked values. One with a fault is absent, so that what depends on it is not judged by a guess.
+#[derive(Default)]
+pub(super) struct Settings {
+    values: BTreeMap<Path, (Value, Place)>,
+    /// Every key that is set, rightly or wrongly.
+    set: BTreeSet<Path>,
+    /// The consumers by name, and where each is.
+    pub(super) consumers: BTreeMap<String, Place>,
+}
+
+impl Settings {
+    /// Checks everything in `source` against the table of keys; adds what is wrong to `problems`.
+    pub(super) fn check(source: &Source, problems: &mut Vec<Problem>) -> Self {
+        let root = source.root();
+        let mut check = Check { source, problems, settings: Self::default() };
+        check.table("", &[], &root);
+        if let Some(consumers) = root.get("consumers").and_then(Value::as_dict) {
+            check.names(consumers);
+        }
+        check.fill();
+        check.settings
+    }
+
+    /// The settings of the whole.
+    pub(super) fn root(&self) -> Section<'_> {
+        Section { settings: self, path: Vec::new() }
+    }
+
+    /// The settings of a consumer.
+    pub(super) fn consumer(&self, name: &str) -> Section<'_> {
+        Section { settings: self, path: vec!["consumers".to_owned(), name.to_owned()] }
+    }
+}
+
+/// The table of keys and the code that reads it are at odds: a fault of ours that tests rule out.
+pub(super) struct Mismatch {
+    path: String,
+    fault: String,
+}
+
+impl From<Mismatch> for ConfigError {
+    fn from(Mismatch { path: key, fault }: Mismatch) -> Self {
+        let cure = "report this as a fault of hostler".to_owned();
+        Self::Invalid(vec![Problem { key, place: Place::Default, fault, cure, about: None }])
+    }
+}
+
+/// The settings of one table, such as one consumer's. Keys are dotted paths below it.
+pub(super) struct Section<'a> {
+    settings: &'a Settings,
+    path: Path,
+}
+
+impl Section<'_> {
+    fn below(&self, key: &str) -> Path {
+        self.path.iter().cloned().chain(key.split('.').map(str::to_owned)).collect()
+    }
+
+    /// The full path of a key, to print.
+    pub(super) fn path(&self, key: &str) -> String {
+        dotted(&self.below(key))
+    }
+
+    /// Where a key is set.
+    pub(super) fn place(&self, key: &str) -> Place {
+        self.settings.values.get(&self.below(key)).map_or(Place::Default, |(_, place)| place.clone())
+    }
+
+    /// Whether a key is set at all, rightly or wrongly.
+    pub(super) fn is_set(&self, key: &str) -> bool {
+        self.settings.set.contains(&self.below(key))
+    }
+
+    /// A value, unless it is faulty, or unset and without a default.
+    pub(super) fn get<T: Read>(&self, key: &str) -> Option<T> {
+        self.maybe(key).ok().flatten()
+    }
+
+    /// A value that may be unset. An error only when the table of keys has another type for it.
+    pub(super) fn maybe<T: Read>(&self, key: &str) -> Result<Option<T>, Mismatch> {
+        let value = self.settings.values.get(&self.below(key));
+        value.map(|(value, _)| T::read(value).map_err(|fault| self.mismatch(key, fault))).transpose()
+    }
+
+    /// A value that is set or has a default. An error only when the table of keys has another type or no default for it.
+    pub(super) fn need<T: Read>(&self, key: &str) -> Result<T, Mismatch> {
+        self.maybe(key)?.ok_or_else(|| self.mismatch(key, "has no value".to_owned()))
+    }
+
+    /// The texts below a table in which the user gives the names, such as `allow.env`.
+    pub(super) fn texts(&self, table: &str) -> BTreeMap<String, String> {
+        let table = self.below(table);
+        let text = |(path, (value, _)): (&Path, &(Value, Place))| match path.strip_prefix(table.as_slice())? {
+            [name] => Some((name.clone(), value.as_str()?.to_owned())),
+            _ => None,
+        };
+        self.settings.values.iter().filter_map(text).collect()
+    }
+
+    fn mismatch(&self, key: &str, fault: String) -> Mismatch {
+        Mismatch { path: self.path(key), fault }
+    }
+}
+
+/// What to write instead of a faulty or missing value.
+fn cure(key: &Key) -> String {
+    let accepts = key.kind.accepts();
+    match key.preset {
+        Preset::Value("") => format!("write {accepts}; default: empty"),
+        Preset::Value(text) => format!("write {accepts}; default: `{text}`"),
+        Preset::Derived(text) => format!("write {accepts}; default: {text}"),
+        Preset::Unset | Preset::Required => format!("write {accepts}"),
+    }
+}
+
+struct Check<'a> {
+    source: &'a Source,
+    problems: &'a mut Vec<Problem>,
+    settings: Settings,
+}
+
+impl Check<'_> {
+    fn table(&mut self, pattern: &str, above: &[String], table: &Dict) {
+        for (name, value) in table {
+            let path: Path = above.iter().cloned().chain([name.clone()]).collect();
+            match (keys::child(pattern, name), value) {
+                (Node::Key(key), _) => self.key(key, path, value),
+                (Node::Table(pattern), Value::Dict(_, table)) => self.table(&pattern, &path, table),
+                (Node::Table(pattern), _) => {
+                    let cure = format!("write a table, `[{}]`; {}", dotted(&path), known(&pattern));
+                    self.fault(&path, value, "a value stands where a table belongs", cure);
+                }
+                (Node::Unknown, _) => {
+                    let cure = match meant(above, pattern, name) {
+                        Some(path) => format!("did you mean `{}`?", dotted(&path)),
+                        None => known(pattern),
+                    };
+                    self.fault(&path, value, "unknown key", cure);
+                }
+            }
+        }
+    }
+
+    fn key(&mut self, key: &Key, path: Path, value: &Value) {
+        let secret = matches!(key.kind, Kind::Secret);
+        if secret && path.last().is_some_and(|name| name.is_empty() || name.contains(['=', '\0'])) {
+            // The path would show what was meant as a value.
+            let (table, fault) =
+                (path.split_last().map_or(&[][..], |(_, table)| table), "a name in it is empty or contains `=`");
+            return self.fault(table, value, fault, "write `NAME = \"text\"`".to_owned());
+        }
+        // So a variable can take back what the file sets.
+        let optional = matches!(key.preset, Preset::Unset | Preset::Derived(_)) && !secret;
+        if optional && value.as_str() == Some("") {
+            return;
+        }
+        self.settings.set.insert(path.clone());
+        match key.kind.check(value) {
+            Ok(()) => {
+                let place = self.source.place(&dotted(&path), value);
+                self.settings.values.insert(path, (value.clone(), place));
+            }
+            Err(fault) => self.judge(key, &path, self.source.place(&dotted(&path), value), fault),
+        }
+    }
+
+    /// A fault of a key's value.
+    fn judge(&mut self, key: &Key, path: &[String], place: Place, fault: String) {
+        let (path, cure, about) = (dotted(path), cure(key), Some(key.meaning));
+        self.problems.push(Problem { key: path, place, fault, cure, about });
+    }
+
+    /// A fault of the structure.
+    fn fault(&mut self, path: &[String], value: &Value, fault: &str, cure: String) {
+        let key = dotted(path);
+        let (place, fault) = (self.source.place(&key, value), fault.to_owned());
+        self.problems.push(Problem { key, place, fault, cure, about: None });
+    }
+
+    /// Takes the consumers' names, and refuses those that a variable or a log line could not tell apart.
+    fn names(&mut self, consumers: &Dict) {
+        let mut taken: BTreeMap<String, &str> = BTreeMap::new();
+        for (name, table) in consumers.iter().filter(|(_, table)| table.as_dict().is_some()) {
+            let path = ["consumers".to_owned(), name.clone()];
+            if CONSUMER_NAME.check(&Value::from(name.as_str())).is_err() {
+                let cure = format!("name the consumer with {}", CONSUMER_NAME.accepts());
+                self.fault(&path, table, &format!("{name:?} is not a name for a consumer"), cure);
+            } else if let Some(other) = taken.insert(folded(name), name) {
+                let other = dotted(&["consumers".to_owned(), other.to_owned()]);
+                let fault =
+                    format!("differs from {other} only in case or `-` and `_`, which variables cannot tell apart");
+                self.fault(&path, table, &fault, "rename one of the two".to_owned());
+            }
+            self.settings.consumers.insert(name.clone(), self.source.table(&dotted(&path), table));
+        }
+    }
+
+    /// Adds the defaults of what is not set, and the faults of what has none.
+    fn fill(&mut self) {
+        for key in KEYS {
+            let parts: Path = key.path.split('.').map(str::to_owned).collect();
+            if parts.last().is_some_and(|last| last == "*") {
+                continue;
+            }
+            if !parts.iter().any(|part| part == "*") {
+                self.preset(key, parts, Place::Default);
+                continue;
+            }
+            for (name, place) in self.settings.consumers.clone() {
+                let path = parts.iter().map(|part| if part == "*" { &name } else { part }.clone()).collect();
+                self.preset(key, path, place);
+            }
+        }
+    }
+
+    /// Adds the default of a key of the table at `home`, unless it is set.
+    fn preset(&mut self, key: &Key, path: Path, home: Place) {
+        if self.settings.set.contains(&path) {
+            return;
+        }
+        match key.preset {
+            Preset::Value(text) => {
+                self.settings.values.insert(path, (key.kind.value(text), Place::Default));
+            }
+            Preset::Required => {
+                let fault = match (&home, path.get(1).and_then(|name| self.alike(name))) {
+                    (Place::Variable(_), Some(other)) => {
+                        format!("is missing, and the rest of this consumer; did you mean `{other}`?")
+                    }
+                    _ => "is missing".to_owned(),
+                };
+                self.judge(key, &path, home, fault);
+            }
+            Preset::Derived(_) | Preset::Unset => {}
+        }
+    }
+
+    /// Another consumer that a name may be a slip of.
+    fn alike(&self, name: &str) -> Option<&str> {
+        alike(name, self.settings.consumers.keys().map(String::as_str).filter(|other| *other != name))
+    }
+}

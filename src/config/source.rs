@@ -1,0 +1,202 @@
+//! Finds and reads the file and lays the environment over it: values with their places, not yet judged.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use figment::providers::{Format, Toml};
+use figment::value::{Dict, Value};
+use figment::{Figment, Profile, Provider};
+use toml_edit::{ImDocument, TableLike};
+
+use super::environment::{Environment, FILE_VARIABLE, key_part, sets_key};
+use super::error::{ConfigError, Place, Problem};
+use super::suggest::dotted;
+
+/// Where a file is looked for when none is named, in this order.
+const USUAL_PLACES: [&str; 2] = ["/etc/hostler/hostler.toml", "./hostler.toml"];
+
+/// All that was written, wherever it was.
+pub(super) struct Source {
+    /// The file, if there is one.
+    pub(super) file: Option<PathBuf>,
+    /// Texts for the log that are no errors.
+    pub(super) warnings: Vec<String>,
+    /// Faults of variables that set no key; they take no part in the values.
+    pub(super) problems: Vec<Problem>,
+    figment: Figment,
+    lines: BTreeMap<String, usize>,
+}
+
+impl Source {
+    /// Reads `file`, else what [`FILE_VARIABLE`] names, else the first of the usual places; then the variables.
+    pub(super) fn read(file: Option<&Path>, env: &[(String, String)]) -> Result<Self, ConfigError> {
+        let found = find(file, env, &USUAL_PLACES)?;
+        let (figment, lines) = match &found {
+            Some((path, text)) => (Figment::from(Toml::string(text)), lines(path, text)?),
+            None => (Figment::new(), BTreeMap::new()),
+        };
+        let consumers = figment.find_value("consumers").ok().and_then(Value::into_dict).unwrap_or_default();
+        let Environment { settings, warnings, problems } =
+            Environment::read(env, &consumers.into_keys().collect::<Vec<_>>());
+        let figment = settings.into_iter().fold(figment, |figment, setting| figment.merge(setting));
+        Ok(Self { file: found.map(|(path, _)| path), warnings, problems, figment, lines })
+    }
+
+    /// The root table: the variables' values over the file's.
+    pub(super) fn root(&self) -> Dict {
+        self.figment.data().ok().and_then(|mut data| data.remove(&Profile::Default)).unwrap_or_default()
+    }
+
+    /// Where the value of a key was written.
+    pub(super) fn place(&self, path: &str, value: &Value) -> Place {
+        let metadata = self.figment.get_metadata(value.tag());
+        match metadata.and_then(|metadata| metadata.source.as_ref()?.custom()) {
+            Some(variable) => Place::Variable(variable.to_owned()),
+            None => self.near(path),
+        }
+    }
+
+    /// Where a table is: its line in the file, else the variable that sets something in it.
+    pub(super) fn table(&self, path: &str, table: &Value) -> Place {
+        if self.lines.contains_key(path) { self.near(path) } else { self.place(path, table) }
+    }
+
+    /// Where a key is missing: the line of its nearest table that is in the file, else the file or the environment.
+    pub(super) fn near(&self, path: &str) -> Place {
+        let Some(file) = &self.file else { return Place::Environment };
+        let tables = std::iter::successors(Some(path), |path| path.rsplit_once('.').map(|(table, _)| table));
+        Place::File { path: file.clone(), line: tables.filter_map(|table| self.lines.get(table).copied()).next() }
+    }
+}
+
+/// The text of the file to use, if there is one or need be none.
+pub(super) fn find(
+    file: Option<&Path>,
+    env: &[(String, String)],
+    usual_places: &[&str],
+) -> Result<Option<(PathBuf, String)>, ConfigError> {
+    let variable = env.iter().find(|(name, value)| name == FILE_VARIABLE && !value.is_empty());
+    let named = match (file, variable) {
+        (Some(file), _) => Some((file.to_owned(), " (named by --config)")),
+        (None, Some((_, value))) => Some((PathBuf::from(value), " (named by variable HOSTLER_CONFIG)")),
+        (None, None) => None,
+    };
+    if let Some((path, named_by)) = named {
+        return read(&path, named_by).map(|text| Some((path, text)));
+    }
+    for place in usual_places {
+        match read(Path::new(place), "") {
+            Ok(text) => return Ok(Some((place.into(), text))),
+            Err(ConfigError::Missing { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    if env.iter().any(|(name, _)| sets_key(name)) {
+        return Ok(None);
+    }
+    Err(ConfigError::NotFound { tried: usual_places.iter().map(PathBuf::from).collect() })
+}
+
+fn read(path: &Path, named_by: &'static str) -> Result<String, ConfigError> {
+    std::fs::read_to_string(path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => ConfigError::Missing { path: path.to_owned(), named_by },
+        ErrorKind::InvalidData => {
+            ConfigError::Unreadable { path: path.to_owned(), named_by, reason: "not UTF-8 text".to_owned() }
+        }
+        _ => ConfigError::Unreadable { path: path.to_owned(), named_by, reason: error.to_string() },
+    })
+}
+
+/// `host.health_file` as written in the variables or the file, if it is a path.
+pub(super) fn health_file(file: Option<&Path>, env: &[(String, String)]) -> Option<PathBuf> {
+    let set = |name: &str| key_part(name).is_some_and(|rest| rest.eq_ignore_ascii_case("host__health_file"));
+    let path = match env.iter().find(|(name, _)| set(name)) {
+        Some((_, path)) => path.clone(),
+        None => {
+            let (_, text) = find(file, env, &USUAL_PLACES).ok()??;
+            Figment::from(Toml::string(&text)).find_value("host.health_file").ok()?.into_string()?
+        }
+    };
+    Some(path).filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
+/// The line of each key and table, from 1, by its path.
+fn lines(path: &Path, text: &str) -> Result<BTreeMap<String, usize>, ConfigError> {
+    let document = ImDocument::parse(text).map_err(|error| {
+        let before = text.get(..error.span().map_or(0, |span| span.start)).unwrap_or(text);
+        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        ConfigError::Syntax {
+            path: path.to_owned(),
+            line: line_of(before),
+            column: before.get(line_start..).unwrap_or_default().chars().count() + 1,
+            reason: error.message().trim().replace('\n', "; "),
+        }
+    })?;
+    let mut lines = BTreeMap::new();
+    collect_lines(document.as_table(), &mut Vec::new(), text, &mut lines);
+    Ok(lines)
+}
+
+fn collect_lines(table: &dyn TableLike, path: &mut Vec<String>, text: &str, lines: &mut BTreeMap<String, usize>) {
+    for (name, item) in table.iter() {
+        path.push(name.to_owned());
+        // A `[header]` is nearer to what a table lacks than the first mention of its name.
+        let header = item.as_table().filter(|table| !table.is_implicit()).and_then(|table| table.span());
+        let span = header.or_else(|| table.key(name).and_then(|key| key.span()));
+        if let Some(before) = span.and_then(|span| text.get(..span.start)) {
+            lines.insert(dotted(path), line_of(before));
+        }
+        if let Some(table) = item.as_table_like() {
+            collect_lines(table, path, text, lines);
+        }
+        path.pop();
+    }
+}
+
+fn line_of(before: &str) -> usize {
+    before.matches('\n').count() + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variable(name: &str) -> Vec<(String, String)> {
+        vec![(name.to_owned(), "1".to_owned())]
+    }
+
+    #[test]
+    fn the_first_usual_place_wins() {
+        let folder = tempfile::tempdir().unwrap();
+        let [first, second] = ["a.toml", "b.toml"].map(|name| folder.path().join(name));
+        let places = [first.to_str().unwrap(), second.to_str().unwrap()];
+        std::fs::write(&second, "").unwrap();
+        assert_eq!(find(None, &[], &places).unwrap().unwrap().0, second);
+        std::fs::write(&first, "").unwrap();
+        assert_eq!(find(None, &[], &places).unwrap().unwrap().0, first);
+    }
+
+    #[test]
+    fn without_a_file_a_variable_must_set_a_key() {
+        assert!(find(None, &variable("HOSTLER_QUEUE__DRIVER"), &["no-such.toml"]).unwrap().is_none());
+        let error = find(None, &variable("HOSTLER_PORT"), &["no-such.toml", "nor-this.toml"]).unwrap_err().to_string();
+        assert!(error.contains("tried  no-such.toml\n  tried  nor-this.toml\n  cure"), "{error}");
+    }
+
+    #[test]
+    fn lines_are_those_of_keys_and_headers() {
+        let text = "a.b = 1\n[c]\n\nd = { e = 2 }\n[c.f]\n[[c.g]]\nh = 1\n[c.\"x.y\"]\n";
+        let lines = lines(Path::new("f"), text).unwrap();
+        for (path, line) in [("a.b", 1), ("c", 2), ("c.d", 4), ("c.d.e", 4), ("c.f", 5), ("c.g", 6), ("c.\"x.y\"", 8)] {
+            assert_eq!(lines.get(path), Some(&line), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_syntax_error_has_its_place_and_no_text() {
+        let error = lines(Path::new("f"), "a = 1\nä = \"hunter2").unwrap_err();
+        assert!(matches!(error, ConfigError::Syntax { line: 2, .. }), "{error:?}");
+        assert!(!error.to_string().contains("hunter2"), "{error}");
+    }
+}

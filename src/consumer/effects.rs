@@ -1,0 +1,183 @@
+//! What a consumer does to the world: each effect is a task that answers with one signal.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::ledger::Heartbeat;
+use super::{Consumer, Replies};
+use crate::handler::{Call, HOOK_TIMEOUT, Handler, Outcome, Stop, run_until_stopped};
+use crate::health::State;
+use crate::message::{AttributeValue, Message, Outgoing};
+use crate::queue::{Delivery, LeaseError, Queue, QueueError, Receive, Settlement, Unsettled};
+
+/// Names a delivery within its consumer.
+pub(super) type Id = u64;
+
+/// The attribute of a reply that names the message it answers.
+const CORRELATION_ATTRIBUTE: &str = "correlation-id";
+
+/// What the world answers.
+pub(super) enum Signal {
+    /// A receive that had reserved so many slots is back.
+    Received { reserved: usize, result: Result<Vec<Delivery>, QueueError> },
+    /// A guest is gone; with its outcome, unless it was stopped.
+    Ended { id: Id, outcome: Option<Outcome> },
+    /// The processing-timeout hook is gone.
+    Decided { id: Id, outcome: Option<Outcome> },
+    /// A reply was sent, or not.
+    Replied { id: Id, result: Result<(), String> },
+    /// A batch of heartbeats is answered.
+    Extended { ids: Vec<Id>, by: Duration, sent_at: Instant, results: Vec<Result<(), LeaseError>> },
+    /// A batch of settlements is answered.
+    Settled { ids: Vec<Id>, results: Vec<Result<(), Unsettled>> },
+}
+
+/// Starts effects. There is one per consumer.
+pub(super) struct Effects {
+    queue: Arc<dyn Queue>,
+    handler: Arc<dyn Handler>,
+    replies: Option<Replies>,
+    guests: tokio::runtime::Handle,
+    /// Cuts long polls short when the host drains.
+    pub(super) stop_polling: CancellationToken,
+    signals: UnboundedSender<Signal>,
+    states: Option<UnboundedSender<(State, State)>>,
+}
+
+impl Effects {
+    pub(super) fn new(consumer: &Consumer, signals: UnboundedSender<Signal>) -> Self {
+        Self {
+            queue: Arc::clone(&consumer.queue),
+            handler: Arc::clone(&consumer.handler),
+            replies: consumer.replies.clone(),
+            guests: consumer.guests.clone(),
+            stop_polling: CancellationToken::new(),
+            signals,
+            states: watch_states(consumer),
+        }
+    }
+
+    /// Receives. It is never cancelled, because what it brings is leased to us.
+    pub(super) fn receive(&self, request: Receive, reserved: usize) {
+        let (queue, stop, signals) = (Arc::clone(&self.queue), self.stop_polling.clone(), self.signals.clone());
+        tokio::spawn(async move {
+            let result = queue.receive(request, &stop).await;
+            let _ = signals.send(Signal::Received { reserved, result });
+        });
+    }
+
+    /// Extends leases.
+    pub(super) fn extend(&self, heartbeat: Heartbeat<Id>) {
+        let (queue, signals) = (Arc::clone(&self.queue), self.signals.clone());
+        tokio::spawn(async move {
+            let Heartbeat { ids, leases, by } = heartbeat;
+            let sent_at = Instant::now();
+            let results = queue.extend(&leases, by).await;
+            let _ = signals.send(Signal::Extended { ids, by, sent_at, results });
+        });
+    }
+
+    /// Settles.
+    pub(super) fn settle(&self, batch: Vec<(Id, Settlement)>) {
+        let (queue, signals) = (Arc::clone(&self.queue), self.signals.clone());
+        tokio::spawn(async move {
+            let (ids, settlements) = batch.into_iter().unzip();
+            let results = queue.settle(settlements).await;
+            let _ = signals.send(Signal::Settled { ids, results });
+        });
+    }
+
+    /// Runs the handler.
+    pub(super) fn run(&self, id: Id, call: Call) {
+        let handler = Arc::clone(&self.handler);
+        let answer = Answer { signals: self.signals.clone(), signal: Some(Signal::Ended { id, outcome: None }) };
+        self.guests.spawn(async move {
+            // What a guest decided stands, even if it was stopped in a hook that followed.
+            let outcome = run_until_stopped(&call.bounds.stop, handler.handle(&call)).await;
+            let outcome = outcome.or_else(|| call.decided.get().cloned());
+            answer.send(Signal::Ended { id, outcome });
+        });
+    }
+
+    /// Runs the processing-timeout hook.
+    pub(super) fn decide(&self, id: Id, call: Call, elapsed: Duration, stop: Stop) {
+        let handler = Arc::clone(&self.handler);
+        let answer = Answer { signals: self.signals.clone(), signal: Some(Signal::Decided { id, outcome: None }) };
+        self.guests.spawn(async move {
+            let decision = tokio::time::timeout(HOOK_TIMEOUT * 2, handler.processing_timeout(&call, elapsed));
+            let outcome = run_until_stopped(&stop, decision).await.and_then(Result::ok).flatten();
+            answer.send(Signal::Decided { id, outcome });
+        });
+    }
+
+    /// Sends a reply. A redelivered message's second reply has the first one's dedupe key.
+    pub(super) fn reply(&self, id: Id, message: &Message, body: Vec<u8>) {
+        let Some(Replies { broker, channel }) = self.replies.clone() else {
+            let _ = self.signals.send(Signal::Replied { id, result: Ok(()) });
+            return;
+        };
+        let correlation = (CORRELATION_ATTRIBUTE.to_owned(), AttributeValue::Text(message.id.clone()));
+        let outgoing = Outgoing {
+            body,
+            attributes: [correlation].into(),
+            group: message.group.clone(),
+            dedupe: Some(message.id.clone()),
+            ..Outgoing::default()
+        };
+        let signals = self.signals.clone();
+        tokio::spawn(async move {
+            let result = match broker.send(&channel, vec![outgoing]).await.pop() {
+                Some(Ok(_)) => Ok(()),
+                Some(Err(error)) => Err(error.to_string()),
+                None => Err("the queue did not answer".to_owned()),
+            };
+            let _ = signals.send(Signal::Replied { id, result });
+        });
+    }
+
+    /// Tells the state-changed hook, if there is one, in the order of the changes.
+    pub(super) fn state_changed(&self, transition: Option<(State, State)>) {
+        if let (Some(states), Some(transition)) = (&self.states, transition) {
+            let _ = states.send(transition);
+        }
+    }
+}
+
+/// Sends its signal when it is dropped, so that a guest's task answers even if it panics, and only once all of the guest
+/// is gone.
+struct Answer {
+    signals: UnboundedSender<Signal>,
+    signal: Option<Signal>,
+}
+
+impl Answer {
+    fn send(mut self, signal: Signal) {
+        self.signal = Some(signal);
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if let Some(signal) = self.signal.take() {
+            let _ = self.signals.send(signal);
+        }
+    }
+}
+
+fn watch_states(consumer: &Consumer) -> Option<UnboundedSender<(State, State)>> {
+    if !consumer.handler.observes_states() {
+        return None;
+    }
+    let handler = Arc::clone(&consumer.handler);
+    let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
+    consumer.guests.spawn(async move {
+        while let Some((from, to)) = receiver.recv().await {
+            handler.state_changed(from, to).await;
+        }
+    });
+    Some(sender)
+}

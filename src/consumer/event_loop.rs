@@ -1,0 +1,447 @@
+//! The loop of one consumer: the world becomes events, events become actions, actions become effects.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Duration, Instant, sleep_until};
+
+use super::delivery::{Action, Event, Machine};
+use super::effects::{Effects, Id, Signal};
+use super::fifo::Gate;
+use super::ledger::{Change, Ledger};
+use super::log::{self, Line};
+use super::pace::Pace;
+use super::policy::Disposition;
+use super::rate::Bucket;
+use super::settle::Batcher;
+use super::{Consumer, Phase, Summary};
+use crate::config::OnProcessingTimeout;
+use crate::handler::{Bounds, Call, Outcome, Output};
+use crate::health::State;
+use crate::message::Message;
+use crate::queue::{DEFAULT_GROUP, Delivery, Limits, QueueError, Receipt, Receive, Settlement, Unsettled};
+
+/// How long to sleep when nothing is due.
+const IDLE: Duration = Duration::from_secs(3600);
+
+/// A delivery in hand.
+struct InHand {
+    machine: Machine,
+    message: Arc<Message>,
+    attempt: u32,
+    /// Taken when it is settled, so that it is settled once.
+    receipt: Option<Receipt>,
+    queue_delay: Duration,
+    late: bool,
+    started_at: Option<Instant>,
+    ran_for: Duration,
+    call: Call,
+}
+
+pub(super) struct EventLoop {
+    consumer: Consumer,
+    limits: Limits,
+    effects: Effects,
+    signals: mpsc::UnboundedReceiver<Signal>,
+    phase: Phase,
+    in_hand: HashMap<Id, InHand>,
+    next_id: Id,
+    /// Slots that are promised to receives under way.
+    reserved: usize,
+    /// Deliveries that wait for their turn or run.
+    occupied: usize,
+    /// Deliveries whose guest runs, by when it started.
+    running: BTreeSet<(Instant, Id)>,
+    /// When processing timeouts end, in the order of starting.
+    deadlines: VecDeque<(Instant, Id)>,
+    ledger: Ledger<Id>,
+    batcher: Batcher<Id>,
+    pace: Pace,
+    bucket: Option<Bucket>,
+    gate: Gate<Id>,
+    last_poll_at: Option<Instant>,
+    /// Whether the last receive brought nothing.
+    idle: bool,
+    /// Whether all slots have been taken since the last receive, so that none could be started.
+    was_full: bool,
+    summary: Summary,
+}
+
+impl EventLoop {
+    pub(super) fn new(consumer: Consumer) -> Self {
+        let (sender, signals) = mpsc::unbounded_channel();
+        let limits = consumer.queue.limits();
+        let spec = &consumer.spec;
+        Self {
+            limits,
+            effects: Effects::new(&consumer, sender),
+            signals,
+            phase: Phase::Running,
+            in_hand: HashMap::new(),
+            next_id: 0,
+            reserved: 0,
+            occupied: 0,
+            running: BTreeSet::new(),
+            deadlines: VecDeque::new(),
+            ledger: Ledger::new(spec.lease, limits.max_lease),
+            batcher: Batcher::new(limits, spec.ordered),
+            pace: Pace::new(limits),
+            bucket: spec.rate_limit.map(|rate| Bucket::new(rate, Instant::now())),
+            gate: Gate::default(),
+            last_poll_at: None,
+            idle: false,
+            was_full: false,
+            summary: Summary::default(),
+            consumer,
+        }
+    }
+
+    pub(super) async fn run(mut self, mut phase: watch::Receiver<Phase>) -> Summary {
+        self.effects.state_changed(Some((State::Initializing, State::Initialized)));
+        loop {
+            self.advance(Instant::now());
+            self.show();
+            if self.phase > Phase::Running && self.in_hand.is_empty() && self.pace.under_way() == 0 {
+                return self.summary;
+            }
+            let wake_at = self.next_at().unwrap_or_else(|| Instant::now() + IDLE);
+            tokio::select! {
+                changed = phase.changed(), if self.phase < Phase::Deadline => {
+                    let now = if changed.is_ok() { *phase.borrow_and_update() } else { Phase::Deadline };
+                    self.enter(now);
+                }
+                signal = self.signals.recv() => {
+                    signal.into_iter().for_each(|signal| self.take(signal));
+                    // What else is there already joins the same batches.
+                    while let Ok(signal) = self.signals.try_recv() {
+                        self.take(signal);
+                    }
+                }
+                () = sleep_until(wake_at) => {}
+            }
+        }
+    }
+
+    /// Does all that is due.
+    fn advance(&mut self, now: Instant) {
+        for id in self.ledger.expire(now) {
+            self.lose(id);
+        }
+        while let Some((at, id)) = self.deadlines.front().copied() {
+            if at > now {
+                break;
+            }
+            self.deadlines.pop_front();
+            self.apply(id, Event::Deadline(self.consumer.spec.processing_timeout));
+        }
+        for heartbeat in self.ledger.heartbeats(now, self.limits.settle_batch) {
+            self.effects.extend(heartbeat);
+        }
+        while let Some(batch) = self.batcher.next(now, !self.running.is_empty() && self.phase == Phase::Running) {
+            self.effects.settle(batch);
+        }
+        if self.phase == Phase::Running {
+            while self.poll(now) {}
+        }
+    }
+
+    /// Starts a receive if there is room and it is time.
+    fn poll(&mut self, now: Instant) -> bool {
+        let spec = &self.consumer.spec;
+        let slots = spec.concurrency.saturating_sub(self.occupied + self.reserved);
+        // Slots are free once their guest is gone, but what waits to be settled is bounded too.
+        let unsettled = (2 * spec.concurrency + self.limits.settle_batch).saturating_sub(self.in_hand.len() + self.reserved);
+        let mut free = slots.min(unsettled);
+        if let Some(bucket) = &mut self.bucket {
+            free = free.min(bucket.available(now));
+        }
+        self.was_full |= slots == 0;
+        let Some(max) = self.pace.start(free, now) else { return false };
+        if std::mem::take(&mut self.was_full) {
+            // A full consumer does not poll, and is none the worse for it.
+            self.last_poll_at = Some(now);
+        }
+        if let Some(bucket) = &mut self.bucket {
+            bucket.take(max);
+        }
+        self.reserved += max;
+        let wait = self.limits.max_wait.min(spec.healthcheck_timeout / 3);
+        self.effects.receive(Receive { max, wait, lease: spec.lease }, max);
+        true
+    }
+
+    /// When something is due next.
+    fn next_at(&self) -> Option<Instant> {
+        let deadline = self.deadlines.front().map(|(at, _)| *at);
+        let slots = self.consumer.spec.concurrency > self.occupied + self.reserved;
+        let polls = self.phase == Phase::Running && slots && self.pace.under_way() == 0;
+        let poll = self.pace.next_at().or_else(|| self.bucket.as_ref().map(Bucket::next_at)).filter(|_| polls);
+        [self.ledger.next_at(), self.batcher.next_at(), deadline, poll].into_iter().flatten().min()
+    }
+
+    fn enter(&mut self, phase: Phase) {
+        if phase <= self.phase {
+            return;
+        }
+        self.phase = phase;
+        self.effects.stop_polling.cancel();
+        for id in self.in_hand.keys().copied().collect::<Vec<_>>() {
+            self.apply(id, if phase == Phase::Draining { Event::Drain } else { Event::DrainDeadline });
+        }
+    }
+
+    fn take(&mut self, signal: Signal) {
+        let now = Instant::now();
+        match signal {
+            Signal::Received { reserved, result } => self.received(reserved, result, now),
+            Signal::Ended { id, outcome } => self.ended(id, Event::Ended(outcome), now),
+            Signal::Decided { id, outcome } => self.ended(id, Event::Decided(outcome), now),
+            Signal::Replied { id, result } => self.apply(id, Event::Replied(result)),
+            Signal::Extended { ids, by, sent_at, results } => {
+                self.complain(&results);
+                for change in self.ledger.answered(&ids, by, &results, sent_at, now) {
+                    match change {
+                        Change::Lost(id) => self.lose(id),
+                        Change::Stopped(id) => self.apply(id, Event::HeartbeatStopped),
+                    }
+                }
+            }
+            Signal::Settled { ids, results } => {
+                self.batcher.answered();
+                for (id, result) in ids.into_iter().zip(results) {
+                    self.settled(id, result, now);
+                }
+            }
+        }
+    }
+
+    fn received(&mut self, reserved: usize, result: Result<Vec<Delivery>, QueueError>, now: Instant) {
+        self.reserved -= reserved;
+        let count = result.as_ref().map_or(0, Vec::len);
+        if let Some(bucket) = &mut self.bucket {
+            bucket.give_back(reserved.saturating_sub(count));
+        }
+        match result {
+            Ok(deliveries) => {
+                self.pace.received(count);
+                self.last_poll_at = Some(now);
+                self.idle = count == 0;
+                for delivery in deliveries {
+                    self.admit(delivery);
+                }
+            }
+            Err(error) => {
+                self.idle = true;
+                let rest = self.pace.failed(now, fastrand::f64());
+                let (consumer, rest) = (&*self.consumer.spec.name, humantime::format_duration(rest).to_string());
+                tracing::warn!(consumer, %error, rest, "receive failed");
+            }
+        }
+    }
+
+    fn admit(&mut self, delivery: Delivery) {
+        let id = self.next_id;
+        self.next_id += 1;
+        let Delivery { message, receipt, attempt, leased_at } = delivery;
+        let spec = &self.consumer.spec;
+        self.ledger.enter(id, receipt.lease(), leased_at);
+        let queue_delay = message.age(SystemTime::now());
+        let late = queue_delay > spec.delay_tolerance;
+        let bounds = Bounds::new(spec.processing_timeout);
+        let output = Output::new(spec.output);
+        let call = Call::new(Arc::clone(&message), Arc::clone(&spec.channel), attempt, bounds, output);
+        let machine = Machine::new(attempt, self.consumer.replies.is_some(), fastrand::f64());
+        let in_hand = InHand {
+            machine,
+            message,
+            attempt,
+            receipt: Some(receipt),
+            queue_delay,
+            late,
+            started_at: None,
+            ran_for: Duration::ZERO,
+            call,
+        };
+        self.occupied += 1;
+        let may_start = match self.group_of(&in_hand) {
+            Some(group) => self.gate.enter(&group, id),
+            None => true,
+        };
+        self.in_hand.insert(id, in_hand);
+        match (self.phase, may_start) {
+            (Phase::Running, true) => self.apply(id, Event::Start),
+            (Phase::Running, false) => {}
+            (Phase::Draining | Phase::Deadline, _) => self.apply(id, Event::Drain),
+        }
+    }
+
+    /// Feeds a delivery's machine, and does what it says, until there is nothing more to do.
+    fn apply(&mut self, id: Id, event: Event) {
+        let mut next = Some(event);
+        while let Some(event) = next.take() {
+            let Some(in_hand) = self.in_hand.get_mut(&id) else { return };
+            let held_slot = in_hand.machine.is_waiting() || in_hand.machine.is_running();
+            let action = in_hand.machine.handle(event, &self.consumer.spec.policy);
+            let holds_slot = in_hand.machine.is_waiting() || in_hand.machine.is_running();
+            self.occupied -= usize::from(held_slot && !holds_slot);
+            match action {
+                Action::Nothing => {}
+                Action::Run => self.start(id),
+                Action::AskToStop => in_hand.call.bounds.stop.ask(),
+                Action::Stop => in_hand.call.bounds.stop.force(),
+                Action::Decide(elapsed) => {
+                    in_hand.call.bounds = Bounds::new(crate::handler::HOOK_TIMEOUT);
+                    self.effects.decide(id, in_hand.call.clone(), elapsed, in_hand.call.bounds.stop.clone());
+                }
+                Action::Reply(body) => self.effects.reply(id, &in_hand.message, body),
+                Action::StopHeartbeat => {
+                    next = self.ledger.stop(id).then_some(Event::HeartbeatStopped);
+                    if in_hand.machine.disposition() != &Disposition::Ack {
+                        self.send_back_followers(id);
+                    }
+                }
+                Action::Settle(disposition) => self.settle(id, disposition),
+                Action::Finish => self.finish(id),
+            }
+        }
+    }
+
+    fn start(&mut self, id: Id) {
+        let Some(in_hand) = self.in_hand.get_mut(&id) else { return };
+        let now = Instant::now();
+        let timeout = self.consumer.spec.processing_timeout;
+        in_hand.started_at = Some(now);
+        in_hand.call.bounds.deadline = std::time::Instant::now() + timeout;
+        self.summary.late += u64::from(in_hand.late);
+        self.running.insert((now, id));
+        self.deadlines.push_back((now + timeout, id));
+        self.effects.run(id, in_hand.call.clone());
+    }
+
+    /// A guest, or the hook that decided for it, is gone.
+    fn ended(&mut self, id: Id, event: Event, now: Instant) {
+        if let Some(in_hand) = self.in_hand.get_mut(&id)
+            && let Some(started_at) = in_hand.started_at
+        {
+            self.running.remove(&(started_at, id));
+            if matches!(event, Event::Ended(_)) {
+                in_hand.ran_for = now - started_at;
+                log::output(&self.consumer.spec, &in_hand.message.id, &in_hand.call.output.take());
+            }
+        }
+        self.apply(id, event);
+    }
+
+    fn settle(&mut self, id: Id, disposition: Disposition) {
+        let Some(in_hand) = self.in_hand.get_mut(&id) else { return };
+        let Some(receipt) = in_hand.receipt.take() else { return };
+        let settlement = match disposition {
+            Disposition::Ack => Settlement::Ack(receipt),
+            Disposition::Release(delay) => Settlement::Release(receipt, delay),
+            Disposition::DeadLetter(reason) => {
+                Settlement::DeadLetter { receipt, message: Arc::clone(&in_hand.message), reason }
+            }
+            Disposition::None => return self.finish(id),
+        };
+        self.batcher.push(id, settlement, Instant::now());
+    }
+
+    fn settled(&mut self, id: Id, result: Result<(), Unsettled>, now: Instant) {
+        match result {
+            Ok(()) => self.apply(id, Event::Settled(true)),
+            Err(Unsettled { settlement, error }) => {
+                let (consumer, action) = (&*self.consumer.spec.name, settlement.name());
+                tracing::warn!(consumer, action, %error, "not settled");
+                match error.is_final() || self.ledger.deadline(id).is_none() {
+                    true => self.apply(id, Event::Settled(false)),
+                    false => self.batcher.retry(id, settlement, now),
+                }
+            }
+        }
+    }
+
+    /// A lease is lost. A settlement that is on its way is waited for: it may have come in time.
+    fn lose(&mut self, id: Id) {
+        let Some(in_hand) = self.in_hand.get(&id) else { return };
+        if in_hand.machine.is_settling() && !self.batcher.withdraw(id) {
+            return;
+        }
+        tracing::warn!(consumer = &*self.consumer.spec.name, message_id = in_hand.message.id, "lease lost");
+        self.apply(id, Event::LeaseLost);
+    }
+
+    /// The followers of a message that was not acked go back untouched, so that none overtakes it.
+    fn send_back_followers(&mut self, id: Id) {
+        let Some(group) = self.in_hand.get(&id).and_then(|in_hand| self.group_of(in_hand)) else { return };
+        for follower in self.gate.close(&group, id) {
+            self.apply(follower, Event::Overtaken);
+        }
+    }
+
+    fn finish(&mut self, id: Id) {
+        let Some(in_hand) = self.in_hand.remove(&id) else { return };
+        self.ledger.remove(id);
+        let outcome = in_hand.machine.outcome();
+        if let Some(started_at) = in_hand.started_at {
+            self.running.remove(&(started_at, id));
+            self.summary.processed += 1;
+            self.summary.failed += u64::from(!outcome.is_success());
+            self.summary.abandoned += u64::from(*outcome == Outcome::Shutdown);
+        }
+        log::settled(&self.consumer.spec, &Line {
+            message_id: &in_hand.message.id,
+            attempt: in_hand.attempt,
+            outcome,
+            disposition: in_hand.machine.disposition(),
+            duration: in_hand.ran_for,
+            queue_delay: in_hand.queue_delay,
+            late: in_hand.late,
+        });
+        let exits = self.consumer.spec.policy.on_processing_timeout == OnProcessingTimeout::Exit;
+        if exits && matches!(outcome, Outcome::TimedOut(_)) {
+            self.consumer.exit.cancel();
+        }
+        if let Some(group) = self.group_of(&in_hand) {
+            match in_hand.machine.disposition() {
+                Disposition::Ack => {
+                    if let Some(next) = self.gate.pass(&group, id) {
+                        self.apply(next, if self.phase == Phase::Running { Event::Start } else { Event::Drain });
+                    }
+                }
+                _ => self.gate.close(&group, id).into_iter().for_each(|next| self.apply(next, Event::Overtaken)),
+            }
+        }
+    }
+
+    fn group_of(&self, in_hand: &InHand) -> Option<String> {
+        let group = in_hand.message.group.as_deref().unwrap_or(DEFAULT_GROUP);
+        self.consumer.spec.ordered.then(|| group.to_owned())
+    }
+
+    fn complain(&self, results: &[Result<(), crate::queue::LeaseError>]) {
+        for error in results.iter().filter_map(|result| result.as_ref().err()) {
+            tracing::warn!(consumer = &*self.consumer.spec.name, %error, "heartbeat failed");
+        }
+    }
+
+    /// Shows what the consumer does, and tells the state-changed hook of a change.
+    fn show(&self) {
+        let state = match self.phase {
+            Phase::Draining | Phase::Deadline => State::Exiting,
+            Phase::Running if !self.running.is_empty() => State::Processing,
+            Phase::Running if self.idle => State::Idle,
+            Phase::Running => State::Listening,
+        };
+        let transition = self.consumer.status.update(|status| {
+            status.state = state;
+            status.last_poll_at = self.last_poll_at;
+            status.in_flight = self.running.len();
+            status.oldest_started_at = self.running.first().map(|(started_at, _)| *started_at);
+            status.processed = self.summary.processed;
+            status.failed = self.summary.failed;
+        });
+        self.effects.state_changed(transition);
+    }
+}

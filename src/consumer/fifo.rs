@@ -1,0 +1,93 @@
+//! The FIFO gate: of the messages in hand, one of each group at a time, in order.
+
+use std::collections::{HashMap, VecDeque};
+
+/// Holds back the followers of each group's head. `I` names a delivery.
+#[derive(Debug)]
+pub struct Gate<I> {
+    groups: HashMap<String, VecDeque<I>>,
+}
+
+impl<I> Default for Gate<I> {
+    fn default() -> Self {
+        Self { groups: HashMap::new() }
+    }
+}
+
+impl<I: Copy + PartialEq> Gate<I> {
+    /// Takes a delivery in the order of its receive; whether it may start at once.
+    pub fn enter(&mut self, group: &str, id: I) -> bool {
+        match self.groups.get_mut(group) {
+            Some(waiting) => {
+                waiting.push_back(id);
+                false
+            }
+            None => {
+                self.groups.insert(group.to_owned(), VecDeque::from([id]));
+                true
+            }
+        }
+    }
+
+    /// A delivery is over and was acked: the one that may start now.
+    pub fn pass(&mut self, group: &str, id: I) -> Option<I> {
+        let waiting = self.groups.get_mut(group)?;
+        let was_head = waiting.front() == Some(&id);
+        waiting.retain(|other| *other != id);
+        match waiting.front() {
+            Some(next) => was_head.then_some(*next),
+            None => {
+                self.groups.remove(group);
+                None
+            }
+        }
+    }
+
+    /// A delivery failed or was lost: the ones of its group that came after it, which must go back untouched.
+    pub fn close(&mut self, group: &str, id: I) -> Vec<I> {
+        if !self.groups.get(group).is_some_and(|waiting| waiting.contains(&id)) {
+            return Vec::new();
+        }
+        let waiting = self.groups.remove(group).unwrap_or_default();
+        waiting.into_iter().filter(|other| *other != id).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_of_a_group_at_a_time_and_groups_in_parallel() {
+        let mut gate = Gate::default();
+        assert!(gate.enter("a", 1));
+        assert!(!gate.enter("a", 2));
+        assert!(gate.enter("b", 3));
+        assert_eq!(gate.pass("a", 1), Some(2));
+        assert_eq!(gate.pass("a", 2), None);
+        assert!(gate.enter("a", 4));
+    }
+
+    #[test]
+    fn a_failure_sends_its_followers_back() {
+        let mut gate = Gate::default();
+        for id in 1..=3 {
+            gate.enter("a", id);
+        }
+        assert_eq!(gate.close("a", 1), [2, 3]);
+        assert_eq!(gate.pass("a", 2), None);
+        assert!(gate.enter("a", 5), "the group is open again for what comes next");
+        assert_eq!(gate.close("a", 1), [], "one that has left closes it no more");
+        assert!(!gate.enter("a", 6));
+    }
+
+    #[test]
+    fn a_follower_that_leaves_lets_nobody_overtake() {
+        let mut gate = Gate::default();
+        for id in 1..=3 {
+            gate.enter("a", id);
+        }
+        assert_eq!(gate.pass("a", 2), None);
+        assert_eq!(gate.pass("a", 1), Some(3));
+    }
+}

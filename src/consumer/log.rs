@@ -1,0 +1,62 @@
+//! The log of a consumer: one line per message, and what its guest wrote. Never a body.
+
+use std::time::Duration;
+
+use super::policy::Disposition;
+use super::Spec;
+use crate::handler::{Captured, Outcome};
+
+/// What the line says of one message.
+pub(super) struct Line<'a> {
+    pub(super) message_id: &'a str,
+    pub(super) attempt: u32,
+    pub(super) outcome: &'a Outcome,
+    pub(super) disposition: &'a Disposition,
+    /// How long the handler ran; zero if it never did.
+    pub(super) duration: Duration,
+    /// The age of the message when it was received.
+    pub(super) queue_delay: Duration,
+    pub(super) late: bool,
+}
+
+/// Writes the line of a message that is over.
+pub(super) fn settled(spec: &Spec, line: &Line<'_>) {
+    let reason = line.outcome.reason();
+    let (delay_seconds, reason) = match line.disposition {
+        Disposition::Release(delay) => (Some(delay.as_secs_f64()), reason),
+        Disposition::DeadLetter(why) => (None, Some(why.clone())),
+        Disposition::Ack | Disposition::None => (None, reason),
+    };
+    tracing::info!(
+        consumer = &*spec.name,
+        channel = &*spec.channel,
+        message_id = line.message_id,
+        attempt = line.attempt,
+        outcome = line.outcome.name(),
+        disposition = line.disposition.name(),
+        duration_ms = milliseconds(line.duration),
+        queue_delay_ms = milliseconds(line.queue_delay),
+        late = line.late.then_some(true),
+        delay_seconds,
+        reason,
+        "settled"
+    );
+}
+
+/// Writes what a guest wrote, a line each.
+pub(super) fn output(spec: &Spec, message_id: &str, captured: &Captured) {
+    for (stream, bytes) in [("stdout", &captured.stdout), ("stderr", &captured.stderr)] {
+        for line in String::from_utf8_lossy(bytes).lines().filter(|line| !line.trim().is_empty()) {
+            tracing::info!(target: "hostler::guest", consumer = &*spec.name, message_id, stream, "{line}");
+        }
+    }
+    if captured.dropped > 0 {
+        let dropped = captured.dropped;
+        tracing::warn!(consumer = &*spec.name, message_id, dropped, "output beyond limits.output was dropped");
+    }
+}
+
+/// Milliseconds with a fraction of three digits.
+fn milliseconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1_000_000.0).round() / 1_000.0
+}

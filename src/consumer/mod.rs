@@ -1,0 +1,130 @@
+//! One consumer: takes messages from its queue, runs its handler on them, settles them.
+//!
+//! | file | job | I/O |
+//! |---|---|---|
+//! | `delivery` | one delivery's life: events in, actions out | none |
+//! | `policy` | what an outcome leads to | none |
+//! | `ledger` | when leases end, and which to extend | none |
+//! | `fifo` | one of each group at a time | none |
+//! | `settle` | gathers settlements into batches | none |
+//! | `pace` | when to poll, and how long to rest | none |
+//! | `rate` | the rate limit | none |
+//! | `event_loop` | turns the world into events, and drives all of the above | through `effects` |
+//! | `effects` | receives, extends, settles, runs guests; answers with signals | all of it |
+//! | `status` | what the consumer shows of itself | none |
+//! | `log` | the line per message | the log |
+//!
+//! Everything but the guests runs on the control thread, so nothing here is locked, and no guest can delay a heartbeat.
+
+mod delivery;
+mod effects;
+mod event_loop;
+mod fifo;
+mod ledger;
+mod log;
+mod pace;
+mod policy;
+mod rate;
+mod settle;
+mod status;
+
+pub use policy::{Disposition, Policy};
+pub use status::{Status, StatusBoard};
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::channel::Channel;
+use crate::config::Rate;
+use crate::handler::Handler;
+use crate::queue::{Broker, Queue};
+
+/// How far the host is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Consume.
+    Running,
+    /// Take nothing more; give back what has not started; let the rest finish.
+    Draining,
+    /// Stop what still runs, and release it.
+    Deadline,
+}
+
+/// What a consumer is, as configured.
+#[derive(Debug, Clone)]
+pub struct Spec {
+    /// Its name.
+    pub name: Arc<str>,
+    /// The channel that it listens on.
+    pub channel: Arc<str>,
+    /// Whether the order within a group must hold.
+    pub ordered: bool,
+    /// How many messages it processes at once.
+    pub concurrency: usize,
+    /// How long a message is leased at a time.
+    pub lease: Duration,
+    /// How long a handler may run.
+    pub processing_timeout: Duration,
+    /// The age at its start beyond which a message counts as late.
+    pub delay_tolerance: Duration,
+    /// The longest stay in a monitored state; a poll is kept well below it.
+    pub healthcheck_timeout: Duration,
+    /// How fast messages may be taken.
+    pub rate_limit: Option<Rate>,
+    /// What outcomes lead to.
+    pub policy: Policy,
+    /// How much of a guest's output is kept, in bytes.
+    pub output: usize,
+}
+
+/// Where replies go.
+#[derive(Clone)]
+pub struct Replies {
+    /// The service that takes them.
+    pub broker: Arc<dyn Broker>,
+    /// The channel.
+    pub channel: Channel,
+}
+
+/// All that a consumer works with.
+pub struct Consumer {
+    /// What it is.
+    pub spec: Spec,
+    /// Its queue.
+    pub queue: Arc<dyn Queue>,
+    /// Its handler.
+    pub handler: Arc<dyn Handler>,
+    /// Where replies go; without it a reply counts as an ack.
+    pub replies: Option<Replies>,
+    /// Where guests run.
+    pub guests: Handle,
+    /// Where it shows its status.
+    pub status: StatusBoard,
+    /// Cancelled when a processing timeout asks the whole host to exit.
+    pub exit: CancellationToken,
+}
+
+/// What a consumer did in its life.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Messages whose handler came to an end, whatever it was.
+    pub processed: u64,
+    /// Those of them that neither acked nor replied.
+    pub failed: u64,
+    /// Messages that were older than the delay tolerance when they started.
+    pub late: u64,
+    /// Messages whose work was cut off by the drain deadline, and which were released.
+    pub abandoned: u64,
+}
+
+impl Consumer {
+    /// Consumes until `phase` says to drain, and everything in hand is settled or its lease lost. `phase` must begin as
+    /// it is, and a dropped sender means [`Phase::Deadline`].
+    pub async fn run(self, phase: watch::Receiver<Phase>) -> Summary {
+        event_loop::EventLoop::new(self).run(phase).await
+    }
+}

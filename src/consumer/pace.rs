@@ -1,0 +1,121 @@
+//! The pace of polling: how many receives at once, how large, and how long to rest after an error. No I/O.
+
+use tokio::time::{Duration, Instant};
+
+use crate::queue::Limits;
+
+/// The first rest after a failed receive; it doubles with each further one.
+const FIRST_BACKOFF: Duration = Duration::from_secs(1);
+/// The longest rest after a failed receive.
+const MAX_BACKOFF: Duration = Duration::from_secs(20);
+
+/// When a consumer polls.
+#[derive(Debug)]
+pub struct Pace {
+    limits: Limits,
+    under_way: usize,
+    /// Whether the last receive brought something, so that more at once may be worth it.
+    busy: bool,
+    failures: u32,
+    rest_until: Option<Instant>,
+}
+
+impl Pace {
+    /// The pace for a queue with these limits.
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, under_way: 0, busy: false, failures: 0, rest_until: None }
+    }
+
+    /// How many messages to ask for in a receive that starts now, given so many free slots; `None`: do not start one.
+    pub fn start(&mut self, free: usize, now: Instant) -> Option<usize> {
+        if self.rest_until.is_some_and(|until| now < until) {
+            return None;
+        }
+        self.rest_until = None;
+        let at_once = if self.busy { self.limits.parallel_receives.max(1) } else { 1 };
+        if free == 0 || self.under_way >= at_once {
+            return None;
+        }
+        self.under_way += 1;
+        Some(free.min(self.limits.receive_batch.max(1)))
+    }
+
+    /// A receive brought so many messages.
+    pub fn received(&mut self, count: usize) {
+        self.under_way = self.under_way.saturating_sub(1);
+        self.busy = count > 0;
+        self.failures = 0;
+    }
+
+    /// A receive failed; how long to rest. `jitter` is a random number from 0 to 1.
+    pub fn failed(&mut self, now: Instant, jitter: f64) -> Duration {
+        self.under_way = self.under_way.saturating_sub(1);
+        self.busy = false;
+        let ceiling = FIRST_BACKOFF.saturating_mul(1 << self.failures.min(8)).min(MAX_BACKOFF);
+        self.failures = self.failures.saturating_add(1);
+        // Half of it at least: a queue that is down should not be asked at once, by anyone.
+        let rest = ceiling.mul_f64(0.5 + jitter.clamp(0.0, 1.0) / 2.0);
+        self.rest_until = Some(now + rest);
+        rest
+    }
+
+    /// How many receives are under way.
+    pub fn under_way(&self) -> usize {
+        self.under_way
+    }
+
+    /// When the rest ends, if there is one.
+    pub fn next_at(&self) -> Option<Instant> {
+        self.rest_until
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pace() -> Pace {
+        Pace::new(Limits {
+            receive_batch: 10,
+            settle_batch: 10,
+            settle_linger: Duration::ZERO,
+            max_wait: Duration::ZERO,
+            max_lease: Duration::ZERO,
+            parallel_receives: 3,
+        })
+    }
+
+    #[test]
+    fn one_poll_while_idle_and_more_after_one_that_brought_something() {
+        let (mut pace, now) = (pace(), Instant::now());
+        assert_eq!(pace.start(64, now), Some(10));
+        assert_eq!(pace.start(54, now), None);
+        pace.received(10);
+        assert_eq!([54, 44, 34, 24].map(|free| pace.start(free, now)), [Some(10), Some(10), Some(10), None]);
+        pace.received(0);
+        assert_eq!(pace.start(64, now), None, "two are still under way");
+    }
+
+    #[test]
+    fn never_asks_for_more_than_there_are_slots() {
+        let (mut pace, now) = (pace(), Instant::now());
+        assert_eq!(pace.start(0, now), None);
+        assert_eq!(pace.start(3, now), Some(3));
+    }
+
+    #[test]
+    fn errors_back_off_to_twenty_seconds_and_a_success_forgets_them() {
+        let (mut pace, now) = (pace(), Instant::now());
+        let rests: Vec<_> = (0..7)
+            .map(|_| {
+                pace.start(1, now + Duration::from_secs(3600));
+                pace.failed(now, 1.0).as_secs()
+            })
+            .collect();
+        assert_eq!(rests, [1, 2, 4, 8, 16, 20, 20]);
+        assert_eq!(pace.start(1, now), None);
+        assert_eq!(pace.start(1, now + Duration::from_secs(20)), Some(1));
+        pace.received(0);
+        assert_eq!(pace.failed(now, 0.0), Duration::from_millis(500));
+    }
+}

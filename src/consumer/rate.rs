@@ -1,0 +1,76 @@
+//! The rate limit: a token bucket that holds one period's worth.
+
+use tokio::time::{Duration, Instant};
+
+use crate::config::Rate;
+
+/// Counts out the right to receive messages.
+#[derive(Debug)]
+pub struct Bucket {
+    capacity: f64,
+    per_second: f64,
+    tokens: f64,
+    filled_at: Instant,
+}
+
+impl Bucket {
+    /// A bucket that holds up to a second's worth (at least one token), and is full at `now`.
+    pub fn new(rate: Rate, now: Instant) -> Self {
+        let per_second = f64::from(rate.permits) / rate.per.as_secs_f64();
+        let capacity = per_second.max(1.0);
+        Self { capacity, per_second, tokens: capacity, filled_at: now }
+    }
+
+    /// How many tokens there are at `now`.
+    pub fn available(&mut self, now: Instant) -> usize {
+        let since = now.saturating_duration_since(self.filled_at).as_secs_f64();
+        self.tokens = (self.tokens + since * self.per_second).min(self.capacity);
+        self.filled_at = now;
+        self.tokens as usize
+    }
+
+    /// Takes tokens that are [`Self::available`].
+    pub fn take(&mut self, count: usize) {
+        self.tokens -= count as f64;
+    }
+
+    /// Gives back tokens that were not used.
+    pub fn give_back(&mut self, count: usize) {
+        self.tokens = (self.tokens + count as f64).min(self.capacity);
+    }
+
+    /// When there will be a token.
+    pub fn next_at(&self) -> Instant {
+        let missing = (1.0 - self.tokens).max(0.0);
+        self.filled_at + Duration::from_secs_f64(missing / self.per_second) + Duration::from_millis(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn holds_the_rate_over_time() {
+        let mut bucket = Bucket::new(Rate { permits: 10, per: Duration::from_secs(1) }, Instant::now());
+        let until = Instant::now() + Duration::from_secs(10);
+        let mut taken = 0;
+        while Instant::now() < until {
+            let available = bucket.available(Instant::now());
+            bucket.take(available);
+            taken += available;
+            tokio::time::sleep_until(bucket.next_at()).await;
+        }
+        assert!((105..=110).contains(&taken), "{taken}: the first second's worth, and 10 a second after");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_rate_still_lets_one_through_at_once() {
+        let mut bucket = Bucket::new(Rate { permits: 1, per: Duration::from_secs(60) }, Instant::now());
+        assert_eq!(bucket.available(Instant::now()), 1);
+        bucket.take(1);
+        assert_eq!(bucket.available(Instant::now()), 0);
+        tokio::time::sleep_until(bucket.next_at()).await;
+        assert_eq!(bucket.available(Instant::now()), 1);
+    }
+}

@@ -1,0 +1,174 @@
+//! Gathers settlements into batches: when to send how many. No I/O.
+
+use std::collections::VecDeque;
+
+use tokio::time::{Duration, Instant};
+
+use crate::queue::{Limits, Settlement};
+
+/// After a settlement failed for the moment, it is tried again after this.
+const RETRY_AFTER: Duration = Duration::from_millis(200);
+
+/// A settlement that waits; `I` names its delivery.
+#[derive(Debug)]
+struct Waiting<I> {
+    id: I,
+    settlement: Settlement,
+    since: Instant,
+}
+
+/// The settlements of one consumer that are not on their way yet.
+#[derive(Debug)]
+pub struct Batcher<I> {
+    batch: usize,
+    linger: Duration,
+    parallel: usize,
+    waiting: VecDeque<Waiting<I>>,
+    /// Failed for the moment; each comes back into `waiting` at its time.
+    resting: VecDeque<(Instant, Waiting<I>)>,
+    under_way: usize,
+}
+
+impl<I: Copy + PartialEq> Batcher<I> {
+    /// A batcher for a queue with these limits; an ordered queue waits for nothing, because its groups do.
+    pub fn new(limits: Limits, ordered: bool) -> Self {
+        Self {
+            batch: limits.settle_batch.max(1),
+            linger: if ordered { Duration::ZERO } else { limits.settle_linger },
+            parallel: limits.parallel_receives.max(1),
+            waiting: VecDeque::new(),
+            resting: VecDeque::new(),
+            under_way: 0,
+        }
+    }
+
+    /// Takes a settlement.
+    pub fn push(&mut self, id: I, settlement: Settlement, now: Instant) {
+        self.waiting.push_back(Waiting { id, settlement, since: now });
+    }
+
+    /// Takes back a settlement that the queue did not carry out this time.
+    pub fn retry(&mut self, id: I, settlement: Settlement, now: Instant) {
+        self.resting.push_back((now + RETRY_AFTER, Waiting { id, settlement, since: now }));
+    }
+
+    /// Drops the settlement of a delivery whose lease is lost; whether it was still here.
+    pub fn withdraw(&mut self, id: I) -> bool {
+        let before = self.len();
+        self.waiting.retain(|waiting| waiting.id != id);
+        self.resting.retain(|(_, waiting)| waiting.id != id);
+        self.len() < before
+    }
+
+    /// The next batch to send at `now`, if it is time. `more_to_come`: handlers run whose settlements could join it.
+    pub fn next(&mut self, now: Instant, more_to_come: bool) -> Option<Vec<(I, Settlement)>> {
+        while self.resting.front().is_some_and(|(at, _)| *at <= now) {
+            self.waiting.extend(self.resting.pop_front().map(|(_, waiting)| waiting));
+        }
+        let oldest = self.waiting.front()?.since;
+        let full = self.waiting.len() >= self.batch;
+        let time_is_up = now >= oldest + self.linger;
+        if self.under_way >= self.parallel || !(full || time_is_up || !more_to_come) {
+            return None;
+        }
+        self.under_way += 1;
+        let count = self.waiting.len().min(self.batch);
+        Some(self.waiting.drain(..count).map(|waiting| (waiting.id, waiting.settlement)).collect())
+    }
+
+    /// A batch that was sent has been answered.
+    pub fn answered(&mut self) {
+        self.under_way = self.under_way.saturating_sub(1);
+    }
+
+    /// When there is something to do next, if nothing happens before.
+    pub fn next_at(&self) -> Option<Instant> {
+        let lingering = self.waiting.front().filter(|_| self.under_way < self.parallel);
+        let resting = self.resting.front().map(|(at, _)| *at);
+        lingering.map(|waiting| waiting.since + self.linger).into_iter().chain(resting).min()
+    }
+
+    fn len(&self) -> usize {
+        self.waiting.len() + self.resting.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::Receipt;
+
+    const LINGER: Duration = Duration::from_millis(100);
+
+    fn batcher(ordered: bool) -> Batcher<u32> {
+        let limits = Limits {
+            receive_batch: 10,
+            settle_batch: 10,
+            settle_linger: LINGER,
+            max_wait: Duration::ZERO,
+            max_lease: Duration::ZERO,
+            parallel_receives: 2,
+        };
+        Batcher::new(limits, ordered)
+    }
+
+    fn ack(id: u32) -> Settlement {
+        Settlement::Ack(Receipt::new(id.to_string()))
+    }
+
+    fn ids(batch: Option<Vec<(u32, Settlement)>>) -> Vec<u32> {
+        batch.into_iter().flatten().map(|(id, _)| id).collect()
+    }
+
+    #[test]
+    fn sends_at_a_full_batch_or_after_the_linger_or_when_nothing_more_can_come() {
+        let now = Instant::now();
+        let mut batcher = batcher(false);
+        for id in 0..9 {
+            batcher.push(id, ack(id), now);
+        }
+        assert_eq!(ids(batcher.next(now, true)), []);
+        assert_eq!(batcher.next_at(), Some(now + LINGER));
+        batcher.push(9, ack(9), now);
+        assert_eq!(ids(batcher.next(now, true)).len(), 10);
+
+        batcher.push(10, ack(10), now);
+        assert_eq!(ids(batcher.next(now + LINGER, true)), [10]);
+        batcher.answered();
+        batcher.push(11, ack(11), now);
+        assert_eq!(ids(batcher.next(now, false)), [11]);
+    }
+
+    #[test]
+    fn an_ordered_queue_does_not_wait() {
+        let now = Instant::now();
+        let mut batcher = batcher(true);
+        batcher.push(1, ack(1), now);
+        assert_eq!(ids(batcher.next(now, true)), [1]);
+    }
+
+    #[test]
+    fn a_settlement_that_failed_comes_again_and_can_be_withdrawn() {
+        let now = Instant::now();
+        let mut batcher = batcher(true);
+        batcher.retry(1, ack(1), now);
+        batcher.retry(2, ack(2), now);
+        assert_eq!(ids(batcher.next(now, false)), []);
+        assert_eq!(batcher.next_at(), Some(now + RETRY_AFTER));
+        assert!(batcher.withdraw(1));
+        assert!(!batcher.withdraw(1));
+        assert_eq!(ids(batcher.next(now + RETRY_AFTER, false)), [2]);
+    }
+
+    #[test]
+    fn no_more_calls_at_once_than_the_queue_likes() {
+        let now = Instant::now();
+        let mut batcher = batcher(true);
+        for id in 0..3 {
+            batcher.push(id, ack(id), now);
+            assert_eq!(ids(batcher.next(now, false)).len(), usize::from(id < 2));
+        }
+        batcher.answered();
+        assert_eq!(ids(batcher.next(now, false)), [2]);
+    }
+}

@@ -1,0 +1,72 @@
+//! What a consumer shows of itself, for the health file and whoever else looks.
+
+use std::sync::Arc;
+
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use crate::health::State;
+
+/// What a consumer does now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Status {
+    /// Its state.
+    pub state: State,
+    /// Since when.
+    pub since: Instant,
+    /// When a receive last came back without an error.
+    pub last_poll_at: Option<Instant>,
+    /// Messages whose guest runs.
+    pub in_flight: usize,
+    /// When the oldest of them started.
+    pub oldest_started_at: Option<Instant>,
+    /// Messages whose handler came to an end.
+    pub processed: u64,
+    /// Those of them that neither acked nor replied.
+    pub failed: u64,
+}
+
+/// Where one consumer writes its status, and others read it.
+#[derive(Debug, Clone)]
+pub struct StatusBoard {
+    status: watch::Sender<Status>,
+    transitions: Arc<Notify>,
+}
+
+impl StatusBoard {
+    /// A board that starts in [`State::Initializing`]. `transitions` is notified at each change of the state.
+    pub fn new(transitions: Arc<Notify>) -> Self {
+        let status = Status {
+            state: State::Initializing,
+            since: Instant::now(),
+            last_poll_at: None,
+            in_flight: 0,
+            oldest_started_at: None,
+            processed: 0,
+            failed: 0,
+        };
+        Self { status: watch::Sender::new(status), transitions }
+    }
+
+    /// The status as it is now.
+    pub fn get(&self) -> Status {
+        *self.status.borrow()
+    }
+
+    /// Changes the status; the state before and after, if it changed.
+    pub fn update(&self, change: impl FnOnce(&mut Status)) -> Option<(State, State)> {
+        let mut transition = None;
+        self.status.send_modify(|status| {
+            let before = status.state;
+            change(status);
+            if status.state != before {
+                status.since = Instant::now();
+                transition = Some((before, status.state));
+            }
+        });
+        if transition.is_some() {
+            self.transitions.notify_one();
+        }
+        transition
+    }
+}

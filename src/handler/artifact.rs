@@ -1,0 +1,216 @@
+//! A handler's file: read, checked against its pin, recognised by its exports.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+use wasmtime::Module;
+use wasmtime::component::{Component, ComponentExportIndex};
+
+use super::compiled;
+use super::contract::{HANDLER, VERSION};
+use super::engine::Engine;
+use super::hooks::HookSet;
+
+/// The export by which a component is known as a WASI 0.2 command.
+pub(super) const RUN: &str = "wasi:cli/run";
+
+/// What a handler's file holds.
+pub enum Artifact {
+    /// A component that exports the contract's `handler`.
+    Handler(Component),
+    /// A WASI 0.2 command.
+    Run(Component),
+    /// A component that exports hooks and no handler.
+    Hooks(Component),
+    /// A preview-1 module with `_start`.
+    Command(Module),
+}
+
+/// What kind of handler a file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A component that exports the contract's `handler`.
+    Handler,
+    /// A WASI 0.2 command.
+    Run,
+    /// A component that exports hooks and no handler.
+    Hooks,
+    /// A preview-1 module with `_start`.
+    Command,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Handler => "component (hostler:consumer/handler)",
+            Self::Run => "WASI 0.2 command (wasi:cli/run)",
+            Self::Hooks => "hooks component",
+            Self::Command => "WASI preview-1 command (_start)",
+        })
+    }
+}
+
+impl Artifact {
+    /// Its kind.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Handler(_) => Kind::Handler,
+            Self::Run(_) => Kind::Run,
+            Self::Hooks(_) => Kind::Hooks,
+            Self::Command(_) => Kind::Command,
+        }
+    }
+
+    /// The interfaces or modules that it imports, sorted and without repetition.
+    pub fn imports(&self, engine: &Engine) -> Vec<String> {
+        let mut imports: Vec<String> = match self {
+            Self::Handler(component) | Self::Run(component) | Self::Hooks(component) => {
+                component.component_type().imports(engine.inner()).map(|(name, _)| name.to_owned()).collect()
+            }
+            Self::Command(module) => module.imports().map(|import| import.module().to_owned()).collect(),
+        };
+        imports.sort();
+        imports.dedup();
+        imports
+    }
+}
+
+/// Why a handler cannot be loaded: the file at fault, what is wrong with it, and what to do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("handler {}: {what}\n  cure: {cure}", path.display())]
+pub struct LoadError {
+    path: PathBuf,
+    what: String,
+    cure: String,
+}
+
+impl LoadError {
+    pub(super) fn new(path: &Path, what: impl Into<String>, cure: impl Into<String>) -> Self {
+        Self { path: path.to_owned(), what: what.into(), cure: cure.into() }
+    }
+
+    pub(super) fn grant(path: &Path, error: &io::Error) -> Self {
+        Self::new(path, format!("the folder in allow.dirs cannot be opened: {error}"), "create it, or let hostler's user read it")
+    }
+
+    pub(super) fn link(path: &Path, error: &wasmtime::Error) -> Self {
+        let cure = format!("build it against wit/ of this hostler (hostler:consumer@{VERSION}, WASI 0.2 or preview 1)");
+        Self::new(path, format!("its imports do not fit: {error:#}"), cure)
+    }
+
+    pub(super) fn missing_function(path: &Path, interface: &str, function: &str) -> Self {
+        Self::new(path, format!("`{interface}` lacks the function `{function}`"), "build it against wit/ of this hostler")
+    }
+
+    pub(super) fn only_hooks(path: &Path) -> Self {
+        Self::new(path, "it exports hooks, but no handler", "name it under `hooks`, and a handler under `handler`")
+    }
+
+    pub(super) fn no_hooks(path: &Path) -> Self {
+        let hooks = "message-start, message-end, processing-timeout or state-changed";
+        Self::new(path, "it exports no hook", format!("export one of hostler:consumer/{hooks}, or drop the key `hooks`"))
+    }
+}
+
+/// Reads a handler's file and compiles it unless it is compiled already.
+///
+/// # Errors
+/// [`LoadError`] for a file that is missing, not what its pin says, no WASM, damaged, or no handler.
+pub(super) fn read(engine: &Engine, path: &Path, pin: Option<&str>) -> Result<Artifact, LoadError> {
+    let bytes = std::fs::read(path)
+        .map_err(|error| LoadError::new(path, error.to_string(), "name a file that exists and that hostler's user can read"))?;
+    if let Some(pin) = pin {
+        check_pin(path, &bytes, pin)?;
+    }
+    if compiled::is_compiled(&bytes) {
+        return match compiled::load(engine, path, &bytes)? {
+            compiled::Code::Component(component) => recognise_component(engine, path, component),
+            compiled::Code::Module(module) => recognise_module(path, module),
+        };
+    }
+    let binary = to_binary(path, &bytes)?;
+    let bad = |error: wasmtime::Error| {
+        LoadError::new(path, format!("it is no valid WASM: {error:#}"), "build it again; the file may be damaged or cut short")
+    };
+    match is_component(&binary) {
+        true => recognise_component(engine, path, Component::from_binary(engine.inner(), &binary).map_err(bad)?),
+        false => recognise_module(path, Module::from_binary(engine.inner(), &binary).map_err(bad)?),
+    }
+}
+
+fn check_pin(path: &Path, bytes: &[u8], pin: &str) -> Result<(), LoadError> {
+    let found = compiled::hex(&Sha256::digest(bytes));
+    if found.eq_ignore_ascii_case(pin) {
+        return Ok(());
+    }
+    let what = format!("its SHA-256 is {found}, but the config pins {pin}");
+    Err(LoadError::new(path, what, "deploy the file that was meant, or set sha256 to the new one's"))
+}
+
+/// The binary form of a `.wasm` or `.wat` file.
+pub(super) fn to_binary<'a>(path: &Path, bytes: &'a [u8]) -> Result<std::borrow::Cow<'a, [u8]>, LoadError> {
+    if bytes.is_empty() {
+        return Err(LoadError::new(path, "the file is empty", "build it again"));
+    }
+    wat::parse_bytes(bytes).map_err(|error| {
+        LoadError::new(path, format!("it is neither WASM nor its text form: {error}"), "name a .wasm, .wat or .cwasm file")
+    })
+}
+
+/// Whether a WASM binary is a component: bytes 6 and 7 of its header are the layer, 1 for components
+/// (component model, Binary.md).
+pub(super) fn is_component(binary: &[u8]) -> bool {
+    binary.get(6..8) == Some(&[1, 0])
+}
+
+fn recognise_component(engine: &Engine, path: &Path, component: Component) -> Result<Artifact, LoadError> {
+    if interface(engine, &component, HANDLER).is_some() {
+        return Ok(Artifact::Handler(component));
+    }
+    let ty = component.component_type();
+    let exports: Vec<&str> = ty.exports(engine.inner()).map(|(name, _)| name).collect();
+    if let Some(other) = exports.iter().find(|name| name.split('@').next() == Some(HANDLER)) {
+        let cure = format!("build it against wit/ of this hostler (hostler:consumer@{VERSION})");
+        return Err(LoadError::new(path, format!("it exports `{other}`, which this hostler does not speak"), cure));
+    }
+    if interface(engine, &component, RUN).is_some() {
+        return Ok(Artifact::Run(component));
+    }
+    if !HookSet::find(engine, &component).is_empty() {
+        return Ok(Artifact::Hooks(component));
+    }
+    let found = if exports.is_empty() { "nothing".to_owned() } else { exports.join(", ") };
+    let cure = format!("export {HANDLER}@{VERSION} or {RUN}@0.2");
+    Err(LoadError::new(path, format!("it is a component that exports no handler (it exports {found})"), cure))
+}
+
+fn recognise_module(path: &Path, module: Module) -> Result<Artifact, LoadError> {
+    if module.get_export("_start").is_some_and(|export| export.func().is_some()) {
+        return Ok(Artifact::Command(module));
+    }
+    let cure = "build it as a command (a program with `main`), or as a component that exports hostler:consumer/handler";
+    Err(LoadError::new(path, "it is a core module without the function `_start`", cure))
+}
+
+/// The full name of the export `interface` in a version that this host speaks: the same minor version, as semver has it
+/// for 0.x.
+fn interface(engine: &Engine, component: &Component, interface: &str) -> Option<String> {
+    let minor = if interface == RUN { "0.2." } else { "0.1." };
+    let ty = component.component_type();
+    let mut exports = ty.exports(engine.inner()).map(|(name, _)| name);
+    exports
+        .find(|name| match name.split_once('@') {
+            Some((name, version)) => name == interface && version.starts_with(minor),
+            None => *name == interface,
+        })
+        .map(str::to_owned)
+}
+
+/// Finds a function of an exported interface.
+pub(super) fn find(engine: &Engine, component: &Component, name: &str, function: &str) -> Option<ComponentExportIndex> {
+    let full = interface(engine, component, name)?;
+    let instance = component.get_export_index(None, full.as_str())?;
+    component.get_export_index(Some(&instance), function)
+}

@@ -1,0 +1,179 @@
+//! One call of a handler: what goes in, what comes out, and how it is stopped.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use tokio_util::sync::CancellationToken;
+
+use super::Output;
+use crate::message::Message;
+
+/// What became of a message, as handler and host saw it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Done.
+    Ack,
+    /// Done, and this is the answer.
+    Reply(Vec<u8>),
+    /// The handler asks for another attempt; with its reason, if it gave one.
+    Retry(Option<String>),
+    /// The handler asks for another attempt after so long.
+    Delay(Duration),
+    /// The handler says that it can never succeed, and why.
+    DeadLetter(String),
+    /// The handler reported an error.
+    Failed(String),
+    /// The guest trapped, ran out of memory, or could not be started.
+    Trapped(String),
+    /// It was stopped at the processing timeout, after so long.
+    TimedOut(Duration),
+    /// It was stopped because the lease was lost.
+    LeaseLost,
+    /// It was stopped, or never started, because the host shuts down.
+    Shutdown,
+}
+
+impl Outcome {
+    /// Its name in logs and in `invoke --json`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Ack => "ack",
+            Self::Reply(_) => "reply",
+            Self::Retry(_) => "retry",
+            Self::Delay(_) => "delay",
+            Self::DeadLetter(_) => "dead-letter",
+            Self::Failed(_) => "failed",
+            Self::Trapped(_) => "trapped",
+            Self::TimedOut(_) => "timed-out",
+            Self::LeaseLost => "lease-lost",
+            Self::Shutdown => "shutdown",
+        }
+    }
+
+    /// Why, where there is anything to say.
+    pub fn reason(&self) -> Option<String> {
+        match self {
+            Self::DeadLetter(reason) | Self::Failed(reason) | Self::Trapped(reason) => Some(reason.clone()),
+            Self::Retry(reason) => reason.clone(),
+            Self::TimedOut(after) => Some(format!("processing timeout after {:.3} s", after.as_secs_f64())),
+            Self::Ack | Self::Reply(_) | Self::Delay(_) | Self::LeaseLost | Self::Shutdown => None,
+        }
+    }
+
+    /// Whether the message's work is done.
+    pub fn is_success(&self) -> bool {
+        matches!(self, Self::Ack | Self::Reply(_))
+    }
+}
+
+/// One delivery on its way into a handler.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// The message.
+    pub message: Arc<Message>,
+    /// The channel that it came from, as configured.
+    pub channel: Arc<str>,
+    /// Which delivery of the message this is; 1 is the first.
+    pub attempt: u32,
+    /// How long it may run.
+    pub bounds: Bounds,
+    /// Where the guest's standard output and error are kept.
+    pub output: Output,
+    /// The handler's decision, set as soon as it is made, so that nothing which follows (a hook) can undo it.
+    pub decided: Arc<OnceLock<Outcome>>,
+}
+
+impl Call {
+    /// A call of `message` from `channel`, not yet decided.
+    pub fn new(message: Arc<Message>, channel: Arc<str>, attempt: u32, bounds: Bounds, output: Output) -> Self {
+        Self { message, channel, attempt, bounds, output, decided: Arc::default() }
+    }
+}
+
+/// How long a guest may run.
+#[derive(Debug, Clone)]
+pub struct Bounds {
+    /// When the host will stop it; what `context.remaining-ms` counts down to.
+    pub deadline: Instant,
+    /// Stops it earlier.
+    pub stop: Stop,
+}
+
+impl Bounds {
+    /// Bounds that end `after` from now.
+    pub fn new(after: Duration) -> Self {
+        Self { deadline: Instant::now() + after, stop: Stop::default() }
+    }
+
+    /// Time left until the deadline.
+    pub fn remaining(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+}
+
+/// Stops a guest: first by asking it to finish early, then by force.
+#[derive(Debug, Clone, Default)]
+pub struct Stop {
+    asked: Arc<AtomicBool>,
+    forced: CancellationToken,
+}
+
+impl Stop {
+    /// Lets `context.should-stop` answer true.
+    pub fn ask(&self) {
+        self.asked.store(true, Ordering::Relaxed);
+    }
+
+    /// No guest code runs later than one epoch tick after this.
+    pub fn force(&self) {
+        self.ask();
+        self.forced.cancel();
+    }
+
+    /// Whether the guest should finish early.
+    pub fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    /// Whether the guest is to run no further.
+    pub fn is_forced(&self) -> bool {
+        self.forced.is_cancelled()
+    }
+}
+
+/// Runs a guest's future until it is done or stopped by force; `None`: it was stopped, and its guest is gone.
+///
+/// The check comes before every poll, so a guest that waited in the run queue while its time passed does not get
+/// another slice.
+pub async fn run_until_stopped<T>(stop: &Stop, guest: impl Future<Output = T>) -> Option<T> {
+    let mut forced = pin!(stop.forced.cancelled());
+    let mut guest = pin!(guest);
+    std::future::poll_fn(move |context| {
+        if forced.as_mut().poll(context).is_ready() {
+            return Poll::Ready(None);
+        }
+        guest.as_mut().poll(context).map(Some)
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_stopped_guest_is_not_polled_again() {
+        let stop = Stop::default();
+        assert_eq!(run_until_stopped(&stop, async { 1 }).await, Some(1));
+        stop.force();
+        assert!(stop.is_asked());
+        let polled = AtomicBool::new(false);
+        let guest = async { polled.store(true, Ordering::Relaxed) };
+        assert_eq!(run_until_stopped(&stop, guest).await, None);
+        assert!(!polled.load(Ordering::Relaxed));
+    }
+}

@@ -1,0 +1,82 @@
+//! What a consumer's guests may reach, made into a WASI context; everything else is denied.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use wasmtime_wasi::p2::pipe::MemoryInputPipe;
+use wasmtime_wasi::{FsPerms, WasiCtxBuilder};
+
+use super::output::{Sink, Stream};
+use crate::channel::Channel;
+use crate::queue::Broker;
+
+/// What guests may reach. The default grants nothing.
+#[derive(Clone, Default)]
+pub struct Grants {
+    /// Environment variables.
+    pub env: BTreeMap<String, String>,
+    /// Folders.
+    pub dirs: Vec<Dir>,
+    /// Channels that `producer.send` may send to.
+    pub send: Vec<Channel>,
+    /// Where such messages go; without it every send is unavailable.
+    pub broker: Option<Arc<dyn Broker>>,
+}
+
+/// A folder that guests see.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dir {
+    /// Where it is on the host.
+    pub host: PathBuf,
+    /// Where guests see it.
+    pub guest: String,
+    /// Whether they may change it.
+    pub writable: bool,
+}
+
+impl fmt::Debug for Grants {
+    /// Names only: the values of variables may be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let env: Vec<_> = self.env.keys().collect();
+        f.debug_struct("Grants").field("env", &env).field("dirs", &self.dirs).field("send", &self.send).finish()
+    }
+}
+
+impl Grants {
+    /// Makes sure that every granted folder can be opened; a writable one that is missing is made.
+    ///
+    /// # Errors
+    /// The first folder that cannot be opened, and why.
+    pub(super) fn prepare(&self) -> Result<(), (&Path, std::io::Error)> {
+        for dir in &self.dirs {
+            let prepared = match dir.writable {
+                true => std::fs::create_dir_all(&dir.host),
+                false => Ok(()),
+            };
+            prepared.and_then(|()| std::fs::read_dir(&dir.host).map(drop)).map_err(|error| (dir.host.as_path(), error))?;
+        }
+        Ok(())
+    }
+
+    /// A builder with these grants and the guest's standard streams; neither sockets nor name look-ups.
+    pub(super) fn wasi(&self, stdin: Bytes, sink: &Sink) -> wasmtime::Result<WasiCtxBuilder> {
+        let mut wasi = WasiCtxBuilder::new();
+        wasi.stdin(MemoryInputPipe::new(stdin))
+            .stdout(sink.stream(Stream::Stdout))
+            .stderr(sink.stream(Stream::Stderr))
+            .allow_tcp(false)
+            .allow_udp(false)
+            .allow_ip_name_lookup(false);
+        for (name, value) in &self.env {
+            wasi.env(name, value);
+        }
+        for dir in &self.dirs {
+            let permissions = if dir.writable { FsPerms::ReadWrite } else { FsPerms::ReadOnly };
+            wasi.preopened_dir(&dir.host, &dir.guest, permissions)?;
+        }
+        Ok(wasi)
+    }
+}

@@ -1,0 +1,144 @@
+//! Commands as handlers: a plain `main`, with the body as standard input and the exit code as the outcome.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use wasmtime::component::Component;
+use wasmtime::{InstancePre, Linker, Module};
+use wasmtime_wasi::I32Exit;
+use wasmtime_wasi::p1::{self, WasiP1Ctx};
+
+use super::artifact::{LoadError, RUN, find};
+use super::call::{Call, Outcome};
+use super::component::{Export, Guest, Stdin};
+use super::engine::Engine;
+use super::output::Sink;
+use super::sandbox::{self, Sandbox};
+use super::{Definition, Handler};
+use crate::message::AttributeValue;
+
+/// Exit code for "try again" (`EX_TEMPFAIL` of sysexits.h).
+const EX_TEMPFAIL: i32 = 75;
+/// Exit code for "this input can never be processed" (`EX_DATAERR` of sysexits.h).
+const EX_DATAERR: i32 = 65;
+
+/// Runs a preview-1 module: exit 0 acks, 75 retries, 65 dead-letters, anything else fails.
+pub(super) struct CommandHandler {
+    engine: Engine,
+    pre: InstancePre<Sandbox<WasiP1Ctx>>,
+    definition: Arc<Definition>,
+}
+
+impl CommandHandler {
+    pub(super) fn new(engine: &Engine, module: &Module, definition: &Arc<Definition>) -> Result<Self, LoadError> {
+        let mut linker = Linker::<Sandbox<WasiP1Ctx>>::new(engine.inner());
+        let pre = p1::add_to_linker_async(&mut linker, |sandbox| &mut sandbox.wasi)
+            .and_then(|()| linker.define_unknown_imports_as_traps(module))
+            .and_then(|()| linker.instantiate_pre(module))
+            .map_err(|error| LoadError::link(&definition.path, &error))?;
+        Ok(Self { engine: engine.clone(), pre, definition: Arc::clone(definition) })
+    }
+}
+
+#[async_trait]
+impl Handler for CommandHandler {
+    async fn handle(&self, call: &Call) -> Outcome {
+        let wasi = self.definition.grants.wasi(call.message.body.clone(), &Sink::new(&call.output)).map(|mut wasi| {
+            for (name, value) in environment(call) {
+                wasi.env(name, value);
+            }
+            wasi.build_p1()
+        });
+        let wasi = match wasi {
+            Ok(wasi) => wasi,
+            Err(error) => return Outcome::Trapped(format!("a granted folder cannot be opened: {error:#}")),
+        };
+        let mut store = sandbox::store(&self.engine, wasi, &self.definition, &call.bounds);
+        let run = async {
+            let instance = self.pre.instantiate_async(&mut store).await?;
+            instance.get_typed_func::<(), ()>(&mut store, "_start")?.call_async(&mut store, ()).await
+        };
+        let code = match run.await {
+            Ok(()) => 0,
+            Err(error) => match error.downcast_ref::<I32Exit>() {
+                Some(exit) => exit.0,
+                None => return Outcome::Trapped(sandbox::fault(&error, &store.data().limits)),
+            },
+        };
+        outcome(code, call, &self.definition)
+    }
+}
+
+/// Runs a WASI 0.2 command, which says only ok or err: WASI 0.2 carries no exit code.
+pub(super) struct RunHandler {
+    guest: Guest,
+    run: Export,
+    definition: Arc<Definition>,
+}
+
+impl RunHandler {
+    pub(super) fn new(engine: &Engine, component: &Component, definition: &Arc<Definition>) -> Result<Self, LoadError> {
+        let run = find(engine, component, RUN, "run")
+            .ok_or_else(|| LoadError::missing_function(&definition.path, RUN, "run"))?;
+        Ok(Self { guest: Guest::new(engine, component, definition)?, run, definition: Arc::clone(definition) })
+    }
+}
+
+#[async_trait]
+impl Handler for RunHandler {
+    async fn handle(&self, call: &Call) -> Outcome {
+        let env = environment(call);
+        let stdin = Stdin { body: call.message.body.clone(), env: &env };
+        let mut live = match self.guest.instantiate(&call.bounds, &call.output, stdin).await {
+            Ok(live) => live,
+            Err(reason) => return Outcome::Trapped(reason),
+        };
+        let code = match live.call::<_, (Result<(), ()>,)>(&self.run, ()).await {
+            Ok((Ok(()),)) => 0,
+            Ok((Err(()),)) => 1,
+            Err(error) => match error.downcast_ref::<I32Exit>() {
+                Some(exit) => exit.0,
+                None => return Outcome::Trapped(live.fault(&error)),
+            },
+        };
+        outcome(code, call, &self.definition)
+    }
+}
+
+/// What an exit code says. The reason is the last line on standard error, as programs use to say why they failed.
+fn outcome(code: i32, call: &Call, definition: &Definition) -> Outcome {
+    if code == 0 {
+        return match definition.reply_from_stdout {
+            true => Outcome::Reply(call.output.stdout()),
+            false => Outcome::Ack,
+        };
+    }
+    let said = call.output.last_error_line();
+    match code {
+        EX_TEMPFAIL => Outcome::Retry(said),
+        EX_DATAERR => Outcome::DeadLetter(said.unwrap_or_else(|| format!("exit code {code}"))),
+        _ => Outcome::Failed(match said {
+            Some(said) => format!("exit code {code}: {said}"),
+            None => format!("exit code {code}"),
+        }),
+    }
+}
+
+/// The message as a command sees it in its environment.
+fn environment(call: &Call) -> [(&'static str, String); 4] {
+    let attributes = call.message.attributes.iter().map(|(name, value)| {
+        let value = match value {
+            AttributeValue::Text(text) => serde_json::Value::from(text.as_str()),
+            AttributeValue::Binary(bytes) => serde_json::json!({ "base64": STANDARD.encode(bytes) }),
+        };
+        (name.clone(), value)
+    });
+    [
+        ("MESSAGE_ID", call.message.id.clone()),
+        ("MESSAGE_CHANNEL", call.channel.to_string()),
+        ("MESSAGE_ATTEMPT", call.attempt.to_string()),
+        ("MESSAGE_ATTRIBUTES", serde_json::Value::Object(attributes.collect()).to_string()),
+    ]
+}

@@ -1,0 +1,179 @@
+//! Handlers by the component contract, with the lifecycle hooks that the same component exports.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use wasmtime::component::{Component, ComponentNamedList, Instance, InstancePre, Lift, Linker, Lower};
+
+use super::artifact::{LoadError, find};
+use super::call::{Bounds, Call, Outcome};
+use super::contract::{self, GuestOutcome, MessageRef};
+use super::engine::Engine;
+use super::hooks::HookSet;
+use super::output::{Output, Sink};
+use super::sandbox::{self, ComponentStore, ComponentWasi, Sandbox};
+use super::{Definition, Handler, imports, stubs};
+use crate::health::State;
+
+/// A component that can be instantiated again and again.
+pub(super) struct Guest {
+    engine: Engine,
+    pre: InstancePre<Sandbox<ComponentWasi>>,
+    definition: Arc<Definition>,
+}
+
+/// An instance, in its sandbox.
+pub(super) struct Live {
+    store: ComponentStore,
+    instance: Instance,
+    sink: Sink,
+    /// How many messages it has processed.
+    used: u32,
+}
+
+/// Names an exported function, found once when the component is loaded.
+pub(super) type Export = wasmtime::component::ComponentExportIndex;
+
+impl Guest {
+    /// Links a component.
+    pub(super) fn new(engine: &Engine, component: &Component, definition: &Arc<Definition>) -> Result<Self, LoadError> {
+        let mut linker = Linker::new(engine.inner());
+        let pre = imports::add(&mut linker, &definition.grants)
+            .and_then(|()| stubs::add(&mut linker, component))
+            .and_then(|()| linker.instantiate_pre(component))
+            .map_err(|error| LoadError::link(&definition.path, &error))?;
+        Ok(Self { engine: engine.clone(), pre, definition: Arc::clone(definition) })
+    }
+
+    /// A fresh sandbox with an instance in it; an error says why there is none.
+    pub(super) async fn instantiate(&self, bounds: &Bounds, output: &Output, stdin: Stdin<'_>) -> Result<Live, String> {
+        let sink = Sink::new(output);
+        let wasi = self.definition.grants.wasi(stdin.body, &sink).map(|mut wasi| {
+            for (name, value) in stdin.env {
+                wasi.env(name, value);
+            }
+            ComponentWasi::new(wasi.build())
+        });
+        let wasi = wasi.map_err(|error| format!("a granted folder cannot be opened: {error:#}"))?;
+        let mut store = sandbox::store(&self.engine, wasi, &self.definition, bounds);
+        match self.pre.instantiate_async(&mut store).await {
+            Ok(instance) => Ok(Live { store, instance, sink, used: 0 }),
+            Err(error) => Err(sandbox::fault(&error, &store.data().limits)),
+        }
+    }
+}
+
+/// What only a command gets: the body as standard input, and the message in its environment.
+#[derive(Default)]
+pub(super) struct Stdin<'a> {
+    pub(super) body: Bytes,
+    pub(super) env: &'a [(&'static str, String)],
+}
+
+impl Live {
+    /// Calls an export; an error says why the guest did not return.
+    pub(super) async fn call<P, R>(&mut self, export: &Export, params: P) -> Result<R, wasmtime::Error>
+    where
+        P: ComponentNamedList + Lower,
+        R: ComponentNamedList + Lift + 'static,
+    {
+        let function = self.instance.get_typed_func::<P, R>(&mut self.store, export)?;
+        function.call_async(&mut self.store, params).await
+    }
+
+    /// Why a call did not return, for people.
+    pub(super) fn fault(&self, error: &wasmtime::Error) -> String {
+        sandbox::fault(error, &self.store.data().limits)
+    }
+
+    fn reuse_for(&mut self, call: &Call) {
+        self.sink.redirect(&call.output);
+        self.store.data_mut().bounds = call.bounds.clone();
+    }
+}
+
+/// Runs a component that exports `handler`.
+pub(super) struct ComponentHandler {
+    guest: Guest,
+    handle: Export,
+    hooks: HookSet,
+    /// Instances that may process another message.
+    warm: Mutex<Vec<Live>>,
+}
+
+impl ComponentHandler {
+    pub(super) fn new(engine: &Engine, component: &Component, definition: &Arc<Definition>) -> Result<Self, LoadError> {
+        let handle = find(engine, component, contract::HANDLER, "handle")
+            .ok_or_else(|| LoadError::missing_function(&definition.path, contract::HANDLER, "handle"))?;
+        Ok(Self {
+            guest: Guest::new(engine, component, definition)?,
+            handle,
+            hooks: HookSet::find(engine, component),
+            warm: Mutex::default(),
+        })
+    }
+
+    async fn instance(&self, call: &Call) -> Result<Live, String> {
+        let warm = self.warm.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        match warm {
+            Some(mut live) => {
+                live.reuse_for(call);
+                Ok(live)
+            }
+            None => self.guest.instantiate(&call.bounds, &call.output, Stdin::default()).await,
+        }
+    }
+
+    /// Keeps an instance that has messages left, and lets go of any other.
+    fn keep(&self, mut live: Live) {
+        live.used += 1;
+        if live.used < self.guest.definition.messages_per_instance {
+            self.warm.lock().unwrap_or_else(PoisonError::into_inner).push(live);
+        }
+    }
+
+    async fn process(&self, live: &mut Live, call: &Call) -> (Outcome, bool) {
+        if let Err(outcome) = self.hooks.start(live, call).await {
+            return (outcome, false);
+        }
+        let params = (MessageRef::new(call),);
+        match live.call::<_, (Result<GuestOutcome, String>,)>(&self.handle, params).await {
+            Ok((Ok(outcome),)) => (outcome.into(), true),
+            Ok((Err(reason),)) => (Outcome::Failed(reason), true),
+            Err(error) => (Outcome::Trapped(live.fault(&error)), false),
+        }
+    }
+}
+
+#[async_trait]
+impl Handler for ComponentHandler {
+    async fn handle(&self, call: &Call) -> Outcome {
+        let started = Instant::now();
+        let mut live = match self.instance(call).await {
+            Ok(live) => live,
+            Err(reason) => return Outcome::Trapped(reason),
+        };
+        let (outcome, sound) = self.process(&mut live, call).await;
+        if sound {
+            let _ = call.decided.set(outcome.clone());
+            if self.hooks.end(&mut live, call, &outcome, started.elapsed()).await {
+                self.keep(live);
+            }
+        }
+        outcome
+    }
+
+    async fn processing_timeout(&self, call: &Call, elapsed: Duration) -> Option<Outcome> {
+        self.hooks.processing_timeout(&self.guest, call, elapsed).await
+    }
+
+    fn observes_states(&self) -> bool {
+        self.hooks.observe_states()
+    }
+
+    async fn state_changed(&self, from: State, to: State) {
+        self.hooks.state_changed(&self.guest, from, to).await;
+    }
+}

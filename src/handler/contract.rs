@@ -1,0 +1,166 @@
+//! The types of `wit/consumer.wit`, as the host passes them to and from guests.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use wasmtime::component::{ComponentType, Lift, Lower};
+
+use super::call::{Call, Outcome};
+use crate::health::State;
+use crate::message::AttributeValue;
+
+/// `handler`, by which a component is known as a handler.
+pub(super) const HANDLER: &str = "hostler:consumer/handler";
+
+/// The version of the contract that this host speaks.
+pub(super) const VERSION: &str = "0.1.0";
+
+/// `attribute-value`.
+#[derive(ComponentType, Lower)]
+#[component(variant)]
+pub(super) enum ValueRef<'a> {
+    #[component(name = "text")]
+    Text(&'a str),
+    #[component(name = "binary")]
+    Binary(&'a [u8]),
+}
+
+/// `attribute`.
+#[derive(ComponentType, Lower)]
+#[component(record)]
+pub(super) struct AttributeRef<'a> {
+    name: &'a str,
+    value: ValueRef<'a>,
+}
+
+/// `message`, lowered into the guest without a copy of ours.
+#[derive(ComponentType, Lower)]
+#[component(record)]
+pub(super) struct MessageRef<'a> {
+    id: &'a str,
+    channel: &'a str,
+    body: &'a [u8],
+    #[component(name = "content-type")]
+    content_type: Option<&'a str>,
+    attributes: Vec<AttributeRef<'a>>,
+    attempt: u32,
+    #[component(name = "enqueued-at")]
+    enqueued_at: u64,
+    #[component(name = "group-id")]
+    group_id: Option<&'a str>,
+    #[component(name = "routing-key")]
+    routing_key: Option<&'a str>,
+}
+
+impl<'a> MessageRef<'a> {
+    pub(super) fn new(call: &'a Call) -> Self {
+        let message = &*call.message;
+        let attributes = message.attributes.iter().map(|(name, value)| AttributeRef {
+            name,
+            value: match value {
+                AttributeValue::Text(text) => ValueRef::Text(text),
+                AttributeValue::Binary(bytes) => ValueRef::Binary(bytes),
+            },
+        });
+        Self {
+            id: &message.id,
+            channel: &call.channel,
+            body: &message.body,
+            content_type: message.content_type(),
+            attributes: attributes.collect(),
+            attempt: call.attempt,
+            enqueued_at: message.enqueued_at.duration_since(UNIX_EPOCH).map_or(0, milliseconds),
+            group_id: message.group.as_deref(),
+            routing_key: message.routing_key.as_deref(),
+        }
+    }
+}
+
+/// `outcome`.
+#[derive(ComponentType, Lift)]
+#[component(variant)]
+pub(super) enum GuestOutcome {
+    #[component(name = "ack")]
+    Ack,
+    #[component(name = "reply")]
+    Reply(Vec<u8>),
+    #[component(name = "retry")]
+    Retry,
+    #[component(name = "delay")]
+    Delay(u32),
+    #[component(name = "dead-letter")]
+    DeadLetter(String),
+}
+
+impl From<GuestOutcome> for Outcome {
+    fn from(outcome: GuestOutcome) -> Self {
+        match outcome {
+            GuestOutcome::Ack => Self::Ack,
+            GuestOutcome::Reply(body) => Self::Reply(body),
+            GuestOutcome::Retry => Self::Retry(None),
+            GuestOutcome::Delay(seconds) => Self::Delay(Duration::from_secs(seconds.into())),
+            GuestOutcome::DeadLetter(reason) => Self::DeadLetter(reason),
+        }
+    }
+}
+
+/// `report`.
+#[derive(ComponentType, Lower)]
+#[component(record)]
+pub(super) struct ReportRef<'a> {
+    #[component(name = "message-id")]
+    message_id: &'a str,
+    attempt: u32,
+    outcome: &'a str,
+    reason: Option<String>,
+    #[component(name = "duration-ms")]
+    duration_ms: u64,
+}
+
+impl<'a> ReportRef<'a> {
+    pub(super) fn new(call: &'a Call, outcome: &'a Outcome, took: Duration) -> Self {
+        Self {
+            message_id: &call.message.id,
+            attempt: call.attempt,
+            outcome: outcome.name(),
+            reason: outcome.reason(),
+            duration_ms: milliseconds(took),
+        }
+    }
+}
+
+/// `state`.
+#[derive(ComponentType, Lower, Clone, Copy)]
+#[component(enum)]
+#[repr(u8)]
+pub(super) enum GuestState {
+    #[component(name = "initializing")]
+    Initializing,
+    #[component(name = "initialized")]
+    Initialized,
+    #[component(name = "listening")]
+    Listening,
+    #[component(name = "processing")]
+    Processing,
+    #[component(name = "idle")]
+    Idle,
+    #[component(name = "exiting")]
+    Exiting,
+}
+
+impl From<State> for GuestState {
+    fn from(state: State) -> Self {
+        match state {
+            State::Initializing => Self::Initializing,
+            State::Initialized => Self::Initialized,
+            State::Listening => Self::Listening,
+            State::Processing => Self::Processing,
+            State::Idle => Self::Idle,
+            State::Exiting => Self::Exiting,
+        }
+    }
+}
+
+/// Whole milliseconds, saturating.
+pub(super) fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,167 @@
+//! The WASM engine: its settings, its pool of sandboxes, and the epoch that interrupts guests.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use wasmtime::{Config, Enabled, InstanceAllocationStrategy, PoolingAllocationConfig};
+
+use super::limits::TABLE_ELEMENTS;
+
+/// How often running guests are interrupted to let others run and to see whether they are to stop.
+const EPOCH_TICK: Duration = Duration::from_millis(10);
+
+/// Memory of a used slot that is zeroed rather than given back to the kernel, in bytes: cheaper for small guests.
+const KEEP_RESIDENT: usize = 64 * 1024;
+
+/// The same where the kernel tells which pages were touched (PAGEMAP_SCAN, Linux 6.7), so that only those are zeroed.
+const KEEP_RESIDENT_SCANNED: usize = 1024 * 1024;
+
+/// Compiles and runs guests. Cheap to clone.
+#[derive(Clone)]
+pub struct Engine {
+    inner: wasmtime::Engine,
+    ticker: Arc<Ticker>,
+}
+
+/// What the pool of sandboxes is made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pool {
+    /// How many sandboxes exist at once.
+    pub sandboxes: u32,
+    /// The most linear memory of one, in bytes.
+    pub memory: u64,
+}
+
+/// The engine could not be made.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot set up the WASM engine: {0}")]
+pub struct EngineError(String);
+
+impl Engine {
+    /// An engine that takes its sandboxes from a pool, or, where the address space for one cannot be had, makes
+    /// each when it is needed.
+    ///
+    /// # Errors
+    /// [`EngineError`] when this machine cannot run guests at all.
+    pub fn new(pool: Pool) -> Result<Self, EngineError> {
+        let mut config = base_config();
+        config.allocation_strategy(InstanceAllocationStrategy::Pooling(pooling(pool)));
+        match wasmtime::Engine::new(&config) {
+            Ok(engine) => Self::start(engine),
+            Err(error) => {
+                tracing::warn!(error = format!("{error:#}"), "no pool of sandboxes: each is made when it is needed");
+                Self::on_demand()
+            }
+        }
+    }
+
+    /// An engine without a pool, for one call or for compiling.
+    ///
+    /// # Errors
+    /// [`EngineError`] when this machine cannot run guests at all.
+    pub fn on_demand() -> Result<Self, EngineError> {
+        Self::start(wasmtime::Engine::new(&base_config()).map_err(|error| EngineError(format!("{error:#}")))?)
+    }
+
+    fn start(inner: wasmtime::Engine) -> Result<Self, EngineError> {
+        let ticker = Ticker::start(&inner).map_err(|error| EngineError(error.to_string()))?;
+        Ok(Self { inner, ticker: Arc::new(ticker) })
+    }
+
+    pub(super) fn inner(&self) -> &wasmtime::Engine {
+        &self.inner
+    }
+
+    /// Keeps the epoch ticking while a guest runs.
+    pub(super) fn running(&self) -> Running {
+        self.ticker.enter();
+        Running(Arc::clone(&self.ticker))
+    }
+}
+
+/// The settings that shape compiled code; running and compiling ahead of time share them.
+pub(super) fn base_config() -> Config {
+    let mut config = Config::new();
+    config.epoch_interruption(true);
+    config.wasm_component_model(true);
+    config
+}
+
+fn pooling(pool: Pool) -> PoolingAllocationConfig {
+    // Only address space is reserved for what a component may need; pages come when they are touched.
+    let parts = pool.sandboxes.saturating_mul(16);
+    let scans = PoolingAllocationConfig::is_pagemap_scan_available();
+    let keep_resident = if scans { KEEP_RESIDENT_SCANNED } else { KEEP_RESIDENT };
+    let mut config = PoolingAllocationConfig::new();
+    config
+        .total_component_instances(pool.sandboxes)
+        .total_core_instances(parts)
+        .total_memories(pool.sandboxes.saturating_mul(2))
+        .total_tables(parts)
+        .total_stacks(pool.sandboxes)
+        .max_memory_size(usize::try_from(pool.memory).unwrap_or(usize::MAX))
+        .max_memories_per_component(16)
+        .max_tables_per_component(64)
+        .max_core_instances_per_component(256)
+        .max_component_instance_size(1 << 20)
+        .max_core_instance_size(1 << 20)
+        .table_elements(TABLE_ELEMENTS)
+        .pagemap_scan(Enabled::Auto)
+        .linear_memory_keep_resident(keep_resident)
+        .table_keep_resident(KEEP_RESIDENT);
+    config
+}
+
+/// Advances the epoch while guests run, and sleeps while none does.
+struct Ticker {
+    running: Arc<AtomicUsize>,
+    thread: Thread,
+}
+
+impl Ticker {
+    fn start(engine: &wasmtime::Engine) -> std::io::Result<Self> {
+        let running = Arc::new(AtomicUsize::new(0));
+        let engine = engine.weak();
+        let seen = Arc::downgrade(&running);
+        let handle = thread::Builder::new().name("hostler-epoch".into()).spawn(move || {
+            while let Some(running) = seen.upgrade() {
+                if running.load(Ordering::Acquire) == 0 {
+                    drop(running);
+                    thread::park();
+                    continue;
+                }
+                drop(running);
+                thread::sleep(EPOCH_TICK);
+                match engine.upgrade() {
+                    Some(engine) => engine.increment_epoch(),
+                    None => return,
+                }
+            }
+        })?;
+        Ok(Self { running, thread: handle.thread().clone() })
+    }
+
+    fn enter(&self) {
+        if self.running.fetch_add(1, Ordering::AcqRel) == 0 {
+            self.thread.unpark();
+        }
+    }
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        self.running = Arc::default();
+        self.thread.unpark();
+    }
+}
+
+/// A guest that runs; the epoch ticks while one of these exists.
+pub(super) struct Running(Arc<Ticker>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, Ordering::AcqRel);
+    }
+}

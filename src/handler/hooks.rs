@@ -1,0 +1,174 @@
+//! Lifecycle hooks: in the handler's own component, or in one apart that wraps a handler of any kind.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use tokio::time::timeout;
+use wasmtime::component::Component;
+
+use super::artifact::{self, Artifact, LoadError, find};
+use super::call::{Bounds, Call, Outcome};
+use super::component::{Export, Guest, Live, Stdin};
+use super::contract::{GuestOutcome, GuestState, MessageRef, ReportRef, milliseconds};
+use super::engine::Engine;
+use super::output::Output;
+use super::{Definition, HOOK_TIMEOUT, Handler};
+use crate::health::State;
+
+/// How much output of a hook that has no message is kept, in bytes.
+const OUTPUT: usize = 4 * 1024;
+
+/// The hooks that a component exports.
+#[derive(Default)]
+pub(super) struct HookSet {
+    message_start: Option<Export>,
+    message_end: Option<Export>,
+    processing_timeout: Option<Export>,
+    state_changed: Option<Export>,
+}
+
+impl HookSet {
+    pub(super) fn find(engine: &Engine, component: &Component) -> Self {
+        let hook = |name: &str| find(engine, component, &format!("hostler:consumer/{name}"), name);
+        Self {
+            message_start: hook("message-start"),
+            message_end: hook("message-end"),
+            processing_timeout: hook("processing-timeout"),
+            state_changed: hook("state-changed"),
+        }
+    }
+
+    /// Whether there is any hook at all.
+    pub(super) fn is_empty(&self) -> bool {
+        [&self.message_start, &self.message_end, &self.processing_timeout, &self.state_changed]
+            .iter()
+            .all(|hook| hook.is_none())
+    }
+
+    /// Whether `state-changed` is among them.
+    pub(super) fn observe_states(&self) -> bool {
+        self.state_changed.is_some()
+    }
+
+    /// `message-start`. What goes wrong in it is the message's failure, since its handler counts on it.
+    pub(super) async fn start(&self, live: &mut Live, call: &Call) -> Result<(), Outcome> {
+        let Some(hook) = &self.message_start else { return Ok(()) };
+        match live.call::<_, (Result<(), String>,)>(hook, (MessageRef::new(call),)).await {
+            Ok((Ok(()),)) => Ok(()),
+            Ok((Err(reason),)) => Err(Outcome::Failed(format!("message-start: {reason}"))),
+            Err(error) => Err(Outcome::Trapped(format!("message-start: {}", live.fault(&error)))),
+        }
+    }
+
+    /// `message-end`; whether the instance is still sound. What goes wrong in it is logged and changes nothing.
+    pub(super) async fn end(&self, live: &mut Live, call: &Call, outcome: &Outcome, took: Duration) -> bool {
+        let Some(hook) = &self.message_end else { return true };
+        let report = ReportRef::new(call, outcome, took);
+        let fault = match timeout(HOOK_TIMEOUT, live.call::<_, ()>(hook, (report,))).await {
+            Ok(Ok(())) => return true,
+            Ok(Err(error)) => live.fault(&error),
+            Err(_) => too_long(),
+        };
+        tracing::warn!(message_id = call.message.id, hook = "message-end", reason = fault, "hook failed");
+        false
+    }
+
+    /// `processing-timeout`, in a fresh instance of `guest`.
+    pub(super) async fn processing_timeout(&self, guest: &Guest, call: &Call, elapsed: Duration) -> Option<Outcome> {
+        let hook = self.processing_timeout.as_ref()?;
+        let decide = async {
+            let bounds = Bounds::new(HOOK_TIMEOUT);
+            let mut live = guest.instantiate(&bounds, &call.output, Stdin::default()).await?;
+            let params = (MessageRef::new(call), milliseconds(elapsed));
+            let result = live.call::<_, (GuestOutcome,)>(hook, params).await;
+            result.map(|(outcome,)| Outcome::from(outcome)).map_err(|error| live.fault(&error))
+        };
+        match timeout(HOOK_TIMEOUT, decide).await.unwrap_or_else(|_| Err(too_long())) {
+            Ok(outcome) => Some(outcome),
+            Err(reason) => {
+                tracing::warn!(message_id = call.message.id, hook = "processing-timeout", reason, "hook failed");
+                None
+            }
+        }
+    }
+
+    /// `state-changed`, in a fresh instance of `guest`.
+    pub(super) async fn state_changed(&self, guest: &Guest, from: State, to: State) {
+        let Some(hook) = &self.state_changed else { return };
+        let tell = async {
+            let output = Output::new(OUTPUT);
+            let mut live = guest.instantiate(&Bounds::new(HOOK_TIMEOUT), &output, Stdin::default()).await?;
+            let result = live.call::<_, ()>(hook, (GuestState::from(from), GuestState::from(to))).await;
+            result.map_err(|error| live.fault(&error))
+        };
+        if let Err(reason) = timeout(HOOK_TIMEOUT, tell).await.unwrap_or_else(|_| Err(too_long())) {
+            tracing::warn!(hook = "state-changed", reason, "hook failed");
+        }
+    }
+}
+
+fn too_long() -> String {
+    format!("it took longer than {} s", HOOK_TIMEOUT.as_secs())
+}
+
+/// A handler wrapped in the hooks of a component apart.
+pub(super) struct Hooked {
+    inner: Arc<dyn Handler>,
+    guest: Guest,
+    hooks: HookSet,
+}
+
+impl Hooked {
+    pub(super) fn load(
+        engine: &Engine,
+        path: &Path,
+        definition: &Arc<Definition>,
+        inner: Arc<dyn Handler>,
+    ) -> Result<Self, LoadError> {
+        let (Artifact::Hooks(component) | Artifact::Handler(component)) = artifact::read(engine, path, None)? else {
+            return Err(LoadError::no_hooks(path));
+        };
+        let hooks = HookSet::find(engine, &component);
+        if hooks.is_empty() {
+            return Err(LoadError::no_hooks(path));
+        }
+        let definition = Arc::new(Definition { path: path.to_owned(), ..(**definition).clone() });
+        Ok(Self { inner, guest: Guest::new(engine, &component, &definition)?, hooks })
+    }
+}
+
+#[async_trait]
+impl Handler for Hooked {
+    async fn handle(&self, call: &Call) -> Outcome {
+        let started = Instant::now();
+        let mut live = match self.guest.instantiate(&call.bounds, &call.output, Stdin::default()).await {
+            Ok(live) => live,
+            Err(reason) => return Outcome::Trapped(format!("hooks: {reason}")),
+        };
+        if let Err(outcome) = self.hooks.start(&mut live, call).await {
+            return outcome;
+        }
+        let outcome = self.inner.handle(call).await;
+        let _ = call.decided.set(outcome.clone());
+        self.hooks.end(&mut live, call, &outcome, started.elapsed()).await;
+        outcome
+    }
+
+    async fn processing_timeout(&self, call: &Call, elapsed: Duration) -> Option<Outcome> {
+        match self.hooks.processing_timeout(&self.guest, call, elapsed).await {
+            Some(outcome) => Some(outcome),
+            None => self.inner.processing_timeout(call, elapsed).await,
+        }
+    }
+
+    fn observes_states(&self) -> bool {
+        self.hooks.observe_states() || self.inner.observes_states()
+    }
+
+    async fn state_changed(&self, from: State, to: State) {
+        self.hooks.state_changed(&self.guest, from, to).await;
+        self.inner.state_changed(from, to).await;
+    }
+}

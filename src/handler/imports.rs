@@ -1,0 +1,116 @@
+//! What the host offers to components beyond WASI: `context` and `producer`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use wasmtime::StoreContextMut;
+use wasmtime::component::{ComponentType, Lift, Linker, Lower};
+
+use super::capabilities::Grants;
+use super::contract::{VERSION, milliseconds};
+use super::sandbox::{ComponentWasi, Sandbox};
+use crate::channel::Channel;
+use crate::message::{AttributeValue, Outgoing};
+use crate::queue::SendError;
+
+type Host<'a> = StoreContextMut<'a, Sandbox<ComponentWasi>>;
+
+/// Adds WASI 0.2, `context` and `producer`.
+pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) -> wasmtime::Result<()> {
+    wasmtime_wasi::p2::add_to_linker_async(linker)?;
+
+    let mut context = linker.instance(&format!("hostler:consumer/context@{VERSION}"))?;
+    context.func_wrap("remaining-ms", |host: Host<'_>, ()| Ok((milliseconds(host.data().bounds.remaining()),)))?;
+    context.func_wrap("should-stop", |host: Host<'_>, ()| Ok((host.data().bounds.stop.is_asked(),)))?;
+
+    let mut producer = linker.instance(&format!("hostler:consumer/producer@{VERSION}"))?;
+    let grants = grants.clone();
+    producer.func_wrap_async("send", move |host: Host<'_>, (channel, body, options): (String, Vec<u8>, Options)| {
+        let (grants, consumer) = (grants.clone(), Arc::clone(&host.data().consumer));
+        Box::new(async move { Ok((send(&grants, &consumer, &channel, body, options).await,)) })
+    })
+}
+
+/// `attribute-value`, from a guest.
+#[derive(ComponentType, Lift)]
+#[component(variant)]
+enum Value {
+    #[component(name = "text")]
+    Text(String),
+    #[component(name = "binary")]
+    Binary(Vec<u8>),
+}
+
+/// `attribute`, from a guest.
+#[derive(ComponentType, Lift)]
+#[component(record)]
+struct Attribute {
+    name: String,
+    value: Value,
+}
+
+/// `options` of `producer`.
+#[derive(ComponentType, Lift)]
+#[component(record)]
+struct Options {
+    attributes: Vec<Attribute>,
+    #[component(name = "routing-key")]
+    routing_key: Option<String>,
+    delay: Option<u32>,
+    #[component(name = "group-id")]
+    group_id: Option<String>,
+    #[component(name = "dedupe-key")]
+    dedupe_key: Option<String>,
+}
+
+impl Options {
+    fn outgoing(self, body: Vec<u8>) -> Outgoing {
+        let attributes = self.attributes.into_iter().map(|attribute| match attribute.value {
+            Value::Text(text) => (attribute.name, AttributeValue::Text(text)),
+            Value::Binary(bytes) => (attribute.name, AttributeValue::Binary(bytes)),
+        });
+        Outgoing {
+            body,
+            attributes: attributes.collect(),
+            routing_key: self.routing_key,
+            delay: Duration::from_secs(self.delay.unwrap_or(0).into()),
+            group: self.group_id,
+            dedupe: self.dedupe_key,
+        }
+    }
+}
+
+/// `send-error`.
+#[derive(ComponentType, Lower)]
+#[component(variant)]
+enum Refusal {
+    #[component(name = "denied")]
+    Denied(String),
+    #[component(name = "invalid")]
+    Invalid(String),
+    #[component(name = "unavailable")]
+    Unavailable(String),
+}
+
+async fn send(
+    grants: &Grants,
+    consumer: &str,
+    channel: &str,
+    body: Vec<u8>,
+    options: Options,
+) -> Result<String, Refusal> {
+    let channel: Channel = channel.parse().map_err(|error| Refusal::Invalid(format!("{error}")))?;
+    if !grants.send.contains(&channel) {
+        tracing::warn!(consumer, %channel, "handler may not send to this channel: add it to the consumer's allow.send");
+        return Err(Refusal::Denied(format!("allow.send of this consumer does not name `{channel}`")));
+    }
+    let Some(broker) = &grants.broker else {
+        return Err(Refusal::Unavailable("this run of the handler has no queue to send to".into()));
+    };
+    match broker.send(&channel, vec![options.outgoing(body)]).await.pop() {
+        Some(Ok(sent)) => Ok(sent.id),
+        Some(Err(SendError::Invalid(error))) => Err(Refusal::Invalid(error.to_string())),
+        Some(Err(SendError::Queue(error))) => Err(Refusal::Unavailable(error.to_string())),
+        None => Err(Refusal::Unavailable("the queue did not answer".into())),
+    }
+}

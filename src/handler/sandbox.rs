@@ -1,0 +1,80 @@
+//! A sandbox: one store, with its limits, its capabilities and the call that runs in it.
+
+use std::sync::Arc;
+
+use wasmtime::component::ResourceTable;
+use wasmtime::{Store, UpdateDeadline};
+use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
+
+use super::Definition;
+use super::call::Bounds;
+use super::engine::{Engine, Running};
+use super::limits::Limits;
+
+/// What a sandbox of any kind of guest knows.
+pub(super) struct Sandbox<W> {
+    pub(super) wasi: W,
+    pub(super) limits: Limits,
+    /// The consumer that it works for, for the log.
+    pub(super) consumer: Arc<str>,
+    /// How long the call that runs in it may take; replaced when an instance is used again.
+    pub(super) bounds: Bounds,
+    _running: Running,
+}
+
+/// WASI as components see it.
+pub(super) struct ComponentWasi {
+    ctx: WasiCtx,
+    table: ResourceTable,
+}
+
+impl ComponentWasi {
+    pub(super) fn new(ctx: WasiCtx) -> Self {
+        Self { ctx, table: ResourceTable::new() }
+    }
+}
+
+impl WasiView for Sandbox<ComponentWasi> {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        WasiCtxView { ctx: &mut self.wasi.ctx, table: &mut self.wasi.table }
+    }
+}
+
+/// The store of a component.
+pub(super) type ComponentStore = Store<Sandbox<ComponentWasi>>;
+
+/// A fresh store, bounded as `definition` says and interrupted at every epoch tick.
+pub(super) fn store<W: Send + 'static>(
+    engine: &Engine,
+    wasi: W,
+    definition: &Definition,
+    bounds: &Bounds,
+) -> Store<Sandbox<W>> {
+    let sandbox = Sandbox {
+        wasi,
+        limits: Limits::new(definition.memory),
+        consumer: Arc::clone(&definition.consumer),
+        bounds: bounds.clone(),
+        _running: engine.running(),
+    };
+    let mut store = Store::new(engine.inner(), sandbox);
+    store.limiter(|sandbox| &mut sandbox.limits);
+    store.set_epoch_deadline(1);
+    store.epoch_deadline_callback(|context| match context.data().bounds.stop.is_forced() {
+        true => Ok(UpdateDeadline::Interrupt),
+        false => Ok(UpdateDeadline::Yield(1)),
+    });
+    store
+}
+
+/// Why a guest did not finish, for people: what its limits know of it and the innermost cause, without a backtrace.
+pub(super) fn fault(error: &wasmtime::Error, limits: &Limits) -> String {
+    let cause = match error.downcast_ref::<wasmtime::Trap>() {
+        Some(trap) => trap.to_string(),
+        None => error.root_cause().to_string(),
+    };
+    match limits.hint() {
+        Some(hint) => format!("{hint} ({cause})"),
+        None => cause,
+    }
+}

@@ -1,0 +1,63 @@
+//! Stubs for what a component imports and this host does not offer: they trap when they are called.
+//!
+//! The runtimes of some languages import far more than their programs use. Such a guest loads, and only a program that
+//! does use it fails, with a reason that names the import.
+
+use wasmtime::component::types::{ComponentInstance, ComponentItem};
+use wasmtime::component::{Component, Linker, LinkerInstance, ResourceType};
+
+use super::contract::VERSION;
+
+/// The packages and interfaces that the linker offers, by the start of their names.
+const OFFERED: [&str; 9] = [
+    "wasi:cli/",
+    "wasi:clocks/",
+    "wasi:filesystem/",
+    "wasi:io/",
+    "wasi:random/",
+    "wasi:sockets/",
+    "hostler:consumer/context@",
+    "hostler:consumer/producer@",
+    "hostler:consumer/types@",
+];
+
+/// Adds a stub for every import that is not offered.
+pub(super) fn add<T: 'static>(linker: &mut Linker<T>, component: &Component) -> wasmtime::Result<()> {
+    let engine = linker.engine().clone();
+    for (name, import) in component.component_type().imports(&engine) {
+        if OFFERED.iter().any(|offered| name.starts_with(offered)) {
+            continue;
+        }
+        match import.ty {
+            ComponentItem::ComponentFunc(_) => function(&mut linker.root(), name, name)?,
+            ComponentItem::ComponentInstance(instance) => stub(&engine, &mut linker.instance(name)?, name, &instance)?,
+            // Types need no stub; modules and components as imports are refused when the component is linked.
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn stub<T: 'static>(
+    engine: &wasmtime::Engine,
+    linker: &mut LinkerInstance<'_, T>,
+    interface: &str,
+    instance: &ComponentInstance,
+) -> wasmtime::Result<()> {
+    for (name, export) in instance.exports(engine) {
+        match export.ty {
+            ComponentItem::ComponentFunc(_) => function(linker, name, &format!("{interface}#{name}"))?,
+            ComponentItem::Resource(_) => linker.resource(name, ResourceType::host::<Stub>(), |_, _| Ok(()))?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The host's side of a resource that never exists.
+struct Stub;
+
+fn function<T: 'static>(linker: &mut LinkerInstance<'_, T>, name: &str, full_name: &str) -> wasmtime::Result<()> {
+    let reason = format!("this host (hostler:consumer@{VERSION}, WASI 0.2) does not offer `{full_name}`");
+    linker.func_new(name, move |_, _, _, _| Err(wasmtime::Error::msg(reason.clone())))
+}

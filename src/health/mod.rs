@@ -1,0 +1,153 @@
+//! The health file: what the host tells about its consumers, and the verdict that the container runtime reads.
+//!
+//! | file | job |
+//! |---|---|
+//! | this one | the map, and what the file says |
+//! | `timestamp` | a wall-clock time as the file writes it |
+//! | `clock` | the host's stamps, which survive a step of the system clock |
+//! | `lock` | the lock beside the file, waited for with a limit |
+//! | `write` | replaces the file |
+//! | `read` | reads it, or says why not |
+//! | `process` | whether a process lives, and since when |
+//! | `verdict` | the pure decision: healthy, starting or unhealthy |
+//!
+//! The host writes on every transition and at least once per [`TICK`]. Nothing here knows the rest of the crate, and
+//! nothing starts a runtime: the check has to cost less than 10 ms and 10 MiB.
+
+mod clock;
+mod lock;
+pub mod process;
+mod read;
+mod timestamp;
+mod verdict;
+mod write;
+
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+pub use clock::Clock;
+pub use read::{LOCK_WAIT, MAX_BYTES, ReadError, Why, read};
+pub use timestamp::Timestamp;
+pub use verdict::{Reason, StartPeriod, Status, Verdict, verdict};
+pub use write::{HealthFile, WRITE_LOCK_WAIT, WriteError};
+
+/// The version of the file's format that this build writes, and the only one it reads.
+pub const SCHEMA: u64 = 1;
+
+/// The longest time the host may let pass between two writes.
+pub const TICK: Duration = Duration::from_secs(2);
+
+/// A file older than this is nobody's pulse: five ticks, so that a busy machine may miss a few.
+pub const STALE_AFTER: Duration = Duration::from_secs(10);
+
+/// The whole file. `healthcheck/health.schema.json` describes it to others.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Always [`SCHEMA`].
+    pub schema: u64,
+    /// The host's process id, as its own PID namespace counts.
+    pub pid: u32,
+    /// When that process started, by the clock that also gave `written_at`.
+    pub started_at: Timestamp,
+    /// When this report was written.
+    pub written_at: Timestamp,
+    /// One entry per configured consumer.
+    pub consumers: Vec<ConsumerReport>,
+}
+
+/// What the file says about one consumer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ConsumerReport {
+    /// Its name in the config.
+    pub name: String,
+    /// What it is doing.
+    pub state: State,
+    /// When it entered that state.
+    pub transition_timestamp: Timestamp,
+    /// The longest stay in a monitored state, and the longest time without a completed poll; seconds in the file.
+    #[serde(with = "seconds")]
+    pub healthcheck_timeout: Duration,
+    /// When a poll last succeeded, empty or not; or when polling resumed after every slot had been taken, because a
+    /// full consumer does not poll. A failed poll does not count. None before the first.
+    pub last_poll_at: Option<Timestamp>,
+    /// Messages being processed now.
+    pub in_flight: u32,
+    /// When the oldest of those started. None while there are none.
+    pub oldest_started_at: Option<Timestamp>,
+    /// Messages finished since the process started, whatever their outcome.
+    pub processed: u64,
+    /// Those of them whose handler failed, trapped or timed out.
+    pub failed: u64,
+}
+
+/// A consumer's state; the file has the names in capitals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum State {
+    /// Loading its handler, connecting to its queue.
+    Initializing,
+    /// Ready; not polling yet.
+    Initialized,
+    /// Polling.
+    Listening,
+    /// At least one message is with its handler.
+    Processing,
+    /// Polling, and the last poll brought nothing.
+    Idle,
+    /// Draining.
+    Exiting,
+}
+
+impl State {
+    /// The name that the file has.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Initializing => "INITIALIZING",
+            Self::Initialized => "INITIALIZED",
+            Self::Listening => "LISTENING",
+            Self::Processing => "PROCESSING",
+            Self::Idle => "IDLE",
+            Self::Exiting => "EXITING",
+        }
+    }
+}
+
+/// A duration as a number of seconds.
+mod seconds {
+    use super::*;
+
+    pub(super) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(duration.as_secs_f64())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        Duration::try_from_secs_f64(f64::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_have_one_name() -> Result<(), serde_json::Error> {
+        use State::*;
+        for state in [Initializing, Initialized, Listening, Processing, Idle, Exiting] {
+            assert_eq!(serde_json::to_string(&state)?, format!("{:?}", state.name()));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_timeout_is_seconds_and_never_negative() -> Result<(), serde_json::Error> {
+        #[derive(Serialize, Deserialize)]
+        struct Only(#[serde(with = "seconds")] Duration);
+        assert_eq!(serde_json::to_string(&Only(Duration::from_millis(90_500)))?, "90.5");
+        assert_eq!(serde_json::from_str::<Only>("90")?.0, Duration::from_secs(90));
+        for bad in ["-1", "1e300", "\"90s\"", "null"] {
+            assert!(serde_json::from_str::<Only>(bad).is_err(), "{bad}");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,95 @@
+//! A wall-clock time as the health file writes it: RFC 3339, UTC, microseconds.
+
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Microseconds since the Unix epoch; years 1970 to 9999, which is what RFC 3339 can write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Timestamp(u64);
+
+/// 9999-12-31T23:59:59.999999Z (RFC 3339 has four digits for the year).
+const LAST: u64 = 253_402_300_799_999_999;
+
+impl Timestamp {
+    /// The system clock's time.
+    pub fn now() -> Self {
+        SystemTime::now().into()
+    }
+
+    /// How long after `earlier` this is; zero when it is not after it.
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0))
+    }
+
+    /// This much later; stops at the year 9999.
+    pub fn plus(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(micros(duration)).min(LAST))
+    }
+
+    /// This much earlier; stops at 1970.
+    pub fn minus(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(micros(duration)))
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+impl From<SystemTime> for Timestamp {
+    fn from(time: SystemTime) -> Self {
+        Self(0).plus(time.duration_since(UNIX_EPOCH).unwrap_or_default())
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        humantime::format_rfc3339_micros(UNIX_EPOCH + Duration::from_micros(self.0)).fmt(f)
+    }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Timestamp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        humantime::parse_rfc3339(&text).map(Self::from).map_err(|error| {
+            serde::de::Error::custom(format_args!("`{text}` is no RFC 3339 time in UTC such as {}: {error}", Self(0)))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn written_with_microseconds_and_read_back() -> Result<(), serde_json::Error> {
+        let text = "\"2026-11-21T05:00:00.123456Z\"";
+        let time: Timestamp = serde_json::from_str(text)?;
+        assert_eq!(serde_json::to_string(&time)?, text);
+        assert_eq!(
+            serde_json::to_string(&time.minus(Duration::from_micros(123_456)))?,
+            "\"2026-11-21T05:00:00.000000Z\""
+        );
+        for bad in ["\"2026-11-21T05:00:00+01:00\"", "\"yesterday\"", "\"\"", "7"] {
+            assert!(serde_json::from_str::<Timestamp>(bad).is_err(), "{bad}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn no_clock_is_too_odd_to_be_written() {
+        let before_1970 = Timestamp::from(UNIX_EPOCH - Duration::from_secs(1));
+        assert_eq!(before_1970.to_string(), "1970-01-01T00:00:00.000000Z");
+        let far = Timestamp::now().plus(Duration::MAX);
+        assert_eq!(far.to_string(), "9999-12-31T23:59:59.999999Z");
+        assert_eq!(far.minus(Duration::MAX), before_1970);
+    }
+}

@@ -1,0 +1,420 @@
+//! The decision, without I/O: is the host healthy, starting or unhealthy?
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+
+use super::process::ProcessInfo;
+use super::{ConsumerReport, ReadError, Report, STALE_AFTER, State, Timestamp};
+
+/// Start times may differ by this much and still be one process's: `/proc` counts in 1/100 s, [`super::Clock`] lets
+/// the clocks drift by 1 s.
+const START_TOLERANCE: Duration = Duration::from_secs(2);
+
+/// How long a container may go without a health file.
+#[derive(Debug, Clone, Copy)]
+pub struct StartPeriod {
+    /// From the start of PID 1 on.
+    pub limit: Duration,
+    /// When PID 1 started. None where that cannot be told; then no time is granted.
+    pub pid1_started_at: Option<Timestamp>,
+}
+
+/// What the check answers.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// The answer.
+    pub status: Status,
+    /// Why it is not simply healthy; empty when it is.
+    pub reasons: Vec<Reason>,
+}
+
+impl Verdict {
+    /// Whether the container may live on: healthy, or starting.
+    pub fn healthy(&self) -> bool {
+        self.status != Status::Unhealthy
+    }
+}
+
+/// The answer in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// Every consumer makes progress.
+    Healthy,
+    /// No host has reported yet, and it still may.
+    Starting,
+    /// Something is wrong; the reasons say what.
+    Unhealthy,
+}
+
+impl Status {
+    /// The word, in lower case.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Healthy => "healthy",
+            Self::Starting => "starting",
+            Self::Unhealthy => "unhealthy",
+        }
+    }
+}
+
+/// One reason for a verdict. Serialized as its text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    /// No file; within the start period that is as it should be.
+    #[error("there is no health file at `{}`", path.display())]
+    NoFile {
+        /// Where it was looked for.
+        path: PathBuf,
+    },
+    /// The file's process is not the one that has its id now, so the file counts as missing.
+    #[error("the health file is left over from an earlier process with pid {pid}")]
+    LeftOver {
+        /// The id in the file.
+        pid: u32,
+    },
+    /// Goes with the two above while time is left.
+    #[error("the container started {} ago and has {} to start", shown(*.age), shown(*.limit))]
+    Starting {
+        /// Since PID 1 started.
+        age: Duration,
+        /// The start period.
+        limit: Duration,
+    },
+    /// Goes with them once there is none.
+    #[error("the start period of {} is over", shown(*.limit))]
+    NotStarted {
+        /// The start period.
+        limit: Duration,
+    },
+    /// Goes with them where nobody knows.
+    #[error("when the container started cannot be told from /proc, so it gets no start period")]
+    StartUnknown,
+    /// The file is locked or unreadable; the text says how.
+    #[error("{0}")]
+    Unreadable(String),
+    /// The process that wrote the file has ended.
+    #[error("the process that wrote the health file (pid {pid}) is gone")]
+    Gone {
+        /// The id in the file.
+        pid: u32,
+    },
+    /// The host no longer writes.
+    #[error("the host has written nothing for {}; it should every {}", shown(*.age), shown(super::TICK))]
+    Stale {
+        /// Since the last write.
+        age: Duration,
+    },
+    /// The clock was set back and the host has not written since. It mends itself with the host's next write.
+    #[error("the health file is {} ahead: the clock was set back, and nothing was written since", shown(*.by))]
+    Ahead {
+        /// How far in the future the file was written.
+        by: Duration,
+    },
+    /// A consumer's time lies in the future, so that its age cannot be told.
+    #[error("consumer `{consumer}`: its {} time is {} ahead of the clock", state.name(), shown(*.by))]
+    ConsumerAhead {
+        /// The consumer's name.
+        consumer: String,
+        /// Its state.
+        state: State,
+        /// How far in the future.
+        by: Duration,
+    },
+    /// A consumer stays too long in a state that has to end.
+    #[error("consumer `{consumer}` has been {} for {}; its limit is {}", state.name(), shown(*.age), shown(*.limit))]
+    Stuck {
+        /// The consumer's name.
+        consumer: String,
+        /// Its state.
+        state: State,
+        /// For how long; for PROCESSING, the oldest message in flight.
+        age: Duration,
+        /// Its `healthcheck_timeout`.
+        limit: Duration,
+    },
+    /// A consumer listens, and no poll completes.
+    #[error(
+        "consumer `{consumer}` is {} but no poll has completed for {}; its limit is {}",
+        state.name(), shown(*.age), shown(*.limit)
+    )]
+    NotPolling {
+        /// The consumer's name.
+        consumer: String,
+        /// Its state.
+        state: State,
+        /// Since the last completed poll.
+        age: Duration,
+        /// Its `healthcheck_timeout`.
+        limit: Duration,
+    },
+}
+
+impl Serialize for Reason {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Judges what was read at `now`. `process` is the one that has the file's pid now, if any.
+pub fn verdict(
+    file: Result<&Report, &ReadError>,
+    process: Option<ProcessInfo>,
+    now: Timestamp,
+    start_period: StartPeriod,
+) -> Verdict {
+    let report = match file {
+        Ok(report) => report,
+        Err(ReadError::Missing { path }) => return missing(Reason::NoFile { path: path.clone() }, now, start_period),
+        Err(error) => return unhealthy(vec![Reason::Unreadable(error.to_string())]),
+    };
+    let reasons = match author(report, process, start_period.pid1_started_at) {
+        Author::Lives => reasons(report, now),
+        Author::Gone => vec![Reason::Gone { pid: report.pid }],
+        Author::OfAnotherLife => return missing(Reason::LeftOver { pid: report.pid }, now, start_period),
+    };
+    if reasons.is_empty() { Verdict { status: Status::Healthy, reasons } } else { unhealthy(reasons) }
+}
+
+fn unhealthy(reasons: Vec<Reason>) -> Verdict {
+    Verdict { status: Status::Unhealthy, reasons }
+}
+
+/// No file, or none that counts: a matter of the container's age.
+fn missing(reason: Reason, now: Timestamp, StartPeriod { limit, pid1_started_at }: StartPeriod) -> Verdict {
+    match pid1_started_at.map(|start| now.since(start)) {
+        Some(age) if age < limit => {
+            Verdict { status: Status::Starting, reasons: vec![reason, Reason::Starting { age, limit }] }
+        }
+        Some(_) => unhealthy(vec![reason, Reason::NotStarted { limit }]),
+        None => unhealthy(vec![reason, Reason::StartUnknown]),
+    }
+}
+
+/// What became of the process that wrote the file.
+enum Author {
+    Lives,
+    Gone,
+    /// It was of an earlier life of the container (every host is PID 1 there), or its id has been given away since.
+    OfAnotherLife,
+}
+
+fn author(report: &Report, process: Option<ProcessInfo>, pid1_started_at: Option<Timestamp>) -> Author {
+    let started_after =
+        |time: Timestamp, start: Option<Timestamp>| start.is_some_and(|start| start.since(time) > START_TOLERANCE);
+    match process {
+        // One that started *before* the time in the file cannot be a later owner of its id.
+        Some(process) if started_after(report.started_at.min(report.written_at), process.started_at) => {
+            Author::OfAnotherLife
+        }
+        Some(_) => Author::Lives,
+        None if started_after(report.written_at, pid1_started_at) => Author::OfAnotherLife,
+        None => Author::Gone,
+    }
+}
+
+/// What is wrong. A file that is not current says nothing about its consumers now.
+fn reasons(report: &Report, now: Timestamp) -> Vec<Reason> {
+    let (age, by) = (now.since(report.written_at), report.written_at.since(now));
+    if age > STALE_AFTER {
+        vec![Reason::Stale { age }]
+    } else if by > STALE_AFTER {
+        vec![Reason::Ahead { by }]
+    } else {
+        report.consumers.iter().filter_map(|consumer| judge(consumer, now)).collect()
+    }
+}
+
+fn judge(report: &ConsumerReport, now: Timestamp) -> Option<Reason> {
+    let since = match report.state {
+        // A full consumer never leaves this state; it makes progress as long as no single message takes too long.
+        State::Processing => report.oldest_started_at,
+        State::Listening | State::Idle => report.last_poll_at,
+        State::Initializing | State::Initialized | State::Exiting => None,
+    };
+    let since = since.unwrap_or(report.transition_timestamp);
+    let (consumer, state, limit) = (report.name.clone(), report.state, report.healthcheck_timeout);
+    let (age, by) = (now.since(since), since.since(now));
+    if by > STALE_AFTER {
+        return Some(Reason::ConsumerAhead { consumer, state, by });
+    }
+    (age > limit).then_some(match state {
+        State::Listening | State::Idle => Reason::NotPolling { consumer, state, age, limit },
+        _ => Reason::Stuck { consumer, state, age, limit },
+    })
+}
+
+/// For people: whole seconds, or milliseconds below one.
+fn shown(duration: Duration) -> humantime::FormattedDuration {
+    let millis = duration.subsec_millis();
+    let fraction = if duration.as_secs() == 0 { Duration::from_millis(millis.into()) } else { Duration::ZERO };
+    humantime::format_duration(Duration::from_secs(duration.as_secs()) + fraction)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+    const LIMIT: Duration = seconds(90);
+
+    /// The moment of every verdict below; other times are so many seconds before it.
+    fn ago(age: u64) -> Timestamp {
+        Timestamp::from(std::time::UNIX_EPOCH + seconds(1_800_000_000)).minus(seconds(age))
+    }
+
+    fn report(consumers: Vec<ConsumerReport>) -> Report {
+        Report { schema: 1, pid: 7, started_at: ago(1000), written_at: ago(1), consumers }
+    }
+
+    fn consumer(state: State, transition: u64, last_poll: Option<u64>, oldest: Option<u64>) -> ConsumerReport {
+        ConsumerReport {
+            name: "c".to_owned(),
+            state,
+            transition_timestamp: ago(transition),
+            healthcheck_timeout: LIMIT,
+            last_poll_at: last_poll.map(ago),
+            in_flight: oldest.map_or(0, |_| 1),
+            oldest_started_at: oldest.map(ago),
+            processed: 0,
+            failed: 0,
+        }
+    }
+
+    const ALIVE: fn() -> Option<ProcessInfo> = || Some(ProcessInfo { started_at: Some(ago(1000)) });
+
+    fn judged(report: &Report, process: Option<ProcessInfo>, pid1_age: Option<u64>) -> Verdict {
+        let start_period = StartPeriod { limit: seconds(300), pid1_started_at: pid1_age.map(ago) };
+        verdict(Ok(report), process, ago(0), start_period)
+    }
+
+    #[test]
+    fn a_consumer_is_measured_by_what_its_state_promises() {
+        use State::*;
+        let stuck = |state, age| Some(Reason::Stuck { consumer: "c".into(), state, age: seconds(age), limit: LIMIT });
+        let silent =
+            |state, age| Some(Reason::NotPolling { consumer: "c".into(), state, age: seconds(age), limit: LIMIT });
+        // State, seconds since: its transition, the last poll, the start of the oldest message; what is wrong.
+        let table = [
+            (Initializing, 90, None, None, None),
+            (Initializing, 91, None, None, stuck(Initializing, 91)),
+            (Initialized, 90, None, None, None),
+            (Initialized, 91, None, None, stuck(Initialized, 91)),
+            (Initialized, 91, Some(1), Some(1), stuck(Initialized, 91)),
+            (Exiting, 90, Some(500), Some(500), None),
+            (Exiting, 91, Some(1), Some(1), stuck(Exiting, 91)),
+            // Merely full: in the state for hours, without a poll, and each message is young.
+            (Processing, 9000, Some(9000), Some(90), None),
+            (Processing, 9000, Some(1), Some(91), stuck(Processing, 91)),
+            (Processing, 90, None, None, None),
+            (Processing, 91, Some(1), None, stuck(Processing, 91)),
+            // Merely idle: in the state for hours, and polls complete.
+            (Idle, 9000, Some(90), None, None),
+            (Listening, 9000, Some(90), None, None),
+            (Idle, 1, Some(91), None, silent(Idle, 91)),
+            (Listening, 1, Some(91), None, silent(Listening, 91)),
+            (Idle, 90, None, None, None),
+            (Idle, 91, None, Some(1), silent(Idle, 91)),
+            (Listening, 90, None, None, None),
+            (Listening, 91, None, None, silent(Listening, 91)),
+        ];
+        for (state, transition, last_poll, oldest, wrong) in table {
+            let row = format!("{state:?} {transition} {last_poll:?} {oldest:?}");
+            let verdict = judged(&report(vec![consumer(state, transition, last_poll, oldest)]), ALIVE(), None);
+            assert_eq!(verdict.healthy(), wrong.is_none(), "{row}");
+            assert_eq!(verdict.reasons, Vec::from_iter(wrong), "{row}");
+        }
+    }
+
+    #[test]
+    fn every_faulty_consumer_is_named() {
+        let mut second = consumer(State::Exiting, 91, None, None);
+        second.name = "second".to_owned();
+        let fine = consumer(State::Idle, 1, None, None);
+        let verdict =
+            judged(&report(vec![consumer(State::Processing, 1, None, Some(125)), fine, second]), ALIVE(), None);
+        let texts: Vec<String> = verdict.reasons.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            texts,
+            [
+                "consumer `c` has been PROCESSING for 2m 5s; its limit is 1m 30s",
+                "consumer `second` has been EXITING for 1m 31s; its limit is 1m 30s"
+            ]
+        );
+    }
+
+    #[test]
+    fn the_file_is_the_hosts_pulse() {
+        let written = |written_at| judged(&Report { written_at, ..report(Vec::new()) }, ALIVE(), None);
+        assert_eq!(written(ago(0)), Verdict { status: Status::Healthy, reasons: Vec::new() });
+        assert_eq!(written(ago(10)).status, Status::Healthy);
+        assert_eq!(written(ago(11)).reasons, [Reason::Stale { age: seconds(11) }]);
+        assert_eq!(written(ago(0).plus(seconds(10))).status, Status::Healthy);
+        assert_eq!(written(ago(0).plus(seconds(11))).reasons, [Reason::Ahead { by: seconds(11) }]);
+    }
+
+    #[test]
+    fn a_time_in_the_future_hides_nothing() {
+        let mut processing = consumer(State::Processing, 500, None, None);
+        processing.oldest_started_at = Some(ago(0).plus(seconds(3600)));
+        let verdict = judged(&report(vec![processing]), ALIVE(), None);
+        assert!(matches!(verdict.reasons.as_slice(), [Reason::ConsumerAhead { .. }]), "{verdict:?}");
+    }
+
+    #[test]
+    fn only_the_process_that_wrote_the_file_is_believed() {
+        let started = |age: Option<u64>| Some(ProcessInfo { started_at: age.map(ago) });
+        let file = report(Vec::new());
+        // The process with the file's pid, the age of PID 1, the status.
+        let table = [
+            (started(Some(1000)), None, Status::Healthy),
+            (started(Some(998)), None, Status::Healthy),
+            (started(Some(1500)), None, Status::Healthy),
+            (started(None), None, Status::Healthy),
+            (started(Some(997)), Some(997), Status::Unhealthy),
+            (started(Some(200)), Some(200), Status::Starting),
+            (started(Some(200)), Some(300), Status::Unhealthy),
+            (None, Some(1000), Status::Unhealthy),
+            (None, Some(200), Status::Unhealthy),
+            (None, None, Status::Unhealthy),
+        ];
+        for (process, pid1, status) in table {
+            assert_eq!(judged(&file, process, pid1).status, status, "{process:?} {pid1:?}");
+        }
+        assert_eq!(judged(&file, None, Some(200)).reasons, [Reason::Gone { pid: 7 }]);
+
+        let of_an_earlier_life = Report { written_at: ago(500), ..file };
+        assert_eq!(judged(&of_an_earlier_life, None, Some(200)).status, Status::Starting);
+        assert_eq!(judged(&of_an_earlier_life, started(Some(200)), Some(200)).status, Status::Starting);
+    }
+
+    #[test]
+    fn a_missing_file_is_fine_while_the_container_may_still_start() {
+        let error = ReadError::Missing { path: "/x".into() };
+        let judged =
+            |pid1_started_at| verdict(Err(&error), None, ago(0), StartPeriod { limit: seconds(300), pid1_started_at });
+        let no_file = || Reason::NoFile { path: "/x".into() };
+        let starting = judged(Some(ago(299)));
+        assert!(starting.healthy());
+        assert_eq!(starting.reasons, [no_file(), Reason::Starting { age: seconds(299), limit: seconds(300) }]);
+        let late = judged(Some(ago(300)));
+        assert_eq!(late.reasons, [no_file(), Reason::NotStarted { limit: seconds(300) }]);
+        assert!(!late.healthy());
+        assert_eq!(judged(None), Verdict { status: Status::Unhealthy, reasons: vec![no_file(), Reason::StartUnknown] });
+    }
+
+    #[test]
+    fn a_locked_or_unreadable_file_is_unhealthy_even_at_the_start() {
+        let start_period = StartPeriod { limit: seconds(300), pid1_started_at: Some(ago(1)) };
+        let unreadable = ReadError::Unreadable { path: "/x".into(), why: super::super::Why::Oversize };
+        for error in [ReadError::Locked { path: "/x".into() }, unreadable] {
+            let verdict = verdict(Err(&error), None, ago(0), start_period);
+            assert_eq!(verdict.reasons, [Reason::Unreadable(error.to_string())]);
+            assert!(!verdict.healthy());
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Replaces the health file: whole or not at all, private, and through no symbolic link.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use fs2::FileExt;
+
+use super::{Report, lock};
+
+/// The longest a write waits for the lock. Half a [`super::TICK`]: a reader that hangs delays the host, never stops it.
+pub const WRITE_LOCK_WAIT: Duration = Duration::from_secs(1);
+
+/// How often one write makes the folder anew when somebody keeps removing it.
+const ATTEMPTS: u32 = 3;
+
+/// The place of the health file. Opens nothing until it writes, and keeps nothing open, so that a folder that is
+/// removed or replaced between two writes does no harm.
+#[derive(Debug, Clone)]
+pub struct HealthFile {
+    path: PathBuf,
+    lock: PathBuf,
+    temp: PathBuf,
+}
+
+impl HealthFile {
+    /// The file at `path`, with `<path>.lock` and `<path>.tmp` beside it.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        let path = path.into();
+        Self { lock: lock::path_for(&path), temp: path.with_added_extension("tmp"), path }
+    }
+
+    /// Where the file is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Replaces the file with `report`, mode 0600; makes its folder, mode 0700, where there is none. Blocks for up to
+    /// [`WRITE_LOCK_WAIT`], usually for microseconds. It is not synced to disk: after a crash of the machine nobody
+    /// believes it anyway.
+    ///
+    /// # Errors
+    /// [`WriteError::Locked`]: the next tick may do better. [`WriteError::Failed`]: an operator has to act. After
+    /// either the old file stands as it was.
+    pub fn write(&self, report: &Report) -> Result<(), WriteError> {
+        let mut bytes =
+            serde_json::to_vec(report).map_err(|error| failed("serialize the report for", &self.path)(error.into()))?;
+        bytes.push(b'\n');
+        for _ in 1..ATTEMPTS {
+            match self.replace(&bytes) {
+                Err(WriteError::Failed { cause, .. }) if cause.kind() == ErrorKind::NotFound => self.make_folder()?,
+                outcome => return outcome,
+            }
+        }
+        self.replace(&bytes)
+    }
+
+    fn replace(&self, bytes: &[u8]) -> Result<(), WriteError> {
+        let _held = self.take_lock()?;
+        let mut temp = self.create_temp().map_err(failed("create", &self.temp))?;
+        if let Err(error) = temp.write_all(bytes) {
+            // Where the disk is full, its few bytes are better given back; the error that counts is the first.
+            let _ = fs::remove_file(&self.temp);
+            return Err(failed("write", &self.temp)(error));
+        }
+        drop(temp);
+        // A rename replaces a symbolic link at the target; it does not write through it.
+        fs::rename(&self.temp, &self.path).map_err(failed("replace", &self.path))
+    }
+
+    fn take_lock(&self) -> Result<File, WriteError> {
+        let file = lock::no_follow()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&self.lock)
+            .map_err(failed("open", &self.lock))?;
+        // `try_lock` by its full name: `File` has methods of its own under the names of the trait's.
+        match lock::acquire(&file, <File as FileExt>::try_lock_exclusive, WRITE_LOCK_WAIT) {
+            Ok(true) => Ok(file),
+            Ok(false) => Err(WriteError::Locked { path: self.lock.clone() }),
+            Err(error) => Err(failed("lock", &self.lock)(error)),
+        }
+    }
+
+    /// A new file under the one temporary name. Under the lock, whatever has that name was left over by a crash.
+    fn create_temp(&self) -> io::Result<File> {
+        let create = || lock::no_follow().write(true).create_new(true).mode(0o600).open(&self.temp);
+        match create() {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                fs::remove_file(&self.temp)?;
+                create()
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn make_folder(&self) -> Result<(), WriteError> {
+        match self.path.parent() {
+            Some(folder) if folder != Path::new("") => DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(folder)
+                .map_err(failed("create the folder", folder)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Why the health file was not written, by what the host does next.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// Somebody held the lock for all of [`WRITE_LOCK_WAIT`]. Log it, and write at the next tick.
+    #[error(
+        "`{path}` was locked for {}s: find the process that holds it (`fuser {path}`) and end it",
+        WRITE_LOCK_WAIT.as_secs(),
+        path = path.display()
+    )]
+    Locked {
+        /// The lock's path.
+        path: PathBuf,
+    },
+    /// The file system refuses. It will go on until an operator acts; the message says how.
+    #[error("cannot {action} `{}`: {cause}; {cure}", path.display())]
+    Failed {
+        /// What was tried, as a verb.
+        action: &'static str,
+        /// On which path.
+        path: PathBuf,
+        /// What the system answered.
+        cause: io::Error,
+        /// What the operator can do.
+        cure: &'static str,
+    },
+}
+
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> WriteError {
+    move |cause| WriteError::Failed { action, path: path.to_owned(), cure: cure(&cause), cause }
+}
+
+fn cure(error: &io::Error) -> &'static str {
+    match error.kind() {
+        _ if lock::is_symlink(error) => "remove the symbolic link: none is followed here",
+        ErrorKind::PermissionDenied => {
+            "give the user that runs hostler write access to the folder, or set `host.health_file` to a path of its own"
+        }
+        ErrorKind::ReadOnlyFilesystem => "mount a writable tmpfs there, or set `host.health_file` to a writable path",
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "free space on that file system",
+        ErrorKind::NotADirectory | ErrorKind::IsADirectory | ErrorKind::DirectoryNotEmpty => {
+            "remove what stands in the way, or set `host.health_file` to another path"
+        }
+        _ => "check the path in `host.health_file`",
+    }
+}

@@ -1,0 +1,118 @@
+//! From a consumer's config to the parts that it is made of.
+
+use std::sync::Arc;
+
+use crate::config::{self, Config, DirMode, Driver, HandlerRef, Reply};
+use crate::consumer::{Policy, Spec};
+use crate::handler::{Definition, Dir, Grants, Pool};
+use crate::queue::{Broker, ChannelSpec};
+
+/// Sandboxes beyond the slots of a consumer: its hooks run apart from its messages.
+const SPARE_SANDBOXES: u32 = 4;
+
+/// The consumer's own settings.
+pub(super) fn spec(consumer: &config::Consumer) -> Spec {
+    Spec {
+        name: consumer.name.as_str().into(),
+        channel: consumer.channel.to_string().into(),
+        ordered: consumer.ordered,
+        concurrency: consumer.concurrency,
+        lease: consumer.lease,
+        processing_timeout: consumer.processing_timeout,
+        delay_tolerance: consumer.delay_tolerance,
+        healthcheck_timeout: consumer.healthcheck_timeout,
+        rate_limit: consumer.rate_limit,
+        policy: policy(consumer),
+        output: usize::try_from(consumer.limits.output).unwrap_or(usize::MAX),
+    }
+}
+
+fn policy(consumer: &config::Consumer) -> Policy {
+    Policy {
+        retry: consumer.retry,
+        on_processing_timeout: consumer.on_processing_timeout,
+        dead_letter: consumer.dead_letter,
+    }
+}
+
+/// The channel that a consumer needs. The queue's own redrive comes two attempts after the policy's: it is the net for a
+/// message that takes the host itself down.
+pub fn channel_spec(consumer: &config::Consumer) -> ChannelSpec {
+    ChannelSpec {
+        channel: consumer.channel.clone(),
+        ordered: consumer.ordered,
+        filter: consumer.filter.clone(),
+        max_receives: consumer.dead_letter.then(|| policy(consumer).attempts().saturating_add(2)),
+    }
+}
+
+/// The handler of a consumer. `broker` takes what it may send; without one it can send nothing.
+///
+/// # Errors
+/// A text for the user: the handler is at a place that this build cannot fetch from.
+pub fn definition(consumer: &config::Consumer, broker: Option<Arc<dyn Broker>>) -> Result<Definition, String> {
+    let path = |key: &str, handler: &HandlerRef| match handler {
+        HandlerRef::Path(path) => Ok(path.clone()),
+        HandlerRef::S3 { .. } | HandlerRef::Oci { .. } => Err(format!(
+            "consumers.{}.{key}: this build of hostler reads handlers from files only, not from {handler}",
+            consumer.name
+        )),
+    };
+    let dirs = consumer.allow.dirs.iter().map(|dir| Dir {
+        host: dir.host.clone(),
+        guest: dir.guest.to_string_lossy().into_owned(),
+        writable: dir.mode == DirMode::ReadWrite,
+    });
+    Ok(Definition {
+        consumer: consumer.name.as_str().into(),
+        path: path("handler", &consumer.handler)?,
+        sha256: consumer.sha256.as_ref().map(|digest| hex(digest)),
+        hooks: consumer.hooks.as_ref().map(|hooks| path("hooks", hooks)).transpose()?,
+        grants: Grants {
+            env: consumer.allow.env.clone(),
+            dirs: dirs.collect(),
+            send: consumer.allow.send.clone(),
+            broker,
+        },
+        memory: consumer.limits.memory,
+        messages_per_instance: consumer.messages_per_instance,
+        reply_from_stdout: consumer.reply == Reply::Stdout,
+    })
+}
+
+/// The pool that the consumers' sandboxes come from.
+pub fn pool(config: &Config) -> Pool {
+    let sandboxes = config.consumers.iter().map(|consumer| {
+        let slots = u32::try_from(consumer.concurrency).unwrap_or(u32::MAX);
+        // Hooks in a component apart have a sandbox of their own beside the handler's.
+        slots.saturating_mul(if consumer.hooks.is_some() { 2 } else { 1 }).saturating_add(SPARE_SANDBOXES)
+    });
+    Pool {
+        sandboxes: sandboxes.fold(0, u32::saturating_add),
+        memory: config.consumers.iter().map(|consumer| consumer.limits.memory).max().unwrap_or_default(),
+    }
+}
+
+/// Settings that are valid but that this build, or this driver, makes no use of; for the log.
+pub fn unused(config: &Config) -> Vec<String> {
+    let embedded = config.queue.driver == Driver::Embedded;
+    let telemetry = &config.telemetry;
+    let http = config.consumers.iter().any(|consumer| !consumer.allow.http.is_empty());
+    [
+        (embedded && config.payload.bucket.is_some(), "payload.bucket: the embedded queue keeps large messages itself"),
+        (telemetry.otlp_endpoint.is_some(), "telemetry.otlp_endpoint: this build exports no traces or metrics"),
+        (telemetry.emf, "telemetry.emf: this build writes no metrics"),
+        (telemetry.prometheus.is_some(), "telemetry.prometheus: this build serves no metrics"),
+        (config.host.cache_dir.is_some(), "host.cache_dir: this build keeps no compiled handlers; use `hostler compile`"),
+        (http, "allow.http: this build gives guests no outgoing HTTP"),
+    ]
+    .into_iter()
+    .filter(|(applies, _)| *applies)
+    .map(|(_, text)| format!("{text} (the setting has no effect)"))
+    .collect()
+}
+
+
+fn hex(digest: &[u8; 32]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}

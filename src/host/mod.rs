@@ -1,0 +1,237 @@
+//! The process: `hostler run` from its first signal handler to its exit code.
+
+mod assemble;
+mod connect;
+mod pulse;
+mod reap;
+mod signals;
+
+pub use assemble::{channel_spec, definition, unused};
+use assemble::pool;
+pub use connect::{connect, declare};
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{self, Config};
+use crate::consumer::{Consumer, Phase, Replies, StatusBoard, Summary};
+use crate::exit::{Exit, Failure, Result};
+use crate::handler::{self, Engine, Handler};
+use crate::health::State;
+use crate::queue::Broker;
+use crate::telemetry;
+use pulse::Pulse;
+use signals::Signals;
+
+/// What is kept of `shutdown_grace` for settling what the drain deadline stops: a fifth, and no more than this.
+const SETTLING: Duration = Duration::from_secs(2);
+
+/// Consumes until a signal says to stop. `file` is the config's, if it was named.
+///
+/// # Errors
+/// Whatever keeps it from starting, with the exit code that the README documents.
+pub fn run(file: Option<&Path>) -> Result {
+    // First of all: PID 1 ignores every signal that it has no handler for.
+    let signals = Signals::install().map_err(|error| internal(format!("cannot install signal handlers: {error}")))?;
+    let loaded = config::load(file, std::env::vars()).map_err(|error| Failure::new(Exit::BadConfig, error))?;
+    let _logs = telemetry::start(loaded.config.telemetry.log);
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
+    let guests = guest_runtime().map_err(internal)?;
+    let control = Builder::new_current_thread().enable_all().build().map_err(internal)?;
+    let result = control.block_on(Host::new(loaded.config, signals, guests.handle().clone()).run());
+    // A host call that blocks (a read of a pipe, say) is not waited for: its guest is gone.
+    guests.shutdown_background();
+    control.shutdown_background();
+    result
+}
+
+fn guest_runtime() -> std::io::Result<Runtime> {
+    Builder::new_multi_thread().thread_name("hostler-guest").enable_all().build()
+}
+
+fn internal(error: impl std::fmt::Display) -> Failure {
+    Failure::new(Exit::Internal, error)
+}
+
+/// The phases of the process, in order.
+struct Host {
+    config: Config,
+    signals: Signals,
+    guests: Handle,
+    boards: Vec<StatusBoard>,
+    transitions: Arc<Notify>,
+}
+
+impl Host {
+    fn new(config: Config, signals: Signals, guests: Handle) -> Self {
+        let transitions = Arc::new(Notify::new());
+        let boards = config.consumers.iter().map(|_| StatusBoard::new(Arc::clone(&transitions))).collect();
+        Self { config, signals, guests, boards, transitions }
+    }
+
+    async fn run(self) -> Result {
+        let named = self.config.consumers.iter().map(|consumer| (consumer.name.clone(), consumer.healthcheck_timeout));
+        let boards = named.zip(self.boards.iter().cloned());
+        let pulse = Pulse::start(&self.config.host.health_file, boards.collect(), Arc::clone(&self.transitions));
+        let pulse = pulse.map_err(|error| internal(format!("cannot start the health thread: {error}")))?;
+
+        let started = tokio::select! {
+            started = self.start() => started,
+            // Nothing has been taken yet, so there is nothing to drain.
+            () = self.signals.drain.cancelled() => {
+                tracing::info!("stopped before it was ready");
+                Ok(None)
+            }
+        };
+        let result = match started {
+            Ok(Some(consumers)) => self.consume(consumers).await,
+            Ok(None) => Ok(Exit::Ok),
+            Err(failure) => {
+                tracing::error!(exit = failure.exit as u8, "{}", failure.message);
+                Err(failure)
+            }
+        };
+        pulse.stop().await;
+        result
+    }
+
+    /// Loads the handlers, then connects to the queues.
+    async fn start(&self) -> Result<Option<Vec<Consumer>>> {
+        for warning in assemble::unused(&self.config) {
+            tracing::warn!("{warning}");
+        }
+        let broker = connect(&self.config.queue).await.map_err(unreachable)?;
+        let handlers = self.load_handlers(&broker).await?;
+        let exit = CancellationToken::new();
+        let mut consumers = Vec::new();
+        for ((config, board), handler) in self.config.consumers.iter().zip(&self.boards).zip(handlers) {
+            let queue = broker.open(&channel_spec(config)).await.map_err(unreachable)?;
+            board.update(|status| status.state = State::Initialized);
+            consumers.push(Consumer {
+                spec: assemble::spec(config),
+                queue,
+                handler,
+                replies: config
+                    .reply_channel
+                    .clone()
+                    .map(|channel| Replies { broker: Arc::clone(&broker), channel }),
+                guests: self.guests.clone(),
+                status: board.clone(),
+                exit: exit.clone(),
+            });
+        }
+        Ok(Some(consumers))
+    }
+
+    async fn load_handlers(&self, broker: &Arc<dyn Broker>) -> Result<Vec<Arc<dyn Handler>>> {
+        let pool = pool(&self.config);
+        let definitions: std::result::Result<Vec<_>, _> =
+            self.config.consumers.iter().map(|consumer| definition(consumer, Some(Arc::clone(broker)))).collect();
+        let definitions = definitions.map_err(|error| Failure::new(Exit::BadHandler, error))?;
+        let load = move || {
+            let engine = Engine::new(pool).map_err(internal)?;
+            let loaded = definitions.iter().map(|definition| {
+                let loaded = handler::load(&engine, definition).map_err(|error| Failure::new(Exit::BadHandler, error))?;
+                tracing::info!(consumer = &*definition.consumer, kind = %loaded.summary.kind, "handler loaded");
+                Ok(loaded.handler)
+            });
+            loaded.collect()
+        };
+        // Compiling can take long, and must not keep a signal or the health file waiting.
+        match self.guests.spawn_blocking(load).await {
+            Ok(loaded) => loaded,
+            Err(error) => Err(internal(format!("loading the handlers failed: {error}"))),
+        }
+    }
+
+    /// Consumes, drains, and says how it ended.
+    async fn consume(&self, consumers: Vec<Consumer>) -> Result {
+        let exit = consumers.first().map(|consumer| consumer.exit.clone()).unwrap_or_default();
+        let (phase, watched) = watch::channel(Phase::Running);
+        let mut running = JoinSet::new();
+        for consumer in consumers {
+            tracing::info!(consumer = &*consumer.spec.name, channel = &*consumer.spec.channel, "consuming");
+            running.spawn(consumer.run(watched.clone()));
+        }
+        let mut faults = false;
+        let reason = tokio::select! {
+            () = self.signals.drain.cancelled() => "signal",
+            () = exit.cancelled() => "processing timeout",
+            Some(ended) = running.join_next() => {
+                faults = report(ended, &mut Summary::default());
+                "a consumer ended"
+            }
+        };
+        let grace = self.config.host.shutdown_grace;
+        tracing::info!(reason, grace = %humantime::format_duration(grace), "draining");
+        let (summary, in_time, panicked) = drain(&mut running, &phase, grace).await;
+        tracing::info!(
+            processed = summary.processed,
+            failed = summary.failed,
+            late = summary.late,
+            abandoned = summary.abandoned,
+            "drained"
+        );
+        Ok(match () {
+            () if faults || panicked => Exit::Internal,
+            () if exit.is_cancelled() => Exit::ProcessingTimeout,
+            () if !in_time || summary.abandoned > 0 => Exit::Abandoned,
+            () => Exit::Ok,
+        })
+    }
+}
+
+/// Lets the consumers drain; near the end of the grace what still runs is stopped, so that it can be released in time.
+/// Answers what they did, whether all ended within the grace, and whether one panicked.
+async fn drain(running: &mut JoinSet<Summary>, phase: &watch::Sender<Phase>, grace: Duration) -> (Summary, bool, bool) {
+    let end = Instant::now() + grace;
+    let stop_at = end - SETTLING.min(grace / 5);
+    let mut total = Summary::default();
+    let mut panicked = false;
+    phase.send_replace(Phase::Draining);
+    let all = async {
+        loop {
+            tokio::select! {
+                ended = running.join_next() => match ended {
+                    Some(ended) => panicked |= report(ended, &mut total),
+                    None => break,
+                },
+                () = sleep_until(stop_at), if *phase.borrow() < Phase::Deadline => {
+                    phase.send_replace(Phase::Deadline);
+                }
+            }
+        }
+    };
+    let in_time = timeout_at(end, all).await.is_ok();
+    (total, in_time, panicked)
+}
+
+/// Adds up what a consumer did; whether it panicked.
+fn report(ended: std::result::Result<Summary, tokio::task::JoinError>, total: &mut Summary) -> bool {
+    match ended {
+        Ok(summary) => {
+            total.processed += summary.processed;
+            total.failed += summary.failed;
+            total.late += summary.late;
+            total.abandoned += summary.abandoned;
+            false
+        }
+        Err(error) => {
+            tracing::error!(%error, "a consumer failed; this is a fault of hostler's own");
+            true
+        }
+    }
+}
+
+fn unreachable(error: crate::queue::QueueError) -> Failure {
+    Failure::new(Exit::QueueUnreachable, error)
+}

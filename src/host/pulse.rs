@@ -1,0 +1,96 @@
+//! The pulse: the control thread's own tick, and every change of state, become the health file.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::consumer::{Status, StatusBoard};
+use crate::health::{Clock, ConsumerReport, HealthFile, Report, TICK};
+
+/// How close two writes may follow on one another: a busy consumer changes its state thousands of times a second.
+const SPACING: Duration = Duration::from_millis(20);
+
+/// A consumer as the health file has it: its name, its `healthcheck_timeout`, its status.
+type Watched = ((String, Duration), StatusBoard);
+
+/// Writes the health file until it is stopped.
+///
+/// The reports are made on the control thread, so that a stuck one goes stale, and written on a thread of their own, so
+/// that a slow disk delays nothing.
+pub(super) struct Pulse {
+    stop: CancellationToken,
+    ticking: tokio::task::JoinHandle<()>,
+    writer: JoinHandle<()>,
+}
+
+impl Pulse {
+    /// Starts with a first report at once. Must be called within the control runtime.
+    pub(super) fn start(path: &Path, consumers: Vec<Watched>, transitions: Arc<Notify>) -> io::Result<Self> {
+        let file = HealthFile::new(path);
+        let (reports, queue) = mpsc::sync_channel::<Report>(1);
+        let writer = thread::Builder::new().name("hostler-health".into()).spawn(move || write_all(&file, &queue))?;
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        let ticking = tokio::spawn(async move {
+            let mut clock = Clock::start();
+            let mut tick = || {
+                let report = clock.report(|clock| consumers.iter().map(|watched| describe(watched, clock)).collect());
+                // While the disk is busy with the last report, this one is left out; the next tick makes up for it.
+                let _ = reports.try_send(report);
+            };
+            loop {
+                tick();
+                tokio::select! {
+                    () = stopped.cancelled() => break,
+                    () = tokio::time::sleep(TICK / 2) => {}
+                    () = transitions.notified() => tokio::time::sleep(SPACING).await,
+                }
+            }
+            tick();
+        });
+        Ok(Self { stop, ticking, writer })
+    }
+
+    /// Writes a last report and ends.
+    pub(super) async fn stop(self) {
+        self.stop.cancel();
+        let _ = self.ticking.await;
+        let _ = tokio::task::spawn_blocking(move || self.writer.join()).await;
+    }
+}
+
+fn write_all(file: &HealthFile, reports: &mpsc::Receiver<Report>) {
+    let mut failing = false;
+    for report in reports {
+        match file.write(&report) {
+            Ok(()) => failing = false,
+            // The verdict goes stale by itself; the log says why, once.
+            Err(error) if !failing => {
+                tracing::error!(%error, "cannot write the health file");
+                failing = true;
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+fn describe(((name, healthcheck_timeout), board): &Watched, clock: &Clock) -> ConsumerReport {
+    let status: Status = board.get();
+    let wall = |instant: tokio::time::Instant| clock.wall(Instant::from(instant));
+    ConsumerReport {
+        name: name.clone(),
+        state: status.state,
+        transition_timestamp: wall(status.since),
+        healthcheck_timeout: *healthcheck_timeout,
+        last_poll_at: status.last_poll_at.map(wall),
+        in_flight: u32::try_from(status.in_flight).unwrap_or(u32::MAX),
+        oldest_started_at: status.oldest_started_at.map(wall),
+        processed: status.processed,
+        failed: status.failed,
+    }
+}

@@ -1,0 +1,20 @@
+//! hostler: the whole container of a queue worker in one process.
+//!
+//! `hostler run` takes messages from a queue, runs a WASM handler on each in a fresh sandbox, keeps the message leased
+//! while it works, and settles it. `ARCHITECTURE.md` has the map; in short, arrows run one way:
+//!
+//! ```text
+//! cli → host → consumer → handler, queue, channel → message        leaves: config, health, telemetry
+//! ```
+
+pub mod channel;
+pub mod cli;
+pub mod config;
+pub mod consumer;
+pub mod exit;
+pub mod handler;
+pub mod health;
+pub mod host;
+pub mod message;
+pub mod queue;
+pub mod telemetry;

@@ -1,0 +1,195 @@
+//! What travels: a message's body and attributes, as every queue carries them.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+
+/// The most attributes one message may carry (AWS limit: 10 message attributes per message).
+pub const MAX_ATTRIBUTES: usize = 10;
+
+/// The longest delay a sender may ask for (AWS limit: 15 minutes).
+pub const MAX_DELAY: Duration = Duration::from_secs(15 * 60);
+
+/// An attribute's name that carries the body's media type, by convention.
+pub const CONTENT_TYPE: &str = "content-type";
+
+/// Attributes by name, in the order of their names.
+pub type Attributes = BTreeMap<String, AttributeValue>;
+
+/// The value of one message attribute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AttributeValue {
+    /// UTF-8 text; numbers travel as text too.
+    Text(String),
+    /// Bytes.
+    Binary(Vec<u8>),
+}
+
+impl AttributeValue {
+    /// The value as text, if it is text.
+    pub fn as_text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            Self::Binary(_) => None,
+        }
+    }
+
+    /// Its size in bytes, as the limits count it.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Binary(bytes) => bytes.len(),
+        }
+    }
+
+    /// Whether the value has no bytes at all.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A message as it was received.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// The queue's id of the message, the same at every delivery of it.
+    pub id: String,
+    /// The body, as the producer sent it; cheap to clone.
+    pub body: Bytes,
+    /// The producer's attributes.
+    pub attributes: Attributes,
+    /// When the queue took the message from its producer.
+    pub enqueued_at: SystemTime,
+    /// The FIFO group, or the fair-queue tenant on a standard queue.
+    pub group: Option<String>,
+    /// The routing key that it was published with.
+    pub routing_key: Option<String>,
+}
+
+impl Message {
+    /// The media type that the producer gave in the attribute [`CONTENT_TYPE`], whatever the case of its name.
+    pub fn content_type(&self) -> Option<&str> {
+        self.attributes
+            .iter()
+            .find(|(name, _)| name.eq_ignore_ascii_case(CONTENT_TYPE))
+            .and_then(|(_, value)| value.as_text())
+    }
+
+    /// How long the message has existed at `now`; zero when the clocks disagree.
+    pub fn age(&self, now: SystemTime) -> Duration {
+        now.duration_since(self.enqueued_at).unwrap_or_default()
+    }
+}
+
+/// A message on its way to a queue.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Outgoing {
+    /// The body.
+    pub body: Vec<u8>,
+    /// Attributes; at most [`MAX_ATTRIBUTES`].
+    pub attributes: Attributes,
+    /// Decides which subscribed queues of an exchange get the message.
+    pub routing_key: Option<String>,
+    /// Not delivered before this has passed; at most [`MAX_DELAY`].
+    pub delay: Duration,
+    /// The FIFO group. An ordered channel puts messages without one into one common group.
+    pub group: Option<String>,
+    /// A second message with the same key within the dedupe window (5 minutes) is accepted and dropped.
+    pub dedupe: Option<String>,
+}
+
+impl Outgoing {
+    /// The size that the limits count, in bytes: the body plus every attribute's name and value.
+    pub fn size(&self) -> usize {
+        let attributes: usize = self.attributes.iter().map(|(name, value)| name.len() + value.len()).sum();
+        self.body.len() + attributes
+    }
+
+    /// Checks the limits that every queue shares; `max_size` (bytes) is the queue's own.
+    ///
+    /// # Errors
+    /// The first limit that the message breaks.
+    pub fn validate(&self, max_size: usize) -> Result<(), Invalid> {
+        if self.size() > max_size {
+            return Err(Invalid::TooLarge { size: self.size(), max: max_size });
+        }
+        if self.attributes.len() > MAX_ATTRIBUTES {
+            return Err(Invalid::TooManyAttributes { count: self.attributes.len() });
+        }
+        if self.delay > MAX_DELAY {
+            return Err(Invalid::DelayTooLong { delay: self.delay });
+        }
+        match self.attributes.keys().find(|name| !is_attribute_name(name)) {
+            Some(name) => Err(Invalid::AttributeName { name: name.clone() }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Why a message can never be sent as it is.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Invalid {
+    /// Body and attributes together exceed what the queue takes.
+    #[error("the message has {size} bytes (body and attributes); the queue takes at most {max}")]
+    TooLarge {
+        /// Bytes, body and attributes.
+        size: usize,
+        /// The queue's limit in bytes.
+        max: usize,
+    },
+    /// More attributes than a message may carry.
+    #[error("the message has {count} attributes; at most {MAX_ATTRIBUTES} are allowed")]
+    TooManyAttributes {
+        /// How many it has.
+        count: usize,
+    },
+    /// A delay beyond [`MAX_DELAY`].
+    #[error("the delay of {} is longer than the 15 minutes that a queue allows", humantime::format_duration(*.delay))]
+    DelayTooLong {
+        /// The delay asked for.
+        delay: Duration,
+    },
+    /// A name that SQS would refuse.
+    #[error("`{name}` is no attribute name: use 1 to 256 of A-Z a-z 0-9 _ - . without a leading, trailing or doubled dot")]
+    AttributeName {
+        /// The name.
+        name: String,
+    },
+}
+
+/// Whether SQS would take `name` (AWS: 256 characters of `A-Za-z0-9_-.`, dots neither first, last nor doubled).
+fn is_attribute_name(name: &str) -> bool {
+    (1..=256).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
+        && name.split('.').all(|part| !part.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_limit_is_named() {
+        let message = Outgoing { body: vec![b'x'; 11], ..Default::default() };
+        assert_eq!(message.validate(10), Err(Invalid::TooLarge { size: 11, max: 10 }));
+        assert_eq!(message.validate(11), Ok(()));
+
+        let attributes = (0..11).map(|n| (format!("a{n}"), AttributeValue::Text(String::new()))).collect();
+        let message = Outgoing { attributes, ..Default::default() };
+        assert_eq!(message.validate(100), Err(Invalid::TooManyAttributes { count: 11 }));
+
+        let delay = Duration::from_secs(901);
+        let message = Outgoing { delay, ..Default::default() };
+        assert_eq!(message.validate(100), Err(Invalid::DelayTooLong { delay }));
+    }
+
+    #[test]
+    fn attribute_names_follow_sqs() {
+        for good in ["a", "content-type", "x.y_z-1"] {
+            assert!(is_attribute_name(good), "{good}");
+        }
+        for bad in ["", ".a", "a.", "a..b", "a b", "ä", &"x".repeat(257)] {
+            assert!(!is_attribute_name(bad), "{bad}");
+        }
+    }
+}

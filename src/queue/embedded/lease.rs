@@ -1,0 +1,222 @@
+//! What a consumer does with messages: takes them under a lease, extends the lease, settles.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use tokio::time::Instant;
+
+use super::rows::{millis, now, read_attributes, to_system_time, write_attributes};
+use super::send::place;
+use super::topology::{Target, is_ordered};
+use crate::message::{Attributes, Message};
+use crate::queue::{Delivery, Receipt, Receive, dead_letter_attributes};
+
+/// A queue as its consumer opened it.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) queue: i64,
+    /// The channel's name, which dead letters carry.
+    pub(super) name: String,
+    /// Its dead-letter queue, and after how many receives a message goes there.
+    pub(super) dead_letter: Option<(i64, u32)>,
+}
+
+/// Names an entry: its key in the table, and the lease under which it was taken.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ticket {
+    enqueued_at: i64,
+    seq: i64,
+    lease: i64,
+}
+
+impl Ticket {
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split('.').map(str::parse);
+        let mut next = || parts.next().and_then(Result::ok);
+        Some(Self { enqueued_at: next()?, seq: next()?, lease: next()? })
+    }
+
+    fn receipt(&self) -> Receipt {
+        Receipt::new(format!("{}.{}.{}", self.enqueued_at, self.seq, self.lease))
+    }
+}
+
+/// How an entry is settled.
+#[derive(Debug)]
+pub(super) enum Ending {
+    Ack,
+    Release(Duration),
+    /// To this dead-letter queue, for this reason.
+    DeadLetter(i64, String),
+}
+
+/// An entry as it is found when it is due or still leased.
+struct Entry {
+    ticket: Ticket,
+    attempts: u32,
+    group: Option<String>,
+}
+
+/// When the next message of a queue is visible, in milliseconds since 1970; it may be long since.
+pub(super) fn next_visible(db: &Connection, queue: i64) -> rusqlite::Result<Option<i64>> {
+    db.prepare_cached("SELECT min(visible_at) FROM entry INDEXED BY entry_visible WHERE queue = ?1")?
+        .query_row([queue], |row| row.get(0))
+}
+
+/// Takes messages that are visible now. Those that were received too often go to the dead-letter queue instead.
+pub(super) fn take(db: &Connection, source: &Source, request: Receive) -> rusqlite::Result<Vec<Delivery>> {
+    let leased_at = Instant::now();
+    let now = now();
+    let mut taken = Vec::new();
+    loop {
+        let due = due(db, source.queue, now, request.max.saturating_sub(taken.len()))?;
+        if due.is_empty() {
+            return Ok(taken);
+        }
+        for entry in due {
+            match source.dead_letter {
+                Some((queue, max)) if entry.attempts >= max => {
+                    let reason = format!("received {} times without being settled", entry.attempts);
+                    bury(db, source, &entry, queue, &reason, now)?;
+                }
+                _ => taken.push(hand_out(
+                    db,
+                    source.queue,
+                    &entry,
+                    now.saturating_add(millis(request.lease)),
+                    leased_at,
+                )?),
+            }
+        }
+    }
+}
+
+fn due(db: &Connection, queue: i64, now: i64, limit: usize) -> rusqlite::Result<Vec<Entry>> {
+    db.prepare_cached(
+        "SELECT enqueued_at, seq, attempts, group_name FROM entry INDEXED BY entry_visible
+         WHERE queue = ?1 AND visible_at <= ?2 ORDER BY visible_at, enqueued_at, seq LIMIT ?3",
+    )?
+    .query_map(params![queue, now, i64::try_from(limit).unwrap_or(i64::MAX)], |row| {
+        let lease = i64::from_ne_bytes(fastrand::u64(..).to_ne_bytes());
+        let ticket = Ticket { enqueued_at: row.get(0)?, seq: row.get(1)?, lease };
+        Ok(Entry { ticket, attempts: row.get(2)?, group: row.get(3)? })
+    })?
+    .collect()
+}
+
+fn hand_out(db: &Connection, queue: i64, entry: &Entry, until: i64, leased_at: Instant) -> rusqlite::Result<Delivery> {
+    let Ticket { enqueued_at, seq, lease } = entry.ticket;
+    let attempt = entry.attempts.saturating_add(1);
+    db.prepare_cached(
+        "UPDATE entry SET visible_at = ?4, lease = ?5, attempts = ?6
+         WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3",
+    )?
+    .execute(params![queue, enqueued_at, seq, until, lease, attempt])?;
+    let message = db
+        .prepare_cached("SELECT id, group_name, routing_key, attributes, body FROM content WHERE seq = ?1")?
+        .query_row([seq], |row| message(row, enqueued_at))?;
+    Ok(Delivery { message: Arc::new(message), receipt: entry.ticket.receipt(), attempt, leased_at })
+}
+
+fn message(row: &Row<'_>, enqueued_at: i64) -> rusqlite::Result<Message> {
+    Ok(Message {
+        id: row.get(0)?,
+        group: row.get(1)?,
+        routing_key: row.get(2)?,
+        attributes: read_attributes(row.get_ref(3)?.as_str_or_null()?)?,
+        body: row.get::<_, Vec<u8>>(4)?.into(),
+        enqueued_at: to_system_time(enqueued_at),
+    })
+}
+
+/// Lets the lease end `by` from now; false if it is lost.
+pub(super) fn extend(db: &Connection, queue: i64, ticket: Ticket, by: Duration) -> rusqlite::Result<bool> {
+    show_in(db, queue, ticket, by, Some(ticket.lease))
+}
+
+/// Ends the lease, and makes the message visible after `delay`; false if the lease is lost.
+pub(super) fn release(db: &Connection, queue: i64, ticket: Ticket, delay: Duration) -> rusqlite::Result<bool> {
+    show_in(db, queue, ticket, delay, None)
+}
+
+/// Ends a lease; false if it is lost, and then nothing has changed.
+pub(super) fn settle(db: &Connection, source: &Source, ticket: Ticket, ending: &Ending) -> rusqlite::Result<bool> {
+    if let Ending::Release(delay) = ending {
+        return release(db, source.queue, ticket, *delay);
+    }
+    let now = now();
+    let Some(entry) = leased(db, source.queue, ticket, now)? else { return Ok(false) };
+    if let Ending::DeadLetter(queue, reason) = ending {
+        bury(db, source, &entry, *queue, reason, now)?;
+    } else {
+        remove(db, source.queue, &entry, now)?;
+        db.prepare_cached("DELETE FROM content WHERE seq = ?1")?.execute([ticket.seq])?;
+    }
+    Ok(true)
+}
+
+/// Lets a leased entry be visible after `delay`; false if the lease is lost.
+fn show_in(db: &Connection, queue: i64, ticket: Ticket, delay: Duration, lease: Option<i64>) -> rusqlite::Result<bool> {
+    let now = now();
+    let visible_at = now.saturating_add(millis(delay));
+    let changed = db
+        .prepare_cached(
+            "UPDATE entry SET visible_at = ?6, lease = ?7
+             WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3 AND lease = ?4 AND visible_at > ?5",
+        )?
+        .execute(params![queue, ticket.enqueued_at, ticket.seq, ticket.lease, now, visible_at, lease])?;
+    Ok(changed == 1)
+}
+
+fn leased(db: &Connection, queue: i64, ticket: Ticket, now: i64) -> rusqlite::Result<Option<Entry>> {
+    db.prepare_cached(
+        "SELECT attempts, group_name FROM entry
+         WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3 AND lease = ?4 AND visible_at > ?5",
+    )?
+    .query_row(params![queue, ticket.enqueued_at, ticket.seq, ticket.lease, now], |row| {
+        Ok(Entry { ticket, attempts: row.get(0)?, group: row.get(1)? })
+    })
+    .optional()
+}
+
+/// Takes an entry out of its queue and lets the next of its group take its place.
+fn remove(db: &Connection, queue: i64, entry: &Entry, now: i64) -> rusqlite::Result<()> {
+    let Ticket { enqueued_at, seq, .. } = entry.ticket;
+    db.prepare_cached("DELETE FROM entry WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3")?.execute([
+        queue,
+        enqueued_at,
+        seq,
+    ])?;
+    if let Some(group) = &entry.group {
+        db.prepare_cached(
+            "UPDATE entry SET visible_at = max(due_at, ?3) WHERE (queue, enqueued_at, seq) = (
+                 SELECT queue, enqueued_at, seq FROM entry INDEXED BY entry_group
+                 WHERE queue = ?1 AND group_name = ?2 ORDER BY seq LIMIT 1
+             )",
+        )?
+        .execute(params![queue, group, now])?;
+    }
+    Ok(())
+}
+
+/// Moves an entry to the dead-letter queue. Its content stays where it is, so that no body is copied.
+fn bury(
+    db: &Connection,
+    source: &Source,
+    entry: &Entry,
+    dead_letter_queue: i64,
+    reason: &str,
+    now: i64,
+) -> rusqlite::Result<()> {
+    let Ticket { enqueued_at, seq, .. } = entry.ticket;
+    remove(db, source.queue, entry, now)?;
+    let (group, attributes): (Option<String>, Attributes) = db
+        .prepare_cached("SELECT group_name, attributes FROM content WHERE seq = ?1")?
+        .query_row([seq], |row| Ok((row.get(0)?, read_attributes(row.get_ref(1)?.as_str_or_null()?)?)))?;
+    let attributes = dead_letter_attributes(&attributes, reason, &source.name, entry.attempts);
+    db.prepare_cached("UPDATE content SET attributes = ?2 WHERE seq = ?1")?
+        .execute(params![seq, write_attributes(&attributes)?])?;
+    let target = Target { id: dead_letter_queue, ordered: is_ordered(db, dead_letter_queue)? };
+    place(db, target, seq, group.as_deref(), enqueued_at, now)
+}

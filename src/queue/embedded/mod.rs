@@ -1,0 +1,108 @@
+//! The embedded driver: queues in one SQLite file that several processes share.
+
+mod depth;
+mod file;
+mod lease;
+mod queue;
+mod rows;
+mod send;
+mod topology;
+mod waiting;
+mod writer;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::channel::Channel;
+use crate::message::Outgoing;
+use crate::queue::{Broker, ChannelSpec, DEDUPE_WINDOW, Depth, Queue, QueueError, SendError, Sent};
+use lease::Source;
+use queue::EmbeddedQueue;
+use writer::{Need, Writer};
+
+/// The largest message that the embedded queue takes, in bytes: body and attributes (its own limit, 16 MiB).
+pub const MAX_MESSAGE: usize = 16 * 1024 * 1024;
+
+/// What can be set on an embedded queue.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// How long a dedupe key is remembered; 5 minutes unless a test wants less.
+    pub dedupe_window: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { dedupe_window: DEDUPE_WINDOW }
+    }
+}
+
+/// All queues of one file. Its thread ends when this and every queue opened from it are dropped.
+#[derive(Debug)]
+pub struct EmbeddedBroker {
+    writer: Writer,
+    options: Options,
+}
+
+impl EmbeddedBroker {
+    /// Opens the file, or creates it, readable by this user only. Blocks while another process has it locked, for
+    /// 5 seconds at most.
+    ///
+    /// # Errors
+    /// [`QueueError::Refused`] if it cannot be read and written, or is no hostler queue of this version;
+    /// [`QueueError::Unavailable`] if it stays locked.
+    pub fn open(path: &Path) -> Result<Self, QueueError> {
+        Self::open_with(path, Options::default())
+    }
+
+    /// As [`EmbeddedBroker::open`], with other options.
+    ///
+    /// # Errors
+    /// As [`EmbeddedBroker::open`].
+    pub fn open_with(path: &Path, options: Options) -> Result<Self, QueueError> {
+        let db = file::open(path)?;
+        let writer = Writer::start(db, path.to_owned())
+            .map_err(|error| QueueError::Unavailable(format!("cannot start the queue's thread: {error}")))?;
+        Ok(Self { writer, options })
+    }
+}
+
+#[async_trait]
+impl Broker for EmbeddedBroker {
+    async fn open(&self, spec: &ChannelSpec) -> Result<Arc<dyn Queue>, QueueError> {
+        let wanted = spec.clone();
+        let (queue, dead_letter) = self.writer.call(Need::Write, move |db| topology::declare(db, &wanted)).await?;
+        let source = Source { queue, name: spec.channel.to_string(), dead_letter: dead_letter.zip(spec.max_receives) };
+        Ok(Arc::new(EmbeddedQueue::new(self.writer.clone(), source)))
+    }
+
+    async fn send(&self, channel: &Channel, batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>> {
+        let checked: Vec<_> = batch.iter().map(|message| message.validate(MAX_MESSAGE)).collect();
+        let valid: Vec<Outgoing> =
+            batch.into_iter().zip(&checked).filter_map(|(message, check)| check.is_ok().then_some(message)).collect();
+        let (channel, window) = (channel.clone(), self.options.dedupe_window);
+        let sent = self.writer.call(Need::Durable, move |db| send::send(db, &channel, &valid, window)).await;
+        let mut sent = sent.map(Vec::into_iter);
+        checked
+            .into_iter()
+            .map(|check| {
+                check?;
+                let next = sent.as_mut().map_err(|error| error.clone())?.next();
+                Ok(next.ok_or_else(writer::ended)?)
+            })
+            .collect()
+    }
+
+    async fn depths(&self, channels: &[Channel]) -> Result<Vec<Depth>, QueueError> {
+        let channels = channels.to_vec();
+        self.writer.call(Need::Read, move |db| depth::depths(db, &channels)).await
+    }
+
+    async fn channels(&self) -> Result<Vec<Channel>, QueueError> {
+        let names = self.writer.call(Need::Read, topology::channels).await?;
+        // A dead-letter queue of a name that is itself as long as can be is no channel.
+        Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
+    }
+}

@@ -1,0 +1,95 @@
+//! How times, attributes and filters are written into the file's columns.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use rusqlite::types::Type;
+use serde::{Deserialize, Serialize};
+
+use crate::channel::Filter;
+use crate::message::{AttributeValue, Attributes};
+
+/// Milliseconds since 1970 by the wall clock.
+pub(super) fn now() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, millis)
+}
+
+/// Whole milliseconds; as many as the column holds.
+pub(super) fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+pub(super) fn to_system_time(at: i64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(u64::try_from(at).unwrap_or(0))
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Value {
+    Text(String),
+    Binary { base64: String },
+}
+
+/// JSON, which a person with the `sqlite3` tool can read; nothing at all for the many messages without attributes.
+pub(super) fn write_attributes(attributes: &Attributes) -> rusqlite::Result<Option<String>> {
+    if attributes.is_empty() {
+        return Ok(None);
+    }
+    let values: BTreeMap<&str, Value> = attributes
+        .iter()
+        .map(|(name, value)| match value {
+            AttributeValue::Text(text) => (name.as_str(), Value::Text(text.clone())),
+            AttributeValue::Binary(bytes) => (name.as_str(), Value::Binary { base64: STANDARD.encode(bytes) }),
+        })
+        .collect();
+    to_json(&values).map(Some)
+}
+
+pub(super) fn read_attributes(json: Option<&str>) -> rusqlite::Result<Attributes> {
+    let Some(json) = json else { return Ok(Attributes::new()) };
+    let values: BTreeMap<String, Value> = serde_json::from_str(json).map_err(damaged)?;
+    values
+        .into_iter()
+        .map(|(name, value)| match value {
+            Value::Text(text) => Ok((name, AttributeValue::Text(text))),
+            Value::Binary { base64 } => Ok((name, AttributeValue::Binary(STANDARD.decode(base64).map_err(damaged)?))),
+        })
+        .collect()
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum StoredFilter {
+    All,
+    Exact(Vec<String>),
+    Prefix(Vec<String>),
+    Exclude(Vec<String>),
+}
+
+pub(super) fn write_filter(filter: &Filter) -> rusqlite::Result<String> {
+    to_json(&match filter.clone() {
+        Filter::All => StoredFilter::All,
+        Filter::Exact(keys) => StoredFilter::Exact(keys),
+        Filter::Prefix(prefixes) => StoredFilter::Prefix(prefixes),
+        Filter::Exclude(keys) => StoredFilter::Exclude(keys),
+    })
+}
+
+pub(super) fn read_filter(json: &str) -> rusqlite::Result<Filter> {
+    Ok(match serde_json::from_str(json).map_err(damaged)? {
+        StoredFilter::All => Filter::All,
+        StoredFilter::Exact(keys) => Filter::Exact(keys),
+        StoredFilter::Prefix(prefixes) => Filter::Prefix(prefixes),
+        StoredFilter::Exclude(keys) => Filter::Exclude(keys),
+    })
+}
+
+fn to_json(value: &impl Serialize) -> rusqlite::Result<String> {
+    serde_json::to_string(value).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
+}
+
+fn damaged(error: impl std::error::Error + Send + Sync + 'static) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(0, Type::Text, error.into())
+}

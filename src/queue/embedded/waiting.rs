@@ -1,0 +1,118 @@
+//! A receive on its way through the thread: it waits, takes, and is answered.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::lease::{Source, Ticket, next_visible, release, take};
+use super::rows::now;
+use super::writer::Job;
+use crate::queue::{Delivery, QueueError, Receive};
+
+/// A receive that has not been answered yet.
+pub(super) struct Waiting {
+    source: Arc<Source>,
+    request: Receive,
+    deadline: Instant,
+    stop: CancellationToken,
+    reply: oneshot::Sender<Result<Vec<Delivery>, QueueError>>,
+    /// When a look at the queue is worth while even if nothing is written, in milliseconds since 1970.
+    due: Option<i64>,
+}
+
+impl Waiting {
+    pub(super) fn new(
+        source: Arc<Source>,
+        request: Receive,
+        stop: CancellationToken,
+        reply: oneshot::Sender<Result<Vec<Delivery>, QueueError>>,
+    ) -> Self {
+        Self { source, request, deadline: Instant::now() + request.wait, stop, reply, due: Some(0) }
+    }
+
+    /// How long it can be left alone.
+    pub(super) fn patience(&self) -> Duration {
+        let deadline = self.deadline.saturating_duration_since(Instant::now());
+        match self.due {
+            Some(due) => deadline.min(Duration::from_millis(u64::try_from(due.saturating_sub(now())).unwrap_or(0))),
+            None => deadline,
+        }
+    }
+
+    /// Whether a message is visible. `changed`: something was written since the last look.
+    pub(super) fn look(&mut self, db: &Connection, changed: bool) -> rusqlite::Result<bool> {
+        let now = now();
+        if self.reply.is_closed() || !(changed || self.due.is_some_and(|due| due <= now)) {
+            return Ok(false);
+        }
+        self.due = next_visible(db, self.source.queue)?;
+        Ok(self.due.is_some_and(|due| due <= now))
+    }
+
+    /// Whether there is nothing more to wait for.
+    pub(super) fn is_over(&self) -> bool {
+        self.reply.is_closed() || self.stop.is_cancelled() || Instant::now() >= self.deadline
+    }
+
+    pub(super) fn answer(self, answer: Result<Vec<Delivery>, QueueError>) {
+        // Only empty answers and errors come this way; nothing is lost with them.
+        let _ = self.reply.send(answer);
+    }
+}
+
+/// A receive that takes what is visible.
+pub(super) struct Take {
+    waiting: Waiting,
+    taken: Vec<Delivery>,
+}
+
+impl Take {
+    pub(super) fn new(waiting: Waiting) -> Self {
+        Self { waiting, taken: Vec::new() }
+    }
+
+    /// Answers the receive. If it got nothing, because another process was faster, it may wait on; if nobody listens
+    /// any more, what it took must go back.
+    pub(super) fn end(self, outcome: Result<(), QueueError>) -> Result<Option<Waiting>, GiveBack> {
+        let Self { waiting, taken } = self;
+        if outcome.is_ok() && taken.is_empty() && !waiting.is_over() {
+            return Ok(Some(waiting));
+        }
+        match waiting.reply.send(outcome.map(|()| taken)) {
+            Err(Ok(unclaimed)) => Err(GiveBack::new(waiting.source.queue, &unclaimed)),
+            Ok(()) | Err(Err(_)) => Ok(None),
+        }
+    }
+}
+
+impl Job for Take {
+    fn run(&mut self, db: &Connection) -> rusqlite::Result<()> {
+        self.taken = take(db, &self.waiting.source, self.waiting.request)?;
+        Ok(())
+    }
+}
+
+/// Makes messages visible again that were taken for a receive which nobody awaits any more.
+pub(super) struct GiveBack {
+    queue: i64,
+    tickets: Vec<Ticket>,
+}
+
+impl GiveBack {
+    pub(super) fn new(queue: i64, unclaimed: &[Delivery]) -> Self {
+        let tickets = unclaimed.iter().filter_map(|delivery| Ticket::parse(delivery.receipt.as_str())).collect();
+        Self { queue, tickets }
+    }
+}
+
+impl Job for GiveBack {
+    fn run(&mut self, db: &Connection) -> rusqlite::Result<()> {
+        for ticket in &self.tickets {
+            release(db, self.queue, *ticket, Duration::ZERO)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,293 @@
+//! The thread that owns the file: it runs all commands that wait in one transaction, and wakes waiting receives.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use rusqlite::{Connection, Transaction, TransactionBehavior};
+use tokio::sync::oneshot;
+
+use super::file::fault;
+use super::waiting::{GiveBack, Take, Waiting};
+use crate::queue::{Delivery, QueueError};
+
+/// How often a waiting receive looks for what other processes have sent.
+const POLL: Duration = Duration::from_millis(15);
+
+/// What a command asks of the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Need {
+    /// To read it.
+    Read,
+    /// To write; a power failure may undo it.
+    Write,
+    /// To write, and to answer only when it is on the disk.
+    Durable,
+}
+
+/// Something to do on the file; it may be run again if its transaction was undone.
+pub(super) trait Job: Send {
+    fn run(&mut self, db: &Connection) -> rusqlite::Result<()>;
+}
+
+/// A job that somebody waits for.
+trait Command: Job {
+    fn answer(self: Box<Self>, outcome: Result<(), QueueError>);
+}
+
+struct Call<T, W> {
+    work: W,
+    answer: Option<T>,
+    reply: oneshot::Sender<Result<T, QueueError>>,
+}
+
+impl<T: Send, W: FnMut(&Connection) -> rusqlite::Result<T> + Send> Job for Call<T, W> {
+    fn run(&mut self, db: &Connection) -> rusqlite::Result<()> {
+        self.answer = Some((self.work)(db)?);
+        Ok(())
+    }
+}
+
+impl<T: Send, W: FnMut(&Connection) -> rusqlite::Result<T> + Send> Command for Call<T, W> {
+    fn answer(self: Box<Self>, outcome: Result<(), QueueError>) {
+        let Self { answer, reply, .. } = *self;
+        // Nobody listens any more: what was done stays done.
+        let _ = reply.send(outcome.and_then(|()| answer.ok_or_else(ended)));
+    }
+}
+
+enum Order {
+    Call(Need, Box<dyn Command>),
+    Receive(Waiting),
+    /// A receive has been stopped.
+    Look,
+}
+
+/// The way to the thread, which ends when the last of these is dropped.
+#[derive(Debug, Clone)]
+pub(super) struct Writer {
+    orders: mpsc::Sender<Order>,
+}
+
+impl Writer {
+    /// Gives the connection to a thread of its own.
+    pub(super) fn start(db: Connection, path: PathBuf) -> std::io::Result<Self> {
+        let (orders, inbox) = mpsc::channel();
+        let thread = Thread { db, path, inbox, waiting: Vec::new(), durable: None, seen: 0 };
+        thread::Builder::new().name("hostler-queue".to_owned()).spawn(move || thread.run())?;
+        Ok(Self { orders })
+    }
+
+    /// Runs `work`, together with whatever else waits then.
+    pub(super) async fn call<T, W>(&self, need: Need, work: W) -> Result<T, QueueError>
+    where
+        T: Send + 'static,
+        W: FnMut(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        self.order(Order::Call(need, Box::new(Call { work, answer: None, reply })));
+        answer.await.unwrap_or_else(|_| Err(ended()))
+    }
+
+    /// Queues a receive; its answer comes when there is a message or when it is over.
+    pub(super) fn receive(&self, waiting: Waiting) {
+        self.order(Order::Receive(waiting));
+    }
+
+    /// Makes the thread look at its receives now.
+    pub(super) fn look(&self) {
+        self.order(Order::Look);
+    }
+
+    /// Makes messages visible that nobody got; if that fails, their lease ends by itself.
+    pub(super) fn give_back(&self, queue: i64, taken: Vec<Delivery>) {
+        let mut job = GiveBack::new(queue, &taken);
+        let (reply, _) = oneshot::channel();
+        self.order(Order::Call(Need::Write, Box::new(Call { work: move |db: &_| job.run(db), answer: None, reply })));
+    }
+
+    fn order(&self, order: Order) {
+        // If the thread has ended, the dropped reply tells the caller.
+        let _ = self.orders.send(order);
+    }
+}
+
+/// The thread has gone, which only a fault of ours can bring about.
+pub(super) fn ended() -> QueueError {
+    QueueError::Unavailable("the embedded queue's thread has ended".to_owned())
+}
+
+struct Thread {
+    db: Connection,
+    path: PathBuf,
+    inbox: mpsc::Receiver<Order>,
+    waiting: Vec<Waiting>,
+    /// What `PRAGMA synchronous` is set to.
+    durable: Option<bool>,
+    /// The last `PRAGMA data_version`; it changes when another connection commits.
+    seen: i64,
+}
+
+impl Thread {
+    fn run(mut self) {
+        while let Some(orders) = self.next_orders() {
+            let mut changed = false;
+            let mut writes = VecDeque::new();
+            let mut durable = false;
+            for order in orders {
+                match order {
+                    Order::Call(Need::Read, mut command) => {
+                        let outcome = command.run(&self.db).map_err(|error| fault(&self.path, &error));
+                        command.answer(outcome);
+                    }
+                    Order::Call(need, command) => {
+                        durable |= need == Need::Durable;
+                        writes.push_back(command);
+                    }
+                    Order::Receive(waiting) => self.waiting.push(waiting),
+                    Order::Look => {}
+                }
+            }
+            if !writes.is_empty() {
+                changed = true;
+                for outcome in self.transact(durable, writes.make_contiguous()) {
+                    if let Some(command) = writes.pop_front() {
+                        command.answer(outcome);
+                    }
+                }
+            }
+            if !self.waiting.is_empty() {
+                changed |= self.others_wrote();
+                self.serve(changed);
+            }
+        }
+    }
+
+    /// What has been ordered since, after waiting as long as the receives allow; nothing when all senders are gone.
+    fn next_orders(&self) -> Option<Vec<Order>> {
+        let first = match self.waiting.iter().map(Waiting::patience).min() {
+            None => Some(self.inbox.recv().ok()?),
+            Some(patience) => match self.inbox.recv_timeout(patience.min(POLL)) {
+                Ok(order) => Some(order),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return None,
+            },
+        };
+        Some(first.into_iter().chain(self.inbox.try_iter()).collect())
+    }
+
+    fn others_wrote(&mut self) -> bool {
+        let version = self
+            .db
+            .prepare_cached("PRAGMA data_version")
+            .and_then(|mut pragma| pragma.query_row([], |row| row.get(0)))
+            // Then every turn looks at the queue itself, which tells the error.
+            .unwrap_or(self.seen.wrapping_add(1));
+        std::mem::replace(&mut self.seen, version) != version
+    }
+
+    /// Answers the receives that can be answered.
+    fn serve(&mut self, changed: bool) {
+        let mut takes = Vec::new();
+        for mut waiting in std::mem::take(&mut self.waiting) {
+            match waiting.look(&self.db, changed) {
+                Ok(true) => takes.push(Take::new(waiting)),
+                Ok(false) if waiting.is_over() => waiting.answer(Ok(Vec::new())),
+                Ok(false) => self.waiting.push(waiting),
+                Err(error) => waiting.answer(Err(fault(&self.path, &error))),
+            }
+        }
+        if takes.is_empty() {
+            return;
+        }
+        let outcomes = self.transact(false, &mut takes);
+        for (take, outcome) in takes.into_iter().zip(outcomes) {
+            match take.end(outcome) {
+                Ok(None) => {}
+                Ok(Some(waiting)) => self.waiting.push(waiting),
+                // An error leaves them to their lease.
+                Err(unclaimed) => drop(self.transact(false, &mut [unclaimed])),
+            }
+        }
+    }
+
+    /// Runs the jobs in one transaction. If that fails, each has its own, so that one cannot undo the others.
+    fn transact<J: AsJob>(&mut self, durable: bool, jobs: &mut [J]) -> Vec<Result<(), QueueError>> {
+        match self.commit(durable, jobs) {
+            Ok(()) => jobs.iter().map(|_| Ok(())).collect(),
+            Err(CommitError::Job(_)) if jobs.len() > 1 => jobs
+                .iter_mut()
+                .map(|job| self.commit(durable, std::slice::from_mut(job)).map_err(|error| error.fault(self)))
+                .collect(),
+            Err(error) => {
+                let fault = error.fault(self);
+                jobs.iter().map(|_| Err(fault.clone())).collect()
+            }
+        }
+    }
+
+    fn commit<J: AsJob>(&mut self, durable: bool, jobs: &mut [J]) -> Result<(), CommitError> {
+        if self.durable != Some(durable) {
+            self.durable = None;
+            let level = if durable { "FULL" } else { "NORMAL" };
+            self.db.pragma_update(None, "synchronous", level).map_err(CommitError::Begin)?;
+            self.durable = Some(durable);
+        }
+        let tx = Transaction::new_unchecked(&self.db, TransactionBehavior::Immediate).map_err(CommitError::Begin)?;
+        for job in jobs {
+            job.as_job().run(&tx).map_err(CommitError::Job)?;
+        }
+        tx.commit().map_err(CommitError::Job)
+    }
+}
+
+enum CommitError {
+    /// The transaction did not even start.
+    Begin(rusqlite::Error),
+    Job(rusqlite::Error),
+}
+
+impl CommitError {
+    fn fault(&self, thread: &Thread) -> QueueError {
+        let (Self::Begin(error) | Self::Job(error)) = self;
+        fault(&thread.path, error)
+    }
+}
+
+/// Lets a transaction run boxed commands and plain jobs alike.
+trait AsJob {
+    fn as_job(&mut self) -> &mut dyn Job;
+}
+
+impl AsJob for Box<dyn Command> {
+    fn as_job(&mut self) -> &mut dyn Job {
+        self.as_mut()
+    }
+}
+
+impl<J: Job> AsJob for J {
+    fn as_job(&mut self) -> &mut dyn Job {
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::embedded::file;
+
+    /// No test can cut the power, so this asks SQLite: FULL (2) flushes each commit to the disk, NORMAL (1) does not.
+    #[tokio::test]
+    async fn only_durable_calls_flush() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("queue.db");
+        let writer = Writer::start(file::open(&path).unwrap(), path).unwrap();
+        for (need, expected) in [(Need::Durable, 2), (Need::Write, 1), (Need::Durable, 2)] {
+            let level: i64 =
+                writer.call(need, |db| db.pragma_query_value(None, "synchronous", |row| row.get(0))).await.unwrap();
+            assert_eq!(level, expected, "{need:?}");
+        }
+    }
+}

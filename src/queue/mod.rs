@@ -1,0 +1,313 @@
+//! The queue contract: what a consumer may ask of any queue, and what every driver must answer.
+//!
+//! A driver implements [`Broker`] (the whole service: opening channels, sending, counting) and [`Queue`] (one
+//! queue as its consumer sees it). Both the drivers and the fake pass the conformance suite in `tests/conformance`.
+//!
+//! Semantics that hold for every driver:
+//!
+//! * **At least once.** A message is delivered until it is acked or dead-lettered; a duplicate can happen, a loss cannot.
+//! * **Lease.** A received message is invisible to other receivers for the lease asked for. When that passes
+//!   without an extension, it becomes visible again and the old receipt is dead: extending or settling with it
+//!   answers `Lost` and changes nothing.
+//! * **Attempts** are counted by the queue at each receive; the first is 1.
+//! * **Order.** In an ordered queue, a group's messages are handed out in the order they were sent, and none is
+//!   handed out while an earlier one of its group is leased or waits for its release to pass.
+//! * **Independence.** In a batch call, every entry has its own result, in the order of the entries.
+
+#[cfg(feature = "embedded")]
+pub mod embedded;
+pub mod fake;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::channel::{Channel, Filter};
+use crate::message::{AttributeValue, Attributes, Invalid, MAX_ATTRIBUTES, Message, Outgoing};
+
+/// How long a dedupe key is remembered (AWS: the 5-minute deduplication interval).
+pub const DEDUPE_WINDOW: Duration = Duration::from_secs(5 * 60);
+
+/// The group of messages that were sent to an ordered channel without one.
+pub const DEFAULT_GROUP: &str = "default";
+
+/// One message as received once.
+#[derive(Debug)]
+pub struct Delivery {
+    /// What was sent.
+    pub message: Arc<Message>,
+    /// The right to settle it.
+    pub receipt: Receipt,
+    /// Which receive of this message it is, by the queue's own count; 1 is the first.
+    pub attempt: u32,
+    /// No later than the moment from which the queue counts the lease, on our own monotonic clock. A driver that cannot
+    /// tell takes the moment before its call.
+    pub leased_at: Instant,
+}
+
+/// The right to settle one delivery. It cannot be cloned and settling consumes it, so nothing is settled twice.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Receipt(LeaseHandle);
+
+impl Receipt {
+    /// A receipt from a driver's own text for it.
+    pub fn new(handle: impl Into<Arc<str>>) -> Self {
+        Self(LeaseHandle(handle.into()))
+    }
+
+    /// What is needed to extend the lease, and no more.
+    pub fn lease(&self) -> LeaseHandle {
+        self.0.clone()
+    }
+
+    /// The driver's own text for it.
+    pub fn as_str(&self) -> &str {
+        self.0.as_str()
+    }
+}
+
+/// Names a lease in order to extend it; it does not allow settling.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct LeaseHandle(Arc<str>);
+
+impl LeaseHandle {
+    /// The driver's own text for it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// How one delivery ends on the queue.
+#[derive(Debug)]
+pub enum Settlement {
+    /// The message is done: remove it.
+    Ack(Receipt),
+    /// Visible again after this long; zero means at once (AWS limit: 12 h from the receive).
+    Release(Receipt, Duration),
+    /// A durable copy goes to the dead-letter queue, then the original is removed; never the other way round.
+    /// The copy keeps body, attributes, group and routing key, and gains `hostler-dead-letter-reason`,
+    /// `hostler-source` (channel) and `hostler-attempts` as attributes where there is room.
+    DeadLetter {
+        /// The right to settle it.
+        receipt: Receipt,
+        /// What is copied.
+        message: Arc<Message>,
+        /// Why, for the person who will look at the dead-letter queue.
+        reason: String,
+    },
+}
+
+impl Settlement {
+    /// The receipt that it consumes.
+    pub fn receipt(&self) -> &Receipt {
+        match self {
+            Self::Ack(receipt) | Self::Release(receipt, _) | Self::DeadLetter { receipt, .. } => receipt,
+        }
+    }
+
+    /// Its name in logs.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Ack(_) => "ack",
+            Self::Release(..) => "release",
+            Self::DeadLetter { .. } => "dead-letter",
+        }
+    }
+}
+
+/// The attribute of a dead-lettered message that says why.
+pub const REASON_ATTRIBUTE: &str = "hostler-dead-letter-reason";
+/// The attribute of a dead-lettered message that names the channel it came from.
+pub const SOURCE_ATTRIBUTE: &str = "hostler-source";
+/// The attribute of a dead-lettered message that counts its deliveries.
+pub const ATTEMPTS_ATTRIBUTE: &str = "hostler-attempts";
+
+/// The longest reason that a dead-lettered message carries, in bytes; what is beyond is cut.
+pub const MAX_REASON: usize = 1024;
+
+/// The attributes of a message's copy in the dead-letter queue: the original ones, and what tells its story as far
+/// as there is room. What an earlier dead-lettering left is replaced.
+pub fn dead_letter_attributes(original: &Attributes, reason: &str, source: &str, attempts: u32) -> Attributes {
+    let reason = &reason[..reason.floor_char_boundary(MAX_REASON)];
+    let story = [
+        (REASON_ATTRIBUTE, reason.to_owned()),
+        (SOURCE_ATTRIBUTE, source.to_owned()),
+        (ATTEMPTS_ATTRIBUTE, attempts.to_string()),
+    ];
+    let mut attributes = original.clone();
+    for (name, text) in story {
+        if attributes.len() < MAX_ATTRIBUTES || attributes.contains_key(name) {
+            attributes.insert(name.to_owned(), AttributeValue::Text(text));
+        }
+    }
+    attributes
+}
+
+/// A settlement that did not happen, given back so that it can be tried again.
+#[derive(Debug)]
+pub struct Unsettled {
+    /// What was asked for.
+    pub settlement: Settlement,
+    /// What to do next.
+    pub error: LeaseError,
+}
+
+/// Why a lease was not extended, or a delivery not settled.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LeaseError {
+    /// The lease is no longer ours: the message is visible again, taken by another, or gone. Do nothing more.
+    #[error("the lease is lost: {0}")]
+    Lost(String),
+    /// The queue did not do it this time. Try again while the lease lasts.
+    #[error("{0}")]
+    Retry(String),
+    /// The queue cannot do this, however often it is asked; nothing has changed and the lease still holds.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl LeaseError {
+    /// Whether trying again is in vain.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::Lost(_) | Self::Refused(_))
+    }
+}
+
+/// Why the queue could not be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum QueueError {
+    /// It may work later: throttling, network, a lock. Back off and try again.
+    #[error("{0}")]
+    Unavailable(String),
+    /// It will not work until a person changes something: missing, denied, corrupt. The text says what to do.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Why one message was not sent.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// The message itself is at fault.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// The queue is at fault.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+}
+
+/// What a driver can take in one call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// The most messages one receive brings.
+    pub receive_batch: usize,
+    /// The most entries in one extend or settle call.
+    pub settle_batch: usize,
+    /// How long to gather settlements for one call while more are expected; zero where a call is cheap.
+    pub settle_linger: Duration,
+    /// The longest time one receive waits for a message.
+    pub max_wait: Duration,
+    /// How long a message can stay leased at most, counted from its receive.
+    pub max_lease: Duration,
+    /// How many receives may be under way at once.
+    pub parallel_receives: usize,
+}
+
+/// One receive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Receive {
+    /// The most messages wanted; 1 to [`Limits::receive_batch`].
+    pub max: usize,
+    /// How long to wait for the first message; at most [`Limits::max_wait`].
+    pub wait: Duration,
+    /// How long the messages are leased, counted from no later than the answer.
+    pub lease: Duration,
+}
+
+/// One queue, as its consumer sees it.
+#[async_trait]
+pub trait Queue: Send + Sync + 'static {
+    /// What one call can take.
+    fn limits(&self) -> Limits;
+
+    /// Takes up to `max` messages, waiting up to `wait` for the first; empty when none came.
+    ///
+    /// A call must be awaited to its end, because what it brings is leased to us. To shorten it, cancel `stop`:
+    /// the call then ends as soon as the driver can make sure that no message is on its way, and still answers
+    /// what it has already taken.
+    ///
+    /// # Errors
+    /// [`QueueError`]; nothing was taken, or what was taken becomes visible when its lease passes.
+    async fn receive(&self, request: Receive, stop: &CancellationToken) -> Result<Vec<Delivery>, QueueError>;
+
+    /// Extends leases so that each ends `by` from now. An entry answers `Ok` only if the queue said so for it.
+    async fn extend(&self, leases: &[LeaseHandle], by: Duration) -> Vec<Result<(), LeaseError>>;
+
+    /// Carries settlements out; see [`Settlement`].
+    async fn settle(&self, batch: Vec<Settlement>) -> Vec<Result<(), Unsettled>>;
+}
+
+/// What a consumer needs of its channel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChannelSpec {
+    /// Its name.
+    pub channel: Channel,
+    /// FIFO: order within a group.
+    pub ordered: bool,
+    /// Which of the exchange's messages reach it; only for a fan-out channel.
+    pub filter: Filter,
+    /// After how many receives without a settlement the queue itself dead-letters a message; `None`: it has no
+    /// dead-letter queue, and a [`Settlement::DeadLetter`] is refused.
+    pub max_receives: Option<u32>,
+}
+
+/// How full a channel is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Depth {
+    /// Ready to be received.
+    pub visible: u64,
+    /// Sent or released with a delay that has not passed.
+    pub delayed: u64,
+    /// Leased.
+    pub in_flight: u64,
+    /// In its dead-letter queue.
+    pub dead_lettered: u64,
+    /// Age of the oldest message that waits or is in flight.
+    pub oldest_age: Option<Duration>,
+}
+
+/// What became of a message that was sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sent {
+    /// The message's id, the same in every queue it reached.
+    pub id: String,
+    /// How many queues it reached: 1 on a plain channel, any number on an exchange; 0 when it was a duplicate.
+    pub queues: usize,
+}
+
+/// A queue service: opens channels, takes messages, counts.
+#[async_trait]
+pub trait Broker: Send + Sync + 'static {
+    /// The queue of this channel, with its dead-letter queue and subscription as `spec` wants them.
+    ///
+    /// # Errors
+    /// [`QueueError::Refused`] names what is missing and the cure.
+    async fn open(&self, spec: &ChannelSpec) -> Result<Arc<dyn Queue>, QueueError>;
+
+    /// Sends messages to a channel. To a fan-out channel means: to its exchange. An `Ok` is durable.
+    async fn send(&self, channel: &Channel, batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>>;
+
+    /// How full each of these channels is, in their order; a channel that does not exist yet is empty.
+    ///
+    /// # Errors
+    /// [`QueueError`] when the service cannot be asked.
+    async fn depths(&self, channels: &[Channel]) -> Result<Vec<Depth>, QueueError>;
+
+    /// Every queue that exists, dead-letter queues included, as channels.
+    ///
+    /// # Errors
+    /// [`QueueError`] when the service cannot be asked.
+    async fn channels(&self) -> Result<Vec<Channel>, QueueError>;
+}

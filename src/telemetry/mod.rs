@@ -1,0 +1,44 @@
+//! Telemetry: logs on standard error, in JSON or text, at the level that `RUST_LOG` names.
+
+use std::io::{self, IsTerminal as _};
+
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+use crate::config::LogFormat;
+
+/// How many lines wait for a slow reader of standard error before lines are dropped. A blocked log must not block
+/// heartbeats.
+const BUFFERED_LINES: usize = 64 * 1024;
+
+/// Writes out what is buffered when it is dropped.
+#[must_use = "logs are lost if this is dropped early"]
+pub struct Logs {
+    _worker: WorkerGuard,
+}
+
+/// Starts logging. The level is `info` unless `RUST_LOG` says otherwise; a `RUST_LOG` that cannot be read is reported
+/// and counts as `info`.
+pub fn start(format: LogFormat) -> Logs {
+    let wanted = std::env::var("RUST_LOG").unwrap_or_default();
+    let (filter, fault) = match EnvFilter::builder().parse(if wanted.is_empty() { "info" } else { &wanted }) {
+        Ok(filter) => (filter, None),
+        Err(error) => (EnvFilter::new("info"), Some(error)),
+    };
+    let (writer, worker) =
+        NonBlockingBuilder::default().buffered_lines_limit(BUFFERED_LINES).thread_name("hostler-log").finish(io::stderr());
+    let registry = tracing_subscriber::registry().with(filter);
+    let layer = tracing_subscriber::fmt::layer().with_writer(writer);
+    let started = match format {
+        LogFormat::Json => registry.with(layer.json().flatten_event(true)).try_init(),
+        LogFormat::Text => registry.with(layer.with_ansi(io::stderr().is_terminal())).try_init(),
+    };
+    if started.is_ok()
+        && let Some(fault) = fault
+    {
+        tracing::warn!(%fault, "RUST_LOG cannot be read; logging at info");
+    }
+    Logs { _worker: worker }
+}

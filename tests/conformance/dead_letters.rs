@@ -1,0 +1,115 @@
+//! What cannot be processed is kept in a queue of its own, as it was sent and with its story.
+
+use hostler::message::{AttributeValue, Attributes};
+use hostler::queue::{ATTEMPTS_ATTRIBUTE, MAX_REASON, REASON_ATTRIBUTE, SOURCE_ATTRIBUTE};
+
+use super::*;
+
+fn attributes(count: usize) -> Attributes {
+    (0..count).map(|n| (format!("a{n}"), AttributeValue::Text(n.to_string()))).collect()
+}
+
+fn told<'a>(delivery: &'a Delivery, name: &str) -> Option<&'a str> {
+    delivery.message.attributes.get(name).and_then(AttributeValue::as_text)
+}
+
+pub async fn copy_keeps_what_was_sent<H: Harness>(harness: &H) {
+    let broker = harness.broker().await;
+    let queue = broker.open(&spec("shop.jobs")).await.unwrap();
+    let dead = broker.open(&spec("jobs-dlq")).await.unwrap();
+    let mut sent = attributes(2);
+    sent.insert("bytes".to_owned(), AttributeValue::Binary((0..=255).collect()));
+    let message = Outgoing {
+        body: (0..=255).rev().collect(),
+        attributes: sent.clone(),
+        routing_key: Some("EU.order".to_owned()),
+        ..grouped("", "tenant 1")
+    };
+    send(&broker, "shop.jobs", vec![message]).await;
+    let first = next(&queue, LONG).await;
+    settle(&queue, Settlement::Release(first.receipt, Duration::ZERO)).await;
+    dead_letter(&queue, next(&queue, LONG).await, "no such customer").await;
+
+    let copy = next(&dead, LONG).await;
+    assert_eq!(copy.attempt, 1, "receives are counted anew");
+    assert_eq!(told(&copy, REASON_ATTRIBUTE), Some("no such customer"));
+    assert_eq!(told(&copy, SOURCE_ATTRIBUTE), Some("shop.jobs"));
+    assert_eq!(told(&copy, ATTEMPTS_ATTRIBUTE), Some("2"));
+    let mut message = hostler::message::Message::clone(&copy.message);
+    message.attributes.retain(|name, _| sent.contains_key(name));
+    assert_eq!(&message, &*first.message);
+
+    settle(&dead, Settlement::Ack(copy.receipt)).await;
+    let depths = broker.depths(&[channel("shop.jobs"), channel("jobs-dlq")]).await.unwrap();
+    assert_eq!(depths, [Default::default(); 2]);
+}
+
+pub async fn story_has_no_room<H: Harness>(harness: &H) {
+    let broker = harness.broker().await;
+    let queue = broker.open(&spec("jobs")).await.unwrap();
+    let dead = broker.open(&spec("jobs-dlq")).await.unwrap();
+    for (own, with_reason) in [(10, false), (9, true)] {
+        send(&broker, "jobs", vec![Outgoing { attributes: attributes(own), ..text("a") }]).await;
+        dead_letter(&queue, next(&queue, LONG).await, "why").await;
+        let copy = next(&dead, LONG).await;
+        assert_eq!(copy.message.attributes.len(), 10);
+        assert_eq!(told(&copy, REASON_ATTRIBUTE).is_some(), with_reason);
+        settle(&dead, Settlement::Ack(copy.receipt)).await;
+    }
+}
+
+pub async fn long_reason_is_cut<H: Harness>(harness: &H) {
+    let broker = harness.broker().await;
+    let queue = broker.open(&spec("jobs")).await.unwrap();
+    let dead = broker.open(&spec("jobs-dlq")).await.unwrap();
+    send(&broker, "jobs", vec![text("a")]).await;
+    dead_letter(&queue, next(&queue, LONG).await, &format!("x{}", "é".repeat(MAX_REASON))).await;
+    let copy = next(&dead, LONG).await;
+    assert_eq!(told(&copy, REASON_ATTRIBUTE).map(str::len), Some(MAX_REASON - 1), "é has two bytes");
+}
+
+pub async fn second_story_replaces_the_first<H: Harness>(harness: &H) {
+    let broker = harness.broker().await;
+    let queue = broker.open(&spec("jobs")).await.unwrap();
+    let dead = broker.open(&spec("jobs-dlq")).await.unwrap();
+    let mut redriven = attributes(9);
+    redriven.insert(REASON_ATTRIBUTE.to_owned(), AttributeValue::Text("the first time".to_owned()));
+    send(&broker, "jobs", vec![Outgoing { attributes: redriven, ..text("a") }]).await;
+    dead_letter(&queue, next(&queue, LONG).await, "the second time").await;
+    assert_eq!(told(&next(&dead, LONG).await, REASON_ATTRIBUTE), Some("the second time"));
+}
+
+pub async fn too_many_receives<H: Harness>(harness: &H) {
+    let broker = harness.broker().await;
+    let queue = broker.open(&ChannelSpec { max_receives: Some(2), ..spec("jobs") }).await.unwrap();
+    let dead = broker.open(&spec("jobs-dlq")).await.unwrap();
+    send(&broker, "jobs", vec![text("poison"), text("fine")]).await;
+    for attempt in 1..=2 {
+        let delivery = next(&queue, LONG).await;
+        assert_eq!((bodies(std::slice::from_ref(&delivery)), delivery.attempt), (vec!["poison"], attempt));
+        if attempt == 1 {
+            let fine = next(&queue, LONG).await;
+            settle(&queue, Settlement::Release(fine.receipt, H::TICK)).await;
+        }
+        settle(&queue, Settlement::Release(delivery.receipt, Duration::ZERO)).await;
+    }
+    let other = next(&queue, LONG).await;
+    assert_eq!((&*other.message.body, other.attempt), (&b"fine"[..], 2));
+    let copy = next(&dead, LONG).await;
+    assert_eq!((&*copy.message.body, copy.attempt), (&b"poison"[..], 1));
+    assert_eq!(told(&copy, REASON_ATTRIBUTE), Some("received 2 times without being settled"));
+    assert_eq!(told(&copy, ATTEMPTS_ATTRIBUTE), Some("2"));
+}
+
+pub async fn refused_without_a_queue_for_it<H: Harness>(harness: &H) {
+    let broker = harness.broker().await;
+    let queue = broker.open(&ChannelSpec { max_receives: None, ..spec("jobs") }).await.unwrap();
+    send(&broker, "jobs", vec![text("a")]).await;
+    let Delivery { message, receipt, .. } = next(&queue, LONG).await;
+    let mut settled = queue.settle(vec![Settlement::DeadLetter { receipt, message, reason: "why".to_owned() }]).await;
+    let unsettled = settled.remove(0).unwrap_err();
+    assert!(matches!(unsettled.error, LeaseError::Refused(_)), "{:?}", unsettled.error);
+    let Settlement::DeadLetter { receipt, .. } = unsettled.settlement else { panic!("another settlement") };
+    settle(&queue, Settlement::Ack(receipt)).await;
+    assert_eq!(broker.channels().await.unwrap(), [channel("jobs")]);
+}

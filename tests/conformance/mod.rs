@@ -1,0 +1,195 @@
+//! The conformance suite: what the queue contract promises, asked of every driver.
+//!
+//! Each case is a function over a [`Harness`]; [`suite!`] makes a test of each for a driver. A case waits for things
+//! by receiving with a wait, so that it runs on a real clock and on a paused one.
+
+mod dead_letters;
+mod drivers;
+mod fan_out;
+mod groups;
+mod leases;
+mod sending;
+mod waiting;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hostler::channel::{Channel, Filter};
+use hostler::message::Outgoing;
+use hostler::queue::{Broker, ChannelSpec, Delivery, LeaseError, Queue, Receive, Sent, Settlement};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// A driver under test, with a service of its own.
+pub trait Harness: Sized {
+    /// A lease or delay that passes soon, and yet not before the next call is made.
+    const TICK: Duration;
+    /// How long the service remembers a dedupe key.
+    const DEDUPE_WINDOW: Duration;
+    /// The largest message it takes, in bytes.
+    const MAX_MESSAGE: usize;
+
+    /// A fresh, empty service.
+    async fn start() -> Self;
+
+    /// A client of the service; each call makes another one, as if in another process.
+    async fn broker(&self) -> Arc<dyn Broker>;
+}
+
+/// Every case, as a test of a driver: `suite!(name: Harness, attribute of the tests)`.
+macro_rules! suite {
+    ($driver:ident: $harness:ty, $test:meta) => {
+        suite! { @ $driver, $harness, $test,
+            dead_letters: [
+                copy_keeps_what_was_sent
+                story_has_no_room
+                long_reason_is_cut
+                second_story_replaces_the_first
+                too_many_receives
+                refused_without_a_queue_for_it
+            ]
+            fan_out: [
+                filters_choose_queues
+                copies_are_independent
+                filter_can_change
+                exchange_takes_messages_by_its_name
+                sender_may_come_first
+                dedupe_is_per_exchange
+            ]
+            groups: [
+                one_at_a_time_in_order
+                groups_are_parallel
+                release_blocks_the_group
+                expiry_blocks_the_group
+                delay_blocks_the_group
+                dead_letter_frees_the_group
+                dead_letter_queue_keeps_the_order
+                no_group_is_one_group
+                queue_becomes_ordered
+                queue_becomes_unordered
+            ]
+            leases: [
+                expiry_redelivers
+                lease_hides_the_message
+                expired_lease_is_lost_at_once
+                stale_receipt_changes_nothing
+                lease_ends_with_the_settlement
+                extend_keeps_the_lease
+                extend_counts_from_now
+                entries_are_independent
+                release_at_once
+                release_with_delay
+            ]
+            sending: [
+                arrives_as_sent
+                limits_hold_per_message
+                delay_holds_a_message_back
+                duplicate_is_dropped
+                dedupe_key_is_forgotten
+                depths_count
+                channels_are_listed
+                plain_queue_keeps_its_order
+            ]
+            waiting: [
+                send_wakes
+                release_wakes
+                next_of_group_wakes
+                no_wait_answers_at_once
+                wait_ends_empty
+                stop_ends_the_wait
+                stopped_before
+                batch_size_is_kept
+                receivers_share
+            ]
+        }
+    };
+    (@ $driver:ident, $harness:ty, $test:meta, $($area:ident: [$($case:ident)*])*) => {
+        mod $driver {
+            use super::*;
+            $(mod $area {
+                use super::*;
+                $(#[$test]
+                async fn $case() {
+                    let harness = <$harness as crate::conformance::Harness>::start().await;
+                    crate::conformance::$area::$case(&harness).await;
+                })*
+            })*
+        }
+    };
+}
+use suite;
+
+/// A lease that does not end during a test.
+const LONG: Duration = Duration::from_secs(60);
+/// How long an event is waited for; no more than any driver's longest wait.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn channel(name: &str) -> Channel {
+    name.parse().unwrap()
+}
+
+/// A plain channel with a dead-letter queue.
+fn spec(name: &str) -> ChannelSpec {
+    ChannelSpec { channel: channel(name), ordered: false, filter: Filter::All, max_receives: Some(1000) }
+}
+
+fn ordered(name: &str) -> ChannelSpec {
+    ChannelSpec { ordered: true, ..spec(name) }
+}
+
+fn text(body: &str) -> Outgoing {
+    Outgoing { body: body.into(), ..Outgoing::default() }
+}
+
+fn grouped(body: &str, group: &str) -> Outgoing {
+    Outgoing { group: Some(group.to_owned()), ..text(body) }
+}
+
+/// Sends messages that must all be taken.
+async fn send(broker: &Arc<dyn Broker>, name: &str, batch: Vec<Outgoing>) -> Vec<Sent> {
+    broker.send(&channel(name), batch).await.into_iter().map(|sent| sent.unwrap()).collect()
+}
+
+/// What is there now.
+async fn take(queue: &Arc<dyn Queue>, max: usize) -> Vec<Delivery> {
+    receive(queue, max, Duration::ZERO, LONG).await
+}
+
+/// The next message, which must come.
+async fn next(queue: &Arc<dyn Queue>, lease: Duration) -> Delivery {
+    let mut received = receive(queue, 1, PATIENCE, lease).await;
+    received.pop().expect("no message came")
+}
+
+async fn receive(queue: &Arc<dyn Queue>, max: usize, wait: Duration, lease: Duration) -> Vec<Delivery> {
+    queue.receive(Receive { max, wait, lease }, &CancellationToken::new()).await.unwrap()
+}
+
+/// Settles one delivery, which must succeed.
+async fn settle(queue: &Arc<dyn Queue>, settlement: Settlement) {
+    assert_eq!(try_settle(queue, settlement).await, Ok(()));
+}
+
+async fn try_settle(queue: &Arc<dyn Queue>, settlement: Settlement) -> Result<(), LeaseError> {
+    let mut settled = queue.settle(vec![settlement]).await;
+    assert_eq!(settled.len(), 1);
+    settled.remove(0).map_err(|unsettled| unsettled.error)
+}
+
+async fn dead_letter(queue: &Arc<dyn Queue>, delivery: Delivery, reason: &str) {
+    let Delivery { message, receipt, .. } = delivery;
+    settle(queue, Settlement::DeadLetter { receipt, message, reason: reason.to_owned() }).await;
+}
+
+fn bodies(deliveries: &[Delivery]) -> Vec<&str> {
+    deliveries.iter().map(|delivery| std::str::from_utf8(&delivery.message.body).unwrap()).collect()
+}
+
+/// Asks until `reached`; for what no receive can tell.
+async fn until(patience: Duration, mut reached: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + patience;
+    while !reached().await {
+        assert!(Instant::now() < deadline, "it did not come true in {patience:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
