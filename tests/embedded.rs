@@ -331,7 +331,7 @@ async fn everything_ends_with_the_last_queue() {
 
 #[test]
 fn first_opens_may_race() {
-    for _ in 0..20 {
+    for _ in 0..60 {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("queue.db");
         std::thread::scope(|scope| {

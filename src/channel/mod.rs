@@ -64,7 +64,10 @@ impl FromStr for Channel {
 }
 
 fn is_name(name: &str) -> bool {
-    (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
+    // The dead-letter queue of the longest name is a channel too.
+    let counted = name.strip_suffix("-dlq").unwrap_or(name);
+    (1..=MAX_NAME).contains(&counted.len())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
 }
 
 #[cfg(test)]
@@ -79,6 +82,8 @@ mod tests {
         assert_eq!((fanned.exchange(), fanned.queue()), (Some("uploads"), "thumbnails"));
         assert_eq!(fanned.to_string(), "uploads.thumbnails");
         assert_eq!(fanned.dead_letter_queue(), "thumbnails-dlq");
+        let longest: Channel = "x".repeat(MAX_NAME).parse().unwrap();
+        assert!(longest.dead_letter_queue().parse::<Channel>().is_ok());
     }
 
     #[test]

@@ -41,7 +41,9 @@ fn check_handlers(config: &Config) -> Result<()> {
         let loaded = host::definition(consumer, None)
             .and_then(|definition| handler::load(&engine, &definition).map_err(|error| error.to_string()));
         match loaded {
-            Ok(loaded) => print(format!("handler   ok  {}: {}{}", consumer.name, consumer.handler, describe(&loaded.summary))),
+            Ok(loaded) => {
+                print(format!("handler   ok  {}: {}{}", consumer.name, consumer.handler, describe(&loaded.summary)))
+            }
             Err(fault) => faults.push(fault),
         }
     }

@@ -12,7 +12,9 @@ use super::source::{self, BodyArgs};
 use super::{ConfigArg, print};
 use crate::config::{self, Consumer};
 use crate::exit::{Exit, Failure, Result};
-use crate::handler::{self, Bounds, Call, Captured, Definition, Engine, Grants, Handler, Outcome, Output, run_until_stopped};
+use crate::handler::{
+    self, Bounds, Call, Captured, Definition, Engine, Grants, Handler, Outcome, Output, run_until_stopped,
+};
 use crate::host;
 use crate::message::Message;
 

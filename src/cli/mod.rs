@@ -1,7 +1,7 @@
 //! The command line: a file per command.
 
 mod check;
-mod check_consumer_health;
+pub mod check_consumer_health;
 mod compile;
 mod completions;
 mod invoke;

@@ -41,7 +41,8 @@ struct Row {
 
 pub(super) fn run(args: &Args) -> Result {
     let config = args.config.load()?.config;
-    let rows = block_on(async { rows(args, &config).await.map_err(|error| Failure::new(Exit::QueueUnreachable, error)) })?;
+    let rows =
+        block_on(async { rows(args, &config).await.map_err(|error| Failure::new(Exit::QueueUnreachable, error)) })?;
     match args.json {
         true => print(serde_json::to_string_pretty(&rows).map_err(|error| Failure::new(Exit::Internal, error))?),
         false => print(for_people(&rows)),
@@ -96,9 +97,9 @@ fn for_people(rows: &[Row]) -> String {
     let cells: Vec<Vec<String>> = rows
         .iter()
         .map(|row| {
-            let age = row.oldest_age_seconds.map_or("-".into(), |seconds| {
-                humantime::format_duration(Duration::from_secs(seconds)).to_string()
-            });
+            let age = row
+                .oldest_age_seconds
+                .map_or("-".into(), |seconds| humantime::format_duration(Duration::from_secs(seconds)).to_string());
             let counts = [row.visible, row.delayed, row.in_flight, row.dead_lettered].map(|count| count.to_string());
             std::iter::once(row.channel.clone()).chain(counts).chain([age]).collect()
         })

@@ -107,7 +107,8 @@ async fn send_lines(args: &Args, broker: &dyn Broker, mut input: Input) -> Resul
             if let Err(error) = result {
                 progress.abandon();
                 let failure = failure(&error);
-                let message = format!("line {line} was not sent: {}\n  {sent} messages before it were", failure.message);
+                let message =
+                    format!("line {line} was not sent: {}\n  {sent} messages before it were", failure.message);
                 return Err(Failure::new(failure.exit, message));
             }
             sent += 1;

@@ -36,7 +36,11 @@ impl BodyArgs {
         match (&self.body, &self.file) {
             (Some(text), _) => {
                 let bytes = text.clone().into_bytes();
-                Ok(Input { size: Some(bytes.len() as u64), reader: Box::new(io::Cursor::new(bytes)), name: "--body".into() })
+                Ok(Input {
+                    size: Some(bytes.len() as u64),
+                    reader: Box::new(io::Cursor::new(bytes)),
+                    name: "--body".into(),
+                })
             }
             (None, Some(path)) => {
                 let cannot = |error| Failure::new(Exit::Usage, format!("cannot read {}: {error}", path.display()));

@@ -112,7 +112,9 @@ impl Machine {
             (State::Waiting | State::Parting | State::Settling, Event::LeaseLost) => self.forget(),
 
             (State::Running, Event::Ended(Some(outcome))) => self.conclude(outcome, policy),
-            (State::Running, Event::Ended(None)) => self.part(Outcome::Trapped("the host failed to run it".into()), policy),
+            (State::Running, Event::Ended(None)) => {
+                self.part(Outcome::Trapped("the host failed to run it".into()), policy)
+            }
             (State::Running, Event::Drain) => self.go(State::Running, Action::AskToStop),
             (State::Running, Event::Deadline(after)) => self.go(State::Stopping(Cause::Timeout(after)), Action::Stop),
             (State::Running, Event::LeaseLost) => self.go(State::Stopping(Cause::LeaseLost), Action::Stop),
@@ -180,7 +182,9 @@ impl Machine {
 
     fn conclude(&mut self, outcome: Outcome, policy: &Policy) -> Action {
         match outcome {
-            Outcome::Reply(body) if self.replies => self.go(State::Replying(Outcome::Reply(Vec::new())), Action::Reply(body)),
+            Outcome::Reply(body) if self.replies => {
+                self.go(State::Replying(Outcome::Reply(Vec::new())), Action::Reply(body))
+            }
             outcome => self.part(outcome, policy),
         }
     }
@@ -236,12 +240,8 @@ mod tests {
 
     #[test]
     fn success_is_settled_after_the_heartbeat_has_stopped() {
-        let (machine, actions) = play([
-            Event::Start,
-            Event::Ended(Some(Outcome::Ack)),
-            Event::HeartbeatStopped,
-            Event::Settled(true),
-        ]);
+        let (machine, actions) =
+            play([Event::Start, Event::Ended(Some(Outcome::Ack)), Event::HeartbeatStopped, Event::Settled(true)]);
         assert_eq!(actions, [Action::Run, Action::StopHeartbeat, Action::Settle(Disposition::Ack), Action::Finish]);
         assert_eq!((machine.outcome(), machine.disposition()), (&Outcome::Ack, &Disposition::Ack));
     }
@@ -293,7 +293,8 @@ mod tests {
 
     #[test]
     fn a_reply_is_sent_before_the_ack_and_its_failure_is_the_message_s() {
-        let replied = |result| play([Event::Start, Event::Ended(Some(Outcome::Reply(vec![7]))), Event::Replied(result)]);
+        let replied =
+            |result| play([Event::Start, Event::Ended(Some(Outcome::Reply(vec![7]))), Event::Replied(result)]);
         let (machine, actions) = replied(Ok(()));
         assert_eq!(actions, [Action::Run, Action::Reply(vec![7]), Action::StopHeartbeat]);
         assert_eq!(machine.disposition(), &Disposition::Ack);

@@ -106,7 +106,8 @@ impl EventLoop {
             if self.phase > Phase::Running && self.in_hand.is_empty() && self.pace.under_way() == 0 {
                 return self.summary;
             }
-            let wake_at = self.next_at().unwrap_or_else(|| Instant::now() + IDLE);
+            let now = Instant::now();
+            let wake_at = self.next_at(now).unwrap_or(now + IDLE);
             tokio::select! {
                 changed = phase.changed(), if self.phase < Phase::Deadline => {
                     let now = if changed.is_ok() { *phase.borrow_and_update() } else { Phase::Deadline };
@@ -152,13 +153,14 @@ impl EventLoop {
         let spec = &self.consumer.spec;
         let slots = spec.concurrency.saturating_sub(self.occupied + self.reserved);
         // Slots are free once their guest is gone, but what waits to be settled is bounded too.
-        let unsettled = (2 * spec.concurrency + self.limits.settle_batch).saturating_sub(self.in_hand.len() + self.reserved);
+        let unsettled =
+            (2 * spec.concurrency + self.limits.settle_batch).saturating_sub(self.in_hand.len() + self.reserved);
         let mut free = slots.min(unsettled);
         if let Some(bucket) = &mut self.bucket {
             free = free.min(bucket.available(now));
         }
         self.was_full |= slots == 0;
-        let Some(max) = self.pace.start(free, now) else { return false };
+        let Some(max) = self.pace.start(free, spec.concurrency, now) else { return false };
         if std::mem::take(&mut self.was_full) {
             // A full consumer does not poll, and is none the worse for it.
             self.last_poll_at = Some(now);
@@ -172,12 +174,13 @@ impl EventLoop {
         true
     }
 
-    /// When something is due next.
-    fn next_at(&self) -> Option<Instant> {
+    /// When something is due next. What could start a receive counts only while it lies ahead: once it is past, it is
+    /// something else that the receive waits for.
+    fn next_at(&self, now: Instant) -> Option<Instant> {
         let deadline = self.deadlines.front().map(|(at, _)| *at);
-        let slots = self.consumer.spec.concurrency > self.occupied + self.reserved;
-        let polls = self.phase == Phase::Running && slots && self.pace.under_way() == 0;
-        let poll = self.pace.next_at().or_else(|| self.bucket.as_ref().map(Bucket::next_at)).filter(|_| polls);
+        let tokens = self.bucket.as_ref().map(Bucket::next_at);
+        let poll = [self.pace.next_at(), tokens].into_iter().flatten().filter(|at| *at > now).min();
+        let poll = poll.filter(|_| self.phase == Phase::Running);
         [self.ledger.next_at(), self.batcher.next_at(), deadline, poll].into_iter().flatten().min()
     }
 
@@ -390,15 +393,18 @@ impl EventLoop {
             self.summary.failed += u64::from(!outcome.is_success());
             self.summary.abandoned += u64::from(*outcome == Outcome::Shutdown);
         }
-        log::settled(&self.consumer.spec, &Line {
-            message_id: &in_hand.message.id,
-            attempt: in_hand.attempt,
-            outcome,
-            disposition: in_hand.machine.disposition(),
-            duration: in_hand.ran_for,
-            queue_delay: in_hand.queue_delay,
-            late: in_hand.late,
-        });
+        log::settled(
+            &self.consumer.spec,
+            &Line {
+                message_id: &in_hand.message.id,
+                attempt: in_hand.attempt,
+                outcome,
+                disposition: in_hand.machine.disposition(),
+                duration: in_hand.ran_for,
+                queue_delay: in_hand.queue_delay,
+                late: in_hand.late,
+            },
+        );
         let exits = self.consumer.spec.policy.on_processing_timeout == OnProcessingTimeout::Exit;
         if exits && matches!(outcome, Outcome::TimedOut(_)) {
             self.consumer.exit.cancel();

@@ -1,7 +1,8 @@
 //! The lease ledger: when each lease ends by our own clock, and which are to be extended. No I/O.
 //!
-//! A deadline is counted on the monotonic clock from before the call that set it, and moves only when the queue has said
-//! so for that very entry. So a lease ends here no later than it ends at the queue.
+//! A deadline is counted on the monotonic clock from before the call that set it, less a margin in which a guest can be
+//! stopped, and moves only when the queue has said so for that very entry. So a lease ends here before it ends at the
+//! queue.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -11,6 +12,12 @@ use crate::queue::{LeaseError, LeaseHandle};
 
 /// After a failed heartbeat the next comes after this fraction of the lease.
 const RETRY_FRACTION: u32 = 10;
+
+/// A lease counts as lost this fraction of it before it ends, and at most [`MAX_MARGIN`]: its guest must be gone when
+/// another receiver can get the message.
+const MARGIN_FRACTION: u32 = 20;
+/// See [`MARGIN_FRACTION`].
+const MAX_MARGIN: Duration = Duration::from_secs(1);
 
 /// What the ledger found out about a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +68,7 @@ impl<I: Copy + Ord + std::hash::Hash> Ledger<I> {
 
     /// Enters a delivery whose lease began no earlier than `leased_at`.
     pub fn enter(&mut self, id: I, lease: LeaseHandle, leased_at: Instant) {
-        let deadline = leased_at + self.lease;
+        let deadline = self.deadline_of(leased_at, self.lease);
         let due = leased_at + self.lease / 3;
         let entry =
             Entry { lease, received_at: leased_at, deadline, due: Some(due), under_way: false, stopping: false };
@@ -73,6 +80,7 @@ impl<I: Copy + Ord + std::hash::Hash> Ledger<I> {
     /// The heartbeats that are due at `now`, at most `batch` leases each. Each is under way until [`Self::answered`].
     pub fn heartbeats(&mut self, now: Instant, batch: usize) -> Vec<Heartbeat<I>> {
         let mut groups: Vec<Heartbeat<I>> = Vec::new();
+        let margin = self.margin();
         while let Some(&(at, id)) = self.due.first() {
             if at > now {
                 break;
@@ -83,7 +91,7 @@ impl<I: Copy + Ord + std::hash::Hash> Ledger<I> {
             // The queue refuses to extend beyond its limit rather than clamping, so the clamp is ours.
             let left = (entry.received_at + self.max_lease).saturating_duration_since(now);
             let by = self.lease.min(Duration::from_secs(left.as_secs()));
-            if now + by <= entry.deadline {
+            if now + by <= entry.deadline + margin {
                 continue;
             }
             entry.under_way = true;
@@ -108,13 +116,14 @@ impl<I: Copy + Ord + std::hash::Hash> Ledger<I> {
         now: Instant,
     ) -> Vec<Change<I>> {
         let mut changes = Vec::new();
+        let deadline = self.deadline_of(sent_at, by);
         for (index, id) in ids.iter().enumerate() {
             let Some(entry) = self.entries.get_mut(id) else { continue };
             entry.under_way = false;
             match results.get(index) {
                 Some(Ok(())) => {
                     self.deadlines.remove(&(entry.deadline, *id));
-                    entry.deadline = sent_at + by;
+                    entry.deadline = deadline;
                     self.deadlines.insert((entry.deadline, *id));
                     entry.due = Some(sent_at + self.lease / 3);
                 }
@@ -123,7 +132,9 @@ impl<I: Copy + Ord + std::hash::Hash> Ledger<I> {
                     changes.push(Change::Lost(*id));
                     continue;
                 }
-                Some(Err(LeaseError::Retry(_) | LeaseError::Refused(_))) | None => entry.due = Some(now + self.lease / RETRY_FRACTION),
+                Some(Err(LeaseError::Retry(_) | LeaseError::Refused(_))) | None => {
+                    entry.due = Some(now + self.lease / RETRY_FRACTION)
+                }
             }
             match (entry.stopping, entry.due) {
                 (true, _) => {
@@ -163,6 +174,14 @@ impl<I: Copy + Ord + std::hash::Hash> Ledger<I> {
         lost
     }
 
+    fn margin(&self) -> Duration {
+        (self.lease / MARGIN_FRACTION).min(MAX_MARGIN)
+    }
+
+    fn deadline_of(&self, from: Instant, lease: Duration) -> Instant {
+        from + lease.saturating_sub(self.margin())
+    }
+
     /// When a lease ends, while it is in the ledger.
     pub fn deadline(&self, id: I) -> Option<Instant> {
         self.entries.get(&id).map(|entry| entry.deadline)
@@ -193,6 +212,8 @@ mod tests {
 
     const LEASE: Duration = Duration::from_secs(30);
     const SECOND: Duration = Duration::from_secs(1);
+    /// A twentieth of the lease would be more.
+    const MARGIN: Duration = SECOND;
 
     fn lease(name: &str) -> LeaseHandle {
         Receipt::new(name).lease()
@@ -221,7 +242,7 @@ mod tests {
             let results = vec![Ok(()); beat.ids.len()];
             assert_eq!(ledger.answered(&beat.ids, beat.by, &results, sent_at, sent_at + SECOND), []);
         }
-        assert_eq!(ledger.deadline(3), Some(sent_at + LEASE), "counted from before the call");
+        assert_eq!(ledger.deadline(3), Some(sent_at + LEASE - MARGIN), "counted from before the call");
         assert_eq!(ledger.next_at(), Some(sent_at + LEASE / 3));
     }
 
@@ -233,8 +254,8 @@ mod tests {
         ledger.heartbeats(at, 10);
         let results = [Ok(()), Err(LeaseError::Retry("throttled".into())), Err(LeaseError::Lost("gone".into()))];
         assert_eq!(ledger.answered(&[0, 1, 2], LEASE, &results, at, at), [Change::Lost(2)]);
-        assert_eq!(ledger.deadline(0), Some(at + LEASE));
-        assert_eq!(ledger.deadline(1), Some(start + LEASE));
+        assert_eq!(ledger.deadline(0), Some(at + LEASE - MARGIN));
+        assert_eq!(ledger.deadline(1), Some(start + LEASE - MARGIN));
         assert_eq!(ledger.deadline(2), None);
         let retry = ledger.heartbeats(at + LEASE / 10, 10);
         assert_eq!(retry.iter().map(|beat| beat.ids.clone()).collect::<Vec<_>>(), [[1]]);
@@ -247,9 +268,10 @@ mod tests {
         let at = start + 10 * SECOND;
         ledger.heartbeats(at, 10);
         assert_eq!(ledger.answered(&[0, 1], LEASE, &[Ok(())], at, at), []);
-        assert_eq!(ledger.deadline(1), Some(start + LEASE));
-        assert_eq!(ledger.expire(start + LEASE), [1]);
-        assert_eq!(ledger.expire(start + LEASE), [] as [u64; 0]);
+        assert_eq!(ledger.deadline(1), Some(start + LEASE - MARGIN));
+        assert!(ledger.expire(start + LEASE - MARGIN - SECOND / 100).is_empty());
+        assert_eq!(ledger.expire(start + LEASE - MARGIN), [1]);
+        assert!(ledger.expire(start + LEASE).is_empty());
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::policy::Disposition;
 use super::Spec;
+use super::policy::Disposition;
 use crate::handler::{Captured, Outcome};
 
 /// What the line says of one message.

@@ -18,16 +18,19 @@ pub struct Pace {
     busy: bool,
     failures: u32,
     rest_until: Option<Instant>,
+    /// Since when there are free slots, but too few for a full receive.
+    gathering_since: Option<Instant>,
 }
 
 impl Pace {
     /// The pace for a queue with these limits.
     pub fn new(limits: Limits) -> Self {
-        Self { limits, under_way: 0, busy: false, failures: 0, rest_until: None }
+        Self { limits, under_way: 0, busy: false, failures: 0, rest_until: None, gathering_since: None }
     }
 
-    /// How many messages to ask for in a receive that starts now, given so many free slots; `None`: do not start one.
-    pub fn start(&mut self, free: usize, now: Instant) -> Option<usize> {
+    /// How many messages to ask for in a receive that starts now, given so many free slots of `all`; `None`: do not start
+    /// one. A call costs the same for one message as for a full batch, so a busy consumer lets slots gather for a while.
+    pub fn start(&mut self, free: usize, all: usize, now: Instant) -> Option<usize> {
         if self.rest_until.is_some_and(|until| now < until) {
             return None;
         }
@@ -36,8 +39,14 @@ impl Pace {
         if free == 0 || self.under_way >= at_once {
             return None;
         }
+        let batch = self.limits.receive_batch.max(1);
+        let since = *self.gathering_since.get_or_insert(now);
+        if self.busy && free < batch.min(all) && now < since + self.limits.settle_linger {
+            return None;
+        }
+        self.gathering_since = None;
         self.under_way += 1;
-        Some(free.min(self.limits.receive_batch.max(1)))
+        Some(free.min(batch))
     }
 
     /// A receive brought so many messages.
@@ -64,9 +73,9 @@ impl Pace {
         self.under_way
     }
 
-    /// When the rest ends, if there is one.
+    /// When a rest or a gathering of slots ends, if there is one.
     pub fn next_at(&self) -> Option<Instant> {
-        self.rest_until
+        self.rest_until.or(self.gathering_since.map(|since| since + self.limits.settle_linger))
     }
 }
 
@@ -88,19 +97,36 @@ mod tests {
     #[test]
     fn one_poll_while_idle_and_more_after_one_that_brought_something() {
         let (mut pace, now) = (pace(), Instant::now());
-        assert_eq!(pace.start(64, now), Some(10));
-        assert_eq!(pace.start(54, now), None);
+        assert_eq!(pace.start(64, 64, now), Some(10));
+        assert_eq!(pace.start(54, 64, now), None);
         pace.received(10);
-        assert_eq!([54, 44, 34, 24].map(|free| pace.start(free, now)), [Some(10), Some(10), Some(10), None]);
+        assert_eq!([54, 44, 34, 24].map(|free| pace.start(free, 64, now)), [Some(10), Some(10), Some(10), None]);
         pace.received(0);
-        assert_eq!(pace.start(64, now), None, "two are still under way");
+        assert_eq!(pace.start(64, 64, now), None, "two are still under way");
+    }
+
+    #[test]
+    fn a_busy_consumer_lets_slots_gather_for_a_full_receive() {
+        let linger = Duration::from_millis(100);
+        let mut pace = Pace::new(Limits { settle_linger: linger, ..pace().limits });
+        let now = Instant::now();
+        assert_eq!(pace.start(3, 64, now), Some(3), "an idle one does not wait");
+        pace.received(3);
+        assert_eq!(pace.start(3, 64, now), None);
+        assert_eq!(pace.next_at(), Some(now + linger));
+        assert_eq!(pace.start(10, 64, now), Some(10));
+        pace.received(10);
+        assert_eq!(pace.start(3, 64, now), None);
+        assert_eq!(pace.start(4, 64, now + linger), Some(4));
+        pace.received(4);
+        assert_eq!(pace.start(4, 4, now), Some(4), "all there are");
     }
 
     #[test]
     fn never_asks_for_more_than_there_are_slots() {
         let (mut pace, now) = (pace(), Instant::now());
-        assert_eq!(pace.start(0, now), None);
-        assert_eq!(pace.start(3, now), Some(3));
+        assert_eq!(pace.start(0, 64, now), None);
+        assert_eq!(pace.start(3, 64, now), Some(3));
     }
 
     #[test]
@@ -108,13 +134,13 @@ mod tests {
         let (mut pace, now) = (pace(), Instant::now());
         let rests: Vec<_> = (0..7)
             .map(|_| {
-                pace.start(1, now + Duration::from_secs(3600));
+                pace.start(1, 64, now + Duration::from_secs(3600));
                 pace.failed(now, 1.0).as_secs()
             })
             .collect();
         assert_eq!(rests, [1, 2, 4, 8, 16, 20, 20]);
-        assert_eq!(pace.start(1, now), None);
-        assert_eq!(pace.start(1, now + Duration::from_secs(20)), Some(1));
+        assert_eq!(pace.start(1, 64, now), None);
+        assert_eq!(pace.start(1, 64, now + Duration::from_secs(20)), Some(1));
         pace.received(0);
         assert_eq!(pace.failed(now, 0.0), Duration::from_millis(500));
     }

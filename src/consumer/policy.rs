@@ -104,7 +104,8 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn policy() -> Policy {
-        let retry = Retry { requeues: 2, requeue_delay: 5 * SECOND, delays: 3, delay: 60 * SECOND, max_delay: 200 * SECOND };
+        let retry =
+            Retry { requeues: 2, requeue_delay: 5 * SECOND, delays: 3, delay: 60 * SECOND, max_delay: 200 * SECOND };
         Policy { retry, on_processing_timeout: OnProcessingTimeout::DeadLetter, dead_letter: true }
     }
 
@@ -140,9 +141,7 @@ mod tests {
     #[test]
     fn a_processing_timeout_does_what_is_configured() {
         let timed_out = Outcome::TimedOut(SECOND);
-        let with = |on_processing_timeout| {
-            Policy { on_processing_timeout, ..policy() }.disposition(&timed_out, 1, 1.0)
-        };
+        let with = |on_processing_timeout| Policy { on_processing_timeout, ..policy() }.disposition(&timed_out, 1, 1.0);
         let dead = Disposition::DeadLetter("processing timeout after 1.000 s".into());
         assert_eq!(with(OnProcessingTimeout::DeadLetter), dead);
         assert_eq!(with(OnProcessingTimeout::Retry), Disposition::Release(5 * SECOND));

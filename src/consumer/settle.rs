@@ -127,7 +127,7 @@ mod tests {
         for id in 0..9 {
             batcher.push(id, ack(id), now);
         }
-        assert_eq!(ids(batcher.next(now, true)), []);
+        assert!(ids(batcher.next(now, true)).is_empty());
         assert_eq!(batcher.next_at(), Some(now + LINGER));
         batcher.push(9, ack(9), now);
         assert_eq!(ids(batcher.next(now, true)).len(), 10);
@@ -153,7 +153,7 @@ mod tests {
         let mut batcher = batcher(true);
         batcher.retry(1, ack(1), now);
         batcher.retry(2, ack(2), now);
-        assert_eq!(ids(batcher.next(now, false)), []);
+        assert!(ids(batcher.next(now, false)).is_empty());
         assert_eq!(batcher.next_at(), Some(now + RETRY_AFTER));
         assert!(batcher.withdraw(1));
         assert!(!batcher.withdraw(1));

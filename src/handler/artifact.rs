@@ -92,7 +92,11 @@ impl LoadError {
     }
 
     pub(super) fn grant(path: &Path, error: &io::Error) -> Self {
-        Self::new(path, format!("the folder in allow.dirs cannot be opened: {error}"), "create it, or let hostler's user read it")
+        Self::new(
+            path,
+            format!("the folder in allow.dirs cannot be opened: {error}"),
+            "create it, or let hostler's user read it",
+        )
     }
 
     pub(super) fn link(path: &Path, error: &wasmtime::Error) -> Self {
@@ -101,7 +105,11 @@ impl LoadError {
     }
 
     pub(super) fn missing_function(path: &Path, interface: &str, function: &str) -> Self {
-        Self::new(path, format!("`{interface}` lacks the function `{function}`"), "build it against wit/ of this hostler")
+        Self::new(
+            path,
+            format!("`{interface}` lacks the function `{function}`"),
+            "build it against wit/ of this hostler",
+        )
     }
 
     pub(super) fn only_hooks(path: &Path) -> Self {
@@ -110,7 +118,11 @@ impl LoadError {
 
     pub(super) fn no_hooks(path: &Path) -> Self {
         let hooks = "message-start, message-end, processing-timeout or state-changed";
-        Self::new(path, "it exports no hook", format!("export one of hostler:consumer/{hooks}, or drop the key `hooks`"))
+        Self::new(
+            path,
+            "it exports no hook",
+            format!("export one of hostler:consumer/{hooks}, or drop the key `hooks`"),
+        )
     }
 }
 
@@ -119,8 +131,9 @@ impl LoadError {
 /// # Errors
 /// [`LoadError`] for a file that is missing, not what its pin says, no WASM, damaged, or no handler.
 pub(super) fn read(engine: &Engine, path: &Path, pin: Option<&str>) -> Result<Artifact, LoadError> {
-    let bytes = std::fs::read(path)
-        .map_err(|error| LoadError::new(path, error.to_string(), "name a file that exists and that hostler's user can read"))?;
+    let bytes = std::fs::read(path).map_err(|error| {
+        LoadError::new(path, error.to_string(), "name a file that exists and that hostler's user can read")
+    })?;
     if let Some(pin) = pin {
         check_pin(path, &bytes, pin)?;
     }
@@ -132,7 +145,11 @@ pub(super) fn read(engine: &Engine, path: &Path, pin: Option<&str>) -> Result<Ar
     }
     let binary = to_binary(path, &bytes)?;
     let bad = |error: wasmtime::Error| {
-        LoadError::new(path, format!("it is no valid WASM: {error:#}"), "build it again; the file may be damaged or cut short")
+        LoadError::new(
+            path,
+            format!("it is no valid WASM: {error:#}"),
+            "build it again; the file may be damaged or cut short",
+        )
     };
     match is_component(&binary) {
         true => recognise_component(engine, path, Component::from_binary(engine.inner(), &binary).map_err(bad)?),
@@ -155,7 +172,11 @@ pub(super) fn to_binary<'a>(path: &Path, bytes: &'a [u8]) -> Result<std::borrow:
         return Err(LoadError::new(path, "the file is empty", "build it again"));
     }
     wat::parse_bytes(bytes).map_err(|error| {
-        LoadError::new(path, format!("it is neither WASM nor its text form: {error}"), "name a .wasm, .wat or .cwasm file")
+        LoadError::new(
+            path,
+            format!("it is neither WASM nor its text form: {error}"),
+            "name a .wasm, .wat or .cwasm file",
+        )
     })
 }
 

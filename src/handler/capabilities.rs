@@ -56,7 +56,9 @@ impl Grants {
                 true => std::fs::create_dir_all(&dir.host),
                 false => Ok(()),
             };
-            prepared.and_then(|()| std::fs::read_dir(&dir.host).map(drop)).map_err(|error| (dir.host.as_path(), error))?;
+            prepared
+                .and_then(|()| std::fs::read_dir(&dir.host).map(drop))
+                .map_err(|error| (dir.host.as_path(), error))?;
         }
         Ok(())
     }

@@ -68,8 +68,18 @@ impl CpuBaseline {
     /// Cranelift's names for what the baseline adds to plain x86-64 (x86-64 psABI, micro-architecture levels).
     fn x86_flags(self) -> &'static [&'static str] {
         const V3: [&str; 12] = [
-            "has_cmpxchg16b", "has_sse3", "has_ssse3", "has_sse41", "has_sse42", "has_popcnt", "has_avx", "has_avx2",
-            "has_bmi1", "has_bmi2", "has_lzcnt", "has_fma",
+            "has_cmpxchg16b",
+            "has_sse3",
+            "has_ssse3",
+            "has_sse41",
+            "has_sse42",
+            "has_popcnt",
+            "has_avx",
+            "has_avx2",
+            "has_bmi1",
+            "has_bmi2",
+            "has_lzcnt",
+            "has_fma",
         ];
         match self {
             Self::Generic | Self::Native => &[],
@@ -111,7 +121,9 @@ pub enum CompileError {
     #[error(transparent)]
     Handler(#[from] LoadError),
     /// The target is none that this build can compile for.
-    #[error("cannot compile for `{target}`: {why}\n  cure: leave --target out, or run `hostler compile` on a machine of that kind")]
+    #[error(
+        "cannot compile for `{target}`: {why}\n  cure: leave --target out, or run `hostler compile` on a machine of that kind"
+    )]
     Target {
         /// The target as asked for.
         target: String,
@@ -126,7 +138,8 @@ pub enum CompileError {
 /// # Errors
 /// [`CompileError`] names the handler or the target at fault.
 pub fn compile(path: &Path, target: Option<&str>, baseline: CpuBaseline) -> Result<Vec<u8>, CompileError> {
-    let host = format!("{}-unknown-linux-{}", std::env::consts::ARCH, if cfg!(target_env = "musl") { "musl" } else { "gnu" });
+    let host =
+        format!("{}-unknown-linux-{}", std::env::consts::ARCH, if cfg!(target_env = "musl") { "musl" } else { "gnu" });
     let target = target.unwrap_or(&host).to_owned();
     let refused = |why: wasmtime::Error| CompileError::Target { target: target.clone(), why: format!("{why:#}") };
     let mut config = base_config();
@@ -147,14 +160,16 @@ pub fn compile(path: &Path, target: Option<&str>, baseline: CpuBaseline) -> Resu
     }
     let engine = wasmtime::Engine::new(&config).map_err(refused)?;
 
-    let read = std::fs::read(path).map_err(|error| LoadError::new(path, error.to_string(), "name a file that exists"))?;
+    let read =
+        std::fs::read(path).map_err(|error| LoadError::new(path, error.to_string(), "name a file that exists"))?;
     if is_compiled(&read) {
         return Err(LoadError::new(path, "it is compiled already", "name the .wasm or .wat file").into());
     }
     let binary = to_binary(path, &read)?;
     let component = is_component(&binary);
     let code = if component { engine.precompile_component(&binary) } else { engine.precompile_module(&binary) };
-    let code = code.map_err(|error| LoadError::new(path, format!("it is no valid WASM: {error:#}"), "build it again"))?;
+    let code =
+        code.map_err(|error| LoadError::new(path, format!("it is no valid WASM: {error:#}"), "build it again"))?;
 
     let header = Header {
         hostler: env!("CARGO_PKG_VERSION").into(),
@@ -177,7 +192,8 @@ pub(super) fn is_compiled(bytes: &[u8]) -> bool {
 pub(super) fn load(engine: &Engine, path: &Path, bytes: &[u8]) -> Result<Code, LoadError> {
     let (header, code) = open(bytes).map_err(|what| LoadError::new(path, what, CURE))?;
     let unfit = |error: wasmtime::Error| {
-        let what = format!("this machine cannot run it (compiled for {}, {}): {error:#}", header.target, header.cpu_baseline);
+        let what =
+            format!("this machine cannot run it (compiled for {}, {}): {error:#}", header.target, header.cpu_baseline);
         LoadError::new(path, what, CURE)
     };
     // SAFETY: the code is what this version of `hostler compile` wrote, as its digest shows, and the engine checks that
@@ -204,8 +220,8 @@ fn open(bytes: &[u8]) -> Result<(Header, &[u8]), String> {
         return Err("the compiled file is damaged: its header is too long".into());
     }
     let (header, code) = rest.split_at_checked(length).ok_or_else(short)?;
-    let header: Header =
-        serde_json::from_slice(header).map_err(|error| format!("the compiled file is damaged: its header is no JSON: {error}"))?;
+    let header: Header = serde_json::from_slice(header)
+        .map_err(|error| format!("the compiled file is damaged: its header is no JSON: {error}"))?;
     if header.hostler != env!("CARGO_PKG_VERSION") {
         return Err(format!("it was compiled by hostler {}; this is {}", header.hostler, env!("CARGO_PKG_VERSION")));
     }

@@ -133,6 +133,7 @@ impl Ticker {
                     continue;
                 }
                 drop(running);
+                #[allow(clippy::disallowed_methods, reason = "the tick is the event")]
                 thread::sleep(EPOCH_TICK);
                 match engine.upgrade() {
                     Some(engine) => engine.increment_epoch(),

@@ -44,6 +44,7 @@ pub(super) fn acquire(file: &File, try_lock: fn(&File) -> io::Result<()>, limit:
         if left.is_zero() {
             return Ok(false);
         }
+        #[allow(clippy::disallowed_methods, reason = "a file lock of another process tells nobody when it goes")]
         thread::sleep(pause.min(left));
         pause = (pause * 2).min(LONGEST_PAUSE);
     }

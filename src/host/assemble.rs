@@ -66,7 +66,7 @@ pub fn definition(consumer: &config::Consumer, broker: Option<Arc<dyn Broker>>) 
     Ok(Definition {
         consumer: consumer.name.as_str().into(),
         path: path("handler", &consumer.handler)?,
-        sha256: consumer.sha256.as_ref().map(|digest| hex(digest)),
+        sha256: consumer.sha256.as_ref().map(hex),
         hooks: consumer.hooks.as_ref().map(|hooks| path("hooks", hooks)).transpose()?,
         grants: Grants {
             env: consumer.allow.env.clone(),
@@ -103,7 +103,10 @@ pub fn unused(config: &Config) -> Vec<String> {
         (telemetry.otlp_endpoint.is_some(), "telemetry.otlp_endpoint: this build exports no traces or metrics"),
         (telemetry.emf, "telemetry.emf: this build writes no metrics"),
         (telemetry.prometheus.is_some(), "telemetry.prometheus: this build serves no metrics"),
-        (config.host.cache_dir.is_some(), "host.cache_dir: this build keeps no compiled handlers; use `hostler compile`"),
+        (
+            config.host.cache_dir.is_some(),
+            "host.cache_dir: this build keeps no compiled handlers; use `hostler compile`",
+        ),
         (http, "allow.http: this build gives guests no outgoing HTTP"),
     ]
     .into_iter()
@@ -111,7 +114,6 @@ pub fn unused(config: &Config) -> Vec<String> {
     .map(|(_, text)| format!("{text} (the setting has no effect)"))
     .collect()
 }
-
 
 fn hex(digest: &[u8; 32]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()

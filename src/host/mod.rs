@@ -6,8 +6,8 @@ mod pulse;
 mod reap;
 mod signals;
 
-pub use assemble::{channel_spec, definition, unused};
 use assemble::pool;
+pub use assemble::{channel_spec, definition, unused};
 pub use connect::{connect, declare};
 
 use std::path::Path;
@@ -120,10 +120,7 @@ impl Host {
                 spec: assemble::spec(config),
                 queue,
                 handler,
-                replies: config
-                    .reply_channel
-                    .clone()
-                    .map(|channel| Replies { broker: Arc::clone(&broker), channel }),
+                replies: config.reply_channel.clone().map(|channel| Replies { broker: Arc::clone(&broker), channel }),
                 guests: self.guests.clone(),
                 status: board.clone(),
                 exit: exit.clone(),
@@ -140,7 +137,8 @@ impl Host {
         let load = move || {
             let engine = Engine::new(pool).map_err(internal)?;
             let loaded = definitions.iter().map(|definition| {
-                let loaded = handler::load(&engine, definition).map_err(|error| Failure::new(Exit::BadHandler, error))?;
+                let loaded =
+                    handler::load(&engine, definition).map_err(|error| Failure::new(Exit::BadHandler, error))?;
                 tracing::info!(consumer = &*definition.consumer, kind = %loaded.summary.kind, "handler loaded");
                 Ok(loaded.handler)
             });

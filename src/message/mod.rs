@@ -150,7 +150,9 @@ pub enum Invalid {
         delay: Duration,
     },
     /// A name that SQS would refuse.
-    #[error("`{name}` is no attribute name: use 1 to 256 of A-Z a-z 0-9 _ - . without a leading, trailing or doubled dot")]
+    #[error(
+        "`{name}` is no attribute name: use 1 to 256 of A-Z a-z 0-9 _ - . without a leading, trailing or doubled dot"
+    )]
     AttributeName {
         /// The name.
         name: String,

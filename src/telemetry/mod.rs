@@ -27,8 +27,10 @@ pub fn start(format: LogFormat) -> Logs {
         Ok(filter) => (filter, None),
         Err(error) => (EnvFilter::new("info"), Some(error)),
     };
-    let (writer, worker) =
-        NonBlockingBuilder::default().buffered_lines_limit(BUFFERED_LINES).thread_name("hostler-log").finish(io::stderr());
+    let (writer, worker) = NonBlockingBuilder::default()
+        .buffered_lines_limit(BUFFERED_LINES)
+        .thread_name("hostler-log")
+        .finish(io::stderr());
     let registry = tracing_subscriber::registry().with(filter);
     let layer = tracing_subscriber::fmt::layer().with_writer(writer);
     let started = match format {

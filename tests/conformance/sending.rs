@@ -103,6 +103,12 @@ pub async fn depths_count<H: Harness>(harness: &H) {
     let jobs = Depth { visible: 2, delayed: 3, in_flight: 2, dead_lettered: 1, oldest_age: age };
     let dead = Depth { visible: 1, oldest_age: dead_age, ..Depth::default() };
     assert_eq!(depths, [jobs, dead, Depth::default()]);
+
+    let queue = broker.open(&ordered("in-order")).await.unwrap();
+    send(&broker, "in-order", ["1", "2", "3"].map(|body| grouped(body, "g")).to_vec()).await;
+    let _head = next(&queue, LONG).await;
+    let depth = broker.depths(&[channel("in-order")]).await.unwrap()[0];
+    assert_eq!((depth.visible, depth.delayed, depth.in_flight), (2, 0, 1), "what waits for its turn is visible");
 }
 
 pub async fn channels_are_listed<H: Harness>(harness: &H) {

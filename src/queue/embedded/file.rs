@@ -1,5 +1,6 @@
 //! The queue's file: creates it, or makes sure that it is one of ours; says what a fault of it means.
 
+use std::cell::Cell;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -159,6 +160,7 @@ fn create(db: &Connection, path: &Path) -> Result<(), OpenError> {
 
 /// Turns the write-ahead log on; false where the filesystem cannot have one. SQLite does not ask the busy handler
 /// here, so a lock is waited for by hand.
+#[allow(clippy::disallowed_methods, reason = "a file lock of another process tells nobody when it goes")]
 fn use_wal(db: &Connection) -> rusqlite::Result<bool> {
     let started = Instant::now();
     loop {
@@ -171,12 +173,18 @@ fn use_wal(db: &Connection) -> rusqlite::Result<bool> {
 }
 
 /// Asks again every millisecond, where SQLite's own timeout would sleep up to 100 ms and make a receiver late.
+#[allow(clippy::disallowed_methods, reason = "a file lock of another process tells nobody when it goes")]
 fn wait_for_lock(tries: i32) -> bool {
+    thread_local!(static ASKED_FIRST: Cell<Option<Instant>> = const { Cell::new(None) });
+    let now = Instant::now();
+    if tries == 0 {
+        ASKED_FIRST.set(Some(now));
+    }
     thread::sleep(Duration::from_millis(1));
-    u128::try_from(tries).is_ok_and(|tries| tries < BUSY.as_millis())
+    ASKED_FIRST.get().is_some_and(|first| now.duration_since(first) < BUSY)
 }
 
-pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
+fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 

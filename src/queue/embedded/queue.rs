@@ -59,6 +59,8 @@ impl Queue for EmbeddedQueue {
         if stop.is_cancelled() {
             return Ok(Vec::new());
         }
+        let Receive { max, wait, lease } = request;
+        let request = Receive { max: max.clamp(1, LIMITS.receive_batch), wait: wait.min(LIMITS.max_wait), lease };
         let (reply, messages) = oneshot::channel();
         self.writer.receive(Waiting::new(self.source.clone(), request, stop.clone(), reply));
         let mut answer = Answer { queue: self, messages };

@@ -1,0 +1,3 @@
+;; A component that exports nothing.
+;; world:
+(module)

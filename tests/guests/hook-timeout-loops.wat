@@ -1,0 +1,6 @@
+;; processing-timeout never returns.
+;; world: export hostler:consumer/processing-timeout@0.1.0;
+(module
+  (func (export "hostler:consumer/processing-timeout@0.1.0#processing-timeout") (param i32) (result i32)
+    (loop (br 0))
+    (unreachable)))

@@ -1,0 +1,25 @@
+;; Replies with what it got, a line each: channel, content type, name and text of the second attribute, attempt (one
+;; digit), group, routing key, body.
+(module
+  (global $end (mut i32) (i32.const 1024))
+  (data (i32.const 16) "\00\00\00\00" "\01\00\00\00" "\00\04\00\00") ;; ok(reply(1024,
+  (func $line (param $pointer-and-length i32)
+    (memory.copy (global.get $end) (i32.load (local.get 0)) (i32.load offset=4 (local.get 0)))
+    (global.set $end (i32.add (global.get $end) (i32.load offset=4 (local.get 0))))
+    (i32.store8 (global.get $end) (i32.const 0x0a))
+    (global.set $end (i32.add (global.get $end) (i32.const 1))))
+  (func (export "hostler:consumer/handler@0.1.0#handle") (param $message i32) (result i32)
+    (local $attribute i32)
+    (call $line (i32.add (local.get $message) (i32.const 8)))
+    (call $line (i32.add (local.get $message) (i32.const 28)))
+    (local.set $attribute (i32.add (i32.load offset=36 (local.get $message)) (i32.const 20)))
+    (call $line (local.get $attribute))
+    (call $line (i32.add (local.get $attribute) (i32.const 12)))
+    (i32.store8 (i32.const 64) (i32.add (i32.load offset=44 (local.get $message)) (i32.const 0x30)))
+    (i64.store (i32.const 72) (i64.const 0x100000040)) ;; (64, 1)
+    (call $line (i32.const 72))
+    (call $line (i32.add (local.get $message) (i32.const 60)))
+    (call $line (i32.add (local.get $message) (i32.const 72)))
+    (call $line (i32.add (local.get $message) (i32.const 16)))
+    (i32.store (i32.const 28) (i32.sub (global.get $end) (i32.const 1024)))
+    (i32.const 16)))

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# The test command of the README: installs what the tests need on a bare Debian or Ubuntu with rustup, then runs them all.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+missing=()
+command -v cc >/dev/null || missing+=(build-essential)
+command -v python3 >/dev/null || missing+=(python3)
+python3 -m pip --version >/dev/null 2>&1 || missing+=(python3-pip)
+command -v unshare >/dev/null || missing+=(util-linux)
+if [ ${#missing[@]} -gt 0 ]; then
+  as_root=""
+  [ "$(id -u)" = 0 ] || as_root=sudo
+  $as_root apt-get update -qq
+  $as_root apt-get install -y -qq --no-install-recommends "${missing[@]}"
+fi
+
+# The library, the binary, and every test; in release, as guests crawl without optimisation.
+cargo test --release --locked
+
+# The example's own tests, and that its committed artifact is what its source builds to.
+cargo test --locked --manifest-path examples/flights/handler/Cargo.toml
+bash examples/flights/build.sh --check
+
+# The whole year, end to end.
+bash examples/flights/full.sh

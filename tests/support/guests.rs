@@ -1,0 +1,99 @@
+//! The guests in `tests/guests`: one tiny program per behaviour, each said by its first line.
+//!
+//! A command is a core module as it stands. A component is written as its core module; its world stands in comments
+//! (`;; world:` items of a world, `;; package:` a package beside it), and is that of the contract if there are none.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
+use wit_parser::Resolve;
+
+/// The world of a guest that names none.
+const CONSUMER: &str = "include hostler:consumer/consumer@0.1.0;";
+
+/// What a component needs to be given lists, unless it has one of its own: memory, and room in it that is never freed.
+const ALLOCATOR: &str = r#"
+  (memory (export "memory") 1)
+  (global $heap (mut i32) (i32.const 4096))
+  (func (export "cabi_realloc") (param i32 i32 i32) (param $size i32) (result i32)
+    (global.get $heap)
+    (global.set $heap (i32.and (i32.add (i32.add (global.get $heap) (local.get $size)) (i32.const 7)) (i32.const -8))))
+)"#;
+
+fn here(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn source(name: &str) -> PathBuf {
+    here("tests/guests").join(name).with_extension("wat")
+}
+
+/// A guest as it stands: a core module in text form.
+pub fn command(name: &str) -> PathBuf {
+    source(name)
+}
+
+/// A guest as a component, made in the build folder; whoever made it at the same time made the same.
+pub fn component(name: &str) -> PathBuf {
+    let bytes = encode(&fs::read_to_string(source(name)).unwrap()).unwrap_or_else(|error| panic!("{name}: {error:#}"));
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guests");
+    fs::create_dir_all(&folder).unwrap();
+    let file = NamedTempFile::new_in(&folder).unwrap();
+    fs::write(&file, bytes).unwrap();
+    let path = folder.join(name).with_extension("wasm");
+    file.persist(&path).unwrap();
+    path
+}
+
+fn encode(text: &str) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+    let comments = |mark: &str| text.lines().filter_map(|line| line.strip_prefix(mark)).collect::<Vec<_>>();
+    let worlds = comments(";; world:");
+    let world = if worlds.is_empty() { CONSUMER.into() } else { worlds.join("\n") };
+    let packages = [fs::read_to_string(here("tests/guests/wasi.wit"))?, comments(";; package:").join("\n")].join("\n");
+
+    let mut resolve = Resolve::default();
+    resolve.push_path(here("wit"))?;
+    let package = format!("package test:guest;\n{packages}\nworld guest {{ {world} }}");
+    let package = resolve.push_str("guest.wit", &package)?;
+    let world = resolve.select_world(&[package], Some("guest"))?;
+
+    let allocates = text.contains("cabi_realloc");
+    let closed = text.trim_end().strip_suffix(')').filter(|_| !allocates);
+    let mut module = wat::parse_str(closed.map_or(text.into(), |open| [open, ALLOCATOR].concat()))?;
+    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8)?;
+    Ok(ComponentEncoder::default().module(&module)?.validate(true).encode()?)
+}
+
+/// Without this, a guest that no test uses would look like a behaviour that is tested.
+#[test]
+fn every_guest_has_its_test() {
+    let mut tests = String::new();
+    let mut folders = vec![here("tests")];
+    while let Some(folder) = folders.pop() {
+        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            match path.is_dir() {
+                true => folders.push(path),
+                false if path.extension().is_some_and(|extension| extension == "rs") => {
+                    tests += &fs::read_to_string(path).unwrap();
+                }
+                false => {}
+            }
+        }
+    }
+    for path in fs::read_dir(here("tests/guests")).unwrap().map(|entry| entry.unwrap().path()) {
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        let used = path.extension().is_some_and(|extension| extension == "wit") || tests.contains(&format!("\"{name}\""));
+        assert!(used, "no test uses {}", path.display());
+    }
+}
+
+/// The first line says what the guest does.
+#[test]
+fn every_guest_says_what_it_does() {
+    for path in fs::read_dir(here("tests/guests")).unwrap().map(|entry| entry.unwrap().path()) {
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with(";; ") || text.starts_with("// "), "{}", path.display());
+    }
+}

@@ -1,0 +1,305 @@
+//! The real hostler in a temporary folder of its own: its config, its commands, and its hosts with what they log.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// How long a test waits for what must happen, however slow the machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One second.
+pub const SECOND: Duration = Duration::from_secs(1);
+
+/// Every config begins with this. Dotted keys, so that a test can set others of the same tables.
+const CONFIG: &str = "
+    host.health_file = 'health.json'
+    queue.embedded.path = 'queue.db'
+";
+
+/// A temporary folder in which hostler's commands run. It holds the config, the queue, the health file, and a link
+/// `guests` to this repository's guests.
+pub struct World {
+    folder: TempDir,
+}
+
+/// How full a channel is, as `queues --json` has it.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Depth {
+    pub visible: u64,
+    pub delayed: u64,
+    pub in_flight: u64,
+    pub dead_lettered: u64,
+}
+
+impl World {
+    /// A folder with this config; keys of `host`, `queue` and `telemetry` come first, dotted, then the tables.
+    pub fn new(config: &str) -> Self {
+        let world = Self { folder: tempfile::tempdir().unwrap() };
+        let guests = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/guests");
+        std::os::unix::fs::symlink(guests, world.path("guests")).unwrap();
+        world.config(config);
+        world
+    }
+
+    /// Replaces the config.
+    pub fn config(&self, config: &str) {
+        fs::write(self.path("hostler.toml"), format!("{CONFIG}{config}")).unwrap();
+    }
+
+    /// A path in the folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A hostler command, not yet started, with nothing of this process's environment but `PATH`.
+    pub fn command(&self, args: &[&str]) -> Command {
+        self.program(env!("CARGO_BIN_EXE_hostler"), args)
+    }
+
+    /// Any program in the same folder and environment.
+    pub fn program(&self, program: &str, args: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command.args(args).current_dir(self.folder.path()).env_clear().stdin(Stdio::null());
+        if let Some(path) = std::env::var_os("PATH") {
+            command.env("PATH", path);
+        }
+        command
+    }
+
+    /// Runs a hostler command to its end.
+    pub fn output(&self, args: &[&str]) -> Said {
+        Said::new(self.command(args).output().unwrap())
+    }
+
+    /// Runs a hostler command with this on its standard input.
+    pub fn output_with(&self, args: &[&str], input: impl AsRef<[u8]>) -> Said {
+        let mut command = self.command(args);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // It is small or the command reads all of it; a command that refuses its arguments closes it.
+        let _ = child.stdin.take().unwrap().write_all(input.as_ref());
+        Said::new(child.wait_with_output().unwrap())
+    }
+
+    /// Sends messages.
+    pub fn send<B: AsRef<str>>(&self, channel: &str, bodies: impl IntoIterator<Item = B>) {
+        let lines: String = bodies.into_iter().map(|body| format!("{}\n", body.as_ref())).collect();
+        let said = self.output_with(&["send", channel, "--lines", "-"], lines);
+        assert_eq!(said.code, 0, "{said:?}");
+    }
+
+    /// What `queues --json` says.
+    pub fn queues(&self) -> Value {
+        let said = self.output(&["queues", "--json"]);
+        assert_eq!(said.code, 0, "{said:?}");
+        serde_json::from_str(&said.stdout).unwrap()
+    }
+
+    /// What `queues --json` says of one channel.
+    pub fn row(&self, channel: &str) -> Value {
+        let said = self.output(&["queues", "--json", channel]);
+        assert_eq!(said.code, 0, "{said:?}");
+        let rows: Value = serde_json::from_str(&said.stdout).unwrap();
+        rows[0].clone()
+    }
+
+    /// How full a channel is.
+    pub fn depth(&self, channel: &str) -> Depth {
+        let row = self.row(channel);
+        let count = |name: &str| row[name].as_u64().unwrap();
+        Depth {
+            visible: count("visible"),
+            delayed: count("delayed"),
+            in_flight: count("in_flight"),
+            dead_lettered: count("dead_lettered"),
+        }
+    }
+
+    /// Starts `hostler run`.
+    pub fn start(&self) -> Host {
+        Host::start(self.command(&["run"]))
+    }
+
+    /// Starts `hostler run`, and waits until every consumer takes messages.
+    pub fn started(&self) -> Host {
+        let host = self.start();
+        host.wait_for(PATIENCE, |line| line["message"] == "consuming");
+        host
+    }
+
+    /// The verdict of `check-consumer-health --json`.
+    pub fn verdict(&self) -> Value {
+        serde_json::from_str(&self.output(&["check-consumer-health", "--json"]).stdout).unwrap()
+    }
+}
+
+/// What a command that has ended said.
+#[derive(Debug)]
+pub struct Said {
+    /// Its exit code; -n if signal n killed it.
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Said {
+    fn new(output: Output) -> Self {
+        Self {
+            code: code(output.status),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
+
+fn code(status: std::process::ExitStatus) -> i32 {
+    status.code().or(status.signal().map(|signal| -signal)).unwrap()
+}
+
+/// A running host. Dropping it kills it.
+pub struct Host {
+    child: Child,
+    /// Whom signals go to.
+    pub pid: u32,
+    log: Arc<Log>,
+}
+
+/// What a host has written to standard error, line by line.
+#[derive(Default)]
+struct Log {
+    written: Mutex<Written>,
+    grown: Condvar,
+}
+
+#[derive(Default)]
+struct Written {
+    /// A line that is not JSON is a string.
+    lines: Vec<Value>,
+    settled: usize,
+    ended: bool,
+}
+
+impl Host {
+    /// Starts this command and reads its log.
+    pub fn start(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let (stderr, log) = (child.stderr.take().unwrap(), Arc::<Log>::default());
+        let writes = Arc::clone(&log);
+        thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                let line = serde_json::from_str(&line).unwrap_or(Value::String(line));
+                writes.change(|written| {
+                    written.settled += usize::from(line.get("outcome").is_some());
+                    written.lines.push(line);
+                });
+            }
+            writes.change(|written| written.ended = true);
+        });
+        Self { pid: child.id(), child, log }
+    }
+
+    /// The first line that fits, once there is one.
+    pub fn wait_for(&self, within: Duration, mut fits: impl FnMut(&Value) -> bool) -> Value {
+        let mut seen = 0;
+        self.log.wait("the line", within, |written| {
+            let found = written.lines.get(seen..)?.iter().find(|line| fits(line)).cloned();
+            seen = written.lines.len();
+            found
+        })
+    }
+
+    /// Waits until so many messages are settled in all; the log's lines of all that are.
+    pub fn settled(&self, count: usize) -> Vec<Value> {
+        self.log.wait(&format!("{count} settled messages"), PATIENCE, |written| {
+            (written.settled >= count)
+                .then(|| written.lines.iter().filter(|line| line.get("outcome").is_some()).cloned().collect())
+        })
+    }
+
+    /// Everything it has logged so far.
+    pub fn lines(&self) -> Vec<Value> {
+        self.log.written.lock().unwrap().lines.clone()
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(pid(self.pid), signal).unwrap();
+    }
+
+    /// Waits for its end; its exit code, or -n if signal n killed it.
+    pub fn wait_exit(&mut self, within: Duration) -> i32 {
+        // Its end closes its standard error.
+        self.log.wait("its end", within, |written| written.ended.then_some(()));
+        code(self.child.wait().unwrap())
+    }
+
+    /// Drains it; how it ended.
+    pub fn stop(&mut self) -> i32 {
+        self.signal(Signal::TERM);
+        self.wait_exit(PATIENCE)
+    }
+
+    /// Ends it as a power switch would.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.wait_exit(PATIENCE);
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Log {
+    fn change(&self, change: impl FnOnce(&mut Written)) {
+        change(&mut self.written.lock().unwrap());
+        self.grown.notify_all();
+    }
+
+    fn wait<T>(&self, what: &str, within: Duration, mut look: impl FnMut(&Written) -> Option<T>) -> T {
+        let deadline = Instant::now() + within;
+        let mut written = self.written.lock().unwrap();
+        loop {
+            if let Some(found) = look(&written) {
+                return found;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if written.ended || left.is_zero() {
+                let lines = &written.lines;
+                let tail: Vec<String> = lines.iter().skip(lines.len().saturating_sub(20)).map(Value::to_string).collect();
+                drop(written);
+                panic!("{what} did not come within {within:?}; the log ends with\n{}", tail.join("\n"));
+            }
+            written = self.grown.wait_timeout(written, left).unwrap().0;
+        }
+    }
+}
+
+/// A process id.
+pub fn pid(number: u32) -> Pid {
+    Pid::from_raw(number.try_into().unwrap()).unwrap()
+}
+
+/// Looks every few milliseconds until there is an answer; for what tells nobody that it happens.
+#[expect(clippy::disallowed_methods, reason = "the one place that polls; every look has a deadline")]
+pub fn until<T>(what: &str, within: Duration, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + within;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "{what} did not come true within {within:?}");
+        thread::sleep(Duration::from_millis(15));
+    }
+}

@@ -1,0 +1,4 @@
+//! What the black-box tests share.
+
+pub mod guests;
+pub mod hostler;
