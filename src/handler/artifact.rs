@@ -130,7 +130,7 @@ impl LoadError {
 ///
 /// # Errors
 /// [`LoadError`] for a file that is missing, not what its pin says, no WASM, damaged, or no handler.
-pub(super) fn read(engine: &Engine, path: &Path, pin: Option<&str>) -> Result<Artifact, LoadError> {
+pub(super) fn read(engine: &Engine, path: &Path, pin: Option<&[u8; 32]>) -> Result<Artifact, LoadError> {
     let bytes = std::fs::read(path).map_err(|error| {
         LoadError::new(path, error.to_string(), "name a file that exists and that hostler's user can read")
     })?;
@@ -157,12 +157,12 @@ pub(super) fn read(engine: &Engine, path: &Path, pin: Option<&str>) -> Result<Ar
     }
 }
 
-fn check_pin(path: &Path, bytes: &[u8], pin: &str) -> Result<(), LoadError> {
-    let found = compiled::hex(&Sha256::digest(bytes));
-    if found.eq_ignore_ascii_case(pin) {
+fn check_pin(path: &Path, bytes: &[u8], pin: &[u8; 32]) -> Result<(), LoadError> {
+    let found = Sha256::digest(bytes);
+    if found.as_slice() == pin {
         return Ok(());
     }
-    let what = format!("its SHA-256 is {found}, but the config pins {pin}");
+    let what = format!("its SHA-256 is {}, but the config pins {}", compiled::hex(&found), compiled::hex(pin));
     Err(LoadError::new(path, what, "deploy the file that was meant, or set sha256 to the new one's"))
 }
 

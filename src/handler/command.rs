@@ -55,6 +55,7 @@ impl Handler for CommandHandler {
             Ok(wasi) => wasi,
             Err(error) => return Outcome::Trapped(format!("a granted folder cannot be opened: {error:#}")),
         };
+        let _running = self.engine.running();
         let mut store = sandbox::store(&self.engine, wasi, &self.definition, &call.bounds);
         let run = async {
             let instance = self.pre.instantiate_async(&mut store).await?;

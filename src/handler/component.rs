@@ -26,6 +26,7 @@ pub(super) struct Guest {
 
 /// An instance, in its sandbox.
 pub(super) struct Live {
+    engine: Engine,
     store: ComponentStore,
     instance: Instance,
     sink: Sink,
@@ -49,6 +50,7 @@ impl Guest {
 
     /// A fresh sandbox with an instance in it; an error says why there is none.
     pub(super) async fn instantiate(&self, bounds: &Bounds, output: &Output, stdin: Stdin<'_>) -> Result<Live, String> {
+        let _running = self.engine.running();
         let sink = Sink::new(output);
         let wasi = self.definition.grants.wasi(stdin.body, &sink).map(|mut wasi| {
             for (name, value) in stdin.env {
@@ -59,7 +61,7 @@ impl Guest {
         let wasi = wasi.map_err(|error| format!("a granted folder cannot be opened: {error:#}"))?;
         let mut store = sandbox::store(&self.engine, wasi, &self.definition, bounds);
         match self.pre.instantiate_async(&mut store).await {
-            Ok(instance) => Ok(Live { store, instance, sink, used: 0 }),
+            Ok(instance) => Ok(Live { engine: self.engine.clone(), store, instance, sink, used: 0 }),
             Err(error) => Err(sandbox::fault(&error, &store.data().limits)),
         }
     }
@@ -79,6 +81,7 @@ impl Live {
         P: ComponentNamedList + Lower,
         R: ComponentNamedList + Lift + 'static,
     {
+        let _running = self.engine.running();
         let function = self.instance.get_typed_func::<P, R>(&mut self.store, export)?;
         function.call_async(&mut self.store, params).await
     }

@@ -67,8 +67,8 @@ pub struct Definition {
     pub consumer: Arc<str>,
     /// The handler's file: `.wasm`, `.wat` or `.cwasm`.
     pub path: PathBuf,
-    /// The file's SHA-256 in lowercase hexadecimal, if it is pinned.
-    pub sha256: Option<String>,
+    /// The file's SHA-256, if it is pinned.
+    pub sha256: Option<[u8; 32]>,
     /// A component with lifecycle hooks, apart from the handler.
     pub hooks: Option<PathBuf>,
     /// What its guests may reach.
@@ -87,7 +87,7 @@ pub struct Definition {
 /// [`LoadError`] names the file, what is wrong with it, and the cure.
 pub fn load(engine: &Engine, definition: &Definition) -> Result<Loaded, LoadError> {
     definition.grants.prepare().map_err(|(path, error)| LoadError::grant(path, &error))?;
-    let artifact = artifact::read(engine, &definition.path, definition.sha256.as_deref())?;
+    let artifact = artifact::read(engine, &definition.path, definition.sha256.as_ref())?;
     let summary = Summary { kind: artifact.kind(), imports: artifact.imports(engine) };
     let definition = Arc::new(definition.clone());
     let handler: Arc<dyn Handler> = match &artifact {

@@ -8,7 +8,7 @@ use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 
 use super::Definition;
 use super::call::Bounds;
-use super::engine::{Engine, Running};
+use super::engine::Engine;
 use super::limits::Limits;
 
 /// What a sandbox of any kind of guest knows.
@@ -19,7 +19,6 @@ pub(super) struct Sandbox<W> {
     pub(super) consumer: Arc<str>,
     /// How long the call that runs in it may take; replaced when an instance is used again.
     pub(super) bounds: Bounds,
-    _running: Running,
 }
 
 /// WASI as components see it.
@@ -55,7 +54,6 @@ pub(super) fn store<W: Send + 'static>(
         limits: Limits::new(definition.memory),
         consumer: Arc::clone(&definition.consumer),
         bounds: bounds.clone(),
-        _running: engine.running(),
     };
     let mut store = Store::new(engine.inner(), sandbox);
     store.limiter(|sandbox| &mut sandbox.limits);

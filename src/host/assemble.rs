@@ -66,7 +66,7 @@ pub fn definition(consumer: &config::Consumer, broker: Option<Arc<dyn Broker>>) 
     Ok(Definition {
         consumer: consumer.name.as_str().into(),
         path: path("handler", &consumer.handler)?,
-        sha256: consumer.sha256.as_ref().map(hex),
+        sha256: consumer.sha256,
         hooks: consumer.hooks.as_ref().map(|hooks| path("hooks", hooks)).transpose()?,
         grants: Grants {
             env: consumer.allow.env.clone(),
@@ -113,8 +113,4 @@ pub fn unused(config: &Config) -> Vec<String> {
     .filter(|(applies, _)| *applies)
     .map(|(_, text)| format!("{text} (the setting has no effect)"))
     .collect()
-}
-
-fn hex(digest: &[u8; 32]) -> String {
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }

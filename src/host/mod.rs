@@ -96,8 +96,8 @@ impl Host {
             Ok(Some(consumers)) => self.consume(consumers).await,
             Ok(None) => Ok(Exit::Ok),
             Err(failure) => {
-                tracing::error!(exit = failure.exit as u8, "{}", failure.message);
-                Err(failure)
+                tracing::error!(exit_code = failure.exit as u8, "{}", failure.message);
+                Ok(failure.exit)
             }
         };
         pulse.stop().await;
