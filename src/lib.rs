@@ -18,3 +18,4 @@ pub mod host;
 pub mod message;
 pub mod queue;
 pub mod telemetry;
+pub mod upkeep;

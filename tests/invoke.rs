@@ -75,7 +75,9 @@ fn prints_an_outcome_as_one_json_object() {
     };
     check(
         &component("replies"),
-        json!({ "outcome": "reply", "reason": null, "delay_seconds": null, "reply_base64": "YmFkIHJvdwo=", "stderr": "" }),
+        json!({
+            "outcome": "reply", "reason": null, "delay_seconds": null, "reply_base64": "YmFkIHJvdwo=", "stderr": "",
+        }),
     );
     check(
         &component("delays"),
@@ -131,6 +133,17 @@ fn gives_the_message_to_a_command() {
     assert!(id.strip_prefix("MESSAGE_ID=").is_some_and(|id| id.len() == 36), "{id}");
     let attributes = r#"MESSAGE_ATTRIBUTES={"content-type":"text/plain","zone":"\"4\""}"#;
     assert_eq!(rest, ["MESSAGE_CHANNEL=invoke", "MESSAGE_ATTEMPT=2", attributes]);
+}
+
+#[test]
+fn a_granted_variable_cannot_hide_the_message() {
+    let world = consumer(
+        &command("main-prints-environment"),
+        "reply = 'stdout'
+        allow.env = { MESSAGE_ID = 'mine', OTHER = 'too' }",
+    );
+    let told = String::from_utf8(reply(&answer(&world, "one", &["--body", ""]))).unwrap();
+    assert!(told.starts_with("OTHER=too\nMESSAGE_ID=") && told.matches("MESSAGE_ID=").count() == 1, "{told}");
 }
 
 #[test]

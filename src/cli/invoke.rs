@@ -12,9 +12,7 @@ use super::source::{self, BodyArgs};
 use super::{ConfigArg, print};
 use crate::config::{self, Consumer};
 use crate::exit::{Exit, Failure, Result};
-use crate::handler::{
-    self, Bounds, Call, Captured, Definition, Engine, Grants, Handler, Outcome, Output, run_until_stopped,
-};
+use crate::handler::{self, Bounds, Call, Captured, Definition, Engine, Grants, Handler, Outcome, Output};
 use crate::host;
 use crate::message::Message;
 
@@ -88,7 +86,7 @@ pub(super) fn run(args: &Args) -> Result {
     let output = Output::new(subject.output);
     let call = Call::new(Arc::new(message), subject.channel.as_str().into(), args.attempt, bounds, output);
 
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).event_interval(1).enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(Exit::Internal, error))?;
     let started = Instant::now();
     let outcome = runtime.block_on(process(&loaded.handler, &call, subject.timeout));
@@ -111,7 +109,7 @@ async fn process(handler: &Arc<dyn Handler>, call: &Call, limit: Duration) -> Ou
     let stop = call.bounds.stop.clone();
     let guest = {
         let (handler, call) = (Arc::clone(handler), call.clone());
-        tokio::spawn(async move { run_until_stopped(&call.bounds.stop, handler.handle(&call)).await })
+        tokio::spawn(async move { handler::run(&*handler, &call).await })
     };
     let forced = async {
         tokio::time::sleep(limit).await;
@@ -124,10 +122,7 @@ async fn process(handler: &Arc<dyn Handler>, call: &Call, limit: Duration) -> Ou
     };
     match ended {
         Ok(Some(outcome)) => outcome,
-        Ok(None) => match call.decided.get() {
-            Some(decided) => decided.clone(),
-            None => Outcome::TimedOut(limit),
-        },
+        Ok(None) => Outcome::TimedOut(limit),
         Err(error) => Outcome::Trapped(format!("the host failed to run it: {error}")),
     }
 }
@@ -149,7 +144,11 @@ fn subject(args: &Args) -> Result<Subject> {
         None if is_file => Ok(of_file(Path::new(&args.handler))),
         None => Err(Failure::new(
             Exit::BadHandler,
-            format!("`{}` is neither a file nor a consumer of the config", args.handler),
+            format!(
+                "`{}` is neither a file nor a consumer of the config\n  cure: name a .wasm, .wat or .cwasm file that exists, \
+                 or a consumer of the config that --config names",
+                args.handler
+            ),
         )),
     }
 }

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::ledger::Heartbeat;
 use super::{Consumer, Replies};
-use crate::handler::{Call, HOOK_TIMEOUT, Handler, Outcome, Stop, run_until_stopped};
+use crate::handler::{self, Call, HOOK_TIMEOUT, Handler, Outcome, Stop, run_until_stopped};
 use crate::health::State;
 use crate::message::{AttributeValue, Message, Outgoing};
 use crate::queue::{Delivery, LeaseError, Queue, QueueError, Receive, Settlement, Unsettled};
@@ -96,9 +96,7 @@ impl Effects {
         let handler = Arc::clone(&self.handler);
         let answer = Answer { signals: self.signals.clone(), signal: Some(Signal::Ended { id, outcome: None }) };
         self.guests.spawn(async move {
-            // What a guest decided stands, even if it was stopped in a hook that followed.
-            let outcome = run_until_stopped(&call.bounds.stop, handler.handle(&call)).await;
-            let outcome = outcome.or_else(|| call.decided.get().cloned());
+            let outcome = handler::run(&*handler, &call).await;
             answer.send(Signal::Ended { id, outcome });
         });
     }

@@ -115,8 +115,9 @@ impl EventLoop {
                 }
                 signal = self.signals.recv() => {
                     signal.into_iter().for_each(|signal| self.take(signal));
-                    // What else is there already joins the same batches.
+                    // What else is there already joins the same batches. Each is shown, so that no state is passed over.
                     while let Ok(signal) = self.signals.try_recv() {
+                        self.show();
                         self.take(signal);
                     }
                 }
@@ -331,8 +332,8 @@ impl EventLoop {
             self.running.remove(&(started_at, id));
             if matches!(event, Event::Ended(_)) {
                 in_hand.ran_for = now - started_at;
-                log::output(&self.consumer.spec, &in_hand.message.id, &in_hand.call.output.take());
             }
+            log::output(&self.consumer.spec, &in_hand.message.id, &in_hand.call.output.take());
         }
         self.apply(id, event);
     }

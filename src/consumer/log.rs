@@ -23,7 +23,7 @@ pub(super) struct Line<'a> {
 pub(super) fn settled(spec: &Spec, line: &Line<'_>) {
     let reason = line.outcome.reason();
     let (delay_seconds, reason) = match line.disposition {
-        Disposition::Release(delay) => (Some(delay.as_secs_f64()), reason),
+        Disposition::Release(delay) => (Some(milliseconds(*delay) / 1_000.0), reason),
         Disposition::DeadLetter(why) => (None, Some(why.clone())),
         Disposition::Ack | Disposition::None => (None, reason),
     };

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
-use super::Output;
+use super::{Handler, Output};
 use crate::message::Message;
 
 /// What became of a message, as handler and host saw it.
@@ -138,11 +138,14 @@ impl Stop {
     pub fn is_asked(&self) -> bool {
         self.asked.load(Ordering::Relaxed)
     }
+}
 
-    /// Whether the guest is to run no further.
-    pub fn is_forced(&self) -> bool {
-        self.forced.is_cancelled()
-    }
+/// Runs a handler on one message until it is done or stopped by force; `None`: it was stopped before it decided, and its
+/// guest is gone.
+pub async fn run(handler: &dyn Handler, call: &Call) -> Option<Outcome> {
+    let outcome = run_until_stopped(&call.bounds.stop, handler.handle(call)).await;
+    // What it decided stands, even if it was stopped in a hook that followed.
+    outcome.or_else(|| call.decided.get().cloned())
 }
 
 /// Runs a guest's future until it is done or stopped by force; `None`: it was stopped, and its guest is gone.

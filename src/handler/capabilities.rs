@@ -37,6 +37,13 @@ pub struct Dir {
     pub writable: bool,
 }
 
+/// What only a command gets: the body as standard input, and the message in its environment.
+#[derive(Default)]
+pub(super) struct Stdin<'a> {
+    pub(super) body: Bytes,
+    pub(super) env: &'a [(&'static str, String)],
+}
+
 impl fmt::Debug for Grants {
     /// Names only: the values of variables may be secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -64,15 +71,19 @@ impl Grants {
     }
 
     /// A builder with these grants and the guest's standard streams; neither sockets nor name look-ups.
-    pub(super) fn wasi(&self, stdin: Bytes, sink: &Sink) -> wasmtime::Result<WasiCtxBuilder> {
+    /// What `stdin` sets comes from the message; a granted variable cannot hide one of these.
+    pub(super) fn wasi(&self, stdin: Stdin<'_>, sink: &Sink) -> wasmtime::Result<WasiCtxBuilder> {
         let mut wasi = WasiCtxBuilder::new();
-        wasi.stdin(MemoryInputPipe::new(stdin))
+        wasi.stdin(MemoryInputPipe::new(stdin.body))
             .stdout(sink.stream(Stream::Stdout))
             .stderr(sink.stream(Stream::Stderr))
             .allow_tcp(false)
             .allow_udp(false)
             .allow_ip_name_lookup(false);
-        for (name, value) in &self.env {
+        for (name, value) in self.env.iter().filter(|(name, _)| !stdin.env.iter().any(|(taken, _)| taken == name)) {
+            wasi.env(name, value);
+        }
+        for (name, value) in stdin.env {
             wasi.env(name, value);
         }
         for dir in &self.dirs {

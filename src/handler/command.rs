@@ -12,7 +12,8 @@ use wasmtime_wasi::p1::{self, WasiP1Ctx};
 
 use super::artifact::{LoadError, RUN, find};
 use super::call::{Call, Outcome};
-use super::component::{Export, Guest, Stdin};
+use super::capabilities::Stdin;
+use super::component::{Export, Guest};
 use super::engine::Engine;
 use super::output::Sink;
 use super::sandbox::{self, Sandbox};
@@ -45,12 +46,9 @@ impl CommandHandler {
 #[async_trait]
 impl Handler for CommandHandler {
     async fn handle(&self, call: &Call) -> Outcome {
-        let wasi = self.definition.grants.wasi(call.message.body.clone(), &Sink::new(&call.output)).map(|mut wasi| {
-            for (name, value) in environment(call) {
-                wasi.env(name, value);
-            }
-            wasi.build_p1()
-        });
+        let env = environment(call);
+        let stdin = Stdin { body: call.message.body.clone(), env: &env };
+        let wasi = self.definition.grants.wasi(stdin, &Sink::new(&call.output)).map(|mut wasi| wasi.build_p1());
         let wasi = match wasi {
             Ok(wasi) => wasi,
             Err(error) => return Outcome::Trapped(format!("a granted folder cannot be opened: {error:#}")),
@@ -112,8 +110,11 @@ impl Handler for RunHandler {
 fn outcome(code: i32, call: &Call, definition: &Definition) -> Outcome {
     if code == 0 {
         return match definition.reply_from_stdout {
-            true => Outcome::Reply(call.output.stdout()),
             false => Outcome::Ack,
+            true if call.output.dropped() > 0 => {
+                Outcome::Failed("its reply exceeds limits.output, and was cut short".into())
+            }
+            true => Outcome::Reply(call.output.stdout()),
         };
     }
     let said = call.output.last_error_line();

@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use wasmtime::component::{Component, ComponentNamedList, Instance, InstancePre, Lift, Linker, Lower};
 
 use super::artifact::{LoadError, find};
 use super::call::{Bounds, Call, Outcome};
+use super::capabilities::Stdin;
 use super::contract::{self, GuestOutcome, MessageRef};
 use super::engine::Engine;
 use super::hooks::HookSet;
@@ -52,12 +52,7 @@ impl Guest {
     pub(super) async fn instantiate(&self, bounds: &Bounds, output: &Output, stdin: Stdin<'_>) -> Result<Live, String> {
         let _running = self.engine.running();
         let sink = Sink::new(output);
-        let wasi = self.definition.grants.wasi(stdin.body, &sink).map(|mut wasi| {
-            for (name, value) in stdin.env {
-                wasi.env(name, value);
-            }
-            ComponentWasi::new(wasi.build())
-        });
+        let wasi = self.definition.grants.wasi(stdin, &sink).map(|mut wasi| ComponentWasi::new(wasi.build()));
         let wasi = wasi.map_err(|error| format!("a granted folder cannot be opened: {error:#}"))?;
         let mut store = sandbox::store(&self.engine, wasi, &self.definition, bounds);
         match self.pre.instantiate_async(&mut store).await {
@@ -65,13 +60,6 @@ impl Guest {
             Err(error) => Err(sandbox::fault(&error, &store.data().limits)),
         }
     }
-}
-
-/// What only a command gets: the body as standard input, and the message in its environment.
-#[derive(Default)]
-pub(super) struct Stdin<'a> {
-    pub(super) body: Bytes,
-    pub(super) env: &'a [(&'static str, String)],
 }
 
 impl Live {

@@ -10,7 +10,8 @@ use wasmtime::component::Component;
 
 use super::artifact::{self, Artifact, LoadError, find};
 use super::call::{Bounds, Call, Outcome};
-use super::component::{Export, Guest, Live, Stdin};
+use super::capabilities::Stdin;
+use super::component::{Export, Guest, Live};
 use super::contract::{GuestOutcome, GuestState, MessageRef, ReportRef, milliseconds};
 use super::engine::Engine;
 use super::output::Output;
@@ -97,14 +98,20 @@ impl HookSet {
     /// `state-changed`, in a fresh instance of `guest`.
     pub(super) async fn state_changed(&self, guest: &Guest, from: State, to: State) {
         let Some(hook) = &self.state_changed else { return };
+        let output = Output::new(OUTPUT);
         let tell = async {
-            let output = Output::new(OUTPUT);
             let mut live = guest.instantiate(&Bounds::new(HOOK_TIMEOUT), &output, Stdin::default()).await?;
             let result = live.call::<_, ()>(hook, (GuestState::from(from), GuestState::from(to))).await;
             result.map_err(|error| live.fault(&error))
         };
         if let Err(reason) = timeout(HOOK_TIMEOUT, tell).await.unwrap_or_else(|_| Err(too_long())) {
             tracing::warn!(hook = "state-changed", reason, "hook failed");
+        }
+        let said = output.take();
+        for (stream, bytes) in [("stdout", &said.stdout), ("stderr", &said.stderr)] {
+            for line in String::from_utf8_lossy(bytes).lines() {
+                tracing::info!(target: "hostler::guest", hook = "state-changed", stream, "{line}");
+            }
         }
     }
 }

@@ -18,7 +18,7 @@ mod sandbox;
 mod stubs;
 
 pub use artifact::{Artifact, Kind, LoadError};
-pub use call::{Bounds, Call, Outcome, Stop, run_until_stopped};
+pub use call::{Bounds, Call, Outcome, Stop, run, run_until_stopped};
 pub use capabilities::{Dir, Grants};
 pub use compiled::{CompileError, CpuBaseline, compile};
 pub use engine::{Engine, EngineError, Pool};

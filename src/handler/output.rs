@@ -49,6 +49,11 @@ impl Output {
         std::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// How many bytes have been dropped so far.
+    pub fn dropped(&self) -> u64 {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).dropped
+    }
+
     /// A copy of standard output so far.
     pub fn stdout(&self) -> Vec<u8> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).stdout.clone()

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use wasmtime::Store;
 use wasmtime::component::ResourceTable;
-use wasmtime::{Store, UpdateDeadline};
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 
 use super::Definition;
@@ -42,7 +42,7 @@ impl WasiView for Sandbox<ComponentWasi> {
 /// The store of a component.
 pub(super) type ComponentStore = Store<Sandbox<ComponentWasi>>;
 
-/// A fresh store, bounded as `definition` says and interrupted at every epoch tick.
+/// A fresh store, bounded as `definition` says; its guest yields at every epoch tick.
 pub(super) fn store<W: Send + 'static>(
     engine: &Engine,
     wasi: W,
@@ -58,10 +58,8 @@ pub(super) fn store<W: Send + 'static>(
     let mut store = Store::new(engine.inner(), sandbox);
     store.limiter(|sandbox| &mut sandbox.limits);
     store.set_epoch_deadline(1);
-    store.epoch_deadline_callback(|context| match context.data().bounds.stop.is_forced() {
-        true => Ok(UpdateDeadline::Interrupt),
-        false => Ok(UpdateDeadline::Yield(1)),
-    });
+    // A guest that is to stop is dropped when it yields, rather than trapped: a trap would look like its own.
+    store.epoch_deadline_async_yield_and_update(1);
     store
 }
 

@@ -98,6 +98,7 @@ pub fn unused(config: &Config) -> Vec<String> {
     let embedded = config.queue.driver == Driver::Embedded;
     let telemetry = &config.telemetry;
     let http = config.consumers.iter().any(|consumer| !consumer.allow.http.is_empty());
+    let tagged = config.consumers.iter().any(|consumer| consumer.tags != config::Tags::default());
     [
         (embedded && config.payload.bucket.is_some(), "payload.bucket: the embedded queue keeps large messages itself"),
         (telemetry.otlp_endpoint.is_some(), "telemetry.otlp_endpoint: this build exports no traces or metrics"),
@@ -108,6 +109,7 @@ pub fn unused(config: &Config) -> Vec<String> {
             "host.cache_dir: this build keeps no compiled handlers; use `hostler compile`",
         ),
         (http, "allow.http: this build gives guests no outgoing HTTP"),
+        (tagged, "tags: the embedded queue has none"),
     ]
     .into_iter()
     .filter(|(applies, _)| *applies)

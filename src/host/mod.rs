@@ -54,8 +54,12 @@ pub fn run(file: Option<&Path>) -> Result {
     result
 }
 
+/// Guests run for up to an epoch tick at a time, so timers must be looked at often, or hooks' deadlines and guests' own
+/// sleeps come late.
+const POLLS_PER_TIMER_CHECK: u32 = 4;
+
 fn guest_runtime() -> std::io::Result<Runtime> {
-    Builder::new_multi_thread().thread_name("hostler-guest").enable_all().build()
+    Builder::new_multi_thread().thread_name("hostler-guest").event_interval(POLLS_PER_TIMER_CHECK).enable_all().build()
 }
 
 fn internal(error: impl std::fmt::Display) -> Failure {

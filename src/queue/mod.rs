@@ -17,6 +17,7 @@
 #[cfg(feature = "embedded")]
 pub mod embedded;
 pub mod fake;
+mod sqs;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,11 +1,11 @@
-;; Begins a TCP connection to 127.0.0.1, to the port in the first two bytes of the body; acks, or replies with the number
-;; of the error.
+;; Begins a TCP connection to 127.0.0.1, to the port in the body (2 bytes, little endian); acks, or replies with the
+;; number of the error.
 ;; world: include hostler:consumer/consumer@0.1.0;
 ;; world: import wasi:sockets/instance-network@0.2.0;
 ;; world: import wasi:sockets/tcp-create-socket@0.2.0;
 (module
   (import "wasi:sockets/instance-network@0.2.0" "instance-network" (func $network (result i32)))
-  (import "wasi:sockets/tcp-create-socket@0.2.0" "create-tcp-socket" (func $create (param $family i32) (param $result i32)))
+  (import "wasi:sockets/tcp-create-socket@0.2.0" "create-tcp-socket" (func $create (param i32 i32)))
   (import "wasi:sockets/tcp@0.2.0" "[method]tcp-socket.start-connect"
     (func $connect (param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32)))
   (data (i32.const 16) "\00\00\00\00" "\01\00\00\00" "\41\00\00\00" "\01") ;; ok(reply(65, 1))

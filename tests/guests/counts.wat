@@ -1,4 +1,4 @@
-;; Dead-letters with the number of messages that this instance has seen, one digit; traps on a body that starts with "!".
+;; Dead-letters with the number of messages that this instance has seen, one digit; traps on a body that begins with !.
 (module
   (global $seen (mut i32) (i32.const 0x30))
   (data (i32.const 16) "\00\00\00\00" "\04\00\00\00" "\40\00\00\00" "\01") ;; ok(dead-letter(64, 1))

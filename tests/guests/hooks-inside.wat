@@ -6,7 +6,8 @@
 ;; world: import wasi:cli/stderr@0.2.0;
 (module
   (import "wasi:cli/stderr@0.2.0" "get-stderr" (func $stderr (result i32)))
-  (import "wasi:io/streams@0.2.0" "[method]output-stream.blocking-write-and-flush" (func $write (param i32 i32 i32 i32)))
+  (import "wasi:io/streams@0.2.0" "[method]output-stream.blocking-write-and-flush"
+    (func $write (param i32 i32 i32 i32)))
   (global $steps (mut i32) (i32.const 0x30))
   (data (i32.const 16) "\00\00\00\00" "\01\00\00\00" "\40\00\00\00" "\01") ;; ok(reply(64, 1))
   (func $step

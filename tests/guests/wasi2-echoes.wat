@@ -6,7 +6,8 @@
   (import "wasi:cli/stdin@0.2.0" "get-stdin" (func $stdin (result i32)))
   (import "wasi:cli/stdout@0.2.0" "get-stdout" (func $stdout (result i32)))
   (import "wasi:io/streams@0.2.0" "[method]input-stream.blocking-read" (func $read (param i32 i64 i32)))
-  (import "wasi:io/streams@0.2.0" "[method]output-stream.blocking-write-and-flush" (func $write (param i32 i32 i32 i32)))
+  (import "wasi:io/streams@0.2.0" "[method]output-stream.blocking-write-and-flush"
+    (func $write (param i32 i32 i32 i32)))
   (func (export "wasi:cli/run@0.2.0#run") (result i32)
     (local $in i32) (local $out i32)
     (local.set $in (call $stdin))

@@ -128,7 +128,7 @@ impl World {
         Host::start(self.command(&["run"]))
     }
 
-    /// Starts `hostler run`, and waits until every consumer takes messages.
+    /// Starts `hostler run`, and waits until it consumes.
     pub fn started(&self) -> Host {
         let host = self.start();
         host.wait_for(PATIENCE, |line| line["message"] == "consuming");
@@ -277,13 +277,19 @@ impl Log {
             let left = deadline.saturating_duration_since(Instant::now());
             if written.ended || left.is_zero() {
                 let lines = &written.lines;
-                let tail: Vec<String> = lines.iter().skip(lines.len().saturating_sub(20)).map(Value::to_string).collect();
+                let tail: Vec<String> =
+                    lines.iter().skip(lines.len().saturating_sub(20)).map(Value::to_string).collect();
                 drop(written);
                 panic!("{what} did not come within {within:?}; the log ends with\n{}", tail.join("\n"));
             }
             written = self.grown.wait_timeout(written, left).unwrap().0;
         }
     }
+}
+
+/// Says something that must be seen even when the test passes, and so goes past the capture of its output.
+pub fn announce(text: &str) {
+    writeln!(std::io::stderr(), "\n{text}").unwrap();
 }
 
 /// A process id.

@@ -1,0 +1,3 @@
+//! Upkeep: what an operator does to queues beside consuming them (provision, requeue, alarms, clean, iam).
+//!
+//! Empty so far: the embedded queue provisions itself when a channel is opened, and `hostler queues` looks into it.

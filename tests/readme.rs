@@ -1,0 +1,183 @@
+//! Every command of the README is run, in its order, and prints what the README shows.
+//!
+//! A block ```` ```sh ```` is run by bash; `hostler run` in it is started and goes on until the next one. A block
+//! ```` ```text ```` after it is what it prints on standard output, but for times and sizes. A block ```` ```log ```` names
+//! lines that the running host logs. A comment `<!-- not run … -->` or `<!-- measured -->` before a block exempts it.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::support::hostler::Host;
+
+/// How long a command may take to print what the README shows.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+#[derive(Debug)]
+struct Block {
+    kind: String,
+    text: String,
+    exempt: bool,
+}
+
+fn blocks(readme: &str) -> Vec<Block> {
+    let (mut blocks, mut exempt) = (Vec::new(), false);
+    let mut lines = readme.lines();
+    while let Some(line) = lines.next() {
+        exempt |= line.starts_with("<!-- not run") || line == "<!-- measured -->";
+        if let Some(kind) = line.strip_prefix("```") {
+            let text: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
+            blocks.push(Block { kind: kind.to_owned(), text: text.join("\n"), exempt });
+            exempt = false;
+        }
+    }
+    blocks
+}
+
+/// A folder that looks like the repository after a build, for commands that write.
+fn workplace() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir_all(folder.path().join("target/release")).unwrap();
+    for (target, link) in [
+        (Path::new(ROOT).join("config"), "config"),
+        (Path::new(ROOT).join("examples"), "examples"),
+        (env!("CARGO_BIN_EXE_hostler").into(), "target/release/hostler"),
+    ] {
+        std::os::unix::fs::symlink(target, folder.path().join(link)).unwrap();
+    }
+    folder
+}
+
+fn bash(folder: &Path, exports: &str, script: &str) -> Command {
+    let mut command = Command::new("bash");
+    command.arg("-c").arg(format!("{exports}{script}")).current_dir(folder).env_clear();
+    for name in ["PATH", "HOME"] {
+        if let Some(value) = std::env::var_os(name) {
+            command.env(name, value);
+        }
+    }
+    command
+}
+
+/// What differs from run to run: times and sizes.
+fn steady(text: &str) -> Vec<String> {
+    let volatile = |word: &str| {
+        let number = word.trim_start_matches('(').trim_end_matches(['s', ',']);
+        number.parse::<f64>().is_ok() && (word.ends_with('s') || word.starts_with('(') || word.contains('.'))
+    };
+    text.lines()
+        .map(|line| {
+            line.split_whitespace().map(|word| if volatile(word) { "#" } else { word }).collect::<Vec<_>>().join(" ")
+        })
+        .collect()
+}
+
+/// Whether a line of the log has all that a line of the README names: the message's words, and `key=value` pairs.
+fn logs(line: &Value, wanted: &str) -> bool {
+    let mut rest = wanted;
+    let message = line["message"].as_str().unwrap_or_default();
+    rest = match rest.strip_prefix(message).filter(|_| !message.is_empty()) {
+        Some(rest) => rest.trim_start(),
+        None => return false,
+    };
+    while let Some((key, after)) = rest.split_once('=') {
+        let (value, after) = match after.strip_prefix('"') {
+            Some(quoted) => quoted.split_once('"').unwrap(),
+            None => after.split_once(' ').unwrap_or((after, "")),
+        };
+        let found = match &line[key] {
+            Value::String(text) => text == value,
+            other => other.as_f64() == value.parse().ok(),
+        };
+        if !found {
+            return false;
+        }
+        rest = after.trim_start();
+    }
+    rest.is_empty()
+}
+
+/// Runs a command until it prints what is wanted. Only one that changes nothing may be run more than once.
+fn run(folder: &Path, exports: &str, script: &str, wanted: Option<&str>) {
+    let begin = Instant::now();
+    let repeatable =
+        ["hostler queues", "expected.py", "check-consumer-health"].iter().any(|word| script.contains(word));
+    loop {
+        let output = bash(folder, exports, script).output().unwrap();
+        let printed = String::from_utf8(output.stdout).unwrap();
+        let fits = output.status.success() && wanted.is_none_or(|wanted| steady(&printed) == steady(wanted));
+        if fits {
+            return;
+        }
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            repeatable && begin.elapsed() < PATIENCE,
+            "$ {script}\nprinted:\n{printed}\n{errors}\nthe README shows:\n{}",
+            wanted.unwrap_or("(nothing)")
+        );
+    }
+}
+
+#[test]
+fn every_command_prints_what_the_readme_shows() {
+    let readme = fs::read_to_string(Path::new(ROOT).join("README.md")).unwrap();
+    let blocks = blocks(&readme);
+    assert!(blocks.iter().filter(|block| block.kind == "sh").count() >= 10);
+    let folder = workplace();
+    let mut exports = String::new();
+    let mut host: Option<Host> = None;
+    for (index, block) in blocks.iter().enumerate().filter(|(_, block)| !block.exempt) {
+        let script = block.text.replace("cargo run --release --", "target/release/hostler");
+        match block.kind.as_str() {
+            "sh" if script.contains("hostler run") => {
+                stop(host.take());
+                let mut command = bash(folder.path(), "", &format!("exec {script}"));
+                command.env("HOSTLER_TELEMETRY__LOG", "json");
+                let started = Host::start(command);
+                started.wait_for(PATIENCE, |line| line["message"] == "consuming");
+                host = Some(started);
+            }
+            "sh" => {
+                let wanted = blocks.get(index + 1).filter(|next| next.kind == "text" && !next.exempt);
+                run(folder.path(), &exports, &script, wanted.map(|block| block.text.as_str()));
+                exports
+                    .extend(script.lines().filter(|line| line.starts_with("export ")).map(|line| format!("{line}\n")));
+            }
+            "log" => {
+                let host = host.as_mut().unwrap();
+                for wanted in block.text.lines() {
+                    if wanted.starts_with("draining") {
+                        assert_eq!(host.stop(), 0);
+                    }
+                    host.wait_for(PATIENCE, |line| logs(line, wanted));
+                }
+            }
+            "text" => {}
+            other => panic!("a block of an unknown kind: {other}"),
+        }
+    }
+    stop(host);
+}
+
+/// Ends a host that the README's reader would have stopped by Ctrl-C.
+fn stop(host: Option<Host>) {
+    if let Some(mut host) = host
+        && !host.lines().iter().any(|line| line["message"] == "drained")
+    {
+        assert_eq!(host.stop(), 0);
+    }
+}
+
+#[test]
+fn the_reference_is_the_table_of_keys() {
+    let readme = fs::read_to_string(Path::new(ROOT).join("README.md")).unwrap();
+    assert!(
+        readme.contains(hostler::config::reference().trim_end()),
+        "paste `hostler schema --markdown` into the chapter Config of the README"
+    );
+}
