@@ -59,7 +59,7 @@ fn send_lines_is_one_message_per_line_that_has_text() {
     assert_eq!((said.code, said.stdout.as_str(), said.stderr.as_str()), (0, "3 messages sent to jobs\n", ""));
     fs::write(world.path("lines"), "four\nfive\n").unwrap();
     assert_eq!(world.output(&["send", "jobs", "--lines", "--file", "lines"]).stdout, "2 messages sent to jobs\n");
-    assert_eq!(world.output(&["send", "jobs", "--lines", "--body", "six"]).stdout, "1 messages sent to jobs\n");
+    assert_eq!(world.output(&["send", "jobs", "--lines", "--body", "six"]).stdout, "1 message sent to jobs\n");
     assert_eq!(world.output_with(&["send", "jobs", "--lines", "-"], "").stdout, "0 messages sent to jobs\n");
     let bodies: BTreeSet<_> = told(&world, 6).into_iter().filter(|line| !line.starts_with("MESSAGE_")).collect();
     assert_eq!(bodies, ["one", "two  ", "three without an end", "four", "five", "six"].map(str::to_owned).into());

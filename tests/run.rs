@@ -45,7 +45,7 @@ fn each_message_is_acked_and_has_one_line() {
     assert_eq!(ids.len(), 20);
     for line in &lines {
         let fields: BTreeSet<_> = line.as_object().unwrap().keys().map(String::as_str).collect();
-        let named = "timestamp level target message consumer channel message_id attempt outcome disposition duration_ms queue_delay_ms";
+        let named = "timestamp level target message consumer channel message_id attempt outcome disposition duration_ms queue_delay_ms reason";
         assert_eq!(fields, named.split(' ').collect());
         let known =
             json!({ "consumer": "work", "channel": "work", "attempt": 1, "outcome": "ack", "disposition": "ack" });

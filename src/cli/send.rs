@@ -117,7 +117,7 @@ async fn send_lines(args: &Args, broker: &dyn Broker, mut input: Input) -> Resul
         progress.set_message(format!("{sent} sent"));
     }
     progress.finish_and_clear();
-    print(format!("{sent} messages sent to {}", args.channel));
+    print(format!("{sent} message{} sent to {}", if sent == 1 { "" } else { "s" }, args.channel));
     Ok(Exit::Ok)
 }
 

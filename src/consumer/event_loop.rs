@@ -1,6 +1,6 @@
 //! The loop of one consumer: the world becomes events, events become actions, actions become effects.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -54,8 +54,8 @@ pub(super) struct EventLoop {
     occupied: usize,
     /// Deliveries whose guest runs, by when it started.
     running: BTreeSet<(Instant, Id)>,
-    /// When processing timeouts end, in the order of starting.
-    deadlines: VecDeque<(Instant, Id)>,
+    /// When their processing timeouts end.
+    deadlines: BTreeSet<(Instant, Id)>,
     ledger: Ledger<Id>,
     batcher: Batcher<Id>,
     pace: Pace,
@@ -84,7 +84,7 @@ impl EventLoop {
             reserved: 0,
             occupied: 0,
             running: BTreeSet::new(),
-            deadlines: VecDeque::new(),
+            deadlines: BTreeSet::new(),
             ledger: Ledger::new(spec.lease, limits.max_lease),
             batcher: Batcher::new(limits, spec.ordered),
             pace: Pace::new(limits),
@@ -131,11 +131,11 @@ impl EventLoop {
         for id in self.ledger.expire(now) {
             self.lose(id);
         }
-        while let Some((at, id)) = self.deadlines.front().copied() {
+        while let Some((at, id)) = self.deadlines.first().copied() {
             if at > now {
                 break;
             }
-            self.deadlines.pop_front();
+            self.deadlines.pop_first();
             self.apply(id, Event::Deadline(self.consumer.spec.processing_timeout));
         }
         for heartbeat in self.ledger.heartbeats(now, self.limits.settle_batch) {
@@ -160,7 +160,7 @@ impl EventLoop {
         if let Some(bucket) = &mut self.bucket {
             free = free.min(bucket.available(now));
         }
-        self.was_full |= slots == 0;
+        self.was_full |= self.occupied >= spec.concurrency;
         let Some(max) = self.pace.start(free, spec.concurrency, now) else { return false };
         if std::mem::take(&mut self.was_full) {
             // A full consumer does not poll, and is none the worse for it.
@@ -178,7 +178,7 @@ impl EventLoop {
     /// When something is due next. What could start a receive counts only while it lies ahead: once it is past, it is
     /// something else that the receive waits for.
     fn next_at(&self, now: Instant) -> Option<Instant> {
-        let deadline = self.deadlines.front().map(|(at, _)| *at);
+        let deadline = self.deadlines.first().map(|(at, _)| *at);
         let tokens = self.bucket.as_ref().map(Bucket::next_at);
         let poll = [self.pace.next_at(), tokens].into_iter().flatten().filter(|at| *at > now).min();
         let poll = poll.filter(|_| self.phase == Phase::Running);
@@ -320,7 +320,7 @@ impl EventLoop {
         in_hand.call.bounds.deadline = std::time::Instant::now() + timeout;
         self.summary.late += u64::from(in_hand.late);
         self.running.insert((now, id));
-        self.deadlines.push_back((now + timeout, id));
+        self.deadlines.insert((now + timeout, id));
         self.effects.run(id, in_hand.call.clone());
     }
 
@@ -330,6 +330,7 @@ impl EventLoop {
             && let Some(started_at) = in_hand.started_at
         {
             self.running.remove(&(started_at, id));
+            self.deadlines.remove(&(started_at + self.consumer.spec.processing_timeout, id));
             if matches!(event, Event::Ended(_)) {
                 in_hand.ran_for = now - started_at;
             }
@@ -388,8 +389,7 @@ impl EventLoop {
         let Some(in_hand) = self.in_hand.remove(&id) else { return };
         self.ledger.remove(id);
         let outcome = in_hand.machine.outcome();
-        if let Some(started_at) = in_hand.started_at {
-            self.running.remove(&(started_at, id));
+        if in_hand.started_at.is_some() {
             self.summary.processed += 1;
             self.summary.failed += u64::from(!outcome.is_success());
             self.summary.abandoned += u64::from(*outcome == Outcome::Shutdown);

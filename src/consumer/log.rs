@@ -38,7 +38,7 @@ pub(super) fn settled(spec: &Spec, line: &Line<'_>) {
         queue_delay_ms = milliseconds(line.queue_delay),
         late = line.late.then_some(true),
         delay_seconds,
-        reason,
+        reason = reason.as_deref().unwrap_or_default(),
         "settled"
     );
 }

@@ -176,6 +176,9 @@ impl Host {
         let grace = self.config.host.shutdown_grace;
         tracing::info!(reason, grace = %humantime::format_duration(grace), "draining");
         let (summary, in_time, panicked) = drain(&mut running, &phase, grace).await;
+        if !in_time {
+            tracing::warn!("the grace passed before all was settled; what was not comes again when its lease ends");
+        }
         tracing::info!(
             processed = summary.processed,
             failed = summary.failed,
