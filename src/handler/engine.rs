@@ -91,14 +91,14 @@ pub(super) fn base_config() -> Config {
 
 fn pooling(pool: Pool) -> PoolingAllocationConfig {
     // Only address space is reserved for what a component may need; pages come when they are touched.
-    let parts = pool.sandboxes.saturating_mul(16);
+    let parts = pool.sandboxes.saturating_mul(32);
     let scans = PoolingAllocationConfig::is_pagemap_scan_available();
     let keep_resident = if scans { KEEP_RESIDENT_SCANNED } else { KEEP_RESIDENT };
     let mut config = PoolingAllocationConfig::new();
     config
         .total_component_instances(pool.sandboxes)
         .total_core_instances(parts)
-        .total_memories(pool.sandboxes.saturating_mul(2))
+        .total_memories(pool.sandboxes.saturating_mul(4))
         .total_tables(parts)
         .total_stacks(pool.sandboxes)
         .max_memory_size(usize::try_from(pool.memory).unwrap_or(usize::MAX))
