@@ -16,10 +16,12 @@ use hostler::queue::{Broker, ChannelSpec, LeaseError, QueueError};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 const SECOND: Duration = Duration::from_secs(1);
+/// How long an event is waited for, by the paused clock.
+const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// Does what the body says: `ack`, `work SECONDS`, `fail`, `fail-once`, `hang`, `panic`, `reply TEXT`, `delay SECONDS`.
 #[derive(Default)]
@@ -159,14 +161,26 @@ impl Stage {
     }
 
     async fn until_started(&self, count: usize) {
-        while self.runs().len() < count {
-            sleep(Duration::from_millis(1)).await;
-        }
+        let started = async {
+            while self.runs().len() < count {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(PATIENCE, started).await.expect("not started");
+    }
+
+    async fn until_settled(&self, count: usize) {
+        timeout(PATIENCE, self.broker.until_settled(count)).await.expect("not settled");
+    }
+
+    /// What it did, once it has ended by itself.
+    async fn ended(self) -> Summary {
+        timeout(PATIENCE, self.running).await.expect("not ended").unwrap()
     }
 
     async fn drained(self) -> Summary {
         self.phase.send_replace(Phase::Draining);
-        self.running.await.unwrap()
+        self.ended().await
     }
 }
 
@@ -174,7 +188,7 @@ impl Stage {
 async fn at_saturation_a_message_costs_a_quarter_of_a_call() {
     let spec = Spec { concurrency: 20, ..spec() };
     let stage = Stage::start(spec, vec!["work 1"; 1000]).await;
-    stage.broker.until_settled(1000).await;
+    stage.until_settled(1000).await;
     let calls = stage.broker.calls();
     assert!(stage.endings().iter().all(|ending| *ending == Ending::Ack));
     let total = calls.receive + calls.extend + calls.settle;
@@ -187,7 +201,7 @@ async fn at_saturation_a_message_costs_a_quarter_of_a_call() {
 async fn heartbeats_carry_a_message_far_beyond_its_lease_and_stop_before_it_is_settled() {
     let spec = Spec { processing_timeout: 400 * SECOND, ..spec() };
     let stage = Stage::start(spec, ["work 300"]).await;
-    stage.broker.until_settled(1).await;
+    stage.until_settled(1).await;
     assert_eq!(stage.runs().len(), 1);
     let extended = stage.broker.extended();
     assert!((29..=31).contains(&extended.len()), "{} heartbeats", extended.len());
@@ -201,7 +215,7 @@ async fn heartbeats_carry_a_message_far_beyond_its_lease_and_stop_before_it_is_s
 async fn throttled_heartbeats_are_tried_again_within_the_lease() {
     let stage = Stage::start(spec(), ["work 50"]).await;
     stage.broker.fail_extends(5, &LeaseError::Retry("throttled".into()));
-    stage.broker.until_settled(1).await;
+    stage.until_settled(1).await;
     assert_eq!((stage.runs().len(), stage.endings()), (1, vec![Ending::Ack]));
 }
 
@@ -232,7 +246,7 @@ async fn a_lease_that_cannot_be_extended_is_lost_at_its_deadline_by_our_own_cloc
 #[tokio::test(start_paused = true)]
 async fn failures_escalate_and_end_in_the_dead_letter_queue() {
     let stage = Stage::start(spec(), ["fail"]).await;
-    stage.broker.until_settled(3).await;
+    stage.until_settled(3).await;
     let endings = stage.endings();
     assert_eq!(endings[0], Ending::Release(5 * SECOND));
     assert!(matches!(endings[1], Ending::Release(delay) if delay <= 60 * SECOND));
@@ -245,7 +259,7 @@ async fn failures_escalate_and_end_in_the_dead_letter_queue() {
 #[tokio::test(start_paused = true)]
 async fn a_processing_timeout_stops_the_handler_and_dead_letters() {
     let stage = Stage::start(spec(), ["hang"]).await;
-    stage.broker.until_settled(1).await;
+    stage.until_settled(1).await;
     let took = stage.broker.settled()[0].at - stage.runs()[0].started_at;
     assert!(took >= 60 * SECOND && took < 61 * SECOND, "{took:?}");
     assert_eq!(stage.endings(), [Ending::DeadLetter("processing timeout after 60.000 s".into())]);
@@ -256,7 +270,7 @@ async fn a_processing_timeout_stops_the_handler_and_dead_letters() {
 async fn the_timeout_hook_decides() {
     let script = Script { timeout_decision: Some(Outcome::Delay(7 * SECOND)), ..Script::default() };
     let stage = Stage::with(spec(), script, [("hang", None)]).await;
-    stage.broker.until_settled(1).await;
+    stage.until_settled(1).await;
     assert_eq!(stage.endings(), [Ending::Release(7 * SECOND)]);
 }
 
@@ -265,14 +279,14 @@ async fn a_timeout_with_exit_asks_the_host_to_exit() {
     let mut spec = spec();
     spec.policy.on_processing_timeout = OnProcessingTimeout::Exit;
     let stage = Stage::start(spec, ["hang"]).await;
-    stage.exit.cancelled().await;
+    timeout(PATIENCE, stage.exit.cancelled()).await.expect("no exit");
     assert_eq!(stage.endings(), [Ending::Release(5 * SECOND)], "settled first");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_handler_that_panics_fails_its_message_and_nothing_else() {
     let stage = Stage::start(spec(), ["panic", "ack"]).await;
-    stage.broker.until_settled(2).await;
+    stage.until_settled(2).await;
     let endings = stage.endings();
     assert!(endings.contains(&Ending::Ack) && endings.contains(&Ending::Release(5 * SECOND)), "{endings:?}");
 }
@@ -281,7 +295,7 @@ async fn a_handler_that_panics_fails_its_message_and_nothing_else() {
 async fn a_reply_is_sent_before_the_ack_and_its_failure_is_the_message_s() {
     let too_large = format!("reply {}", "x".repeat(1024 * 1024 - "reply ".len()));
     let stage = Stage::start(spec(), ["reply hello", too_large.as_str()]).await;
-    stage.broker.until_settled(2).await;
+    stage.until_settled(2).await;
     let depth = stage.broker.depths(&["replies".parse().unwrap()]).await.unwrap();
     assert_eq!(depth[0].visible, 1);
     let endings = stage.endings();
@@ -293,7 +307,7 @@ async fn order_holds_within_a_group_across_a_failure_and_groups_run_side_by_side
     let spec = Spec { ordered: true, ..spec() };
     let messages = [("fail-once", Some("a")), ("work 1", Some("a")), ("work 2", Some("b")), ("ack", Some("b"))];
     let stage = Stage::with(spec, Script::default(), messages).await;
-    stage.broker.until_settled(5).await;
+    stage.until_settled(5).await;
     let (mut a, mut b) = (stage.bodies(), stage.bodies());
     a.retain(|body| ["fail-once", "work 1"].contains(&body.as_str()));
     b.retain(|body| ["work 2", "ack"].contains(&body.as_str()));
@@ -308,7 +322,7 @@ async fn order_holds_within_a_group_across_a_failure_and_groups_run_side_by_side
 async fn a_settlement_that_fails_for_the_moment_is_tried_again() {
     let stage = Stage::start(spec(), ["ack"]).await;
     stage.broker.fail_settles(3, &LeaseError::Retry("throttled".into()));
-    stage.broker.until_settled(1).await;
+    stage.until_settled(1).await;
     assert_eq!((stage.runs().len(), stage.endings()), (1, vec![Ending::Ack]));
 }
 
@@ -330,7 +344,7 @@ async fn a_queue_that_fails_is_asked_again_and_shown_as_not_polled() {
         sleep(SECOND / 10).await;
     }
     stage.broker.send(&work(), vec![Outgoing { body: "ack".into(), ..Outgoing::default() }]).await;
-    stage.broker.until_settled(1).await;
+    stage.until_settled(1).await;
     assert!(stage.status.get().last_poll_at.is_some());
     assert!(stage.broker.calls().receive >= 5);
 }
@@ -340,7 +354,7 @@ async fn the_rate_limit_holds() {
     let spec = Spec { rate_limit: Some(Rate { permits: 10, per: SECOND }), ..spec() };
     let stage = Stage::start(spec, vec!["ack"; 100]).await;
     let begin = Instant::now();
-    stage.broker.until_settled(100).await;
+    stage.until_settled(100).await;
     let took = begin.elapsed().as_secs_f64();
     assert!((8.5..=10.0).contains(&took), "{took} s for 100 at 10/s, the first ten at once");
 }
@@ -363,11 +377,11 @@ async fn the_drain_deadline_stops_and_releases() {
     let stage = Stage::start(spec(), ["hang", "work 1"]).await;
     stage.until_started(2).await;
     stage.phase.send_replace(Phase::Draining);
-    stage.broker.until_settled(1).await;
+    stage.until_settled(1).await;
     assert_eq!(stage.status.get().state, State::Exiting);
     stage.phase.send_replace(Phase::Deadline);
     let (broker, script) = (stage.broker.clone(), Arc::clone(&stage.script));
-    let summary = stage.running.await.unwrap();
+    let summary = stage.ended().await;
     assert_eq!((summary.processed, summary.abandoned), (2, 1));
     let endings: Vec<_> = broker.settled().into_iter().map(|settled| settled.what).collect();
     assert_eq!(endings, [Ending::Ack, Ending::Release(Duration::ZERO)]);
@@ -386,7 +400,7 @@ async fn the_status_tells_what_it_does() {
     let status = stage.status.get();
     assert_eq!((status.state, status.in_flight), (State::Processing, 1));
     assert_eq!(status.oldest_started_at, Some(stage.runs()[0].started_at));
-    stage.broker.until_settled(1).await;
+    stage.until_settled(1).await;
     sleep(SECOND).await;
     let status = stage.status.get();
     assert_eq!((status.state, status.in_flight, status.processed), (State::Listening, 0, 1));
@@ -396,7 +410,7 @@ async fn the_status_tells_what_it_does() {
 async fn a_full_consumer_polls_again_as_soon_as_it_can_and_counts_as_polling() {
     let spec = Spec { concurrency: 1, processing_timeout: 300 * SECOND, ..spec() };
     let stage = Stage::start(spec, ["work 200"]).await;
-    stage.broker.until_settled(1).await;
+    stage.until_settled(1).await;
     sleep(SECOND).await;
     let since = stage.status.get().last_poll_at.unwrap().elapsed();
     assert!(since < 5 * SECOND, "{since:?}: being full is no reason to look stuck");
