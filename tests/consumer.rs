@@ -360,6 +360,15 @@ async fn the_rate_limit_holds() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_idle_consumer_drains_in_the_middle_of_its_long_poll() {
+    let stage = Stage::start(spec(), []).await;
+    sleep(SECOND).await;
+    let begin = Instant::now();
+    assert_eq!(stage.drained().await, Summary::default());
+    assert!(begin.elapsed() < SECOND, "{:?}", begin.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn draining_takes_nothing_more_and_lets_what_runs_finish() {
     let spec = Spec { concurrency: 2, ..spec() };
     let stage = Stage::start(spec, ["work 10", "work 10", "ack", "ack"]).await;
