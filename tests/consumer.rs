@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hostler::channel::{Channel, Filter};
+use hostler::channel::Channel;
 use hostler::config::{OnProcessingTimeout, Rate, Retry};
 use hostler::consumer::{Consumer, Phase, Policy, Replies, Spec, StatusBoard, Summary};
 use hostler::handler::{Call, Handler, Outcome};
@@ -98,7 +98,7 @@ fn spec() -> Spec {
         lease: 30 * SECOND,
         processing_timeout: 60 * SECOND,
         delay_tolerance: 120 * SECOND,
-        healthcheck_timeout: 90 * SECOND,
+        longest_poll: 20 * SECOND,
         rate_limit: None,
         policy: Policy { retry, on_processing_timeout: OnProcessingTimeout::DeadLetter, dead_letter: true },
         output: 1024,
@@ -120,8 +120,7 @@ impl Stage {
         messages: impl IntoIterator<Item = (&'a str, Option<&'a str>)>,
     ) -> Self {
         let broker = FakeBroker::default();
-        let channel =
-            ChannelSpec { channel: work(), ordered: spec.ordered, filter: Filter::All, max_receives: Some(5) };
+        let channel = ChannelSpec { ordered: spec.ordered, max_receives: Some(5), ..ChannelSpec::new(work()) };
         let queue = broker.open(&channel).await.unwrap();
         let script = Arc::new(script);
         let status = StatusBoard::new(Arc::new(Notify::new()));

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use hostler::channel::{Channel, Filter};
+use hostler::channel::Channel;
 use hostler::message::Outgoing;
 use hostler::queue::embedded::EmbeddedBroker;
 use hostler::queue::{Broker, ChannelSpec, Delivery, LeaseError, Queue, QueueError, Receive, SendError, Settlement};
@@ -27,7 +27,7 @@ fn jobs() -> Channel {
 
 async fn open(path: &Path) -> (EmbeddedBroker, Arc<dyn Queue>) {
     let broker = EmbeddedBroker::open(path).unwrap();
-    let spec = ChannelSpec { channel: jobs(), ordered: false, filter: Filter::All, max_receives: Some(9) };
+    let spec = ChannelSpec { max_receives: Some(9), ..ChannelSpec::new(jobs()) };
     let queue = broker.open(&spec).await.unwrap();
     (broker, queue)
 }

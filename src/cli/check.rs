@@ -55,7 +55,7 @@ fn check_handlers(config: &Config) -> Result<()> {
 
 async fn check_queues(config: &Config) -> Result<()> {
     let unreachable = |error| Failure::new(Exit::QueueUnreachable, error);
-    let broker = host::connect(&config.queue).await.map_err(unreachable)?;
+    let broker = host::connect(config).await.map_err(unreachable)?;
     for consumer in &config.consumers {
         broker.open(&host::channel_spec(consumer)).await.map_err(unreachable)?;
         let dead_letters = match consumer.dead_letter {

@@ -81,6 +81,7 @@ pub(super) fn run(args: &Args) -> Result {
         enqueued_at: SystemTime::now(),
         group: args.group.clone(),
         routing_key: args.routing_key.clone(),
+        claim: None,
     };
     let bounds = Bounds::new(subject.timeout);
     let output = Output::new(subject.output);

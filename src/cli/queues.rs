@@ -51,7 +51,7 @@ pub(super) fn run(args: &Args) -> Result {
 }
 
 async fn rows(args: &Args, config: &Config) -> std::result::Result<Vec<Row>, QueueError> {
-    let broker = host::connect(&config.queue).await?;
+    let broker = host::connect(config).await?;
     let channels = match args.channels.is_empty() {
         true => all(config, &*broker).await?,
         false => args.channels.clone(),

@@ -57,7 +57,7 @@ pub(super) fn run(args: &Args) -> Result {
     let input = args.body.open()?;
     block_on(async {
         let unreachable = |error| Failure::new(Exit::QueueUnreachable, error);
-        let broker = host::connect(&config.queue).await.map_err(unreachable)?;
+        let broker = host::connect(&config).await.map_err(unreachable)?;
         // So that a message which is sent before its consumers first run is kept for them.
         host::declare(&*broker, &config).await.map_err(unreachable)?;
         if !is_known(&config, &args.channel) {
@@ -74,7 +74,7 @@ async fn send_one(args: &Args, broker: &dyn Broker, input: Input) -> Result {
     let message = outgoing(args, input.read_all()?);
     match broker.send(&args.channel, vec![message]).await.pop() {
         Some(Ok(sent)) => {
-            if sent.queues == 0 {
+            if sent.queues == Some(0) {
                 eprintln!("hostler: note: it reached no queue: a duplicate, or no subscription lets it pass");
             }
             print(sent.id);
@@ -129,6 +129,7 @@ fn outgoing(args: &Args, body: Vec<u8>) -> Outgoing {
         delay: args.delay,
         group: args.group.clone(),
         dedupe: args.dedupe.clone(),
+        claim: None,
     }
 }
 

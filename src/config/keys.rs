@@ -109,6 +109,12 @@ pub(super) static KEYS: &[Key] = &[
         "`check`: a missing queue is exit code 69 with the cure. `auto`: what is missing is created.",
     ),
     key(
+        "queue.sqs.kms_key",
+        Kind::Word { also: "-_:/", min: 1, max: 256 },
+        Preset::Unset,
+        "KMS key (id, alias or ARN) for the queues and topics that `provision` makes; unset: SQS's own encryption.",
+    ),
+    key(
         "payload.bucket",
         Kind::Word { also: ".-", min: 3, max: 63 },
         Preset::Unset,

@@ -68,6 +68,8 @@ pub struct Sqs {
     pub prefix: String,
     /// What happens to missing queues at the start.
     pub provision: Provision,
+    /// KMS key of the queues and topics: id, alias or ARN; `None`: SQS's own encryption.
+    pub kms_key: Option<String>,
 }
 
 /// `[payload]`: the claim check for large messages.
@@ -112,6 +114,7 @@ impl Config {
                     endpoint_url: url("queue.sqs.endpoint_url")?,
                     prefix: at.need("queue.sqs.prefix")?,
                     provision: at.need("queue.sqs.provision")?,
+                    kms_key: at.maybe("queue.sqs.kms_key")?,
                 },
             },
             payload: Payload {

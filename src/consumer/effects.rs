@@ -9,10 +9,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::ledger::Heartbeat;
 use super::{Consumer, Replies};
+use crate::channel::Channel;
 use crate::handler::{self, Call, HOOK_TIMEOUT, Handler, Outcome, Stop, run_until_stopped};
 use crate::health::State;
-use crate::message::{AttributeValue, Message, Outgoing};
-use crate::queue::{Delivery, LeaseError, Queue, QueueError, Receive, Settlement, Unsettled};
+use crate::message::{AttributeValue, Invalid, Message, Outgoing};
+use crate::queue::{Broker, Delivery, LeaseError, Queue, QueueError, Receive, SendError, Settlement, Unsettled};
 
 /// Names a delivery within its consumer.
 pub(super) type Id = u64;
@@ -93,26 +94,34 @@ impl Effects {
 
     /// Runs the handler.
     pub(super) fn run(&self, id: Id, call: Call) {
-        let handler = Arc::clone(&self.handler);
+        let (queue, handler) = (Arc::clone(&self.queue), Arc::clone(&self.handler));
         let answer = Answer { signals: self.signals.clone(), signal: Some(Signal::Ended { id, outcome: None }) };
         self.guests.spawn(async move {
-            let outcome = handler::run(&*handler, &call).await;
+            let outcome = match load(&*queue, call).await {
+                Some(Ok(call)) => handler::run(&*handler, &call).await,
+                Some(Err(fault)) => Some(Outcome::Failed(fault)),
+                None => None,
+            };
             answer.send(Signal::Ended { id, outcome });
         });
     }
 
     /// Runs the processing-timeout hook.
     pub(super) fn decide(&self, id: Id, call: Call, elapsed: Duration, stop: Stop) {
-        let handler = Arc::clone(&self.handler);
+        let (queue, handler) = (Arc::clone(&self.queue), Arc::clone(&self.handler));
         let answer = Answer { signals: self.signals.clone(), signal: Some(Signal::Decided { id, outcome: None }) };
         self.guests.spawn(async move {
-            let decision = tokio::time::timeout(HOOK_TIMEOUT * 2, handler.processing_timeout(&call, elapsed));
+            let decision = async {
+                let call = load(&*queue, call).await?.ok()?;
+                handler.processing_timeout(&call, elapsed).await
+            };
+            let decision = tokio::time::timeout(HOOK_TIMEOUT * 2, decision);
             let outcome = run_until_stopped(&stop, decision).await.and_then(Result::ok).flatten();
             answer.send(Signal::Decided { id, outcome });
         });
     }
 
-    /// Sends a reply. A redelivered message's second reply has the first one's dedupe key.
+    /// Sends a reply. A redelivered message's second reply has the first one's dedupe key, on a channel that knows such.
     pub(super) fn reply(&self, id: Id, message: &Message, body: Vec<u8>) {
         let Some(Replies { broker, channel }) = self.replies.clone() else {
             let _ = self.signals.send(Signal::Replied { id, result: Ok(()) });
@@ -128,11 +137,12 @@ impl Effects {
         };
         let signals = self.signals.clone();
         tokio::spawn(async move {
-            let result = match broker.send(&channel, vec![outgoing]).await.pop() {
-                Some(Ok(_)) => Ok(()),
-                Some(Err(error)) => Err(error.to_string()),
-                None => Err("the queue did not answer".to_owned()),
-            };
+            let undeduped = Outgoing { dedupe: None, ..outgoing.clone() };
+            let mut result = send(&*broker, &channel, outgoing).await;
+            if matches!(result, Err(SendError::Invalid(Invalid::DedupeUnsupported(_)))) {
+                result = send(&*broker, &channel, undeduped).await;
+            }
+            let result = result.map_err(|error| error.to_string());
             let _ = signals.send(Signal::Replied { id, result });
         });
     }
@@ -143,6 +153,23 @@ impl Effects {
             let _ = states.send(transition);
         }
     }
+}
+
+async fn send(broker: &dyn Broker, channel: &Channel, message: Outgoing) -> Result<(), SendError> {
+    let unanswered = || QueueError::Unavailable("the queue did not answer".to_owned());
+    broker.send(channel, vec![message]).await.pop().ok_or_else(unanswered)?.map(drop)
+}
+
+/// The call with its message's body, wherever that lies; `None` if it is stopped meanwhile.
+async fn load(queue: &dyn Queue, mut call: Call) -> Option<Result<Call, String>> {
+    if call.message.claim.is_some() {
+        let stop = call.bounds.stop.clone();
+        call.message = match run_until_stopped(&stop, queue.load(&call.message)).await? {
+            Ok(message) => message,
+            Err(fault) => return Some(Err(fault)),
+        };
+    }
+    Some(Ok(call))
 }
 
 /// Sends its signal when it is dropped, so that a guest's task answers even if it panics, and only once all of the guest

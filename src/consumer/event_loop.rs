@@ -170,7 +170,7 @@ impl EventLoop {
             bucket.take(max);
         }
         self.reserved += max;
-        let wait = self.limits.max_wait.min(spec.healthcheck_timeout / 3);
+        let wait = self.limits.max_wait.min(spec.longest_poll);
         self.effects.receive(Receive { max, wait, lease: spec.lease }, max);
         true
     }

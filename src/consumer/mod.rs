@@ -71,8 +71,9 @@ pub struct Spec {
     pub processing_timeout: Duration,
     /// The age at its start beyond which a message counts as late.
     pub delay_tolerance: Duration,
-    /// The longest stay in a monitored state; a poll is kept well below it.
-    pub healthcheck_timeout: Duration,
+    /// The longest time that a poll may wait for a message: well below the health check's patience, and below the grace
+    /// of a shutdown, as a poll that is under way may have to be waited for.
+    pub longest_poll: Duration,
     /// How fast messages may be taken.
     pub rate_limit: Option<Rate>,
     /// What outcomes lead to.

@@ -18,7 +18,7 @@ use super::engine::Engine;
 use super::output::Sink;
 use super::sandbox::{self, Sandbox};
 use super::{Definition, Handler};
-use crate::message::AttributeValue;
+use crate::message::Plain;
 
 /// Exit code for "try again" (`EX_TEMPFAIL` of sysexits.h).
 const EX_TEMPFAIL: i32 = 75;
@@ -131,9 +131,9 @@ fn outcome(code: i32, call: &Call, definition: &Definition) -> Outcome {
 /// The message as a command sees it in its environment.
 fn environment(call: &Call) -> [(&'static str, String); 4] {
     let attributes = call.message.attributes.iter().map(|(name, value)| {
-        let value = match value {
-            AttributeValue::Text(text) => serde_json::Value::from(text.as_str()),
-            AttributeValue::Binary(bytes) => serde_json::json!({ "base64": STANDARD.encode(bytes) }),
+        let value = match value.plain() {
+            Plain::Text(text) => serde_json::Value::from(text),
+            Plain::Binary(bytes) => serde_json::json!({ "base64": STANDARD.encode(bytes) }),
         };
         (name.clone(), value)
     });

@@ -6,7 +6,7 @@ use wasmtime::component::{ComponentType, Lift, Lower};
 
 use super::call::{Call, Outcome};
 use crate::health::State;
-use crate::message::AttributeValue;
+use crate::message::Plain;
 
 /// `handler`, by which a component is known as a handler.
 pub(super) const HANDLER: &str = "hostler:consumer/handler";
@@ -56,9 +56,9 @@ impl<'a> MessageRef<'a> {
         let message = &*call.message;
         let attributes = message.attributes.iter().map(|(name, value)| AttributeRef {
             name,
-            value: match value {
-                AttributeValue::Text(text) => ValueRef::Text(text),
-                AttributeValue::Binary(bytes) => ValueRef::Binary(bytes),
+            value: match value.plain() {
+                Plain::Text(text) => ValueRef::Text(text),
+                Plain::Binary(bytes) => ValueRef::Binary(bytes),
             },
         });
         Self {

@@ -76,6 +76,7 @@ impl Options {
             delay: Duration::from_secs(self.delay.unwrap_or(0).into()),
             group: self.group_id,
             dedupe: self.dedupe_key,
+            claim: None,
         }
     }
 }

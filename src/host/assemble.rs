@@ -1,6 +1,8 @@
 //! From a consumer's config to the parts that it is made of.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::config::{self, Config, DirMode, Driver, HandlerRef, Reply};
 use crate::consumer::{Policy, Spec};
@@ -10,8 +12,8 @@ use crate::queue::{Broker, ChannelSpec};
 /// Sandboxes beyond the slots of a consumer: its hooks run apart from its messages.
 const SPARE_SANDBOXES: u32 = 4;
 
-/// The consumer's own settings.
-pub(super) fn spec(consumer: &config::Consumer) -> Spec {
+/// The consumer's own settings. `drain`: how long a shutdown waits for what is under way.
+pub(super) fn spec(consumer: &config::Consumer, drain: Duration) -> Spec {
     Spec {
         name: consumer.name.as_str().into(),
         channel: consumer.channel.to_string().into(),
@@ -20,7 +22,7 @@ pub(super) fn spec(consumer: &config::Consumer) -> Spec {
         lease: consumer.lease,
         processing_timeout: consumer.processing_timeout,
         delay_tolerance: consumer.delay_tolerance,
-        healthcheck_timeout: consumer.healthcheck_timeout,
+        longest_poll: (consumer.healthcheck_timeout / 3).min(drain),
         rate_limit: consumer.rate_limit,
         policy: policy(consumer),
         output: usize::try_from(consumer.limits.output).unwrap_or(usize::MAX),
@@ -43,7 +45,21 @@ pub fn channel_spec(consumer: &config::Consumer) -> ChannelSpec {
         ordered: consumer.ordered,
         filter: consumer.filter.clone(),
         max_receives: consumer.dead_letter.then(|| policy(consumer).attempts().saturating_add(2)),
+        lease: consumer.lease,
+        tags: tags(consumer),
     }
+}
+
+/// The tags of a consumer's queues, by which they are known as ours and alarms find their thresholds.
+fn tags(consumer: &config::Consumer) -> BTreeMap<String, String> {
+    let config::Tags { owner, critical, alarm_threshold } = &consumer.tags;
+    let tags = [
+        ("hostler:consumer", Some(consumer.name.clone())),
+        ("hostler:owner", owner.clone()),
+        ("hostler:critical", Some(critical.to_string())),
+        ("hostler:alarm-threshold", alarm_threshold.map(|threshold| threshold.to_string())),
+    ];
+    tags.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
 /// The handler of a consumer. `broker` takes what it may send; without one it can send nothing.
@@ -109,7 +125,7 @@ pub fn unused(config: &Config) -> Vec<String> {
             "host.cache_dir: this build keeps no compiled handlers; use `hostler compile`",
         ),
         (http, "allow.http: this build gives guests no outgoing HTTP"),
-        (tagged, "tags: the embedded queue has none"),
+        (embedded && tagged, "tags: the embedded queue has none"),
     ]
     .into_iter()
     .filter(|(applies, _)| *applies)

@@ -3,23 +3,28 @@
 use std::sync::Arc;
 
 use super::channel_spec;
-use crate::config::{Config, Driver, QueueConfig};
+#[cfg(feature = "sqs")]
+use crate::config::Provision;
+use crate::config::{Config, Driver};
 use crate::queue::{Broker, QueueError};
 
 /// Connects to the queue service that the config names.
 ///
 /// # Errors
 /// [`QueueError`] when it cannot be reached, or when this build has no driver for it.
-pub async fn connect(config: &QueueConfig) -> Result<Arc<dyn Broker>, QueueError> {
-    match config.driver {
+pub async fn connect(config: &Config) -> Result<Arc<dyn Broker>, QueueError> {
+    match config.queue.driver {
         #[cfg(feature = "embedded")]
         Driver::Embedded => {
-            let path = &config.embedded.path;
+            let path = &config.queue.embedded.path;
             create_folder(path)?;
             Ok(Arc::new(crate::queue::embedded::EmbeddedBroker::open(path)?))
         }
         #[cfg(not(feature = "embedded"))]
         Driver::Embedded => Err(no_driver("embedded")),
+        #[cfg(feature = "sqs")]
+        Driver::Sqs => Ok(Arc::new(crate::queue::sqs::SqsBroker::connect(sqs_options(config)).await?)),
+        #[cfg(not(feature = "sqs"))]
         Driver::Sqs => Err(no_driver("sqs")),
     }
 }
@@ -35,6 +40,21 @@ pub async fn declare(broker: &dyn Broker, config: &Config) -> Result<(), QueueEr
     Ok(())
 }
 
+#[cfg(feature = "sqs")]
+fn sqs_options(config: &Config) -> crate::queue::sqs::Options {
+    let (sqs, payload) = (&config.queue.sqs, &config.payload);
+    crate::queue::sqs::Options {
+        region: sqs.region.clone(),
+        endpoint_url: sqs.endpoint_url.clone(),
+        credentials: None,
+        prefix: sqs.prefix.clone(),
+        create_missing: sqs.provision == Provision::Auto,
+        kms_key: sqs.kms_key.clone(),
+        bucket: payload.bucket.clone(),
+        threshold: usize::try_from(payload.threshold).unwrap_or(usize::MAX),
+    }
+}
+
 /// The folder of a first run's queue need not exist.
 #[cfg(feature = "embedded")]
 fn create_folder(path: &std::path::Path) -> Result<(), QueueError> {
@@ -45,6 +65,9 @@ fn create_folder(path: &std::path::Path) -> Result<(), QueueError> {
     })
 }
 
+#[cfg(not(all(feature = "embedded", feature = "sqs")))]
 fn no_driver(name: &str) -> QueueError {
-    QueueError::Refused(format!("queue.driver: this build of hostler has no driver `{name}`; set it to \"embedded\""))
+    QueueError::Refused(format!(
+        "queue.driver: this build of hostler has no driver `{name}`; it was built without that feature"
+    ))
 }

@@ -33,6 +33,11 @@ use signals::Signals;
 /// What is kept of `shutdown_grace` for settling what the drain deadline stops: a fifth, and no more than this.
 const SETTLING: Duration = Duration::from_secs(2);
 
+/// How long after the begin of a drain what still runs is stopped.
+fn until_stop(grace: Duration) -> Duration {
+    grace - SETTLING.min(grace / 5)
+}
+
 /// Consumes until a signal says to stop. `file` is the config's, if it was named.
 ///
 /// # Errors
@@ -113,7 +118,7 @@ impl Host {
         for warning in assemble::unused(&self.config) {
             tracing::warn!("{warning}");
         }
-        let broker = connect(&self.config.queue).await.map_err(unreachable)?;
+        let broker = connect(&self.config).await.map_err(unreachable)?;
         let handlers = self.load_handlers(&broker).await?;
         let exit = CancellationToken::new();
         let mut consumers = Vec::new();
@@ -121,7 +126,7 @@ impl Host {
             let queue = broker.open(&channel_spec(config)).await.map_err(unreachable)?;
             board.update(|status| status.state = State::Initialized);
             consumers.push(Consumer {
-                spec: assemble::spec(config),
+                spec: assemble::spec(config, until_stop(self.config.host.shutdown_grace)),
                 queue,
                 handler,
                 replies: config.reply_channel.clone().map(|channel| Replies { broker: Arc::clone(&broker), channel }),
@@ -199,7 +204,7 @@ impl Host {
 /// Answers what they did, whether all ended within the grace, and whether one panicked.
 async fn drain(running: &mut JoinSet<Summary>, phase: &watch::Sender<Phase>, grace: Duration) -> (Summary, bool, bool) {
     let end = Instant::now() + grace;
-    let stop_at = end - SETTLING.min(grace / 5);
+    let stop_at = Instant::now() + until_stop(grace);
     let mut total = Summary::default();
     let mut panicked = false;
     phase.send_replace(Phase::Draining);

@@ -1,6 +1,11 @@
 //! What travels: a message's body and attributes, as every queue carries them.
 
+mod claim;
+
+pub use claim::{Claim, LEGACY_SIZE_ATTRIBUTE, SIZE_ATTRIBUTE};
+
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -24,14 +29,44 @@ pub enum AttributeValue {
     Text(String),
     /// Bytes.
     Binary(Vec<u8>),
+    /// A value whose producer gave it a data type of its own (SQS: `Number`, `String.label`, `Binary.label`), which copies
+    /// of the message keep.
+    Typed(Box<Typed>),
+}
+
+/// A value as handlers see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plain<'a> {
+    /// UTF-8 text.
+    Text(&'a str),
+    /// Bytes.
+    Binary(&'a [u8]),
+}
+
+/// A value with the data type that its producer gave it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Typed {
+    /// The data type's name, as the queue spells it.
+    pub data_type: String,
+    /// The value itself: text or bytes.
+    pub value: AttributeValue,
 }
 
 impl AttributeValue {
     /// The value as text, if it is text.
     pub fn as_text(&self) -> Option<&str> {
+        match self.plain() {
+            Plain::Text(text) => Some(text),
+            Plain::Binary(_) => None,
+        }
+    }
+
+    /// The value without its data type.
+    pub fn plain(&self) -> Plain<'_> {
         match self {
-            Self::Text(text) => Some(text),
-            Self::Binary(_) => None,
+            Self::Text(text) => Plain::Text(text),
+            Self::Binary(bytes) => Plain::Binary(bytes),
+            Self::Typed(typed) => typed.value.plain(),
         }
     }
 
@@ -40,6 +75,7 @@ impl AttributeValue {
         match self {
             Self::Text(text) => text.len(),
             Self::Binary(bytes) => bytes.len(),
+            Self::Typed(typed) => typed.data_type.len() + typed.value.len(),
         }
     }
 
@@ -64,6 +100,8 @@ pub struct Message {
     pub group: Option<String>,
     /// The routing key that it was published with.
     pub routing_key: Option<String>,
+    /// Where the body is, if it is not here: `body` is then empty until [`Queue::load`](crate::queue::Queue::load) has fetched it.
+    pub claim: Option<Arc<Claim>>,
 }
 
 impl Message {
@@ -96,6 +134,8 @@ pub struct Outgoing {
     pub group: Option<String>,
     /// A second message with the same key within the dedupe window (5 minutes) is accepted and dropped.
     pub dedupe: Option<String>,
+    /// The body is already there: the message is sent with this claim and `body` is not looked at.
+    pub claim: Option<Arc<Claim>>,
 }
 
 impl Outgoing {
@@ -143,6 +183,15 @@ pub enum Invalid {
         /// How many it has.
         count: usize,
     },
+    /// A delay that this channel cannot give.
+    #[error("{0}")]
+    DelayUnsupported(&'static str),
+    /// A dedupe key, where the channel cannot tell duplicates.
+    #[error("{0}")]
+    DedupeUnsupported(&'static str),
+    /// Something in it that this queue cannot carry.
+    #[error("{0}")]
+    Unsupported(String),
     /// A delay beyond [`MAX_DELAY`].
     #[error("the delay of {} is longer than the 15 minutes that a queue allows", humantime::format_duration(*.delay))]
     DelayTooLong {

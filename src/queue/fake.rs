@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Broker, ChannelSpec, DEDUPE_WINDOW, DEFAULT_GROUP, Delivery, Depth, LeaseError, LeaseHandle, Limits, Queue,
-    QueueError, Receipt, Receive, SendError, Sent, Settlement, Unsettled, dead_letter_attributes,
+    QueueError, Receipt, Receive, SendError, Sent, Settlement, Unsettled, dead_letter_attributes, no_queue,
 };
 use crate::channel::{Channel, Filter};
 use crate::message::{Message, Outgoing};
@@ -248,6 +248,15 @@ impl Broker for FakeBroker {
         };
         Ok(state.queues.keys().filter_map(|queue| name(queue).parse().ok()).collect())
     }
+
+    async fn open_stored(&self, channel: &Channel) -> Result<Arc<dyn Queue>, QueueError> {
+        let state = self.0.lock();
+        if !state.queues.contains_key(channel.queue()) {
+            return Err(no_queue(channel));
+        }
+        let spec = ChannelSpec { ordered: state.is_ordered(channel.queue()), ..ChannelSpec::new(channel.clone()) };
+        Ok(Arc::new(FakeQueue { shared: self.0.clone(), spec }))
+    }
 }
 
 impl State {
@@ -272,17 +281,18 @@ impl State {
             self.keys.retain(|_, (_, sent_at)| now < *sent_at + DEDUPE_WINDOW);
             let (first, _) = self.keys.entry((scope, key)).or_insert_with(|| (id.clone(), now));
             if *first != id {
-                return Sent { id: first.clone(), queues: 0 };
+                return Sent { id: first.clone(), queues: Some(0) };
             }
         }
         let Outgoing { body, attributes, routing_key, delay, group, .. } = message;
-        let original = Message { id: id.clone(), body: body.into(), attributes, enqueued_at, group, routing_key };
+        let original =
+            Message { id: id.clone(), body: body.into(), attributes, enqueued_at, group, routing_key, claim: None };
         for queue in &queues {
             let mut copy = original.clone();
             copy.group = copy.group.or(self.is_ordered(queue).then(|| DEFAULT_GROUP.to_owned()));
             self.put(queue, Arc::new(copy), now + delay);
         }
-        Sent { id, queues: queues.len() }
+        Sent { id, queues: Some(queues.len()) }
     }
 
     /// The scope of dedupe keys, and the queues that a message reaches.

@@ -11,14 +11,20 @@
 //!   answers `Lost` and changes nothing.
 //! * **Attempts** are counted by the queue at each receive; the first is 1.
 //! * **Order.** In an ordered queue, a group's messages are handed out in the order they were sent, and none is
-//!   handed out while an earlier one of its group is leased or waits for its release to pass.
+//!   handed out while an earlier one of its group is leased or waits for its release to pass. Only within one receive
+//!   may several of a group come at once, in their order, where the service does so (SQS).
 //! * **Independence.** In a batch call, every entry has its own result, in the order of the entries.
 
 #[cfg(feature = "embedded")]
 pub mod embedded;
 pub mod fake;
-mod sqs;
+mod provision;
+#[cfg(feature = "sqs")]
+pub mod sqs;
 
+pub use provision::{Action, Change, Finding};
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -188,6 +194,11 @@ pub enum QueueError {
     Refused(String),
 }
 
+/// The answer to a question for a queue that does not exist.
+pub(crate) fn no_queue(channel: &Channel) -> QueueError {
+    QueueError::Refused(format!("there is no queue `{channel}`: see `hostler queues`"))
+}
+
 /// Why one message was not sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
@@ -248,6 +259,14 @@ pub trait Queue: Send + Sync + 'static {
 
     /// Carries settlements out; see [`Settlement`].
     async fn settle(&self, batch: Vec<Settlement>) -> Vec<Result<(), Unsettled>>;
+
+    /// The message with its body, if that lies elsewhere ([`Message::claim`]); otherwise the message as it is.
+    ///
+    /// # Errors
+    /// A text for the log: the body cannot be had. It is this message's failure and no other's.
+    async fn load(&self, message: &Arc<Message>) -> Result<Arc<Message>, String> {
+        Ok(Arc::clone(message))
+    }
 }
 
 /// What a consumer needs of its channel.
@@ -262,6 +281,24 @@ pub struct ChannelSpec {
     /// After how many receives without a settlement the queue itself dead-letters a message; `None`: it has no
     /// dead-letter queue, and a [`Settlement::DeadLetter`] is refused.
     pub max_receives: Option<u32>,
+    /// The lease of a receive that does not ask for one of its own (SQS: the queue's visibility timeout).
+    pub lease: Duration,
+    /// Who owns it, and what its alarms are: tags by name, on services that have tags.
+    pub tags: BTreeMap<String, String>,
+}
+
+impl ChannelSpec {
+    /// A plain queue without a dead-letter queue.
+    pub fn new(channel: Channel) -> Self {
+        Self {
+            channel,
+            ordered: false,
+            filter: Filter::All,
+            max_receives: None,
+            lease: Duration::from_secs(30),
+            tags: BTreeMap::new(),
+        }
+    }
 }
 
 /// How full a channel is.
@@ -275,17 +312,18 @@ pub struct Depth {
     pub in_flight: u64,
     /// In its dead-letter queue.
     pub dead_lettered: u64,
-    /// Age of the oldest message that waits or is in flight.
+    /// Age of the oldest message that waits or is in flight; `None` also where the service does not tell (SQS).
     pub oldest_age: Option<Duration>,
 }
 
 /// What became of a message that was sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sent {
-    /// The message's id, the same in every queue it reached.
+    /// The message's id; the same in every queue it reached, but for SNS, whose queues give it ids of their own.
     pub id: String,
-    /// How many queues it reached: 1 on a plain channel, any number on an exchange; 0 when it was a duplicate.
-    pub queues: usize,
+    /// How many queues it reached: 1 on a plain channel, any number on an exchange; 0 when it was a duplicate. `None`
+    /// where the service does not tell (SNS, and a FIFO queue with a dedupe key).
+    pub queues: Option<usize>,
 }
 
 /// A queue service: opens channels, takes messages, counts.
@@ -311,4 +349,49 @@ pub trait Broker: Send + Sync + 'static {
     /// # Errors
     /// [`QueueError`] when the service cannot be asked.
     async fn channels(&self) -> Result<Vec<Channel>, QueueError>;
+
+    /// An existing queue as it is stored: bodies that lie elsewhere stay there, and an ack leaves them there. For moving
+    /// messages from one queue to another.
+    ///
+    /// # Errors
+    /// [`QueueError::Refused`] if there is no such queue.
+    async fn open_stored(&self, channel: &Channel) -> Result<Arc<dyn Queue>, QueueError>;
+
+    /// What would have to change for the service to be as `wanted` says; changes nothing.
+    ///
+    /// # Errors
+    /// [`QueueError`] when the service cannot be asked.
+    async fn plan(&self, wanted: &[ChannelSpec]) -> Result<Vec<Change>, QueueError> {
+        let existing = self.channels().await?;
+        let missing = wanted.iter().filter(|spec| !existing.iter().any(|one| one.queue() == spec.channel.queue()));
+        Ok(missing.map(|spec| Change::create(format!("queue {}", spec.channel))).collect())
+    }
+
+    /// Makes the service as `wanted` says, and calls `done` for each change as it is made. Asked twice, it changes nothing
+    /// the second time.
+    ///
+    /// # Errors
+    /// [`QueueError`] at the first change that fails; asked again, it goes on from there.
+    async fn provision(
+        &self,
+        wanted: &[ChannelSpec],
+        done: &mut (dyn for<'c> FnMut(&'c Change) + Send),
+    ) -> Result<(), QueueError> {
+        let changes = self.plan(wanted).await?;
+        for spec in wanted {
+            self.open(spec).await?;
+        }
+        for change in &changes {
+            done(change);
+        }
+        Ok(())
+    }
+
+    /// What is wrong with a channel for a consumer such as `spec`, with a cure each; empty: it can run.
+    ///
+    /// # Errors
+    /// [`QueueError`] when the service cannot be asked.
+    async fn inspect(&self, spec: &ChannelSpec) -> Result<Vec<Finding>, QueueError> {
+        self.open(spec).await.map(|_| Vec::new())
+    }
 }

@@ -16,14 +16,14 @@ fn told<'a>(delivery: &'a Delivery, name: &str) -> Option<&'a str> {
 pub async fn copy_keeps_what_was_sent<H: Harness>(harness: &H) {
     let broker = harness.broker().await;
     let queue = broker.open(&spec("shop.jobs")).await.unwrap();
-    let dead = broker.open(&spec("jobs-dlq")).await.unwrap();
+    let dead = broker.open(&alone(spec("jobs-dlq"))).await.unwrap();
     let mut sent = attributes(2);
     sent.insert("bytes".to_owned(), AttributeValue::Binary((0..=255).collect()));
     let message = Outgoing {
         body: (0..=255).rev().collect(),
         attributes: sent.clone(),
         routing_key: Some("EU.order".to_owned()),
-        ..grouped("", "tenant 1")
+        ..grouped("", "tenant-1")
     };
     send(&broker, "shop.jobs", vec![message]).await;
     let first = next(&queue, LONG).await;
@@ -37,6 +37,10 @@ pub async fn copy_keeps_what_was_sent<H: Harness>(harness: &H) {
     assert_eq!(told(&copy, ATTEMPTS_ATTRIBUTE), Some("2"));
     let mut message = hostler::message::Message::clone(&copy.message);
     message.attributes.retain(|name, _| sent.contains_key(name));
+    if H::AWS {
+        // There, a copy is another message.
+        (message.id, message.enqueued_at) = (first.message.id.clone(), first.message.enqueued_at);
+    }
     assert_eq!(&message, &*first.message);
 
     settle(&dead, Settlement::Ack(copy.receipt)).await;
@@ -47,7 +51,7 @@ pub async fn copy_keeps_what_was_sent<H: Harness>(harness: &H) {
 pub async fn story_has_no_room<H: Harness>(harness: &H) {
     let broker = harness.broker().await;
     let queue = broker.open(&spec("jobs")).await.unwrap();
-    let dead = broker.open(&spec("jobs-dlq")).await.unwrap();
+    let dead = broker.open(&alone(spec("jobs-dlq"))).await.unwrap();
     for (own, with_reason) in [(10, false), (9, true)] {
         send(&broker, "jobs", vec![Outgoing { attributes: attributes(own), ..text("a") }]).await;
         dead_letter(&queue, next(&queue, LONG).await, "why").await;
@@ -61,7 +65,7 @@ pub async fn story_has_no_room<H: Harness>(harness: &H) {
 pub async fn long_reason_is_cut<H: Harness>(harness: &H) {
     let broker = harness.broker().await;
     let queue = broker.open(&spec("jobs")).await.unwrap();
-    let dead = broker.open(&spec("jobs-dlq")).await.unwrap();
+    let dead = broker.open(&alone(spec("jobs-dlq"))).await.unwrap();
     send(&broker, "jobs", vec![text("a")]).await;
     dead_letter(&queue, next(&queue, LONG).await, &format!("x{}", "é".repeat(MAX_REASON))).await;
     let copy = next(&dead, LONG).await;
@@ -71,7 +75,7 @@ pub async fn long_reason_is_cut<H: Harness>(harness: &H) {
 pub async fn second_story_replaces_the_first<H: Harness>(harness: &H) {
     let broker = harness.broker().await;
     let queue = broker.open(&spec("jobs")).await.unwrap();
-    let dead = broker.open(&spec("jobs-dlq")).await.unwrap();
+    let dead = broker.open(&alone(spec("jobs-dlq"))).await.unwrap();
     let mut redriven = attributes(9);
     redriven.insert(REASON_ATTRIBUTE.to_owned(), AttributeValue::Text("the first time".to_owned()));
     send(&broker, "jobs", vec![Outgoing { attributes: redriven, ..text("a") }]).await;
@@ -82,23 +86,24 @@ pub async fn second_story_replaces_the_first<H: Harness>(harness: &H) {
 pub async fn too_many_receives<H: Harness>(harness: &H) {
     let broker = harness.broker().await;
     let queue = broker.open(&ChannelSpec { max_receives: Some(2), ..spec("jobs") }).await.unwrap();
-    let dead = broker.open(&spec("jobs-dlq")).await.unwrap();
-    send(&broker, "jobs", vec![text("poison"), text("fine")]).await;
+    let dead = broker.open(&alone(spec("jobs-dlq"))).await.unwrap();
+    send(&broker, "jobs", vec![text("poison")]).await;
     for attempt in 1..=2 {
         let delivery = next(&queue, LONG).await;
-        assert_eq!((bodies(std::slice::from_ref(&delivery)), delivery.attempt), (vec!["poison"], attempt));
-        if attempt == 1 {
-            let fine = next(&queue, LONG).await;
-            settle(&queue, Settlement::Release(fine.receipt, H::TICK)).await;
-        }
+        assert_eq!((&*delivery.message.body, delivery.attempt), (&b"poison"[..], attempt));
         settle(&queue, Settlement::Release(delivery.receipt, Duration::ZERO)).await;
     }
+    send(&broker, "jobs", vec![text("fine")]).await;
     let other = next(&queue, LONG).await;
-    assert_eq!((&*other.message.body, other.attempt), (&b"fine"[..], 2));
+    assert_eq!((&*other.message.body, other.attempt), (&b"fine"[..], 1));
     let copy = next(&dead, LONG).await;
-    assert_eq!((&*copy.message.body, copy.attempt), (&b"poison"[..], 1));
-    assert_eq!(told(&copy, REASON_ATTRIBUTE), Some("received 2 times without being settled"));
-    assert_eq!(told(&copy, ATTEMPTS_ATTRIBUTE), Some("2"));
+    assert_eq!(&*copy.message.body, b"poison");
+    if !H::AWS {
+        // SQS moves it without a word, and counts on.
+        assert_eq!(copy.attempt, 1);
+        assert_eq!(told(&copy, REASON_ATTRIBUTE), Some("received 2 times without being settled"));
+        assert_eq!(told(&copy, ATTEMPTS_ATTRIBUTE), Some("2"));
+    }
 }
 
 pub async fn refused_without_a_queue_for_it<H: Harness>(harness: &H) {

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use hostler::queue::embedded::{self, EmbeddedBroker, Options};
 use hostler::queue::fake::{self, FakeBroker};
+use hostler::queue::sqs::{self, SqsBroker};
 use hostler::queue::{Broker, DEDUPE_WINDOW};
 use tempfile::TempDir;
 
-use super::{Harness, suite};
+use super::{Harness, beyond_aws, cases, suite};
+use crate::support::servers::{Kind, Server, unique};
 
 /// One file, opened anew by each client.
 pub struct Embedded(TempDir);
@@ -45,5 +47,49 @@ impl Harness for Fake {
     }
 }
 
+/// A server that does as SQS, SNS and S3; each harness has names of its own on it.
+pub struct Aws<const KIND: usize>(String);
+
+const LOCALSTACK: usize = 0;
+const MOTO: usize = 1;
+const MINISTACK: usize = 2;
+const FAUXQS: usize = 3;
+
+impl<const KIND: usize> Aws<KIND> {
+    fn server() -> &'static Server {
+        Server::shared(Kind::ALL[KIND])
+    }
+}
+
+impl<const KIND: usize> Harness for Aws<KIND> {
+    const TICK: Duration = Duration::from_secs(2);
+    const DEDUPE_WINDOW: Duration = DEDUPE_WINDOW;
+    const MAX_MESSAGE: usize = sqs::MAX_MESSAGE;
+    const AWS: bool = true;
+
+    async fn start() -> Self {
+        tokio::task::spawn_blocking(Self::server).await.unwrap();
+        Self(unique("c"))
+    }
+
+    async fn broker(&self) -> Arc<dyn Broker> {
+        let options = sqs::Options {
+            region: Some("eu-west-1".to_owned()),
+            endpoint_url: Some(Self::server().endpoint()),
+            credentials: Some(("test".to_owned(), "test".to_owned())),
+            prefix: format!("{}-", self.0),
+            create_missing: true,
+            ..sqs::Options::default()
+        };
+        Arc::new(SqsBroker::connect(options).await.unwrap())
+    }
+}
+
 suite!(embedded_queue: Embedded, tokio::test);
+beyond_aws!(embedded_queue_beyond_aws: Embedded, tokio::test);
 suite!(fake_queue: Fake, tokio::test(start_paused = true));
+beyond_aws!(fake_queue_beyond_aws: Fake, tokio::test(start_paused = true));
+suite!(sqs_on_localstack: Aws<LOCALSTACK>, tokio::test);
+suite!(sqs_on_moto: Aws<MOTO>, tokio::test);
+suite!(sqs_on_ministack: Aws<MINISTACK>, tokio::test);
+suite!(sqs_on_fauxqs: Aws<FAUXQS>, tokio::test);

@@ -25,7 +25,8 @@ pub async fn filters_choose_queues<H: Harness>(harness: &H) {
 
     let keys = [Some("EU.order"), Some("EU.refund"), Some("US.order"), None];
     let sent = send(&broker, "shop.all", keys.map(keyed).to_vec()).await;
-    assert_eq!(sent.iter().map(|sent| sent.queues).collect::<Vec<_>>(), [3, 3, 2, 1]);
+    let told = |counts: [usize; 4]| counts.map(|count| (!H::AWS).then_some(count)).to_vec();
+    assert_eq!(sent.iter().map(|sent| sent.queues).collect::<Vec<_>>(), told([3, 3, 2, 1]));
     let expected: [(&Arc<dyn Queue>, &[&str]); 5] = [
         (&all, &["EU.order", "EU.refund", "US.order", "none"]),
         (&exact, &["EU.order"]),
@@ -34,11 +35,11 @@ pub async fn filters_choose_queues<H: Harness>(harness: &H) {
         (&other, &[]),
     ];
     for (queue, expected) in expected {
-        let received = take(queue, 10).await;
-        assert_eq!(bodies(&received), expected);
+        let received = gather(queue, expected.len()).await;
+        assert_eq!(sorted(&received), expected);
         for delivery in received {
             let position = keys.iter().position(|key| *key == delivery.message.routing_key.as_deref()).unwrap();
-            assert_eq!(delivery.message.id, sent[position].id);
+            assert!(H::AWS || delivery.message.id == sent[position].id, "SNS has ids of its own");
         }
     }
 }
@@ -46,11 +47,23 @@ pub async fn filters_choose_queues<H: Harness>(harness: &H) {
 pub async fn copies_are_independent<H: Harness>(harness: &H) {
     let broker = harness.broker().await;
     let first = broker.open(&spec("shop.first")).await.unwrap();
-    let second = broker.open(&ordered("shop.second")).await.unwrap();
+    let second = broker.open(&spec("shop.second")).await.unwrap();
     send(&broker, "shop.first", vec![text("a")]).await;
     settle(&first, Settlement::Ack(next(&first, LONG).await.receipt)).await;
     let copy = next(&second, LONG).await;
     assert_eq!((&*copy.message.body, copy.attempt), (&b"a"[..], 1));
+}
+
+/// On AWS the two would be queues of two topics.
+pub async fn ordered_copies_too<H: Harness>(harness: &H) {
+    let broker = harness.broker().await;
+    let first = broker.open(&spec("shop.first")).await.unwrap();
+    let second = broker.open(&ordered("shop.second")).await.unwrap();
+    send(&broker, "shop.first", vec![text("a")]).await;
+    assert_eq!(
+        (&*next(&first, LONG).await.message.body, &*next(&second, LONG).await.message.body),
+        (&b"a"[..], &b"a"[..])
+    );
 }
 
 pub async fn filter_can_change<H: Harness>(harness: &H) {
@@ -65,14 +78,14 @@ pub async fn exchange_takes_messages_by_its_name<H: Harness>(harness: &H) {
     let broker = harness.broker().await;
     let first = broker.open(&spec("shop.first")).await.unwrap();
     let second = broker.open(&spec("shop.second")).await.unwrap();
-    assert_eq!(send(&broker, "shop", vec![text("a")]).await[0].queues, 2);
-    assert_eq!((take(&first, 10).await.len(), take(&second, 10).await.len()), (1, 1));
+    assert_eq!(send(&broker, "shop", vec![text("a")]).await[0].queues, (!H::AWS).then_some(2));
+    assert_eq!((gather(&first, 1).await.len(), gather(&second, 1).await.len()), (1, 1));
 }
 
 pub async fn sender_may_come_first<H: Harness>(harness: &H) {
     let broker = harness.broker().await;
-    assert_eq!(send(&broker, "shop.jobs", vec![keyed(Some("a"))]).await[0].queues, 1);
-    assert_eq!(send(&broker, "plain", vec![text("b")]).await[0].queues, 1);
+    assert_eq!(send(&broker, "shop.jobs", vec![keyed(Some("a"))]).await[0].queues, Some(1));
+    assert_eq!(send(&broker, "plain", vec![text("b")]).await[0].queues, Some(1));
     let queue = broker.open(&subscribed("shop.jobs", Filter::Exact(list("z")))).await.unwrap();
     assert_eq!(bodies(&take(&queue, 10).await), ["a"]);
     assert_eq!(bodies(&take(&broker.open(&spec("plain")).await.unwrap(), 10).await), ["b"]);
@@ -84,6 +97,6 @@ pub async fn dedupe_is_per_exchange<H: Harness>(harness: &H) {
     let second = broker.open(&spec("shop.second")).await.unwrap();
     let message = Outgoing { dedupe: Some("k".to_owned()), ..text("a") };
     let sent = send(&broker, "shop.first", vec![message.clone(), message]).await;
-    assert_eq!((sent[0].queues, sent[1].queues), (2, 0));
+    assert_eq!((sent[0].queues, sent[1].queues), (Some(2), Some(0)));
     assert_eq!((take(&first, 10).await.len(), take(&second, 10).await.len()), (1, 1));
 }

@@ -18,14 +18,14 @@ pub async fn arrives_as_sent<H: Harness>(harness: &H) {
         ]
         .into(),
         routing_key: Some("clé".to_owned()),
-        group: Some("группа".to_owned()),
+        group: Some("tenant/1".to_owned()),
         ..Outgoing::default()
     };
     let sent = send(&broker, "jobs", vec![message.clone(), Outgoing::default()]).await;
-    let received = take(&queue, 10).await;
-    assert_eq!(received.len(), 2);
+    let mut received = gather(&queue, 2).await;
+    received.sort_by_key(|delivery| delivery.message.body.is_empty());
     for (delivery, sent) in received.iter().zip(&sent) {
-        assert_eq!((&delivery.message.id, delivery.attempt, sent.queues), (&sent.id, 1, 1));
+        assert_eq!((&delivery.message.id, delivery.attempt, sent.queues), (&sent.id, 1, Some(1)));
         assert!(delivery.message.age(SystemTime::now()) < Duration::from_secs(60));
     }
     let full = &received[0].message;
@@ -47,7 +47,8 @@ pub async fn limits_hold_per_message<H: Harness>(harness: &H) {
     assert!(matches!(answers[0], Err(SendError::Invalid(Invalid::TooLarge { .. }))));
     assert!(matches!(answers[2], Err(SendError::Invalid(Invalid::DelayTooLong { .. }))));
     assert!(matches!(answers[3], Err(SendError::Invalid(Invalid::AttributeName { .. }))));
-    let received = take(&queue, 10).await;
+    let mut received = gather(&queue, 2).await;
+    received.sort_by_key(|delivery| delivery.message.body.len());
     let (first, last) = (answers[1].as_ref().unwrap(), answers[4].as_ref().unwrap());
     assert_eq!((&received[0].message.id, &received[1].message.id), (&first.id, &last.id));
     assert_eq!((received.len(), received[1].message.body.len()), (2, H::MAX_MESSAGE));
@@ -67,9 +68,9 @@ pub async fn duplicate_is_dropped<H: Harness>(harness: &H) {
     let broker = harness.broker().await;
     let keyed = |key: &str| Outgoing { dedupe: Some(key.to_owned()), ..text(key) };
     let sent = send(&broker, "jobs", vec![keyed("k"), keyed("k"), keyed("other"), text("k")]).await;
-    assert_eq!(sent.iter().map(|sent| sent.queues).collect::<Vec<_>>(), [1, 0, 1, 1]);
+    assert_eq!(sent.iter().map(|sent| sent.queues).collect::<Vec<_>>(), [1, 0, 1, 1].map(Some));
     assert_eq!(sent[1].id, sent[0].id);
-    assert_eq!(send(&broker, "elsewhere", vec![keyed("k")]).await[0].queues, 1, "the key is the queue's own");
+    assert_eq!(send(&broker, "elsewhere", vec![keyed("k")]).await[0].queues, Some(1), "the key is the queue's own");
     let queue = broker.open(&spec("jobs")).await.unwrap();
     assert_eq!(bodies(&take(&queue, 10).await), ["k", "other", "k"]);
 }
@@ -79,28 +80,30 @@ pub async fn dedupe_key_is_forgotten<H: Harness>(harness: &H) {
     let keyed = || Outgoing { dedupe: Some("k".to_owned()), ..text("a") };
     let started = Instant::now();
     let sent = send(&broker, "jobs", vec![keyed(), keyed()]).await;
-    assert_eq!(sent[1].queues, 0);
-    until(H::DEDUPE_WINDOW + PATIENCE, async || send(&broker, "jobs", vec![keyed()]).await[0].queues == 1).await;
+    assert_eq!(sent[1].queues, Some(0));
+    until(H::DEDUPE_WINDOW + PATIENCE, async || send(&broker, "jobs", vec![keyed()]).await[0].queues == Some(1)).await;
     assert!(started.elapsed() + Duration::from_millis(2) >= H::DEDUPE_WINDOW, "after {:?}", started.elapsed());
 }
 
 pub async fn depths_count<H: Harness>(harness: &H) {
     let broker = harness.broker().await;
-    let queue = broker.open(&spec("shop.jobs")).await.unwrap();
+    let queue = broker.open(&spec("jobs")).await.unwrap();
     let delayed = Outgoing { delay: LONG, ..text("later") };
     let mut batch = vec![delayed; 2];
     batch.extend(vec![text("now"); 6]);
-    send(&broker, "shop.jobs", batch).await;
+    send(&broker, "jobs", batch).await;
     dead_letter(&queue, next(&queue, LONG).await, "why").await;
     settle(&queue, Settlement::Release(next(&queue, LONG).await.receipt, LONG)).await;
     let leased = take(&queue, 2).await;
     assert_eq!(leased.len(), 2);
 
-    let asked = [channel("shop.jobs"), channel("jobs-dlq"), channel("never-heard-of")];
+    let asked = [channel("jobs"), channel("jobs-dlq"), channel("never-heard-of")];
     let depths = broker.depths(&asked).await.unwrap();
     let (age, dead_age) = (depths[0].oldest_age, depths[1].oldest_age);
-    assert!(age.is_some_and(|age| age < PATIENCE) && dead_age.is_some_and(|age| age < PATIENCE));
-    let jobs = Depth { visible: 2, delayed: 3, in_flight: 2, dead_lettered: 1, oldest_age: age };
+    assert!(H::AWS || age.is_some_and(|age| age < PATIENCE) && dead_age.is_some_and(|age| age < PATIENCE));
+    // SQS counts what is released with a delay as in flight.
+    let (delayed, in_flight) = if H::AWS { (2, 3) } else { (3, 2) };
+    let jobs = Depth { visible: 2, delayed, in_flight, dead_lettered: 1, oldest_age: age };
     let dead = Depth { visible: 1, oldest_age: dead_age, ..Depth::default() };
     assert_eq!(depths, [jobs, dead, Depth::default()]);
 
@@ -118,7 +121,8 @@ pub async fn channels_are_listed<H: Harness>(harness: &H) {
     send(&broker, "sent-to", vec![text("a")]).await;
     let mut channels = harness.broker().await.channels().await.unwrap();
     channels.sort();
-    let mut expected = ["shop.first", "first-dlq", "plain", "sent-to"].map(channel);
+    // Which exchange feeds a queue, SQS does not know.
+    let mut expected = [if H::AWS { "first" } else { "shop.first" }, "first-dlq", "plain", "sent-to"].map(channel);
     expected.sort();
     assert_eq!(channels, expected);
 }

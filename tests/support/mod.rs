@@ -2,3 +2,5 @@
 
 pub mod guests;
 pub mod hostler;
+pub mod python;
+pub mod servers;

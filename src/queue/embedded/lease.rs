@@ -127,6 +127,7 @@ fn message(row: &Row<'_>, enqueued_at: i64) -> rusqlite::Result<Message> {
         attributes: read_attributes(row.get_ref(3)?.as_str_or_null()?)?,
         body: row.get::<_, Vec<u8>>(4)?.into(),
         enqueued_at: to_system_time(enqueued_at),
+        claim: None,
     })
 }
 

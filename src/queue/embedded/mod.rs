@@ -18,7 +18,7 @@ use async_trait::async_trait;
 
 use crate::channel::Channel;
 use crate::message::Outgoing;
-use crate::queue::{Broker, ChannelSpec, DEDUPE_WINDOW, Depth, Queue, QueueError, SendError, Sent};
+use crate::queue::{Broker, ChannelSpec, DEDUPE_WINDOW, Depth, Queue, QueueError, SendError, Sent, no_queue};
 use lease::Source;
 use queue::EmbeddedQueue;
 use writer::{Need, Writer};
@@ -104,5 +104,13 @@ impl Broker for EmbeddedBroker {
         let names = self.writer.call(Need::Read, topology::channels).await?;
         // A dead-letter queue of a name that is itself as long as can be is no channel.
         Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
+    }
+
+    async fn open_stored(&self, channel: &Channel) -> Result<Arc<dyn Queue>, QueueError> {
+        let name = channel.queue().to_owned();
+        let found = self.writer.call(Need::Read, move |db| topology::find(db, &name)).await?;
+        let queue = found.ok_or_else(|| no_queue(channel))?.id;
+        let source = Source { queue, name: channel.to_string(), dead_letter: None };
+        Ok(Arc::new(EmbeddedQueue::new(self.writer.clone(), source)))
     }
 }

@@ -9,7 +9,7 @@ use rusqlite::types::Type;
 use serde::{Deserialize, Serialize};
 
 use crate::channel::Filter;
-use crate::message::{AttributeValue, Attributes};
+use crate::message::{AttributeValue, Attributes, Plain};
 
 /// Milliseconds since 1970 by the wall clock.
 pub(super) fn now() -> i64 {
@@ -37,14 +37,16 @@ pub(super) fn write_attributes(attributes: &Attributes) -> rusqlite::Result<Opti
     if attributes.is_empty() {
         return Ok(None);
     }
-    let values: BTreeMap<&str, Value> = attributes
-        .iter()
-        .map(|(name, value)| match value {
-            AttributeValue::Text(text) => (name.as_str(), Value::Text(text.clone())),
-            AttributeValue::Binary(bytes) => (name.as_str(), Value::Binary { base64: STANDARD.encode(bytes) }),
-        })
-        .collect();
+    let values: BTreeMap<&str, Value> = attributes.iter().map(|(name, value)| (name.as_str(), stored(value))).collect();
     to_json(&values).map(Some)
+}
+
+/// Data types of their own are SQS's, and none of its messages come here.
+fn stored(value: &AttributeValue) -> Value {
+    match value.plain() {
+        Plain::Text(text) => Value::Text(text.to_owned()),
+        Plain::Binary(bytes) => Value::Binary { base64: STANDARD.encode(bytes) },
+    }
 }
 
 pub(super) fn read_attributes(json: Option<&str>) -> rusqlite::Result<Attributes> {

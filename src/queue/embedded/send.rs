@@ -32,7 +32,7 @@ fn send_one(db: &Connection, route: &Route, scope: &str, message: &Outgoing, now
     let id = Uuid::now_v7().to_string();
     if let Some(key) = &message.dedupe {
         if let Some(first) = known_key(db, scope, key)? {
-            return Ok(Sent { id: first, queues: 0 });
+            return Ok(Sent { id: first, queues: Some(0) });
         }
         db.prepare_cached("INSERT INTO dedupe (scope, key, id, sent_at) VALUES (?1, ?2, ?3, ?4)")?
             .execute(params![scope, key, id, now])?;
@@ -48,7 +48,7 @@ fn send_one(db: &Connection, route: &Route, scope: &str, message: &Outgoing, now
     for target in &targets {
         insert(db, *target, message, &id, now)?;
     }
-    Ok(Sent { id, queues: targets.len() })
+    Ok(Sent { id, queues: Some(targets.len()) })
 }
 
 fn insert(db: &Connection, target: Target, message: &Outgoing, id: &str, now: i64) -> rusqlite::Result<()> {

@@ -45,7 +45,7 @@ fn declare_queue(db: &Connection, name: &str, ordered: bool) -> rusqlite::Result
     Ok(target.id)
 }
 
-fn find(db: &Connection, name: &str) -> rusqlite::Result<Option<Target>> {
+pub(super) fn find(db: &Connection, name: &str) -> rusqlite::Result<Option<Target>> {
     db.prepare_cached("SELECT id, ordered FROM queue WHERE name = ?1")?
         .query_row([name], |row| Ok(Target { id: row.get(0)?, ordered: row.get(1)? }))
         .optional()

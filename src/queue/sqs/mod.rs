@@ -1,1 +1,209 @@
-//! The SQS driver's place. There is none so far: `host::connect` refuses `queue.driver = "sqs"` and says so.
+//! The SQS driver: queues on Amazon SQS, exchanges as SNS topics, large bodies in S3.
+//!
+//! | file | job | I/O |
+//! |---|---|---|
+//! | `clients` | the AWS clients | |
+//! | `names` | names on AWS | none |
+//! | `fault` | AWS's errors by what the caller does next | none |
+//! | `resolve` | names → queue URLs and topic ARNs, remembered | yes |
+//! | `wire` | messages as SQS has them ⇄ ours | none |
+//! | `held` | leases by our own clock; ids of finished messages | none |
+//! | `queue` | receive, extend | yes |
+//! | `settle` | deletes, visibility changes, copies to the dead-letter queue | yes |
+//! | `send` | batches to a queue or topic, with retries entry by entry | yes |
+//! | `batch` | which messages fit into one call | none |
+//! | `payload` | the claim check | yes |
+//! | `parallel` | calls side by side | |
+//! | `depth` | how full queues are; which there are | yes |
+//! | `provision/` | what there should be against what there is | yes |
+//!
+//! Every call is made on the runtime that the broker was opened on, whoever asks: a connection that a busy guest's thread
+//! drives would keep heartbeats waiting.
+
+mod batch;
+mod clients;
+mod depth;
+mod fault;
+mod held;
+mod names;
+mod parallel;
+mod payload;
+mod provision;
+mod queue;
+mod resolve;
+mod send;
+mod settle;
+mod wire;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio::runtime::Handle;
+
+use crate::channel::Channel;
+use crate::message::Outgoing;
+use crate::queue::{Broker, Change, ChannelSpec, Depth, Finding, Queue, QueueError, SendError, Sent};
+use clients::Clients;
+use names::Names;
+use queue::SqsQueue;
+use resolve::Resolver;
+
+/// The largest message that SQS takes, in bytes: body and attributes (AWS limit: 1 MiB; a queue may have less).
+pub const MAX_MESSAGE: usize = 1024 * 1024;
+
+/// What is said of the service in the config.
+#[derive(Clone, Default)]
+pub struct Options {
+    /// AWS region; `None`: as the AWS environment says.
+    pub region: Option<String>,
+    /// Address of an SQS look-alike; `None`: Amazon's own.
+    pub endpoint_url: Option<String>,
+    /// Access key and secret; `None`: from the SDK's chain (environment, profile, web identity, ECS, EC2).
+    pub credentials: Option<(String, String)>,
+    /// Stands before every queue and topic name.
+    pub prefix: String,
+    /// Whether what is missing is created when it is needed; otherwise that is refused with the cure.
+    pub create_missing: bool,
+    /// KMS key of the queues and topics that are created; `None`: SQS's own encryption.
+    pub kms_key: Option<String>,
+    /// Where bodies go that are too large; `None`: such a message is refused.
+    pub bucket: Option<String>,
+    /// Bytes of body and attributes above which a message's body goes to the bucket.
+    pub threshold: usize,
+}
+
+impl std::fmt::Debug for Options {
+    /// All but the credentials.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { region, endpoint_url, prefix, bucket, .. } = self;
+        let mut options = f.debug_struct("Options");
+        options.field("region", region).field("endpoint_url", endpoint_url).field("prefix", prefix);
+        options.field("bucket", bucket).finish_non_exhaustive()
+    }
+}
+
+/// Queues on SQS, under one prefix of one account and region.
+#[derive(Debug, Clone)]
+pub struct SqsBroker(Arc<Service>);
+
+/// What all parts of the driver share.
+#[derive(Debug)]
+struct Service {
+    options: Options,
+    names: Names,
+    clients: Clients,
+    resolver: Resolver,
+    runtime: Handle,
+}
+
+impl SqsBroker {
+    /// A broker; nothing is asked of AWS yet. All its calls are made on the runtime that this is awaited on.
+    ///
+    /// # Errors
+    /// [`QueueError::Refused`] when there is no region.
+    pub async fn connect(options: Options) -> Result<Self, QueueError> {
+        let clients = Clients::new(&options).await?;
+        let names = Names::new(&options.prefix);
+        let resolver = Resolver::default();
+        Ok(Self(Arc::new(Service { options, names, clients, resolver, runtime: Handle::current() })))
+    }
+
+    /// Does something with the service on the service's own runtime.
+    async fn on_runtime<T, F>(&self, work: impl FnOnce(Arc<Service>) -> F) -> Result<T, QueueError>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        let done = self.0.runtime.spawn(work(Arc::clone(&self.0))).await;
+        done.map_err(|error| QueueError::Unavailable(format!("hostler is shutting down: {error}")))
+    }
+}
+
+#[async_trait]
+impl Broker for SqsBroker {
+    async fn open(&self, spec: &ChannelSpec) -> Result<Arc<dyn Queue>, QueueError> {
+        let spec = spec.clone();
+        self.on_runtime(|service| async move {
+            let queue = service.open(&spec).await?;
+            Ok::<_, QueueError>(Arc::new(queue) as Arc<dyn Queue>)
+        })
+        .await?
+    }
+
+    async fn send(&self, channel: &Channel, batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>> {
+        let (channel, count) = (channel.clone(), batch.len());
+        let sent = self.on_runtime(|service| async move { send::send(&service, &channel, batch).await }).await;
+        sent.unwrap_or_else(|error| vec![Err(error.into()); count])
+    }
+
+    async fn depths(&self, channels: &[Channel]) -> Result<Vec<Depth>, QueueError> {
+        let channels = channels.to_vec();
+        self.on_runtime(|service| async move { depth::depths(&service, &channels).await }).await?
+    }
+
+    async fn channels(&self) -> Result<Vec<Channel>, QueueError> {
+        self.on_runtime(|service| async move { depth::channels(&service).await }).await?
+    }
+
+    async fn open_stored(&self, channel: &Channel) -> Result<Arc<dyn Queue>, QueueError> {
+        let channel = channel.clone();
+        self.on_runtime(|service| async move {
+            let queue = service.open_stored(&channel).await?;
+            Ok::<_, QueueError>(Arc::new(queue) as Arc<dyn Queue>)
+        })
+        .await?
+    }
+
+    async fn plan(&self, wanted: &[ChannelSpec]) -> Result<Vec<Change>, QueueError> {
+        provision::plan(&self.0, wanted).await
+    }
+
+    async fn provision(
+        &self,
+        wanted: &[ChannelSpec],
+        done: &mut (dyn for<'c> FnMut(&'c Change) + Send),
+    ) -> Result<(), QueueError> {
+        provision::apply(&self.0, wanted, done).await
+    }
+
+    async fn inspect(&self, spec: &ChannelSpec) -> Result<Vec<Finding>, QueueError> {
+        provision::inspect(&self.0, spec).await
+    }
+}
+
+impl Service {
+    /// The queue of a consumer; what is missing of it is created or refused.
+    async fn open(self: &Arc<Self>, spec: &ChannelSpec) -> Result<SqsQueue, QueueError> {
+        let (queue, dead_letter) = (spec.channel.queue().to_owned(), spec.channel.dead_letter_queue());
+        if self.options.create_missing {
+            provision::create_missing(self, spec).await?;
+        }
+        let place = self.existing_queue(&queue, spec.ordered).await?;
+        let dead_letters = match spec.max_receives {
+            Some(_) => Some(self.existing_queue(&dead_letter, spec.ordered).await?),
+            None => None,
+        };
+        Ok(SqsQueue::new(Arc::clone(self), &spec.channel, place, dead_letters, spec.channel.exchange().is_none()))
+    }
+
+    /// A queue of whichever kind it is, as it is stored.
+    async fn open_stored(self: &Arc<Self>, channel: &Channel) -> Result<SqsQueue, QueueError> {
+        for ordered in [false, true] {
+            if let Some(place) = self.find_queue(channel.queue(), ordered).await? {
+                return Ok(SqsQueue::new(Arc::clone(self), channel, place, None, false));
+            }
+        }
+        Err(self.no_queue(channel.queue(), false))
+    }
+
+    async fn existing_queue(&self, name: &str, ordered: bool) -> Result<resolve::Place, QueueError> {
+        self.find_queue(name, ordered).await?.ok_or_else(|| self.no_queue(name, ordered))
+    }
+
+    fn no_queue(&self, name: &str, ordered: bool) -> QueueError {
+        let (name, region) = (self.names.on_aws(name, ordered), &self.clients.region);
+        QueueError::Refused(format!(
+            "there is no SQS queue `{name}` in {region}: run `hostler provision`, or set queue.sqs.provision = \"auto\""
+        ))
+    }
+}

@@ -1,0 +1,77 @@
+//! The claim check: a message whose body lies in S3 carries a pointer to it instead, as the Java and Python extended
+//! clients of SQS write and read it.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The attribute that marks a message as a pointer; its value is the body's size in bytes. (payload-offloading-java-common)
+pub const SIZE_ATTRIBUTE: &str = "ExtendedPayloadSize";
+/// The same, as clients before 2021 wrote it, and the Java client still does by default.
+pub const LEGACY_SIZE_ATTRIBUTE: &str = "SQSLargePayloadSize";
+
+/// The class that stands before the pointer today.
+const CLASS: &str = "software.amazon.payloadoffloading.PayloadS3Pointer";
+/// The class that clients before 2019 wrote.
+const LEGACY_CLASS: &str = "com.amazon.sqs.javamessaging.MessageS3Pointer";
+
+/// Where a message's body lies.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claim {
+    /// The S3 bucket.
+    #[serde(rename = "s3BucketName")]
+    pub bucket: String,
+    /// The object's key in it.
+    #[serde(rename = "s3Key")]
+    pub key: String,
+    /// The body's size in bytes, as its producer says; `None` where it does not say so.
+    #[serde(skip)]
+    pub size: Option<u64>,
+}
+
+impl Claim {
+    /// The body of the message that stands for it.
+    pub fn to_body(&self) -> String {
+        serde_json::json!([CLASS, { "s3BucketName": self.bucket, "s3Key": self.key }]).to_string()
+    }
+
+    /// Reads a pointer of any of the classes; `None`: the text is none.
+    pub fn from_body(text: &str, size: Option<u64>) -> Option<Self> {
+        let pair: [Value; 2] = serde_json::from_str(text).ok()?;
+        let [class, pointer] = pair;
+        if !matches!(class.as_str(), Some(CLASS | LEGACY_CLASS)) {
+            return None;
+        }
+        let claim: Self = serde_json::from_value(pointer).ok()?;
+        Some(Self { size, ..claim })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_both_classes_and_writes_the_current_one() {
+        let claim = Claim { bucket: "b".into(), key: "k/1".into(), size: Some(7) };
+        let current = r#"["software.amazon.payloadoffloading.PayloadS3Pointer",{"s3BucketName":"b","s3Key":"k/1"}]"#;
+        assert_eq!(claim.to_body(), current);
+        for class in [CLASS, LEGACY_CLASS] {
+            // Python's json.dumps puts a blank after each comma and colon.
+            let spaced = format!(r#"["{class}", {{"s3BucketName": "b", "s3Key": "k/1"}}]"#);
+            assert_eq!(Claim::from_body(&spaced, Some(7)).as_ref(), Some(&claim));
+        }
+    }
+
+    #[test]
+    fn what_is_no_pointer_is_a_body() {
+        for text in [
+            "",
+            "[]",
+            r#"["software.amazon.payloadoffloading.PayloadS3Pointer",{}]"#,
+            r#"["another.Class",{"s3BucketName":"b","s3Key":"k"}]"#,
+            r#"["software.amazon.payloadoffloading.PayloadS3Pointer",{"s3BucketName":"b","s3Key":"k"},1]"#,
+        ] {
+            assert_eq!(Claim::from_body(text, None), None, "{text}");
+        }
+    }
+}

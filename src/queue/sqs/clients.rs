@@ -1,0 +1,85 @@
+//! The AWS clients: region, credentials and endpoint once, patience by what a client is for.
+
+use std::time::Duration;
+
+use aws_config::retry::RetryConfig;
+use aws_config::timeout::TimeoutConfig;
+use aws_config::{BehaviorVersion, Region, SdkConfig};
+
+use aws_sdk_sqs::config::Credentials;
+
+use super::Options;
+use crate::queue::QueueError;
+
+/// The longest wait of one ReceiveMessage (AWS limit: WaitTimeSeconds 20).
+pub(super) const MAX_WAIT: Duration = Duration::from_secs(20);
+
+/// How long an ordinary call may take before it is tried again.
+const CALL: Duration = Duration::from_secs(10);
+/// The same for a transfer of up to 2 GiB; that it stalls is noticed sooner, by the SDK.
+const TRANSFER: Duration = Duration::from_secs(300);
+const CONNECT: Duration = Duration::from_secs(3);
+
+/// One client per kind of call; they share connections and credentials.
+#[derive(Debug, Clone)]
+pub(super) struct Clients {
+    /// Deletes, visibility changes, questions: the SDK retries.
+    pub(super) sqs: aws_sdk_sqs::Client,
+    /// Long polls: a longer patience.
+    pub(super) polls: aws_sdk_sqs::Client,
+    /// Sends: no retry by the SDK, as ours goes entry by entry.
+    pub(super) sends: aws_sdk_sqs::Client,
+    /// Publishing: no retry by the SDK either.
+    pub(super) publishes: aws_sdk_sns::Client,
+    /// Topics and subscriptions.
+    pub(super) sns: aws_sdk_sns::Client,
+    /// Bodies that are too large for a message.
+    pub(super) s3: aws_sdk_s3::Client,
+    /// The region that all of them call.
+    pub(super) region: String,
+}
+
+impl Clients {
+    /// Credentials come from the SDK's chain: environment, profile, web identity, ECS, EC2; they are first fetched by the
+    /// first call.
+    ///
+    /// # Errors
+    /// [`QueueError::Refused`]: there is no region.
+    pub(super) async fn new(options: &Options) -> Result<Self, QueueError> {
+        let mut loader = aws_config::defaults(BehaviorVersion::latest());
+        if let Some(region) = &options.region {
+            loader = loader.region(Region::new(region.clone()));
+        }
+        if let Some(url) = &options.endpoint_url {
+            loader = loader.endpoint_url(url);
+        }
+        if let Some((key, secret)) = &options.credentials {
+            loader = loader.credentials_provider(Credentials::new(key, secret, None, None, "options"));
+        }
+        let shared = loader.load().await;
+        let Some(region) = shared.region().map(ToString::to_string) else {
+            let text = "there is no AWS region: set queue.sqs.region, or AWS_REGION in the environment";
+            return Err(QueueError::Refused(text.into()));
+        };
+        let ordinary = with_patience(&shared, CALL, 3);
+        let single = with_patience(&shared, CALL, 1);
+        let polls = with_patience(&shared, MAX_WAIT + CALL, 2);
+        let transfers = with_patience(&shared, TRANSFER, 3);
+        let s3 = aws_sdk_s3::config::Builder::from(&transfers).force_path_style(options.endpoint_url.is_some());
+        Ok(Self {
+            sqs: aws_sdk_sqs::Client::new(&ordinary),
+            polls: aws_sdk_sqs::Client::new(&polls),
+            sends: aws_sdk_sqs::Client::new(&single),
+            publishes: aws_sdk_sns::Client::new(&single),
+            sns: aws_sdk_sns::Client::new(&ordinary),
+            s3: aws_sdk_s3::Client::from_conf(s3.build()),
+            region,
+        })
+    }
+}
+
+fn with_patience(shared: &SdkConfig, attempt: Duration, attempts: u32) -> SdkConfig {
+    let timeouts = TimeoutConfig::builder().connect_timeout(CONNECT).operation_attempt_timeout(attempt).build();
+    let retries = RetryConfig::standard().with_max_attempts(attempts);
+    shared.to_builder().timeout_config(timeouts).retry_config(retries).build()
+}

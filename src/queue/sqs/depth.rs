@@ -1,0 +1,80 @@
+//! How full queues are, and which there are.
+
+use std::sync::Arc;
+
+use aws_sdk_sqs::types::QueueAttributeName;
+
+use super::Service;
+use super::fault::Fault;
+use super::parallel::side_by_side;
+use crate::channel::Channel;
+use crate::queue::{Depth, QueueError};
+
+/// What SQS counts, approximately.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counts {
+    visible: u64,
+    delayed: u64,
+    in_flight: u64,
+}
+
+/// How full each channel is. SQS tells no age; CloudWatch does.
+pub(super) async fn depths(service: &Arc<Service>, channels: &[Channel]) -> Result<Vec<Depth>, QueueError> {
+    let work: Vec<_> = channels.iter().cloned().map(|channel| depth(Arc::clone(service), channel)).collect();
+    let stopping = || QueueError::Unavailable("hostler is shutting down".to_owned());
+    side_by_side(work).await.into_iter().map(|depth| depth.ok_or_else(stopping)?).collect()
+}
+
+async fn depth(service: Arc<Service>, channel: Channel) -> Result<Depth, QueueError> {
+    let Counts { visible, delayed, in_flight } = counts(&service, channel.queue()).await?;
+    let dead = counts_of_dead_letters(&service, channel.queue(), &channel.dead_letter_queue()).await?;
+    let dead_lettered = dead.visible + dead.delayed + dead.in_flight;
+    Ok(Depth { visible, delayed, in_flight, dead_lettered, oldest_age: None })
+}
+
+/// A dead-letter queue has none of its own.
+async fn counts_of_dead_letters(service: &Service, queue: &str, dead: &str) -> Result<Counts, QueueError> {
+    if queue.ends_with("-dlq") { Ok(Counts::default()) } else { counts(service, dead).await }
+}
+
+/// What is in the queue of this name, of either kind; nothing if there is none.
+async fn counts(service: &Service, name: &str) -> Result<Counts, QueueError> {
+    let mut total = Counts::default();
+    for ordered in [false, true] {
+        let Some(place) = service.find_queue(name, ordered).await? else { continue };
+        let asked = service.clients.sqs.get_queue_attributes().queue_url(&*place.address);
+        let asked = asked
+            .attribute_names(QueueAttributeName::ApproximateNumberOfMessages)
+            .attribute_names(QueueAttributeName::ApproximateNumberOfMessagesDelayed)
+            .attribute_names(QueueAttributeName::ApproximateNumberOfMessagesNotVisible);
+        let answer = match asked.send().await {
+            Ok(answer) => answer.attributes.unwrap_or_default(),
+            Err(error) => match Fault::of(&format!("GetQueueAttributes of {}", place.name), &error) {
+                Fault::Missing(_) => continue,
+                fault => return Err(fault.into()),
+            },
+        };
+        let count = |name| answer.get(&name).and_then(|count| count.parse::<u64>().ok()).unwrap_or(0);
+        total.visible += count(QueueAttributeName::ApproximateNumberOfMessages);
+        total.delayed += count(QueueAttributeName::ApproximateNumberOfMessagesDelayed);
+        total.in_flight += count(QueueAttributeName::ApproximateNumberOfMessagesNotVisible);
+    }
+    Ok(total)
+}
+
+/// Every queue under our prefix. Which exchange feeds one, SQS does not know.
+pub(super) async fn channels(service: &Arc<Service>) -> Result<Vec<Channel>, QueueError> {
+    let prefix = service.names.prefix();
+    let mut channels: Vec<Channel> = Vec::new();
+    let list = service.clients.sqs.list_queues().set_queue_name_prefix((!prefix.is_empty()).then(|| prefix.to_owned()));
+    let mut pages = list.max_results(1000).into_paginator().items().send();
+    while let Some(url) = pages.next().await {
+        let url = url.map_err(|error| Fault::of("ListQueues", &error))?;
+        let name = url.rsplit('/').next().unwrap_or(&url);
+        let channel = service.names.from_aws(name).and_then(|(name, _)| name.parse().ok());
+        channels.extend(channel);
+    }
+    channels.sort();
+    channels.dedup();
+    Ok(channels)
+}

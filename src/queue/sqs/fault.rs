@@ -1,0 +1,149 @@
+//! What AWS answers when it does not do what was asked, by what the caller does next.
+
+use aws_sdk_sqs::error::{DisplayErrorContext, ProvideErrorMetadata, SdkError};
+use aws_sdk_sqs::types::BatchResultErrorEntry;
+
+use crate::queue::{LeaseError, QueueError};
+
+/// The resource is not there.
+const MISSING: &[&str] = &[
+    "AWS.SimpleQueueService.NonExistentQueue",
+    "QueueDoesNotExist",
+    "NonExistentQueue",
+    "NotFound",
+    "NotFoundException",
+    "NoSuchKey",
+    "NoSuchBucket",
+    "ResourceNotFoundException",
+];
+
+/// It may work later, though the status says that we are at fault.
+const LATER: &[&str] = &[
+    "Throttling",
+    "ThrottlingException",
+    "Throttled",
+    "ThrottledException",
+    "RequestThrottled",
+    "RequestThrottledException",
+    "TooManyRequestsException",
+    "RequestLimitExceeded",
+    "SlowDown",
+    "OverLimit",
+    "AWS.SimpleQueueService.OverLimit",
+    "KmsThrottled",
+    "KMSThrottlingException",
+    "QueueDeletedRecently",
+    "AWS.SimpleQueueService.QueueDeletedRecently",
+    "InternalError",
+    "InternalFailure",
+    "ServiceUnavailable",
+    "RequestTimeout",
+];
+
+/// The receipt is no longer good for anything.
+const STALE: &[&str] = &[
+    "ReceiptHandleIsInvalid",
+    "InvalidReceiptHandle",
+    "MessageNotInflight",
+    "AWS.SimpleQueueService.MessageNotInflight",
+];
+
+/// Why a call, or one entry of a batch, failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// What was asked for does not exist.
+    Missing(String),
+    /// The receipt is stale.
+    Stale(String),
+    /// Try again.
+    Later(String),
+    /// Trying again is in vain: denied, malformed, forbidden by a limit.
+    Never(String),
+}
+
+impl Fault {
+    /// The fault of a call. `what` says what was tried, such as `ReceiveMessage on orders`.
+    pub(super) fn of<E>(what: &str, error: &SdkError<E>) -> Self
+    where
+        E: ProvideErrorMetadata + std::error::Error + 'static,
+    {
+        let SdkError::ServiceError(answer) = error else {
+            let text = format!("{what}: {}", DisplayErrorContext(error));
+            return if matches!(error, SdkError::ConstructionFailure(_)) {
+                Self::Never(text)
+            } else {
+                Self::Later(text)
+            };
+        };
+        let code = error.code().unwrap_or("no error code");
+        let text = format!("{what}: {code}: {}", error.message().unwrap_or("no message"));
+        let status = answer.raw().status();
+        Self::by_code(code, text, status.is_server_error() || status.as_u16() == 429)
+    }
+
+    /// The fault of one entry of a batch.
+    pub(super) fn of_entry(what: &str, entry: &BatchResultErrorEntry) -> Self {
+        let text = format!("{what}: {}: {}", entry.code(), entry.message().unwrap_or("no message"));
+        Self::by_code(entry.code(), text, !entry.sender_fault())
+    }
+
+    /// By a code of AWS; `otherwise`: whether one that is not known may work later.
+    pub(super) fn by_code(code: &str, text: String, otherwise: bool) -> Self {
+        let among = |codes: &[&str]| codes.contains(&code);
+        match () {
+            () if among(MISSING) => Self::Missing(text),
+            () if among(STALE) => Self::Stale(text),
+            () if among(LATER) || otherwise => Self::Later(text),
+            () => Self::Never(text),
+        }
+    }
+
+    pub(super) fn is_missing(&self) -> bool {
+        matches!(self, Self::Missing(_))
+    }
+
+    pub(super) fn may_pass(&self) -> bool {
+        matches!(self, Self::Later(_))
+    }
+}
+
+impl From<Fault> for QueueError {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Later(text) => Self::Unavailable(text),
+            Fault::Missing(text) | Fault::Stale(text) | Fault::Never(text) => Self::Refused(text),
+        }
+    }
+}
+
+impl From<Fault> for LeaseError {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Later(text) => Self::Retry(text),
+            Fault::Missing(text) | Fault::Stale(text) => Self::Lost(text),
+            // Denied today, and perhaps not in a minute: the lease is ours as long as we say so.
+            Fault::Never(text) => Self::Retry(text),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_told_apart_by_code_and_then_by_whose_fault_it_is() {
+        let entry = |code: &str, sender: bool| {
+            let entry = BatchResultErrorEntry::builder().id("0").code(code).sender_fault(sender).build().unwrap();
+            Fault::of_entry("DeleteMessageBatch", &entry)
+        };
+        assert!(matches!(entry("ReceiptHandleIsInvalid", true), Fault::Stale(_)));
+        assert!(matches!(entry("RequestThrottled", true), Fault::Later(_)));
+        assert!(matches!(entry("InternalError", false), Fault::Later(_)));
+        assert!(matches!(entry("InvalidMessageContents", true), Fault::Never(_)));
+        assert!(matches!(
+            LeaseError::from(entry("AWS.SimpleQueueService.MessageNotInflight", true)),
+            LeaseError::Lost(_)
+        ));
+    }
+}

@@ -1,0 +1,131 @@
+//! What this process knows of its deliveries: which leases hold by our own clock, and which messages are finished.
+//!
+//! SQS answers yes to a delete with a stale receipt and keeps the message, so a lease counts as lost when our clock says
+//! so; and a message that comes again after it was finished is removed instead of being processed twice. No I/O.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use tokio::time::{Duration, Instant};
+
+use crate::message::Claim;
+use crate::queue::LeaseHandle;
+
+/// How long the id of a finished message is remembered: longer than copies of a deleted message linger.
+const MEMORY: Duration = Duration::from_secs(15 * 60);
+/// How many are remembered at most; each costs about 150 bytes.
+const MEMORY_COUNT: usize = 50_000;
+
+/// One delivery.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Held {
+    /// The message's id.
+    pub(super) id: Arc<str>,
+    /// Until when it is ours.
+    pub(super) until: Instant,
+    /// From when SQS counts its 12 hours, or a little before.
+    pub(super) since: Instant,
+    /// Which receive of the message it is.
+    pub(super) attempt: u32,
+    /// Where its body lies, if elsewhere.
+    pub(super) claim: Option<Arc<Claim>>,
+}
+
+/// The deliveries of one queue.
+#[derive(Debug, Default)]
+pub(super) struct Holdings {
+    held: HashMap<LeaseHandle, Held>,
+    finished: HashSet<Arc<str>>,
+    /// The finished ones, oldest first, with when each may be forgotten.
+    order: VecDeque<(Instant, Arc<str>)>,
+}
+
+impl Holdings {
+    /// Enters a delivery. Those whose lease is over are forgotten on the way.
+    pub(super) fn enter(&mut self, lease: LeaseHandle, held: Held, now: Instant) {
+        if self.held.len() == self.held.capacity() {
+            self.held.retain(|_, held| held.until > now);
+        }
+        self.held.insert(lease, held);
+    }
+
+    /// The delivery, if it is still ours.
+    pub(super) fn get(&self, lease: &LeaseHandle, now: Instant) -> Option<&Held> {
+        self.held.get(lease).filter(|held| held.until > now)
+    }
+
+    /// The lease was extended.
+    pub(super) fn extend(&mut self, lease: &LeaseHandle, until: Instant) {
+        if let Some(held) = self.held.get_mut(lease) {
+            held.until = until;
+        }
+    }
+
+    /// The delivery is over.
+    pub(super) fn remove(&mut self, lease: &LeaseHandle) -> Option<Held> {
+        self.held.remove(lease)
+    }
+
+    /// The message needs no processing any more, whether or not its removal succeeds.
+    pub(super) fn finish(&mut self, id: &Arc<str>, now: Instant) {
+        while self.order.len() >= MEMORY_COUNT || self.order.front().is_some_and(|(until, _)| *until <= now) {
+            let Some((_, oldest)) = self.order.pop_front() else { break };
+            self.finished.remove(&oldest);
+        }
+        if self.finished.insert(Arc::clone(id)) {
+            self.order.push_back((now + MEMORY, Arc::clone(id)));
+        }
+    }
+
+    /// Whether the message is finished.
+    pub(super) fn is_finished(&self, id: &str) -> bool {
+        self.finished.contains(id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::Receipt;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_lease_holds_until_its_time_or_its_end() {
+        let (mut holdings, now) = (Holdings::default(), Instant::now());
+        let lease = Receipt::new("r").lease();
+        let held = Held { id: "m".into(), until: now + SECOND, since: now, attempt: 1, claim: None };
+        holdings.enter(lease.clone(), held.clone(), now);
+        assert_eq!(holdings.get(&lease, now), Some(&held));
+        assert_eq!(holdings.get(&lease, now + SECOND), None);
+        holdings.extend(&lease, now + 3 * SECOND);
+        assert!(holdings.get(&lease, now + 2 * SECOND).is_some());
+        assert!(holdings.remove(&lease).is_some());
+        assert_eq!(holdings.get(&lease, now), None);
+    }
+
+    #[test]
+    fn finished_messages_are_remembered_for_a_while_and_not_without_bound() {
+        let (mut holdings, now) = (Holdings::default(), Instant::now());
+        holdings.finish(&"a".into(), now);
+        assert!(holdings.is_finished("a") && !holdings.is_finished("b"));
+        holdings.finish(&"b".into(), now + MEMORY);
+        assert!(!holdings.is_finished("a") && holdings.is_finished("b"));
+        for n in 0..MEMORY_COUNT {
+            holdings.finish(&n.to_string().into(), now + MEMORY);
+        }
+        assert_eq!((holdings.finished.len(), holdings.order.len()), (MEMORY_COUNT, MEMORY_COUNT));
+        assert!(!holdings.is_finished("b"));
+    }
+
+    #[test]
+    fn leases_that_are_over_do_not_pile_up() {
+        let (mut holdings, now) = (Holdings::default(), Instant::now());
+        for n in 0..10_000_u32 {
+            let at = now + n * SECOND;
+            let held = Held { id: "m".into(), until: at + SECOND, since: at, attempt: 1, claim: None };
+            holdings.enter(Receipt::new(n.to_string()).lease(), held, at);
+        }
+        assert!(holdings.held.len() < 100, "{}", holdings.held.len());
+    }
+}

@@ -1,0 +1,59 @@
+//! Calls side by side, a few at a time.
+
+use tokio::task::JoinSet;
+
+/// How many calls are under way at once at most.
+const AT_ONCE: usize = 8;
+
+/// Does each piece of work, up to [`AT_ONCE`] of them at once; the answers in their order. `None` where one panicked, or
+/// the runtime is shutting down.
+pub(super) async fn side_by_side<T: Send + 'static>(
+    work: impl IntoIterator<Item = impl Future<Output = T> + Send + 'static>,
+) -> Vec<Option<T>> {
+    let (mut under_way, mut answers) = (JoinSet::new(), Vec::new());
+    for (n, one) in work.into_iter().enumerate() {
+        answers.push(None);
+        if under_way.len() >= AT_ONCE {
+            keep(&mut answers, under_way.join_next().await);
+        }
+        under_way.spawn(async move { (n, one.await) });
+    }
+    while !under_way.is_empty() {
+        keep(&mut answers, under_way.join_next().await);
+    }
+    answers
+}
+
+fn keep<T>(answers: &mut [Option<T>], joined: Option<Result<(usize, T), tokio::task::JoinError>>) {
+    if let Some(Ok((n, answer))) = joined
+        && let Some(place) = answers.get_mut(n)
+    {
+        *place = Some(answer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn answers_come_in_order_and_not_too_much_is_done_at_once() {
+        let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let work = (0..50_usize).map(|n| {
+            let (now, most) = (Arc::clone(&now), Arc::clone(&most));
+            async move {
+                most.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+                for _ in 0..n % 7 {
+                    tokio::task::yield_now().await;
+                }
+                now.fetch_sub(1, Ordering::Relaxed);
+                n
+            }
+        });
+        assert_eq!(side_by_side(work).await, (0..50).map(Some).collect::<Vec<_>>());
+        assert_eq!(most.load(Ordering::Relaxed), AT_ONCE);
+    }
+}

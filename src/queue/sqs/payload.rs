@@ -1,0 +1,107 @@
+//! The claim check: bodies that are too large for a message, in S3.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_sdk_s3::primitives::ByteStream;
+use bytes::Bytes;
+use uuid::Uuid;
+
+use super::Service;
+use super::fault::Fault;
+use crate::message::{Claim, Message, Outgoing};
+use crate::queue::{QueueError, SendError};
+
+/// Keys of bodies that several queues of an exchange point to begin so. No consumer can tell that it is the last, so
+/// none deletes them: a lifecycle rule of the bucket does.
+const SHARED: &str = "hostler/shared/";
+/// Keys of bodies that one queue points to.
+const OWN: &str = "hostler/";
+
+/// The largest body that is fetched, in bytes: each slot holds one in memory.
+const MAX_BODY: i64 = 256 * 1024 * 1024;
+
+/// Removing a body that nobody needs any more may not keep a settlement waiting for longer.
+const REMOVAL: Duration = Duration::from_secs(5);
+
+impl Service {
+    /// Puts the body of a message into the bucket; the message then has a claim instead. `shared`: several queues will get
+    /// the message.
+    pub(super) async fn check_in(&self, message: Outgoing, shared: bool) -> Result<Outgoing, SendError> {
+        let Some(bucket) = &self.options.bucket else { return Ok(message) };
+        let key = format!("{}{}", if shared { SHARED } else { OWN }, Uuid::now_v7());
+        let size = message.body.len() as u64;
+        let put = self.clients.s3.put_object().bucket(bucket).key(&key).body(ByteStream::from(message.body));
+        if let Err(error) = put.send().await {
+            return Err(QueueError::from(Fault::of(&format!("PutObject into {bucket}"), &error)).into());
+        }
+        let claim = Claim { bucket: bucket.clone(), key, size: Some(size) };
+        Ok(Outgoing { body: Vec::new(), claim: Some(Arc::new(claim)), ..message })
+    }
+
+    /// The message with its body.
+    ///
+    /// # Errors
+    /// A text for the log.
+    pub(super) async fn check_out(&self, message: &Message, claim: &Claim) -> Result<Message, String> {
+        let (object, body) = (claim_text(claim), self.fetch(claim).await?);
+        if claim.size.is_some_and(|size| size != body.len() as u64) {
+            // Java counts characters in some versions, so this alone is no reason to refuse it.
+            tracing::debug!(
+                object,
+                told = claim.size,
+                found = body.len(),
+                "the body has another size than the pointer says"
+            );
+        }
+        Ok(Message {
+            id: message.id.clone(),
+            body,
+            attributes: message.attributes.clone(),
+            enqueued_at: message.enqueued_at,
+            group: message.group.clone(),
+            routing_key: message.routing_key.clone(),
+            claim: None,
+        })
+    }
+
+    async fn fetch(&self, claim: &Claim) -> Result<Bytes, String> {
+        let object = claim_text(claim);
+        match &self.options.bucket {
+            Some(bucket) if *bucket == claim.bucket => {}
+            Some(bucket) => return Err(format!("the body is {object}, but payload.bucket is {bucket}")),
+            None => return Err(format!("the body is {object}: set payload.bucket to let hostler fetch it")),
+        }
+        let asked = self.clients.s3.get_object().bucket(&claim.bucket).key(&claim.key).send().await;
+        let answer = asked.map_err(|error| match Fault::of(&format!("GetObject of {object}"), &error) {
+            Fault::Missing(_) => format!("the body is gone: there is no {object}"),
+            Fault::Stale(text) | Fault::Later(text) | Fault::Never(text) => text,
+        })?;
+        if let Some(bytes) = answer.content_length.filter(|bytes| *bytes > MAX_BODY) {
+            return Err(format!("the body in {object} has {bytes} bytes; hostler takes at most {MAX_BODY}"));
+        }
+        let body = answer.body.collect().await.map_err(|error| format!("GetObject of {object} broke off: {error}"))?;
+        Ok(body.into_bytes())
+    }
+
+    /// Removes a body whose message is removed. A failure leaves it to the bucket's lifecycle rule.
+    pub(super) async fn discard(&self, claim: &Claim) {
+        if claim.key.starts_with(SHARED) || self.options.bucket.as_ref() != Some(&claim.bucket) {
+            return;
+        }
+        let removal = self.clients.s3.delete_object().bucket(&claim.bucket).key(&claim.key).send();
+        let object = claim_text(claim);
+        match tokio::time::timeout(REMOVAL, removal).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => {
+                let fault = Fault::of("DeleteObject", &error);
+                tracing::warn!(object, ?fault, "the body of a finished message stays");
+            }
+            Err(_) => tracing::warn!(object, "the body of a finished message stays: S3 did not answer in time"),
+        }
+    }
+}
+
+fn claim_text(claim: &Claim) -> String {
+    format!("s3://{}/{}", claim.bucket, claim.key)
+}

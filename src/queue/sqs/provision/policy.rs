@@ -1,0 +1,1 @@
+//! The least-privilege IAM policy that a config needs.

@@ -1,0 +1,119 @@
+//! From names to what AWS calls them by: queue URLs and topic ARNs, asked once and remembered.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use aws_sdk_sqs::types::QueueAttributeName;
+
+use super::fault::Fault;
+use super::send::Target;
+use super::{MAX_MESSAGE, Service};
+use crate::channel::Channel;
+use crate::queue::QueueError;
+
+/// The largest message that SNS publishes, in bytes (AWS limit: 256 KiB).
+const MAX_PUBLISH: usize = 256 * 1024;
+
+/// A queue or a topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    /// A queue's URL, or a topic's ARN.
+    pub(super) address: Arc<str>,
+    /// Its name on AWS.
+    pub(super) name: Arc<str>,
+    /// Whether it is FIFO.
+    pub(super) ordered: bool,
+    /// The largest message that it takes, in bytes.
+    pub(super) max_message: usize,
+}
+
+/// What has been asked already. Only what exists is remembered.
+#[derive(Debug, Default)]
+pub(super) struct Resolver {
+    queues: Mutex<HashMap<String, Place>>,
+    topics: Mutex<HashMap<String, Place>>,
+    targets: Mutex<HashMap<Channel, Target>>,
+}
+
+fn known(places: &Mutex<HashMap<String, Place>>, name: &str) -> Option<Place> {
+    places.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+}
+
+fn remember(places: &Mutex<HashMap<String, Place>>, place: &Place) {
+    places.lock().unwrap_or_else(PoisonError::into_inner).insert(place.name.to_string(), place.clone());
+}
+
+impl Resolver {
+    /// Where messages to a channel went before.
+    pub(super) fn target(&self, channel: &Channel) -> Option<Target> {
+        self.targets.lock().unwrap_or_else(PoisonError::into_inner).get(channel).cloned()
+    }
+
+    /// Remembers where messages to a channel go.
+    pub(super) fn remember_target(&self, channel: &Channel, target: &Target) {
+        self.targets.lock().unwrap_or_else(PoisonError::into_inner).insert(channel.clone(), target.clone());
+    }
+
+    /// Forgets where a channel's messages went, and the place, which turned out to be gone.
+    pub(super) fn forget(&self, channel: &Channel, name: &str) {
+        self.targets.lock().unwrap_or_else(PoisonError::into_inner).remove(channel);
+        for places in [&self.queues, &self.topics] {
+            places.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+        }
+    }
+}
+
+impl Service {
+    /// The queue of this name; `None`: there is none.
+    pub(super) async fn find_queue(&self, name: &str, ordered: bool) -> Result<Option<Place>, QueueError> {
+        let name = self.names.on_aws(name, ordered);
+        if let Some(place) = known(&self.resolver.queues, &name) {
+            return Ok(Some(place));
+        }
+        let asked = self.clients.sqs.get_queue_url().queue_name(&name).send().await;
+        let url = match asked.map_err(|error| Fault::of(&format!("GetQueueUrl of {name}"), &error)) {
+            Ok(answer) => answer.queue_url.unwrap_or_default(),
+            Err(fault) if fault.is_missing() => return Ok(None),
+            Err(fault) => return Err(fault.into()),
+        };
+        let asked = self.clients.sqs.get_queue_attributes().queue_url(&url);
+        let asked = asked.attribute_names(QueueAttributeName::MaximumMessageSize).send().await;
+        let attributes = match asked.map_err(|error| Fault::of(&format!("GetQueueAttributes of {name}"), &error)) {
+            Ok(answer) => answer.attributes.unwrap_or_default(),
+            Err(fault) if fault.is_missing() => return Ok(None),
+            Err(fault) => return Err(fault.into()),
+        };
+        let max_message = attributes.get(&QueueAttributeName::MaximumMessageSize).and_then(|bytes| bytes.parse().ok());
+        let max_message = max_message.unwrap_or(MAX_MESSAGE).min(MAX_MESSAGE);
+        let place = Place { address: url.into(), name: name.into(), ordered, max_message };
+        remember(&self.resolver.queues, &place);
+        Ok(Some(place))
+    }
+
+    /// The topic of this exchange; `None`: there is none. There is no call that finds a topic by its name, so all are
+    /// listed, once.
+    pub(super) async fn find_topic(&self, exchange: &str, ordered: bool) -> Result<Option<Place>, QueueError> {
+        let name = self.names.on_aws(exchange, ordered);
+        if let Some(place) = known(&self.resolver.topics, &name) {
+            return Ok(Some(place));
+        }
+        let mut pages = self.clients.sns.list_topics().into_paginator().items().send();
+        while let Some(topic) = pages.next().await {
+            let topic = topic.map_err(|error| Fault::of("ListTopics", &error))?;
+            let Some(arn) = topic.topic_arn else { continue };
+            let Some((_, found)) = arn.rsplit_once(':') else { continue };
+            if found.starts_with(self.names.prefix()) {
+                self.remember_topic(found, &arn);
+            }
+        }
+        Ok(known(&self.resolver.topics, &name))
+    }
+
+    /// Remembers a topic that exists.
+    pub(super) fn remember_topic(&self, name: &str, arn: &str) -> Place {
+        let ordered = name.ends_with(".fifo");
+        let place = Place { address: arn.into(), name: name.into(), ordered, max_message: MAX_PUBLISH };
+        remember(&self.resolver.topics, &place);
+        place
+    }
+}

@@ -1,0 +1,353 @@
+//! Sends messages: prepares each, packs them into batches, and tries again entry by entry.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_sdk_sns::types::PublishBatchRequestEntry;
+use aws_sdk_sqs::types::SendMessageBatchRequestEntry;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::Service;
+use super::batch::batches;
+use super::fault::Fault;
+use super::parallel::side_by_side;
+use super::provision;
+use super::resolve::Place;
+use super::wire::{Entry, size};
+use crate::channel::Channel;
+use crate::message::{Invalid, Outgoing};
+use crate::queue::{DEFAULT_GROUP, LeaseError, QueueError, SendError, Sent};
+
+/// How long a message that the queue does not take now is tried again.
+const PATIENCE: Duration = Duration::from_secs(18);
+/// The first rest before that; it doubles each time.
+const FIRST_REST: Duration = Duration::from_millis(100);
+const LONGEST_REST: Duration = Duration::from_secs(4);
+
+/// Where a channel's messages go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Target {
+    Queue(Place),
+    Topic(Place),
+}
+
+impl Target {
+    pub(super) fn place(&self) -> &Place {
+        match self {
+            Self::Queue(place) | Self::Topic(place) => place,
+        }
+    }
+}
+
+/// Sends messages to a channel; the answers in their order.
+pub(super) async fn send(
+    service: &Arc<Service>,
+    channel: &Channel,
+    batch: Vec<Outgoing>,
+) -> Vec<Result<Sent, SendError>> {
+    let count = batch.len();
+    let grouped = batch.iter().any(|message| message.group.is_some());
+    let target = match service.target(channel, grouped).await {
+        Ok(target) => target,
+        Err(error) => return vec![Err(error.into()); count],
+    };
+    let prepared = side_by_side(batch.into_iter().map(|message| {
+        let (service, target) = (Arc::clone(service), target.clone());
+        async move {
+            let counted = message.dedupe.is_none() && matches!(target, Target::Queue(_));
+            prepare(&service, &target, message).await.map(|entry| (entry, counted))
+        }
+    }));
+    let mut answers = Vec::with_capacity(count);
+    let mut entries = Vec::new();
+    for (index, prepared) in prepared.await.into_iter().enumerate() {
+        match prepared.unwrap_or_else(|| Err(stopping().into())) {
+            Ok((entry, counted)) => {
+                entries.push(Job { index, counted, entry });
+                answers.push(Err(stopping().into()));
+            }
+            Err(error) => answers.push(Err(error)),
+        }
+    }
+    let jobs = batches(entries, target.place().max_message, |job| job.entry.size());
+    for (index, answer) in deliver_all(service, channel, &target, jobs).await {
+        if let Some(place) = answers.get_mut(index) {
+            *place = answer;
+        }
+    }
+    answers
+}
+
+fn stopping() -> QueueError {
+    QueueError::Unavailable("hostler is shutting down".to_owned())
+}
+
+/// A message to send.
+#[derive(Debug)]
+struct Job {
+    /// Its place among those that were asked for.
+    index: usize,
+    /// Whether it is known how many queues it reaches.
+    counted: bool,
+    entry: Entry,
+}
+
+type Delivered = Vec<(usize, Result<Sent, SendError>)>;
+
+/// Batches of an ordered target go one after the other, others side by side.
+async fn deliver_all(service: &Arc<Service>, channel: &Channel, target: &Target, jobs: Vec<Vec<Job>>) -> Delivered {
+    let deliver = |jobs| deliver(Arc::clone(service), channel.clone(), target.clone(), jobs);
+    if target.place().ordered {
+        let mut delivered = Vec::new();
+        for jobs in jobs {
+            delivered.extend(deliver(jobs).await);
+        }
+        return delivered;
+    }
+    side_by_side(jobs.into_iter().map(deliver)).await.into_iter().flatten().flatten().collect()
+}
+
+/// Sends one batch. What the queue does not take this time is tried again, until its patience ends.
+async fn deliver(service: Arc<Service>, channel: Channel, mut target: Target, mut jobs: Vec<Job>) -> Delivered {
+    let (give_up_at, mut rest) = (Instant::now() + PATIENCE, FIRST_REST);
+    let mut delivered = Vec::new();
+    loop {
+        let answers = service.call(&target, jobs.iter().map(|job| &job.entry)).await;
+        let again = Instant::now() + rest < give_up_at;
+        let (mut left, mut is_gone) = (Vec::new(), false);
+        for (job, answer) in jobs.into_iter().zip(answers) {
+            match answer {
+                Ok(id) => delivered.push((job.index, Ok(Sent { id, queues: job.counted.then_some(1) }))),
+                Err(fault) if again && (fault.may_pass() || fault.is_missing()) => {
+                    is_gone |= fault.is_missing();
+                    left.push(job);
+                }
+                Err(fault) => delivered.push((job.index, Err(refusal(fault)))),
+            }
+        }
+        if left.is_empty() {
+            return delivered;
+        }
+        jobs = left;
+        if is_gone {
+            service.resolver.forget(&channel, &target.place().name);
+            target = match service.target(&channel, target.place().ordered).await {
+                Ok(target) => target,
+                Err(error) => {
+                    delivered.extend(jobs.into_iter().map(|job| (job.index, Err(error.clone().into()))));
+                    return delivered;
+                }
+            };
+        }
+        tokio::time::sleep(rest.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+        rest = (rest * 2).min(LONGEST_REST);
+    }
+}
+
+fn refusal(fault: Fault) -> SendError {
+    QueueError::from(fault).into()
+}
+
+/// Copies messages to a dead-letter queue, once: whoever asks tries again while the lease lasts.
+pub(super) async fn forward(
+    service: &Arc<Service>,
+    target: &Place,
+    copies: Vec<Outgoing>,
+) -> Vec<Result<(), LeaseError>> {
+    let target = Target::Queue(target.clone());
+    let mut results: Vec<Result<(), LeaseError>> = Vec::new();
+    let mut entries = Vec::new();
+    for (index, copy) in copies.into_iter().enumerate() {
+        match prepare(service, &target, copy).await {
+            Ok(entry) => {
+                entries.push((index, entry));
+                results.push(Err(LeaseError::Retry("not copied yet".to_owned())));
+            }
+            Err(SendError::Invalid(error)) => results.push(Err(LeaseError::Refused(error.to_string()))),
+            Err(SendError::Queue(error)) => results.push(Err(LeaseError::Retry(error.to_string()))),
+        }
+    }
+    for batch in batches(entries, target.place().max_message, |(_, entry)| entry.size()) {
+        let answers = service.call(&target, batch.iter().map(|(_, entry)| entry)).await;
+        for ((index, _), answer) in batch.iter().zip(answers) {
+            let Some(result) = results.get_mut(*index) else { continue };
+            *result = match answer {
+                Ok(_) => Ok(()),
+                Err(Fault::Never(text)) => Err(LeaseError::Refused(text)),
+                Err(Fault::Missing(text) | Fault::Stale(text) | Fault::Later(text)) => Err(LeaseError::Retry(text)),
+            };
+        }
+    }
+    results
+}
+
+/// A message as its target takes it; its body may go to the bucket.
+async fn prepare(service: &Service, target: &Target, mut message: Outgoing) -> Result<Entry, SendError> {
+    let place = target.place();
+    let is_topic = matches!(target, Target::Topic(_));
+    message.validate(usize::MAX)?;
+    if message.delay > Duration::ZERO && is_topic {
+        return Err(Invalid::DelayUnsupported("SNS cannot delay a message: send to one of the queues instead").into());
+    }
+    if message.delay > Duration::ZERO && place.ordered {
+        return Err(Invalid::DelayUnsupported("SQS cannot delay a single message of a FIFO queue").into());
+    }
+    if place.ordered {
+        message.group.get_or_insert_with(|| DEFAULT_GROUP.to_owned());
+        // Without a key of its own, a message is told from every other; what is tried again has the same key.
+        message.dedupe.get_or_insert_with(|| Uuid::now_v7().to_string());
+    } else if message.dedupe.is_some() {
+        let text = "SQS drops duplicates in FIFO queues only: leave the dedupe key out, or make the channel ordered";
+        return Err(Invalid::DedupeUnsupported(text).into());
+    }
+    let bytes = size(&message);
+    if message.claim.is_none() && service.options.bucket.is_some() {
+        if bytes > service.options.threshold.min(place.max_message) {
+            message = service.check_in(message, is_topic).await?;
+        }
+    } else if bytes > place.max_message {
+        return Err(Invalid::TooLarge { size: bytes, max: place.max_message }.into());
+    }
+    Ok(Entry::new(message)?)
+}
+
+impl Service {
+    /// Where a channel's messages go: to its exchange's topic, or to its queue, or, if the name is an exchange's, to that
+    /// topic. What is missing is created or refused.
+    pub(super) async fn target(&self, channel: &Channel, grouped: bool) -> Result<Target, QueueError> {
+        if let Some(target) = self.resolver.target(channel) {
+            return Ok(target);
+        }
+        let target = match self.find_target(channel).await? {
+            Some(target) => target,
+            None if !self.options.create_missing => return Err(self.no_target(channel)),
+            None => match channel.exchange() {
+                Some(exchange) => Target::Topic(provision::create_topic(self, exchange, grouped).await?),
+                None => Target::Queue(provision::create_queue(self, channel.queue(), grouped).await?),
+            },
+        };
+        self.resolver.remember_target(channel, &target);
+        Ok(target)
+    }
+
+    async fn find_target(&self, channel: &Channel) -> Result<Option<Target>, QueueError> {
+        if channel.exchange().is_none() {
+            for ordered in [false, true] {
+                if let Some(place) = self.find_queue(channel.queue(), ordered).await? {
+                    return Ok(Some(Target::Queue(place)));
+                }
+            }
+        }
+        let exchange = channel.exchange().unwrap_or(channel.queue());
+        for ordered in [false, true] {
+            if let Some(place) = self.find_topic(exchange, ordered).await? {
+                return Ok(Some(Target::Topic(place)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn no_target(&self, channel: &Channel) -> QueueError {
+        match channel.exchange() {
+            None => self.no_queue(channel.queue(), false),
+            Some(exchange) => {
+                let (name, region) = (self.names.on_aws(exchange, false), &self.clients.region);
+                QueueError::Refused(format!(
+                    "there is no SNS topic `{name}` in {region}: run `hostler provision`, or set queue.sqs.provision = \"auto\""
+                ))
+            }
+        }
+    }
+
+    /// One call; the answer to each entry in their order: the message's id, or why not.
+    async fn call<'a>(&self, target: &Target, entries: impl Iterator<Item = &'a Entry>) -> Vec<Result<String, Fault>> {
+        match target {
+            Target::Queue(place) => self.send_batch(place, entries).await,
+            Target::Topic(place) => self.publish_batch(place, entries).await,
+        }
+    }
+
+    async fn send_batch<'a>(
+        &self,
+        place: &Place,
+        entries: impl Iterator<Item = &'a Entry>,
+    ) -> Vec<Result<String, Fault>> {
+        let what = format!("SendMessageBatch to {}", place.name);
+        let entry = |(n, entry): (usize, &Entry)| {
+            SendMessageBatchRequestEntry::builder()
+                .id(n.to_string())
+                .message_body(&entry.body)
+                .set_message_attributes(entry.for_sqs())
+                .set_delay_seconds((entry.delay > 0).then_some(entry.delay))
+                .set_message_group_id(entry.group.clone())
+                .set_message_deduplication_id(entry.dedupe.clone())
+                .build()
+                .ok()
+        };
+        let entries: Vec<_> = entries.enumerate().filter_map(entry).collect();
+        let count = entries.len();
+        let call = self.clients.sends.send_message_batch().queue_url(&*place.address).set_entries(Some(entries));
+        match call.send().await {
+            Ok(answer) => {
+                let sent = answer.successful.into_iter().map(|entry| (entry.id, Ok(entry.message_id)));
+                let failed = answer.failed.into_iter().map(|entry| {
+                    let fault = Fault::of_entry(&what, &entry);
+                    (entry.id, Err(fault))
+                });
+                in_order(count, &what, sent.chain(failed))
+            }
+            Err(error) => vec![Err(Fault::of(&what, &error)); count],
+        }
+    }
+
+    async fn publish_batch<'a>(
+        &self,
+        place: &Place,
+        entries: impl Iterator<Item = &'a Entry>,
+    ) -> Vec<Result<String, Fault>> {
+        let what = format!("PublishBatch to {}", place.name);
+        let entry = |(n, entry): (usize, &Entry)| {
+            PublishBatchRequestEntry::builder()
+                .id(n.to_string())
+                .message(&entry.body)
+                .set_message_attributes(entry.for_sns())
+                .set_message_group_id(entry.group.clone().filter(|_| place.ordered))
+                .set_message_deduplication_id(entry.dedupe.clone())
+                .build()
+                .ok()
+        };
+        let entries: Vec<_> = entries.enumerate().filter_map(entry).collect();
+        let count = entries.len();
+        let call = self.clients.publishes.publish_batch().topic_arn(&*place.address);
+        match call.set_publish_batch_request_entries(Some(entries)).send().await {
+            Ok(answer) => {
+                let sent = answer.successful.unwrap_or_default().into_iter();
+                let sent = sent.filter_map(|entry| Some((entry.id?, Ok(entry.message_id.unwrap_or_default()))));
+                let failed = answer.failed.unwrap_or_default().into_iter().map(|entry| {
+                    let text = format!("{what}: {}: {}", entry.code(), entry.message().unwrap_or("no message"));
+                    let fault = Fault::by_code(entry.code(), text, !entry.sender_fault());
+                    (entry.id, Err(fault))
+                });
+                in_order(count, &what, sent.chain(failed))
+            }
+            Err(error) => vec![Err(Fault::of(&what, &error)); count],
+        }
+    }
+}
+
+/// The answers by entry. An entry that is not mentioned was not sent, as far as we know.
+fn in_order(
+    count: usize,
+    what: &str,
+    answers: impl Iterator<Item = (String, Result<String, Fault>)>,
+) -> Vec<Result<String, Fault>> {
+    let unmentioned = Fault::Later(format!("{what}: the answer does not mention the entry"));
+    let mut ordered = vec![Err(unmentioned); count];
+    for (id, answer) in answers {
+        if let Some(place) = id.parse::<usize>().ok().and_then(|n| ordered.get_mut(n)) {
+            *place = answer;
+        }
+    }
+    ordered
+}

@@ -1,0 +1,262 @@
+//! How deliveries end on SQS: deletes, visibility changes, and copies to the dead-letter queue.
+
+use std::time::Duration;
+
+use aws_sdk_sqs::types::{
+    BatchResultErrorEntry, ChangeMessageVisibilityBatchRequestEntry, DeleteMessageBatchRequestEntry,
+};
+use tokio::time::Instant;
+
+use super::batch::MAX_ENTRIES;
+use super::fault::Fault;
+use super::held::Held;
+use super::queue::{MAX_LEASE, SqsQueue, lost};
+use super::send::forward;
+use super::wire::{size, whole_seconds};
+use crate::message::Outgoing;
+use crate::queue::{LeaseError, LeaseHandle, Settlement, Unsettled, dead_letter_attributes};
+
+pub(super) const CHANGE: &str = "ChangeMessageVisibilityBatch";
+
+/// A live delivery and what is to become of it.
+pub(super) struct Ending {
+    /// Its place in the batch that was asked for.
+    pub(super) index: usize,
+    pub(super) settlement: Settlement,
+    pub(super) held: Held,
+}
+
+pub(super) type Settled = Vec<(Ending, Result<(), LeaseError>)>;
+
+impl SqsQueue {
+    /// Carries settlements out, each kind in calls of its own.
+    pub(super) async fn settle_all(&self, batch: Vec<Settlement>) -> Vec<Result<(), Unsettled>> {
+        let (now, count) = (Instant::now(), batch.len());
+        let (mut acks, mut releases, mut copies, mut settled) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for (index, settlement) in batch.into_iter().enumerate() {
+            let held = self.holdings().get(&settlement.receipt().lease(), now).cloned();
+            let list = match (&held, &settlement) {
+                (None, _) => {
+                    settled.push((index, Err(Unsettled { settlement, error: lost() })));
+                    continue;
+                }
+                (_, Settlement::Ack(_)) => &mut acks,
+                (_, Settlement::Release(..)) => &mut releases,
+                (_, Settlement::DeadLetter { .. }) => &mut copies,
+            };
+            list.extend(held.map(|held| Ending { index, settlement, held }));
+        }
+        // Side by side: acks do not wait for copies, as their leases are not extended any more.
+        let (acked, released, dead_lettered) = tokio::join!(
+            in_batches(acks, |batch| self.delete(batch)),
+            in_batches(releases, |batch| self.release(batch)),
+            in_batches(copies, |batch| self.dead_letter(batch)),
+        );
+        settled.extend(acked.into_iter().chain(released).chain(dead_lettered).map(|(ending, result)| {
+            let Ending { index, settlement, .. } = ending;
+            (index, result.map_err(|error| Unsettled { settlement, error }))
+        }));
+        debug_assert_eq!(settled.len(), count);
+        settled.sort_by_key(|(index, _)| *index);
+        settled.into_iter().map(|(_, result)| result).collect()
+    }
+
+    /// Removes messages from the queue, and the bodies that are theirs.
+    pub(super) async fn delete(&self, endings: Vec<Ending>) -> Settled {
+        let entries = endings.iter().enumerate().filter_map(|(n, ending)| {
+            let handle = ending.settlement.receipt().as_str();
+            DeleteMessageBatchRequestEntry::builder().id(n.to_string()).receipt_handle(handle).build().ok()
+        });
+        let (entries, what) = (entries.collect(), self.what("DeleteMessageBatch"));
+        let call = self.service.clients.sqs.delete_message_batch().queue_url(&*self.place.address);
+        let answers = match call.set_entries(Some(entries)).send().await {
+            Ok(answer) => Answers {
+                done: answer.successful.into_iter().map(|entry| entry.id).collect(),
+                failed: answer.failed,
+                otherwise: None,
+            },
+            Err(error) => Answers::failed(Fault::of(&what, &error)),
+        };
+        let settled = answers.share_out(&what, endings);
+        let now = Instant::now();
+        let mut bodies = Vec::new();
+        {
+            let mut holdings = self.holdings();
+            for (ending, _) in settled.iter().filter(|(_, result)| result.is_ok()) {
+                holdings.finish(&ending.held.id, now);
+                holdings.remove(&ending.settlement.receipt().lease());
+                let is_gone = matches!(ending.settlement, Settlement::Ack(_)) && self.owns_bodies;
+                bodies.extend(ending.held.claim.clone().filter(|_| is_gone));
+            }
+        }
+        // Queue first, object after: the other way round, a crash leaves a message without its body.
+        for body in bodies {
+            self.service.discard(&body).await;
+        }
+        settled
+    }
+
+    /// Makes messages visible again, each after its own time.
+    async fn release(&self, endings: Vec<Ending>) -> Settled {
+        let now = Instant::now();
+        let entries = endings.iter().enumerate().filter_map(|(n, ending)| {
+            let Settlement::Release(receipt, delay) = &ending.settlement else { return None };
+            visibility(n, &receipt.lease(), whole_seconds(*delay), ending.held.since, now)
+        });
+        let settled = self.change_visibility(entries.collect()).await.share_out(&self.what(CHANGE), endings);
+        let mut holdings = self.holdings();
+        for (ending, _) in settled.iter().filter(|(_, result)| result.is_ok()) {
+            holdings.remove(&ending.settlement.receipt().lease());
+        }
+        drop(holdings);
+        settled
+    }
+
+    pub(super) async fn change_visibility(&self, entries: Vec<ChangeMessageVisibilityBatchRequestEntry>) -> Answers {
+        let call = self.service.clients.sqs.change_message_visibility_batch().queue_url(&*self.place.address);
+        match call.set_entries(Some(entries)).send().await {
+            Ok(answer) => Answers {
+                done: answer.successful.into_iter().map(|entry| entry.id).collect(),
+                failed: answer.failed,
+                otherwise: None,
+            },
+            Err(error) => Answers::failed(Fault::of(&self.what(CHANGE), &error)),
+        }
+    }
+
+    /// Copies messages to the dead-letter queue, then removes those whose copy is there.
+    async fn dead_letter(&self, endings: Vec<Ending>) -> Settled {
+        let Some(target) = &self.dead_letters else {
+            let refused = || LeaseError::Refused(format!("{} has no dead-letter queue", self.channel));
+            return endings.into_iter().map(|ending| (ending, Err(refused()))).collect();
+        };
+        let (copied, to_copy): (Vec<_>, Vec<_>) = {
+            let holdings = self.holdings();
+            endings.into_iter().partition(|ending| holdings.is_finished(&ending.held.id))
+        };
+        let copies = to_copy.iter().map(|ending| self.copy(ending)).collect();
+        let results = forward(&self.service, target, copies).await;
+        let (mut settled, mut gone): (Settled, Vec<Ending>) = (Vec::new(), copied);
+        for (ending, result) in to_copy.into_iter().zip(results) {
+            match result {
+                Ok(()) => {
+                    // From here on a second copy would be one too many, even if the removal fails.
+                    self.holdings().finish(&ending.held.id, Instant::now());
+                    gone.push(ending);
+                }
+                Err(error) => settled.push((ending, Err(error))),
+            }
+        }
+        if !gone.is_empty() {
+            settled.extend(self.delete(gone).await);
+        }
+        settled
+    }
+
+    /// The message's copy for the dead-letter queue. Its id there is another, so it keeps the first one as its dedupe key.
+    fn copy(&self, ending: &Ending) -> Outgoing {
+        let Settlement::DeadLetter { message, reason, .. } = &ending.settlement else {
+            return Outgoing::default();
+        };
+        let copy = Outgoing {
+            body: message.body.to_vec(),
+            attributes: dead_letter_attributes(&message.attributes, reason, &self.channel, ending.held.attempt),
+            routing_key: message.routing_key.clone(),
+            delay: Duration::ZERO,
+            group: message.group.clone(),
+            dedupe: self.place.ordered.then(|| message.id.clone()),
+            claim: message.claim.clone(),
+        };
+        // A message as large as can be goes without its story: better than not at all.
+        match size(&copy) > self.place.max_message {
+            true => Outgoing { attributes: message.attributes.clone(), ..copy },
+            false => copy,
+        }
+    }
+}
+
+/// What a batch call answered: by entry, or for the whole of it.
+pub(super) struct Answers {
+    done: Vec<String>,
+    failed: Vec<BatchResultErrorEntry>,
+    otherwise: Option<Fault>,
+}
+
+impl Answers {
+    fn failed(fault: Fault) -> Self {
+        Self { done: Vec::new(), failed: Vec::new(), otherwise: Some(fault) }
+    }
+
+    /// The answer to the n-th entry. An entry that is not mentioned was not done.
+    pub(super) fn of(&self, what: &str, n: usize) -> Result<(), LeaseError> {
+        let id = n.to_string();
+        if self.done.contains(&id) {
+            return Ok(());
+        }
+        let failed = self.failed.iter().find(|entry| entry.id == id).map(|entry| Fault::of_entry(what, entry));
+        let fault = failed.or_else(|| self.otherwise.clone());
+        Err(fault.unwrap_or_else(|| Fault::Later(format!("{what}: the answer does not mention the entry"))).into())
+    }
+
+    fn share_out(&self, what: &str, endings: Vec<Ending>) -> Settled {
+        endings.into_iter().enumerate().map(|(n, ending)| (ending, self.of(what, n))).collect()
+    }
+}
+
+/// An entry that makes a message visible so many seconds from now, as far as the 12 h from its receive allow.
+pub(super) fn visibility(
+    n: usize,
+    lease: &LeaseHandle,
+    seconds: u64,
+    since: Instant,
+    now: Instant,
+) -> Option<ChangeMessageVisibilityBatchRequestEntry> {
+    let left = MAX_LEASE.saturating_sub(now.saturating_duration_since(since)).as_secs().saturating_sub(1);
+    let seconds = i32::try_from(seconds.min(left)).unwrap_or(i32::MAX);
+    let entry = ChangeMessageVisibilityBatchRequestEntry::builder().id(n.to_string()).receipt_handle(lease.as_str());
+    entry.visibility_timeout(seconds).build().ok()
+}
+
+/// One call for each batch of endings, one after the other; none for none.
+async fn in_batches<F: Future<Output = Settled>>(mut endings: Vec<Ending>, call: impl Fn(Vec<Ending>) -> F) -> Settled {
+    let mut settled = Settled::new();
+    while !endings.is_empty() {
+        let rest = endings.split_off(endings.len().min(MAX_ENTRIES));
+        settled.extend(call(std::mem::replace(&mut endings, rest)).await);
+    }
+    settled
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::Receipt;
+
+    #[test]
+    fn visibility_is_clamped_to_twelve_hours_from_the_receive() {
+        let (lease, since) = (Receipt::new("r").lease(), Instant::now());
+        let seconds = |after: u64, wanted: u64| {
+            let now = since + Duration::from_secs(after);
+            visibility(0, &lease, wanted, since, now).unwrap().visibility_timeout.unwrap()
+        };
+        assert_eq!(seconds(0, 30), 30);
+        assert_eq!(seconds(43_190, 30), 9);
+        assert_eq!(seconds(50_000, 30), 0);
+    }
+
+    #[test]
+    fn every_entry_of_an_answer_counts_for_itself() {
+        let failed = |id: &str, code: &str| {
+            BatchResultErrorEntry::builder().id(id).code(code).sender_fault(true).build().unwrap()
+        };
+        let answers = Answers {
+            done: vec!["0".into()],
+            failed: vec![failed("1", "ReceiptHandleIsInvalid"), failed("2", "RequestThrottled")],
+            otherwise: None,
+        };
+        assert_eq!(answers.of("x", 0), Ok(()));
+        assert!(matches!(answers.of("x", 1), Err(LeaseError::Lost(_))));
+        assert!(matches!(answers.of("x", 2), Err(LeaseError::Retry(_))));
+        assert!(matches!(answers.of("x", 3), Err(LeaseError::Retry(_))), "not mentioned");
+    }
+}

@@ -1,0 +1,330 @@
+//! Messages as SQS and SNS have them ⇄ messages as we have them. No I/O.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use aws_sdk_sqs::primitives::Blob;
+use aws_sdk_sqs::types::{MessageAttributeValue, MessageSystemAttributeName};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+
+use super::provision::ROUTING_KEY_ATTRIBUTE;
+use crate::message::{
+    AttributeValue, Attributes, Claim, Invalid, LEGACY_SIZE_ATTRIBUTE, MAX_ATTRIBUTES, Message, Outgoing, Plain,
+    SIZE_ATTRIBUTE, Typed,
+};
+
+/// How a body is written that SQS cannot carry as it is: SQS takes text only, and no empty one.
+const ENCODING_ATTRIBUTE: &str = "hostler-body-encoding";
+const BASE64: &str = "base64";
+/// An empty body is not even Base64 of anything.
+const EMPTY: &str = "empty";
+const EMPTY_BODY: &str = "-";
+
+/// What is asked for with each message, beside its own attributes.
+pub(super) const SYSTEM_ATTRIBUTES: [MessageSystemAttributeName; 3] = [
+    MessageSystemAttributeName::ApproximateReceiveCount,
+    MessageSystemAttributeName::MessageGroupId,
+    MessageSystemAttributeName::SentTimestamp,
+];
+
+/// A message as it goes over the wire.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) body: String,
+    /// Data type and value, by name.
+    pub(super) attributes: Vec<(String, String, Value)>,
+    pub(super) group: Option<String>,
+    pub(super) dedupe: Option<String>,
+    /// Whole seconds.
+    pub(super) delay: i32,
+}
+
+/// The value of an attribute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Value {
+    Text(String),
+    Binary(Vec<u8>),
+}
+
+impl Entry {
+    /// The entry of a message, as far as the message says.
+    ///
+    /// # Errors
+    /// What of the message SQS cannot carry.
+    pub(super) fn new(message: Outgoing) -> Result<Self, Invalid> {
+        let Outgoing { body, attributes, routing_key, delay, group, dedupe, claim } = message;
+        let mut wire: Vec<_> = attributes.into_iter().map(|(name, value)| attribute(name, value)).collect();
+        let mut add = |name: &str, kind: &str, text: String| {
+            wire.push((name.to_owned(), kind.to_owned(), Value::Text(text)));
+        };
+        if let Some(key) = routing_key {
+            add(ROUTING_KEY_ATTRIBUTE, "String", key);
+        }
+        let body = match claim {
+            Some(claim) => {
+                add(SIZE_ATTRIBUTE, "Number", claim.size.unwrap_or(0).to_string());
+                claim.to_body()
+            }
+            None => match encode(body) {
+                (text, None) => text,
+                (text, Some(encoding)) => {
+                    add(ENCODING_ATTRIBUTE, "String", encoding.to_owned());
+                    text
+                }
+            },
+        };
+        if wire.len() > MAX_ATTRIBUTES {
+            return Err(Invalid::TooManyAttributes { count: wire.len() });
+        }
+        if let Some((name, ..)) = wire.iter().find(|(.., value)| value.len() == 0) {
+            return Err(Invalid::Unsupported(format!("the attribute `{name}` is empty: SQS takes no empty attribute")));
+        }
+        let delay = i32::try_from(whole_seconds(delay)).unwrap_or(i32::MAX);
+        Ok(Self { body, attributes: wire, group, dedupe, delay })
+    }
+
+    /// Its size in bytes, as SQS counts it: body, and each attribute's name, data type and value.
+    pub(super) fn size(&self) -> usize {
+        let attributes = self.attributes.iter().map(|(name, kind, value)| name.len() + kind.len() + value.len());
+        self.body.len() + attributes.sum::<usize>()
+    }
+
+    /// Its attributes, for SQS.
+    pub(super) fn for_sqs(&self) -> Option<HashMap<String, MessageAttributeValue>> {
+        let typed = |(name, kind, value): &(String, String, Value)| {
+            let typed = MessageAttributeValue::builder().data_type(kind);
+            let typed = match value {
+                Value::Text(text) => typed.string_value(text),
+                Value::Binary(bytes) => typed.binary_value(Blob::new(bytes.clone())),
+            };
+            Some((name.clone(), typed.build().ok()?))
+        };
+        (!self.attributes.is_empty()).then(|| self.attributes.iter().filter_map(typed).collect())
+    }
+
+    /// Its attributes, for SNS.
+    pub(super) fn for_sns(&self) -> Option<HashMap<String, aws_sdk_sns::types::MessageAttributeValue>> {
+        let typed = |(name, kind, value): &(String, String, Value)| {
+            let typed = aws_sdk_sns::types::MessageAttributeValue::builder().data_type(kind);
+            let typed = match value {
+                Value::Text(text) => typed.string_value(text),
+                Value::Binary(bytes) => typed.binary_value(Blob::new(bytes.clone())),
+            };
+            Some((name.clone(), typed.build().ok()?))
+        };
+        (!self.attributes.is_empty()).then(|| self.attributes.iter().filter_map(typed).collect())
+    }
+}
+
+impl Value {
+    fn len(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Binary(bytes) => bytes.len(),
+        }
+    }
+}
+
+fn attribute(name: String, value: AttributeValue) -> (String, String, Value) {
+    match value {
+        AttributeValue::Text(text) => (name, "String".to_owned(), Value::Text(text)),
+        AttributeValue::Binary(bytes) => (name, "Binary".to_owned(), Value::Binary(bytes)),
+        AttributeValue::Typed(typed) => {
+            let value = match typed.value.plain() {
+                Plain::Text(text) => Value::Text(text.to_owned()),
+                Plain::Binary(bytes) => Value::Binary(bytes.to_vec()),
+            };
+            (name, typed.data_type, value)
+        }
+    }
+}
+
+/// The size of a message in bytes, as SQS counts it once the message is an [`Entry`].
+pub(super) fn size(message: &Outgoing) -> usize {
+    let Outgoing { body, attributes, routing_key, claim, .. } = message;
+    let body = match (claim, std::str::from_utf8(body)) {
+        (Some(claim), _) => claim.to_body().len() + SIZE_ATTRIBUTE.len() + "Number".len() + 20,
+        (None, Ok(text)) if !text.is_empty() && text.chars().all(is_carried) => text.len(),
+        (None, _) => body.len().div_ceil(3) * 4 + ENCODING_ATTRIBUTE.len() + "String".len() + BASE64.len(),
+    };
+    let key = routing_key.as_ref().map_or(0, |key| ROUTING_KEY_ATTRIBUTE.len() + "String".len() + key.len());
+    let attributes = attributes.iter().map(|(name, value)| match value {
+        AttributeValue::Typed(_) => name.len() + value.len(),
+        _ => name.len() + "String".len() + value.len(),
+    });
+    body + key + attributes.sum::<usize>()
+}
+
+/// A body as text, and how it is encoded.
+fn encode(body: Vec<u8>) -> (String, Option<&'static str>) {
+    match String::from_utf8(body) {
+        Ok(text) if text.is_empty() => (EMPTY_BODY.to_owned(), Some(EMPTY)),
+        Ok(text) if text.chars().all(is_carried) => (text, None),
+        Ok(text) => (STANDARD.encode(text), Some(BASE64)),
+        Err(error) => (STANDARD.encode(error.into_bytes()), Some(BASE64)),
+    }
+}
+
+/// The characters that a body may have (AWS: SendMessage, `#x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | …`).
+fn is_carried(char: char) -> bool {
+    matches!(char, '\t' | '\n' | '\r' | ' '..='\u{FFFD}' | '\u{10000}'..)
+}
+
+/// Seconds as AWS takes them, never fewer than asked for.
+pub(super) fn whole_seconds(duration: Duration) -> u64 {
+    duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
+}
+
+/// A message as it came.
+pub(super) struct Incoming {
+    pub(super) message: Message,
+    pub(super) receipt: String,
+    pub(super) attempt: u32,
+}
+
+/// Reads a message. `None`: it has no receipt, so nothing can be done about it.
+pub(super) fn incoming(wire: aws_sdk_sqs::types::Message) -> Option<Incoming> {
+    let system = wire.attributes.unwrap_or_default();
+    let number = |name| system.get(&name).and_then(|text| text.parse::<u64>().ok());
+    let sent_at = number(MessageSystemAttributeName::SentTimestamp).map(Duration::from_millis);
+    let attempt = number(MessageSystemAttributeName::ApproximateReceiveCount).unwrap_or(1).max(1);
+    let mut attributes: Attributes =
+        wire.message_attributes.unwrap_or_default().into_iter().map(|(name, value)| (name, read(value))).collect();
+    let routing_key = take_text(&mut attributes, ROUTING_KEY_ATTRIBUTE);
+    let (body, claim) = content(wire.body.unwrap_or_default(), &mut attributes);
+    Some(Incoming {
+        message: Message {
+            id: wire.message_id.unwrap_or_default(),
+            body,
+            attributes,
+            enqueued_at: sent_at.map_or_else(SystemTime::now, |since| UNIX_EPOCH + since),
+            group: system.get(&MessageSystemAttributeName::MessageGroupId).cloned(),
+            routing_key,
+            claim: claim.map(Arc::new),
+        },
+        receipt: wire.receipt_handle?,
+        attempt: u32::try_from(attempt).unwrap_or(u32::MAX),
+    })
+}
+
+fn read(value: MessageAttributeValue) -> AttributeValue {
+    let data_type = value.data_type;
+    let plain = match (value.binary_value, value.string_value) {
+        (Some(bytes), _) if data_type.starts_with("Binary") => AttributeValue::Binary(bytes.into_inner()),
+        (_, text) => AttributeValue::Text(text.unwrap_or_default()),
+    };
+    match data_type.as_str() {
+        "String" | "Binary" => plain,
+        _ => AttributeValue::Typed(Box::new(Typed { data_type, value: plain })),
+    }
+}
+
+fn take_text(attributes: &mut Attributes, name: &str) -> Option<String> {
+    let text = attributes.get(name)?.as_text()?.to_owned();
+    attributes.remove(name);
+    Some(text)
+}
+
+/// The body, or where it lies; the attributes that told which are taken away.
+fn content(text: String, attributes: &mut Attributes) -> (Bytes, Option<Claim>) {
+    let size = [SIZE_ATTRIBUTE, LEGACY_SIZE_ATTRIBUTE].into_iter().find_map(|name| attributes.get(name)?.as_text());
+    if let Some(size) = size
+        && let Some(claim) = Claim::from_body(&text, size.parse().ok())
+    {
+        attributes.remove(SIZE_ATTRIBUTE);
+        attributes.remove(LEGACY_SIZE_ATTRIBUTE);
+        return (Bytes::new(), Some(claim));
+    }
+    let decoded = match attributes.get(ENCODING_ATTRIBUTE).and_then(AttributeValue::as_text) {
+        Some(BASE64) => STANDARD.decode(&text).ok(),
+        Some(EMPTY) => Some(Vec::new()),
+        _ => None,
+    };
+    match decoded {
+        Some(body) => {
+            attributes.remove(ENCODING_ATTRIBUTE);
+            (body.into(), None)
+        }
+        None => (text.into_bytes().into(), None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn there_and_back(message: Outgoing) -> Message {
+        let entry = Entry::new(message).unwrap();
+        let wire = aws_sdk_sqs::types::Message::builder()
+            .receipt_handle("r")
+            .body(&entry.body)
+            .set_message_attributes(entry.for_sqs())
+            .build();
+        incoming(wire).unwrap().message
+    }
+
+    #[test]
+    fn every_body_arrives_as_it_was_sent() {
+        let odd = "\u{1}\u{FFFE}".as_bytes().to_vec();
+        for body in [b"plain \t\r\n text".to_vec(), "żółć \u{1F980}".into(), Vec::new(), (0..=255).collect(), odd] {
+            let message = there_and_back(Outgoing { body: body.clone(), ..Outgoing::default() });
+            assert_eq!((&*message.body, message.attributes.len()), (&*body, 0));
+        }
+    }
+
+    #[test]
+    fn attributes_keep_their_data_types() {
+        let typed =
+            |data_type: &str, value| AttributeValue::Typed(Box::new(Typed { data_type: data_type.into(), value }));
+        let attributes: Attributes = [
+            ("bytes", AttributeValue::Binary((0..=255).collect())),
+            ("count", typed("Number", AttributeValue::Text("1.5".into()))),
+            ("picture", typed("Binary.png", AttributeValue::Binary(vec![0]))),
+            ("text", AttributeValue::Text("żółć".into())),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into();
+        let message = Outgoing {
+            body: b"x".to_vec(),
+            attributes: attributes.clone(),
+            routing_key: Some("EU.order".into()),
+            ..Outgoing::default()
+        };
+        let message = there_and_back(message);
+        assert_eq!((message.attributes, message.routing_key.as_deref()), (attributes, Some("EU.order")));
+    }
+
+    #[test]
+    fn a_claim_is_a_pointer_and_its_size() {
+        let claim = Arc::new(Claim { bucket: "b".into(), key: "k".into(), size: Some(2 << 20) });
+        let message = there_and_back(Outgoing { claim: Some(claim.clone()), ..Outgoing::default() });
+        assert_eq!((message.claim, message.attributes.len(), message.body.len()), (Some(claim), 0, 0));
+    }
+
+    #[test]
+    fn a_pointer_is_one_only_with_its_attribute() {
+        let claim = Claim { bucket: "b".into(), key: "k".into(), size: None };
+        let message = there_and_back(Outgoing { body: claim.to_body().into_bytes(), ..Outgoing::default() });
+        assert_eq!((message.claim, &*message.body), (None, claim.to_body().as_bytes()));
+    }
+
+    #[test]
+    fn what_sqs_cannot_carry_is_named() {
+        let attributes = |count| (0..count).map(|n| (format!("a{n}"), AttributeValue::Text("x".into()))).collect();
+        let full = Outgoing { body: vec![0], attributes: attributes(10), ..Outgoing::default() };
+        assert_eq!(Entry::new(full), Err(Invalid::TooManyAttributes { count: 11 }));
+        let empty = Outgoing {
+            attributes: [("e".to_owned(), AttributeValue::Text(String::new()))].into(),
+            ..Outgoing::default()
+        };
+        assert!(matches!(Entry::new(empty), Err(Invalid::Unsupported(text)) if text.contains("`e`")));
+    }
+
+    #[test]
+    fn seconds_are_rounded_up() {
+        assert_eq!([0, 1, 1000, 1001].map(|ms| whole_seconds(Duration::from_millis(ms))), [0, 1, 1, 2]);
+    }
+}
