@@ -87,7 +87,7 @@ impl EventLoop {
             deadlines: BTreeSet::new(),
             ledger: Ledger::new(spec.lease, limits.max_lease),
             batcher: Batcher::new(limits, spec.ordered),
-            pace: Pace::new(limits),
+            pace: Pace::new(limits, spec.ordered),
             bucket: spec.rate_limit.map(|rate| Bucket::new(rate, Instant::now())),
             gate: Gate::default(),
             last_poll_at: None,
@@ -229,12 +229,11 @@ impl EventLoop {
         }
         match result {
             Ok(deliveries) => {
-                self.pace.received(count);
                 self.last_poll_at = Some(now);
                 self.idle = count == 0;
-                for delivery in deliveries {
-                    self.admit(delivery);
-                }
+                let followers =
+                    deliveries.into_iter().filter_map(|delivery| self.admit(delivery).then_some(())).count();
+                self.pace.received(count, followers);
             }
             Err(error) => {
                 self.idle = true;
@@ -245,7 +244,8 @@ impl EventLoop {
         }
     }
 
-    fn admit(&mut self, delivery: Delivery) {
+    /// Takes a delivery in hand; whether it waits behind another of its group.
+    fn admit(&mut self, delivery: Delivery) -> bool {
         let id = self.next_id;
         self.next_id += 1;
         let Delivery { message, receipt, attempt, leased_at } = delivery;
@@ -279,6 +279,7 @@ impl EventLoop {
             (Phase::Running, false) => {}
             (Phase::Draining | Phase::Deadline, _) => self.apply(id, Event::Drain),
         }
+        !may_start
     }
 
     /// Feeds a delivery's machine, and does what it says, until there is nothing more to do.

@@ -13,6 +13,9 @@ const MAX_BACKOFF: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub struct Pace {
     limits: Limits,
+    /// The most messages worth asking for at once.
+    batch: usize,
+    ordered: bool,
     under_way: usize,
     /// Whether the last receive brought something, so that more at once may be worth it.
     busy: bool,
@@ -24,8 +27,13 @@ pub struct Pace {
 
 impl Pace {
     /// The pace for a queue with these limits.
-    pub fn new(limits: Limits) -> Self {
-        Self { limits, under_way: 0, busy: false, failures: 0, rest_until: None, gathering_since: None }
+    ///
+    /// A receive of an ordered queue may bring several of one group, and those behind its head may go back untouched,
+    /// with a receive more on their count. So it asks for one message at first, and for one more after each receive that
+    /// brought no group twice.
+    pub fn new(limits: Limits, ordered: bool) -> Self {
+        let batch = if ordered { 1 } else { limits.receive_batch.max(1) };
+        Self { limits, batch, ordered, under_way: 0, busy: false, failures: 0, rest_until: None, gathering_since: None }
     }
 
     /// How many messages to ask for in a receive that starts now, given so many free slots of `all`; `None`: do not start
@@ -39,7 +47,7 @@ impl Pace {
         if free == 0 || self.under_way >= at_once {
             return None;
         }
-        let batch = self.limits.receive_batch.max(1);
+        let batch = self.batch;
         let since = *self.gathering_since.get_or_insert(now);
         if self.busy && free < batch.min(all) && now < since + self.limits.settle_linger {
             return None;
@@ -49,8 +57,11 @@ impl Pace {
         Some(free.min(batch))
     }
 
-    /// A receive brought so many messages.
-    pub fn received(&mut self, count: usize) {
+    /// A receive brought so many messages, and so many of them that wait behind others of their group.
+    pub fn received(&mut self, count: usize, followers: usize) {
+        if self.ordered && count > 0 {
+            self.batch = if followers > 0 { 1 } else { self.limits.receive_batch.min(self.batch + 1).max(1) };
+        }
         self.under_way = self.under_way.saturating_sub(1);
         self.busy = count > 0;
         self.failures = 0;
@@ -84,14 +95,31 @@ mod tests {
     use super::*;
 
     fn pace() -> Pace {
-        Pace::new(Limits {
-            receive_batch: 10,
-            settle_batch: 10,
-            settle_linger: Duration::ZERO,
-            max_wait: Duration::ZERO,
-            max_lease: Duration::ZERO,
-            parallel_receives: 3,
-        })
+        Pace::new(
+            Limits {
+                receive_batch: 10,
+                settle_batch: 10,
+                settle_linger: Duration::ZERO,
+                max_wait: Duration::ZERO,
+                max_lease: Duration::ZERO,
+                parallel_receives: 3,
+            },
+            false,
+        )
+    }
+
+    #[test]
+    fn an_ordered_queue_is_asked_for_few_of_a_group() {
+        let (mut pace, now) = (Pace::new(pace().limits, true), Instant::now());
+        for (asked, followers) in [(1, 0), (2, 0), (3, 2), (1, 0), (2, 1), (1, 0)] {
+            assert_eq!(pace.start(64, 64, now), Some(asked));
+            pace.received(asked, followers);
+        }
+        for _ in 0..20 {
+            pace.start(64, 64, now);
+            pace.received(1, 0);
+        }
+        assert_eq!(pace.start(64, 64, now), Some(10));
     }
 
     #[test]
@@ -99,26 +127,26 @@ mod tests {
         let (mut pace, now) = (pace(), Instant::now());
         assert_eq!(pace.start(64, 64, now), Some(10));
         assert_eq!(pace.start(54, 64, now), None);
-        pace.received(10);
+        pace.received(10, 0);
         assert_eq!([54, 44, 34, 24].map(|free| pace.start(free, 64, now)), [Some(10), Some(10), Some(10), None]);
-        pace.received(0);
+        pace.received(0, 0);
         assert_eq!(pace.start(64, 64, now), None, "two are still under way");
     }
 
     #[test]
     fn a_busy_consumer_lets_slots_gather_for_a_full_receive() {
         let linger = Duration::from_millis(100);
-        let mut pace = Pace::new(Limits { settle_linger: linger, ..pace().limits });
+        let mut pace = Pace::new(Limits { settle_linger: linger, ..pace().limits }, false);
         let now = Instant::now();
         assert_eq!(pace.start(3, 64, now), Some(3), "an idle one does not wait");
-        pace.received(3);
+        pace.received(3, 0);
         assert_eq!(pace.start(3, 64, now), None);
         assert_eq!(pace.next_at(), Some(now + linger));
         assert_eq!(pace.start(10, 64, now), Some(10));
-        pace.received(10);
+        pace.received(10, 0);
         assert_eq!(pace.start(3, 64, now), None);
         assert_eq!(pace.start(4, 64, now + linger), Some(4));
-        pace.received(4);
+        pace.received(4, 0);
         assert_eq!(pace.start(4, 4, now), Some(4), "all there are");
     }
 
@@ -141,7 +169,7 @@ mod tests {
         assert_eq!(rests, [1, 2, 4, 8, 16, 20, 20]);
         assert_eq!(pace.start(1, 64, now), None);
         assert_eq!(pace.start(1, 64, now + Duration::from_secs(20)), Some(1));
-        pace.received(0);
+        pace.received(0, 0);
         assert_eq!(pace.failed(now, 0.0), Duration::from_millis(500));
     }
 }
