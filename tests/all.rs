@@ -29,4 +29,5 @@ mod readme;
 #[cfg(test)]
 mod run;
 #[cfg(test)]
+mod sqs_wire;
 mod support;

@@ -42,13 +42,13 @@ python_package() {
   venv "$(find_python 10)" "$@"
 }
 
-# Its code needs Python 3.12, whatever its metadata says. Where there is none, uv knows where to download one.
+# Its code needs Python 3.13, whatever its metadata says. Where there is none, uv knows where to download one.
 localstack() {
   local folder=$1 uv=$2 python
-  if ! python=$(find_python 12); then
+  if ! python=$(find_python 13); then
     python_package "$folder/uv" "$uv"
     export UV_PYTHON_INSTALL_DIR=$folder/python
-    "$folder/uv/bin/uv" python install 3.13 || not_to_be_had "Python 3.12 or later"
+    "$folder/uv/bin/uv" python install 3.13 || not_to_be_had "Python 3.13 or later"
     python=$("$folder/uv/bin/uv" python find --managed-python 3.13)
   fi
   venv "$python" "$folder" "${@:3}"

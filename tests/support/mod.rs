@@ -3,4 +3,5 @@
 pub mod guests;
 pub mod hostler;
 pub mod python;
+pub mod scripted;
 pub mod servers;
