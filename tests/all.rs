@@ -25,6 +25,8 @@ mod health;
 #[cfg(test)]
 mod invoke;
 #[cfg(test)]
+mod provision;
+#[cfg(test)]
 mod readme;
 #[cfg(test)]
 mod run;
