@@ -16,8 +16,8 @@ apt() {
   $as_root apt-get install -y -qq --no-install-recommends "$@"
 }
 
-# find_python MINOR: one of 3.MINOR or later. Debian keeps venv in a package of its own, and what is on the path may be a
-# shim with no Python behind it.
+# find_python MINOR: one of 3.MINOR or later. Debian keeps venv in a package of its own, and what is on the path may be
+# a shim with no Python behind it.
 find_python() {
   local candidate prefix
   prefix=$(pyenv prefix 3.13.0 2>/dev/null) || prefix=""

@@ -80,10 +80,7 @@ async fn check_queues(config: &Config) -> Result<()> {
 }
 
 fn unreachable_channels(who: &str) -> Failure {
-    Failure::new(
-        Exit::QueueUnreachable,
-        format!("{who} work as the queues are: see `queue !!`, with each cure"),
-    )
+    Failure::new(Exit::QueueUnreachable, format!("{who} work as the queues are: see `queue !!`, with each cure"))
 }
 
 /// What kind of handler it is, and what it imports.
