@@ -14,7 +14,6 @@ use super::ledger::{Change, Ledger};
 use super::log::{self, Line};
 use super::pace::Pace;
 use super::policy::Disposition;
-use super::rate::Bucket;
 use super::settle::Batcher;
 use super::{Consumer, Phase, Summary};
 use crate::config::OnProcessingTimeout;
@@ -22,6 +21,7 @@ use crate::handler::{Bounds, Call, Outcome, Output};
 use crate::health::State;
 use crate::message::Message;
 use crate::queue::{DEFAULT_GROUP, Delivery, Limits, QueueError, Receipt, Receive, Settlement, Unsettled};
+use crate::rate::Bucket;
 
 /// How long to sleep when nothing is due.
 const IDLE: Duration = Duration::from_secs(3600);

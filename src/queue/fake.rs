@@ -284,9 +284,8 @@ impl State {
                 return Sent { id: first.clone(), queues: Some(0) };
             }
         }
-        let Outgoing { body, attributes, routing_key, delay, group, .. } = message;
-        let original =
-            Message { id: id.clone(), body: body.into(), attributes, enqueued_at, group, routing_key, claim: None };
+        let Outgoing { body, attributes, routing_key, delay, group, claim, .. } = message;
+        let original = Message { id: id.clone(), body: body.into(), attributes, enqueued_at, group, routing_key, claim };
         for queue in &queues {
             let mut copy = original.clone();
             copy.group = copy.group.or(self.is_ordered(queue).then(|| DEFAULT_GROUP.to_owned()));
@@ -447,6 +446,10 @@ impl FakeQueue {
 impl Queue for FakeQueue {
     fn limits(&self) -> Limits {
         self.shared.limits
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.shared.lock().is_ordered(self.spec.channel.queue())
     }
 
     async fn receive(&self, request: Receive, stop: &CancellationToken) -> Result<Vec<Delivery>, QueueError> {

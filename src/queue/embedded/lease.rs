@@ -18,6 +18,8 @@ pub(super) struct Source {
     pub(super) queue: i64,
     /// The channel's name, which dead letters carry.
     pub(super) name: String,
+    /// Whether it kept the order within groups when it was opened.
+    pub(super) ordered: bool,
     /// Its dead-letter queue, and after how many receives a message goes there.
     pub(super) dead_letter: Option<(i64, u32)>,
 }
