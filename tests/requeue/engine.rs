@@ -253,9 +253,10 @@ async fn one_that_cannot_be_sent_stays_and_the_others_move() {
     let invalid = SendError::Invalid(Invalid::Unsupported("control characters".into()));
     service.script(|script| drop(script.answers.insert("0007".into(), [invalid].into())));
     let mut failed = Vec::new();
-    let mut tell = |note: Note<'_>| match note {
-        Note::Failed { id, reason } => failed.push((id.to_owned(), reason.to_owned())),
-        _ => {}
+    let mut tell = |note: Note<'_>| {
+        if let Note::Failed { id, reason } = note {
+            failed.push((id.to_owned(), reason.to_owned()));
+        }
     };
     let ended = run(&service, order(), &CancellationToken::new(), &mut tell).await.unwrap();
     assert_eq!(ended, (Report { failed: 1, ..moved(24) }, Ended::Done));
@@ -300,7 +301,7 @@ async fn a_dead_queue_ends_the_run_and_all_is_back() {
 
 #[tokio::test(start_paused = true)]
 async fn what_does_not_match_stays_and_is_received_once_however_long_it_takes() {
-    let kind = |n: usize| [("kind".to_owned(), text(if n % 3 == 0 { "a" } else { "b" }))].into();
+    let kind = |n: usize| [("kind".to_owned(), text(if n.is_multiple_of(3) { "a" } else { "b" }))].into();
     let messages = (0..900).map(|n| Outgoing { attributes: kind(n), ..message(n) });
     let service = Service::with(false, messages).await;
     let rate = Some(Rate { permits: 1, per: Duration::from_secs(1) });
@@ -347,9 +348,10 @@ async fn the_rate_holds() {
 async fn a_dry_run_tells_what_would_move_and_moves_nothing() {
     let service = Service::with(false, numbered(25)).await;
     let mut told = BTreeSet::new();
-    let mut tell = |note: Note<'_>| match note {
-        Note::WouldMove(message) => drop(told.insert(body(&message.body))),
-        _ => {}
+    let mut tell = |note: Note<'_>| {
+        if let Note::WouldMove(message) = note {
+            told.insert(body(&message.body));
+        }
     };
     let dry = Order { dry_run: true, ..filtered("body~001") };
     let ended = run(&service, dry, &CancellationToken::new(), &mut tell).await.unwrap();
@@ -503,21 +505,25 @@ async fn a_queue_that_is_not_there_is_refused_before_anything_is_touched() {
     assert_eq!((service.fake.calls().receive, service.visible("jobs-dlq").await), (0, 3));
 }
 
-/// A filter on the body has to load it; ten times 5 s is more than a batch may take on one lease.
 #[tokio::test(start_paused = true)]
 async fn bodies_that_lie_elsewhere_are_looked_into_and_stay_there() {
     let claimed = |key: &str| {
         let claim = Claim { bucket: "b".into(), key: key.into(), size: None };
         Outgoing { claim: Some(Arc::new(claim)), ..Outgoing::default() }
     };
-    let messages = (0..30).map(|n| claimed(if n % 10 == 9 { "gone" } else { ["yes", "no"][n % 2] }));
-    let service = Service::with(false, messages).await;
-    service.script(|script| script.load = Duration::from_secs(5));
+    let messages = || (0..30).map(|n| claimed(if n % 10 == 9 { "gone" } else { ["yes", "no"][n % 2] }));
+    let service = Service::with(false, messages()).await;
+    service.script(|script| script.load = LEASE * 3 / 10);
     let (report, ended) = service.run(filtered("body~yes")).await;
     assert_eq!((report, ended), (Report { left: 12, failed: 3, ..moved(15) }, Ended::Done));
     let arrived = service.take("jobs").await;
     assert!(arrived.iter().all(|delivery| delivery.message.claim.as_ref().unwrap().key == "yes"));
     assert!(arrived.iter().all(|delivery| delivery.message.body.is_empty()));
+    assert!(service.fake.extended().len() >= 15, "they waited for their bodies, and were to be sent");
     let left = service.take("jobs-dlq").await;
     assert!(left.len() == 15 && left.iter().all(|delivery| delivery.attempt == 2), "no lease was lost");
+
+    let service = Service::with(false, messages()).await;
+    service.script(|script| script.load = LEASE / 2);
+    assert_eq!(service.run(filtered("body~yes")).await, (Report { failed: 30, ..Report::default() }, Ended::Done));
 }

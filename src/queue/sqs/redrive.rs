@@ -55,7 +55,9 @@ pub(super) async fn redrive(
             Err(error @ QueueError::Refused(_)) => return Err(error),
             Err(error) if blind >= BLIND_LOOKS => return Err(error),
             Ok(_) if blind >= BLIND_LOOKS => {
-                return Err(QueueError::Unavailable(format!("ListMessageMoveTasks of {source}: our task is not there")));
+                return Err(QueueError::Unavailable(format!(
+                    "ListMessageMoveTasks of {source}: our task is not there"
+                )));
             }
             Ok(_) | Err(_) => blind += 1,
         }

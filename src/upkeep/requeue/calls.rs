@@ -1,11 +1,13 @@
-//! Settling and extending any number of leases: in batches, several calls at once, and again while it may help.
+//! Settling and extending in batches, and loading bodies: several calls at once, and again while it may help.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
+use crate::message::Message;
 use crate::queue::{LeaseError, LeaseHandle, Queue, Settlement};
 
 /// How many calls are under way at once.
@@ -59,6 +61,23 @@ pub(super) async fn extend(queue: &Arc<dyn Queue>, leases: Vec<(String, LeaseHan
         ids.into_iter().zip(results).filter_map(|(id, result)| result.is_ok().then_some(id)).collect()
     })
     .await
+}
+
+/// Loads the bodies of these messages, all at once; answers each by its id.
+pub(super) async fn load(
+    queue: &Arc<dyn Queue>,
+    messages: Vec<Arc<Message>>,
+    within: Duration,
+) -> HashMap<String, Result<Arc<Message>, String>> {
+    let mut loads = JoinSet::new();
+    for message in messages {
+        let queue = Arc::clone(queue);
+        loads.spawn(async move {
+            let loaded = timeout(within, queue.load(&message)).await;
+            (message.id.clone(), loaded.unwrap_or_else(|_| Err(format!("its body was not here after {within:?}"))))
+        });
+    }
+    loads.join_all().await.into_iter().collect()
 }
 
 /// Makes calls for all items, each for as many as one call takes.

@@ -1,13 +1,13 @@
 //! The loop: receive, sort, send, ack; in the end, release what stays.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::calls::{TRIES, back_off, extend, settle};
+use super::calls::{TRIES, back_off, extend, load, settle};
 use super::copy::{Extras, Next, after, outgoing};
 use super::held::{Held, extension};
 use super::sort::{Sorter, Verdict};
@@ -192,6 +192,11 @@ impl Run<'_> {
             return received.into_iter().for_each(|delivery| self.hold(delivery));
         }
         for wave in self.sorter.waves(received) {
+            if self.trouble.is_some() {
+                wave.into_iter().for_each(|delivery| self.hold(delivery));
+                continue;
+            }
+            let mut bodies = self.load(&wave).await;
             let (mut moving, mut again) = (Vec::new(), Vec::new());
             for delivery in wave {
                 let id = &delivery.message.id;
@@ -200,8 +205,9 @@ impl Run<'_> {
                 } else if self.held.contains(id) {
                     self.stale += 1;
                     self.hold(delivery);
-                } else if let Some(delivery) = self.sort(delivery).await {
-                    moving.push(delivery);
+                } else {
+                    let loaded = bodies.remove(id).unwrap_or_else(|| Ok(Arc::clone(&delivery.message)));
+                    moving.extend(self.sort(delivery, loaded));
                 }
             }
             self.keep_to_maximum(&mut moving);
@@ -214,12 +220,14 @@ impl Run<'_> {
         }
     }
 
-    /// The message if it moves; otherwise it is kept aside and counted.
-    async fn sort(&mut self, delivery: Delivery) -> Option<Delivery> {
-        let loaded = match self.sorter.needs_body() {
-            true => self.queue.load(&delivery.message).await,
-            false => Ok(Arc::clone(&delivery.message)),
-        };
+    /// The messages with their bodies, if the conditions ask for them and they lie elsewhere.
+    async fn load(&mut self, wave: &[Delivery]) -> HashMap<String, Result<Arc<Message>, String>> {
+        let elsewhere = wave.iter().filter(|delivery| self.sorter.needs_body() && delivery.message.claim.is_some());
+        load(&self.queue, elsewhere.map(|delivery| Arc::clone(&delivery.message)).collect(), LEASE / 3).await
+    }
+
+    /// The message if it moves, as its loaded form shows; otherwise it is kept aside and counted.
+    fn sort(&mut self, delivery: Delivery, loaded: Result<Arc<Message>, String>) -> Option<Delivery> {
         let verdict = match loaded {
             Ok(message) => self.sorter.judge(&message),
             Err(reason) => {
@@ -314,7 +322,7 @@ impl Run<'_> {
 
     /// Makes sure that these are leased for long enough to be sent and removed.
     async fn still_ours(&mut self, moving: Vec<Delivery>) -> Vec<Parcel> {
-        let old = |delivery: &Delivery| delivery.leased_at.elapsed() > LEASE / 3;
+        let old = |delivery: &Delivery| delivery.leased_at.elapsed() > LEASE / 4;
         let leases = moving.iter().filter(|delivery| old(delivery));
         let leases = leases.map(|delivery| (delivery.message.id.clone(), delivery.receipt.lease())).collect();
         let now = Instant::now();

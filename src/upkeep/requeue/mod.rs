@@ -6,7 +6,7 @@
 //! | `sort` | which of a batch move, and in which order | none |
 //! | `copy` | what is sent for a message, and what an answer to it means | none |
 //! | `held` | what was looked at and stays, with its leases | none |
-//! | `calls` | settling and extending in batches, several at once | yes |
+//! | `calls` | settling, extending and loading, several calls at once | yes |
 //! | `engine` | the loop: receive, sort, send, ack | yes |
 //!
 //! A message is sent before it is removed, so that an end at any point loses none; the dedupe key of what is sent makes a
