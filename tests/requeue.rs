@@ -1,6 +1,7 @@
 //! `requeue`: the command on the embedded queue, and the engine behind it on the fake.
 
 mod engine;
+mod service;
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,176 +1,18 @@
 //! The engine on the fake queue, under a paused clock: what moves, what stays, and what an end in the middle leaves.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use async_trait::async_trait;
-use hostler::channel::Channel;
 use hostler::config::Rate;
 use hostler::message::{AttributeValue, Claim, Invalid, Message, Outgoing, Typed};
-use hostler::queue::fake::{Ending, FakeBroker, MAX_MESSAGE};
-use hostler::queue::{
-    Broker, ChannelSpec, Delivery, Depth, LeaseError, LeaseHandle, Limits, ORIGINAL_ID_ATTRIBUTE, Queue, QueueError,
-    Receive, SendError, Sent, Settlement, Unsettled,
-};
+use hostler::queue::fake::{Ending, MAX_MESSAGE};
+use hostler::queue::{Broker, ChannelSpec, LeaseError, ORIGINAL_ID_ATTRIBUTE, QueueError, SendError};
 use hostler::upkeep::requeue::{Ended, LEASE, Note, Order, Report, run};
-use tokio::time::{Instant, advance, sleep};
+use tokio::time::{Instant, advance};
 use tokio_util::sync::CancellationToken;
 
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// The fake, with sends that can be made to fail.
-#[derive(Clone, Default)]
-struct Service {
-    fake: FakeBroker,
-    script: Arc<Mutex<Script>>,
-}
-
-#[derive(Default)]
-struct Script {
-    /// What sends of a body answer before they work.
-    answers: HashMap<String, VecDeque<SendError>>,
-    /// What every send answers.
-    dead: Option<QueueError>,
-    /// The target knows no dedupe keys.
-    keyless: bool,
-    /// A copy of what is sent goes here too, as if its consumer dead-lettered it at once.
-    back_to: Option<Channel>,
-    /// The bodies of each call.
-    calls: Vec<Vec<String>>,
-    /// How long it takes to load a body that is elsewhere.
-    load: Duration,
-}
-
-#[async_trait]
-impl Broker for Service {
-    async fn open(&self, spec: &ChannelSpec) -> Result<Arc<dyn Queue>, QueueError> {
-        self.fake.open(spec).await
-    }
-
-    async fn send(&self, channel: &Channel, batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>> {
-        let mut answers = Vec::new();
-        self.script.lock().unwrap().calls.push(batch.iter().map(|message| body(&message.body)).collect());
-        for message in batch {
-            let (failure, back_to) = self.script.lock().unwrap().answer(&message);
-            let copy = message.clone();
-            match failure {
-                Some(error) => answers.push(Err(error)),
-                None => answers.push(self.fake.send(channel, vec![message]).await.remove(0)),
-            }
-            if let Some(back_to) = back_to {
-                self.fake.send(&back_to, vec![Outgoing { dedupe: None, ..copy }]).await;
-            }
-        }
-        answers
-    }
-
-    async fn depths(&self, channels: &[Channel]) -> Result<Vec<Depth>, QueueError> {
-        self.fake.depths(channels).await
-    }
-
-    async fn channels(&self) -> Result<Vec<Channel>, QueueError> {
-        self.fake.channels().await
-    }
-
-    async fn open_stored(&self, channel: &Channel) -> Result<Arc<dyn Queue>, QueueError> {
-        let load = self.script.lock().unwrap().load;
-        Ok(Arc::new(Stored { queue: self.fake.open_stored(channel).await?, load }))
-    }
-}
-
-impl Script {
-    fn answer(&mut self, message: &Outgoing) -> (Option<SendError>, Option<Channel>) {
-        let scripted = self.answers.get_mut(&body(&message.body)).and_then(VecDeque::pop_front);
-        let no_keys = || SendError::Invalid(Invalid::DedupeUnsupported("no keys here"));
-        let keyless = (self.keyless && message.dedupe.is_some()).then(no_keys);
-        let failure = self.dead.clone().map(SendError::Queue).or(keyless).or(scripted);
-        (failure, self.back_to.clone())
-    }
-}
-
-/// A queue whose bodies may lie elsewhere.
-struct Stored {
-    queue: Arc<dyn Queue>,
-    load: Duration,
-}
-
-#[async_trait]
-impl Queue for Stored {
-    fn limits(&self) -> Limits {
-        self.queue.limits()
-    }
-
-    fn is_ordered(&self) -> bool {
-        self.queue.is_ordered()
-    }
-
-    async fn receive(&self, request: Receive, stop: &CancellationToken) -> Result<Vec<Delivery>, QueueError> {
-        self.queue.receive(request, stop).await
-    }
-
-    async fn extend(&self, leases: &[LeaseHandle], by: Duration) -> Vec<Result<(), LeaseError>> {
-        self.queue.extend(leases, by).await
-    }
-
-    async fn settle(&self, batch: Vec<Settlement>) -> Vec<Result<(), Unsettled>> {
-        self.queue.settle(batch).await
-    }
-
-    async fn load(&self, message: &Arc<Message>) -> Result<Arc<Message>, String> {
-        let Some(claim) = &message.claim else { return Ok(Arc::clone(message)) };
-        sleep(self.load).await;
-        match claim.key.as_str() {
-            "gone" => Err("there is no such object".into()),
-            key => Ok(Arc::new(Message { body: key.to_owned().into(), ..Message::clone(message) })),
-        }
-    }
-}
-
-impl Service {
-    /// With a queue `jobs-dlq` that holds messages, and an empty queue `jobs`.
-    async fn with(ordered: bool, messages: impl IntoIterator<Item = Outgoing>) -> Self {
-        let service = Self::default();
-        for queue in ["jobs", "jobs-dlq"] {
-            service.open(&ChannelSpec { ordered, ..ChannelSpec::new(channel(queue)) }).await.unwrap();
-        }
-        for sent in service.fake.send(&channel("jobs-dlq"), messages.into_iter().collect()).await {
-            sent.unwrap();
-        }
-        service
-    }
-
-    fn script(&self, change: impl FnOnce(&mut Script)) {
-        change(&mut self.script.lock().unwrap());
-    }
-
-    async fn run(&self, order: Order) -> (Report, Ended) {
-        run(self, order, &CancellationToken::new(), &mut |_| {}).await.unwrap()
-    }
-
-    /// What a queue holds and shows, received with a lease that lasts.
-    async fn take(&self, queue: &str) -> Vec<Delivery> {
-        let queue = self.fake.open_stored(&channel(queue)).await.unwrap();
-        let request = Receive { max: usize::MAX, wait: Duration::ZERO, lease: DAY };
-        queue.receive(request, &CancellationToken::new()).await.unwrap()
-    }
-
-    async fn bodies(&self, queue: &str) -> Vec<String> {
-        self.take(queue).await.iter().map(|delivery| body(&delivery.message.body)).collect()
-    }
-
-    async fn visible(&self, queue: &str) -> u64 {
-        self.fake.depths(&[channel(queue)]).await.unwrap()[0].visible
-    }
-}
-
-fn channel(name: &str) -> Channel {
-    name.parse().unwrap()
-}
-
-fn body(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
+use super::service::{DAY, Service, body, channel};
 
 fn text(text: &str) -> AttributeValue {
     AttributeValue::Text(text.into())
@@ -415,13 +257,12 @@ async fn groups_keep_their_order_and_nothing_passes_what_fails() {
     service.script(|script| drop(script.answers.insert("b10".into(), [invalid].into())));
     let (report, ended) = service.run(order()).await;
     assert_eq!((report, ended), (Report { failed: 1, not_looked_at: 6, ..moved(23) }, Ended::Done));
-    let sent = service.script.lock().unwrap().calls.concat();
+    let sent = service.calls().concat();
     for group in ["a", "b", "c"] {
         let of = |bodies: &[String]| -> Vec<String> {
             bodies.iter().filter(|body| body.starts_with(group)).cloned().collect()
         };
-        let expected: Vec<_> =
-            of(&bodies).into_iter().filter(|body| group != "b" || *body <= "b10".to_owned()).collect();
+        let expected: Vec<_> = of(&bodies).into_iter().filter(|body| group != "b" || body.as_str() <= "b10").collect();
         assert_eq!(of(&sent), expected);
     }
     assert_eq!(service.bodies("jobs-dlq").await, ["b10"], "the head of what stays");
@@ -432,13 +273,28 @@ async fn of_an_ordered_queue_nothing_passes_what_does_not_match() {
     let service = Service::with(true, ["a1x", "a2", "a3x", "b1x", "b2x"].map(grouped)).await;
     let (report, ended) = service.run(filtered("body~x")).await;
     assert_eq!((report, ended), (Report { left: 1, not_looked_at: 1, ..moved(3) }, Ended::Done));
-    let groups: BTreeMap<_, Vec<_>> =
-        service.script.lock().unwrap().calls.concat().into_iter().fold(BTreeMap::new(), |mut groups, body| {
-            groups.entry(body[..1].to_owned()).or_insert_with(Vec::new).push(body);
-            groups
-        });
+    let groups: BTreeMap<_, Vec<_>> = service.calls().concat().into_iter().fold(BTreeMap::new(), |mut groups, body| {
+        groups.entry(body[..1].to_owned()).or_insert_with(Vec::new).push(body);
+        groups
+    });
     assert_eq!(groups, [("a".into(), vec!["a1x".into()]), ("b".into(), vec!["b1x".into(), "b2x".into()])].into());
     assert_eq!(service.bodies("jobs-dlq").await, ["a2"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_of_a_group_at_once_are_sent_one_after_the_other() {
+    let service = Service::with(false, ["a1", "a2", "a3", "b1", "b2", "c1"].map(grouped)).await;
+    let throttled = SendError::Queue(QueueError::Unavailable("throttled".into()));
+    let invalid = SendError::Invalid(Invalid::Unsupported("no".into()));
+    service.script(|script| {
+        script.says_ordered = true;
+        script.answers = [("a1".into(), [throttled].into()), ("b1".into(), [invalid].into())].into();
+    });
+    let (report, ended) = service.run(order()).await;
+    assert_eq!((report, ended), (Report { failed: 1, not_looked_at: 1, ..moved(4) }, Ended::Done));
+    let calls: Vec<String> = service.calls().iter().map(|call| call.join(" ")).collect();
+    assert_eq!(calls, ["a1 b1 c1", "a1", "a2", "a3"], "nothing of b, whose first failed");
+    assert_eq!(service.bodies("jobs-dlq").await, ["b1", "b2"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -449,6 +305,16 @@ async fn messages_that_fail_again_at_once_do_not_go_round_for_ever() {
     service.script(|script| script.back_to = Some(channel("jobs-dlq")));
     assert_eq!(service.run(Order { began, ..order() }).await, (moved(500), Ended::Done));
     assert_eq!((service.visible("jobs").await, service.visible("jobs-dlq").await), (500, 500));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_fills_all_the_time_is_left_in_the_end() {
+    let service = Service::with(false, numbered(50)).await;
+    let began = SystemTime::now();
+    advance(DAY).await;
+    service.script(|script| script.flooded = true);
+    assert_eq!(service.run(Order { began, ..order() }).await, (moved(50), Ended::Done));
+    assert!(service.fake.calls().receive < 30);
 }
 
 #[tokio::test(start_paused = true)]
@@ -470,7 +336,7 @@ async fn a_target_without_dedupe_keys_is_asked_once() {
     let service = Service::with(false, numbered(25)).await;
     service.script(|script| script.keyless = true);
     assert_eq!(service.run(order()).await, (moved(25), Ended::Done));
-    let calls: Vec<_> = service.script.lock().unwrap().calls.iter().map(Vec::len).collect();
+    let calls: Vec<_> = service.calls().iter().map(Vec::len).collect();
     assert_eq!(calls, [10, 10, 10, 5]);
 }
 
@@ -519,7 +385,10 @@ async fn bodies_that_lie_elsewhere_are_looked_into_and_stay_there() {
     let arrived = service.take("jobs").await;
     assert!(arrived.iter().all(|delivery| delivery.message.claim.as_ref().unwrap().key == "yes"));
     assert!(arrived.iter().all(|delivery| delivery.message.body.is_empty()));
-    assert!(service.fake.extended().len() >= 15, "they waited for their bodies, and were to be sent");
+    let extended: BTreeSet<_> = service.fake.extended().into_iter().map(|extended| extended.id).collect();
+    let settled = service.fake.settled().into_iter();
+    let acked: BTreeSet<_> = settled.filter(|one| one.what == Ending::Ack).map(|one| one.id).collect();
+    assert!(acked.is_subset(&extended), "what moved had waited for its body, and was to be sent yet");
     let left = service.take("jobs-dlq").await;
     assert!(left.len() == 15 && left.iter().all(|delivery| delivery.attempt == 2), "no lease was lost");
 
