@@ -93,7 +93,7 @@ fn target(args: &Args) -> std::result::Result<Channel, Failure> {
 
 /// The service, with the target as its consumer wants it, if it is the config's.
 async fn connect(config: &Config, to: &Channel) -> std::result::Result<std::sync::Arc<dyn Broker>, QueueError> {
-    let broker = host::connect(&config.queue).await?;
+    let broker = host::connect(config).await?;
     if let Some(consumer) = config.consumers.iter().find(|consumer| consumer.channel.queue() == to.queue()) {
         broker.open(&host::channel_spec(consumer)).await?;
     }

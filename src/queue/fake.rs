@@ -285,7 +285,8 @@ impl State {
             }
         }
         let Outgoing { body, attributes, routing_key, delay, group, claim, .. } = message;
-        let original = Message { id: id.clone(), body: body.into(), attributes, enqueued_at, group, routing_key, claim };
+        let original =
+            Message { id: id.clone(), body: body.into(), attributes, enqueued_at, group, routing_key, claim };
         for queue in &queues {
             let mut copy = original.clone();
             copy.group = copy.group.or(self.is_ordered(queue).then(|| DEFAULT_GROUP.to_owned()));

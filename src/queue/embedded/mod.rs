@@ -115,8 +115,7 @@ impl Broker for EmbeddedBroker {
         let name = channel.queue().to_owned();
         let found = self.writer.call(Need::Read, move |db| topology::find(db, &name)).await?;
         let found = found.ok_or_else(|| no_queue(channel))?;
-        let source =
-            Source { queue: found.id, name: channel.to_string(), ordered: found.ordered, dead_letter: None };
+        let source = Source { queue: found.id, name: channel.to_string(), ordered: found.ordered, dead_letter: None };
         Ok(Arc::new(EmbeddedQueue::new(self.writer.clone(), source)))
     }
 }
