@@ -14,7 +14,7 @@ use super::{
     QueueError, Receipt, Receive, SendError, Sent, Settlement, Unsettled, dead_letter_attributes, no_queue,
 };
 use crate::channel::{Channel, Filter};
-use crate::message::{Message, Outgoing};
+use crate::message::{MAX_ATTRIBUTES, Message, Outgoing};
 
 /// The largest message that the fake takes, in bytes: body and attributes (as SQS, 1 MiB).
 pub const MAX_MESSAGE: usize = 1024 * 1024;
@@ -374,7 +374,8 @@ impl State {
         let Some(entries) = self.queues.get_mut(spec.channel.queue()) else { return };
         let entry = entries.remove(place);
         let mut copy = Message::clone(&entry.message);
-        copy.attributes = dead_letter_attributes(&copy.attributes, reason, &spec.channel.to_string(), entry.attempts);
+        copy.attributes =
+            dead_letter_attributes(&copy.attributes, reason, &spec.channel.to_string(), entry.attempts, MAX_ATTRIBUTES);
         self.put(&spec.channel.dead_letter_queue(), Arc::new(copy), now);
     }
 

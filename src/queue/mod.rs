@@ -33,7 +33,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::channel::{Channel, Filter};
-use crate::message::{AttributeValue, Attributes, Invalid, MAX_ATTRIBUTES, Message, Outgoing};
+use crate::message::{AttributeValue, Attributes, Invalid, Message, Outgoing};
 
 /// How long a dedupe key is remembered (AWS: the 5-minute deduplication interval).
 pub const DEDUPE_WINDOW: Duration = Duration::from_secs(5 * 60);
@@ -138,8 +138,14 @@ pub const ORIGINAL_ID_ATTRIBUTE: &str = "hostler-original-id";
 pub const MAX_REASON: usize = 1024;
 
 /// The attributes of a message's copy in the dead-letter queue: the original ones, and what tells its story as far
-/// as there is room. What an earlier dead-lettering left is replaced.
-pub fn dead_letter_attributes(original: &Attributes, reason: &str, source: &str, attempts: u32) -> Attributes {
+/// as there is room for `most` in all. What an earlier dead-lettering left is replaced.
+pub fn dead_letter_attributes(
+    original: &Attributes,
+    reason: &str,
+    source: &str,
+    attempts: u32,
+    most: usize,
+) -> Attributes {
     let reason = &reason[..reason.floor_char_boundary(MAX_REASON)];
     let story = [
         (REASON_ATTRIBUTE, reason.to_owned()),
@@ -148,7 +154,7 @@ pub fn dead_letter_attributes(original: &Attributes, reason: &str, source: &str,
     ];
     let mut attributes = original.clone();
     for (name, text) in story {
-        if attributes.len() < MAX_ATTRIBUTES || attributes.contains_key(name) {
+        if attributes.len() < most || attributes.contains_key(name) {
             attributes.insert(name.to_owned(), AttributeValue::Text(text));
         }
     }
