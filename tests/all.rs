@@ -29,4 +29,6 @@ mod readme;
 #[cfg(test)]
 mod run;
 #[cfg(test)]
+mod sqs;
+#[cfg(test)]
 mod support;

@@ -2,5 +2,7 @@
 
 pub mod guests;
 pub mod hostler;
+pub mod proxy;
 pub mod python;
 pub mod servers;
+pub mod sqs;
