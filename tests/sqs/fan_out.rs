@@ -19,6 +19,7 @@ fn consumer(name: &str, keys: &str) -> String {
         [consumers.{name}]
         channel = 'sales.{name}'
         handler = 'guests/run-word.wat'
+        lease = '3s'
         {keys}
         "
     )
