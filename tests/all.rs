@@ -25,10 +25,14 @@ mod health;
 #[cfg(test)]
 mod invoke;
 #[cfg(test)]
+mod provision;
+#[cfg(test)]
 mod readme;
 #[cfg(test)]
 mod run;
 #[cfg(test)]
 mod sqs;
+#[cfg(test)]
+mod sqs_wire;
 #[cfg(test)]
 mod support;

@@ -1,17 +1,20 @@
 //! Every command of the README is run, in its order, and prints what the README shows.
 //!
-//! A block ```` ```sh ```` is run by bash; `hostler run` in it is started and goes on until the next one. A block
-//! ```` ```text ```` after it is what it prints on standard output, but for times and sizes. A block ```` ```log ```` names
-//! lines that the running host logs. A comment `<!-- not run … -->` or `<!-- measured -->` before a block exempts it.
+//! A block ```` ```sh ```` is run by bash; `hostler run` in it is started and goes on until the next one, `moto_server` to
+//! the end. A block ```` ```text ```` after it is what it prints on standard output, but for times and sizes. A block
+//! ```` ```log ```` names lines that the running host logs. A comment `<!-- not run … -->` or `<!-- measured -->` before a
+//! block exempts it. `pip` is that of the environment that `tests/servers.sh` has made, and finds nothing left to do.
 
 use std::fs;
+use std::net::{Ipv4Addr, TcpStream};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::support::hostler::Host;
+use crate::support::hostler::{Host, until};
+use crate::support::servers::installed;
 
 /// How long a command may take to print what the README shows.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -56,12 +59,33 @@ fn workplace() -> tempfile::TempDir {
 fn bash(folder: &Path, exports: &str, script: &str) -> Command {
     let mut command = Command::new("bash");
     command.arg("-c").arg(format!("{exports}{script}")).current_dir(folder).env_clear();
-    for name in ["PATH", "HOME"] {
-        if let Some(value) = std::env::var_os(name) {
-            command.env(name, value);
-        }
+    let programs = installed("moto").join("bin");
+    command.env("PATH", format!("{}:{}", programs.display(), std::env::var("PATH").unwrap()));
+    if let Some(home) = std::env::var_os("HOME") {
+        command.env("HOME", home);
     }
     command
+}
+
+/// A server that the README's reader leaves running. Dropping it kills it.
+struct Background(Child);
+
+impl Background {
+    /// Starts it, and waits until it listens on the port that the README names.
+    fn start(mut command: Command, script: &str) -> Self {
+        let port: u16 = script.rsplit(' ').next().unwrap().parse().unwrap();
+        let silent = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let started = Self(silent.spawn().unwrap());
+        until("a server", PATIENCE, || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok());
+        started
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// What differs from run to run: times and sizes.
@@ -131,16 +155,20 @@ fn every_command_prints_what_the_readme_shows() {
     let folder = workplace();
     let mut exports = String::new();
     let mut host: Option<Host> = None;
+    let mut servers = Vec::new();
     for (index, block) in blocks.iter().enumerate().filter(|(_, block)| !block.exempt) {
         let script = block.text.replace("cargo run --release --", "target/release/hostler");
         match block.kind.as_str() {
             "sh" if script.contains("hostler run") => {
                 stop(host.take());
-                let mut command = bash(folder.path(), "", &format!("exec {script}"));
+                let mut command = bash(folder.path(), &exports, &format!("exec {script}"));
                 command.env("HOSTLER_TELEMETRY__LOG", "json");
                 let started = Host::start(command);
                 started.wait_for(PATIENCE, |line| line["message"] == "consuming");
                 host = Some(started);
+            }
+            "sh" if script.starts_with("moto_server") => {
+                servers.push(Background::start(bash(folder.path(), "", &format!("exec {script}")), &script));
             }
             "sh" => {
                 let wanted = blocks.get(index + 1).filter(|next| next.kind == "text" && !next.exempt);

@@ -15,6 +15,9 @@ if [ ${#missing[@]} -gt 0 ]; then
   $as_root apt-get install -y -qq --no-install-recommends "${missing[@]}"
 fi
 
+# Servers that speak SQS, SNS and S3, and their clients.
+bash tests/servers.sh
+
 # The library, the binary, and every test; in release, as guests crawl without optimisation.
 cargo test --release --locked
 

@@ -16,8 +16,8 @@ apt() {
   $as_root apt-get install -y -qq --no-install-recommends "$@"
 }
 
-# find_python MINOR: one of 3.MINOR or later. Debian keeps venv in a package of its own, and what is on the path may be a
-# shim with no Python behind it.
+# find_python MINOR: one of 3.MINOR or later. Debian keeps venv in a package of its own, and what is on the path may be
+# a shim with no Python behind it.
 find_python() {
   local candidate prefix
   prefix=$(pyenv prefix 3.13.0 2>/dev/null) || prefix=""
@@ -42,13 +42,13 @@ python_package() {
   venv "$(find_python 10)" "$@"
 }
 
-# Its code needs Python 3.12, whatever its metadata says. Where there is none, uv knows where to download one.
+# Its code needs Python 3.13, whatever its metadata says. Where there is none, uv knows where to download one.
 localstack() {
   local folder=$1 uv=$2 python
-  if ! python=$(find_python 12); then
+  if ! python=$(find_python 13); then
     python_package "$folder/uv" "$uv"
     export UV_PYTHON_INSTALL_DIR=$folder/python
-    "$folder/uv/bin/uv" python install 3.13 || not_to_be_had "Python 3.12 or later"
+    "$folder/uv/bin/uv" python install 3.13 || not_to_be_had "Python 3.13 or later"
     python=$("$folder/uv/bin/uv" python find --managed-python 3.13)
   fi
   venv "$python" "$folder" "${@:3}"

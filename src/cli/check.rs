@@ -56,15 +56,31 @@ fn check_handlers(config: &Config) -> Result<()> {
 async fn check_queues(config: &Config) -> Result<()> {
     let unreachable = |error| Failure::new(Exit::QueueUnreachable, error);
     let broker = host::connect(config).await.map_err(unreachable)?;
+    let mut faulty = 0;
     for consumer in &config.consumers {
-        broker.open(&host::channel_spec(consumer)).await.map_err(unreachable)?;
+        let findings = broker.inspect(&host::channel_spec(consumer)).await.map_err(unreachable)?;
+        for finding in &findings {
+            eprintln!("queue     !!  {}: {finding}", consumer.name);
+        }
+        if findings.iter().any(|finding| finding.fatal) {
+            faulty += 1;
+            continue;
+        }
         let dead_letters = match consumer.dead_letter {
             true => format!(", dead letters to {}", consumer.channel.dead_letter_queue()),
             false => ", no dead-letter queue".into(),
         };
         print(format!("queue     ok  {}: {}{dead_letters}", consumer.name, consumer.channel));
     }
-    Ok(())
+    match faulty {
+        0 => Ok(()),
+        1 => Err(unreachable_channels("1 consumer cannot")),
+        more => Err(unreachable_channels(&format!("{more} consumers cannot"))),
+    }
+}
+
+fn unreachable_channels(who: &str) -> Failure {
+    Failure::new(Exit::QueueUnreachable, format!("{who} work as the queues are: see `queue !!`, with each cure"))
 }
 
 /// What kind of handler it is, and what it imports.

@@ -4,7 +4,9 @@ mod check;
 pub mod check_consumer_health;
 mod compile;
 mod completions;
+mod iam;
 mod invoke;
+mod provision;
 mod queues;
 mod run;
 mod schema;
@@ -44,6 +46,8 @@ enum Command {
     Invoke(invoke::Args),
     Send(send::Args),
     Queues(queues::Args),
+    Provision(provision::Args),
+    Iam(iam::Args),
     Compile(compile::Args),
     Schema(schema::Args),
     Completions(completions::Args),
@@ -93,6 +97,8 @@ pub fn main() -> Exit {
         Command::Invoke(args) => invoke::run(&args),
         Command::Send(args) => send::run(&args),
         Command::Queues(args) => queues::run(&args),
+        Command::Provision(args) => provision::run(&args),
+        Command::Iam(args) => iam::run(&args),
         Command::Compile(args) => compile::run(&args),
         Command::Schema(args) => schema::run(&args),
         Command::Completions(args) => completions::run(&args),

@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use super::channel_spec;
-#[cfg(feature = "sqs")]
-use crate::config::Provision;
-use crate::config::{Config, Driver};
+use crate::config::{Config, Driver, Provision};
 use crate::queue::{Broker, QueueError};
 
 /// Connects to the queue service that the config names.
@@ -29,11 +27,15 @@ pub async fn connect(config: &Config) -> Result<Arc<dyn Broker>, QueueError> {
     }
 }
 
-/// Opens every channel that the config consumes, so that what is sent next is kept for its consumers.
+/// Opens every channel that the config consumes, so that what is sent next is kept for its consumers. Where channels are
+/// not made by use, there is nothing to open: a producer needs no right to other queues.
 ///
 /// # Errors
 /// The first channel that cannot be opened.
 pub async fn declare(broker: &dyn Broker, config: &Config) -> Result<(), QueueError> {
+    if config.queue.driver == Driver::Sqs && config.queue.sqs.provision == Provision::Check {
+        return Ok(());
+    }
     for consumer in &config.consumers {
         broker.open(&channel_spec(consumer)).await?;
     }

@@ -15,7 +15,7 @@ fn told<'a>(delivery: &'a Delivery, name: &str) -> Option<&'a str> {
 
 pub async fn copy_keeps_what_was_sent<H: Harness>(harness: &H) {
     let broker = harness.broker().await;
-    let queue = broker.open(&spec("shop.jobs")).await.unwrap();
+    let queue = broker.open(&spec("jobs")).await.unwrap();
     let dead = broker.open(&alone(spec("jobs-dlq"))).await.unwrap();
     let mut sent = attributes(2);
     sent.insert("bytes".to_owned(), AttributeValue::Binary((0..=255).collect()));
@@ -25,7 +25,7 @@ pub async fn copy_keeps_what_was_sent<H: Harness>(harness: &H) {
         routing_key: Some("EU.order".to_owned()),
         ..grouped("", "tenant-1")
     };
-    send(&broker, "shop.jobs", vec![message]).await;
+    send(&broker, "jobs", vec![message]).await;
     let first = next(&queue, LONG).await;
     settle(&queue, Settlement::Release(first.receipt, Duration::ZERO)).await;
     dead_letter(&queue, next(&queue, LONG).await, "no such customer").await;
@@ -33,7 +33,7 @@ pub async fn copy_keeps_what_was_sent<H: Harness>(harness: &H) {
     let copy = next(&dead, LONG).await;
     assert_eq!(copy.attempt, 1, "receives are counted anew");
     assert_eq!(told(&copy, REASON_ATTRIBUTE), Some("no such customer"));
-    assert_eq!(told(&copy, SOURCE_ATTRIBUTE), Some("shop.jobs"));
+    assert_eq!(told(&copy, SOURCE_ATTRIBUTE), Some("jobs"));
     assert_eq!(told(&copy, ATTEMPTS_ATTRIBUTE), Some("2"));
     let mut message = hostler::message::Message::clone(&copy.message);
     message.attributes.retain(|name, _| sent.contains_key(name));
@@ -44,7 +44,7 @@ pub async fn copy_keeps_what_was_sent<H: Harness>(harness: &H) {
     assert_eq!(&message, &*first.message);
 
     settle(&dead, Settlement::Ack(copy.receipt)).await;
-    let depths = broker.depths(&[channel("shop.jobs"), channel("jobs-dlq")]).await.unwrap();
+    let depths = broker.depths(&[channel("jobs"), channel("jobs-dlq")]).await.unwrap();
     assert_eq!(depths, [Default::default(); 2]);
 }
 

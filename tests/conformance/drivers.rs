@@ -50,10 +50,8 @@ impl Harness for Fake {
 /// A server that does as SQS, SNS and S3; each harness has names of its own on it.
 pub struct Aws<const KIND: usize>(String);
 
-const LOCALSTACK: usize = 0;
-const MOTO: usize = 1;
-const MINISTACK: usize = 2;
-const FAUXQS: usize = 3;
+const LOCALSTACK: usize = Kind::LocalStack as usize;
+const MINISTACK: usize = Kind::Ministack as usize;
 
 impl<const KIND: usize> Aws<KIND> {
     fn server() -> &'static Server {
@@ -90,6 +88,4 @@ beyond_aws!(embedded_queue_beyond_aws: Embedded, tokio::test);
 suite!(fake_queue: Fake, tokio::test(start_paused = true));
 beyond_aws!(fake_queue_beyond_aws: Fake, tokio::test(start_paused = true));
 suite!(sqs_on_localstack: Aws<LOCALSTACK>, tokio::test);
-suite!(sqs_on_moto: Aws<MOTO>, tokio::test);
 suite!(sqs_on_ministack: Aws<MINISTACK>, tokio::test);
-suite!(sqs_on_fauxqs: Aws<FAUXQS>, tokio::test);

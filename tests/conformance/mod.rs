@@ -75,6 +75,7 @@ macro_rules! suite {
             groups: [
                 one_at_a_time_in_order
                 groups_are_parallel
+                release_at_once_keeps_the_place
                 release_blocks_the_group
                 expiry_blocks_the_group
                 dead_letter_frees_the_group

@@ -227,11 +227,7 @@ fn a_dead_letter_is_a_copy_with_its_story(kind: Kind) {
     for count in counts {
         let one = dead.remove(&format!("x65 with {count}")).unwrap();
         let mut found: BTreeMap<String, Value> = serde_json::from_value(one["attributes"].clone()).unwrap();
-        let story = [
-            ("hostler-dead-letter-reason", "bad row"),
-            ("hostler-source", "work"),
-            ("hostler-attempts", "1"),
-        ];
+        let story = [("hostler-dead-letter-reason", "bad row"), ("hostler-source", "work"), ("hostler-attempts", "1")];
         for (name, value) in story.into_iter().take(10 - count) {
             assert_eq!(found.remove(name), Some(json!(["String", value])), "{name} beside {count}");
         }

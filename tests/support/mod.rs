@@ -4,5 +4,6 @@ pub mod guests;
 pub mod hostler;
 pub mod proxy;
 pub mod python;
+pub mod scripted;
 pub mod servers;
 pub mod sqs;

@@ -35,6 +35,8 @@ mod send;
 mod settle;
 mod wire;
 
+pub use provision::policy::least_privilege;
+
 use std::sync::Arc;
 
 use async_trait::async_trait;

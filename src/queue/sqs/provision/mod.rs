@@ -1,126 +1,139 @@
 //! What there should be on AWS for a channel, against what there is.
+//!
+//! | file | job | I/O |
+//! |---|---|---|
+//! | `desired` | from a consumer's channel to the resources that it wants | none |
+//! | `setting` | one attribute: what AWS is told, whether what it says is the same | none |
+//! | `account` | ARNs out of one ARN | none |
+//! | `admission` | queue policies: whether a topic may send | none |
+//! | `observed` | what there is | reads |
+//! | `diff` | the steps between | none |
+//! | `apply` | takes them | writes |
+//! | `inspect` | what is wrong, and the cure | none |
+//! | `policy` | the IAM policy | none |
+//!
+//! Nobody asks for the account's number: it is read off the ARN of whatever is there. What is not there needs no ARN in a
+//! plan, and the first queue that is created (the dead-letter queue) tells it for all that follow.
 
+mod account;
+mod admission;
+mod apply;
+mod desired;
+mod diff;
+mod inspect;
+mod observed;
 pub(super) mod policy;
+mod setting;
 
-/// The attribute that carries the routing key, which filter policies look at.
-pub(super) const ROUTING_KEY_ATTRIBUTE: &str = "routing-key";
+pub(super) use desired::ROUTING_KEY_ATTRIBUTE;
 
 use super::Service;
 use super::resolve::Place;
 use crate::queue::{Change, ChannelSpec, Finding, QueueError};
+use apply::Applier;
+use desired::{Piece, Wanted};
+use observed::{Observed, Tags};
 
-pub(super) async fn plan(_service: &Service, _wanted: &[ChannelSpec]) -> Result<Vec<Change>, QueueError> {
-    Ok(Vec::new())
+pub(super) async fn plan(service: &Service, wanted: &[ChannelSpec]) -> Result<Vec<Change>, QueueError> {
+    let mut changes = Vec::new();
+    for channel in channels(service, wanted)? {
+        let observed = look(service, &channel).await?;
+        for step in diff::steps(&channel, &observed) {
+            // Consumers of one exchange share its topic.
+            if !changes.contains(&step.change) {
+                changes.push(step.change);
+            }
+        }
+    }
+    Ok(changes)
 }
 
 pub(super) async fn apply(
-    _service: &Service,
-    _wanted: &[ChannelSpec],
-    _done: &mut (dyn FnMut(&Change) + Send),
+    service: &Service,
+    wanted: &[ChannelSpec],
+    done: &mut (dyn for<'c> FnMut(&'c Change) + Send),
 ) -> Result<(), QueueError> {
+    for channel in channels(service, wanted)? {
+        let observed = look(service, &channel).await?;
+        let mut applier = Applier::new(service, observed.account());
+        for step in diff::steps(&channel, &observed) {
+            applier.take(&step.act).await?;
+            done(&step.change);
+        }
+    }
     Ok(())
 }
 
-pub(super) async fn inspect(_service: &Service, _spec: &ChannelSpec) -> Result<Vec<Finding>, QueueError> {
-    Ok(Vec::new())
+pub(super) async fn inspect(service: &Service, spec: &ChannelSpec) -> Result<Vec<Finding>, QueueError> {
+    let wanted = desired::channel(spec, &service.options, &service.names)?;
+    let observed = observed::observe(service, &wanted, Tags::Leave).await?;
+    if observed.queue.is_missing() {
+        let Piece { name, ordered, .. } = &wanted.queue;
+        if let Ok(Some(other)) = service.find_queue(name, !ordered).await {
+            return Ok(vec![inspect::of_the_other_kind(&wanted.queue, &other.name)]);
+        }
+    }
+    Ok(inspect::findings(&wanted, &observed, &service.options))
 }
 
 /// Creates what a consumer of `spec` needs and what is not there; changes nothing that is.
 pub(super) async fn create_missing(service: &Service, spec: &ChannelSpec) -> Result<(), QueueError> {
-    if service.find_queue(spec.channel.queue(), spec.ordered).await?.is_some() {
+    let wanted = desired::channel(spec, &service.options, &service.names)?;
+    if wanted.fan_out.is_none() && has_queues(service, &wanted).await? {
         return Ok(());
     }
-    use aws_sdk_sqs::types::QueueAttributeName as Q;
-    let c = &service.clients.sqs;
-    let mut redrive = None;
-    let fifo = |b: aws_sdk_sqs::operation::create_queue::builders::CreateQueueFluentBuilder| {
-        if spec.ordered {
-            b.attributes(Q::FifoQueue, "true").attributes(Q::ContentBasedDeduplication, "true")
-        } else {
-            b
-        }
-    };
-    let err = |e: String| QueueError::Refused(e);
-    if let Some(n) = spec.max_receives {
-        let name = service.names.on_aws(&spec.channel.dead_letter_queue(), spec.ordered);
-        let u = fifo(c.create_queue().queue_name(name))
-            .send()
-            .await
-            .map_err(|e| err(format!("{e:?}")))?
-            .queue_url
-            .unwrap_or_default();
-        let a = c
-            .get_queue_attributes()
-            .queue_url(u)
-            .attribute_names(Q::QueueArn)
-            .send()
-            .await
-            .map_err(|e| err(format!("{e:?}")))?
-            .attributes
-            .unwrap_or_default();
-        redrive = Some(serde_json::json!({"deadLetterTargetArn": a[&Q::QueueArn], "maxReceiveCount": n}).to_string());
-    }
-    let name = service.names.on_aws(spec.channel.queue(), spec.ordered);
-    let mut b = fifo(c.create_queue().queue_name(name).attributes(Q::MaximumMessageSize, "1048576"));
-    if let Some(r) = redrive {
-        b = b.attributes(Q::RedrivePolicy, r);
-    }
-    let u = b.send().await.map_err(|e| err(format!("{e:?}")))?.queue_url.unwrap_or_default();
-    if let Some(x) = spec.channel.exchange() {
-        let a = c
-            .get_queue_attributes()
-            .queue_url(u)
-            .attribute_names(Q::QueueArn)
-            .send()
-            .await
-            .map_err(|e| err(format!("{e:?}")))?
-            .attributes
-            .unwrap_or_default();
-        let t = create_topic(service, x, spec.ordered).await?;
-        use crate::channel::Filter as F;
-        let f = match &spec.filter {
-            F::All => None,
-            F::Exact(v) => Some(serde_json::json!({"routing-key": v})),
-            F::Prefix(v) => Some(
-                serde_json::json!({"routing-key": v.iter().map(|p| serde_json::json!({"prefix": p})).collect::<Vec<_>>()}),
-            ),
-            F::Exclude(v) => Some(serde_json::json!({"routing-key": [{"anything-but": v}]})),
-        };
-        let mut s = service
-            .clients
-            .sns
-            .subscribe()
-            .topic_arn(&*t.address)
-            .protocol("sqs")
-            .endpoint(&a[&Q::QueueArn])
-            .attributes("RawMessageDelivery", "true");
-        if let Some(f) = f {
-            s = s.attributes("FilterPolicy", f.to_string());
-        }
-        s.send().await.map_err(|e| err(format!("{e:?}")))?;
+    let observed = readable(observed::observe(service, &wanted, Tags::Leave).await?)?;
+    let mut applier = Applier::new(service, observed.account());
+    for step in diff::creations(&wanted, &observed) {
+        applier.take(&step.act).await?;
+        tracing::info!(resource = step.change.resource, settings = step.change.detail, "created");
     }
     Ok(())
 }
 
 /// Creates a queue for a producer, with nothing but its name; the one that is there already, if it is.
 pub(super) async fn create_queue(service: &Service, name: &str, ordered: bool) -> Result<Place, QueueError> {
-    use aws_sdk_sqs::types::QueueAttributeName as Q;
-    let n = service.names.on_aws(name, ordered);
-    let mut b = service.clients.sqs.create_queue().queue_name(n);
-    if ordered {
-        b = b.attributes(Q::FifoQueue, "true");
-    }
-    b.send().await.map_err(|e| QueueError::Refused(format!("{e:?}")))?;
-    Ok(service.find_queue(name, ordered).await?.unwrap())
+    create(service, &desired::queue(name, ordered, &service.options, &service.names)).await
 }
 
 /// Creates a topic for a producer; the one that is there already, if it is.
 pub(super) async fn create_topic(service: &Service, exchange: &str, ordered: bool) -> Result<Place, QueueError> {
-    let n = service.names.on_aws(exchange, ordered);
-    let mut b = service.clients.sns.create_topic().name(&n);
-    if ordered {
-        b = b.attributes("FifoTopic", "true").attributes("ContentBasedDeduplication", "true");
+    create(service, &desired::topic(exchange, ordered, &service.options, &service.names)).await
+}
+
+async fn create(service: &Service, piece: &Piece) -> Result<Place, QueueError> {
+    let place = Applier::new(service, None).create(piece).await?;
+    tracing::info!(resource = piece.title(), "created");
+    Ok(place)
+}
+
+/// Whether the queues are there; what is found is remembered for those who open them next.
+async fn has_queues(service: &Service, wanted: &Wanted) -> Result<bool, QueueError> {
+    for piece in wanted.dead_letters.iter().chain([&wanted.queue]) {
+        if service.find_queue(&piece.name, piece.ordered).await?.is_none() {
+            return Ok(false);
+        }
     }
-    let arn = b.send().await.map_err(|e| QueueError::Refused(format!("{e:?}")))?.topic_arn.unwrap_or_default();
-    Ok(service.remember_topic(&n, &arn))
+    Ok(true)
+}
+
+/// What all of them want. That it cannot be is known before anything is changed.
+fn channels(service: &Service, wanted: &[ChannelSpec]) -> Result<Vec<Wanted>, QueueError> {
+    wanted.iter().map(|spec| desired::channel(spec, &service.options, &service.names)).collect()
+}
+
+async fn look(service: &Service, wanted: &Wanted) -> Result<Observed, QueueError> {
+    readable(observed::observe(service, wanted, Tags::Read).await?)
+}
+
+/// What may not be looked at cannot be brought in order.
+fn readable(observed: Observed) -> Result<Observed, QueueError> {
+    let denials: Vec<_> = observed.denials().collect();
+    match denials.is_empty() {
+        true => Ok(observed),
+        false => {
+            let cure = "`hostler iam --with-provision` prints the policy that is needed";
+            Err(QueueError::Refused(format!("{}: {cure}", denials.join("; "))))
+        }
+    }
 }

@@ -1,0 +1,51 @@
+//! `hostler provision`.
+
+use super::{ConfigArg, block_on, print};
+use crate::config::Config;
+use crate::exit::{Exit, Failure, Result};
+use crate::host;
+
+/// Bring queues, topics and subscriptions to what the config says
+///
+/// Prints one line for each change: `+` is created, `~` is changed. Queues, dead-letter queues, redrive, retention, KMS
+/// keys, topics, subscriptions with their filters, queue policies and tags; run again, it changes nothing. What others
+/// have set beside it stays: other policy statements, other tags, the retention of a queue that is consumed.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Only print what would change
+    #[arg(long)]
+    plan: bool,
+    #[command(flatten)]
+    config: ConfigArg,
+}
+
+pub(super) fn run(args: &Args) -> Result {
+    let config = args.config.load()?.config;
+    let count = block_on(changes(args, &config))?;
+    match (count, args.plan) {
+        (0, _) => print("no change"),
+        (1, true) => print("1 change; run `hostler provision` to make it"),
+        (count, true) => print(format!("{count} changes; run `hostler provision` to make them")),
+        (_, false) => {}
+    }
+    Ok(Exit::Ok)
+}
+
+/// Prints the changes, and makes them unless they are only asked for; how many they are.
+async fn changes(args: &Args, config: &Config) -> Result<usize> {
+    let failure = |error| Failure::new(Exit::QueueUnreachable, error);
+    let broker = host::connect(config).await.map_err(failure)?;
+    let wanted: Vec<_> = config.consumers.iter().map(host::channel_spec).collect();
+    if args.plan {
+        let changes = broker.plan(&wanted).await.map_err(failure)?;
+        changes.iter().for_each(print);
+        return Ok(changes.len());
+    }
+    let mut count = 0;
+    let mut made = |change: &_| {
+        print(change);
+        count += 1;
+    };
+    broker.provision(&wanted, &mut made).await.map_err(failure)?;
+    Ok(count)
+}

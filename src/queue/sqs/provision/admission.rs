@@ -1,0 +1,159 @@
+//! The policy of a queue: whether a topic may send to it, and the statement that lets it.
+
+use serde_json::{Value as Json, json};
+
+/// The one statement of a queue's policy that is ours. What else is in the policy stays as it is.
+const SID: &str = "HostlerTopicMaySend";
+
+/// Whether a policy lets SNS deliver from the topic to the queue. A statement with conditions that are beyond us does not
+/// count.
+pub(super) fn admits(policy: Option<&str>, queue: &str, topic: &str) -> bool {
+    let policy = policy.and_then(|policy| serde_json::from_str::<Json>(policy).ok()).unwrap_or_default();
+    statements(&policy).iter().any(|statement| {
+        let principal = statement.get("Principal");
+        let service = principal.and_then(|principal| principal.get("Service"));
+        statement.get("Effect").and_then(Json::as_str) == Some("Allow")
+            && (any(principal, |one| one == "*") || any(service, |one| one == "sns.amazonaws.com"))
+            && any(statement.get("Action"), |action| {
+                ["*", "sqs:*", "sqs:sendmessage"].contains(&&*action.to_lowercase())
+            })
+            && any(statement.get("Resource"), |one| one == "*" || one == queue)
+            && holds(statement.get("Condition"), topic)
+    })
+}
+
+/// Whether a condition holds for what the topic sends.
+fn holds(condition: Option<&Json>, topic: &str) -> bool {
+    let Some(operators) = condition.and_then(Json::as_object) else { return condition.is_none() };
+    operators.iter().all(|(operator, keys)| {
+        let known = ["ArnEquals", "ArnLike", "StringEquals", "StringLike"].contains(&operator.as_str());
+        let of_source = |(key, arns): (&String, &Json)| {
+            key.eq_ignore_ascii_case("aws:SourceArn") && any(Some(arns), |arn| arn == topic)
+        };
+        known && keys.as_object().is_some_and(|keys| keys.iter().all(of_source))
+    })
+}
+
+/// The policy with a statement that lets the topic send.
+pub(super) fn admitting(policy: Option<&str>, queue: &str, topic: &str) -> Json {
+    let policy = policy.and_then(|policy| serde_json::from_str::<Json>(policy).ok());
+    let mut policy = policy.filter(Json::is_object).unwrap_or_else(|| json!({"Version": "2012-10-17"}));
+    let foreign = statements(&policy).into_iter().filter(|statement| statement.get("Sid") != Some(&json!(SID)));
+    let ours = json!({
+        "Sid": SID,
+        "Effect": "Allow",
+        "Principal": {"Service": "sns.amazonaws.com"},
+        "Action": "sqs:SendMessage",
+        "Resource": queue,
+        "Condition": {"ArnEquals": {"aws:SourceArn": topic}},
+    });
+    policy["Statement"] = foreign.chain([ours]).collect();
+    policy
+}
+
+/// A policy's statements: a list, or one by itself.
+fn statements(policy: &Json) -> Vec<Json> {
+    match policy.get("Statement") {
+        Some(Json::Array(statements)) => statements.clone(),
+        Some(statement) => vec![statement.clone()],
+        None => Vec::new(),
+    }
+}
+
+/// Whether a text fits, or one of a list of texts.
+fn any(value: Option<&Json>, fits: impl Fn(&str) -> bool) -> bool {
+    match value {
+        Some(Json::String(text)) => fits(text),
+        Some(Json::Array(values)) => values.iter().filter_map(Json::as_str).any(fits),
+        _ => false,
+    }
+}
+
+/// The redrive-allow policy that lets `source` use a dead-letter queue whose own policy shuts it out; `None`: it may as
+/// it is, which is also what no policy means.
+pub(super) fn opened(policy: Option<&str>, source: &str) -> Option<Json> {
+    let policy: Json = serde_json::from_str(policy?).ok()?;
+    let mut sources = match policy.get("redrivePermission")?.as_str()? {
+        "denyAll" => Vec::new(),
+        "byQueue" => policy.get("sourceQueueArns").and_then(Json::as_array).cloned().unwrap_or_default(),
+        _ => return None,
+    };
+    if sources.iter().any(|known| known == source) {
+        return None;
+    }
+    sources.push(source.into());
+    Some(json!({"redrivePermission": "byQueue", "sourceQueueArns": sources}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QUEUE: &str = "arn:aws:sqs:eu-west-1:1:thumbnails";
+    const TOPIC: &str = "arn:aws:sns:eu-west-1:1:uploads";
+
+    fn admitted(policy: &Json) -> bool {
+        admits(Some(&policy.to_string()), QUEUE, TOPIC)
+    }
+
+    #[test]
+    fn what_it_writes_admits_that_topic_only() {
+        let policy = admitting(None, QUEUE, TOPIC);
+        assert!(admitted(&policy));
+        let policy = policy.to_string();
+        assert!(!admits(Some(&policy), QUEUE, "arn:aws:sns:eu-west-1:1:other"));
+        assert!(!admits(Some(&policy), "arn:aws:sqs:eu-west-1:1:other", TOPIC));
+        for nothing in [None, Some(""), Some("{}"), Some("no JSON")] {
+            assert!(!admits(nothing, QUEUE, TOPIC));
+        }
+    }
+
+    #[test]
+    fn foreign_statements_stay_and_ours_is_there_once() {
+        let foreign =
+            json!({"Sid": "Audit", "Effect": "Deny", "Principal": "*", "Action": "sqs:PurgeQueue", "Resource": "*"});
+        for statements in [json!([foreign]), foreign.clone()] {
+            let policy = json!({"Version": "2008-10-17", "Id": "theirs", "Statement": statements}).to_string();
+            let first = admitting(Some(&policy), QUEUE, "arn:aws:sns:eu-west-1:1:former").to_string();
+            let second = admitting(Some(&first), QUEUE, TOPIC);
+            assert_eq!((&second["Version"], &second["Id"]), (&json!("2008-10-17"), &json!("theirs")));
+            assert_eq!(second["Statement"][0], foreign);
+            assert_eq!(second["Statement"].as_array().unwrap().len(), 2);
+            assert!(admitted(&second));
+        }
+    }
+
+    #[test]
+    fn other_peoples_statements_count_when_they_surely_admit() {
+        let statement = json!({
+            "Effect": "Allow", "Principal": {"Service": ["events.amazonaws.com", "sns.amazonaws.com"]},
+            "Action": ["SQS:SendMessage"], "Resource": QUEUE, "Condition": {"ArnLike": {"AWS:SourceArn": [TOPIC, "x"]}},
+        });
+        let with = |key: &str, value: Json| {
+            let mut statement = statement.clone();
+            statement[key] = value;
+            json!({"Statement": statement})
+        };
+        assert!(admitted(&json!({"Statement": statement})));
+        assert!(admitted(&with("Principal", json!("*"))));
+        assert!(!admitted(&with("Effect", json!("Deny"))));
+        assert!(!admitted(&with("Action", json!("sqs:ReceiveMessage"))));
+        assert!(!admitted(&with("Principal", json!({"AWS": "123456789012"}))));
+        assert!(!admitted(&with("Condition", json!({"ArnLike": {"aws:SourceArn": "arn:aws:sns:*:*:x"}}))));
+        let over_tls = json!({"ArnEquals": {"aws:SourceArn": TOPIC}, "Bool": {"aws:SecureTransport": "true"}});
+        assert!(!admitted(&with("Condition", over_tls)));
+    }
+
+    #[test]
+    fn a_dead_letter_queue_that_shuts_its_source_out_is_opened() {
+        for open in [None, Some(""), Some(r#"{"redrivePermission":"allowAll"}"#)] {
+            assert_eq!(opened(open, QUEUE), None);
+        }
+        let denied = opened(Some(r#"{"redrivePermission":"denyAll"}"#), QUEUE).unwrap();
+        assert_eq!(denied["sourceQueueArns"], json!([QUEUE]));
+        let other = r#"{"redrivePermission":"byQueue","sourceQueueArns":["other"]}"#;
+        let policy = opened(Some(other), QUEUE).unwrap();
+        assert_eq!(policy["sourceQueueArns"], json!(["other", QUEUE]));
+        assert_eq!(opened(Some(&policy.to_string()), QUEUE), None);
+    }
+}

@@ -1,0 +1,258 @@
+//! One attribute as it should be: what AWS is told, and whether what AWS says is the same.
+
+use std::fmt;
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use serde_json::{Value as Json, json};
+
+use super::account::{Account, name_in};
+
+/// An attribute of a queue, a topic or a subscription.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Setting {
+    /// AWS's name of it.
+    pub(super) attribute: &'static str,
+    /// Its name for people.
+    pub(super) label: &'static str,
+    pub(super) value: Value,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Value {
+    Seconds(u64),
+    Bytes(usize),
+    Text(String),
+    /// `None`: nothing is to be redriven.
+    Redrive(Option<Redrive>),
+    /// `None`: nothing is to be filtered out.
+    Filter(Option<Json>),
+}
+
+/// Where failed messages are to go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Redrive {
+    /// The dead-letter queue's name on AWS.
+    pub(super) to: String,
+    /// After how many receives; `None` on a subscription, which has no such count.
+    pub(super) after: Option<u32>,
+}
+
+/// An attribute that is not as it should be, in words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Difference {
+    pub(super) seen: String,
+    pub(super) wanted: String,
+}
+
+impl Setting {
+    pub(super) fn new(attribute: &'static str, label: &'static str, value: Value) -> Self {
+        Self { attribute, label, value }
+    }
+
+    pub(super) fn flag(attribute: &'static str, label: &'static str) -> Self {
+        Self::new(attribute, label, Value::Text("true".into()))
+    }
+
+    /// Whether this is so of a new resource without a word.
+    pub(super) fn goes_without_saying(&self) -> bool {
+        matches!(self.value, Value::Redrive(None) | Value::Filter(None))
+    }
+
+    /// What AWS is told. The names in it are resources of `account`; `None`: it is not known, and would have to be.
+    pub(super) fn text(&self, account: Option<&Account>) -> Option<String> {
+        Some(match &self.value {
+            Value::Seconds(number) => number.to_string(),
+            Value::Bytes(number) => number.to_string(),
+            Value::Text(text) => text.clone(),
+            // SQS removes the policy that is set to nothing.
+            Value::Redrive(None) => String::new(),
+            Value::Redrive(Some(Redrive { to, after })) => {
+                let mut policy = json!({"deadLetterTargetArn": account?.queue(to)});
+                if let Some(after) = after {
+                    policy["maxReceiveCount"] = json!(after);
+                }
+                policy.to_string()
+            }
+            // SNS removes the filter that is set to no conditions.
+            Value::Filter(filter) => filter.as_ref().map_or_else(|| "{}".into(), Json::to_string),
+        })
+    }
+
+    /// How what AWS says is not what it should be; `None`: it is the same, however it is written.
+    pub(super) fn difference(&self, seen: Option<&str>, account: &Account) -> Option<Difference> {
+        // What AWS leaves out while it is at its default.
+        let seen = seen.or((self.attribute == FILTER_SCOPE).then_some("MessageAttributes"));
+        let (agrees, words) = match &self.value {
+            Value::Seconds(wanted) => {
+                let seen = number(seen);
+                (seen == Some(*wanted), seen.map(seconds))
+            }
+            Value::Bytes(wanted) => {
+                let seen = number(seen);
+                (seen == u64::try_from(*wanted).ok(), seen.map(bytes))
+            }
+            Value::Text(wanted) => (seen == Some(wanted), seen.map(str::to_owned)),
+            Value::Redrive(wanted) => {
+                let seen = seen.and_then(SeenRedrive::read);
+                let agrees = match (wanted, &seen) {
+                    (None, None) => true,
+                    (Some(wanted), Some(seen)) => {
+                        seen.target == account.queue(&wanted.to) && seen.after == wanted.after
+                    }
+                    _ => false,
+                };
+                (agrees, seen.map(|seen| seen.words(account)))
+            }
+            Value::Filter(wanted) => {
+                let seen = seen.and_then(json_object);
+                (seen == *wanted, seen.map(|seen| seen.to_string()))
+            }
+        };
+        let words = words.unwrap_or_else(|| "none".into());
+        (!agrees).then(|| Difference { seen: words, wanted: self.value.to_string() })
+    }
+}
+
+/// What a subscription's filter looks at; not said while it is the default.
+pub(super) const FILTER_SCOPE: &str = "FilterPolicyScope";
+
+/// A redrive policy as AWS says it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SeenRedrive {
+    pub(super) target: String,
+    pub(super) after: Option<u32>,
+}
+
+impl SeenRedrive {
+    /// `None`: there is none.
+    pub(super) fn read(text: &str) -> Option<Self> {
+        let policy = json_object(text)?;
+        // AWS gives the count back as it was set: a number, or a text.
+        let after = policy.get("maxReceiveCount");
+        let after = after.and_then(|after| after.as_u64().or_else(|| after.as_str()?.parse().ok()));
+        Some(Self {
+            target: policy.get("deadLetterTargetArn")?.as_str()?.to_owned(),
+            after: after.and_then(|after| u32::try_from(after).ok()),
+        })
+    }
+
+    fn words(&self, account: &Account) -> String {
+        let name = name_in(&self.target);
+        // A queue of another account or region may have the same name.
+        let to = if account.queue(name) == self.target { name } else { &self.target };
+        Redrive { to: to.to_owned(), after: self.after }.to_string()
+    }
+}
+
+/// A JSON object with something in it.
+pub(super) fn json_object(text: &str) -> Option<Json> {
+    let value: Json = serde_json::from_str(text).ok()?;
+    value.as_object().is_some_and(|object| !object.is_empty()).then_some(value)
+}
+
+fn number(text: Option<&str>) -> Option<u64> {
+    text?.parse().ok()
+}
+
+fn seconds(number: u64) -> String {
+    humantime::format_duration(Duration::from_secs(number)).to_string()
+}
+
+fn bytes(number: u64) -> String {
+    ByteSize(number).to_string()
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Seconds(number) => f.write_str(&seconds(*number)),
+            Self::Bytes(number) => f.write_str(&bytes(u64::try_from(*number).unwrap_or(u64::MAX))),
+            Self::Text(text) => f.write_str(text),
+            Self::Redrive(Some(redrive)) => redrive.fmt(f),
+            Self::Filter(Some(filter)) => filter.fmt(f),
+            Self::Redrive(None) | Self::Filter(None) => f.write_str("none"),
+        }
+    }
+}
+
+impl fmt::Display for Redrive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "to {}", self.to)?;
+        match self.after {
+            Some(after) => write!(f, " after {after} receives"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn account() -> Account {
+        Account::of("arn:aws:sqs:eu-west-1:123456789012:orders").unwrap()
+    }
+
+    fn differs(value: Value, seen: &str) -> Option<String> {
+        let difference = Setting::new("X", "x", value).difference(Some(seen), &account())?;
+        Some(format!("{} → {}", difference.seen, difference.wanted))
+    }
+
+    fn redrive(after: Option<u32>) -> Value {
+        Value::Redrive(Some(Redrive { to: "orders-dlq".into(), after }))
+    }
+
+    #[test]
+    fn what_it_writes_is_what_it_wants_to_read() {
+        let filter = json!({"routing-key": ["a", {"prefix": "b"}]});
+        let values = [
+            Value::Seconds(30),
+            Value::Bytes(1024),
+            Value::Text("alias/queues".into()),
+            redrive(Some(5)),
+            redrive(None),
+            Value::Redrive(None),
+            Value::Filter(Some(filter)),
+            Value::Filter(None),
+        ];
+        for value in values {
+            let setting = Setting::new("X", "x", value);
+            let text = setting.text(Some(&account()));
+            assert_eq!(setting.difference(text.as_deref(), &account()), None, "{setting:?}");
+        }
+    }
+
+    #[test]
+    fn how_it_is_written_does_not_matter() {
+        let spaced =
+            r#"{ "maxReceiveCount": "5", "deadLetterTargetArn": "arn:aws:sqs:eu-west-1:123456789012:orders-dlq" }"#;
+        assert_eq!(differs(redrive(Some(5)), spaced), None);
+        let ordered = json!({"routing-key": [{"anything-but": ["a"]}], "kind": ["b"]});
+        assert_eq!(
+            differs(Value::Filter(Some(ordered)), r#"{"kind":["b"], "routing-key":[{"anything-but":["a"]}]}"#),
+            None
+        );
+        let absent = Setting::new("X", "x", Value::Redrive(None));
+        assert_eq!(absent.difference(None, &account()), None);
+        let scope = Setting::new(FILTER_SCOPE, "x", Value::Text("MessageAttributes".into()));
+        assert_eq!(scope.difference(None, &account()), None);
+        assert!(scope.difference(Some("MessageBody"), &account()).is_some());
+    }
+
+    #[test]
+    fn differences_are_told_in_words() {
+        assert_eq!(differs(Value::Seconds(90), "30").unwrap(), "30s → 1m 30s");
+        assert_eq!(differs(redrive(Some(5)), "").unwrap(), "none → to orders-dlq after 5 receives");
+        let elsewhere = r#"{"deadLetterTargetArn":"arn:aws:sqs:eu-west-1:9:orders-dlq","maxReceiveCount":5}"#;
+        assert_eq!(
+            differs(redrive(Some(5)), elsewhere).unwrap(),
+            "to arn:aws:sqs:eu-west-1:9:orders-dlq after 5 receives → to orders-dlq after 5 receives"
+        );
+        let too_soon = r#"{"deadLetterTargetArn":"arn:aws:sqs:eu-west-1:123456789012:orders-dlq","maxReceiveCount":2}"#;
+        let to = "to orders-dlq after";
+        assert_eq!(differs(redrive(Some(5)), too_soon).unwrap(), format!("{to} 2 receives → {to} 5 receives"));
+        assert_eq!(differs(Value::Redrive(None), too_soon).unwrap(), format!("{to} 2 receives → none"));
+        assert_eq!(differs(Value::Filter(None), r#"{"a":["b"]}"#).unwrap(), r#"{"a":["b"]} → none"#);
+    }
+}

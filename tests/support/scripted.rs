@@ -1,0 +1,103 @@
+//! A server that speaks AWS's JSON protocol and answers what a test says: for faults that no real server shows.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use serde_json::{Value, json};
+
+/// What the server does with one call.
+pub enum Answer {
+    /// Status 200 and this.
+    Ok(Value),
+    /// This status and error code.
+    Error(u16, &'static str),
+    /// The call took effect, and its answer is lost: the connection closes.
+    Lost,
+}
+
+type Script = dyn Fn(&str, &Value) -> Answer + Send + Sync;
+
+/// The server. Its threads end with the process.
+pub struct Scripted {
+    endpoint: String,
+    calls: Arc<Mutex<Vec<(String, Value)>>>,
+}
+
+impl Scripted {
+    /// A server that answers calls by this script, which sees an action's name and its input. What a queue is called and
+    /// how large its messages may be, it knows by itself.
+    pub fn start(script: impl Fn(&str, &Value) -> Answer + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let calls = Arc::<Mutex<Vec<(String, Value)>>>::default();
+        let script: Arc<Script> = Arc::new(script);
+        let (seen, base) = (Arc::clone(&calls), endpoint.clone());
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let (seen, base, script) = (Arc::clone(&seen), base.clone(), Arc::clone(&script));
+                thread::spawn(move || serve(&stream, &base, &seen, &*script));
+            }
+        });
+        Self { endpoint, calls }
+    }
+
+    /// Its URL.
+    pub fn endpoint(&self) -> String {
+        self.endpoint.clone()
+    }
+
+    /// The inputs of all calls of an action so far.
+    pub fn calls(&self, action: &str) -> Vec<Value> {
+        let calls = self.calls.lock().unwrap();
+        calls.iter().filter(|(name, _)| name == action).map(|(_, input)| input.clone()).collect()
+    }
+}
+
+/// Answers the calls of one connection, one after the other.
+fn serve(stream: &TcpStream, base: &str, seen: &Mutex<Vec<(String, Value)>>, script: &Script) -> Option<()> {
+    let mut reader = BufReader::new(stream.try_clone().ok()?);
+    loop {
+        let (mut action, mut length) = (String::new(), 0);
+        loop {
+            let mut line = String::new();
+            if reader.read_line(&mut line).ok()? == 0 {
+                return None;
+            }
+            let Some((name, value)) = line.trim_end().split_once(": ") else {
+                if line.trim_end().is_empty() {
+                    break;
+                }
+                continue;
+            };
+            match name.to_ascii_lowercase().as_str() {
+                "x-amz-target" => value.rsplit('.').next()?.clone_into(&mut action),
+                "content-length" => length = value.parse().ok()?,
+                _ => {}
+            }
+        }
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body).ok()?;
+        let input: Value = serde_json::from_slice(&body).ok()?;
+        seen.lock().unwrap().push((action.clone(), input.clone()));
+        let answer = match action.as_str() {
+            "GetQueueUrl" => Answer::Ok(json!({ "QueueUrl": format!("{base}/1/{}", input["QueueName"].as_str()?) })),
+            "GetQueueAttributes" => Answer::Ok(json!({ "Attributes": { "MaximumMessageSize": "1048576" } })),
+            _ => script(&action, &input),
+        };
+        let (status, body) = match answer {
+            Answer::Ok(body) => (200, body),
+            Answer::Error(status, code) => {
+                (status, json!({ "__type": format!("com.amazonaws.sqs#{code}"), "message": code }))
+            }
+            Answer::Lost => return None,
+        };
+        let body = body.to_string();
+        let head = format!(
+            "HTTP/1.1 {status} X\r\nContent-Type: application/x-amz-json-1.0\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        (&*stream).write_all(format!("{head}{body}").as_bytes()).ok()?;
+    }
+}
