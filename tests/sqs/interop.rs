@@ -25,17 +25,23 @@ on_each_server!(
     what_sqs_cannot_carry_arrives_in_base64,
     a_reply_goes_to_its_queue_with_the_id_of_what_it_answers,
     a_dead_letter_is_a_copy_with_its_story,
+    a_dead_letter_stays_within_ten_attributes,
+    a_reason_that_sqs_cannot_carry_is_told_as_far_as_it_can,
+    a_dead_letter_keeps_its_group,
+    a_dead_letter_as_large_as_can_be_goes_without_its_story,
 );
 
 /// Sends one message to the queue `argv[1]`, and prints its id. The attributes are given as JSON: name → [type, value],
-/// a binary value as hexadecimal digits.
+/// a binary value as hexadecimal digits. A FIFO queue needs a group in `argv[4]`.
 const SEND: &str = "
 def typed(kind, value):
     binary = kind.startswith('Binary')
     return {'DataType': kind, 'BinaryValue' if binary else 'StringValue': bytes.fromhex(value) if binary else value}
 
 attributes = {name: typed(*pair) for name, pair in json.loads(sys.argv[3]).items()}
-sent = sqs.send_message(QueueUrl=url(prefix + sys.argv[1]), MessageBody=sys.argv[2], MessageAttributes=attributes)
+group = {'MessageGroupId': sys.argv[4], 'MessageDeduplicationId': sys.argv[2].replace(' ', '-')} if len(sys.argv) > 4 else {}
+queue = url(prefix + sys.argv[1])
+sent = sqs.send_message(QueueUrl=queue, MessageBody=sys.argv[2], MessageAttributes=attributes, **group)
 print(json.dumps(sent['MessageId']))
 ";
 
@@ -235,4 +241,71 @@ fn a_dead_letter_is_a_copy_with_its_story(kind: Kind) {
     }
     until("nothing is left", 20 * SECOND, || (world.counts("work") == [0, 0, 0]).then_some(()));
     assert_eq!(host.settled(4).len(), 4);
+}
+
+fn a_dead_letter_keeps_its_group(kind: Kind) {
+    let world = Aws::new(kind, &format!("{WORK}ordered = true"));
+    let _host = world.started();
+    for (body, group) in [("x65 first", "g1"), ("x65 second", "g1"), ("x65 other", "g2")] {
+        world.python(SEND, &["work.fifo", body, r#"{"a": ["Number", "1"]}"#, group]);
+    }
+    for one in take(&world, "work-dlq.fifo", 3).into_values() {
+        let group = if one["body"] == "x65 other" { "g2" } else { "g1" };
+        assert_eq!((&one["group"], &one["attributes"]["a"]), (&json!(group), &json!(["Number", "1"])), "{one}");
+        assert_eq!(one["attributes"]["hostler-source"][1], "work");
+    }
+}
+
+fn a_dead_letter_as_large_as_can_be_goes_without_its_story(kind: Kind) {
+    const SEND_LARGEST: &str = "
+body = 'x65 ' + 'm' * (1024 * 1024 - 4)
+print(json.dumps(sqs.send_message(QueueUrl=url(prefix + 'work'), MessageBody=body)['MessageId']))
+";
+    let world = Aws::new(kind, WORK);
+    let host = world.started();
+    world.python(SEND_LARGEST, &[]);
+    assert_eq!(host.settled(1)[0]["disposition"], "dead-letter");
+    let dead = take(&world, "work-dlq", 1).into_values().next().unwrap();
+    assert_eq!((dead["body"].as_str().unwrap().len(), &dead["attributes"]), (1024 * 1024, &json!({})));
+}
+
+fn a_dead_letter_stays_within_ten_attributes(kind: Kind) {
+    let world = Aws::new(kind, WORK);
+    let host = world.started();
+    // On the wire, each has one more than these: its routing key, or how its body is encoded.
+    let attributes = |count: usize| -> BTreeMap<String, Value> {
+        (0..count).map(|n| (format!("a{n}"), json!(["String", "x"]))).collect()
+    };
+    fs::write(world.path("body"), b"x65 \x01").unwrap();
+    for count in [7, 9] {
+        let mut routed = attributes(count);
+        routed.insert("routing-key".to_owned(), json!(["String", "EU.order"]));
+        world.python(SEND, &["work", &format!("x65 routed {count}"), &json!(routed).to_string()]);
+        let given: Vec<_> = (0..count).flat_map(|n| ["--attr".to_owned(), format!("a{n}=x")]).collect();
+        let given: Vec<_> = given.iter().map(String::as_str).collect();
+        send(&world, &[&["work", "--file", "body"], &given[..]].concat());
+    }
+    let lines = host.settled(4);
+    assert!(lines.iter().all(|line| line["disposition"] == "dead-letter"), "{lines:?}");
+    for one in take(&world, "work-dlq", 4).into_values() {
+        let mut found: BTreeMap<String, Value> = serde_json::from_value(one["attributes"].clone()).unwrap();
+        assert_eq!(found.len(), 10, "{one}");
+        found.retain(|name, _| !name.starts_with("hostler-"));
+        let key = found.remove("routing-key");
+        assert_eq!(key.is_some(), text(&one, "body").contains("routed"), "{one}");
+        assert!(found == attributes(7) || found == attributes(9), "{one}");
+    }
+}
+
+fn a_reason_that_sqs_cannot_carry_is_told_as_far_as_it_can(kind: Kind) {
+    let world = Aws::new(kind, &WORK.replace("run-word", "main-complains"));
+    fs::write(world.path("body"), b"\x1b[31mno such \x00 row\x1b[0m").unwrap();
+    send(&world, &["work", "--file", "body"]);
+    send(&world, &["work", "--body", "plain"]);
+    let _host = world.started();
+    let dead = take(&world, "work-dlq", 2);
+    let reasons: Vec<_> =
+        dead.values().map(|one| one["attributes"]["hostler-dead-letter-reason"][1].as_str().unwrap()).collect();
+    assert!(reasons.contains(&"plain"), "{reasons:?}");
+    assert!(reasons.iter().any(|reason| reason.contains("no such ") && reason.contains(" row")), "{reasons:?}");
 }

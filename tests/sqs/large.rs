@@ -32,17 +32,20 @@ except s3.exceptions.BucketAlreadyOwnedByYou:
 const KEYS: &str = "print(json.dumps([one['Key'] for one in s3.list_objects_v2(Bucket=bucket).get('Contents', [])]))";
 
 /// Puts an object of the content `argv[2]` and sends a pointer to it, by hand: the class `argv[3]`, the attribute
-/// `argv[4]`. Where `argv[2]` is empty, there is no object. Prints the message's id.
+/// `argv[4]`. Where `argv[2]` is empty, there is no object. The bucket may be another (`argv[5]`), and so may the other
+/// attributes, of one letter each (`argv[6]`). Prints the message's id.
 const POINT: &str = "
 name, content, kind, size = sys.argv[1:5]
-target = sys.argv[5] if len(sys.argv) > 5 else bucket
+target = sys.argv[5] if len(sys.argv) > 5 else prefix + 'payloads'
 if content:
     s3.put_object(Bucket=target, Key=name, Body=content.encode())
-sent = boto3.client('sqs').send_message(
+sent = sqs.send_message(
     QueueUrl=url(prefix + 'keep'),
     MessageBody=json.dumps([kind, {'s3BucketName': target, 's3Key': name}]),
     MessageAttributes={
-        size: {'DataType': 'Number', 'StringValue': str(len(content))}, 'a': {'DataType': 'String', 'StringValue': 'b'}},
+        size: {'DataType': 'Number', 'StringValue': str(len(content))},
+        **{name: {'DataType': 'String', 'StringValue': 'b'} for name in (sys.argv[6] if len(sys.argv) > 6 else 'a')},
+    },
 )
 print(json.dumps(sent['MessageId']))
 ";
@@ -71,7 +74,7 @@ impl Large {
     }
 
     fn point(&self, args: &[&str]) -> String {
-        self.python_with(POINT, args).as_str().unwrap().to_owned()
+        self.0.python(POINT, args).as_str().unwrap().to_owned()
     }
 }
 
@@ -167,11 +170,12 @@ fn every_kind_of_pointer_is_read() {
     until("the bodies are gone", PATIENCE, || (world.python(KEYS) == json!([])).then_some(()));
 }
 
-/// The message in the dead-letter queue, as it lies there.
-const DEAD: &str = "
-dead = boto3.client('sqs').receive_message(QueueUrl=url(prefix + 'keep-dlq'), WaitTimeSeconds=20, MessageAttributeNames=['All'])
-print(json.dumps([[one['Body'], {name: value['StringValue'] for name, value in one['MessageAttributes'].items()}]
-    for one in dead['Messages']]))
+/// Takes the message in the dead-letter queue, and prints the pointer and the attributes that lie there.
+const TAKE_DEAD: &str = "
+[dead] = receive(url(prefix + 'keep-dlq'), wait=20)
+attributes = {name: value['StringValue'] for name, value in dead['MessageAttributes'].items()}
+sqs.delete_message(QueueUrl=url(prefix + 'keep-dlq'), ReceiptHandle=dead['ReceiptHandle'])
+print(json.dumps([json.loads(dead['Body']), attributes]))
 ";
 
 #[test]
@@ -198,10 +202,9 @@ fn a_body_that_is_gone_fails_its_own_message_only() {
     );
     assert_eq!(host.stop(), 0);
 
-    let dead = world.python(DEAD);
-    let [body, attributes] = [&dead[0][0], &dead[0][1]];
-    let pointer: Value = serde_json::from_str(body.as_str().unwrap()).unwrap();
-    assert_eq!(pointer, json!([CLASS, { "s3BucketName": format!("{}payloads", world.0.prefix), "s3Key": "gone" }]));
+    let dead = world.0.python(TAKE_DEAD, &[]);
+    let (pointer, attributes) = (&dead[0], &dead[1]);
+    assert_eq!(*pointer, json!([CLASS, { "s3BucketName": format!("{}payloads", world.0.prefix), "s3Key": "gone" }]));
     assert!(attributes.get(ATTRIBUTE).is_some() && attributes["a"] == "b", "{attributes}");
     assert!(text(attributes, "hostler-dead-letter-reason").contains(&object), "{attributes}");
 }
@@ -212,6 +215,7 @@ fn a_dead_letter_keeps_its_body_in_the_bucket() {
         [consumers.keep]
         channel = 'keep'
         handler = 'guests/main-exits.wat'
+        lease = '3s'
     ";
     let world = Large::new(config);
     let mut host = world.0.started();
@@ -219,8 +223,24 @@ fn a_dead_letter_keeps_its_body_in_the_bucket() {
     assert_eq!(host.settled(1)[0]["disposition"], "dead-letter");
     assert_eq!(host.stop(), 0);
     assert_eq!(world.python(KEYS), json!(["kept"]));
-    let dead = world.python(DEAD);
-    assert!(text(&dead[0], "0").is_empty() || dead[0][0].as_str().unwrap().contains("\"kept\""), "{dead}");
+    let dead = world.0.python(TAKE_DEAD, &[]);
+    assert_eq!(dead[0], json!([CLASS, { "s3BucketName": format!("{}payloads", world.0.prefix), "s3Key": "kept" }]));
+    assert_eq!((&dead[1][ATTRIBUTE], &dead[1]["hostler-dead-letter-reason"]), (&json!("2"), &json!("exit code 65")));
+}
+
+#[test]
+fn a_dead_letter_with_a_pointer_stays_within_ten_attributes() {
+    let world = Large::new(&KEEP.replace("main-keeps", "main-exits"));
+    let _host = world.0.started();
+    let bucket = format!("{}payloads", world.0.prefix);
+    for names in ["abcdefg", "abcdefghi"] {
+        world.point(&[names, "65", CLASS, ATTRIBUTE, &bucket, names]);
+        let dead = world.0.python(TAKE_DEAD, &[]);
+        let attributes = dead[1].as_object().unwrap();
+        assert_eq!(attributes.len(), 10, "{dead}");
+        assert!(names.chars().all(|name| attributes.contains_key(&name.to_string())), "{dead}");
+        assert_eq!((&dead[0][1]["s3Key"], &dead[1][ATTRIBUTE]), (&json!(names), &json!("2")), "{dead}");
+    }
 }
 
 #[test]

@@ -22,11 +22,13 @@ const WORK: &str = "
     handler = 'guests/run-word.wat'
 ";
 
-/// A consumer `keep` whose handler keeps every message that it gets. Further keys of it follow.
+/// A consumer `keep` whose handler keeps every message that it gets; its polls are short, and so is its end. Further keys
+/// of it follow.
 const KEEP: &str = "
     [consumers.keep]
     channel = 'keep'
     handler = 'guests/main-keeps.wat'
+    lease = '3s'
     allow.dirs = [{ host = 'kept', guest = '/kept', mode = 'rw' }]
 ";
 

@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde_json::json;
 
 use super::{WORK, settlements};
-use crate::support::hostler::{Host, PATIENCE, SECOND, Said, World, until};
+use crate::support::hostler::{PATIENCE, SECOND, Said, World, until};
 use crate::support::proxy::Proxy;
 use crate::support::servers::{Kind, Server};
 use crate::support::sqs::Aws;
@@ -29,7 +29,7 @@ fn said_with(code: i32, said: &Said, parts: &[&str]) {
 fn a_missing_queue_is_named_with_the_cure() {
     let world = Aws::new(Kind::LocalStack, WORK);
     let name = format!("`{}work`", world.prefix);
-    let cure = [&*name, "eu-west-1", "hostler provision", "queue.sqs.provision = \"auto\""];
+    let cure = [&*name, "eu-west-1", "hostler provision", "queue.sqs.provision"];
     let check = |args: &[&str]| {
         let mut command = world.command(args);
         command.env("HOSTLER_QUEUE__SQS__PROVISION", "check");
@@ -141,6 +141,23 @@ fn duplicates_are_dropped_where_sqs_can() {
 }
 
 #[test]
+fn what_sqs_takes_of_no_message_is_a_fault_of_usage() {
+    let ordered = "[consumers.jobs]\nchannel = 'jobs'\nordered = true\nhandler = 'guests/run-word.wat'";
+    let world = Aws::new(Kind::LocalStack, &format!("{WORK}{ordered}"));
+    let cases: [(&[&str], &str); 6] = [
+        (&["jobs", "--group", "tenant 7"], "tenant 7"),
+        (&["jobs", "--dedupe", "a b"], "a b"),
+        (&["work", "--group", "tenant 7"], "tenant 7"),
+        (&["work", "--attr", "AWS.foo=v"], "AWS."),
+        (&["work", "--attr", "amazon.foo=v"], "amazon."),
+        (&["work", "--attr", "a=\u{1b}[0m"], "`a`"),
+    ];
+    for (args, part) in cases {
+        said_with(2, &world.output(&[&["send", "--body", "x"], args].concat()), &[part]);
+    }
+}
+
+#[test]
 fn a_body_beyond_what_sqs_takes_is_refused() {
     let world = Aws::new(Kind::LocalStack, WORK);
     std::fs::write(world.path("body"), vec![b'x'; 1024 * 1024 + 1]).unwrap();
@@ -160,7 +177,7 @@ fn a_quarter_of_a_call_per_message_is_enough() {
     let world = Aws::through(&proxy.endpoint(), Kind::Fauxqs, &format!("{WORK}concurrency = 20"));
     world.send("work", (0..SENT).map(|n| format!("ack {n}")));
     let before = proxy.calls();
-    let mut host: Host = world.start();
+    let host = world.start();
     host.settled(SENT);
     assert_eq!(world.counts("work"), [0, 0, 0]);
     let calls = proxy.calls();
@@ -175,5 +192,4 @@ fn a_quarter_of_a_call_per_message_is_enough() {
     .map(made);
     assert!(made.iter().sum::<usize>() <= SENT / 4, "{made:?}");
     assert!(before["SendMessageBatch"] == SENT / 10, "{before:?}");
-    assert_eq!(host.stop(), 0);
 }
