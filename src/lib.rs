@@ -4,7 +4,7 @@
 //! while it works, and settles it. `ARCHITECTURE.md` has the map; in short, arrows run one way:
 //!
 //! ```text
-//! cli → host → consumer → handler, queue, channel → message        leaves: config, health, telemetry
+//! cli → host → consumer → handler, queue, channel → message        leaves: config, health, rate, telemetry
 //! ```
 
 pub mod channel;
@@ -17,5 +17,6 @@ pub mod health;
 pub mod host;
 pub mod message;
 pub mod queue;
+pub mod rate;
 pub mod telemetry;
 pub mod upkeep;

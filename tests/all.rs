@@ -29,6 +29,8 @@ mod provision;
 #[cfg(test)]
 mod readme;
 #[cfg(test)]
+mod requeue;
+#[cfg(test)]
 mod run;
 #[cfg(test)]
 mod sqs;

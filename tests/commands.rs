@@ -233,6 +233,7 @@ fn every_command_explains_itself() {
         ("invoke", "--body --file --attr --attempt --routing-key --group --json --config"),
         ("send", "--body --file --lines --attr --routing-key --delay --group --dedupe --config"),
         ("queues", "--json --config"),
+        ("requeue", "--from --to --max --filter --rate --dry-run --native --json --config"),
         ("compile", "--output --target --cpu-baseline"),
         ("schema", "--markdown"),
         ("completions", "<SHELL>"),

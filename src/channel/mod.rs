@@ -28,6 +28,16 @@ impl Channel {
         &self.queue
     }
 
+    /// The queue by itself: what is sent there reaches no other queue of its exchange.
+    pub fn alone(&self) -> Self {
+        Self { exchange: None, queue: self.queue.clone() }
+    }
+
+    /// The channel that a dead-letter queue belongs to, by its name; `None`: this is none.
+    pub fn of_dead_letters(&self) -> Option<Self> {
+        self.queue.strip_suffix("-dlq")?.parse().ok()
+    }
+
     /// The name of the queue's dead-letter queue.
     pub fn dead_letter_queue(&self) -> String {
         format!("{}-dlq", self.queue)
@@ -82,6 +92,9 @@ mod tests {
         assert_eq!((fanned.exchange(), fanned.queue()), (Some("uploads"), "thumbnails"));
         assert_eq!(fanned.to_string(), "uploads.thumbnails");
         assert_eq!(fanned.dead_letter_queue(), "thumbnails-dlq");
+        assert_eq!(fanned.alone().to_string(), "thumbnails");
+        let dead: Channel = fanned.dead_letter_queue().parse().unwrap();
+        assert_eq!((dead.of_dead_letters(), fanned.of_dead_letters()), (Some(fanned.alone()), None));
         let longest: Channel = "x".repeat(MAX_NAME).parse().unwrap();
         assert!(longest.dead_letter_queue().parse::<Channel>().is_ok());
     }

@@ -6,8 +6,10 @@ mod compile;
 mod completions;
 mod iam;
 mod invoke;
+mod progress;
 mod provision;
 mod queues;
+mod requeue;
 mod run;
 mod schema;
 mod send;
@@ -48,6 +50,7 @@ enum Command {
     Queues(queues::Args),
     Provision(provision::Args),
     Iam(iam::Args),
+    Requeue(requeue::Args),
     Compile(compile::Args),
     Schema(schema::Args),
     Completions(completions::Args),
@@ -99,6 +102,7 @@ pub fn main() -> Exit {
         Command::Queues(args) => queues::run(&args),
         Command::Provision(args) => provision::run(&args),
         Command::Iam(args) => iam::run(&args),
+        Command::Requeue(args) => requeue::run(&args),
         Command::Compile(args) => compile::run(&args),
         Command::Schema(args) => schema::run(&args),
         Command::Completions(args) => completions::run(&args),

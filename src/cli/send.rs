@@ -1,10 +1,8 @@
 //! `hostler send`.
 
-use std::io::IsTerminal as _;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
-
+use super::progress::progress;
 use super::source::{self, BodyArgs, Input};
 use super::{ConfigArg, block_on, print};
 use crate::channel::Channel;
@@ -149,17 +147,4 @@ fn is_known(config: &Config, channel: &Channel) -> bool {
             || known.exchange() == channel.exchange().or(Some(channel.queue()))
             || channel.exchange().is_none() && channel.queue() == known.queue()
     })
-}
-
-/// A progress bar on a terminal, and nothing elsewhere.
-fn progress(size: Option<u64>) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = size.map_or_else(ProgressBar::no_length, ProgressBar::new);
-    let template = match size {
-        Some(_) => "{bar:40} {percent:>3} %  {msg}  {elapsed}, {eta} left",
-        None => "{spinner} {msg}  {elapsed}",
-    };
-    bar.with_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()))
 }

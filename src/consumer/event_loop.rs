@@ -14,7 +14,6 @@ use super::ledger::{Change, Ledger};
 use super::log::{self, Line};
 use super::pace::Pace;
 use super::policy::Disposition;
-use super::rate::Bucket;
 use super::settle::Batcher;
 use super::{Consumer, Phase, Summary};
 use crate::config::OnProcessingTimeout;
@@ -22,6 +21,7 @@ use crate::handler::{Bounds, Call, Outcome, Output};
 use crate::health::State;
 use crate::message::Message;
 use crate::queue::{DEFAULT_GROUP, Delivery, Limits, QueueError, Receipt, Receive, Settlement, Unsettled};
+use crate::rate::Bucket;
 
 /// How long to sleep when nothing is due.
 const IDLE: Duration = Duration::from_secs(3600);
@@ -382,8 +382,13 @@ impl EventLoop {
     fn send_back_followers(&mut self, id: Id) {
         let Some(group) = self.in_hand.get(&id).and_then(|in_hand| self.group_of(in_hand)) else { return };
         for follower in self.gate.close(&group, id) {
-            self.apply(follower, Event::Overtaken);
+            self.apply(follower, self.overtaken());
         }
+    }
+
+    /// What becomes of a follower whose turn does not come.
+    fn overtaken(&self) -> Event {
+        if self.phase == Phase::Running { Event::Overtaken } else { Event::Drain }
     }
 
     fn finish(&mut self, id: Id) {
@@ -418,7 +423,7 @@ impl EventLoop {
                         self.apply(next, if self.phase == Phase::Running { Event::Start } else { Event::Drain });
                     }
                 }
-                _ => self.gate.close(&group, id).into_iter().for_each(|next| self.apply(next, Event::Overtaken)),
+                _ => self.gate.close(&group, id).into_iter().for_each(|next| self.apply(next, self.overtaken())),
             }
         }
     }

@@ -24,7 +24,6 @@ mod ledger;
 mod log;
 mod pace;
 mod policy;
-mod rate;
 mod settle;
 mod status;
 

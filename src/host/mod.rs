@@ -33,6 +33,14 @@ use signals::Signals;
 /// What is kept of `shutdown_grace` for settling what the drain deadline stops: a fifth, and no more than this.
 const SETTLING: Duration = Duration::from_secs(2);
 
+/// The token that the first SIGTERM or SIGINT cancels; the second ends the process at once with 128 + its number.
+///
+/// # Errors
+/// The handlers cannot be installed.
+pub fn stop_on_signal() -> std::io::Result<CancellationToken> {
+    Signals::install().map(|signals| signals.drain)
+}
+
 /// How long after the begin of a drain what still runs is stopped.
 fn until_stop(grace: Duration) -> Duration {
     grace - SETTLING.min(grace / 5)

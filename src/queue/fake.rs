@@ -14,7 +14,7 @@ use super::{
     QueueError, Receipt, Receive, SendError, Sent, Settlement, Unsettled, dead_letter_attributes, no_queue,
 };
 use crate::channel::{Channel, Filter};
-use crate::message::{Message, Outgoing};
+use crate::message::{MAX_ATTRIBUTES, Message, Outgoing};
 
 /// The largest message that the fake takes, in bytes: body and attributes (as SQS, 1 MiB).
 pub const MAX_MESSAGE: usize = 1024 * 1024;
@@ -284,9 +284,9 @@ impl State {
                 return Sent { id: first.clone(), queues: Some(0) };
             }
         }
-        let Outgoing { body, attributes, routing_key, delay, group, .. } = message;
+        let Outgoing { body, attributes, routing_key, delay, group, claim, .. } = message;
         let original =
-            Message { id: id.clone(), body: body.into(), attributes, enqueued_at, group, routing_key, claim: None };
+            Message { id: id.clone(), body: body.into(), attributes, enqueued_at, group, routing_key, claim };
         for queue in &queues {
             let mut copy = original.clone();
             copy.group = copy.group.or(self.is_ordered(queue).then(|| DEFAULT_GROUP.to_owned()));
@@ -374,7 +374,8 @@ impl State {
         let Some(entries) = self.queues.get_mut(spec.channel.queue()) else { return };
         let entry = entries.remove(place);
         let mut copy = Message::clone(&entry.message);
-        copy.attributes = dead_letter_attributes(&copy.attributes, reason, &spec.channel.to_string(), entry.attempts);
+        copy.attributes =
+            dead_letter_attributes(&copy.attributes, reason, &spec.channel.to_string(), entry.attempts, MAX_ATTRIBUTES);
         self.put(&spec.channel.dead_letter_queue(), Arc::new(copy), now);
     }
 
@@ -447,6 +448,10 @@ impl FakeQueue {
 impl Queue for FakeQueue {
     fn limits(&self) -> Limits {
         self.shared.limits
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.shared.lock().is_ordered(self.spec.channel.queue())
     }
 
     async fn receive(&self, request: Receive, stop: &CancellationToken) -> Result<Vec<Delivery>, QueueError> {

@@ -33,7 +33,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::channel::{Channel, Filter};
-use crate::message::{AttributeValue, Attributes, Invalid, MAX_ATTRIBUTES, Message, Outgoing};
+use crate::message::{AttributeValue, Attributes, Invalid, Message, Outgoing};
 
 /// How long a dedupe key is remembered (AWS: the 5-minute deduplication interval).
 pub const DEDUPE_WINDOW: Duration = Duration::from_secs(5 * 60);
@@ -131,13 +131,21 @@ pub const REASON_ATTRIBUTE: &str = "hostler-dead-letter-reason";
 pub const SOURCE_ATTRIBUTE: &str = "hostler-source";
 /// The attribute of a dead-lettered message that counts its deliveries.
 pub const ATTEMPTS_ATTRIBUTE: &str = "hostler-attempts";
+/// The attribute of a requeued message that holds the id which it had before it was first moved.
+pub const ORIGINAL_ID_ATTRIBUTE: &str = "hostler-original-id";
 
 /// The longest reason that a dead-lettered message carries, in bytes; what is beyond is cut.
 pub const MAX_REASON: usize = 1024;
 
 /// The attributes of a message's copy in the dead-letter queue: the original ones, and what tells its story as far
-/// as there is room. What an earlier dead-lettering left is replaced.
-pub fn dead_letter_attributes(original: &Attributes, reason: &str, source: &str, attempts: u32) -> Attributes {
+/// as there is room for `most` in all. What an earlier dead-lettering left is replaced.
+pub fn dead_letter_attributes(
+    original: &Attributes,
+    reason: &str,
+    source: &str,
+    attempts: u32,
+    most: usize,
+) -> Attributes {
     let reason = &reason[..reason.floor_char_boundary(MAX_REASON)];
     let story = [
         (REASON_ATTRIBUTE, reason.to_owned()),
@@ -146,7 +154,7 @@ pub fn dead_letter_attributes(original: &Attributes, reason: &str, source: &str,
     ];
     let mut attributes = original.clone();
     for (name, text) in story {
-        if attributes.len() < MAX_ATTRIBUTES || attributes.contains_key(name) {
+        if attributes.len() < most || attributes.contains_key(name) {
             attributes.insert(name.to_owned(), AttributeValue::Text(text));
         }
     }
@@ -244,6 +252,9 @@ pub trait Queue: Send + Sync + 'static {
     /// What one call can take.
     fn limits(&self) -> Limits;
 
+    /// Whether it keeps the order within groups.
+    fn is_ordered(&self) -> bool;
+
     /// Takes up to `max` messages, waiting up to `wait` for the first; empty when none came.
     ///
     /// A call must be awaited to its end, because what it brings is leased to us. To shorten it, cancel `stop`:
@@ -326,6 +337,17 @@ pub struct Sent {
     pub queues: Option<usize>,
 }
 
+/// How far a move by the service's own task has come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Redriven {
+    /// Messages moved so far, by the service's own and approximate count.
+    pub moved: u64,
+    /// How many there are to move in all, where the service tells.
+    pub total: Option<u64>,
+    /// It was cancelled before its end.
+    pub cancelled: bool,
+}
+
 /// A queue service: opens channels, takes messages, counts.
 #[async_trait]
 pub trait Broker: Send + Sync + 'static {
@@ -356,6 +378,24 @@ pub trait Broker: Send + Sync + 'static {
     /// # Errors
     /// [`QueueError::Refused`] if there is no such queue.
     async fn open_stored(&self, channel: &Channel) -> Result<Arc<dyn Queue>, QueueError>;
+
+    /// Moves all messages of a dead-letter queue to another queue by the service's own task, at most `per_second` of them
+    /// a second (`None`: as fast as the service likes), and tells `progress` how far it has come. It ends with the task;
+    /// cancelling `stop` cancels the task.
+    ///
+    /// # Errors
+    /// [`QueueError`] if the task cannot be started or followed, or failed, and always on a service that has none.
+    async fn redrive(
+        &self,
+        from: &Channel,
+        to: &Channel,
+        per_second: Option<u32>,
+        stop: &CancellationToken,
+        progress: &mut (dyn FnMut(Redriven) + Send),
+    ) -> Result<Redriven, QueueError> {
+        let _ = (from, to, per_second, stop, progress);
+        Err(QueueError::Refused("only SQS has a move task of its own; leave --native out".into()))
+    }
 
     /// What would have to change for the service to be as `wanted` says; changes nothing.
     ///

@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal as _};
 
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
@@ -12,6 +13,10 @@ use crate::config::LogFormat;
 /// How many lines wait for a slow reader of standard error before lines are dropped. A blocked log must not block
 /// heartbeats.
 const BUFFERED_LINES: usize = 64 * 1024;
+
+/// Whose finer levels show requests as they are sent, with message bodies and signatures: they stay at `info` unless
+/// `RUST_LOG` names one of their targets.
+const TALKATIVE: [&str; 4] = ["aws=info", "h2=info", "hyper=info", "rustls=info"];
 
 /// Writes out what is buffered when it is dropped.
 #[must_use = "logs are lost if this is dropped early"]
@@ -27,6 +32,7 @@ pub fn start(format: LogFormat) -> Logs {
         Ok(filter) => (filter, None),
         Err(error) => (EnvFilter::new("info"), Some(error)),
     };
+    let filter = if filter.max_level_hint() > Some(LevelFilter::INFO) { quieted(filter) } else { filter };
     let (writer, worker) = NonBlockingBuilder::default()
         .buffered_lines_limit(BUFFERED_LINES)
         .thread_name("hostler-log")
@@ -43,4 +49,8 @@ pub fn start(format: LogFormat) -> Logs {
         tracing::warn!(%fault, "RUST_LOG cannot be read; logging at info");
     }
     Logs { _worker: worker }
+}
+
+fn quieted(filter: EnvFilter) -> EnvFilter {
+    TALKATIVE.iter().filter_map(|directive| directive.parse().ok()).fold(filter, EnvFilter::add_directive)
 }

@@ -1,3 +1,5 @@
 //! Upkeep: what an operator does to queues beside consuming them (provision, requeue, alarms, clean, iam).
 //!
-//! Empty so far: the embedded queue provisions itself when a channel is opened, and `hostler queues` looks into it.
+//! The embedded queue provisions itself when a channel is opened, and `hostler queues` looks into it.
+
+pub mod requeue;

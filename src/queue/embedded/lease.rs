@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::rows::{millis, now, read_attributes, to_system_time, write_attributes};
 use super::send::place;
 use super::topology::{Target, is_ordered};
-use crate::message::{Attributes, Message};
+use crate::message::{Attributes, MAX_ATTRIBUTES, Message};
 use crate::queue::{Delivery, Receipt, Receive, dead_letter_attributes};
 
 /// A queue as its consumer opened it.
@@ -18,6 +18,8 @@ pub(super) struct Source {
     pub(super) queue: i64,
     /// The channel's name, which dead letters carry.
     pub(super) name: String,
+    /// Whether it kept the order within groups when it was opened.
+    pub(super) ordered: bool,
     /// Its dead-letter queue, and after how many receives a message goes there.
     pub(super) dead_letter: Option<(i64, u32)>,
 }
@@ -215,7 +217,7 @@ fn bury(
     let (group, attributes): (Option<String>, Attributes) = db
         .prepare_cached("SELECT group_name, attributes FROM content WHERE seq = ?1")?
         .query_row([seq], |row| Ok((row.get(0)?, read_attributes(row.get_ref(1)?.as_str_or_null()?)?)))?;
-    let attributes = dead_letter_attributes(&attributes, reason, &source.name, entry.attempts);
+    let attributes = dead_letter_attributes(&attributes, reason, &source.name, entry.attempts, MAX_ATTRIBUTES);
     db.prepare_cached("UPDATE content SET attributes = ?2 WHERE seq = ?1")?
         .execute(params![seq, write_attributes(&attributes)?])?;
     let target = Target { id: dead_letter_queue, ordered: is_ordered(db, dead_letter_queue)? };

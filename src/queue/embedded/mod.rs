@@ -74,7 +74,12 @@ impl Broker for EmbeddedBroker {
     async fn open(&self, spec: &ChannelSpec) -> Result<Arc<dyn Queue>, QueueError> {
         let wanted = spec.clone();
         let (queue, dead_letter) = self.writer.call(Need::Write, move |db| topology::declare(db, &wanted)).await?;
-        let source = Source { queue, name: spec.channel.to_string(), dead_letter: dead_letter.zip(spec.max_receives) };
+        let source = Source {
+            queue,
+            name: spec.channel.to_string(),
+            ordered: spec.ordered,
+            dead_letter: dead_letter.zip(spec.max_receives),
+        };
         Ok(Arc::new(EmbeddedQueue::new(self.writer.clone(), source)))
     }
 
@@ -109,8 +114,8 @@ impl Broker for EmbeddedBroker {
     async fn open_stored(&self, channel: &Channel) -> Result<Arc<dyn Queue>, QueueError> {
         let name = channel.queue().to_owned();
         let found = self.writer.call(Need::Read, move |db| topology::find(db, &name)).await?;
-        let queue = found.ok_or_else(|| no_queue(channel))?.id;
-        let source = Source { queue, name: channel.to_string(), dead_letter: None };
+        let found = found.ok_or_else(|| no_queue(channel))?;
+        let source = Source { queue: found.id, name: channel.to_string(), ordered: found.ordered, dead_letter: None };
         Ok(Arc::new(EmbeddedQueue::new(self.writer.clone(), source)))
     }
 }

@@ -55,6 +55,10 @@ impl Queue for EmbeddedQueue {
         LIMITS
     }
 
+    fn is_ordered(&self) -> bool {
+        self.source.ordered
+    }
+
     async fn receive(&self, request: Receive, stop: &CancellationToken) -> Result<Vec<Delivery>, QueueError> {
         if stop.is_cancelled() {
             return Ok(Vec::new());

@@ -14,8 +14,12 @@ use crate::queue::QueueError;
 /// The longest wait of one ReceiveMessage (AWS limit: WaitTimeSeconds 20).
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(20);
 
-/// How long an ordinary call may take before it is tried again.
-const CALL: Duration = Duration::from_secs(10);
+/// How long an ordinary call may take before it is tried again: twice that and a call fit into the default lease.
+const CALL: Duration = Duration::from_secs(5);
+/// How much longer than its wait a long poll may take.
+const BEYOND_WAIT: Duration = Duration::from_secs(10);
+/// How long a send may take: a megabyte on a slow line.
+const SEND: Duration = Duration::from_secs(10);
 /// The same for a transfer of up to 2 GiB; that it stalls is noticed sooner, by the SDK.
 const TRANSFER: Duration = Duration::from_secs(300);
 const CONNECT: Duration = Duration::from_secs(3);
@@ -62,8 +66,8 @@ impl Clients {
             return Err(QueueError::Refused(text.into()));
         };
         let ordinary = with_patience(&shared, CALL, 3);
-        let single = with_patience(&shared, CALL, 1);
-        let polls = with_patience(&shared, MAX_WAIT + CALL, 2);
+        let single = with_patience(&shared, SEND, 1);
+        let polls = with_patience(&shared, MAX_WAIT + BEYOND_WAIT, 2);
         let transfers = with_patience(&shared, TRANSFER, 3);
         let s3 = aws_sdk_s3::config::Builder::from(&transfers).force_path_style(options.endpoint_url.is_some());
         Ok(Self {

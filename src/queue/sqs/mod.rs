@@ -14,6 +14,7 @@
 //! | `batch` | which messages fit into one call | none |
 //! | `payload` | the claim check | yes |
 //! | `parallel` | calls side by side | |
+//! | `redrive` | SQS's own move task | yes |
 //! | `depth` | how full queues are; which there are | yes |
 //! | `provision/` | what there should be against what there is | yes |
 //!
@@ -30,6 +31,7 @@ mod parallel;
 mod payload;
 mod provision;
 mod queue;
+mod redrive;
 mod resolve;
 mod send;
 mod settle;
@@ -41,10 +43,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
 
 use crate::channel::Channel;
 use crate::message::Outgoing;
-use crate::queue::{Broker, Change, ChannelSpec, Depth, Finding, Queue, QueueError, SendError, Sent};
+use crate::queue::{Broker, Change, ChannelSpec, Depth, Finding, Queue, QueueError, Redriven, SendError, Sent};
 use clients::Clients;
 use names::Names;
 use queue::SqsQueue;
@@ -154,6 +157,17 @@ impl Broker for SqsBroker {
             Ok::<_, QueueError>(Arc::new(queue) as Arc<dyn Queue>)
         })
         .await?
+    }
+
+    async fn redrive(
+        &self,
+        from: &Channel,
+        to: &Channel,
+        per_second: Option<u32>,
+        stop: &CancellationToken,
+        progress: &mut (dyn FnMut(Redriven) + Send),
+    ) -> Result<Redriven, QueueError> {
+        redrive::redrive(&self.0, from, to, per_second, stop, progress).await
     }
 
     async fn plan(&self, wanted: &[ChannelSpec]) -> Result<Vec<Change>, QueueError> {

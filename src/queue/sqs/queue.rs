@@ -159,6 +159,10 @@ impl Queue for SqsQueue {
         LIMITS
     }
 
+    fn is_ordered(&self) -> bool {
+        self.place.ordered
+    }
+
     /// `stop` cannot end a wait: SQS may be about to lease a message to it. It keeps one from beginning.
     async fn receive(&self, request: Receive, stop: &CancellationToken) -> Result<Vec<Delivery>, QueueError> {
         if stop.is_cancelled() {

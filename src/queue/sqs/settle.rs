@@ -12,8 +12,8 @@ use super::fault::Fault;
 use super::held::Held;
 use super::queue::{MAX_LEASE, SqsQueue, lost};
 use super::send::forward;
-use super::wire::{size, whole_seconds};
-use crate::message::Outgoing;
+use super::wire::{beside, is_carried, size, whole_seconds};
+use crate::message::{MAX_ATTRIBUTES, Outgoing};
 use crate::queue::{LeaseError, LeaseHandle, Settlement, Unsettled, dead_letter_attributes};
 
 pub(super) const CHANGE: &str = "ChangeMessageVisibilityBatch";
@@ -158,9 +158,16 @@ impl SqsQueue {
         let Settlement::DeadLetter { message, reason, .. } = &ending.settlement else {
             return Outgoing::default();
         };
+        let reason: String = reason.chars().map(|char| if is_carried(char) { char } else { ' ' }).collect();
+        let reason = if reason.is_empty() { "no reason given" } else { &reason };
+        let room = MAX_ATTRIBUTES.saturating_sub(beside(
+            &message.body,
+            message.routing_key.is_some(),
+            message.claim.is_some(),
+        ));
         let copy = Outgoing {
             body: message.body.to_vec(),
-            attributes: dead_letter_attributes(&message.attributes, reason, &self.channel, ending.held.attempt),
+            attributes: dead_letter_attributes(&message.attributes, reason, &self.channel, ending.held.attempt, room),
             routing_key: message.routing_key.clone(),
             delay: Duration::ZERO,
             group: message.group.clone(),

@@ -79,8 +79,12 @@ impl Entry {
         if wire.len() > MAX_ATTRIBUTES {
             return Err(Invalid::TooManyAttributes { count: wire.len() });
         }
-        if let Some((name, ..)) = wire.iter().find(|(.., value)| value.len() == 0) {
-            return Err(Invalid::Unsupported(format!("the attribute `{name}` is empty: SQS takes no empty attribute")));
+        wire.iter().try_for_each(|(name, _, value)| carries(name, value))?;
+        for (what, text) in [("group", &group), ("dedupe key", &dedupe)] {
+            if text.as_ref().is_some_and(|text| !is_token(text)) {
+                let wanted = "1 to 128 ASCII letters, digits and punctuation marks, without blanks";
+                return Err(Invalid::Unsupported(format!("SQS does not take this {what}: it has to be {wanted}")));
+            }
         }
         let delay = i32::try_from(whole_seconds(delay)).unwrap_or(i32::MAX);
         Ok(Self { body, attributes: wire, group, dedupe, delay })
@@ -145,10 +149,10 @@ fn attribute(name: String, value: AttributeValue) -> (String, String, Value) {
 /// The size of a message in bytes, as SQS counts it once the message is an [`Entry`].
 pub(super) fn size(message: &Outgoing) -> usize {
     let Outgoing { body, attributes, routing_key, claim, .. } = message;
-    let body = match (claim, std::str::from_utf8(body)) {
+    let body = match (claim, as_it_is(body)) {
         (Some(claim), _) => claim.to_body().len() + SIZE_ATTRIBUTE.len() + "Number".len() + 20,
-        (None, Ok(text)) if !text.is_empty() && text.chars().all(is_carried) => text.len(),
-        (None, _) => body.len().div_ceil(3) * 4 + ENCODING_ATTRIBUTE.len() + "String".len() + BASE64.len(),
+        (None, Some(text)) => text.len(),
+        (None, None) => body.len().div_ceil(3) * 4 + ENCODING_ATTRIBUTE.len() + "String".len() + BASE64.len(),
     };
     let key = routing_key.as_ref().map_or(0, |key| ROUTING_KEY_ATTRIBUTE.len() + "String".len() + key.len());
     let attributes = attributes.iter().map(|(name, value)| match value {
@@ -156,6 +160,39 @@ pub(super) fn size(message: &Outgoing) -> usize {
         _ => name.len() + "String".len() + value.len(),
     });
     body + key + attributes.sum::<usize>()
+}
+
+/// Whether SQS carries an attribute.
+fn carries(name: &str, value: &Value) -> Result<(), Invalid> {
+    let reserved =
+        RESERVED.iter().any(|prefix| name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix)));
+    let fault = match value {
+        _ if reserved => "has a name that AWS keeps for itself",
+        value if value.len() == 0 => "is empty, and SQS takes no empty attribute",
+        Value::Text(text) if !text.chars().all(is_carried) => {
+            "has a character that SQS does not carry: send it as bytes"
+        }
+        _ => return Ok(()),
+    };
+    Err(Invalid::Unsupported(format!("the attribute `{name}` {fault}")))
+}
+
+/// What the names of attributes may not begin with (AWS: in any case of its letters).
+const RESERVED: [&str; 2] = ["AWS.", "Amazon."];
+
+/// Whether a text will do as a group or a dedupe key (AWS: 128 characters, alphanumeric or punctuation).
+fn is_token(text: &str) -> bool {
+    (1..=128).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// How many attributes a message has on the wire beside its own.
+pub(super) fn beside(body: &[u8], has_key: bool, has_claim: bool) -> usize {
+    usize::from(has_key) + usize::from(has_claim || as_it_is(body).is_none())
+}
+
+/// A body that SQS carries as it is.
+fn as_it_is(body: &[u8]) -> Option<&str> {
+    std::str::from_utf8(body).ok().filter(|text| !text.is_empty() && text.chars().all(is_carried))
 }
 
 /// A body as text, and how it is encoded.
@@ -169,7 +206,7 @@ fn encode(body: Vec<u8>) -> (String, Option<&'static str>) {
 }
 
 /// The characters that a body may have (AWS: SendMessage, `#x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | …`).
-fn is_carried(char: char) -> bool {
+pub(super) fn is_carried(char: char) -> bool {
     matches!(char, '\t' | '\n' | '\r' | ' '..='\u{FFFD}' | '\u{10000}'..)
 }
 
@@ -321,6 +358,17 @@ mod tests {
             ..Outgoing::default()
         };
         assert!(matches!(Entry::new(empty), Err(Invalid::Unsupported(text)) if text.contains("`e`")));
+        let named = |name: &str, text: &str| [(name.to_owned(), AttributeValue::Text(text.to_owned()))].into();
+        let text = |text: &str| Some(text.to_owned());
+        for message in [
+            Outgoing { attributes: named("aws.x", "x"), ..Outgoing::default() },
+            Outgoing { attributes: named("x", "\u{1b}[0m"), ..Outgoing::default() },
+            Outgoing { group: text("tenant 7"), ..Outgoing::default() },
+            Outgoing { group: text(""), ..Outgoing::default() },
+            Outgoing { dedupe: text(&"k".repeat(129)), ..Outgoing::default() },
+        ] {
+            assert!(matches!(Entry::new(message.clone()), Err(Invalid::Unsupported(_))), "{message:?}");
+        }
     }
 
     #[test]

@@ -84,17 +84,19 @@ impl<'a> Applier<'a> {
             attributes.map(|(name, value)| (QueueAttributeName::from(name), value)).collect();
         let call = self.service.clients.sqs.create_queue().queue_name(name).set_attributes(Some(attributes));
         let call = call.set_tags(Some(piece.tags.clone().into_iter().collect()));
-        let deadline = Instant::now() + UNTIL_FORGOTTEN;
-        loop {
-            let Err(error) = call.clone().send().await else { break };
+        let started = Instant::now();
+        let mut told = false;
+        while let Err(error) = call.clone().send().await {
             if is_taken(&error) {
                 break;
             }
             let recently = error.code().is_some_and(|code| code.ends_with("QueueDeletedRecently"));
-            if !recently || Instant::now() > deadline {
+            if !recently || started.elapsed() > UNTIL_FORGOTTEN {
                 return Err(failed("CreateQueue", name, &error));
             }
-            tracing::info!("queue {name} was deleted a moment ago; trying again");
+            if !std::mem::replace(&mut told, true) {
+                tracing::info!("queue {name} was deleted a moment ago; waiting until it may be created again");
+            }
             sleep(PAUSE * 4).await;
         }
         let place = self.found(piece).await?;

@@ -7,6 +7,7 @@ use serde_json::{Value as Json, json};
 
 use super::super::clients::MAX_WAIT;
 use super::super::names::Names;
+use super::super::wire::whole_seconds;
 use super::super::{MAX_MESSAGE, Options};
 use super::setting::{FILTER_SCOPE, Redrive, Setting, Value};
 use crate::channel::Filter;
@@ -182,11 +183,6 @@ fn filter_policy(filter: &Filter) -> Option<Json> {
         Filter::Exclude(keys) => json!([{"anything-but": keys}]),
     };
     Some(json!({ROUTING_KEY_ATTRIBUTE: conditions}))
-}
-
-/// SQS counts a visibility timeout in whole seconds; a lease must not be longer than it.
-fn whole_seconds(lease: Duration) -> u64 {
-    lease.as_secs() + u64::from(lease.subsec_nanos() > 0)
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! The rate limit: a token bucket that holds one period's worth.
+//! A limit on messages per time: a token bucket that holds a second's worth.
 
 use tokio::time::{Duration, Instant};
 
 use crate::config::Rate;
 
-/// Counts out the right to receive messages.
+/// Counts out the right to take or send messages.
 #[derive(Debug)]
 pub struct Bucket {
     capacity: f64,

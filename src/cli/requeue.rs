@@ -1,0 +1,231 @@
+//! `hostler requeue`.
+
+use std::time::{Duration, SystemTime};
+
+use indicatif::ProgressBar;
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
+
+use super::progress::progress;
+use super::{ConfigArg, block_on, print};
+use crate::channel::Channel;
+use crate::config::{Config, Rate};
+use crate::exit::{Exit, Failure, Result};
+use crate::host;
+use crate::message::{AttributeValue, Message};
+use crate::queue::{Broker, QueueError, REASON_ATTRIBUTE, Redriven};
+use crate::upkeep::requeue::{self, Condition, Ended, MAX_HELD, Note, Order, Report};
+
+/// Move messages from one queue to another, such as out of a dead-letter queue back to work
+///
+/// Everything that a message carries goes with it, and its id as the attribute hostler-original-id where there is room. It
+/// is sent before it is removed: whatever happens, none is lost. What is sent to the source while this runs stays there.
+/// Ctrl-C finishes the batch under way and ends with 0; a second one ends at once. Ends with 1 if a message that should
+/// move did not.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The queue to take messages from, such as orders-dlq
+    #[arg(long, value_name = "QUEUE")]
+    from: Channel,
+    /// The channel to send them to; of <exchange>.<queue> that queue only [default: the queue whose dead letters these are]
+    #[arg(long, value_name = "CHANNEL")]
+    to: Option<Channel>,
+    /// Move no more than N messages
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    max: Option<u64>,
+    /// Move only messages with attr:NAME=VALUE, reason~TEXT (why it was dead-lettered), older:DURATION, younger:DURATION,
+    /// id=ID or body~TEXT; of several all must hold
+    #[arg(long, value_name = "FILTER")]
+    filter: Vec<Condition>,
+    /// Send no more than N messages a second
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    rate: Option<u32>,
+    /// Print what would move, and move nothing. The messages are received for it, which counts as an attempt on each; of an
+    /// ordered queue only the first of each group is seen
+    #[arg(long)]
+    dry_run: bool,
+    /// Let SQS move all messages by a task of its own: faster for very many, without the attribute hostler-original-id
+    #[arg(long, conflicts_with_all = ["filter", "max", "dry_run"])]
+    native: bool,
+    /// Print the counts as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    config: ConfigArg,
+}
+
+/// The counts, as `--json` prints them.
+#[derive(Serialize)]
+struct Counts {
+    moved: u64,
+    left: u64,
+    failed: u64,
+    not_looked_at: u64,
+    stopped: bool,
+    dry_run: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result {
+    let to = target(args)?;
+    let config = args.config.load()?.config;
+    let stop = host::stop_on_signal().map_err(|error| Failure::new(Exit::Internal, error))?;
+    block_on(async {
+        let broker = connect(&config, &to).await.map_err(unreachable)?;
+        match args.native {
+            true => redrive(args, &*broker, &to, &stop).await,
+            false => requeue(args, &*broker, to, &stop).await,
+        }
+    })
+}
+
+/// Where the messages go.
+fn target(args: &Args) -> std::result::Result<Channel, Failure> {
+    let from = &args.from;
+    let usage = |text: String| Failure::new(Exit::Usage, text);
+    let to = args.to.clone().or_else(|| from.of_dead_letters()).ok_or_else(|| {
+        usage(format!("--to is missing: `{from}` is no dead-letter queue (their names end in -dlq), so say where to"))
+    })?;
+    if to.queue() == from.queue() {
+        return Err(usage(format!("--from and --to are the same queue, `{}`", to.queue())));
+    }
+    Ok(to)
+}
+
+/// The service, with the target as its consumer wants it, if it is the config's.
+async fn connect(config: &Config, to: &Channel) -> std::result::Result<std::sync::Arc<dyn Broker>, QueueError> {
+    let broker = host::connect(config).await?;
+    if let Some(consumer) = config.consumers.iter().find(|consumer| consumer.channel.queue() == to.queue()) {
+        broker.open(&host::channel_spec(consumer)).await?;
+    }
+    Ok(broker)
+}
+
+async fn requeue(args: &Args, broker: &dyn Broker, to: Channel, stop: &CancellationToken) -> Result {
+    let order = Order {
+        from: args.from.clone(),
+        to: to.clone(),
+        conditions: args.filter.clone(),
+        max: args.max,
+        rate: args.rate.map(|permits| Rate { permits, per: Duration::from_secs(1) }),
+        dry_run: args.dry_run,
+        began: SystemTime::now(),
+    };
+    let began = order.began;
+    let bar = progress(Some(0));
+    let mut tell = |note: Note<'_>| show(&bar, &note, began, args.json);
+    let (report, ended) = requeue::run(broker, order, stop, &mut tell).await.map_err(unreachable)?;
+    bar.finish_and_clear();
+    let stopped = ended == Ended::Stopped;
+    print(match args.json {
+        true => json(&report, stopped, args.dry_run)?,
+        false => summary(&report, stopped, args.dry_run, &args.from, &to),
+    });
+    if report.doubled > 0 {
+        let Report { doubled, .. } = report;
+        eprintln!("hostler: warning: {doubled} of these could not be removed from {}, and are in both", args.from);
+    }
+    match ended {
+        Ended::Broken(error) => Err(unreachable(error)),
+        Ended::Full => Err(Failure::new(
+            Exit::Failed,
+            format!(
+                "{MAX_HELD} messages stay, and no more can be kept aside; narrow it down by --max or another --filter"
+            ),
+        )),
+        Ended::Done | Ended::Stopped if report.failed + report.doubled > 0 => Ok(Exit::Failed),
+        Ended::Done | Ended::Stopped => Ok(Exit::Ok),
+    }
+}
+
+/// Shows a step: on the bar, and what people have to know on its own line.
+fn show(bar: &ProgressBar, note: &Note<'_>, began: SystemTime, json: bool) {
+    match note {
+        Note::Began { total } => bar.set_length(*total),
+        Note::Progress(report) => {
+            bar.set_position(report.moved + report.left + report.failed);
+            bar.set_message(format!("{} moved", report.moved));
+        }
+        Note::WouldMove(message) if !json => bar.suspend(|| print(would_move(message, began))),
+        Note::WouldMove(_) => {}
+        Note::Failed { id, reason } => bar.suspend(|| eprintln!("hostler: message {id} stays: {reason}")),
+    }
+}
+
+/// A line about a message. Its body stays unseen: bodies are for handlers.
+fn would_move(message: &Message, now: SystemTime) -> String {
+    let age = humantime::format_duration(Duration::from_secs(message.age(now).as_secs()));
+    let reason = message.attributes.get(REASON_ATTRIBUTE).and_then(AttributeValue::as_text);
+    match reason {
+        Some(reason) => format!("{}  {age}  {}", message.id, reason.escape_debug()),
+        None => format!("{}  {age}", message.id),
+    }
+}
+
+fn json(report: &Report, stopped: bool, dry_run: bool) -> std::result::Result<String, Failure> {
+    let Report { moved, left, failed, not_looked_at, .. } = *report;
+    let counts = Counts { moved, left, failed, not_looked_at, stopped, dry_run };
+    serde_json::to_string(&counts).map_err(|error| Failure::new(Exit::Internal, error))
+}
+
+fn summary(report: &Report, stopped: bool, dry_run: bool, from: &Channel, to: &Channel) -> String {
+    let Report { moved, left, failed, not_looked_at, .. } = report;
+    let mut text = if stopped { "stopped: ".to_owned() } else { String::new() };
+    let (messages, verb) =
+        (if *moved == 1 { "message" } else { "messages" }, if dry_run { "would move" } else { "moved" });
+    text += &format!("{moved} {messages} {verb} from {from} to {to}");
+    if *left > 0 {
+        let verb = if dry_run { "would stay" } else { "left" };
+        text += &format!(", {left} {verb} (did not match)");
+    }
+    if *failed > 0 {
+        text += &format!(", {failed} failed");
+    }
+    if *not_looked_at > 0 {
+        text += &format!(", {not_looked_at} not looked at");
+    }
+    text
+}
+
+async fn redrive(args: &Args, broker: &dyn Broker, to: &Channel, stop: &CancellationToken) -> Result {
+    let bar = progress(Some(0));
+    let mut tell = |redriven: Redriven| {
+        bar.set_length(redriven.total.unwrap_or(redriven.moved));
+        bar.set_position(redriven.moved);
+        bar.set_message(format!("{} moved", redriven.moved));
+    };
+    let done = broker.redrive(&args.from, to, args.rate, stop, &mut tell).await;
+    bar.finish_and_clear();
+    let done = done.map_err(unreachable)?;
+    let not_looked_at = if done.cancelled { done.total.unwrap_or(0).saturating_sub(done.moved) } else { 0 };
+    let report = Report { moved: done.moved, not_looked_at, ..Report::default() };
+    print(match args.json {
+        true => json(&report, done.cancelled, false)?,
+        false => summary(&report, done.cancelled, false, &args.from, to),
+    });
+    Ok(Exit::Ok)
+}
+
+fn unreachable(error: QueueError) -> Failure {
+    Failure::new(Exit::QueueUnreachable, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_names_what_is_not_nothing() {
+        let line = |report: Report, stopped, dry_run| {
+            summary(&report, stopped, dry_run, &"orders-dlq".parse().unwrap(), &"orders".parse().unwrap())
+        };
+        let all = Report { moved: 25, left: 3, failed: 2, not_looked_at: 7, doubled: 0 };
+        let one = Report { moved: 1, ..Report::default() };
+        assert_eq!(line(one, false, false), "1 message moved from orders-dlq to orders");
+        let whole = "25 messages moved from orders-dlq to orders, 3 left (did not match), 2 failed, 7 not looked at";
+        assert_eq!(line(all, false, false), whole);
+        assert_eq!(line(all, true, false), format!("stopped: {whole}"));
+        let dry = Report { moved: 0, left: 3, ..Report::default() };
+        let expected = "0 messages would move from orders-dlq to orders, 3 would stay (did not match)";
+        assert_eq!(line(dry, false, true), expected);
+    }
+}
