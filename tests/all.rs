@@ -33,5 +33,8 @@ mod requeue;
 #[cfg(test)]
 mod run;
 #[cfg(test)]
+mod sqs;
+#[cfg(test)]
 mod sqs_wire;
+#[cfg(test)]
 mod support;

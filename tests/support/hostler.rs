@@ -29,6 +29,10 @@ const CONFIG: &str = "
 /// `guests` to this repository's guests.
 pub struct World {
     folder: TempDir,
+    /// What its configs begin with.
+    head: String,
+    /// What its commands have in their environment beside `PATH`.
+    env: Vec<(&'static str, String)>,
 }
 
 /// How full a channel is, as `queues --json` has it.
@@ -43,7 +47,12 @@ pub struct Depth {
 impl World {
     /// A folder with this config; keys of `host`, `queue` and `telemetry` come first, dotted, then the tables.
     pub fn new(config: &str) -> Self {
-        let world = Self { folder: tempfile::tempdir().unwrap() };
+        Self::with(CONFIG, Vec::new(), config)
+    }
+
+    /// The same with another beginning of its configs, and this in the environment of its commands.
+    pub fn with(head: &str, env: Vec<(&'static str, String)>, config: &str) -> Self {
+        let world = Self { folder: tempfile::tempdir().unwrap(), head: head.to_owned(), env };
         let guests = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/guests");
         std::os::unix::fs::symlink(guests, world.path("guests")).unwrap();
         world.config(config);
@@ -52,7 +61,7 @@ impl World {
 
     /// Replaces the config.
     pub fn config(&self, config: &str) {
-        fs::write(self.path("hostler.toml"), format!("{CONFIG}{config}")).unwrap();
+        fs::write(self.path("hostler.toml"), format!("{}{config}", self.head)).unwrap();
     }
 
     /// A path in the folder.
@@ -60,7 +69,7 @@ impl World {
         self.folder.path().join(name)
     }
 
-    /// A hostler command, not yet started, with nothing of this process's environment but `PATH`.
+    /// A hostler command, not yet started, with nothing of this process's environment but `PATH`, and the world's own.
     pub fn command(&self, args: &[&str]) -> Command {
         self.program(env!("CARGO_BIN_EXE_hostler"), args)
     }
@@ -69,6 +78,7 @@ impl World {
     pub fn program(&self, program: &str, args: &[&str]) -> Command {
         let mut command = Command::new(program);
         command.args(args).current_dir(self.folder.path()).env_clear().stdin(Stdio::null());
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
         if let Some(path) = std::env::var_os("PATH") {
             command.env("PATH", path);
         }

@@ -2,6 +2,8 @@
 
 pub mod guests;
 pub mod hostler;
+pub mod proxy;
 pub mod python;
 pub mod scripted;
 pub mod servers;
+pub mod sqs;

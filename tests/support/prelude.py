@@ -14,6 +14,18 @@ def create_queue(name, **attributes):
     return sqs.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]
 
 
+def url(name):
+    """The URL of a queue that exists."""
+    return sqs.get_queue_url(QueueName=name)["QueueUrl"]
+
+
+def depth(url):
+    """How many messages are visible, delayed and in flight."""
+    names = ["ApproximateNumberOfMessages" + kind for kind in ("", "Delayed", "NotVisible")]
+    counts = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
+    return [int(counts[name]) for name in names]
+
+
 def arn(url):
     """The ARN of a queue."""
     return attribute(url, "QueueArn")

@@ -1,0 +1,195 @@
+//! What the settings and the network may do to hostler on SQS: what it says, how it ends, and what it costs.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::time::Instant;
+
+use serde_json::json;
+
+use super::{WORK, settlements};
+use crate::support::hostler::{PATIENCE, SECOND, Said, World, until};
+use crate::support::proxy::Proxy;
+use crate::support::servers::{Kind, Server};
+use crate::support::sqs::Aws;
+
+/// Runs `hostler run` to its end.
+fn run(world: &World) -> Said {
+    world.output(&["run"])
+}
+
+/// What a command said, and its exit code is this.
+#[track_caller]
+fn said_with(code: i32, said: &Said, parts: &[&str]) {
+    assert_eq!(said.code, code, "{said:?}");
+    for part in parts {
+        assert!(said.stderr.contains(part), "no `{part}` in {said:?}");
+    }
+}
+
+#[test]
+fn a_missing_queue_is_named_with_the_cure() {
+    let world = Aws::new(Kind::LocalStack, WORK);
+    let name = format!("`{}work`", world.prefix);
+    let cure = [&*name, "eu-west-1", "hostler provision", "queue.sqs.provision"];
+    let check = |args: &[&str]| {
+        let mut command = world.command(args);
+        command.env("HOSTLER_QUEUE__SQS__PROVISION", "check");
+        let output = command.output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Said { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    };
+    said_with(69, &check(&["run"]), &cure);
+    said_with(69, &check(&["send", "work", "--body", "x"]), &cure);
+
+    // What is missing is created by whoever needs it first.
+    assert_eq!(world.output(&["send", "work", "--body", "x"]).code, 0);
+    assert_eq!(check(&["send", "work", "--body", "x"]).code, 0);
+    assert_eq!(world.counts("work"), [2, 0, 0]);
+    assert_eq!(world.output(&["send", "elsewhere", "--body", "x"]).code, 0, "a queue that no consumer has");
+    assert_eq!(world.counts("elsewhere"), [1, 0, 0]);
+}
+
+#[test]
+fn without_a_region_it_says_where_to_set_one() {
+    let head = "host.health_file = 'health.json'\nqueue.driver = 'sqs'";
+    let env = vec![("AWS_EC2_METADATA_DISABLED", "true".to_owned())];
+    let world = World::with(head, env, WORK);
+    said_with(69, &run(&world), &["queue.sqs.region", "AWS_REGION"]);
+    said_with(69, &world.output(&["send", "work", "--body", "x"]), &["queue.sqs.region", "AWS_REGION"]);
+}
+
+#[test]
+fn an_endpoint_where_nobody_listens_is_named() {
+    // Its port is free again when the statement ends.
+    let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+    let world = Aws::through(&format!("http://{address}"), Kind::Fauxqs, WORK);
+    let begun = Instant::now();
+    said_with(69, &run(&world), &[&address.to_string()]);
+    assert!(begun.elapsed() < 20 * SECOND, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_server_that_goes_away_and_comes_back_costs_no_message() {
+    let proxy = Proxy::before(&Server::shared(Kind::Fauxqs).endpoint());
+    let keys = "lease = '3s'\nprocessing_timeout = '2s'\nhealthcheck_timeout = '4s'";
+    let world = Aws::through(&proxy.endpoint(), Kind::Fauxqs, &format!("{WORK}{keys}"));
+    let mut host = world.started();
+    world.send("work", (0..5).map(|n| format!("before {n}")));
+    host.settled(5);
+    until("it is healthy", PATIENCE, || (world.verdict()["status"] == "healthy").then_some(()));
+
+    world.send("work", vec!["w500"; 60]);
+    host.settled(6);
+    proxy.cut();
+    until("it is unhealthy", PATIENCE, || (world.verdict()["status"] == "unhealthy").then_some(()));
+    let reasons = world.verdict()["reasons"].to_string();
+    assert!(reasons.contains("work"), "{reasons}");
+    proxy.restore();
+    until("it is healthy again", PATIENCE, || (world.verdict()["status"] == "healthy").then_some(()));
+    until("all are done", PATIENCE, || (world.counts("work") == [0, 0, 0]).then_some(()));
+    assert_eq!(host.stop(), 0);
+    assert_eq!(world.counts("work-dlq"), [0, 0, 0]);
+    let mut acked: Vec<_> = settlements(&host)
+        .iter()
+        .filter(|line| line["outcome"] == "ack")
+        .map(|line| line["message_id"].clone())
+        .collect();
+    acked.sort_by_key(ToString::to_string);
+    acked.dedup();
+    assert_eq!(acked.len(), 65, "each was handled");
+    let errors = host.lines().iter().filter(|line| line["level"] == "ERROR").cloned().collect::<Vec<_>>();
+    assert!(errors.len() < 20, "{errors:?}");
+}
+
+#[test]
+fn queues_shows_what_is_where() {
+    let world = Aws::new(
+        Kind::LocalStack,
+        &format!("{WORK}[consumers.jobs]\nchannel = 'jobs'\nordered = true\nhandler = 'guests/run-word.wat'"),
+    );
+    world.send("work", ["x65", "x65", "w50000"]);
+    let host = world.started();
+    host.settled(2);
+    for args in [&["work", "--body", "a", "--delay", "15m"][..], &["jobs", "--body", "w50000", "--group", "g"]] {
+        super::send(&world, args);
+    }
+    let row = |channel: &str, delayed: u64, in_flight: u64, dead_lettered: u64| {
+        json!({ "channel": channel, "visible": 0, "delayed": delayed, "in_flight": in_flight,
+                "dead_lettered": dead_lettered, "oldest_age_seconds": null })
+    };
+    until("all is where it will stay", PATIENCE, || (world.depth("jobs").in_flight == 1).then_some(()));
+    assert_eq!(world.row("work"), row("work", 1, 1, 2));
+    assert_eq!(world.row("jobs"), row("jobs", 0, 1, 0));
+    let rows = world.queues();
+    assert!(rows.as_array().unwrap().contains(&row("work", 1, 1, 2)), "{rows}");
+}
+
+#[test]
+fn duplicates_are_dropped_where_sqs_can() {
+    let ordered = "[consumers.jobs]\nchannel = 'jobs'\nordered = true\nhandler = 'guests/run-word.wat'";
+    let world = Aws::new(Kind::LocalStack, &format!("{WORK}{ordered}"));
+    for (body, key) in [("first", "k1"), ("again", "k1"), ("other", "k2")] {
+        super::send(&world, &["jobs", "--body", body, "--dedupe", key]);
+    }
+    super::send(&world, &["jobs", "--body", "without a key"]);
+    super::send(&world, &["jobs", "--body", "without a key"]);
+    assert_eq!(world.counts("jobs.fifo"), [4, 0, 0]);
+    let refused = world.output(&["send", "work", "--body", "x", "--dedupe", "k"]);
+    said_with(2, &refused, &["FIFO", "ordered"]);
+    let refused = world.output(&["send", "jobs", "--body", "x", "--delay", "1m"]);
+    said_with(2, &refused, &["delay", "FIFO"]);
+    assert_eq!(world.counts("work"), [0, 0, 0]);
+}
+
+#[test]
+fn what_sqs_takes_of_no_message_is_a_fault_of_usage() {
+    let ordered = "[consumers.jobs]\nchannel = 'jobs'\nordered = true\nhandler = 'guests/run-word.wat'";
+    let world = Aws::new(Kind::LocalStack, &format!("{WORK}{ordered}"));
+    let cases: [(&[&str], &str); 6] = [
+        (&["jobs", "--group", "tenant 7"], "tenant 7"),
+        (&["jobs", "--dedupe", "a b"], "a b"),
+        (&["work", "--group", "tenant 7"], "tenant 7"),
+        (&["work", "--attr", "AWS.foo=v"], "AWS."),
+        (&["work", "--attr", "amazon.foo=v"], "amazon."),
+        (&["work", "--attr", "a=\u{1b}[0m"], "`a`"),
+    ];
+    for (args, part) in cases {
+        said_with(2, &world.output(&[&["send", "--body", "x"], args].concat()), &[part]);
+    }
+}
+
+#[test]
+fn a_body_beyond_what_sqs_takes_is_refused() {
+    let world = Aws::new(Kind::LocalStack, WORK);
+    std::fs::write(world.path("body"), vec![b'x'; 1024 * 1024 + 1]).unwrap();
+    let refused = world.output(&["send", "work", "--file", "body"]);
+    said_with(2, &refused, &["1048577", "1048576"]);
+    let eleven: Vec<_> = (0..11).flat_map(|n| ["--attr".to_owned(), format!("a{n}=x")]).collect();
+    let args: Vec<_> = ["send", "work", "--body", "x"].into_iter().chain(eleven.iter().map(String::as_str)).collect();
+    said_with(2, &world.output(&args), &["11", "10"]);
+    said_with(2, &world.output(&["send", "work", "--body", "x", "--attr", "a="]), &["`a`", "empty"]);
+    assert_eq!(world.counts("work"), [0, 0, 0]);
+}
+
+#[test]
+fn a_quarter_of_a_call_per_message_is_enough() {
+    const SENT: usize = 1_000;
+    let proxy = Proxy::before(&Server::shared(Kind::Fauxqs).endpoint());
+    let world = Aws::through(&proxy.endpoint(), Kind::Fauxqs, &format!("{WORK}concurrency = 20"));
+    world.send("work", (0..SENT).map(|n| format!("ack {n}")));
+    let before = proxy.calls();
+    let host = world.start();
+    host.settled(SENT);
+    assert_eq!(world.counts("work"), [0, 0, 0]);
+    let calls = proxy.calls();
+    let made = |call: &str| calls.get(call).unwrap_or(&0) - before.get(call).unwrap_or(&0);
+    let made = [
+        "ReceiveMessage",
+        "DeleteMessage",
+        "DeleteMessageBatch",
+        "ChangeMessageVisibility",
+        "ChangeMessageVisibilityBatch",
+    ]
+    .map(made);
+    assert!(made.iter().sum::<usize>() <= SENT / 4, "{made:?}");
+    assert!(before["SendMessageBatch"] == SENT / 10, "{before:?}");
+}

@@ -1,0 +1,64 @@
+//! A world whose queues are on a server of others, under a prefix of its own.
+
+use std::ops::Deref;
+
+use serde_json::Value;
+
+use super::hostler::World;
+use super::python::python;
+use super::servers::{Kind, Server, unique};
+
+/// Hostler's world, and the server that its queues are on.
+pub struct Aws {
+    world: World,
+    /// Where they are.
+    pub server: &'static Server,
+    /// Before the name of each of its queues and topics.
+    pub prefix: String,
+}
+
+impl Deref for Aws {
+    type Target = World;
+
+    fn deref(&self) -> &World {
+        &self.world
+    }
+}
+
+impl Aws {
+    /// A world on the shared server of this kind. What is missing there, hostler creates.
+    pub fn new(kind: Kind, config: &str) -> Self {
+        Self::through(&Server::shared(kind).endpoint(), kind, config)
+    }
+
+    /// The same, with hostler calling this address instead of the server's.
+    pub fn through(endpoint: &str, kind: Kind, config: &str) -> Self {
+        let (server, prefix) = (Server::shared(kind), format!("{}-", unique("i")));
+        let head = format!(
+            "
+            host.health_file = 'health.json'
+            queue.driver = 'sqs'
+            queue.sqs.endpoint_url = '{endpoint}'
+            queue.sqs.region = 'eu-west-1'
+            queue.sqs.prefix = '{prefix}'
+            "
+        );
+        let mut env = server.env();
+        env.push(("HOSTLER_QUEUE__SQS__PROVISION", "auto".to_owned()));
+        Self { world: World::with(&head, env, config), server, prefix }
+    }
+
+    /// Runs a script with the clients of `prelude.py` and the variable `prefix`; `args` are its `sys.argv[1:]`.
+    /// What it printed, read as JSON; null if it printed nothing.
+    pub fn python(&self, script: &str, args: &[&str]) -> Value {
+        let script = format!("prefix = {:?}\n{script}", self.prefix);
+        let printed = python(self.server, &script, args);
+        if printed.is_empty() { Value::Null } else { serde_json::from_str(&printed).expect(&printed) }
+    }
+
+    /// How many messages of a queue are visible, delayed and in flight, as boto3 is told.
+    pub fn counts(&self, name: &str) -> [u64; 3] {
+        let counts = self.python("print(json.dumps(depth(url(prefix + sys.argv[1]))))", &[name]);
+        serde_json::from_value(counts).unwrap()
+    }
+}
