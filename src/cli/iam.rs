@@ -24,7 +24,7 @@ pub(super) fn run(args: &Args) -> Result {
     let config = args.config.load()?.config;
     match config.queue.driver {
         Driver::Embedded => print("The embedded queue needs no permission on AWS."),
-        Driver::Sqs => print(serde_json::to_string_pretty(&policy(args, config)?).map_err(internal)?),
+        Driver::Sqs => print(serde_json::to_string_pretty(&policy(args, &config)?).map_err(internal)?),
     }
     Ok(Exit::Ok)
 }
@@ -34,10 +34,9 @@ fn internal(error: impl std::fmt::Display) -> Failure {
 }
 
 #[cfg(feature = "sqs")]
-fn policy(args: &Args, config: Config) -> Result<serde_json::Value> {
-    use crate::config::Provision;
+fn policy(args: &Args, config: &Config) -> Result<serde_json::Value> {
     use crate::host;
-    use crate::queue::sqs::{Options, least_privilege};
+    use crate::queue::sqs::least_privilege;
 
     let variables = ["AWS_REGION", "AWS_DEFAULT_REGION"];
     let region = variables.into_iter().find_map(|name| std::env::var(name).ok().filter(|region| !region.is_empty()));
@@ -47,19 +46,12 @@ fn policy(args: &Args, config: Config) -> Result<serde_json::Value> {
         replies.chain(&consumer.allow.send).cloned().collect::<Vec<_>>()
     };
     let sent: Vec<_> = config.consumers.iter().flat_map(sends).collect();
-    let sqs = config.queue.sqs;
-    let options = Options {
-        region: sqs.region.or(region),
-        prefix: sqs.prefix,
-        create_missing: sqs.provision == Provision::Auto,
-        kms_key: sqs.kms_key,
-        bucket: config.payload.bucket,
-        ..Options::default()
-    };
+    let mut options = host::sqs_options(config);
+    options.region = options.region.or(region);
     Ok(least_privilege(&options, args.account.as_deref(), &consumed, &sent, args.with_provision))
 }
 
 #[cfg(not(feature = "sqs"))]
-fn policy(_: &Args, _: Config) -> Result<serde_json::Value> {
+fn policy(_: &Args, _: &Config) -> Result<serde_json::Value> {
     Err(Failure::new(Exit::QueueUnreachable, "queue.driver: this build of hostler has no driver `sqs`"))
 }

@@ -42,8 +42,9 @@ pub async fn declare(broker: &dyn Broker, config: &Config) -> Result<(), QueueEr
     Ok(())
 }
 
+/// What the config says of SQS.
 #[cfg(feature = "sqs")]
-fn sqs_options(config: &Config) -> crate::queue::sqs::Options {
+pub fn sqs_options(config: &Config) -> crate::queue::sqs::Options {
     let (sqs, payload) = (&config.queue.sqs, &config.payload);
     crate::queue::sqs::Options {
         region: sqs.region.clone(),

@@ -8,6 +8,8 @@ mod signals;
 
 use assemble::pool;
 pub use assemble::{channel_spec, definition, unused};
+#[cfg(feature = "sqs")]
+pub use connect::sqs_options;
 pub use connect::{connect, declare};
 
 use std::path::Path;

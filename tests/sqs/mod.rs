@@ -6,6 +6,7 @@ mod fifo;
 mod interop;
 mod large;
 mod leases;
+mod operations;
 mod settings;
 
 use std::fs;

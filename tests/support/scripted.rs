@@ -22,7 +22,15 @@ type Script = dyn Fn(&str, &Value) -> Answer + Send + Sync;
 /// The server. Its threads end with the process.
 pub struct Scripted {
     endpoint: String,
-    calls: Arc<Mutex<Vec<(String, Value)>>>,
+    calls: Arc<Mutex<Vec<Call>>>,
+}
+
+/// A call that was made.
+struct Call {
+    action: String,
+    input: Value,
+    /// Whose signature it had.
+    key: String,
 }
 
 impl Scripted {
@@ -31,7 +39,7 @@ impl Scripted {
     pub fn start(script: impl Fn(&str, &Value) -> Answer + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
-        let calls = Arc::<Mutex<Vec<(String, Value)>>>::default();
+        let calls = Arc::<Mutex<Vec<Call>>>::default();
         let script: Arc<Script> = Arc::new(script);
         let (seen, base) = (Arc::clone(&calls), endpoint.clone());
         thread::spawn(move || {
@@ -51,15 +59,23 @@ impl Scripted {
     /// The inputs of all calls of an action so far.
     pub fn calls(&self, action: &str) -> Vec<Value> {
         let calls = self.calls.lock().unwrap();
-        calls.iter().filter(|(name, _)| name == action).map(|(_, input)| input.clone()).collect()
+        calls.iter().filter(|call| call.action == action).map(|call| call.input.clone()).collect()
+    }
+
+    /// The access keys that signed the calls, each once.
+    pub fn keys(&self) -> Vec<String> {
+        let mut keys: Vec<_> = self.calls.lock().unwrap().iter().map(|call| call.key.clone()).collect();
+        keys.sort();
+        keys.dedup();
+        keys
     }
 }
 
 /// Answers the calls of one connection, one after the other.
-fn serve(stream: &TcpStream, base: &str, seen: &Mutex<Vec<(String, Value)>>, script: &Script) -> Option<()> {
+fn serve(stream: &TcpStream, base: &str, seen: &Mutex<Vec<Call>>, script: &Script) -> Option<()> {
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     loop {
-        let (mut action, mut length) = (String::new(), 0);
+        let (mut action, mut key, mut length) = (String::new(), String::new(), 0);
         loop {
             let mut line = String::new();
             if reader.read_line(&mut line).ok()? == 0 {
@@ -73,6 +89,7 @@ fn serve(stream: &TcpStream, base: &str, seen: &Mutex<Vec<(String, Value)>>, scr
             };
             match name.to_ascii_lowercase().as_str() {
                 "x-amz-target" => value.rsplit('.').next()?.clone_into(&mut action),
+                "authorization" => value.split_once("Credential=")?.1.split('/').next()?.clone_into(&mut key),
                 "content-length" => length = value.parse().ok()?,
                 _ => {}
             }
@@ -80,7 +97,7 @@ fn serve(stream: &TcpStream, base: &str, seen: &Mutex<Vec<(String, Value)>>, scr
         let mut body = vec![0; length];
         reader.read_exact(&mut body).ok()?;
         let input: Value = serde_json::from_slice(&body).ok()?;
-        seen.lock().unwrap().push((action.clone(), input.clone()));
+        seen.lock().unwrap().push(Call { action: action.clone(), input: input.clone(), key });
         let answer = match action.as_str() {
             "GetQueueUrl" => Answer::Ok(json!({ "QueueUrl": format!("{base}/1/{}", input["QueueName"].as_str()?) })),
             "GetQueueAttributes" => Answer::Ok(json!({ "Attributes": { "MaximumMessageSize": "1048576" } })),

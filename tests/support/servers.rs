@@ -201,8 +201,8 @@ fn localstack(folder: &Path, address: SocketAddr) -> impl Iterator<Item = (&'sta
         [
             ("SERVICES", "sqs,sns,s3,cloudwatch,resourcegroupstaggingapi"),
             ("SQS_ENDPOINT_STRATEGY", "path"),
-            ("SQS_DELAY_PURGE_RETRY", "1"),
-            ("SQS_DELAY_RECENTLY_DELETED", "1"),
+            ("SQS_DELAY_PURGE_RETRY", "0"),
+            ("SQS_DELAY_RECENTLY_DELETED", "0"),
             ("SQS_ENABLE_MESSAGE_RETENTION_PERIOD", "1"),
             ("SQS_CLOUDWATCH_METRICS_REPORT_INTERVAL", "5"),
             ("SKIP_SSL_CERT_DOWNLOAD", "1"),

@@ -71,7 +71,7 @@ pub(super) async fn channels(service: &Arc<Service>) -> Result<Vec<Channel>, Que
     while let Some(url) = pages.next().await {
         let url = url.map_err(|error| Fault::of("ListQueues", &error))?;
         let name = url.rsplit('/').next().unwrap_or(&url);
-        let channel = service.names.from_aws(name).and_then(|(name, _)| name.parse().ok());
+        let channel = service.names.here(name).and_then(|(name, _)| name.parse().ok());
         channels.extend(channel);
     }
     channels.sort();

@@ -26,7 +26,7 @@ impl Names {
     }
 
     /// The queue or exchange of a name on AWS, and whether it is ordered; `None`: it is another deployment's.
-    pub(super) fn from_aws<'a>(&self, name: &'a str) -> Option<(&'a str, bool)> {
+    pub(super) fn here<'a>(&self, name: &'a str) -> Option<(&'a str, bool)> {
         let name = name.strip_prefix(&self.prefix)?;
         Some(match name.strip_suffix(FIFO) {
             Some(name) => (name, true),
@@ -44,8 +44,8 @@ mod tests {
         let names = Names::new("prod-");
         for (name, ordered, aws) in [("orders", false, "prod-orders"), ("orders-dlq", true, "prod-orders-dlq.fifo")] {
             assert_eq!(names.on_aws(name, ordered), aws);
-            assert_eq!(names.from_aws(aws), Some((name, ordered)));
+            assert_eq!(names.here(aws), Some((name, ordered)));
         }
-        assert_eq!(names.from_aws("test-orders"), None);
+        assert_eq!(names.here("test-orders"), None);
     }
 }

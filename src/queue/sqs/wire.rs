@@ -81,9 +81,11 @@ impl Entry {
         }
         wire.iter().try_for_each(|(name, _, value)| carries(name, value))?;
         for (what, text) in [("group", &group), ("dedupe key", &dedupe)] {
-            if text.as_ref().is_some_and(|text| !is_token(text)) {
+            if let Some(text) = text.as_ref().filter(|text| !is_token(text)) {
                 let wanted = "1 to 128 ASCII letters, digits and punctuation marks, without blanks";
-                return Err(Invalid::Unsupported(format!("SQS does not take this {what}: it has to be {wanted}")));
+                return Err(Invalid::Unsupported(format!(
+                    "SQS does not take the {what} `{text}`: it has to be {wanted}"
+                )));
             }
         }
         let delay = i32::try_from(whole_seconds(delay)).unwrap_or(i32::MAX);
