@@ -29,8 +29,8 @@ pub enum Event {
     Drain,
     /// The host cannot wait any longer.
     DrainDeadline,
-    /// It is to go back untouched, because an earlier message of its FIFO group failed.
-    Overtaken,
+    /// It is to go back untouched, because an earlier message of its FIFO group failed; no sooner than that one.
+    Overtaken(Duration),
     /// The processing-timeout hook has decided, or there is none.
     Decided(Option<Outcome>),
     /// Its reply was sent, or why it was not.
@@ -108,7 +108,7 @@ impl Machine {
         match (std::mem::replace(&mut self.state, State::Over), event) {
             (State::Waiting, Event::Start) => self.go(State::Running, Action::Run),
             (State::Waiting, Event::Drain | Event::DrainDeadline) => self.part(Outcome::Shutdown, policy),
-            (State::Waiting, Event::Overtaken) => self.go_back(),
+            (State::Waiting, Event::Overtaken(delay)) => self.go_back(delay),
             (State::Waiting | State::Parting | State::Settling, Event::LeaseLost) => self.forget(),
 
             (State::Running, Event::Ended(Some(outcome))) => self.conclude(outcome, policy),
@@ -195,8 +195,8 @@ impl Machine {
         self.go(State::Parting, Action::StopHeartbeat)
     }
 
-    fn go_back(&mut self) -> Action {
-        self.disposition = Disposition::Release(Duration::ZERO);
+    fn go_back(&mut self, delay: Duration) -> Action {
+        self.disposition = Disposition::Release(delay);
         self.outcome = Some(Outcome::Retry(Some("an earlier message of its group failed".into())));
         self.go(State::Parting, Action::StopHeartbeat)
     }

@@ -301,13 +301,14 @@ impl EventLoop {
                     self.effects.decide(id, in_hand.call.clone(), elapsed, in_hand.call.bounds.stop.clone());
                 }
                 Action::Reply(body) => self.effects.reply(id, &in_hand.message, body),
-                Action::StopHeartbeat => {
-                    next = self.ledger.stop(id).then_some(Event::HeartbeatStopped);
-                    if in_hand.machine.disposition() != &Disposition::Ack {
-                        self.send_back_followers(id);
-                    }
+                Action::StopHeartbeat => next = self.ledger.stop(id).then_some(Event::HeartbeatStopped),
+                Action::Settle(Disposition::Ack) => self.settle(id, Disposition::Ack),
+                Action::Settle(disposition) => {
+                    let group = self.in_hand.get(&id).and_then(|in_hand| self.group_of(in_hand));
+                    self.settle(id, disposition.clone());
+                    // After it, so that it is visible again before them.
+                    group.into_iter().for_each(|group| self.send_back_followers(id, &group, &disposition));
                 }
-                Action::Settle(disposition) => self.settle(id, disposition),
                 Action::Finish => self.finish(id),
             }
         }
@@ -378,17 +379,14 @@ impl EventLoop {
         self.apply(id, Event::LeaseLost);
     }
 
-    /// The followers of a message that was not acked go back untouched, so that none overtakes it.
-    fn send_back_followers(&mut self, id: Id) {
-        let Some(group) = self.in_hand.get(&id).and_then(|in_hand| self.group_of(in_hand)) else { return };
-        for follower in self.gate.close(&group, id) {
-            self.apply(follower, self.overtaken());
+    /// The followers of a message that was not acked go back untouched, so that none overtakes it; with its delay, because
+    /// some servers hand out a follower while its head still waits.
+    fn send_back_followers(&mut self, id: Id, group: &str, head: &Disposition) {
+        let delay = if let Disposition::Release(delay) = head { *delay } else { Duration::ZERO };
+        for follower in self.gate.close(group, id) {
+            let running = self.phase == Phase::Running;
+            self.apply(follower, if running { Event::Overtaken(delay) } else { Event::Drain });
         }
-    }
-
-    /// What becomes of a follower whose turn does not come.
-    fn overtaken(&self) -> Event {
-        if self.phase == Phase::Running { Event::Overtaken } else { Event::Drain }
     }
 
     fn finish(&mut self, id: Id) {
@@ -423,7 +421,7 @@ impl EventLoop {
                         self.apply(next, if self.phase == Phase::Running { Event::Start } else { Event::Drain });
                     }
                 }
-                _ => self.gate.close(&group, id).into_iter().for_each(|next| self.apply(next, self.overtaken())),
+                head => self.send_back_followers(id, &group, head),
             }
         }
     }

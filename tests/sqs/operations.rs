@@ -105,7 +105,7 @@ fn sqs_moves_them_by_itself() {
 
 #[test]
 fn a_handler_sends_to_what_it_is_granted() {
-    let handler = component("sends.wat");
+    let handler = component("sends");
     let consumer = format!("[consumers.work]\nchannel = 'work'\nhandler = {handler:?}\nallow.send = ['granted']");
     let world = Aws::new(Kind::Ministack, &consumer);
     let mut host = world.started();
