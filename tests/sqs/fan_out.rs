@@ -10,6 +10,9 @@ use crate::support::hostler::{Host, PATIENCE};
 use crate::support::servers::Kind;
 use crate::support::sqs::Aws;
 
+/// Whether a routing key passes.
+type Filter = fn(&str) -> bool;
+
 const KEYS: [&str; 5] = ["MOBILE.APPLE", "MOBILE.SAMSUNG", "MOBILE.APPLE.OLD", "DESKTOP.APPLE", "MOBIL"];
 
 /// A consumer of the exchange `sales` whose handler tells its body; further keys follow.
@@ -64,7 +67,7 @@ fn expected(group: usize, rounds: usize, each: usize, fits: impl Fn(&str) -> boo
 
 #[test]
 fn each_queue_gets_what_its_filter_says_in_the_order_of_its_group() {
-    const GROUPS: usize = 4;
+    const GROUPS: usize = 3;
     let ordered = |name: &str, filter: &str| consumer(name, &format!("ordered = true\n{filter}"));
     let world = Aws::new(
         Kind::LocalStack,
@@ -76,11 +79,11 @@ fn each_queue_gets_what_its_filter_says_in_the_order_of_its_group() {
         .concat(),
     );
     let mut host = world.started();
-    let (rounds, each) = (2, 8);
+    let (rounds, each) = (2, 10);
     send_rounds(&world, GROUPS, rounds, each);
-    let filters: [(&str, fn(&str) -> bool); 3] =
+    let filters: [(&str, Filter); 3] =
         [("all", |_| true), ("mobile", |key| key.starts_with("MOBILE.")), ("apple", |key| key == "MOBILE.APPLE")];
-    let count = |fits: fn(&str) -> bool| GROUPS * rounds * each * KEYS.iter().filter(|key| fits(key)).count();
+    let count = |fits: Filter| GROUPS * rounds * each * KEYS.iter().filter(|key| fits(key)).count();
     let lines = host.settled(filters.iter().map(|(_, fits)| count(*fits)).sum());
     assert!(lines.iter().all(|line| line["outcome"] == "ack" && line["attempt"] == 1));
     assert_eq!(host.stop(), 0);

@@ -181,8 +181,7 @@ print(json.dumps([json.loads(dead['Body']), attributes]))
 #[test]
 fn a_body_that_is_gone_fails_its_own_message_only() {
     let world = Large::new(&format!("{KEEP}{RETRY}"));
-    // So that they come in one receive.
-    world.0.output(&["queues"]);
+    // All are there before the first receive.
     let others: Vec<_> = (0..4).map(|n| send(&world.0, &["keep", "--body", &format!("small {n}")])).collect();
     let gone = world.point(&["gone", "", CLASS, ATTRIBUTE]);
     let there = world.point(&["there", "a body", CLASS, ATTRIBUTE]);
