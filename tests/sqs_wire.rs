@@ -279,7 +279,7 @@ async fn a_message_that_is_refused_is_not_sent_again() {
     });
     let (broker, _) = open(&server, false).await;
     let sent = broker.send(&"jobs".parse().unwrap(), vec![text("a")]).await;
-    assert!(matches!(&sent[..], [Err(SendError::Queue(QueueError::Refused(_)))]), "{sent:?}");
+    assert!(matches!(&sent[..], [Err(SendError::Invalid(_))]), "{sent:?}");
     assert_eq!(server.calls("SendMessageBatch").len(), 1);
 }
 

@@ -59,6 +59,8 @@ pub(super) enum Fault {
     Later(String),
     /// Trying again is in vain: denied, malformed, forbidden by a limit.
     Never(String),
+    /// The same, of one entry of a batch: the message itself is at fault, and no other.
+    Message(String),
 }
 
 impl Fault {
@@ -84,7 +86,15 @@ impl Fault {
     /// The fault of one entry of a batch.
     pub(super) fn of_entry(what: &str, entry: &BatchResultErrorEntry) -> Self {
         let text = format!("{what}: {}: {}", entry.code(), entry.message().unwrap_or("no message"));
-        Self::by_code(entry.code(), text, !entry.sender_fault())
+        Self::by_code(entry.code(), text, !entry.sender_fault()).of_one()
+    }
+
+    /// The same fault, known to be that of one message.
+    pub(super) fn of_one(self) -> Self {
+        match self {
+            Self::Never(text) => Self::Message(text),
+            fault => fault,
+        }
     }
 
     /// By a code of AWS; `otherwise`: whether one that is not known may work later.
@@ -111,7 +121,9 @@ impl From<Fault> for QueueError {
     fn from(fault: Fault) -> Self {
         match fault {
             Fault::Later(text) => Self::Unavailable(text),
-            Fault::Missing(text) | Fault::Stale(text) | Fault::Never(text) => Self::Refused(text),
+            Fault::Missing(text) | Fault::Stale(text) | Fault::Never(text) | Fault::Message(text) => {
+                Self::Refused(text)
+            }
         }
     }
 }
@@ -122,7 +134,7 @@ impl From<Fault> for LeaseError {
             Fault::Later(text) => Self::Retry(text),
             Fault::Missing(text) | Fault::Stale(text) => Self::Lost(text),
             // Denied today, and perhaps not in a minute: the lease is ours as long as we say so.
-            Fault::Never(text) => Self::Retry(text),
+            Fault::Never(text) | Fault::Message(text) => Self::Retry(text),
         }
     }
 }
@@ -140,7 +152,7 @@ mod tests {
         assert!(matches!(entry("ReceiptHandleIsInvalid", true), Fault::Stale(_)));
         assert!(matches!(entry("RequestThrottled", true), Fault::Later(_)));
         assert!(matches!(entry("InternalError", false), Fault::Later(_)));
-        assert!(matches!(entry("InvalidMessageContents", true), Fault::Never(_)));
+        assert!(matches!(entry("InvalidMessageContents", true), Fault::Message(_)));
         assert!(matches!(
             LeaseError::from(entry("AWS.SimpleQueueService.MessageNotInflight", true)),
             LeaseError::Lost(_)

@@ -75,7 +75,7 @@ impl Service {
         let asked = self.clients.s3.get_object().bucket(&claim.bucket).key(&claim.key).send().await;
         let answer = asked.map_err(|error| match Fault::of(&format!("GetObject of {object}"), &error) {
             Fault::Missing(_) => format!("the body is gone: there is no {object}"),
-            Fault::Stale(text) | Fault::Later(text) | Fault::Never(text) => text,
+            Fault::Stale(text) | Fault::Later(text) | Fault::Never(text) | Fault::Message(text) => text,
         })?;
         if let Some(bytes) = answer.content_length.filter(|bytes| *bytes > MAX_BODY) {
             return Err(format!("the body in {object} has {bytes} bytes; hostler takes at most {MAX_BODY}"));

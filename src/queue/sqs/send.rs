@@ -146,7 +146,10 @@ async fn deliver(service: Arc<Service>, channel: Channel, mut target: Target, mu
 }
 
 fn refusal(fault: Fault) -> SendError {
-    QueueError::from(fault).into()
+    match fault {
+        Fault::Message(text) => Invalid::Unsupported(text).into(),
+        fault => QueueError::from(fault).into(),
+    }
 }
 
 /// Copies messages to a dead-letter queue, once: whoever asks tries again while the lease lasts.
@@ -174,7 +177,7 @@ pub(super) async fn forward(
             let Some(result) = results.get_mut(*index) else { continue };
             *result = match answer {
                 Ok(_) => Ok(()),
-                Err(Fault::Never(text)) => Err(LeaseError::Refused(text)),
+                Err(Fault::Never(text) | Fault::Message(text)) => Err(LeaseError::Refused(text)),
                 Err(Fault::Missing(text) | Fault::Stale(text) | Fault::Later(text)) => Err(LeaseError::Retry(text)),
             };
         }
@@ -326,7 +329,7 @@ impl Service {
                 let sent = sent.filter_map(|entry| Some((entry.id?, Ok(entry.message_id.unwrap_or_default()))));
                 let failed = answer.failed.unwrap_or_default().into_iter().map(|entry| {
                     let text = format!("{what}: {}: {}", entry.code(), entry.message().unwrap_or("no message"));
-                    let fault = Fault::by_code(entry.code(), text, !entry.sender_fault());
+                    let fault = Fault::by_code(entry.code(), text, !entry.sender_fault()).of_one();
                     (entry.id, Err(fault))
                 });
                 in_order(count, &what, sent.chain(failed))
