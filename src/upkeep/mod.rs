@@ -1,5 +1,6 @@
-//! Upkeep: what an operator does to queues beside consuming them (provision, requeue, alarms, clean, iam).
+//! Upkeep: what an operator does to queues beside consuming them, over any driver.
 //!
-//! The embedded queue provisions itself when a channel is opened, and `hostler queues` looks into it.
+//! What only one service has is the driver's: provisioning is behind [`Broker::plan`](crate::queue::Broker::plan) and its
+//! neighbours, because what there is to provision differs.
 
 pub mod requeue;

@@ -46,7 +46,7 @@ mod tests {
             let (now, most) = (Arc::clone(&now), Arc::clone(&most));
             async move {
                 most.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
-                for _ in 0..n % 7 {
+                for _ in 0..=n % 7 {
                     tokio::task::yield_now().await;
                 }
                 now.fetch_sub(1, Ordering::Relaxed);
