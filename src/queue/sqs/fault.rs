@@ -1,6 +1,6 @@
 //! What AWS answers when it does not do what was asked, by what the caller does next.
 
-use aws_sdk_sqs::error::{DisplayErrorContext, ProvideErrorMetadata, SdkError};
+use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_sqs::types::BatchResultErrorEntry;
 
 use crate::queue::{LeaseError, QueueError};
@@ -70,7 +70,7 @@ impl Fault {
         E: ProvideErrorMetadata + std::error::Error + 'static,
     {
         let SdkError::ServiceError(answer) = error else {
-            let text = format!("{what}: {}", DisplayErrorContext(error));
+            let text = format!("{what}: {}", with_causes(error));
             return if matches!(error, SdkError::ConstructionFailure(_)) {
                 Self::Never(text)
             } else {
@@ -115,6 +115,12 @@ impl Fault {
     pub(super) fn may_pass(&self) -> bool {
         matches!(self, Self::Later(_))
     }
+}
+
+/// An error and what caused it, for people.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.map(ToString::to_string).fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 impl From<Fault> for QueueError {

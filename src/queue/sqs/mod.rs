@@ -122,6 +122,16 @@ impl SqsBroker {
         let done = self.0.runtime.spawn(work(Arc::clone(&self.0))).await;
         done.map_err(|error| QueueError::Unavailable(format!("hostler is shutting down: {error}")))
     }
+
+    /// An error that tells where we looked, if that is not Amazon.
+    fn located(&self, error: QueueError) -> QueueError {
+        match (error, &self.0.options.endpoint_url) {
+            (QueueError::Unavailable(text), Some(url)) => {
+                QueueError::Unavailable(format!("{text} (queue.sqs.endpoint_url is {url})"))
+            }
+            (error, _) => error,
+        }
+    }
 }
 
 #[async_trait]
@@ -133,21 +143,31 @@ impl Broker for SqsBroker {
             Ok::<_, QueueError>(Arc::new(queue) as Arc<dyn Queue>)
         })
         .await?
+        .map_err(|error| self.located(error))
     }
 
     async fn send(&self, channel: &Channel, batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>> {
         let (channel, count) = (channel.clone(), batch.len());
         let sent = self.on_runtime(|service| async move { send::send(&service, &channel, batch).await }).await;
-        sent.unwrap_or_else(|error| vec![Err(error.into()); count])
+        let located = |error| match error {
+            SendError::Queue(error) => self.located(error).into(),
+            error @ SendError::Invalid(_) => error,
+        };
+        let sent = sent.unwrap_or_else(|error| vec![Err(error.into()); count]);
+        sent.into_iter().map(|sent| sent.map_err(located)).collect()
     }
 
     async fn depths(&self, channels: &[Channel]) -> Result<Vec<Depth>, QueueError> {
         let channels = channels.to_vec();
-        self.on_runtime(|service| async move { depth::depths(&service, &channels).await }).await?
+        self.on_runtime(|service| async move { depth::depths(&service, &channels).await })
+            .await?
+            .map_err(|error| self.located(error))
     }
 
     async fn channels(&self) -> Result<Vec<Channel>, QueueError> {
-        self.on_runtime(|service| async move { depth::channels(&service).await }).await?
+        self.on_runtime(|service| async move { depth::channels(&service).await })
+            .await?
+            .map_err(|error| self.located(error))
     }
 
     async fn open_stored(&self, channel: &Channel) -> Result<Arc<dyn Queue>, QueueError> {
@@ -157,6 +177,7 @@ impl Broker for SqsBroker {
             Ok::<_, QueueError>(Arc::new(queue) as Arc<dyn Queue>)
         })
         .await?
+        .map_err(|error| self.located(error))
     }
 
     async fn redrive(
@@ -171,7 +192,7 @@ impl Broker for SqsBroker {
     }
 
     async fn plan(&self, wanted: &[ChannelSpec]) -> Result<Vec<Change>, QueueError> {
-        provision::plan(&self.0, wanted).await
+        provision::plan(&self.0, wanted).await.map_err(|error| self.located(error))
     }
 
     async fn provision(
@@ -179,11 +200,11 @@ impl Broker for SqsBroker {
         wanted: &[ChannelSpec],
         done: &mut (dyn for<'c> FnMut(&'c Change) + Send),
     ) -> Result<(), QueueError> {
-        provision::apply(&self.0, wanted, done).await
+        provision::apply(&self.0, wanted, done).await.map_err(|error| self.located(error))
     }
 
     async fn inspect(&self, spec: &ChannelSpec) -> Result<Vec<Finding>, QueueError> {
-        provision::inspect(&self.0, spec).await
+        provision::inspect(&self.0, spec).await.map_err(|error| self.located(error))
     }
 }
 

@@ -1,5 +1,6 @@
 //! How deliveries end on SQS: deletes, visibility changes, and copies to the dead-letter queue.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use aws_sdk_sqs::types::{
@@ -10,6 +11,7 @@ use tokio::time::Instant;
 use super::batch::MAX_ENTRIES;
 use super::fault::Fault;
 use super::held::Held;
+use super::parallel::side_by_side;
 use super::queue::{MAX_LEASE, SqsQueue, lost};
 use super::send::forward;
 use super::wire::{beside, is_carried, size, whole_seconds};
@@ -90,9 +92,11 @@ impl SqsQueue {
             }
         }
         // Queue first, object after: the other way round, a crash leaves a message without its body.
-        for body in bodies {
-            self.service.discard(&body).await;
-        }
+        side_by_side(bodies.into_iter().map(|body| {
+            let service = Arc::clone(&self.service);
+            async move { service.discard(&body).await }
+        }))
+        .await;
         settled
     }
 
