@@ -32,6 +32,9 @@ pub(super) fn check(settings: &Settings, source: &Source, problems: &mut Vec<Pro
         }
     }
     shared_queues(settings, problems);
+    if on_sqs {
+        mixed_exchanges(settings, problems);
+    }
 }
 
 /// A fault of `key` beside another, and its cure.
@@ -153,5 +156,24 @@ fn shared_queues(settings: &Settings, problems: &mut Vec<Problem>) {
         let cure =
             "give each its own queue (on one exchange, `<exchange>.<queue>`), or raise the first one's `concurrency`";
         problems.push(problem(&at, "channel", fault, cure.to_owned()));
+    }
+}
+
+/// On AWS an exchange is one topic, which is FIFO or not for all of its queues.
+fn mixed_exchanges(settings: &Settings, problems: &mut Vec<Problem>) {
+    let mut kinds: BTreeMap<String, (bool, &str)> = BTreeMap::new();
+    for name in settings.consumers.keys() {
+        let at = settings.consumer(name);
+        let (Some(channel), Some(ordered)) = (at.get::<Channel>("channel"), at.get::<bool>("ordered")) else {
+            continue;
+        };
+        let Some(exchange) = channel.exchange() else { continue };
+        let (first, other) = *kinds.entry(exchange.to_owned()).or_insert((ordered, name));
+        if ordered != first {
+            let other = beside(&settings.consumer(other), "ordered", &first.to_string());
+            let fault = format!("the exchange {exchange:?} is one topic on AWS, FIFO or not, but {other}");
+            let cure = "set `ordered` alike for all consumers of the exchange, or give them another exchange";
+            problems.push(problem(&at, "ordered", fault, cure.to_owned()));
+        }
     }
 }
