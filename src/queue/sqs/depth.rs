@@ -6,7 +6,7 @@ use aws_sdk_sqs::types::QueueAttributeName;
 
 use super::Service;
 use super::fault::Fault;
-use super::parallel::side_by_side;
+use super::parallel::{side_by_side, stopping};
 use crate::channel::Channel;
 use crate::queue::{Depth, QueueError};
 
@@ -21,7 +21,6 @@ struct Counts {
 /// How full each channel is. SQS tells no age; CloudWatch does.
 pub(super) async fn depths(service: &Arc<Service>, channels: &[Channel]) -> Result<Vec<Depth>, QueueError> {
     let work: Vec<_> = channels.iter().cloned().map(|channel| depth(Arc::clone(service), channel)).collect();
-    let stopping = || QueueError::Unavailable("hostler is shutting down".to_owned());
     side_by_side(work).await.into_iter().map(|depth| depth.ok_or_else(stopping)?).collect()
 }
 

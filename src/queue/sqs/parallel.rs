@@ -2,6 +2,8 @@
 
 use tokio::task::JoinSet;
 
+use crate::queue::QueueError;
+
 /// How many calls are under way at once at most.
 const AT_ONCE: usize = 8;
 
@@ -22,6 +24,11 @@ pub(super) async fn side_by_side<T: Send + 'static>(
         keep(&mut answers, under_way.join_next().await);
     }
     answers
+}
+
+/// The error of work that has no answer.
+pub(super) fn stopping() -> QueueError {
+    QueueError::Unavailable("hostler is shutting down".to_owned())
 }
 
 fn keep<T>(answers: &mut [Option<T>], joined: Option<Result<(usize, T), tokio::task::JoinError>>) {

@@ -54,15 +54,7 @@ impl Service {
                 "the body has another size than the pointer says"
             );
         }
-        Ok(Message {
-            id: message.id.clone(),
-            body,
-            attributes: message.attributes.clone(),
-            enqueued_at: message.enqueued_at,
-            group: message.group.clone(),
-            routing_key: message.routing_key.clone(),
-            claim: None,
-        })
+        Ok(Message { body, claim: None, ..message.clone() })
     }
 
     async fn fetch(&self, claim: &Claim) -> Result<Bytes, String> {

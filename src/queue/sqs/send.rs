@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::Service;
 use super::batch::batches;
 use super::fault::Fault;
-use super::parallel::side_by_side;
+use super::parallel::{side_by_side, stopping};
 use super::provision;
 use super::resolve::Place;
 use super::wire::{Entry, size};
@@ -77,10 +77,6 @@ pub(super) async fn send(
         }
     }
     answers
-}
-
-fn stopping() -> QueueError {
-    QueueError::Unavailable("hostler is shutting down".to_owned())
 }
 
 /// A message to send.

@@ -72,11 +72,7 @@ impl SqsQueue {
         let (entries, what) = (entries.collect(), self.what("DeleteMessageBatch"));
         let call = self.service.clients.sqs.delete_message_batch().queue_url(&*self.place.address);
         let answers = match call.set_entries(Some(entries)).send().await {
-            Ok(answer) => Answers {
-                done: answer.successful.into_iter().map(|entry| entry.id).collect(),
-                failed: answer.failed,
-                otherwise: None,
-            },
+            Ok(answer) => Answers::told(answer.successful.into_iter().map(|entry| entry.id), answer.failed),
             Err(error) => Answers::failed(Fault::of(&what, &error)),
         };
         let settled = answers.share_out(&what, endings);
@@ -119,11 +115,7 @@ impl SqsQueue {
     pub(super) async fn change_visibility(&self, entries: Vec<ChangeMessageVisibilityBatchRequestEntry>) -> Answers {
         let call = self.service.clients.sqs.change_message_visibility_batch().queue_url(&*self.place.address);
         match call.set_entries(Some(entries)).send().await {
-            Ok(answer) => Answers {
-                done: answer.successful.into_iter().map(|entry| entry.id).collect(),
-                failed: answer.failed,
-                otherwise: None,
-            },
+            Ok(answer) => Answers::told(answer.successful.into_iter().map(|entry| entry.id), answer.failed),
             Err(error) => Answers::failed(Fault::of(&self.what(CHANGE), &error)),
         }
     }
@@ -194,6 +186,10 @@ pub(super) struct Answers {
 }
 
 impl Answers {
+    fn told(done: impl Iterator<Item = String>, failed: Vec<BatchResultErrorEntry>) -> Self {
+        Self { done: done.collect(), failed, otherwise: None }
+    }
+
     fn failed(fault: Fault) -> Self {
         Self { done: Vec::new(), failed: Vec::new(), otherwise: Some(fault) }
     }
