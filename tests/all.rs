@@ -13,6 +13,8 @@ mod conformance;
 #[cfg(test)]
 mod consumer;
 #[cfg(test)]
+mod container;
+#[cfg(test)]
 mod crash;
 #[cfg(test)]
 mod drain;

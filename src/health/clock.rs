@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::{ConsumerReport, Report, SCHEMA, Timestamp, process};
 
 /// The clocks may differ by this much before the anchor moves; less than the verdict's tolerance for start times.
-const MAX_DRIFT: Duration = Duration::from_secs(1);
+const MAX_DRIFT: Duration = Duration::from_millis(100);
 
 /// Turns this process's instants into wall-clock times.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ mod tests {
         let mut clock = Clock::anchored(wall, begin);
         let later = begin + 10 * SECOND;
 
-        clock.follow(wall.plus(10 * SECOND).plus(SECOND / 2), later);
+        clock.follow(wall.plus(10 * SECOND).plus(MAX_DRIFT), later);
         assert_eq!(clock.wall(begin), wall, "a small difference moves no stamp");
 
         clock.follow(wall.plus(10 * SECOND).plus(HOUR), later);

@@ -28,9 +28,14 @@ pub fn info(pid: u32) -> Option<ProcessInfo> {
     if stat.is_dead() {
         return None;
     }
-    let uptime = fs::read_to_string("/proc/uptime").ok();
-    let age = uptime.as_deref().and_then(parse_uptime).and_then(|uptime| age(stat.started, uptime));
-    Some(ProcessInfo { started_at: age.map(|age| Timestamp::now().minus(age)) })
+    // Whoever is paused between the two clocks takes the start for later than it was; hence the earliest of a few looks.
+    Some(ProcessInfo { started_at: (0..3).filter_map(|_| started_at(stat.started)).min() })
+}
+
+/// The wall-clock time of what happened so long after boot.
+fn started_at(after_boot: Duration) -> Option<Timestamp> {
+    let uptime = parse_uptime(&fs::read_to_string("/proc/uptime").ok()?)?;
+    Some(Timestamp::now().minus(age(after_boot, uptime)?))
 }
 
 /// Whether a signal could be sent; lacking the right to do so proves the process too.

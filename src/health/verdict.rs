@@ -9,8 +9,8 @@ use super::process::ProcessInfo;
 use super::{ConsumerReport, ReadError, Report, STALE_AFTER, State, Timestamp};
 
 /// Start times may differ by this much and still be one process's: `/proc` counts in 1/100 s, [`super::Clock`] lets
-/// the clocks drift by 1 s.
-const START_TOLERANCE: Duration = Duration::from_secs(2);
+/// the clocks drift by 1/10 s. No container dies and starts again within it.
+const START_TOLERANCE: Duration = Duration::from_millis(300);
 
 /// How long a container may go without a health file.
 #[derive(Debug, Clone, Copy)]
@@ -372,10 +372,10 @@ mod tests {
         // The process with the file's pid, the age of PID 1, the status.
         let table = [
             (started(Some(1000)), None, Status::Healthy),
-            (started(Some(998)), None, Status::Healthy),
+            (Some(ProcessInfo { started_at: Some(ago(1000).plus(START_TOLERANCE)) }), None, Status::Healthy),
             (started(Some(1500)), None, Status::Healthy),
             (started(None), None, Status::Healthy),
-            (started(Some(997)), Some(997), Status::Unhealthy),
+            (started(Some(999)), Some(999), Status::Unhealthy),
             (started(Some(200)), Some(200), Status::Starting),
             (started(Some(200)), Some(300), Status::Unhealthy),
             (None, Some(1000), Status::Unhealthy),

@@ -44,6 +44,19 @@ pub struct Depth {
     pub dead_lettered: u64,
 }
 
+impl Depth {
+    /// Reads a row of `queues --json`.
+    pub fn of(row: &Value) -> Self {
+        let count = |name: &str| row[name].as_u64().unwrap();
+        Self {
+            visible: count("visible"),
+            delayed: count("delayed"),
+            in_flight: count("in_flight"),
+            dead_lettered: count("dead_lettered"),
+        }
+    }
+}
+
 impl World {
     /// A folder with this config; keys of `host`, `queue` and `telemetry` come first, dotted, then the tables.
     pub fn new(config: &str) -> Self {
@@ -123,14 +136,7 @@ impl World {
 
     /// How full a channel is.
     pub fn depth(&self, channel: &str) -> Depth {
-        let row = self.row(channel);
-        let count = |name: &str| row[name].as_u64().unwrap();
-        Depth {
-            visible: count("visible"),
-            delayed: count("delayed"),
-            in_flight: count("in_flight"),
-            dead_lettered: count("dead_lettered"),
-        }
+        Depth::of(&self.row(channel))
     }
 
     /// Starts `hostler run`.
@@ -161,7 +167,8 @@ pub struct Said {
 }
 
 impl Said {
-    fn new(output: Output) -> Self {
+    /// Of a program that has ended.
+    pub fn new(output: Output) -> Self {
         Self {
             code: code(output.status),
             stdout: String::from_utf8(output.stdout).unwrap(),
