@@ -17,6 +17,8 @@ mod crash;
 #[cfg(test)]
 mod drain;
 #[cfg(test)]
+mod ecs_task;
+#[cfg(test)]
 mod embedded;
 #[cfg(test)]
 mod handlers;
