@@ -49,6 +49,7 @@ fn workplace() -> tempfile::TempDir {
     for (target, link) in [
         (Path::new(ROOT).join("config"), "config"),
         (Path::new(ROOT).join("examples"), "examples"),
+        (Path::new(ROOT).join("ecs-task.json"), "ecs-task.json"),
         (env!("CARGO_BIN_EXE_hostler").into(), "target/release/hostler"),
     ] {
         std::os::unix::fs::symlink(target, folder.path().join(link)).unwrap();
@@ -59,8 +60,9 @@ fn workplace() -> tempfile::TempDir {
 fn bash(folder: &Path, exports: &str, script: &str) -> Command {
     let mut command = Command::new("bash");
     command.arg("-c").arg(format!("{exports}{script}")).current_dir(folder).env_clear();
-    let programs = installed("moto").join("bin");
-    command.env("PATH", format!("{}:{}", programs.display(), std::env::var("PATH").unwrap()));
+    // The server's environment, whose `pip` finds nothing to do, comes before that of the AWS CLI.
+    let [moto, clients] = ["moto", "clients"].map(|name| installed(name).join("bin").display().to_string());
+    command.env("PATH", format!("{moto}:{clients}:{}", std::env::var("PATH").unwrap()));
     if let Some(home) = std::env::var_os("HOME") {
         command.env("HOME", home);
     }

