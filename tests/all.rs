@@ -17,6 +17,8 @@ mod crash;
 #[cfg(test)]
 mod drain;
 #[cfg(test)]
+mod ecs;
+#[cfg(test)]
 mod embedded;
 #[cfg(test)]
 mod handlers;

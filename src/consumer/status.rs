@@ -18,6 +18,8 @@ pub struct Status {
     pub last_poll_at: Option<Instant>,
     /// Messages whose guest runs.
     pub in_flight: usize,
+    /// Messages that are taken and not over: they wait for their turn, run, or are being settled.
+    pub in_hand: usize,
     /// When the oldest of them started.
     pub oldest_started_at: Option<Instant>,
     /// Messages whose handler came to an end.
@@ -31,21 +33,24 @@ pub struct Status {
 pub struct StatusBoard {
     status: watch::Sender<Status>,
     transitions: Arc<Notify>,
+    work: Arc<Notify>,
 }
 
 impl StatusBoard {
-    /// A board that starts in [`State::Initializing`]. `transitions` is notified at each change of the state.
-    pub fn new(transitions: Arc<Notify>) -> Self {
+    /// A board that starts in [`State::Initializing`]. `transitions` is notified at each change of the state, `work` when
+    /// there is something in hand and nothing was, or the other way round.
+    pub fn new(transitions: Arc<Notify>, work: Arc<Notify>) -> Self {
         let status = Status {
             state: State::Initializing,
             since: Instant::now(),
             last_poll_at: None,
             in_flight: 0,
+            in_hand: 0,
             oldest_started_at: None,
             processed: 0,
             failed: 0,
         };
-        Self { status: watch::Sender::new(status), transitions }
+        Self { status: watch::Sender::new(status), transitions, work }
     }
 
     /// The status as it is now.
@@ -56,9 +61,11 @@ impl StatusBoard {
     /// Changes the status; the state before and after, if it changed.
     pub fn update(&self, change: impl FnOnce(&mut Status)) -> Option<(State, State)> {
         let mut transition = None;
+        let mut turned = false;
         self.status.send_modify(|status| {
-            let before = status.state;
+            let Status { state: before, in_hand, .. } = *status;
             change(status);
+            turned = (status.in_hand == 0) != (in_hand == 0);
             if status.state != before {
                 status.since = Instant::now();
                 transition = Some((before, status.state));
@@ -66,6 +73,9 @@ impl StatusBoard {
         });
         if transition.is_some() {
             self.transitions.notify_one();
+        }
+        if turned {
+            self.work.notify_one();
         }
         transition
     }
