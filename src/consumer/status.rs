@@ -80,3 +80,23 @@ impl StatusBoard {
         transition
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn work_is_told_of_when_it_begins_and_when_it_ends() {
+        let work = Arc::new(Notify::new());
+        let board = StatusBoard::new(Arc::default(), Arc::clone(&work));
+        for (in_hand, told) in [(0, false), (1, true), (3, false), (1, false), (0, true), (0, false), (2, true)] {
+            board.update(|status| status.in_hand = in_hand);
+            let was_told = tokio::select! {
+                biased;
+                () = work.notified() => true,
+                () = std::future::ready(()) => false,
+            };
+            assert_eq!(was_told, told, "{in_hand}");
+        }
+    }
+}
