@@ -19,6 +19,8 @@ mod crash;
 #[cfg(test)]
 mod drain;
 #[cfg(test)]
+mod ecs;
+#[cfg(test)]
 mod ecs_task;
 #[cfg(test)]
 mod embedded;

@@ -123,7 +123,7 @@ impl Stage {
         let channel = ChannelSpec { ordered: spec.ordered, max_receives: Some(5), ..ChannelSpec::new(work()) };
         let queue = broker.open(&channel).await.unwrap();
         let script = Arc::new(script);
-        let status = StatusBoard::new(Arc::new(Notify::new()));
+        let status = StatusBoard::new(Arc::default(), Arc::new(Notify::new()));
         let exit = CancellationToken::new();
         let (phase, watched) = watch::channel(Phase::Running);
         let consumer = Consumer {

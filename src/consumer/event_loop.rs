@@ -449,6 +449,7 @@ impl EventLoop {
             status.state = state;
             status.last_poll_at = self.last_poll_at;
             status.in_flight = self.running.len();
+            status.in_hand = self.in_hand.len();
             status.oldest_started_at = self.running.first().map(|(started_at, _)| *started_at);
             status.processed = self.summary.processed;
             status.failed = self.summary.failed;

@@ -18,6 +18,8 @@ pub struct Status {
     pub last_poll_at: Option<Instant>,
     /// Messages whose guest runs.
     pub in_flight: usize,
+    /// Messages that are taken and not over: they wait for their turn, run, or are being settled.
+    pub in_hand: usize,
     /// When the oldest of them started.
     pub oldest_started_at: Option<Instant>,
     /// Messages whose handler came to an end.
@@ -31,21 +33,24 @@ pub struct Status {
 pub struct StatusBoard {
     status: watch::Sender<Status>,
     transitions: Arc<Notify>,
+    work: Arc<Notify>,
 }
 
 impl StatusBoard {
-    /// A board that starts in [`State::Initializing`]. `transitions` is notified at each change of the state.
-    pub fn new(transitions: Arc<Notify>) -> Self {
+    /// A board that starts in [`State::Initializing`]. `transitions` is notified at each change of the state, `work` when
+    /// there is something in hand and nothing was, or the other way round.
+    pub fn new(transitions: Arc<Notify>, work: Arc<Notify>) -> Self {
         let status = Status {
             state: State::Initializing,
             since: Instant::now(),
             last_poll_at: None,
             in_flight: 0,
+            in_hand: 0,
             oldest_started_at: None,
             processed: 0,
             failed: 0,
         };
-        Self { status: watch::Sender::new(status), transitions }
+        Self { status: watch::Sender::new(status), transitions, work }
     }
 
     /// The status as it is now.
@@ -56,9 +61,11 @@ impl StatusBoard {
     /// Changes the status; the state before and after, if it changed.
     pub fn update(&self, change: impl FnOnce(&mut Status)) -> Option<(State, State)> {
         let mut transition = None;
+        let mut turned = false;
         self.status.send_modify(|status| {
-            let before = status.state;
+            let Status { state: before, in_hand, .. } = *status;
             change(status);
+            turned = (status.in_hand == 0) != (in_hand == 0);
             if status.state != before {
                 status.since = Instant::now();
                 transition = Some((before, status.state));
@@ -67,6 +74,29 @@ impl StatusBoard {
         if transition.is_some() {
             self.transitions.notify_one();
         }
+        if turned {
+            self.work.notify_one();
+        }
         transition
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn work_is_told_of_when_it_begins_and_when_it_ends() {
+        let work = Arc::new(Notify::new());
+        let board = StatusBoard::new(Arc::default(), Arc::clone(&work));
+        for (in_hand, told) in [(0, false), (1, true), (3, false), (1, false), (0, true), (0, false), (2, true)] {
+            board.update(|status| status.in_hand = in_hand);
+            let was_told = tokio::select! {
+                biased;
+                () = work.notified() => true,
+                () = std::future::ready(()) => false,
+            };
+            assert_eq!(was_told, told, "{in_hand}");
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 mod assemble;
 mod connect;
+mod ecs;
 mod pulse;
 mod reap;
 mod signals;
@@ -11,6 +12,7 @@ pub use assemble::{channel_spec, definition, unused};
 #[cfg(feature = "sqs")]
 pub use connect::sqs_options;
 pub use connect::{connect, declare};
+pub use ecs::Metadata;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,6 +31,7 @@ use crate::handler::{self, Engine, Handler};
 use crate::health::State;
 use crate::queue::Broker;
 use crate::telemetry;
+use ecs::Ecs;
 use pulse::Pulse;
 use signals::Signals;
 
@@ -88,13 +91,18 @@ struct Host {
     guests: Handle,
     boards: Vec<StatusBoard>,
     transitions: Arc<Notify>,
+    /// Notified when a board may have turned busy or idle.
+    work: Arc<Notify>,
+    ecs: Ecs,
 }
 
 impl Host {
     fn new(config: Config, signals: Signals, guests: Handle) -> Self {
-        let transitions = Arc::new(Notify::new());
-        let boards = config.consumers.iter().map(|_| StatusBoard::new(Arc::clone(&transitions))).collect();
-        Self { config, signals, guests, boards, transitions }
+        let (transitions, work) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let board = |_| StatusBoard::new(Arc::clone(&transitions), Arc::clone(&work));
+        let boards = config.consumers.iter().map(board).collect();
+        let ecs = Ecs::from(|name| std::env::var(name).ok());
+        Self { config, signals, guests, boards, transitions, work, ecs }
     }
 
     async fn run(self) -> Result {
@@ -128,7 +136,9 @@ impl Host {
         for warning in assemble::unused(&self.config) {
             tracing::warn!("{warning}");
         }
-        let broker = connect(&self.config).await.map_err(unreachable)?;
+        let connected = async { connect(&self.config).await.map_err(unreachable) };
+        let metadata = async { Ok(self.ecs.metadata(self.config.telemetry.log).await) };
+        let (broker, _metadata) = tokio::try_join!(connected, metadata)?;
         let handlers = self.load_handlers(&broker).await?;
         let exit = CancellationToken::new();
         let mut consumers = Vec::new();
@@ -174,6 +184,7 @@ impl Host {
     async fn consume(&self, consumers: Vec<Consumer>) -> Result {
         let exit = consumers.first().map(|consumer| consumer.exit.clone()).unwrap_or_default();
         let (phase, watched) = watch::channel(Phase::Running);
+        let protection = self.ecs.protect(&self.config, &self.boards, &self.work);
         let mut running = JoinSet::new();
         for consumer in consumers {
             tracing::info!(consumer = &*consumer.spec.name, channel = &*consumer.spec.channel, "consuming");
@@ -190,7 +201,11 @@ impl Host {
         };
         let grace = self.config.host.shutdown_grace;
         tracing::info!(reason, grace = %humantime::format_duration(grace), "draining");
+        let end = Instant::now() + grace;
         let (summary, in_time, panicked) = drain(&mut running, &phase, grace).await;
+        if let Some(protection) = protection {
+            protection.end(end).await;
+        }
         if !in_time {
             tracing::warn!("the grace passed before all was settled; what was not comes again when its lease ends");
         }

@@ -1,4 +1,9 @@
-//! Telemetry: logs on standard error, in JSON or text, at the level that `RUST_LOG` names.
+//! Telemetry: logs on standard error, in JSON or text, at the level that `RUST_LOG` names; and what this process is.
+
+mod json;
+mod resource;
+
+pub use resource::{Attribute, Resource, describe, resource};
 
 use std::io::{self, IsTerminal as _};
 
@@ -40,7 +45,9 @@ pub fn start(format: LogFormat) -> Logs {
     let registry = tracing_subscriber::registry().with(filter);
     let layer = tracing_subscriber::fmt::layer().with_writer(writer);
     let started = match format {
-        LogFormat::Json => registry.with(layer.json().flatten_event(true)).try_init(),
+        LogFormat::Json => {
+            registry.with(layer.json().flatten_event(true).map_event_format(json::WithResource)).try_init()
+        }
         LogFormat::Text => registry.with(layer.with_ansi(io::stderr().is_terminal())).try_init(),
     };
     if started.is_ok()

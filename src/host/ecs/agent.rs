@@ -1,0 +1,235 @@
+//! The endpoints of the ECS agent as calls with typed answers: plain HTTP, to a link-local address.
+
+use std::error::Error;
+use std::time::Duration;
+
+use reqwest::redirect::Policy;
+use reqwest::{Client, RequestBuilder, StatusCode};
+use serde_json::{Value, json};
+
+/// No answer of the agent is longer, in bytes; of a longer one no more is read.
+const LONGEST_ANSWER: usize = 1024 * 1024;
+
+/// How much of an answer that nobody understands is shown, in characters.
+const SHOWN: usize = 100;
+
+/// What is asked of scale-in protection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Call {
+    /// Protect this task, from now on for so many minutes: 1 to 2880 (the guide's "Task scale-in protection endpoint").
+    Protect(u16),
+    /// Protect it no longer.
+    Unprotect,
+}
+
+/// Why a call did not do what was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Fault {
+    /// Nobody took the call.
+    #[error("the ECS agent cannot be reached: {0}")]
+    Unreachable(String),
+    /// The agent took the call, and its answer did not come, or not in time.
+    #[error("the ECS agent did not answer: {0}")]
+    Silent(String),
+    /// Too many calls: status 429 by the agent's own limit, or ECS's `ThrottlingException`, which counts per account.
+    #[error("too many calls to the ECS agent, or to ECS: {0}")]
+    Throttled(String),
+    /// The agent or ECS said no. The code is an API error's (`AccessDeniedException`: the task role lacks
+    /// `ecs:UpdateTaskProtection`) or the reason of a failure (`TASK_NOT_VALID`: the task is of no service).
+    #[error("refused with {code}: {message}")]
+    Refused {
+        /// What the API calls it.
+        code: String,
+        /// What it says.
+        message: String,
+    },
+    /// An answer that is none of the documented ones.
+    #[error("an answer with status {status} that is not understood: {start}")]
+    Unreadable {
+        /// Its HTTP status.
+        status: u16,
+        /// How it begins.
+        start: String,
+    },
+}
+
+impl Fault {
+    /// Its kind, for whoever tells only of changes.
+    pub(super) fn kind(&self) -> &str {
+        match self {
+            Self::Unreachable(_) => "unreachable",
+            Self::Silent(_) => "silent",
+            Self::Throttled(_) => "throttled",
+            Self::Refused { code, .. } => code,
+            Self::Unreadable { .. } => "unreadable",
+        }
+    }
+
+    /// Whether the call surely changed nothing.
+    pub(super) fn is_refusal(&self) -> bool {
+        matches!(self, Self::Unreachable(_) | Self::Throttled(_) | Self::Refused { .. })
+    }
+}
+
+/// One of the agent's addresses, as the environment of the container has it.
+#[derive(Debug, Clone)]
+pub(super) struct Endpoint {
+    client: Client,
+    base: String,
+}
+
+impl Endpoint {
+    /// An endpoint whose calls may take so long.
+    pub(super) fn new(base: &str, timeout: Duration) -> Result<Self, Fault> {
+        let builder = Client::builder()
+            // A link-local address is not for a proxy, whatever the environment says.
+            .no_proxy()
+            .redirect(Policy::none())
+            // Calls are minutes apart: a kept connection would only be one that may have died.
+            .pool_max_idle_per_host(0)
+            .timeout(timeout);
+        // Where another part brings TLS into the client, its roots need not be there for plain HTTP.
+        #[cfg(feature = "oci")]
+        let builder = builder.tls_certs_only([]);
+        let client = builder.build().map_err(|error| Fault::Unreachable(chain(&error)))?;
+        Ok(Self { client, base: base.trim_end_matches('/').to_owned() })
+    }
+
+    /// `GET` of a JSON document below the endpoint.
+    pub(super) async fn get(&self, path: &str) -> Result<Value, Fault> {
+        let (status, body) = answer(self.client.get(format!("{}{path}", self.base))).await?;
+        match (status, serde_json::from_slice(&body)) {
+            (StatusCode::OK, Ok(document @ Value::Object(_))) => Ok(document),
+            _ => Err(unreadable(status, &body)),
+        }
+    }
+
+    /// `PUT /task-protection/v1/state`. The agent refuses fields that it does not know (amazon-ecs-agent,
+    /// `ecs-agent/tmds/handlers/taskprotection/v1/handlers/handlers.go`).
+    pub(super) async fn set_protection(&self, call: Call) -> Result<(), Fault> {
+        let body = match call {
+            Call::Protect(minutes) => json!({ "ProtectionEnabled": true, "ExpiresInMinutes": minutes }),
+            Call::Unprotect => json!({ "ProtectionEnabled": false }),
+        };
+        let request = self.client.put(format!("{}/task-protection/v1/state", self.base)).json(&body);
+        let (status, body) = answer(request).await?;
+        protection(status, &body, call)
+    }
+}
+
+/// Makes a call; its status and body.
+async fn answer(request: RequestBuilder) -> Result<(StatusCode, Vec<u8>), Fault> {
+    let silent = |error: reqwest::Error| Fault::Silent(chain(&error.without_url()));
+    let mut response = request.send().await.map_err(|error| match error.is_connect() || error.is_builder() {
+        true => Fault::Unreachable(chain(&error.without_url())),
+        false => silent(error),
+    })?;
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(silent)? {
+        body.extend_from_slice(&chunk);
+        if body.len() > LONGEST_ANSWER {
+            break;
+        }
+    }
+    Ok((response.status(), body))
+}
+
+/// What an answer to a call on protection says: `protection`, `failure` (with status 200) or `error` (with 4xx or 5xx), as
+/// the same handlers write them.
+fn protection(status: StatusCode, body: &[u8], call: Call) -> Result<(), Fault> {
+    let answer: Value = serde_json::from_slice(body).unwrap_or_default();
+    let text = |value: &Value, name: &str| value[name].as_str().unwrap_or("without a reason").to_owned();
+    if let Some(enabled) = answer["protection"]["ProtectionEnabled"].as_bool().filter(|_| status == StatusCode::OK) {
+        let wanted = matches!(call, Call::Protect(_));
+        return if enabled == wanted { Ok(()) } else { Err(unreadable(status, body)) };
+    }
+    let (failure, error) = (&answer["failure"], &answer["error"]);
+    let refused = |code: String, message: String| match code.contains("Throttling") || status.as_u16() == 429 {
+        true => Fault::Throttled(format!("{code}: {message}")),
+        false => Fault::Refused { code, message },
+    };
+    // `Detail` is null more often than not.
+    match () {
+        () if failure.is_object() => Err(refused(text(failure, "Reason"), text(failure, "Detail"))),
+        // The agent gave up waiting for ECS, which may have done it.
+        () if status == StatusCode::GATEWAY_TIMEOUT => Err(Fault::Silent(text(error, "Message"))),
+        () if error.is_object() => Err(refused(text(error, "Code"), text(error, "Message"))),
+        () if status == StatusCode::TOO_MANY_REQUESTS => Err(Fault::Throttled(start(body))),
+        () => Err(unreadable(status, body)),
+    }
+}
+
+fn unreadable(status: StatusCode, body: &[u8]) -> Fault {
+    Fault::Unreadable { status: status.as_u16(), start: start(body) }
+}
+
+/// How an answer begins, on one line.
+fn start(body: &[u8]) -> String {
+    String::from_utf8_lossy(body).chars().take(SHOWN).collect::<String>().escape_debug().to_string()
+}
+
+/// An error with what caused it, which the client's own text leaves out.
+fn chain(error: &dyn Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| (*error).source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ON: Call = Call::Protect(2);
+
+    fn read(status: u16, body: &str, call: Call) -> Result<(), Fault> {
+        protection(StatusCode::from_u16(status).unwrap(), body.as_bytes(), call)
+    }
+
+    #[test]
+    fn a_protection_counts_if_it_is_the_one_asked_for() {
+        let answer = |enabled: bool| {
+            let mut protection = json!({ "TaskArn": "arn", "ProtectionEnabled": enabled });
+            if enabled {
+                protection["ExpirationDate"] = "2026-11-21T14:00:00Z".into();
+            }
+            json!({ "protection": protection }).to_string()
+        };
+        assert_eq!(read(200, &answer(true), ON), Ok(()));
+        assert_eq!(read(200, &answer(false), Call::Unprotect), Ok(()));
+        assert_eq!(read(200, &answer(false), ON).unwrap_err().kind(), "unreadable");
+        assert_eq!(read(500, &answer(true), ON).unwrap_err().kind(), "unreadable");
+    }
+
+    #[test]
+    fn failures_and_errors_have_their_code() {
+        let failure = r#"{"failure":{"Arn":"arn","Detail":null,"Reason":"TASK_NOT_VALID"}}"#;
+        let fault = read(200, failure, ON).unwrap_err();
+        assert_eq!((fault.kind(), fault.is_refusal()), ("TASK_NOT_VALID", true));
+
+        let denied = r#"{"requestID":"r","error":{"Arn":"arn","Code":"AccessDeniedException","Message":"not you"}}"#;
+        let fault = read(400, denied, ON).unwrap_err();
+        assert_eq!(fault.to_string(), "refused with AccessDeniedException: not you");
+        assert!(fault.is_refusal());
+
+        let late = r#"{"error":{"Arn":"arn","Code":"RequestCanceled","Message":"Timed out calling ECS"}}"#;
+        let fault = read(504, late, ON).unwrap_err();
+        assert_eq!((fault.kind(), fault.is_refusal()), ("silent", false));
+    }
+
+    #[test]
+    fn throttles_are_told_by_status_and_by_code() {
+        assert_eq!(read(429, "You have reached maximum request limit.", ON).unwrap_err().kind(), "throttled");
+        let rate = r#"{"error":{"Arn":"arn","Code":"ThrottlingException","Message":"Rate exceeded"}}"#;
+        assert_eq!(read(400, rate, ON).unwrap_err().kind(), "throttled");
+    }
+
+    #[test]
+    fn anything_else_is_unreadable() {
+        for body in ["", "<html>\n", "null", "[]", "{}", r#"{"protection":1}"#, r#"{"failure":"x"}"#, "\u{0}\u{ff}"] {
+            for status in [200, 404, 503] {
+                let fault = read(status, body, ON).unwrap_err();
+                assert_eq!((fault.kind(), fault.is_refusal()), ("unreadable", false), "{body}");
+                assert!(!fault.to_string().contains('\n'));
+            }
+        }
+    }
+}

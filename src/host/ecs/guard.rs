@@ -1,0 +1,122 @@
+//! The task that keeps ECS's protection as the machine of `protection` says, and tells the log what changes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use super::agent::{Call, Endpoint, Fault};
+use super::protection::{Answer, Event, Machine};
+use crate::consumer::StatusBoard;
+
+/// How close two looks at the consumers may follow on one another: quick messages come and go thousands of times a second,
+/// and the control thread has better things to do. The first after a pause is looked at at once.
+const SPACING: Duration = Duration::from_millis(50);
+
+/// How long the end of the process may be put off to remove the protection.
+const PARTING: Duration = Duration::from_secs(1);
+
+/// Keeps the task protected while there is work. No message waits for it, and no fault of it reaches one.
+pub(in crate::host) struct Guard {
+    drained: CancellationToken,
+    running: JoinHandle<()>,
+}
+
+impl Guard {
+    /// Starts. `work` tells that one of the boards may have turned busy or idle. Must be called within a runtime.
+    pub(super) fn start(agent: Endpoint, minutes: u16, boards: Vec<StatusBoard>, work: Arc<Notify>) -> Self {
+        let drained = CancellationToken::new();
+        let machine = Machine::new(minutes, Instant::now());
+        let keeper = Keeper { agent, machine, calls: JoinSet::new(), shown: Shown::Off };
+        Self { running: tokio::spawn(keeper.run(boards, work, drained.clone())), drained }
+    }
+
+    /// Removes the protection, now that all is drained; gives up after a second, or at `latest`.
+    pub(in crate::host) async fn end(mut self, latest: Instant) {
+        self.drained.cancel();
+        if timeout_at(latest.min(Instant::now() + PARTING), &mut self.running).await.is_err() {
+            self.running.abort();
+            tracing::warn!("the ECS agent did not answer in time; what protection there is ends with the task");
+        }
+    }
+}
+
+/// What the log has been told last.
+#[derive(Debug, PartialEq, Eq)]
+enum Shown {
+    On,
+    Off,
+    Failing(String),
+}
+
+struct Keeper {
+    agent: Endpoint,
+    machine: Machine,
+    /// The call under way; one at most.
+    calls: JoinSet<(Call, Result<(), Fault>)>,
+    shown: Shown,
+}
+
+impl Keeper {
+    async fn run(mut self, boards: Vec<StatusBoard>, work: Arc<Notify>, drained: CancellationToken) {
+        let mut look_at = None;
+        loop {
+            let now = Instant::now();
+            if self.machine.is_over(now) {
+                return;
+            }
+            let wake_at = self.machine.next_at(now);
+            let event = tokio::select! {
+                () = work.notified(), if look_at.is_none() => {
+                    look_at = Some(Instant::now() + SPACING);
+                    look(&boards)
+                }
+                () = sleep_until(look_at.unwrap_or(now)), if look_at.is_some() => {
+                    look_at = None;
+                    continue;
+                }
+                () = sleep_until(wake_at.unwrap_or(now)), if wake_at.is_some() => Event::Time,
+                Some(ended) = self.calls.join_next() => match ended {
+                    Ok((call, result)) => self.answered(call, result),
+                    Err(_) => Event::Answered { how: Answer::Unknown, jitter: fastrand::f64() },
+                },
+                () = drained.cancelled(), if !self.machine.is_drained() => Event::Drained,
+            };
+            if let Some(call) = self.machine.handle(event, Instant::now()) {
+                let agent = self.agent.clone();
+                self.calls.spawn(async move { (call, agent.set_protection(call).await) });
+            }
+        }
+    }
+
+    /// What an answer means; the log hears of what differs from the last.
+    fn answered(&mut self, call: Call, result: Result<(), Fault>) -> Event {
+        let shown = match (&result, call) {
+            (Ok(()), Call::Protect(_)) => Shown::On,
+            (Ok(()), Call::Unprotect) => Shown::Off,
+            (Err(fault), _) => Shown::Failing(fault.kind().to_owned()),
+        };
+        if shown != self.shown {
+            match (&result, call) {
+                (Ok(()), Call::Protect(minutes)) => tracing::info!(minutes, "protected from scale-in"),
+                (Ok(()), Call::Unprotect) => tracing::info!("no longer protected from scale-in"),
+                (Err(fault), _) => tracing::warn!(%fault, "cannot set scale-in protection; messages go on without"),
+            }
+            self.shown = shown;
+        }
+        let how = match result {
+            Ok(()) => Answer::Done,
+            Err(fault) if fault.is_refusal() => Answer::Refused,
+            Err(_) => Answer::Unknown,
+        };
+        Event::Answered { how, jitter: fastrand::f64() }
+    }
+}
+
+/// Whether there is work. What waits for its turn or is being settled is work as well: losing it costs an attempt.
+fn look(boards: &[StatusBoard]) -> Event {
+    if boards.iter().any(|board| board.get().in_hand > 0) { Event::Busy } else { Event::Idle }
+}

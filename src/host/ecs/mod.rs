@@ -1,0 +1,122 @@
+//! What ECS offers a container, and what it asks in return.
+//!
+//! | file | job | I/O |
+//! |---|---|---|
+//! | `agent` | the agent's endpoints as calls with typed answers | HTTP |
+//! | `protection` | when to protect the task from scale-in, and when no longer | none |
+//! | `guard` | the task that does what `protection` says | through `agent` |
+//! | `metadata` | what the metadata documents mean | none |
+//!
+//! Outside ECS, where the agent's addresses are not in the environment, none of this does anything.
+
+mod agent;
+mod guard;
+mod metadata;
+mod protection;
+
+pub(super) use guard::Guard;
+pub use metadata::Metadata;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+
+use crate::config::{Config, LogFormat, TaskProtection};
+use crate::consumer::StatusBoard;
+use crate::telemetry;
+use agent::{Endpoint, Fault};
+
+/// How long a call on protection may take: after as much the agent itself stops writing an answer (amazon-ecs-agent,
+/// `agent/handlers/task_server_setup.go`).
+const PROTECTION_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long the start may wait for the metadata.
+const METADATA_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long one of the tries may take: the endpoint can be slow while the task starts.
+const METADATA_TRY: Duration = Duration::from_millis(900);
+
+/// The pause after the first try that failed; doubled after each.
+const METADATA_PAUSE: Duration = Duration::from_millis(100);
+
+/// The agent's addresses, as ECS puts them into the environment of its containers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Ecs {
+    /// `ECS_AGENT_URI`.
+    agent: Option<String>,
+    /// `ECS_CONTAINER_METADATA_URI_V4`.
+    metadata: Option<String>,
+}
+
+impl Ecs {
+    /// Takes the addresses from an environment.
+    pub(super) fn from(variable: impl Fn(&str) -> Option<String>) -> Self {
+        let address = |name: &str| variable(name).filter(|address| !address.is_empty());
+        Self { agent: address("ECS_AGENT_URI"), metadata: address("ECS_CONTAINER_METADATA_URI_V4") }
+    }
+
+    /// Reads the metadata, and describes this process to its logs. Takes two seconds at most; a failure is one warning.
+    pub(super) async fn metadata(&self, log: LogFormat) -> Option<Metadata> {
+        let base = self.metadata.as_deref()?;
+        let mut fault = None;
+        let metadata = timeout(METADATA_TIMEOUT, read_metadata(base, &mut fault)).await.ok();
+        match &metadata {
+            None => {
+                let fault = fault.map(|fault| fault.to_string());
+                let fault = fault.as_deref().unwrap_or("no answer");
+                tracing::warn!(fault, "cannot read the task metadata; logs do not tell the task");
+            }
+            Some(Metadata { resource, .. }) => {
+                telemetry::describe(resource.clone());
+                match (log, serde_json::to_string(resource)) {
+                    (LogFormat::Text, Ok(resource)) => tracing::info!(resource, "runs in an ECS task"),
+                    // Each line has the resource.
+                    (LogFormat::Json, _) | (_, Err(_)) => tracing::info!("runs in an ECS task"),
+                }
+            }
+        }
+        metadata
+    }
+
+    /// Keeps the task protected while the consumers of these boards have work, if the config wants it. `work` is notified
+    /// when one may have turned busy or idle.
+    pub(super) fn protect(&self, config: &Config, boards: &[StatusBoard], work: &Arc<Notify>) -> Option<Guard> {
+        let base = self.agent.as_deref().filter(|_| config.host.task_protection == TaskProtection::Auto)?;
+        match Endpoint::new(base, PROTECTION_TIMEOUT) {
+            Ok(agent) => {
+                Some(Guard::start(agent, protection::minutes(longest(config)), boards.to_vec(), Arc::clone(work)))
+            }
+            Err(fault) => {
+                tracing::warn!(%fault, "no scale-in protection");
+                None
+            }
+        }
+    }
+}
+
+/// How long a message can be in hand: its processing, a lease more in which it is settled, and the drain.
+fn longest(config: &Config) -> Duration {
+    let spans = config.consumers.iter().map(|consumer| consumer.processing_timeout.saturating_add(consumer.lease));
+    spans.max().unwrap_or_default().saturating_add(config.host.shutdown_grace)
+}
+
+/// Tries until it succeeds; leaves the last fault in `last`.
+async fn read_metadata(base: &str, last: &mut Option<Fault>) -> Metadata {
+    let mut pause = METADATA_PAUSE;
+    loop {
+        match try_metadata(base).await {
+            Ok(metadata) => return metadata,
+            Err(fault) => *last = Some(fault),
+        }
+        sleep(pause).await;
+        pause *= 2;
+    }
+}
+
+async fn try_metadata(base: &str) -> Result<Metadata, Fault> {
+    let endpoint = Endpoint::new(base, METADATA_TRY)?;
+    let (container, task) = tokio::try_join!(endpoint.get(""), endpoint.get("/task"))?;
+    Ok(Metadata::read(&container, &task))
+}

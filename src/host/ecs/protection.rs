@@ -1,0 +1,390 @@
+//! When to ask ECS to protect this task, and when no longer: a machine without I/O.
+//!
+//! ```text
+//!            work                idle                 linger over
+//!   idle ──────────→ protected ────────→ lingering ─────────────────→ idle
+//!                     ↻ half-way         │ work
+//!                       to its end       └──→ protected, without a call
+//! ```
+//!
+//! One call is under way at a time. A call that fails is followed by a rest that doubles, up to a minute, whatever is
+//! wished meanwhile: ECS counts the calls of a whole account (its guide, "Request throttling for the Amazon ECS API").
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::agent::Call;
+
+/// How long a task stays protected when its work is done. Long enough that a steady trickle of messages costs no calls, and
+/// that on and off cost 12 calls a minute at worst; short beside the minutes in which a service scales in.
+pub(super) const LINGER: Duration = Duration::from_secs(10);
+
+/// The shortest and the longest protection, in minutes (the guide, "Task scale-in protection endpoint").
+const MINUTES: std::ops::RangeInclusive<u64> = 1..=2880;
+
+/// The rest after a first failure; doubled with each that follows.
+const FIRST_REST: Duration = Duration::from_secs(1);
+
+/// The longest rest.
+const LONGEST_REST: Duration = Duration::from_secs(60);
+
+/// For how many minutes to protect at a time, if one message may take `longest`: twice that. A protection is renewed
+/// half-way, so what starts just before a renewal that fails is still protected to its end.
+pub(super) fn minutes(longest: Duration) -> u16 {
+    let minutes = longest.as_secs().saturating_mul(2).div_ceil(60);
+    u16::try_from(minutes.clamp(*MINUTES.start(), *MINUTES.end())).unwrap_or(u16::MAX)
+}
+
+/// What happens.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Event {
+    /// There are messages in hand.
+    Busy,
+    /// There are none.
+    Idle,
+    /// All is drained, and none will come.
+    Drained,
+    /// The call under way came to its end. `jitter` (0 to 1) spreads the next try after a failure.
+    Answered { how: Answer, jitter: f64 },
+    /// Time passed.
+    Time,
+}
+
+/// How a call ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// It is done.
+    Done,
+    /// It is not, and nothing has changed.
+    Refused,
+    /// It may have been done, or not.
+    Unknown,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Work {
+    Busy,
+    Idle { since: Instant },
+    Drained,
+}
+
+/// The machine.
+#[derive(Debug)]
+pub(super) struct Machine {
+    minutes: u16,
+    work: Work,
+    /// The call under way, and when it began.
+    call: Option<(Call, Instant)>,
+    /// How long the task is protected at least.
+    surely_until: Option<Instant>,
+    /// How long it may be protected, as far as we know.
+    perhaps_until: Option<Instant>,
+    /// Calls that failed in a row.
+    failures: u32,
+    rest_until: Option<Instant>,
+    /// A call after the drain failed: there is no time for another.
+    gave_up: bool,
+}
+
+impl Machine {
+    /// A task that is idle and not protected. It will be protected for so many minutes at a time.
+    pub(super) fn new(minutes: u16, now: Instant) -> Self {
+        Self {
+            minutes,
+            work: Work::Idle { since: now },
+            call: None,
+            surely_until: None,
+            perhaps_until: None,
+            failures: 0,
+            rest_until: None,
+            gave_up: false,
+        }
+    }
+
+    /// Takes an event; the call to make now, if any. Each call must be followed by its [`Event::Answered`].
+    #[must_use]
+    pub(super) fn handle(&mut self, event: Event, now: Instant) -> Option<Call> {
+        match (event, self.work) {
+            (Event::Busy, Work::Idle { .. }) => self.work = Work::Busy,
+            (Event::Idle, Work::Busy) => self.work = Work::Idle { since: now },
+            (Event::Drained, _) => {
+                self.work = Work::Drained;
+                self.rest_until = None;
+            }
+            (Event::Answered { how, jitter }, _) => self.answered(how, jitter, now),
+            _ => {}
+        }
+        if self.next_at(now)? > now {
+            return None;
+        }
+        let call = if matches!(self.work, Work::Busy) { Call::Protect(self.minutes) } else { Call::Unprotect };
+        self.call = Some((call, now));
+        Some(call)
+    }
+
+    /// When [`Event::Time`] is due; never, as long as a call is under way or nothing is to be done.
+    pub(super) fn next_at(&self, now: Instant) -> Option<Instant> {
+        if self.call.is_some() {
+            return None;
+        }
+        let protected = self.perhaps_until.is_some_and(|until| until > now);
+        let at = match self.work {
+            Work::Busy => self.surely_until.map_or(now, |until| until - self.validity() / 2),
+            Work::Idle { since } if protected => since + LINGER,
+            Work::Drained if protected && !self.gave_up => now,
+            Work::Idle { .. } | Work::Drained => return None,
+        };
+        Some(self.rest_until.map_or(at, |rest| at.max(rest)))
+    }
+
+    /// Whether it has been told that all is drained.
+    pub(super) fn is_drained(&self) -> bool {
+        matches!(self.work, Work::Drained)
+    }
+
+    /// Whether all is drained and nothing is left to do.
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        self.is_drained() && self.call.is_none() && self.next_at(now).is_none()
+    }
+
+    fn answered(&mut self, how: Answer, jitter: f64, now: Instant) {
+        let Some((call, began)) = self.call.take() else { return };
+        match (call, how) {
+            (_, Answer::Refused) => {}
+            (Call::Protect(_), Answer::Done) => {
+                self.surely_until = Some(began + self.validity());
+                self.perhaps_until = Some(now + self.validity());
+            }
+            (Call::Protect(_), Answer::Unknown) => self.perhaps_until = Some(now + self.validity()),
+            (Call::Unprotect, Answer::Done) => (self.surely_until, self.perhaps_until) = (None, None),
+            (Call::Unprotect, Answer::Unknown) => self.surely_until = None,
+        }
+        if how == Answer::Done {
+            (self.failures, self.rest_until) = (0, None);
+        } else {
+            let rest = FIRST_REST.saturating_mul(2_u32.saturating_pow(self.failures)).min(LONGEST_REST);
+            self.rest_until = Some(now + rest.mul_f64(0.5 + jitter.clamp(0.0, 1.0) / 2.0));
+            self.failures += 1;
+            self.gave_up = self.is_drained();
+        }
+    }
+
+    fn validity(&self) -> Duration {
+        Duration::from_secs(60 * u64::from(self.minutes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const PROTECT: Option<Call> = Some(Call::Protect(4));
+    const UNPROTECT: Option<Call> = Some(Call::Unprotect);
+
+    /// A machine and its clock.
+    struct Bench {
+        machine: Machine,
+        now: Instant,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let now = Instant::now();
+            Self { machine: Machine::new(4, now), now }
+        }
+
+        /// One that is busy and protected, by a call that took no time.
+        fn protected() -> Self {
+            let mut bench = Self::new();
+            assert_eq!(bench.take(Event::Busy), PROTECT);
+            assert_eq!(bench.answer(Answer::Done), None);
+            bench
+        }
+
+        fn take(&mut self, event: Event) -> Option<Call> {
+            self.machine.handle(event, self.now)
+        }
+
+        fn answer(&mut self, how: Answer) -> Option<Call> {
+            self.take(Event::Answered { how, jitter: 1.0 })
+        }
+
+        /// Lets time pass in small steps, up to the next call; after how long it came.
+        fn next_call(&mut self, within: Duration) -> Option<(Duration, Call)> {
+            let begin = self.now;
+            while self.now < begin + within {
+                self.now += SECOND / 4;
+                if let Some(call) = self.take(Event::Time) {
+                    return Some((self.now - begin, call));
+                }
+            }
+            None
+        }
+    }
+
+    #[test]
+    fn idle_to_busy_is_at_once_and_busy_to_idle_after_the_linger() {
+        let mut bench = Bench::new();
+        assert_eq!(bench.take(Event::Idle), None);
+        assert_eq!(bench.next_call(100 * SECOND), None);
+        assert_eq!(bench.take(Event::Busy), PROTECT);
+        bench.answer(Answer::Done);
+        assert_eq!(bench.next_call(100 * SECOND), None);
+        assert_eq!(bench.take(Event::Idle), None);
+        assert_eq!(bench.next_call(100 * SECOND), Some((LINGER, Call::Unprotect)));
+        bench.answer(Answer::Done);
+        // It is gone, though it would not have run out yet.
+        assert_eq!(bench.next_call(5 * SECOND), None);
+        assert_eq!(bench.take(Event::Busy), PROTECT);
+    }
+
+    #[test]
+    fn work_within_the_linger_costs_no_call() {
+        let mut bench = Bench::protected();
+        for _ in 0..11 {
+            assert_eq!(bench.take(Event::Idle), None);
+            assert_eq!(bench.next_call(LINGER - SECOND), None);
+            assert_eq!(bench.take(Event::Busy), None);
+        }
+        // The linger counts from the last end of work, and not from a later look.
+        assert_eq!(bench.take(Event::Idle), None);
+        assert_eq!(bench.next_call(LINGER - SECOND), None);
+        assert_eq!(bench.take(Event::Idle), None);
+        assert_eq!(bench.next_call(100 * SECOND), Some((SECOND, Call::Unprotect)));
+    }
+
+    #[test]
+    fn it_is_renewed_half_way() {
+        let mut bench = Bench::protected();
+        for _ in 0..3 {
+            assert_eq!(bench.next_call(240 * SECOND), Some((120 * SECOND, Call::Protect(4))));
+            assert_eq!(bench.answer(Answer::Done), None);
+        }
+    }
+
+    #[test]
+    fn a_protection_counts_from_before_its_call() {
+        let mut bench = Bench::new();
+        assert_eq!(bench.take(Event::Busy), PROTECT);
+        bench.now += 5 * SECOND;
+        bench.answer(Answer::Done);
+        assert_eq!(bench.next_call(240 * SECOND), Some((115 * SECOND, Call::Protect(4))));
+    }
+
+    #[test]
+    fn one_call_is_under_way_at_a_time() {
+        let mut bench = Bench::new();
+        assert_eq!(bench.take(Event::Busy), PROTECT);
+        for event in [Event::Idle, Event::Busy, Event::Time, Event::Idle] {
+            assert_eq!(bench.take(event), None);
+            assert_eq!(bench.next_call(LINGER / 2), None);
+        }
+        // What was put off is done with the answer.
+        bench.now += LINGER;
+        assert_eq!(bench.answer(Answer::Done), UNPROTECT);
+        assert_eq!(bench.take(Event::Drained), None);
+        assert_eq!(bench.answer(Answer::Done), None);
+        assert!(bench.machine.is_over(bench.now));
+    }
+
+    #[test]
+    fn it_rests_after_a_failure_and_keeps_trying_while_there_is_work() {
+        for how in [Answer::Refused, Answer::Unknown] {
+            let mut bench = Bench::new();
+            assert_eq!(bench.take(Event::Busy), PROTECT);
+            for seconds in [1, 2, 4, 8, 16, 32, 60, 60, 60] {
+                bench.answer(how);
+                // No change of what is wished cuts a rest short.
+                assert_eq!(bench.take(Event::Idle), None);
+                assert_eq!(bench.take(Event::Busy), None);
+                assert_eq!(bench.next_call(100 * SECOND), Some((seconds * SECOND, Call::Protect(4))));
+            }
+            bench.answer(Answer::Done);
+            assert_eq!(bench.next_call(119 * SECOND), None);
+            // The next failure begins with the first rest again.
+            assert_eq!(bench.next_call(SECOND), Some((SECOND, Call::Protect(4))));
+            bench.answer(how);
+            assert_eq!(bench.next_call(10 * SECOND), Some((SECOND, Call::Protect(4))));
+        }
+    }
+
+    #[test]
+    fn jitter_shortens_a_rest_by_half_at_most() {
+        let mut bench = Bench::new();
+        assert_eq!(bench.take(Event::Busy), PROTECT);
+        assert_eq!(bench.take(Event::Answered { how: Answer::Refused, jitter: 0.0 }), None);
+        assert_eq!(bench.next_call(SECOND), Some((SECOND / 2, Call::Protect(4))));
+    }
+
+    #[test]
+    fn a_protection_that_was_refused_need_not_be_removed() {
+        let mut bench = Bench::new();
+        assert_eq!(bench.take(Event::Busy), PROTECT);
+        bench.answer(Answer::Refused);
+        assert_eq!(bench.take(Event::Idle), None);
+        assert_eq!(bench.next_call(1_000 * SECOND), None);
+    }
+
+    #[test]
+    fn a_protection_that_may_be_there_is_removed_or_runs_out() {
+        let mut bench = Bench::new();
+        assert_eq!(bench.take(Event::Busy), PROTECT);
+        bench.answer(Answer::Unknown);
+        assert_eq!(bench.take(Event::Idle), None);
+        assert_eq!(bench.next_call(100 * SECOND), Some((LINGER, Call::Unprotect)));
+        let mut calls = 0;
+        loop {
+            bench.answer(Answer::Unknown);
+            if bench.next_call(240 * SECOND).is_none() {
+                break;
+            }
+            calls += 1;
+        }
+        assert!((5..10).contains(&calls), "{calls}");
+    }
+
+    #[test]
+    fn after_a_removal_that_may_have_been_done_work_is_protected_anew() {
+        let mut bench = Bench::protected();
+        assert_eq!(bench.take(Event::Idle), None);
+        assert_eq!(bench.next_call(100 * SECOND), Some((LINGER, Call::Unprotect)));
+        bench.answer(Answer::Unknown);
+        assert_eq!(bench.take(Event::Busy), None);
+        assert_eq!(bench.next_call(100 * SECOND), Some((SECOND, Call::Protect(4))));
+    }
+
+    #[test]
+    fn a_drain_removes_it_at_once_and_tries_once() {
+        for how in [Answer::Done, Answer::Refused, Answer::Unknown] {
+            let mut bench = Bench::protected();
+            assert_eq!(bench.take(Event::Drained), UNPROTECT);
+            assert!(!bench.machine.is_over(bench.now));
+            assert_eq!(bench.answer(how), None);
+            assert!(bench.machine.is_over(bench.now));
+            assert_eq!(bench.take(Event::Busy), None);
+        }
+        // Not even a rest keeps it.
+        let mut bench = Bench::protected();
+        assert_eq!(bench.next_call(240 * SECOND), Some((120 * SECOND, Call::Protect(4))));
+        bench.answer(Answer::Unknown);
+        assert_eq!(bench.take(Event::Drained), UNPROTECT);
+    }
+
+    #[test]
+    fn a_drain_of_what_is_not_protected_is_over_at_once() {
+        let mut bench = Bench::new();
+        assert_eq!(bench.take(Event::Drained), None);
+        assert!(bench.machine.is_over(bench.now));
+    }
+
+    #[test]
+    fn the_validity_is_twice_the_longest_message_within_ecs_limits() {
+        assert_eq!(minutes(SECOND), 1);
+        assert_eq!(minutes(115 * SECOND), 4);
+        assert_eq!(minutes(Duration::from_secs(12 * 3600)), 1440);
+        assert_eq!(minutes(Duration::from_secs(48 * 3600)), 2880);
+        assert_eq!(minutes(Duration::MAX), 2880);
+    }
+}

@@ -1,0 +1,112 @@
+//! What this process is, in OpenTelemetry's words: the attributes that logs carry, and later metrics and traces.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use serde::Serialize;
+
+/// The value of an attribute.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Attribute {
+    /// One text.
+    Text(String),
+    /// Several, in order.
+    Texts(Vec<String>),
+}
+
+impl From<&str> for Attribute {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Attribute {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<Vec<String>> for Attribute {
+    fn from(texts: Vec<String>) -> Self {
+        Self::Texts(texts)
+    }
+}
+
+/// A set of attributes by their OpenTelemetry names (opentelemetry.io/docs/specs/semconv/resource). Serializes as one object.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Resource {
+    attributes: BTreeMap<&'static str, Attribute>,
+}
+
+impl Default for Resource {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Resource {
+    /// This program, wherever it runs: `service.name` and `service.version`.
+    pub fn new() -> Self {
+        let attributes = [("service.name", env!("CARGO_PKG_NAME")), ("service.version", env!("CARGO_PKG_VERSION"))];
+        Self { attributes: attributes.map(|(name, value)| (name, value.into())).into() }
+    }
+
+    /// Adds an attribute, if there is a value for it.
+    pub fn set<A: Into<Attribute>>(&mut self, name: &'static str, value: Option<A>) {
+        if let Some(value) = value {
+            self.attributes.insert(name, value.into());
+        }
+    }
+
+    /// All attributes, sorted by name.
+    pub fn attributes(&self) -> impl Iterator<Item = (&'static str, &Attribute)> {
+        self.attributes.iter().map(|(name, value)| (*name, value))
+    }
+}
+
+/// The resource, and how log lines write it.
+struct Known {
+    resource: Resource,
+    json: String,
+}
+
+/// One process is one resource, as it has one log.
+static KNOWN: OnceLock<Known> = OnceLock::new();
+
+/// Says what this process is. From here on JSON log lines carry it. Only the first call counts.
+pub fn describe(resource: Resource) {
+    if let Ok(json) = serde_json::to_string(&resource) {
+        KNOWN.get_or_init(|| Known { resource, json });
+    }
+}
+
+/// What this process is, once [`describe`] has said it.
+pub fn resource() -> Option<&'static Resource> {
+    KNOWN.get().map(|known| &known.resource)
+}
+
+/// The resource as a JSON object, made once.
+pub(super) fn json() -> Option<&'static str> {
+    KNOWN.get().map(|known| known.json.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_one_object_of_texts_and_lists() {
+        let mut resource = Resource::new();
+        resource.set("cloud.provider", Some("aws"));
+        resource.set("container.image.tags", Some(vec!["1.2".to_owned()]));
+        resource.set("cloud.region", None::<String>);
+        let version = env!("CARGO_PKG_VERSION");
+        let expected = format!(
+            r#"{{"cloud.provider":"aws","container.image.tags":["1.2"],"service.name":"hostler","service.version":"{version}"}}"#
+        );
+        assert_eq!(serde_json::to_string(&resource).unwrap(), expected);
+        assert_eq!(resource.attributes().count(), 4);
+    }
+}
