@@ -34,4 +34,6 @@ for _ in $(seq 300); do
   sleep 0.1
 done
 docker version >/dev/null 2>&1 || cannot "it does not answer: $(tail -n 3 "$run/log")"
+# What a run that was killed has left.
+docker ps --all --quiet | xargs --no-run-if-empty docker rm --force --volumes >/dev/null
 "$@" 9>&-

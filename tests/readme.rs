@@ -4,15 +4,19 @@
 //! the end. A block ```` ```text ```` after it is what it prints on standard output, but for times and sizes. A block
 //! ```` ```log ```` names lines that the running host logs. A comment `<!-- not run … -->` or `<!-- measured -->` before a
 //! block exempts it. `pip` is that of the environment that `tests/servers.sh` has made, and finds nothing left to do.
+//! `docker` is a client of the tests' own engine, which builds without a network; where no engine can start, its blocks are
+//! not run, and that is said.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::support::engine::Engine;
 use crate::support::hostler::{Host, until};
 use crate::support::servers::installed;
 
@@ -20,6 +24,13 @@ use crate::support::servers::installed;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+/// The engine's client. No public image can be pulled, so a build gets the base image that the tests have made.
+const DOCKER: &str = r#"#!/bin/sh
+[ "$1" = build ] || exec /usr/bin/docker "$@"
+shift
+cd "ROOT" && exec /usr/bin/docker build --network none --build-arg BUILDER=hostler-test-builder "$@"
+"#;
 
 #[derive(Debug)]
 struct Block {
@@ -46,6 +57,10 @@ fn blocks(readme: &str) -> Vec<Block> {
 fn workplace() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir_all(folder.path().join("target/release")).unwrap();
+    fs::create_dir(folder.path().join("bin")).unwrap();
+    let docker = folder.path().join("bin/docker");
+    fs::write(&docker, DOCKER.replace("ROOT", ROOT)).unwrap();
+    fs::set_permissions(&docker, fs::Permissions::from_mode(0o755)).unwrap();
     for (target, link) in [
         (Path::new(ROOT).join("config"), "config"),
         (Path::new(ROOT).join("examples"), "examples"),
@@ -62,7 +77,8 @@ fn bash(folder: &Path, exports: &str, script: &str) -> Command {
     command.arg("-c").arg(format!("{exports}{script}")).current_dir(folder).env_clear();
     // The server's environment, whose `pip` finds nothing to do, comes before that of the AWS CLI.
     let [moto, clients] = ["moto", "clients"].map(|name| installed(name).join("bin").display().to_string());
-    command.env("PATH", format!("{moto}:{clients}:{}", std::env::var("PATH").unwrap()));
+    let own = folder.join("bin").display().to_string();
+    command.env("PATH", format!("{own}:{moto}:{clients}:{}", std::env::var("PATH").unwrap()));
     if let Some(home) = std::env::var_os("HOME") {
         command.env("HOME", home);
     }
@@ -132,7 +148,7 @@ fn logs(line: &Value, wanted: &str) -> bool {
 fn run(folder: &Path, exports: &str, script: &str, wanted: Option<&str>) {
     let begin = Instant::now();
     let repeatable =
-        ["hostler queues", "expected.py", "check-consumer-health"].iter().any(|word| script.contains(word));
+        ["hostler queues", "expected.py", "check-consumer-health", "docker inspect"].iter().any(|word| script.contains(word));
     loop {
         let output = bash(folder, exports, script).output().unwrap();
         let printed = String::from_utf8(output.stdout).unwrap();
@@ -155,12 +171,14 @@ fn every_command_prints_what_the_readme_shows() {
     let blocks = blocks(&readme);
     assert!(blocks.iter().filter(|block| block.kind == "sh").count() >= 10);
     let folder = workplace();
-    let mut exports = String::new();
+    let engine = Engine::get();
+    let mut exports = engine.map_or_else(String::new, |engine| format!("export DOCKER_HOST={}\n", engine.host));
     let mut host: Option<Host> = None;
     let mut servers = Vec::new();
     for (index, block) in blocks.iter().enumerate().filter(|(_, block)| !block.exempt) {
         let script = block.text.replace("cargo run --release --", "target/release/hostler");
         match block.kind.as_str() {
+            "sh" if script.contains("docker ") && engine.is_none() => {}
             "sh" if script.contains("hostler run") => {
                 stop(host.take());
                 let mut command = bash(folder.path(), &exports, &format!("exec {script}"));

@@ -8,6 +8,9 @@ command -v cc >/dev/null || missing+=(build-essential)
 command -v python3 >/dev/null || missing+=(python3)
 python3 -m pip --version >/dev/null 2>&1 || missing+=(python3-pip)
 command -v unshare >/dev/null || missing+=(util-linux)
+command -v dockerd >/dev/null || missing+=(docker.io iptables)
+command -v docker-init >/dev/null || missing+=(tini)
+command -v debootstrap >/dev/null || missing+=(debootstrap)
 if [ ${#missing[@]} -gt 0 ]; then
   as_root=""
   [ "$(id -u)" = 0 ] || as_root=sudo
@@ -17,6 +20,9 @@ fi
 
 # Servers that speak SQS, SNS and S3, and their clients.
 bash tests/servers.sh
+
+# The image, before the tests that run it: a build takes both cores. 77: no container engine can start here, as the tests will say.
+bash tests/engine.sh bash tests/image.sh || [ $? = 77 ]
 
 # The library, the binary, and every test; in release, as guests crawl without optimisation.
 cargo test --release --locked

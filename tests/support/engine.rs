@@ -21,7 +21,8 @@ const LIVE: &str = "bash tests/image.sh && printf '%s\\n' \"$DOCKER_HOST\" && re
 
 /// A running engine that has [`IMAGE`].
 pub struct Engine {
-    host: String,
+    /// Its address, as `DOCKER_HOST` has it.
+    pub host: String,
     _shell: Child,
     _alive: ChildStdin,
 }
