@@ -4,10 +4,11 @@ mod assemble;
 mod connect;
 mod pulse;
 mod reap;
+pub mod resources;
 mod signals;
 
 use assemble::pool;
-pub use assemble::{channel_spec, definition, unused};
+pub use assemble::{channel_spec, definition, demand, unused};
 #[cfg(feature = "sqs")]
 pub use connect::sqs_options;
 pub use connect::{connect, declare};
@@ -25,11 +26,12 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{self, Config};
 use crate::consumer::{Consumer, Phase, Replies, StatusBoard, Summary};
 use crate::exit::{Exit, Failure, Result};
-use crate::handler::{self, Engine, Handler};
+use crate::handler::{self, Engine, Loaded};
 use crate::health::State;
 use crate::queue::Broker;
 use crate::telemetry;
 use pulse::Pulse;
+use resources::{Machine, Plan, Threads, plan};
 use signals::Signals;
 
 /// What is kept of `shutdown_grace` for settling what the drain deadline stops: a fifth, and no more than this.
@@ -60,9 +62,13 @@ pub fn run(file: Option<&Path>) -> Result {
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
-    let guests = guest_runtime().map_err(internal)?;
-    let control = Builder::new_current_thread().enable_all().build().map_err(internal)?;
-    let result = control.block_on(Host::new(loaded.config, signals, guests.handle().clone()).run());
+    let machine = Machine::measure(None);
+    let threads = Threads::of(&machine);
+    handler::compile_with(threads.compiling);
+    let guests = guest_runtime(threads).map_err(internal)?;
+    let mut control = Builder::new_current_thread();
+    let control = control.enable_all().max_blocking_threads(threads.control_blocking).build().map_err(internal)?;
+    let result = control.block_on(Host::new(loaded.config, machine, signals, guests.handle().clone()).run());
     // A host call that blocks (a read of a pipe, say) is not waited for: its guest is gone.
     guests.shutdown_background();
     control.shutdown_background();
@@ -73,8 +79,14 @@ pub fn run(file: Option<&Path>) -> Result {
 /// sleeps come late.
 const POLLS_PER_TIMER_CHECK: u32 = 4;
 
-fn guest_runtime() -> std::io::Result<Runtime> {
-    Builder::new_multi_thread().thread_name("hostler-guest").event_interval(POLLS_PER_TIMER_CHECK).enable_all().build()
+fn guest_runtime(threads: Threads) -> std::io::Result<Runtime> {
+    Builder::new_multi_thread()
+        .thread_name("hostler-guest")
+        .worker_threads(threads.guests)
+        .max_blocking_threads(threads.guests_blocking)
+        .event_interval(POLLS_PER_TIMER_CHECK)
+        .enable_all()
+        .build()
 }
 
 fn internal(error: impl std::fmt::Display) -> Failure {
@@ -84,6 +96,7 @@ fn internal(error: impl std::fmt::Display) -> Failure {
 /// The phases of the process, in order.
 struct Host {
     config: Config,
+    machine: Machine,
     signals: Signals,
     guests: Handle,
     boards: Vec<StatusBoard>,
@@ -91,10 +104,10 @@ struct Host {
 }
 
 impl Host {
-    fn new(config: Config, signals: Signals, guests: Handle) -> Self {
+    fn new(config: Config, machine: Machine, signals: Signals, guests: Handle) -> Self {
         let transitions = Arc::new(Notify::new());
         let boards = config.consumers.iter().map(|_| StatusBoard::new(Arc::clone(&transitions))).collect();
-        Self { config, signals, guests, boards, transitions }
+        Self { config, machine, signals, guests, boards, transitions }
     }
 
     async fn run(self) -> Result {
@@ -128,15 +141,23 @@ impl Host {
         for warning in assemble::unused(&self.config) {
             tracing::warn!("{warning}");
         }
+        // What cannot fit even before the handlers are known is refused before anything is tried.
+        self.plan(&[])?;
         let broker = connect(&self.config).await.map_err(unreachable)?;
-        let handlers = self.load_handlers(&broker).await?;
+        let loaded = self.load_handlers(&broker).await?;
+        let plan = self.plan(&loaded)?;
         let exit = CancellationToken::new();
         let mut consumers = Vec::new();
-        for ((config, board), handler) in self.config.consumers.iter().zip(&self.boards).zip(handlers) {
+        let parts = self.config.consumers.iter().zip(&self.boards).zip(loaded.iter().zip(&plan.shares));
+        for ((config, board), (loaded, share)) in parts {
+            let (limit, by) = (plan.limit.bytes, plan.limit.by.to_string());
+            let (consumer, slots, memory) = (&*share.consumer, share.slots, share.memory);
+            tracing::info!(consumer, slots, memory, limit, by, "resources");
+            let handler = loaded.handler(share.memory).map_err(|error| Failure::new(Exit::BadHandler, error))?;
             let queue = broker.open(&channel_spec(config)).await.map_err(unreachable)?;
             board.update(|status| status.state = State::Initialized);
             consumers.push(Consumer {
-                spec: assemble::spec(config, until_stop(self.config.host.shutdown_grace)),
+                spec: assemble::spec(config, share, until_stop(self.config.host.shutdown_grace)),
                 queue,
                 handler,
                 replies: config.reply_channel.clone().map(|channel| Replies { broker: Arc::clone(&broker), channel }),
@@ -148,7 +169,15 @@ impl Host {
         Ok(Some(consumers))
     }
 
-    async fn load_handlers(&self, broker: &Arc<dyn Broker>) -> Result<Vec<Arc<dyn Handler>>> {
+    /// Shares the memory out; `loaded` is empty until the handlers are known.
+    fn plan(&self, loaded: &[Loaded]) -> Result<Plan> {
+        let loaded = loaded.iter().map(Some).chain(std::iter::repeat(None));
+        let demands: Vec<_> =
+            self.config.consumers.iter().zip(loaded).map(|(consumer, loaded)| demand(consumer, loaded)).collect();
+        plan(&self.machine.memory, &demands).map_err(|refusal| Failure::new(Exit::BadConfig, refusal))
+    }
+
+    async fn load_handlers(&self, broker: &Arc<dyn Broker>) -> Result<Vec<Loaded>> {
         let pool = pool(&self.config);
         let definitions: std::result::Result<Vec<_>, _> =
             self.config.consumers.iter().map(|consumer| definition(consumer, Some(Arc::clone(broker)))).collect();
@@ -159,7 +188,7 @@ impl Host {
                 let loaded =
                     handler::load(&engine, definition).map_err(|error| Failure::new(Exit::BadHandler, error))?;
                 tracing::info!(consumer = &*definition.consumer, kind = %loaded.summary.kind, "handler loaded");
-                Ok(loaded.handler)
+                Ok(loaded)
             });
             loaded.collect()
         };

@@ -1,5 +1,6 @@
 //! What the black-box tests share.
 
+pub mod cgroup;
 pub mod guests;
 pub mod hostler;
 pub mod proxy;
