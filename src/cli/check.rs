@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::exit::{Exit, Failure, Result};
 use crate::handler::{self, Engine, Loaded, Summary};
 use crate::host;
-use crate::host::resources::{MEMORY, Machine, Plan, SLOTS, Threads, plan};
+use crate::host::resources::{MEMORY, Machine, Plan, SLOTS, Threads};
 
 /// Validate the config, load the handlers, reach the queues; consumes nothing
 ///
@@ -38,16 +38,15 @@ pub(super) fn run(args: &Args) -> Result {
 }
 
 fn check_handlers(config: &Config, machine: &Machine) -> Result<()> {
+    // As `run`: what cannot fit even before the handlers are known is refused first.
+    host::plan(config, machine, &[])?;
     let engine = Engine::on_demand().map_err(|error| Failure::new(Exit::Internal, error))?;
     let load = |consumer| {
         let definition = host::definition(consumer, None)?;
         handler::load(&engine, &definition).map_err(|error| error.to_string())
     };
     let loaded: Vec<_> = config.consumers.iter().map(load).collect();
-    // A handler that is faulty needs at least what is known of it without.
-    let demands = config.consumers.iter().zip(&loaded);
-    let demands: Vec<_> = demands.map(|(consumer, loaded)| host::demand(consumer, loaded.as_ref().ok())).collect();
-    let plan = plan(&machine.memory, &demands).map_err(|refusal| Failure::new(Exit::BadConfig, refusal))?;
+    let plan = host::plan(config, machine, &loaded.iter().map(|loaded| loaded.as_ref().ok()).collect::<Vec<_>>())?;
     let mut faults = Vec::new();
     for ((consumer, loaded), share) in config.consumers.iter().zip(loaded).zip(&plan.shares) {
         let usable = |loaded: &Loaded| loaded.handler(share.memory).map(drop).map_err(|error| error.to_string());

@@ -14,7 +14,7 @@ use crate::config::{self, Config, Consumer};
 use crate::exit::{Exit, Failure, Result};
 use crate::handler::{self, Bounds, Call, Captured, Definition, Engine, Grants, Handler, Outcome, Output};
 use crate::host;
-use crate::host::resources::{MEMORY, Machine, Threads, plan};
+use crate::host::resources::{MEMORY, Machine, Threads};
 use crate::message::Message;
 
 /// Defaults of a handler that no config names; the same as the config's own.
@@ -165,8 +165,7 @@ fn subject(args: &Args, machine: &Machine) -> Result<Subject> {
 
 /// The memory that `run` would give its sandboxes here; where `run` would refuse the config, one sandbox may still do.
 fn memory(consumer: &Consumer, config: &Config, machine: &Machine) -> u64 {
-    let demands: Vec<_> = config.consumers.iter().map(|consumer| host::demand(consumer, None)).collect();
-    let plan = plan(&machine.memory, &demands).ok();
+    let plan = host::plan(config, machine, &[]).ok();
     let share = plan.and_then(|plan| plan.shares.into_iter().find(|share| share.consumer == consumer.name));
     share.map_or(consumer.limits.memory.unwrap_or(MEMORY), |share| share.memory)
 }

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::resources::{Demand, SLOTS, Share};
+use super::resources::{self, Demand, Machine, Plan, SLOTS, Share};
 use crate::config::{self, Config, DirMode, Driver, HandlerRef, Reply};
 use crate::consumer::{Policy, Spec};
+use crate::exit::{self, Exit, Failure};
 use crate::handler::{Definition, Dir, Grants, Loaded, Pool};
 use crate::queue::{Broker, ChannelSpec};
 
@@ -97,8 +98,19 @@ pub fn definition(consumer: &config::Consumer, broker: Option<Arc<dyn Broker>>) 
     })
 }
 
+/// Shares the machine's memory out. `loaded` has the handlers in the order of the consumers, as far as they are known.
+///
+/// # Errors
+/// The config's slots and sandboxes do not fit: exit code 64, with the arithmetic.
+pub fn plan(config: &Config, machine: &Machine, loaded: &[Option<&Loaded>]) -> exit::Result<Plan> {
+    let loaded = loaded.iter().copied().chain(std::iter::repeat(None));
+    let demands: Vec<_> =
+        config.consumers.iter().zip(loaded).map(|(consumer, loaded)| demand(consumer, loaded)).collect();
+    resources::plan(&machine.memory, &demands).map_err(|refusal| Failure::new(Exit::BadConfig, refusal))
+}
+
 /// What a consumer asks for of the memory; its handler's part is zero until that is loaded.
-pub fn demand(consumer: &config::Consumer, loaded: Option<&Loaded>) -> Demand {
+fn demand(consumer: &config::Consumer, loaded: Option<&Loaded>) -> Demand {
     Demand {
         consumer: consumer.name.clone(),
         slots: consumer.concurrency,

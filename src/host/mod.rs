@@ -8,7 +8,7 @@ pub mod resources;
 mod signals;
 
 use assemble::pool;
-pub use assemble::{channel_spec, definition, demand, unused};
+pub use assemble::{channel_spec, definition, plan, unused};
 #[cfg(feature = "sqs")]
 pub use connect::sqs_options;
 pub use connect::{connect, declare};
@@ -31,7 +31,7 @@ use crate::health::State;
 use crate::queue::Broker;
 use crate::telemetry;
 use pulse::Pulse;
-use resources::{Machine, Plan, Threads, plan};
+use resources::{Machine, Threads};
 use signals::Signals;
 
 /// What is kept of `shutdown_grace` for settling what the drain deadline stops: a fifth, and no more than this.
@@ -142,10 +142,10 @@ impl Host {
             tracing::warn!("{warning}");
         }
         // What cannot fit even before the handlers are known is refused before anything is tried.
-        self.plan(&[])?;
+        plan(&self.config, &self.machine, &[])?;
         let broker = connect(&self.config).await.map_err(unreachable)?;
         let loaded = self.load_handlers(&broker).await?;
-        let plan = self.plan(&loaded)?;
+        let plan = plan(&self.config, &self.machine, &loaded.iter().map(Some).collect::<Vec<_>>())?;
         let exit = CancellationToken::new();
         let mut consumers = Vec::new();
         let parts = self.config.consumers.iter().zip(&self.boards).zip(loaded.iter().zip(&plan.shares));
@@ -167,14 +167,6 @@ impl Host {
             });
         }
         Ok(Some(consumers))
-    }
-
-    /// Shares the memory out; `loaded` is empty until the handlers are known.
-    fn plan(&self, loaded: &[Loaded]) -> Result<Plan> {
-        let loaded = loaded.iter().map(Some).chain(std::iter::repeat(None));
-        let demands: Vec<_> =
-            self.config.consumers.iter().zip(loaded).map(|(consumer, loaded)| demand(consumer, loaded)).collect();
-        plan(&self.machine.memory, &demands).map_err(|refusal| Failure::new(Exit::BadConfig, refusal))
     }
 
     async fn load_handlers(&self, broker: &Arc<dyn Broker>) -> Result<Vec<Loaded>> {

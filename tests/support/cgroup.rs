@@ -35,6 +35,8 @@ impl Cgroup {
 
     fn version_2(name: &str, memory: u64, pids: u64) -> std::io::Result<Self> {
         let top = Path::new(TOP);
+        // Where version 1 is mounted, this is a plain folder.
+        fs::metadata(top.join("cgroup.controllers"))?;
         fs::write(top.join("cgroup.subtree_control"), "+memory +pids")?;
         let folder = top.join(name);
         fs::create_dir(&folder)?;
@@ -84,8 +86,9 @@ impl Cgroup {
 impl Drop for Cgroup {
     fn drop(&mut self) {
         // A group is busy until the kernel has let go of its last process.
-        for folder in &self.folders {
+        for folder in self.folders.iter().filter(|_| !std::thread::panicking()) {
             until("the end of a cgroup", PATIENCE, || fs::remove_dir(folder).ok());
         }
+        self.folders.iter().for_each(|folder| drop(fs::remove_dir(folder)));
     }
 }
