@@ -69,7 +69,7 @@ fn the_example_works_in_a_small_container() {
 
 #[test]
 fn few_processes_are_enough() {
-    let Some(group) = Cgroup::new(512 * MIB, 24) else { return };
+    let Some(group) = Cgroup::new(512 * MIB, 10) else { return };
     let keys = "concurrency = 16\nallow.dirs = [{ host = '.', guest = '/' }]";
     let world = work(&format!("{}\n{keys}", handler("main-reads-file")));
     world.send("work", (0..100).map(|_| "hostler.toml"));
