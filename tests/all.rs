@@ -37,6 +37,8 @@ mod readme;
 #[cfg(test)]
 mod requeue;
 #[cfg(test)]
+mod resources;
+#[cfg(test)]
 mod run;
 #[cfg(test)]
 mod sqs;

@@ -147,8 +147,9 @@ fn logs(line: &Value, wanted: &str) -> bool {
 /// Runs a command until it prints what is wanted. Only one that changes nothing may be run more than once.
 fn run(folder: &Path, exports: &str, script: &str, wanted: Option<&str>) {
     let begin = Instant::now();
-    let repeatable =
-        ["hostler queues", "expected.py", "check-consumer-health", "docker inspect"].iter().any(|word| script.contains(word));
+    let repeatable = ["hostler queues", "expected.py", "check-consumer-health", "docker inspect"]
+        .iter()
+        .any(|word| script.contains(word));
     loop {
         let output = bash(folder, exports, script).output().unwrap();
         let printed = String::from_utf8(output.stdout).unwrap();

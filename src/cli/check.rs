@@ -3,8 +3,9 @@
 use super::{ConfigArg, block_on, print};
 use crate::config::Config;
 use crate::exit::{Exit, Failure, Result};
-use crate::handler::{self, Engine, Summary};
+use crate::handler::{self, Engine, Loaded, Summary};
 use crate::host;
+use crate::host::resources::{MEMORY, Machine, Plan, SLOTS, Threads};
 
 /// Validate the config, load the handlers, reach the queues; consumes nothing
 ///
@@ -22,8 +23,10 @@ pub(super) fn run(args: &Args) -> Result {
     for warning in host::unused(&loaded.config) {
         eprintln!("hostler: warning: {warning}");
     }
+    let machine = Machine::measure();
+    handler::compile_with(Threads::of(&machine).compiling);
     // Every part is looked at, so that one run shows all that is wrong.
-    let handlers = check_handlers(&loaded.config);
+    let handlers = check_handlers(&loaded.config, &machine);
     let queues = block_on(check_queues(&loaded.config));
     match (handlers, queues) {
         (Ok(()), Ok(())) => Ok(Exit::Ok),
@@ -34,13 +37,20 @@ pub(super) fn run(args: &Args) -> Result {
     }
 }
 
-fn check_handlers(config: &Config) -> Result<()> {
+fn check_handlers(config: &Config, machine: &Machine) -> Result<()> {
+    // As `run`: what cannot fit even before the handlers are known is refused first.
+    host::plan(config, machine, &[])?;
     let engine = Engine::on_demand().map_err(|error| Failure::new(Exit::Internal, error))?;
+    let load = |consumer| {
+        let definition = host::definition(consumer, None)?;
+        handler::load(&engine, &definition).map_err(|error| error.to_string())
+    };
+    let loaded: Vec<_> = config.consumers.iter().map(load).collect();
+    let plan = host::plan(config, machine, &loaded.iter().map(|loaded| loaded.as_ref().ok()).collect::<Vec<_>>())?;
     let mut faults = Vec::new();
-    for consumer in &config.consumers {
-        let loaded = host::definition(consumer, None)
-            .and_then(|definition| handler::load(&engine, &definition).map_err(|error| error.to_string()));
-        match loaded {
+    for ((consumer, loaded), share) in config.consumers.iter().zip(loaded).zip(&plan.shares) {
+        let usable = |loaded: &Loaded| loaded.handler(share.memory).map(drop).map_err(|error| error.to_string());
+        match loaded.and_then(|loaded| usable(&loaded).map(|()| loaded)) {
             Ok(loaded) => {
                 print(format!("handler   ok  {}: {}{}", consumer.name, consumer.handler, describe(&loaded.summary)))
             }
@@ -48,9 +58,23 @@ fn check_handlers(config: &Config) -> Result<()> {
         }
     }
     match faults.is_empty() {
-        true => Ok(()),
+        true => {
+            print(describe_plan(config, &plan));
+            Ok(())
+        }
         false => Err(Failure::new(Exit::BadHandler, faults.join("\nhostler: "))),
     }
+}
+
+/// What each consumer gets, and of what, if it is less than where nothing is scarce.
+fn describe_plan(config: &Config, plan: &Plan) -> String {
+    let shares = plan.shares.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    let scarce = config.consumers.iter().zip(&plan.shares).any(|(consumer, share)| {
+        consumer.concurrency.is_none() && share.slots < SLOTS
+            || consumer.limits.memory.is_none() && share.memory < MEMORY
+    });
+    let limit = scarce.then(|| format!(" (the memory limit is {} MiB: {})", plan.limit.bytes >> 20, plan.limit.by));
+    format!("memory    ok  {shares}{}", limit.unwrap_or_default())
 }
 
 async fn check_queues(config: &Config) -> Result<()> {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use super::print;
 use crate::exit::{Exit, Failure, Result};
 use crate::handler::{self, CompileError, CpuBaseline};
+use crate::host::resources::{Machine, Threads};
 
 /// Compile a handler ahead of time, so that it loads in milliseconds
 ///
@@ -26,6 +27,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result {
+    handler::compile_with(Threads::of(&Machine::measure()).compiling);
     let compiled = handler::compile(&args.handler, args.target.as_deref(), args.cpu_baseline).map_err(|error| {
         let exit = match error {
             CompileError::Handler(_) => Exit::BadHandler,

@@ -10,15 +10,15 @@ use serde::Serialize;
 
 use super::source::{self, BodyArgs};
 use super::{ConfigArg, print};
-use crate::config::{self, Consumer};
+use crate::config::{self, Config, Consumer};
 use crate::exit::{Exit, Failure, Result};
 use crate::handler::{self, Bounds, Call, Captured, Definition, Engine, Grants, Handler, Outcome, Output};
 use crate::host;
+use crate::host::resources::{MEMORY, Machine, Threads};
 use crate::message::Message;
 
 /// Defaults of a handler that no config names; the same as the config's own.
 const TIMEOUT: Duration = Duration::from_secs(60);
-const MEMORY: u64 = 128 * 1024 * 1024;
 const OUTPUT: usize = 64 * 1024;
 
 /// Run a handler on one message as `run` would, and print the outcome; touches no queue
@@ -64,16 +64,22 @@ struct Answer {
 /// A handler and the bounds it runs in.
 struct Subject {
     definition: Definition,
+    /// Bytes of linear memory of its sandbox.
+    memory: u64,
     channel: String,
     timeout: Duration,
     output: usize,
 }
 
 pub(super) fn run(args: &Args) -> Result {
-    let subject = subject(args)?;
+    let machine = Machine::measure();
+    handler::compile_with(Threads::of(&machine).compiling);
+    let subject = subject(args, &machine)?;
     let body = args.body.open()?.read_all()?;
     let engine = Engine::on_demand().map_err(|error| Failure::new(Exit::Internal, error))?;
-    let loaded = handler::load(&engine, &subject.definition).map_err(|error| Failure::new(Exit::BadHandler, error))?;
+    let bad = |error| Failure::new(Exit::BadHandler, error);
+    let loaded = handler::load(&engine, &subject.definition).map_err(bad)?;
+    let handler = loaded.handler(subject.memory).map_err(bad)?;
     let message = Message {
         id: uuid::Uuid::now_v7().to_string(),
         body: body.into(),
@@ -90,7 +96,7 @@ pub(super) fn run(args: &Args) -> Result {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).event_interval(1).enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(Exit::Internal, error))?;
     let started = Instant::now();
-    let outcome = runtime.block_on(process(&loaded.handler, &call, subject.timeout));
+    let outcome = runtime.block_on(process(&handler, &call, subject.timeout));
     let took = started.elapsed();
     runtime.shutdown_background();
 
@@ -129,11 +135,14 @@ async fn process(handler: &Arc<dyn Handler>, call: &Call, limit: Duration) -> Ou
 }
 
 /// What HANDLER names: a consumer if the config has one of that name, else a file.
-fn subject(args: &Args) -> Result<Subject> {
+fn subject(args: &Args, machine: &Machine) -> Result<Subject> {
     let is_file = Path::new(&args.handler).exists();
     let loaded = config::load(args.config.config.as_deref(), std::env::vars());
     let consumer = match &loaded {
-        Ok(loaded) => loaded.config.consumers.iter().find(|consumer| consumer.name == args.handler),
+        Ok(loaded) => {
+            let consumer = loaded.config.consumers.iter().find(|consumer| consumer.name == args.handler);
+            consumer.map(|consumer| (consumer, &loaded.config))
+        }
         // A config that was named must be right; one that merely lies there need not, for a file.
         Err(error) if args.config.config.is_some() || !is_file && !error.is_not_found() => {
             return Err(Failure::new(Exit::BadConfig, error));
@@ -141,7 +150,7 @@ fn subject(args: &Args) -> Result<Subject> {
         Err(_) => None,
     };
     match consumer {
-        Some(consumer) => of_consumer(consumer),
+        Some((consumer, config)) => of_consumer(consumer, memory(consumer, config, machine)),
         None if is_file => Ok(of_file(Path::new(&args.handler))),
         None => Err(Failure::new(
             Exit::BadHandler,
@@ -154,8 +163,16 @@ fn subject(args: &Args) -> Result<Subject> {
     }
 }
 
-fn of_consumer(consumer: &Consumer) -> Result<Subject> {
+/// The memory that `run` would give its sandboxes here; where `run` would refuse the config, one sandbox may still do.
+fn memory(consumer: &Consumer, config: &Config, machine: &Machine) -> u64 {
+    let plan = host::plan(config, machine, &[]).ok();
+    let share = plan.and_then(|plan| plan.shares.into_iter().find(|share| share.consumer == consumer.name));
+    share.map_or(consumer.limits.memory.unwrap_or(MEMORY), |share| share.memory)
+}
+
+fn of_consumer(consumer: &Consumer, memory: u64) -> Result<Subject> {
     Ok(Subject {
+        memory,
         definition: host::definition(consumer, None).map_err(|error| Failure::new(Exit::BadHandler, error))?,
         channel: consumer.channel.to_string(),
         timeout: consumer.processing_timeout,
@@ -170,11 +187,10 @@ fn of_file(path: &Path) -> Subject {
         sha256: None,
         hooks: None,
         grants: Grants::default(),
-        memory: MEMORY,
         messages_per_instance: 1,
         reply_from_stdout: false,
     };
-    Subject { definition, channel: "invoke".into(), timeout: TIMEOUT, output: OUTPUT }
+    Subject { definition, memory: MEMORY, channel: "invoke".into(), timeout: TIMEOUT, output: OUTPUT }
 }
 
 fn answer(outcome: &Outcome, took: Duration, captured: &Captured) -> Answer {

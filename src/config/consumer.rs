@@ -26,8 +26,8 @@ pub struct Consumer {
     pub hooks: Option<HandlerRef>,
     /// The handler's SHA-256.
     pub sha256: Option<[u8; 32]>,
-    /// Messages processed at a time: 1 to 1024.
-    pub concurrency: usize,
+    /// Messages processed at a time: 1 to 1024; `None`: as many as the memory carries.
+    pub concurrency: Option<usize>,
     /// Visibility timeout: 1 s to 12 h, SQS's limit.
     pub lease: Duration,
     /// When a handler is stopped: 1 s to 12 h; with SQS a lease less.
@@ -99,8 +99,9 @@ impl fmt::Debug for Allow {
 /// `[consumers.NAME.limits]`: what the guest may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of linear memory of one sandbox: 1 MiB to 4 GiB, the most that 32-bit WASM addresses.
-    pub memory: u64,
+    /// Bytes of linear memory of one sandbox: 1 MiB to 4 GiB, the most that 32-bit WASM addresses; `None`: as the host's
+    /// memory allows.
+    pub memory: Option<u64>,
     /// Bytes of stdout and stderr kept per message: at most 16 MiB.
     pub output: u64,
 }
@@ -131,7 +132,7 @@ impl Consumer {
             handler: at.need("handler")?,
             hooks: at.maybe("hooks")?,
             sha256: at.maybe("sha256")?,
-            concurrency: at.need("concurrency")?,
+            concurrency: at.maybe("concurrency")?,
             lease: at.need("lease")?,
             processing_timeout,
             delay_tolerance: at.need("delay_tolerance")?,
@@ -151,7 +152,7 @@ impl Consumer {
                 send: at.need("allow.send")?,
             },
             limits: Limits {
-                memory: at.need::<Bytes>("limits.memory")?.0,
+                memory: at.maybe::<Bytes>("limits.memory")?.map(|bytes| bytes.0),
                 output: at.need::<Bytes>("limits.output")?.0,
             },
             tags: Tags {

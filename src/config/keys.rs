@@ -154,7 +154,7 @@ pub(super) static KEYS: &[Key] = &[
     key(
         "consumers.*.concurrency",
         Kind::Integer { min: 1, max: 1024 },
-        Preset::Value("16"),
+        Preset::Derived("`16`, or as many as the memory of the container carries"),
         "Messages processed at a time.",
     ),
     key(
@@ -277,7 +277,7 @@ pub(super) static KEYS: &[Key] = &[
     key(
         "consumers.*.limits.memory",
         Kind::Size { min: 1 << 20, max: 4 << 30 },
-        Preset::Value("128MiB"),
+        Preset::Derived("`128MiB`, or less where the container's memory is small"),
         "Linear memory of one sandbox.",
     ),
     key(

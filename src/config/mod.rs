@@ -96,13 +96,13 @@ mod tests {
         let config = load_text("", &LEAST).unwrap().config;
         let [mails] = config.consumers.as_slice() else { panic!("{:?}", config.consumers) };
         assert_eq!((mails.name.as_str(), mails.channel.to_string().as_str()), ("mails", "news.mails"));
-        assert_eq!((mails.concurrency, mails.messages_per_instance, mails.dead_letter), (16, 1, true));
+        assert_eq!((mails.concurrency, mails.messages_per_instance, mails.dead_letter), (None, 1, true));
         assert_eq!((mails.lease, mails.processing_timeout), (Duration::from_secs(30), Duration::from_secs(60)));
         assert_eq!(mails.healthcheck_timeout, Duration::from_secs(90));
         assert_eq!(mails.on_processing_timeout, OnProcessingTimeout::DeadLetter);
         assert_eq!((mails.retry.requeues, mails.retry.delays), (1, 1));
         assert_eq!((&mails.filter, &mails.allow), (&Filter::All, &Allow::default()));
-        assert_eq!(mails.limits, Limits { memory: 128 << 20, output: 64 << 10 });
+        assert_eq!(mails.limits, Limits { memory: None, output: 64 << 10 });
         assert_eq!(config.host.shutdown_grace, Duration::from_secs(25));
         assert_eq!((config.queue.driver, config.queue.embedded.path), (Driver::Embedded, "./hostler.db".into()));
         assert_eq!((config.payload.bucket, config.payload.threshold), (None, 256 << 10));

@@ -16,6 +16,9 @@ use super::hooks::HookSet;
 /// The export by which a component is known as a WASI 0.2 command.
 pub(super) const RUN: &str = "wasi:cli/run";
 
+/// Bytes of a page of linear memory (WebAssembly core specification).
+const WASM_PAGE: u64 = 64 * 1024;
+
 /// What a handler's file holds.
 pub enum Artifact {
     /// A component that exports the contract's `handler`.
@@ -61,6 +64,33 @@ impl Artifact {
             Self::Hooks(_) => Kind::Hooks,
             Self::Command(_) => Kind::Command,
         }
+    }
+
+    /// The component, if it is one.
+    pub(super) fn component(&self) -> Option<&Component> {
+        match self {
+            Self::Handler(component) | Self::Run(component) | Self::Hooks(component) => Some(component),
+            Self::Command(_) => None,
+        }
+    }
+
+    /// The bytes of its compiled code, with its data.
+    pub(super) fn code_size(&self) -> u64 {
+        let range = match self {
+            Self::Handler(component) | Self::Run(component) | Self::Hooks(component) => component.image_range(),
+            Self::Command(module) => module.image_range(),
+        };
+        (range.end.addr() - range.start.addr()) as u64
+    }
+
+    /// The largest memory that it has from the start, in bytes.
+    pub(super) fn least_memory(&self) -> u64 {
+        let required = match self {
+            Self::Handler(component) | Self::Run(component) | Self::Hooks(component) => component.resources_required(),
+            Self::Command(module) => Some(module.resources_required()),
+        };
+        let pages = required.and_then(|required| required.max_initial_memory_size).unwrap_or(0);
+        pages.saturating_mul(WASM_PAGE)
     }
 
     /// The interfaces or modules that it imports, sorted and without repetition.
@@ -109,6 +139,15 @@ impl LoadError {
             path,
             format!("`{interface}` lacks the function `{function}`"),
             "build it against wit/ of this hostler",
+        )
+    }
+
+    pub(super) fn needs_memory(path: &Path, least: u64, memory: u64) -> Self {
+        let (least, memory) = (bytesize::ByteSize(least), bytesize::ByteSize(memory));
+        Self::new(
+            path,
+            format!("it starts with {least} of memory, but limits.memory is {memory}"),
+            "raise limits.memory, give the container more memory, or build it with a smaller initial memory",
         )
     }
 

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use wasmtime_wasi::p2::pipe::MemoryInputPipe;
 use wasmtime_wasi::{FsPerms, WasiCtxBuilder};
 
+use super::limits::Limits;
 use super::output::{Sink, Stream};
 use crate::channel::Channel;
 use crate::queue::Broker;
@@ -72,14 +73,15 @@ impl Grants {
 
     /// A builder with these grants and the guest's standard streams; neither sockets nor name look-ups.
     /// What `stdin` sets comes from the message; a granted variable cannot hide one of these.
-    pub(super) fn wasi(&self, stdin: Stdin<'_>, sink: &Sink) -> wasmtime::Result<WasiCtxBuilder> {
+    pub(super) fn wasi(&self, stdin: Stdin<'_>, sink: &Sink, limits: &Limits) -> wasmtime::Result<WasiCtxBuilder> {
         let mut wasi = WasiCtxBuilder::new();
         wasi.stdin(MemoryInputPipe::new(stdin.body))
             .stdout(sink.stream(Stream::Stdout))
             .stderr(sink.stream(Stream::Stderr))
             .allow_tcp(false)
             .allow_udp(false)
-            .allow_ip_name_lookup(false);
+            .allow_ip_name_lookup(false)
+            .max_random_size(limits.transfer as u64);
         for (name, value) in self.env.iter().filter(|(name, _)| !stdin.env.iter().any(|(taken, _)| taken == name)) {
             wasi.env(name, value);
         }

@@ -7,14 +7,15 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use wasmtime::component::Component;
 use wasmtime::{InstancePre, Linker, Module};
-use wasmtime_wasi::I32Exit;
 use wasmtime_wasi::p1::{self, WasiP1Ctx};
+use wasmtime_wasi::{I32Exit, WasiView as _};
 
 use super::artifact::{LoadError, RUN, find};
 use super::call::{Call, Outcome};
 use super::capabilities::Stdin;
 use super::component::{Export, Guest};
 use super::engine::Engine;
+use super::limits::Limits;
 use super::output::Sink;
 use super::sandbox::{self, Sandbox};
 use super::{Definition, Handler};
@@ -30,16 +31,23 @@ pub(super) struct CommandHandler {
     engine: Engine,
     pre: InstancePre<Sandbox<WasiP1Ctx>>,
     definition: Arc<Definition>,
+    limits: Limits,
 }
 
 impl CommandHandler {
-    pub(super) fn new(engine: &Engine, module: &Module, definition: &Arc<Definition>) -> Result<Self, LoadError> {
+    pub(super) fn new(
+        engine: &Engine,
+        module: &Module,
+        definition: &Arc<Definition>,
+        memory: u64,
+    ) -> Result<Self, LoadError> {
         let mut linker = Linker::<Sandbox<WasiP1Ctx>>::new(engine.inner());
         let pre = p1::add_to_linker_async(&mut linker, |sandbox| &mut sandbox.wasi)
             .and_then(|()| linker.define_unknown_imports_as_traps(module))
             .and_then(|()| linker.instantiate_pre(module))
             .map_err(|error| LoadError::link(&definition.path, &error))?;
-        Ok(Self { engine: engine.clone(), pre, definition: Arc::clone(definition) })
+        let (engine, definition, limits) = (engine.clone(), Arc::clone(definition), Limits::command(memory));
+        Ok(Self { engine, pre, definition, limits })
     }
 }
 
@@ -48,13 +56,14 @@ impl Handler for CommandHandler {
     async fn handle(&self, call: &Call) -> Outcome {
         let env = environment(call);
         let stdin = Stdin { body: call.message.body.clone(), env: &env };
-        let wasi = self.definition.grants.wasi(stdin, &Sink::new(&call.output)).map(|mut wasi| wasi.build_p1());
+        let wasi = self.definition.grants.wasi(stdin, &Sink::new(&call.output), &self.limits);
         let wasi = match wasi {
-            Ok(wasi) => wasi,
+            Ok(mut wasi) => wasi.build_p1(),
             Err(error) => return Outcome::Trapped(format!("a granted folder cannot be opened: {error:#}")),
         };
         let _running = self.engine.running();
-        let mut store = sandbox::store(&self.engine, wasi, &self.definition, &call.bounds);
+        let mut store = sandbox::store(&self.engine, wasi, &self.definition, &self.limits, &call.bounds);
+        store.data_mut().wasi.ctx().table.set_max_capacity(self.limits.handles);
         let run = async {
             let instance = self.pre.instantiate_async(&mut store).await?;
             instance.get_typed_func::<(), ()>(&mut store, "_start")?.call_async(&mut store, ()).await
@@ -78,10 +87,15 @@ pub(super) struct RunHandler {
 }
 
 impl RunHandler {
-    pub(super) fn new(engine: &Engine, component: &Component, definition: &Arc<Definition>) -> Result<Self, LoadError> {
+    pub(super) fn new(
+        engine: &Engine,
+        component: &Component,
+        definition: &Arc<Definition>,
+        memory: u64,
+    ) -> Result<Self, LoadError> {
         let run = find(engine, component, RUN, "run")
             .ok_or_else(|| LoadError::missing_function(&definition.path, RUN, "run"))?;
-        Ok(Self { guest: Guest::new(engine, component, definition)?, run, definition: Arc::clone(definition) })
+        Ok(Self { guest: Guest::new(engine, component, definition, memory)?, run, definition: Arc::clone(definition) })
     }
 }
 

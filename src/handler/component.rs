@@ -12,6 +12,7 @@ use super::capabilities::Stdin;
 use super::contract::{self, GuestOutcome, MessageRef};
 use super::engine::Engine;
 use super::hooks::HookSet;
+use super::limits::Limits;
 use super::output::{Output, Sink};
 use super::sandbox::{self, ComponentStore, ComponentWasi, Sandbox};
 use super::{Definition, Handler, imports, stubs};
@@ -22,6 +23,7 @@ pub(super) struct Guest {
     engine: Engine,
     pre: InstancePre<Sandbox<ComponentWasi>>,
     definition: Arc<Definition>,
+    limits: Limits,
 }
 
 /// An instance, in its sandbox.
@@ -38,23 +40,30 @@ pub(super) struct Live {
 pub(super) type Export = wasmtime::component::ComponentExportIndex;
 
 impl Guest {
-    /// Links a component.
-    pub(super) fn new(engine: &Engine, component: &Component, definition: &Arc<Definition>) -> Result<Self, LoadError> {
+    /// Links a component, whose instances get `memory` bytes each.
+    pub(super) fn new(
+        engine: &Engine,
+        component: &Component,
+        definition: &Arc<Definition>,
+        memory: u64,
+    ) -> Result<Self, LoadError> {
         let mut linker = Linker::new(engine.inner());
         let pre = imports::add(&mut linker, &definition.grants)
             .and_then(|()| stubs::add(&mut linker, component))
             .and_then(|()| linker.instantiate_pre(component))
             .map_err(|error| LoadError::link(&definition.path, &error))?;
-        Ok(Self { engine: engine.clone(), pre, definition: Arc::clone(definition) })
+        let (engine, definition, limits) = (engine.clone(), Arc::clone(definition), Limits::component(memory));
+        Ok(Self { engine, pre, definition, limits })
     }
 
     /// A fresh sandbox with an instance in it; an error says why there is none.
     pub(super) async fn instantiate(&self, bounds: &Bounds, output: &Output, stdin: Stdin<'_>) -> Result<Live, String> {
         let _running = self.engine.running();
         let sink = Sink::new(output);
-        let wasi = self.definition.grants.wasi(stdin, &sink).map(|mut wasi| ComponentWasi::new(wasi.build()));
-        let wasi = wasi.map_err(|error| format!("a granted folder cannot be opened: {error:#}"))?;
-        let mut store = sandbox::store(&self.engine, wasi, &self.definition, bounds);
+        let wasi = self.definition.grants.wasi(stdin, &sink, &self.limits);
+        let mut wasi = wasi.map_err(|error| format!("a granted folder cannot be opened: {error:#}"))?;
+        let wasi = ComponentWasi::new(wasi.build(), &self.limits);
+        let mut store = sandbox::store(&self.engine, wasi, &self.definition, &self.limits, bounds);
         match self.pre.instantiate_async(&mut store).await {
             Ok(instance) => Ok(Live { engine: self.engine.clone(), store, instance, sink, used: 0 }),
             Err(error) => Err(sandbox::fault(&error, &store.data().limits)),
@@ -95,11 +104,16 @@ pub(super) struct ComponentHandler {
 }
 
 impl ComponentHandler {
-    pub(super) fn new(engine: &Engine, component: &Component, definition: &Arc<Definition>) -> Result<Self, LoadError> {
+    pub(super) fn new(
+        engine: &Engine,
+        component: &Component,
+        definition: &Arc<Definition>,
+        memory: u64,
+    ) -> Result<Self, LoadError> {
         let handle = find(engine, component, contract::HANDLER, "handle")
             .ok_or_else(|| LoadError::missing_function(&definition.path, contract::HANDLER, "handle"))?;
         Ok(Self {
-            guest: Guest::new(engine, component, definition)?,
+            guest: Guest::new(engine, component, definition, memory)?,
             handle,
             hooks: HookSet::find(engine, component),
             warm: Mutex::default(),

@@ -1,7 +1,7 @@
 //! The WASM engine: its settings, its pool of sandboxes, and the epoch that interrupts guests.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
@@ -11,6 +11,10 @@ use super::limits::TABLE_ELEMENTS;
 
 /// How often running guests are interrupted to let others run and to see whether they are to stop.
 const EPOCH_TICK: Duration = Duration::from_millis(10);
+
+/// The most linear memory of a sandbox, in bytes: what 32-bit WASM addresses, and what the engine reserves of addresses
+/// for each anyway.
+const MAX_MEMORY: usize = 4 << 30;
 
 /// Memory of a used slot that is zeroed rather than given back to the kernel, in bytes: cheaper for small guests.
 const KEEP_RESIDENT: usize = 64 * 1024;
@@ -30,8 +34,6 @@ pub struct Engine {
 pub struct Pool {
     /// How many sandboxes exist at once.
     pub sandboxes: u32,
-    /// The most linear memory of one, in bytes.
-    pub memory: u64,
 }
 
 /// The engine could not be made.
@@ -86,7 +88,18 @@ pub(super) fn base_config() -> Config {
     let mut config = Config::new();
     config.epoch_interruption(true);
     config.wasm_component_model(true);
+    config.parallel_compilation(COMPILES_IN_PARALLEL.load(Ordering::Relaxed));
     config
+}
+
+/// Whether there are threads to compile on beside the one that asks.
+static COMPILES_IN_PARALLEL: AtomicBool = AtomicBool::new(true);
+
+/// Lets all engines made from now on compile on so many threads together; without this, on one per CPU. They are started
+/// here, as they could not be refused later; where they cannot be had, the thread that asks compiles alone.
+pub fn compile_with(threads: usize) {
+    let started = threads > 1 && rayon::ThreadPoolBuilder::new().num_threads(threads).build_global().is_ok();
+    COMPILES_IN_PARALLEL.store(started, Ordering::Relaxed);
 }
 
 fn pooling(pool: Pool) -> PoolingAllocationConfig {
@@ -101,7 +114,10 @@ fn pooling(pool: Pool) -> PoolingAllocationConfig {
         .total_memories(pool.sandboxes.saturating_mul(4))
         .total_tables(parts)
         .total_stacks(pool.sandboxes)
-        .max_memory_size(usize::try_from(pool.memory).unwrap_or(usize::MAX))
+        // Each sandbox has a limit of its own.
+        .max_memory_size(MAX_MEMORY)
+        // What idle ones keep is counted once per sandbox.
+        .max_unused_warm_slots(pool.sandboxes)
         .max_memories_per_component(16)
         .max_tables_per_component(64)
         .max_core_instances_per_component(256)

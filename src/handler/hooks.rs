@@ -1,6 +1,6 @@
 //! Lifecycle hooks: in the handler's own component, or in one apart that wraps a handler of any kind.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -120,6 +120,29 @@ fn too_long() -> String {
     format!("it took longer than {} s", HOOK_TIMEOUT.as_secs())
 }
 
+/// A component apart with at least one hook.
+pub(super) struct Apart {
+    pub(super) path: PathBuf,
+    /// A component.
+    pub(super) artifact: Artifact,
+    component: Component,
+}
+
+impl Apart {
+    /// Reads and compiles it.
+    pub(super) fn read(engine: &Engine, path: &Path) -> Result<Self, LoadError> {
+        let artifact = artifact::read(engine, path, None)?;
+        let (Artifact::Hooks(component) | Artifact::Handler(component)) = &artifact else {
+            return Err(LoadError::no_hooks(path));
+        };
+        let component = component.clone();
+        match HookSet::find(engine, &component).is_empty() {
+            true => Err(LoadError::no_hooks(path)),
+            false => Ok(Self { path: path.to_owned(), artifact, component }),
+        }
+    }
+}
+
 /// A handler wrapped in the hooks of a component apart.
 pub(super) struct Hooked {
     inner: Arc<dyn Handler>,
@@ -128,21 +151,17 @@ pub(super) struct Hooked {
 }
 
 impl Hooked {
-    pub(super) fn load(
+    /// Wraps `inner`, whose sandboxes and the hooks' own get `memory` bytes each.
+    pub(super) fn new(
         engine: &Engine,
-        path: &Path,
+        apart: &Apart,
         definition: &Arc<Definition>,
+        memory: u64,
         inner: Arc<dyn Handler>,
     ) -> Result<Self, LoadError> {
-        let (Artifact::Hooks(component) | Artifact::Handler(component)) = artifact::read(engine, path, None)? else {
-            return Err(LoadError::no_hooks(path));
-        };
-        let hooks = HookSet::find(engine, &component);
-        if hooks.is_empty() {
-            return Err(LoadError::no_hooks(path));
-        }
-        let definition = Arc::new(Definition { path: path.to_owned(), ..(**definition).clone() });
-        Ok(Self { inner, guest: Guest::new(engine, &component, &definition)?, hooks })
+        let definition = Arc::new(Definition { path: apart.path.clone(), ..(**definition).clone() });
+        let guest = Guest::new(engine, &apart.component, &definition, memory)?;
+        Ok(Self { inner, guest, hooks: HookSet::find(engine, &apart.component) })
     }
 }
 

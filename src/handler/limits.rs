@@ -1,25 +1,70 @@
-//! What a guest may use of the machine: linear memory, tables, instances.
+//! What a guest may use of the machine: linear memory, tables, instances, and what the host holds on its behalf.
 
 use wasmtime::ResourceLimiter;
 
-/// The most elements that one table may have; also what the pool reserves for each.
+/// The most elements that the tables of one sandbox may have together; also what the pool reserves for each.
 pub(super) const TABLE_ELEMENTS: usize = 100_000;
 
 /// The most core instances, memories and tables in one sandbox; components of dynamic languages have dozens.
 const MAX_PARTS: usize = 1_000;
+
+/// The most handles to resources of its own that a guest may have.
+pub(super) const GUEST_HANDLES: usize = 16 * 1024;
+
+/// The most handles to resources of the host (files, streams, pollables), where memory does not bound them earlier.
+const MAX_HANDLES: usize = 1_024;
+
+/// What an open file stream may have read ahead, in bytes (wasmtime-wasi's own limit).
+const READ_AHEAD: u64 = 64 * 1024;
+
+const MIB: u64 = 1 << 20;
+
+/// What a sandbox costs beside its memory and what the host holds for it, in bytes: its stack (512 KiB of the guest's
+/// frames, and the host's), its tables (8 bytes an element), the handles themselves, and what the pool keeps of it while
+/// it is idle.
+const SANDBOX: u64 = 3 * MIB;
+
+/// What a sandbox may cost the host in all, in bytes, whatever its guest does: its linear memory, what the host holds for
+/// it, and what every sandbox costs.
+pub fn footprint(memory: u64) -> u64 {
+    memory.saturating_add(held(memory)).saturating_add(SANDBOX)
+}
+
+/// What the host may hold on behalf of a guest with so much memory, in bytes: half of that again, but enough for small
+/// guests to work with.
+fn held(memory: u64) -> u64 {
+    (memory / 2).max(4 * MIB)
+}
 
 /// Bounds one sandbox, and remembers that it hit the bound, since a guest rarely says so when it then aborts.
 #[derive(Debug, Clone)]
 pub(super) struct Limits {
     /// Bytes, all linear memories of the sandbox together.
     memory: usize,
+    /// Bytes that one call of the host may take over from the guest.
+    pub(super) transfer: usize,
+    /// Handles to resources of the host.
+    pub(super) handles: usize,
     used: usize,
+    elements: usize,
     refused: bool,
 }
 
 impl Limits {
-    pub(super) fn new(memory: u64) -> Self {
-        Self { memory: usize::try_from(memory).unwrap_or(usize::MAX), used: 0, refused: false }
+    /// For a component: half of what may be held is for one call, half for what streams have read ahead.
+    pub(super) fn component(memory: u64) -> Self {
+        Self::new(memory, held(memory) / 2)
+    }
+
+    /// For a command, whose files have no streams: a read or write may be as large as all that may be held.
+    pub(super) fn command(memory: u64) -> Self {
+        Self::new(memory, held(memory))
+    }
+
+    fn new(memory: u64, transfer: u64) -> Self {
+        let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        let handles = bytes(held(memory) / 2 / READ_AHEAD).min(MAX_HANDLES);
+        Self { memory: bytes(memory), transfer: bytes(transfer), handles, used: 0, elements: 0, refused: false }
     }
 
     /// What to add to the reason of a trap that the limit probably caused.
@@ -44,8 +89,13 @@ impl ResourceLimiter for Limits {
         Ok(())
     }
 
-    fn table_growing(&mut self, _: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
-        Ok(desired <= TABLE_ELEMENTS)
+    fn table_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
+        let elements = self.elements.saturating_add(desired.saturating_sub(current));
+        if elements > TABLE_ELEMENTS {
+            return Ok(false);
+        }
+        self.elements = elements;
+        Ok(true)
     }
 
     fn instances(&self) -> usize {
@@ -67,11 +117,30 @@ mod tests {
 
     #[test]
     fn memories_share_one_limit_and_a_refusal_is_remembered() {
-        let mut limits = Limits::new(100);
+        let mut limits = Limits::component(100);
         assert!(limits.memory_growing(0, 60, None).unwrap());
         assert!(limits.memory_growing(0, 40, None).unwrap());
         assert_eq!(limits.hint(), None);
         assert!(!limits.memory_growing(60, 61, None).unwrap());
         assert!(limits.hint().unwrap().contains("limits.memory is 100 B"));
+    }
+
+    #[test]
+    fn tables_share_one_limit() {
+        let mut limits = Limits::component(MIB);
+        assert!(limits.table_growing(0, TABLE_ELEMENTS / 2, None).unwrap());
+        assert!(limits.table_growing(0, TABLE_ELEMENTS / 2, None).unwrap());
+        assert!(!limits.table_growing(TABLE_ELEMENTS / 2, TABLE_ELEMENTS / 2 + 1, None).unwrap());
+    }
+
+    #[test]
+    fn the_footprint_covers_all_that_the_host_may_hold() {
+        for memory in [MIB, 8 * MIB, 128 * MIB, 4096 * MIB] {
+            let beside = footprint(memory) - memory - SANDBOX;
+            let component = Limits::component(memory);
+            assert!(component.transfer as u64 + component.handles as u64 * READ_AHEAD <= beside, "{memory}");
+            assert!(Limits::command(memory).transfer as u64 <= beside, "{memory}");
+            assert!(component.handles >= 32);
+        }
     }
 }

@@ -21,10 +21,11 @@ pub use artifact::{Artifact, Kind, LoadError};
 pub use call::{Bounds, Call, Outcome, Stop, run, run_until_stopped};
 pub use capabilities::{Dir, Grants};
 pub use compiled::{CompileError, CpuBaseline, compile};
-pub use engine::{Engine, EngineError, Pool};
+pub use engine::{Engine, EngineError, Pool, compile_with};
+pub use limits::footprint;
 pub use output::{Captured, Output, Stream};
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,7 +34,7 @@ use async_trait::async_trait;
 use crate::health::State;
 use command::{CommandHandler, RunHandler};
 use component::ComponentHandler;
-use hooks::Hooked;
+use hooks::{Apart, HookSet, Hooked};
 
 /// How long a lifecycle hook may take: one that observes, or that decides about a message already stopped.
 pub const HOOK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -73,8 +74,6 @@ pub struct Definition {
     pub hooks: Option<PathBuf>,
     /// What its guests may reach.
     pub grants: Grants,
-    /// The most linear memory a guest may have, in bytes.
-    pub memory: u64,
     /// How many messages one instance processes before it is thrown away; 1 is a fresh one each.
     pub messages_per_instance: u32,
     /// Whether a command's standard output is its reply.
@@ -88,27 +87,66 @@ pub struct Definition {
 pub fn load(engine: &Engine, definition: &Definition) -> Result<Loaded, LoadError> {
     definition.grants.prepare().map_err(|(path, error)| LoadError::grant(path, &error))?;
     let artifact = artifact::read(engine, &definition.path, definition.sha256.as_ref())?;
+    if let Artifact::Hooks(_) = artifact {
+        return Err(LoadError::only_hooks(&definition.path));
+    }
+    let hooks = definition.hooks.as_ref().map(|path| Apart::read(engine, path)).transpose()?;
     let summary = Summary { kind: artifact.kind(), imports: artifact.imports(engine) };
-    let definition = Arc::new(definition.clone());
-    let handler: Arc<dyn Handler> = match &artifact {
-        Artifact::Handler(component) => Arc::new(ComponentHandler::new(engine, component, &definition)?),
-        Artifact::Run(component) => Arc::new(RunHandler::new(engine, component, &definition)?),
-        Artifact::Command(module) => Arc::new(CommandHandler::new(engine, module, &definition)?),
-        Artifact::Hooks(_) => return Err(LoadError::only_hooks(&definition.path)),
-    };
-    let handler = match &definition.hooks {
-        Some(path) => Arc::new(Hooked::load(engine, path, &definition, handler)?),
-        None => handler,
-    };
-    Ok(Loaded { handler, summary })
+    Ok(Loaded { engine: engine.clone(), definition: Arc::new(definition.clone()), artifact, hooks, summary })
 }
 
-/// A handler that is ready to run.
+/// A handler that is compiled. What its sandboxes may use is decided when it is known what all handlers need.
 pub struct Loaded {
-    /// The handler.
-    pub handler: Arc<dyn Handler>,
+    engine: Engine,
+    definition: Arc<Definition>,
+    artifact: Artifact,
+    hooks: Option<Apart>,
     /// What was found in its file.
     pub summary: Summary,
+}
+
+impl Loaded {
+    /// The bytes of its compiled code and data, its hooks' included.
+    pub fn code_size(&self) -> u64 {
+        self.artifact.code_size() + self.hooks.as_ref().map_or(0, |hooks| hooks.artifact.code_size())
+    }
+
+    /// Whether it has a `state-changed` hook, which runs in a sandbox of its own beside those of messages.
+    pub fn observes_states(&self) -> bool {
+        let artifacts = [Some(&self.artifact), self.hooks.as_ref().map(|hooks| &hooks.artifact)];
+        let mut components = artifacts.into_iter().flatten().filter_map(Artifact::component);
+        components.any(|component| HookSet::find(&self.engine, component).observe_states())
+    }
+
+    /// Makes the handler, with sandboxes of `memory` bytes of linear memory.
+    ///
+    /// # Errors
+    /// [`LoadError`] when that is less than it starts with, or when its imports do not fit.
+    pub fn handler(&self, memory: u64) -> Result<Arc<dyn Handler>, LoadError> {
+        let (engine, definition) = (&self.engine, &self.definition);
+        roomy(&definition.path, &self.artifact, memory)?;
+        let handler: Arc<dyn Handler> = match &self.artifact {
+            Artifact::Handler(component) => Arc::new(ComponentHandler::new(engine, component, definition, memory)?),
+            Artifact::Run(component) => Arc::new(RunHandler::new(engine, component, definition, memory)?),
+            Artifact::Command(module) => Arc::new(CommandHandler::new(engine, module, definition, memory)?),
+            Artifact::Hooks(_) => return Err(LoadError::only_hooks(&definition.path)),
+        };
+        Ok(match &self.hooks {
+            Some(hooks) => {
+                roomy(&hooks.path, &hooks.artifact, memory)?;
+                Arc::new(Hooked::new(engine, hooks, definition, memory, handler)?)
+            }
+            None => handler,
+        })
+    }
+}
+
+/// A guest that could never start must not fail message by message.
+fn roomy(path: &Path, artifact: &Artifact, memory: u64) -> Result<(), LoadError> {
+    match artifact.least_memory() {
+        least if least > memory => Err(LoadError::needs_memory(path, least, memory)),
+        _ => Ok(()),
+    }
 }
 
 /// What a handler's file turned out to be.

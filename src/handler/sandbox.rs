@@ -9,7 +9,7 @@ use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 use super::Definition;
 use super::call::Bounds;
 use super::engine::Engine;
-use super::limits::Limits;
+use super::limits::{GUEST_HANDLES, Limits};
 
 /// What a sandbox of any kind of guest knows.
 pub(super) struct Sandbox<W> {
@@ -28,8 +28,10 @@ pub(super) struct ComponentWasi {
 }
 
 impl ComponentWasi {
-    pub(super) fn new(ctx: WasiCtx) -> Self {
-        Self { ctx, table: ResourceTable::new() }
+    pub(super) fn new(ctx: WasiCtx, limits: &Limits) -> Self {
+        let mut table = ResourceTable::new();
+        table.set_max_capacity(limits.handles);
+        Self { ctx, table }
     }
 }
 
@@ -42,21 +44,20 @@ impl WasiView for Sandbox<ComponentWasi> {
 /// The store of a component.
 pub(super) type ComponentStore = Store<Sandbox<ComponentWasi>>;
 
-/// A fresh store, bounded as `definition` says; its guest yields at every epoch tick.
+/// A fresh store with these limits; its guest yields at every epoch tick.
 pub(super) fn store<W: Send + 'static>(
     engine: &Engine,
     wasi: W,
     definition: &Definition,
+    limits: &Limits,
     bounds: &Bounds,
 ) -> Store<Sandbox<W>> {
-    let sandbox = Sandbox {
-        wasi,
-        limits: Limits::new(definition.memory),
-        consumer: Arc::clone(&definition.consumer),
-        bounds: bounds.clone(),
-    };
+    let sandbox =
+        Sandbox { wasi, limits: limits.clone(), consumer: Arc::clone(&definition.consumer), bounds: bounds.clone() };
     let mut store = Store::new(engine.inner(), sandbox);
     store.limiter(|sandbox| &mut sandbox.limits);
+    store.set_hostcall_fuel(limits.transfer);
+    store.set_max_component_handles(GUEST_HANDLES);
     store.set_epoch_deadline(1);
     // A guest that is to stop is dropped when it yields, rather than trapped: a trap would look like its own.
     store.epoch_deadline_async_yield_and_update(1);

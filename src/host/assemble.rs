@@ -4,21 +4,24 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::resources::{self, Demand, Machine, Plan, SLOTS, Share};
 use crate::config::{self, Config, DirMode, Driver, HandlerRef, Reply};
 use crate::consumer::{Policy, Spec};
-use crate::handler::{Definition, Dir, Grants, Pool};
+use crate::exit::{self, Exit, Failure};
+use crate::handler::{Definition, Dir, Grants, Loaded, Pool};
 use crate::queue::{Broker, ChannelSpec};
 
-/// Sandboxes beyond the slots of a consumer: its hooks run apart from its messages.
+/// Sandboxes beyond the slots of a consumer, of which only addresses are taken: its `state-changed` hook needs one, and
+/// one that ends may overlap with the next.
 const SPARE_SANDBOXES: u32 = 4;
 
 /// The consumer's own settings. `drain`: how long a shutdown waits for what is under way.
-pub(super) fn spec(consumer: &config::Consumer, drain: Duration) -> Spec {
+pub(super) fn spec(consumer: &config::Consumer, share: &Share, drain: Duration) -> Spec {
     Spec {
         name: consumer.name.as_str().into(),
         channel: consumer.channel.to_string().into(),
         ordered: consumer.ordered,
-        concurrency: consumer.concurrency,
+        concurrency: share.slots,
         lease: consumer.lease,
         processing_timeout: consumer.processing_timeout,
         delay_tolerance: consumer.delay_tolerance,
@@ -90,23 +93,43 @@ pub fn definition(consumer: &config::Consumer, broker: Option<Arc<dyn Broker>>) 
             send: consumer.allow.send.clone(),
             broker,
         },
-        memory: consumer.limits.memory,
         messages_per_instance: consumer.messages_per_instance,
         reply_from_stdout: consumer.reply == Reply::Stdout,
     })
 }
 
-/// The pool that the consumers' sandboxes come from.
+/// Shares the machine's memory out. `loaded` has the handlers in the order of the consumers, as far as they are known.
+///
+/// # Errors
+/// The config's slots and sandboxes do not fit: exit code 64, with the arithmetic.
+pub fn plan(config: &Config, machine: &Machine, loaded: &[Option<&Loaded>]) -> exit::Result<Plan> {
+    let loaded = loaded.iter().copied().chain(std::iter::repeat(None));
+    let demands: Vec<_> =
+        config.consumers.iter().zip(loaded).map(|(consumer, loaded)| demand(consumer, loaded)).collect();
+    resources::plan(&machine.memory, &demands).map_err(|refusal| Failure::new(Exit::BadConfig, refusal))
+}
+
+/// What a consumer asks for of the memory; its handler's part is zero until that is loaded.
+fn demand(consumer: &config::Consumer, loaded: Option<&Loaded>) -> Demand {
+    Demand {
+        consumer: consumer.name.clone(),
+        slots: consumer.concurrency,
+        memory: consumer.limits.memory,
+        output: consumer.limits.output,
+        hooks_apart: consumer.hooks.is_some(),
+        observes_states: loaded.is_some_and(Loaded::observes_states),
+        code: loaded.map_or(0, Loaded::code_size),
+    }
+}
+
+/// The pool that the consumers' sandboxes come from: as many as there may be, however the memory is shared out.
 pub fn pool(config: &Config) -> Pool {
     let sandboxes = config.consumers.iter().map(|consumer| {
-        let slots = u32::try_from(consumer.concurrency).unwrap_or(u32::MAX);
+        let slots = u32::try_from(consumer.concurrency.unwrap_or(SLOTS)).unwrap_or(u32::MAX);
         // Hooks in a component apart have a sandbox of their own beside the handler's.
         slots.saturating_mul(if consumer.hooks.is_some() { 2 } else { 1 }).saturating_add(SPARE_SANDBOXES)
     });
-    Pool {
-        sandboxes: sandboxes.fold(0, u32::saturating_add),
-        memory: config.consumers.iter().map(|consumer| consumer.limits.memory).max().unwrap_or_default(),
-    }
+    Pool { sandboxes: sandboxes.fold(0, u32::saturating_add) }
 }
 
 /// Settings that are valid but that this build, or this driver, makes no use of; for the log.

@@ -5,10 +5,11 @@ mod connect;
 mod ecs;
 mod pulse;
 mod reap;
+pub mod resources;
 mod signals;
 
 use assemble::pool;
-pub use assemble::{channel_spec, definition, unused};
+pub use assemble::{channel_spec, definition, plan, unused};
 #[cfg(feature = "sqs")]
 pub use connect::sqs_options;
 pub use connect::{connect, declare};
@@ -27,12 +28,13 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{self, Config};
 use crate::consumer::{Consumer, Phase, Replies, StatusBoard, Summary};
 use crate::exit::{Exit, Failure, Result};
-use crate::handler::{self, Engine, Handler};
+use crate::handler::{self, Engine, Loaded};
 use crate::health::State;
 use crate::queue::Broker;
 use crate::telemetry;
 use ecs::Ecs;
 use pulse::Pulse;
+use resources::{Machine, Threads};
 use signals::Signals;
 
 /// What is kept of `shutdown_grace` for settling what the drain deadline stops: a fifth, and no more than this.
@@ -63,9 +65,13 @@ pub fn run(file: Option<&Path>) -> Result {
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
-    let guests = guest_runtime().map_err(internal)?;
-    let control = Builder::new_current_thread().enable_all().build().map_err(internal)?;
-    let result = control.block_on(Host::new(loaded.config, signals, guests.handle().clone()).run());
+    let machine = Machine::measure();
+    let threads = Threads::of(&machine);
+    handler::compile_with(threads.compiling);
+    let guests = guest_runtime(threads).map_err(internal)?;
+    let mut control = Builder::new_current_thread();
+    let control = control.enable_all().max_blocking_threads(threads.control_blocking).build().map_err(internal)?;
+    let result = control.block_on(Host::new(loaded.config, machine, signals, guests.handle().clone()).run());
     // A host call that blocks (a read of a pipe, say) is not waited for: its guest is gone.
     guests.shutdown_background();
     control.shutdown_background();
@@ -76,8 +82,14 @@ pub fn run(file: Option<&Path>) -> Result {
 /// sleeps come late.
 const POLLS_PER_TIMER_CHECK: u32 = 4;
 
-fn guest_runtime() -> std::io::Result<Runtime> {
-    Builder::new_multi_thread().thread_name("hostler-guest").event_interval(POLLS_PER_TIMER_CHECK).enable_all().build()
+fn guest_runtime(threads: Threads) -> std::io::Result<Runtime> {
+    Builder::new_multi_thread()
+        .thread_name("hostler-guest")
+        .worker_threads(threads.guests)
+        .max_blocking_threads(threads.guests_blocking)
+        .event_interval(POLLS_PER_TIMER_CHECK)
+        .enable_all()
+        .build()
 }
 
 fn internal(error: impl std::fmt::Display) -> Failure {
@@ -87,6 +99,7 @@ fn internal(error: impl std::fmt::Display) -> Failure {
 /// The phases of the process, in order.
 struct Host {
     config: Config,
+    machine: Machine,
     signals: Signals,
     guests: Handle,
     boards: Vec<StatusBoard>,
@@ -97,12 +110,12 @@ struct Host {
 }
 
 impl Host {
-    fn new(config: Config, signals: Signals, guests: Handle) -> Self {
+    fn new(config: Config, machine: Machine, signals: Signals, guests: Handle) -> Self {
         let (transitions, work) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let board = |_| StatusBoard::new(Arc::clone(&transitions), Arc::clone(&work));
         let boards = config.consumers.iter().map(board).collect();
         let ecs = Ecs::from(|name| std::env::var(name).ok());
-        Self { config, signals, guests, boards, transitions, work, ecs }
+        Self { config, machine, signals, guests, boards, transitions, work, ecs }
     }
 
     async fn run(self) -> Result {
@@ -136,17 +149,26 @@ impl Host {
         for warning in assemble::unused(&self.config) {
             tracing::warn!("{warning}");
         }
+        // What cannot fit even before the handlers are known is refused before anything is tried.
+        plan(&self.config, &self.machine, &[])?;
         let connected = async { connect(&self.config).await.map_err(unreachable) };
         let metadata = async { Ok(self.ecs.metadata(self.config.telemetry.log).await) };
-        let (broker, _metadata) = tokio::try_join!(connected, metadata)?;
-        let handlers = self.load_handlers(&broker).await?;
+        let (broker, metadata) = tokio::try_join!(connected, metadata)?;
+        let loaded = self.load_handlers(&broker).await?;
+        let machine = self.machine.clone().in_task(metadata.and_then(|metadata| metadata.memory_limit));
+        let plan = plan(&self.config, &machine, &loaded.iter().map(Some).collect::<Vec<_>>())?;
         let exit = CancellationToken::new();
         let mut consumers = Vec::new();
-        for ((config, board), handler) in self.config.consumers.iter().zip(&self.boards).zip(handlers) {
+        let parts = self.config.consumers.iter().zip(&self.boards).zip(loaded.iter().zip(&plan.shares));
+        for ((config, board), (loaded, share)) in parts {
+            let (limit, by) = (plan.limit.bytes, plan.limit.by.to_string());
+            let (consumer, slots, memory) = (&*share.consumer, share.slots, share.memory);
+            tracing::info!(consumer, slots, memory, limit, by, "resources");
+            let handler = loaded.handler(share.memory).map_err(|error| Failure::new(Exit::BadHandler, error))?;
             let queue = broker.open(&channel_spec(config)).await.map_err(unreachable)?;
             board.update(|status| status.state = State::Initialized);
             consumers.push(Consumer {
-                spec: assemble::spec(config, until_stop(self.config.host.shutdown_grace)),
+                spec: assemble::spec(config, share, until_stop(self.config.host.shutdown_grace)),
                 queue,
                 handler,
                 replies: config.reply_channel.clone().map(|channel| Replies { broker: Arc::clone(&broker), channel }),
@@ -158,7 +180,7 @@ impl Host {
         Ok(Some(consumers))
     }
 
-    async fn load_handlers(&self, broker: &Arc<dyn Broker>) -> Result<Vec<Arc<dyn Handler>>> {
+    async fn load_handlers(&self, broker: &Arc<dyn Broker>) -> Result<Vec<Loaded>> {
         let pool = pool(&self.config);
         let definitions: std::result::Result<Vec<_>, _> =
             self.config.consumers.iter().map(|consumer| definition(consumer, Some(Arc::clone(broker)))).collect();
@@ -169,7 +191,7 @@ impl Host {
                 let loaded =
                     handler::load(&engine, definition).map_err(|error| Failure::new(Exit::BadHandler, error))?;
                 tracing::info!(consumer = &*definition.consumer, kind = %loaded.summary.kind, "handler loaded");
-                Ok(loaded.handler)
+                Ok(loaded)
             });
             loaded.collect()
         };

@@ -5,6 +5,8 @@ mod resource;
 
 pub use resource::{Attribute, Resource, describe, resource};
 
+mod backlog;
+
 use std::io::{self, IsTerminal as _};
 
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
@@ -14,10 +16,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::config::LogFormat;
-
-/// How many lines wait for a slow reader of standard error before lines are dropped. A blocked log must not block
-/// heartbeats.
-const BUFFERED_LINES: usize = 64 * 1024;
+use backlog::Backlog;
 
 /// Whose finer levels show requests as they are sent, with message bodies and signatures: they stay at `info` unless
 /// `RUST_LOG` names one of their targets.
@@ -38,12 +37,13 @@ pub fn start(format: LogFormat) -> Logs {
         Err(error) => (EnvFilter::new("info"), Some(error)),
     };
     let filter = if filter.max_level_hint() > Some(LevelFilter::INFO) { quieted(filter) } else { filter };
+    let backlog = Backlog::default();
     let (writer, worker) = NonBlockingBuilder::default()
-        .buffered_lines_limit(BUFFERED_LINES)
+        .buffered_lines_limit(backlog::LINES)
         .thread_name("hostler-log")
-        .finish(io::stderr());
+        .finish(backlog.drain(io::stderr()));
     let registry = tracing_subscriber::registry().with(filter);
-    let layer = tracing_subscriber::fmt::layer().with_writer(writer);
+    let layer = tracing_subscriber::fmt::layer().with_writer(backlog.bounded(writer));
     let started = match format {
         LogFormat::Json => {
             registry.with(layer.json().flatten_event(true).map_event_format(json::WithResource)).try_init()

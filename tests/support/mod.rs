@@ -1,5 +1,6 @@
 //! What the black-box tests share.
 
+pub mod cgroup;
 pub mod ecs;
 pub mod engine;
 pub mod guests;

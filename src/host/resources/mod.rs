@@ -1,0 +1,85 @@
+//! What the process may use of its machine, and what it makes of that: slots, sandboxes and threads.
+//!
+//! | file | job | I/O |
+//! |---|---|---|
+//! | `cgroup` | reads the limits of memory and processes, of cgroups v1 and v2 | `/proc`, `/sys/fs/cgroup` |
+//! | `plan` | shares the memory out, or refuses with the arithmetic | none |
+//! | `refusal` | the words of a refusal, and its cures | none |
+//! | `threads` | how many threads each pool gets | none |
+
+mod cgroup;
+mod plan;
+mod refusal;
+mod threads;
+
+pub use plan::{Demand, MEMORY, Plan, SLOTS, Share, plan};
+pub use refusal::Refusal;
+pub use threads::Threads;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// What the process may use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Machine {
+    /// Memory.
+    pub memory: Limit,
+    /// Threads and processes together; `None`: no limit.
+    pub pids: Option<u64>,
+    /// CPUs, as scheduler affinity and cgroup quotas leave them: at least 1.
+    pub cpus: usize,
+}
+
+/// A limit of memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limit {
+    /// Bytes.
+    pub bytes: u64,
+    /// Who set it.
+    pub by: LimitedBy,
+}
+
+/// Who set a limit of memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LimitedBy {
+    /// This file of a cgroup: the container's limit.
+    Cgroup(PathBuf),
+    /// The ECS task, as its metadata says.
+    Task,
+    /// Nobody: it is all that the machine has.
+    Machine,
+}
+
+impl fmt::Display for LimitedBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cgroup(file) => write!(f, "cgroup, {}", file.display()),
+            Self::Task => f.write_str("ECS task"),
+            Self::Machine => f.write_str("MemTotal of the machine"),
+        }
+    }
+}
+
+impl Machine {
+    /// What the system says.
+    pub fn measure() -> Self {
+        let cgroup::Limits { memory, pids, total } = cgroup::read(Path::new("/"));
+        let total = Limit { bytes: total.unwrap_or(u64::MAX), by: LimitedBy::Machine };
+        let cgroup = memory.map(|(bytes, file)| Limit { bytes, by: LimitedBy::Cgroup(file) });
+        let memory = cgroup.filter(|limit| limit.bytes < total.bytes).unwrap_or(total);
+        Self { memory, pids, cpus: std::thread::available_parallelism().map_or(1, usize::from) }
+    }
+
+    /// The same in an ECS task whose memory is limited to so many bytes, which its containers' cgroups need not show.
+    pub fn in_task(mut self, limit: Option<u64>) -> Self {
+        if let Some(bytes) = limit.filter(|bytes| *bytes < self.memory.bytes) {
+            self.memory = Limit { bytes, by: LimitedBy::Task };
+        }
+        self
+    }
+}
+
+/// Bytes as people write them, in whole MiB, rounded down.
+fn mib(bytes: u64) -> String {
+    format!("{} MiB", bytes >> 20)
+}

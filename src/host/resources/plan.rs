@@ -1,0 +1,295 @@
+//! Shares the memory out among the consumers: how many slots, and how much memory a sandbox.
+//!
+//! What a guest can make the process allocate is bounded, and counted here, so that a guest that takes all it can get is
+//! refused memory, and the container never is. Counted are
+//!
+//! - hostler itself: its code and heap, what compiling leaves behind, the queue's caches, and log lines that wait for a slow
+//!   reader ([`telemetry`](crate::telemetry) bounds these in bytes);
+//! - the compiled code and data of each handler;
+//! - for each slot one message of up to 1 MiB, the output kept of it, and the output as it is logged;
+//! - for each sandbox its linear memory, all that the host holds on the guest's behalf (what it passes to a call of the
+//!   host, buffers of streams), its stack, tables and handles: see [`footprint`].
+//!
+//! A slot has one sandbox, or two with hooks in a component apart. The `processing-timeout` hook runs when its message's
+//! guest is gone, and in its slot; `state-changed` runs beside the slots, one at a time.
+//!
+//! Not counted are larger messages (the embedded queue takes 16 MiB, the claim check more), and what compiling takes before
+//! the first message.
+
+use super::refusal::Refusal;
+use super::{Limit, mib};
+use crate::handler::footprint;
+
+const MIB: u64 = 1 << 20;
+
+/// What hostler itself takes, in bytes: 18 MiB idle and 13 MiB left behind by compiling, as measured; the rest is for log
+/// lines and for the allocator.
+pub(super) const HOST: u64 = 40 * MIB;
+
+/// Slots of a consumer that does not say, where the memory carries as many.
+pub const SLOTS: usize = 16;
+
+/// Memory of a sandbox whose consumer does not say, where there is as much.
+pub const MEMORY: u64 = 128 * MIB;
+
+/// Rather than to give each of four slots less than this, there are fewer slots.
+const COMFORTABLE: u64 = 16 * MIB;
+
+/// The least memory that a sandbox is given unless its consumer says so.
+const LEAST: u64 = 8 * MIB;
+
+/// What a message in a slot may have, in bytes: SQS's own limit for one.
+const MESSAGE: u64 = MIB;
+
+/// How many slots share the memory before a slot gets more of it.
+const FIRST_SLOTS: u64 = 4;
+
+/// What one consumer asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Demand {
+    /// Its name.
+    pub consumer: String,
+    /// Slots, if it says.
+    pub slots: Option<usize>,
+    /// Bytes of linear memory of a sandbox, if it says.
+    pub memory: Option<u64>,
+    /// Bytes of output kept per message.
+    pub output: u64,
+    /// Whether its hooks are in a component apart, which takes a second sandbox per slot.
+    pub hooks_apart: bool,
+    /// Whether it has a `state-changed` hook, which takes one more sandbox. Known once its handler is loaded.
+    pub observes_states: bool,
+    /// Bytes of its compiled code and data. Known once its handler is loaded.
+    pub code: u64,
+}
+
+/// What each consumer gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// The memory that was shared out.
+    pub limit: Limit,
+    /// In the order of the demands.
+    pub shares: Vec<Share>,
+}
+
+/// What one consumer gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Share {
+    /// Its name.
+    pub consumer: String,
+    /// Messages that it processes at a time: at least 1.
+    pub slots: usize,
+    /// Bytes of linear memory of each sandbox.
+    pub memory: u64,
+}
+
+impl std::fmt::Display for Share {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let plural = if self.slots == 1 { "" } else { "s" };
+        write!(f, "{}: {} slot{plural} of {}", self.consumer, self.slots, mib(self.memory))
+    }
+}
+
+impl Demand {
+    /// Sandboxes per slot.
+    pub(super) fn sandboxes(&self) -> u64 {
+        if self.hooks_apart { 2 } else { 1 }
+    }
+
+    /// Bytes that a slot may cost: whole MiB, as all that is added up, so that the sum can be checked by hand.
+    pub(super) fn slot(&self, memory: u64) -> u64 {
+        let output = self.output.saturating_mul(2);
+        whole(footprint(memory).saturating_mul(self.sandboxes()).saturating_add(MESSAGE).saturating_add(output))
+    }
+
+    /// Bytes that its `state-changed` hook may cost.
+    pub(super) fn observer(&self, memory: u64) -> u64 {
+        if self.observes_states { whole(footprint(memory)) } else { 0 }
+    }
+
+    /// Bytes that all of it may cost.
+    pub(super) fn cost(&self, slots: usize, memory: u64) -> u64 {
+        self.slot(memory).saturating_mul(slots as u64).saturating_add(self.observer(memory))
+    }
+
+    /// The least that it can do with: slots and memory.
+    pub(super) fn least(&self) -> (usize, u64) {
+        (self.slots.unwrap_or(1), self.memory.unwrap_or(LEAST))
+    }
+
+    /// The most that it has use for, in bytes.
+    fn most(&self) -> u64 {
+        self.cost(self.slots.unwrap_or(SLOTS), self.memory.unwrap_or(MEMORY))
+    }
+
+    /// The best use of `bytes`, which are enough for the least.
+    fn fit(&self, bytes: u64) -> (usize, u64) {
+        let memory = self.memory.unwrap_or_else(|| match self.slots {
+            Some(slots) => self.largest(slots, bytes, LEAST).unwrap_or(LEAST),
+            None => {
+                let quarter = self.slot_within(bytes / FIRST_SLOTS).unwrap_or(COMFORTABLE);
+                // What is not even enough for one comfortable slot is all for one.
+                if self.cost(1, quarter) <= bytes { quarter } else { self.largest(1, bytes, LEAST).unwrap_or(LEAST) }
+            }
+        });
+        let carried = bytes.saturating_sub(self.observer(memory)) / self.slot(memory).max(1);
+        let carried = usize::try_from(carried).unwrap_or(usize::MAX).clamp(1, SLOTS);
+        (self.slots.unwrap_or(carried), memory)
+    }
+
+    /// The most memory that a slot for `bytes` may give its sandbox, if that is comfortable.
+    fn slot_within(&self, bytes: u64) -> Option<u64> {
+        choices(COMFORTABLE, MEMORY).find(|memory| self.slot(*memory) <= bytes)
+    }
+
+    /// The most memory with which so many slots cost no more than `bytes`.
+    pub(super) fn largest(&self, slots: usize, bytes: u64, least: u64) -> Option<u64> {
+        choices(least, MEMORY.max(self.memory.unwrap_or(0))).find(|memory| self.cost(slots, *memory) <= bytes)
+    }
+}
+
+/// Rounded up to whole MiB.
+fn whole(bytes: u64) -> u64 {
+    bytes.div_ceil(MIB).saturating_mul(MIB)
+}
+
+/// Whole MiB between these, the largest first.
+fn choices(least: u64, most: u64) -> impl Iterator<Item = u64> {
+    (least / MIB..=most / MIB).rev().map(|mib| mib * MIB)
+}
+
+/// Shares `limit` out: everyone gets the least that it can do with, and the rest is shared evenly among those with use for
+/// more.
+///
+/// # Errors
+/// [`Refusal`] when not even the least fits.
+pub fn plan(limit: &Limit, demands: &[Demand]) -> Result<Plan, Refusal> {
+    let least = |demand: &Demand| {
+        let (slots, memory) = demand.least();
+        demand.cost(slots, memory)
+    };
+    let code = whole(demands.iter().map(|demand| demand.code).fold(0, u64::saturating_add));
+    let needed = demands.iter().map(least).fold(HOST.saturating_add(code), u64::saturating_add);
+    let Some(mut rest) = limit.bytes.checked_sub(needed) else {
+        return Err(Refusal::new(limit, demands, code, needed));
+    };
+    // Those with little use for more come first: what they leave is for the others.
+    let mut order: Vec<&Demand> = demands.iter().collect();
+    order.sort_by_key(|demand| demand.most().saturating_sub(least(demand)));
+    let mut shares = Vec::new();
+    for (index, demand) in order.iter().enumerate() {
+        let even = rest / (order.len() - index) as u64;
+        let bytes = least(demand).saturating_add(even);
+        let (slots, memory) = demand.fit(bytes);
+        rest -= demand.cost(slots, memory).saturating_sub(least(demand)).min(rest);
+        shares.push(Share { consumer: demand.consumer.clone(), slots, memory });
+    }
+    let place = |share: &Share| demands.iter().position(|demand| demand.consumer == share.consumer);
+    shares.sort_by_key(place);
+    Ok(Plan { limit: limit.clone(), shares })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::LimitedBy;
+    use super::*;
+
+    fn demand(name: &str) -> Demand {
+        Demand {
+            consumer: name.to_owned(),
+            slots: None,
+            memory: None,
+            output: 64 << 10,
+            hooks_apart: false,
+            observes_states: false,
+            code: 0,
+        }
+    }
+
+    fn limit(mib: u64) -> Limit {
+        Limit { bytes: mib * MIB, by: LimitedBy::Cgroup("/sys/fs/cgroup/memory.max".into()) }
+    }
+
+    /// Slots and MiB per sandbox.
+    fn planned(mib: u64, demands: &[Demand]) -> Vec<(usize, u64)> {
+        let plan = plan(&limit(mib), demands).unwrap_or_else(|refusal| panic!("{refusal}"));
+        let used: u64 = plan
+            .shares
+            .iter()
+            .zip(demands)
+            .map(|(share, demand)| demand.cost(share.slots, share.memory) + demand.code)
+            .sum();
+        assert!(used + HOST <= mib * MIB, "{used} bytes are more than there are");
+        plan.shares.iter().map(|share| (share.slots, share.memory / MIB)).collect()
+    }
+
+    #[test]
+    fn where_nothing_is_scarce_the_documented_defaults_hold() {
+        assert_eq!(planned(8192, &[demand("a")]), [(16, 128)]);
+        assert_eq!(planned(8192, &[demand("a"), demand("b")]), [(16, 128); 2]);
+    }
+
+    #[test]
+    fn small_containers_have_fewer_slots_and_then_smaller_sandboxes() {
+        let one = |mib| planned(mib, &[demand("a")])[0];
+        assert_eq!(one(2048), (10, 128));
+        assert_eq!(one(512), (4, 75));
+        assert_eq!(one(128), (3, 16));
+        assert_eq!(one(64), (1, 13));
+    }
+
+    #[test]
+    fn no_plan_is_over_the_limit_or_below_the_least() {
+        let demands = |hooks_apart, observes_states, code| {
+            let demand = Demand { hooks_apart, observes_states, code, ..demand("a") };
+            [
+                demand.clone(),
+                Demand { consumer: "b".into(), slots: Some(3), ..demand.clone() },
+                Demand { consumer: "c".into(), memory: Some(24 * MIB), ..demand },
+            ]
+        };
+        for mib in (300..4000).step_by(37) {
+            for (hooks, observes, code) in [(false, false, 0), (true, true, 10 * MIB), (false, true, 0)] {
+                let demands = demands(hooks, observes, code);
+                if plan(&limit(mib), &demands).is_err() {
+                    assert!(mib < 400, "{mib}");
+                    continue;
+                }
+                let shares = planned(mib, &demands);
+                assert!(shares.iter().all(|(slots, memory)| (1..=16).contains(slots) && (8..=128).contains(memory)));
+                assert_eq!((shares[1].0, shares[2].1), (3, 24));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_said_is_kept_and_the_rest_derived() {
+        let four = Demand { slots: Some(4), ..demand("flights") };
+        assert_eq!(planned(128, &[four.clone()]), [(4, 11)]);
+        assert_eq!(planned(8192, &[four]), [(4, 128)]);
+        let large = Demand { memory: Some(256 * MIB), ..demand("a") };
+        assert_eq!(planned(1024, &[large]), [(2, 256)]);
+        let both = Demand { slots: Some(64), memory: Some(2 * MIB), ..demand("a") };
+        assert_eq!(planned(1024, &[both]), [(64, 2)]);
+    }
+
+    #[test]
+    fn what_one_has_no_use_for_is_the_others() {
+        let small = Demand { slots: Some(1), memory: Some(8 * MIB), ..demand("small") };
+        assert_eq!(planned(2100, &[demand("a"), small]), [(10, 128), (1, 8)]);
+    }
+
+    #[test]
+    fn hooks_are_paid_for_by_those_who_have_them() {
+        let apart = Demand { hooks_apart: true, ..demand("a") };
+        assert!(planned(2048, &[apart.clone()])[0].0 < planned(2048, &[demand("a")])[0].0);
+        let observer = Demand { slots: Some(4), observes_states: true, ..demand("a") };
+        assert_eq!(planned(128, &[observer]), [(4, 8)]);
+    }
+
+    #[test]
+    fn large_handlers_leave_less() {
+        let large = Demand { code: 60 * MIB, ..demand("a") };
+        assert_eq!(planned(512, &[large])[0], (4, 65));
+    }
+}

@@ -1,0 +1,132 @@
+//! Why the sandboxes do not fit, as a sum that can be checked, and what to change.
+
+use std::fmt;
+
+use super::plan::{Demand, HOST};
+use super::{Limit, mib};
+
+const MIB: u64 = 1 << 20;
+
+/// The sandboxes do not fit into the memory. Its text is the arithmetic, line by line, and the cures.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    limit: Limit,
+    demands: Vec<Demand>,
+    /// Bytes of all compiled handlers.
+    code: u64,
+    /// Bytes in all.
+    needed: u64,
+}
+
+impl Refusal {
+    pub(super) fn new(limit: &Limit, demands: &[Demand], code: u64, needed: u64) -> Self {
+        Self { limit: limit.clone(), demands: demands.to_vec(), code, needed }
+    }
+
+    /// Changes to the largest consumer, each of which alone would do.
+    fn cures(&self) -> Vec<String> {
+        let cost = |demand: &Demand| {
+            let (slots, memory) = demand.least();
+            demand.cost(slots, memory)
+        };
+        let mut cures = Vec::new();
+        if let Some(largest) = self.demands.iter().max_by_key(|demand| cost(demand)) {
+            let (slots, memory) = largest.least();
+            let left = self.limit.bytes.saturating_sub(self.needed - cost(largest));
+            let name = &largest.consumer;
+            if let Some(fewer) = (1..slots).rev().find(|slots| largest.cost(*slots, memory) <= left) {
+                cures.push(format!("fewer slots (consumers.{name}.concurrency = {fewer})"));
+            }
+            if let Some(less) = largest.largest(slots, left, MIB) {
+                cures.push(format!("less memory per sandbox (consumers.{name}.limits.memory = \"{}MiB\")", less / MIB));
+            }
+        }
+        cures.push(format!("a memory limit of at least {}", mib(self.needed)));
+        cures
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Limit { bytes, by } = &self.limit;
+        write!(f, "the sandboxes may need {}, but the memory limit is {} ({by})", mib(self.needed), mib(*bytes))?;
+        write!(f, "\n  {:>9}  hostler itself", mib(HOST))?;
+        if self.code > 0 {
+            write!(f, "\n  {:>9}  compiled handlers", mib(self.code))?;
+        }
+        for demand in &self.demands {
+            let (slots, memory) = demand.least();
+            write!(f, "\n  {:>9}  consumers.{}: ", mib(demand.cost(slots, memory)), demand.consumer)?;
+            let slot = demand.slot(memory);
+            let beside = slot - memory * demand.sandboxes();
+            let least = |said: bool| if said { "" } else { " at least" };
+            write!(f, "{slots} slot{}{}", if slots == 1 { "" } else { "s" }, least(demand.slots.is_some()))?;
+            write!(f, " × {} ({} sandbox", mib(slot), demand.sandboxes())?;
+            write!(f, "{} of {}", if demand.hooks_apart { "es" } else { "" }, mib(memory))?;
+            write!(f, "{}, {} beside)", least(demand.memory.is_some()), mib(beside))?;
+            if demand.observes_states {
+                write!(f, " + {} for its state-changed hook", mib(demand.observer(memory)))?;
+            }
+        }
+        write!(f, "\n  cure: {}", self.cures().join(", or "))
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{LimitedBy, plan};
+    use super::*;
+
+    fn refused(mib: u64, demands: &[Demand]) -> String {
+        let limit = Limit { bytes: mib * MIB, by: LimitedBy::Cgroup("/sys/fs/cgroup/memory.max".into()) };
+        plan(&limit, demands).unwrap_err().to_string()
+    }
+
+    fn demand(name: &str, slots: Option<usize>, memory: Option<u64>) -> Demand {
+        let memory = memory.map(|mib| mib * MIB);
+        let consumer = name.to_owned();
+        Demand { consumer, slots, memory, output: 64 << 10, hooks_apart: false, observes_states: false, code: 0 }
+    }
+
+    #[test]
+    fn a_refusal_shows_the_arithmetic_and_three_cures() {
+        let demands = [demand("thumbnails", Some(4), Some(128)), demand("mails", None, None)];
+        assert_eq!(
+            refused(512, &demands),
+            "the sandboxes may need 845 MiB, but the memory limit is 512 MiB (cgroup, /sys/fs/cgroup/memory.max)
+     40 MiB  hostler itself
+    788 MiB  consumers.thumbnails: 4 slots × 197 MiB (1 sandbox of 128 MiB, 69 MiB beside)
+     17 MiB  consumers.mails: 1 slot at least × 17 MiB (1 sandbox of 8 MiB at least, 9 MiB beside)
+  cure: fewer slots (consumers.thumbnails.concurrency = 2), or less memory per sandbox \
+             (consumers.thumbnails.limits.memory = \"72MiB\"), or a memory limit of at least 845 MiB"
+        );
+    }
+
+    #[test]
+    fn it_names_all_that_was_counted() {
+        let all = Demand { hooks_apart: true, observes_states: true, code: 5 * MIB, ..demand("a", None, Some(64)) };
+        let text = refused(128, &[all]);
+        assert!(text.contains("\n      5 MiB  compiled handlers\n"), "{text}");
+        assert!(text.contains("(2 sandboxes of 64 MiB, 72 MiB beside) + 99 MiB for its state-changed hook"), "{text}");
+        assert!(!text.contains("fewer slots"), "{text}");
+    }
+
+    /// A cure that does not cure would be worse than none.
+    #[test]
+    fn every_cure_cures() {
+        let demands = |slots, memory| [demand("thumbnails", slots, memory), demand("mails", None, None)];
+        for (slots, memory) in [(Some(2), Some(128)), (Some(4), Some(72))] {
+            let limit = |mib| Limit { bytes: mib * MIB, by: LimitedBy::Task };
+            assert!(plan(&limit(512), &demands(slots, memory)).is_ok());
+            assert!(plan(&limit(845), &demands(Some(4), Some(128))).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_hopeless_container_is_told_how_large_it_must_be() {
+        let text = refused(40, &[demand("a", None, None)]);
+        assert!(text.ends_with("\n  cure: a memory limit of at least 57 MiB"), "{text}");
+    }
+}

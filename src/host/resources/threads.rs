@@ -1,0 +1,83 @@
+//! How many threads each pool gets, so that nothing that is started later can fail for lack of one.
+
+use super::Machine;
+
+/// Threads of our own beside the pools, and room for health checks: each comes with a few threads of the container
+/// engine's, in the container's own group.
+const OTHERS: u64 = 24;
+
+/// The most threads that compile handlers together: more gain little.
+const MAX_COMPILING: usize = 16;
+
+/// The most threads of a pool for blocking calls, where nothing bounds it earlier; tokio's own default.
+const MAX_BLOCKING: usize = 512;
+
+/// Memory that a thread for guests must have on its side, in bytes: each has an arena of the allocator.
+const MEMORY_PER_WORKER: u64 = 16 << 20;
+
+/// Sizes of the pools; each at least 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Threads {
+    /// Guests run on these.
+    pub guests: usize,
+    /// Files of guests are read and written on these, at most.
+    pub guests_blocking: usize,
+    /// Names are looked up and files of our own are read on these, at most.
+    pub control_blocking: usize,
+    /// Handlers are compiled on these; 1: on the thread that asks.
+    pub compiling: usize,
+}
+
+impl Threads {
+    /// What fits the machine: with 64 processes at most, a quarter of what is left for each pool.
+    pub fn of(machine: &Machine) -> Self {
+        let room = machine.pids.map_or(u64::MAX, |pids| pids.saturating_sub(OTHERS));
+        let share = |part: u64| usize::try_from(room / part).unwrap_or(usize::MAX).max(1);
+        let memory = usize::try_from(machine.memory.bytes / MEMORY_PER_WORKER).unwrap_or(usize::MAX).max(1);
+        let cpus = machine.cpus.max(1);
+        Self {
+            guests: cpus.min(share(4)).min(memory),
+            guests_blocking: share(4).min(MAX_BLOCKING),
+            control_blocking: share(4).min(MAX_BLOCKING),
+            compiling: cpus.min(share(4)).min(memory).min(MAX_COMPILING),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Limit, LimitedBy};
+    use super::*;
+
+    fn machine(cpus: usize, pids: Option<u64>, mib: u64) -> Machine {
+        Machine { memory: Limit { bytes: mib << 20, by: LimitedBy::Machine }, pids, cpus }
+    }
+
+    #[test]
+    fn without_limits_there_is_a_thread_per_cpu() {
+        let threads = Threads::of(&machine(64, None, 256 * 1024));
+        assert_eq!(threads, Threads { guests: 64, guests_blocking: 512, control_blocking: 512, compiling: 16 });
+    }
+
+    #[test]
+    fn all_pools_together_stay_below_the_limit_of_processes() {
+        for pids in [28, 64, 100, 1_000] {
+            let threads = Threads::of(&machine(256, Some(pids), 1024 * 1024));
+            let sum = threads.guests + threads.guests_blocking + threads.control_blocking + threads.compiling;
+            assert!(sum as u64 + OTHERS <= pids, "{pids}: {threads:?}");
+        }
+        assert_eq!(Threads::of(&machine(64, Some(64), 1024 * 1024)).guests, 10);
+    }
+
+    #[test]
+    fn a_small_container_on_a_large_machine_has_few() {
+        let threads = Threads::of(&machine(64, None, 128));
+        assert_eq!((threads.guests, threads.compiling), (8, 8));
+    }
+
+    #[test]
+    fn there_is_always_one() {
+        let one = Threads { guests: 1, guests_blocking: 1, control_blocking: 1, compiling: 1 };
+        assert_eq!(Threads::of(&machine(0, Some(1), 0)), one);
+    }
+}
