@@ -1,10 +1,10 @@
 //! `hostler check`: all that can be known before the first message.
 
 use super::{ConfigArg, block_on, print};
-use crate::config::Config;
+use crate::config::{Config, Consumer};
 use crate::exit::{Exit, Failure, Result};
-use crate::handler::{self, Engine, Summary};
-use crate::host;
+use crate::handler::{self, Definition, Engine, Summary};
+use crate::{host, telemetry};
 
 /// Validate the config, load the handlers, reach the queues; consumes nothing
 ///
@@ -23,7 +23,8 @@ pub(super) fn run(args: &Args) -> Result {
         eprintln!("hostler: warning: {warning}");
     }
     // Every part is looked at, so that one run shows all that is wrong.
-    let handlers = check_handlers(&loaded.config);
+    telemetry::show_warnings();
+    let handlers = block_on(check_handlers(&loaded.config));
     let queues = block_on(check_queues(&loaded.config));
     match (handlers, queues) {
         (Ok(()), Ok(())) => Ok(Exit::Ok),
@@ -34,23 +35,16 @@ pub(super) fn run(args: &Args) -> Result {
     }
 }
 
-fn check_handlers(config: &Config) -> Result<()> {
-    let engine = Engine::on_demand().map_err(|error| Failure::new(Exit::Internal, error))?;
-    let mut faults = Vec::new();
-    for consumer in &config.consumers {
-        let loaded = host::definition(consumer, None)
-            .and_then(|definition| handler::load(&engine, &definition).map_err(|error| error.to_string()));
-        match loaded {
-            Ok(loaded) => {
-                print(format!("handler   ok  {}: {}{}", consumer.name, consumer.handler, describe(&loaded.summary)))
-            }
-            Err(fault) => faults.push(fault),
-        }
-    }
-    match faults.is_empty() {
-        true => Ok(()),
-        false => Err(Failure::new(Exit::BadHandler, faults.join("\nhostler: "))),
-    }
+async fn check_handlers(config: &Config) -> Result<()> {
+    let cache = host::cache(config);
+    let engine = Engine::on_demand().map_err(|error| Failure::new(Exit::Internal, error))?.with_cache(cache.clone());
+    let definitions = host::definitions(config, &config.consumers, cache, None).await;
+    let check = |(consumer, definition): (&Consumer, Result<Definition>)| {
+        let loaded = handler::load(&engine, &definition?).map_err(|error| Failure::new(Exit::BadHandler, error))?;
+        print(format!("handler   ok  {}: {}{}", consumer.name, consumer.handler, describe(&loaded.summary)));
+        Ok(())
+    };
+    host::all(config.consumers.iter().zip(definitions).map(check).collect()).map(|_| ())
 }
 
 async fn check_queues(config: &Config) -> Result<()> {

@@ -38,7 +38,7 @@ impl CommandHandler {
         let pre = p1::add_to_linker_async(&mut linker, |sandbox| &mut sandbox.wasi)
             .and_then(|()| linker.define_unknown_imports_as_traps(module))
             .and_then(|()| linker.instantiate_pre(module))
-            .map_err(|error| LoadError::link(&definition.path, &error))?;
+            .map_err(|error| LoadError::link(&definition.source, &error))?;
         Ok(Self { engine: engine.clone(), pre, definition: Arc::clone(definition) })
     }
 }
@@ -80,7 +80,7 @@ pub(super) struct RunHandler {
 impl RunHandler {
     pub(super) fn new(engine: &Engine, component: &Component, definition: &Arc<Definition>) -> Result<Self, LoadError> {
         let run = find(engine, component, RUN, "run")
-            .ok_or_else(|| LoadError::missing_function(&definition.path, RUN, "run"))?;
+            .ok_or_else(|| LoadError::missing_function(&definition.source, RUN, "run"))?;
         Ok(Self { guest: Guest::new(engine, component, definition)?, run, definition: Arc::clone(definition) })
     }
 }

@@ -44,7 +44,7 @@ impl Guest {
         let pre = imports::add(&mut linker, &definition.grants)
             .and_then(|()| stubs::add(&mut linker, component))
             .and_then(|()| linker.instantiate_pre(component))
-            .map_err(|error| LoadError::link(&definition.path, &error))?;
+            .map_err(|error| LoadError::link(&definition.source, &error))?;
         Ok(Self { engine: engine.clone(), pre, definition: Arc::clone(definition) })
     }
 
@@ -97,7 +97,7 @@ pub(super) struct ComponentHandler {
 impl ComponentHandler {
     pub(super) fn new(engine: &Engine, component: &Component, definition: &Arc<Definition>) -> Result<Self, LoadError> {
         let handle = find(engine, component, contract::HANDLER, "handle")
-            .ok_or_else(|| LoadError::missing_function(&definition.path, contract::HANDLER, "handle"))?;
+            .ok_or_else(|| LoadError::missing_function(&definition.source, contract::HANDLER, "handle"))?;
         Ok(Self {
             guest: Guest::new(engine, component, definition)?,
             handle,

@@ -1,6 +1,5 @@
 //! Lifecycle hooks: in the handler's own component, or in one apart that wraps a handler of any kind.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,6 +14,7 @@ use super::component::{Export, Guest, Live};
 use super::contract::{GuestOutcome, GuestState, MessageRef, ReportRef, milliseconds};
 use super::engine::Engine;
 use super::output::Output;
+use super::source::Source;
 use super::{Definition, HOOK_TIMEOUT, Handler};
 use crate::health::State;
 
@@ -130,18 +130,18 @@ pub(super) struct Hooked {
 impl Hooked {
     pub(super) fn load(
         engine: &Engine,
-        path: &Path,
+        source: &Source,
         definition: &Arc<Definition>,
         inner: Arc<dyn Handler>,
     ) -> Result<Self, LoadError> {
-        let (Artifact::Hooks(component) | Artifact::Handler(component)) = artifact::read(engine, path, None)? else {
-            return Err(LoadError::no_hooks(path));
+        let (Artifact::Hooks(component) | Artifact::Handler(component)) = artifact::read(engine, source, None)? else {
+            return Err(LoadError::no_hooks(source));
         };
         let hooks = HookSet::find(engine, &component);
         if hooks.is_empty() {
-            return Err(LoadError::no_hooks(path));
+            return Err(LoadError::no_hooks(source));
         }
-        let definition = Arc::new(Definition { path: path.to_owned(), ..(**definition).clone() });
+        let definition = Arc::new(Definition { source: source.clone(), ..(**definition).clone() });
         Ok(Self { inner, guest: Guest::new(engine, &component, &definition)?, hooks })
     }
 }

@@ -1,8 +1,10 @@
 //! Handlers: what processes a message, and the WASM engine that runs them.
 //!
-//! The consumer knows only [`Handler`]; [`load`] makes one from a file of any kind that the contract allows.
+//! The consumer knows only [`Handler`]; [`load`] makes one from a file of any kind that the contract allows, or from what [`fetch`] brought.
 
 mod artifact;
+mod build;
+pub mod cache;
 mod call;
 mod capabilities;
 mod command;
@@ -10,21 +12,23 @@ mod compiled;
 mod component;
 mod contract;
 mod engine;
+pub mod fetch;
 mod hooks;
 mod imports;
 mod limits;
 mod output;
 mod sandbox;
+mod source;
 mod stubs;
 
 pub use artifact::{Artifact, Kind, LoadError};
 pub use call::{Bounds, Call, Outcome, Stop, run, run_until_stopped};
 pub use capabilities::{Dir, Grants};
-pub use compiled::{CompileError, CpuBaseline, compile};
+pub use compiled::{CompileError, CpuBaseline, Recipe, compile};
 pub use engine::{Engine, EngineError, Pool};
 pub use output::{Captured, Output, Stream};
+pub use source::{Fetched, Source};
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,12 +69,12 @@ pub trait Handler: Send + Sync + 'static {
 pub struct Definition {
     /// The consumer that it works for.
     pub consumer: Arc<str>,
-    /// The handler's file: `.wasm`, `.wat` or `.cwasm`.
-    pub path: PathBuf,
-    /// The file's SHA-256, if it is pinned.
+    /// The handler: the bytes of a `.wasm`, `.wat` or `.cwasm` file.
+    pub source: Source,
+    /// Their SHA-256, if it is pinned.
     pub sha256: Option<[u8; 32]>,
     /// A component with lifecycle hooks, apart from the handler.
-    pub hooks: Option<PathBuf>,
+    pub hooks: Option<Source>,
     /// What its guests may reach.
     pub grants: Grants,
     /// The most linear memory a guest may have, in bytes.
@@ -87,17 +91,17 @@ pub struct Definition {
 /// [`LoadError`] names the file, what is wrong with it, and the cure.
 pub fn load(engine: &Engine, definition: &Definition) -> Result<Loaded, LoadError> {
     definition.grants.prepare().map_err(|(path, error)| LoadError::grant(path, &error))?;
-    let artifact = artifact::read(engine, &definition.path, definition.sha256.as_ref())?;
+    let artifact = artifact::read(engine, &definition.source, definition.sha256.as_ref())?;
     let summary = Summary { kind: artifact.kind(), imports: artifact.imports(engine) };
     let definition = Arc::new(definition.clone());
     let handler: Arc<dyn Handler> = match &artifact {
         Artifact::Handler(component) => Arc::new(ComponentHandler::new(engine, component, &definition)?),
         Artifact::Run(component) => Arc::new(RunHandler::new(engine, component, &definition)?),
         Artifact::Command(module) => Arc::new(CommandHandler::new(engine, module, &definition)?),
-        Artifact::Hooks(_) => return Err(LoadError::only_hooks(&definition.path)),
+        Artifact::Hooks(_) => return Err(LoadError::only_hooks(&definition.source)),
     };
     let handler = match &definition.hooks {
-        Some(path) => Arc::new(Hooked::load(engine, path, &definition, handler)?),
+        Some(source) => Arc::new(Hooked::load(engine, source, &definition, handler)?),
         None => handler,
     };
     Ok(Loaded { handler, summary })
