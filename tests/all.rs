@@ -19,6 +19,8 @@ mod drain;
 #[cfg(test)]
 mod embedded;
 #[cfg(test)]
+mod fetch;
+#[cfg(test)]
 mod handlers;
 #[cfg(test)]
 mod health;

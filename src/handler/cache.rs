@@ -207,3 +207,119 @@ fn ours(stat: &Stat) -> Result<(), String> {
         () => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn opened(limit: u64) -> (TempDir, PathBuf, Cache) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a/cache");
+        let cache = Cache::with_limit(&path, limit).unwrap();
+        (folder, path, cache)
+    }
+
+    fn digest(bytes: &[u8]) -> [u8; 32] {
+        Sha256::digest(bytes).into()
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().mode() & 0o7777
+    }
+
+    #[test]
+    fn keeps_privately_and_finds_again() {
+        let (_folder, path, cache) = opened(100);
+        cache.put_blob(&digest(b"one"), b"one");
+        assert_eq!(cache.blob(&digest(b"one")).unwrap(), "one");
+        assert_eq!(cache.blob(&digest(b"two")), None);
+        assert_eq!((mode(&path), mode(&path.join(blob_name(&digest(b"one"))))), (0o700, 0o600));
+        assert_eq!(fs::read_dir(&path).unwrap().count(), 1, "nothing unfinished is left");
+    }
+
+    #[test]
+    fn a_damaged_entry_is_removed() {
+        let (_folder, path, cache) = opened(100);
+        cache.put_blob(&digest(b"one"), b"one");
+        let entry = path.join(blob_name(&digest(b"one")));
+        fs::write(&entry, "ONE").unwrap();
+        assert_eq!(cache.blob(&digest(b"one")), None);
+        assert!(!entry.exists());
+        // What stands in its place is no obstacle, whatever it is.
+        fs::create_dir(&entry).unwrap();
+        assert_eq!(cache.get(&blob_name(&digest(b"one"))), None);
+        cache.put_blob(&digest(b"one"), b"one");
+        assert_eq!(cache.blob(&digest(b"one")).unwrap(), "one");
+    }
+
+    #[test]
+    fn a_folder_that_others_may_write_to_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        for writable in [0o777, 0o1777, 0o770, 0o702] {
+            fs::set_permissions(folder.path(), fs::Permissions::from_mode(writable)).unwrap();
+            let refused = Cache::with_limit(folder.path(), 100).unwrap_err();
+            assert!(refused.contains(&format!("{writable:o}")), "{refused}");
+        }
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        Cache::with_limit(folder.path(), 100).unwrap();
+        // Only root can give a folder away.
+        if std::os::unix::fs::chown(folder.path(), Some(12345), None).is_ok() {
+            let refused = Cache::with_limit(folder.path(), 100).unwrap_err();
+            assert!(refused.contains("12345"), "{refused}");
+        }
+        assert!(Cache::with_limit(Path::new("/proc/nowhere/cache"), 100).is_err());
+    }
+
+    #[test]
+    fn no_link_is_followed_and_no_foreign_entry_believed() {
+        let (folder, path, cache) = opened(100);
+        let (outside, name) = (folder.path().join("outside"), blob_name(&digest(b"one")));
+        fs::write(&outside, "one").unwrap();
+        symlink(&outside, path.join(&name)).unwrap();
+        assert_eq!(cache.blob(&digest(b"one")), None);
+        assert!(outside.exists() && !path.join(&name).exists());
+
+        fs::write(path.join(&name), "one").unwrap();
+        fs::set_permissions(path.join(&name), fs::Permissions::from_mode(0o666)).unwrap();
+        assert_eq!(cache.blob(&digest(b"one")), None);
+
+        symlink(&path, folder.path().join("link")).unwrap();
+        assert!(Cache::with_limit(&folder.path().join("link"), 100).is_err());
+    }
+
+    #[test]
+    fn what_was_not_used_for_longest_goes_first() {
+        let entry = |name: &str, used, size| Entry { used, size, name: name.into() };
+        let entries = || {
+            vec![
+                entry("sha256-old", 1, 40),
+                entry("code-used", 9, 40),
+                entry("etag-mid", 5, 20),
+                entry("tmp-young", 9_000, 500),
+                entry("tmp-abandoned", 2, 1),
+            ]
+        };
+        assert_eq!(surplus(entries(), 100, 9_010), ["tmp-abandoned"]);
+        assert_eq!(surplus(entries(), 99, 9_010), ["tmp-abandoned", "sha256-old"]);
+        assert_eq!(surplus(entries(), 0, 9_010).len(), 4);
+    }
+
+    #[test]
+    fn it_stays_within_its_limit() {
+        let (_folder, path, cache) = opened(10);
+        let names = || fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
+        cache.put("code-a", b"12345678901");
+        assert!(names().is_empty(), "larger than all");
+        fs::write(path.join("unknown"), "not ours, and not counted").unwrap();
+        cache.put("code-a", b"123456");
+        cache.put("code-b", b"123456");
+        let mut names = names();
+        names.sort();
+        assert_eq!(names, ["code-b", "unknown"]);
+    }
+}

@@ -90,11 +90,11 @@ mod tests {
 
     async fn run(answers: impl Fn(u32) -> Result<(), Fault>) -> (Result<(), Fault>, u32) {
         let tried = Cell::new(0);
-        let result = tries(&reference(), Patience::default(), || {
+        let work = || {
             tried.set(tried.get() + 1);
             std::future::ready(answers(tried.get()))
-        });
-        (result.await, tried.get())
+        };
+        (tries(&reference(), Patience::default(), work).await, tried.get())
     }
 
     #[tokio::test(start_paused = true)]
@@ -116,8 +116,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn no_try_lasts_for_ever_nor_do_all_together() {
         let begun = Instant::now();
-        let hanging = tries(&reference(), Patience::default(), std::future::pending::<Result<(), Fault>>);
-        let result = hanging.await;
+        let hang = std::future::pending::<Result<(), Fault>>;
+        let result = tries(&reference(), Patience::default(), hang).await;
         assert!(matches!(&result, Err(Fault::Passing(text)) if text.contains("gave up after 2m 30s")), "{result:?}");
         assert_eq!(begun.elapsed().as_secs(), 150);
     }
