@@ -99,6 +99,15 @@ fn runs_a_handler_from_s3_at_every_command() {
 }
 
 #[test]
+fn iam_lets_handlers_in_s3_be_read() {
+    let world = world("s3://bucket/a/b.wasm", "hooks = 's3://bucket/hooks.wasm'");
+    let policy: Value = serde_json::from_str(&world.output(&["iam"]).stdout).unwrap();
+    let resources = ["arn:aws:s3:::bucket/a/b.wasm", "arn:aws:s3:::bucket/hooks.wasm"];
+    let statement = json!({ "Sid": "Handlers", "Effect": "Allow", "Action": ["s3:GetObject"], "Resource": resources });
+    assert_eq!(policy["Statement"], json!([statement]));
+}
+
+#[test]
 fn says_what_s3_answered() {
     let (server, bucket) = put("acks.wasm", &acks());
     let of = |reference: &str, lines: &str| world_with(server.env(), reference, lines);

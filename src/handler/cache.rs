@@ -75,6 +75,7 @@ impl Cache {
     }
 
     /// Keeps bytes under their SHA-256.
+    #[cfg(any(feature = "sqs", feature = "oci", test))]
     pub(super) fn put_blob(&self, digest: &[u8; 32], bytes: &[u8]) {
         self.put(&blob_name(digest), bytes);
     }

@@ -12,6 +12,10 @@ mod compiled;
 mod component;
 mod contract;
 mod engine;
+#[cfg_attr(
+    not(any(feature = "sqs", feature = "oci")),
+    allow(dead_code, reason = "what all ways of fetching share; this build has none")
+)]
 pub mod fetch;
 mod hooks;
 mod imports;

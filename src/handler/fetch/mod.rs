@@ -127,25 +127,28 @@ impl Fetcher {
     }
 
     async fn pull(&self, reference: &Reference) -> Result<Bytes, Fault> {
-        let cache = self.cache.as_deref();
         match reference {
             #[cfg(feature = "sqs")]
             Reference::S3 { bucket, key } => {
-                let object = s3::Object::new(&self.options, bucket, key, cache).await?;
+                let object = s3::Object::new(&self.options, bucket, key, self.cache.as_deref()).await?;
                 retry::tries(reference, self.options.patience, || object.pull()).await
             }
+            #[cfg(not(feature = "sqs"))]
+            Reference::S3 { .. } => Err(not_built("sqs")),
             #[cfg(feature = "oci")]
             Reference::Oci(address) => {
-                let artifact = oci::Artifact::new(address, cache)?;
+                let artifact = oci::Artifact::new(address, self.cache.as_deref())?;
                 retry::tries(reference, self.options.patience, || artifact.pull()).await
             }
-            #[cfg(not(all(feature = "sqs", feature = "oci")))]
-            _ => {
-                let _ = (cache, retry::tries::<Bytes, std::future::Ready<_>, fn() -> _>);
-                Err(Fault::Lasting("this build of hostler does not fetch from there".into(), "name a file"))
-            }
+            #[cfg(not(feature = "oci"))]
+            Reference::Oci(_) => Err(not_built("oci")),
         }
     }
+}
+
+#[cfg(not(all(feature = "sqs", feature = "oci")))]
+fn not_built(feature: &str) -> Fault {
+    Fault::Lasting(format!("this build of hostler was made without the feature `{feature}`"), "name a file")
 }
 
 fn check_pin(bytes: &Bytes, pin: Option<&[u8; 32]>) -> Result<(), Fault> {
