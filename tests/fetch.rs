@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use crate::support::guests::component;
-use crate::support::hostler::{PATIENCE, Said, World};
+use crate::support::hostler::{PATIENCE, Said, World, until};
 use crate::support::python::python_with_input;
 use crate::support::registry::{Registry, WASM, digest};
 use crate::support::servers::{Kind, Server, unique};
@@ -238,9 +238,10 @@ fn refuses_bytes_that_do_not_fit_their_digest() {
 
 #[test]
 fn takes_no_more_than_was_announced() {
-    for what in ["/blobs/", "/manifests/"] {
+    let announced = bytesize::ByteSize(acks().len() as u64).to_string();
+    for (what, limit) in [("/blobs/", announced.as_str()), ("/manifests/", "4.0 MiB")] {
         let web = artifact(acks(), move |request, _| request.path.contains(what).then_some(Reply::Endless));
-        refused(&world(&of(&web), ""), 65, "it has more than the");
+        refused(&world(&of(&web), ""), 65, &format!("it has more than the {limit} that"));
     }
 }
 
@@ -249,11 +250,7 @@ fn a_signal_ends_a_pull_at_once() {
     let web = artifact(acks(), |request, _| request.path.contains("/blobs/").then_some(Reply::Silence));
     let world = world(&of(&web), "");
     let mut host = world.start();
-    let begun = Instant::now();
-    while web.requests(&digest(&acks())).is_empty() {
-        assert!(begun.elapsed() < PATIENCE);
-        std::thread::yield_now();
-    }
+    until("the pull", PATIENCE, || web.requests(&digest(&acks())).pop());
     let stopped = Instant::now();
     assert_eq!(host.stop(), 0);
     assert!(stopped.elapsed().as_secs() < 5, "{:?}", host.lines());
