@@ -17,7 +17,7 @@ pub enum Exit {
     BadConfig = 64,
     /// A handler cannot be loaded.
     BadHandler = 65,
-    /// A queue cannot be reached at the start, or refuses us.
+    /// A queue cannot be reached at the start, or refuses us; or the place that a handler is fetched from cannot be reached.
     QueueUnreachable = 69,
     /// A fault of hostler's own, or of the machine.
     Internal = 70,

@@ -25,6 +25,8 @@ mod ecs_task;
 #[cfg(test)]
 mod embedded;
 #[cfg(test)]
+mod fetch;
+#[cfg(test)]
 mod handlers;
 #[cfg(test)]
 mod health;

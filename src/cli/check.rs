@@ -1,11 +1,11 @@
 //! `hostler check`: all that can be known before the first message.
 
 use super::{ConfigArg, block_on, print};
-use crate::config::Config;
+use crate::config::{Config, Consumer};
 use crate::exit::{Exit, Failure, Result};
-use crate::handler::{self, Engine, Loaded, Summary};
-use crate::host;
-use crate::host::resources::{MEMORY, Machine, Plan, SLOTS, Threads};
+use crate::handler::{self, Definition, Engine, Loaded, Summary};
+use crate::host::resources::{MEMORY, Machine, Plan, SLOTS, Share, Threads};
+use crate::{host, telemetry};
 
 /// Validate the config, load the handlers, reach the queues; consumes nothing
 ///
@@ -26,7 +26,8 @@ pub(super) fn run(args: &Args) -> Result {
     let machine = Machine::measure();
     handler::compile_with(Threads::of(&machine).compiling);
     // Every part is looked at, so that one run shows all that is wrong.
-    let handlers = check_handlers(&loaded.config, &machine);
+    telemetry::show_warnings();
+    let handlers = block_on(check_handlers(&loaded.config, &machine));
     let queues = block_on(check_queues(&loaded.config));
     match (handlers, queues) {
         (Ok(()), Ok(())) => Ok(Exit::Ok),
@@ -37,33 +38,26 @@ pub(super) fn run(args: &Args) -> Result {
     }
 }
 
-fn check_handlers(config: &Config, machine: &Machine) -> Result<()> {
+async fn check_handlers(config: &Config, machine: &Machine) -> Result<()> {
     // As `run`: what cannot fit even before the handlers are known is refused first.
     host::plan(config, machine, &[])?;
-    let engine = Engine::on_demand().map_err(|error| Failure::new(Exit::Internal, error))?;
-    let load = |consumer| {
-        let definition = host::definition(consumer, None)?;
-        handler::load(&engine, &definition).map_err(|error| error.to_string())
+    let cache = host::cache(config);
+    let engine = Engine::on_demand().map_err(|error| Failure::new(Exit::Internal, error))?.with_cache(cache.clone());
+    let load = |definition: Result<Definition>| {
+        handler::load(&engine, &definition?).map_err(|error| Failure::new(Exit::BadHandler, error))
     };
-    let loaded: Vec<_> = config.consumers.iter().map(load).collect();
+    let definitions = host::definitions(config, &config.consumers, cache, None).await;
+    let loaded: Vec<_> = definitions.into_iter().map(load).collect();
     let plan = host::plan(config, machine, &loaded.iter().map(|loaded| loaded.as_ref().ok()).collect::<Vec<_>>())?;
-    let mut faults = Vec::new();
-    for ((consumer, loaded), share) in config.consumers.iter().zip(loaded).zip(&plan.shares) {
-        let usable = |loaded: &Loaded| loaded.handler(share.memory).map(drop).map_err(|error| error.to_string());
-        match loaded.and_then(|loaded| usable(&loaded).map(|()| loaded)) {
-            Ok(loaded) => {
-                print(format!("handler   ok  {}: {}{}", consumer.name, consumer.handler, describe(&loaded.summary)))
-            }
-            Err(fault) => faults.push(fault),
-        }
-    }
-    match faults.is_empty() {
-        true => {
-            print(describe_plan(config, &plan));
-            Ok(())
-        }
-        false => Err(Failure::new(Exit::BadHandler, faults.join("\nhostler: "))),
-    }
+    let check = |((consumer, loaded), share): ((&Consumer, Result<Loaded>), &Share)| {
+        let loaded = loaded?;
+        loaded.handler(share.memory).map_err(|error| Failure::new(Exit::BadHandler, error))?;
+        print(format!("handler   ok  {}: {}{}", consumer.name, consumer.handler, describe(&loaded.summary)));
+        Ok(())
+    };
+    host::all(config.consumers.iter().zip(loaded).zip(&plan.shares).map(check).collect())?;
+    print(describe_plan(config, &plan));
+    Ok(())
 }
 
 /// What each consumer gets, and of what, if it is less than where nothing is scarce.

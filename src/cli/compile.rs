@@ -1,20 +1,22 @@
 //! `hostler compile`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use super::print;
+use super::{block_on, print};
 use crate::exit::{Exit, Failure, Result};
-use crate::handler::{self, CompileError, CpuBaseline};
+use crate::handler::fetch::Reference;
+use crate::handler::{self, CompileError, CpuBaseline, Recipe, Source};
 use crate::host::resources::{Machine, Threads};
+use crate::{host, telemetry};
 
 /// Compile a handler ahead of time, so that it loads in milliseconds
 ///
-/// The file is for this version of hostler, and for the CPU baseline that was asked for: a machine that lacks it refuses
-/// the file. Name only files that you made yourself in a config: compiled code cannot be verified.
+/// The code is for this version of hostler, and for the CPU baseline that was asked for. The WASM goes into the file beside
+/// it: where the code does not fit, hostler warns and compiles the WASM, which takes seconds. Name only files that you made yourself in a config: compiled code cannot be verified.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The handler: a .wasm or .wat file
-    handler: PathBuf,
+    /// The handler: a .wasm or .wat file, or where one is: s3://… or oci://…
+    handler: String,
     /// Where to write the .cwasm file
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
@@ -24,11 +26,20 @@ pub(super) struct Args {
     /// What the CPU must have: generic, x86-64-v2, x86-64-v3 or native
     #[arg(long, value_name = "BASELINE", default_value_t)]
     cpu_baseline: CpuBaseline,
+    /// Leave the WASM out: the file is smaller, and refused where the code does not fit
+    #[arg(long)]
+    no_source: bool,
 }
 
 pub(super) fn run(args: &Args) -> Result {
     handler::compile_with(Threads::of(&Machine::measure()).compiling);
-    let compiled = handler::compile(&args.handler, args.target.as_deref(), args.cpu_baseline).map_err(|error| {
+    telemetry::show_warnings();
+    let source = match Reference::is_meant_by(&args.handler) {
+        true => block_on(host::fetch(&args.handler, None, None))?,
+        false => Source::from(Path::new(&args.handler)),
+    };
+    let recipe = Recipe { target: args.target.as_deref(), baseline: args.cpu_baseline, with_source: !args.no_source };
+    let compiled = handler::compile(&source, recipe).map_err(|error| {
         let exit = match error {
             CompileError::Handler(_) => Exit::BadHandler,
             CompileError::Target { .. } => Exit::Usage,

@@ -1,13 +1,13 @@
 //! `hostler iam`.
 
 use super::{ConfigArg, print};
-use crate::config::{Config, Driver};
+use crate::config::{Config, Driver, HandlerRef};
 use crate::exit::{Exit, Failure, Result};
 
 /// Print the least-privilege IAM policy that this config needs
 ///
 /// Asks nothing of AWS and needs no credentials. The region is the config's, or AWS_REGION's; without one, any. Covers
-/// `run` and `check`; what creating queues takes is added where queue.sqs.provision is "auto", or by --with-provision.
+/// `run` and `check`, handlers in S3 included; what creating queues takes is added where queue.sqs.provision is "auto", or by --with-provision.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The AWS account [default: any]
@@ -22,11 +22,19 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result {
     let config = args.config.load()?.config;
+    let elsewhere = |handler: &HandlerRef| matches!(handler, HandlerRef::S3 { .. });
     match config.queue.driver {
-        Driver::Embedded => print("The embedded queue needs no permission on AWS."),
-        Driver::Sqs => print(serde_json::to_string_pretty(&policy(args, &config)?).map_err(internal)?),
+        Driver::Embedded if !handlers(&config).any(elsewhere) => {
+            print("The embedded queue needs no permission on AWS.");
+        }
+        _ => print(serde_json::to_string_pretty(&policy(args, &config)?).map_err(internal)?),
     }
     Ok(Exit::Ok)
+}
+
+/// The handlers and hooks of all consumers.
+fn handlers(config: &Config) -> impl Iterator<Item = &HandlerRef> {
+    config.consumers.iter().flat_map(|consumer| std::iter::once(&consumer.handler).chain(&consumer.hooks))
 }
 
 fn internal(error: impl std::fmt::Display) -> Failure {
@@ -36,19 +44,31 @@ fn internal(error: impl std::fmt::Display) -> Failure {
 #[cfg(feature = "sqs")]
 fn policy(args: &Args, config: &Config) -> Result<serde_json::Value> {
     use crate::host;
-    use crate::queue::sqs::least_privilege;
+    use crate::queue::sqs::{least_privilege, reading_handlers};
 
     let variables = ["AWS_REGION", "AWS_DEFAULT_REGION"];
     let region = variables.into_iter().find_map(|name| std::env::var(name).ok().filter(|region| !region.is_empty()));
-    let consumed: Vec<_> = config.consumers.iter().map(host::channel_spec).collect();
+    // The embedded queue is no service of AWS, but handlers may be in a bucket.
+    let queues = if config.queue.driver == Driver::Sqs { &config.consumers[..] } else { &[] };
+    let consumed: Vec<_> = queues.iter().map(host::channel_spec).collect();
     let sends = |consumer: &crate::config::Consumer| {
         let replies = consumer.reply_channel.iter();
         replies.chain(&consumer.allow.send).cloned().collect::<Vec<_>>()
     };
-    let sent: Vec<_> = config.consumers.iter().flat_map(sends).collect();
+    let sent: Vec<_> = queues.iter().flat_map(sends).collect();
     let mut options = host::sqs_options(config);
     options.region = options.region.or(region);
-    Ok(least_privilege(&options, args.account.as_deref(), &consumed, &sent, args.with_provision))
+    let objects: Vec<_> = handlers(config)
+        .filter_map(|handler| match handler {
+            HandlerRef::S3 { bucket, key } => Some((bucket.as_str(), key.as_str())),
+            HandlerRef::Path(_) | HandlerRef::Oci { .. } => None,
+        })
+        .collect();
+    let mut policy = least_privilege(&options, args.account.as_deref(), &consumed, &sent, args.with_provision);
+    if let Some(statements) = policy.get_mut("Statement").and_then(serde_json::Value::as_array_mut) {
+        statements.extend(reading_handlers(&options, &objects));
+    }
+    Ok(policy)
 }
 
 #[cfg(not(feature = "sqs"))]

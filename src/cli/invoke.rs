@@ -9,13 +9,15 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 
 use super::source::{self, BodyArgs};
-use super::{ConfigArg, print};
+use super::{ConfigArg, block_on, print};
 use crate::config::{self, Config, Consumer};
 use crate::exit::{Exit, Failure, Result};
-use crate::handler::{self, Bounds, Call, Captured, Definition, Engine, Grants, Handler, Outcome, Output};
-use crate::host;
+use crate::handler::cache::Cache;
+use crate::handler::fetch::Reference;
+use crate::handler::{self, Bounds, Call, Captured, Definition, Engine, Grants, Handler, Outcome, Output, Source};
 use crate::host::resources::{MEMORY, Machine, Threads};
 use crate::message::Message;
+use crate::{host, telemetry};
 
 /// Defaults of a handler that no config names; the same as the config's own.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -23,11 +25,11 @@ const OUTPUT: usize = 64 * 1024;
 
 /// Run a handler on one message as `run` would, and print the outcome; touches no queue
 ///
-/// HANDLER is a file, or the name of a consumer in the config, which then runs with that consumer's grants and limits.
+/// HANDLER is a file, a reference to one elsewhere (s3://…, oci://…), or the name of a consumer in the config, which then runs with that consumer's grants and limits.
 /// Exits with 0 when the handler acked or replied, 1 otherwise.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// A .wasm, .wat or .cwasm file, or a consumer's name
+    /// A .wasm, .wat or .cwasm file, s3://bucket/key, oci://registry/repository[:tag], or a consumer's name
     handler: String,
     #[command(flatten)]
     body: BodyArgs,
@@ -69,14 +71,16 @@ struct Subject {
     channel: String,
     timeout: Duration,
     output: usize,
+    cache: Option<Arc<Cache>>,
 }
 
 pub(super) fn run(args: &Args) -> Result {
+    telemetry::show_warnings();
     let machine = Machine::measure();
     handler::compile_with(Threads::of(&machine).compiling);
     let subject = subject(args, &machine)?;
     let body = args.body.open()?.read_all()?;
-    let engine = Engine::on_demand().map_err(|error| Failure::new(Exit::Internal, error))?;
+    let engine = Engine::on_demand().map_err(|error| Failure::new(Exit::Internal, error))?.with_cache(subject.cache);
     let bad = |error| Failure::new(Exit::BadHandler, error);
     let loaded = handler::load(&engine, &subject.definition).map_err(bad)?;
     let handler = loaded.handler(subject.memory).map_err(bad)?;
@@ -134,24 +138,30 @@ async fn process(handler: &Arc<dyn Handler>, call: &Call, limit: Duration) -> Ou
     }
 }
 
-/// What HANDLER names: a consumer if the config has one of that name, else a file.
+/// What HANDLER names: a consumer if the config has one of that name, else a file, or a reference.
 fn subject(args: &Args, machine: &Machine) -> Result<Subject> {
+    let is_reference = Reference::is_meant_by(&args.handler);
     let is_file = Path::new(&args.handler).exists();
-    let loaded = config::load(args.config.config.as_deref(), std::env::vars());
-    let consumer = match &loaded {
-        Ok(loaded) => {
-            let consumer = loaded.config.consumers.iter().find(|consumer| consumer.name == args.handler);
-            consumer.map(|consumer| (consumer, &loaded.config))
-        }
+    let config = match config::load(args.config.config.as_deref(), std::env::vars()) {
+        Ok(loaded) => Some(loaded.config),
         // A config that was named must be right; one that merely lies there need not, for a file.
-        Err(error) if args.config.config.is_some() || !is_file && !error.is_not_found() => {
+        Err(error) if args.config.config.is_some() || !is_file && !is_reference && !error.is_not_found() => {
             return Err(Failure::new(Exit::BadConfig, error));
         }
         Err(_) => None,
     };
+    let consumer = config.iter().find_map(|config| {
+        let consumer = config.consumers.iter().find(|consumer| consumer.name == args.handler)?;
+        Some((config, consumer))
+    });
     match consumer {
-        Some((consumer, config)) => of_consumer(consumer, memory(consumer, config, machine)),
-        None if is_file => Ok(of_file(Path::new(&args.handler))),
+        Some((config, consumer)) => of_consumer(config, consumer, memory(consumer, config, machine)),
+        None if is_reference => {
+            let cache = config.as_ref().and_then(host::cache);
+            let source = block_on(host::fetch(&args.handler, config.as_ref(), cache.clone()))?;
+            Ok(Subject { cache, ..of_source(source) })
+        }
+        None if is_file => Ok(of_source(Source::from(Path::new(&args.handler)))),
         None => Err(Failure::new(
             Exit::BadHandler,
             format!(
@@ -170,27 +180,32 @@ fn memory(consumer: &Consumer, config: &Config, machine: &Machine) -> u64 {
     share.map_or(consumer.limits.memory.unwrap_or(MEMORY), |share| share.memory)
 }
 
-fn of_consumer(consumer: &Consumer, memory: u64) -> Result<Subject> {
+fn of_consumer(config: &Config, consumer: &Consumer, memory: u64) -> Result<Subject> {
+    let cache = host::cache(config);
+    let consumers = std::slice::from_ref(consumer);
+    let definitions = block_on(async { host::all(host::definitions(config, consumers, cache.clone(), None).await) })?;
+    let definition = definitions.into_iter().next();
     Ok(Subject {
         memory,
-        definition: host::definition(consumer, None).map_err(|error| Failure::new(Exit::BadHandler, error))?,
+        definition: definition.ok_or_else(|| Failure::new(Exit::Internal, "no definition of the consumer"))?,
         channel: consumer.channel.to_string(),
         timeout: consumer.processing_timeout,
         output: usize::try_from(consumer.limits.output).unwrap_or(usize::MAX),
+        cache,
     })
 }
 
-fn of_file(path: &Path) -> Subject {
+fn of_source(source: Source) -> Subject {
     let definition = Definition {
         consumer: "invoke".into(),
-        path: path.to_owned(),
+        source,
         sha256: None,
         hooks: None,
         grants: Grants::default(),
         messages_per_instance: 1,
         reply_from_stdout: false,
     };
-    Subject { definition, memory: MEMORY, channel: "invoke".into(), timeout: TIMEOUT, output: OUTPUT }
+    Subject { definition, memory: MEMORY, channel: "invoke".into(), timeout: TIMEOUT, output: OUTPUT, cache: None }
 }
 
 fn answer(outcome: &Outcome, took: Duration, captured: &Captured) -> Answer {

@@ -70,7 +70,8 @@ pub(super) static KEYS: &[Key] = &[
         "host.cache_dir",
         Kind::Path,
         Preset::Unset,
-        "Folder in which compiled handlers are kept from one start to the next.",
+        "Folder in which fetched and compiled handlers are kept from one start to the next, 1 GiB at most. It has to be \
+         hostler's user's own, with nobody else writing to it.",
     ),
     key(
         "queue.driver",
@@ -150,7 +151,7 @@ pub(super) static KEYS: &[Key] = &[
         Preset::Unset,
         "A component with lifecycle hooks, when the handler has none.",
     ),
-    key("consumers.*.sha256", Kind::Sha256, Preset::Unset, "The handler's SHA-256; any other file is refused."),
+    key("consumers.*.sha256", Kind::Sha256, Preset::Unset, "The SHA-256 of the handler's bytes; others are refused."),
     key(
         "consumers.*.concurrency",
         Kind::Integer { min: 1, max: 1024 },

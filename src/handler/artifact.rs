@@ -2,16 +2,18 @@
 
 use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use sha2::{Digest, Sha256};
 use wasmtime::Module;
 use wasmtime::component::{Component, ComponentExportIndex};
 
-use super::compiled;
+use super::build;
+use super::compiled::{self, Code};
 use super::contract::{HANDLER, VERSION};
 use super::engine::Engine;
 use super::hooks::HookSet;
+use super::source::{Contents, Source};
 
 /// The export by which a component is known as a WASI 0.2 command.
 pub(super) const RUN: &str = "wasi:cli/run";
@@ -107,112 +109,106 @@ impl Artifact {
     }
 }
 
-/// Why a handler cannot be loaded: the file at fault, what is wrong with it, and what to do.
+/// Why a handler cannot be loaded: what is at fault, what is wrong with it, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("handler {}: {what}\n  cure: {cure}", path.display())]
+#[error("handler {handler}: {what}\n  cure: {cure}")]
 pub struct LoadError {
-    path: PathBuf,
+    handler: String,
     what: String,
     cure: String,
 }
 
 impl LoadError {
-    pub(super) fn new(path: &Path, what: impl Into<String>, cure: impl Into<String>) -> Self {
-        Self { path: path.to_owned(), what: what.into(), cure: cure.into() }
+    pub(super) fn new(source: &Source, what: impl Into<String>, cure: impl Into<String>) -> Self {
+        Self { handler: source.to_string(), what: what.into(), cure: cure.into() }
     }
 
     pub(super) fn grant(path: &Path, error: &io::Error) -> Self {
         Self::new(
-            path,
+            &path.into(),
             format!("the folder in allow.dirs cannot be opened: {error}"),
             "create it, or let hostler's user read it",
         )
     }
 
-    pub(super) fn link(path: &Path, error: &wasmtime::Error) -> Self {
+    pub(super) fn link(source: &Source, error: &wasmtime::Error) -> Self {
         let cure = format!("build it against wit/ of this hostler (hostler:consumer@{VERSION}, WASI 0.2 or preview 1)");
-        Self::new(path, format!("its imports do not fit: {error:#}"), cure)
+        Self::new(source, format!("its imports do not fit: {error:#}"), cure)
     }
 
-    pub(super) fn missing_function(path: &Path, interface: &str, function: &str) -> Self {
+    pub(super) fn missing_function(source: &Source, interface: &str, function: &str) -> Self {
         Self::new(
-            path,
+            source,
             format!("`{interface}` lacks the function `{function}`"),
             "build it against wit/ of this hostler",
         )
     }
 
-    pub(super) fn needs_memory(path: &Path, least: u64, memory: u64) -> Self {
+    pub(super) fn needs_memory(source: &Source, least: u64, memory: u64) -> Self {
         let (least, memory) = (bytesize::ByteSize(least), bytesize::ByteSize(memory));
         Self::new(
-            path,
+            source,
             format!("it starts with {least} of memory, but limits.memory is {memory}"),
             "raise limits.memory, give the container more memory, or build it with a smaller initial memory",
         )
     }
 
-    pub(super) fn only_hooks(path: &Path) -> Self {
-        Self::new(path, "it exports hooks, but no handler", "name it under `hooks`, and a handler under `handler`")
+    pub(super) fn only_hooks(source: &Source) -> Self {
+        Self::new(source, "it exports hooks, but no handler", "name it under `hooks`, and a handler under `handler`")
     }
 
-    pub(super) fn no_hooks(path: &Path) -> Self {
+    pub(super) fn no_hooks(source: &Source) -> Self {
         let hooks = "message-start, message-end, processing-timeout or state-changed";
         Self::new(
-            path,
+            source,
             "it exports no hook",
             format!("export one of hostler:consumer/{hooks}, or drop the key `hooks`"),
         )
     }
 }
 
-/// Reads a handler's file and compiles it unless it is compiled already.
+/// Reads a handler and compiles it unless it is compiled already.
 ///
 /// # Errors
 /// [`LoadError`] for a file that is missing, not what its pin says, no WASM, damaged, or no handler.
-pub(super) fn read(engine: &Engine, path: &Path, pin: Option<&[u8; 32]>) -> Result<Artifact, LoadError> {
-    let bytes = std::fs::read(path).map_err(|error| {
-        LoadError::new(path, error.to_string(), "name a file that exists and that hostler's user can read")
-    })?;
-    if let Some(pin) = pin {
-        check_pin(path, &bytes, pin)?;
-    }
-    if compiled::is_compiled(&bytes) {
-        return match compiled::load(engine, path, &bytes)? {
-            compiled::Code::Component(component) => recognise_component(engine, path, component),
-            compiled::Code::Module(module) => recognise_module(path, module),
-        };
-    }
-    let binary = to_binary(path, &bytes)?;
-    let bad = |error: wasmtime::Error| {
-        LoadError::new(
-            path,
-            format!("it is no valid WASM: {error:#}"),
-            "build it again; the file may be damaged or cut short",
-        )
+pub(super) fn read(engine: &Engine, source: &Source, pin: Option<&[u8; 32]>) -> Result<Artifact, LoadError> {
+    let unreadable = |error: io::Error| {
+        LoadError::new(source, error.to_string(), "name a file that exists and that hostler's user can read")
     };
-    match is_component(&binary) {
-        true => recognise_component(engine, path, Component::from_binary(engine.inner(), &binary).map_err(bad)?),
-        false => recognise_module(path, Module::from_binary(engine.inner(), &binary).map_err(bad)?),
+    let mut contents = Contents::open(source).map_err(unreadable)?;
+    if let Some(pin) = pin {
+        // What is checked is what is loaded, whatever becomes of the file.
+        let bytes = contents.all().map_err(unreadable)?;
+        check_pin(source, &bytes, pin)?;
+        contents = bytes.into();
+    }
+    let code = match compiled::is_compiled(&contents).map_err(unreadable)? {
+        true => compiled::load(engine, source, &contents, pin.is_some() || source.is_trusted())?,
+        false => build::build(engine, source, &contents.all().map_err(unreadable)?)?,
+    };
+    match code {
+        Code::Component(component) => recognise_component(engine, source, component),
+        Code::Module(module) => recognise_module(source, module),
     }
 }
 
-fn check_pin(path: &Path, bytes: &[u8], pin: &[u8; 32]) -> Result<(), LoadError> {
+fn check_pin(source: &Source, bytes: &[u8], pin: &[u8; 32]) -> Result<(), LoadError> {
     let found = Sha256::digest(bytes);
     if found.as_slice() == pin {
         return Ok(());
     }
     let what = format!("its SHA-256 is {}, but the config pins {}", compiled::hex(&found), compiled::hex(pin));
-    Err(LoadError::new(path, what, "deploy the file that was meant, or set sha256 to the new one's"))
+    Err(LoadError::new(source, what, "deploy the file that was meant, or set sha256 to the new one's"))
 }
 
 /// The binary form of a `.wasm` or `.wat` file.
-pub(super) fn to_binary<'a>(path: &Path, bytes: &'a [u8]) -> Result<std::borrow::Cow<'a, [u8]>, LoadError> {
+pub(super) fn to_binary<'a>(source: &Source, bytes: &'a [u8]) -> Result<std::borrow::Cow<'a, [u8]>, LoadError> {
     if bytes.is_empty() {
-        return Err(LoadError::new(path, "the file is empty", "build it again"));
+        return Err(LoadError::new(source, "the file is empty", "build it again"));
     }
     wat::parse_bytes(bytes).map_err(|error| {
         LoadError::new(
-            path,
+            source,
             format!("it is neither WASM nor its text form: {error}"),
             "name a .wasm, .wat or .cwasm file",
         )
@@ -225,7 +221,7 @@ pub(super) fn is_component(binary: &[u8]) -> bool {
     binary.get(6..8) == Some(&[1, 0])
 }
 
-fn recognise_component(engine: &Engine, path: &Path, component: Component) -> Result<Artifact, LoadError> {
+fn recognise_component(engine: &Engine, source: &Source, component: Component) -> Result<Artifact, LoadError> {
     if interface(engine, &component, HANDLER).is_some() {
         return Ok(Artifact::Handler(component));
     }
@@ -233,7 +229,7 @@ fn recognise_component(engine: &Engine, path: &Path, component: Component) -> Re
     let exports: Vec<&str> = ty.exports(engine.inner()).map(|(name, _)| name).collect();
     if let Some(other) = exports.iter().find(|name| name.split('@').next() == Some(HANDLER)) {
         let cure = format!("build it against wit/ of this hostler (hostler:consumer@{VERSION})");
-        return Err(LoadError::new(path, format!("it exports `{other}`, which this hostler does not speak"), cure));
+        return Err(LoadError::new(source, format!("it exports `{other}`, which this hostler does not speak"), cure));
     }
     if interface(engine, &component, RUN).is_some() {
         return Ok(Artifact::Run(component));
@@ -243,15 +239,15 @@ fn recognise_component(engine: &Engine, path: &Path, component: Component) -> Re
     }
     let found = if exports.is_empty() { "nothing".to_owned() } else { exports.join(", ") };
     let cure = format!("export {HANDLER}@{VERSION} or {RUN}@0.2");
-    Err(LoadError::new(path, format!("it is a component that exports no handler (it exports {found})"), cure))
+    Err(LoadError::new(source, format!("it is a component that exports no handler (it exports {found})"), cure))
 }
 
-fn recognise_module(path: &Path, module: Module) -> Result<Artifact, LoadError> {
+fn recognise_module(source: &Source, module: Module) -> Result<Artifact, LoadError> {
     if module.get_export("_start").is_some_and(|export| export.func().is_some()) {
         return Ok(Artifact::Command(module));
     }
     let cure = "build it as a command (a program with `main`), or as a component that exports hostler:consumer/handler";
-    Err(LoadError::new(path, "it is a core module without the function `_start`", cure))
+    Err(LoadError::new(source, "it is a core module without the function `_start`", cure))
 }
 
 /// The full name of the export `interface` in a version that this host speaks: the same minor version, as semver has it

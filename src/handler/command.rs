@@ -45,7 +45,7 @@ impl CommandHandler {
         let pre = p1::add_to_linker_async(&mut linker, |sandbox| &mut sandbox.wasi)
             .and_then(|()| linker.define_unknown_imports_as_traps(module))
             .and_then(|()| linker.instantiate_pre(module))
-            .map_err(|error| LoadError::link(&definition.path, &error))?;
+            .map_err(|error| LoadError::link(&definition.source, &error))?;
         let (engine, definition, limits) = (engine.clone(), Arc::clone(definition), Limits::command(memory));
         Ok(Self { engine, pre, definition, limits })
     }
@@ -94,7 +94,7 @@ impl RunHandler {
         memory: u64,
     ) -> Result<Self, LoadError> {
         let run = find(engine, component, RUN, "run")
-            .ok_or_else(|| LoadError::missing_function(&definition.path, RUN, "run"))?;
+            .ok_or_else(|| LoadError::missing_function(&definition.source, RUN, "run"))?;
         Ok(Self { guest: Guest::new(engine, component, definition, memory)?, run, definition: Arc::clone(definition) })
     }
 }

@@ -1,28 +1,42 @@
 //! Handlers compiled ahead of time: the `.cwasm` file, written by `hostler compile` and checked before it is believed.
 //!
-//! The file is a magic, the length of a JSON header (4 bytes, little endian), the header, and the code. Compiled code is
-//! trusted by the engine, so it is used only when its header names this version of hostler and its digest fits; the
-//! engine then checks its own version, its settings and the CPU. The operator vouches for where the file came from.
+//! The file is the name `hostler`, the format's version (1 byte), the length of a JSON header (4 bytes, little endian), the
+//! header, the code, and the WASM that the code was made of, unless it was left out. Compiled code is trusted by the
+//! engine, so it is used only when its header names this version of hostler and its digest fits; the engine then checks
+//! its own version, its settings and the CPU. Sound code that is not for here is compiled anew from the WASM beside it.
+//! Damage is refused. The operator vouches for where the file came from.
 
 use std::fmt;
-use std::path::Path;
+use std::ops::Range;
 use std::str::FromStr;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use wasmtime::Module;
 use wasmtime::component::Component;
 
 use super::artifact::{LoadError, is_component, to_binary};
+use super::build::build;
 use super::engine::{Engine, base_config};
+use super::source::{Contents, Source};
 
-const MAGIC: &[u8; 8] = b"hostler\x01";
+const NAME: &[u8; 7] = b"hostler";
+
+/// The version of the file's format. 1 had no WASM in it.
+const FORMAT: u8 = 2;
+
+/// Name, format and length of the header, in bytes.
+const PREFIX: u64 = 12;
 
 /// The longest header that is believed, in bytes.
-const MAX_HEADER: usize = 4 * 1024;
+const MAX_HEADER: u64 = 4 * 1024;
 
 /// How to mend any fault of such a file.
 const CURE: &str = "make it again with `hostler compile` of the version that runs it";
+
+/// How to have compiled code from elsewhere believed.
+const PIN: &str = "pin it: by the key sha256, or by @sha256:… in an oci:// reference; or name the .wasm file";
 
 /// The first bytes of the engine's own artifacts, which are ELF files.
 const ELF: &[u8] = b"\x7fELF";
@@ -37,14 +51,40 @@ struct Header {
     cpu_baseline: String,
     /// Whether the code is a component, and not a core module.
     component: bool,
-    /// The SHA-256 of the code.
+    /// The code, which follows the header.
+    code: Part,
+    /// The WASM, which follows the code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    source: Option<Part>,
+}
+
+/// A part of the file after its header.
+#[derive(Serialize, Deserialize)]
+struct Part {
     sha256: String,
+    length: u64,
+}
+
+impl Part {
+    fn of(bytes: &[u8]) -> Self {
+        Self { sha256: hex(&Sha256::digest(bytes)), length: bytes.len() as u64 }
+    }
 }
 
 /// Loaded code.
 pub(super) enum Code {
     Component(Component),
     Module(Module),
+}
+
+impl Code {
+    /// The engine's artifact of it.
+    pub(super) fn serialize(&self) -> wasmtime::Result<Vec<u8>> {
+        match self {
+            Self::Component(component) => component.serialize(),
+            Self::Module(module) => module.serialize(),
+        }
+    }
 }
 
 /// The least CPU that compiled code may ask for.
@@ -132,15 +172,26 @@ pub enum CompileError {
     },
 }
 
-/// Compiles a `.wasm` or `.wat` handler into the bytes of a `.cwasm` file. `target` is a target triple; without it,
-/// the machine at hand.
+/// How a handler is compiled ahead of time.
+#[derive(Debug, Clone, Copy)]
+pub struct Recipe<'a> {
+    /// A target triple; without it, the machine at hand.
+    pub target: Option<&'a str>,
+    /// The least CPU that the code may ask for.
+    pub baseline: CpuBaseline,
+    /// Whether the WASM goes beside the code, for machines that the code does not fit.
+    pub with_source: bool,
+}
+
+/// Compiles a `.wasm` or `.wat` handler into the bytes of a `.cwasm` file.
 ///
 /// # Errors
 /// [`CompileError`] names the handler or the target at fault.
-pub fn compile(path: &Path, target: Option<&str>, baseline: CpuBaseline) -> Result<Vec<u8>, CompileError> {
-    let host =
-        format!("{}-unknown-linux-{}", std::env::consts::ARCH, if cfg!(target_env = "musl") { "musl" } else { "gnu" });
-    let target = target.unwrap_or(&host).to_owned();
+pub fn compile(source: &Source, recipe: Recipe<'_>) -> Result<Vec<u8>, CompileError> {
+    let baseline = recipe.baseline;
+    // Which C library hostler was built with is nothing to the code: the engine compares architecture and system.
+    let here = ["gnu", "musl"].map(|library| format!("{}-unknown-linux-{library}", std::env::consts::ARCH));
+    let target = recipe.target.unwrap_or(&here[0]).to_owned();
     let refused = |why: wasmtime::Error| CompileError::Target { target: target.clone(), why: format!("{why:#}") };
     let mut config = base_config();
     if baseline != CpuBaseline::Native {
@@ -155,80 +206,162 @@ pub fn compile(path: &Path, target: Option<&str>, baseline: CpuBaseline) -> Resu
                 }
             }
         }
-    } else if target != host {
+    } else if !here.contains(&target) {
         return Err(CompileError::Target { target, why: "the native baseline is for the machine at hand".into() });
     }
     let engine = wasmtime::Engine::new(&config).map_err(refused)?;
 
-    let read =
-        std::fs::read(path).map_err(|error| LoadError::new(path, error.to_string(), "name a file that exists"))?;
-    if is_compiled(&read) {
-        return Err(LoadError::new(path, "it is compiled already", "name the .wasm or .wat file").into());
+    let unreadable = |error: std::io::Error| LoadError::new(source, error.to_string(), "name a file that exists");
+    let contents = Contents::open(source).map_err(unreadable)?;
+    if is_compiled(&contents).map_err(unreadable)? {
+        return Err(LoadError::new(source, "it is compiled already", "name the .wasm or .wat file").into());
     }
-    let binary = to_binary(path, &read)?;
+    let read = contents.all().map_err(unreadable)?;
+    let binary = to_binary(source, &read)?;
     let component = is_component(&binary);
     let code = if component { engine.precompile_component(&binary) } else { engine.precompile_module(&binary) };
     let code =
-        code.map_err(|error| LoadError::new(path, format!("it is no valid WASM: {error:#}"), "build it again"))?;
+        code.map_err(|error| LoadError::new(source, format!("it is no valid WASM: {error:#}"), "build it again"))?;
+    Ok(pack((&target, &baseline.to_string()), component, &code, recipe.with_source.then_some(&*binary)))
+}
 
+/// The bytes of a compiled file. `made_for`: target and CPU baseline, for people.
+pub(super) fn pack(made_for: (&str, &str), component: bool, code: &[u8], source: Option<&[u8]>) -> Vec<u8> {
     let header = Header {
         hostler: env!("CARGO_PKG_VERSION").into(),
-        target,
-        cpu_baseline: baseline.to_string(),
+        target: made_for.0.into(),
+        cpu_baseline: made_for.1.into(),
         component,
-        sha256: hex(&Sha256::digest(&code)),
+        code: Part::of(code),
+        source: source.map(Part::of),
     };
     let header = serde_json::to_vec(&header).unwrap_or_default();
     let length = u32::try_from(header.len()).unwrap_or_default();
-    Ok([MAGIC, &length.to_le_bytes()[..], &header, &code].concat())
+    [&NAME[..], &[FORMAT], &length.to_le_bytes(), &header, code, source.unwrap_or_default()].concat()
 }
 
 /// Whether a file is compiled code, by its first bytes: ours, or the engine's own kind.
-pub(super) fn is_compiled(bytes: &[u8]) -> bool {
-    bytes.starts_with(MAGIC) || bytes.starts_with(ELF)
+pub(super) fn is_compiled(contents: &Contents) -> std::io::Result<bool> {
+    let start = contents.read(0..contents.length().min(NAME.len() as u64))?;
+    Ok(start.starts_with(NAME) || start.starts_with(ELF))
 }
 
-/// Checks and loads compiled code.
-pub(super) fn load(engine: &Engine, path: &Path, bytes: &[u8]) -> Result<Code, LoadError> {
-    let (header, code) = open(bytes).map_err(|what| LoadError::new(path, what, CURE))?;
-    let unfit = |error: wasmtime::Error| {
-        let what =
-            format!("this machine cannot run it (compiled for {}, {}): {error:#}", header.target, header.cpu_baseline);
-        LoadError::new(path, what, CURE)
+/// Why compiled code is not used.
+enum Fault {
+    /// It is not what was written.
+    Damaged(String),
+    /// It is sound, but not for here; the cure.
+    Unfit(String, &'static str),
+}
+
+/// Checks and loads compiled code, or compiles the WASM beside it where the code is not for here. `trusted`: whether the
+/// operator vouches for these bytes.
+pub(super) fn load(engine: &Engine, source: &Source, contents: &Contents, trusted: bool) -> Result<Code, LoadError> {
+    let damaged = |what| LoadError::new(source, what, CURE);
+    let file = File::open(contents).map_err(damaged)?;
+    let loaded = match trusted {
+        true => file.load(engine),
+        false => Err(Fault::Unfit("it is compiled code from elsewhere, and not pinned by a digest".into(), PIN)),
     };
-    // SAFETY: the code is what this version of `hostler compile` wrote, as its digest shows, and the engine checks that
-    // its own version, its settings and the CPU fit. The operator names the file and so vouches for its origin.
-    #[allow(unsafe_code, reason = "compiled code cannot be verified, only recognised")]
-    unsafe {
-        match header.component {
-            true => Component::deserialize(engine.inner(), code).map(Code::Component).map_err(unfit),
-            false => Module::deserialize(engine.inner(), code).map(Code::Module).map_err(unfit),
+    let (reason, cure) = match loaded {
+        Ok(code) => return Ok(code),
+        Err(Fault::Damaged(what)) => return Err(damaged(what)),
+        Err(Fault::Unfit(reason, cure)) => (reason, cure),
+    };
+    let Some(wasm) = file.source().map_err(damaged)? else {
+        return Err(LoadError::new(source, reason, cure));
+    };
+    tracing::warn!(handler = %source, reason, cure, "compiled code is not used: the WASM beside it is compiled instead");
+    build(engine, source, &wasm)
+}
+
+/// Loads compiled code that this machine made for itself; an error says why it cannot be used.
+pub(super) fn load_own(engine: &Engine, bytes: Bytes) -> Result<Code, String> {
+    match File::open(&bytes.into())?.load(engine) {
+        Ok(code) => Ok(code),
+        Err(Fault::Damaged(what) | Fault::Unfit(what, _)) => Err(what),
+    }
+}
+
+/// A compiled file: its header, and where its parts are.
+struct File<'a> {
+    contents: &'a Contents,
+    header: Header,
+    code: Range<u64>,
+    source: Range<u64>,
+}
+
+impl<'a> File<'a> {
+    /// Reads the header and checks that the file is as long as it says; an error is damage.
+    fn open(contents: &'a Contents) -> Result<Self, String> {
+        let short = |_| "the compiled file is cut short".to_owned();
+        if contents.read(0..contents.length().min(4)).map_err(short)?.starts_with(ELF) {
+            return Err("it is compiled code, but not by `hostler compile`".into());
+        }
+        let prefix = contents.read(0..PREFIX).map_err(short)?;
+        let format = prefix.get(NAME.len()).copied().unwrap_or_default();
+        if format != FORMAT {
+            return Err(format!("the compiled file is damaged, or of another hostler: its format is {format}"));
+        }
+        let length = prefix.last_chunk::<4>().map_or(u64::MAX, |length| u32::from_le_bytes(*length).into());
+        if length > MAX_HEADER {
+            return Err("the compiled file is damaged: its header is too long".into());
+        }
+        let code = PREFIX + length;
+        let header = contents.read(PREFIX..code).map_err(short)?;
+        let header: Header = serde_json::from_slice(&header)
+            .map_err(|error| format!("the compiled file is damaged: its header is no JSON of ours: {error}"))?;
+        let source = code.saturating_add(header.code.length);
+        let end = source.saturating_add(header.source.as_ref().map_or(0, |source| source.length));
+        if end != contents.length() {
+            let (found, told) = (contents.length(), end);
+            return Err(format!("the compiled file is cut short or damaged: it has {found} bytes instead of {told}"));
+        }
+        Ok(Self { contents, header, code: code..source, source: source..end })
+    }
+
+    fn load(&self, engine: &Engine) -> Result<Code, Fault> {
+        let header = &self.header;
+        if header.hostler != env!("CARGO_PKG_VERSION") {
+            let what = format!("it was compiled by hostler {}; this is {}", header.hostler, env!("CARGO_PKG_VERSION"));
+            return Err(Fault::Unfit(what, CURE));
+        }
+        let code = self.part(&header.code, &self.code, "code").map_err(Fault::Damaged)?;
+        let unfit = |error: wasmtime::Error| {
+            let (target, baseline) = (&header.target, &header.cpu_baseline);
+            let what = format!("this machine cannot run it (compiled for {target}, {baseline}): {error:#}");
+            Fault::Unfit(what, CURE)
+        };
+        // SAFETY: the code is what this version of hostler wrote, as its digest shows, and the engine checks that its own
+        // version, its settings and the CPU fit. The operator names the file or its digest and so vouches for its
+        // origin; the cache vouches for its own.
+        #[allow(unsafe_code, reason = "compiled code cannot be verified, only recognised")]
+        unsafe {
+            match header.component {
+                true => Component::deserialize(engine.inner(), &code).map(Code::Component).map_err(unfit),
+                false => Module::deserialize(engine.inner(), &code).map(Code::Module).map_err(unfit),
+            }
         }
     }
-}
 
-/// Splits a file into its header and its code, if both are sound.
-fn open(bytes: &[u8]) -> Result<(Header, &[u8]), String> {
-    if bytes.starts_with(ELF) {
-        return Err("it is compiled code, but not by `hostler compile`".into());
+    /// The WASM, if it is there.
+    fn source(&self) -> Result<Option<Bytes>, String> {
+        let Some(part) = &self.header.source else { return Ok(None) };
+        let wasm = self.part(part, &self.source, "WASM")?;
+        match is_component(&wasm) == self.header.component {
+            true => Ok(Some(wasm)),
+            false => Err("the compiled file is damaged: its code is of another kind than its WASM".into()),
+        }
     }
-    let short = || "the compiled file is cut short".to_owned();
-    let rest = bytes.get(MAGIC.len()..).ok_or_else(short)?;
-    let (length, rest) = rest.split_first_chunk::<4>().ok_or_else(short)?;
-    let length = usize::try_from(u32::from_le_bytes(*length)).unwrap_or(usize::MAX);
-    if length > MAX_HEADER {
-        return Err("the compiled file is damaged: its header is too long".into());
+
+    /// A part whose digest fits.
+    fn part(&self, part: &Part, range: &Range<u64>, name: &str) -> Result<Bytes, String> {
+        let bytes = self.contents.read(range.clone()).map_err(|error| error.to_string())?;
+        match hex(&Sha256::digest(&bytes)) == part.sha256 {
+            true => Ok(bytes),
+            false => Err(format!("the compiled file is damaged: the digest of its {name} does not fit")),
+        }
     }
-    let (header, code) = rest.split_at_checked(length).ok_or_else(short)?;
-    let header: Header = serde_json::from_slice(header)
-        .map_err(|error| format!("the compiled file is damaged: its header is no JSON: {error}"))?;
-    if header.hostler != env!("CARGO_PKG_VERSION") {
-        return Err(format!("it was compiled by hostler {}; this is {}", header.hostler, env!("CARGO_PKG_VERSION")));
-    }
-    if header.sha256 != hex(&Sha256::digest(code)) {
-        return Err("the compiled file is cut short or damaged: its digest does not fit".into());
-    }
-    Ok((header, code))
 }
 
 /// Lowercase hexadecimal.

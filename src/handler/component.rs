@@ -51,7 +51,7 @@ impl Guest {
         let pre = imports::add(&mut linker, &definition.grants)
             .and_then(|()| stubs::add(&mut linker, component))
             .and_then(|()| linker.instantiate_pre(component))
-            .map_err(|error| LoadError::link(&definition.path, &error))?;
+            .map_err(|error| LoadError::link(&definition.source, &error))?;
         let (engine, definition, limits) = (engine.clone(), Arc::clone(definition), Limits::component(memory));
         Ok(Self { engine, pre, definition, limits })
     }
@@ -111,7 +111,7 @@ impl ComponentHandler {
         memory: u64,
     ) -> Result<Self, LoadError> {
         let handle = find(engine, component, contract::HANDLER, "handle")
-            .ok_or_else(|| LoadError::missing_function(&definition.path, contract::HANDLER, "handle"))?;
+            .ok_or_else(|| LoadError::missing_function(&definition.source, contract::HANDLER, "handle"))?;
         Ok(Self {
             guest: Guest::new(engine, component, definition, memory)?,
             handle,

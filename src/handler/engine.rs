@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use wasmtime::{Config, Enabled, InstanceAllocationStrategy, PoolingAllocationConfig};
 
+use super::cache::Cache;
 use super::limits::TABLE_ELEMENTS;
 
 /// How often running guests are interrupted to let others run and to see whether they are to stop.
@@ -27,6 +28,7 @@ const KEEP_RESIDENT_SCANNED: usize = 1024 * 1024;
 pub struct Engine {
     inner: wasmtime::Engine,
     ticker: Arc<Ticker>,
+    cache: Option<Arc<Cache>>,
 }
 
 /// What the pool of sandboxes is made for.
@@ -69,7 +71,17 @@ impl Engine {
 
     fn start(inner: wasmtime::Engine) -> Result<Self, EngineError> {
         let ticker = Ticker::start(&inner).map_err(|error| EngineError(error.to_string()))?;
-        Ok(Self { inner, ticker: Arc::new(ticker) })
+        Ok(Self { inner, ticker: Arc::new(ticker), cache: None })
+    }
+
+    /// The same engine, which keeps what it compiles in this cache, if there is one.
+    #[must_use]
+    pub fn with_cache(self, cache: Option<Arc<Cache>>) -> Self {
+        Self { cache, ..self }
+    }
+
+    pub(super) fn cache(&self) -> Option<&Cache> {
+        self.cache.as_deref()
     }
 
     pub(super) fn inner(&self) -> &wasmtime::Engine {

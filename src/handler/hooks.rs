@@ -1,6 +1,5 @@
 //! Lifecycle hooks: in the handler's own component, or in one apart that wraps a handler of any kind.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,6 +14,7 @@ use super::component::{Export, Guest, Live};
 use super::contract::{GuestOutcome, GuestState, MessageRef, ReportRef, milliseconds};
 use super::engine::Engine;
 use super::output::Output;
+use super::source::Source;
 use super::{Definition, HOOK_TIMEOUT, Handler};
 use crate::health::State;
 
@@ -122,7 +122,7 @@ fn too_long() -> String {
 
 /// A component apart with at least one hook.
 pub(super) struct Apart {
-    pub(super) path: PathBuf,
+    pub(super) source: Source,
     /// A component.
     pub(super) artifact: Artifact,
     component: Component,
@@ -130,15 +130,15 @@ pub(super) struct Apart {
 
 impl Apart {
     /// Reads and compiles it.
-    pub(super) fn read(engine: &Engine, path: &Path) -> Result<Self, LoadError> {
-        let artifact = artifact::read(engine, path, None)?;
+    pub(super) fn read(engine: &Engine, source: &Source) -> Result<Self, LoadError> {
+        let artifact = artifact::read(engine, source, None)?;
         let (Artifact::Hooks(component) | Artifact::Handler(component)) = &artifact else {
-            return Err(LoadError::no_hooks(path));
+            return Err(LoadError::no_hooks(source));
         };
         let component = component.clone();
         match HookSet::find(engine, &component).is_empty() {
-            true => Err(LoadError::no_hooks(path)),
-            false => Ok(Self { path: path.to_owned(), artifact, component }),
+            true => Err(LoadError::no_hooks(source)),
+            false => Ok(Self { source: source.clone(), artifact, component }),
         }
     }
 }
@@ -159,7 +159,7 @@ impl Hooked {
         memory: u64,
         inner: Arc<dyn Handler>,
     ) -> Result<Self, LoadError> {
-        let definition = Arc::new(Definition { path: apart.path.clone(), ..(**definition).clone() });
+        let definition = Arc::new(Definition { source: apart.source.clone(), ..(**definition).clone() });
         let guest = Guest::new(engine, &apart.component, &definition, memory)?;
         Ok(Self { inner, guest, hooks: HookSet::find(engine, &apart.component) })
     }

@@ -1,8 +1,10 @@
 //! Handlers: what processes a message, and the WASM engine that runs them.
 //!
-//! The consumer knows only [`Handler`]; [`load`] makes one from a file of any kind that the contract allows.
+//! The consumer knows only [`Handler`]; [`load`] makes one from a file of any kind that the contract allows, or from what [`fetch`] brought.
 
 mod artifact;
+mod build;
+pub mod cache;
 mod call;
 mod capabilities;
 mod command;
@@ -10,22 +12,28 @@ mod compiled;
 mod component;
 mod contract;
 mod engine;
+#[cfg_attr(
+    not(any(feature = "sqs", feature = "oci")),
+    allow(dead_code, reason = "what all ways of fetching share; this build has none")
+)]
+pub mod fetch;
 mod hooks;
 mod imports;
 mod limits;
 mod output;
 mod sandbox;
+mod source;
 mod stubs;
 
 pub use artifact::{Artifact, Kind, LoadError};
 pub use call::{Bounds, Call, Outcome, Stop, run, run_until_stopped};
 pub use capabilities::{Dir, Grants};
-pub use compiled::{CompileError, CpuBaseline, compile};
+pub use compiled::{CompileError, CpuBaseline, Recipe, compile};
 pub use engine::{Engine, EngineError, Pool, compile_with};
 pub use limits::footprint;
 pub use output::{Captured, Output, Stream};
+pub use source::{Fetched, Source};
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,12 +74,12 @@ pub trait Handler: Send + Sync + 'static {
 pub struct Definition {
     /// The consumer that it works for.
     pub consumer: Arc<str>,
-    /// The handler's file: `.wasm`, `.wat` or `.cwasm`.
-    pub path: PathBuf,
-    /// The file's SHA-256, if it is pinned.
+    /// The handler: the bytes of a `.wasm`, `.wat` or `.cwasm` file.
+    pub source: Source,
+    /// Their SHA-256, if it is pinned.
     pub sha256: Option<[u8; 32]>,
     /// A component with lifecycle hooks, apart from the handler.
-    pub hooks: Option<PathBuf>,
+    pub hooks: Option<Source>,
     /// What its guests may reach.
     pub grants: Grants,
     /// How many messages one instance processes before it is thrown away; 1 is a fresh one each.
@@ -86,11 +94,11 @@ pub struct Definition {
 /// [`LoadError`] names the file, what is wrong with it, and the cure.
 pub fn load(engine: &Engine, definition: &Definition) -> Result<Loaded, LoadError> {
     definition.grants.prepare().map_err(|(path, error)| LoadError::grant(path, &error))?;
-    let artifact = artifact::read(engine, &definition.path, definition.sha256.as_ref())?;
+    let artifact = artifact::read(engine, &definition.source, definition.sha256.as_ref())?;
     if let Artifact::Hooks(_) = artifact {
-        return Err(LoadError::only_hooks(&definition.path));
+        return Err(LoadError::only_hooks(&definition.source));
     }
-    let hooks = definition.hooks.as_ref().map(|path| Apart::read(engine, path)).transpose()?;
+    let hooks = definition.hooks.as_ref().map(|source| Apart::read(engine, source)).transpose()?;
     let summary = Summary { kind: artifact.kind(), imports: artifact.imports(engine) };
     Ok(Loaded { engine: engine.clone(), definition: Arc::new(definition.clone()), artifact, hooks, summary })
 }
@@ -124,16 +132,16 @@ impl Loaded {
     /// [`LoadError`] when that is less than it starts with, or when its imports do not fit.
     pub fn handler(&self, memory: u64) -> Result<Arc<dyn Handler>, LoadError> {
         let (engine, definition) = (&self.engine, &self.definition);
-        roomy(&definition.path, &self.artifact, memory)?;
+        roomy(&definition.source, &self.artifact, memory)?;
         let handler: Arc<dyn Handler> = match &self.artifact {
             Artifact::Handler(component) => Arc::new(ComponentHandler::new(engine, component, definition, memory)?),
             Artifact::Run(component) => Arc::new(RunHandler::new(engine, component, definition, memory)?),
             Artifact::Command(module) => Arc::new(CommandHandler::new(engine, module, definition, memory)?),
-            Artifact::Hooks(_) => return Err(LoadError::only_hooks(&definition.path)),
+            Artifact::Hooks(_) => return Err(LoadError::only_hooks(&definition.source)),
         };
         Ok(match &self.hooks {
             Some(hooks) => {
-                roomy(&hooks.path, &hooks.artifact, memory)?;
+                roomy(&hooks.source, &hooks.artifact, memory)?;
                 Arc::new(Hooked::new(engine, hooks, definition, memory, handler)?)
             }
             None => handler,
@@ -142,9 +150,9 @@ impl Loaded {
 }
 
 /// A guest that could never start must not fail message by message.
-fn roomy(path: &Path, artifact: &Artifact, memory: u64) -> Result<(), LoadError> {
+fn roomy(source: &Source, artifact: &Artifact, memory: u64) -> Result<(), LoadError> {
     match artifact.least_memory() {
-        least if least > memory => Err(LoadError::needs_memory(path, least, memory)),
+        least if least > memory => Err(LoadError::needs_memory(source, least, memory)),
         _ => Ok(()),
     }
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::resources::{self, Demand, Machine, Plan, SLOTS, Share};
-use crate::config::{self, Config, DirMode, Driver, HandlerRef, Reply};
+use crate::config::{self, Config, DirMode, Driver, Reply};
 use crate::consumer::{Policy, Spec};
 use crate::exit::{self, Exit, Failure};
-use crate::handler::{Definition, Dir, Grants, Loaded, Pool};
+use crate::handler::{Definition, Dir, Grants, Loaded, Pool, Source};
 use crate::queue::{Broker, ChannelSpec};
 
 /// Sandboxes beyond the slots of a consumer, of which only addresses are taken: its `state-changed` hook needs one, and
@@ -65,28 +65,23 @@ fn tags(consumer: &config::Consumer) -> BTreeMap<String, String> {
     tags.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
-/// The handler of a consumer. `broker` takes what it may send; without one it can send nothing.
-///
-/// # Errors
-/// A text for the user: the handler is at a place that this build cannot fetch from.
-pub fn definition(consumer: &config::Consumer, broker: Option<Arc<dyn Broker>>) -> Result<Definition, String> {
-    let path = |key: &str, handler: &HandlerRef| match handler {
-        HandlerRef::Path(path) => Ok(path.clone()),
-        HandlerRef::S3 { .. } | HandlerRef::Oci { .. } => Err(format!(
-            "consumers.{}.{key}: this build of hostler reads handlers from files only, not from {handler}",
-            consumer.name
-        )),
-    };
+/// What a consumer runs. `broker` takes what it may send; without one it can send nothing.
+pub(super) fn definition(
+    consumer: &config::Consumer,
+    source: Source,
+    hooks: Option<Source>,
+    broker: Option<Arc<dyn Broker>>,
+) -> Definition {
     let dirs = consumer.allow.dirs.iter().map(|dir| Dir {
         host: dir.host.clone(),
         guest: dir.guest.to_string_lossy().into_owned(),
         writable: dir.mode == DirMode::ReadWrite,
     });
-    Ok(Definition {
+    Definition {
         consumer: consumer.name.as_str().into(),
-        path: path("handler", &consumer.handler)?,
+        source,
         sha256: consumer.sha256,
-        hooks: consumer.hooks.as_ref().map(|hooks| path("hooks", hooks)).transpose()?,
+        hooks,
         grants: Grants {
             env: consumer.allow.env.clone(),
             dirs: dirs.collect(),
@@ -95,7 +90,7 @@ pub fn definition(consumer: &config::Consumer, broker: Option<Arc<dyn Broker>>) 
         },
         messages_per_instance: consumer.messages_per_instance,
         reply_from_stdout: consumer.reply == Reply::Stdout,
-    })
+    }
 }
 
 /// Shares the machine's memory out. `loaded` has the handlers in the order of the consumers, as far as they are known.
@@ -143,10 +138,6 @@ pub fn unused(config: &Config) -> Vec<String> {
         (telemetry.otlp_endpoint.is_some(), "telemetry.otlp_endpoint: this build exports no traces or metrics"),
         (telemetry.emf, "telemetry.emf: this build writes no metrics"),
         (telemetry.prometheus.is_some(), "telemetry.prometheus: this build serves no metrics"),
-        (
-            config.host.cache_dir.is_some(),
-            "host.cache_dir: this build keeps no compiled handlers; use `hostler compile`",
-        ),
         (http, "allow.http: this build gives guests no outgoing HTTP"),
         (embedded && tagged, "tags: the embedded queue has none"),
     ]

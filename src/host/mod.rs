@@ -3,17 +3,19 @@
 mod assemble;
 mod connect;
 mod ecs;
+mod handlers;
 mod pulse;
 mod reap;
 pub mod resources;
 mod signals;
 
 use assemble::pool;
-pub use assemble::{channel_spec, definition, plan, unused};
+pub use assemble::{channel_spec, plan, unused};
 #[cfg(feature = "sqs")]
 pub use connect::sqs_options;
 pub use connect::{connect, declare};
 pub use ecs::Metadata;
+pub use handlers::{all, cache, definitions, fetch};
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,7 +30,8 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{self, Config};
 use crate::consumer::{Consumer, Phase, Replies, StatusBoard, Summary};
 use crate::exit::{Exit, Failure, Result};
-use crate::handler::{self, Engine, Loaded};
+use crate::handler::cache::Cache;
+use crate::handler::{self, Definition, Engine, Loaded};
 use crate::health::State;
 use crate::queue::Broker;
 use crate::telemetry;
@@ -181,12 +184,11 @@ impl Host {
     }
 
     async fn load_handlers(&self, broker: &Arc<dyn Broker>) -> Result<Vec<Loaded>> {
+        let cache = cache(&self.config);
+        let definitions = all(self.fetch_handlers(broker, cache.clone()).await?)?;
         let pool = pool(&self.config);
-        let definitions: std::result::Result<Vec<_>, _> =
-            self.config.consumers.iter().map(|consumer| definition(consumer, Some(Arc::clone(broker)))).collect();
-        let definitions = definitions.map_err(|error| Failure::new(Exit::BadHandler, error))?;
         let load = move || {
-            let engine = Engine::new(pool).map_err(internal)?;
+            let engine = Engine::new(pool).map_err(internal)?.with_cache(cache);
             let loaded = definitions.iter().map(|definition| {
                 let loaded =
                     handler::load(&engine, definition).map_err(|error| Failure::new(Exit::BadHandler, error))?;
@@ -199,6 +201,24 @@ impl Host {
         match self.guests.spawn_blocking(load).await {
             Ok(loaded) => loaded,
             Err(error) => Err(internal(format!("loading the handlers failed: {error}"))),
+        }
+    }
+
+    /// Fetches what is elsewhere, where guests will run: hashing and TLS would keep the health file waiting. Dropping the
+    /// future ends it at once.
+    async fn fetch_handlers(
+        &self,
+        broker: &Arc<dyn Broker>,
+        cache: Option<Arc<Cache>>,
+    ) -> Result<Vec<Result<Definition>>> {
+        let (config, broker) = (self.config.clone(), Arc::clone(broker));
+        let mut fetching = JoinSet::new();
+        fetching
+            .spawn_on(async move { definitions(&config, &config.consumers, cache, Some(broker)).await }, &self.guests);
+        match fetching.join_next().await {
+            Some(Ok(definitions)) => Ok(definitions),
+            Some(Err(error)) => Err(internal(format!("fetching the handlers failed: {error}"))),
+            None => Ok(Vec::new()),
         }
     }
 

@@ -7,12 +7,17 @@ pub use resource::{Attribute, Resource, describe, resource};
 
 mod backlog;
 
+use std::fmt;
 use std::io::{self, IsTerminal as _};
 
+use tracing::{Event, Subscriber};
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::config::LogFormat;
@@ -56,6 +61,28 @@ pub fn start(format: LogFormat) -> Logs {
         tracing::warn!(%fault, "RUST_LOG cannot be read; logging at info");
     }
     Logs { _worker: worker }
+}
+
+/// Shows hostler's own warnings on standard error, for commands that have no log.
+pub fn show_warnings() {
+    let layer = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(false).event_format(Warning);
+    // A second call changes nothing.
+    let _ = tracing_subscriber::registry().with(EnvFilter::new("hostler=warn")).with(layer).try_init();
+}
+
+/// A warning as commands write theirs.
+struct Warning;
+
+impl<S, N> FormatEvent<S, N> for Warning
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, context: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        write!(writer, "hostler: warning: ")?;
+        context.field_format().format_fields(writer.by_ref(), event)?;
+        writeln!(writer)
+    }
 }
 
 fn quieted(filter: EnvFilter) -> EnvFilter {

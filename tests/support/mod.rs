@@ -7,6 +7,8 @@ pub mod guests;
 pub mod hostler;
 pub mod proxy;
 pub mod python;
+pub mod registry;
 pub mod scripted;
 pub mod servers;
 pub mod sqs;
+pub mod web;

@@ -215,7 +215,7 @@ fn localstack(folder: &Path, address: SocketAddr) -> impl Iterator<Item = (&'sta
 }
 
 /// The shell that runs this command until it or this process ends.
-fn keeper(folder: &Path, command: &Command) -> Child {
+pub(super) fn keeper(folder: &Path, command: &Command) -> Child {
     let mut keeper = Command::new("/bin/sh");
     keeper.args(["-c", KEEPER]).arg(folder).arg(command.get_program()).args(command.get_args());
     keeper.env_clear().envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
@@ -226,7 +226,8 @@ fn keeper(folder: &Path, command: &Command) -> Child {
     keeper.process_group(0).stdin(Stdio::piped()).spawn().unwrap()
 }
 
-fn tail(folder: &Path) -> String {
+/// The last lines of what a server wrote.
+pub(super) fn tail(folder: &Path) -> String {
     let output = fs::read(folder.join("output")).unwrap_or_default();
     let output = String::from_utf8_lossy(&output);
     let lines: Vec<&str> = output.lines().collect();

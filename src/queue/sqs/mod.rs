@@ -37,7 +37,7 @@ mod send;
 mod settle;
 mod wire;
 
-pub use provision::policy::least_privilege;
+pub use provision::policy::{least_privilege, reading_handlers};
 
 use std::sync::Arc;
 

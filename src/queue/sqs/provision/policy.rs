@@ -30,6 +30,14 @@ pub fn least_privilege(
     json!({"Version": "2012-10-17", "Statement": statements})
 }
 
+/// The statement that lets these objects, each a bucket and a key, be read: handlers that are there. `None` for none.
+pub fn reading_handlers(options: &Options, objects: &[(&str, &str)]) -> Option<Json> {
+    let partition = Scope::new(options, None).partition;
+    let arns = objects.iter().map(|(bucket, key)| format!("arn:{partition}:s3:::{bucket}/{key}"));
+    let statement = Statement::new("Handlers", &["s3:GetObject"], &distinct(arns.collect()));
+    (!objects.is_empty()).then(|| statement.json())
+}
+
 /// What may be done, to what, and what for.
 struct Statement {
     sid: &'static str,

@@ -1,0 +1,67 @@
+//! WASM → code of the engine at hand: compiled, or taken from the cache of an earlier start.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use sha2::{Digest, Sha256};
+use wasmtime::Module;
+use wasmtime::component::Component;
+
+use super::artifact::{LoadError, is_component, to_binary};
+use super::cache::Cache;
+use super::compiled::{self, Code};
+use super::engine::Engine;
+use super::source::Source;
+
+/// The code of a WASM binary or text.
+pub(super) fn build(engine: &Engine, source: &Source, wasm: &[u8]) -> Result<Code, LoadError> {
+    let binary = to_binary(source, wasm)?;
+    let Some(cache) = engine.cache() else { return compile(engine, source, &binary) };
+    let name = entry(engine, &binary);
+    if let Some(code) = cached(engine, cache, &name) {
+        tracing::info!(handler = %source, "compiled code is from the cache");
+        return Ok(code);
+    }
+    let code = compile(engine, source, &binary)?;
+    match code.serialize() {
+        Ok(bytes) => {
+            let made_for = (std::env::consts::ARCH, "native");
+            cache.put(&name, &compiled::pack(made_for, is_component(&binary), &bytes, None));
+        }
+        Err(error) => tracing::warn!(handler = %source, reason = format!("{error:#}"), "compiled code is not kept"),
+    }
+    Ok(code)
+}
+
+fn compile(engine: &Engine, source: &Source, binary: &[u8]) -> Result<Code, LoadError> {
+    let bad = |error: wasmtime::Error| {
+        LoadError::new(
+            source,
+            format!("it is no valid WASM: {error:#}"),
+            "build it again; the file may be damaged or cut short",
+        )
+    };
+    match is_component(binary) {
+        true => Component::from_binary(engine.inner(), binary).map(Code::Component).map_err(bad),
+        false => Module::from_binary(engine.inner(), binary).map(Code::Module).map_err(bad),
+    }
+}
+
+fn cached(engine: &Engine, cache: &Cache, name: &str) -> Option<Code> {
+    let bytes = cache.get(name)?;
+    match compiled::load_own(engine, bytes.into()) {
+        Ok(code) => Some(code),
+        Err(why) => {
+            cache.discard(name, &why);
+            None
+        }
+    }
+}
+
+/// The name of the entry that holds this binary's code: by its digest, by the version of hostler, and by all that the
+/// engine says shapes its code, the CPU's instructions included.
+fn entry(engine: &Engine, binary: &[u8]) -> String {
+    let mut engine_hash = DefaultHasher::new();
+    engine.inner().precompile_compatibility_hash().hash(&mut engine_hash);
+    let digest = compiled::hex(&Sha256::digest(binary));
+    format!("code-{digest}-{}-{:016x}", env!("CARGO_PKG_VERSION"), engine_hash.finish())
+}

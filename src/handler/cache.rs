@@ -1,0 +1,326 @@
+//! The folder `host.cache_dir`: what was fetched and what was compiled, for the next start.
+//!
+//! Compiled code is run as it stands, so whoever can write to the folder can run code as us. A folder that is not our own,
+//! or that others may write to, is therefore not used at all, and the folder is opened once, so that it cannot be
+//! replaced afterwards. Nothing here fails: what cannot be kept is made again.
+
+use std::fs::{DirBuilder, File};
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+use rustix::fs::{fstat, futimens, open, openat, renameat, statat, unlinkat};
+use rustix::process::geteuid;
+use sha2::{Digest, Sha256};
+
+use super::compiled::hex;
+
+/// How much is kept, in bytes; what was not used for longest goes first.
+const LIMIT: u64 = 1 << 30;
+
+/// What the names of our entries begin with; a file of another name is none of ours.
+const KINDS: [&str; 4] = ["code-", "etag-", "sha256-", TEMPORARY];
+
+/// What the names of unfinished entries begin with.
+const TEMPORARY: &str = "tmp-";
+
+/// When an unfinished entry is what a crash has left, in seconds.
+const ABANDONED: i64 = 3600;
+
+/// An open cache folder.
+#[derive(Debug)]
+pub struct Cache {
+    folder: OwnedFd,
+    path: PathBuf,
+    limit: u64,
+}
+
+impl Cache {
+    /// Opens the folder, and makes it, mode 0700, where there is none. `None` where it cannot or must not be used; the log
+    /// says why.
+    pub fn open(path: &Path) -> Option<Arc<Self>> {
+        match Self::with_limit(path, LIMIT) {
+            Ok(cache) => Some(Arc::new(cache)),
+            Err(reason) => {
+                let cure = "name a folder of hostler's own user, mode 0700";
+                tracing::warn!(folder = %path.display(), reason, cure, "host.cache_dir is not used");
+                None
+            }
+        }
+    }
+
+    fn with_limit(path: &Path, limit: u64) -> Result<Self, String> {
+        let text = |error: io::Error| error.to_string();
+        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(text)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let folder = open(path, flags, Mode::empty()).map_err(|error| text(error.into()))?;
+        let stat = fstat(&folder).map_err(|error| text(error.into()))?;
+        ours(&stat)?;
+        Ok(Self { folder, path: path.to_owned(), limit })
+    }
+
+    /// Bytes by their SHA-256.
+    pub(super) fn blob(&self, digest: &[u8; 32]) -> Option<Bytes> {
+        let name = blob_name(digest);
+        let bytes = self.get(&name)?;
+        if Sha256::digest(&bytes).as_slice() == digest {
+            return Some(bytes.into());
+        }
+        self.discard(&name, "its digest does not fit");
+        None
+    }
+
+    /// Keeps bytes under their SHA-256.
+    #[cfg(any(feature = "sqs", feature = "oci", test))]
+    pub(super) fn put_blob(&self, digest: &[u8; 32], bytes: &[u8]) {
+        self.put(&blob_name(digest), bytes);
+    }
+
+    /// An entry, as it was found. The caller verifies it.
+    pub(super) fn get(&self, name: &str) -> Option<Vec<u8>> {
+        match self.read(name) {
+            Ok(bytes) => bytes,
+            Err(why) => {
+                self.discard(name, &why);
+                None
+            }
+        }
+    }
+
+    fn read(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
+        // Without NONBLOCK, opening a planted pipe would wait for ever.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = match openat(&self.folder, name, flags, Mode::empty()) {
+            Ok(file) => file,
+            Err(rustix::io::Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(error.to_string()),
+        };
+        let stat = fstat(&file).map_err(|error| error.to_string())?;
+        ours(&stat)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err("it is no regular file".into());
+        }
+        // It was of use, so it is not the next to go.
+        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        let untouched = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+        let _ = futimens(&file, &Timestamps { last_access: untouched, last_modification: now });
+        let mut bytes = Vec::new();
+        File::from(file).take(self.limit).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+        Ok(Some(bytes))
+    }
+
+    /// Keeps an entry, in place of one of the same name, and makes room for it.
+    pub(super) fn put(&self, name: &str, bytes: &[u8]) {
+        if bytes.len() as u64 > self.limit {
+            return;
+        }
+        let temporary = format!("{TEMPORARY}{}-{:016x}", std::process::id(), fastrand::u64(..));
+        let written = self.write(&temporary, bytes).and_then(|()| {
+            renameat(&self.folder, &*temporary, &self.folder, name)?;
+            Ok(())
+        });
+        if let Err(error) = written {
+            let _ = unlinkat(&self.folder, &*temporary, AtFlags::empty());
+            tracing::warn!(folder = %self.path.display(), entry = name, %error, "not kept in the cache");
+            return;
+        }
+        if let Err(error) = self.make_room(name) {
+            tracing::warn!(folder = %self.path.display(), %error, "cannot make room in the cache");
+        }
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = openat(&self.folder, name, flags, Mode::RUSR | Mode::WUSR)?;
+        File::from(file).write_all(bytes)
+    }
+
+    /// Removes an entry that cannot be used.
+    pub(super) fn discard(&self, name: &str, reason: &str) {
+        tracing::warn!(folder = %self.path.display(), entry = name, reason, "an entry of the cache is made anew");
+        if unlinkat(&self.folder, name, AtFlags::empty()).is_err() {
+            let _ = unlinkat(&self.folder, name, AtFlags::REMOVEDIR);
+        }
+    }
+
+    /// Removes what was not used for longest until the rest fits, but not `keep`.
+    fn make_room(&self, keep: &str) -> io::Result<()> {
+        let mut entries = Vec::new();
+        for entry in Dir::read_from(&self.folder)? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            if name == keep || !KINDS.iter().any(|kind| name.starts_with(kind)) {
+                continue;
+            }
+            if let Ok(stat) = statat(&self.folder, &*name, AtFlags::SYMLINK_NOFOLLOW) {
+                let size = u64::try_from(stat.st_size).unwrap_or_default();
+                entries.push(Entry { used: stat.st_mtime, size, name });
+            }
+        }
+        let kept = statat(&self.folder, keep, AtFlags::SYMLINK_NOFOLLOW)?;
+        let size = u64::try_from(kept.st_size).unwrap_or_default();
+        for name in surplus(entries, self.limit.saturating_sub(size), kept.st_mtime) {
+            unlinkat(&self.folder, &*name, AtFlags::empty())?;
+        }
+        Ok(())
+    }
+}
+
+/// An entry, as far as it matters to whether it stays.
+struct Entry {
+    /// When it was last used, in seconds.
+    used: i64,
+    /// In bytes.
+    size: u64,
+    name: String,
+}
+
+/// The names of those that go: what crashes left, and the least used beyond the limit.
+fn surplus(mut entries: Vec<Entry>, limit: u64, now: i64) -> Vec<String> {
+    entries.sort_by_key(|entry| std::cmp::Reverse(entry.used));
+    let mut total = 0u64;
+    let mut goes = |entry: &Entry| {
+        if entry.name.starts_with(TEMPORARY) {
+            return now - entry.used > ABANDONED;
+        }
+        total = total.saturating_add(entry.size);
+        total > limit
+    };
+    entries.into_iter().filter(|entry| goes(entry)).map(|entry| entry.name).collect()
+}
+
+fn blob_name(digest: &[u8; 32]) -> String {
+    format!("sha256-{}", hex(digest))
+}
+
+/// Whether nobody but us can have written it.
+fn ours(stat: &Stat) -> Result<(), String> {
+    match () {
+        () if stat.st_uid != geteuid().as_raw() => {
+            Err(format!("it belongs to user {}, and not to hostler's own, {}", stat.st_uid, geteuid().as_raw()))
+        }
+        () if stat.st_mode & 0o022 != 0 => {
+            Err(format!("others may write to it: its mode is {:o}", stat.st_mode & 0o7777))
+        }
+        () => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn opened(limit: u64) -> (TempDir, PathBuf, Cache) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a/cache");
+        let cache = Cache::with_limit(&path, limit).unwrap();
+        (folder, path, cache)
+    }
+
+    fn digest(bytes: &[u8]) -> [u8; 32] {
+        Sha256::digest(bytes).into()
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().mode() & 0o7777
+    }
+
+    #[test]
+    fn keeps_privately_and_finds_again() {
+        let (_folder, path, cache) = opened(100);
+        cache.put_blob(&digest(b"one"), b"one");
+        assert_eq!(cache.blob(&digest(b"one")).unwrap(), "one");
+        assert_eq!(cache.blob(&digest(b"two")), None);
+        assert_eq!((mode(&path), mode(&path.join(blob_name(&digest(b"one"))))), (0o700, 0o600));
+        assert_eq!(fs::read_dir(&path).unwrap().count(), 1, "nothing unfinished is left");
+    }
+
+    #[test]
+    fn a_damaged_entry_is_removed() {
+        let (_folder, path, cache) = opened(100);
+        cache.put_blob(&digest(b"one"), b"one");
+        let entry = path.join(blob_name(&digest(b"one")));
+        fs::write(&entry, "ONE").unwrap();
+        assert_eq!(cache.blob(&digest(b"one")), None);
+        assert!(!entry.exists());
+        // What stands in its place is no obstacle, whatever it is.
+        fs::create_dir(&entry).unwrap();
+        assert_eq!(cache.get(&blob_name(&digest(b"one"))), None);
+        cache.put_blob(&digest(b"one"), b"one");
+        assert_eq!(cache.blob(&digest(b"one")).unwrap(), "one");
+    }
+
+    #[test]
+    fn a_folder_that_others_may_write_to_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        for writable in [0o777, 0o1777, 0o770, 0o702] {
+            fs::set_permissions(folder.path(), fs::Permissions::from_mode(writable)).unwrap();
+            let refused = Cache::with_limit(folder.path(), 100).unwrap_err();
+            assert!(refused.contains(&format!("{writable:o}")), "{refused}");
+        }
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        Cache::with_limit(folder.path(), 100).unwrap();
+        // Only root can give a folder away.
+        if std::os::unix::fs::chown(folder.path(), Some(12345), None).is_ok() {
+            let refused = Cache::with_limit(folder.path(), 100).unwrap_err();
+            assert!(refused.contains("12345"), "{refused}");
+        }
+        assert!(Cache::with_limit(Path::new("/proc/nowhere/cache"), 100).is_err());
+    }
+
+    #[test]
+    fn no_link_is_followed_and_no_foreign_entry_believed() {
+        let (folder, path, cache) = opened(100);
+        let (outside, name) = (folder.path().join("outside"), blob_name(&digest(b"one")));
+        fs::write(&outside, "one").unwrap();
+        symlink(&outside, path.join(&name)).unwrap();
+        assert_eq!(cache.blob(&digest(b"one")), None);
+        assert!(outside.exists() && !path.join(&name).exists());
+
+        fs::write(path.join(&name), "one").unwrap();
+        fs::set_permissions(path.join(&name), fs::Permissions::from_mode(0o666)).unwrap();
+        assert_eq!(cache.blob(&digest(b"one")), None);
+
+        symlink(&path, folder.path().join("link")).unwrap();
+        assert!(Cache::with_limit(&folder.path().join("link"), 100).is_err());
+    }
+
+    #[test]
+    fn what_was_not_used_for_longest_goes_first() {
+        let entry = |name: &str, used, size| Entry { used, size, name: name.into() };
+        let entries = || {
+            vec![
+                entry("sha256-old", 1, 40),
+                entry("code-used", 9, 40),
+                entry("etag-mid", 5, 20),
+                entry("tmp-young", 9_000, 500),
+                entry("tmp-abandoned", 2, 1),
+            ]
+        };
+        assert_eq!(surplus(entries(), 100, 9_010), ["tmp-abandoned"]);
+        assert_eq!(surplus(entries(), 99, 9_010), ["tmp-abandoned", "sha256-old"]);
+        assert_eq!(surplus(entries(), 0, 9_010).len(), 4);
+    }
+
+    #[test]
+    fn it_stays_within_its_limit() {
+        let (_folder, path, cache) = opened(10);
+        let names = || fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
+        cache.put("code-a", b"12345678901");
+        assert!(names().is_empty(), "larger than all");
+        fs::write(path.join("unknown"), "not ours, and not counted").unwrap();
+        cache.put("code-a", b"123456");
+        cache.put("code-b", b"123456");
+        let mut names = names();
+        names.sort();
+        assert_eq!(names, ["code-b", "unknown"]);
+    }
+}

@@ -1,0 +1,136 @@
+//! How a registry wants to know who asks, and what Docker's config knows to answer.
+
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+
+/// User and password. Never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Login {
+    pub(super) user: String,
+    pub(super) password: String,
+}
+
+/// What a registry answers to whom it does not know (RFC 9110, WWW-Authenticate).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Challenge {
+    /// Name and password with each request.
+    Basic,
+    /// A token, which is to be had at an address.
+    Bearer {
+        /// The address.
+        realm: String,
+        /// For whom the token is.
+        service: Option<String>,
+    },
+}
+
+impl Challenge {
+    /// The first challenge of a header that we can answer.
+    pub(super) fn read(header: &str) -> Option<Self> {
+        let (scheme, rest) = header.trim().split_once(' ').unwrap_or((header.trim(), ""));
+        match scheme.to_ascii_lowercase().as_str() {
+            "basic" => Some(Self::Basic),
+            "bearer" => {
+                let parameters = parameters(rest);
+                let get = |name: &str| {
+                    let found = parameters.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
+                    found.map(|(_, value)| value.clone())
+                };
+                Some(Self::Bearer { realm: get("realm")?, service: get("service") })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// `name="value"` or `name=value`, separated by commas that stand outside of quotes.
+fn parameters(text: &str) -> Vec<(String, String)> {
+    let (mut parts, mut quoted) = (vec![String::new()], false);
+    for char in text.chars() {
+        match (char, parts.last_mut()) {
+            ('"', _) => quoted = !quoted,
+            (',', _) if !quoted => parts.push(String::new()),
+            (char, Some(part)) => part.push(char),
+            (_, None) => {}
+        }
+    }
+    let pair = |part: &String| part.trim().split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+    parts.iter().filter_map(pair).collect()
+}
+
+/// What Docker's config has for a registry: the entry `auths` of `$DOCKER_CONFIG/config.json`, else of
+/// `~/.docker/config.json`. Credential helpers are programs of their own and are not run.
+pub(super) fn docker_login(registry: &str) -> Option<Login> {
+    let folder = std::env::var_os("DOCKER_CONFIG").map(PathBuf::from);
+    let folder = folder.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".docker")))?;
+    let path = folder.join("config.json");
+    let text = std::fs::read_to_string(&path).ok()?;
+    match serde_json::from_str(&text) {
+        Ok(config) => login_of(&config, registry),
+        Err(error) => {
+            tracing::warn!(file = %path.display(), reason = %error, "Docker's config is not used: it is no JSON");
+            None
+        }
+    }
+}
+
+fn login_of(config: &Value, registry: &str) -> Option<Login> {
+    let auths = config.get("auths")?.as_object()?;
+    // Docker writes the hub's entry under the address of its first version.
+    let hub = "https://index.docker.io/v1/".to_owned();
+    let names = [registry.to_owned(), format!("https://{registry}"), format!("https://{registry}/v2/")];
+    let hub = ["docker.io", "index.docker.io"].contains(&registry).then_some(hub);
+    let entry = names.iter().chain(&hub).find_map(|name| auths.get(name))?;
+    let text = |name: &str| entry.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
+    if let (Some(user), Some(password)) = (text("username"), text("password")) {
+        return Some(Login { user: user.to_owned(), password: password.to_owned() });
+    }
+    let decoded = String::from_utf8(STANDARD.decode(text("auth")?).ok()?).ok()?;
+    let (user, password) = decoded.split_once(':')?;
+    Some(Login { user: user.to_owned(), password: password.trim_end_matches('\0').to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn challenges_are_read_as_registries_write_them() {
+        let bearer = |realm: &str, service: Option<&str>| {
+            Some(Challenge::Bearer { realm: realm.into(), service: service.map(Into::into) })
+        };
+        for (header, challenge) in [
+            ("Basic realm=\"Registry Realm\"", Some(Challenge::Basic)),
+            ("Basic", Some(Challenge::Basic)),
+            ("Bearer realm=\"https://a/token\",service=\"a, b\",scope=\"x\"", bearer("https://a/token", Some("a, b"))),
+            ("bearer service=a, Realm=https://a/token?x=y", bearer("https://a/token?x=y", Some("a"))),
+            ("Bearer service=\"a\"", None),
+            ("Negotiate", None),
+            ("", None),
+        ] {
+            assert_eq!(Challenge::read(header), challenge, "{header}");
+        }
+    }
+
+    #[test]
+    fn logins_are_found_as_docker_writes_them() {
+        let config = json!({ "credsStore": "pass", "auths": {
+            "r.example:5000": { "auth": STANDARD.encode("me:se:cret") },
+            "https://index.docker.io/v1/": { "username": "hub", "password": "secret" },
+            "helped.example": {},
+            "broken.example": { "auth": "?" },
+        } });
+        let found = |registry: &str| login_of(&config, registry).map(|login| (login.user, login.password));
+        let of = |user: &str, password: &str| Some((user.to_owned(), password.to_owned()));
+        assert_eq!(found("r.example:5000"), of("me", "se:cret"));
+        assert_eq!(found("docker.io"), of("hub", "secret"));
+        for unknown in ["r.example", "helped.example", "broken.example"] {
+            assert_eq!(found(unknown), None);
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Handlers from elsewhere: a reference → bytes, within bounds, tried again, verified, and kept for the next start.
+//!
+//! | file | job | I/O |
+//! |---|---|---|
+//! | `reference` | `s3://…` and `oci://…`, read | none |
+//! | `retry` | which tries there are, and when | waits |
+//! | `s3` | one object | yes |
+//! | `oci` | one layer of an artifact in a registry | yes |
+//! | `manifest` | which layer of an artifact is the handler | none |
+//! | `login` | challenges of registries, and what Docker knows of passwords | a file |
+//!
+//! Only what is pinned by a digest is taken from the cache unasked. All else is asked for again, by its ETag or by its
+//! manifest, and its bytes are then taken from the cache if they are the same.
+
+#[cfg(feature = "oci")]
+mod login;
+#[cfg(feature = "oci")]
+mod manifest;
+#[cfg(feature = "oci")]
+mod oci;
+mod reference;
+mod retry;
+#[cfg(feature = "sqs")]
+mod s3;
+
+pub use reference::{Address, Reference, ReferenceError};
+pub use retry::Patience;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+use tokio::task::JoinSet;
+
+use super::cache::Cache;
+use super::compiled::hex;
+use super::source::Fetched;
+
+/// The largest handler that is fetched, in bytes.
+pub const MAX_HANDLER: u64 = 256 * 1024 * 1024;
+
+/// What to fetch, and the SHA-256 that its bytes must have, if they are pinned.
+pub type Wanted = (Reference, Option<[u8; 32]>);
+
+/// Where AWS is, as the config says it. What is unset comes from the AWS environment.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// AWS region.
+    pub region: Option<String>,
+    /// Address of a look-alike.
+    pub endpoint_url: Option<String>,
+    /// How long a fetch may take, and how often it is tried.
+    pub patience: Patience,
+}
+
+/// Why one try failed.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// It may pass by itself: no answer, too many requests, a fault of the service's own.
+    Passing(String),
+    /// It will not: what was answered, and the cure.
+    Lasting(String, &'static str),
+}
+
+/// Why a handler could not be fetched: the reference, what was answered, and what to do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("handler {reference}: {what}\n  cure: {cure}")]
+pub struct FetchError {
+    reference: String,
+    what: String,
+    cure: &'static str,
+    /// Whether it may pass by itself.
+    pub passing: bool,
+}
+
+impl FetchError {
+    fn new(reference: &Reference, fault: Fault) -> Self {
+        let (what, cure, passing) = match fault {
+            Fault::Passing(what) => (what, "see that it can be reached from here, then start again", true),
+            Fault::Lasting(what, cure) => (what, cure, false),
+        };
+        Self { reference: reference.to_string(), what, cure, passing }
+    }
+}
+
+/// Fetches handlers. Cheap to clone.
+#[derive(Clone)]
+pub struct Fetcher {
+    options: Options,
+    cache: Option<Arc<Cache>>,
+}
+
+impl Fetcher {
+    /// A fetcher; nothing is asked of anybody yet.
+    pub fn new(options: Options, cache: Option<Arc<Cache>>) -> Self {
+        Self { options, cache }
+    }
+
+    /// Fetches all of these side by side. Dropping the future ends it at once.
+    pub async fn fetch_all(&self, wanted: BTreeSet<Wanted>) -> BTreeMap<Wanted, Result<Fetched, FetchError>> {
+        let mut running = JoinSet::new();
+        for wanted in wanted {
+            let fetcher = self.clone();
+            running.spawn(async move {
+                let fetched = fetcher.fetch(&wanted.0, wanted.1.as_ref()).await;
+                (wanted, fetched)
+            });
+        }
+        running.join_all().await.into_iter().collect()
+    }
+
+    /// Fetches one.
+    ///
+    /// # Errors
+    /// [`FetchError`] tells whether it may pass by itself.
+    pub async fn fetch(&self, reference: &Reference, pin: Option<&[u8; 32]>) -> Result<Fetched, FetchError> {
+        let pinned = pin.is_some() || reference.is_pinned();
+        let kept = pin.zip(self.cache.as_deref()).and_then(|(pin, cache)| cache.blob(pin));
+        let bytes = match kept {
+            Some(bytes) => Ok(bytes),
+            None => self.pull(reference).await.and_then(|bytes| check_pin(&bytes, pin).map(|()| bytes)),
+        };
+        let bytes = bytes.map_err(|fault| FetchError::new(reference, fault))?;
+        tracing::info!(handler = %reference, bytes = bytes.len(), "handler fetched");
+        Ok(Fetched { reference: reference.to_string().into(), bytes, pinned })
+    }
+
+    async fn pull(&self, reference: &Reference) -> Result<Bytes, Fault> {
+        match reference {
+            #[cfg(feature = "sqs")]
+            Reference::S3 { bucket, key } => {
+                let object = s3::Object::new(&self.options, bucket, key, self.cache.as_deref()).await?;
+                retry::tries(reference, self.options.patience, || object.pull()).await
+            }
+            #[cfg(not(feature = "sqs"))]
+            Reference::S3 { .. } => Err(not_built("sqs")),
+            #[cfg(feature = "oci")]
+            Reference::Oci(address) => {
+                let artifact = oci::Artifact::new(address, self.cache.as_deref())?;
+                retry::tries(reference, self.options.patience, || artifact.pull()).await
+            }
+            #[cfg(not(feature = "oci"))]
+            Reference::Oci(_) => Err(not_built("oci")),
+        }
+    }
+}
+
+#[cfg(not(all(feature = "sqs", feature = "oci")))]
+fn not_built(feature: &str) -> Fault {
+    Fault::Lasting(format!("this build of hostler was made without the feature `{feature}`"), "name a file")
+}
+
+fn check_pin(bytes: &Bytes, pin: Option<&[u8; 32]>) -> Result<(), Fault> {
+    let found = Sha256::digest(bytes);
+    match pin {
+        Some(pin) if found.as_slice() != pin => Err(Fault::Lasting(
+            format!("its SHA-256 is {}, but the config pins {}", hex(&found), hex(pin)),
+            "upload the file that was meant, or set sha256 to the new one's",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Bytes that arrive piece by piece, and no more than expected.
+struct Bounded {
+    bytes: Vec<u8>,
+    limit: u64,
+}
+
+impl Bounded {
+    /// `told`: how many bytes the server says will come.
+    fn new(limit: u64, told: Option<u64>) -> Result<Self, Fault> {
+        let told = told.unwrap_or_default();
+        if told > limit {
+            return Err(too_large(limit));
+        }
+        Ok(Self { bytes: Vec::with_capacity(usize::try_from(told).unwrap_or_default()), limit })
+    }
+
+    fn push(&mut self, piece: &[u8]) -> Result<(), Fault> {
+        if self.bytes.len() as u64 + piece.len() as u64 > self.limit {
+            return Err(too_large(self.limit));
+        }
+        self.bytes.extend_from_slice(piece);
+        Ok(())
+    }
+}
+
+fn too_large(limit: u64) -> Fault {
+    Fault::Lasting(
+        format!("it has more than the {} that are taken of it", bytesize::ByteSize(limit)),
+        "name a smaller handler",
+    )
+}
+
+/// The causes of an error, outermost first.
+fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}

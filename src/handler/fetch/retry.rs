@@ -1,0 +1,124 @@
+//! Which tries a fetch has, and when.
+
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+
+use super::{Fault, Reference};
+
+/// How long a fetch may take, and how often it is tried.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    /// How often at most.
+    pub tries: u32,
+    /// How long one try may take.
+    pub each: Duration,
+    /// How long all of it may take.
+    pub all: Duration,
+    /// The longest pause before the second try; doubled each time, with full jitter.
+    pub pause: Duration,
+    /// The longest pause.
+    pub longest_pause: Duration,
+}
+
+impl Default for Patience {
+    /// A minute is enough for the largest handler on a slow line. With nobody there the verdict takes 6 s on the average.
+    fn default() -> Self {
+        Self {
+            tries: 6,
+            each: Duration::from_secs(60),
+            all: Duration::from_secs(150),
+            pause: Duration::from_millis(500),
+            longest_pause: Duration::from_secs(4),
+        }
+    }
+}
+
+impl Patience {
+    /// The longest pause after so many failed tries; `None`: there is no further try.
+    fn pause_after(&self, failed: u32) -> Option<Duration> {
+        let doubled = self.pause.saturating_mul(1 << failed.saturating_sub(1).min(16));
+        (failed < self.tries).then_some(doubled.min(self.longest_pause))
+    }
+}
+
+/// Tries until it works, until a fault will not pass, or until patience ends; then the last fault counts.
+pub(super) async fn tries<T, F, W>(reference: &Reference, patience: Patience, mut work: W) -> Result<T, Fault>
+where
+    F: Future<Output = Result<T, Fault>>,
+    W: FnMut() -> F,
+{
+    let mut last = format!("no answer within {}", humantime::format_duration(patience.each));
+    let work = async {
+        let mut failed = 0;
+        loop {
+            let result = timeout(patience.each, work()).await;
+            last = match result {
+                Ok(Err(Fault::Passing(what))) => what,
+                Ok(result) => return result,
+                Err(_) => format!("it was not there after {}", humantime::format_duration(patience.each)),
+            };
+            failed += 1;
+            let Some(longest) = patience.pause_after(failed) else {
+                return Err(Fault::Passing(format!("{last} (tried {failed} times)")));
+            };
+            let pause = longest.mul_f64(fastrand::f64());
+            tracing::warn!(handler = %reference, reason = last, pause_ms = pause.as_millis(), "fetching again");
+            sleep(pause).await;
+        }
+    };
+    match timeout(patience.all, work).await {
+        Ok(result) => result,
+        Err(_) => {
+            let all = humantime::format_duration(patience.all);
+            Err(Fault::Passing(format!("{last} (gave up after {all})")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    fn reference() -> Reference {
+        "s3://b/k".parse().unwrap()
+    }
+
+    async fn run(answers: impl Fn(u32) -> Result<(), Fault>) -> (Result<(), Fault>, u32) {
+        let tried = Cell::new(0);
+        let work = || {
+            tried.set(tried.get() + 1);
+            std::future::ready(answers(tried.get()))
+        };
+        (tries(&reference(), Patience::default(), work).await, tried.get())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_may_pass_is_tried_again() {
+        let passing = || Err(Fault::Passing("busy".into()));
+        assert!(matches!(run(|tried| if tried < 3 { passing() } else { Ok(()) }).await, (Ok(()), 3)));
+        let begun = Instant::now();
+        let (result, tried) = run(|_| passing()).await;
+        assert!(matches!(&result, Err(Fault::Passing(text)) if text == "busy (tried 6 times)"), "{result:?}");
+        assert!(tried == 6 && begun.elapsed() <= Duration::from_millis(500 + 1000 + 2000 + 4000 + 4000));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_will_not_pass_is_tried_once() {
+        let (result, tried) = run(|_| Err(Fault::Lasting("gone".into(), "none"))).await;
+        assert!(matches!(result, Err(Fault::Lasting(..))) && tried == 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_try_lasts_for_ever_nor_do_all_together() {
+        let begun = Instant::now();
+        let hang = std::future::pending::<Result<(), Fault>>;
+        let result = tries(&reference(), Patience::default(), hang).await;
+        assert!(matches!(&result, Err(Fault::Passing(text)) if text.contains("gave up after 2m 30s")), "{result:?}");
+        assert_eq!(begun.elapsed().as_secs(), 150);
+    }
+}

@@ -1,0 +1,119 @@
+//! The handlers of the config: fetched where they are elsewhere, each reference once, and defined.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::assemble::definition;
+use crate::config::{Config, Consumer, HandlerRef};
+use crate::exit::{Exit, Failure, Result};
+use crate::handler::cache::Cache;
+use crate::handler::fetch::{FetchError, Fetcher, Options, Reference, Wanted};
+use crate::handler::{Definition, Fetched, Source};
+use crate::queue::Broker;
+
+/// The cache that the config names, if it can be used; otherwise the log says why.
+pub fn cache(config: &Config) -> Option<Arc<Cache>> {
+    config.host.cache_dir.as_deref().and_then(Cache::open)
+}
+
+/// What consumers run, once their handlers and hooks are fetched. `broker` takes what they may send; without one they can
+/// send nothing.
+pub async fn definitions(
+    config: &Config,
+    consumers: &[Consumer],
+    cache: Option<Arc<Cache>>,
+    broker: Option<Arc<dyn Broker>>,
+) -> Vec<Result<Definition>> {
+    let references = consumers.iter().flat_map(|consumer| {
+        let hooks = consumer.hooks.iter().map(|hooks| wanted(hooks, None));
+        std::iter::once(wanted(&consumer.handler, consumer.sha256)).chain(hooks)
+    });
+    let wanted = references.filter_map(|wanted| wanted.ok().flatten()).collect();
+    let fetched = Fetcher::new(options(config), cache).fetch_all(wanted).await;
+    let define = |consumer: &Consumer| {
+        let handler = source(&consumer.handler, consumer.sha256, &fetched)?;
+        let hooks = consumer.hooks.as_ref().map(|hooks| source(hooks, None, &fetched)).transpose()?;
+        Ok(definition(consumer, handler, hooks, broker.clone()))
+    };
+    consumers.iter().map(define).collect()
+}
+
+/// All of these, or all that is wrong with them. What will not pass by itself counts for the exit code.
+///
+/// # Errors
+/// One failure that tells of all.
+pub fn all<T>(results: Vec<Result<T>>) -> Result<Vec<T>> {
+    let (mut fine, mut failed) = (Vec::new(), Vec::new());
+    for result in results {
+        match result {
+            Ok(one) => fine.push(one),
+            Err(failure) => failed.push(failure),
+        }
+    }
+    let Some(first) = failed.first() else { return Ok(fine) };
+    let exit = failed.iter().map(|failure| failure.exit).find(|exit| *exit != Exit::QueueUnreachable);
+    let messages: Vec<_> = failed.iter().map(|failure| failure.message.as_str()).collect();
+    Err(Failure::new(exit.unwrap_or(first.exit), messages.join("\nhostler: ")))
+}
+
+/// Fetches one handler that the command line names. `config` says where AWS is, if there is one.
+///
+/// # Errors
+/// With 65 for what is wrong with the reference or what is there, with 69 for what may pass by itself.
+pub async fn fetch(text: &str, config: Option<&Config>, cache: Option<Arc<Cache>>) -> Result<Source> {
+    let reference: Reference = text.parse().map_err(|error| Failure::new(Exit::BadHandler, error))?;
+    let fetcher = Fetcher::new(config.map(options).unwrap_or_default(), cache);
+    fetcher.fetch(&reference, None).await.map(Source::Fetched).map_err(|error| failure(&error))
+}
+
+fn options(config: &Config) -> Options {
+    let sqs = &config.queue.sqs;
+    Options { region: sqs.region.clone(), endpoint_url: sqs.endpoint_url.clone(), ..Options::default() }
+}
+
+/// What is to be fetched for a key; nothing for a file.
+fn wanted(handler: &HandlerRef, sha256: Option<[u8; 32]>) -> Result<Option<Wanted>> {
+    match handler {
+        HandlerRef::Path(_) => Ok(None),
+        elsewhere => match elsewhere.to_string().parse() {
+            Ok(reference) => Ok(Some((reference, sha256))),
+            Err(error) => Err(Failure::new(Exit::BadHandler, error)),
+        },
+    }
+}
+
+fn source(
+    handler: &HandlerRef,
+    sha256: Option<[u8; 32]>,
+    fetched: &BTreeMap<Wanted, std::result::Result<Fetched, FetchError>>,
+) -> Result<Source> {
+    if let HandlerRef::Path(path) = handler {
+        return Ok(Source::File(path.clone()));
+    }
+    match wanted(handler, sha256)?.and_then(|wanted| fetched.get(&wanted)) {
+        Some(Ok(fetched)) => Ok(Source::Fetched(fetched.clone())),
+        Some(Err(error)) => Err(failure(error)),
+        None => Err(Failure::new(Exit::Internal, format!("handler {handler}: fetching it failed"))),
+    }
+}
+
+fn failure(error: &FetchError) -> Failure {
+    Failure::new(if error.passing { Exit::QueueUnreachable } else { Exit::BadHandler }, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lasts_counts_for_the_exit_code() {
+        let failed = |exits: &[Exit]| {
+            let results = exits.iter().map(|exit| Err::<(), _>(Failure::new(*exit, *exit as u8))).collect();
+            all(results).unwrap_err()
+        };
+        assert_eq!(failed(&[Exit::QueueUnreachable]).exit, Exit::QueueUnreachable);
+        let both = failed(&[Exit::QueueUnreachable, Exit::BadHandler]);
+        assert_eq!((both.exit, both.message.as_str()), (Exit::BadHandler, "69\nhostler: 65"));
+        assert_eq!(all(vec![Ok(1), Ok(2)]).unwrap(), [1, 2]);
+    }
+}
