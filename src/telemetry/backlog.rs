@@ -66,9 +66,8 @@ pub(super) struct Line<W> {
 
 impl<W: Write> Write for Line<W> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        match self.backlog.admit(line.len()) {
-            true => self.queue.write_all(line)?,
-            false => {}
+        if self.backlog.admit(line.len()) {
+            self.queue.write_all(line)?;
         }
         Ok(line.len())
     }

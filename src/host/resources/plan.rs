@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn what_is_said_is_kept_and_the_rest_derived() {
         let four = Demand { slots: Some(4), ..demand("flights") };
-        assert_eq!(planned(128, &[four.clone()]), [(4, 11)]);
+        assert_eq!(planned(128, std::slice::from_ref(&four)), [(4, 11)]);
         assert_eq!(planned(8192, &[four]), [(4, 128)]);
         let large = Demand { memory: Some(256 * MIB), ..demand("a") };
         assert_eq!(planned(1024, &[large]), [(2, 256)]);
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn hooks_are_paid_for_by_those_who_have_them() {
         let apart = Demand { hooks_apart: true, ..demand("a") };
-        assert!(planned(2048, &[apart.clone()])[0].0 < planned(2048, &[demand("a")])[0].0);
+        assert!(planned(2048, &[apart])[0].0 < planned(2048, &[demand("a")])[0].0);
         let observer = Demand { slots: Some(4), observes_states: true, ..demand("a") };
         assert_eq!(planned(128, &[observer]), [(4, 8)]);
     }
