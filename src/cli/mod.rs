@@ -37,7 +37,7 @@ struct Cli {
 
 /// What `--help` says about exit codes.
 const EXIT_CODES: &str = "Exit codes: 0 ok · 1 check failed, unhealthy, or not acked · 2 usage · 64 bad config · \
-    65 bad handler · 69 queue unreachable at start · 70 internal · 71 processing timeout with on_processing_timeout = \
+    65 bad handler · 69 queue, or place of a handler, unreachable at start · 70 internal · 71 processing timeout with on_processing_timeout = \
     \"exit\" · 75 drain deadline passed, work was released · 128+n ended by a second signal n";
 
 #[derive(Debug, Subcommand)]
