@@ -32,7 +32,8 @@ if ! have "$builder"; then
     esac
   done
   tar --directory "$sysroot" --exclude=./share --exclude=./libexec "${others[@]}" --create --file "$context/toolchain.tar" .
-  tar --directory "${CARGO_HOME:-$HOME/.cargo}" --create --file "$context/crates.tar" registry/index registry/cache
+  # The machine's own config may say where crates come from.
+  (cd "${CARGO_HOME:-$HOME/.cargo}" && tar --create --file "$context/crates.tar" registry/index registry/cache $(ls config.toml 2>/dev/null || true))
   cat >"$context/Dockerfile" <<-END
 	FROM $debian
 	ENV CARGO_HOME=/usr/local/cargo CARGO_NET_OFFLINE=true PATH=/usr/local/rust/bin:/usr/sbin:/usr/bin:/sbin:/bin

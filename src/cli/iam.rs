@@ -13,6 +13,9 @@ pub(super) struct Args {
     /// The AWS account [default: any]
     #[arg(long, value_name = "ID")]
     account: Option<String>,
+    /// The ECS cluster that it runs in: allow scale-in protection there, unless host.task_protection is "off"
+    #[arg(long, value_name = "NAME")]
+    cluster: Option<String>,
     /// Allow what `hostler provision` does as well
     #[arg(long)]
     with_provision: bool,
@@ -24,7 +27,7 @@ pub(super) fn run(args: &Args) -> Result {
     let config = args.config.load()?.config;
     let elsewhere = |handler: &HandlerRef| matches!(handler, HandlerRef::S3 { .. });
     match config.queue.driver {
-        Driver::Embedded if !handlers(&config).any(elsewhere) => {
+        Driver::Embedded if args.cluster.is_none() && !handlers(&config).any(elsewhere) => {
             print("The embedded queue needs no permission on AWS.");
         }
         _ => print(serde_json::to_string_pretty(&policy(args, &config)?).map_err(internal)?),
@@ -43,8 +46,9 @@ fn internal(error: impl std::fmt::Display) -> Failure {
 
 #[cfg(feature = "sqs")]
 fn policy(args: &Args, config: &Config) -> Result<serde_json::Value> {
+    use crate::config::TaskProtection;
     use crate::host;
-    use crate::queue::sqs::{least_privilege, reading_handlers};
+    use crate::queue::sqs::{least_privilege, protecting_tasks, reading_handlers};
 
     let variables = ["AWS_REGION", "AWS_DEFAULT_REGION"];
     let region = variables.into_iter().find_map(|name| std::env::var(name).ok().filter(|region| !region.is_empty()));
@@ -67,6 +71,8 @@ fn policy(args: &Args, config: &Config) -> Result<serde_json::Value> {
     let mut policy = least_privilege(&options, args.account.as_deref(), &consumed, &sent, args.with_provision);
     if let Some(statements) = policy.get_mut("Statement").and_then(serde_json::Value::as_array_mut) {
         statements.extend(reading_handlers(&options, &objects));
+        let cluster = args.cluster.iter().filter(|_| config.host.task_protection == TaskProtection::Auto);
+        statements.extend(cluster.map(|cluster| protecting_tasks(&options, args.account.as_deref(), cluster)));
     }
     Ok(policy)
 }

@@ -37,7 +37,7 @@ mod send;
 mod settle;
 mod wire;
 
-pub use provision::policy::{least_privilege, reading_handlers};
+pub use provision::policy::{least_privilege, protecting_tasks, reading_handlers};
 
 use std::sync::Arc;
 

@@ -38,6 +38,13 @@ pub fn reading_handlers(options: &Options, objects: &[(&str, &str)]) -> Option<J
     (!objects.is_empty()).then(|| statement.json())
 }
 
+/// The statement that lets a task of this ECS cluster protect itself from scale-in. A task's own ARN is not known before it
+/// runs, so it is for all of the cluster's.
+pub fn protecting_tasks(options: &Options, account: Option<&str>, cluster: &str) -> Json {
+    let tasks = Scope::new(options, account).arn("ecs", &format!("task/{cluster}/*"));
+    Statement::new("ScaleInProtection", &["ecs:UpdateTaskProtection"], &[tasks]).json()
+}
+
 /// What may be done, to what, and what for.
 struct Statement {
     sid: &'static str,
