@@ -181,7 +181,9 @@ mod tests {
 
     #[test]
     fn handlers_read_as_they_print() {
-        for text in ["a.wasm", "/handlers/a.wasm", "s3://bucket/some/key.wasm", "oci://ghcr.io/me/h:1@sha256:ab"] {
+        for text in
+            ["a.wasm", "/handlers/a.wasm", "s3://bucket/some/key.wasm", "oci://registry.example/me/h:1@sha256:ab"]
+        {
             assert_eq!(handler(text).unwrap().to_string(), text);
         }
         for bad in ["", "s3://bucket", "s3:///key", "oci://registry", "https://x/y.wasm"] {

@@ -173,7 +173,7 @@ fn well(call: &Call) -> String {
             "DockerId": "c1-2495160603",
             "Name": "hostler",
             "DockerName": "hostler",
-            "Image": "111122223333.dkr.ecr.eu-west-1.amazonaws.com/hostler:1.2",
+            "Image": "registry.example:5000/hostler:1.2",
             "Limits": { "CPU": 2 },
             "ContainerARN": "arn:aws:ecs:eu-west-1:111122223333:container/default/c1/b",
         }),

@@ -79,11 +79,8 @@ pub(super) fn docker_login(registry: &str) -> Option<Login> {
 
 fn login_of(config: &Value, registry: &str) -> Option<Login> {
     let auths = config.get("auths")?.as_object()?;
-    // Docker writes the hub's entry under the address of its first version.
-    let hub = "https://index.docker.io/v1/".to_owned();
     let names = [registry.to_owned(), format!("https://{registry}"), format!("https://{registry}/v2/")];
-    let hub = ["docker.io", "index.docker.io"].contains(&registry).then_some(hub);
-    let entry = names.iter().chain(&hub).find_map(|name| auths.get(name))?;
+    let entry = names.iter().find_map(|name| auths.get(name))?;
     let text = |name: &str| entry.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
     if let (Some(user), Some(password)) = (text("username"), text("password")) {
         return Some(Login { user: user.to_owned(), password: password.to_owned() });
@@ -121,14 +118,14 @@ mod tests {
     fn logins_are_found_as_docker_writes_them() {
         let config = json!({ "credsStore": "pass", "auths": {
             "r.example:5000": { "auth": STANDARD.encode("me:se:cret") },
-            "https://index.docker.io/v1/": { "username": "hub", "password": "secret" },
+            "https://named.example/v2/": { "username": "you", "password": "secret" },
             "helped.example": {},
             "broken.example": { "auth": "?" },
         } });
         let found = |registry: &str| login_of(&config, registry).map(|login| (login.user, login.password));
         let of = |user: &str, password: &str| Some((user.to_owned(), password.to_owned()));
         assert_eq!(found("r.example:5000"), of("me", "se:cret"));
-        assert_eq!(found("docker.io"), of("hub", "secret"));
+        assert_eq!(found("named.example"), of("you", "secret"));
         for unknown in ["r.example", "helped.example", "broken.example"] {
             assert_eq!(found(unknown), None);
         }

@@ -59,14 +59,8 @@ impl<'a> Artifact<'a> {
             Fault::Lasting(format!("no HTTPS: {}", with_causes(&error)), "install the machine's CA certificates")
         })?;
         let scheme = if local { "http" } else { "https" };
-        let (host, repository) = match address.registry.as_str() {
-            "docker.io" | "index.docker.io" if !address.repository.contains('/') => {
-                ("registry-1.docker.io", format!("library/{}", address.repository))
-            }
-            "docker.io" | "index.docker.io" => ("registry-1.docker.io", address.repository.clone()),
-            host => (host, address.repository.clone()),
-        };
-        Ok(Self { address, client, base: format!("{scheme}://{host}/v2/{repository}"), cache })
+        let base = format!("{scheme}://{}/v2/{}", address.registry, address.repository);
+        Ok(Self { address, client, base, cache })
     }
 
     /// The handler, each part out of the cache if it is there.
@@ -256,23 +250,26 @@ mod tests {
         for local in ["localhost", "localhost:5000", "127.0.0.1:5000", "127.9.9.9", "[::1]:5000", "[::1]"] {
             assert!(is_local(local), "{local}");
         }
-        for remote in
-            ["ghcr.io", "10.0.0.1:5000", "localhost.example", "127.0.0.1.example:80", "r:443", "[2001:db8::1]:80"]
-        {
+        for remote in [
+            "registry.example",
+            "10.0.0.1:5000",
+            "localhost.example",
+            "127.0.0.1.example:80",
+            "r:443",
+            "[2001:db8::1]:80",
+        ] {
             assert!(!is_local(remote), "{remote}");
         }
     }
 
     #[test]
-    fn the_hub_is_where_docker_looks_for_it() {
-        let base = |registry: &str, repository: &str| {
-            let address = Address { registry: registry.into(), repository: repository.into(), tag: None, digest: None };
+    fn the_address_is_what_the_specification_says() {
+        let base = |registry: &str| {
+            let address = Address { registry: registry.into(), repository: "me/h".into(), tag: None, digest: None };
             Artifact::new(&address, None).unwrap_or_else(|fault| panic!("{fault:?}")).base
         };
-        assert_eq!(base("docker.io", "h"), "https://registry-1.docker.io/v2/library/h");
-        assert_eq!(base("docker.io", "me/h"), "https://registry-1.docker.io/v2/me/h");
-        assert_eq!(base("localhost:5000", "h"), "http://localhost:5000/v2/h");
-        assert_eq!(base("ghcr.io", "me/h"), "https://ghcr.io/v2/me/h");
+        assert_eq!(base("localhost:5000"), "http://localhost:5000/v2/me/h");
+        assert_eq!(base("registry.example"), "https://registry.example/v2/me/h");
     }
 
     #[test]

@@ -135,7 +135,7 @@ mod tests {
         let digest = "a1".repeat(32);
         for text in [
             "s3://bucket/some/key.wasm",
-            "oci://ghcr.io/me/handlers/thumbnails",
+            "oci://registry.example/me/handlers/thumbnails",
             "oci://localhost:5000/h:1.2_x",
             "oci://[::1]:5000/h:1",
             &format!("oci://r.example/h@sha256:{digest}"),

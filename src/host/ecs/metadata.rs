@@ -121,7 +121,7 @@ mod tests {
             "DockerId": "cd189a933e5849daa93386466019ab50-2495160603",
             "Name": "hostler",
             "DockerName": "hostler-1",
-            "Image": "111122223333.dkr.ecr.eu-west-1.amazonaws.com/media/hostler:1.2@sha256:abc",
+            "Image": "registry.example:5000/media/hostler:1.2@sha256:abc",
             "Limits": { "CPU": 2, "Memory": 400 },
             "ContainerARN": "arn:aws:ecs:eu-west-1:111122223333:container/default/c1/b",
         });
@@ -149,7 +149,7 @@ mod tests {
             "cloud.provider": "aws",
             "cloud.region": "eu-west-1",
             "container.id": "cd189a933e5849daa93386466019ab50-2495160603",
-            "container.image.name": "111122223333.dkr.ecr.eu-west-1.amazonaws.com/media/hostler",
+            "container.image.name": "registry.example:5000/media/hostler",
             "container.image.tags": ["1.2"],
             "container.name": "hostler-1",
             "service.name": "hostler",
