@@ -1,6 +1,5 @@
 //! What the host offers to components beyond WASI: `context` and `producer`.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use wasmtime::StoreContextMut;
@@ -8,26 +7,34 @@ use wasmtime::component::{ComponentType, Lift, Linker, Lower};
 
 use super::capabilities::Grants;
 use super::contract::{VERSION, milliseconds};
-use super::sandbox::{ComponentWasi, Sandbox};
+use super::sandbox::{ComponentWasi, Sandbox, Scope};
+use super::{denied, http};
 use crate::channel::Channel;
 use crate::message::{AttributeValue, Outgoing};
 use crate::queue::SendError;
 
 type Host<'a> = StoreContextMut<'a, Sandbox<ComponentWasi>>;
 
-/// Adds WASI 0.2, `context` and `producer`.
+/// Adds WASI 0.2 with outgoing HTTP, `context` and `producer`.
 pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) -> wasmtime::Result<()> {
     wasmtime_wasi::p2::add_to_linker_async(linker)?;
+    denied::add(linker)?;
+    http::add(linker)?;
 
     let mut context = linker.instance(&format!("hostler:consumer/context@{VERSION}"))?;
-    context.func_wrap("remaining-ms", |host: Host<'_>, ()| Ok((milliseconds(host.data().bounds.remaining()),)))?;
-    context.func_wrap("should-stop", |host: Host<'_>, ()| Ok((host.data().bounds.stop.is_asked(),)))?;
+    context
+        .func_wrap("remaining-ms", |host: Host<'_>, ()| Ok((milliseconds(host.data().scope.bounds.remaining()),)))?;
+    context.func_wrap("should-stop", |host: Host<'_>, ()| Ok((host.data().scope.bounds.stop.is_asked(),)))?;
+    context.func_wrap("attempt", |host: Host<'_>, ()| Ok((host.data().scope.attempt,)))?;
+    context.func_wrap("traceparent", |host: Host<'_>, ()| {
+        Ok((host.data().scope.trace.as_ref().map(|trace| trace.traceparent.clone()),))
+    })?;
 
     let mut producer = linker.instance(&format!("hostler:consumer/producer@{VERSION}"))?;
     let grants = grants.clone();
     producer.func_wrap_async("send", move |host: Host<'_>, (channel, body, options): (String, Vec<u8>, Options)| {
-        let (grants, consumer) = (grants.clone(), Arc::clone(&host.data().consumer));
-        Box::new(async move { Ok((send(&grants, &consumer, &channel, body, options).await,)) })
+        let (grants, scope) = (grants.clone(), host.data().scope.clone());
+        Box::new(async move { Ok((send(&grants, &scope, &channel, body, options).await,)) })
     })
 }
 
@@ -95,20 +102,25 @@ enum Refusal {
 
 async fn send(
     grants: &Grants,
-    consumer: &str,
+    scope: &Scope,
     channel: &str,
     body: Vec<u8>,
     options: Options,
 ) -> Result<String, Refusal> {
     let channel: Channel = channel.parse().map_err(|error| Refusal::Invalid(format!("{error}")))?;
     if !grants.send.contains(&channel) {
-        tracing::warn!(consumer, %channel, "handler may not send to this channel: add it to the consumer's allow.send");
+        let cure = format!("add \"{channel}\" to the consumer's allow.send");
+        scope.denials.tell(&format!("sending to {channel}"), &cure);
         return Err(Refusal::Denied(format!("allow.send of this consumer does not name `{channel}`")));
     }
     let Some(broker) = &grants.broker else {
         return Err(Refusal::Unavailable("this run of the handler has no queue to send to".into()));
     };
-    match broker.send(&channel, vec![options.outgoing(body)]).await.pop() {
+    let mut outgoing = options.outgoing(body);
+    if let Some(trace) = &scope.trace {
+        trace.add_to(&mut outgoing.attributes);
+    }
+    match broker.send(&channel, vec![outgoing]).await.pop() {
         Some(Ok(sent)) => Ok(sent.id),
         Some(Err(SendError::Invalid(error))) => Err(Refusal::Invalid(error.to_string())),
         Some(Err(SendError::Queue(error))) => Err(Refusal::Unavailable(error.to_string())),

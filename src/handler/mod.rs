@@ -11,6 +11,8 @@ mod command;
 mod compiled;
 mod component;
 mod contract;
+mod denial;
+mod denied;
 mod engine;
 #[cfg_attr(
     not(any(feature = "sqs", feature = "oci")),
@@ -18,6 +20,7 @@ mod engine;
 )]
 pub mod fetch;
 mod hooks;
+mod http;
 mod imports;
 mod limits;
 mod output;
@@ -30,6 +33,7 @@ pub use call::{Bounds, Call, Outcome, Stop, run, run_until_stopped};
 pub use capabilities::{Dir, Grants};
 pub use compiled::{CompileError, CpuBaseline, Recipe, compile};
 pub use engine::{Engine, EngineError, Pool, compile_with};
+pub use http::FOOTPRINT as HTTP_FOOTPRINT;
 pub use limits::footprint;
 pub use output::{Captured, Output, Stream};
 pub use source::{Fetched, Source};
