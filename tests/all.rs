@@ -31,6 +31,10 @@ mod handlers;
 #[cfg(test)]
 mod health;
 #[cfg(test)]
+mod hostile;
+#[cfg(test)]
+mod http;
+#[cfg(test)]
 mod invoke;
 #[cfg(test)]
 mod provision;

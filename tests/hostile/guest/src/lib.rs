@@ -27,7 +27,7 @@ impl Guest for Hostile {
             "ack" => Ok(Outcome::Ack),
             // Time.
             "loop" => spin(|| {}),
-            "clock" => spin(|| drop(black_box((Instant::now(), SystemTime::now())))),
+            "clock" => spin(|| _ = black_box((Instant::now(), SystemTime::now()))),
             "random" => random(),
             "sleep" => loop {
                 std::thread::sleep(Duration::from_secs(3600));
@@ -37,7 +37,7 @@ impl Guest for Hostile {
             "stack" => reply(recurse(0).to_string()),
             // Output.
             "lines" => lines(&text),
-            "flood" => spin(|| drop(std::io::stdout().write_all(&[b'x'; 4096]))),
+            "flood" => spin(|| _ = std::io::stdout().write_all(&[b'x'; 4096])),
             // The world.
             "env" => reply(std::env::vars().map(|(name, value)| format!("{name}={value}\n")).collect::<String>()),
             "read" => std::fs::read(&text).map(Outcome::Reply).map_err(|error| error.to_string()),
@@ -80,7 +80,7 @@ fn spin(mut step: impl FnMut()) -> Answer {
 }
 
 fn random() -> Answer {
-    spin(|| drop(black_box(wasip2::random::random::get_random_bytes(1 << 20))))
+    spin(|| _ = black_box(wasip2::random::random::get_random_bytes(1 << 20)))
 }
 
 fn memory() -> Answer {
@@ -107,7 +107,9 @@ fn lines(count: &str) -> Answer {
 fn send(channel: &str, message: &Message) -> Answer {
     let word = Attribute { name: "do".into(), value: AttributeValue::Text("ack".into()) };
     let options = Options { attributes: vec![word], routing_key: None, delay: None, group_id: None, dedupe_key: None };
-    producer::send(channel, &message.body, &options).map(|id| Outcome::Reply(id.into_bytes())).map_err(|e| e.to_string())
+    producer::send(channel, &message.body, &options)
+        .map(|id| Outcome::Reply(id.into_bytes()))
+        .map_err(|e| e.to_string())
 }
 
 /// Sends itself twice, again and again, to the channel that it came from.
