@@ -37,10 +37,9 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::channel::Channel;
 use crate::config::Rate;
 use crate::handler::Handler;
-use crate::queue::{Broker, Queue};
+use crate::queue::{Queue, Replies};
 
 /// How far the host is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,15 +78,6 @@ pub struct Spec {
     pub policy: Policy,
     /// How much of a guest's output is kept, in bytes.
     pub output: usize,
-}
-
-/// Where replies go.
-#[derive(Clone)]
-pub struct Replies {
-    /// The service that takes them.
-    pub broker: Arc<dyn Broker>,
-    /// The channel.
-    pub channel: Channel,
 }
 
 /// All that a consumer works with.

@@ -132,7 +132,7 @@ impl Apart {
     /// Reads and compiles it.
     pub(super) fn read(engine: &Engine, source: &Source) -> Result<Self, LoadError> {
         let artifact = artifact::read(engine, source, None)?;
-        let (Artifact::Hooks(component) | Artifact::Handler(component)) = &artifact else {
+        let Artifact::Component(component, _) = &artifact else {
             return Err(LoadError::no_hooks(source));
         };
         let component = component.clone();

@@ -1,4 +1,4 @@
-//! What the host offers to components beyond WASI: `context` and `producer`.
+//! What the host offers to components beyond WASI: `context` and `producer`, and how guests of any contract send.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,13 +9,14 @@ use wasmtime::component::{ComponentType, Lift, Linker, Lower};
 use super::capabilities::Grants;
 use super::contract::{VERSION, milliseconds};
 use super::sandbox::{ComponentWasi, Sandbox};
+use super::{messaging, wasmcloud};
 use crate::channel::Channel;
 use crate::message::{AttributeValue, Outgoing};
-use crate::queue::SendError;
+use crate::queue::{Broker, SendError};
 
-type Host<'a> = StoreContextMut<'a, Sandbox<ComponentWasi>>;
+pub(super) type Host<'a> = StoreContextMut<'a, Sandbox<ComponentWasi>>;
 
-/// Adds WASI 0.2, `context` and `producer`.
+/// Adds WASI 0.2, `context` and `producer`, and what the packages of the other contracts offer.
 pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) -> wasmtime::Result<()> {
     wasmtime_wasi::p2::add_to_linker_async(linker)?;
 
@@ -24,11 +25,13 @@ pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) 
     context.func_wrap("should-stop", |host: Host<'_>, ()| Ok((host.data().bounds.stop.is_asked(),)))?;
 
     let mut producer = linker.instance(&format!("hostler:consumer/producer@{VERSION}"))?;
-    let grants = grants.clone();
+    let (all_grants, grants) = (grants, grants.clone());
     producer.func_wrap_async("send", move |host: Host<'_>, (channel, body, options): (String, Vec<u8>, Options)| {
         let (grants, consumer) = (grants.clone(), Arc::clone(&host.data().consumer));
-        Box::new(async move { Ok((send(&grants, &consumer, &channel, body, options).await,)) })
-    })
+        Box::new(async move { Ok((send(&grants, &consumer, &channel, options.outgoing(body)).await,)) })
+    })?;
+    messaging::add(linker, all_grants)?;
+    wasmcloud::add(linker, all_grants)
 }
 
 /// `attribute-value`, from a guest.
@@ -84,7 +87,7 @@ impl Options {
 /// `send-error`.
 #[derive(ComponentType, Lower)]
 #[component(variant)]
-enum Refusal {
+pub(super) enum Refusal {
     #[component(name = "denied")]
     Denied(String),
     #[component(name = "invalid")]
@@ -93,25 +96,31 @@ enum Refusal {
     Unavailable(String),
 }
 
-async fn send(
-    grants: &Grants,
-    consumer: &str,
-    channel: &str,
-    body: Vec<u8>,
-    options: Options,
-) -> Result<String, Refusal> {
+impl From<SendError> for Refusal {
+    fn from(error: SendError) -> Self {
+        match error {
+            SendError::Invalid(error) => Self::Invalid(error.to_string()),
+            SendError::Queue(error) => Self::Unavailable(error.to_string()),
+        }
+    }
+}
+
+/// Sends for a guest, to a channel that its consumer's `allow.send` names; the id of the message.
+pub(super) async fn send(grants: &Grants, consumer: &str, channel: &str, message: Outgoing) -> Result<String, Refusal> {
     let channel: Channel = channel.parse().map_err(|error| Refusal::Invalid(format!("{error}")))?;
     if !grants.send.contains(&channel) {
         tracing::warn!(consumer, %channel, "handler may not send to this channel: add it to the consumer's allow.send");
         return Err(Refusal::Denied(format!("allow.send of this consumer does not name `{channel}`")));
     }
-    let Some(broker) = &grants.broker else {
-        return Err(Refusal::Unavailable("this run of the handler has no queue to send to".into()));
-    };
-    match broker.send(&channel, vec![options.outgoing(body)]).await.pop() {
-        Some(Ok(sent)) => Ok(sent.id),
-        Some(Err(SendError::Invalid(error))) => Err(Refusal::Invalid(error.to_string())),
-        Some(Err(SendError::Queue(error))) => Err(Refusal::Unavailable(error.to_string())),
+    let broker = broker(grants)?;
+    match broker.send(&channel, vec![message]).await.pop() {
+        Some(result) => result.map(|sent| sent.id).map_err(Refusal::from),
         None => Err(Refusal::Unavailable("the queue did not answer".into())),
     }
+}
+
+/// Where guests' messages go.
+pub(super) fn broker(grants: &Grants) -> Result<&Arc<dyn Broker>, Refusal> {
+    let none = || Refusal::Unavailable("this run of the handler has no queue to send to".into());
+    grants.broker.as_ref().ok_or_else(none)
 }

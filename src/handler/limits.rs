@@ -15,7 +15,7 @@ pub(super) const GUEST_HANDLES: usize = 16 * 1024;
 const MAX_HANDLES: usize = 1_024;
 
 /// What an open file stream may have read ahead, in bytes (wasmtime-wasi's own limit).
-const READ_AHEAD: u64 = 64 * 1024;
+pub(super) const READ_AHEAD: u64 = 64 * 1024;
 
 const MIB: u64 = 1 << 20;
 

@@ -10,6 +10,7 @@ use super::Definition;
 use super::call::Bounds;
 use super::engine::Engine;
 use super::limits::{GUEST_HANDLES, Limits};
+use crate::message::Message;
 
 /// What a sandbox of any kind of guest knows.
 pub(super) struct Sandbox<W> {
@@ -19,6 +20,15 @@ pub(super) struct Sandbox<W> {
     pub(super) consumer: Arc<str>,
     /// How long the call that runs in it may take; replaced when an instance is used again.
     pub(super) bounds: Bounds,
+    /// What it processes, where its contract lets it reply by sending.
+    pub(super) answering: Option<Answering>,
+}
+
+/// A message that a guest may reply to.
+pub(super) struct Answering {
+    pub(super) message: Arc<Message>,
+    /// How many replies it has sent.
+    pub(super) replies: u32,
 }
 
 /// WASI as components see it.
@@ -52,8 +62,8 @@ pub(super) fn store<W: Send + 'static>(
     limits: &Limits,
     bounds: &Bounds,
 ) -> Store<Sandbox<W>> {
-    let sandbox =
-        Sandbox { wasi, limits: limits.clone(), consumer: Arc::clone(&definition.consumer), bounds: bounds.clone() };
+    let (consumer, bounds) = (Arc::clone(&definition.consumer), bounds.clone());
+    let sandbox = Sandbox { wasi, limits: limits.clone(), consumer, bounds, answering: None };
     let mut store = Store::new(engine.inner(), sandbox);
     store.limiter(|sandbox| &mut sandbox.limits);
     store.set_hostcall_fuel(limits.transfer);

@@ -86,6 +86,7 @@ pub(super) fn definition(
             env: consumer.allow.env.clone(),
             dirs: dirs.collect(),
             send: consumer.allow.send.clone(),
+            reply_channel: consumer.reply_channel.clone(),
             broker,
         },
         messages_per_instance: consumer.messages_per_instance,
