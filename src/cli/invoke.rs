@@ -232,6 +232,9 @@ fn for_people(outcome: &Outcome, took: Duration, captured: &Captured, summary: &
         }
     }
     print(format!("handler   {}", summary.kind));
+    for import in &summary.imports {
+        print(format!("            imports {import}"));
+    }
     print(format!("outcome   {}", outcome.name()));
     match outcome {
         Outcome::Delay(delay) => print(format!("delay     {}", humantime::format_duration(*delay))),

@@ -225,3 +225,68 @@ fn add_setters(types: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmti
         },
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use super::super::super::{Bounds, Output};
+    use super::*;
+
+    fn received(attributes: &[(&str, AttributeValue)]) -> Message {
+        let attributes = attributes.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        let message = crate::message::Message {
+            id: "1".into(),
+            body: Bytes::from_static(b"body"),
+            attributes,
+            enqueued_at: UNIX_EPOCH,
+            group: None,
+            routing_key: None,
+            claim: None,
+        };
+        let bounds = Bounds::new(Duration::from_secs(1));
+        Message::received(&Call::new(Arc::new(message), "in".into(), 1, bounds, Output::new(0)))
+    }
+
+    fn text(text: &str) -> AttributeValue {
+        AttributeValue::Text(text.into())
+    }
+
+    #[test]
+    fn attributes_are_its_metadata_and_binary_ones_are_base64() {
+        let message = received(&[("zone", text("ä")), ("raw", AttributeValue::Binary(vec![0xff, 0]))]);
+        assert_eq!(message.topic.as_deref(), Some("in"));
+        let outgoing = Outgoing::from(message);
+        assert_eq!(outgoing.body, b"body");
+        assert_eq!(outgoing.attributes, [("zone".into(), text("ä")), ("raw".into(), text("/wA="))].into());
+    }
+
+    #[test]
+    fn the_content_type_is_the_attribute_of_that_name_and_outlives_other_metadata() {
+        let mut message = received(&[("Content-Type", text("text/csv"))]);
+        assert_eq!(message.content_type().as_deref(), Some("text/csv"));
+        message.set_content_type("text/html".into());
+        assert_eq!(message.attributes.len(), 1);
+        message.set_metadata(vec![("a".into(), "1".into())]);
+        assert_eq!((message.attributes.len(), message.content_type().as_deref()), (2, Some("text/html")));
+        message.set_metadata(vec![("CONTENT-TYPE".into(), "text/plain".into())]);
+        assert_eq!((message.attributes.len(), message.content_type().as_deref()), (1, Some("text/plain")));
+    }
+
+    #[test]
+    fn a_message_takes_the_place_of_what_it_holds() {
+        let mut table = ResourceTable::new();
+        table.set_max_capacity(4);
+        let large = || Message { data: Data::Made(vec![0; 3 * READ_AHEAD as usize]), ..Message::default() };
+        let first = large().enter(&mut table).unwrap();
+        assert!(large().enter(&mut table).is_err());
+        drop(Message::leave(&mut table, first).unwrap());
+        assert_eq!(table.iter_mut().count(), 0);
+        let second = large().enter(&mut table).unwrap();
+        let mut emptied = std::mem::take(table.get_mut(&second).unwrap());
+        emptied.data = Data::default();
+        weigh(&mut table, &mut emptied).unwrap();
+        assert_eq!(table.iter_mut().count(), 1);
+    }
+}
