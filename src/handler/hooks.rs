@@ -107,11 +107,8 @@ impl HookSet {
         if let Err(reason) = timeout(HOOK_TIMEOUT, tell).await.unwrap_or_else(|_| Err(too_long())) {
             tracing::warn!(hook = "state-changed", reason, "hook failed");
         }
-        let said = output.take();
-        for (stream, bytes) in [("stdout", &said.stdout), ("stderr", &said.stderr)] {
-            for line in String::from_utf8_lossy(bytes).lines() {
-                tracing::info!(target: "hostler::guest", hook = "state-changed", stream, "{line}");
-            }
+        for (stream, line) in output.take().lines() {
+            tracing::info!(target: "hostler::guest", hook = "state-changed", stream, "{line}");
         }
     }
 }
