@@ -158,13 +158,14 @@ fn denials_of_all_producers_are_logged_alike() {
         let mut host = world.started();
         let [settled] = host.settled(1).try_into().unwrap();
         assert_eq!((&settled["outcome"], &settled["disposition"]), (&json!("failed"), &json!("dead-letter")));
-        let line = host.wait_for(PATIENCE, |line| line["level"] == "WARN" && line["channel"] == "out");
-        logged.insert(guest, (line["message"].clone(), line["consumer"].clone()));
+        let line = host.wait_for(PATIENCE, |line| line["denied"] == "sending to out");
+        assert_eq!((&line["level"], &line["consumer"]), (&json!("WARN"), &json!("one")));
+        logged.insert(guest, (line["message"].clone(), line["cure"].clone()));
         assert_eq!(host.stop(), 0);
         assert_eq!(world.depth("out"), Depth::default());
     }
-    let message = "handler may not send to this channel: add it to the consumer's allow.send";
-    assert!(logged.values().all(|line| *line == (json!(message), json!("one"))), "{logged:?}");
+    let (message, cure) = (json!("denied to the handler"), json!("add \"out\" to the consumer's allow.send"));
+    assert!(logged.values().all(|line| *line == (message.clone(), cure.clone())), "{logged:?}");
 }
 
 #[test]

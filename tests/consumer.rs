@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use hostler::channel::Channel;
 use hostler::config::{OnProcessingTimeout, Rate, Retry};
 use hostler::consumer::{Consumer, Phase, Policy, Spec, StatusBoard, Summary};
-use hostler::handler::{Call, Handler, Outcome};
+use hostler::handler::{Call, Handler, Lanes, Outcome};
 use hostler::health::State;
 use hostler::message::Outgoing;
 use hostler::queue::fake::{Ending, FakeBroker};
@@ -131,7 +131,7 @@ impl Stage {
             queue,
             handler: script.clone(),
             replies: Some(Replies { broker: Arc::new(broker.clone()), channel: "replies".parse().unwrap() }),
-            guests: Handle::current(),
+            guests: Lanes::one(Handle::current()),
             status: status.clone(),
             exit: exit.clone(),
         };

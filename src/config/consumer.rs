@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use ipnet::IpNet;
+
 use super::choice::{FilterType, OnProcessingTimeout, Reply};
-use super::grants::{DirGrant, Dirs, HandlerRef, Origin};
+use super::grants::{DirGrant, Dirs, HandlerRef, Network, Origin};
 use super::read::Bytes;
 use super::settings::{Mismatch, Section, Settings};
 use super::units::Rate;
@@ -80,6 +82,8 @@ pub struct Retry {
 pub struct Allow {
     /// Origins, `http(s)://host[:port]` in lower case, without a default port.
     pub http: Vec<String>,
+    /// Networks that are not public, and that the names of these origins may lead to.
+    pub networks: Vec<IpNet>,
     /// Environment of the guest. The values may be secrets: `Debug` leaves them out.
     pub env: BTreeMap<String, String>,
     /// Folders, no two with the same guest path.
@@ -90,9 +94,11 @@ pub struct Allow {
 
 impl fmt::Debug for Allow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { http, env, dirs, send } = self;
+        let Self { http, networks, env, dirs, send } = self;
         let env: Vec<_> = env.keys().collect();
-        f.debug_struct("Allow").field("http", http).field("env", &env).field("dirs", dirs).field("send", send).finish()
+        let mut allow = f.debug_struct("Allow");
+        allow.field("http", http).field("networks", networks).field("env", &env);
+        allow.field("dirs", dirs).field("send", send).finish()
     }
 }
 
@@ -147,6 +153,7 @@ impl Consumer {
             filter: filter(&at)?,
             allow: Allow {
                 http: at.need::<Vec<Origin>>("allow.http")?.into_iter().map(|origin| origin.0).collect(),
+                networks: at.need::<Vec<Network>>("allow.networks")?.into_iter().map(|network| network.0).collect(),
                 env: at.texts("allow.env"),
                 dirs: at.need::<Dirs>("allow.dirs")?.0,
                 send: at.need("allow.send")?,

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Component, Path, PathBuf};
 
 use figment::value::Value;
+use ipnet::IpNet;
 
 use super::choice::DirMode;
 use super::read::{Read, quoted, shown, text};
@@ -70,6 +71,17 @@ impl Read for Origin {
             "" => Ok(Self(origin)),
             _ => Err(format!("{} has a path; a grant is a whole origin, {}", quoted(text), quoted(&origin))),
         }
+    }
+}
+
+/// A network of IP addresses, `10.0.0.0/16`; an address alone is a network of one.
+pub(super) struct Network(pub IpNet);
+
+impl Read for Network {
+    fn read(value: &Value) -> Result<Self, String> {
+        let text = text(value)?;
+        let network = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+        network.map(|network| Self(network.trunc())).map_err(|_| format!("{} is no network", quoted(text)))
     }
 }
 
@@ -203,6 +215,17 @@ mod tests {
             assert!(origin(bad).is_err(), "{bad}");
         }
         assert!(!origin("https://u:hunter2@x").unwrap_err().contains("hunter2"));
+    }
+
+    #[test]
+    fn networks_are_read_with_and_without_their_length() {
+        let network = |text: &str| Network::read(&Value::from(text)).map(|network| network.0.to_string());
+        assert_eq!(network("10.1.2.3/16").unwrap(), "10.1.0.0/16");
+        assert_eq!(network("169.254.170.2").unwrap(), "169.254.170.2/32");
+        assert_eq!(network("fd00::/8").unwrap(), "fd00::/8");
+        for bad in ["", "10.0.0.0/33", "10.0.0", "example.com", "10.0.0.0/"] {
+            assert!(network(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

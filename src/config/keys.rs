@@ -259,7 +259,13 @@ pub(super) static KEYS: &[Key] = &[
         "consumers.*.allow.http",
         Kind::Origins,
         Preset::Value("[]"),
-        "Origins that the guest may send HTTP requests to.",
+        "Origins that the guest may send HTTP requests to: scheme, host and port.",
+    ),
+    key(
+        "consumers.*.allow.networks",
+        Kind::Networks,
+        Preset::Value("[]"),
+        "Private networks that the names in `allow.http` may lead to. Without it, they lead to public addresses only.",
     ),
     key(
         "consumers.*.allow.env.*",

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use figment::value::Value;
 
-use super::grants::{Dirs, HandlerRef, Origin, Url};
+use super::grants::{Dirs, HandlerRef, Network, Origin, Url};
 use super::read::{Bytes, Read, quoted, shown, text};
 use super::units::{MAX_PERMITS, Rate, duration_text, size_text};
 use crate::channel::Channel;
@@ -47,6 +47,7 @@ pub(super) enum Kind {
     Channels,
     Texts,
     Origins,
+    Networks,
     Dirs,
 }
 
@@ -74,6 +75,7 @@ impl Kind {
             Self::Channels => Vec::<Channel>::read(value).map(drop),
             Self::Texts => Vec::<String>::read(value).map(drop),
             Self::Origins => Vec::<Origin>::read(value).map(drop),
+            Self::Networks => Vec::<Network>::read(value).map(drop),
             Self::Dirs => Dirs::read(value).map(drop),
         }
     }
@@ -82,7 +84,7 @@ impl Kind {
     pub(super) fn value(self, raw: &str) -> Value {
         match self {
             Self::Bool | Self::Integer { .. } | Self::Dirs => parsed(raw),
-            Self::Channels | Self::Texts | Self::Origins => list(raw),
+            Self::Channels | Self::Texts | Self::Origins | Self::Networks => list(raw),
             _ => Value::from(raw),
         }
     }
@@ -113,6 +115,7 @@ impl Kind {
             Self::Channels => "a list of channels such as `[\"orders\"]`".to_owned(),
             Self::Texts => "a list of texts such as `[\"MOBILE.\"]`".to_owned(),
             Self::Origins => "a list of origins such as `[\"https://api.example.com\"]`".to_owned(),
+            Self::Networks => "a list of networks such as `[\"10.0.0.0/16\"]`".to_owned(),
             Self::Dirs => {
                 "a list of tables such as `[{ host = \"/data\", guest = \"/data\", mode = \"ro\" }]`, mode `ro` or `rw`"
                     .to_owned()

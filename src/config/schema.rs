@@ -87,7 +87,7 @@ fn form(kind: Kind) -> Value {
         Kind::Bool => json!({ "type": "boolean" }),
         Kind::Integer { min, max } => json!({ "type": "integer", "minimum": min, "maximum": max }),
         Kind::Choice(words) => json!({ "type": "string", "enum": words }),
-        Kind::Channels | Kind::Texts | Kind::Origins => {
+        Kind::Channels | Kind::Texts | Kind::Origins | Kind::Networks => {
             let item = match kind {
                 Kind::Channels => form(Kind::Channel),
                 Kind::Origins => json!({ "type": "string", "pattern": "^[hH][tT][tT][pP][sS]?://[^/?#@\\s]+$" }),

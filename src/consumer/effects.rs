@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Consumer;
 use super::ledger::Heartbeat;
-use crate::handler::{self, Call, HOOK_TIMEOUT, Handler, Outcome, Stop, run_until_stopped};
+use crate::handler::{self, Call, HOOK_TIMEOUT, Handler, Lanes, Outcome, Stop, run_until_stopped};
 use crate::health::State;
 use crate::message::{Message, Outgoing};
 use crate::queue::{Delivery, LeaseError, Queue, QueueError, Receive, Replies, Settlement, Unsettled};
@@ -38,7 +38,7 @@ pub(super) struct Effects {
     queue: Arc<dyn Queue>,
     handler: Arc<dyn Handler>,
     replies: Option<Replies>,
-    guests: tokio::runtime::Handle,
+    guests: Lanes,
     /// Cuts long polls short when the host drains.
     pub(super) stop_polling: CancellationToken,
     signals: UnboundedSender<Signal>,
@@ -178,7 +178,8 @@ fn watch_states(consumer: &Consumer) -> Option<UnboundedSender<(State, State)>> 
     }
     let handler = Arc::clone(&consumer.handler);
     let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
-    consumer.guests.spawn(async move {
+    // Hooks have a deadline of their own each, and so stay in the quick lane.
+    consumer.guests.quick.spawn(async move {
         while let Some((from, to)) = receiver.recv().await {
             handler.state_changed(from, to).await;
         }

@@ -33,12 +33,11 @@ pub use status::{Status, StatusBoard};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Rate;
-use crate::handler::Handler;
+use crate::handler::{Handler, Lanes};
 use crate::queue::{Queue, Replies};
 
 /// How far the host is.
@@ -91,7 +90,7 @@ pub struct Consumer {
     /// Where replies go; without it a reply counts as an ack.
     pub replies: Option<Replies>,
     /// Where guests run.
-    pub guests: Handle,
+    pub guests: Lanes,
     /// Where it shows its status.
     pub status: StatusBoard,
     /// Cancelled when a processing timeout asks the whole host to exit.

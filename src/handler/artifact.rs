@@ -149,6 +149,11 @@ impl LoadError {
         Self::new(source, what, format!("build it against {wit}"))
     }
 
+    pub(super) fn web(source: &Source, error: &str) -> Self {
+        let cure = "put CA certificates where OpenSSL looks for them, or name their file in SSL_CERT_FILE";
+        Self::new(source, format!("what allow.http grants cannot be set up: {error}"), cure)
+    }
+
     pub(super) fn missing_function(source: &Source, interface: &str, function: &str) -> Self {
         Self::new(
             source,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use ipnet::IpNet;
 use wasmtime_wasi::p2::pipe::MemoryInputPipe;
 use wasmtime_wasi::{FsPerms, WasiCtxBuilder};
 
@@ -21,6 +22,10 @@ pub struct Grants {
     pub env: BTreeMap<String, String>,
     /// Folders.
     pub dirs: Vec<Dir>,
+    /// Origins that HTTP requests may go to, as browsers write them.
+    pub http: Vec<String>,
+    /// Networks beside the public ones that the names of these origins may lead to.
+    pub networks: Vec<IpNet>,
     /// Channels that `producer.send` may send to.
     pub send: Vec<Channel>,
     /// The channel that may be sent to in answer to a message.
@@ -51,7 +56,9 @@ impl fmt::Debug for Grants {
     /// Names only: the values of variables may be secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let env: Vec<_> = self.env.keys().collect();
-        f.debug_struct("Grants").field("env", &env).field("dirs", &self.dirs).field("send", &self.send).finish()
+        let mut grants = f.debug_struct("Grants");
+        grants.field("env", &env).field("dirs", &self.dirs).field("http", &self.http);
+        grants.field("networks", &self.networks).field("send", &self.send).finish()
     }
 }
 

@@ -17,9 +17,9 @@ use super::component::{Export, Guest};
 use super::engine::Engine;
 use super::limits::Limits;
 use super::output::Sink;
-use super::sandbox::{self, Sandbox};
+use super::sandbox::{self, Sandbox, Scope};
 use super::{Definition, Handler};
-use crate::message::Plain;
+use crate::message::{Plain, TraceContext};
 
 /// Exit code for "try again" (`EX_TEMPFAIL` of sysexits.h).
 const EX_TEMPFAIL: i32 = 75;
@@ -62,7 +62,8 @@ impl Handler for CommandHandler {
             Err(error) => return Outcome::Trapped(format!("a granted folder cannot be opened: {error:#}")),
         };
         let _running = self.engine.running();
-        let mut store = sandbox::store(&self.engine, wasi, &self.definition, &self.limits, &call.bounds);
+        let scope = Scope::of(call, &self.definition);
+        let mut store = sandbox::store(&self.engine, wasi, &self.limits, scope);
         store.data_mut().wasi.ctx().table.set_max_capacity(self.limits.handles);
         let run = async {
             let instance = self.pre.instantiate_async(&mut store).await?;
@@ -104,7 +105,7 @@ impl Handler for RunHandler {
     async fn handle(&self, call: &Call) -> Outcome {
         let env = environment(call);
         let stdin = Stdin { body: call.message.body.clone(), env: &env };
-        let mut live = match self.guest.instantiate(&call.bounds, &call.output, stdin).await {
+        let mut live = match self.guest.instantiate(self.guest.scope(call), &call.output, stdin).await {
             Ok(live) => live,
             Err(reason) => return Outcome::Trapped(reason),
         };
@@ -143,7 +144,7 @@ fn outcome(code: i32, call: &Call, definition: &Definition) -> Outcome {
 }
 
 /// The message as a command sees it in its environment.
-fn environment(call: &Call) -> [(&'static str, String); 4] {
+fn environment(call: &Call) -> Vec<(&'static str, String)> {
     let attributes = call.message.attributes.iter().map(|(name, value)| {
         let value = match value.plain() {
             Plain::Text(text) => serde_json::Value::from(text),
@@ -151,10 +152,15 @@ fn environment(call: &Call) -> [(&'static str, String); 4] {
         };
         (name.clone(), value)
     });
-    [
+    let mut environment = vec![
         ("MESSAGE_ID", call.message.id.clone()),
         ("MESSAGE_CHANNEL", call.channel.to_string()),
         ("MESSAGE_ATTEMPT", call.attempt.to_string()),
         ("MESSAGE_ATTRIBUTES", serde_json::Value::Object(attributes.collect()).to_string()),
-    ]
+    ];
+    if let Some(trace) = TraceContext::of(&call.message.attributes) {
+        environment.push(("TRACEPARENT", trace.traceparent));
+        environment.extend(trace.tracestate.map(|state| ("TRACESTATE", state)));
+    }
+    environment
 }

@@ -12,9 +12,10 @@ use super::call::{Bounds, Call, Outcome};
 use super::capabilities::Stdin;
 use super::engine::Engine;
 use super::hooks::HookSet;
+use super::http::Web;
 use super::limits::Limits;
 use super::output::{Output, Sink};
-use super::sandbox::{self, ComponentStore, ComponentWasi, Sandbox};
+use super::sandbox::{self, ComponentStore, ComponentWasi, Sandbox, Scope};
 use super::{Definition, Handler, imports, stubs};
 use crate::health::State;
 
@@ -24,6 +25,7 @@ pub(super) struct Guest {
     pre: InstancePre<Sandbox<ComponentWasi>>,
     definition: Arc<Definition>,
     limits: Limits,
+    web: Arc<Web>,
 }
 
 /// An instance, in its sandbox.
@@ -52,18 +54,31 @@ impl Guest {
             .and_then(|()| stubs::add(&mut linker, component))
             .and_then(|()| linker.instantiate_pre(component))
             .map_err(|error| LoadError::link(&definition.source, &error))?;
+        let grants = &definition.grants;
+        let web =
+            Web::new(&grants.http, &grants.networks).map_err(|error| LoadError::web(&definition.source, &error))?;
         let (engine, definition, limits) = (engine.clone(), Arc::clone(definition), Limits::component(memory));
-        Ok(Self { engine, pre, definition, limits })
+        Ok(Self { engine, pre, definition, limits, web: Arc::new(web) })
+    }
+
+    /// What a sandbox for this call knows of it.
+    pub(super) fn scope(&self, call: &Call) -> Scope {
+        Scope::of(call, &self.definition)
+    }
+
+    /// The same for a hook which has no message.
+    pub(super) fn scope_without_message(&self, bounds: Bounds) -> Scope {
+        Scope::without_message(bounds, &self.definition)
     }
 
     /// A fresh sandbox with an instance in it; an error says why there is none.
-    pub(super) async fn instantiate(&self, bounds: &Bounds, output: &Output, stdin: Stdin<'_>) -> Result<Live, String> {
+    pub(super) async fn instantiate(&self, scope: Scope, output: &Output, stdin: Stdin<'_>) -> Result<Live, String> {
         let _running = self.engine.running();
         let sink = Sink::new(output);
         let wasi = self.definition.grants.wasi(stdin, &sink, &self.limits);
         let mut wasi = wasi.map_err(|error| format!("a granted folder cannot be opened: {error:#}"))?;
-        let wasi = ComponentWasi::new(wasi.build(), &self.limits);
-        let mut store = sandbox::store(&self.engine, wasi, &self.definition, &self.limits, bounds);
+        let wasi = ComponentWasi::new(wasi.build(), &self.limits, &self.web, &scope);
+        let mut store = sandbox::store(&self.engine, wasi, &self.limits, scope);
         match self.pre.instantiate_async(&mut store).await {
             Ok(instance) => Ok(Live { engine: self.engine.clone(), store, instance, sink, used: 0 }),
             Err(error) => Err(sandbox::fault(&error, &store.data().limits)),
@@ -93,9 +108,9 @@ impl Live {
         self.store.data_mut()
     }
 
-    fn reuse_for(&mut self, call: &Call) {
-        self.sink.redirect(&call.output);
-        self.store.data_mut().bounds = call.bounds.clone();
+    fn reuse_for(&mut self, scope: Scope, output: &Output) {
+        self.sink.redirect(output);
+        self.store.data_mut().enter(scope);
     }
 }
 
@@ -133,13 +148,14 @@ impl<C: Contract> ComponentHandler<C> {
     }
 
     async fn instance(&self, call: &Call) -> Result<Live, String> {
+        let scope = self.guest.scope(call);
         let warm = self.warm.lock().unwrap_or_else(PoisonError::into_inner).pop();
         match warm {
             Some(mut live) => {
-                live.reuse_for(call);
+                live.reuse_for(scope, &call.output);
                 Ok(live)
             }
-            None => self.guest.instantiate(&call.bounds, &call.output, Stdin::default()).await,
+            None => self.guest.instantiate(scope, &call.output, Stdin::default()).await,
         }
     }
 

@@ -14,6 +14,7 @@ use super::component::{Export, Guest, Live};
 use super::contract::{GuestOutcome, GuestState, MessageRef, ReportRef, milliseconds};
 use super::engine::Engine;
 use super::output::Output;
+use super::sandbox::Scope;
 use super::source::Source;
 use super::{Definition, HOOK_TIMEOUT, Handler};
 use crate::health::State;
@@ -81,7 +82,8 @@ impl HookSet {
         let hook = self.processing_timeout.as_ref()?;
         let decide = async {
             let bounds = Bounds::new(HOOK_TIMEOUT);
-            let mut live = guest.instantiate(&bounds, &call.output, Stdin::default()).await?;
+            let scope = Scope { bounds, ..guest.scope(call) };
+            let mut live = guest.instantiate(scope, &call.output, Stdin::default()).await?;
             let params = (MessageRef::new(call), milliseconds(elapsed));
             let result = live.call::<_, (GuestOutcome,)>(hook, params).await;
             result.map(|(outcome,)| Outcome::from(outcome)).map_err(|error| live.fault(&error))
@@ -100,7 +102,8 @@ impl HookSet {
         let Some(hook) = &self.state_changed else { return };
         let output = Output::new(OUTPUT);
         let tell = async {
-            let mut live = guest.instantiate(&Bounds::new(HOOK_TIMEOUT), &output, Stdin::default()).await?;
+            let scope = guest.scope_without_message(Bounds::new(HOOK_TIMEOUT));
+            let mut live = guest.instantiate(scope, &output, Stdin::default()).await?;
             let result = live.call::<_, ()>(hook, (GuestState::from(from), GuestState::from(to))).await;
             result.map_err(|error| live.fault(&error))
         };
@@ -166,7 +169,7 @@ impl Hooked {
 impl Handler for Hooked {
     async fn handle(&self, call: &Call) -> Outcome {
         let started = Instant::now();
-        let mut live = match self.guest.instantiate(&call.bounds, &call.output, Stdin::default()).await {
+        let mut live = match self.guest.instantiate(self.guest.scope(call), &call.output, Stdin::default()).await {
             Ok(live) => live,
             Err(reason) => return Outcome::Trapped(format!("hooks: {reason}")),
         };

@@ -8,27 +8,34 @@ use wasmtime::component::{ComponentType, Lift, Linker, Lower};
 
 use super::capabilities::Grants;
 use super::contract::{VERSION, milliseconds};
-use super::sandbox::{ComponentWasi, Sandbox};
-use super::{messaging, wasmcloud};
+use super::sandbox::{ComponentWasi, Sandbox, Scope};
+use super::{denied, http, messaging, wasmcloud};
 use crate::channel::Channel;
 use crate::message::{AttributeValue, Outgoing};
 use crate::queue::{Broker, SendError};
 
 pub(super) type Host<'a> = StoreContextMut<'a, Sandbox<ComponentWasi>>;
 
-/// Adds WASI 0.2, `context` and `producer`, and what the packages of the other contracts offer.
+/// Adds WASI 0.2 with outgoing HTTP, `context` and `producer`, and what the packages of the other contracts offer.
 pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) -> wasmtime::Result<()> {
     wasmtime_wasi::p2::add_to_linker_async(linker)?;
+    denied::add(linker)?;
+    http::add(linker)?;
 
     let mut context = linker.instance(&format!("hostler:consumer/context@{VERSION}"))?;
-    context.func_wrap("remaining-ms", |host: Host<'_>, ()| Ok((milliseconds(host.data().bounds.remaining()),)))?;
-    context.func_wrap("should-stop", |host: Host<'_>, ()| Ok((host.data().bounds.stop.is_asked(),)))?;
+    context
+        .func_wrap("remaining-ms", |host: Host<'_>, ()| Ok((milliseconds(host.data().scope.bounds.remaining()),)))?;
+    context.func_wrap("should-stop", |host: Host<'_>, ()| Ok((host.data().scope.bounds.stop.is_asked(),)))?;
+    context.func_wrap("attempt", |host: Host<'_>, ()| Ok((host.data().scope.attempt,)))?;
+    context.func_wrap("traceparent", |host: Host<'_>, ()| {
+        Ok((host.data().scope.trace.as_ref().map(|trace| trace.traceparent.clone()),))
+    })?;
 
     let mut producer = linker.instance(&format!("hostler:consumer/producer@{VERSION}"))?;
     let (all_grants, grants) = (grants, grants.clone());
     producer.func_wrap_async("send", move |host: Host<'_>, (channel, body, options): (String, Vec<u8>, Options)| {
-        let (grants, consumer) = (grants.clone(), Arc::clone(&host.data().consumer));
-        Box::new(async move { Ok((send(&grants, &consumer, &channel, options.outgoing(body)).await,)) })
+        let (grants, scope) = (grants.clone(), host.data().scope.clone());
+        Box::new(async move { Ok((send(&grants, &scope, &channel, options.outgoing(body)).await,)) })
     })?;
     messaging::add(linker, all_grants)?;
     wasmcloud::add(linker, all_grants)
@@ -106,13 +113,22 @@ impl From<SendError> for Refusal {
 }
 
 /// Sends for a guest, to a channel that its consumer's `allow.send` names; the id of the message.
-pub(super) async fn send(grants: &Grants, consumer: &str, channel: &str, message: Outgoing) -> Result<String, Refusal> {
+pub(super) async fn send(
+    grants: &Grants,
+    scope: &Scope,
+    channel: &str,
+    mut message: Outgoing,
+) -> Result<String, Refusal> {
     let channel: Channel = channel.parse().map_err(|error| Refusal::Invalid(format!("{error}")))?;
     if !grants.send.contains(&channel) {
-        tracing::warn!(consumer, %channel, "handler may not send to this channel: add it to the consumer's allow.send");
+        let cure = format!("add \"{channel}\" to the consumer's allow.send");
+        scope.denials.tell(&format!("sending to {channel}"), &cure);
         return Err(Refusal::Denied(format!("allow.send of this consumer does not name `{channel}`")));
     }
     let broker = broker(grants)?;
+    if let Some(trace) = &scope.trace {
+        trace.add_to(&mut message.attributes);
+    }
     match broker.send(&channel, vec![message]).await.pop() {
         Some(result) => result.map(|sent| sent.id).map_err(Refusal::from),
         None => Err(Refusal::Unavailable("the queue did not answer".into())),

@@ -14,8 +14,9 @@ pub(super) const GUEST_HANDLES: usize = 16 * 1024;
 /// The most handles to resources of the host (files, streams, pollables), where memory does not bound them earlier.
 const MAX_HANDLES: usize = 1_024;
 
-/// What an open file stream may have read ahead, in bytes (wasmtime-wasi's own limit).
-pub(super) const READ_AHEAD: u64 = 64 * 1024;
+/// What a handle may make the host hold, in bytes: what an open file stream reads ahead (wasmtime-wasi's own limit), or a
+/// request that is not sent yet (half of it is for its headers).
+pub(super) const HELD_PER_HANDLE: usize = 64 * 1024;
 
 const MIB: u64 = 1 << 20;
 
@@ -63,7 +64,7 @@ impl Limits {
 
     fn new(memory: u64, transfer: u64) -> Self {
         let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-        let handles = bytes(held(memory) / 2 / READ_AHEAD).min(MAX_HANDLES);
+        let handles = bytes(held(memory) / 2 / HELD_PER_HANDLE as u64).min(MAX_HANDLES);
         Self { memory: bytes(memory), transfer: bytes(transfer), handles, used: 0, elements: 0, refused: false }
     }
 
@@ -138,7 +139,7 @@ mod tests {
         for memory in [MIB, 8 * MIB, 128 * MIB, 4096 * MIB] {
             let beside = footprint(memory) - memory - SANDBOX;
             let component = Limits::component(memory);
-            assert!(component.transfer as u64 + component.handles as u64 * READ_AHEAD <= beside, "{memory}");
+            assert!(component.transfer as u64 + (component.handles * HELD_PER_HANDLE) as u64 <= beside, "{memory}");
             assert!(Limits::command(memory).transfer as u64 <= beside, "{memory}");
             assert!(component.handles >= 32);
         }

@@ -11,6 +11,8 @@ mod command;
 mod compiled;
 mod component;
 mod contract;
+mod denial;
+mod denied;
 mod engine;
 #[cfg_attr(
     not(any(feature = "sqs", feature = "oci")),
@@ -18,7 +20,9 @@ mod engine;
 )]
 pub mod fetch;
 mod hooks;
+mod http;
 mod imports;
+mod lanes;
 mod limits;
 mod messaging;
 mod output;
@@ -33,6 +37,8 @@ pub use call::{Bounds, Call, Outcome, Stop, run, run_until_stopped};
 pub use capabilities::{Dir, Grants};
 pub use compiled::{CompileError, CpuBaseline, Recipe, compile};
 pub use engine::{Engine, EngineError, Pool, compile_with};
+pub use http::FOOTPRINT as HTTP_FOOTPRINT;
+pub use lanes::Lanes;
 pub use limits::footprint;
 pub use output::{Captured, Output, Stream};
 pub use source::{Fetched, Source};

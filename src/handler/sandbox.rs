@@ -5,21 +5,22 @@ use std::sync::Arc;
 use wasmtime::Store;
 use wasmtime::component::ResourceTable;
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
+use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
 
 use super::Definition;
-use super::call::Bounds;
+use super::call::{Bounds, Call};
+use super::denial::Denials;
 use super::engine::Engine;
-use super::limits::{GUEST_HANDLES, Limits};
-use crate::message::Message;
+use super::http::{Hooks, Web};
+use super::limits::{GUEST_HANDLES, HELD_PER_HANDLE, Limits};
+use crate::message::{Message, TraceContext};
 
 /// What a sandbox of any kind of guest knows.
 pub(super) struct Sandbox<W> {
     pub(super) wasi: W,
     pub(super) limits: Limits,
-    /// The consumer that it works for, for the log.
-    pub(super) consumer: Arc<str>,
-    /// How long the call that runs in it may take; replaced when an instance is used again.
-    pub(super) bounds: Bounds,
+    /// The call that runs in it; replaced when an instance is used again.
+    pub(super) scope: Scope,
     /// What it processes, where its contract lets it reply by sending.
     pub(super) answering: Option<Answering>,
 }
@@ -31,17 +32,55 @@ pub(super) struct Answering {
     pub(super) replies: u32,
 }
 
+/// What a sandbox knows of the call that runs in it.
+#[derive(Debug, Clone)]
+pub(super) struct Scope {
+    /// How long it may take.
+    pub(super) bounds: Bounds,
+    /// Which delivery of its message it is; 0 without a message.
+    pub(super) attempt: u32,
+    /// The trace that its message belongs to.
+    pub(super) trace: Option<Arc<TraceContext>>,
+    pub(super) denials: Denials,
+}
+
+impl Scope {
+    /// That of a call by this consumer.
+    pub(super) fn of(call: &Call, definition: &Definition) -> Self {
+        let trace = TraceContext::of(&call.message.attributes).map(Arc::new);
+        let denials = Denials::new(Arc::clone(&definition.consumer), &call.message.id);
+        Self { bounds: call.bounds.clone(), attempt: call.attempt, trace, denials }
+    }
+
+    /// That of a hook which has no message.
+    pub(super) fn without_message(bounds: Bounds, definition: &Definition) -> Self {
+        Self { bounds, attempt: 0, trace: None, denials: Denials::new(Arc::clone(&definition.consumer), "") }
+    }
+}
+
 /// WASI as components see it.
 pub(super) struct ComponentWasi {
     ctx: WasiCtx,
     table: ResourceTable,
+    http: WasiHttpCtx,
+    http_hooks: Hooks,
 }
 
 impl ComponentWasi {
-    pub(super) fn new(ctx: WasiCtx, limits: &Limits) -> Self {
+    pub(super) fn new(ctx: WasiCtx, limits: &Limits, web: &Arc<Web>, scope: &Scope) -> Self {
         let mut table = ResourceTable::new();
         table.set_max_capacity(limits.handles);
-        Self { ctx, table }
+        let mut http = WasiHttpCtx::new();
+        http.set_field_size_limit(HELD_PER_HANDLE / 2);
+        Self { ctx, table, http, http_hooks: Hooks::new(web, scope.clone()) }
+    }
+}
+
+impl Sandbox<ComponentWasi> {
+    /// Lets another call run in it.
+    pub(super) fn enter(&mut self, scope: Scope) {
+        self.wasi.http_hooks.scope = scope.clone();
+        self.scope = scope;
     }
 }
 
@@ -51,19 +90,19 @@ impl WasiView for Sandbox<ComponentWasi> {
     }
 }
 
+impl WasiHttpView for Sandbox<ComponentWasi> {
+    fn http(&mut self) -> WasiHttpCtxView<'_> {
+        let wasi = &mut self.wasi;
+        WasiHttpCtxView { hooks: &mut wasi.http_hooks, table: &mut wasi.table, ctx: &mut wasi.http }
+    }
+}
+
 /// The store of a component.
 pub(super) type ComponentStore = Store<Sandbox<ComponentWasi>>;
 
 /// A fresh store with these limits; its guest yields at every epoch tick.
-pub(super) fn store<W: Send + 'static>(
-    engine: &Engine,
-    wasi: W,
-    definition: &Definition,
-    limits: &Limits,
-    bounds: &Bounds,
-) -> Store<Sandbox<W>> {
-    let (consumer, bounds) = (Arc::clone(&definition.consumer), bounds.clone());
-    let sandbox = Sandbox { wasi, limits: limits.clone(), consumer, bounds, answering: None };
+pub(super) fn store<W: Send + 'static>(engine: &Engine, wasi: W, limits: &Limits, scope: Scope) -> Store<Sandbox<W>> {
+    let sandbox = Sandbox { wasi, limits: limits.clone(), scope, answering: None };
     let mut store = Store::new(engine.inner(), sandbox);
     store.limiter(|sandbox| &mut sandbox.limits);
     store.set_hostcall_fuel(limits.transfer);

@@ -9,10 +9,12 @@ use wasmtime::component::{Component, Linker, LinkerInstance, ResourceType};
 use super::contract::VERSION;
 
 /// The packages and interfaces that the linker offers, by the start of their names.
-const OFFERED: [&str; 14] = [
+const OFFERED: [&str; 16] = [
     "wasi:cli/",
     "wasi:clocks/",
     "wasi:filesystem/",
+    "wasi:http/types@",
+    "wasi:http/outgoing-handler@",
     "wasi:io/",
     "wasi:random/",
     "wasi:sockets/",

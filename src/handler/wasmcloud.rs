@@ -11,7 +11,7 @@ use super::capabilities::Grants;
 use super::component::{Contract, Export, Live};
 use super::engine::Engine;
 use super::imports::{self, Host, Refusal};
-use super::sandbox::{Answering, ComponentWasi, Sandbox};
+use super::sandbox::{Answering, ComponentWasi, Sandbox, Scope};
 use super::shape;
 use crate::channel::Channel;
 use crate::message::{AttributeValue, Outgoing};
@@ -87,9 +87,9 @@ pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) 
     let mut consumer = linker.instance(&format!("wasmcloud:messaging/consumer@{VERSION}"))?;
     let grants = grants.clone();
     consumer.func_wrap_async("publish", move |mut host: Host<'_>, (message,): (BrokerMessage,)| {
-        let (grants, consumer) = (grants.clone(), Arc::clone(&host.data().consumer));
+        let (grants, scope) = (grants.clone(), host.data().scope.clone());
         let answered = answered(&mut host, &grants, &message.subject);
-        Box::new(async move { Ok((publish(&grants, &consumer, message, answered).await.map_err(text),)) })
+        Box::new(async move { Ok((publish(&grants, &scope, message, answered).await.map_err(text),)) })
     })?;
     consumer.func_wrap("request", |_: Host<'_>, (subject, ..): (String, Vec<u8>, u32)| {
         let refusal = format!("`request` to `{subject}`: this host offers no request and reply, as queues have none");
@@ -108,7 +108,7 @@ fn answered(host: &mut Host<'_>, grants: &Grants, subject: &str) -> Option<(Chan
 
 async fn publish(
     grants: &Grants,
-    consumer: &str,
+    scope: &Scope,
     message: BrokerMessage,
     answered: Option<(Channel, Answering)>,
 ) -> Result<(), Refusal> {
@@ -120,7 +120,7 @@ async fn publish(
             let broker = Arc::clone(imports::broker(grants)?);
             Replies { broker, channel }.send(&message, replies, outgoing).await.map_err(Refusal::from)
         }
-        None => imports::send(grants, consumer, &subject, outgoing).await,
+        None => imports::send(grants, scope, &subject, outgoing).await,
     };
     sent.map(drop)
 }

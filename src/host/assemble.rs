@@ -85,6 +85,8 @@ pub(super) fn definition(
         grants: Grants {
             env: consumer.allow.env.clone(),
             dirs: dirs.collect(),
+            http: consumer.allow.http.clone(),
+            networks: consumer.allow.networks.clone(),
             send: consumer.allow.send.clone(),
             reply_channel: consumer.reply_channel.clone(),
             broker,
@@ -113,6 +115,7 @@ fn demand(consumer: &config::Consumer, loaded: Option<&Loaded>) -> Demand {
         memory: consumer.limits.memory,
         output: consumer.limits.output,
         hooks_apart: consumer.hooks.is_some(),
+        http: !consumer.allow.http.is_empty(),
         observes_states: loaded.is_some_and(Loaded::observes_states),
         code: loaded.map_or(0, Loaded::code_size),
     }
@@ -132,14 +135,12 @@ pub fn pool(config: &Config) -> Pool {
 pub fn unused(config: &Config) -> Vec<String> {
     let embedded = config.queue.driver == Driver::Embedded;
     let telemetry = &config.telemetry;
-    let http = config.consumers.iter().any(|consumer| !consumer.allow.http.is_empty());
     let tagged = config.consumers.iter().any(|consumer| consumer.tags != config::Tags::default());
     [
         (embedded && config.payload.bucket.is_some(), "payload.bucket: the embedded queue keeps large messages itself"),
         (telemetry.otlp_endpoint.is_some(), "telemetry.otlp_endpoint: this build exports no traces or metrics"),
         (telemetry.emf, "telemetry.emf: this build writes no metrics"),
         (telemetry.prometheus.is_some(), "telemetry.prometheus: this build serves no metrics"),
-        (http, "allow.http: this build gives guests no outgoing HTTP"),
         (embedded && tagged, "tags: the embedded queue has none"),
     ]
     .into_iter()

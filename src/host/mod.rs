@@ -21,7 +21,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -31,7 +31,7 @@ use crate::config::{self, Config};
 use crate::consumer::{Consumer, Phase, StatusBoard, Summary};
 use crate::exit::{Exit, Failure, Result};
 use crate::handler::cache::Cache;
-use crate::handler::{self, Definition, Engine, Loaded};
+use crate::handler::{self, Definition, Engine, Lanes, Loaded};
 use crate::health::State;
 use crate::queue::{Broker, Replies};
 use crate::telemetry;
@@ -71,12 +71,16 @@ pub fn run(file: Option<&Path>) -> Result {
     let machine = Machine::measure();
     let threads = Threads::of(&machine);
     handler::compile_with(threads.compiling);
-    let guests = guest_runtime(threads).map_err(internal)?;
+    let guests = guest_runtimes(threads).map_err(internal)?;
     let mut control = Builder::new_current_thread();
     let control = control.enable_all().max_blocking_threads(threads.control_blocking).build().map_err(internal)?;
-    let result = control.block_on(Host::new(loaded.config, machine, signals, guests.handle().clone()).run());
+    let result = control.block_on(Host::new(loaded.config, machine, signals, lanes(&guests)).run());
     // A host call that blocks (a read of a pipe, say) is not waited for: its guest is gone.
-    guests.shutdown_background();
+    let (quick, long) = guests;
+    quick.shutdown_background();
+    if let Some(long) = long {
+        long.shutdown_background();
+    }
     control.shutdown_background();
     result
 }
@@ -85,14 +89,23 @@ pub fn run(file: Option<&Path>) -> Result {
 /// sleeps come late.
 const POLLS_PER_TIMER_CHECK: u32 = 4;
 
-fn guest_runtime(threads: Threads) -> std::io::Result<Runtime> {
-    Builder::new_multi_thread()
-        .thread_name("hostler-guest")
-        .worker_threads(threads.guests)
-        .max_blocking_threads(threads.guests_blocking)
-        .event_interval(POLLS_PER_TIMER_CHECK)
-        .enable_all()
-        .build()
+/// A runtime for each lane of guests; none for the long one where there are no threads for it.
+fn guest_runtimes(threads: Threads) -> std::io::Result<(Runtime, Option<Runtime>)> {
+    let lane = |name: &str, workers: usize, blocking: usize| {
+        let mut builder = Builder::new_multi_thread();
+        builder.thread_name(name).worker_threads(workers).max_blocking_threads(blocking);
+        builder.event_interval(POLLS_PER_TIMER_CHECK).enable_all();
+        builder
+    };
+    let quick = lane("hostler-guest", threads.guests, threads.guests_blocking).build()?;
+    let long = (threads.long > 0).then(|| {
+        lane("hostler-long", threads.long, threads.guests_blocking).on_thread_start(Lanes::yield_to_others).build()
+    });
+    Ok((quick, long.transpose()?))
+}
+
+fn lanes((quick, long): &(Runtime, Option<Runtime>)) -> Lanes {
+    Lanes { quick: quick.handle().clone(), long: long.as_ref().map(|long| long.handle().clone()) }
 }
 
 fn internal(error: impl std::fmt::Display) -> Failure {
@@ -104,7 +117,7 @@ struct Host {
     config: Config,
     machine: Machine,
     signals: Signals,
-    guests: Handle,
+    guests: Lanes,
     boards: Vec<StatusBoard>,
     transitions: Arc<Notify>,
     /// Notified when a board may have turned busy or idle.
@@ -113,7 +126,7 @@ struct Host {
 }
 
 impl Host {
-    fn new(config: Config, machine: Machine, signals: Signals, guests: Handle) -> Self {
+    fn new(config: Config, machine: Machine, signals: Signals, guests: Lanes) -> Self {
         let (transitions, work) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let board = |_| StatusBoard::new(Arc::clone(&transitions), Arc::clone(&work));
         let boards = config.consumers.iter().map(board).collect();
@@ -198,7 +211,7 @@ impl Host {
             loaded.collect()
         };
         // Compiling can take long, and must not keep a signal or the health file waiting.
-        match self.guests.spawn_blocking(load).await {
+        match self.guests.quick.spawn_blocking(load).await {
             Ok(loaded) => loaded,
             Err(error) => Err(internal(format!("loading the handlers failed: {error}"))),
         }
@@ -213,8 +226,10 @@ impl Host {
     ) -> Result<Vec<Result<Definition>>> {
         let (config, broker) = (self.config.clone(), Arc::clone(broker));
         let mut fetching = JoinSet::new();
-        fetching
-            .spawn_on(async move { definitions(&config, &config.consumers, cache, Some(broker)).await }, &self.guests);
+        fetching.spawn_on(
+            async move { definitions(&config, &config.consumers, cache, Some(broker)).await },
+            &self.guests.quick,
+        );
         match fetching.join_next().await {
             Some(Ok(definitions)) => Ok(definitions),
             Some(Err(error)) => Err(internal(format!("fetching the handlers failed: {error}"))),

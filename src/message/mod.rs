@@ -1,8 +1,10 @@
 //! What travels: a message's body and attributes, as every queue carries them.
 
 mod claim;
+mod trace;
 
 pub use claim::{Claim, LEGACY_SIZE_ATTRIBUTE, SIZE_ATTRIBUTE};
+pub use trace::TraceContext;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

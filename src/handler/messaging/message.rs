@@ -10,7 +10,7 @@ use wasmtime_wasi::WasiView as _;
 
 use super::super::call::Call;
 use super::super::imports::Host;
-use super::super::limits::READ_AHEAD;
+use super::super::limits::HELD_PER_HANDLE;
 use super::super::sandbox::{ComponentWasi, Sandbox};
 use crate::message::{AttributeValue, CONTENT_TYPE, Outgoing, Plain};
 
@@ -142,7 +142,7 @@ fn is_content_type(name: &str) -> bool {
 /// Bounds what messages hold together with the guest's other handles, each of which may hold as much as one handle of a
 /// stream does: a message has as many places in the table as its bytes would fill.
 fn weigh(table: &mut ResourceTable, message: &mut Message) -> wasmtime::Result<()> {
-    let places = message.weight() / READ_AHEAD as usize;
+    let places = message.weight() / HELD_PER_HANDLE;
     while message.ballast.len() < places {
         message.ballast.push(table.push(Ballast).map_err(|_| too_much())?);
     }
@@ -278,7 +278,7 @@ mod tests {
     fn a_message_takes_the_place_of_what_it_holds() {
         let mut table = ResourceTable::new();
         table.set_max_capacity(4);
-        let large = || Message { data: Data::Made(vec![0; 3 * READ_AHEAD as usize]), ..Message::default() };
+        let large = || Message { data: Data::Made(vec![0; 3 * HELD_PER_HANDLE]), ..Message::default() };
         let first = large().enter(&mut table).unwrap();
         assert!(large().enter(&mut table).is_err());
         drop(Message::leave(&mut table, first).unwrap());

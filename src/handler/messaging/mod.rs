@@ -5,7 +5,6 @@
 mod message;
 
 use std::fmt;
-use std::sync::Arc;
 
 use wasmtime::component::{Component, ComponentType, Lift, Linker, LinkerInstance, Lower, Resource, ResourceType};
 use wasmtime_wasi::WasiView as _;
@@ -114,11 +113,11 @@ pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) 
     let mut producer = linker.instance(&interface("producer"))?;
     let grants = grants.clone();
     producer.func_wrap_async("send", move |mut host: Host<'_>, (client, topic, message): Send| {
-        let (grants, consumer) = (grants.clone(), Arc::clone(&host.data().consumer));
+        let (grants, scope) = (grants.clone(), host.data().scope.clone());
         let outgoing = take(&mut host, &client, message);
         Box::new(async move {
             let result = match outgoing? {
-                Ok(outgoing) => send(&grants, &consumer, &topic, outgoing).await.map(drop).map_err(Error::from),
+                Ok(outgoing) => send(&grants, &scope, &topic, outgoing).await.map(drop).map_err(Error::from),
                 Err(error) => Err(error),
             };
             Ok((result,))

@@ -8,7 +8,8 @@
 //! - the compiled code and data of each handler;
 //! - for each slot one message of up to 1 MiB, the output kept of it, and the output as it is logged;
 //! - for each sandbox its linear memory, all that the host holds on the guest's behalf (what it passes to a call of the
-//!   host, buffers of streams), its stack, tables and handles: see [`footprint`].
+//!   host, buffers of streams), its stack, tables and handles: see [`footprint`]; with `allow.http` the buffers of its open
+//!   requests as well.
 //!
 //! A slot has one sandbox, or two with hooks in a component apart. The `processing-timeout` hook runs when its message's
 //! guest is gone, and in its slot; `state-changed` runs beside the slots, one at a time.
@@ -18,7 +19,7 @@
 
 use super::refusal::Refusal;
 use super::{Limit, mib};
-use crate::handler::footprint;
+use crate::handler::{HTTP_FOOTPRINT, footprint};
 
 const MIB: u64 = 1 << 20;
 
@@ -57,6 +58,8 @@ pub struct Demand {
     pub output: u64,
     /// Whether its hooks are in a component apart, which takes a second sandbox per slot.
     pub hooks_apart: bool,
+    /// Whether its guests may send HTTP requests, which take buffers.
+    pub http: bool,
     /// Whether it has a `state-changed` hook, which takes one more sandbox. Known once its handler is loaded.
     pub observes_states: bool,
     /// Bytes of its compiled code and data. Known once its handler is loaded.
@@ -96,15 +99,20 @@ impl Demand {
         if self.hooks_apart { 2 } else { 1 }
     }
 
+    /// Bytes that one of its sandboxes may cost.
+    fn sandbox(&self, memory: u64) -> u64 {
+        footprint(memory).saturating_add(if self.http { HTTP_FOOTPRINT } else { 0 })
+    }
+
     /// Bytes that a slot may cost: whole MiB, as all that is added up, so that the sum can be checked by hand.
     pub(super) fn slot(&self, memory: u64) -> u64 {
         let output = self.output.saturating_mul(2);
-        whole(footprint(memory).saturating_mul(self.sandboxes()).saturating_add(MESSAGE).saturating_add(output))
+        whole(self.sandbox(memory).saturating_mul(self.sandboxes()).saturating_add(MESSAGE).saturating_add(output))
     }
 
     /// Bytes that its `state-changed` hook may cost.
     pub(super) fn observer(&self, memory: u64) -> u64 {
-        if self.observes_states { whole(footprint(memory)) } else { 0 }
+        if self.observes_states { whole(self.sandbox(memory)) } else { 0 }
     }
 
     /// Bytes that all of it may cost.
@@ -201,6 +209,7 @@ mod tests {
             memory: None,
             output: 64 << 10,
             hooks_apart: false,
+            http: false,
             observes_states: false,
             code: 0,
         }
@@ -281,6 +290,8 @@ mod tests {
 
     #[test]
     fn hooks_are_paid_for_by_those_who_have_them() {
+        let http = Demand { http: true, ..demand("a") };
+        assert_eq!(http.slot(64 * MIB) - demand("a").slot(64 * MIB), HTTP_FOOTPRINT);
         let apart = Demand { hooks_apart: true, ..demand("a") };
         assert!(planned(2048, &[apart])[0].0 < planned(2048, &[demand("a")])[0].0);
         let observer = Demand { slots: Some(4), observes_states: true, ..demand("a") };

@@ -87,7 +87,16 @@ mod tests {
     fn demand(name: &str, slots: Option<usize>, memory: Option<u64>) -> Demand {
         let memory = memory.map(|mib| mib * MIB);
         let consumer = name.to_owned();
-        Demand { consumer, slots, memory, output: 64 << 10, hooks_apart: false, observes_states: false, code: 0 }
+        Demand {
+            consumer,
+            slots,
+            memory,
+            output: 64 << 10,
+            hooks_apart: false,
+            http: false,
+            observes_states: false,
+            code: 0,
+        }
     }
 
     #[test]

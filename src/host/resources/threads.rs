@@ -6,6 +6,9 @@ use super::Machine;
 /// engine's, in the container's own group.
 const OTHERS: u64 = 24;
 
+/// Pools that share what is left: quick and long guests, the blocking calls of both, those of the host, and compiling.
+const POOLS: u64 = 6;
+
 /// The most threads that compile handlers together: more gain little.
 const MAX_COMPILING: usize = 16;
 
@@ -15,12 +18,14 @@ const MAX_BLOCKING: usize = 512;
 /// Memory that a thread for guests must have on its side, in bytes: each has an arena of the allocator.
 const MEMORY_PER_WORKER: u64 = 16 << 20;
 
-/// Sizes of the pools; each at least 1.
+/// Sizes of the pools; each at least 1, but for `long`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Threads {
-    /// Guests run on these.
+    /// Guests begin on these.
     pub guests: usize,
-    /// Files of guests are read and written on these, at most.
+    /// Guests that compute for long go on on these; none where processes are few.
+    pub long: usize,
+    /// Files of guests are read and written on these, at most; as many again for those that compute for long.
     pub guests_blocking: usize,
     /// Names are looked up and files of our own are read on these, at most.
     pub control_blocking: usize,
@@ -29,17 +34,19 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// What fits the machine: with 64 processes at most, a quarter of what is left for each pool.
+    /// What fits the machine: with 64 processes at most, a sixth of what is left for each pool.
     pub fn of(machine: &Machine) -> Self {
         let room = machine.pids.map_or(u64::MAX, |pids| pids.saturating_sub(OTHERS));
-        let share = |part: u64| usize::try_from(room / part).unwrap_or(usize::MAX).max(1);
+        let most = usize::try_from(room / POOLS).unwrap_or(usize::MAX);
+        let share = most.max(1);
         let memory = usize::try_from(machine.memory.bytes / MEMORY_PER_WORKER).unwrap_or(usize::MAX).max(1);
         let cpus = machine.cpus.max(1);
         Self {
-            guests: cpus.min(share(4)).min(memory),
-            guests_blocking: share(4).min(MAX_BLOCKING),
-            control_blocking: share(4).min(MAX_BLOCKING),
-            compiling: cpus.min(share(4)).min(memory).min(MAX_COMPILING),
+            guests: cpus.min(share).min(memory),
+            long: cpus.min(most).min(memory / 2),
+            guests_blocking: share.min(MAX_BLOCKING),
+            control_blocking: share.min(MAX_BLOCKING),
+            compiling: cpus.min(share).min(memory).min(MAX_COMPILING),
         }
     }
 }
@@ -56,28 +63,32 @@ mod tests {
     #[test]
     fn without_limits_there_is_a_thread_per_cpu() {
         let threads = Threads::of(&machine(64, None, 256 * 1024));
-        assert_eq!(threads, Threads { guests: 64, guests_blocking: 512, control_blocking: 512, compiling: 16 });
+        assert_eq!(
+            threads,
+            Threads { guests: 64, long: 64, guests_blocking: 512, control_blocking: 512, compiling: 16 }
+        );
     }
 
     #[test]
     fn all_pools_together_stay_below_the_limit_of_processes() {
-        for pids in [28, 64, 100, 1_000] {
+        for pids in [30, 64, 100, 1_000] {
             let threads = Threads::of(&machine(256, Some(pids), 1024 * 1024));
-            let sum = threads.guests + threads.guests_blocking + threads.control_blocking + threads.compiling;
+            let guests = threads.guests + threads.long + 2 * threads.guests_blocking;
+            let sum = guests + threads.control_blocking + threads.compiling;
             assert!(sum as u64 + OTHERS <= pids, "{pids}: {threads:?}");
         }
-        assert_eq!(Threads::of(&machine(64, Some(64), 1024 * 1024)).guests, 10);
+        assert_eq!(Threads::of(&machine(64, Some(64), 1024 * 1024)).guests, 6);
     }
 
     #[test]
     fn a_small_container_on_a_large_machine_has_few() {
         let threads = Threads::of(&machine(64, None, 128));
-        assert_eq!((threads.guests, threads.compiling), (8, 8));
+        assert_eq!((threads.guests, threads.long, threads.compiling), (8, 4, 8));
     }
 
     #[test]
     fn there_is_always_one() {
-        let one = Threads { guests: 1, guests_blocking: 1, control_blocking: 1, compiling: 1 };
+        let one = Threads { guests: 1, long: 0, guests_blocking: 1, control_blocking: 1, compiling: 1 };
         assert_eq!(Threads::of(&machine(0, Some(1), 0)), one);
     }
 }

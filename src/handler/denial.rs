@@ -1,0 +1,37 @@
+//! What a guest was denied: one log line for each grant that is missing, however often the guest tries.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Lines per call: a guest that tries one thing after the other must not flood the log.
+const MAX_LINES: usize = 16;
+
+/// Tells of denials in one call of a guest.
+#[derive(Debug, Clone)]
+pub(super) struct Denials {
+    consumer: Arc<str>,
+    message_id: Arc<str>,
+    told: Arc<Mutex<BTreeSet<String>>>,
+}
+
+impl Denials {
+    /// For a call that works on this message; the id is empty where there is none.
+    pub(super) fn new(consumer: Arc<str>, message_id: &str) -> Self {
+        Self { consumer, message_id: message_id.into(), told: Arc::default() }
+    }
+
+    /// Tells that `what` was denied, and what would grant it.
+    pub(super) fn tell(&self, what: &str, cure: &str) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.len() >= MAX_LINES || !told.insert(what.to_owned()) {
+            return;
+        }
+        let last = told.len() == MAX_LINES;
+        drop(told);
+        let (consumer, message_id) = (&*self.consumer, &*self.message_id);
+        tracing::warn!(consumer, message_id, denied = what, cure, "denied to the handler");
+        if last {
+            tracing::warn!(consumer, message_id, "more was denied to the handler; not logged for this message");
+        }
+    }
+}

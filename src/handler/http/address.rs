@@ -1,0 +1,127 @@
+//! Which addresses a name may lead to: public ones, and those of granted networks.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+
+/// IPv4 blocks that are not globally reachable (IANA IPv4 special-purpose address registry), multicast and reserved ones.
+const SPECIAL_V4: [(Ipv4Addr, u8); 15] = [
+    (Ipv4Addr::new(0, 0, 0, 0), 8),
+    (Ipv4Addr::new(10, 0, 0, 0), 8),
+    (Ipv4Addr::new(100, 64, 0, 0), 10),
+    (Ipv4Addr::new(127, 0, 0, 0), 8),
+    (Ipv4Addr::new(169, 254, 0, 0), 16),
+    (Ipv4Addr::new(172, 16, 0, 0), 12),
+    (Ipv4Addr::new(192, 0, 0, 0), 24),
+    (Ipv4Addr::new(192, 0, 2, 0), 24),
+    (Ipv4Addr::new(192, 88, 99, 0), 24),
+    (Ipv4Addr::new(192, 168, 0, 0), 16),
+    (Ipv4Addr::new(198, 18, 0, 0), 15),
+    (Ipv4Addr::new(198, 51, 100, 0), 24),
+    (Ipv4Addr::new(203, 0, 113, 0), 24),
+    (Ipv4Addr::new(224, 0, 0, 0), 4),
+    (Ipv4Addr::new(240, 0, 0, 0), 4),
+];
+
+/// The block that IPv6 unicast addresses are given out from (RFC 4291, section 2.5.4).
+const GLOBAL_V6: (Ipv6Addr, u8) = (Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3);
+
+/// Blocks of it that are not globally reachable, or lead elsewhere (IANA IPv6 special-purpose address registry).
+const SPECIAL_V6: [(Ipv6Addr, u8); 4] = [
+    (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 23),
+    (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0), 32),
+    (Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0), 16),
+    (Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 0), 20),
+];
+
+/// The prefix of IPv4 addresses behind a translator (RFC 6052, section 2.1).
+const TRANSLATED: [u16; 6] = [0x64, 0xff9b, 0, 0, 0, 0];
+
+/// Whether a connection may go there: the address is public, or in a granted network.
+pub(super) fn may_be_reached(address: IpAddr, granted: &[IpNet]) -> bool {
+    let behind = behind(address);
+    granted.iter().any(|network| network.contains(&address) || network.contains(&behind)) || is_public(behind)
+}
+
+/// The address that is meant, where IPv6 only wraps an IPv4 address.
+fn behind(address: IpAddr) -> IpAddr {
+    let IpAddr::V6(v6) = address else { return address };
+    let translated = v6.segments().starts_with(&TRANSLATED).then(|| {
+        let [.., a, b, c, d] = v6.octets();
+        Ipv4Addr::new(a, b, c, d)
+    });
+    v6.to_ipv4_mapped().or(translated).map_or(address, IpAddr::V4)
+}
+
+fn is_public(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => {
+            let within = |(block, bits): &(Ipv4Addr, u8)| (v4.to_bits() ^ block.to_bits()) >> (32 - bits) == 0;
+            !SPECIAL_V4.iter().any(within)
+        }
+        IpAddr::V6(v6) => {
+            let within = |(block, bits): &(Ipv6Addr, u8)| (v6.to_bits() ^ block.to_bits()) >> (128 - bits) == 0;
+            within(&GLOBAL_V6) && !SPECIAL_V6.iter().any(within)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_public_addresses_need_no_grant() {
+        for public in [
+            "1.1.1.1",
+            "93.184.215.14",
+            "172.15.255.255",
+            "172.32.0.1",
+            "2606:4700:4700::1111",
+            "::ffff:1.1.1.1",
+            "64:ff9b::101:101",
+        ] {
+            assert!(may_be_reached(public.parse().unwrap(), &[]), "{public}");
+        }
+        for special in [
+            "0.0.0.0",
+            "10.1.2.3",
+            "100.64.0.1",
+            "127.0.0.1",
+            "127.255.255.254",
+            "169.254.169.254",
+            "169.254.170.2",
+            "172.16.0.1",
+            "172.31.255.255",
+            "192.168.1.1",
+            "198.19.0.1",
+            "224.0.0.1",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "::127.0.0.1",
+            "::ffff:127.0.0.1",
+            "::ffff:169.254.170.2",
+            "64:ff9b::7f00:1",
+            "64:ff9b:1::1",
+            "fe80::1",
+            "fc00::1",
+            "fd00:ec2::254",
+            "ff02::1",
+            "2001:db8::1",
+            "2002:7f00:1::",
+            "2001::1",
+        ] {
+            assert!(!may_be_reached(special.parse().unwrap(), &[]), "{special}");
+        }
+    }
+
+    #[test]
+    fn a_granted_network_is_reached_however_it_is_written() {
+        let granted = ["10.0.0.0/8".parse().unwrap(), "fd00:ec2::/32".parse().unwrap()];
+        for inside in ["10.200.0.1", "::ffff:10.0.0.1", "64:ff9b::a00:1", "fd00:ec2::23"] {
+            assert!(may_be_reached(inside.parse().unwrap(), &granted), "{inside}");
+        }
+        assert!(!may_be_reached("127.0.0.1".parse().unwrap(), &granted));
+    }
+}

@@ -1,0 +1,73 @@
+//! `wasi:http` in the linker, with a bound on each text that a guest can make the host keep.
+
+use wasmtime::StoreContextMut;
+use wasmtime::component::{Linker, Resource};
+use wasmtime_wasi_http::p2::bindings::http::types::{HostOutgoingRequest as _, Method, Scheme};
+use wasmtime_wasi_http::p2::types::HostOutgoingRequest;
+use wasmtime_wasi_http::{WasiHttpCtxView, WasiHttpView as _};
+
+use crate::handler::sandbox::{ComponentWasi, Sandbox};
+
+/// The interface with the requests' setters.
+const TYPES: &str = "wasi:http/types@0.2.12";
+
+/// The longest path with its query, in bytes: what servers take at most by default.
+const MAX_PATH: usize = 16 * 1024;
+
+/// The longest host with its port, in bytes (RFC 1035: 253 of a name).
+const MAX_AUTHORITY: usize = 512;
+
+/// The longest name of a method or a scheme, in bytes.
+const MAX_WORD: usize = 64;
+
+type Host<'a> = StoreContextMut<'a, Sandbox<ComponentWasi>>;
+type Request = Resource<HostOutgoingRequest>;
+type Answer = wasmtime::Result<Result<(), ()>>;
+
+/// Adds `wasi:http/types` and `wasi:http/outgoing-handler`.
+pub(in crate::handler) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
+    wasmtime_wasi_http::p2::add_only_http_to_linker_async(linker)?;
+
+    linker.allow_shadowing(true);
+    let mut types = linker.instance(TYPES)?;
+    types.func_wrap(
+        "[method]outgoing-request.set-path-with-query",
+        |host: Host<'_>, (to, path): (Request, Option<String>)| {
+            set(host, path.as_ref().is_none_or(|path| path.len() <= MAX_PATH), |http| {
+                http.set_path_with_query(to, path)
+            })
+        },
+    )?;
+    types.func_wrap(
+        "[method]outgoing-request.set-authority",
+        |host: Host<'_>, (to, authority): (Request, Option<String>)| {
+            let fits = authority.as_ref().is_none_or(|authority| authority.len() <= MAX_AUTHORITY);
+            set(host, fits, |http| http.set_authority(to, authority))
+        },
+    )?;
+    types.func_wrap("[method]outgoing-request.set-method", |host: Host<'_>, (to, method): (Request, Method)| {
+        let fits = !matches!(&method, Method::Other(word) if word.len() > MAX_WORD);
+        set(host, fits, |http| http.set_method(to, method))
+    })?;
+    types.func_wrap(
+        "[method]outgoing-request.set-scheme",
+        |host: Host<'_>, (to, scheme): (Request, Option<Scheme>)| {
+            let fits = !matches!(&scheme, Some(Scheme::Other(word)) if word.len() > MAX_WORD);
+            set(host, fits, |http| http.set_scheme(to, scheme))
+        },
+    )?;
+    linker.allow_shadowing(false);
+    Ok(())
+}
+
+/// The setter's own answer, or its error for what does not fit.
+fn set(
+    mut host: Host<'_>,
+    fits: bool,
+    setter: impl FnOnce(&mut WasiHttpCtxView<'_>) -> Answer,
+) -> wasmtime::Result<(Result<(), ()>,)> {
+    match fits {
+        true => Ok((setter(&mut host.data_mut().http())?,)),
+        false => Ok((Err(()),)),
+    }
+}

@@ -1,0 +1,243 @@
+//! Outgoing HTTP of guests (`wasi:http`): to granted origins, at addresses that a name may lead to, and nowhere else.
+//!
+//! | file | job |
+//! |---|---|
+//! | `address.rs` | which addresses a name may lead to |
+//! | `exchange.rs` | one request and its response, with their limits |
+//! | `imports.rs` | `wasi:http` in the linker |
+//!
+//! A redirect is an answer like any other: a guest that follows it makes a request of its own, which is checked as such. The
+//! address that was checked is the one that is connected to, so a name cannot change its mind in between.
+
+mod address;
+mod exchange;
+mod imports;
+
+pub(super) use imports::add;
+
+use std::collections::BTreeSet;
+use std::error::Error as StdError;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::{Client, Url, redirect};
+use tokio::sync::Semaphore;
+use wasmtime_wasi_http::{RequestOptions, WasiBody, WasiHttpHooks};
+
+use super::sandbox::Scope;
+use exchange::{Answer, Exchange};
+
+/// Requests that one sandbox may have open at a time, from their begin until their bodies are read or dropped.
+const MAX_OPEN: u64 = 16;
+
+/// What one open request may take of the host's memory, in bytes: the HTTP/1 buffer (at most 408 KiB in hyper), TLS records,
+/// and a chunk of the body in each direction.
+const OPEN_SIZE: u64 = 512 * 1024;
+
+/// What the open requests of a sandbox may take of the host's memory together, in bytes.
+pub const FOOTPRINT: u64 = MAX_OPEN * OPEN_SIZE;
+
+/// How much of a request's body a guest may hand over at a time, in bytes.
+const CHUNK: usize = 64 * 1024;
+
+/// How long to wait for a connection, unless the guest says less.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// Idle connections that are kept for the next message, for so long: below the 60 s after which load balancers of AWS close
+/// theirs.
+const IDLE: Duration = Duration::from_secs(30);
+const MAX_IDLE_PER_ORIGIN: usize = 16;
+
+/// What the guests of one consumer may reach by HTTP, and the connections there.
+#[derive(Debug)]
+pub(super) struct Web {
+    origins: BTreeSet<String>,
+    /// None where nothing is granted.
+    client: Option<Client>,
+}
+
+impl Web {
+    /// Makes the client, if there is any origin to send to.
+    ///
+    /// # Errors
+    /// TLS cannot be set up, for lack of root certificates say.
+    pub(super) fn new(origins: &[String], networks: &[IpNet]) -> Result<Self, String> {
+        // As the client itself reads addresses, so that both mean the same by a text.
+        let origin = |text: &String| {
+            let url = Url::parse(text).map_err(|error| format!("`{text}` is no origin: {error}"))?;
+            Ok(url.origin().ascii_serialization())
+        };
+        let origins = origins.iter().map(origin).collect::<Result<BTreeSet<String>, String>>()?;
+        let client = (!origins.is_empty()).then(|| client(networks)).transpose();
+        Ok(Self { origins, client: client.map_err(|error| causes(&error))? })
+    }
+
+    /// The client, if the URL's origin is granted; else what is missing.
+    fn admit(&self, url: &Url) -> Result<&Client, String> {
+        let origin = url.origin().ascii_serialization();
+        match &self.client {
+            Some(client) if self.origins.contains(&origin) => Ok(client),
+            _ => Err(origin),
+        }
+    }
+}
+
+fn client(networks: &[IpNet]) -> reqwest::Result<Client> {
+    Client::builder()
+        .redirect(redirect::Policy::none())
+        // A proxy would resolve names itself, and so lead wherever they say.
+        .no_proxy()
+        .retry(reqwest::retry::never())
+        .referer(false)
+        .connect_timeout(CONNECT)
+        .pool_idle_timeout(IDLE)
+        .pool_max_idle_per_host(MAX_IDLE_PER_ORIGIN)
+        .dns_resolver(Arc::new(Guarded { networks: networks.into() }))
+        .build()
+}
+
+/// Looks names up, and lets only those through that lead where they may. Addresses are not looked up: one that is granted as
+/// an origin was named, and so was meant.
+struct Guarded {
+    networks: Arc<[IpNet]>,
+}
+
+impl Resolve for Guarded {
+    fn resolve(&self, name: Name) -> Resolving {
+        let networks = Arc::clone(&self.networks);
+        Box::pin(async move {
+            let name = name.as_str();
+            let found = tokio::net::lookup_host((name, 0)).await?.collect();
+            let addresses = reachable(name, found, &networks)?;
+            Ok(Box::new(addresses.into_iter()) as Addrs)
+        })
+    }
+}
+
+/// Those of the addresses of a name that may be connected to. `localhost` names what it leads to.
+fn reachable(name: &str, mut found: Vec<SocketAddr>, networks: &[IpNet]) -> Result<Vec<SocketAddr>, Prohibited> {
+    let first = found.first().map(SocketAddr::ip);
+    let meant = |at: &SocketAddr| name.eq_ignore_ascii_case("localhost") && at.ip().is_loopback();
+    found.retain(|at| meant(at) || address::may_be_reached(at.ip(), networks));
+    match (found.is_empty(), first) {
+        (true, Some(address)) => Err(Prohibited { name: name.to_owned(), address }),
+        _ => Ok(found),
+    }
+}
+
+/// A granted name leads to an address that no grant names.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{name}` leads to {address}, which is not public")]
+struct Prohibited {
+    name: String,
+    address: std::net::IpAddr,
+}
+
+/// The first cause of this kind.
+fn cause<'a, T: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Option<&'a T> {
+    std::iter::successors(Some(error), |&error| error.source()).find_map(|error| error.downcast_ref::<T>())
+}
+
+/// An error and what caused it, as one text.
+fn causes(error: &(dyn StdError + 'static)) -> String {
+    let texts: Vec<String> =
+        std::iter::successors(Some(error), |&error| error.source()).map(|e| e.to_string()).collect();
+    texts.join(": ")
+}
+
+/// What `wasi:http` asks of the host, for one sandbox.
+pub(super) struct Hooks {
+    web: Arc<Web>,
+    open: Arc<Semaphore>,
+    /// The call that runs in it.
+    pub(super) scope: Scope,
+}
+
+impl Hooks {
+    pub(super) fn new(web: &Arc<Web>, scope: Scope) -> Self {
+        Self { web: Arc::clone(web), open: Arc::new(Semaphore::new(MAX_OPEN as usize)), scope }
+    }
+}
+
+impl WasiHttpHooks for Hooks {
+    // The client does, from the URL that was checked.
+    fn set_host_header(&mut self) -> bool {
+        false
+    }
+
+    fn p2_outgoing_body_chunk_size(&mut self) -> usize {
+        CHUNK
+    }
+
+    fn send_request(
+        &mut self,
+        request: http::Request<WasiBody>,
+        options: Option<RequestOptions>,
+        _received: Box<dyn Future<Output = wasmtime_wasi_http::Result<()>> + Send>,
+    ) -> Box<dyn Future<Output = wasmtime_wasi_http::Result<Answer>> + Send> {
+        let exchange = Exchange { web: Arc::clone(&self.web), scope: self.scope.clone() };
+        let permit = Arc::clone(&self.open).try_acquire_owned();
+        Box::new(async move {
+            let permit = permit.map_err(|_| wasmtime_wasi_http::Error::ConnectionLimitReached)?;
+            exchange.run(request, options.unwrap_or_default(), permit).await
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn web(origins: &[&str]) -> Web {
+        Web::new(&origins.iter().map(|origin| (*origin).to_owned()).collect::<Vec<_>>(), &[]).unwrap()
+    }
+
+    #[test]
+    fn only_the_very_origin_is_admitted() {
+        let web = web(&["https://api.example.com", "http://[::1]:8080", "http://127.0.0.1"]);
+        let admits = |url: &str| web.admit(&Url::parse(url).unwrap()).is_ok();
+        for granted in [
+            "https://api.example.com/a?b",
+            "https://API.example.com:443/",
+            "http://[0:0:0:0:0:0:0:1]:8080/",
+            // The same address, however it is written.
+            "http://127.1/",
+            "http://0x7f000001/",
+        ] {
+            assert!(admits(granted), "{granted}");
+        }
+        for other in [
+            "http://api.example.com/",
+            "https://api.example.com:8443/",
+            "https://api.example.com./",
+            "https://api.example.com.evil.example/",
+            "https://example.com/",
+            "https://a.api.example.com/",
+            "https://api.example.com@evil.example/",
+            "http://127.0.0.1:81/",
+            "http://127.0.0.2/",
+        ] {
+            assert!(!admits(other), "{other}");
+        }
+        assert!(super::Web::new(&[], &[]).unwrap().admit(&Url::parse("https://x/").unwrap()).is_err());
+    }
+
+    #[test]
+    fn a_name_leads_only_where_it_may() {
+        let at = |address: &str| SocketAddr::new(address.parse().unwrap(), 0);
+        let found = |name: &str, addresses: &[&str], networks: &[&str]| {
+            let networks: Vec<IpNet> = networks.iter().map(|network| network.parse().unwrap()).collect();
+            reachable(name, addresses.iter().map(|address| at(address)).collect(), &networks)
+        };
+        assert_eq!(found("x.example", &["127.0.0.1", "1.1.1.1"], &[]), Ok(vec![at("1.1.1.1")]));
+        let refused = found("x.example", &["169.254.170.2", "::1"], &[]).unwrap_err();
+        assert_eq!(refused.to_string(), "`x.example` leads to 169.254.170.2, which is not public");
+        assert_eq!(found("x.example", &["10.0.0.7"], &["10.0.0.0/24"]), Ok(vec![at("10.0.0.7")]));
+        assert_eq!(found("localhost", &["127.0.0.1", "10.0.0.1"], &[]), Ok(vec![at("127.0.0.1")]));
+        assert!(found("a.localhost.example", &["127.0.0.1"], &[]).is_err());
+        assert_eq!(found("x.example", &[], &[]), Ok(vec![]));
+    }
+}

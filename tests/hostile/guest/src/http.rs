@@ -1,0 +1,85 @@
+//! `wasi:http` by hand: requests that the tests ask for.
+
+use wasip2::http::outgoing_handler::handle;
+use wasip2::http::types::{
+    ErrorCode, FutureIncomingResponse, Headers, IncomingResponse, Method, OutgoingBody, OutgoingRequest, Scheme,
+};
+use wasip2::io::streams::StreamError;
+
+/// `GET`; the status and the body.
+pub fn get(url: &str) -> Result<Vec<u8>, String> {
+    answer(wait(&start(url, Method::Get, None)?)?)
+}
+
+/// `POST` of this body.
+pub fn post(url: &str, body: &[u8]) -> Result<Vec<u8>, String> {
+    answer(wait(&start(url, Method::Post, Some(body))?)?)
+}
+
+/// `GET`, and wherever the answers lead; the last one.
+pub fn follow(url: &str) -> Result<Vec<u8>, String> {
+    let mut url = url.to_owned();
+    for _ in 0..5 {
+        let response = wait(&start(&url, Method::Get, None)?)?;
+        match response.headers().get("location").first() {
+            Some(next) => url = String::from_utf8_lossy(next).into_owned(),
+            None => return answer(response),
+        }
+    }
+    Err("too many redirects".into())
+}
+
+/// Opens so many requests and reads none of the answers; what became of them.
+pub fn open_many(url: &str, count: usize) -> String {
+    let started: Vec<_> = (0..count).filter_map(|_| start(url, Method::Get, None).ok()).collect();
+    let answers: Vec<_> = started.iter().map(wait).collect();
+    let refused = answers.iter().filter(|answer| matches!(answer, Err(text) if text.contains("limit"))).count();
+    format!("{} opened, {refused} refused", answers.iter().filter(|answer| answer.is_ok()).count())
+}
+
+fn start(url: &str, method: Method, body: Option<&[u8]>) -> Result<FutureIncomingResponse, String> {
+    let (scheme, rest) = url.split_once("://").ok_or("no scheme")?;
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let scheme = if scheme == "https" { Scheme::Https } else { Scheme::Http };
+    let request = OutgoingRequest::new(Headers::new());
+    request.set_method(&method).map_err(|()| "this method is refused")?;
+    request.set_scheme(Some(&scheme)).map_err(|()| "this scheme is refused")?;
+    request.set_authority(Some(authority)).map_err(|()| "this authority is refused")?;
+    request.set_path_with_query(Some(path)).map_err(|()| "this path is refused")?;
+    let outgoing = request.body().map_err(|()| "it has no body")?;
+    let response = handle(request, None).map_err(said)?;
+    if let Some(bytes) = body {
+        let stream = outgoing.write().map_err(|()| "its body cannot be written")?;
+        for chunk in bytes.chunks(4096) {
+            stream.blocking_write_and_flush(chunk).map_err(|error| format!("{error:?}"))?;
+        }
+    }
+    OutgoingBody::finish(outgoing, None).map_err(said)?;
+    Ok(response)
+}
+
+fn wait(response: &FutureIncomingResponse) -> Result<IncomingResponse, String> {
+    response.subscribe().block();
+    match response.get() {
+        Some(Ok(Ok(response))) => Ok(response),
+        Some(Ok(Err(error))) => Err(said(error)),
+        _ => Err("there is no answer".into()),
+    }
+}
+
+fn answer(response: IncomingResponse) -> Result<Vec<u8>, String> {
+    let mut text = format!("{} ", response.status()).into_bytes();
+    let body = response.consume().map_err(|()| "its body was read")?;
+    let stream = body.stream().map_err(|()| "its body was read")?;
+    loop {
+        match stream.blocking_read(64 * 1024) {
+            Ok(bytes) => text.extend(bytes),
+            Err(StreamError::Closed) => return Ok(text),
+            Err(error) => return Err(format!("the body broke off: {error:?}")),
+        }
+    }
+}
+
+fn said(error: ErrorCode) -> String {
+    format!("{error:?}")
+}

@@ -1,0 +1,127 @@
+//! A guest that tries what it may not. The attribute `do` says what, the body says with what.
+
+mod http;
+
+use std::hint::black_box;
+use std::io::Write as _;
+use std::net::{TcpStream, ToSocketAddrs as _, UdpSocket};
+use std::time::{Duration, Instant, SystemTime};
+
+use exports::hostler::consumer::handler::Guest;
+use hostler::consumer::producer::{self, Options};
+use hostler::consumer::types::{Attribute, AttributeValue, Message, Outcome};
+
+wit_bindgen::generate!({ path: "../../../wit", world: "consumer" });
+
+struct Hostile;
+
+export!(Hostile);
+
+type Answer = Result<Outcome, String>;
+
+impl Guest for Hostile {
+    fn handle(message: Message) -> Answer {
+        let word = attribute(&message, "do").unwrap_or_default();
+        let text = String::from_utf8_lossy(&message.body).into_owned();
+        match word.as_str() {
+            "ack" => Ok(Outcome::Ack),
+            // Time.
+            "loop" => spin(|| {}),
+            "clock" => spin(|| drop(black_box((Instant::now(), SystemTime::now())))),
+            "random" => random(),
+            "sleep" => loop {
+                std::thread::sleep(Duration::from_secs(3600));
+            },
+            // Memory.
+            "memory" => memory(),
+            "stack" => reply(recurse(0).to_string()),
+            // Output.
+            "lines" => lines(&text),
+            "flood" => spin(|| drop(std::io::stdout().write_all(&[b'x'; 4096]))),
+            // The world.
+            "env" => reply(std::env::vars().map(|(name, value)| format!("{name}={value}\n")).collect::<String>()),
+            "read" => std::fs::read(&text).map(Outcome::Reply).map_err(|error| error.to_string()),
+            "write" => done(std::fs::write(&text, b"mine")),
+            "tcp" => done(TcpStream::connect(&text)),
+            "udp" => done(UdpSocket::bind("0.0.0.0:0")),
+            "name" => done((text.as_str(), 80).to_socket_addrs()),
+            "send" => send(&text, &message),
+            "fork" => fork(&text, &message),
+            "get" => http::get(&text).map(Outcome::Reply),
+            "post" => http::post(&text, &message.body).map(Outcome::Reply),
+            "follow" => http::follow(&text).map(Outcome::Reply),
+            "open" => reply(http::open_many(&text, 100)),
+            "trace" => reply(hostler::consumer::context::traceparent().unwrap_or_default()),
+            "attempt" => reply(hostler::consumer::context::attempt().to_string()),
+            other => Err(format!("`{other}` is nothing that this guest does")),
+        }
+    }
+}
+
+fn reply(text: String) -> Answer {
+    Ok(Outcome::Reply(text.into_bytes()))
+}
+
+fn done<T>(result: std::io::Result<T>) -> Answer {
+    result.map(|_| Outcome::Ack).map_err(|error| error.to_string())
+}
+
+fn attribute(message: &Message, name: &str) -> Option<String> {
+    message.attributes.iter().find(|attribute| attribute.name == name).and_then(|attribute| match &attribute.value {
+        AttributeValue::Text(text) => Some(text.clone()),
+        AttributeValue::Binary(_) => None,
+    })
+}
+
+fn spin(mut step: impl FnMut()) -> Answer {
+    loop {
+        step();
+    }
+}
+
+fn random() -> Answer {
+    spin(|| drop(black_box(wasip2::random::random::get_random_bytes(1 << 20))))
+}
+
+fn memory() -> Answer {
+    let mut held = Vec::new();
+    loop {
+        held.push(black_box(vec![1_u8; 1 << 20]));
+    }
+}
+
+#[allow(unconditional_recursion)]
+fn recurse(depth: u64) -> u64 {
+    let frame = black_box([depth; 64]);
+    recurse(depth + 1) + frame[0]
+}
+
+/// So many lines, as fast as it goes; then acks.
+fn lines(count: &str) -> Answer {
+    for number in 0..count.parse::<u64>().map_err(|error| error.to_string())? {
+        eprintln!("line {number} of a guest that has much to say");
+    }
+    Ok(Outcome::Ack)
+}
+
+fn send(channel: &str, message: &Message) -> Answer {
+    let word = Attribute { name: "do".into(), value: AttributeValue::Text("ack".into()) };
+    let options = Options { attributes: vec![word], routing_key: None, delay: None, group_id: None, dedupe_key: None };
+    producer::send(channel, &message.body, &options).map(|id| Outcome::Reply(id.into_bytes())).map_err(|e| e.to_string())
+}
+
+/// Sends itself twice, again and again, to the channel that it came from.
+fn fork(channel: &str, message: &Message) -> Answer {
+    let options = || Options {
+        attributes: message.attributes.clone(),
+        routing_key: None,
+        delay: None,
+        group_id: None,
+        dedupe_key: None,
+    };
+    loop {
+        for _ in 0..2 {
+            producer::send(channel, &message.body, &options()).map_err(|error| error.to_string())?;
+        }
+    }
+}
