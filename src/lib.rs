@@ -4,9 +4,10 @@
 //! while it works, and settles it. `ARCHITECTURE.md` has the map; in short, arrows run one way:
 //!
 //! ```text
-//! cli → host → consumer → handler, queue, channel → message        leaves: config, health, rate, telemetry
+//! cli → host → consumer → handler, queue, channel → message        leaves: cause, config, health, rate, telemetry
 //! ```
 
+pub mod cause;
 pub mod channel;
 pub mod cli;
 pub mod config;

@@ -3,6 +3,8 @@
 //! `cfg(test)` on each tells clippy that its helpers are test code as well.
 
 #[cfg(test)]
+mod adapters;
+#[cfg(test)]
 mod commands;
 #[cfg(test)]
 mod compile;

@@ -49,8 +49,9 @@ fn prints_an_outcome_for_people() {
         (said.code, text.to_owned())
     };
     let of = |code, text: &str| (code, text.to_owned());
-    let component_line = "handler   component (hostler:consumer/handler)";
-    let command_line = "handler   WASI preview-1 command (_start)";
+    let component_line =
+        "handler   component (hostler:consumer/handler)\n            imports hostler:consumer/types@0.1.0";
+    let command_line = "handler   WASI preview-1 command (_start)\n            imports wasi_snapshot_preview1";
 
     assert_eq!(said(&component("acks"), ""), of(0, &format!("{component_line}\noutcome   ack\n")));
     assert_eq!(said(&component("replies"), "hi"), of(0, &format!("{component_line}\noutcome   reply\nreply     hi\n")));

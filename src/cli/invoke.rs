@@ -226,12 +226,13 @@ fn answer(outcome: &Outcome, took: Duration, captured: &Captured) -> Answer {
 }
 
 fn for_people(outcome: &Outcome, took: Duration, captured: &Captured, summary: &handler::Summary) {
-    for (name, bytes) in [("stdout", &captured.stdout), ("stderr", &captured.stderr)] {
-        for line in String::from_utf8_lossy(bytes).lines() {
-            print(format!("{name:<9} {line}"));
-        }
+    for (stream, line) in captured.lines() {
+        print(format!("{stream:<9} {line}"));
     }
     print(format!("handler   {}", summary.kind));
+    for import in &summary.imports {
+        print(format!("            imports {import}"));
+    }
     print(format!("outcome   {}", outcome.name()));
     match outcome {
         Outcome::Delay(delay) => print(format!("delay     {}", humantime::format_duration(*delay))),

@@ -7,19 +7,15 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::Consumer;
 use super::ledger::Heartbeat;
-use super::{Consumer, Replies};
-use crate::channel::Channel;
 use crate::handler::{self, Call, HOOK_TIMEOUT, Handler, Lanes, Outcome, Stop, run_until_stopped};
 use crate::health::State;
-use crate::message::{AttributeValue, Invalid, Message, Outgoing};
-use crate::queue::{Broker, Delivery, LeaseError, Queue, QueueError, Receive, SendError, Settlement, Unsettled};
+use crate::message::{Message, Outgoing};
+use crate::queue::{Delivery, LeaseError, Queue, QueueError, Receive, Replies, Settlement, Unsettled};
 
 /// Names a delivery within its consumer.
 pub(super) type Id = u64;
-
-/// The attribute of a reply that names the message it answers.
-const CORRELATION_ATTRIBUTE: &str = "correlation-id";
 
 /// What the world answers.
 pub(super) enum Signal {
@@ -121,28 +117,16 @@ impl Effects {
         });
     }
 
-    /// Sends a reply. A redelivered message's second reply has the first one's dedupe key, on a channel that knows such.
-    pub(super) fn reply(&self, id: Id, message: &Message, body: Vec<u8>) {
-        let Some(Replies { broker, channel }) = self.replies.clone() else {
+    /// Sends a reply.
+    pub(super) fn reply(&self, id: Id, message: &Arc<Message>, body: Vec<u8>) {
+        let Some(replies) = self.replies.clone() else {
             let _ = self.signals.send(Signal::Replied { id, result: Ok(()) });
             return;
         };
-        let correlation = (CORRELATION_ATTRIBUTE.to_owned(), AttributeValue::Text(message.id.clone()));
-        let outgoing = Outgoing {
-            body,
-            attributes: [correlation].into(),
-            group: message.group.clone(),
-            dedupe: Some(message.id.clone()),
-            ..Outgoing::default()
-        };
-        let signals = self.signals.clone();
+        let (message, signals) = (Arc::clone(message), self.signals.clone());
         tokio::spawn(async move {
-            let undeduped = Outgoing { dedupe: None, ..outgoing.clone() };
-            let mut result = send(&*broker, &channel, outgoing).await;
-            if matches!(result, Err(SendError::Invalid(Invalid::DedupeUnsupported(_)))) {
-                result = send(&*broker, &channel, undeduped).await;
-            }
-            let result = result.map_err(|error| error.to_string());
+            let result = replies.send(&message, 0, Outgoing { body, ..Outgoing::default() }).await;
+            let result = result.map(drop).map_err(|error| error.to_string());
             let _ = signals.send(Signal::Replied { id, result });
         });
     }
@@ -153,11 +137,6 @@ impl Effects {
             let _ = states.send(transition);
         }
     }
-}
-
-async fn send(broker: &dyn Broker, channel: &Channel, message: Outgoing) -> Result<(), SendError> {
-    let unanswered = || QueueError::Unavailable("the queue did not answer".to_owned());
-    broker.send(channel, vec![message]).await.pop().ok_or_else(unanswered)?.map(drop)
 }
 
 /// The call with its message's body, wherever that lies; `None` if it is stopped meanwhile.

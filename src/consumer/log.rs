@@ -45,10 +45,8 @@ pub(super) fn settled(spec: &Spec, line: &Line<'_>) {
 
 /// Writes what a guest wrote, a line each.
 pub(super) fn output(spec: &Spec, message_id: &str, captured: &Captured) {
-    for (stream, bytes) in [("stdout", &captured.stdout), ("stderr", &captured.stderr)] {
-        for line in String::from_utf8_lossy(bytes).lines().filter(|line| !line.trim().is_empty()) {
-            tracing::info!(target: "hostler::guest", consumer = &*spec.name, message_id, stream, "{line}");
-        }
+    for (stream, line) in captured.lines().filter(|(_, line)| !line.trim().is_empty()) {
+        tracing::info!(target: "hostler::guest", consumer = &*spec.name, message_id, stream, "{line}");
     }
     if captured.dropped > 0 {
         let dropped = captured.dropped;

@@ -36,10 +36,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::channel::Channel;
 use crate::config::Rate;
 use crate::handler::{Handler, Lanes};
-use crate::queue::{Broker, Queue};
+use crate::queue::{Queue, Replies};
 
 /// How far the host is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,15 +77,6 @@ pub struct Spec {
     pub policy: Policy,
     /// How much of a guest's output is kept, in bytes.
     pub output: usize,
-}
-
-/// Where replies go.
-#[derive(Clone)]
-pub struct Replies {
-    /// The service that takes them.
-    pub broker: Arc<dyn Broker>,
-    /// The channel.
-    pub channel: Channel,
 }
 
 /// All that a consumer works with.

@@ -14,6 +14,7 @@ use super::contract::{HANDLER, VERSION};
 use super::engine::Engine;
 use super::hooks::HookSet;
 use super::source::{Contents, Source};
+use super::{messaging, wasmcloud};
 
 /// The export by which a component is known as a WASI 0.2 command.
 pub(super) const RUN: &str = "wasi:cli/run";
@@ -23,12 +24,8 @@ const WASM_PAGE: u64 = 64 * 1024;
 
 /// What a handler's file holds.
 pub enum Artifact {
-    /// A component that exports the contract's `handler`.
-    Handler(Component),
-    /// A WASI 0.2 command.
-    Run(Component),
-    /// A component that exports hooks and no handler.
-    Hooks(Component),
+    /// A component, and what it is by its exports.
+    Component(Component, Role),
     /// A preview-1 module with `_start`.
     Command(Module),
 }
@@ -36,22 +33,35 @@ pub enum Artifact {
 /// What kind of handler a file is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A component that exports the contract's `handler`.
-    Handler,
-    /// A WASI 0.2 command.
-    Run,
-    /// A component that exports hooks and no handler.
-    Hooks,
+    /// A component.
+    Component(Role),
     /// A preview-1 module with `_start`.
     Command,
+}
+
+/// What a component is by its exports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It exports the contract's `handler`.
+    Handler,
+    /// It exports `incoming-handler` of wasi:messaging.
+    Messaging,
+    /// It exports `handler` of wasmcloud:messaging.
+    Wasmcloud,
+    /// A WASI 0.2 command.
+    Run,
+    /// It exports hooks and no handler.
+    Hooks,
 }
 
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Handler => "component (hostler:consumer/handler)",
-            Self::Run => "WASI 0.2 command (wasi:cli/run)",
-            Self::Hooks => "hooks component",
+            Self::Component(Role::Handler) => "component (hostler:consumer/handler)",
+            Self::Component(Role::Messaging) => "component (wasi:messaging/incoming-handler)",
+            Self::Component(Role::Wasmcloud) => "component (wasmcloud:messaging/handler)",
+            Self::Component(Role::Run) => "WASI 0.2 command (wasi:cli/run)",
+            Self::Component(Role::Hooks) => "hooks component",
             Self::Command => "WASI preview-1 command (_start)",
         })
     }
@@ -61,9 +71,7 @@ impl Artifact {
     /// Its kind.
     pub fn kind(&self) -> Kind {
         match self {
-            Self::Handler(_) => Kind::Handler,
-            Self::Run(_) => Kind::Run,
-            Self::Hooks(_) => Kind::Hooks,
+            Self::Component(_, role) => Kind::Component(*role),
             Self::Command(_) => Kind::Command,
         }
     }
@@ -71,7 +79,7 @@ impl Artifact {
     /// The component, if it is one.
     pub(super) fn component(&self) -> Option<&Component> {
         match self {
-            Self::Handler(component) | Self::Run(component) | Self::Hooks(component) => Some(component),
+            Self::Component(component, _) => Some(component),
             Self::Command(_) => None,
         }
     }
@@ -79,7 +87,7 @@ impl Artifact {
     /// The bytes of its compiled code, with its data.
     pub(super) fn code_size(&self) -> u64 {
         let range = match self {
-            Self::Handler(component) | Self::Run(component) | Self::Hooks(component) => component.image_range(),
+            Self::Component(component, _) => component.image_range(),
             Self::Command(module) => module.image_range(),
         };
         (range.end.addr() - range.start.addr()) as u64
@@ -88,7 +96,7 @@ impl Artifact {
     /// The largest memory that it has from the start, in bytes.
     pub(super) fn least_memory(&self) -> u64 {
         let required = match self {
-            Self::Handler(component) | Self::Run(component) | Self::Hooks(component) => component.resources_required(),
+            Self::Component(component, _) => component.resources_required(),
             Self::Command(module) => Some(module.resources_required()),
         };
         let pages = required.and_then(|required| required.max_initial_memory_size).unwrap_or(0);
@@ -98,7 +106,7 @@ impl Artifact {
     /// The interfaces or modules that it imports, sorted and without repetition.
     pub fn imports(&self, engine: &Engine) -> Vec<String> {
         let mut imports: Vec<String> = match self {
-            Self::Handler(component) | Self::Run(component) | Self::Hooks(component) => {
+            Self::Component(component, _) => {
                 component.component_type().imports(engine.inner()).map(|(name, _)| name.to_owned()).collect()
             }
             Self::Command(module) => module.imports().map(|import| import.module().to_owned()).collect(),
@@ -132,8 +140,13 @@ impl LoadError {
     }
 
     pub(super) fn link(source: &Source, error: &wasmtime::Error) -> Self {
-        let cure = format!("build it against wit/ of this hostler (hostler:consumer@{VERSION}, WASI 0.2 or preview 1)");
-        Self::new(source, format!("its imports do not fit: {error:#}"), cure)
+        let what = format!("its imports do not fit: {error:#}");
+        let wit = match () {
+            () if what.contains(messaging::PACKAGE) => messaging::WIT.to_owned(),
+            () if what.contains(wasmcloud::PACKAGE) => wasmcloud::WIT.to_owned(),
+            () => format!("wit/ of this hostler (hostler:consumer@{VERSION}, WASI 0.2 or preview 1)"),
+        };
+        Self::new(source, what, format!("build it against {wit}"))
     }
 
     pub(super) fn web(source: &Source, error: &str) -> Self {
@@ -226,25 +239,52 @@ pub(super) fn is_component(binary: &[u8]) -> bool {
     binary.get(6..8) == Some(&[1, 0])
 }
 
+/// The contracts of handlers that are no commands, in the order in which they are looked for: the export, the version that
+/// this host speaks, and where its WIT is to be had.
+const CONTRACTS: [(Role, &str, &str, &str); 3] = [
+    (Role::Handler, HANDLER, VERSION, "wit/ of this hostler"),
+    (Role::Messaging, messaging::HANDLER, messaging::VERSION, messaging::WIT),
+    (Role::Wasmcloud, wasmcloud::HANDLER, wasmcloud::VERSION, wasmcloud::WIT),
+];
+
 fn recognise_component(engine: &Engine, source: &Source, component: Component) -> Result<Artifact, LoadError> {
-    if interface(engine, &component, HANDLER).is_some() {
-        return Ok(Artifact::Handler(component));
+    let exports = |interface| self::interface(engine, &component, interface).is_some();
+    if let Some((role, ..)) = CONTRACTS.iter().find(|(_, interface, ..)| exports(interface)) {
+        return Ok(Artifact::Component(component, *role));
     }
-    let ty = component.component_type();
-    let exports: Vec<&str> = ty.exports(engine.inner()).map(|(name, _)| name).collect();
-    if let Some(other) = exports.iter().find(|name| name.split('@').next() == Some(HANDLER)) {
-        let cure = format!("build it against wit/ of this hostler (hostler:consumer@{VERSION})");
-        return Err(LoadError::new(source, format!("it exports `{other}`, which this hostler does not speak"), cure));
+    let names = export_names(engine, &component);
+    for (_, interface, version, wit) in CONTRACTS {
+        if let Some(other) = names.iter().find(|name| is_another(name, interface)) {
+            let cure = format!("build it against {wit} ({interface}@{version})");
+            return Err(LoadError::new(
+                source,
+                format!("it exports `{other}`, which this hostler does not speak"),
+                cure,
+            ));
+        }
     }
-    if interface(engine, &component, RUN).is_some() {
-        return Ok(Artifact::Run(component));
+    if exports(RUN) {
+        return Ok(Artifact::Component(component, Role::Run));
     }
     if !HookSet::find(engine, &component).is_empty() {
-        return Ok(Artifact::Hooks(component));
+        return Ok(Artifact::Component(component, Role::Hooks));
     }
-    let found = if exports.is_empty() { "nothing".to_owned() } else { exports.join(", ") };
+    let found = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
     let cure = format!("export {HANDLER}@{VERSION} or {RUN}@0.2");
     Err(LoadError::new(source, format!("it is a component that exports no handler (it exports {found})"), cure))
+}
+
+/// The names of a component's exports.
+fn export_names(engine: &Engine, component: &Component) -> Vec<String> {
+    component.component_type().exports(engine.inner()).map(|(name, _)| name.to_owned()).collect()
+}
+
+/// Whether an export that is not the one of a contract is meant as such: the same interface in another version, or, of a
+/// package that is not ours, an interface of another draft.
+fn is_another(export: &str, interface: &str) -> bool {
+    let name = export.split('@').next().unwrap_or_default();
+    let package = interface.split('/').next().filter(|_| interface != HANDLER);
+    name == interface || package.is_some_and(|package| name.split('/').next() == Some(package))
 }
 
 fn recognise_module(source: &Source, module: Module) -> Result<Artifact, LoadError> {
@@ -256,17 +296,17 @@ fn recognise_module(source: &Source, module: Module) -> Result<Artifact, LoadErr
 }
 
 /// The full name of the export `interface` in a version that this host speaks: the same minor version, as semver has it
-/// for 0.x.
-fn interface(engine: &Engine, component: &Component, interface: &str) -> Option<String> {
-    let minor = if interface == RUN { "0.2." } else { "0.1." };
-    let ty = component.component_type();
-    let mut exports = ty.exports(engine.inner()).map(|(name, _)| name);
-    exports
-        .find(|name| match name.split_once('@') {
-            Some((name, version)) => name == interface && version.starts_with(minor),
-            None => *name == interface,
-        })
-        .map(str::to_owned)
+/// for 0.x; or, of a draft, that version itself.
+pub(super) fn interface(engine: &Engine, component: &Component, interface: &str) -> Option<String> {
+    let spoken = |version: &str| match interface {
+        messaging::HANDLER => version == messaging::VERSION,
+        RUN | wasmcloud::HANDLER => version.starts_with("0.2."),
+        _ => version.starts_with("0.1."),
+    };
+    export_names(engine, component).into_iter().find(|name| match name.split_once('@') {
+        Some((name, version)) => name == interface && spoken(version),
+        None => name == interface,
+    })
 }
 
 /// Finds a function of an exported interface.

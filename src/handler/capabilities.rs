@@ -28,6 +28,8 @@ pub struct Grants {
     pub networks: Vec<IpNet>,
     /// Channels that `producer.send` may send to.
     pub send: Vec<Channel>,
+    /// The channel that may be sent to in answer to a message.
+    pub reply_channel: Option<Channel>,
     /// Where such messages go; without it every send is unavailable.
     pub broker: Option<Arc<dyn Broker>>,
 }

@@ -1,15 +1,15 @@
-//! Handlers by the component contract, with the lifecycle hooks that the same component exports.
+//! Handlers that are components, whatever their contract, with the lifecycle hooks that the same component exports.
 
+use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use wasmtime::component::{Component, ComponentNamedList, Instance, InstancePre, Lift, Linker, Lower};
 
-use super::artifact::{LoadError, find};
+use super::artifact::LoadError;
 use super::call::{Bounds, Call, Outcome};
 use super::capabilities::Stdin;
-use super::contract::{self, GuestOutcome, MessageRef};
 use super::engine::Engine;
 use super::hooks::HookSet;
 use super::http::Web;
@@ -103,33 +103,45 @@ impl Live {
         sandbox::fault(error, &self.store.data().limits)
     }
 
+    /// The sandbox that it lives in.
+    pub(super) fn sandbox(&mut self) -> &mut Sandbox<ComponentWasi> {
+        self.store.data_mut()
+    }
+
     fn reuse_for(&mut self, scope: Scope, output: &Output) {
         self.sink.redirect(output);
         self.store.data_mut().enter(scope);
     }
 }
 
-/// Runs a component that exports `handler`.
-pub(super) struct ComponentHandler {
+/// How components of one kind are called.
+pub(super) trait Contract: Sized + Send + Sync + 'static {
+    /// Finds what such a component exports.
+    fn find(engine: &Engine, component: &Component, definition: &Definition) -> Result<Self, LoadError>;
+
+    /// Calls it on one message; an error says why the guest did not return.
+    fn handle(&self, live: &mut Live, call: &Call) -> impl Future<Output = Result<Outcome, wasmtime::Error>> + Send;
+}
+
+/// Runs components of one contract.
+pub(super) struct ComponentHandler<C> {
     guest: Guest,
-    handle: Export,
+    contract: C,
     hooks: HookSet,
     /// Instances that may process another message.
     warm: Mutex<Vec<Live>>,
 }
 
-impl ComponentHandler {
+impl<C: Contract> ComponentHandler<C> {
     pub(super) fn new(
         engine: &Engine,
         component: &Component,
         definition: &Arc<Definition>,
         memory: u64,
     ) -> Result<Self, LoadError> {
-        let handle = find(engine, component, contract::HANDLER, "handle")
-            .ok_or_else(|| LoadError::missing_function(&definition.source, contract::HANDLER, "handle"))?;
         Ok(Self {
+            contract: C::find(engine, component, definition)?,
             guest: Guest::new(engine, component, definition, memory)?,
-            handle,
             hooks: HookSet::find(engine, component),
             warm: Mutex::default(),
         })
@@ -159,17 +171,15 @@ impl ComponentHandler {
         if let Err(outcome) = self.hooks.start(live, call).await {
             return (outcome, false);
         }
-        let params = (MessageRef::new(call),);
-        match live.call::<_, (Result<GuestOutcome, String>,)>(&self.handle, params).await {
-            Ok((Ok(outcome),)) => (outcome.into(), true),
-            Ok((Err(reason),)) => (Outcome::Failed(reason), true),
+        match self.contract.handle(live, call).await {
+            Ok(outcome) => (outcome, true),
             Err(error) => (Outcome::Trapped(live.fault(&error)), false),
         }
     }
 }
 
 #[async_trait]
-impl Handler for ComponentHandler {
+impl<C: Contract> Handler for ComponentHandler<C> {
     async fn handle(&self, call: &Call) -> Outcome {
         let started = Instant::now();
         let mut live = match self.instance(call).await {

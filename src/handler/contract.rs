@@ -1,10 +1,14 @@
-//! The types of `wit/consumer.wit`, as the host passes them to and from guests.
+//! The contract of `wit/consumer.wit`: its types, as the host passes them to and from guests, and how a handler is called.
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use wasmtime::component::{ComponentType, Lift, Lower};
+use wasmtime::component::{Component, ComponentType, Lift, Lower};
 
+use super::Definition;
+use super::artifact::{LoadError, find};
 use super::call::{Call, Outcome};
+use super::component::{Contract, Export, Live};
+use super::engine::Engine;
 use crate::health::State;
 use crate::message::Plain;
 
@@ -13,6 +17,25 @@ pub(super) const HANDLER: &str = "hostler:consumer/handler";
 
 /// The version of the contract that this host speaks.
 pub(super) const VERSION: &str = "0.1.0";
+
+/// A component that exports the contract's own `handler`.
+pub(super) struct Consumer {
+    handle: Export,
+}
+
+impl Contract for Consumer {
+    fn find(engine: &Engine, component: &Component, definition: &Definition) -> Result<Self, LoadError> {
+        let handle = find(engine, component, HANDLER, "handle");
+        let handle = handle.ok_or_else(|| LoadError::missing_function(&definition.source, HANDLER, "handle"))?;
+        Ok(Self { handle })
+    }
+
+    async fn handle(&self, live: &mut Live, call: &Call) -> Result<Outcome, wasmtime::Error> {
+        let params = (MessageRef::new(call),);
+        let (result,) = live.call::<_, (Result<GuestOutcome, String>,)>(&self.handle, params).await?;
+        Ok(result.map_or_else(Outcome::Failed, Outcome::from))
+    }
+}
 
 /// `attribute-value`.
 #[derive(ComponentType, Lower)]

@@ -110,11 +110,8 @@ impl HookSet {
         if let Err(reason) = timeout(HOOK_TIMEOUT, tell).await.unwrap_or_else(|_| Err(too_long())) {
             tracing::warn!(hook = "state-changed", reason, "hook failed");
         }
-        let said = output.take();
-        for (stream, bytes) in [("stdout", &said.stdout), ("stderr", &said.stderr)] {
-            for line in String::from_utf8_lossy(bytes).lines() {
-                tracing::info!(target: "hostler::guest", hook = "state-changed", stream, "{line}");
-            }
+        for (stream, line) in output.take().lines() {
+            tracing::info!(target: "hostler::guest", hook = "state-changed", stream, "{line}");
         }
     }
 }
@@ -135,7 +132,7 @@ impl Apart {
     /// Reads and compiles it.
     pub(super) fn read(engine: &Engine, source: &Source) -> Result<Self, LoadError> {
         let artifact = artifact::read(engine, source, None)?;
-        let (Artifact::Hooks(component) | Artifact::Handler(component)) = &artifact else {
+        let Artifact::Component(component, _) = &artifact else {
             return Err(LoadError::no_hooks(source));
         };
         let component = component.clone();

@@ -1,5 +1,6 @@
-//! What the host offers to components beyond WASI: `context` and `producer`.
+//! What the host offers to components beyond WASI: `context` and `producer`, and how guests of any contract send.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use wasmtime::StoreContextMut;
@@ -8,14 +9,14 @@ use wasmtime::component::{ComponentType, Lift, Linker, Lower};
 use super::capabilities::Grants;
 use super::contract::{VERSION, milliseconds};
 use super::sandbox::{ComponentWasi, Sandbox, Scope};
-use super::{denied, http};
+use super::{denied, http, messaging, wasmcloud};
 use crate::channel::Channel;
 use crate::message::{AttributeValue, Outgoing};
-use crate::queue::SendError;
+use crate::queue::{Broker, SendError};
 
-type Host<'a> = StoreContextMut<'a, Sandbox<ComponentWasi>>;
+pub(super) type Host<'a> = StoreContextMut<'a, Sandbox<ComponentWasi>>;
 
-/// Adds WASI 0.2 with outgoing HTTP, `context` and `producer`.
+/// Adds WASI 0.2 with outgoing HTTP, `context` and `producer`, and what the packages of the other contracts offer.
 pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) -> wasmtime::Result<()> {
     wasmtime_wasi::p2::add_to_linker_async(linker)?;
     denied::add(linker)?;
@@ -31,11 +32,13 @@ pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) 
     })?;
 
     let mut producer = linker.instance(&format!("hostler:consumer/producer@{VERSION}"))?;
-    let grants = grants.clone();
+    let (all_grants, grants) = (grants, grants.clone());
     producer.func_wrap_async("send", move |host: Host<'_>, (channel, body, options): (String, Vec<u8>, Options)| {
         let (grants, scope) = (grants.clone(), host.data().scope.clone());
-        Box::new(async move { Ok((send(&grants, &scope, &channel, body, options).await,)) })
-    })
+        Box::new(async move { Ok((send(&grants, &scope, &channel, options.outgoing(body)).await,)) })
+    })?;
+    messaging::add(linker, all_grants)?;
+    wasmcloud::add(linker, all_grants)
 }
 
 /// `attribute-value`, from a guest.
@@ -91,7 +94,7 @@ impl Options {
 /// `send-error`.
 #[derive(ComponentType, Lower)]
 #[component(variant)]
-enum Refusal {
+pub(super) enum Refusal {
     #[component(name = "denied")]
     Denied(String),
     #[component(name = "invalid")]
@@ -100,12 +103,21 @@ enum Refusal {
     Unavailable(String),
 }
 
-async fn send(
+impl From<SendError> for Refusal {
+    fn from(error: SendError) -> Self {
+        match error {
+            SendError::Invalid(error) => Self::Invalid(error.to_string()),
+            SendError::Queue(error) => Self::Unavailable(error.to_string()),
+        }
+    }
+}
+
+/// Sends for a guest, to a channel that its consumer's `allow.send` names; the id of the message.
+pub(super) async fn send(
     grants: &Grants,
     scope: &Scope,
     channel: &str,
-    body: Vec<u8>,
-    options: Options,
+    mut message: Outgoing,
 ) -> Result<String, Refusal> {
     let channel: Channel = channel.parse().map_err(|error| Refusal::Invalid(format!("{error}")))?;
     if !grants.send.contains(&channel) {
@@ -113,17 +125,18 @@ async fn send(
         scope.denials.tell(&format!("sending to {channel}"), &cure);
         return Err(Refusal::Denied(format!("allow.send of this consumer does not name `{channel}`")));
     }
-    let Some(broker) = &grants.broker else {
-        return Err(Refusal::Unavailable("this run of the handler has no queue to send to".into()));
-    };
-    let mut outgoing = options.outgoing(body);
+    let broker = broker(grants)?;
     if let Some(trace) = &scope.trace {
-        trace.add_to(&mut outgoing.attributes);
+        trace.add_to(&mut message.attributes);
     }
-    match broker.send(&channel, vec![outgoing]).await.pop() {
-        Some(Ok(sent)) => Ok(sent.id),
-        Some(Err(SendError::Invalid(error))) => Err(Refusal::Invalid(error.to_string())),
-        Some(Err(SendError::Queue(error))) => Err(Refusal::Unavailable(error.to_string())),
+    match broker.send(&channel, vec![message]).await.pop() {
+        Some(result) => result.map(|sent| sent.id).map_err(Refusal::from),
         None => Err(Refusal::Unavailable("the queue did not answer".into())),
     }
+}
+
+/// Where guests' messages go.
+pub(super) fn broker(grants: &Grants) -> Result<&Arc<dyn Broker>, Refusal> {
+    let none = || Refusal::Unavailable("this run of the handler has no queue to send to".into());
+    grants.broker.as_ref().ok_or_else(none)
 }

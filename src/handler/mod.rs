@@ -24,12 +24,15 @@ mod http;
 mod imports;
 mod lanes;
 mod limits;
+mod messaging;
 mod output;
 mod sandbox;
+mod shape;
 mod source;
 mod stubs;
+mod wasmcloud;
 
-pub use artifact::{Artifact, Kind, LoadError};
+pub use artifact::{Artifact, Kind, LoadError, Role};
 pub use call::{Bounds, Call, Outcome, Stop, run, run_until_stopped};
 pub use capabilities::{Dir, Grants};
 pub use compiled::{CompileError, CpuBaseline, Recipe, compile};
@@ -48,7 +51,10 @@ use async_trait::async_trait;
 use crate::health::State;
 use command::{CommandHandler, RunHandler};
 use component::ComponentHandler;
+use contract::Consumer;
 use hooks::{Apart, HookSet, Hooked};
+use messaging::Messaging;
+use wasmcloud::Wasmcloud;
 
 /// How long a lifecycle hook may take: one that observes, or that decides about a message already stopped.
 pub const HOOK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -101,7 +107,7 @@ pub struct Definition {
 pub fn load(engine: &Engine, definition: &Definition) -> Result<Loaded, LoadError> {
     definition.grants.prepare().map_err(|(path, error)| LoadError::grant(path, &error))?;
     let artifact = artifact::read(engine, &definition.source, definition.sha256.as_ref())?;
-    if let Artifact::Hooks(_) = artifact {
+    if let Artifact::Component(_, Role::Hooks) = artifact {
         return Err(LoadError::only_hooks(&definition.source));
     }
     let hooks = definition.hooks.as_ref().map(|source| Apart::read(engine, source)).transpose()?;
@@ -140,10 +146,14 @@ impl Loaded {
         let (engine, definition) = (&self.engine, &self.definition);
         roomy(&definition.source, &self.artifact, memory)?;
         let handler: Arc<dyn Handler> = match &self.artifact {
-            Artifact::Handler(component) => Arc::new(ComponentHandler::new(engine, component, definition, memory)?),
-            Artifact::Run(component) => Arc::new(RunHandler::new(engine, component, definition, memory)?),
+            Artifact::Component(component, role) => match role {
+                Role::Handler => Arc::new(ComponentHandler::<Consumer>::new(engine, component, definition, memory)?),
+                Role::Messaging => Arc::new(ComponentHandler::<Messaging>::new(engine, component, definition, memory)?),
+                Role::Wasmcloud => Arc::new(ComponentHandler::<Wasmcloud>::new(engine, component, definition, memory)?),
+                Role::Run => Arc::new(RunHandler::new(engine, component, definition, memory)?),
+                Role::Hooks => return Err(LoadError::only_hooks(&definition.source)),
+            },
             Artifact::Command(module) => Arc::new(CommandHandler::new(engine, module, definition, memory)?),
-            Artifact::Hooks(_) => return Err(LoadError::only_hooks(&definition.source)),
         };
         Ok(match &self.hooks {
             Some(hooks) => {

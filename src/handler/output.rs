@@ -1,5 +1,6 @@
 //! A guest's standard output and error: kept up to a limit, the rest counted and dropped.
 
+use std::borrow::Cow;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -36,6 +37,19 @@ pub struct Captured {
     pub stderr: Vec<u8>,
     /// How many bytes were dropped.
     pub dropped: u64,
+}
+
+impl Captured {
+    /// Its lines, each with the name of its stream: those of standard output first.
+    pub fn lines(&self) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
+        let streams = [("stdout", &self.stdout), ("stderr", &self.stderr)];
+        streams.into_iter().flat_map(|(name, bytes)| {
+            bytes.split_inclusive(|byte| *byte == b'\n').map(move |line| {
+                let line = line.strip_suffix(b"\n").map_or(line, |line| line.strip_suffix(b"\r").unwrap_or(line));
+                (name, String::from_utf8_lossy(line))
+            })
+        })
+    }
 }
 
 impl Output {
@@ -174,6 +188,13 @@ mod tests {
         let kept = output.take();
         assert_eq!((kept.stdout.as_slice(), kept.stderr.as_slice(), kept.dropped), (&b"12345"[..], &b"abc"[..], 3));
         assert_eq!(output.take(), Captured::default());
+    }
+
+    #[test]
+    fn lines_are_told_with_their_stream() {
+        let captured = Captured { stdout: b"a\r\n\n\xff".to_vec(), stderr: b"b\n".to_vec(), dropped: 0 };
+        let lines: Vec<_> = captured.lines().map(|(stream, line)| format!("{stream} {line}")).collect();
+        assert_eq!(lines, ["stdout a", "stdout ", "stdout \u{fffd}", "stderr b"]);
     }
 
     #[test]

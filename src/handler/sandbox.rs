@@ -13,7 +13,7 @@ use super::denial::Denials;
 use super::engine::Engine;
 use super::http::{Hooks, Web};
 use super::limits::{GUEST_HANDLES, HELD_PER_HANDLE, Limits};
-use crate::message::TraceContext;
+use crate::message::{Message, TraceContext};
 
 /// What a sandbox of any kind of guest knows.
 pub(super) struct Sandbox<W> {
@@ -21,6 +21,15 @@ pub(super) struct Sandbox<W> {
     pub(super) limits: Limits,
     /// The call that runs in it; replaced when an instance is used again.
     pub(super) scope: Scope,
+    /// What it processes, where its contract lets it reply by sending.
+    pub(super) answering: Option<Answering>,
+}
+
+/// A message that a guest may reply to.
+pub(super) struct Answering {
+    pub(super) message: Arc<Message>,
+    /// How many replies it has sent.
+    pub(super) replies: u32,
 }
 
 /// What a sandbox knows of the call that runs in it.
@@ -93,7 +102,7 @@ pub(super) type ComponentStore = Store<Sandbox<ComponentWasi>>;
 
 /// A fresh store with these limits; its guest yields at every epoch tick.
 pub(super) fn store<W: Send + 'static>(engine: &Engine, wasi: W, limits: &Limits, scope: Scope) -> Store<Sandbox<W>> {
-    let sandbox = Sandbox { wasi, limits: limits.clone(), scope };
+    let sandbox = Sandbox { wasi, limits: limits.clone(), scope, answering: None };
     let mut store = Store::new(engine.inner(), sandbox);
     store.limiter(|sandbox| &mut sandbox.limits);
     store.set_hostcall_fuel(limits.transfer);

@@ -9,7 +9,7 @@ use wasmtime::component::{Component, Linker, LinkerInstance, ResourceType};
 use super::contract::VERSION;
 
 /// The packages and interfaces that the linker offers, by the start of their names.
-const OFFERED: [&str; 11] = [
+const OFFERED: [&str; 16] = [
     "wasi:cli/",
     "wasi:clocks/",
     "wasi:filesystem/",
@@ -21,6 +21,11 @@ const OFFERED: [&str; 11] = [
     "hostler:consumer/context@",
     "hostler:consumer/producer@",
     "hostler:consumer/types@",
+    "wasi:messaging/producer@0.2.0-draft",
+    "wasi:messaging/request-reply@0.2.0-draft",
+    "wasi:messaging/types@0.2.0-draft",
+    "wasmcloud:messaging/consumer@0.2.",
+    "wasmcloud:messaging/types@0.2.",
 ];
 
 /// Adds a stub for every import that is not offered.

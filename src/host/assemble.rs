@@ -88,6 +88,7 @@ pub(super) fn definition(
             http: consumer.allow.http.clone(),
             networks: consumer.allow.networks.clone(),
             send: consumer.allow.send.clone(),
+            reply_channel: consumer.reply_channel.clone(),
             broker,
         },
         messages_per_instance: consumer.messages_per_instance,

@@ -28,12 +28,12 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{self, Config};
-use crate::consumer::{Consumer, Phase, Replies, StatusBoard, Summary};
+use crate::consumer::{Consumer, Phase, StatusBoard, Summary};
 use crate::exit::{Exit, Failure, Result};
 use crate::handler::cache::Cache;
 use crate::handler::{self, Definition, Engine, Lanes, Loaded};
 use crate::health::State;
-use crate::queue::Broker;
+use crate::queue::{Broker, Replies};
 use crate::telemetry;
 use ecs::Ecs;
 use pulse::Pulse;

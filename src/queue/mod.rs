@@ -19,10 +19,12 @@
 pub mod embedded;
 pub mod fake;
 mod provision;
+mod replies;
 #[cfg(feature = "sqs")]
 pub mod sqs;
 
 pub use provision::{Action, Change, Finding};
+pub use replies::Replies;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -37,7 +37,7 @@ pub fn command(name: &str) -> PathBuf {
 
 /// A guest as a component, made in the build folder; whoever made it at the same time made the same.
 pub fn component(name: &str) -> PathBuf {
-    let bytes = encode(&fs::read_to_string(source(name)).unwrap()).unwrap_or_else(|error| panic!("{name}: {error:#}"));
+    let bytes = encode(&fs::read_to_string(source(name)).unwrap()).unwrap_or_else(|error| panic!("{name}: {error:?}"));
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guests");
     fs::create_dir_all(&folder).unwrap();
     let file = NamedTempFile::new_in(&folder).unwrap();
@@ -51,7 +51,15 @@ fn encode(text: &str) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
     let comments = |mark: &str| text.lines().filter_map(|line| line.strip_prefix(mark)).collect::<Vec<_>>();
     let worlds = comments(";; world:");
     let world = if worlds.is_empty() { CONSUMER.into() } else { worlds.join("\n") };
-    let packages = [fs::read_to_string(here("tests/guests/wasi.wit"))?, comments(";; package:").join("\n")].join("\n");
+    let own = comments(";; package:").join("\n");
+    let mut packages = own.clone();
+    for name in ["wasi", "messaging", "wasmcloud"] {
+        let text = fs::read_to_string(here("tests/guests").join(name).with_extension("wit"))?;
+        // A guest may have a package of its own in place of one of these.
+        if !text.lines().filter(|line| line.starts_with("package ")).any(|package| own.contains(package)) {
+            packages += &text;
+        }
+    }
 
     let mut resolve = Resolve::default();
     resolve.push_path(here("wit"))?;

@@ -193,17 +193,3 @@ fn too_large(limit: u64) -> Fault {
         "name a smaller handler",
     )
 }
-
-/// The causes of an error, outermost first.
-fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
-}

@@ -15,7 +15,8 @@ use sha2::{Digest, Sha256};
 use super::login::{Challenge, docker_login};
 use super::manifest::{self, Leads, Part};
 use super::reference::Address;
-use super::{Bounded, Fault, MAX_HANDLER, with_causes};
+use super::{Bounded, Fault, MAX_HANDLER};
+use crate::cause::with_causes;
 use crate::handler::cache::Cache;
 use crate::handler::compiled::hex;
 

@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::reference::sha256;
-use super::{Bounded, Fault, MAX_HANDLER, Options, with_causes};
+use super::{Bounded, Fault, MAX_HANDLER, Options};
+use crate::cause::with_causes;
 use crate::handler::cache::Cache;
 use crate::handler::compiled::hex;
 

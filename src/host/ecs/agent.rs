@@ -1,11 +1,12 @@
 //! The endpoints of the ECS agent as calls with typed answers: plain HTTP, to a link-local address.
 
-use std::error::Error;
 use std::time::Duration;
 
 use reqwest::redirect::Policy;
 use reqwest::{Client, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
+
+use crate::cause::with_causes;
 
 /// No answer of the agent is longer, in bytes; of a longer one no more is read.
 const LONGEST_ANSWER: usize = 1024 * 1024;
@@ -91,7 +92,7 @@ impl Endpoint {
         // Where another part brings TLS into the client, its roots need not be there for plain HTTP.
         #[cfg(feature = "oci")]
         let builder = builder.tls_certs_only([]);
-        let client = builder.build().map_err(|error| Fault::Unreachable(chain(&error)))?;
+        let client = builder.build().map_err(|error| Fault::Unreachable(with_causes(&error)))?;
         Ok(Self { client, base: base.trim_end_matches('/').to_owned() })
     }
 
@@ -119,9 +120,9 @@ impl Endpoint {
 
 /// Makes a call; its status and body.
 async fn answer(request: RequestBuilder) -> Result<(StatusCode, Vec<u8>), Fault> {
-    let silent = |error: reqwest::Error| Fault::Silent(chain(&error.without_url()));
+    let silent = |error: reqwest::Error| Fault::Silent(with_causes(&error.without_url()));
     let mut response = request.send().await.map_err(|error| match error.is_connect() || error.is_builder() {
-        true => Fault::Unreachable(chain(&error.without_url())),
+        true => Fault::Unreachable(with_causes(&error.without_url())),
         false => silent(error),
     })?;
     let mut body = Vec::new();
@@ -166,12 +167,6 @@ fn unreadable(status: StatusCode, body: &[u8]) -> Fault {
 /// How an answer begins, on one line.
 fn start(body: &[u8]) -> String {
     String::from_utf8_lossy(body).chars().take(SHOWN).collect::<String>().escape_debug().to_string()
-}
-
-/// An error with what caused it, which the client's own text leaves out.
-fn chain(error: &dyn Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| (*error).source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 #[cfg(test)]

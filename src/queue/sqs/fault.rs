@@ -3,6 +3,7 @@
 use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_sqs::types::BatchResultErrorEntry;
 
+use crate::cause::with_causes;
 use crate::queue::{LeaseError, QueueError};
 
 /// The resource is not there.
@@ -115,12 +116,6 @@ impl Fault {
     pub(super) fn may_pass(&self) -> bool {
         matches!(self, Self::Later(_))
     }
-}
-
-/// An error and what caused it, for people.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.map(ToString::to_string).fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 impl From<Fault> for QueueError {
