@@ -25,6 +25,8 @@ mod ecs_task;
 #[cfg(test)]
 mod embedded;
 #[cfg(test)]
+mod examples;
+#[cfg(test)]
 mod fetch;
 #[cfg(test)]
 mod handlers;
@@ -32,6 +34,8 @@ mod handlers;
 mod health;
 #[cfg(test)]
 mod invoke;
+#[cfg(test)]
+mod languages;
 #[cfg(test)]
 mod provision;
 #[cfg(test)]
