@@ -53,7 +53,9 @@ lines"` + "\n"
 
 func TestReasonsNameRowAndColumn(t *testing.T) {
 	const good = "AB-000001,Ada,X-1,2,0.50,EUR,2026-01-31,\n"
-	with := func(old, new string) string { return header + good + "\n" + strings.Replace(strings.Replace(good, "1,", "2,", 1), old, new, 1) }
+	with := func(old, new string) string {
+		return header + good + "\n" + strings.Replace(strings.Replace(good, "1,", "2,", 1), old, new, 1)
+	}
 	for _, c := range []struct{ body, want string }{
 		{"", "the file has no orders"},
 		{header, "the file has no orders"},
