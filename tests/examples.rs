@@ -90,7 +90,10 @@ fn etl() {
     etl.tests_pass("python3", &["-m", "unittest", "test.py"]);
 
     let told = replied(&etl.of_file("stations.csv", &[]));
-    assert_eq!([&told["rows"], &told["read"]], [&json!(3), &json!(fs::read(etl.folder.join("stations.csv")).unwrap().len())]);
+    assert_eq!(
+        [&told["rows"], &told["read"]],
+        [&json!(3), &json!(fs::read(etl.folder.join("stations.csv")).unwrap().len())]
+    );
     let written = fs::read_to_string(etl.world.path("out").join(told["file"].as_str().unwrap())).unwrap();
     assert_eq!(told["written"], written.len());
     let rows: Vec<Value> = written.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -13,7 +13,8 @@ use crate::support::toolchains::{Guest, built, here};
 /// The most that SQS takes in one message, in bytes.
 const LARGEST: usize = 1024 * 1024;
 
-const TABLE: [&str; 2] = ["<!-- conformance: written by UPDATE_GOLDEN=1 cargo test --test all languages -->\n", "<!-- end -->"];
+const TABLE: [&str; 2] =
+    ["<!-- conformance: written by UPDATE_GOLDEN=1 cargo test --test all languages -->\n", "<!-- end -->"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -37,7 +38,8 @@ const RUST: Language = Language { name: "Rust", folder: "rust", kind: Kind::Comp
 const GO: Language = Language { name: "Go", folder: "go", kind: Kind::Command, needs: &["sdk/go"] };
 const C: Language = Language { name: "C", folder: "c", kind: Kind::Command, needs: &["sdk/c"] };
 const JS: Language = Language { name: "JavaScript", folder: "js", kind: Kind::Component, needs: &["sdk/js", "wit"] };
-const PYTHON: Language = Language { name: "Python", folder: "python", kind: Kind::Component, needs: &["sdk/python", "wit"] };
+const PYTHON: Language =
+    Language { name: "Python", folder: "python", kind: Kind::Component, needs: &["sdk/python", "wit"] };
 
 /// In the order of the table.
 const LANGUAGES: [Language; 5] = [RUST, PYTHON, JS, GO, C];
@@ -66,7 +68,9 @@ const CASES: [Case; 14] = [
         name: "delay",
         promise: |language| match language.kind {
             Kind::Component => Yes,
-            Kind::Command => Cannot("An exit code carries no number of seconds. 75 waits as the consumer's retry policy says."),
+            Kind::Command => {
+                Cannot("An exit code carries no number of seconds. 75 waits as the consumer's retry policy says.")
+            }
         },
         check: delays,
     },
@@ -75,7 +79,9 @@ const CASES: [Case; 14] = [
     Case {
         name: "trap",
         promise: |language| match language.folder {
-            "go" => Noted("A panic is no trap in Go but an exit code, and so an attempt that failed; both go to the retry policy."),
+            "go" => Noted(
+                "A panic is no trap in Go but an exit code, and so an attempt that failed; both go to the retry policy.",
+            ),
             _ => Yes,
         },
         check: traps,
@@ -116,10 +122,8 @@ impl Subject {
             Kind::Component => ("", String::new()),
             Kind::Command => ("reply = 'stdout'", format!("hooks = '{}'", component("hook-tells").display())),
         };
-        let consumer = format!(
-            "handler = '{}'\nprocessing_timeout = '1s'\nlimits.output = '2MiB'\n{of_kind}\n",
-            wasm.display()
-        );
+        let consumer =
+            format!("handler = '{}'\nprocessing_timeout = '1s'\nlimits.output = '2MiB'\n{of_kind}\n", wasm.display());
         let world = World::new(&format!(
             "host.cache_dir = '{}'\n[consumers.one]\nchannel = 'one'\n{consumer}\
              [consumers.hooked]\nchannel = 'hooked'\n{consumer}{hooks}",
@@ -200,7 +204,8 @@ fn carries_the_largest_body(subject: &Subject) {
 }
 
 fn reads_attributes(subject: &Subject) {
-    let attributes = [("city", "Zürich 東京 🚲"), ("quoted", "a \"b\" \\ /\u{7f}"), ("empty", ""), ("lines", "one\n\ttwo")];
+    let attributes =
+        [("city", "Zürich 東京 🚲"), ("quoted", "a \"b\" \\ /\u{7f}"), ("empty", ""), ("lines", "one\n\ttwo")];
     let more: Vec<String> =
         attributes.iter().flat_map(|(name, value)| ["--attr".to_owned(), format!("{name}={value}")]).collect();
     let more: Vec<&str> = more.iter().map(String::as_str).collect();
