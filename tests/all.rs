@@ -27,6 +27,8 @@ mod ecs_task;
 #[cfg(test)]
 mod embedded;
 #[cfg(test)]
+mod examples;
+#[cfg(test)]
 mod fetch;
 #[cfg(test)]
 mod handlers;
@@ -38,6 +40,8 @@ mod hostile;
 mod http;
 #[cfg(test)]
 mod invoke;
+#[cfg(test)]
+mod languages;
 #[cfg(test)]
 mod provision;
 #[cfg(test)]

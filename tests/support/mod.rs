@@ -11,4 +11,5 @@ pub mod registry;
 pub mod scripted;
 pub mod servers;
 pub mod sqs;
+pub mod toolchains;
 pub mod web;

@@ -1,0 +1,3 @@
+module hostler
+
+go 1.21
