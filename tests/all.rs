@@ -33,6 +33,8 @@ mod health;
 #[cfg(test)]
 mod invoke;
 #[cfg(test)]
+mod new;
+#[cfg(test)]
 mod provision;
 #[cfg(test)]
 mod readme;
@@ -42,6 +44,8 @@ mod requeue;
 mod resources;
 #[cfg(test)]
 mod run;
+#[cfg(test)]
+mod sdk_rust;
 #[cfg(test)]
 mod sqs;
 #[cfg(test)]

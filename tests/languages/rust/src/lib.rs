@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use hostler_guest::{Failure, Malformed, Message, Outcome, Report, Value, context, handler, message_end, message_start};
+use hostler_guest::{
+    Failure, Malformed, Message, Outcome, Report, Value, context, handler, message_end, message_start,
+};
 use serde_json::{Map, json};
 
 /// Whether this instance writes what it is called for.
@@ -17,7 +19,8 @@ fn handle(message: Message) -> Result<Outcome, Failure> {
         "retry" => return Err(Failure::retry()),
         "delay" => {
             let seconds = message.text()?.trim().parse();
-            let seconds = seconds.map_err(|error| Malformed::new(format!("the body is no number of seconds: {error}")))?;
+            let seconds =
+                seconds.map_err(|error| Malformed::new(format!("the body is no number of seconds: {error}")))?;
             Outcome::Delay(Duration::from_secs(seconds))
         }
         "dead-letter" => Outcome::dead_letter(message.text()?),
