@@ -41,6 +41,13 @@ impl Outcome {
     }
 }
 
+/// Whole seconds, rounded up, as the contract has them.
+#[cfg(any(test, target_family = "wasm"))]
+pub(crate) fn seconds(time: Duration) -> u32 {
+    let whole = time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0));
+    u32::try_from(whole).unwrap_or(u32::MAX)
+}
+
 impl From<()> for Outcome {
     fn from((): ()) -> Self {
         Self::Ack
@@ -96,6 +103,18 @@ mod tests {
         assert_eq!(Err::<(), _>(Malformed::new("no id")).answer(), Err(Failure::DeadLetter("no id".into())));
         let boxed = Box::<dyn Error + Send + Sync>::from(Failure::dead_letter("never"));
         assert_eq!(Err::<Outcome, _>(boxed).answer(), Err(Failure::DeadLetter("never".into())));
+    }
+
+    #[test]
+    fn a_part_of_a_second_is_a_whole_one() {
+        let times = [
+            Duration::ZERO,
+            Duration::from_nanos(1),
+            Duration::from_secs(3),
+            Duration::from_millis(3001),
+            Duration::MAX,
+        ];
+        assert_eq!(times.map(seconds), [0, 1, 3, 4, u32::MAX]);
     }
 
     #[cfg(feature = "json")]

@@ -6,6 +6,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
+use crate::answer::seconds;
 use crate::{Attribute, Failure, Message, Outcome, Outgoing, Report, SendError, State, Value};
 
 pub mod imports {
@@ -86,12 +87,6 @@ pub mod state_changed {
         default_bindings_module: "::hostler_guest::contract::state_changed",
     });
     pub use exports::hostler::consumer::state_changed::Guest;
-}
-
-/// Whole seconds, rounded up.
-fn seconds(time: Duration) -> u32 {
-    let whole = time.as_secs() + u64::from(time.subsec_nanos() > 0);
-    u32::try_from(whole).unwrap_or(u32::MAX)
 }
 
 pub(crate) fn send(message: Outgoing) -> Result<String, SendError> {
