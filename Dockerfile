@@ -20,6 +20,10 @@ RUN mkdir src && touch src/lib.rs && echo 'fn main() {}' > src/main.rs \
     && cargo build --profile image --locked --bin hostler --target "$(uname -m)-unknown-linux-musl" \
     && rm -r src
 COPY src src
+# What `hostler new` writes is in the binary.
+COPY sdk sdk
+COPY templates templates
+COPY wit wit
 # Cargo goes by times of change, which are those of the checkout and so may be older than the layer above.
 RUN find src -name '*.rs' -exec touch {} + \
     && cargo build --profile image --locked --bin hostler --target "$(uname -m)-unknown-linux-musl" \

@@ -42,6 +42,7 @@ mod http;
 mod invoke;
 #[cfg(test)]
 mod languages;
+mod new;
 #[cfg(test)]
 mod provision;
 #[cfg(test)]
@@ -52,6 +53,8 @@ mod requeue;
 mod resources;
 #[cfg(test)]
 mod run;
+#[cfg(test)]
+mod sdk_rust;
 #[cfg(test)]
 mod sqs;
 #[cfg(test)]

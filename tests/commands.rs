@@ -235,6 +235,7 @@ fn every_command_explains_itself() {
         ("queues", "--json --config"),
         ("requeue", "--from --to --max --filter --rate --dry-run --native --json --config"),
         ("compile", "--output --target --cpu-baseline"),
+        ("new", "<NAME> --lang rust go python js c"),
         ("schema", "--markdown"),
         ("completions", "<SHELL>"),
     ];

@@ -6,6 +6,7 @@ mod compile;
 mod completions;
 mod iam;
 mod invoke;
+mod new;
 mod progress;
 mod provision;
 mod queues;
@@ -52,6 +53,7 @@ enum Command {
     Iam(iam::Args),
     Requeue(requeue::Args),
     Compile(compile::Args),
+    New(new::Args),
     Schema(schema::Args),
     Completions(completions::Args),
 }
@@ -104,6 +106,7 @@ pub fn main() -> Exit {
         Command::Iam(args) => iam::run(&args),
         Command::Requeue(args) => requeue::run(&args),
         Command::Compile(args) => compile::run(&args),
+        Command::New(args) => new::run(&args),
         Command::Schema(args) => schema::run(&args),
         Command::Completions(args) => completions::run(&args),
     };

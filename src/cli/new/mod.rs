@@ -1,0 +1,59 @@
+//! `hostler new`: a handler project that builds. `templates.rs` says of what files, `project.rs` writes them.
+
+mod project;
+mod templates;
+
+use std::path::Path;
+
+use self::templates::Lang;
+use super::print;
+use crate::exit::{Exit, Failure, Result};
+
+/// The longest name: that of a channel, less `-replies`.
+const LONGEST: usize = 63;
+
+/// What projects depend on; a package is not to depend on one of its own name.
+const TAKEN: [&str; 3] = ["hostler", "hostler-guest", "hostler-guest-macros"];
+
+/// Make a handler project that builds, with a test, a config and a Dockerfile
+///
+/// The folder NAME is made here; one that is there must be empty. If a file cannot be written, nothing stays.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// What the project, its folder, its consumer and its queue are called, such as order-mails
+    #[arg(value_parser = name)]
+    name: String,
+    /// The language of the handler
+    #[arg(long, value_enum)]
+    lang: Lang,
+}
+
+pub(super) fn run(args: &Args) -> Result {
+    let name = args.name.as_str();
+    let template = args.lang.template().ok_or_else(|| Failure::new(Exit::Internal, "no template"))?;
+    let files = template.files(name);
+    project::create(Path::new(name), &files)
+        .map_err(|error| Failure::new(Exit::Failed, format!("{error}\n  cure: {}", error.cure())))?;
+    print(format!("{name}/: {} files. Next:\n\n  cd {name}", files.len()));
+    for command in template.next {
+        print(format!("  {}", templates::named(command, name)));
+    }
+    Ok(Exit::Ok)
+}
+
+/// A name that a consumer, a channel, an image and a package of every language may have.
+fn name(text: &str) -> std::result::Result<String, String> {
+    let inner = |character: char| character.is_ascii_lowercase() || character.is_ascii_digit() || character == '-';
+    let fits = text.starts_with(|first: char| first.is_ascii_lowercase())
+        && text.chars().all(inner)
+        && !text.ends_with('-')
+        && text.len() <= LONGEST
+        && !TAKEN.contains(&text);
+    match fits {
+        true => Ok(text.to_owned()),
+        false => Err(format!(
+            "write a letter of a-z, then letters, digits and dashes, {LONGEST} characters at most, no dash at the end, \
+             and no name of hostler's own; such as order-mails"
+        )),
+    }
+}

@@ -1,0 +1,125 @@
+//! Writes a project's files: all of them, or none.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
+
+/// A file of a project.
+#[derive(Debug)]
+pub(super) struct Content {
+    /// Where it goes, from the project's folder.
+    pub(super) path: String,
+    /// What is in it.
+    pub(super) text: String,
+}
+
+/// Why there is no project.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CreateError {
+    /// The place is taken: nothing was written.
+    #[error("{} exists and is not an empty folder", .0.display())]
+    Occupied(PathBuf),
+    /// A file could not be written: what was written before it is removed.
+    #[error("cannot write {}: {error}; nothing was left behind", .path.display())]
+    Unwritable {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// A file could not be written, nor what was written before it be removed.
+    #[error("cannot write {}: {error}; {} could not be removed", .path.display(), .left.display())]
+    Left {
+        /// The file or folder that could not be written.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+        /// What is still there.
+        left: PathBuf,
+    },
+}
+
+impl CreateError {
+    /// What to do.
+    pub(super) fn cure(&self) -> String {
+        match self {
+            Self::Occupied(folder) => format!("choose another name, or move {} away", folder.display()),
+            Self::Unwritable { .. } => "run it where you may write, and where there is room".to_owned(),
+            Self::Left { left, .. } => format!("remove {}, and run it where you may write", left.display()),
+        }
+    }
+}
+
+/// Makes the folder, unless it is there and empty, and the files in it.
+///
+/// # Errors
+/// [`CreateError`]; nothing that was written stays, but in the case of [`CreateError::Left`].
+pub(super) fn create(folder: &Path, files: &[Content]) -> Result<(), CreateError> {
+    let mut made = Made::default();
+    let written = made.folder(folder).and_then(|()| files.iter().try_for_each(|file| made.file(folder, file)));
+    let Err(CreateError::Unwritable { path, error }) = written else { return written };
+    match made.remove() {
+        Ok(()) => Err(CreateError::Unwritable { path, error }),
+        Err(left) => Err(CreateError::Left { path, error, left }),
+    }
+}
+
+/// What has been made, in order.
+#[derive(Default)]
+struct Made {
+    entries: Vec<Entry>,
+}
+
+enum Entry {
+    Folder(PathBuf),
+    File(PathBuf),
+}
+
+impl Made {
+    /// The project's own folder.
+    fn folder(&mut self, folder: &Path) -> Result<(), CreateError> {
+        match self.new_folder(folder) {
+            Err(CreateError::Unwritable { error, .. }) if error.kind() == ErrorKind::AlreadyExists => {
+                let empty = fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none());
+                if empty { Ok(()) } else { Err(CreateError::Occupied(folder.to_owned())) }
+            }
+            result => result,
+        }
+    }
+
+    fn new_folder(&mut self, folder: &Path) -> Result<(), CreateError> {
+        fs::create_dir(folder).map_err(unwritable(folder))?;
+        self.entries.push(Entry::Folder(folder.to_owned()));
+        Ok(())
+    }
+
+    fn file(&mut self, root: &Path, content: &Content) -> Result<(), CreateError> {
+        let path = root.join(&content.path);
+        let above: Vec<_> = path.ancestors().skip(1).take_while(|folder| *folder != root).collect();
+        for folder in above.into_iter().rev() {
+            if !folder.is_dir() {
+                self.new_folder(folder)?;
+            }
+        }
+        let mut file = File::create_new(&path).map_err(unwritable(&path))?;
+        self.entries.push(Entry::File(path.clone()));
+        file.write_all(content.text.as_bytes()).map_err(unwritable(&path))
+    }
+
+    /// Removes all of it; an error names what stays.
+    fn remove(self) -> Result<(), PathBuf> {
+        for entry in self.entries.into_iter().rev() {
+            let (removed, path) = match entry {
+                Entry::Folder(path) => (fs::remove_dir(&path), path),
+                Entry::File(path) => (fs::remove_file(&path), path),
+            };
+            removed.map_err(|_| path)?;
+        }
+        Ok(())
+    }
+}
+
+fn unwritable(path: &Path) -> impl FnOnce(io::Error) -> CreateError {
+    let path = path.to_owned();
+    move |error| CreateError::Unwritable { path, error }
+}

@@ -1,0 +1,117 @@
+//! What `new` writes: an entry per language, of files in `templates/` and of the SDK in `sdk/`.
+
+use clap::ValueEnum;
+
+use super::project::Content;
+
+/// A language that handlers can be written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Lang {
+    Rust,
+    Go,
+    Python,
+    Js,
+    C,
+}
+
+/// What a project of a language is made of.
+#[derive(Debug)]
+pub(super) struct Template {
+    /// Files in which [`NAME`] stands for the project's name.
+    own: &'static [Source],
+    /// Files as they are: the SDK, the contract.
+    vendored: &'static [Source],
+    /// The commands after `cd`: build it, try it.
+    pub(super) next: [&'static str; 2],
+}
+
+/// A file of this repository.
+#[derive(Debug)]
+struct Source {
+    /// Where it goes.
+    path: &'static str,
+    text: &'static str,
+}
+
+/// What stands for the project's name.
+const NAME: &str = "{{name}}";
+
+/// A text with the project's name in it.
+pub(super) fn named(text: &str, name: &str) -> String {
+    text.replace(NAME, name)
+}
+
+impl Template {
+    /// The files of the project of this name.
+    pub(super) fn files(&self, name: &str) -> Vec<Content> {
+        let own = self.own.iter().map(|source| Content { path: target(source.path), text: named(source.text, name) });
+        let vendored =
+            self.vendored.iter().map(|source| Content { path: source.path.to_owned(), text: source.text.to_owned() });
+        own.chain(vendored).collect()
+    }
+}
+
+/// Where a file of a template goes. One that a tool would take for its own has the suffix `.template` in this repository,
+/// and lacks the dot that would hide it.
+fn target(path: &str) -> String {
+    match path.strip_suffix(".template") {
+        Some(ignored) if ignored.ends_with("ignore") => format!(".{ignored}"),
+        other => other.unwrap_or(path).to_owned(),
+    }
+}
+
+/// Files below a folder of this repository, by their paths from there.
+macro_rules! sources {
+    ($folder:literal: $($path:literal),* $(,)?) => {
+        &[$(Source { path: $path, text: include_str!(concat!("../../../", $folder, "/", $path)) }),*]
+    };
+}
+
+/// Files of this repository, each with the place where it goes.
+macro_rules! vendored {
+    ($($from:literal => $path:literal),* $(,)?) => {
+        &[$(Source { path: $path, text: include_str!(concat!("../../../", $from)) }),*]
+    };
+}
+
+impl Lang {
+    /// What its projects are made of.
+    pub(super) fn template(self) -> Option<&'static Template> {
+        match self {
+            Self::Rust => Some(&RUST),
+            Self::Go | Self::Python | Self::Js | Self::C => None,
+        }
+    }
+}
+
+const TRY: &str = r#"hostler invoke {{name}} --body '{"name": "Ada"}'"#;
+
+static RUST: Template = Template {
+    own: sources!("templates/rust":
+        "Cargo.toml.template",
+        "Dockerfile",
+        "README.md",
+        "dockerignore.template",
+        "gitignore.template",
+        "hostler.toml",
+        "src/lib.rs",
+    ),
+    vendored: vendored!(
+        "sdk/rust/Cargo.toml" => "hostler-guest/Cargo.toml",
+        "sdk/rust/README.md" => "hostler-guest/README.md",
+        "sdk/rust/macros/Cargo.toml" => "hostler-guest/macros/Cargo.toml",
+        "sdk/rust/macros/src/lib.rs" => "hostler-guest/macros/src/lib.rs",
+        "sdk/rust/src/answer.rs" => "hostler-guest/src/answer.rs",
+        "sdk/rust/src/context.rs" => "hostler-guest/src/context.rs",
+        "sdk/rust/src/contract.rs" => "hostler-guest/src/contract.rs",
+        "sdk/rust/src/export.rs" => "hostler-guest/src/export.rs",
+        "sdk/rust/src/failure.rs" => "hostler-guest/src/failure.rs",
+        "sdk/rust/src/hooks.rs" => "hostler-guest/src/hooks.rs",
+        "sdk/rust/src/lib.rs" => "hostler-guest/src/lib.rs",
+        "sdk/rust/src/message.rs" => "hostler-guest/src/message.rs",
+        "sdk/rust/src/producer.rs" => "hostler-guest/src/producer.rs",
+        "sdk/rust/src/testing.rs" => "hostler-guest/src/testing.rs",
+        "wit/consumer.wit" => "hostler-guest/wit/consumer.wit",
+    ),
+    next: ["cargo build --release --target wasm32-wasip2", TRY],
+};

@@ -1,0 +1,68 @@
+//! The conformance guest in Rust: the text attribute `do` says what to do.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use hostler_guest::{
+    Failure, Malformed, Message, Outcome, Report, Value, context, handler, message_end, message_start,
+};
+use serde_json::{Map, json};
+
+/// Whether this instance writes what it is called for.
+static TELLS: AtomicBool = AtomicBool::new(false);
+
+#[handler]
+fn handle(message: Message) -> Result<Outcome, Failure> {
+    Ok(match message.attribute("do").ok_or_else(|| Failure::dead_letter("no attribute `do`"))? {
+        "ack" => Outcome::Ack,
+        "reply" => Outcome::Reply(message.body),
+        "retry" => return Err(Failure::retry()),
+        "delay" => {
+            let seconds = message.text()?.trim().parse();
+            let seconds =
+                seconds.map_err(|error| Malformed::new(format!("the body is no number of seconds: {error}")))?;
+            Outcome::Delay(Duration::from_secs(seconds))
+        }
+        "dead-letter" => Outcome::dead_letter(message.text()?),
+        "error" => return Err(Failure::error(message.text()?)),
+        "trap" => panic!("told to trap"),
+        "loop" => loop {
+            std::hint::spin_loop();
+        },
+        "length" => Outcome::reply(message.body.len().to_string()),
+        "attributes" => {
+            let text = |value: &Value| match value {
+                Value::Text(text) => Some(json!(text)),
+                Value::Binary(_) => None,
+            };
+            let all = message.attributes.iter().filter_map(|one| Some((one.name.clone(), text(&one.value)?)));
+            Outcome::json(&all.collect::<Map<_, _>>())?
+        }
+        "context" => Outcome::json(&json!({
+            "attempt": message.attempt,
+            "remaining": context::remaining() > Duration::ZERO,
+            "stop": context::should_stop(),
+        }))?,
+        "hooks" => {
+            eprintln!("handle");
+            Outcome::Ack
+        }
+        other => return Err(Failure::dead_letter(format!("`do` is `{other}`"))),
+    })
+}
+
+#[message_start]
+fn start(message: Message) {
+    let tells = message.attribute("do") == Some("hooks");
+    TELLS.store(tells, Ordering::Relaxed);
+    if tells {
+        eprintln!("start");
+    }
+}
+
+#[message_end]
+fn end(report: Report) {
+    if TELLS.load(Ordering::Relaxed) {
+        eprintln!("end {}", report.outcome);
+    }
+}

@@ -1,0 +1,247 @@
+//! `hostler new`: a project in every language that builds, tests itself and runs, by the commands of its own README.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::hostler::{Host, Said, World};
+
+/// The body in the READMEs, and what the handlers reply to it.
+const GOOD: (&str, &str) = (r#"{"name": "Ada"}"#, "Hello, Ada!");
+
+fn here(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// A project in the build folder, at the same place in every run, so that what its tools keep fits.
+struct Project {
+    folder: PathBuf,
+    /// What `new` said.
+    said: Said,
+}
+
+impl Project {
+    /// Makes it; `keeps` are folders of its tools that stay from run to run.
+    fn new(lang: &str, keeps: &[&str]) -> Self {
+        let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("new").join(lang);
+        let folder = home.join("order-mails");
+        fs::create_dir_all(home.join("bin")).unwrap();
+        let _ = fs::remove_dir_all(&folder);
+        let hostler = home.join("bin/hostler");
+        let _ = fs::remove_file(&hostler);
+        symlink(env!("CARGO_BIN_EXE_hostler"), &hostler).unwrap();
+
+        let mut command = Command::new(&hostler);
+        let said = Said::new(command.args(["new", "order-mails", "--lang", lang]).current_dir(&home).output().unwrap());
+        assert_eq!(said.code, 0, "{said:?}");
+        for keep in keeps {
+            let kept = home.join(keep);
+            fs::create_dir_all(&kept).unwrap();
+            symlink(kept, folder.join(keep)).unwrap();
+        }
+        Self { folder, said }
+    }
+
+    /// The commands of its README.
+    fn commands(&self) -> Vec<String> {
+        let readme = fs::read_to_string(self.folder.join("README.md")).unwrap();
+        let blocks = readme.split("```sh\n").skip(1).filter_map(|rest| rest.split_once("```"));
+        blocks.flat_map(|(block, _)| block.lines().map(str::to_owned)).collect()
+    }
+
+    /// A command in its folder, as someone types it who has the toolchains.
+    fn command(&self, line: &str) -> Command {
+        let root = std::env::var_os("HOSTLER_TEST_TOOLCHAINS").map(PathBuf::from);
+        let root =
+            root.unwrap_or_else(|| Path::new(&std::env::var_os("HOME").unwrap()).join(".cache/hostler/toolchains"));
+        let path = std::env::var_os("PATH").unwrap();
+        let first = [self.folder.with_file_name("bin"), root.join("bin")];
+        let path = std::env::join_paths(first.into_iter().chain(std::env::split_paths(&path))).unwrap();
+        let mut command = Command::new("bash");
+        command.args(["-c", line]).current_dir(&self.folder).env("PATH", path);
+        command.env("HOSTLER_HOST__HEALTH_FILE", self.folder.join("health.json"));
+        // What these tests are built with is not for others.
+        for name in ["CARGO_TARGET_DIR", "RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_TARGET"] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    fn run(&self, line: &str) -> Said {
+        Said::new(self.command(line).output().unwrap())
+    }
+}
+
+/// Makes a project and does what its README says; then what `hostler run` makes of its messages.
+fn works(lang: &str, keeps: &[&str]) {
+    let project = Project::new(lang, keeps);
+    let commands = project.commands();
+    let next: Vec<_> = project.said.stdout.lines().filter_map(|line| line.strip_prefix("  ")).collect();
+    assert!(next.len() == 3 && next[0] == "cd order-mails", "{}", project.said.stdout);
+    assert!(next[1..].iter().all(|command| commands.iter().any(|line| line == command)), "{next:?} in {commands:?}");
+    assert!(commands.iter().any(|line| line.contains("test")), "{commands:?} test nothing");
+
+    let mut invoked = None;
+    for line in &commands {
+        let said = project.run(line);
+        assert_eq!(said.code, 0, "`{line}`; if a tool is missing, run tests/toolchains.sh\n{said:?}");
+        if line.starts_with("hostler invoke") {
+            assert!(said.stdout.lines().any(|line| line.ends_with(GOOD.1)), "{said:?}");
+            invoked = Some(line.as_str());
+        }
+    }
+    let invoke = invoked.unwrap_or_else(|| panic!("{commands:?} invoke nothing"));
+    for bad in ["Ada", "{}", r#"{"name": ""}"#] {
+        let said = project.run(&format!("{} --json", invoke.replace(GOOD.0, bad)));
+        let answer: Value = serde_json::from_str(&said.stdout).unwrap_or_else(|_| panic!("{said:?}"));
+        assert_eq!((said.code, &answer["outcome"]), (1, &"dead-letter".into()), "{bad}: {answer}");
+        assert!(answer["reason"].as_str().is_some_and(|reason| reason.len() > 5), "{bad}: {answer}");
+    }
+
+    for body in [GOOD.0, "Ada"] {
+        let said = project.run(&format!("hostler send order-mails --body '{body}'"));
+        assert_eq!(said.code, 0, "{said:?}");
+    }
+    let mut host = Host::start(project.command("exec hostler run"));
+    let mut outcomes: Vec<_> = host.settled(2).into_iter().map(|line| line["outcome"].clone()).collect();
+    outcomes.sort_by_key(Value::to_string);
+    assert_eq!(outcomes, ["dead-letter", "reply"]);
+    assert_eq!(host.stop(), 0);
+    let replies = project.run("hostler queues --json order-mails-replies order-mails-dlq").stdout;
+    let replies: Value = serde_json::from_str(&replies).unwrap();
+    assert_eq!([&replies[0]["visible"], &replies[1]["visible"]], [1, 1], "{replies}");
+}
+
+#[test]
+fn rust_projects_work() {
+    works("rust", &["target"]);
+}
+
+#[test]
+fn go_projects_work() {
+    works("go", &[]);
+}
+
+#[test]
+fn python_projects_work() {
+    works("python", &[]);
+}
+
+#[test]
+fn js_projects_work() {
+    works("js", &[]);
+}
+
+#[test]
+fn c_projects_work() {
+    works("c", &[]);
+}
+
+/// All files below a folder, from there.
+fn files(folder: &Path) -> BTreeSet<String> {
+    let (mut found, mut left) = (BTreeSet::new(), vec![folder.to_owned()]);
+    while let Some(folder_below) = left.pop() {
+        for path in fs::read_dir(folder_below).unwrap().map(|entry| entry.unwrap().path()) {
+            match path.is_dir() {
+                true => left.push(path),
+                false => drop(found.insert(path.strip_prefix(folder).unwrap().to_str().unwrap().to_owned())),
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn every_file_of_a_template_is_written() {
+    for template in fs::read_dir(here("templates")).unwrap().map(|entry| entry.unwrap()) {
+        let world = World::new("");
+        let lang = template.file_name().into_string().unwrap();
+        let said = world.output(&["new", "order-mails", "--lang", &lang]);
+        assert_eq!(said.code, 0, "{said:?}");
+        let written = files(&world.path("order-mails"));
+        for file in files(&template.path()) {
+            let target = match file.strip_suffix(".template") {
+                Some(ignored) if ignored.ends_with("ignore") => format!(".{ignored}"),
+                other => other.unwrap_or(&file).to_owned(),
+            };
+            assert!(written.contains(&target), "{lang}: {target} in {written:?}");
+            let text = fs::read_to_string(world.path("order-mails").join(target)).unwrap();
+            assert!(!text.contains("{{"), "{lang}: {file}");
+        }
+    }
+}
+
+#[test]
+fn the_sdk_of_a_rust_project_is_the_whole_sdk() {
+    let world = World::new("");
+    assert_eq!(world.output(&["new", "order-mails", "--lang", "rust"]).code, 0);
+    let written = files(&world.path("order-mails/hostler-guest"));
+    let mut sdk: BTreeSet<String> = ["Cargo.toml", "README.md", "macros/Cargo.toml"].map(str::to_owned).into();
+    for folder in ["src", "macros/src", "wit"] {
+        sdk.extend(files(&here("sdk/rust").join(folder)).into_iter().map(|file| format!("{folder}/{file}")));
+    }
+    assert_eq!(written, sdk);
+    for file in sdk {
+        let [here, there] = [here("sdk/rust").join(&file), world.path("order-mails/hostler-guest").join(&file)];
+        assert_eq!(fs::read_to_string(there).unwrap(), fs::read_to_string(here).unwrap(), "{file}");
+    }
+}
+
+#[test]
+fn a_name_must_fit_wherever_it_goes() {
+    let world = World::new("");
+    let longest = "a".repeat(63);
+    for name in
+        ["", "Order", "1st", "-a", "a-", "a_b", "a.b", "../a", "a/b", "ü", "hostler-guest", &format!("{longest}a")]
+    {
+        let said = world.output(&["new", "--lang", "rust", "--", name]);
+        assert!(said.code == 2 && said.stderr.contains("such as order-mails"), "{name}: {said:?}");
+    }
+    for name in ["a", "a1", "a--b", &longest] {
+        let said = world.output(&["new", name, "--lang", "rust"]);
+        assert_eq!(said.code, 0, "{name}: {said:?}");
+    }
+    let said = world.output(&["new", "a", "--lang", "cobol"]);
+    assert!(said.code == 2 && said.stderr.contains("rust, go, python, js, c"), "{said:?}");
+}
+
+#[test]
+fn what_is_there_stays_as_it_is() {
+    let world = World::new("");
+    fs::create_dir_all(world.path("full/empty")).unwrap();
+    fs::write(world.path("file"), "mine").unwrap();
+    symlink("nowhere", world.path("link")).unwrap();
+    for name in ["full", "file", "link"] {
+        let said = world.output(&["new", name, "--lang", "rust"]);
+        assert!(said.code == 1 && said.stdout.is_empty(), "{said:?}");
+        assert!(said.stderr.contains(&format!("{name} exists and is not an empty folder\n  cure: ")), "{said:?}");
+    }
+    assert_eq!(files(&world.path("full")), BTreeSet::new());
+    assert_eq!(fs::read_to_string(world.path("file")).unwrap(), "mine");
+    assert!(!world.path("nowhere").exists());
+    assert_eq!(world.output(&["new", "empty", "--lang", "rust"]).code, 0);
+
+    fs::create_dir(world.path("there")).unwrap();
+    assert_eq!(world.output(&["new", "there", "--lang", "rust"]).code, 0);
+    assert!(world.path("there/src/lib.rs").exists());
+}
+
+#[test]
+fn a_project_that_cannot_be_written_leaves_nothing() {
+    let world = World::new("");
+    fs::create_dir(world.path("there")).unwrap();
+    // No file may have more than 1 KiB; some of a project's have.
+    let script = format!("trap '' XFSZ; ulimit -f 1; exec '{}' new \"$0\" --lang rust", env!("CARGO_BIN_EXE_hostler"));
+    for name in ["fresh", "there"] {
+        let said = Said::new(world.program("bash", &["-c", &script, name]).output().unwrap());
+        assert_eq!((said.code, said.stdout.as_str()), (1, ""), "{said:?}");
+        let reason = format!("hostler: cannot write {name}/");
+        assert!(said.stderr.starts_with(&reason) && said.stderr.contains("nothing was left behind"), "{said:?}");
+    }
+    assert!(!world.path("fresh").exists());
+    assert_eq!(fs::read_dir(world.path("there")).unwrap().count(), 0);
+}
