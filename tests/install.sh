@@ -9,8 +9,8 @@ flock 9
 apt() {
   local as_root=""
   [ "$(id -u)" = 0 ] || as_root=sudo
-  $as_root apt-get update -qq
-  $as_root apt-get install -y -qq --no-install-recommends "$@"
+  $as_root apt-get update -qq >&2
+  $as_root apt-get install -y -qq --no-install-recommends "$@" >&2
 }
 
 # find_python MINOR: one of 3.MINOR or later. Debian keeps venv in a package of its own, and what is on the path may be

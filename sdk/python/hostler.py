@@ -11,6 +11,10 @@ exception is an error: it goes to the consumer's retry policy, as "Type: text", 
 """
 from __future__ import annotations
 
+# Python imports these by itself at their first use, but in a component nothing can be imported any more once it is built.
+import _strptime  # noqa: F401
+import encodings.cp1252  # noqa: F401
+import encodings.utf_8_sig  # noqa: F401
 import inspect
 import json
 import math
@@ -187,7 +191,7 @@ def _fallible(call: Callable[[], Any]) -> Any:
         return call()
     except BaseException as error:
         traceback.print_exc()
-        raise Err(f"{type(error).__name__}: {error}") from None
+        raise Err(": ".join(filter(None, [type(error).__name__, str(error)]))) from None
 
 
 def _outcome(answer: Any) -> Any:
