@@ -1,0 +1,220 @@
+"""What a hostler handler in Python needs. Under componentize-py it speaks hostler's contract; without, it only defines names, for tests.
+
+Put the decorators on functions of the module that is built:
+
+    @hostler.handler
+    def greet(message: hostler.Message) -> str:
+        return "Hello, " + message.json()["name"]
+
+The function returns None (ack), str or bytes (reply), or returns or raises an outcome: Ack, Retry, Delay, DeadLetter. Any other
+exception is an error: it goes to the consumer's retry policy, as "Type: text", and its traceback to stderr.
+"""
+from __future__ import annotations
+
+# Python imports these by itself at their first use, but in a component nothing can be imported any more once it is built.
+import _strptime  # noqa: F401
+import encodings.cp1252  # noqa: F401
+import encodings.utf_8_sig  # noqa: F401
+import inspect
+import json
+import math
+import sys
+import traceback
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, Optional, TypeVar, Union
+
+try:
+    from componentize_py_types import Err
+    from wit_world import exports
+    from wit_world.imports import context, producer, types
+except ImportError:  # not in a component
+    Err = exports = context = producer = types = None
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Attributes = Dict[str, Union[str, bytes]]
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message, as one delivery of it."""
+
+    body: bytes = b""
+    attributes: Attributes = field(default_factory=dict)
+    id: str = ""
+    channel: str = ""
+    content_type: Optional[str] = None
+    attempt: int = 1  # which delivery it is, by the queue's count
+    enqueued_at: float = 0.0  # when the queue took it, in seconds since 1970, as time.time() has it
+    group_id: Optional[str] = None
+    routing_key: Optional[str] = None
+
+    @property
+    def text(self) -> str:
+        """The body as UTF-8."""
+        return self.body.decode()
+
+    def json(self) -> Any:
+        """The body as JSON."""
+        return json.loads(self.body)
+
+
+@dataclass(frozen=True)
+class Report:
+    """How the processing of a message ended, for message_end."""
+
+    message_id: str
+    attempt: int
+    outcome: str  # ack, reply, retry, delay, dead-letter, failed, trapped or timed-out
+    reason: Optional[str]
+    duration: float  # seconds
+
+
+class Outcome(Exception):
+    """What is to become of a message. Raise or return one of the four below."""
+
+
+class Ack(Outcome):
+    """It is done."""
+
+
+class Retry(Outcome):
+    """It failed: again, as the retry policy says. The text, if any, goes to stderr."""
+
+
+class Delay(Outcome):
+    """Again after so many seconds, within the attempts of the retry policy."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = math.ceil(seconds)
+        if not 0 <= self.seconds < 2**32:
+            raise ValueError(f"a delay is 0 to {2**32 - 1} seconds, not {seconds}")
+
+
+class DeadLetter(Outcome):
+    """It can never succeed: to the dead-letter queue."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = str(reason)
+
+
+class SendError(Exception):
+    """A message was not sent. kind is denied (not in allow.send), invalid (breaks a limit) or unavailable (not this time)."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(f"{kind}: {text}")
+        self.kind = kind
+
+
+def send(channel: str, body: Union[bytes, str], attributes: Optional[Attributes] = None, *, routing_key: Optional[str] = None,
+         delay: Optional[int] = None, group_id: Optional[str] = None, dedupe_key: Optional[str] = None) -> str:
+    """Sends to a channel that allow.send names; answers the id once it is durably in the queue. delay: 0 to 900 seconds."""
+    if producer is None:
+        raise RuntimeError("there is no host to send by: replace hostler.send in a test")
+    named = [types.Attribute(name, _attribute(value)) for name, value in (attributes or {}).items()]
+    try:
+        return producer.send(channel, _bytes(body), producer.Options(named, routing_key, delay, group_id, dedupe_key))
+    except Err as error:
+        kind = type(error.value).__name__.rpartition("_")[2].lower()
+        raise SendError(kind, error.value.value) from None
+
+
+def remaining() -> float:
+    """Seconds until the processing timeout stops this call; endless without a host."""
+    return math.inf if context is None else context.remaining_ms() / 1000
+
+
+def should_stop() -> bool:
+    """Whether the host is draining or the lease is lost: finish early, or raise Retry."""
+    return context is not None and context.should_stop()
+
+
+def handler(function: Function) -> Function:
+    """Makes a function of one Message the handler."""
+    return _export(function, "Handler", "handle", lambda message: _fallible(lambda: _outcome(_answer(function, _message(message)))))
+
+
+def message_start(function: Function) -> Function:
+    """Called with the Message before the handler. An exception counts as a failure of the message."""
+    return _export(function, "MessageStart", "message_start", lambda message: _fallible(lambda: function(_message(message))) and None)
+
+
+def message_end(function: Function) -> Function:
+    """Called with a Report after the handler, in the same instance. An exception is logged and changes nothing."""
+    def end(report: Any) -> None:
+        function(Report(report.message_id, report.attempt, report.outcome, report.reason, report.duration_ms / 1000))
+    return _export(function, "MessageEnd", "message_end", end)
+
+
+def processing_timeout(function: Function) -> Function:
+    """Called with the Message and the elapsed seconds when its time was up, in a fresh instance. It says what becomes of the message
+    as a handler does, but None is no answer: without one, on_processing_timeout of the config decides."""
+    def timeout(message: Any, elapsed_ms: int) -> Any:
+        answer = _answer(function, _message(message), elapsed_ms / 1000)
+        if answer is None:
+            raise TypeError(f"{function.__name__} says not what becomes of the message")
+        return _outcome(answer)
+    return _export(function, "ProcessingTimeout", "processing_timeout", timeout)
+
+
+def state_changed(function: Function) -> Function:
+    """Called with two states of the consumer, old and new ("listening", "processing" …), in a fresh instance."""
+    return _export(function, "StateChanged", "state_changed", lambda old, new: function(old.name.lower(), new.name.lower()))
+
+
+def _export(function: Function, interface: str, name: str, call: Callable[..., Any]) -> Function:
+    if inspect.iscoroutinefunction(function):
+        raise TypeError(f"{function.__name__} is async, and hostler would not await it")
+    if exports is not None and not hasattr(exports, interface):
+        raise TypeError(f"{function.__name__} would never be called: the world does not export {name.replace('_', '-')}")
+    # componentize-py looks for a class of the interface's name in the module that it builds.
+    function.__globals__[interface] = type(interface, (), {name: lambda _, *arguments: call(*arguments)})
+    return function
+
+
+def _message(given: Any) -> Message:
+    attributes = {attribute.name: attribute.value.value for attribute in given.attributes}
+    return Message(given.body, attributes, given.id, given.channel, given.content_type, given.attempt,
+                   given.enqueued_at / 1000, given.group_id, given.routing_key)
+
+
+def _answer(function: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return function(*arguments)
+    except Outcome as outcome:
+        return outcome
+
+
+def _fallible(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except BaseException as error:
+        traceback.print_exc()
+        raise Err(": ".join(filter(None, [type(error).__name__, str(error)]))) from None
+
+
+def _outcome(answer: Any) -> Any:
+    if answer is None or isinstance(answer, Ack):
+        return types.Outcome_Ack()
+    if isinstance(answer, Retry):
+        if answer.args:
+            print("retry:", answer, file=sys.stderr)
+        return types.Outcome_Retry()
+    if isinstance(answer, Delay):
+        return types.Outcome_Delay(answer.seconds)
+    if isinstance(answer, DeadLetter):
+        return types.Outcome_DeadLetter(answer.reason)
+    return types.Outcome_Reply(_bytes(answer))
+
+
+def _attribute(value: Union[str, bytes]) -> Any:
+    return types.AttributeValue_Text(value) if isinstance(value, str) else types.AttributeValue_Binary(_bytes(value))
+
+
+def _bytes(value: Union[str, bytes]) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    raise TypeError(f"str or bytes is wanted here, not {type(value).__name__}")
