@@ -42,6 +42,7 @@ mod http;
 mod invoke;
 #[cfg(test)]
 mod languages;
+#[cfg(test)]
 mod new;
 #[cfg(test)]
 mod provision;

@@ -81,7 +81,7 @@ fn works(lang: &str, keeps: &[&str]) {
     let project = Project::new(lang, keeps);
     let commands = project.commands();
     let next: Vec<_> = project.said.stdout.lines().filter_map(|line| line.strip_prefix("  ")).collect();
-    assert!(next.len() == 3 && next[0] == "cd order-mails", "{}", project.said.stdout);
+    assert!(next.len() >= 3 && next[0] == "cd order-mails", "{}", project.said.stdout);
     assert!(next[1..].iter().all(|command| commands.iter().any(|line| line == command)), "{next:?} in {commands:?}");
     assert!(commands.iter().any(|line| line.contains("test")), "{commands:?} test nothing");
 

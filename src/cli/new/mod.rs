@@ -30,7 +30,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result {
     let name = args.name.as_str();
-    let template = args.lang.template().ok_or_else(|| Failure::new(Exit::Internal, "no template"))?;
+    let template = args.lang.template();
     let files = template.files(name);
     project::create(Path::new(name), &files)
         .map_err(|error| Failure::new(Exit::Failed, format!("{error}\n  cure: {}", error.cure())))?;

@@ -22,7 +22,7 @@ pub(super) struct Template {
     /// Files as they are: the SDK, the contract.
     vendored: &'static [Source],
     /// The commands after `cd`: build it, try it.
-    pub(super) next: [&'static str; 2],
+    pub(super) next: &'static [&'static str],
 }
 
 /// A file of this repository.
@@ -76,10 +76,13 @@ macro_rules! vendored {
 
 impl Lang {
     /// What its projects are made of.
-    pub(super) fn template(self) -> Option<&'static Template> {
+    pub(super) fn template(self) -> &'static Template {
         match self {
-            Self::Rust => Some(&RUST),
-            Self::Go | Self::Python | Self::Js | Self::C => None,
+            Self::Rust => &RUST,
+            Self::Go => &GO,
+            Self::Python => &PYTHON,
+            Self::Js => &JS,
+            Self::C => &C,
         }
     }
 }
@@ -113,5 +116,70 @@ static RUST: Template = Template {
         "sdk/rust/src/testing.rs" => "hostler-guest/src/testing.rs",
         "wit/consumer.wit" => "hostler-guest/wit/consumer.wit",
     ),
-    next: ["cargo build --release --target wasm32-wasip2", TRY],
+    next: &["cargo build --release --target wasm32-wasip2", TRY],
+};
+
+static GO: Template = Template {
+    own: sources!("templates/go":
+        "Dockerfile",
+        "README.md",
+        "dockerignore.template",
+        "gitignore.template",
+        "go.mod.template",
+        "hostler.toml",
+        "main.go",
+        "main_test.go",
+    ),
+    vendored: vendored!("sdk/go/hostler.go" => "hostler/hostler.go"),
+    next: &["GOOS=wasip1 GOARCH=wasm go build -ldflags='-s -w' -o {{name}}.wasm .", TRY],
+};
+
+static PYTHON: Template = Template {
+    own: sources!("templates/python":
+        "Dockerfile",
+        "README.md",
+        "app.py",
+        "dockerignore.template",
+        "gitignore.template",
+        "hostler.toml",
+        "requirements.txt",
+        "test_app.py",
+    ),
+    vendored: vendored!("sdk/python/hostler.py" => "hostler.py", "wit/consumer.wit" => "wit/consumer.wit"),
+    next: &[
+        "python3 -m venv .venv && . .venv/bin/activate && pip install -r requirements.txt",
+        "componentize-py -d wit -w consumer componentize app -o {{name}}.wasm",
+        TRY,
+    ],
+};
+
+static JS: Template = Template {
+    own: sources!("templates/js":
+        "Dockerfile",
+        "README.md",
+        "component.js",
+        "dockerignore.template",
+        "gitignore.template",
+        "hostler.toml",
+        "index.js",
+        "index.test.js",
+        "package.json",
+    ),
+    vendored: vendored!("sdk/js/hostler.js" => "hostler.js", "wit/consumer.wit" => "wit/consumer.wit"),
+    next: &["npm install", "npm run build", TRY],
+};
+
+static C: Template = Template {
+    own: sources!("templates/c":
+        "Dockerfile",
+        "Makefile",
+        "README.md",
+        "dockerignore.template",
+        "gitignore.template",
+        "handler.c",
+        "hostler.toml",
+        "test.sh",
+    ),
+    vendored: vendored!("sdk/c/hostler.h" => "hostler.h"),
+    next: &["make", TRY],
 };
