@@ -1,4 +1,4 @@
-/* Tests of hostler.h: `make` here builds and runs them on this machine. */
+/* Tests of hostler.h: `make` builds and runs them on this machine, in a temporary folder. */
 #undef NDEBUG
 #include <assert.h>
 

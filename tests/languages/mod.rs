@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::invoke::{answer, reply};
 use crate::support::guests::component;
 use crate::support::hostler::{World, announce};
-use crate::support::toolchains::{Guest, built, here};
+use crate::support::toolchains::{Guest, built, here, run, with_toolchains};
 
 /// The most that SQS takes in one message, in bytes.
 const LARGEST: usize = 1024 * 1024;
@@ -278,6 +278,15 @@ fn javascript_keeps_its_promises() {
 #[test]
 fn python_keeps_its_promises() {
     keeps_its_promises(PYTHON);
+}
+
+#[test]
+fn helpers_of_commands_pass_their_own_tests() {
+    for (folder, program, args) in [("sdk/go", "go", &["test", "./..."][..]), ("sdk/c", "make", &[])] {
+        let mut command = with_toolchains(program);
+        command.args(args).current_dir(here(folder));
+        run(&format!("{program} in {folder}"), command);
+    }
 }
 
 /// The table, and below it what its marks mean.
