@@ -21,6 +21,9 @@ fi
 # Servers that speak SQS, SNS and S3, and their clients.
 bash tests/servers.sh
 
+# What builds handlers in five languages.
+bash tests/toolchains.sh
+
 # The image, before the tests that run it: a build takes both cores. 77: no container engine can start here, as the tests will say.
 bash tests/engine.sh bash tests/image.sh || [ $? = 77 ]
 

@@ -48,7 +48,14 @@ pub(super) struct Limits {
     pub(super) handles: usize,
     used: usize,
     elements: usize,
-    refused: bool,
+    refused: Option<Refused>,
+}
+
+/// What was refused last.
+#[derive(Debug, Clone, Copy)]
+enum Refused {
+    Memory,
+    Elements,
 }
 
 impl Limits {
@@ -65,12 +72,17 @@ impl Limits {
     fn new(memory: u64, transfer: u64) -> Self {
         let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let handles = bytes(held(memory) / 2 / HELD_PER_HANDLE as u64).min(MAX_HANDLES);
-        Self { memory: bytes(memory), transfer: bytes(transfer), handles, used: 0, elements: 0, refused: false }
+        Self { memory: bytes(memory), transfer: bytes(transfer), handles, used: 0, elements: 0, refused: None }
     }
 
     /// What to add to the reason of a trap that the limit probably caused.
     pub(super) fn hint(&self) -> Option<String> {
-        self.refused.then(|| format!("out of memory: limits.memory is {}", bytesize::ByteSize(self.memory as u64)))
+        match self.refused? {
+            Refused::Memory => {
+                Some(format!("out of memory: limits.memory is {}", bytesize::ByteSize(self.memory as u64)))
+            }
+            Refused::Elements => Some(format!("its tables are full: {TABLE_ELEMENTS} elements at most")),
+        }
     }
 }
 
@@ -78,7 +90,7 @@ impl ResourceLimiter for Limits {
     fn memory_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
         let used = self.used.saturating_add(desired.saturating_sub(current));
         if used > self.memory {
-            self.refused = true;
+            self.refused = Some(Refused::Memory);
             return Ok(false);
         }
         self.used = used;
@@ -86,13 +98,14 @@ impl ResourceLimiter for Limits {
     }
 
     fn memory_grow_failed(&mut self, _: wasmtime::Error) -> wasmtime::Result<()> {
-        self.refused = true;
+        self.refused = Some(Refused::Memory);
         Ok(())
     }
 
     fn table_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
         let elements = self.elements.saturating_add(desired.saturating_sub(current));
         if elements > TABLE_ELEMENTS {
+            self.refused = Some(Refused::Elements);
             return Ok(false);
         }
         self.elements = elements;
@@ -131,7 +144,9 @@ mod tests {
         let mut limits = Limits::component(MIB);
         assert!(limits.table_growing(0, TABLE_ELEMENTS / 2, None).unwrap());
         assert!(limits.table_growing(0, TABLE_ELEMENTS / 2, None).unwrap());
+        assert_eq!(limits.hint(), None);
         assert!(!limits.table_growing(TABLE_ELEMENTS / 2, TABLE_ELEMENTS / 2 + 1, None).unwrap());
+        assert!(limits.hint().unwrap().contains("100000 elements"));
     }
 
     #[test]

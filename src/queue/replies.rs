@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Broker, QueueError, SendError};
 use crate::channel::Channel;
-use crate::message::{AttributeValue, Invalid, Message, Outgoing};
+use crate::message::{AttributeValue, Invalid, Message, Outgoing, TraceContext};
 
 /// The attribute of a reply that names the message it answers.
 const CORRELATION_ATTRIBUTE: &str = "correlation-id";
@@ -20,13 +20,16 @@ pub struct Replies {
 
 impl Replies {
     /// Sends the reply to `message` that so many others came before; its id. It is correlated with the message, in its
-    /// FIFO group, and has the same dedupe key whenever the message is redelivered, on a channel that knows such.
+    /// trace and its FIFO group, and has the same dedupe key whenever the message is redelivered, on a channel that knows such.
     ///
     /// # Errors
     /// As [`Broker::send`].
     pub async fn send(&self, message: &Message, before: u32, mut reply: Outgoing) -> Result<String, SendError> {
         let correlation = AttributeValue::Text(message.id.clone());
         reply.attributes.insert(CORRELATION_ATTRIBUTE.to_owned(), correlation);
+        if let Some(trace) = TraceContext::of(&message.attributes) {
+            trace.add_to(&mut reply.attributes);
+        }
         reply.group = message.group.clone();
         reply.dedupe = Some(match before {
             0 => message.id.clone(),

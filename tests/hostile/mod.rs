@@ -98,6 +98,14 @@ fn every_attempt_is_contained_and_named() {
     }
 }
 
+/// A language's tables are out of a program's reach, so this one is written by hand.
+#[test]
+fn a_table_is_bounded_and_named() {
+    let answer = crate::invoke::answer_of(&command("main-grows-table"), "");
+    assert_eq!(answer["outcome"], "trapped", "{answer}");
+    assert!(answer["reason"].as_str().unwrap().contains("its tables are full: 100000 elements at most"), "{answer}");
+}
+
 #[test]
 fn a_guest_sees_no_variable_but_those_that_are_granted() {
     let world = world(&Attempt {

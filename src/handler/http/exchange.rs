@@ -15,7 +15,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 use wasmtime_wasi_http::{Error, RequestOptions, WasiBody};
 
-use super::{CONNECT, Prohibited, Web, cause, causes};
+use super::{CONNECT, Prohibited, Web, cause};
+use crate::cause::with_causes;
 use crate::handler::sandbox::Scope;
 
 /// What `wasi:http` takes as the answer to a request: the response, and what has to run for it beside.
@@ -93,7 +94,7 @@ impl Exchange {
             (true, _) if error.is_timeout() => Error::ConnectionTimeout,
             (_, Some(io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof)) => Error::ConnectionTerminated,
             (_, _) if error.is_timeout() => Error::HttpResponseTimeout,
-            _ => Error::InternalError(Some(causes(error))),
+            _ => Error::InternalError(Some(with_causes(error))),
         }
     }
 }

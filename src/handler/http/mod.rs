@@ -28,6 +28,7 @@ use tokio::sync::Semaphore;
 use wasmtime_wasi_http::{RequestOptions, WasiBody, WasiHttpHooks};
 
 use super::sandbox::Scope;
+use crate::cause::with_causes;
 use exchange::{Answer, Exchange};
 
 /// Requests that one sandbox may have open at a time, from their begin until their bodies are read or dropped.
@@ -72,7 +73,7 @@ impl Web {
         };
         let origins = origins.iter().map(origin).collect::<Result<BTreeSet<String>, String>>()?;
         let client = (!origins.is_empty()).then(|| client(networks)).transpose();
-        Ok(Self { origins, client: client.map_err(|error| causes(&error))? })
+        Ok(Self { origins, client: client.map_err(|error| with_causes(&error))? })
     }
 
     /// The client, if the URL's origin is granted; else what is missing.
@@ -139,13 +140,6 @@ struct Prohibited {
 /// The first cause of this kind.
 fn cause<'a, T: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Option<&'a T> {
     std::iter::successors(Some(error), |&error| error.source()).find_map(|error| error.downcast_ref::<T>())
-}
-
-/// An error and what caused it, as one text.
-fn causes(error: &(dyn StdError + 'static)) -> String {
-    let texts: Vec<String> =
-        std::iter::successors(Some(error), |&error| error.source()).map(|e| e.to_string()).collect();
-    texts.join(": ")
 }
 
 /// What `wasi:http` asks of the host, for one sandbox.
