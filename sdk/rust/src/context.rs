@@ -1,4 +1,4 @@
-//! What a handler may ask about the time it has.
+//! What a handler may ask about the call that it is in.
 //!
 //! In tests on a developer's machine, [`testing`](crate::testing) says what they answer.
 
@@ -20,4 +20,13 @@ pub fn should_stop() -> bool {
     return crate::contract::context::should_stop();
     #[cfg(not(target_family = "wasm"))]
     crate::testing::should_stop()
+}
+
+/// The message's trace context (W3C `traceparent`), if it carries one. What is sent or requested carries it on by itself.
+#[must_use]
+pub fn traceparent() -> Option<String> {
+    #[cfg(target_family = "wasm")]
+    return crate::contract::context::traceparent();
+    #[cfg(not(target_family = "wasm"))]
+    crate::testing::traceparent()
 }

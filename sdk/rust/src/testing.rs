@@ -10,13 +10,14 @@ use crate::{Outgoing, SendError};
 struct Host {
     remaining: Duration,
     should_stop: bool,
+    traceparent: Option<String>,
     sent: Vec<Outgoing>,
     refusal: Option<SendError>,
 }
 
 thread_local! {
     static HOST: RefCell<Host> =
-        const { RefCell::new(Host { remaining: Duration::from_secs(60), should_stop: false, sent: Vec::new(), refusal: None }) };
+        const { RefCell::new(Host { remaining: Duration::from_secs(60), should_stop: false, traceparent: None, sent: Vec::new(), refusal: None }) };
 }
 
 /// Sets what [`context::remaining`](crate::context::remaining) answers: 60 s if a test sets nothing.
@@ -27,6 +28,11 @@ pub fn set_remaining(time: Duration) {
 /// Sets what [`context::should_stop`](crate::context::should_stop) answers: `false` if a test sets nothing.
 pub fn set_should_stop(stop: bool) {
     HOST.with_borrow_mut(|host| host.should_stop = stop);
+}
+
+/// Sets what [`context::traceparent`](crate::context::traceparent) answers: nothing if a test sets nothing.
+pub fn set_traceparent(traceparent: Option<String>) {
+    HOST.with_borrow_mut(|host| host.traceparent = traceparent);
 }
 
 /// Lets every send fail so, or none.
@@ -46,6 +52,10 @@ pub(crate) fn remaining() -> Duration {
 
 pub(crate) fn should_stop() -> bool {
     HOST.with_borrow(|host| host.should_stop)
+}
+
+pub(crate) fn traceparent() -> Option<String> {
+    HOST.with_borrow(|host| host.traceparent.clone())
 }
 
 pub(crate) fn send(message: Outgoing) -> Result<String, SendError> {
