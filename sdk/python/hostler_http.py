@@ -31,7 +31,8 @@ def fetch(method: str, url: str, headers: Optional[Dict[str, str]] = None, body:
     if http is None:
         raise RuntimeError("there is no host to send by: replace hostler_http.fetch in a test")
     parts = urlsplit(url)
-    given = http.Fields.from_list([(name, value.encode()) for name, value in (headers or {}).items()])
+    headers = {"content-length": str(len(body)), **(headers or {})}  # without it the body goes in chunks, which not every server takes
+    given = http.Fields.from_list([(name, value.encode()) for name, value in headers.items()])
     request = http.OutgoingRequest(given)
     request.set_method(http.Method_Other(method))
     request.set_scheme(http.Scheme_Https() if parts.scheme == "https" else http.Scheme_Http())
