@@ -24,11 +24,19 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Optional, TypeVar, Union
 
 try:
-    from componentize_py_types import Err
-    from wit_world import exports
-    from wit_world.imports import context, producer, types
+    import wit_world
 except ImportError:  # not in a component
     Err = exports = context = producer = types = None
+else:
+    from componentize_py_types import Err
+    from wit_world import exports
+    from wit_world.imports import context, producer
+
+    try:
+        from wit_world.imports import types
+        types.Outcome_Ack
+    except (ImportError, AttributeError):  # the world has `types` of others too, such as those of wasi:http
+        from wit_world.imports import hostler_consumer_types as types
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Attributes = Dict[str, Union[str, bytes]]

@@ -6,7 +6,11 @@ out=$(realpath "$1")
 cd "$(dirname "$0")"
 tools=${HOSTLER_TEST_TOOLCHAINS:-$HOME/.cache/hostler/toolchains}
 
-wit=$(mktemp -d)
-trap 'rm -r "$wit"' EXIT
-cp ../../../wit/consumer.wit world.wit "$wit"
-"$tools/bin/componentize-py" -q -d "$wit" -w conformance componentize conformance -p . -p ../../../sdk/python -o "$out"
+# The build leaves a __pycache__ beside what it imports.
+work=$(mktemp -d)
+trap 'rm -r "$work"' EXIT
+mkdir "$work/wit"
+cp ../../../wit/consumer.wit world.wit "$work/wit"
+cp ../../../sdk/python/hostler.py conformance.py "$work"
+cd "$work"
+"$tools/bin/componentize-py" -q -d wit -w conformance componentize conformance -o "$out"

@@ -1,0 +1,71 @@
+"""HTTP for hostler handlers: one blocking function, for a world that imports wasi:http/outgoing-handler. See docs/languages/python.md."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Dict, Optional
+from urllib.parse import urlsplit
+
+try:
+    import wit_world
+except ImportError:  # not in a component
+    http = None
+else:
+    from componentize_py_types import Err
+    from wit_world.imports import outgoing_handler
+    from wit_world.imports import wasi_http_types as http
+    from wit_world.imports.streams import StreamError_Closed
+
+
+@dataclass(frozen=True)
+class Response:
+    """headers: names in lower case; of several with one name, the last."""
+
+    status: int
+    headers: Dict[str, str]
+    body: bytes
+
+
+def fetch(method: str, url: str, headers: Optional[Dict[str, str]] = None, body: bytes = b"", timeout: float = 30) -> Response:
+    """Answers whatever the status is; redirects are not followed. Without an answer, such as for an origin that allow.http does not name,
+    it raises OSError. timeout: seconds for each of connecting, waiting for the answer, and between its parts."""
+    if http is None:
+        raise RuntimeError("there is no host to send by: replace hostler_http.fetch in a test")
+    parts = urlsplit(url)
+    headers = {"content-length": str(len(body)), **(headers or {})}  # without it the body goes in chunks, which not every server takes
+    given = http.Fields.from_list([(name, value.encode()) for name, value in headers.items()])
+    request = http.OutgoingRequest(given)
+    request.set_method(http.Method_Other(method))
+    request.set_scheme(http.Scheme_Https() if parts.scheme == "https" else http.Scheme_Http())
+    request.set_authority(parts.netloc)
+    request.set_path_with_query((parts.path or "/") + ("?" + parts.query if parts.query else ""))
+    options = http.RequestOptions()
+    for limit in (options.set_connect_timeout, options.set_first_byte_timeout, options.set_between_bytes_timeout):
+        limit(int(timeout * 1e9))
+    sink = request.body()
+    try:
+        answer = outgoing_handler.handle(request, options)
+    except Err as error:
+        raise OSError(f"{url}: {type(error.value).__name__}") from None
+    try:
+        with sink.write() as stream:
+            for start in range(0, len(body), 4096):  # what one write may take
+                stream.blocking_write_and_flush(body[start:start + 4096])
+        http.OutgoingBody.finish(sink, None)
+    except Err:
+        pass  # The answer says why.
+    with answer.subscribe() as ready:
+        ready.block()
+    response = answer.get().value.value
+    if not isinstance(response, http.IncomingResponse):
+        raise OSError(f"{url}: {type(response).__name__}")
+    with response.headers() as fields:
+        names = {name.lower(): value.decode("latin-1") for name, value in fields.entries()}
+    received = b""
+    with response.consume() as source, source.stream() as stream:
+        try:
+            while True:
+                received += stream.blocking_read(65536)
+        except Err as end:
+            if not isinstance(end.value, StreamError_Closed):
+                raise OSError(f"{url}: the body broke off") from None
+    return Response(response.status(), names, received)
