@@ -29,13 +29,13 @@ fn attempt(word: &'static str, body: &str, outcome: &'static str, named: &'stati
 
 fn attempts() -> Vec<Attempt> {
     vec![
-        attempt("loop", "", "timed-out", "processing timeout"),
-        attempt("sleep", "", "timed-out", "processing timeout"),
-        attempt("clock", "", "timed-out", "processing timeout"),
-        attempt("random", "", "timed-out", "processing timeout"),
-        attempt("flood", "", "timed-out", "processing timeout"),
-        attempt("memory", "", "trapped", "out of memory: limits.memory"),
-        attempt("stack", "", "trapped", "call stack exhausted"),
+        attempt("loop", "now", "timed-out", "processing timeout"),
+        attempt("sleep", "now", "timed-out", "processing timeout"),
+        attempt("clock", "now", "timed-out", "processing timeout"),
+        attempt("random", "now", "timed-out", "processing timeout"),
+        attempt("flood", "now", "timed-out", "processing timeout"),
+        attempt("memory", "now", "trapped", "out of memory: limits.memory"),
+        attempt("stack", "now", "trapped", "call stack exhausted"),
         attempt("lines", "100000", "ack", "output beyond limits.output"),
         Attempt { grants: "allow.send = ['hostile']", ..attempt("fork", "hostile", "timed-out", "processing timeout") },
         attempt("fork", "neighbour", "failed", "allow.send"),
@@ -45,7 +45,7 @@ fn attempts() -> Vec<Attempt> {
         Attempt { grants: GRANT, ..attempt("read", "/granted/out", "failed", "allow.dirs") },
         Attempt { grants: GRANT, ..attempt("write", "/granted/new", "failed", "allow.dirs") },
         attempt("tcp", "127.0.0.1:80", "failed", "sockets"),
-        attempt("udp", "", "failed", "sockets"),
+        attempt("udp", "now", "failed", "sockets"),
         attempt("name", "localhost", "failed", ""),
         attempt("get", "http://169.254.170.2/v2/credentials", "failed", "allow.http"),
         attempt("get", "http://localhost/", "failed", "allow.http"),
@@ -112,7 +112,7 @@ fn a_guest_sees_no_variable_but_those_that_are_granted() {
         grants: "reply_channel = 'out'\nallow.env = { GRANTED = 'yes' }",
         ..attempt("env", "", "", "")
     });
-    let mut command = world.command(&["invoke", "hostile", "--json", "--attr", "do=env"]);
+    let mut command = world.command(&["invoke", "hostile", "--json", "--attr", "do=env", "--body", "now"]);
     command.env("AWS_SECRET_ACCESS_KEY", "hunter2").env("ECS_CONTAINER_METADATA_URI_V4", "http://169.254.170.2/v4");
     let answer: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
     assert_eq!(String::from_utf8(crate::invoke::reply(&answer)).unwrap(), "GRANTED=yes\n");

@@ -33,7 +33,7 @@ pub fn follow(url: &str) -> Result<Vec<u8>, String> {
 pub fn open_many(url: &str, count: usize) -> String {
     let started: Vec<_> = (0..count).filter_map(|_| start(url, Method::Get, None).ok()).collect();
     let answers: Vec<_> = started.iter().map(wait).collect();
-    let refused = answers.iter().filter(|answer| matches!(answer, Err(text) if text.contains("limit"))).count();
+    let refused = answers.iter().filter(|answer| matches!(answer, Err(text) if text.contains("LimitReached"))).count();
     format!("{} opened, {refused} refused", answers.iter().filter(|answer| answer.is_ok()).count())
 }
 
