@@ -131,7 +131,7 @@ impl Stage {
             queue,
             handler: script.clone(),
             replies: Some(Replies { broker: Arc::new(broker.clone()), channel: "replies".parse().unwrap() }),
-            guests: Lanes::one(Handle::current()),
+            guests: Lanes::new(Handle::current(), None),
             status: status.clone(),
             exit: exit.clone(),
         };

@@ -1,12 +1,15 @@
-//! Two lanes for guests: one that computes for long leaves the quick lane, so that it cannot slow those that do not.
+//! Two lanes for guests: those that compute for long run apart, so that they cannot slow those that do not.
 //!
 //! A guest yields at every epoch tick, but where others need a tenth of a millisecond, taking turns with one that uses up
-//! its tick each time leaves them a hundredth of the time. So after a few ticks a guest goes on in the long lane, whose
-//! threads have a lower priority: they get the time that the quick lane leaves, and a small share of it at least.
+//! its tick each time leaves them a hundredth of the time. So a guest that has computed for a few ticks goes on in the long
+//! lane, and where a consumer's guests usually take much more than others might, they begin there. Its threads have a lower
+//! priority: they get the time that the quick lane leaves, and a small share of it at least.
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::task::Poll;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
@@ -14,23 +17,37 @@ use tokio::runtime::Handle;
 /// How long a guest may compute in the quick lane; it is looked at when it yields, so at the next epoch tick.
 const QUICK: Duration = Duration::from_millis(15);
 
-/// How much nicer the long lane's threads are than others (`nice(2)`): a tenth of the weight in the kernel's scheduler,
-/// so that they still stop in time when the CPUs are busy.
+/// A consumer whose guests usually compute for longer has them begin in the long lane.
+const USUALLY_QUICK: Duration = Duration::from_millis(1);
+
+/// How many messages it takes, more or less, until what is usual has changed.
+const MEMORY: u64 = 8;
+
+/// How much nicer the long lane's threads are than others (`nice(2)`): a tenth of the weight in the kernel's scheduler. With
+/// its slices of 3 ms, such a thread waits for 30 ms at most for its turn on a busy CPU, so that guests still stop in time.
 const NICENESS: i32 = 10;
 
-/// Where guests run.
+/// Where the guests of one consumer run.
 #[derive(Debug, Clone)]
 pub struct Lanes {
-    /// Where all guests begin.
+    /// Where guests begin.
     pub quick: Handle,
-    /// Where those go on that compute for long; none: they stay.
-    pub long: Option<Handle>,
+    /// Where those run that compute for long; none: with the others.
+    long: Option<Handle>,
+    /// How many microseconds one of the consumer's guests usually computes.
+    usual: Arc<AtomicU64>,
 }
 
 impl Lanes {
-    /// Both lanes on one runtime.
-    pub fn one(runtime: Handle) -> Self {
-        Self { quick: runtime, long: None }
+    /// Lanes on these runtimes, of which the second's threads [yield to others](Self::yield_to_others).
+    pub fn new(quick: Handle, long: Option<Handle>) -> Self {
+        Self { quick, long, usual: Arc::default() }
+    }
+
+    /// The same lanes for another consumer, whose guests take as long as they take.
+    #[must_use]
+    pub fn for_another(&self) -> Self {
+        Self::new(self.quick.clone(), self.long.clone())
     }
 
     /// Makes the calling thread one of the long lane.
@@ -46,26 +63,56 @@ impl Lanes {
             self.quick.spawn(guest);
             return;
         };
+        let guest = Timed { guest: Box::pin(guest), computed: Duration::ZERO, usual: Arc::clone(&self.usual) };
+        if Duration::from_micros(self.usual.load(Ordering::Relaxed)) > USUALLY_QUICK {
+            long.spawn(guest);
+            return;
+        }
         self.quick.spawn(async move {
-            if let Some(guest) = quickly(Box::pin(guest)).await {
+            if let Some(guest) = quickly(guest).await {
                 long.spawn(guest);
             }
         });
     }
 }
 
+/// A guest, and how long it has computed.
+struct Timed<G> {
+    guest: Pin<Box<G>>,
+    computed: Duration,
+    usual: Arc<AtomicU64>,
+}
+
+impl<G: Future<Output = ()>> Future for Timed<G> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let started = Instant::now();
+        let polled = self.guest.as_mut().poll(context);
+        self.computed += started.elapsed();
+        polled
+    }
+}
+
+impl<G> Drop for Timed<G> {
+    /// It is over: what is usual moves towards what it took. Two that end at once may count as one.
+    fn drop(&mut self) {
+        let usual = self.usual.load(Ordering::Relaxed);
+        let computed = u64::try_from(self.computed.as_micros()).unwrap_or(u64::MAX / MEMORY);
+        self.usual.store((usual * (MEMORY - 1)).saturating_add(computed) / MEMORY, Ordering::Relaxed);
+    }
+}
+
 /// Runs a guest until it is over, or has computed for too long: then it comes back as it is.
-async fn quickly<G: Future<Output = ()>>(guest: Pin<Box<G>>) -> Option<Pin<Box<G>>> {
+async fn quickly<G: Future<Output = ()>>(guest: Timed<G>) -> Option<Timed<G>> {
     let mut guest = Some(guest);
-    let mut computed = Duration::ZERO;
     poll_fn(|context| {
         let Some(running) = &mut guest else { return Poll::Ready(None) };
-        let started = Instant::now();
-        if running.as_mut().poll(context).is_ready() {
-            return Poll::Ready(None);
+        match Pin::new(&mut *running).poll(context) {
+            Poll::Pending if running.computed < QUICK => Poll::Pending,
+            Poll::Pending => Poll::Ready(guest.take()),
+            Poll::Ready(()) => Poll::Ready(None),
         }
-        computed += started.elapsed();
-        if computed < QUICK { Poll::Pending } else { Poll::Ready(guest.take()) }
     })
     .await
 }
@@ -73,18 +120,25 @@ async fn quickly<G: Future<Output = ()>>(guest: Pin<Box<G>>) -> Option<Pin<Box<G
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::runtime::Runtime;
     use tokio::sync::oneshot;
 
-    /// The name of the thread that runs a guest in the end, which computes so often for so long.
-    fn ends_on(turns: u32, turn: Duration) -> String {
+    fn runtimes() -> (Runtime, Runtime, Lanes) {
         let lane = |name: &str| {
             let mut builder = tokio::runtime::Builder::new_multi_thread();
             builder.worker_threads(1).thread_name(name).enable_all().build().unwrap()
         };
         let (quick, long) = (lane("quick"), lane("long"));
-        let lanes = Lanes { quick: quick.handle().clone(), long: Some(long.handle().clone()) };
+        let lanes = Lanes::new(quick.handle().clone(), Some(long.handle().clone()));
+        (quick, long, lanes)
+    }
+
+    /// The lanes in which a guest begins and ends that computes so often for so long.
+    fn lanes_of(lanes: &Lanes, turns: u32, turn: Duration) -> (String, String) {
         let (sender, receiver) = oneshot::channel();
+        let lane = || std::thread::current().name().unwrap_or_default().to_owned();
         lanes.spawn(async move {
+            let begun = lane();
             for _ in 0..turns {
                 let end = Instant::now() + turn;
                 while Instant::now() < end {
@@ -92,15 +146,26 @@ mod tests {
                 }
                 tokio::task::yield_now().await;
             }
-            let _ = sender.send(std::thread::current().name().unwrap_or_default().to_owned());
+            let _ = sender.send((begun, lane()));
         });
         receiver.blocking_recv().unwrap()
     }
 
     #[test]
     fn who_computes_for_long_goes_on_in_the_long_lane() {
-        assert_eq!(ends_on(4, QUICK / 2), "long");
-        assert_eq!(ends_on(0, QUICK), "quick");
+        let (_quick, _long, lanes) = runtimes();
+        assert_eq!(lanes_of(&lanes, 4, QUICK / 2), ("quick".into(), "long".into()));
+        let other = lanes.for_another();
+        assert_eq!(lanes_of(&other, 1, Duration::ZERO), ("quick".into(), "quick".into()));
+    }
+
+    #[test]
+    fn who_usually_computes_for_long_begins_there_until_that_changes() {
+        let (_quick, _long, lanes) = runtimes();
+        let begun = |turn| lanes_of(&lanes, 1, turn).0;
+        // A guest counts once it is dropped, which may be a little after its answer.
+        assert!((0..200).any(|_| begun(USUALLY_QUICK * 4) == "long"));
+        assert!((0..200).any(|_| begun(Duration::ZERO) == "quick"));
     }
 
     #[tokio::test]
@@ -109,9 +174,12 @@ mod tests {
         let guest = async {
             let _ = receiver.await;
         };
-        let waits = tokio::spawn(quickly(Box::pin(guest)));
+        let usual = Arc::<AtomicU64>::default();
+        let guest = Timed { guest: Box::pin(guest), computed: Duration::ZERO, usual: Arc::clone(&usual) };
+        let waits = tokio::spawn(quickly(guest));
         tokio::time::sleep(QUICK * 2).await;
         sender.send(()).unwrap();
         assert!(waits.await.unwrap().is_none());
+        assert!(Duration::from_micros(usual.load(Ordering::Relaxed)) < USUALLY_QUICK);
     }
 }

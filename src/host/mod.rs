@@ -105,7 +105,7 @@ fn guest_runtimes(threads: Threads) -> std::io::Result<(Runtime, Option<Runtime>
 }
 
 fn lanes((quick, long): &(Runtime, Option<Runtime>)) -> Lanes {
-    Lanes { quick: quick.handle().clone(), long: long.as_ref().map(|long| long.handle().clone()) }
+    Lanes::new(quick.handle().clone(), long.as_ref().map(|long| long.handle().clone()))
 }
 
 fn internal(error: impl std::fmt::Display) -> Failure {
@@ -188,7 +188,7 @@ impl Host {
                 queue,
                 handler,
                 replies: config.reply_channel.clone().map(|channel| Replies { broker: Arc::clone(&broker), channel }),
-                guests: self.guests.clone(),
+                guests: self.guests.for_another(),
                 status: board.clone(),
                 exit: exit.clone(),
             });

@@ -35,7 +35,7 @@ fn attempts() -> Vec<Attempt> {
         attempt("random", "now", "timed-out", "processing timeout"),
         attempt("flood", "now", "timed-out", "processing timeout"),
         attempt("memory", "now", "trapped", "out of memory: limits.memory"),
-        attempt("stack", "now", "trapped", "call stack exhausted"),
+        attempt("stack", "now", "trapped", "out of bounds memory access"),
         attempt("lines", "100000", "ack", "output beyond limits.output"),
         Attempt { grants: "allow.send = ['hostile']", ..attempt("fork", "hostile", "timed-out", "processing timeout") },
         attempt("fork", "neighbour", "failed", "allow.send"),
