@@ -2,11 +2,12 @@
 //! config. An example has a test here, a `build.sh OUT.wasm` and a `hostler.toml`.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
 use crate::invoke::{answer, reply};
+use crate::support::guests::command;
 use crate::support::hostler::World;
 use crate::support::toolchains::{built, here, run, with_toolchains};
 
@@ -42,7 +43,7 @@ impl Example {
     }
 
     /// What it answers to a body.
-    fn of(&self, body: &str, attributes: &[&str]) -> Value {
+    fn of(&self, body: impl AsRef<[u8]>, attributes: &[&str]) -> Value {
         fs::write(self.world.path("body"), body).unwrap();
         self.of_file(self.world.path("body").to_str().unwrap(), attributes)
     }
@@ -51,6 +52,7 @@ impl Example {
     fn tests_pass(&self, program: &str, args: &[&str]) {
         let mut command = with_toolchains(program);
         command.args(args).current_dir(&self.folder);
+        command.env("CARGO_TARGET_DIR", Path::new(env!("CARGO_TARGET_TMPDIR")).join("examples"));
         run(&format!("{program} {} in {}", args.join(" "), self.folder.display()), command);
     }
 }
@@ -110,4 +112,142 @@ fn etl() {
     let bad = etl.of("a,b\n1,x\"y\n", &[]);
     assert_eq!(ended(&bad), ["dead-letter", "row 1 (line 2), column `b`: a quote within a value that is not quoted"]);
     assert_eq!(fs::read_dir(etl.world.path("out")).unwrap().count(), 2, "a body that was refused leaves nothing");
+}
+
+/// The width and the height that the first frame of a JPEG tells.
+fn jpeg_size(jpeg: &[u8]) -> [u16; 2] {
+    assert_eq!(jpeg[..2], [0xff, 0xd8], "it is no JPEG");
+    let frame = jpeg.windows(2).position(|marker| marker == [0xff, 0xc0]).unwrap();
+    [frame + 7, frame + 5].map(|at| u16::from_be_bytes([jpeg[at], jpeg[at + 1]]))
+}
+
+#[test]
+fn thumbnailer() {
+    let thumbnailer = Example::new("thumbnailer", "thumbnails", &["sdk/rust", "wit"]);
+    thumbnailer.tests_pass("cargo", &["test", "--locked"]);
+
+    // The picture is stored on its side, 960 x 1280.
+    let upright = reply(&thumbnailer.of_file("picture.jpg", &[]));
+    assert_eq!(jpeg_size(&upright), [320, 240]);
+    let png = reply(&thumbnailer.of_file("picture.jpg", &["width=64", "format=png"]));
+    assert_eq!(png[..8], *b"\x89PNG\r\n\x1a\n");
+    assert_eq!(png[16..24], [0, 0, 0, 64, 0, 0, 0, 48]);
+    assert_eq!(jpeg_size(&reply(&thumbnailer.of_file("picture.jpg", &["width=2048"]))), [1280, 960], "not enlarged");
+
+    let picture = fs::read(thumbnailer.folder.join("picture.jpg")).unwrap();
+    let dead_lettered = |body: &[u8], attributes: &[&str]| {
+        let answer = thumbnailer.of(body, attributes);
+        assert_eq!(answer["outcome"], "dead-letter", "{answer}");
+        answer["reason"].as_str().unwrap().to_owned()
+    };
+    assert!(dead_lettered(b"{}", &[]).starts_with("the body is no image of a known format"));
+    assert!(dead_lettered(b"GIF89a", &[]).starts_with("the body is of the format Gif"));
+    assert!(dead_lettered(&picture[..200], &[]).starts_with("the image cannot be read: "));
+    assert!(dead_lettered(&picture, &["format=bmp"]).starts_with("the attribute `format` is `bmp`"));
+    let mut bomb = picture.clone();
+    let frame = bomb.windows(2).position(|marker| marker == [0xff, 0xc0]).unwrap();
+    bomb[frame + 5..frame + 9].fill(0xff);
+    assert!(dead_lettered(&bomb, &[]).starts_with("the image is too large: 65535 x 65535 pixels"));
+
+    // What takes the most memory of all that is let in has enough of it.
+    let largest = thumbnailer.world.path("largest.png");
+    let mut python = thumbnailer.world.program("python3", &["-c", LARGEST_PNG, largest.to_str().unwrap()]);
+    assert!(python.status().unwrap().success());
+    assert_eq!(&reply(&thumbnailer.of_file(largest.to_str().unwrap(), &[]))[..4], b"\x89PNG");
+}
+
+/// Writes a PNG of 16 bits with transparency.
+const LARGEST_PNG: &str = "
+import struct, sys, zlib
+side = 4250
+def chunk(kind, data):
+    return struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind + data))
+head = chunk(b'IHDR', struct.pack('>IIBBBBB', side, side, 16, 6, 0, 0, 0))
+rows = (b'\\0' + b'\\x80\\x40\\x20\\x10\\xff\\xff\\x7f\\x7f' * side) * side
+open(sys.argv[1], 'wb').write(b'\\x89PNG\\r\\n\\x1a\\n' + head + chunk(b'IDAT', zlib.compress(rows)) + chunk(b'IEND', b''))
+";
+
+/// Orders, one after the other, whose locales must not leak: what each asks for, and the reply that it must get.
+const ORDERS: [(&[&str], Option<&str>); 12] = [
+    (&["locale=de"], Some("Danke, Ada: 1.234,50")),
+    (&[], Some("Thank you, Ada: 1,234.50")),
+    (&["locale=fr-CH"], Some("Merci, Ada : 1\u{202f}234,50")),
+    (&["locale=nl"], Some("Thank you, Ada: 1,234.50")),
+    (&["locale=de", "fail=error"], None),
+    (&[], Some("Thank you, Ada: 1,234.50")),
+    (&["locale=de", "fail=trap"], None),
+    (&[], Some("Thank you, Ada: 1,234.50")),
+    (&["locale=de", "fail=hang"], None),
+    (&[], Some("Thank you, Ada: 1,234.50")),
+    (&["locale=fr", "fail=hang", "when-late=later"], None),
+    (&[], Some("Thank you, Ada: 1,234.50")),
+];
+
+#[test]
+fn locale() {
+    let locale = Example::new("locale", "inside", &["sdk/rust", "wit"]);
+    let built = fs::read_link(locale.world.path("inside.wasm")).unwrap();
+    for name in ["handler.wasm", "hooks.wasm"] {
+        std::os::unix::fs::symlink(built.with_file_name(name), locale.world.path(name)).unwrap();
+    }
+    locale.tests_pass("cargo", &["test", "--locked"]);
+
+    for consumer in ["inside", "apart"] {
+        let order = ["--body", r#"{"name": "Ada", "cents": 123450}"#, "--attr"];
+        let invoke = |attribute| answer(&locale.world, consumer, &[&order[..], &[attribute]].concat());
+        assert_eq!(reply(&invoke("locale=de-AT")), b"Danke, Ada: 1.234,50");
+        assert_eq!(ended(&invoke("fail=error")), ["failed", "the printer is out of paper"]);
+        assert_eq!(ended(&answer(&locale.world, consumer, &["--body", "{}"]))[0], "dead-letter");
+        never_leaks(&locale, consumer);
+    }
+    assert_eq!(fs::read_dir(locale.world.path("active")).unwrap().count(), 0, "what was activated is deactivated");
+}
+
+/// Lets one instance process all `ORDERS`, and compares what they became and their replies.
+fn never_leaks(locale: &Example, consumer: &str) {
+    let world = &locale.world;
+    let config = fs::read_to_string(locale.folder.join("hostler.toml")).unwrap();
+    // One order at a time, each once while the test lasts, and another consumer prints the replies.
+    let one = format!("[consumers.{consumer}]\nconcurrency = 1\nretry = {{ requeues = 1, requeue_delay = '1h' }}");
+    let config = config.replace(&format!("[consumers.{consumer}]"), &one);
+    let printer = command("main-echoes");
+    let printer = format!("channel = 'receipts'\nconcurrency = 1\nhandler = '{}'", printer.display());
+    world.config(&format!("{config}\n[consumers.printer]\n{printer}"));
+    let channel = format!("receipts-{consumer}");
+    for (attributes, _) in ORDERS {
+        let attributes = attributes.iter().flat_map(|attribute| ["--attr", attribute]);
+        let order = ["send", &channel, "--body", r#"{"name": "Ada", "cents": 123450}"#];
+        assert_eq!(world.output(&order.into_iter().chain(attributes).collect::<Vec<_>>()).code, 0);
+    }
+    let mut host = world.started();
+    let mut replies: Vec<&str> = ORDERS.iter().filter_map(|(_, reply)| *reply).collect();
+    replies.sort_unstable();
+    let settled = host.settled(ORDERS.len() + replies.len());
+    assert_eq!(host.stop(), 0);
+    let is_of = |line: &&Value| line["consumer"] == consumer;
+    let mut became: Vec<[&str; 2]> = settled
+        .iter()
+        .filter(is_of)
+        .map(|line| ["outcome", "disposition"].map(|name| line[name].as_str().unwrap()))
+        .collect();
+    became.sort_unstable();
+    let mut expected = vec![["reply", "ack"]; replies.len()];
+    expected.extend([
+        ["failed", "release"],
+        ["trapped", "release"],
+        ["timed-out", "dead-letter"],
+        ["timed-out", "release"],
+    ]);
+    expected.sort_unstable();
+    assert_eq!(became, expected, "{consumer}");
+    let lines = host.lines();
+    let mut printed: Vec<&str> = lines
+        .iter()
+        .filter(|line| line["consumer"] == "printer" && line["stream"] == "stdout")
+        .map(|line| line["message"].as_str().unwrap())
+        .collect();
+    printed.sort_unstable();
+    assert_eq!(printed, replies, "{consumer}");
+    let reason = settled.iter().find(|line| line["disposition"] == "dead-letter").unwrap()["reason"].as_str().unwrap();
+    assert!(reason.starts_with("no receipt after "), "{reason}");
 }
