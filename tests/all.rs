@@ -45,6 +45,8 @@ mod languages;
 #[cfg(test)]
 mod new;
 #[cfg(test)]
+mod porting;
+#[cfg(test)]
 mod provision;
 #[cfg(test)]
 mod readme;

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::{Value, json};
 
@@ -10,6 +11,7 @@ use crate::invoke::{answer, reply};
 use crate::support::guests::command;
 use crate::support::hostler::World;
 use crate::support::toolchains::{built, here, run, with_toolchains};
+use crate::support::web::{Reply, Web};
 
 /// A folder with an example's config, whose handler is built, and which is run as a user would in its own folder.
 struct Example {
@@ -250,4 +252,157 @@ fn never_leaks(locale: &Example, consumer: &str) {
     assert_eq!(printed, replies, "{consumer}");
     let reason = settled.iter().find(|line| line["disposition"] == "dead-letter").unwrap()["reason"].as_str().unwrap();
     assert!(reason.starts_with("no receipt after "), "{reason}");
+}
+
+/// A webhook's receiver: paths are what it answers, `/<status>/<Retry-After>`.
+fn receiver() -> Web {
+    Web::start(|request, before| {
+        let mut parts = request.path.trim_start_matches('/').split('/');
+        let status = match parts.next().unwrap() {
+            "silence" => return Reply::Silence,
+            "endless" => return Reply::Endless,
+            "busy-once" if before > 0 => 204,
+            "busy-once" => 429,
+            status => status.parse().unwrap(),
+        };
+        let wait = parts.next().map(|wait| ("Retry-After", wait.replace('_', " ")));
+        let body = if status == 204 { Vec::new() } else { "no such customer\n".repeat(100).into_bytes() };
+        Reply::Of(status, wait.into_iter().collect(), body)
+    })
+}
+
+/// The webhook example with this receiver granted and these further changes of its config.
+fn webhook(receiver: &Web, changes: &[[&str; 2]]) -> Example {
+    let webhook = Example::new("webhook", "webhooks", &["sdk/js", "wit"]);
+    let mut config = fs::read_to_string(webhook.folder.join("hostler.toml")).unwrap();
+    let secret = ["env = {", "env = { WEBHOOK_SECRET = \"s3cret\","];
+    for [from, to] in [secret, ["127.0.0.1:8080", &receiver.address]].iter().chain(changes) {
+        assert!(config.contains(from), "{from} is not in {config}");
+        config = config.replace(from, to);
+    }
+    webhook.world.config(&config);
+    // A host has a deadline to start in, and compiling has none: it happens here.
+    assert_eq!(ended(&webhook.of("", &["url=here"])), ["dead-letter", "this is no URL to deliver to: here"]);
+    webhook
+}
+
+#[test]
+fn webhook_says_by_the_answer_what_becomes_of_the_message() {
+    let receiver = receiver();
+    let webhook = webhook(&receiver, &[]);
+    webhook.tests_pass("node", &["--test"]);
+    let to = |path: &str| webhook.of("{}", &[&format!("url=http://{}/{path}", receiver.address)]);
+
+    assert_eq!(ended(&to("204")), ["ack", ""]);
+    assert_eq!((to("429/33")["delay_seconds"].as_u64(), to("503/0")["delay_seconds"].as_u64()), (Some(33), Some(1)));
+    let capped = to("503/Fri,_01_Jan_2100_00:00:00_GMT");
+    assert_eq!((capped["outcome"].as_str(), capped["delay_seconds"].as_u64()), (Some("delay"), Some(43_200)));
+    let refused = to("422");
+    assert_eq!(refused["outcome"], "dead-letter");
+    let said =
+        refused["reason"].as_str().unwrap().strip_prefix("the receiver said 422: no such customer no such").unwrap();
+    assert!(said.len() < 200, "{said}");
+    for (path, reason) in [("429", "said 429: no such customer"), ("500/9", "said 500: no such customer")] {
+        let answer = to(path);
+        assert_eq!(answer["outcome"], "failed");
+        assert!(answer["reason"].as_str().unwrap().contains(reason), "{answer}");
+    }
+    assert_eq!(ended(&to("endless")), ["ack", ""]);
+    let denied = webhook.of("", &["url=https://example.com"]);
+    assert!(denied["reason"].as_str().unwrap().starts_with("Undelivered: no answer: "), "{denied}");
+}
+
+#[test]
+fn webhook_gives_up_before_its_time_is_over() {
+    let receiver = receiver();
+    let webhook = webhook(&receiver, &[["processing_timeout = \"30s\"", "processing_timeout = \"4s\""]]);
+    let silent = webhook.of("", &[&format!("url=http://{}/silence", receiver.address)]);
+    assert_eq!(ended(&silent), ["failed", "Undelivered: no answer in time"]);
+}
+
+#[test]
+fn webhook_delivers_again_with_the_same_key_and_a_signature_that_holds() {
+    let receiver = receiver();
+    let webhook = webhook(&receiver, &[["/hook", "/busy-once/1"]]);
+    let mut host = webhook.world.started();
+    webhook.world.send("webhooks", [r#"{"order": 1}"#]);
+    let outcomes: Vec<Value> = host.settled(2).iter().map(|line| line["outcome"].clone()).collect();
+    assert_eq!(outcomes, ["delay", "ack"]);
+    assert_eq!(host.stop(), 0);
+
+    let [first, second]: [_; 2] = receiver.requests("/busy-once/1").try_into().unwrap();
+    assert_eq!(first.headers["idempotency-key"], second.headers["idempotency-key"]);
+    assert_eq!([&*first.body, &*second.body], [br#"{"order": 1}"#; 2]);
+    let script = "import base64, hmac, sys
+content = '.'.join(sys.argv[1:]).encode()
+print('v1,' + base64.b64encode(hmac.digest(b's3cret', content, 'sha256')).decode())";
+    let mut python = Command::new("python3");
+    python.args(["-c", script, &second.headers["webhook-id"], &second.headers["webhook-timestamp"], r#"{"order": 1}"#]);
+    assert_eq!(run("python3", python).trim_end(), second.headers["webhook-signature"]);
+}
+
+/// The fan-out example, whose consumers of lines ack, and which tries again at once; with a change of its config.
+fn fan_out(change: [&str; 2]) -> Example {
+    let fan_out = Example::new("fan-out", "orders", &["sdk/python", "wit"]);
+    let mut config = fs::read_to_string(fan_out.folder.join("hostler.toml")).unwrap();
+    let tour = here("examples/tour/tour.wat").display().to_string();
+    let at_once = ["delay = \"1m\"", "delay = \"0s\""];
+    for [from, to] in [["../tour/tour.wat", &tour], ["delay = \"10s\"", "delay = \"0s\""], at_once, change] {
+        assert!(config.contains(from), "{from} is not in {config}");
+        config = config.replace(from, to);
+    }
+    fan_out.world.config(&config);
+    // A host has a deadline to start in, and compiling has none: it happens here.
+    assert_eq!(fan_out.of("", &[])["outcome"], "dead-letter");
+    fan_out
+}
+
+/// How many messages of a consumer were settled so, and why.
+fn settled_by<'a>(lines: &'a [Value], consumer: &str) -> Vec<[&'a str; 2]> {
+    lines.iter().filter(|line| line["consumer"] == consumer).map(ended).collect()
+}
+
+#[test]
+fn fan_out_sends_each_line_to_its_warehouse() {
+    let fan_out = fan_out(["", ""]);
+    fan_out.tests_pass("env", &["PYTHONPATH=../../sdk/python", "python3", "-B", "-m", "unittest"]);
+    let said = fan_out.world.output(&["send", "orders", "--file", fan_out.folder.join("order.json").to_str().unwrap()]);
+    assert_eq!(said.code, 0, "{said:?}");
+    let mut host = fan_out.world.started();
+    let lines = host.settled(4);
+    assert_eq!(host.stop(), 0);
+    assert_eq!(settled_by(&lines, "orders"), [["reply", ""]]);
+    assert_eq!(settled_by(&lines, "picks-basel"), [["ack", ""]; 2]);
+    assert_eq!(settled_by(&lines, "picks-elsewhere"), [["ack", ""]]);
+    assert_eq!(fan_out.world.depth("orders-split").visible, 1);
+}
+
+#[test]
+fn fan_out_that_fails_half_way_doubles_nothing() {
+    let fan_out = fan_out(["", ""]);
+    // The third line is too large for the queue once its letters are escaped.
+    let line = |sku: &str| json!({ "sku": sku, "quantity": 1, "warehouse": "basel" });
+    let order = json!({ "order": "A-1", "lines": [line("a"), line("b"), line(&"\u{fc}".repeat(3_000_000))] });
+    fs::write(fan_out.world.path("order.json"), order.to_string()).unwrap();
+    let mut host = fan_out.world.started();
+    assert_eq!(fan_out.world.output(&["send", "orders", "--file", "order.json"]).code, 0);
+    let lines = host.settled(6);
+    assert_eq!(host.stop(), 0);
+    let orders = settled_by(&lines, "orders");
+    assert_eq!(orders.iter().map(|[outcome, _]| *outcome).collect::<Vec<_>>(), ["failed"; 4]);
+    assert!(orders[3][1].starts_with("SendError: invalid: "), "{orders:?}");
+    assert_eq!(settled_by(&lines, "picks-basel"), [["ack", ""]; 2], "four attempts, and each line once");
+    assert_eq!(fan_out.world.depth("lines.picks-basel").visible, 0);
+    assert_eq!(fan_out.world.depth("orders").dead_lettered, 1);
+}
+
+#[test]
+fn fan_out_to_a_channel_that_is_not_granted_is_an_error_that_names_the_grant() {
+    let fan_out = fan_out(["allow.send = [\"lines\"]", "allow.send = [\"others\"]"]);
+    let denied = fan_out.of_file("order.json", &[]);
+    let [outcome, reason] = ended(&denied);
+    assert!(
+        outcome == "failed" && reason.starts_with("SendError: denied: ") && reason.contains("allow.send"),
+        "{denied}"
+    );
 }

@@ -1,7 +1,7 @@
 //! A web server that answers what a test says: for faults that no real server shows.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -35,6 +35,8 @@ impl Reply {
 pub struct Request {
     pub path: String,
     pub headers: BTreeMap<String, String>,
+    /// As long as its `Content-Length` says.
+    pub body: Vec<u8>,
 }
 
 type Script = dyn Fn(&Request, usize) -> Reply + Send + Sync;
@@ -49,7 +51,12 @@ pub struct Web {
 impl Web {
     /// A server that answers by this script, which sees a request, and how often its path was asked for before.
     pub fn start(script: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        Self::at("127.0.0.1:0", script)
+    }
+
+    /// The same at this address.
+    pub fn at(address: &str, script: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind(address).unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let seen = Arc::<Mutex<Vec<Request>>>::default();
         let (script, shared): (Arc<Script>, _) = (Arc::new(script), Arc::clone(&seen));
@@ -68,17 +75,21 @@ impl Web {
     }
 }
 
-/// Answers the requests of one connection, one after the other. They have no bodies.
+/// Answers the requests of one connection, one after the other.
 fn serve(mut stream: &TcpStream, seen: &Mutex<Vec<Request>>, script: &Script) -> Option<()> {
-    let mut lines = BufReader::new(stream.try_clone().ok()?).lines().map_while(Result::ok);
+    let mut from = BufReader::new(stream.try_clone().ok()?);
     loop {
+        let mut lines = from.by_ref().lines().map_while(Result::ok);
         let path = lines.next()?.split(' ').nth(1)?.to_owned();
-        let head = lines.by_ref().take_while(|line| !line.is_empty());
+        let head = lines.take_while(|line| !line.is_empty());
         let headers = head.filter_map(|line| {
             let (name, value) = line.split_once(": ")?;
             Some((name.to_ascii_lowercase(), value.to_owned()))
         });
-        let request = Request { path, headers: headers.collect() };
+        let headers: BTreeMap<_, _> = headers.collect();
+        let mut body = vec![0; headers.get("content-length").map_or(0, |length| length.parse().unwrap())];
+        from.read_exact(&mut body).ok()?;
+        let request = Request { path, headers, body };
         let before = {
             let mut seen = seen.lock().unwrap();
             seen.push(request.clone());

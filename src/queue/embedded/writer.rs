@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::oneshot;
@@ -12,6 +12,12 @@ use tokio::sync::oneshot;
 use super::file::fault;
 use super::waiting::{GiveBack, Take, Waiting};
 use crate::queue::{Delivery, QueueError};
+
+/// How much longer others go on than the last flush to the disk took, before the next one makes them wait again.
+const BETWEEN_FLUSHES: u32 = 5;
+
+/// How long nothing else may come before a flush need not wait for others.
+const IDLE: Duration = Duration::from_micros(200);
 
 /// How often a waiting receive looks for what other processes have sent.
 const POLL: Duration = Duration::from_millis(15);
@@ -75,7 +81,8 @@ impl Writer {
     /// Gives the connection to a thread of its own.
     pub(super) fn start(db: Connection, path: PathBuf) -> std::io::Result<Self> {
         let (orders, inbox) = mpsc::channel();
-        let thread = Thread { db, path, inbox, waiting: Vec::new(), durable: None, seen: 0 };
+        let thread =
+            Thread { db, path, inbox, waiting: Vec::new(), durable: None, seen: 0, flushes: Flushes::default() };
         thread::Builder::new().name("hostler-queue".to_owned()).spawn(move || thread.run())?;
         Ok(Self { orders })
     }
@@ -128,6 +135,29 @@ struct Thread {
     durable: Option<bool>,
     /// The last `PRAGMA data_version`; it changes when another connection commits.
     seen: i64,
+    flushes: Flushes,
+}
+
+/// Commands that wait for the next flush. Whoever sends one message after the other would otherwise have everyone wait for
+/// the disk all the time.
+#[derive(Default)]
+struct Flushes {
+    held: VecDeque<Box<dyn Command>>,
+    /// The next flush waits until then while there is something else to do.
+    not_before: Option<Instant>,
+}
+
+impl Flushes {
+    /// How long to look for other work before the held ones are flushed; none if nothing is held.
+    fn patience(&self) -> Option<Duration> {
+        let until = self.not_before.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
+        (!self.held.is_empty()).then(|| until.min(IDLE))
+    }
+
+    /// Whether the held ones go now; `idle`: nothing else came.
+    fn are_due(&self, idle: bool) -> bool {
+        !self.held.is_empty() && (idle || self.not_before.is_none_or(|at| at <= Instant::now()))
+    }
 }
 
 impl Thread {
@@ -135,27 +165,33 @@ impl Thread {
         while let Some(orders) = self.next_orders() {
             let mut changed = false;
             let mut writes = VecDeque::new();
-            let mut durable = false;
+            let idle = orders.is_empty();
             for order in orders {
                 match order {
                     Order::Call(Need::Read, mut command) => {
                         let outcome = command.run(&self.db).map_err(|error| fault(&self.path, &error));
                         command.answer(outcome);
                     }
-                    Order::Call(need, command) => {
-                        durable |= need == Need::Durable;
-                        writes.push_back(command);
-                    }
+                    Order::Call(Need::Write, command) => writes.push_back(command),
+                    Order::Call(Need::Durable, command) => self.flushes.held.push_back(command),
                     Order::Receive(waiting) => self.waiting.push(waiting),
                     Order::Look => {}
                 }
             }
+            let durable = self.flushes.are_due(idle);
+            if durable {
+                writes.append(&mut self.flushes.held);
+            }
             if !writes.is_empty() {
                 changed = true;
+                let started = Instant::now();
                 for outcome in self.transact(durable, writes.make_contiguous()) {
                     if let Some(command) = writes.pop_front() {
                         command.answer(outcome);
                     }
+                }
+                if durable {
+                    self.flushes.not_before = Some(Instant::now() + started.elapsed() * BETWEEN_FLUSHES);
                 }
             }
             if !self.waiting.is_empty() {
@@ -167,11 +203,14 @@ impl Thread {
 
     /// What has been ordered since, after waiting as long as the receives allow; nothing when all senders are gone.
     fn next_orders(&self) -> Option<Vec<Order>> {
-        let first = match self.waiting.iter().map(Waiting::patience).min() {
+        let receives = self.waiting.iter().map(|waiting| waiting.patience().min(POLL)).min();
+        let first = match receives.into_iter().chain(self.flushes.patience()).min() {
             None => Some(self.inbox.recv().ok()?),
-            Some(patience) => match self.inbox.recv_timeout(patience.min(POLL)) {
+            Some(patience) => match self.inbox.recv_timeout(patience) {
                 Ok(order) => Some(order),
                 Err(RecvTimeoutError::Timeout) => None,
+                // Nobody waits for what is held, but it was ordered.
+                Err(RecvTimeoutError::Disconnected) if !self.flushes.held.is_empty() => None,
                 Err(RecvTimeoutError::Disconnected) => return None,
             },
         };
@@ -277,6 +316,21 @@ impl<J: Job> AsJob for J {
 mod tests {
     use super::*;
     use crate::queue::embedded::file;
+
+    #[test]
+    fn a_flush_waits_while_others_work_and_no_longer() {
+        let (reply, _) = oneshot::channel();
+        let call = Call { work: |_: &Connection| Ok(()), answer: None, reply };
+        let mut flushes = Flushes::default();
+        assert!(flushes.patience().is_none() && !flushes.are_due(true), "nothing is held");
+        flushes.held.push_back(Box::new(call));
+        assert!(flushes.are_due(false), "the first one waits for nobody");
+        flushes.not_before = Some(Instant::now() + Duration::from_secs(3600));
+        assert!(!flushes.are_due(false) && flushes.patience() == Some(IDLE), "others go on");
+        assert!(flushes.are_due(true), "nothing else is there to do");
+        flushes.not_before = Some(Instant::now());
+        assert!(flushes.are_due(false) && flushes.patience() == Some(Duration::ZERO), "they had their time");
+    }
 
     /// No test can cut the power, so this asks SQLite: FULL (2) flushes each commit to the disk, NORMAL (1) does not.
     #[tokio::test]
