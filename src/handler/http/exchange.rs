@@ -52,7 +52,8 @@ impl Exchange {
             }
             None => sent.await,
         };
-        let response = answered.map_err(|error| self.fault(&error))?;
+        // The address may hold a secret, and the guest's error may be logged.
+        let response = answered.map_err(|error| self.fault(&error.without_url()))?;
         let response: http::Response<reqwest::Body> = response.into();
         let body = |body| Incoming { body, pause: Pause::new(options.between_bytes_timeout), _permit: permit };
         Ok((response.map(|stream| body(stream).boxed_unsync()), Box::new(std::future::ready(Ok(())))))
