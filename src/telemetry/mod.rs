@@ -25,15 +25,8 @@ use backlog::Backlog;
 
 /// Whose finer levels show requests as they are sent, with message bodies and signatures: they stay at `info` unless
 /// `RUST_LOG` names one of their targets.
-const TALKATIVE: [&str; 7] = [
-    "aws=info",
-    "h2=info",
-    "hyper=info",
-    "reqwest=info",
-    "rustls=info",
-    "wasmtime_wasi=info",
-    "wasmtime_wasi_http=info",
-];
+const TALKATIVE: [&str; 6] =
+    ["aws=info", "h2=info", "hyper=info", "reqwest=info", "rustls=info", "wasmtime_wasi_http=info"];
 
 /// Writes out what is buffered when it is dropped.
 #[must_use = "logs are lost if this is dropped early"]
