@@ -9,13 +9,10 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::support::hostler::{Host, Said, World};
+use crate::support::toolchains::{here, programs};
 
 /// The body in the READMEs, and what the handlers reply to it.
 const GOOD: (&str, &str) = (r#"{"name": "Ada"}"#, "Hello, Ada!");
-
-fn here(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
-}
 
 /// A project in the build folder, at the same place in every run, so that what its tools keep fits.
 struct Project {
@@ -58,11 +55,8 @@ impl Project {
 
     /// A command in its folder, as someone types it who has the toolchains.
     fn command(&self, line: &str) -> Command {
-        let root = std::env::var_os("HOSTLER_TEST_TOOLCHAINS").map(PathBuf::from);
-        let root =
-            root.unwrap_or_else(|| Path::new(&std::env::var_os("HOME").unwrap()).join(".cache/hostler/toolchains"));
         let path = std::env::var_os("PATH").unwrap();
-        let first = [self.folder.with_file_name("bin"), root.join("bin")];
+        let first = [self.folder.with_file_name("bin"), programs()];
         let path = std::env::join_paths(first.into_iter().chain(std::env::split_paths(&path))).unwrap();
         let mut command = Command::new("bash");
         command.args(["-c", line]).current_dir(&self.folder).env("PATH", path);

@@ -47,10 +47,15 @@ pub fn built(folder: &str, needs: &[&str]) -> Guest {
     Guest { wasm: entry.join("guest.wasm"), cache: entry.join("compiled") }
 }
 
+/// Where `tests/toolchains.sh` has put the programs.
+pub fn programs() -> PathBuf {
+    let root = std::env::var_os("HOSTLER_TEST_TOOLCHAINS").map(PathBuf::from);
+    root.unwrap_or_else(|| home().join(".cache/hostler/toolchains")).join("bin")
+}
+
 /// Runs a command as a user would who has the toolchains.
 pub fn with_toolchains(program: &str) -> Command {
-    let tools = std::env::var_os("HOSTLER_TEST_TOOLCHAINS").map(PathBuf::from);
-    let tools = tools.unwrap_or_else(|| home().join(".cache/hostler/toolchains")).join("bin");
+    let tools = programs();
     let path = std::env::var_os("PATH").unwrap_or_default();
     let path = std::env::join_paths(std::iter::once(tools).chain(std::env::split_paths(&path))).unwrap();
     let mut command = Command::new(program);
