@@ -174,6 +174,32 @@ fn a_guest_sees_the_folders_that_it_is_granted() {
 }
 
 #[test]
+fn a_denied_file_is_named_in_the_log_with_the_grant_that_is_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let grant = format!("allow.dirs = [{{ host = '{}', guest = '/data', mode = 'ro' }}]", folder.path().display());
+    let said = |guest: &str, body: &str| {
+        let said = consumer(&command(guest), &grant).output(&["invoke", "one", "--log-level", "info", "--body", body]);
+        assert_eq!(said.code, 1, "{said:?}");
+        said.stderr
+    };
+    let log = said("main-reads-file", "../out");
+    assert!(log.contains(r#"denied=file "../out""#) && log.contains("the folder that it is really in"), "{log}");
+    let log = said("main-writes-file", "new");
+    assert!(log.contains(r#"denied=file "new""#) && log.contains(r#"mode = "rw""#), "{log}");
+
+    // By every function that takes a path; what would change the file needs another grant than what looks at it.
+    let log = said("main-asks-everywhere", "");
+    assert!(log.contains("exit code 10"), "{log}");
+    for number in 0..10 {
+        let name = format!("denied=file \"../{number}\"");
+        let line = log.lines().find(|line| line.contains(&name)).unwrap_or_else(|| panic!("no {name}: {log}"));
+        assert_eq!(line.contains("rw"), number >= 3, "{line}");
+    }
+    // What is not denied is not told.
+    assert!(!said("main-reads-file", "missing").contains("denied"));
+}
+
+#[test]
 fn a_granted_folder_that_is_missing_is_made_only_if_guests_may_write() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("a/b");

@@ -7,13 +7,14 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use wasmtime::component::Component;
 use wasmtime::{InstancePre, Linker, Module};
-use wasmtime_wasi::p1::{self, WasiP1Ctx};
+use wasmtime_wasi::p1;
 use wasmtime_wasi::{I32Exit, WasiView as _};
 
 use super::artifact::{LoadError, RUN, find};
 use super::call::{Call, Outcome};
 use super::capabilities::Stdin;
 use super::component::{Export, Guest};
+use super::denied::{self, Preview1};
 use super::engine::Engine;
 use super::limits::Limits;
 use super::output::Sink;
@@ -29,7 +30,7 @@ const EX_DATAERR: i32 = 65;
 /// Runs a preview-1 module: exit 0 acks, 75 retries, 65 dead-letters, anything else fails.
 pub(super) struct CommandHandler {
     engine: Engine,
-    pre: InstancePre<Sandbox<WasiP1Ctx>>,
+    pre: InstancePre<Sandbox<Preview1>>,
     definition: Arc<Definition>,
     limits: Limits,
 }
@@ -41,8 +42,10 @@ impl CommandHandler {
         definition: &Arc<Definition>,
         memory: u64,
     ) -> Result<Self, LoadError> {
-        let mut linker = Linker::<Sandbox<WasiP1Ctx>>::new(engine.inner());
-        let pre = p1::add_to_linker_async(&mut linker, |sandbox| &mut sandbox.wasi)
+        let mut linker = Linker::<Sandbox<Preview1>>::new(engine.inner());
+        let has_folders = !definition.grants.dirs.is_empty();
+        let pre = p1::add_to_linker_async(&mut linker, |sandbox| &mut sandbox.wasi.ctx)
+            .and_then(|()| if has_folders { denied::add_preview1(&mut linker, module) } else { Ok(()) })
             .and_then(|()| linker.define_unknown_imports_as_traps(module))
             .and_then(|()| linker.instantiate_pre(module))
             .map_err(|error| LoadError::link(&definition.source, &error))?;
@@ -58,13 +61,13 @@ impl Handler for CommandHandler {
         let stdin = Stdin { body: call.message.body.clone(), env: &env };
         let wasi = self.definition.grants.wasi(stdin, &Sink::new(&call.output), &self.limits);
         let wasi = match wasi {
-            Ok(mut wasi) => wasi.build_p1(),
+            Ok(mut wasi) => Preview1::new(wasi.build_p1()),
             Err(error) => return Outcome::Trapped(format!("a granted folder cannot be opened: {error:#}")),
         };
         let _running = self.engine.running();
         let scope = Scope::of(call, &self.definition);
         let mut store = sandbox::store(&self.engine, wasi, &self.limits, scope);
-        store.data_mut().wasi.ctx().table.set_max_capacity(self.limits.handles);
+        store.data_mut().wasi.ctx.ctx().table.set_max_capacity(self.limits.handles);
         let run = async {
             let instance = self.pre.instantiate_async(&mut store).await?;
             instance.get_typed_func::<(), ()>(&mut store, "_start")?.call_async(&mut store, ()).await

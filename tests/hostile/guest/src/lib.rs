@@ -42,6 +42,7 @@ impl Guest for Hostile {
             "env" => reply(std::env::vars().map(|(name, value)| format!("{name}={value}\n")).collect::<String>()),
             "read" => std::fs::read(&text).map(Outcome::Reply).map_err(|error| error.to_string()),
             "write" => done(std::fs::write(&text, b"mine")),
+            "tamper" => tamper(std::path::Path::new(&text)),
             "tcp" => done(TcpStream::connect(&text)),
             "udp" => done(UdpSocket::bind("0.0.0.0:0")),
             "name" => done((text.as_str(), 80).to_socket_addrs()),
@@ -65,6 +66,28 @@ fn reply(text: String) -> Answer {
 fn done<T>(result: std::io::Result<T>) -> Answer {
     result.map(|_| Outcome::Ack).map_err(|error| error.to_string())
 }
+
+/// Tries every function that takes a path on something in this folder, each on a name of its own.
+fn tamper(folder: &std::path::Path) -> Answer {
+    use std::fs;
+    let at = |name: &str| folder.join(name);
+    let tried = [
+        fs::File::open(at("open")).map(drop),
+        fs::metadata(at("stat")).map(drop),
+        fs::read_link(at("readlink")).map(drop),
+        fs::create_dir(at("mkdir")),
+        fs::remove_dir(at("rmdir")),
+        fs::remove_file(at("unlink")),
+        fs::rename(at("rename"), at("rename")),
+        fs::hard_link(at("link"), at("link")),
+        std::os::wasi::fs::symlink_path("target", at("symlink")),
+    ];
+    let denied = tried.iter().filter(|result| matches!(result, Err(error) if error.raw_os_error() == Some(EPERM)));
+    Err(format!("{} of {} denied", denied.count(), tried.len()))
+}
+
+/// What WASI calls an operation that is not permitted.
+const EPERM: i32 = 63;
 
 fn attribute(message: &Message, name: &str) -> Option<String> {
     message.attributes.iter().find(|attribute| attribute.name == name).and_then(|attribute| match &attribute.value {
