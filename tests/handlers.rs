@@ -177,26 +177,37 @@ fn a_guest_sees_the_folders_that_it_is_granted() {
 fn a_denied_file_is_named_in_the_log_with_the_grant_that_is_missing() {
     let folder = tempfile::tempdir().unwrap();
     let grant = format!("allow.dirs = [{{ host = '{}', guest = '/data', mode = 'ro' }}]", folder.path().display());
-    let said = |guest: &str, body: &str| {
-        let said = consumer(&command(guest), &grant).output(&["invoke", "one", "--log-level", "info", "--body", body]);
-        assert_eq!(said.code, 1, "{said:?}");
-        said.stderr
+    let lines = |guest: &str, lines: &str, body: &str| {
+        let world = consumer(&command(guest), lines);
+        world.send("one", [body]);
+        let mut host = world.started();
+        let [settled] = host.settled(1).try_into().unwrap();
+        assert_eq!(settled["outcome"], "failed", "{settled}");
+        assert_eq!(host.stop(), 0);
+        (settled, host.lines())
     };
-    let log = said("main-reads-file", "../out");
-    assert!(log.contains(r#"denied=file "../out""#) && log.contains("the folder that it is really in"), "{log}");
-    let log = said("main-writes-file", "new");
-    assert!(log.contains(r#"denied=file "new""#) && log.contains(r#"mode = "rw""#), "{log}");
+    let cure = |lines: &[Value], path: &str| {
+        let denied = Value::from(format!("file {path:?}"));
+        let line = lines.iter().find(|line| line["denied"] == denied).unwrap_or_else(|| panic!("{path}: {lines:#?}"));
+        line["cure"].as_str().unwrap().to_owned()
+    };
+    let (_, log) = lines("main-reads-file", &grant, "../out");
+    assert!(cure(&log, "../out").contains("the folder that it is really in"), "{log:?}");
+    let (_, log) = lines("main-writes-file", &grant, "new");
+    assert!(cure(&log, "new").contains("mode = \"rw\""), "{log:?}");
 
     // By every function that takes a path; what would change the file needs another grant than what looks at it.
-    let log = said("main-asks-everywhere", "");
-    assert!(log.contains("exit code 10"), "{log}");
+    let (settled, log) = lines("main-asks-everywhere", &grant, "x");
+    assert!(settled["reason"].as_str().unwrap().contains("exit code 10"), "{settled}");
     for number in 0..10 {
-        let name = format!("denied=file \"../{number}\"");
-        let line = log.lines().find(|line| line.contains(&name)).unwrap_or_else(|| panic!("no {name}: {log}"));
-        assert_eq!(line.contains("rw"), number >= 3, "{line}");
+        assert_eq!(cure(&log, &format!("../{number}")).contains("rw"), number >= 3, "{number}: {log:?}");
     }
     // What is not denied is not told.
-    assert!(!said("main-reads-file", "missing").contains("denied"));
+    let (_, log) = lines("main-reads-file", &grant, "missing");
+    assert!(!log.iter().any(|line| line.get("denied").is_some()), "{log:?}");
+    // Without any folder there is nothing to ask for; that it is looked for is told once.
+    let (_, log) = lines("main-looks-for-folders", "", "x");
+    assert_eq!(log.iter().filter(|line| line.to_string().contains("none is granted")).count(), 1, "{log:?}");
 }
 
 #[test]

@@ -45,7 +45,7 @@ impl CommandHandler {
         let mut linker = Linker::<Sandbox<Preview1>>::new(engine.inner());
         let has_folders = !definition.grants.dirs.is_empty();
         let pre = p1::add_to_linker_async(&mut linker, |sandbox| &mut sandbox.wasi.ctx)
-            .and_then(|()| if has_folders { denied::add_preview1(&mut linker, module) } else { Ok(()) })
+            .and_then(|()| denied::add_preview1(&mut linker, module, has_folders))
             .and_then(|()| linker.define_unknown_imports_as_traps(module))
             .and_then(|()| linker.instantiate_pre(module))
             .map_err(|error| LoadError::link(&definition.source, &error))?;

@@ -20,6 +20,11 @@ impl Denials {
         Self { consumer, message_id: message_id.into(), told: Arc::default() }
     }
 
+    /// Who makes the call.
+    pub(super) fn consumer(&self) -> &str {
+        &self.consumer
+    }
+
     /// Tells that `what` was denied, and what would grant it.
     pub(super) fn tell(&self, what: &str, cure: &str) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);

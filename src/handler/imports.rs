@@ -19,7 +19,7 @@ pub(super) type Host<'a> = StoreContextMut<'a, Sandbox<ComponentWasi>>;
 /// Adds WASI 0.2 with outgoing HTTP, `context` and `producer`, and what the packages of the other contracts offer.
 pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) -> wasmtime::Result<()> {
     wasmtime_wasi::p2::add_to_linker_async(linker)?;
-    denied::add(linker)?;
+    denied::add(linker, !grants.dirs.is_empty())?;
     http::add(linker)?;
 
     let mut context = linker.instance(&format!("hostler:consumer/context@{VERSION}"))?;

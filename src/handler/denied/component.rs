@@ -1,5 +1,7 @@
 //! Files and sockets that a component asks for and is denied, told in the log.
 
+use std::sync::Once;
+
 use wasmtime::StoreContextMut;
 use wasmtime::component::{Linker, Resource};
 use wasmtime_wasi::filesystem::{Descriptor, WasiFilesystemView as _};
@@ -17,10 +19,14 @@ const WASI: &str = "0.2.12";
 
 type Host<'a> = StoreContextMut<'a, Sandbox<ComponentWasi>>;
 
-/// Puts itself before the functions of WASI, which are in the linker already.
-pub(in crate::handler) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
+/// Puts itself before the functions of WASI, which are in the linker already. `has_folders`: some are granted.
+pub(in crate::handler) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, has_folders: bool) -> wasmtime::Result<()> {
     linker.allow_shadowing(true);
-    files(linker)?;
+    if has_folders {
+        files(linker)?
+    } else {
+        folders(linker)?
+    }
     sockets(linker)?;
     linker.allow_shadowing(false);
     Ok(())
@@ -68,6 +74,17 @@ fn files(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
         true
     );
     Ok(())
+}
+
+fn folders(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
+    let told = Once::new();
+    linker.instance(&format!("wasi:filesystem/preopens@{WASI}"))?.func_wrap(
+        "get-directories",
+        move |host: Host<'_>, (): ()| {
+            super::no_folders(&told, &host.data().scope.denials);
+            Ok((Vec::<(Resource<Descriptor>, String)>::new(),))
+        },
+    )
 }
 
 /// What the guest is told, after the log was told if it is denied.

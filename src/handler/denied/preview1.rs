@@ -5,7 +5,7 @@
 //! instantiated beside a guest when the guest first asks for a path.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use wasmtime::{Caller, Extern, FuncType, Instance, Linker, Memory, Module, Val, ValType};
 use wasmtime_wasi::p1::WasiP1Ctx;
@@ -17,6 +17,9 @@ const WASI: &str = "wasi_snapshot_preview1";
 
 /// The `errno`s of a denial: `perm`, `rofs` and `notcapable` of WASI preview 1.
 const DENIED: [i32; 3] = [63, 69, 76];
+
+/// The `errno` for a descriptor that is no folder: `badf`.
+const BAD_DESCRIPTOR: i32 = 8;
 
 /// The open flag `creat`, and the rights that writing asks for (`fd_write`, `fd_allocate`), of WASI preview 1.
 const CREATE: i32 = 1;
@@ -70,15 +73,40 @@ const MOST_SHOWN: usize = 4 * super::SHOWN;
 
 type Host<'a> = Caller<'a, Sandbox<Preview1>>;
 
-/// Puts itself before those functions of WASI, in the linker already, that take a path and that this module imports.
-pub(in crate::handler) fn add(linker: &mut Linker<Sandbox<Preview1>>, module: &Module) -> wasmtime::Result<()> {
+/// Puts itself before functions of WASI, which are in the linker already: those that take a path and that this module
+/// imports; or, where no folder is granted, the one that tells which there are.
+pub(in crate::handler) fn add(
+    linker: &mut Linker<Sandbox<Preview1>>,
+    module: &Module,
+    has_folders: bool,
+) -> wasmtime::Result<()> {
+    linker.allow_shadowing(true);
+    if has_folders {
+        paths(linker, module)?
+    } else {
+        folders(linker)?
+    }
+    linker.allow_shadowing(false);
+    Ok(())
+}
+
+fn folders(linker: &mut Linker<Sandbox<Preview1>>) -> wasmtime::Result<()> {
+    let told = Once::new();
+    linker.func_wrap(WASI, "fd_prestat_get", move |host: Host<'_>, _: i32, _: i32| {
+        super::no_folders(&told, &host.data().scope.denials);
+        BAD_DESCRIPTOR
+    })?;
+    Ok(())
+}
+
+fn paths(linker: &mut Linker<Sandbox<Preview1>>, module: &Module) -> wasmtime::Result<()> {
     let imports = |asks: &Asks| module.imports().any(|import| import.module() == WASI && import.name() == asks.name);
     let used: Vec<Asks> = ASKS.into_iter().filter(imports).collect();
     if used.is_empty() {
         return Ok(());
     }
-    let between = Between { module: Module::new(linker.engine(), text(&used))?, wasi: linker.clone(), used: used.into() };
-    linker.allow_shadowing(true);
+    let between =
+        Between { module: Module::new(linker.engine(), text(&used))?, wasi: linker.clone(), used: used.into() };
     for asks in between.used.iter().copied() {
         let kinds = asks.parameters.chars().map(|kind| if kind == 'l' { ValType::I64 } else { ValType::I32 });
         let signature = FuncType::new(linker.engine(), kinds, [ValType::I32]);
@@ -94,7 +122,6 @@ pub(in crate::handler) fn add(linker: &mut Linker<Sandbox<Preview1>>, module: &M
             })
         })?;
     }
-    linker.allow_shadowing(false);
     Ok(())
 }
 
