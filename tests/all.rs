@@ -58,6 +58,8 @@ mod resources;
 mod run;
 #[cfg(test)]
 mod sdk_rust;
+#[cfg(all(test, feature = "sqs"))]
+mod simulation;
 #[cfg(test)]
 mod sqs;
 #[cfg(test)]

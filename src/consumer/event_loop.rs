@@ -1,6 +1,6 @@
 //! The loop of one consumer: the world becomes events, events become actions, actions become effects.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -46,7 +46,8 @@ pub(super) struct EventLoop {
     effects: Effects,
     signals: mpsc::UnboundedReceiver<Signal>,
     phase: Phase,
-    in_hand: HashMap<Id, InHand>,
+    /// In the order of their receives.
+    in_hand: BTreeMap<Id, InHand>,
     next_id: Id,
     /// Slots that are promised to receives under way.
     reserved: usize,
@@ -79,7 +80,7 @@ impl EventLoop {
             effects: Effects::new(&consumer, sender),
             signals,
             phase: Phase::Running,
-            in_hand: HashMap::new(),
+            in_hand: BTreeMap::new(),
             next_id: 0,
             reserved: 0,
             occupied: 0,
@@ -108,7 +109,9 @@ impl EventLoop {
             }
             let now = Instant::now();
             let wake_at = self.next_at(now).unwrap_or(now + IDLE);
+            // In this order, so that the same events are always taken in the same way.
             tokio::select! {
+                biased;
                 changed = phase.changed(), if self.phase < Phase::Deadline => {
                     let now = if changed.is_ok() { *phase.borrow_and_update() } else { Phase::Deadline };
                     self.enter(now);

@@ -55,6 +55,7 @@ pub fn sqs_options(config: &Config) -> crate::queue::sqs::Options {
         kms_key: sqs.kms_key.clone(),
         bucket: payload.bucket.clone(),
         threshold: usize::try_from(payload.threshold).unwrap_or(usize::MAX),
+        http: None,
     }
 }
 

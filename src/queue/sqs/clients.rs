@@ -7,6 +7,7 @@ use aws_config::timeout::TimeoutConfig;
 use aws_config::{BehaviorVersion, Region, SdkConfig};
 
 use aws_sdk_sqs::config::Credentials;
+use aws_sdk_sqs::config::retry::RetryPartition;
 
 use super::Options;
 use crate::queue::QueueError;
@@ -60,6 +61,9 @@ impl Clients {
         if let Some((key, secret)) = &options.credentials {
             loader = loader.credentials_provider(Credentials::new(key, secret, None, None, "options"));
         }
+        if let Some(http) = &options.http {
+            loader = loader.http_client(http.clone());
+        }
         let shared = loader.load().await;
         let Some(region) = shared.region().map(ToString::to_string) else {
             let text = "there is no AWS region: set queue.sqs.region, or AWS_REGION in the environment";
@@ -71,15 +75,21 @@ impl Clients {
         let transfers = with_patience(&shared, TRANSFER, 3);
         let s3 = aws_sdk_s3::config::Builder::from(&transfers).force_path_style(options.endpoint_url.is_some());
         Ok(Self {
-            sqs: aws_sdk_sqs::Client::new(&ordinary),
-            polls: aws_sdk_sqs::Client::new(&polls),
-            sends: aws_sdk_sqs::Client::new(&single),
+            sqs: sqs(&ordinary, "calls"),
+            polls: sqs(&polls, "polls"),
+            sends: sqs(&single, "sends"),
             publishes: aws_sdk_sns::Client::new(&single),
             sns: aws_sdk_sns::Client::new(&ordinary),
             s3: aws_sdk_s3::Client::from_conf(s3.build()),
             region,
         })
     }
+}
+
+/// A client with a budget of retries of its own, so that no other client of the process uses up those of the heartbeats.
+fn sqs(shared: &SdkConfig, purpose: &'static str) -> aws_sdk_sqs::Client {
+    let budget = RetryPartition::custom(purpose).build();
+    aws_sdk_sqs::Client::from_conf(aws_sdk_sqs::config::Builder::from(shared).retry_partition(budget).build())
 }
 
 fn with_patience(shared: &SdkConfig, attempt: Duration, attempts: u32) -> SdkConfig {

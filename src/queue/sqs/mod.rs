@@ -42,6 +42,7 @@ pub use provision::policy::{least_privilege, protecting_tasks, reading_handlers}
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use aws_sdk_sqs::config::SharedHttpClient;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
@@ -75,6 +76,8 @@ pub struct Options {
     pub bucket: Option<String>,
     /// Bytes of body and attributes above which a message's body goes to the bucket.
     pub threshold: usize,
+    /// What carries the requests; `None`: the SDK's own client.
+    pub http: Option<SharedHttpClient>,
 }
 
 impl std::fmt::Debug for Options {

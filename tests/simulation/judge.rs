@@ -1,0 +1,561 @@
+//! The judge: sees all that happens in a run, and holds it against the promises.
+//!
+//! It knows what the queue knows, what the handlers did and what was asked on the wire, and nothing of the consumer's insides.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::scenario::{End, SHORTEST_LEASE, Scenario};
+
+/// How much later than its time a thing may happen: the clock of the simulation has no load.
+const LATE: Duration = Duration::from_millis(100);
+/// How long a settlement may be on its way to the wire: behind calls that hang, until those are given up.
+const OWED: Duration = Duration::from_secs(40);
+/// Receives that fail are repeated with rests between: in so much time no more than [`MOST_FAILED`] do.
+const REST: Duration = Duration::from_secs(10);
+/// See [`REST`]: several at once, each of them once more at once, and then ever more slowly.
+const MOST_FAILED: usize = 40;
+/// How long a message that was removed must not be processed again by the process that removed it.
+const MEMORY: Duration = Duration::from_secs(600);
+
+/// What a call on the wire asks for, as far as the promises go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Asked {
+    Receive,
+    Delete(Vec<String>),
+    /// Receipts, and for how many seconds from now.
+    Change(Vec<(String, u64)>),
+    /// Copies for the dead-letter queue, by name.
+    Bury(Vec<String>),
+    Other,
+}
+
+/// What became of one entry of a call, as its caller saw it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answered {
+    Done,
+    Stale,
+    Failed,
+}
+
+#[derive(Debug, Default)]
+struct Fate {
+    group: Option<String>,
+    acked: bool,
+    replied: bool,
+    copies: u32,
+    removed: bool,
+}
+
+#[derive(Debug)]
+struct Delivery {
+    name: String,
+    attempt: u32,
+    life: usize,
+    /// Until when the queue has promised it to its receiver.
+    until: Instant,
+    received_at: Instant,
+    /// Until when its receiver may count on it, by what it knows; `None`: it does not know of it.
+    ours_until: Option<Instant>,
+    /// When the last call for it began, and for how long it asked.
+    called_at: Instant,
+    called_for: Duration,
+    started_at: Option<Instant>,
+    /// When its handler was gone, and how it ended; `None`: it was stopped.
+    ended: Option<(Instant, Option<End>)>,
+    calls: u32,
+    /// Whether the last call was for its settlement, rather than a heartbeat.
+    settling: bool,
+    /// How often its settlement was asked for.
+    asked: u32,
+    settled: bool,
+    lost_at: Option<Instant>,
+    /// Since when a call is owed to it.
+    owed: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+struct Life {
+    drained_at: Option<Instant>,
+    over: bool,
+    running: usize,
+    /// When the receives failed that did so within [`REST`].
+    failed_polls: Vec<Instant>,
+    /// When a message came, or a handler started or ended, for the last time.
+    changed_at: Option<Instant>,
+    removed: BTreeMap<String, Instant>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    keeps_trace: bool,
+    trace: Vec<String>,
+    violations: Vec<String>,
+    /// How many of them are in the trace.
+    told: usize,
+    order: Vec<String>,
+    fates: BTreeMap<String, Fate>,
+    deliveries: BTreeMap<String, Delivery>,
+    lives: Vec<Life>,
+    /// When something stood still for the last time.
+    paused_at: Option<Instant>,
+}
+
+/// Sees and judges.
+#[derive(Debug)]
+pub struct Judge {
+    scenario: Arc<Scenario>,
+    started_at: Instant,
+    state: Mutex<State>,
+}
+
+impl Judge {
+    pub fn new(scenario: Arc<Scenario>, keeps_trace: bool) -> Self {
+        Self { scenario, started_at: Instant::now(), state: Mutex::new(State { keeps_trace, ..State::default() }) }
+    }
+
+    fn see(&self, event: impl FnOnce() -> String) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock().unwrap();
+        if state.keeps_trace {
+            let broken: Vec<_> =
+                state.violations.iter().skip(state.told).map(|broken| format!("!! {broken}")).collect();
+            state.told = state.violations.len();
+            state.trace.extend(broken);
+            let line = format!("{:>10.3}  {}", self.started_at.elapsed().as_secs_f64(), event());
+            state.trace.push(line);
+        }
+        state
+    }
+
+    /// Notes an event that no promise is about.
+    pub fn note(&self, event: impl FnOnce() -> String) {
+        drop(self.see(event));
+    }
+
+    /// Notes that a promise is broken.
+    pub fn break_promise(&self, what: String) {
+        self.see(|| "a promise is broken".into()).violations.push(what);
+    }
+
+    /// What was broken, and all that happened.
+    pub fn verdict(&self) -> (Vec<String>, Vec<String>) {
+        let mut state = self.state.lock().unwrap();
+        (std::mem::take(&mut state.violations), std::mem::take(&mut state.trace))
+    }
+
+    // What the queue does.
+
+    pub fn sent(&self, name: &str, group: Option<&str>) {
+        let mut state = self.see(|| format!("sent {name} {}", group.unwrap_or("")));
+        state.order.push(name.to_owned());
+        state.fates.insert(name.to_owned(), Fate { group: group.map(str::to_owned), ..Fate::default() });
+    }
+
+    pub fn leased(&self, life: usize, receipt: &str, name: &str, attempt: u32, until: Instant) {
+        let mut state = self.see(|| format!("queue leases {name} attempt {attempt} to process {life} as {receipt}"));
+        let delivery = Delivery {
+            name: name.to_owned(),
+            attempt,
+            life,
+            until,
+            received_at: Instant::now(),
+            ours_until: None,
+            called_at: Instant::now(),
+            called_for: Duration::ZERO,
+            started_at: None,
+            ended: None,
+            calls: 0,
+            settling: false,
+            asked: 0,
+            settled: false,
+            lost_at: None,
+            owed: None,
+        };
+        state.deliveries.insert(receipt.to_owned(), delivery);
+    }
+
+    /// A lease now ends at `until`.
+    pub fn changed(&self, receipt: &str, until: Instant) {
+        let mut state = self.see(|| format!("queue lets {receipt} end in {:?}", until - Instant::now()));
+        let broken = state.deliveries.get_mut(receipt).and_then(|delivery| {
+            // At the limit of 12 h, whole seconds may take a little of it.
+            let is_shorter = delivery.until > until + Duration::from_secs(2);
+            let is_shorter = is_shorter && delivery.ended.is_none() && delivery.started_at.is_some();
+            delivery.until = until;
+            (until > delivery.received_at + Duration::from_secs(12 * 3600))
+                .then_some("leased for more than 12 h")
+                .or(is_shorter.then_some("a lease was shortened under a running handler"))
+        });
+        state.violations.extend(broken.map(|broken| format!("{receipt}: {broken}")));
+    }
+
+    pub fn copied(&self, name: &str) {
+        let mut state = self.see(|| format!("queue has a copy of {name} in the dead-letter queue"));
+        state.fates.entry(name.to_owned()).or_default().copies += 1;
+    }
+
+    pub fn replied(&self, name: &str) {
+        self.see(|| format!("queue has a reply to {name}")).fates.entry(name.to_owned()).or_default().replied = true;
+    }
+
+    /// Promise 1: removed only after an ack, or after its copy.
+    pub fn removed(&self, name: &str) {
+        let mut state = self.see(|| format!("queue removes {name}"));
+        let fate = state.fates.entry(name.to_owned()).or_default();
+        fate.removed = true;
+        if !fate.acked && fate.copies == 0 {
+            state.violations.push(format!("1: {name} was removed without an ack, and without a copy"));
+        }
+    }
+
+    // What the process does.
+
+    /// A process starts; its number.
+    pub fn born(&self) -> usize {
+        let mut state = self.see(|| "a process starts".into());
+        state.lives.push(Life::default());
+        state.lives.len() - 1
+    }
+
+    pub fn draining(&self, life: usize) {
+        self.see(|| format!("process {life} gets SIGTERM")).lives[life].drained_at = Some(Instant::now());
+    }
+
+    pub fn paused(&self, by: Duration) {
+        self.see(|| format!("all stands still for {by:?}")).paused_at = Some(Instant::now());
+    }
+
+    /// It is gone, and all its handlers with it.
+    pub fn crashed(&self, life: usize) {
+        let mut state = self.see(|| format!("process {life} is killed"));
+        state.lives[life].over = true;
+        let now = Instant::now();
+        for delivery in state.deliveries.values_mut().filter(|delivery| delivery.life == life) {
+            delivery.owed = None;
+            if delivery.started_at.is_some() {
+                delivery.ended.get_or_insert((now, None));
+            }
+        }
+    }
+
+    /// Promise 2 and 6: it leaves nothing behind.
+    pub fn exited(&self, life: usize, in_flight: usize, in_hand: usize) {
+        let mut state = self.see(|| format!("process {life} exits"));
+        state.lives[life].over = true;
+        if (in_flight, in_hand) != (0, 0) {
+            state
+                .violations
+                .push(format!("9: process {life} exits and shows {in_flight} in flight, {in_hand} in hand"));
+        }
+        let now = Instant::now();
+        let State { deliveries, violations, .. } = &mut *state;
+        for (receipt, delivery) in deliveries.iter_mut().filter(|(_, delivery)| delivery.life == life) {
+            delivery.owed = None;
+            let is_ours = delivery.ours_until.is_some_and(|until| until > now) && delivery.lost_at.is_none();
+            if is_ours && delivery.asked == 0 {
+                violations.push(format!("6: {} ({receipt}) was left behind, unsettled", delivery.name));
+            }
+        }
+    }
+
+    /// A handler starts on a delivery.
+    pub fn started(&self, life: usize, name: &str, attempt: u32) -> String {
+        let mut state = self.see(|| format!("process {life} starts {name} attempt {attempt}"));
+        let now = Instant::now();
+        let broken = self.faults_of_start(&state, life, name, attempt, now);
+        state.violations.extend(broken);
+        state.lives[life].running += 1;
+        state.lives[life].changed_at = Some(now);
+        let found = state
+            .deliveries
+            .iter_mut()
+            .find(|(_, delivery)| (delivery.life, delivery.name.as_str(), delivery.attempt) == (life, name, attempt));
+        let (receipt, delivery) = found.expect("a handler starts on what the queue has leased");
+        delivery.started_at = Some(now);
+        receipt.clone()
+    }
+
+    fn faults_of_start(&self, state: &State, life: usize, name: &str, attempt: u32, now: Instant) -> Vec<String> {
+        let mut broken = Vec::new();
+        let this = &state.lives[life];
+        if this.running >= self.scenario.concurrency {
+            broken.push(format!("more than {} at once", self.scenario.concurrency));
+        }
+        if this.drained_at.is_some_and(|at| now > at) {
+            broken.push(format!("6: {name} starts after SIGTERM"));
+        }
+        if this.removed.get(name).is_some_and(|at| now < *at + MEMORY) {
+            broken.push(format!("{name} is processed again after it was removed"));
+        }
+        let mine = state.deliveries.values().find(|one| (one.life, &*one.name, one.attempt) == (life, name, attempt));
+        if !mine.is_some_and(|delivery| delivery.until > now) && self.unpaused_since(state, now) {
+            broken.push(format!("3: {name} starts without a lease"));
+        }
+        let Some(group) = state.fates.get(name).and_then(|fate| fate.group.as_ref()) else { return broken };
+        let in_group = |other: &&String| state.fates[*other].group.as_ref() == Some(group);
+        let earlier = state.order.iter().take_while(|other| *other != name).filter(in_group);
+        for other in earlier {
+            let fate = &state.fates[other];
+            if !fate.acked && fate.copies == 0 {
+                broken.push(format!("7: {name} starts before {other} of its group is done"));
+            }
+        }
+        let runs = |delivery: &&Delivery| delivery.started_at.is_some() && delivery.ended.is_none();
+        for delivery in state.deliveries.values().filter(runs).filter(|delivery| delivery.life == life) {
+            if state.fates.get(&delivery.name).is_some_and(|fate| fate.group.as_ref() == Some(group)) {
+                broken.push(format!("7: {name} starts while {} of its group runs", delivery.name));
+            }
+        }
+        broken
+    }
+
+    fn unpaused_since(&self, state: &State, since: Instant) -> bool {
+        state.paused_at.is_none_or(|at| at < since)
+    }
+
+    /// The handler of a delivery is gone. Promises 3 and 5.
+    pub fn ended(&self, receipt: &str, end: Option<End>) {
+        let mut state = self.see(|| format!("handler of {receipt} ends: {end:?}"));
+        let now = Instant::now();
+        let paused_at = state.paused_at;
+        let State { deliveries, violations, lives, fates, .. } = &mut *state;
+        let Some(delivery) = deliveries.get_mut(receipt) else { return };
+        if delivery.ended.is_some() || lives[delivery.life].over {
+            return;
+        }
+        lives[delivery.life].running -= 1;
+        lives[delivery.life].changed_at = Some(now);
+        let started_at = delivery.started_at.unwrap_or(now);
+        if paused_at.is_none_or(|at| at < started_at) {
+            let name = &delivery.name;
+            if now > delivery.until {
+                violations.push(format!("3: {name} ({receipt}) ran on after its lease"));
+            }
+            if delivery.lost_at.is_some_and(|at| now > at + LATE) {
+                violations.push(format!("3: {name} ({receipt}) ran on after its lease was known to be lost"));
+            }
+            if now > started_at + self.scenario.processing_timeout + LATE {
+                violations.push(format!("5: {name} ran for {:?}", now - started_at));
+            }
+        }
+        if matches!(end, Some(End::Ack | End::Reply)) {
+            fates.entry(delivery.name.clone()).or_default().acked = true;
+        }
+        delivery.ended = Some((now, end));
+        delivery.owed = Some(now);
+    }
+
+    /// The processing-timeout hook has decided.
+    pub fn decided(&self, life: usize, name: &str, attempt: u32, end: &End) {
+        let mut state = self.see(|| format!("process {life}: its hook decides on {name} attempt {attempt}: {end:?}"));
+        if *end == End::Ack && !state.lives[life].over {
+            state.fates.entry(name.to_owned()).or_default().acked = true;
+        }
+    }
+
+    // What goes over the wire, as the process sees it.
+
+    /// A call begins. `again`: it is one that the SDK repeats.
+    pub fn asked(&self, life: usize, asked: &Asked, again: bool, shown: Option<usize>) {
+        let mut state = self.see(|| format!("process {life} asks: {asked:?}{}", if again { " again" } else { "" }));
+        let now = Instant::now();
+        let unpaused = state.paused_at.is_none_or(|at| now > at + OWED);
+        let State { deliveries, violations, lives, fates, .. } = &mut *state;
+        let this = &mut lives[life];
+        if let (Asked::Receive, false) = (asked, again) {
+            this.failed_polls.retain(|at| now < *at + REST);
+            if this.failed_polls.len() > MOST_FAILED {
+                violations.push(format!("{} receives failed within {REST:?}", this.failed_polls.len()));
+            }
+            if this.drained_at.is_some_and(|at| now > at) {
+                violations.push("6: a receive begins after SIGTERM".into());
+            }
+            let untouched = |delivery: &&Delivery| {
+                let is_held = delivery.life == life && delivery.ours_until > Some(now) && delivery.asked == 0;
+                is_held && delivery.ended.is_none() && delivery.lost_at.is_none()
+            };
+            let held = deliveries.values().filter(untouched).count();
+            if held >= self.scenario.concurrency {
+                violations.push(format!("a receive begins while {held} messages wait or run"));
+            }
+            let is_settled = this.changed_at.is_none_or(|at| now > at + LATE);
+            if let Some(shown) = shown.filter(|shown| is_settled && *shown != this.running) {
+                violations.push(format!("9: it shows {shown} in flight, and {} are", this.running));
+            }
+        }
+        for (receipt, delivery) in
+            deliveries.iter_mut().filter(|(_, one)| one.life == life && one.ours_until > Some(now))
+        {
+            if unpaused && delivery.lost_at.is_none() && delivery.owed.is_some_and(|since| now > since + OWED) {
+                violations.push(format!("2: {} ({receipt}) is done, and not settled", delivery.name));
+                delivery.owed = None;
+            }
+        }
+        let entries: Vec<(&String, Option<u64>)> = match asked {
+            Asked::Delete(receipts) => receipts.iter().map(|receipt| (receipt, None)).collect(),
+            Asked::Change(changes) => changes.iter().map(|(receipt, seconds)| (receipt, Some(*seconds))).collect(),
+            Asked::Bury(names) => {
+                violations.extend(names.iter().filter_map(|name| self.fault_of_burial(deliveries, life, name)));
+                return;
+            }
+            Asked::Receive | Asked::Other => return,
+        };
+        for (receipt, seconds) in entries {
+            let Some(delivery) = deliveries.get_mut(receipt) else { continue };
+            delivery.calls += 1;
+            // What the SDK repeats is the same call.
+            if !again {
+                delivery.settling = delivery.is_settling(seconds);
+                delivery.called_at = now;
+                delivery.called_for = Duration::from_secs(seconds.unwrap_or(0));
+                let drained = lives[life].drained_at.is_some();
+                let broken = self.faults_of_call(delivery, &fates[&delivery.name], seconds, drained);
+                violations.extend(broken.into_iter().map(|broken| format!("{} ({receipt}): {broken}", delivery.name)));
+            }
+            if delivery.settling {
+                delivery.asked += 1;
+                delivery.owed = None;
+            }
+        }
+    }
+
+    /// Promises 2, 4 and 6, and the policy.
+    fn faults_of_call(&self, one: &Delivery, fate: &Fate, seconds: Option<u64>, drained: bool) -> Vec<String> {
+        let mut broken = Vec::new();
+        if one.calls > 1 {
+            broken.push("4: two calls at once".into());
+        }
+        if one.settled {
+            broken.push("2: asked for again after it was settled".into());
+        }
+        if one.lost_at.is_some() {
+            broken.push("2: asked for after its lease was lost".into());
+        }
+        let Some(seconds) = seconds else {
+            if one.started_at.is_some() && one.ended.is_none() {
+                broken.push("2: removed while its handler runs".into());
+            }
+            if matches!(one.ended, Some((_, Some(End::Reply)))) && !fate.replied {
+                broken.push("its reply was not sent before its removal".into());
+            }
+            return broken;
+        };
+        match &one.ended {
+            // While a reply is sent, and while a hook decides about what was stopped, the lease is kept.
+            Some((at, Some(end))) if !one.settling && *end != End::Reply && Instant::now() > *at => {
+                broken.push("4: a heartbeat too many".into());
+            }
+            _ if !one.settling => {}
+            Some((_, Some(End::Ack))) => broken.push("1: it is released though it was acked".into()),
+            Some((_, Some(end @ (End::Retry | End::Fail | End::Trap | End::Delay(_))))) if !drained => {
+                let (least, most) = self.release(end, one.attempt);
+                if !(least..=most).contains(&seconds) {
+                    broken.push(format!("released for {seconds} s, not {least} to {most}"));
+                }
+            }
+            None if one.started_at.is_none() && drained && seconds > 0 => {
+                broken.push("6: what was not started is released with a delay".into());
+            }
+            _ => {}
+        }
+        broken
+    }
+
+    /// Between how many and how many seconds a failure may be delayed by the policy.
+    fn release(&self, end: &End, attempt: u32) -> (u64, u64) {
+        let retry = &self.scenario.retry;
+        match end {
+            End::Delay(delay) => (delay.as_secs(), delay.as_secs()),
+            _ if attempt <= retry.requeues => (retry.requeue_delay.as_secs(), retry.requeue_delay.as_secs()),
+            _ => (0, retry.max_delay.min(retry.delay * (1 << (attempt - retry.requeues - 1).min(8))).as_secs()),
+        }
+    }
+
+    fn fault_of_burial(&self, deliveries: &BTreeMap<String, Delivery>, life: usize, name: &str) -> Option<String> {
+        let of_it = |one: &&Delivery| one.life == life && one.name == name && one.ended.is_some();
+        let last = deliveries.values().filter(of_it).max_by_key(|one| one.attempt)?;
+        let early = last.attempt < self.scenario.attempts();
+        let is_early = match &last.ended {
+            Some((_, Some(End::Retry | End::Fail | End::Trap | End::Delay(_)))) => early,
+            Some((_, Some(End::Ack))) => true,
+            _ => false,
+        };
+        is_early.then(|| format!("{name} is dead-lettered after attempt {}", last.attempt))
+    }
+
+    /// A call ended, as its caller saw it.
+    pub fn answered(&self, life: usize, asked: &Asked, result: &dyn Fn(usize) -> Answered) {
+        let mut state = self.see(|| format!("process {life} is answered: {asked:?}"));
+        let now = Instant::now();
+        let State { deliveries, lives, .. } = &mut *state;
+        let (receipts, removes): (Vec<&String>, bool) = match asked {
+            Asked::Delete(receipts) => (receipts.iter().collect(), true),
+            Asked::Change(changes) => (changes.iter().map(|(receipt, _)| receipt).collect(), false),
+            Asked::Receive => {
+                if result(0) != Answered::Done {
+                    lives[life].failed_polls.push(now);
+                }
+                return;
+            }
+            Asked::Bury(_) | Asked::Other => return,
+        };
+        for (index, receipt) in receipts.into_iter().enumerate() {
+            let Some(delivery) = deliveries.get_mut(receipt) else { continue };
+            delivery.calls -= 1;
+            match result(index) {
+                Answered::Done if delivery.settling => {
+                    delivery.settled = true;
+                    if removes {
+                        lives[life].removed.insert(delivery.name.clone(), now);
+                    }
+                }
+                Answered::Done => {
+                    delivery.ours_until = Some(self.ours_until(delivery.called_at, delivery.called_for));
+                }
+                Answered::Stale => delivery.lost_at = Some(now),
+                Answered::Failed if delivery.settling => delivery.owed = Some(now),
+                Answered::Failed => {}
+            }
+        }
+    }
+
+    /// Until when a lease holds that was asked for at this time: no promise is made for the last of it, in which a handler
+    /// is stopped.
+    fn ours_until(&self, asked_at: Instant, asked_for: Duration) -> Instant {
+        asked_at + asked_for.saturating_sub((self.scenario.lease / 20).min(Duration::from_secs(1)) + LATE)
+    }
+
+    /// The process got to know of these deliveries, which it asked for at this time.
+    pub fn received(&self, life: usize, receipts: &BTreeSet<String>, asked_at: Instant) {
+        let mut state = self.see(|| format!("process {life} receives {receipts:?}"));
+        state.lives[life].changed_at = Some(Instant::now());
+        for receipt in receipts {
+            if let Some(delivery) = state.deliveries.get_mut(receipt) {
+                delivery.ours_until = Some(self.ours_until(asked_at, self.scenario.lease));
+            }
+        }
+    }
+
+    /// In the end, every message is acked or dead-lettered, and gone from the queue.
+    pub fn close(&self) {
+        let mut state = self.see(|| "the end".into());
+        let State { fates, violations, .. } = &mut *state;
+        for (name, fate) in fates.iter() {
+            if !fate.removed || (!fate.acked && fate.copies == 0) {
+                violations.push(format!("{name} is neither acked nor dead-lettered in the end: {fate:?}"));
+            }
+        }
+    }
+}
+
+impl Delivery {
+    /// Whether a call is this delivery's settlement, rather than a heartbeat. The policy of no scenario delays a message
+    /// for as long as its shortest lease.
+    fn is_settling(&self, seconds: Option<u64>) -> bool {
+        let runs = self.started_at.is_some() && self.ended.is_none();
+        seconds.is_none_or(|seconds| !runs && seconds < SHORTEST_LEASE)
+    }
+}

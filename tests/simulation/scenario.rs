@@ -1,0 +1,289 @@
+//! A scenario: all that one run of the simulation does, drawn from its seed.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use fastrand::Rng;
+use hostler::config::{OnProcessingTimeout, Retry};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The shortest lease of a scenario, in seconds.
+pub const SHORTEST_LEASE: u64 = 12;
+
+/// What goes wrong in some scenarios. Shrinking leaves out one after the other.
+pub const CLASSES: [&str; 12] = [
+    "lost-requests",
+    "lost-answers",
+    "refusals",
+    "entries",
+    "latency",
+    "duplicates",
+    "stale",
+    "drains",
+    "crashes",
+    "pauses",
+    "work",
+    "failures",
+];
+
+/// Names a scenario: its seed, and what was left out of it. As text: `17`, `17:messages=3:without=latency,work`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Key {
+    pub seed: u64,
+    pub messages: Option<usize>,
+    pub without: BTreeSet<&'static str>,
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.seed)?;
+        if let Some(count) = self.messages {
+            write!(f, ":messages={count}")?;
+        }
+        if !self.without.is_empty() {
+            write!(f, ":without={}", self.without.iter().copied().collect::<Vec<_>>().join(","))?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Key {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut parts = text.split(':');
+        let seed = parts.next().and_then(|seed| seed.parse().ok()).ok_or_else(|| format!("no seed in {text:?}"))?;
+        let mut key = Self { seed, ..Self::default() };
+        for part in parts {
+            match part.split_once('=') {
+                Some(("messages", count)) => key.messages = Some(count.parse().map_err(|_| format!("{part:?}"))?),
+                Some(("without", names)) => {
+                    for name in names.split(',') {
+                        let known = CLASSES.into_iter().find(|class| *class == name);
+                        key.without.insert(known.ok_or_else(|| format!("{name:?} is none of {CLASSES:?}"))?);
+                    }
+                }
+                _ => return Err(format!("{part:?} is not understood")),
+            }
+        }
+        Ok(key)
+    }
+}
+
+/// How often each thing goes wrong, from 0 to 1.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Rates {
+    pub lost_requests: f64,
+    pub lost_answers: f64,
+    pub refusals: f64,
+    pub entries: f64,
+    pub latency: f64,
+    pub duplicates: f64,
+    pub stale: f64,
+}
+
+/// What happens to the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// SIGTERM, with so much grace.
+    Drain(Duration),
+    /// `kill -9`.
+    Crash,
+    /// The process, or the machine, stands still for so long.
+    Pause(Duration),
+}
+
+/// A message that is sent at some time.
+#[derive(Debug, Clone)]
+pub struct Planned {
+    pub name: String,
+    pub group: Option<String>,
+    pub sent_at: Duration,
+}
+
+/// How a handler ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum End {
+    Ack,
+    Reply,
+    Retry,
+    Delay(Duration),
+    DeadLetter,
+    Fail,
+    Trap,
+    /// It never does.
+    Stuck,
+}
+
+/// One run.
+#[derive(Debug, Clone)]
+pub struct Scenario {
+    pub key: Key,
+    pub ordered: bool,
+    pub concurrency: usize,
+    pub lease: Duration,
+    pub processing_timeout: Duration,
+    pub retry: Retry,
+    pub on_processing_timeout: OnProcessingTimeout,
+    /// After how many receives the queue itself dead-letters a message.
+    pub max_receives: u32,
+    pub messages: Vec<Planned>,
+    pub rates: Rates,
+    /// What happens to the process, and how long after the last time.
+    pub turns: Vec<(Duration, Turn)>,
+    /// From when on nothing goes wrong any more.
+    pub calm_at: Duration,
+}
+
+fn up_to(rng: &mut Rng, most: Duration) -> Duration {
+    most.mul_f64(rng.f64())
+}
+
+fn between(rng: &mut Rng, least: u64, most: u64) -> Duration {
+    SECOND * u32::try_from(rng.u64(least..=most)).unwrap()
+}
+
+impl Scenario {
+    pub fn of(key: &Key) -> Self {
+        let rng = &mut Rng::with_seed(key.seed);
+        let long = rng.u32(0..100) == 0;
+        let ordered = rng.u32(0..3) == 0;
+        let lease = if long { between(rng, 3600, 14_400) } else { between(rng, SHORTEST_LEASE, 40) };
+        let processing_timeout = if long { between(rng, 30_000, 70_000) } else { between(rng, 2, 60) };
+        let retry = Retry {
+            requeues: rng.u32(0..=2),
+            requeue_delay: SECOND,
+            delays: rng.u32(0..=2),
+            delay: between(rng, 2, 5),
+            max_delay: 6 * SECOND,
+        };
+        let on_processing_timeout =
+            if rng.bool() { OnProcessingTimeout::Retry } else { OnProcessingTimeout::DeadLetter };
+        let busy = if long { 60_000 * SECOND } else { between(rng, 30, 200) };
+        let count = if long { rng.usize(1..=3) } else { rng.usize(1..=24) };
+        let (concurrency, max_receives) = (rng.usize(1..=8), rng.u32(4..=12));
+        let messages = planned(rng, count, ordered, busy.min(100 * SECOND));
+        let mut scenario = Self {
+            key: key.clone(),
+            ordered,
+            concurrency,
+            lease,
+            processing_timeout,
+            retry,
+            on_processing_timeout,
+            max_receives,
+            messages,
+            rates: rates(rng),
+            turns: turns(rng, busy),
+            calm_at: busy,
+        };
+        scenario.shrink();
+        scenario
+    }
+
+    fn shrink(&mut self) {
+        if let Some(count) = self.key.messages {
+            self.messages.truncate(count);
+        }
+        let rates = &mut self.rates;
+        for class in &self.key.without {
+            match *class {
+                "lost-requests" => rates.lost_requests = 0.0,
+                "lost-answers" => rates.lost_answers = 0.0,
+                "refusals" => rates.refusals = 0.0,
+                "entries" => rates.entries = 0.0,
+                "latency" => rates.latency = 0.0,
+                "duplicates" => rates.duplicates = 0.0,
+                "stale" => rates.stale = 0.0,
+                "drains" => self.turns.retain(|(_, turn)| !matches!(turn, Turn::Drain(_))),
+                "crashes" => self.turns.retain(|(_, turn)| !matches!(turn, Turn::Crash)),
+                "pauses" => self.turns.retain(|(_, turn)| !matches!(turn, Turn::Pause(_))),
+                _ => {}
+            }
+        }
+    }
+
+    fn has(&self, class: &str) -> bool {
+        !self.key.without.contains(class)
+    }
+
+    /// How long the handler works on an attempt, how it ends, and what the processing-timeout hook would decide.
+    pub fn behaviour(&self, name: &str, attempt: u32) -> (Duration, End, Option<End>) {
+        let number = name.bytes().fold(0, |sum, byte| sum * 31 + u64::from(byte));
+        let rng = &mut Rng::with_seed(self.key.seed ^ (number << 20) ^ (u64::from(attempt) << 52));
+        let (lease, timeout) = (self.lease, self.processing_timeout);
+        let work = match rng.u32(0..20) {
+            0..=10 => up_to(rng, SECOND / 20),
+            11..=15 => up_to(rng, 5 * SECOND),
+            16..=18 => up_to(rng, 2 * lease),
+            _ => up_to(rng, 2 * timeout),
+        };
+        let end = match rng.u32(0..20) {
+            0 => End::Retry,
+            1 => End::Delay(between(rng, 1, 10)),
+            2 => End::DeadLetter,
+            3 | 4 => End::Fail,
+            5 => End::Trap,
+            6 => End::Stuck,
+            7 | 8 => End::Reply,
+            _ => End::Ack,
+        };
+        let decided = match rng.u32(0..4) {
+            0 => Some(End::Ack),
+            1 => Some(End::Retry),
+            _ => None,
+        };
+        // Whatever comes, it comes to an end.
+        let fails = self.has("failures") && attempt < 20;
+        let end = if fails || matches!(end, End::Reply) { end } else { End::Ack };
+        (if self.has("work") { work } else { Duration::ZERO }, end, decided)
+    }
+
+    /// How many attempts a message gets.
+    pub fn attempts(&self) -> u32 {
+        self.retry.requeues + self.retry.delays + 1
+    }
+}
+
+fn planned(rng: &mut Rng, count: usize, ordered: bool, within: Duration) -> Vec<Planned> {
+    let groups = rng.u32(1..=3);
+    let mut times: Vec<_> = (0..count).map(|_| if rng.bool() { Duration::ZERO } else { up_to(rng, within) }).collect();
+    times.sort();
+    let message = |(number, sent_at)| Planned {
+        name: format!("m{number}"),
+        group: ordered.then(|| format!("g{}", rng.u32(0..groups))),
+        sent_at,
+    };
+    times.into_iter().enumerate().map(message).collect()
+}
+
+fn rates(rng: &mut Rng) -> Rates {
+    let mut rate = |most: f64| if rng.u32(0..3) == 0 { rng.f64() * most } else { 0.0 };
+    Rates {
+        lost_requests: rate(0.2),
+        lost_answers: rate(0.2),
+        refusals: rate(0.3),
+        entries: rate(0.3),
+        latency: rate(0.3),
+        duplicates: rate(0.2),
+        stale: rate(1.0),
+    }
+}
+
+fn turns(rng: &mut Rng, busy: Duration) -> Vec<(Duration, Turn)> {
+    let count = rng.usize(0..=4);
+    let turn = |_| {
+        let turn = match rng.u32(0..5) {
+            0 | 1 => Turn::Drain(between(rng, 0, 30)),
+            2 | 3 => Turn::Crash,
+            _ => Turn::Pause(up_to(rng, 60 * SECOND)),
+        };
+        // Often in the midst of what happens first, rather than at any time.
+        let after = if rng.bool() { up_to(rng, SECOND) } else { up_to(rng, busy / 3) };
+        (after, turn)
+    };
+    (0..count).map(turn).collect()
+}

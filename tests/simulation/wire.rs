@@ -1,0 +1,224 @@
+//! The wire between the SDK and the model: requests and answers that are late, refused or lost on the way.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use aws_smithy_runtime_api::client::http::{
+    HttpClient, HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpConnector,
+};
+use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
+use aws_smithy_runtime_api::client::result::ConnectorError;
+use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::judge::{Answered, Asked, Judge};
+use super::scenario::Scenario;
+use super::service::{INVALID_RECEIPT, NOT_IN_FLIGHT, Service};
+
+/// How many messages a process shows in flight.
+pub type Shown = Arc<dyn Fn() -> Option<usize> + Send + Sync>;
+
+/// The wire of one process.
+#[derive(Clone)]
+pub struct Wire {
+    pub life: usize,
+    pub scenario: Arc<Scenario>,
+    pub service: Arc<Service>,
+    pub judge: Arc<Judge>,
+    /// Whether the process was killed.
+    pub dead: Arc<AtomicBool>,
+    pub shown: Shown,
+}
+
+impl std::fmt::Debug for Wire {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "wire of process {}", self.life)
+    }
+}
+
+impl HttpClient for Wire {
+    fn http_connector(&self, _: &HttpConnectorSettings, _: &RuntimeComponents) -> SharedHttpConnector {
+        SharedHttpConnector::new(self.clone())
+    }
+}
+
+impl HttpConnector for Wire {
+    fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
+        HttpConnectorFuture::new(self.clone().carry(request))
+    }
+}
+
+/// Tells the judge how a call ended for its caller, who may give up at any time.
+struct UnderWay {
+    wire: Wire,
+    asked: Asked,
+    answer: Option<Value>,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let of = |index: usize| match &self.answer {
+            None => Answered::Failed,
+            Some(answer) => entry(answer, index),
+        };
+        if !self.wire.dead.load(Ordering::Relaxed) {
+            self.wire.judge.answered(self.wire.life, &self.asked, &of);
+        }
+    }
+}
+
+fn entry(answer: &Value, index: usize) -> Answered {
+    let failed = answer["Failed"].as_array().into_iter().flatten().find(|entry| entry["Id"] == index.to_string());
+    match failed.map(|entry| entry["Code"].as_str().unwrap_or_default()) {
+        None => Answered::Done,
+        Some(INVALID_RECEIPT | NOT_IN_FLIGHT) => Answered::Stale,
+        Some(_) => Answered::Failed,
+    }
+}
+
+impl Wire {
+    async fn carry(self, request: HttpRequest) -> Result<HttpResponse, ConnectorError> {
+        if self.dead.load(Ordering::Relaxed) {
+            return Err(ConnectorError::io("the process is gone".into()));
+        }
+        let action = request.headers().get("x-amz-target").and_then(|target| target.rsplit('.').next());
+        let action = action.unwrap_or_default().to_owned();
+        let input: Value = serde_json::from_slice(request.body().bytes().unwrap_or_default()).unwrap_or_default();
+        let again = request.headers().get("amz-sdk-request").is_some_and(|text| !text.contains("attempt=1"));
+        let (asked, asked_at) = (asked(&action, &input), Instant::now());
+        self.judge.asked(self.life, &asked, again, (self.shown)());
+        let mut under_way = UnderWay { wire: self.clone(), asked, answer: None };
+
+        if action.starts_with("GetQueue") {
+            return Ok(respond(200, &self.apply(&action, &input).await));
+        }
+        let rates = &self.scenario.rates;
+        if self.service.is_struck(rates.refusals) {
+            sleep(self.latency()).await;
+            let (status, code) = [(503, "ServiceUnavailable"), (400, "ThrottlingException"), (500, "InternalError")]
+                [(self.service.random() * 3.0) as usize];
+            return Ok(respond(status, &json!({ "__type": format!("com.amazonaws.sqs#{code}"), "message": code })));
+        }
+        // What is on its way gets there, whether or not the caller still waits for the answer.
+        let (there, back) = (self.latency(), self.latency());
+        let is_lost = self.service.is_struck(rates.lost_requests);
+        let (wire, action) = (self.clone(), action);
+        let applied = tokio::spawn(async move {
+            sleep(there).await;
+            let is_lost = is_lost || (wire.dead.load(Ordering::Relaxed) && wire.service.random() < 0.5);
+            if is_lost { None } else { Some(wire.apply(&action, &input).await) }
+        });
+        let answer = applied.await.ok().flatten();
+        sleep(back).await;
+        match answer {
+            Some(answer) if !self.service.is_struck(rates.lost_answers) && !self.dead.load(Ordering::Relaxed) => {
+                self.tell_received(&answer, asked_at);
+                let response = respond(200, &answer);
+                under_way.answer = Some(answer);
+                Ok(response)
+            }
+            _ if self.service.random() < 0.5 => Err(ConnectorError::io("connection reset".into())),
+            _ => std::future::pending().await,
+        }
+    }
+
+    /// Some milliseconds; now and then seconds.
+    fn latency(&self) -> Duration {
+        let most = if self.service.is_struck(self.scenario.rates.latency) { 8.0 } else { 0.02 };
+        Duration::from_secs_f64(self.service.random() * most)
+    }
+
+    async fn apply(&self, action: &str, input: &Value) -> Value {
+        let number = |name: &str| input[name].as_u64().unwrap_or(0);
+        let service = &self.service;
+        match action {
+            "GetQueueUrl" => json!({ "QueueUrl": format!("http://sqs/{}", input["QueueName"].as_str().unwrap()) }),
+            "GetQueueAttributes" => json!({ "Attributes": { "MaximumMessageSize": "1048576" } }),
+            "ReceiveMessage" => {
+                let (max, attempt) = (number("MaxNumberOfMessages"), input["ReceiveRequestAttemptId"].as_str());
+                let (wait, lease) = (number("WaitTimeSeconds"), number("VisibilityTimeout"));
+                let max = usize::try_from(max).unwrap();
+                json!({ "Messages": service.receive(self.life, max, wait, lease, attempt).await })
+            }
+            "DeleteMessageBatch" => self.each(input, |entry| service.delete(receipt(entry))),
+            "ChangeMessageVisibilityBatch" => {
+                self.each(input, |entry| service.change(receipt(entry), entry["VisibilityTimeout"].as_u64().unwrap()))
+            }
+            "SendMessageBatch" => {
+                let is_copy = is_burial(input);
+                self.each(input, |entry| {
+                    let name = entry["MessageBody"].as_str().unwrap();
+                    if is_copy {
+                        self.judge.copied(name)
+                    } else {
+                        self.judge.replied(name)
+                    }
+                    Ok(())
+                })
+            }
+            _ => panic!("the model has no {action}"),
+        }
+    }
+
+    /// Does each entry of a batch, but for some that fail; the answers come in any order.
+    fn each(&self, input: &Value, act: impl Fn(&Value) -> Result<(), &'static str>) -> Value {
+        let (mut done, mut failed) = (Vec::new(), Vec::new());
+        for entry in input["Entries"].as_array().unwrap() {
+            let result = match self.service.is_struck(self.scenario.rates.entries) {
+                true => Err("InternalError"),
+                false => act(entry),
+            };
+            match result {
+                Ok(()) => done.push(json!({ "Id": entry["Id"], "MessageId": "x", "MD5OfMessageBody": "x" })),
+                Err(code) => {
+                    failed.push(json!({ "Id": entry["Id"], "Code": code, "SenderFault": code != "InternalError" }))
+                }
+            }
+        }
+        done.reverse();
+        json!({ "Successful": done, "Failed": failed })
+    }
+
+    fn tell_received(&self, answer: &Value, asked_at: Instant) {
+        let messages = answer["Messages"].as_array().into_iter().flatten();
+        let receipts: BTreeSet<_> = messages.map(|message| receipt(message).to_owned()).collect();
+        if !receipts.is_empty() {
+            self.judge.received(self.life, &receipts, asked_at);
+        }
+    }
+}
+
+fn receipt(entry: &Value) -> &str {
+    entry["ReceiptHandle"].as_str().unwrap()
+}
+
+fn is_burial(input: &Value) -> bool {
+    input["QueueUrl"].as_str().is_some_and(|url| url.trim_end_matches(".fifo").ends_with("-dlq"))
+}
+
+/// What a request asks for.
+fn asked(action: &str, input: &Value) -> Asked {
+    let entries = || input["Entries"].as_array().into_iter().flatten();
+    match action {
+        "ReceiveMessage" => Asked::Receive,
+        "DeleteMessageBatch" => Asked::Delete(entries().map(|entry| receipt(entry).to_owned()).collect()),
+        "ChangeMessageVisibilityBatch" => Asked::Change(
+            entries()
+                .map(|entry| (receipt(entry).to_owned(), entry["VisibilityTimeout"].as_u64().unwrap_or(0)))
+                .collect(),
+        ),
+        "SendMessageBatch" if is_burial(input) => {
+            Asked::Bury(entries().filter_map(|entry| entry["MessageBody"].as_str()).map(str::to_owned).collect())
+        }
+        _ => Asked::Other,
+    }
+}
+
+fn respond(status: u16, body: &Value) -> HttpResponse {
+    let mut response = HttpResponse::new(status.try_into().unwrap(), body.to_string().into());
+    response.headers_mut().insert("content-type", "application/x-amz-json-1.0");
+    response
+}
