@@ -199,8 +199,9 @@ fn bodies_survived(line: Line) {
     let server = Server::shared(Kind::Fauxqs);
     let name = unique("bodies");
     let keys = "on_processing_timeout = 'retry'";
+    let work = WORK.replace("healthcheck_timeout = '4s'", "healthcheck_timeout = '30s'");
     let config =
-        format!("queue.sqs.prefix = '{name}-'\npayload = {{ bucket = '{name}', threshold = '1KiB' }}\n{WORK}{keys}");
+        format!("queue.sqs.prefix = '{name}-'\npayload = {{ bucket = '{name}', threshold = '1KiB' }}\n{work}{keys}");
     let world = World::with(ELSEWHERE, server.env(), &config);
     let create = "s3.create_bucket(Bucket=sys.argv[1], CreateBucketConfiguration={'LocationConstraint': 'eu-west-1'})";
     python(server, create, &[&name]);
