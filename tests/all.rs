@@ -29,6 +29,8 @@ mod embedded;
 #[cfg(test)]
 mod examples;
 #[cfg(test)]
+mod faults;
+#[cfg(test)]
 mod fetch;
 #[cfg(test)]
 mod handlers;

@@ -1,11 +1,17 @@
 //! `kill -9`, of a host and of a sender: no message vanishes, and the queue works on.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::process::Stdio;
 
+use rusqlite::Connection;
+use serde_json::Value;
+
 use crate::support::hostler::{Depth, PATIENCE, World, until};
+use crate::support::servers::Kind;
+use crate::support::sqs::Aws;
 
 /// A consumer whose handler leaves a file named as the body for each message, and refuses those that begin with `d`.
 const MARKS: &str = "
@@ -13,12 +19,22 @@ const MARKS: &str = "
     channel = 'jobs'
     handler = 'guests/run-mark.wat'
     lease = '2s'
-    retry.requeues = 20
+    retry = { requeues = 100, requeue_delay = '50ms' }
     allow.dirs = [{ host = 'marks', guest = '/marks', mode = 'rw' }]
 ";
 
+/// How often a host is killed in the middle of its messages; `HOSTLER_TEST_KILLS` makes it less, or more.
+fn kills() -> usize {
+    std::env::var("HOSTLER_TEST_KILLS").map_or(50, |kills| kills.parse().unwrap())
+}
+
+/// How many messages that takes: more than are done between two kills.
+fn sent() -> usize {
+    kills() * 400
+}
+
 fn marks(world: &World) -> BTreeSet<String> {
-    let files = fs::read_dir(world.path("marks")).unwrap();
+    let files = fs::read_dir(world.path("marks")).into_iter().flatten();
     files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect()
 }
 
@@ -26,31 +42,116 @@ fn body(number: usize) -> String {
     if number.is_multiple_of(100) { format!("d{number}") } else { number.to_string() }
 }
 
-#[test]
-fn a_killed_host_loses_no_message() {
-    const SENT: usize = 10_000;
-    let world = World::new(MARKS);
-    world.send("jobs", (0..SENT).map(body));
-    for _ in 0..5 {
-        let host = world.start();
-        host.settled(1_200);
-        host.kill();
-        let depth = world.depth("jobs");
-        let left = (depth.visible + depth.delayed + depth.in_flight + depth.dead_lettered) as usize;
-        assert!(left + marks(&world).len() >= SENT, "{depth:?}");
-    }
-    let left = world.depth("jobs");
-    assert!(left.visible > 0, "killed with work to do: {left:?}");
+/// What lies in a queue: bodies by the ids of their messages.
+type Lying = BTreeMap<String, String>;
 
+/// Looks at what lies in a queue, given its name, without taking it.
+type Look<'a> = &'a dyn Fn(&str) -> Lying;
+
+/// What becomes of messages through many kills.
+struct Ledger<'a> {
+    world: &'a World,
+    look: Look<'a>,
+    /// Whether a message leaves its queue in the moment in which it enters the dead-letter queue.
+    moves_at_once: bool,
+    sent: Lying,
+    /// The ids of what the hosts have said that they acked.
+    acked: BTreeSet<String>,
+}
+
+impl<'a> Ledger<'a> {
+    /// Sends the messages.
+    fn open(world: &'a World, look: Look<'a>, moves_at_once: bool) -> Self {
+        world.send("jobs", (0..sent()).map(body));
+        let sent = look("jobs");
+        assert_eq!(sent.len(), self::sent());
+        Self { world, look, moves_at_once, sent, acked: BTreeSet::new() }
+    }
+
+    /// Takes in what a host has said.
+    fn hear(&mut self, lines: &[Value]) {
+        let acked = lines.iter().filter(|line| line["disposition"] == "ack");
+        self.acked.extend(acked.map(|line| line["message_id"].as_str().unwrap().to_owned()));
+    }
+
+    /// Acked + dead-lettered + still queued = sent: what is in no queue was handled, what a host has acked is in none, and
+    /// what is in the dead-letter queue was refused. How many are still queued.
+    fn balance(&self) -> usize {
+        let (left, dead, done) = ((self.look)("jobs"), (self.look)("jobs-dlq"), marks(self.world));
+        let copies = dead.len();
+        let dead: BTreeSet<String> = dead.into_values().collect();
+        assert!(dead.iter().all(|body| body.starts_with('d')));
+        for (id, body) in &self.sent {
+            let (is_left, is_dead) = (left.contains_key(id), dead.contains(body));
+            assert!(is_left || is_dead || done.contains(body), "{body} has vanished");
+            assert!(!(is_left && self.acked.contains(id)), "{body} was acked, and is still there");
+            assert!(!(is_left && is_dead && self.moves_at_once), "{body} is twice there");
+        }
+        if self.moves_at_once {
+            assert_eq!(copies, dead.len(), "each has one copy");
+        }
+        left.len()
+    }
+}
+
+/// Kills hosts in the middle of their messages, and as they start.
+fn killed_many_times(world: &World, look: Look<'_>, moves_at_once: bool) {
+    let mut ledger = Ledger::open(world, look, moves_at_once);
+    for round in 0..kills() {
+        let host = world.start();
+        match round % 10 {
+            9 => drop(host.wait_for(PATIENCE, |_| true)),
+            _ => drop(host.settled(150 + round * 67 % 200)),
+        }
+        ledger.hear(&host.kill());
+        assert!(ledger.balance() > 0, "killed with work to do, in round {round}");
+    }
     let mut host = world.start();
     until("the queue is empty", PATIENCE, || {
         let depth = world.depth("jobs");
         (depth == Depth { dead_lettered: depth.dead_lettered, ..Depth::default() }).then_some(())
     });
     assert_eq!(host.stop(), 0);
-    let (refused, done): (BTreeSet<_>, _) = (0..SENT).map(body).partition(|body| body.starts_with('d'));
-    assert!(marks(&world) == done, "every message that can be done is done");
-    assert_eq!(world.depth("jobs"), Depth { dead_lettered: refused.len() as u64, ..Depth::default() });
+    ledger.hear(&host.lines());
+    assert_eq!(ledger.balance(), 0);
+    let (refused, done): (BTreeSet<_>, _) = (0..sent()).map(body).partition(|body| body.starts_with('d'));
+    assert!(marks(world) == done, "every message that can be done is done");
+    assert!(look("jobs-dlq").into_values().collect::<BTreeSet<_>>() == refused);
+}
+
+#[test]
+fn hosts_killed_fifty_times_lose_no_message_embedded() {
+    let world = World::new(MARKS);
+    let look = |queue: &str| {
+        let db = Connection::open(world.path("queue.db")).unwrap();
+        let lying = "SELECT id, CAST(body AS TEXT) FROM entry JOIN content USING (seq)
+                     WHERE queue = (SELECT id FROM queue WHERE name = ?1)";
+        let mut lying = db.prepare(lying).unwrap();
+        let rows = lying.query_map([queue], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+        rows.map(Result::unwrap).collect()
+    };
+    killed_many_times(&world, &look, true);
+}
+
+/// What this server tells of a queue's messages to whoever asks, which is no part of SQS.
+fn inspected(world: &Aws, queue: &str) -> Lying {
+    let mut stream = TcpStream::connect(world.server.address()).unwrap();
+    write!(stream, "GET /_fauxqs/queues/{}{queue} HTTP/1.0\r\n\r\n", world.prefix).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.contains(" 200 "), "{head}");
+    let queue: Value = serde_json::from_str(body).unwrap();
+    let all = ["ready", "delayed", "inflight"].map(|state| queue["messages"][state].as_array().unwrap());
+    let text = |message: &Value, field: &str| message[field].as_str().unwrap().to_owned();
+    let message = |message: &Value| message.get("message").unwrap_or(message).clone();
+    all.into_iter().flatten().map(message).map(|one| (text(&one, "messageId"), text(&one, "body"))).collect()
+}
+
+#[test]
+fn hosts_killed_fifty_times_lose_no_message_sqs() {
+    let world = Aws::new(Kind::Fauxqs, MARKS);
+    killed_many_times(&world, &|queue| inspected(&world, queue), false);
 }
 
 #[test]

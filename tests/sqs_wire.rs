@@ -237,6 +237,19 @@ async fn a_fifo_receive_whose_answer_is_lost_is_asked_for_again() {
     assert_ne!(ids[2], ids[3], "a receive that was answered is not asked for again");
 }
 
+/// What a second try brought would be leased by a clock that began with the first.
+#[tokio::test]
+async fn a_poll_is_not_tried_again_by_itself() {
+    for lost in [true, false] {
+        let answer = move || if lost { Answer::Lost } else { Answer::Error(503, "ServiceUnavailable") };
+        let server = Scripted::start(move |_, _| answer());
+        let (_, queue) = open(&server, false).await;
+        let received = receive(&queue).await;
+        assert!(matches!(received, Err(QueueError::Unavailable(_))), "{received:?}");
+        assert_eq!(server.calls("ReceiveMessage").len(), 1);
+    }
+}
+
 #[tokio::test]
 async fn only_what_was_throttled_is_sent_again() {
     let sends = AtomicUsize::new(0);

@@ -277,7 +277,10 @@ impl EventLoop {
             None => true,
         };
         self.in_hand.insert(id, in_hand);
+        let is_over = self.ledger.deadline(id).is_some_and(|deadline| deadline <= Instant::now());
         match (self.phase, may_start) {
+            // It was so long on its way that its lease is over.
+            _ if is_over => self.lose(id),
             (Phase::Running, true) => self.apply(id, Event::Start),
             (Phase::Running, false) => {}
             (Phase::Draining | Phase::Deadline, _) => self.apply(id, Event::Drain),

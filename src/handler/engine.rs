@@ -125,7 +125,8 @@ fn pooling(pool: Pool) -> PoolingAllocationConfig {
         .total_core_instances(parts)
         .total_memories(pool.sandboxes.saturating_mul(4))
         .total_tables(parts)
-        .total_stacks(pool.sandboxes)
+        // A preview-1 guest that asks for a path has a second one, for its go-between (`denied`).
+        .total_stacks(pool.sandboxes.saturating_mul(2))
         // Each sandbox has a limit of its own.
         .max_memory_size(MAX_MEMORY)
         // What idle ones keep is counted once per sandbox.

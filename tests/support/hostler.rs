@@ -264,10 +264,11 @@ impl Host {
         self.wait_exit(PATIENCE)
     }
 
-    /// Ends it as a power switch would.
-    pub fn kill(mut self) {
+    /// Ends it as a power switch would; what it had logged.
+    pub fn kill(mut self) -> Vec<Value> {
         self.child.kill().unwrap();
         self.wait_exit(PATIENCE);
+        self.lines()
     }
 }
 

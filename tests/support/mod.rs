@@ -5,6 +5,7 @@ pub mod ecs;
 pub mod engine;
 pub mod guests;
 pub mod hostler;
+pub mod mounts;
 pub mod proxy;
 pub mod python;
 pub mod registry;

@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use tempfile::TempDir;
 
 use super::hostler::{PATIENCE, until};
@@ -94,11 +95,21 @@ pub struct Server {
 impl Server {
     /// Starts one, and waits until it answers.
     pub fn start(kind: Kind) -> Self {
-        let program = installed(kind.folder());
-        let folder = tempfile::tempdir().unwrap();
         // Nobody listens on it now. That nobody will before the server does is likely, not certain.
         let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
-        let keeper = keeper(folder.path(), &command(kind, &program, folder.path(), address));
+        Self::start_at(kind, address, None)
+    }
+
+    /// The same at this address. One that keeps what it has, where it can, does so in a folder from its end to its start.
+    pub fn start_at(kind: Kind, address: SocketAddr, state: Option<&Path>) -> Self {
+        let program = installed(kind.folder());
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = command(kind, &program, folder.path(), address);
+        if let Some(state) = state {
+            assert_eq!(kind, Kind::Ministack, "the others keep nothing");
+            command.env("PERSIST_STATE", "1").env("STATE_DIR", state);
+        }
+        let keeper = keeper(folder.path(), &command);
         let mut server = Self { keeper, address, folder };
         let begun = Instant::now();
         until("an answer", PATIENCE * 2, || {
@@ -113,6 +124,19 @@ impl Server {
     pub fn shared(kind: Kind) -> &'static Self {
         static SHARED: [OnceLock<Server>; Kind::ALL.len()] = [const { OnceLock::new() }; Kind::ALL.len()];
         SHARED[kind as usize].get_or_init(|| Self::start(kind))
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Ends it in order, so that it can keep what it has.
+    pub fn stop(mut self) {
+        let group = Pid::from_child(&self.keeper);
+        kill_process_group(group, Signal::TERM).unwrap();
+        self.keeper.wait().unwrap();
+        until("the server's end", PATIENCE, || test_kill_process_group(group).is_err().then_some(()));
     }
 
     /// Its URL, for every service.

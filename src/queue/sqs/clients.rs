@@ -30,7 +30,8 @@ const CONNECT: Duration = Duration::from_secs(3);
 pub(super) struct Clients {
     /// Deletes, visibility changes, questions: the SDK retries.
     pub(super) sqs: aws_sdk_sqs::Client,
-    /// Long polls: a longer patience.
+    /// Long polls: a longer patience, and no retry by the SDK, as the lease of what a second try brings would count from
+    /// the first.
     pub(super) polls: aws_sdk_sqs::Client,
     /// Sends: no retry by the SDK, as ours goes entry by entry.
     pub(super) sends: aws_sdk_sqs::Client,
@@ -71,7 +72,7 @@ impl Clients {
         };
         let ordinary = with_patience(&shared, CALL, 3);
         let single = with_patience(&shared, SEND, 1);
-        let polls = with_patience(&shared, MAX_WAIT + BEYOND_WAIT, 2);
+        let polls = with_patience(&shared, MAX_WAIT + BEYOND_WAIT, 1);
         let transfers = with_patience(&shared, TRANSFER, 3);
         let s3 = aws_sdk_s3::config::Builder::from(&transfers).force_path_style(options.endpoint_url.is_some());
         Ok(Self {
@@ -96,4 +97,10 @@ fn with_patience(shared: &SdkConfig, attempt: Duration, attempts: u32) -> SdkCon
     let timeouts = TimeoutConfig::builder().connect_timeout(CONNECT).operation_attempt_timeout(attempt).build();
     let retries = RetryConfig::standard().with_max_attempts(attempts);
     shared.to_builder().timeout_config(timeouts).retry_config(retries).build()
+}
+
+/// The patience for one poll: how much longer than its wait it may take is the same for short ones.
+pub(super) fn patience_of(wait: Duration) -> aws_sdk_sqs::config::Builder {
+    let timeouts = TimeoutConfig::builder().operation_attempt_timeout(wait + BEYOND_WAIT).build();
+    aws_sdk_sqs::config::Builder::new().timeout_config(timeouts)
 }

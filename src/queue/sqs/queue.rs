@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::Service;
 use super::batch::MAX_ENTRIES;
-use super::clients::MAX_WAIT;
+use super::clients::{MAX_WAIT, patience_of};
 use super::fault::Fault;
 use super::held::{Held, Holdings};
 use super::resolve::Place;
@@ -179,6 +179,7 @@ impl Queue for SqsQueue {
             .set_message_system_attribute_names(Some(SYSTEM_ATTRIBUTES.to_vec()))
             .message_attribute_names("All")
             .set_receive_request_attempt_id(attempt.clone());
+        let call = call.customize().config_override(patience_of(Duration::from_secs(taken.wait)));
         let messages = match call.send().await {
             Ok(answer) => answer.messages.unwrap_or_default(),
             Err(error) => {
