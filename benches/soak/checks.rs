@@ -35,6 +35,7 @@ pub struct Life {
 pub struct Medians {
     pub rss: f64,
     pub pss: f64,
+    pub anonymous: f64,
     pub descriptors: usize,
     pub threads: usize,
 }
@@ -159,6 +160,7 @@ fn medians(part: &[(f64, Process)]) -> Option<Medians> {
     Some(Medians {
         rss: median(|process| process.rss as f64)?,
         pss: median(|process| process.pss as f64)?,
+        anonymous: median(|process| process.anonymous as f64)?,
         descriptors: median(|process| process.descriptors as f64)? as usize,
         threads: median(|process| process.threads as f64)? as usize,
     })

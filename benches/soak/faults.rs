@@ -29,6 +29,9 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 6] = [Self::Restart, Self::Kill, Self::Stop, Self::Lock, Self::Cut, Self::Freeze];
+
     /// What it is called in the report and its plot.
     pub fn name(self) -> &'static str {
         match self {
@@ -74,13 +77,14 @@ pub fn run(world: &World, seed: u64) -> Result<()> {
     let length = world.clock.length;
     // About twenty in ten minutes, and some eighty in an hour.
     let gap = if length > 1_200.0 { 35.0 } else { 18.0 };
+    let mut bag = Vec::new();
     loop {
         pause(gap * (0.5 + rng.f64()));
         let now = world.clock.now();
         if now > length - QUIET || world.is_over() {
             return Ok(());
         }
-        let kind = choose(world.driver, now < length * RESTARTS, &mut rng);
+        let kind = choose(world.driver, now < length * RESTARTS, &mut bag, &mut rng);
         let start = world.clock.now();
         let code = cause(world, kind, &mut rng).map_err(|error| format!("{} at {start:.0} s: {error}", kind.name()))?;
         let end = world.clock.now();
@@ -89,15 +93,22 @@ pub fn run(world: &World, seed: u64) -> Result<()> {
     }
 }
 
-fn choose(driver: Driver, may_restart: bool, rng: &mut Rng) -> Kind {
-    let mut kinds = match driver {
-        Driver::Embedded => vec![Kind::Stop, Kind::Lock],
-        Driver::Sqs => vec![Kind::Stop, Kind::Cut, Kind::Freeze],
-    };
-    if may_restart {
-        kinds.extend([Kind::Restart, Kind::Kill]);
+/// The next out of a bag that holds each kind once, and is filled anew when it is empty: no kind is left out by chance.
+fn choose(driver: Driver, may_restart: bool, bag: &mut Vec<Kind>, rng: &mut Rng) -> Kind {
+    loop {
+        match bag.pop() {
+            Some(kind) if may_restart || !kind.restarts() => return kind,
+            Some(_) => {}
+            None => {
+                bag.extend([Kind::Restart, Kind::Kill, Kind::Stop]);
+                match driver {
+                    Driver::Embedded => bag.push(Kind::Lock),
+                    Driver::Sqs => bag.extend([Kind::Cut, Kind::Freeze]),
+                }
+                rng.shuffle(bag);
+            }
+        }
     }
-    kinds.swap_remove(rng.usize(..kinds.len()))
 }
 
 /// Makes a fault and takes it back; the exit code of a host that ended.

@@ -14,8 +14,8 @@
   (import "wasi_snapshot_preview1" "clock_time_get" (func $clock (param i32 i64 i32) (result i32)))
   (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
   (memory (export "memory") 2)
-  ;; 0: an iovec; 8: a count; 12: a descriptor; 16: how many variables; 24: the time; 64: a subscription; 128: its event;
-  ;; 1024: the body, then the rest of the file's name; 8192: where each variable is; 65536: the variables
+  ;; 0: an iovec; 8: a count; 12: a descriptor; 16: how many variables; 24: the time; 64: a subscription; 128: its
+  ;; event; 1024: the body, then the rest of the file's name; 8192: where each variable is; 65536: the variables
   (data (i32.const 256) "MESSAGE_ATTEMPT=")
   (data (i32.const 288) "MESSAGE_ID=")
   (global $end (mut i32) (i32.const 1024))

@@ -1,6 +1,6 @@
 //! The plot: four panels above one time axis, with marks for faults and restarts, as an SVG for light and dark pages.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
 use crate::clock::Clock;
 use crate::faults::{Event, Kind};
@@ -90,12 +90,14 @@ impl Scale {
 pub fn plot(clock: Clock, finished: &[Finished]) -> Result<String> {
     let panels = LANES + LANE * finished.len() as f64;
     let bottom = panels + (TITLE + PANEL) * PANELS.len() as f64;
+    let (height, minutes) = (bottom + 44.0, clock.length / 60.0);
+    let title =
+        format!("Soak of hostler: throughput, messages in flight, memory and latency over {minutes:.0} minutes");
     let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {0}\" role=\"img\" aria-label=\"Soak of hostler: \
-         throughput, messages in flight, memory and latency over {1:.0} minutes\">\n<style>{STYLE}</style>\n\
-         <rect width=\"{WIDTH}\" height=\"{0}\" class=\"page\"/>\n",
-        bottom + 44.0,
-        clock.length / 60.0
+        r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{title}">
+<style>{STYLE}</style>
+<rect width="{WIDTH}" height="{height}" class="page"/>
+"#
     );
     legend(&mut text, finished)?;
     for (at, panel) in PANELS.iter().enumerate() {
@@ -105,34 +107,25 @@ pub fn plot(clock: Clock, finished: &[Finished]) -> Result<String> {
     let scale = Scale { seconds: clock.length, top: 0.0, most: 1.0, logarithmic: false };
     for (at, run) in finished.iter().enumerate() {
         let lane = LANES + LANE * at as f64;
-        writeln!(
-            text,
-            "<text class=\"soft\" x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>",
-            LEFT - 6.0,
-            lane,
-            run.world.driver.name()
-        )?;
+        label(&mut text, LEFT - 6.0, lane, "end", run.world.driver.name())?;
         for event in &*lock(&run.world.events)? {
             mark(&mut text, event, &scale, (at, lane), (panels + 8.0, bottom))?;
         }
     }
-    let minutes = clock.length / 60.0;
     let step = [0.25, 1.0, 2.0, 5.0, 10.0].into_iter().find(|step| minutes / step <= 13.0).unwrap_or(60.0);
     for tick in 0..=(minutes / step) as usize {
         let minute = tick as f64 * step;
-        let x = scale.x(minute * 60.0);
-        writeln!(
-            text,
-            "<text class=\"soft\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{minute}</text>",
-            bottom + 16.0
-        )?;
+        label(&mut text, scale.x(minute * 60.0), bottom + 16.0, "middle", minute)?;
     }
-    writeln!(
-        text,
-        "<text class=\"soft\" x=\"{RIGHT}\" y=\"{:.1}\" text-anchor=\"end\">minutes</text>\n</svg>",
-        bottom + 34.0
-    )?;
+    label(&mut text, RIGHT, bottom + 34.0, "end", "minutes")?;
+    text.push_str("</svg>\n");
     Ok(text)
+}
+
+/// A word beside what it names; `anchor` is which end of it is at `x`.
+fn label(text: &mut String, x: f64, y: f64, anchor: &str, word: impl Display) -> Result<()> {
+    writeln!(text, r#"<text class="soft" x="{x:.1}" y="{y:.1}" text-anchor="{anchor}">{word}</text>"#)?;
+    Ok(())
 }
 
 /// Which colour is which driver, and which letter is which fault.
@@ -140,17 +133,12 @@ fn legend(text: &mut String, finished: &[Finished]) -> Result<()> {
     let mut x = LEFT;
     for (at, run) in finished.iter().enumerate() {
         let name = run.world.driver.name();
-        writeln!(
-            text,
-            "<rect class=\"f{at}\" x=\"{x}\" y=\"13\" width=\"18\" height=\"4\" rx=\"2\"/><text x=\"{}\" y=\"20\">{name}</text>",
-            x + 24.0
-        )?;
+        writeln!(text, r#"<rect class="f{at}" x="{x}" y="13" width="18" height="4" rx="2"/>"#)?;
+        writeln!(text, r#"<text x="{}" y="20">{name}</text>"#, x + 24.0)?;
         x += 110.0;
     }
-    let kinds = [Kind::Restart, Kind::Kill, Kind::Stop, Kind::Lock, Kind::Cut, Kind::Freeze];
-    let letters: Vec<String> = kinds.map(|kind| format!("{} {}", letter(kind), kind.name())).into();
-    writeln!(text, "<text class=\"soft\" x=\"{LEFT}\" y=\"40\">{}</text>", letters.join(" · "))?;
-    Ok(())
+    let letters = Kind::ALL.map(|kind| format!("{} {}", letter(kind), kind.name()));
+    label(text, LEFT, 40.0, "start", letters.join(" · "))
 }
 
 fn letter(kind: Kind) -> char {
@@ -173,14 +161,13 @@ fn mark(
     (top, bottom): (f64, f64),
 ) -> Result<()> {
     let (from, to) = (scale.x(event.start), scale.x(event.end));
-    let class = if event.kind.restarts() { "restart" } else { "fault" };
-    writeln!(
-        text,
-        "<text class=\"mark f{at}\" x=\"{from:.1}\" y=\"{lane}\">{}</text><path class=\"{class} s{at}\" stroke-width=\"{:.1}\" d=\"M{:.1} {top}V{bottom}\"/>",
-        letter(event.kind),
-        if event.kind.restarts() { 1.0 } else { (to - from).max(1.0) },
-        if event.kind.restarts() { from } else { (from + to) / 2.0 }
-    )?;
+    let (class, width, middle) = match event.kind.restarts() {
+        true => ("restart", 1.0, from),
+        false => ("fault", (to - from).max(1.0), (from + to) / 2.0),
+    };
+    writeln!(text, r#"<text class="mark f{at}" x="{from:.1}" y="{lane}">{}</text>"#, letter(event.kind))?;
+    let line = format!("M{middle:.1} {top}V{bottom}");
+    writeln!(text, r#"<path class="{class} s{at}" stroke-width="{width:.1}" d="{line}"/>"#)?;
     Ok(())
 }
 
@@ -209,12 +196,8 @@ fn draw(
     };
     for tick in ticks {
         let y = scale.y(tick);
-        writeln!(
-            text,
-            "<path class=\"rule\" d=\"M{LEFT} {y:.1}H{RIGHT}\"/><text class=\"soft\" x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{tick}</text>",
-            LEFT - 6.0,
-            y + 4.0
-        )?;
+        writeln!(text, r#"<path class="rule" d="M{LEFT} {y:.1}H{RIGHT}"/>"#)?;
+        label(text, LEFT - 6.0, y + 4.0, "end", tick)?;
     }
     for (at, which, points) in lines {
         let class = if which == 0 { "line" } else { "line thin" };

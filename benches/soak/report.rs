@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 
-use crate::checks::{lives, unhealthy};
+use crate::checks::{Life, Medians, lives, unhealthy};
 use crate::clock::Clock;
 use crate::faults::{Event, Kind};
 use crate::plot::plot;
@@ -11,19 +11,17 @@ use crate::sample::{Sample, percentile};
 use crate::world::lock;
 use crate::{Finished, Options, Result};
 
-/// Every kind of fault, in the order of the report.
-const KINDS: [Kind; 6] = [Kind::Restart, Kind::Kill, Kind::Stop, Kind::Lock, Kind::Cut, Kind::Freeze];
-
 /// Writes them all into the folder that was asked for.
 pub fn write(options: &Options, clock: Clock, finished: &[Finished]) -> Result<()> {
     fs::create_dir_all(&options.out)?;
     fs::write(options.out.join("samples.csv"), table(finished)?)?;
     fs::write(options.out.join("soak.svg"), plot(clock, finished)?)?;
+    let (minutes, seed) = (options.minutes, options.seed);
     let mut text = format!(
-        "# Soak of {:.0} minutes, seed {}\n\nMixed handlers, a steady load with bursts, faults and restarts at random times; one host per queue driver, side \
-         by side. Latency is that of the consumer `tiny`, from the queue's taking a message until its handler was done, waits for \
-         faults and restarts included.\n\n![Throughput, messages in flight, memory and latency](soak.svg)\n",
-        options.minutes, options.seed
+        "# Soak of {minutes:.0} minutes, seed {seed}\n\nMixed handlers, a steady load with bursts, faults and \
+         restarts at random times; one host per queue driver, side by side. Latency is that of the consumer `tiny`, \
+         from the queue's taking a message until its handler was done, waits for faults and restarts included.\n\n\
+         ![Throughput, messages in flight, memory and latency](soak.svg)\n"
     );
     for run in finished {
         section(&mut text, run)?;
@@ -86,33 +84,34 @@ fn process(text: &mut String, samples: &[Sample], length: f64) -> Result<()> {
     let peak = running.iter().map(|process| process.rss).max().unwrap_or_default();
     writeln!(
         text,
-        "\nSettled {rate:.0}/s on average, {most:.0}/s at most; in flight {} at most. Latency, the median over all seconds: p50 {:.0} ms, p99 {:.0} \
-         ms. CPU {:.1} % of a core; memory {:.1} MiB at most.\n",
+        "\nSettled {rate:.0}/s on average, {most:.0}/s at most; in flight {} at most. Latency, the median over all \
+         seconds: p50 {:.0} ms, p99 {:.0} ms. CPU {:.1} % of a core; memory {:.1} MiB at most.\n",
         samples.iter().map(|sample| sample.in_flight).max().unwrap_or_default(),
         middle(&latencies),
         middle(&tails),
         100.0 * cpu / samples.last().map_or(1.0, |sample| sample.at),
         mib(peak as f64)
     )?;
-    text.push_str("| host lived | RSS, 2nd quarter → last | PSS | descriptors | threads |\n|---|---|---|---|---|\n");
-    let lives = lives(samples, length);
-    for life in &lives {
+    memory(text, &lives(samples, length))
+}
+
+/// Host by host, the medians of its second quarter and of its last.
+fn memory(text: &mut String, lives: &[Life]) -> Result<()> {
+    text.push_str("| host lived | RSS, 2nd quarter → last | PSS | anonymous | descriptors | threads |\n");
+    text.push_str("|---|---|---|---|---|---|\n");
+    for life in lives {
         let Some((early, late)) = life.quarters else { continue };
-        writeln!(
-            text,
-            "| {:.0} to {:.0} s | {:.1} → {:.1} MiB ({:+.1} %) | {:.1} → {:.1} MiB | {} → {} | {} → {} |",
-            life.from,
-            life.to,
-            mib(early.rss),
-            mib(late.rss),
-            100.0 * (late.rss / early.rss - 1.0),
-            mib(early.pss),
-            mib(late.pss),
-            early.descriptors,
-            late.descriptors,
-            early.threads,
-            late.threads
-        )?;
+        let bytes = |value: fn(&Medians) -> f64| format!("{:.1} → {:.1} MiB", mib(value(&early)), mib(value(&late)));
+        let count = |value: fn(&Medians) -> usize| format!("{} → {}", value(&early), value(&late));
+        let columns = [
+            format!("{:.0} to {:.0} s", life.from, life.to),
+            format!("{} ({:+.1} %)", bytes(|it| it.rss), 100.0 * (late.rss / early.rss - 1.0)),
+            bytes(|it| it.pss),
+            bytes(|it| it.anonymous),
+            count(|it| it.descriptors),
+            count(|it| it.threads),
+        ];
+        writeln!(text, "| {} |", columns.join(" | "))?;
     }
     let short = lives.iter().filter(|life| life.quarters.is_none()).count();
     writeln!(text, "\n{} hosts in all; {short} lived too short for a comparison.", lives.len())?;
@@ -121,7 +120,7 @@ fn process(text: &mut String, samples: &[Sample], length: f64) -> Result<()> {
 
 fn faults(text: &mut String, events: &[Event]) -> Result<()> {
     text.push_str("\n| fault | times | longest | settled again after, at most |\n|---|--:|--:|--:|\n");
-    for kind in KINDS {
+    for kind in Kind::ALL {
         let of_kind: Vec<&Event> = events.iter().filter(|event| event.kind == kind).collect();
         let most = |value: fn(&Event) -> f64| of_kind.iter().map(|event| value(event)).fold(0.0, f64::max);
         if !of_kind.is_empty() {
@@ -165,11 +164,13 @@ fn logged(text: &mut String, run: &Finished) -> Result<()> {
     Ok(())
 }
 
+/// The columns of `samples.csv`; memory in bytes.
+const COLUMNS: &str = "seconds,driver,pid,settled_per_second,in_flight,rss,pss,anonymous,descriptors,threads,\
+                       cpu_seconds,p50_ms,p99_ms,healthy";
+
 /// One row per driver and second.
 fn table(finished: &[Finished]) -> Result<String> {
-    let mut text =
-        "seconds,driver,pid,settled_per_second,in_flight,rss,pss,descriptors,threads,cpu_seconds,p50_ms,p99_ms,healthy\n"
-            .to_owned();
+    let mut text = format!("{COLUMNS}\n");
     for run in finished {
         for sample in &*lock(&run.world.samples)? {
             write!(text, "{:.1},{},", sample.at, run.world.driver.name())?;
@@ -179,8 +180,11 @@ fn table(finished: &[Finished]) -> Result<String> {
             }
             write!(text, "{:.1},{},", sample.rate, sample.in_flight)?;
             match sample.process {
-                Some(it) => write!(text, "{},{},{},{},{:.2},", it.rss, it.pss, it.descriptors, it.threads, it.cpu)?,
-                None => text.push_str(",,,,,"),
+                Some(it) => {
+                    write!(text, "{},{},{},", it.rss, it.pss, it.anonymous)?;
+                    write!(text, "{},{},{:.2},", it.descriptors, it.threads, it.cpu)?;
+                }
+                None => text.push_str(",,,,,,"),
             }
             match sample.latency {
                 Some((middle, tail)) => write!(text, "{middle:.1},{tail:.1},")?,

@@ -37,6 +37,8 @@ pub struct Process {
     pub rss: u64,
     /// Bytes; shared pages count in part.
     pub pss: u64,
+    /// Bytes of the resident ones that are not of files: heap, stacks and sandboxes.
+    pub anonymous: u64,
     pub descriptors: usize,
     pub threads: usize,
     /// Seconds of user and system time so far.
@@ -99,6 +101,7 @@ fn process(pid: u32) -> Option<Process> {
         pid,
         rss: kilobytes("Rss:")? * 1024,
         pss: kilobytes("Pss:")? * 1024,
+        anonymous: kilobytes("Anonymous:")? * 1024,
         descriptors: fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count(),
         threads: field(20)? as usize,
         cpu: (field(14)? + field(15)?) as f64 / TICKS,

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use crate::Result;
 use crate::clock::pause;
 
-/// Its own command listens on every interface. It ends when its standard input does: with this process, however that ends.
+/// Its own command listens on every interface. It ends with its standard input, and
+/// so with this process, however that ends.
 const FAUXQS: &str = "
     import { buildApp } from 'fauxqs';
     const [host, port] = process.argv.slice(1);

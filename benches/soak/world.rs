@@ -57,7 +57,8 @@ const CONSUMERS: [Consumer; 10] = [
     Consumer(
         "slow",
         Guest::Marks,
-        "concurrency = 8\nlease = '4s'\nprocessing_timeout = '20s'\non_processing_timeout = 'retry'\nretry.requeues = 50",
+        "concurrency = 8\nlease = '4s'\nprocessing_timeout = '20s'\non_processing_timeout = 'retry'\n\
+         retry.requeues = 50",
     ),
     Consumer(
         "flaky",
@@ -303,7 +304,8 @@ impl World {
         for name in &full {
             let (handler, dirs) = (here().join("benches/soak/guest.wat"), grant("dead"));
             config += &format!(
-                "[consumers.{name}-dead]\nchannel = '{name}-dlq'\nordered = {}\nhandler = {handler:?}\ndead_letter = false\n{dirs}",
+                "[consumers.{name}-dead]\nchannel = '{name}-dlq'\nordered = {}\nhandler = {handler:?}\n\
+                 dead_letter = false\n{dirs}",
                 *name == "ordered"
             );
         }
