@@ -84,15 +84,28 @@ fn soak() -> Result<bool> {
     Ok(finished.iter().all(|run| run.failures.is_empty()))
 }
 
-/// One driver: load, faults and samples side by side; then what is left is done, and everything is accounted for.
+/// One driver, from its first message to what did not hold. What breaks the run off is a failure like any other, so
+/// that there is a report.
 fn run(driver: Driver, clock: Clock, seed: u64) -> Result<Finished> {
     let world = World::new(driver, clock)?;
+    let (account, failures) = match course(&world, seed) {
+        Ok(account) => {
+            let failures = checks::all(&world, &account);
+            (account, failures)
+        }
+        Err(error) => (Account::default(), vec![format!("broken off: {error}\n{}", world.tail())]),
+    };
+    Ok(Finished { world, account, failures })
+}
+
+/// Load, faults and samples side by side; then what is left is done, and everything is accounted for.
+fn course(world: &World, seed: u64) -> Result<Account> {
     world.start()?;
     let sampled = AtomicBool::new(false);
-    let side_by_side = thread::scope(|scope| -> Result<()> {
-        let load = scope.spawn(|| world.noting(load::run(&world, seed)));
-        let faults = scope.spawn(|| world.noting(faults::run(&world, seed)));
-        let samples = scope.spawn(|| world.noting(sample::run(&world, &sampled)));
+    thread::scope(|scope| -> Result<()> {
+        let load = scope.spawn(|| world.noting(load::run(world, seed)));
+        let faults = scope.spawn(|| world.noting(faults::run(world, seed)));
+        let samples = scope.spawn(|| world.noting(sample::run(world, &sampled)));
         let over = load.join().unwrap_or_else(|_| Err("the load panicked".into()));
         let faulted = faults.join().unwrap_or_else(|_| Err("the faults panicked".into()));
         // With the load over, the host does what is left; the samples go on meanwhile.
@@ -100,12 +113,9 @@ fn run(driver: Driver, clock: Clock, seed: u64) -> Result<Finished> {
         sampled.store(true, Ordering::Relaxed);
         // First the samples' fault: that a host ended by itself is why the others have theirs.
         samples.join().unwrap_or_else(|_| Err("the samples panicked".into())).and(emptied)
-    });
-    side_by_side.map_err(|error| format!("{}: {error}\n{}", driver.name(), world.tail()))?;
+    })?;
     world.stop()?;
-    let account = account::settle(&world)?;
-    let failures = checks::all(&world, &account);
-    Ok(Finished { world, account, failures })
+    account::settle(world)
 }
 
 fn options(mut args: impl Iterator<Item = String>) -> Result<Options> {

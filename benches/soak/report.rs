@@ -38,7 +38,8 @@ fn section(text: &mut String, run: &Finished) -> Result<()> {
         failures => {
             text.push_str("**Did not hold:**\n\n");
             for failure in failures {
-                writeln!(text, "- {failure}")?;
+                // The rest is of a log, for the terminal.
+                writeln!(text, "- {}", failure.lines().next().unwrap_or_default())?;
             }
         }
     }

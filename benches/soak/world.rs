@@ -282,8 +282,8 @@ impl World {
             if left == 0 && self.left()? == 0 {
                 return Ok(());
             }
-            if self.clock.now() > deadline {
-                return Err(format!("{left} messages are left {within:?} after the last was sent").into());
+            if self.failed.load(Ordering::Relaxed) || self.clock.now() > deadline {
+                return Err(format!("{left} messages are left, and should be done within {within:?}").into());
             }
             pause(0.5);
         }
