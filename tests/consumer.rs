@@ -72,6 +72,10 @@ impl Handler for Script {
         }
     }
 
+    fn decides_timeouts(&self) -> bool {
+        true
+    }
+
     async fn processing_timeout(&self, _: &Call, _: Duration) -> Option<Outcome> {
         self.timeout_decision.clone()
     }

@@ -106,6 +106,9 @@ impl Effects {
     pub(super) fn decide(&self, id: Id, call: Call, elapsed: Duration, stop: Stop) {
         let (queue, handler) = (Arc::clone(&self.queue), Arc::clone(&self.handler));
         let answer = Answer { signals: self.signals.clone(), signal: Some(Signal::Decided { id, outcome: None }) };
+        if !handler.decides_timeouts() {
+            return;
+        }
         self.guests.spawn(async move {
             let decision = async {
                 let call = load(&*queue, call).await?.ok()?;

@@ -196,6 +196,10 @@ impl<C: Contract> Handler for ComponentHandler<C> {
         outcome
     }
 
+    fn decides_timeouts(&self) -> bool {
+        self.hooks.decide_timeouts()
+    }
+
     async fn processing_timeout(&self, call: &Call, elapsed: Duration) -> Option<Outcome> {
         self.hooks.processing_timeout(&self.guest, call, elapsed).await
     }

@@ -78,6 +78,11 @@ impl HookSet {
     }
 
     /// `processing-timeout`, in a fresh instance of `guest`.
+    /// Whether there is a hook that decides about a processing timeout.
+    pub(super) fn decide_timeouts(&self) -> bool {
+        self.processing_timeout.is_some()
+    }
+
     pub(super) async fn processing_timeout(&self, guest: &Guest, call: &Call, elapsed: Duration) -> Option<Outcome> {
         let hook = self.processing_timeout.as_ref()?;
         let decide = async {
@@ -180,6 +185,10 @@ impl Handler for Hooked {
         let _ = call.decided.set(outcome.clone());
         self.hooks.end(&mut live, call, &outcome, started.elapsed()).await;
         outcome
+    }
+
+    fn decides_timeouts(&self) -> bool {
+        self.hooks.decide_timeouts() || self.inner.decides_timeouts()
     }
 
     async fn processing_timeout(&self, call: &Call, elapsed: Duration) -> Option<Outcome> {

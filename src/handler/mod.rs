@@ -67,6 +67,11 @@ pub trait Handler: Send + Sync + 'static {
     /// Processes one message and says what became of it. Never fails: every fault is an [`Outcome`].
     async fn handle(&self, call: &Call) -> Outcome;
 
+    /// Whether [`Self::processing_timeout`] may decide anything.
+    fn decides_timeouts(&self) -> bool {
+        false
+    }
+
     /// What is to become of a message that was stopped at its processing timeout; `None`: the consumer's own rule.
     async fn processing_timeout(&self, _call: &Call, _elapsed: Duration) -> Option<Outcome> {
         None

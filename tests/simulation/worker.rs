@@ -70,6 +70,10 @@ impl Handler for Worker {
         outcome
     }
 
+    fn decides_timeouts(&self) -> bool {
+        true
+    }
+
     async fn processing_timeout(&self, call: &Call, _: Duration) -> Option<Outcome> {
         let name = name(call);
         let (_, _, decided) = self.scenario.behaviour(&name, call.attempt);

@@ -18,7 +18,7 @@ pub(super) const MAX_WAIT: Duration = Duration::from_secs(20);
 /// How long an ordinary call may take before it is tried again: twice that and a call fit into the default lease.
 const CALL: Duration = Duration::from_secs(5);
 /// How much longer than its wait a long poll may take.
-const BEYOND_WAIT: Duration = Duration::from_secs(10);
+pub(super) const BEYOND_WAIT: Duration = Duration::from_secs(10);
 /// How long a send may take: a megabyte on a slow line.
 const SEND: Duration = Duration::from_secs(10);
 /// The same for a transfer of up to 2 GiB; that it stalls is noticed sooner, by the SDK.
@@ -97,10 +97,4 @@ fn with_patience(shared: &SdkConfig, attempt: Duration, attempts: u32) -> SdkCon
     let timeouts = TimeoutConfig::builder().connect_timeout(CONNECT).operation_attempt_timeout(attempt).build();
     let retries = RetryConfig::standard().with_max_attempts(attempts);
     shared.to_builder().timeout_config(timeouts).retry_config(retries).build()
-}
-
-/// The patience for one poll: how much longer than its wait it may take is the same for short ones.
-pub(super) fn patience_of(wait: Duration) -> aws_sdk_sqs::config::Builder {
-    let timeouts = TimeoutConfig::builder().operation_attempt_timeout(wait + BEYOND_WAIT).build();
-    aws_sdk_sqs::config::Builder::new().timeout_config(timeouts)
 }

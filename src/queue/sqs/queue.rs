@@ -4,13 +4,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use aws_sdk_sqs::error::SdkError;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::Service;
 use super::batch::MAX_ENTRIES;
-use super::clients::{MAX_WAIT, patience_of};
+use super::clients::{BEYOND_WAIT, MAX_WAIT};
 use super::fault::Fault;
 use super::held::{Held, Holdings};
 use super::resolve::Place;
@@ -179,8 +180,9 @@ impl Queue for SqsQueue {
             .set_message_system_attribute_names(Some(SYSTEM_ATTRIBUTES.to_vec()))
             .message_attribute_names("All")
             .set_receive_request_attempt_id(attempt.clone());
-        let call = call.customize().config_override(patience_of(Duration::from_secs(taken.wait)));
-        let messages = match call.send().await {
+        // The client's own patience is that of the longest wait.
+        let answer = tokio::time::timeout(Duration::from_secs(taken.wait) + BEYOND_WAIT, call.send()).await;
+        let messages = match answer.unwrap_or_else(|elapsed| Err(SdkError::timeout_error(elapsed))) {
             Ok(answer) => answer.messages.unwrap_or_default(),
             Err(error) => {
                 let fault = Fault::of(&self.what("ReceiveMessage"), &error);

@@ -1,0 +1,8 @@
+//! What the tests have already: guests as components, and a proxy that can be cut.
+
+#[path = "../../tests/support/guests.rs"]
+#[allow(dead_code, reason = "the tests use the rest")]
+pub mod guests;
+#[path = "../../tests/support/proxy.rs"]
+#[allow(dead_code, reason = "the tests use the rest")]
+pub mod proxy;
