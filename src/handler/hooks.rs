@@ -77,12 +77,12 @@ impl HookSet {
         false
     }
 
-    /// `processing-timeout`, in a fresh instance of `guest`.
     /// Whether there is a hook that decides about a processing timeout.
     pub(super) fn decide_timeouts(&self) -> bool {
         self.processing_timeout.is_some()
     }
 
+    /// `processing-timeout`, in a fresh instance of `guest`.
     pub(super) async fn processing_timeout(&self, guest: &Guest, call: &Call, elapsed: Duration) -> Option<Outcome> {
         let hook = self.processing_timeout.as_ref()?;
         let decide = async {

@@ -26,12 +26,15 @@ use crate::queue::{
 /// The longest that a message can be leased, from its receive (AWS limit: 12 h).
 pub(super) const MAX_LEASE: Duration = Duration::from_secs(12 * 60 * 60);
 
+/// How long an extension may be on its way: one that arrives later than it was counted must not ask for more than the 12 h.
+const ON_ITS_WAY: u64 = 15;
+
 const LIMITS: Limits = Limits {
     receive_batch: MAX_ENTRIES,
     settle_batch: MAX_ENTRIES,
     settle_linger: Duration::from_millis(100),
     max_wait: MAX_WAIT,
-    max_lease: MAX_LEASE,
+    max_lease: Duration::from_secs(MAX_LEASE.as_secs() - ON_ITS_WAY),
     parallel_receives: 8,
 };
 
