@@ -30,6 +30,9 @@ bash tests/engine.sh bash tests/image.sh || [ $? = 77 ]
 # The library, the binary, and every test; in release, as guests crawl without optimisation.
 cargo test --release --locked
 
+# The simulation finds every fault that is planted.
+bash tests/mutants.sh
+
 # The example's own tests, and that its committed artifact is what its source builds to.
 cargo test --locked --manifest-path examples/flights/handler/Cargo.toml
 bash examples/flights/build.sh --check

@@ -1,0 +1,189 @@
+// The planted faults: what is replaced in which file. Each is a mistake that somebody could make.
+
+/// A fault.
+pub struct Fault {
+    pub name: &'static str,
+    /// Below `src/`.
+    pub file: &'static str,
+    /// A text that the file has once.
+    pub old: &'static str,
+    pub new: &'static str,
+}
+
+const fn fault(name: &'static str, file: &'static str, old: &'static str, new: &'static str) -> Fault {
+    Fault { name, file, old, new }
+}
+
+pub const FAULTS: &[Fault] = &[
+    fault(
+        "settles before the heartbeat is awaited",
+        "consumer/ledger.rs",
+        "        !entry.under_way\n",
+        "        true\n",
+    ),
+    fault(
+        "does not clamp extensions to 12 hours",
+        "consumer/ledger.rs",
+        "let by = self.lease.min(Duration::from_secs(left.as_secs()));",
+        "let by = self.lease.max(Duration::from_secs(left.as_secs()).min(Duration::ZERO));",
+    ),
+    fault(
+        "counts an extension from its answer",
+        "consumer/ledger.rs",
+        "let deadline = self.deadline_of(sent_at, by);",
+        "let deadline = self.deadline_of(now, by);",
+    ),
+    fault(
+        "takes a failed extension for a success",
+        "consumer/ledger.rs",
+        "entry.due = Some(now + self.lease / RETRY_FRACTION)",
+        "self.deadlines.remove(&(entry.deadline, *id)); entry.deadline = deadline; \
+         self.deadlines.insert((deadline, *id)); entry.due = Some(now + self.lease / RETRY_FRACTION)",
+    ),
+    fault("does not see that a lease ends", "consumer/ledger.rs", "if deadline > now {", "if deadline >= deadline {"),
+    fault(
+        "lets a handler run on without a lease",
+        "consumer/delivery.rs",
+        "self.go(State::Stopping(Cause::LeaseLost), Action::Stop),\n            (State::Running, Event::DrainDeadline)",
+        "self.go(State::Stopping(Cause::LeaseLost), Action::Nothing),\n            (State::Running, Event::DrainDeadline)",
+    ),
+    fault(
+        "lets a handler run on after its processing timeout",
+        "consumer/delivery.rs",
+        "self.go(State::Stopping(Cause::Timeout(after)), Action::Stop)",
+        "self.go(State::Stopping(Cause::Timeout(after)), Action::Nothing)",
+    ),
+    fault(
+        "settles after the lease was lost",
+        "consumer/delivery.rs",
+        "(State::Stopping(Cause::LeaseLost), Event::Ended(_)) => self.forget(),",
+        "(State::Stopping(Cause::LeaseLost), Event::Ended(_)) => self.part(Outcome::Failed(String::new()), policy),",
+    ),
+    fault(
+        "forgets what has not started when it drains",
+        "consumer/delivery.rs",
+        "(State::Waiting, Event::Drain | Event::DrainDeadline) => self.part(Outcome::Shutdown, policy),",
+        "(State::Waiting, Event::Drain | Event::DrainDeadline) => self.forget(),",
+    ),
+    fault(
+        "acks without the reply",
+        "consumer/delivery.rs",
+        "Outcome::Reply(body) if self.replies => {",
+        "Outcome::Reply(body) if self.replies && body.is_empty() => {",
+    ),
+    fault(
+        "polls while it drains",
+        "consumer/event_loop.rs",
+        "if self.phase == Phase::Running {\n            while self.poll(now) {}",
+        "if self.phase < Phase::Deadline {\n            while self.poll(now) {}",
+    ),
+    fault(
+        "starts what arrives while it drains",
+        "consumer/event_loop.rs",
+        "(Phase::Draining | Phase::Deadline, _) => self.apply(id, Event::Drain),",
+        "(Phase::Draining | Phase::Deadline, _) => self.apply(id, Event::Start),",
+    ),
+    fault(
+        "takes more than it has slots for",
+        "consumer/event_loop.rs",
+        "spec.concurrency.saturating_sub(self.occupied + self.reserved);",
+        "spec.concurrency.saturating_sub(self.occupied);",
+    ),
+    fault(
+        "exits before all is settled",
+        "consumer/event_loop.rs",
+        "if self.phase > Phase::Running && self.in_hand.is_empty() && self.pace.under_way() == 0 {",
+        "if self.phase > Phase::Running && self.running.is_empty() && self.pace.under_way() == 0 {",
+    ),
+    fault(
+        "exits while a receive is under way",
+        "consumer/event_loop.rs",
+        "if self.phase > Phase::Running && self.in_hand.is_empty() && self.pace.under_way() == 0 {",
+        "if self.phase > Phase::Running && self.in_hand.is_empty() {",
+    ),
+    fault(
+        "has no FIFO gate",
+        "consumer/event_loop.rs",
+        "Some(group) => self.gate.enter(&group, id),",
+        "Some(group) => self.gate.enter(&group, id) || !group.is_empty(),",
+    ),
+    fault(
+        "starts the followers of a failure",
+        "consumer/event_loop.rs",
+        "if running { Event::Overtaken(delay) } else { Event::Drain }",
+        "if running { Event::Start } else { Event::Overtaken(delay) }",
+    ),
+    fault(
+        "gives a settlement up when it fails",
+        "consumer/event_loop.rs",
+        "false => self.batcher.retry(id, settlement, now),",
+        "false => drop(settlement),",
+    ),
+    fault(
+        "starts what has lost its lease on the way",
+        "consumer/event_loop.rs",
+        "_ if is_over => self.lose(id),\n",
+        "_ if is_over && id == Id::MAX => self.lose(id),\n",
+    ),
+    fault(
+        "gives up an attempt too early",
+        "consumer/policy.rs",
+        "if attempt < self.attempts() {\n            let doublings",
+        "if attempt + 1 < self.attempts() {\n            let doublings",
+    ),
+    fault(
+        "does not bound the delays",
+        "consumer/policy.rs",
+        "retry.delay.saturating_mul(1 << doublings).min(retry.max_delay);",
+        "retry.delay.saturating_mul(2 << doublings);",
+    ),
+    fault(
+        "does not rest after a failed receive",
+        "consumer/pace.rs",
+        "self.rest_until = Some(now + rest);",
+        "self.rest_until = Some(now);",
+    ),
+    fault(
+        "deletes before the copy is in the dead-letter queue",
+        "queue/sqs/settle.rs",
+        "let results = forward(",
+        "let to_copy: Vec<Ending> = self.delete(to_copy).await.into_iter().map(|(ending, _)| ending).collect();\n\
+         let results = forward(",
+    ),
+    fault(
+        "deletes though the copy failed",
+        "queue/sqs/settle.rs",
+        "Err(error) => settled.push((ending, Err(error))),",
+        "Err(_) => gone.push(ending),",
+    ),
+    fault(
+        "takes the answers of a batch in their order",
+        "queue/sqs/settle.rs",
+        "if self.done.contains(&id) {",
+        "if n < self.done.len() {",
+    ),
+    fault(
+        "forgets what it has finished",
+        "queue/sqs/held.rs",
+        "self.finished.contains(id)",
+        "self.finished.contains(id) && self.order.is_empty()",
+    ),
+    fault(
+        "counts a lease from the answer of the receive",
+        "queue/sqs/queue.rs",
+        "let leased_at = now.min(since + taken.padding);",
+        "let leased_at = now;",
+    ),
+    fault(
+        "takes a stale receipt for a passing fault",
+        "queue/sqs/fault.rs",
+        "Fault::Missing(text) | Fault::Stale(text) => Self::Lost(text),",
+        "Fault::Missing(text) | Fault::Stale(text) => Self::Retry(text),",
+    ),
+    fault(
+        "lets the SDK repeat a receive",
+        "queue/sqs/clients.rs",
+        "with_patience(&shared, MAX_WAIT + BEYOND_WAIT, 1)",
+        "with_patience(&shared, MAX_WAIT + BEYOND_WAIT, 3)",
+    ),
+];
