@@ -8,6 +8,7 @@ use super::source::{self, BodyArgs, Input};
 use super::{ConfigArg, block_on, print};
 use crate::channel::Channel;
 use crate::config::Config;
+use crate::duration;
 use crate::exit::{Exit, Failure, Result};
 use crate::host;
 use crate::message::Outgoing;
@@ -33,7 +34,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "NAME=VALUE", value_parser = source::attribute)]
     attr: Vec<(String, String)>,
     /// Deliver no sooner than this from now; at most 15m
-    #[arg(long, value_name = "DURATION", default_value = "0s", hide_default_value = true, value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "0s", hide_default_value = true, value_parser = duration::parse)]
     delay: Duration,
     /// The FIFO group, on an ordered channel
     #[arg(long, value_name = "GROUP")]
