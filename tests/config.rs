@@ -6,7 +6,13 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use figment::Figment;
+use figment::providers::{Format as _, Toml};
 use hostler::config::{self, Config, ConfigError};
+
+/// The fuzz target of the config asks the same of whatever is accepted.
+#[path = "../fuzz/src/schema.rs"]
+mod schema;
 
 fn here(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -64,6 +70,18 @@ fn each_valid_config_loads() {
     for file in &files {
         load(file).unwrap_or_else(|error| panic!("{error}"));
     }
+}
+
+/// An editor that knows the schema must not mark what `hostler check` accepts.
+#[test]
+fn each_valid_config_fits_the_schema() {
+    let schema = config::schema();
+    for file in fixtures("valid").into_iter().filter(|file| !file.with_extension("env").exists()) {
+        let value = Figment::from(Toml::file_exact(&file)).extract().unwrap();
+        assert_eq!(schema::misfit(&schema, &value), None, "{}", file.display());
+    }
+    let value = serde_json::json!({ "consumers": { "a": { "channel": "a b", "handler": "a.wasm" } } });
+    assert!(schema::misfit(&schema, &value).is_some_and(|misfit| misfit.starts_with(".consumers.a.channel: ")));
 }
 
 /// The reference file holds every key of the table, in its section, and is itself valid.
