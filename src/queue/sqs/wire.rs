@@ -113,7 +113,7 @@ impl Entry {
     }
 
     /// Its attributes, for SNS.
-    pub(super) fn for_sns(&self) -> Option<HashMap<String, aws_sdk_sns::types::MessageAttributeValue>> {
+    pub fn for_sns(&self) -> Option<HashMap<String, aws_sdk_sns::types::MessageAttributeValue>> {
         let typed = |(name, kind, value): &(String, String, Value)| {
             let typed = aws_sdk_sns::types::MessageAttributeValue::builder().data_type(kind);
             let typed = match value {
