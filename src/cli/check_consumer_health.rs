@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::duration;
 use crate::health::{self, Reason, Report, StartPeriod, Status, Timestamp, Verdict, process};
 
 /// Tell from the health file whether every consumer makes progress
@@ -22,7 +23,7 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// How long a container without a health file counts as starting, from the start of its PID 1; such as 90s or 5m
-    #[arg(long, value_name = "DURATION", default_value = "300s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "300s", value_parser = duration::parse)]
     start_period: Duration,
 }
 

@@ -6,6 +6,7 @@ mod compile;
 mod completions;
 mod iam;
 mod invoke;
+pub mod lines;
 mod new;
 mod progress;
 mod provision;

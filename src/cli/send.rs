@@ -2,21 +2,17 @@
 
 use std::time::Duration;
 
+use super::lines::Batch;
 use super::progress::progress;
 use super::source::{self, BodyArgs, Input};
 use super::{ConfigArg, block_on, print};
 use crate::channel::Channel;
 use crate::config::Config;
+use crate::duration;
 use crate::exit::{Exit, Failure, Result};
 use crate::host;
 use crate::message::Outgoing;
 use crate::queue::{Broker, SendError};
-
-/// How many lines are sent in one call; each call is one write to the disk.
-const BATCH: usize = 1_000;
-
-/// How many bytes of bodies are gathered for one call at most.
-const BATCH_BYTES: usize = 4 * 1024 * 1024;
 
 /// Send a message, or one per line of the input
 ///
@@ -38,7 +34,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "NAME=VALUE", value_parser = source::attribute)]
     attr: Vec<(String, String)>,
     /// Deliver no sooner than this from now; at most 15m
-    #[arg(long, value_name = "DURATION", default_value = "0s", hide_default_value = true, value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "0s", hide_default_value = true, value_parser = duration::parse)]
     delay: Duration,
     /// The FIFO group, on an ordered channel
     #[arg(long, value_name = "GROUP")]
@@ -86,21 +82,8 @@ async fn send_one(args: &Args, broker: &dyn Broker, input: Input) -> Result {
 async fn send_lines(args: &Args, broker: &dyn Broker, mut input: Input) -> Result {
     let progress = progress(input.size);
     let (mut sent, mut number) = (0_u64, 0_u64);
-    loop {
-        let (mut batch, mut numbers, mut bytes, mut read) = (Vec::new(), Vec::new(), 0, 0);
-        while batch.len() < BATCH && bytes < BATCH_BYTES {
-            let Some(line) = input.next_line()? else { break };
-            number += 1;
-            read += line.len() as u64 + 1;
-            if !line.iter().all(u8::is_ascii_whitespace) {
-                bytes += line.len();
-                numbers.push(number);
-                batch.push(outgoing(args, line));
-            }
-        }
-        if read == 0 {
-            break;
-        }
+    while let Some(Batch { bodies, numbers, read }) = input.next_lines(&mut number)? {
+        let batch = bodies.into_iter().map(|body| outgoing(args, body)).collect();
         for (result, line) in broker.send(&args.channel, batch).await.into_iter().zip(numbers) {
             if let Err(error) = result {
                 progress.abandon();

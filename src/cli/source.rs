@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal as _, Read};
 use std::path::PathBuf;
 
+use super::lines::Batch;
 use crate::exit::{Exit, Failure, Result};
 use crate::message::{AttributeValue, Attributes};
 
@@ -67,17 +68,9 @@ impl Input {
         Ok(bytes)
     }
 
-    /// The next line without its end; `None` after the last. A blank line is a line.
-    pub(super) fn next_line(&mut self) -> Result<Option<Vec<u8>>> {
-        let mut line = Vec::new();
-        let read = self.reader.read_until(b'\n', &mut line).map_err(|error| self.cannot(&error))?;
-        if line.last() == Some(&b'\n') {
-            line.pop();
-            if line.last() == Some(&b'\r') {
-                line.pop();
-            }
-        }
-        Ok((read > 0).then_some(line))
+    /// The next lines, as [`Batch::next`] reads them.
+    pub(super) fn next_lines(&mut self, number: &mut u64) -> Result<Option<Batch>> {
+        Batch::next(&mut *self.reader, number).map_err(|error| self.cannot(&error))
     }
 
     fn cannot(&self, error: &io::Error) -> Failure {

@@ -77,6 +77,10 @@ fn property(key: &Key) -> Value {
         if let (true, Some(Value::Array(words))) = (optional, schema.get_mut("enum")) {
             words.push(json!(""));
         }
+        if let (true, Some("integer")) = (optional, schema.get("type").and_then(Value::as_str)) {
+            schema.insert("type".to_owned(), json!(["integer", "string"]));
+            schema.insert("maxLength".to_owned(), json!(0));
+        }
     }
     schema
 }
@@ -112,22 +116,25 @@ fn form(kind: Kind) -> Value {
     }
 }
 
-/// The form of a text; `None` where any will do.
+/// The form of a text; `None` where any will do. Nothing that is accepted may fail to match; the reverse is left to the reader.
 fn pattern_of(kind: Kind) -> Option<String> {
     Some(match kind {
-        Kind::Duration { .. } => format!(r"^(\s*[0-9]+(\.[0-9]+)?\s*({}))+\s*$", DURATION_UNITS.join("|")),
-        Kind::Size { .. } => format!(r"^[0-9]+(\.[0-9]+)?\s*({})$", SIZE_UNITS.join("|")),
+        Kind::Duration { .. } => format!(r"^(\s*[0-9][0-9.\s]*({}))+\s*$", DURATION_UNITS.join("|")),
+        Kind::Size { .. } => format!(r"^[0-9.]+\s*({})$", SIZE_UNITS.join("|")),
         Kind::Word { also, min, max } => {
             let also: String =
                 also.chars().flat_map(|char| if char == '-' { vec!['\\', char] } else { vec![char] }).collect();
             format!("^[A-Za-z0-9{also}]{{{min},{max}}}$")
         }
-        Kind::Path | Kind::Handler => "^.+$".to_owned(),
-        Kind::Url => r"^[hH][tT][tT][pP][sS]?://[^@\s]+$".to_owned(),
+        Kind::Path | Kind::Handler => r"^[\s\S]+$".to_owned(),
+        Kind::Url => r"^[hH][tT][tT][pP][sS]?://[^/?#@\s]+([/?#]\S*)?$".to_owned(),
         Kind::Address => r"^\S+:[0-9]+$".to_owned(),
-        Kind::Rate => r"^\s*[1-9][0-9]*\s*/\s*[smh]\s*$".to_owned(),
+        Kind::Rate => r"^\s*\+?0*[1-9][0-9]*\s*/\s*[smh]\s*$".to_owned(),
         Kind::Sha256 => "^[0-9A-Fa-f]{64}$".to_owned(),
-        Kind::Channel => r"^[A-Za-z0-9_\-]{1,71}(\.[A-Za-z0-9_\-]{1,71})?$".to_owned(),
+        Kind::Channel => {
+            let name = r"[A-Za-z0-9_\-]{1,71}(-dlq)?";
+            format!(r"^{name}(\.{name})?$")
+        }
         _ => return None,
     })
 }

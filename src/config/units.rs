@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 
+use crate::duration;
+
 /// Units of a duration. Fewer than humantime knows: its `M` is a month, and nothing here lasts one.
 pub(super) const DURATION_UNITS: [&str; 6] = ["ms", "s", "m", "min", "h", "d"];
 
@@ -26,7 +28,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
             DURATION_UNITS.join(" ")
         ));
     }
-    humantime::parse_duration(text).map_err(|_| format!("{text:?} is not a duration"))
+    duration::parse(text).map_err(|_| format!("{text:?} is not a duration"))
 }
 
 /// Writes a duration in the largest unit that leaves no remainder.
@@ -105,7 +107,9 @@ mod tests {
         assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
         assert_eq!(duration("1h 30m"), Ok(Duration::from_secs(5400)));
         assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
-        for bad in ["", "90", "15M", "1y", "s", "-1s", "1s2", "1,5s", "99999999999999999999s"] {
+        for bad in
+            ["", "90", "15M", "1y", "s", "-1s", "1s2", "1,5s", "99999999999999999999s", "18446744073709551615s1000ms"]
+        {
             assert!(duration(bad).is_err(), "{bad}");
         }
     }

@@ -15,7 +15,7 @@ pub(super) struct Login {
 
 /// What a registry answers to whom it does not know (RFC 9110, WWW-Authenticate).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Challenge {
+pub enum Challenge {
     /// Name and password with each request.
     Basic,
     /// A token, which is to be had at an address.
@@ -29,7 +29,7 @@ pub(super) enum Challenge {
 
 impl Challenge {
     /// The first challenge of a header that we can answer.
-    pub(super) fn read(header: &str) -> Option<Self> {
+    pub fn read(header: &str) -> Option<Self> {
         let (scheme, rest) = header.trim().split_once(' ').unwrap_or((header.trim(), ""));
         match scheme.to_ascii_lowercase().as_str() {
             "basic" => Some(Self::Basic),

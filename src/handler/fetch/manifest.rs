@@ -45,15 +45,16 @@ struct Platform {
 
 /// Something to get by its digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Part {
-    pub(super) digest: [u8; 32],
-    /// In bytes.
-    pub(super) size: u64,
+pub struct Part {
+    /// Its SHA-256.
+    pub digest: [u8; 32],
+    /// In bytes; 0 where the manifest does not say.
+    pub size: u64,
 }
 
 /// What a manifest leads to.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Leads {
+pub enum Leads {
     /// The handler.
     ToLayer(Part),
     /// Another manifest: this one was an index.
@@ -61,7 +62,10 @@ pub(super) enum Leads {
 }
 
 /// Reads a manifest.
-pub(super) fn read(bytes: &[u8]) -> Result<Leads, Fault> {
+///
+/// # Errors
+/// [`Fault::Lasting`] for what is no manifest, or does not lead to one handler.
+pub fn read(bytes: &[u8]) -> Result<Leads, Fault> {
     let manifest: Manifest = serde_json::from_slice(bytes)
         .map_err(|error| Fault::Lasting(format!("its manifest cannot be read: {error}"), CURE))?;
     if manifest.layers.is_empty() && !manifest.manifests.is_empty() {

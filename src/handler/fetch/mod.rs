@@ -15,7 +15,7 @@
 #[cfg(feature = "oci")]
 mod login;
 #[cfg(feature = "oci")]
-mod manifest;
+pub mod manifest;
 #[cfg(feature = "oci")]
 mod oci;
 mod reference;
@@ -23,6 +23,8 @@ mod retry;
 #[cfg(feature = "sqs")]
 mod s3;
 
+#[cfg(feature = "oci")]
+pub use login::Challenge;
 pub use reference::{Address, Reference, ReferenceError};
 pub use retry::Patience;
 
@@ -56,7 +58,7 @@ pub struct Options {
 
 /// Why one try failed.
 #[derive(Debug)]
-pub(super) enum Fault {
+pub enum Fault {
     /// It may pass by itself: no answer, too many requests, a fault of the service's own.
     Passing(String),
     /// It will not: what was answered, and the cure.

@@ -35,7 +35,7 @@ mod redrive;
 mod resolve;
 mod send;
 mod settle;
-mod wire;
+pub mod wire;
 
 pub use provision::policy::{least_privilege, protecting_tasks, reading_handlers};
 

@@ -32,8 +32,9 @@ pub(super) const SYSTEM_ATTRIBUTES: [MessageSystemAttributeName; 3] = [
 
 /// A message as it goes over the wire.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) body: String,
+pub struct Entry {
+    /// The body as SQS takes it: not empty, and of characters that it carries.
+    pub body: String,
     /// Data type and value, by name.
     pub(super) attributes: Vec<(String, String, Value)>,
     pub(super) group: Option<String>,
@@ -54,7 +55,7 @@ impl Entry {
     ///
     /// # Errors
     /// What of the message SQS cannot carry.
-    pub(super) fn new(message: Outgoing) -> Result<Self, Invalid> {
+    pub fn new(message: Outgoing) -> Result<Self, Invalid> {
         let Outgoing { body, attributes, routing_key, delay, group, dedupe, claim } = message;
         let mut wire: Vec<_> = attributes.into_iter().map(|(name, value)| attribute(name, value)).collect();
         let mut add = |name: &str, kind: &str, text: String| {
@@ -93,13 +94,13 @@ impl Entry {
     }
 
     /// Its size in bytes, as SQS counts it: body, and each attribute's name, data type and value.
-    pub(super) fn size(&self) -> usize {
+    pub fn size(&self) -> usize {
         let attributes = self.attributes.iter().map(|(name, kind, value)| name.len() + kind.len() + value.len());
         self.body.len() + attributes.sum::<usize>()
     }
 
     /// Its attributes, for SQS.
-    pub(super) fn for_sqs(&self) -> Option<HashMap<String, MessageAttributeValue>> {
+    pub fn for_sqs(&self) -> Option<HashMap<String, MessageAttributeValue>> {
         let typed = |(name, kind, value): &(String, String, Value)| {
             let typed = MessageAttributeValue::builder().data_type(kind);
             let typed = match value {
@@ -112,7 +113,7 @@ impl Entry {
     }
 
     /// Its attributes, for SNS.
-    pub(super) fn for_sns(&self) -> Option<HashMap<String, aws_sdk_sns::types::MessageAttributeValue>> {
+    pub fn for_sns(&self) -> Option<HashMap<String, aws_sdk_sns::types::MessageAttributeValue>> {
         let typed = |(name, kind, value): &(String, String, Value)| {
             let typed = aws_sdk_sns::types::MessageAttributeValue::builder().data_type(kind);
             let typed = match value {
@@ -149,7 +150,7 @@ fn attribute(name: String, value: AttributeValue) -> (String, String, Value) {
 }
 
 /// The size of a message in bytes, as SQS counts it once the message is an [`Entry`].
-pub(super) fn size(message: &Outgoing) -> usize {
+pub fn size(message: &Outgoing) -> usize {
     let Outgoing { body, attributes, routing_key, claim, .. } = message;
     let body = match (claim, as_it_is(body)) {
         (Some(claim), _) => claim.to_body().len() + SIZE_ATTRIBUTE.len() + "Number".len() + 20,
@@ -208,7 +209,7 @@ fn encode(body: Vec<u8>) -> (String, Option<&'static str>) {
 }
 
 /// The characters that a body may have (AWS: SendMessage, `#x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | …`).
-pub(super) fn is_carried(char: char) -> bool {
+pub fn is_carried(char: char) -> bool {
     matches!(char, '\t' | '\n' | '\r' | ' '..='\u{FFFD}' | '\u{10000}'..)
 }
 
@@ -218,14 +219,17 @@ pub(super) fn whole_seconds(duration: Duration) -> u64 {
 }
 
 /// A message as it came.
-pub(super) struct Incoming {
-    pub(super) message: Message,
-    pub(super) receipt: String,
-    pub(super) attempt: u32,
+pub struct Incoming {
+    /// The message, its body decoded, or with the claim that tells where its body is.
+    pub message: Message,
+    /// The receipt handle of this delivery.
+    pub receipt: String,
+    /// Which delivery of the message this is; 1 is the first.
+    pub attempt: u32,
 }
 
 /// Reads a message. `None`: it has no receipt, so nothing can be done about it.
-pub(super) fn incoming(wire: aws_sdk_sqs::types::Message) -> Option<Incoming> {
+pub fn incoming(wire: aws_sdk_sqs::types::Message) -> Option<Incoming> {
     let system = wire.attributes.unwrap_or_default();
     let number = |name| system.get(&name).and_then(|text| text.parse::<u64>().ok());
     let sent_at = number(MessageSystemAttributeName::SentTimestamp).map(Duration::from_millis);

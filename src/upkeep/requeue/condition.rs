@@ -3,6 +3,7 @@
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
+use crate::duration;
 use crate::message::{AttributeValue, Message, Plain};
 use crate::queue::{ORIGINAL_ID_ATTRIBUTE, REASON_ATTRIBUTE};
 
@@ -52,7 +53,7 @@ impl FromStr for Condition {
             "" => Err(InvalidCondition::Empty(text.to_owned(), form)),
             rest => Ok(rest.to_owned()),
         };
-        let duration = |rest| humantime::parse_duration(rest).map_err(|_| InvalidCondition::Duration(text.to_owned()));
+        let duration = |rest| duration::parse(rest).map_err(|_| InvalidCondition::Duration(text.to_owned()));
         if let Some(pair) = text.strip_prefix("attr:") {
             let pair = pair.split_once('=').filter(|(name, _)| !name.is_empty());
             let (name, value) = pair.ok_or_else(|| InvalidCondition::Empty(text.to_owned(), "attr:NAME=VALUE"))?;

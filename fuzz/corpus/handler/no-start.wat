@@ -1,0 +1,3 @@
+;; A core module that exports no `_start`.
+(module
+  (func (export "main")))

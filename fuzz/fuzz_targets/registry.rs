@@ -1,0 +1,36 @@
+//! What a registry of handlers answers: manifests, and challenges to log in. A manifest leads to one of the parts that it
+//! names, or the reason says why not.
+
+#![no_main]
+
+use hostler::handler::fetch::manifest::{self, Leads};
+use hostler::handler::fetch::{Challenge, Fault, MAX_HANDLER};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|answer: &[u8]| {
+    if let Ok(text) = str::from_utf8(answer) {
+        match Challenge::read(text) {
+            Some(Challenge::Bearer { realm, service }) => {
+                assert!(text.len() >= realm.len() + service.map_or(0, |service| service.len()));
+                let said = format!("bearer realm=\"{realm}\"");
+                assert_eq!(Challenge::read(&said), Some(Challenge::Bearer { realm, service: None }));
+            }
+            Some(Challenge::Basic) => assert!(text.trim().to_ascii_lowercase().starts_with("basic")),
+            None => {}
+        }
+    }
+    match manifest::read(answer) {
+        Ok(Leads::ToLayer(part) | Leads::ToManifest(part)) => {
+            assert!(part.size <= MAX_HANDLER);
+            let digits: String = part.digest.iter().map(|byte| format!("{byte:02x}")).collect();
+            assert!(String::from_utf8_lossy(answer).to_lowercase().contains(&digits) || escaped(answer));
+        }
+        Err(Fault::Lasting(what, cure)) => assert!(!what.is_empty() && !cure.is_empty()),
+        Err(Fault::Passing(what)) => panic!("a manifest does not pass by itself: {what}"),
+    }
+});
+
+/// Whether the JSON spells characters by their numbers, so that a digest need not stand there in full.
+fn escaped(answer: &[u8]) -> bool {
+    answer.windows(2).any(|pair| pair == b"\\u")
+}
