@@ -116,11 +116,6 @@ impl Proxy {
     pub fn calls(&self) -> BTreeMap<String, usize> {
         self.shared.state.lock().unwrap().calls.clone()
     }
-
-    /// How often this call was made so far.
-    pub fn count(&self, call: &str) -> usize {
-        self.calls().get(call).copied().unwrap_or_default()
-    }
 }
 
 impl Shared {
