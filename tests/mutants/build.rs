@@ -28,7 +28,8 @@ fn main() {
         };
         writeln!(systems, "    crate::simulation::run::system!({consumer}, {sqs}),").unwrap();
     }
-    let list = format!("{modules}\nfn systems() -> Vec<crate::simulation::run::System> {{\n    vec![\n{systems}    ]\n}}\n");
+    let list =
+        format!("{modules}\nfn systems() -> Vec<crate::simulation::run::System> {{\n    vec![\n{systems}    ]\n}}\n");
     fs::write(out.join("mutants.rs"), list).unwrap();
 }
 
