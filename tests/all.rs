@@ -60,7 +60,8 @@ mod resources;
 mod run;
 #[cfg(test)]
 mod sdk_rust;
-#[cfg(all(test, feature = "sqs"))]
+#[cfg(test)]
+#[cfg(feature = "sqs")]
 mod simulation;
 #[cfg(test)]
 mod sqs;

@@ -30,9 +30,6 @@ bash tests/engine.sh bash tests/image.sh || [ $? = 77 ]
 # The library, the binary, and every test; in release, as guests crawl without optimisation.
 cargo test --release --locked
 
-# The simulation finds every fault that is planted.
-bash tests/mutants.sh
-
 # The example's own tests, and that its committed artifact is what its source builds to.
 cargo test --locked --manifest-path examples/flights/handler/Cargo.toml
 bash examples/flights/build.sh --check
@@ -45,3 +42,6 @@ cargo bench --bench sandbox --locked
 
 # The whole year, end to end.
 bash examples/flights/full.sh
+
+# The simulation finds every fault that is planted.
+bash tests/mutants.sh

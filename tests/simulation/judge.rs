@@ -291,7 +291,7 @@ impl Judge {
             broken.push(format!("{name} is processed again after it was removed"));
         }
         let mine = state.deliveries.values().find(|one| (one.life, &*one.name, one.attempt) == (life, name, attempt));
-        if !mine.is_some_and(|delivery| delivery.until > now) && self.unpaused_since(state, now) {
+        if mine.is_none_or(|delivery| delivery.until <= now) && self.unpaused_since(state, now) {
             broken.push(format!("3: {name} starts without a lease"));
         }
         let Some(group) = state.fates.get(name).and_then(|fate| fate.group.as_ref()) else { return broken };

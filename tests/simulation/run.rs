@@ -27,6 +27,9 @@ const END: Duration = Duration::from_secs(30 * 24 * 3600);
 /// A future that is given away.
 pub type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
+/// A broker, or why there is none.
+pub type Connected = Result<Arc<dyn Broker>, QueueError>;
+
 /// How far a process is, whatever the system under test calls it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
@@ -52,7 +55,7 @@ pub type Board = Box<dyn Fn() -> (usize, usize) + Send>;
 /// What is tested: a driver of SQS and a consumer.
 #[derive(Clone, Copy)]
 pub struct System {
-    pub connect: fn(SharedHttpClient) -> Boxed<Result<Arc<dyn Broker>, QueueError>>,
+    pub connect: fn(SharedHttpClient) -> Boxed<Connected>,
     pub consume: fn(Parts) -> Boxed<()>,
 }
 

@@ -108,14 +108,16 @@ impl Service {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            let state = self.state.lock().unwrap();
-            let is_empty = state.stored.len() >= count && state.stored.iter().all(|one| one.removed_at.is_some());
-            drop(state);
-            if is_empty {
+            if self.is_empty_after(count) {
                 return;
             }
             changed.await;
         }
+    }
+
+    fn is_empty_after(&self, count: usize) -> bool {
+        let stored = &self.state.lock().unwrap().stored;
+        stored.len() >= count && stored.iter().all(|one| one.removed_at.is_some())
     }
 
     /// A receive, which waits up to so many seconds for the first message.

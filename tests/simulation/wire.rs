@@ -71,7 +71,8 @@ impl Drop for UnderWay {
 }
 
 fn entry(answer: &Value, index: usize) -> Answered {
-    let failed = answer["Failed"].as_array().into_iter().flatten().find(|entry| entry["Id"] == index.to_string());
+    let id = index.to_string();
+    let failed = answer["Failed"].as_array().into_iter().flatten().find(|entry| entry["Id"].as_str() == Some(&id));
     match failed.map(|entry| entry["Code"].as_str().unwrap_or_default()) {
         None => Answered::Done,
         Some(INVALID_RECEIPT | NOT_IN_FLIGHT) => Answered::Stale,

@@ -184,8 +184,12 @@ impl Queue for SqsQueue {
             .message_attribute_names("All")
             .set_receive_request_attempt_id(attempt.clone());
         // The client's own patience is that of the longest wait.
-        let answer = tokio::time::timeout(Duration::from_secs(taken.wait) + BEYOND_WAIT, call.send()).await;
-        let messages = match answer.unwrap_or_else(|elapsed| Err(SdkError::timeout_error(elapsed))) {
+        let patience = Duration::from_secs(taken.wait) + BEYOND_WAIT;
+        let answer = match tokio::time::timeout(patience, call.send()).await {
+            Ok(answer) => answer,
+            Err(elapsed) => Err(SdkError::timeout_error(elapsed)),
+        };
+        let messages = match answer {
             Ok(answer) => answer.messages.unwrap_or_default(),
             Err(error) => {
                 let fault = Fault::of(&self.what("ReceiveMessage"), &error);
