@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::scenario::{End, SHORTEST_LEASE, Scenario};
+use super::record::{Delivery, Fate, Life, State};
+use super::scenario::{End, Scenario};
 
 /// How much later than its time a thing may happen: the clock of the simulation has no load.
 const LATE: Duration = Duration::from_millis(100);
@@ -39,69 +40,6 @@ pub enum Answered {
     Done,
     Stale,
     Failed,
-}
-
-#[derive(Debug, Default)]
-struct Fate {
-    group: Option<String>,
-    acked: bool,
-    replied: bool,
-    copies: u32,
-    removed: bool,
-}
-
-#[derive(Debug)]
-struct Delivery {
-    name: String,
-    attempt: u32,
-    life: usize,
-    /// Until when the queue has promised it to its receiver.
-    until: Instant,
-    received_at: Instant,
-    /// Until when its receiver may count on it, by what it knows; `None`: it does not know of it.
-    ours_until: Option<Instant>,
-    /// When the last call for it began, and for how long it asked.
-    called_at: Instant,
-    called_for: Duration,
-    started_at: Option<Instant>,
-    /// When its handler was gone, and how it ended; `None`: it was stopped.
-    ended: Option<(Instant, Option<End>)>,
-    calls: u32,
-    /// Whether the last call was for its settlement, rather than a heartbeat.
-    settling: bool,
-    /// How often its settlement was asked for.
-    asked: u32,
-    settled: bool,
-    lost_at: Option<Instant>,
-    /// Since when a call is owed to it.
-    owed: Option<Instant>,
-}
-
-#[derive(Debug, Default)]
-struct Life {
-    drained_at: Option<Instant>,
-    over: bool,
-    running: usize,
-    /// When the receives failed that did so within [`REST`].
-    failed_polls: Vec<Instant>,
-    /// When a message came, or a handler started or ended, for the last time.
-    changed_at: Option<Instant>,
-    removed: BTreeMap<String, Instant>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    keeps_trace: bool,
-    trace: Vec<String>,
-    violations: Vec<String>,
-    /// How many of them are in the trace.
-    told: usize,
-    order: Vec<String>,
-    fates: BTreeMap<String, Fate>,
-    deliveries: BTreeMap<String, Delivery>,
-    lives: Vec<Life>,
-    /// When something stood still for the last time.
-    paused_at: Option<Instant>,
 }
 
 /// Sees and judges.
@@ -548,14 +486,5 @@ impl Judge {
                 violations.push(format!("{name} is neither acked nor dead-lettered in the end: {fate:?}"));
             }
         }
-    }
-}
-
-impl Delivery {
-    /// Whether a call is this delivery's settlement, rather than a heartbeat. The policy of no scenario delays a message
-    /// for as long as its shortest lease.
-    fn is_settling(&self, seconds: Option<u64>) -> bool {
-        let runs = self.started_at.is_some() && self.ended.is_none();
-        seconds.is_none_or(|seconds| !runs && seconds < SHORTEST_LEASE)
     }
 }

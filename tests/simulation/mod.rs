@@ -1,12 +1,13 @@
 //! Deterministic simulation: the consumer and the SQS driver over a model of SQS at its worst, by virtual time.
 //!
 //! A seed makes a scenario (`scenario`), which is played (`run`) with processes that come and go. The driver speaks the real
-//! protocol to the model (`wire`, `service`), the handler does as planned (`worker`), and the `judge` sees everything and
-//! holds it against the promises. The same seed gives the same run.
+//! protocol to the model (`wire`, `service`), the handler does as planned (`worker`), and the `judge` sees everything,
+//! keeps what it needs of it (`record`), and holds it against the promises. The same seed gives the same run.
 //!
 //! `HOSTLER_SEEDS` says how many seeds are tried, `HOSTLER_SEED` which run to play again, with its trace.
 
 pub mod judge;
+pub mod record;
 pub mod run;
 pub mod scenario;
 pub mod service;
