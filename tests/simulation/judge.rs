@@ -376,7 +376,7 @@ impl Judge {
             if one.started_at.is_some() && one.ended.is_none() {
                 broken.push("2: removed while its handler runs".into());
             }
-            if matches!(one.ended, Some((_, Some(End::Reply)))) && !fate.replied {
+            if matches!(one.ended, Some((_, Some(End::Reply)))) && !fate.replied && fate.copies == 0 {
                 broken.push("its reply was not sent before its removal".into());
             }
             return broken;
@@ -394,7 +394,8 @@ impl Judge {
                     broken.push(format!("released for {seconds} s, not {least} to {most}"));
                 }
             }
-            None if one.started_at.is_none() && drained && seconds > 0 => {
+            // What was overtaken before keeps its delay.
+            None if one.started_at.is_none() && one.asked == 0 && drained && seconds > 0 => {
                 broken.push("6: what was not started is released with a delay".into());
             }
             _ => {}
@@ -412,16 +413,19 @@ impl Judge {
         }
     }
 
+    /// A copy goes to the dead-letter queue only if a delivery of its message has come to that.
     fn fault_of_burial(&self, deliveries: &BTreeMap<String, Delivery>, life: usize, name: &str) -> Option<String> {
-        let of_it = |one: &&Delivery| one.life == life && one.name == name && one.ended.is_some();
-        let last = deliveries.values().filter(of_it).max_by_key(|one| one.attempt)?;
-        let early = last.attempt < self.scenario.attempts();
-        let is_early = match &last.ended {
-            Some((_, Some(End::Retry | End::Fail | End::Trap | End::Delay(_)))) => early,
+        let is_early = |one: &Delivery| match &one.ended {
+            Some((_, Some(End::Retry | End::Fail | End::Trap | End::Delay(_)))) => {
+                one.attempt < self.scenario.attempts()
+            }
             Some((_, Some(End::Ack))) => true,
             _ => false,
         };
-        is_early.then(|| format!("{name} is dead-lettered after attempt {}", last.attempt))
+        let ended = |one: &&Delivery| one.life == life && one.name == name && one.ended.is_some() && !one.settled;
+        let mut ended = deliveries.values().filter(ended).peekable();
+        let attempt = ended.peek()?.attempt;
+        ended.all(is_early).then(|| format!("{name} is dead-lettered after attempt {attempt}"))
     }
 
     /// A call ended, as its caller saw it.
@@ -450,6 +454,8 @@ impl Judge {
                         lives[life].removed.insert(delivery.name.clone(), now);
                     }
                 }
+                // An answer after the lease was over by its own clock is too late for it.
+                Answered::Done if delivery.ours_until.is_none_or(|until| until < now) => {}
                 Answered::Done => {
                     delivery.ours_until = Some(self.ours_until(delivery.called_at, delivery.called_for));
                 }
