@@ -42,6 +42,3 @@ cargo bench --bench sandbox --locked
 
 # The whole year, end to end.
 bash examples/flights/full.sh
-
-# The simulation finds every fault that is planted.
-bash tests/mutants.sh

@@ -48,6 +48,7 @@ fn plant(from: &Path, to: &Path, source: &Path, fault: &Fault) {
             assert_eq!(found, 1, "{}: {} has this {found} times, not once: {}", fault.name, fault.file, fault.old);
             text = text.replace(fault.old, fault.new);
         }
-        fs::write(copy, text.replace("crate::", "hostler::")).unwrap();
+        let text = text.replace("pub(in crate::queue::sqs)", "pub").replace("crate::", "hostler::");
+        fs::write(copy, text).unwrap();
     }
 }

@@ -40,7 +40,12 @@ pub const FAULTS: &[Fault] = &[
         "self.deadlines.remove(&(entry.deadline, *id)); entry.deadline = deadline; \
          self.deadlines.insert((deadline, *id)); entry.due = Some(now + self.lease / RETRY_FRACTION)",
     ),
-    fault("does not see that a lease ends", "consumer/ledger.rs", "if deadline > now {", "if deadline >= deadline {"),
+    fault(
+        "does nothing about a lease that ends",
+        "consumer/event_loop.rs",
+        "for id in self.ledger.expire(now) {\n            self.lose(id);",
+        "for id in self.ledger.expire(now) {\n            drop(id);",
+    ),
     fault(
         "lets a handler run on without a lease",
         "consumer/delivery.rs",
