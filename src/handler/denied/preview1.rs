@@ -105,14 +105,15 @@ fn paths(linker: &mut Linker<Sandbox<Preview1>>, module: &Module) -> wasmtime::R
     if used.is_empty() {
         return Ok(());
     }
-    let between =
-        Between { module: Module::new(linker.engine(), text(&used))?, wasi: linker.clone(), used: used.into() };
+    let between = Between { module: Module::new(linker.engine(), text(&used))?, wasi: linker.clone(), used };
+    // Shared, as a linker is a table that would be copied for each call.
+    let between = Arc::new(between);
     for asks in between.used.iter().copied() {
         let kinds = asks.parameters.chars().map(|kind| if kind == 'l' { ValType::I64 } else { ValType::I32 });
         let signature = FuncType::new(linker.engine(), kinds, [ValType::I32]);
-        let between = between.clone();
+        let between = Arc::clone(&between);
         linker.func_new_async(WASI, asks.name, signature, move |mut host, parameters, results| {
-            let between = between.clone();
+            let between = Arc::clone(&between);
             Box::new(async move {
                 between.call(&mut host, asks, parameters, results).await?;
                 if results.first().and_then(Val::i32).is_some_and(|errno| DENIED.contains(&errno)) {
@@ -126,12 +127,11 @@ fn paths(linker: &mut Linker<Sandbox<Preview1>>, module: &Module) -> wasmtime::R
 }
 
 /// What makes go-betweens.
-#[derive(Clone)]
 struct Between {
     module: Module,
     /// WASI itself.
     wasi: Linker<Sandbox<Preview1>>,
-    used: Arc<[Asks]>,
+    used: Vec<Asks>,
 }
 
 impl Between {
@@ -153,7 +153,7 @@ impl Between {
 
     async fn instantiate(&self, host: &mut Host<'_>) -> wasmtime::Result<Instance> {
         let mut imports = vec![Extern::from(memory(host)?)];
-        for asks in &*self.used {
+        for asks in &self.used {
             imports.extend(self.wasi.get(&mut *host, WASI, asks.name));
         }
         let instance = Instance::new_async(&mut *host, &self.module, &imports).await?;
