@@ -1,8 +1,12 @@
-//! Throughput of `hostler run` on the embedded queue, with a fresh sandbox per message: `cargo bench --bench embedded`.
+//! Throughput of the embedded queue: `cargo bench --bench embedded`.
 //!
-//! Black box: the real binary with JSON logs on standard error, which goes to /dev/null. Sends first, then runs, and
-//! counts from the start of the process until the queue is empty. Prints messages/s, and the CPU time per message of
-//! hostler's process.
+//! First the queue by itself, with backlogs of up to a million messages (BACKLOG), in turns (ROUNDS). `-- backlog`: nothing
+//! else; `--check`: fails where that is slower than it is to be.
+//! Then `hostler run` with a fresh sandbox per message, as a black box: the real binary with JSON logs on standard error,
+//! which goes to /dev/null. Sends first, then runs, and counts from the start of the process until the queue is empty.
+//! Prints messages/s, and the CPU time per message of the process.
+
+mod backlog;
 
 use std::error::Error;
 use std::fs;
@@ -26,7 +30,14 @@ const COMMAND: &str = r#"(module (memory (export "memory") 1) (func (export "_st
 
 fn main() -> Result<()> {
     let messages = std::env::var("MESSAGES").map_or(Ok(50_000), |text| text.parse())?;
+    let backlog = std::env::var("BACKLOG").map_or(Ok(1_000_000), |text| text.parse())?;
+    let rounds = std::env::var("ROUNDS").map_or(Ok(7), |text| text.parse())?;
+    let said = |word: &str| std::env::args().any(|argument| argument == word);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(backlog::run(backlog, rounds, said("--check")))?;
+    if said("backlog") {
+        return Ok(());
+    }
     let flights = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/flights/flights.wasm");
     println!("{:<34} {:>6} {:>12} {:>16}", "handler", "slots", "messages/s", "CPU µs/message");
     for (name, handler, body) in [("command, empty", None, "{}"), ("component, rejects the body", Some(flights), "{}")]

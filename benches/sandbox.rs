@@ -2,15 +2,19 @@
 //!
 //! The example's component is called directly, without a queue, as often as `MESSAGES` says. What is measured is all that
 //! a message pays for its sandbox: a store with its capabilities, an instance, the call, and giving it all back.
+//!
+//! `SANDBOXES` names other components, and the most CPU time in microseconds that a message may take of each:
+//! `SANDBOXES="javascript=greet.wasm=1000,python=greet.cwasm=3000"`. They are to accept the body `{"name": "Ada"}`, as what
+//! `hostler new` makes does.
+
+mod call;
 
 use std::error::Error;
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
 
-use hostler::handler::{self, Bounds, Call, Definition, Engine, Grants, Handler, Outcome, Output, Pool, Source};
-use hostler::message::Message;
+use call::Caller;
+use hostler::handler::Outcome;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -21,66 +25,79 @@ const LIMIT: f64 = 50.0;
 /// How much the memory may grow from the first tenth of the messages to the last.
 const GROWTH: f64 = 1.1;
 
-/// Bytes of a sandbox's memory, as a consumer's by default.
-const MEMORY: u64 = 128 << 20;
+/// A message that handlers which greet by name accept.
+const ADA: &str = r#"{"name": "Ada"}"#;
+
+/// What is measured.
+struct Subject<'a> {
+    name: &'a str,
+    file: &'a Path,
+    messages_per_instance: u32,
+    body: &'static str,
+    messages: u32,
+    /// The most CPU time of a message, in microseconds.
+    limit: f64,
+}
 
 fn main() -> Result<()> {
-    let messages: u32 = std::env::var("MESSAGES").map_or(Ok(100_000), |text| text.parse())?;
+    let messages = std::env::var("MESSAGES").ok().map(|text| text.parse()).transpose()?;
+    let others = std::env::var("SANDBOXES").unwrap_or_default();
     let flights = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/flights/flights.wasm");
-    println!("{:<22} {:>12} {:>16} {:>16}", "sandbox", "µs/message", "RSS at a tenth", "RSS at the end");
-    for (name, messages_per_instance) in [("fresh for each", 1), ("reused for 1,000", 1_000)] {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let handler = load(&flights, messages_per_instance)?;
-        let warm = runtime.block_on(calls(&*handler, messages / 10))?;
-        let early = resident()?;
-        let took = warm.min(runtime.block_on(calls(&*handler, messages))?);
-        let late = resident()?;
-        println!("{name:<22} {took:>12.1} {:>12.1} MiB {:>12.1} MiB", mib(early), mib(late));
-        if took > LIMIT {
-            return Err(format!("{name}: {took:.1} µs for a sandbox and a call, and {LIMIT} at most").into());
+    println!("{:<22} {:>14} {:>16} {:>16}", "sandbox", "CPU µs/message", "RSS at a tenth", "RSS at the end");
+    if others.is_empty() {
+        for (name, messages_per_instance) in [("fresh for each", 1), ("reused for 1,000", 1_000)] {
+            let messages = messages.unwrap_or(100_000);
+            measure(&Subject { name, file: &flights, messages_per_instance, body: "{}", messages, limit: LIMIT })?;
         }
-        if late as f64 > early as f64 * GROWTH {
-            return Err(format!("{name}: memory grew from {early} to {late} bytes").into());
-        }
+    }
+    for other in others.split(',').filter(|other| !other.is_empty()) {
+        let mut parts = other.split('=');
+        let (Some(name), Some(file), Some(limit), None) = (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return Err(format!("SANDBOXES is NAME=FILE=LIMIT,…, not `{other}`").into());
+        };
+        let (file, limit) = (Path::new(file), limit.parse()?);
+        let messages = messages.unwrap_or(2_000);
+        measure(&Subject { name, file, messages_per_instance: 1, body: ADA, messages, limit })?;
     }
     Ok(())
 }
 
-fn load(path: &Path, messages_per_instance: u32) -> Result<Arc<dyn Handler>> {
-    let definition = Definition {
-        consumer: "bench".into(),
-        source: Source::from(path),
-        sha256: None,
-        hooks: None,
-        grants: Grants::default(),
-        messages_per_instance,
-        reply_from_stdout: false,
-    };
-    Ok(handler::load(&Engine::new(Pool { sandboxes: 4 })?, &definition)?.handler(MEMORY)?)
+/// Measures one, says what came out, and fails if it is too much.
+fn measure(subject: &Subject<'_>) -> Result<()> {
+    let Subject { name, messages, limit, .. } = *subject;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let caller = Caller::load(subject.file, subject.messages_per_instance, subject.body)?;
+    let warm = runtime.block_on(calls(&caller, messages / 10))?;
+    let early = resident()?;
+    let took = warm.min(runtime.block_on(calls(&caller, messages))?);
+    let late = resident()?;
+    println!("{name:<22} {took:>14.1} {:>12.1} MiB {:>12.1} MiB", mib(early), mib(late));
+    if took > limit {
+        return Err(format!("{name}: {took:.1} µs for a sandbox and a call, and {limit} at most").into());
+    }
+    if late as f64 > early as f64 * GROWTH {
+        return Err(format!("{name}: memory grew from {early} to {late} bytes").into());
+    }
+    Ok(())
 }
 
-/// Calls the handler so often, and says how many microseconds one call takes.
-async fn calls(handler: &dyn Handler, count: u32) -> Result<f64> {
-    let message = Arc::new(Message {
-        id: "bench".into(),
-        body: "{}".into(),
-        attributes: Default::default(),
-        enqueued_at: SystemTime::now(),
-        group: None,
-        routing_key: None,
-        claim: None,
-    });
-    let channel: Arc<str> = "bench".into();
-    let started = Instant::now();
+/// Calls the handler so often, and says how many microseconds of CPU time one call takes.
+async fn calls(caller: &Caller, count: u32) -> Result<f64> {
+    let before = computed()?;
     for _ in 0..count {
-        let bounds = Bounds::new(Duration::from_secs(60));
-        let call = Call::new(Arc::clone(&message), Arc::clone(&channel), 1, bounds, Output::new(64 * 1024));
-        match handler::run(handler, &call).await {
-            Some(Outcome::DeadLetter(_)) => {}
-            other => return Err(format!("the handler was to reject the body, but: {other:?}").into()),
+        match caller.call().await {
+            Some(Outcome::DeadLetter(_) | Outcome::Ack | Outcome::Reply(_)) => {}
+            other => return Err(format!("the handler was to decide about the body, but: {other:?}").into()),
         }
     }
-    Ok(started.elapsed().as_secs_f64() * 1e6 / f64::from(count.max(1)))
+    Ok((computed()? - before) / f64::from(count.max(1)))
+}
+
+/// CPU time of this thread, user and system, in microseconds (the first field of `/proc/thread-self/schedstat`, in ns).
+fn computed() -> Result<f64> {
+    let text = fs::read_to_string("/proc/thread-self/schedstat")?;
+    Ok(text.split_whitespace().next().ok_or("no schedstat")?.parse::<f64>()? / 1e3)
 }
 
 /// Resident memory of this process, in bytes (`VmRSS` of `/proc/self/status`).

@@ -4,7 +4,7 @@
 //! while it works, and settles it. `ARCHITECTURE.md` has the map; in short, arrows run one way:
 //!
 //! ```text
-//! cli → host → consumer → handler, queue, channel → message        leaves: cause, config, duration, health, rate, telemetry
+//! cli → host → consumer → handler, queue, channel → message        leaves: cause, config, digest, duration, health, rate, telemetry
 //! ```
 
 pub mod cause;
@@ -12,6 +12,7 @@ pub mod channel;
 pub mod cli;
 pub mod config;
 pub mod consumer;
+pub mod digest;
 pub mod duration;
 pub mod exit;
 pub mod handler;

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use sha2::{Digest, Sha256};
+use hostler::digest::{hex, sha256};
 
 use crate::invoke::{answer, consumer};
 use crate::support::guests::{command, component};
@@ -178,7 +178,7 @@ fn refuses_a_handler_of_the_config_at_every_command_that_loads_it() {
 #[test]
 fn loads_only_the_file_that_is_pinned() {
     let handler = component("acks");
-    let pin: String = Sha256::digest(fs::read(&handler).unwrap()).iter().map(|byte| format!("{byte:02X}")).collect();
+    let pin = hex(&sha256(&fs::read(&handler).unwrap())).to_uppercase();
     assert_eq!(outcome(&consumer(&handler, &format!("sha256 = '{pin}'")), "one"), "ack");
 
     let other = component("retries");
@@ -274,8 +274,7 @@ fn code_for_elsewhere_falls_back_to_the_wasm_beside_it() {
 fn with_new_digest(bytes: &[u8]) -> Vec<u8> {
     let (header, code) = parts(bytes);
     let told: serde_json::Value = serde_json::from_slice(&bytes[header..code]).unwrap();
-    let digest = Sha256::digest(&bytes[code..code + code_length(bytes)]);
-    let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest = hex(&sha256(&bytes[code..code + code_length(bytes)]));
     with_header(bytes, told["code"]["sha256"].as_str().unwrap(), &digest)
 }
 

@@ -6,7 +6,12 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use figment::Figment;
+use figment::providers::{Format as _, Toml};
 use hostler::config::{self, Config, ConfigError};
+
+#[path = "../fuzz/src/schema.rs"]
+mod schema;
 
 fn here(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -64,6 +69,17 @@ fn each_valid_config_loads() {
     for file in &files {
         load(file).unwrap_or_else(|error| panic!("{error}"));
     }
+}
+
+#[test]
+fn each_valid_config_fits_the_schema() {
+    let schema = hostler::config::schema();
+    for file in fixtures("valid") {
+        let config: serde_json::Value = Figment::from(Toml::file(&file)).extract().unwrap();
+        assert_eq!(schema::misfit(&schema, &config), None, "{}", file.display());
+    }
+    let misspelt = serde_json::json!({ "consumers": { "jobs": { "chanel": "jobs" } } });
+    assert!(schema::misfit(&schema, &misspelt).is_some_and(|misfit| misfit.contains("chanel")));
 }
 
 /// The reference file holds every key of the table, in its section, and is itself valid.

@@ -18,17 +18,11 @@ rustup run "$toolchain" rustc --version >/dev/null 2>&1 || rustup toolchain inst
 [ "$("$root/bin/cargo-fuzz" --version 2>/dev/null)" = "cargo-fuzz $cargo_fuzz" ] ||
   cargo install cargo-fuzz --version "$cargo_fuzz" --locked --root "$root" >&2
 
-# What is fuzzed is what is shipped: a crate that both have is of a version that hostler itself has.
-versions() { awk -F'"' '/^name = /{name=$2} /^version = /{print name, $2}' "$1" | sort -u; }
-apart=$(comm -13 <(versions Cargo.lock) <(versions fuzz/Cargo.lock) |
-  awk 'NR == FNR {known[$1]; next} $1 in known' <(versions Cargo.lock) -)
-[ -z "$apart" ] || {
-  printf 'fuzz/Cargo.lock differs from Cargo.lock; copy that one over it, and build:\n%s\n' "$apart" >&2
-  exit 1
-}
+# What is fuzzed is what is shipped.
+bash tests/locks.sh fuzz
 
 echo "building ${#targets[@]} targets: the first time takes as long as a release" >&2
-export CARGO_TARGET_DIR=$build PATH=$root/bin:$PATH RUSTUP_TOOLCHAIN=$toolchain
+export CARGO_TARGET_DIR=$build PATH=$root/bin:$PATH RUSTUP_TOOLCHAIN=$toolchain RUSTC_WRAPPER=$PWD/fuzz/rustc.sh
 cargo fuzz build --sanitizer address >"$build.log" 2>&1 || {
   tail -n 40 "$build.log" >&2
   exit 1

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::invoke::{answer, answer_of, consumer, reply};
-use crate::support::guests::{command, component};
+use crate::support::guests::{command, component, core_module};
 use crate::support::hostler::{PATIENCE, SECOND, World, until};
 
 /// How late a guest may be stopped. A debug build takes its time, the more so beside other tests.
@@ -43,6 +43,23 @@ fn a_component_says_what_becomes_of_its_message() {
     ] {
         expect(&answer_of(&component(guest), ""), outcome, reason);
     }
+}
+
+#[test]
+fn a_core_module_that_says_what_it_exports_is_a_component() {
+    let text = fs::read_to_string("tests/guests/replies.wat").unwrap();
+    let world = World::new("");
+    fs::write(world.path("handler.wasm"), core_module(&text)).unwrap();
+    assert_eq!(reply(&answer(&world, "handler.wasm", &["--body", "as a module"])), b"as a module");
+    assert_eq!(world.output(&["compile", "handler.wasm", "--output", "handler.cwasm"]).code, 0);
+    assert_eq!(reply(&answer(&world, "handler.cwasm", &["--body", "compiled"])), b"compiled");
+
+    let asks =
+        text.replacen("(module", r#"(module (import "wasi_snapshot_preview1" "sched_yield" (func (result i32)))"#, 1);
+    fs::write(world.path("asks.wasm"), core_module(&asks)).unwrap();
+    let said = world.output(&["invoke", "asks.wasm", "--body", ""]);
+    let told = ["asks.wasm", "wasi_snapshot_preview1", "build it for wasm32-wasip2"];
+    assert!(said.code == 65 && told.iter().all(|text| said.stderr.contains(text)), "{said:?}");
 }
 
 #[test]

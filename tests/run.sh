@@ -35,10 +35,13 @@ cargo test --locked --manifest-path examples/flights/handler/Cargo.toml
 bash examples/flights/build.sh --check
 
 # The benchmark still runs; its figures at this size say little.
-MESSAGES=2000 cargo bench --bench embedded --locked
+MESSAGES=2000 BACKLOG=20000 ROUNDS=1 cargo bench --bench embedded --locked
 
 # A fresh sandbox stays cheap, and a hundred thousand of them take no memory. Alone, so that the figure is one.
 cargo bench --bench sandbox --locked
+
+# The same for JavaScript and Python, whose sandboxes are much larger.
+bash benches/languages.sh
 
 # The whole year, end to end.
 bash examples/flights/full.sh

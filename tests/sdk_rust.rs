@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::invoke::{answer, reply};
 use crate::support::hostler::World;
 
 fn here(path: &str) -> PathBuf {
@@ -46,6 +47,26 @@ fn it_can_be_published() {
     for file in ["README.md", "src/lib.rs", "wit/consumer.wit"] {
         assert!(listing.lines().any(|line| line == format!("hostler-guest-0.1.0/{file}")), "{file} in {listing}");
     }
+}
+
+/// Built for the target without WASI, the compiler leaves a core module; and the SDK's allocator is its own.
+#[test]
+fn it_makes_handlers_without_wasi() {
+    cargo("tests/languages/rust", "build --locked --release --target wasm32-unknown-unknown --package conformance");
+    let handler = target().join("wasm32-unknown-unknown/release/conformance.wasm");
+    let handler = handler.to_str().unwrap();
+    let world = World::new("");
+    let said = world.output(&["invoke", handler, "--body", "no", "--attr", "do=dead-letter"]);
+    assert!(said.code == 1 && said.stdout.contains("imports hostler:consumer/"), "{said:?}");
+    assert!(!said.stdout.contains("wasi:"), "{said:?}");
+    // Within the arena, at its end, and beyond it.
+    for length in [0, 1, 1_000, 130_000, 262_144, 1_048_576] {
+        let body: String = ('a'..='z').cycle().take(length).collect();
+        std::fs::write(world.path("body"), &body).unwrap();
+        let answer = answer(&world, handler, &["--file", "body", "--attr", "do=reply"]);
+        assert!(reply(&answer) == body.as_bytes(), "{length} bytes");
+    }
+    assert_eq!(answer(&world, handler, &["--body", "", "--attr", "do=trap"])["outcome"], "trapped");
 }
 
 #[test]

@@ -52,7 +52,7 @@ c_compiler() {
 rust_targets() {
   local target installed
   installed=$(rustc --print sysroot)/lib/rustlib
-  for target in wasm32-wasip1 wasm32-wasip2; do
+  for target in wasm32-unknown-unknown wasm32-wasip1 wasm32-wasip2; do
     [ -d "$installed/$target" ] || rustup target add "$target" >&2
   done
 }

@@ -16,6 +16,10 @@ const COLLECTING: Duration = Duration::from_secs(120);
 /// How long before and after a disturbance a delivery may have ended that was repeated because of it, in seconds.
 const MARGIN: f64 = 2.0;
 
+/// How long after a disturbance a message may be done that was sent twice because of it, in seconds: its sender, a consumer that
+/// replies, learns late that the answer to its first attempt is lost, and the receives rest after failures.
+const SENT_AGAIN: f64 = 30.0;
+
 /// That a guest did a message: its body, which delivery, and when.
 #[derive(Debug, Clone)]
 pub struct Mark {
@@ -65,6 +69,13 @@ pub struct Account {
     pub letters: BTreeMap<char, usize>,
 }
 
+impl Mark {
+    /// The id of its message.
+    fn message(&self) -> &str {
+        self.delivery.split_once('.').map_or(&*self.delivery, |(_, message)| message)
+    }
+}
+
 /// Takes the complete files of guests out of a folder.
 pub fn harvest(folder: &Path, clock: Clock) -> Result<Vec<Mark>> {
     let mut marks = Vec::new();
@@ -97,7 +108,7 @@ pub fn settle(world: &World) -> Result<Account> {
     let mut first = BTreeMap::new();
     for mark in &ledger.done {
         let Some(earlier) = first.insert(&*mark.body, mark) else { continue };
-        match explanation(world, earlier)? {
+        match explanation(world, earlier, mark)? {
             Some(name) => *account.repeated.entry(name).or_default() += 1,
             None => account.unexplained.extend([earlier.clone(), mark.clone()]),
         }
@@ -116,10 +127,13 @@ pub fn settle(world: &World) -> Result<Account> {
     Ok(account)
 }
 
-/// The disturbance that kept this delivery, which was done, from being acked in time.
-fn explanation(world: &World, done: &Mark) -> Result<Option<&'static str>> {
+/// The disturbance that kept this delivery, which was done, from being acked in time; or for which the reply was sent again, so
+/// that it was another message that was done again.
+fn explanation(world: &World, done: &Mark, again: &Mark) -> Result<Option<&'static str>> {
     let events = lock(&world.events)?;
-    let near = |start: f64, end: f64| start - MARGIN <= done.at && done.at <= end + MARGIN;
+    let is_another = done.message() != again.message();
+    let after = if is_another { SENT_AGAIN } else { MARGIN };
+    let near = |start: f64, end: f64| start - MARGIN <= done.at && done.at <= end + after;
     Ok(events.iter().find(|event| near(event.start, event.end)).map(|event| event.kind.name()))
 }
 

@@ -8,7 +8,8 @@ use crate::load::DONE;
 use crate::sample::{Process, Sample, percentile};
 use crate::world::{Driver, World};
 
-/// How much the resident memory of a host may grow from its second quarter to its last.
+/// How much the resident memory of a host may grow from its second quarter to its last, in a life of more than half an hour from
+/// its third.
 const GROWTH: f64 = 1.10;
 
 /// How many more descriptors it may have.
@@ -20,17 +21,21 @@ const JUDGED: usize = 120;
 /// How long after a recovery the verdict may still be of before, in seconds.
 const VERDICT: f64 = 3.0;
 
+/// How long a host fills what it may keep, in samples: a consumer on SQS remembers for 15 minutes what it has finished.
+const FILLED: usize = 15 * 60;
+
 /// A host's life under load.
 #[derive(Debug)]
 pub struct Life {
     /// When it began and ended, in seconds since the run began.
     pub from: f64,
     pub to: f64,
-    /// Medians of its second and of its last quarter, if it lived long enough.
+    /// Medians of an early quarter, its second or third, and of its last, if it lived long enough.
     pub quarters: Option<(Medians, Medians)>,
 }
 
-/// Medians of what the kernel says of it.
+/// What the kernel says of it: medians, and of the descriptors so many that nine samples of ten have no more, as there are few
+/// while connections are cut.
 #[derive(Debug, Clone, Copy)]
 pub struct Medians {
     pub rss: f64,
@@ -142,9 +147,11 @@ pub fn lives(samples: &[Sample], length: f64) -> Vec<Life> {
     running
         .chunk_by(|(_, one), (_, other)| one.pid == other.pid)
         .map(|life| {
-            let quarter = |number: usize| life.get(life.len() * number / 4..life.len() * (number + 1) / 4);
+            let quarter = life.len() / 4;
+            let early = quarter.max(FILLED.min(2 * quarter));
+            let part = |from: usize| medians(life.get(from..from + quarter)?);
             let enough = life.len() >= JUDGED;
-            let quarters = enough.then(|| medians(quarter(1)?).zip(medians(quarter(3)?))).flatten();
+            let quarters = enough.then(|| part(early).zip(part(life.len() - quarter))).flatten();
             let at = |entry: Option<&(f64, Process)>| entry.map(|(at, _)| *at).unwrap_or_default();
             Life { from: at(life.first()), to: at(life.last()), quarters }
         })
@@ -152,16 +159,17 @@ pub fn lives(samples: &[Sample], length: f64) -> Vec<Life> {
 }
 
 fn medians(part: &[(f64, Process)]) -> Option<Medians> {
-    let median = |value: fn(&Process) -> f64| {
+    let at = |share: f64, value: fn(&Process) -> f64| {
         let mut values: Vec<f64> = part.iter().map(|(_, process)| value(process)).collect();
         values.sort_by(f64::total_cmp);
-        percentile(&values, 0.5)
+        percentile(&values, share)
     };
+    let median = |value| at(0.5, value);
     Some(Medians {
         rss: median(|process| process.rss as f64)?,
         pss: median(|process| process.pss as f64)?,
         anonymous: median(|process| process.anonymous as f64)?,
-        descriptors: median(|process| process.descriptors as f64)? as usize,
+        descriptors: at(0.9, |process| process.descriptors as f64)? as usize,
         threads: median(|process| process.threads as f64)? as usize,
     })
 }

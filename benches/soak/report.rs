@@ -98,7 +98,7 @@ fn process(text: &mut String, samples: &[Sample], length: f64) -> Result<()> {
 
 /// Host by host, the medians of its second quarter and of its last.
 fn memory(text: &mut String, lives: &[Life]) -> Result<()> {
-    text.push_str("| host lived | RSS, 2nd quarter → last | PSS | anonymous | descriptors | threads |\n");
+    text.push_str("| host lived | RSS, 2nd (3rd) quarter → last | PSS | anonymous | descriptors | threads |\n");
     text.push_str("|---|---|---|---|---|---|\n");
     for life in lives {
         let Some((early, late)) = life.quarters else { continue };

@@ -103,7 +103,8 @@ fn spell(name: &str, value: &Value, variables: &mut Variables) -> Option<()> {
             for (key, below) in table {
                 let plain = |byte: u8| byte.is_ascii_digit() || byte.is_ascii_lowercase() || b"-_".contains(&byte);
                 let apart = !key.contains("__") && !key.starts_with('_') && !key.ends_with('_');
-                if !guests && !(apart && key.bytes().all(plain)) {
+                let spelled = guests || (apart && key.bytes().all(plain));
+                if !spelled {
                     return None;
                 }
                 let separator = if name.ends_with('_') { "" } else { "__" };

@@ -46,7 +46,7 @@ fn message(json: &Value) -> types::Message {
         let text = |name: &str| value.get(name).and_then(Value::as_str);
         let typed = MessageAttributeValue::builder().data_type(text("DataType")?);
         let typed = typed.set_string_value(text("StringValue").map(str::to_owned));
-        typed.set_binary_value(text("BinaryValue").map(|text| Blob::new(text))).build().ok()
+        typed.set_binary_value(text("BinaryValue").map(Blob::new)).build().ok()
     };
     let attributes: HashMap<_, _> =
         table("MessageAttributes").filter_map(|(name, value)| Some((name.clone(), attribute(value)?))).collect();

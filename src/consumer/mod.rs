@@ -27,7 +27,9 @@ mod policy;
 mod settle;
 mod status;
 
+pub use ledger::{Change, Heartbeat, Ledger};
 pub use policy::{Disposition, Policy};
+pub use settle::Batcher;
 pub use status::{Status, StatusBoard};
 
 use std::sync::Arc;

@@ -4,7 +4,6 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-use sha2::{Digest, Sha256};
 use wasmtime::Module;
 use wasmtime::component::{Component, ComponentExportIndex};
 
@@ -15,6 +14,7 @@ use super::engine::Engine;
 use super::hooks::HookSet;
 use super::source::{Contents, Source};
 use super::{messaging, wasmcloud};
+use crate::digest::{hex, sha256};
 
 /// The export by which a component is known as a WASI 0.2 command.
 pub(super) const RUN: &str = "wasi:cli/run";
@@ -211,11 +211,11 @@ pub(super) fn read(engine: &Engine, source: &Source, pin: Option<&[u8; 32]>) -> 
 }
 
 fn check_pin(source: &Source, bytes: &[u8], pin: &[u8; 32]) -> Result<(), LoadError> {
-    let found = Sha256::digest(bytes);
-    if found.as_slice() == pin {
+    let found = sha256(bytes);
+    if found == *pin {
         return Ok(());
     }
-    let what = format!("its SHA-256 is {}, but the config pins {}", compiled::hex(&found), compiled::hex(pin));
+    let what = format!("its SHA-256 is {}, but the config pins {}", hex(&found), hex(pin));
     Err(LoadError::new(source, what, "deploy the file that was meant, or set sha256 to the new one's"))
 }
 

@@ -1,16 +1,18 @@
 //! WASM → code of the engine at hand: compiled, or taken from the cache of an earlier start.
 
+use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use sha2::{Digest, Sha256};
 use wasmtime::Module;
 use wasmtime::component::Component;
 
 use super::artifact::{LoadError, is_component, to_binary};
 use super::cache::Cache;
 use super::compiled::{self, Code};
+use super::componentize::componentized;
 use super::engine::Engine;
 use super::source::Source;
+use crate::digest::{hex, sha256};
 
 /// The code of a WASM binary or text.
 pub(super) fn build(engine: &Engine, source: &Source, wasm: &[u8]) -> Result<Code, LoadError> {
@@ -25,7 +27,7 @@ pub(super) fn build(engine: &Engine, source: &Source, wasm: &[u8]) -> Result<Cod
     match code.serialize() {
         Ok(bytes) => {
             let made_for = (std::env::consts::ARCH, "native");
-            cache.put(&name, &compiled::pack(made_for, is_component(&binary), &bytes, None));
+            cache.put(&name, &compiled::pack(made_for, matches!(code, Code::Component(_)), &bytes, None));
         }
         Err(error) => tracing::warn!(handler = %source, reason = format!("{error:#}"), "compiled code is not kept"),
     }
@@ -40,9 +42,10 @@ fn compile(engine: &Engine, source: &Source, binary: &[u8]) -> Result<Code, Load
             "build it again; the file may be damaged or cut short",
         )
     };
-    match is_component(binary) {
-        true => Component::from_binary(engine.inner(), binary).map(Code::Component).map_err(bad),
-        false => Module::from_binary(engine.inner(), binary).map(Code::Module).map_err(bad),
+    let binary = componentized(source, Cow::Borrowed(binary))?;
+    match is_component(&binary) {
+        true => Component::from_binary(engine.inner(), &binary).map(Code::Component).map_err(bad),
+        false => Module::from_binary(engine.inner(), &binary).map(Code::Module).map_err(bad),
     }
 }
 
@@ -62,6 +65,6 @@ fn cached(engine: &Engine, cache: &Cache, name: &str) -> Option<Code> {
 fn entry(engine: &Engine, binary: &[u8]) -> String {
     let mut engine_hash = DefaultHasher::new();
     engine.inner().precompile_compatibility_hash().hash(&mut engine_hash);
-    let digest = compiled::hex(&Sha256::digest(binary));
+    let digest = hex(&sha256(binary));
     format!("code-{digest}-{}-{:016x}", env!("CARGO_PKG_VERSION"), engine_hash.finish())
 }

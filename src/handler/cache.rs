@@ -15,9 +15,8 @@ use bytes::Bytes;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use rustix::fs::{fstat, futimens, open, openat, renameat, statat, unlinkat};
 use rustix::process::geteuid;
-use sha2::{Digest, Sha256};
 
-use super::compiled::hex;
+use crate::digest::{hex, sha256};
 
 /// How much is kept, in bytes; what was not used for longest goes first.
 const LIMIT: u64 = 1 << 30;
@@ -67,7 +66,7 @@ impl Cache {
     pub(super) fn blob(&self, digest: &[u8; 32]) -> Option<Bytes> {
         let name = blob_name(digest);
         let bytes = self.get(&name)?;
-        if Sha256::digest(&bytes).as_slice() == digest {
+        if sha256(&bytes) == *digest {
             return Some(bytes.into());
         }
         self.discard(&name, "its digest does not fit");
@@ -226,7 +225,7 @@ mod tests {
     }
 
     fn digest(bytes: &[u8]) -> [u8; 32] {
-        Sha256::digest(bytes).into()
+        sha256(bytes)
     }
 
     fn mode(path: &Path) -> u32 {

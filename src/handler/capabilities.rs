@@ -82,7 +82,20 @@ impl Grants {
 
     /// A builder with these grants and the guest's standard streams; neither sockets nor name look-ups.
     /// What `stdin` sets comes from the message; a granted variable cannot hide one of these.
+    ///
+    /// # Errors
+    /// A granted folder cannot be opened.
     pub(super) fn wasi(&self, stdin: Stdin<'_>, sink: &Sink, limits: &Limits) -> wasmtime::Result<WasiCtxBuilder> {
+        let mut wasi = self.wasi_without_folders(stdin, sink, limits);
+        for dir in &self.dirs {
+            let permissions = if dir.writable { FsPerms::ReadWrite } else { FsPerms::ReadOnly };
+            wasi.preopened_dir(&dir.host, &dir.guest, permissions)?;
+        }
+        Ok(wasi)
+    }
+
+    /// The same but for the folders, which alone may fail.
+    pub(super) fn wasi_without_folders(&self, stdin: Stdin<'_>, sink: &Sink, limits: &Limits) -> WasiCtxBuilder {
         let mut wasi = WasiCtxBuilder::new();
         wasi.stdin(MemoryInputPipe::new(stdin.body))
             .stdout(sink.stream(Stream::Stdout))
@@ -97,10 +110,6 @@ impl Grants {
         for (name, value) in stdin.env {
             wasi.env(name, value);
         }
-        for dir in &self.dirs {
-            let permissions = if dir.writable { FsPerms::ReadWrite } else { FsPerms::ReadOnly };
-            wasi.preopened_dir(&dir.host, &dir.guest, permissions)?;
-        }
-        Ok(wasi)
+        wasi
     }
 }

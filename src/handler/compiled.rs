@@ -12,14 +12,15 @@ use std::str::FromStr;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use wasmtime::Module;
 use wasmtime::component::Component;
 
 use super::artifact::{LoadError, is_component, to_binary};
 use super::build::build;
+use super::componentize::componentized;
 use super::engine::{Engine, base_config};
 use super::source::{Contents, Source};
+use crate::digest::{hex, sha256};
 
 const NAME: &[u8; 7] = b"hostler";
 
@@ -67,7 +68,7 @@ struct Part {
 
 impl Part {
     fn of(bytes: &[u8]) -> Self {
-        Self { sha256: hex(&Sha256::digest(bytes)), length: bytes.len() as u64 }
+        Self { sha256: hex(&sha256(bytes)), length: bytes.len() as u64 }
     }
 }
 
@@ -217,7 +218,7 @@ pub fn compile(source: &Source, recipe: Recipe<'_>) -> Result<Vec<u8>, CompileEr
         return Err(LoadError::new(source, "it is compiled already", "name the .wasm or .wat file").into());
     }
     let read = contents.all().map_err(unreadable)?;
-    let binary = to_binary(source, &read)?;
+    let binary = componentized(source, to_binary(source, &read)?)?;
     let component = is_component(&binary);
     let code = if component { engine.precompile_component(&binary) } else { engine.precompile_module(&binary) };
     let code =
@@ -357,18 +358,9 @@ impl<'a> File<'a> {
     /// A part whose digest fits.
     fn part(&self, part: &Part, range: &Range<u64>, name: &str) -> Result<Bytes, String> {
         let bytes = self.contents.read(range.clone()).map_err(|error| error.to_string())?;
-        match hex(&Sha256::digest(&bytes)) == part.sha256 {
+        match hex(&sha256(&bytes)) == part.sha256 {
             true => Ok(bytes),
             false => Err(format!("the compiled file is damaged: the digest of its {name} does not fit")),
         }
     }
-}
-
-/// Lowercase hexadecimal.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }

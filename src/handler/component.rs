@@ -15,7 +15,7 @@ use super::hooks::HookSet;
 use super::http::Web;
 use super::limits::Limits;
 use super::output::{Output, Sink};
-use super::sandbox::{self, ComponentStore, ComponentWasi, Sandbox, Scope};
+use super::sandbox::{self, ComponentStore, ComponentWasi, LazyWasi, Sandbox, Scope};
 use super::{Definition, Handler, imports, stubs};
 use crate::health::State;
 
@@ -75,14 +75,27 @@ impl Guest {
     pub(super) async fn instantiate(&self, scope: Scope, output: &Output, stdin: Stdin<'_>) -> Result<Live, String> {
         let _running = self.engine.running();
         let sink = Sink::new(output);
-        let wasi = self.definition.grants.wasi(stdin, &sink, &self.limits);
-        let mut wasi = wasi.map_err(|error| format!("a granted folder cannot be opened: {error:#}"))?;
-        let wasi = ComponentWasi::new(wasi.build(), &self.limits, &self.web, &scope);
+        let wasi = ComponentWasi::new(self.wasi(stdin, &sink)?, &self.limits, &self.web, &scope);
         let mut store = sandbox::store(&self.engine, wasi, &self.limits, scope);
         match self.pre.instantiate_async(&mut store).await {
             Ok(instance) => Ok(Live { engine: self.engine.clone(), store, instance, sink, used: 0 }),
             Err(error) => Err(sandbox::fault(&error, &store.data().limits)),
         }
+    }
+}
+
+impl Guest {
+    /// WASI for one sandbox. Folders are opened at once, so that a message fails for one that is gone before its guest starts;
+    /// what comes from the message cannot be kept for later.
+    fn wasi(&self, stdin: Stdin<'_>, sink: &Sink) -> Result<LazyWasi, String> {
+        if self.definition.grants.dirs.is_empty() && stdin.env.is_empty() && stdin.body.is_empty() {
+            let (definition, sink, limits) = (Arc::clone(&self.definition), sink.clone(), self.limits.clone());
+            let make = move || definition.grants.wasi_without_folders(Stdin::default(), &sink, &limits).build();
+            return Ok(LazyWasi::new(Box::new(make)));
+        }
+        let wasi = self.definition.grants.wasi(stdin, sink, &self.limits);
+        let wasi = wasi.map_err(|error| format!("a granted folder cannot be opened: {error:#}"))?.build();
+        Ok(LazyWasi::new(Box::new(move || wasi)))
     }
 }
 

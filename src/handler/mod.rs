@@ -10,6 +10,7 @@ mod capabilities;
 mod command;
 mod compiled;
 mod component;
+mod componentize;
 mod contract;
 mod denial;
 mod denied;

@@ -1,5 +1,6 @@
 //! A sandbox: one store, with its limits, its capabilities and the call that runs in it.
 
+use std::cell::LazyCell;
 use std::sync::Arc;
 
 use wasmtime::Store;
@@ -58,16 +59,19 @@ impl Scope {
     }
 }
 
+/// What a guest may do by WASI: made when it first asks for any of it, as many a guest never does.
+pub(super) type LazyWasi = LazyCell<WasiCtx, Box<dyn FnOnce() -> WasiCtx + Send>>;
+
 /// WASI as components see it.
 pub(super) struct ComponentWasi {
-    ctx: WasiCtx,
+    ctx: LazyWasi,
     table: ResourceTable,
     http: WasiHttpCtx,
     http_hooks: Hooks,
 }
 
 impl ComponentWasi {
-    pub(super) fn new(ctx: WasiCtx, limits: &Limits, web: &Arc<Web>, scope: &Scope) -> Self {
+    pub(super) fn new(ctx: LazyWasi, limits: &Limits, web: &Arc<Web>, scope: &Scope) -> Self {
         let mut table = ResourceTable::new();
         table.set_max_capacity(limits.handles);
         let mut http = WasiHttpCtx::new();

@@ -29,9 +29,10 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// The body of the message that stands for it.
+    /// The body of the message that stands for it, of characters that SQS carries: JSON escapes the other ones but for two.
     pub fn to_body(&self) -> String {
-        serde_json::json!([CLASS, { "s3BucketName": self.bucket, "s3Key": self.key }]).to_string()
+        let body = serde_json::json!([CLASS, { "s3BucketName": self.bucket, "s3Key": self.key }]).to_string();
+        body.replace('\u{fffe}', "\\ufffe").replace('\u{ffff}', "\\uffff")
     }
 
     /// Reads a pointer of any of the classes; `None`: the text is none.

@@ -4,6 +4,7 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -16,6 +17,17 @@ const LEAST: usize = 256;
 /// More lines than can ever wait, so that the queue itself refuses none: what it refused would stay counted.
 pub(super) const LINES: usize = BYTES / LEAST + 1;
 
+/// How many bytes of lines are written together at most, give or take a line.
+const TOGETHER: usize = 64 * 1024;
+
+/// How long lines are let gather after some were written: the latest that a line may come out.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// What a line of so many bytes counts for.
+fn weight(bytes: usize) -> usize {
+    bytes.max(LEAST)
+}
+
 /// Counts what waits.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Backlog(Arc<AtomicUsize>);
@@ -26,19 +38,19 @@ impl Backlog {
         Bounded { backlog: self.clone(), queue }
     }
 
-    /// Writes to `writer` what comes out of the queue, a line a call.
+    /// Writes to `writer` what comes out of the queue, as often as it is flushed.
     pub(super) fn drain<W>(&self, writer: W) -> Drain<W> {
-        Drain { backlog: self.clone(), writer }
+        Drain { backlog: self.clone(), writer, gathered: Vec::new(), weight: 0 }
     }
 
     fn admit(&self, bytes: usize) -> bool {
-        let weight = bytes.max(LEAST);
+        let weight = weight(bytes);
         let admitted = |waiting: usize| Some(waiting + weight).filter(|sum| *sum <= BYTES);
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, admitted).is_ok()
     }
 
-    fn leave(&self, bytes: usize) {
-        self.0.fetch_sub(bytes.max(LEAST), Ordering::AcqRel);
+    fn leave(&self, weight: usize) {
+        self.0.fetch_sub(weight, Ordering::AcqRel);
     }
 }
 
@@ -77,22 +89,45 @@ impl<W: Write> Write for Line<W> {
     }
 }
 
-/// The way out of the queue.
+/// The way out of the queue: lines are gathered, and written together when no more of them wait.
 #[derive(Debug)]
 pub(super) struct Drain<W> {
     backlog: Backlog,
     writer: W,
+    gathered: Vec<u8>,
+    /// What the gathered lines count for.
+    weight: usize,
+}
+
+impl<W: Write> Drain<W> {
+    fn write_gathered(&mut self) -> io::Result<()> {
+        let written = self.writer.write_all(&self.gathered);
+        self.gathered.clear();
+        self.backlog.leave(std::mem::take(&mut self.weight));
+        written
+    }
 }
 
 impl<W: Write> Write for Drain<W> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let written = self.writer.write_all(line);
-        self.backlog.leave(line.len());
-        written.map(|()| line.len())
+        self.gathered.extend_from_slice(line);
+        self.weight += weight(line.len());
+        if self.gathered.len() >= TOGETHER {
+            self.write_gathered()?;
+        }
+        Ok(line.len())
     }
 
+    /// Called when no line waits, before the thread that writes goes to sleep: to wake it for each line costs more than the line.
     fn flush(&mut self) -> io::Result<()> {
-        self.writer.flush()
+        if self.gathered.is_empty() {
+            return Ok(());
+        }
+        self.write_gathered()?;
+        self.writer.flush()?;
+        #[allow(clippy::disallowed_methods, reason = "lines gather meanwhile")]
+        std::thread::sleep(PAUSE);
+        Ok(())
     }
 }
 
@@ -111,9 +146,39 @@ mod tests {
         }
         bounded.write_all(b"short").unwrap();
         assert_eq!(bounded.queue.len(), BYTES, "the fifth and the short line are dropped");
-        backlog.drain(io::sink()).write_all(&long).unwrap();
+        let mut drain = backlog.drain(io::sink());
+        drain.write_all(&long).unwrap();
+        drain.write_all(b"kept").unwrap();
         bounded.write_all(b"short").unwrap();
         assert_eq!(bounded.queue.len(), BYTES + 5);
+    }
+
+    #[derive(Default)]
+    struct Writes(Vec<String>);
+
+    impl Write for Writes {
+        fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
+            self.0.push(String::from_utf8(lines.to_vec()).unwrap());
+            Ok(lines.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_that_come_together_are_written_together() {
+        let backlog = Backlog::default();
+        assert!(backlog.admit(2) && backlog.admit(2));
+        let mut drain = backlog.drain(Writes::default());
+        drain.write_all(b"a\n").unwrap();
+        drain.write_all(b"b\n").unwrap();
+        assert!(drain.writer.0.is_empty());
+        drain.flush().unwrap();
+        drain.flush().unwrap();
+        assert_eq!(drain.writer.0, ["a\nb\n"]);
+        assert_eq!(backlog.0.load(Ordering::Acquire), 0, "none of them waits");
     }
 
     #[test]

@@ -1,47 +1,231 @@
-//! JSON log lines that carry the resource, once it is known.
+//! JSON log lines: an object each, of time, level, the event's fields, target, and the resource, once it is known.
+//!
+//! By hand, as a line is written for each message: through a serializer it takes as long as all else that a consumer does with it.
 
-use std::fmt;
+use std::fmt::{self, Write};
 
+use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
 use super::resource;
+use crate::health::Timestamp;
 
-/// A form of lines that are JSON objects, with `"resource":{…}` as their last member.
-pub(super) struct WithResource<F>(pub(super) F);
+/// The form of the lines.
+pub(super) struct Json;
 
-impl<S, N, F> FormatEvent<S, N> for WithResource<F>
+impl<S, N> FormatEvent<S, N> for Json
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
-    F: FormatEvent<S, N>,
 {
-    fn format_event(&self, context: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
-        let Some(resource) = resource::json() else { return self.0.format_event(context, writer, event) };
-        let mut line = String::new();
-        self.0.format_event(context, Writer::new(&mut line), event)?;
-        append(&mut writer, &line, resource)
+    fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let metadata = event.metadata();
+        write!(writer, r#"{{"timestamp":"{}","level":"{}""#, Timestamp::now(), metadata.level().as_str())?;
+        let mut members = Members { out: &mut writer, written: Ok(()) };
+        event.record(&mut members);
+        members.written?;
+        writer.write_str(r#","target":"#)?;
+        text(&mut writer, metadata.target())?;
+        if let Some(resource) = resource::json() {
+            write!(writer, r#","resource":{resource}"#)?;
+        }
+        writer.write_str("}\n")
     }
 }
 
-/// Writes a line that is a JSON object with members, and one more member.
-fn append(writer: &mut impl fmt::Write, line: &str, resource: &str) -> fmt::Result {
-    match line.trim_end().strip_suffix('}') {
-        Some(open) => writeln!(writer, r#"{open},"resource":{resource}}}"#),
-        None => writer.write_str(line),
+/// Writes each field as a member that follows others.
+struct Members<'a, W> {
+    out: &'a mut W,
+    written: fmt::Result,
+}
+
+impl<W: Write> Members<'_, W> {
+    fn member(&mut self, field: &Field, value: impl FnOnce(&mut W) -> fmt::Result) {
+        if self.written.is_ok() {
+            self.written = self.named(field, value);
+        }
+    }
+
+    fn named(&mut self, field: &Field, value: impl FnOnce(&mut W) -> fmt::Result) -> fmt::Result {
+        self.out.write_char(',')?;
+        text(self.out, field.name())?;
+        self.out.write_char(':')?;
+        value(self.out)
+    }
+}
+
+impl<W: Write> Visit for Members<'_, W> {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.member(field, |out| text(out, value));
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.member(field, |out| write!(out, "{value}"));
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.member(field, |out| write!(out, "{value}"));
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.member(field, |out| write!(out, "{value}"));
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.member(field, |out| number(out, value));
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.member(field, |out| {
+            out.write_char('"')?;
+            write!(Escaped(out), "{value:?}")?;
+            out.write_char('"')
+        });
+    }
+}
+
+/// Writes a number; one with up to three digits after the point, as times have, without a search for the shortest text.
+fn number(out: &mut impl Write, value: f64) -> fmt::Result {
+    let thousandths = (value * 1_000.0).round();
+    // No number of so many digits is told from the next one by more than three after the point.
+    if value.is_sign_positive() && thousandths < 1e12 && thousandths / 1_000.0 == value {
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is in that range")]
+        let (whole, fraction) = (thousandths as u64 / 1_000, thousandths as u64 % 1_000);
+        return match fraction {
+            _ if fraction % 100 == 0 => write!(out, "{whole}.{}", fraction / 100),
+            _ if fraction % 10 == 0 => write!(out, "{whole}.{:02}", fraction / 10),
+            _ => write!(out, "{whole}.{fraction:03}"),
+        };
+    }
+    match value.is_finite() {
+        true => write!(out, "{value:?}"),
+        false => out.write_str("null"),
+    }
+}
+
+/// Writes a text as a JSON string (RFC 8259, section 7).
+fn text(out: &mut impl Write, text: &str) -> fmt::Result {
+    out.write_char('"')?;
+    Escaped(out).write_str(text)?;
+    out.write_char('"')
+}
+
+/// Writes what stands within a JSON string.
+struct Escaped<'a, W>(&'a mut W);
+
+impl<W: Write> Write for Escaped<'_, W> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let mut rest = text;
+        let is_odd = |byte: u8| (byte < b' ') | (byte == b'"') | (byte == b'\\');
+        // Nearly all texts are as they are; without a way out of the loop, many bytes are looked at in one step.
+        if !text.bytes().fold(false, |odd, byte| odd | is_odd(byte)) {
+            return self.0.write_str(text);
+        }
+        while let Some(at) = rest.bytes().position(is_odd) {
+            let (plain, odd) = rest.split_at(at);
+            self.0.write_str(plain)?;
+            let mut chars = odd.chars();
+            match chars.next() {
+                Some('"') => self.0.write_str("\\\"")?,
+                Some('\\') => self.0.write_str("\\\\")?,
+                Some('\n') => self.0.write_str("\\n")?,
+                Some('\r') => self.0.write_str("\\r")?,
+                Some('\t') => self.0.write_str("\\t")?,
+                Some(control) => write!(self.0, "\\u{:04x}", u32::from(control))?,
+                None => {}
+            }
+            rest = chars.as_str();
+        }
+        self.0.write_str(rest)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::{Arc, Mutex};
+
+    use serde_json::{Value, json};
+    use tracing_subscriber::layer::SubscriberExt as _;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Lines {
+        fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(line)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn logged(log: impl FnOnce()) -> String {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let layer = tracing_subscriber::fmt::layer().event_format(Json).with_writer(move || writer.clone());
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), log);
+        let text = lines.0.lock().unwrap().clone();
+        String::from_utf8(text).unwrap()
+    }
 
     #[test]
-    fn the_resource_is_the_last_member() {
-        let mut text = String::new();
-        append(&mut text, "{\"level\":\"INFO\",\"of\":{\"a\":1}}\n", r#"{"service.name":"hostler"}"#).unwrap();
-        assert_eq!(text, "{\"level\":\"INFO\",\"of\":{\"a\":1},\"resource\":{\"service.name\":\"hostler\"}}\n");
+    fn each_event_is_an_object_of_its_fields_in_their_order() {
+        let error = std::io::Error::other("no\n\"room\"");
+        let line = logged(|| {
+            let none: Option<&str> = None;
+            tracing::info!(target: "place", n = 7_u64, m = -7, share = 0.25, whole = 5.0, odd = f64::NAN, none, yes = true, %error,
+                text = "a\\\u{1}ü", debug = ?["x"], "said {}", "it");
+        });
+        assert!(line.ends_with("}\n") && line.lines().count() == 1, "{line}");
+        let value: Value = serde_json::from_str(&line).unwrap();
+        let object = value.as_object().unwrap();
+        let names: Vec<_> = object.keys().map(String::as_str).filter(|name| *name != "resource").collect();
+        let wanted = [
+            "timestamp",
+            "level",
+            "message",
+            "n",
+            "m",
+            "share",
+            "whole",
+            "odd",
+            "yes",
+            "error",
+            "text",
+            "debug",
+            "target",
+        ];
+        assert_eq!(names, wanted);
+        assert!(humantime::parse_rfc3339(object["timestamp"].as_str().unwrap()).is_ok());
+        let values = ["level", "message", "n", "m", "share", "whole", "odd", "yes", "error", "text", "debug", "target"];
+        let values: Vec<_> = values.iter().map(|name| object[*name].clone()).collect();
+        let wanted =
+            json!(["INFO", "said it", 7, -7, 0.25, 5.0, null, true, "no\n\"room\"", "a\\\u{1}ü", "[\"x\"]", "place"]);
+        assert_eq!(Value::from(values), wanted);
+    }
+
+    #[test]
+    fn numbers_are_as_short_as_can_be() {
+        let some =
+            [0.0, 0.001, 0.01, 0.1, 0.12, 1.0, 5.25, 0.0005, 1.0005, 999_999_999.999, 1e9, 1e12, 1e300, -0.5, -0.0];
+        let times = (0..20_000).map(|micros| f64::from(micros * 997) / 1_000.0);
+        for value in some.into_iter().chain(times) {
+            let mut line = String::new();
+            number(&mut line, value).unwrap();
+            assert_eq!(line, format!("{value:?}"));
+        }
+    }
+
+    #[test]
+    fn every_char_is_escaped_as_json_has_it() {
+        let all: String = ('\0'..='\u{ffff}').chain(['\u{1f600}', '\u{10ffff}']).collect();
+        let mut line = String::new();
+        text(&mut line, &all).unwrap();
+        assert_eq!(serde_json::from_str::<String>(&line).unwrap(), all);
     }
 }

@@ -51,9 +51,7 @@ pub fn start(format: LogFormat) -> Logs {
     let registry = tracing_subscriber::registry().with(filter);
     let layer = tracing_subscriber::fmt::layer().with_writer(backlog.bounded(writer));
     let started = match format {
-        LogFormat::Json => {
-            registry.with(layer.json().flatten_event(true).map_event_format(json::WithResource)).try_init()
-        }
+        LogFormat::Json => registry.with(layer.event_format(json::Json)).try_init(),
         LogFormat::Text => registry.with(layer.with_ansi(io::stderr().is_terminal())).try_init(),
     };
     if started.is_ok()

@@ -125,12 +125,6 @@ pub const FAULTS: &[Fault] = &[
         "false => drop(settlement),",
     ),
     fault(
-        "starts what has lost its lease on the way",
-        "consumer/event_loop.rs",
-        "_ if is_over => self.lose(id),\n",
-        "_ if is_over && id == Id::MAX => self.lose(id),\n",
-    ),
-    fault(
         "gives up an attempt too early",
         "consumer/policy.rs",
         "if attempt < self.attempts() {\n            let doublings",

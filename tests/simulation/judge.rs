@@ -229,7 +229,7 @@ impl Judge {
             broken.push(format!("{name} is processed again after it was removed"));
         }
         let mine = state.deliveries.values().find(|one| (one.life, &*one.name, one.attempt) == (life, name, attempt));
-        if mine.is_none_or(|delivery| delivery.until <= now) && self.unpaused_since(state, now) {
+        if mine.is_none_or(|delivery| delivery.until <= now) {
             broken.push(format!("3: {name} starts without a lease"));
         }
         let Some(group) = state.fates.get(name).and_then(|fate| fate.group.as_ref()) else { return broken };
@@ -248,10 +248,6 @@ impl Judge {
             }
         }
         broken
-    }
-
-    fn unpaused_since(&self, state: &State, since: Instant) -> bool {
-        state.paused_at.is_none_or(|at| at < since)
     }
 
     /// The handler of a delivery is gone. Promises 3 and 5.
@@ -476,6 +472,9 @@ impl Judge {
     pub fn received(&self, life: usize, receipts: &BTreeSet<String>, asked_at: Instant) {
         let mut state = self.see(|| format!("process {life} receives {receipts:?}"));
         state.lives[life].changed_at = Some(Instant::now());
+        if state.lives[life].over {
+            state.violations.push(format!("6: process {life} has exited, and {receipts:?} came for it"));
+        }
         for receipt in receipts {
             if let Some(delivery) = state.deliveries.get_mut(receipt) {
                 delivery.ours_until = Some(self.ours_until(asked_at, self.scenario.lease));

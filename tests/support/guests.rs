@@ -37,7 +37,9 @@ pub fn command(name: &str) -> PathBuf {
 
 /// A guest as a component, made in the build folder; whoever made it at the same time made the same.
 pub fn component(name: &str) -> PathBuf {
-    let bytes = encode(&fs::read_to_string(source(name)).unwrap()).unwrap_or_else(|error| panic!("{name}: {error:?}"));
+    let module = core_module(&fs::read_to_string(source(name)).unwrap());
+    let encoded = ComponentEncoder::default().module(&module).and_then(|encoder| encoder.validate(true).encode());
+    let bytes = encoded.unwrap_or_else(|error| panic!("{name}: {error:?}"));
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guests");
     fs::create_dir_all(&folder).unwrap();
     let file = NamedTempFile::new_in(&folder).unwrap();
@@ -47,7 +49,12 @@ pub fn component(name: &str) -> PathBuf {
     path
 }
 
-fn encode(text: &str) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+/// A component's core module, in binary form, that says what it exports.
+pub fn core_module(text: &str) -> Vec<u8> {
+    embed(text).unwrap_or_else(|error| panic!("{error:?} in {text}"))
+}
+
+fn embed(text: &str) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
     let comments = |mark: &str| text.lines().filter_map(|line| line.strip_prefix(mark)).collect::<Vec<_>>();
     let worlds = comments(";; world:");
     let world = if worlds.is_empty() { CONSUMER.into() } else { worlds.join("\n") };
@@ -71,7 +78,7 @@ fn encode(text: &str) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
     let closed = text.trim_end().strip_suffix(')').filter(|_| !allocates);
     let mut module = wat::parse_str(closed.map_or(text.into(), |open| [open, ALLOCATOR].concat()))?;
     embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8)?;
-    Ok(ComponentEncoder::default().module(&module)?.validate(true).encode()?)
+    Ok(module)
 }
 
 /// Without this, a guest that no test uses would look like a behaviour that is tested.

@@ -4,9 +4,9 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command};
 
+use hostler::digest::{hex, sha256};
 use reqwest::{Client, Method, StatusCode, Url};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
 use super::hostler::{PATIENCE, until};
@@ -138,6 +138,5 @@ impl Drop for Registry {
 
 /// `sha256:…` of these bytes.
 pub fn digest(bytes: &[u8]) -> String {
-    let digest: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256:{digest}")
+    format!("sha256:{}", hex(&sha256(bytes)))
 }

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use sha2::{Digest as _, Sha256};
+use aws_lc_rs::digest::{Context, SHA256};
+use hostler::digest::hex;
 
 /// When a build that is of no use any more goes; another checkout of the repository may use it still.
 const UNUSED: Duration = Duration::from_secs(3600);
@@ -106,11 +107,12 @@ fn digest(roots: &[&str]) -> String {
         }
     }
     files.sort();
-    let mut digest = Sha256::new();
+    let mut digest = Context::new(&SHA256);
     for path in files {
         let contents = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        digest.update(format!("{}\0{}\0", path.strip_prefix(here("")).unwrap().display(), contents.len()));
-        digest.update(contents);
+        let name = format!("{}\0{}\0", path.strip_prefix(here("")).unwrap().display(), contents.len());
+        digest.update(name.as_bytes());
+        digest.update(&contents);
     }
-    digest.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    hex(&digest.finish().as_ref()[..16])
 }

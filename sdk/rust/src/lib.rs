@@ -2,6 +2,8 @@
 #![cfg_attr(not(feature = "json"), doc = "Message handlers for hostler in Rust.")]
 
 mod answer;
+#[cfg(all(target_family = "wasm", target_os = "unknown"))]
+mod arena;
 pub mod context;
 #[cfg(target_family = "wasm")]
 #[doc(hidden)]

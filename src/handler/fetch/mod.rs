@@ -32,12 +32,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sha2::{Digest, Sha256};
 use tokio::task::JoinSet;
 
 use super::cache::Cache;
-use super::compiled::hex;
 use super::source::Fetched;
+use crate::digest::{hex, sha256};
 
 /// The largest handler that is fetched, in bytes.
 pub const MAX_HANDLER: u64 = 256 * 1024 * 1024;
@@ -154,9 +153,9 @@ fn not_built(feature: &str) -> Fault {
 }
 
 fn check_pin(bytes: &Bytes, pin: Option<&[u8; 32]>) -> Result<(), Fault> {
-    let found = Sha256::digest(bytes);
+    let found = sha256(bytes);
     match pin {
-        Some(pin) if found.as_slice() != pin => Err(Fault::Lasting(
+        Some(pin) if found != *pin => Err(Fault::Lasting(
             format!("its SHA-256 is {}, but the config pins {}", hex(&found), hex(pin)),
             "upload the file that was meant, or set sha256 to the new one's",
         )),

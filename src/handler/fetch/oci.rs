@@ -10,15 +10,14 @@ use bytes::Bytes;
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderValue, WWW_AUTHENTICATE};
 use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
 use super::login::{Challenge, docker_login};
 use super::manifest::{self, Leads, Part};
 use super::reference::Address;
 use super::{Bounded, Fault, MAX_HANDLER};
 use crate::cause::with_causes;
+use crate::digest::{hex, sha256};
 use crate::handler::cache::Cache;
-use crate::handler::compiled::hex;
 
 const CONNECT: Duration = Duration::from_secs(5);
 
@@ -106,8 +105,8 @@ impl<'a> Artifact<'a> {
             return Ok(bytes);
         }
         let bytes = self.get(session, &format!("{kind}/sha256:{}", hex(digest)), limit).await?;
-        let found = Sha256::digest(&bytes);
-        if found.as_slice() != digest {
+        let found = sha256(&bytes);
+        if found != *digest {
             let what = format!("the registry sent sha256:{} instead of sha256:{}", hex(&found), hex(digest));
             return Err(Fault::Lasting(what, "see who changed it: a digest never fits other bytes"));
         }

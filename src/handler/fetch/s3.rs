@@ -9,13 +9,12 @@ use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_s3::operation::get_object::GetObjectError;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use super::reference::sha256;
 use super::{Bounded, Fault, MAX_HANDLER, Options};
 use crate::cause::with_causes;
+use crate::digest::{self, hex};
 use crate::handler::cache::Cache;
-use crate::handler::compiled::hex;
 
 const CONNECT: Duration = Duration::from_secs(5);
 
@@ -62,7 +61,7 @@ impl<'a> Object<'a> {
             return Err(Fault::Lasting("there is no AWS region".into(), cure));
         }
         let endpoint = shared.endpoint_url().unwrap_or_default();
-        let entry = format!("etag-{}", hex(&Sha256::digest(format!("{endpoint}\n{bucket}\n{key}"))));
+        let entry = format!("etag-{}", hex(&digest::sha256(format!("{endpoint}\n{bucket}\n{key}").as_bytes())));
         let config = aws_sdk_s3::config::Builder::from(&shared).force_path_style(!endpoint.is_empty());
         Ok(Self { client: aws_sdk_s3::Client::from_conf(config.build()), bucket, key, cache, entry })
     }
@@ -87,7 +86,7 @@ impl<'a> Object<'a> {
         }
         let bytes = Bytes::from(bounded.bytes);
         if let (Some(cache), Some(etag)) = (self.cache, answer.e_tag) {
-            let digest = Sha256::digest(&bytes).into();
+            let digest = digest::sha256(&bytes);
             cache.put_blob(&digest, &bytes);
             let seen = Seen { etag, sha256: format!("sha256:{}", hex(&digest)) };
             cache.put(&self.entry, &serde_json::to_vec(&seen).unwrap_or_default());

@@ -145,18 +145,40 @@ pub(super) fn release(db: &Connection, queue: i64, ticket: Ticket, delay: Durati
 
 /// Ends a lease; false if it is lost, and then nothing has changed.
 pub(super) fn settle(db: &Connection, source: &Source, ticket: Ticket, ending: &Ending) -> rusqlite::Result<bool> {
-    if let Ending::Release(delay) = ending {
-        return release(db, source.queue, ticket, *delay);
-    }
     let now = now();
+    match ending {
+        Ending::Release(delay) => return release(db, source.queue, ticket, *delay),
+        Ending::Ack if !source.ordered && remove_leased(db, source.queue, ticket, now)? => {
+            forget(db, ticket)?;
+            return Ok(true);
+        }
+        Ending::Ack | Ending::DeadLetter(..) => {}
+    }
     let Some(entry) = leased(db, source.queue, ticket, now)? else { return Ok(false) };
     if let Ending::DeadLetter(queue, reason) = ending {
         bury(db, source, &entry, *queue, reason, now)?;
     } else {
         remove(db, source.queue, &entry, now)?;
-        db.prepare_cached("DELETE FROM content WHERE seq = ?1")?.execute([ticket.seq])?;
+        forget(db, ticket)?;
     }
     Ok(true)
+}
+
+/// Takes a leased entry out of its queue if none of its group can wait behind it: at one go, without a look at it first.
+fn remove_leased(db: &Connection, queue: i64, ticket: Ticket, now: i64) -> rusqlite::Result<bool> {
+    let removed = db
+        .prepare_cached(
+            "DELETE FROM entry WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3 AND lease = ?4 AND visible_at > ?5
+             AND group_name IS NULL",
+        )?
+        .execute(params![queue, ticket.enqueued_at, ticket.seq, ticket.lease, now])?;
+    Ok(removed == 1)
+}
+
+/// Deletes the content of an entry that is gone.
+fn forget(db: &Connection, ticket: Ticket) -> rusqlite::Result<()> {
+    db.prepare_cached("DELETE FROM content WHERE seq = ?1")?.execute([ticket.seq])?;
+    Ok(())
 }
 
 /// Lets a leased entry be visible after `delay`; false if the lease is lost.

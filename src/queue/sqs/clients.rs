@@ -10,6 +10,8 @@ use aws_sdk_sqs::config::Credentials;
 use aws_sdk_sqs::config::retry::RetryPartition;
 
 use super::Options;
+use super::answer::ReadMessages;
+use super::signer::Signer;
 use crate::queue::QueueError;
 
 /// The longest wait of one ReceiveMessage (AWS limit: WaitTimeSeconds 20).
@@ -70,15 +72,18 @@ impl Clients {
             let text = "there is no AWS region: set queue.sqs.region, or AWS_REGION in the environment";
             return Err(QueueError::Refused(text.into()));
         };
+        let signer = Signer::new(&region, "sqs");
+        let sqs = |shared: &SdkConfig, purpose| sqs(shared, purpose, &signer);
+        let client = |config: aws_sdk_sqs::config::Builder| aws_sdk_sqs::Client::from_conf(config.build());
         let ordinary = with_patience(&shared, CALL, 3);
         let single = with_patience(&shared, SEND, 1);
         let polls = with_patience(&shared, MAX_WAIT + BEYOND_WAIT, 1);
         let transfers = with_patience(&shared, TRANSFER, 3);
         let s3 = aws_sdk_s3::config::Builder::from(&transfers).force_path_style(options.endpoint_url.is_some());
         Ok(Self {
-            sqs: sqs(&ordinary, "calls"),
-            polls: sqs(&polls, "polls"),
-            sends: sqs(&single, "sends"),
+            sqs: client(sqs(&ordinary, "calls")),
+            polls: client(sqs(&polls, "polls").interceptor(ReadMessages)),
+            sends: client(sqs(&single, "sends")),
             publishes: aws_sdk_sns::Client::new(&single),
             sns: aws_sdk_sns::Client::new(&ordinary),
             s3: aws_sdk_s3::Client::from_conf(s3.build()),
@@ -87,10 +92,12 @@ impl Clients {
     }
 }
 
-/// A client with a budget of retries of its own, so that no other client of the process uses up those of the heartbeats.
-fn sqs(shared: &SdkConfig, purpose: &'static str) -> aws_sdk_sqs::Client {
-    let budget = RetryPartition::custom(purpose).build();
-    aws_sdk_sqs::Client::from_conf(aws_sdk_sqs::config::Builder::from(shared).retry_partition(budget).build())
+/// What makes a client with a budget of retries of its own, so that no other client of the process uses up those of the heartbeats.
+fn sqs(shared: &SdkConfig, purpose: &'static str, signer: &Signer) -> aws_sdk_sqs::config::Builder {
+    aws_sdk_sqs::config::Builder::from(shared)
+        .retry_partition(RetryPartition::custom(purpose).build())
+        .push_auth_scheme(signer.clone())
+        .interceptor(signer.clone())
 }
 
 fn with_patience(shared: &SdkConfig, attempt: Duration, attempts: u32) -> SdkConfig {

@@ -3,6 +3,9 @@
 //! | file | job | I/O |
 //! |---|---|---|
 //! | `clients` | the AWS clients | |
+//! | `signer` | signatures of their calls, with the key of the day kept | none |
+//! | `answer` | answers to receives, read faster than the SDK does | none |
+//! | `canonical` | what of a call is signed | none |
 //! | `names` | names on AWS | none |
 //! | `fault` | AWS's errors by what the caller does next | none |
 //! | `resolve` | names → queue URLs and topic ARNs, remembered | yes |
@@ -21,7 +24,9 @@
 //! Every call is made on the runtime that the broker was opened on, whoever asks: a connection that a busy guest's thread
 //! drives would keep heartbeats waiting.
 
+mod answer;
 mod batch;
+mod canonical;
 mod clients;
 mod depth;
 mod fault;
@@ -35,6 +40,7 @@ mod redrive;
 mod resolve;
 mod send;
 mod settle;
+mod signer;
 pub mod wire;
 
 pub use provision::policy::{least_privilege, protecting_tasks, reading_handlers};

@@ -348,6 +348,15 @@ mod tests {
     }
 
     #[test]
+    fn a_claim_may_have_any_key() {
+        let key: String = ('\0'..='\u{ffff}').collect();
+        let claim = Arc::new(Claim { bucket: "b".into(), key, size: Some(1) });
+        let entry = Entry::new(Outgoing { claim: Some(claim.clone()), ..Outgoing::default() }).unwrap();
+        assert!(entry.body.chars().all(is_carried));
+        assert_eq!(Claim::from_body(&entry.body, Some(1)).as_ref(), Some(&*claim));
+    }
+
+    #[test]
     fn a_pointer_is_one_only_with_its_attribute() {
         let claim = Claim { bucket: "b".into(), key: "k".into(), size: None };
         let message = there_and_back(Outgoing { body: claim.to_body().into_bytes(), ..Outgoing::default() });

@@ -1,0 +1,109 @@
+//! The decisions of a consumer, which do no I/O.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use hostler::config::{OnProcessingTimeout, Retry};
+use hostler::consumer::{Batcher, Ledger, Policy};
+use hostler::handler::Outcome;
+use hostler::queue::{Limits, Receipt, Settlement};
+use tokio::time::Instant;
+
+use crate::{Result, Step};
+
+const SECOND: Duration = Duration::from_secs(1);
+const LEASE: Duration = SECOND.saturating_mul(30);
+/// As many leases as come due within one interval of heartbeats, a third of the lease, at one a millisecond.
+const LEASES: u64 = 10_000;
+const BETWEEN: Duration = Duration::from_millis(1);
+const BATCH: u32 = 10;
+
+fn ledger(start: Instant) -> Ledger<u64> {
+    let mut ledger = Ledger::new(LEASE, 12 * 3600 * SECOND);
+    let mut at = start;
+    for id in 0..LEASES {
+        ledger.enter(id, Receipt::new(id.to_string()).lease(), at);
+        at += BETWEEN;
+    }
+    ledger
+}
+
+/// Time goes on until ten heartbeats are due; they are sent and answered.
+pub fn heartbeats() -> Result<Step> {
+    let start = Instant::now();
+    let mut ledger = ledger(start);
+    let mut now = start + LEASE / 3 - BETWEEN;
+    Ok(Box::new(move || {
+        now += BETWEEN * BATCH;
+        assert!(ledger.expire(now).is_empty());
+        for beat in ledger.heartbeats(now, BATCH as usize) {
+            let results: Vec<_> = beat.ids.iter().map(|_| Ok(())).collect();
+            assert!(ledger.answered(&beat.ids, beat.by, &results, now, now).is_empty());
+        }
+        black_box(ledger.next_at());
+    }))
+}
+
+/// A delivery comes and is settled.
+pub fn in_and_out() -> Result<Step> {
+    let start = Instant::now();
+    let mut ledger = ledger(start);
+    let receipt = Receipt::new("one more");
+    let mut id = LEASES;
+    Ok(Box::new(move || {
+        ledger.enter(id, receipt.lease(), start + SECOND);
+        assert!(ledger.stop(id));
+        ledger.remove(id);
+        black_box(ledger.next_at());
+        id += 1;
+    }))
+}
+
+/// A policy with requeues, delays and a dead-letter queue.
+pub fn retrying() -> Policy {
+    let retry =
+        Retry { requeues: 2, requeue_delay: 5 * SECOND, delays: 3, delay: 60 * SECOND, max_delay: 200 * SECOND };
+    Policy { retry, on_processing_timeout: OnProcessingTimeout::DeadLetter, dead_letter: true }
+}
+
+/// Success, a failure, one that gives up, and a delay.
+pub fn policy() -> Result<Step> {
+    let policy = retrying();
+    let cases = [
+        (Outcome::Ack, 1),
+        (Outcome::Failed("no connection".into()), 4),
+        (Outcome::Failed("no connection".into()), 6),
+        (Outcome::Delay(SECOND), 2),
+    ];
+    Ok(Box::new(move || {
+        for (outcome, attempt) in &cases {
+            black_box(policy.disposition(black_box(outcome), *attempt, 0.5));
+        }
+    }))
+}
+
+/// Ten settlements gather and go.
+pub fn settlements() -> Result<Step> {
+    let limits = Limits {
+        receive_batch: 10,
+        settle_batch: BATCH as usize,
+        settle_linger: SECOND / 10,
+        max_wait: 20 * SECOND,
+        max_lease: 12 * 3600 * SECOND,
+        parallel_receives: 4,
+    };
+    let (mut batcher, now) = (Batcher::new(limits, false), Instant::now());
+    let mut receipts: Vec<_> = (0..BATCH).map(|n| (n, Receipt::new(n.to_string()))).collect();
+    Ok(Box::new(move || {
+        for (id, receipt) in receipts.drain(..) {
+            batcher.push(id, Settlement::Ack(receipt), now);
+        }
+        let batch = batcher.next(now, true).into_iter().flatten();
+        receipts.extend(batch.filter_map(|(id, settlement)| match settlement {
+            Settlement::Ack(receipt) => Some((id, receipt)),
+            _ => None,
+        }));
+        batcher.answered();
+        assert_eq!(receipts.len(), BATCH as usize);
+    }))
+}

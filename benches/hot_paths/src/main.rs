@@ -1,0 +1,76 @@
+//! The hot paths, one by one, by criterion: `cargo run --release --manifest-path benches/hot_paths/Cargo.toml -- --bench [FILTER]`.
+//!
+//! With `HOT_PATH=NAME` and `COUNT=n` it goes down that path so often, and does nothing else: `benches/instructions.sh`
+//! counts the instructions that one more of it takes.
+
+mod acked;
+#[path = "../../call.rs"]
+mod call;
+mod consumer;
+mod embedded;
+mod handlers;
+mod sqs;
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use criterion::Criterion;
+
+/// Whatever goes wrong with the benchmark itself.
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// Goes down a path once.
+type Step = Box<dyn FnMut()>;
+
+/// A path: its name, and what prepares it.
+type Path = (&'static str, fn() -> Result<Step>);
+
+/// As in the program itself.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const PATHS: &[Path] = &[
+    ("component, fresh sandbox", handlers::component_fresh),
+    ("component without imports, fresh sandbox", handlers::component_without_imports),
+    ("component, reused sandbox", handlers::component_reused),
+    ("command, fresh sandbox", handlers::command_fresh),
+    ("ledger, ten heartbeats of 10,000 leases", consumer::heartbeats),
+    ("ledger, in and out beside 10,000 leases", consumer::in_and_out),
+    ("policy, four outcomes", consumer::policy),
+    ("settlements, a batch of ten", consumer::settlements),
+    ("embedded, ten sent, received and acked", embedded::ten),
+    ("sqs, ten received and acked", sqs::ten),
+    ("sqs, ten by a consumer", sqs::consumed),
+];
+
+fn main() -> Result<()> {
+    if let Ok(name) = std::env::var("HOT_PATH") {
+        return go(&name, std::env::var("COUNT")?.parse()?);
+    }
+    if std::env::args().any(|argument| argument == "--names") {
+        PATHS.iter().for_each(|(name, _)| println!("{name}"));
+        return Ok(());
+    }
+    let mut criterion = Criterion::default()
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(2))
+        .configure_from_args();
+    for (name, prepare) in PATHS {
+        let mut step = prepare()?;
+        criterion.bench_function(name, |bencher| bencher.iter(|| black_box(&mut step)()));
+    }
+    criterion.final_summary();
+    Ok(())
+}
+
+fn go(name: &str, count: u64) -> Result<()> {
+    let (_, prepare) = PATHS.iter().find(|(known, _)| *known == name).ok_or("there is no such path")?;
+    steps(prepare()?, count);
+    Ok(())
+}
+
+/// A function of its own, as callgrind counts from its begin to its end.
+#[inline(never)]
+fn steps(mut step: Step, count: u64) {
+    (0..count).for_each(|_| step());
+}

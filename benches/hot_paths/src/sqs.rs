@@ -1,0 +1,166 @@
+//! The SQS driver with the AWS SDK, signing and all, over a service that answers from memory: ten received, ten acked; and
+//! the same by a whole consumer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use aws_smithy_runtime_api::client::http::{
+    HttpClient, HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpClient, SharedHttpConnector,
+};
+use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
+use aws_smithy_runtime_api::client::result::ConnectorError;
+use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
+use aws_smithy_runtime_api::http::StatusCode;
+use hostler::config::LogFormat;
+use hostler::consumer::{Consumer, Phase, Spec, StatusBoard};
+use hostler::handler::{Call, Handler, Lanes, Outcome};
+use hostler::queue::sqs::{Options, SqsBroker};
+use hostler::queue::{Broker, ChannelSpec, Queue};
+use serde_json::{Value, json};
+use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::acked::{self, BODY};
+use crate::consumer::retrying;
+use crate::{Result, Step};
+
+/// Stands for the number of the receive in a message's id.
+const NUMBER: &str = "########";
+
+/// The service: what it says to a receive, and to a batch of ten deletes.
+#[derive(Debug, Clone)]
+struct Canned {
+    received: Arc<str>,
+    receives: Arc<AtomicU32>,
+    deleted: bytes::Bytes,
+    /// How many more receives are answered, for a consumer, which asks on and on; `None`: all of them.
+    permits: Option<Arc<Semaphore>>,
+    /// Has as many permits as batches were deleted.
+    batches: Arc<Semaphore>,
+}
+
+impl Canned {
+    fn new() -> Self {
+        let message = |n: usize| {
+            json!({
+                "MessageId": format!("5fea7756-0ea4-451a-a703-{NUMBER}933{n}"),
+                "ReceiptHandle": format!("{n}{}", "MbZj6wDWli+JvwwJaBV+3dcjk2YW2vA3+STFFljTM8tJJg6HRG6PYSasuWXPJB+Cw".repeat(3)),
+                "Body": BODY,
+                "Attributes": { "ApproximateReceiveCount": "1", "SentTimestamp": "1764000000000" },
+            })
+        };
+        let received = json!({ "Messages": (0..10).map(message).collect::<Vec<Value>>() });
+        let done: Vec<_> = (0..10).map(|n: usize| json!({ "Id": n.to_string() })).collect();
+        let deleted = json!({ "Successful": done, "Failed": [] });
+        let (received, deleted) = (received.to_string().into(), deleted.to_string().into());
+        Self { received, receives: Arc::default(), deleted, permits: None, batches: Arc::new(Semaphore::new(0)) }
+    }
+
+    fn answer(&self, action: &str) -> bytes::Bytes {
+        match action {
+            "ReceiveMessage" => {
+                let number = format!("{:08x}", self.receives.fetch_add(1, Ordering::Relaxed));
+                self.received.replace(NUMBER, &number).into()
+            }
+            "DeleteMessageBatch" => self.deleted.clone(),
+            "GetQueueUrl" => json!({ "QueueUrl": "http://sqs/bench" }).to_string().into(),
+            _ => json!({ "Attributes": { "MaximumMessageSize": "1048576" } }).to_string().into(),
+        }
+    }
+}
+
+impl HttpClient for Canned {
+    fn http_connector(&self, _: &HttpConnectorSettings, _: &RuntimeComponents) -> SharedHttpConnector {
+        SharedHttpConnector::new(self.clone())
+    }
+}
+
+impl HttpConnector for Canned {
+    fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
+        let action = request.headers().get("x-amz-target").and_then(|target| target.rsplit('.').next());
+        let action = action.unwrap_or_default().to_owned();
+        let service = self.clone();
+        HttpConnectorFuture::new(async move {
+            if let ("ReceiveMessage", Some(permits)) = (&*action, &service.permits) {
+                permits.acquire().await.map_err(|error| ConnectorError::other(error.into(), None))?.forget();
+            }
+            let status = StatusCode::try_from(200).map_err(|error| ConnectorError::other(error.into(), None))?;
+            if action == "DeleteMessageBatch" {
+                service.batches.add_permits(1);
+            }
+            Ok(HttpResponse::new(status, service.answer(&action).into()))
+        })
+    }
+}
+
+pub fn ten() -> Result<Step> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let queue = runtime.block_on(open(Canned::new()))?;
+    Ok(Box::new(move || assert_eq!(runtime.block_on(acked::ten(&*queue, Duration::from_secs(1))), 10)))
+}
+
+async fn open(service: Canned) -> Result<Arc<dyn Queue>> {
+    let options = Options {
+        region: Some("eu-central-1".into()),
+        endpoint_url: Some("http://sqs".into()),
+        credentials: Some(("key".into(), "secret".into())),
+        http: Some(SharedHttpClient::new(service)),
+        ..Options::default()
+    };
+    Ok(SqsBroker::connect(options).await?.open(&ChannelSpec::new("bench".parse()?)).await?)
+}
+
+/// Acks at once.
+struct Acks;
+
+#[async_trait::async_trait]
+impl Handler for Acks {
+    async fn handle(&self, _: &Call) -> Outcome {
+        Outcome::Ack
+    }
+}
+
+/// A consumer takes ten, runs a handler on each that does nothing, and acks them, with its log.
+pub fn consumed() -> Result<Step> {
+    std::mem::forget(hostler::telemetry::start(LogFormat::Json));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let permits = Arc::new(Semaphore::new(0));
+    let service = Canned { permits: Some(Arc::clone(&permits)), ..Canned::new() };
+    let batches = Arc::clone(&service.batches);
+    let queue = runtime.block_on(open(service))?;
+    let (phase, phases) = watch::channel(Phase::Running);
+    let consumer = Consumer {
+        spec: spec(),
+        queue,
+        handler: Arc::new(Acks),
+        replies: None,
+        guests: Lanes::new(runtime.handle().clone(), None),
+        status: StatusBoard::new(Arc::default(), Arc::default()),
+        exit: CancellationToken::new(),
+    };
+    runtime.spawn(consumer.run(phases));
+    Ok(Box::new(move || {
+        let _ = &phase;
+        permits.add_permits(1);
+        let acked = runtime.block_on(batches.acquire());
+        acked.expect("a semaphore that is never closed").forget();
+    }))
+}
+
+fn spec() -> Spec {
+    const SECOND: Duration = Duration::from_secs(1);
+    Spec {
+        name: "bench".into(),
+        channel: "bench".into(),
+        ordered: false,
+        concurrency: 10,
+        lease: 30 * SECOND,
+        processing_timeout: 20 * SECOND,
+        delay_tolerance: 60 * SECOND,
+        longest_poll: 20 * SECOND,
+        rate_limit: None,
+        policy: retrying(),
+        output: 64 * 1024,
+    }
+}

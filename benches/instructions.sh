@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Counts the instructions of each hot path with callgrind, and compares them with benches/instructions.tsv: more than 5 % more of them
+# fail. instructions.sh --write writes that file anew. Instructions, as seconds depend on whatever else the machine does.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+baseline=benches/instructions.tsv
+tolerance=5
+# A path is gone down so often, and then so often again: the difference leaves out what happens only once.
+count=${COUNT:-200}
+
+command -v valgrind >/dev/null || bash -c 'root=$1; source tests/install.sh; apt valgrind' _ "$HOME/.cache/hostler/toolchains"
+cargo build --release --locked --manifest-path benches/hot_paths/Cargo.toml >&2
+binary=${CARGO_TARGET_DIR:-benches/hot_paths/target}/release/hot-paths
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# What is counted: the steps themselves, and the thread of the embedded queue, which works for them.
+instructions() { # PATH COUNT
+  HOT_PATH=$1 COUNT=$2 valgrind --tool=callgrind --callgrind-out-file=/dev/null \
+    --toggle-collect='hot_paths::steps*' --toggle-collect='*embedded::writer::Thread*::run*' "$binary" 2>"$work/log" ||
+    { cat "$work/log" >&2 && exit 1; }
+  sed -n 's/.*I *refs: *//p' "$work/log" | tr -d ,
+}
+
+printf '# Instructions of one go down each path (benches/hot_paths), as callgrind counts them: benches/instructions.sh --write\n' >"$work/now"
+printf '%-44s %12s %12s %8s\n' path before now change
+failed=0
+while IFS= read -r name; do
+  once=$(instructions "$name" "$count")
+  twice=$(instructions "$name" $((2 * count)))
+  now=$(((twice - once) / count))
+  before=$(awk -F'\t' -v name="$name" '$1 == name { print $2 }' "$baseline" 2>/dev/null || true)
+  printf '%s\t%s\n' "$name" "$now" >>"$work/now"
+  change=$(awk -v before="${before:-0}" -v now="$now" 'BEGIN { if (before) printf "%+.1f", 100 * (now - before) / before; else print "new" }')
+  printf '%-44s %12s %12s %7s%%\n' "$name" "${before:--}" "$now" "$change"
+  if [ "${1:-}" != --write ] && { [ -z "$before" ] || [ "$((100 * now))" -gt "$(((100 + tolerance) * before))" ]; }; then
+    failed=1
+  fi
+done < <("$binary" --names)
+
+if [ "${1:-}" = --write ]; then
+  cp "$work/now" "$baseline"
+elif [ "$failed" = 1 ]; then
+  echo "more than $tolerance % more instructions, or a path without a figure: if it has to be, benches/instructions.sh --write" >&2
+  exit 1
+fi

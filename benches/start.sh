@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# How long `hostler run` takes from exec to its first message settled, with what is left to compile: nothing (.cwasm), nothing
+# any more (.wasm, cached), or all (.wasm). And what the binary consists of. HOSTLER_BIN names one that is there already.
+#   start.sh [ROUNDS]    how often; the middle one counts
+set -euo pipefail
+cd "$(dirname "$0")/.."
+rounds=${1:-11}
+
+hostler=${HOSTLER_BIN:-${CARGO_TARGET_DIR:-target}/release/hostler}
+[ -n "${HOSTLER_BIN:-}" ] || cargo build --release --locked
+hostler=$(realpath "$hostler")
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cp examples/flights/flights.wasm "$work"
+"$hostler" compile "$work/flights.wasm" --output "$work/flights.cwasm" >/dev/null
+
+# once FILE: milliseconds until the message that is there already is settled; it then goes to the dead-letter queue.
+once() {
+  local config=$work/hostler.toml started pid line
+  cat >"$config" <<END
+[host]
+health_file = "$work/health.json"
+cache_dir = "$work/cache"
+[queue]
+driver = "embedded"
+[queue.embedded]
+path = "$work/hostler.db"
+[consumers.flights]
+channel = "flights"
+handler = "$work/$1"
+END
+  "$hostler" send --config "$config" flights --body '{}' >/dev/null 2>&1
+  started=${EPOCHREALTIME/./}
+  exec 3< <(exec "$hostler" run --config "$config" 2>&1 >/dev/null)
+  pid=$!
+  while IFS= read -r line <&3; do
+    case $line in *'"disposition"'*) break ;; esac
+  done
+  echo "$(((${EPOCHREALTIME/./} - started) / 100))" | sed 's/.$/.&/'
+  kill -TERM "$pid"
+  while IFS= read -r line <&3; do :; done
+  exec 3<&-
+}
+
+median() { sort -n | sed -n "$(((rounds + 1) / 2))p"; }
+
+printf '%-30s %10s\n' 'exec to first message' ms
+printf '%-30s %10s\n' '.cwasm' "$(for _ in $(seq "$rounds"); do once flights.cwasm; done | median)"
+printf '%-30s %10s\n' '.wasm, not cached' "$(for _ in $(seq "$rounds"); do rm -rf "$work/cache" && once flights.wasm; done | median)"
+printf '%-30s %10s\n' '.wasm, cached' "$(for _ in $(seq "$rounds"); do once flights.wasm; done | median)"
+
+# A function counts for the crate that its name begins with; data without a name is in none.
+printf '\n%-30s %10.1f\n' 'binary, MiB' "$(stat -c %s "$hostler" | awk '{ print $1 / 1048576 }')"
+nm --demangle --print-size --radix=d "$hostler" | awk '
+  $3 ~ /^[tTrRdDwW]$/ {
+    name = $4
+    gsub(/^[<&*(]+/, "", name)
+    if (name == "dyn" || name == "mut") name = $5
+    crate = match(name, /^[A-Za-z0-9_]+::/) ? substr(name, 1, RLENGTH - 2) : "C, and without a crate"
+    size[crate] += $2
+  }
+  END { for (crate in size) printf "%.2f\t%s\n", size[crate] / 1048576, crate }' | sort -rn >"$work/crates"
+head -n 20 "$work/crates" | awk -F'\t' '{ printf "%-30s %10.2f\n", $2, $1 }'
