@@ -3,20 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-missing=()
-command -v cc >/dev/null || missing+=(build-essential)
-command -v python3 >/dev/null || missing+=(python3)
-python3 -m pip --version >/dev/null 2>&1 || missing+=(python3-pip)
-command -v unshare >/dev/null || missing+=(util-linux)
-command -v dockerd >/dev/null || missing+=(docker.io iptables)
-command -v docker-init >/dev/null || missing+=(tini)
-command -v debootstrap >/dev/null || missing+=(debootstrap)
-if [ ${#missing[@]} -gt 0 ]; then
-  as_root=""
-  [ "$(id -u)" = 0 ] || as_root=sudo
-  $as_root apt-get update -qq
-  $as_root apt-get install -y -qq --no-install-recommends "${missing[@]}"
-fi
+bash tests/packages.sh
 
 # Servers that speak SQS, SNS and S3, and their clients.
 bash tests/servers.sh
