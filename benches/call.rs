@@ -36,6 +36,7 @@ impl Caller {
             grants: Grants::default(),
             messages_per_instance,
             reply_from_stdout: false,
+            metrics: None,
         };
         let handler = handler::load(&Engine::new(Pool { sandboxes: 4 })?, &definition)?.handler(MEMORY)?;
         let message = Message {

@@ -45,6 +45,8 @@ mod invoke;
 #[cfg(test)]
 mod languages;
 #[cfg(test)]
+mod metrics;
+#[cfg(test)]
 mod new;
 #[cfg(test)]
 mod porting;

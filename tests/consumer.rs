@@ -87,6 +87,7 @@ struct Stage {
     script: Arc<Script>,
     phase: watch::Sender<Phase>,
     status: StatusBoard,
+    metrics: None,
     exit: CancellationToken,
     running: JoinHandle<Summary>,
 }

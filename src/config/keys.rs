@@ -317,7 +317,12 @@ pub(super) static KEYS: &[Key] = &[
         Preset::Value("json"),
         "Form of the log lines; their level is `RUST_LOG`'s.",
     ),
-    key("telemetry.otlp_endpoint", Kind::Url, Preset::Unset, "Where OTLP traces and metrics are sent."),
+    key(
+        "telemetry.otlp_endpoint",
+        Kind::Url,
+        Preset::Unset,
+        "Where OTLP traces and metrics are sent; the standard `OTEL_` variables say how.",
+    ),
     key(
         "telemetry.emf",
         Kind::Bool,

@@ -20,8 +20,9 @@ use crate::config::OnProcessingTimeout;
 use crate::handler::{Bounds, Call, Outcome, Output};
 use crate::health::State;
 use crate::message::Message;
-use crate::queue::{DEFAULT_GROUP, Delivery, Limits, QueueError, Receipt, Receive, Settlement, Unsettled};
+use crate::queue::{DEFAULT_GROUP, Delivery, LeaseError, Limits, QueueError, Receipt, Receive, Settlement, Unsettled};
 use crate::rate::Bucket;
+use crate::telemetry::metrics::Ending;
 
 /// How long to sleep when nothing is due.
 const IDLE: Duration = Duration::from_secs(3600);
@@ -327,6 +328,9 @@ impl EventLoop {
         in_hand.started_at = Some(now);
         in_hand.call.bounds.deadline = std::time::Instant::now() + timeout;
         self.summary.late += u64::from(in_hand.late);
+        if let Some(metrics) = &self.consumer.metrics {
+            metrics.started(in_hand.queue_delay, in_hand.late);
+        }
         self.running.insert((now, id));
         self.deadlines.insert((now + timeout, id));
         self.effects.run(id, in_hand.call.clone());
@@ -367,6 +371,9 @@ impl EventLoop {
             Err(Unsettled { settlement, error }) => {
                 let (consumer, action) = (&*self.consumer.spec.name, settlement.name());
                 tracing::warn!(consumer, action, %error, "not settled");
+                if let (Some(metrics), LeaseError::Lost(_)) = (&self.consumer.metrics, &error) {
+                    metrics.lease_lost();
+                }
                 match error.is_final() || self.ledger.deadline(id).is_none() {
                     true => self.apply(id, Event::Settled(false)),
                     false => self.batcher.retry(id, settlement, now),
@@ -382,6 +389,9 @@ impl EventLoop {
             return;
         }
         tracing::warn!(consumer = &*self.consumer.spec.name, message_id = in_hand.message.id, "lease lost");
+        if let Some(metrics) = &self.consumer.metrics {
+            metrics.lease_lost();
+        }
         self.apply(id, Event::LeaseLost);
     }
 
@@ -403,6 +413,14 @@ impl EventLoop {
             self.summary.processed += 1;
             self.summary.failed += u64::from(!outcome.is_success());
             self.summary.abandoned += u64::from(*outcome == Outcome::Shutdown);
+        }
+        if let Some(metrics) = &self.consumer.metrics {
+            metrics.ended(Ending {
+                outcome: outcome.name(),
+                disposition: in_hand.machine.disposition().name(),
+                attempt: in_hand.attempt,
+                ran_for: in_hand.started_at.map(|_| in_hand.ran_for),
+            });
         }
         log::settled(
             &self.consumer.spec,
@@ -437,7 +455,7 @@ impl EventLoop {
         self.consumer.spec.ordered.then(|| group.to_owned())
     }
 
-    fn complain(&self, results: &[Result<(), crate::queue::LeaseError>]) {
+    fn complain(&self, results: &[Result<(), LeaseError>]) {
         for error in results.iter().filter_map(|result| result.as_ref().err()) {
             tracing::warn!(consumer = &*self.consumer.spec.name, %error, "heartbeat failed");
         }

@@ -41,6 +41,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Rate;
 use crate::handler::{Handler, Lanes};
 use crate::queue::{Queue, Replies};
+use crate::telemetry::metrics::ConsumerMetrics;
 
 /// How far the host is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -95,6 +96,8 @@ pub struct Consumer {
     pub guests: Lanes,
     /// Where it shows its status.
     pub status: StatusBoard,
+    /// What it measures of itself, if anything does.
+    pub metrics: Option<ConsumerMetrics>,
     /// Cancelled when a processing timeout asks the whole host to exit.
     pub exit: CancellationToken,
 }

@@ -1,6 +1,7 @@
 //! Commands as handlers: a plain `main`, with the body as standard input and the exit code as the outcome.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use async_trait::async_trait;
 use base64::Engine as _;
@@ -50,6 +51,7 @@ impl CommandHandler {
             .and_then(|()| linker.instantiate_pre(module))
             .map_err(|error| LoadError::link(&definition.source, &error))?;
         let (engine, definition, limits) = (engine.clone(), Arc::clone(definition), Limits::command(memory));
+        let limits = limits.measured(definition.metrics.as_ref());
         Ok(Self { engine, pre, definition, limits })
     }
 }
@@ -57,6 +59,7 @@ impl CommandHandler {
 #[async_trait]
 impl Handler for CommandHandler {
     async fn handle(&self, call: &Call) -> Outcome {
+        let begun = self.definition.metrics.as_ref().map(|metrics| (metrics, Instant::now()));
         let env = environment(call);
         let stdin = Stdin { body: call.message.body.clone(), env: &env };
         let wasi = self.definition.grants.wasi(stdin, &Sink::new(&call.output), &self.limits);
@@ -70,6 +73,7 @@ impl Handler for CommandHandler {
         store.data_mut().wasi.ctx.ctx().table.set_max_capacity(self.limits.handles);
         let run = async {
             let instance = self.pre.instantiate_async(&mut store).await?;
+            begun.into_iter().for_each(|(metrics, begun)| metrics.instantiated(begun.elapsed()));
             instance.get_typed_func::<(), ()>(&mut store, "_start")?.call_async(&mut store, ()).await
         };
         let code = match run.await {

@@ -58,6 +58,7 @@ impl Guest {
         let web =
             Web::new(&grants.http, &grants.networks).map_err(|error| LoadError::web(&definition.source, &error))?;
         let (engine, definition, limits) = (engine.clone(), Arc::clone(definition), Limits::component(memory));
+        let limits = limits.measured(definition.metrics.as_ref());
         Ok(Self { engine, pre, definition, limits, web: Arc::new(web) })
     }
 
@@ -73,12 +74,16 @@ impl Guest {
 
     /// A fresh sandbox with an instance in it; an error says why there is none.
     pub(super) async fn instantiate(&self, scope: Scope, output: &Output, stdin: Stdin<'_>) -> Result<Live, String> {
+        let begun = self.definition.metrics.as_ref().map(|metrics| (metrics, Instant::now()));
         let _running = self.engine.running();
         let sink = Sink::new(output);
         let wasi = ComponentWasi::new(self.wasi(stdin, &sink)?, &self.limits, &self.web, &scope);
         let mut store = sandbox::store(&self.engine, wasi, &self.limits, scope);
         match self.pre.instantiate_async(&mut store).await {
-            Ok(instance) => Ok(Live { engine: self.engine.clone(), store, instance, sink, used: 0 }),
+            Ok(instance) => {
+                begun.into_iter().for_each(|(metrics, begun)| metrics.instantiated(begun.elapsed()));
+                Ok(Live { engine: self.engine.clone(), store, instance, sink, used: 0 })
+            }
             Err(error) => Err(sandbox::fault(&error, &store.data().limits)),
         }
     }

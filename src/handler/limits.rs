@@ -1,6 +1,11 @@
 //! What a guest may use of the machine: linear memory, tables, instances, and what the host holds on its behalf.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use wasmtime::ResourceLimiter;
+
+use crate::telemetry::metrics::ConsumerMetrics;
 
 /// The most elements that the tables of one sandbox may have together; also what the pool reserves for each.
 pub(super) const TABLE_ELEMENTS: usize = 100_000;
@@ -49,6 +54,8 @@ pub(super) struct Limits {
     used: usize,
     elements: usize,
     refused: Option<Refused>,
+    /// The most memory that any sandbox has had, if anybody wants to know.
+    peak: Option<Arc<AtomicU64>>,
 }
 
 /// What was refused last.
@@ -72,7 +79,20 @@ impl Limits {
     fn new(memory: u64, transfer: u64) -> Self {
         let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let handles = bytes(held(memory) / 2 / HELD_PER_HANDLE as u64).min(MAX_HANDLES);
-        Self { memory: bytes(memory), transfer: bytes(transfer), handles, used: 0, elements: 0, refused: None }
+        Self {
+            memory: bytes(memory),
+            transfer: bytes(transfer),
+            handles,
+            used: 0,
+            elements: 0,
+            refused: None,
+            peak: None,
+        }
+    }
+
+    /// The same, measured.
+    pub(super) fn measured(self, metrics: Option<&ConsumerMetrics>) -> Self {
+        Self { peak: metrics.map(ConsumerMetrics::memory_peak), ..self }
     }
 
     /// What to add to the reason of a trap that the limit probably caused.
@@ -94,6 +114,9 @@ impl ResourceLimiter for Limits {
             return Ok(false);
         }
         self.used = used;
+        if let Some(peak) = &self.peak {
+            peak.fetch_max(used as u64, Ordering::Relaxed);
+        }
         Ok(true)
     }
 

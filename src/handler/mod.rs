@@ -50,6 +50,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::health::State;
+use crate::telemetry::metrics::ConsumerMetrics;
 use command::{CommandHandler, RunHandler};
 use component::ComponentHandler;
 use contract::Consumer;
@@ -104,6 +105,8 @@ pub struct Definition {
     pub messages_per_instance: u32,
     /// Whether a command's standard output is its reply.
     pub reply_from_stdout: bool,
+    /// Measures its sandboxes, if anything does.
+    pub metrics: Option<ConsumerMetrics>,
 }
 
 /// Loads, verifies and compiles a handler, and its hooks. Takes up to many seconds for a large file that is not compiled.

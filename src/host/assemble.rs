@@ -93,6 +93,7 @@ pub(super) fn definition(
         },
         messages_per_instance: consumer.messages_per_instance,
         reply_from_stdout: consumer.reply == Reply::Stdout,
+        metrics: None,
     }
 }
 
@@ -134,13 +135,9 @@ pub fn pool(config: &Config) -> Pool {
 /// Settings that are valid but that this build, or this driver, makes no use of; for the log.
 pub fn unused(config: &Config) -> Vec<String> {
     let embedded = config.queue.driver == Driver::Embedded;
-    let telemetry = &config.telemetry;
     let tagged = config.consumers.iter().any(|consumer| consumer.tags != config::Tags::default());
     [
         (embedded && config.payload.bucket.is_some(), "payload.bucket: the embedded queue keeps large messages itself"),
-        (telemetry.otlp_endpoint.is_some(), "telemetry.otlp_endpoint: this build exports no traces or metrics"),
-        (telemetry.emf, "telemetry.emf: this build writes no metrics"),
-        (telemetry.prometheus.is_some(), "telemetry.prometheus: this build serves no metrics"),
         (embedded && tagged, "tags: the embedded queue has none"),
     ]
     .into_iter()

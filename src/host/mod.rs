@@ -4,6 +4,7 @@ mod assemble;
 mod connect;
 mod ecs;
 mod handlers;
+mod metering;
 mod pulse;
 mod reap;
 pub mod resources;
@@ -34,8 +35,10 @@ use crate::handler::cache::Cache;
 use crate::handler::{self, Definition, Engine, Lanes, Loaded};
 use crate::health::State;
 use crate::queue::{Broker, Replies};
-use crate::telemetry;
+use crate::telemetry::metrics::Ways;
+use crate::telemetry::{self, Resource};
 use ecs::Ecs;
+use metering::Metering;
 use pulse::Pulse;
 use resources::{Machine, Threads};
 use signals::Signals;
@@ -68,13 +71,14 @@ pub fn run(file: Option<&Path>) -> Result {
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
+    let ways = metering::ways(&loaded.config)?;
     let machine = Machine::measure();
     let threads = Threads::of(&machine);
     handler::compile_with(threads.compiling);
     let guests = guest_runtimes(threads).map_err(internal)?;
     let mut control = Builder::new_current_thread();
     let control = control.enable_all().max_blocking_threads(threads.control_blocking).build().map_err(internal)?;
-    let result = control.block_on(Host::new(loaded.config, machine, signals, lanes(&guests)).run());
+    let result = control.block_on(Host::new(loaded.config, machine, signals, lanes(&guests)).run(ways));
     // A host call that blocks (a read of a pipe, say) is not waited for: its guest is gone.
     let (quick, long) = guests;
     quick.shutdown_background();
@@ -112,6 +116,12 @@ fn internal(error: impl std::fmt::Display) -> Failure {
     Failure::new(Exit::Internal, error)
 }
 
+/// What is ready to consume.
+struct Started {
+    consumers: Vec<Consumer>,
+    metering: Option<Metering>,
+}
+
 /// The phases of the process, in order.
 struct Host {
     config: Config,
@@ -134,14 +144,14 @@ impl Host {
         Self { config, machine, signals, guests, boards, transitions, work, ecs }
     }
 
-    async fn run(self) -> Result {
+    async fn run(self, ways: Ways) -> Result {
         let named = self.config.consumers.iter().map(|consumer| (consumer.name.clone(), consumer.healthcheck_timeout));
         let boards = named.zip(self.boards.iter().cloned());
         let pulse = Pulse::start(&self.config.host.health_file, boards.collect(), Arc::clone(&self.transitions));
         let pulse = pulse.map_err(|error| internal(format!("cannot start the health thread: {error}")))?;
 
         let started = tokio::select! {
-            started = self.start() => started,
+            started = self.start(ways) => started,
             // Nothing has been taken yet, so there is nothing to drain.
             () = self.signals.drain.cancelled() => {
                 tracing::info!("stopped before it was ready");
@@ -149,7 +159,7 @@ impl Host {
             }
         };
         let result = match started {
-            Ok(Some(consumers)) => self.consume(consumers).await,
+            Ok(Some(started)) => self.consume(started).await,
             Ok(None) => Ok(Exit::Ok),
             Err(failure) => {
                 tracing::error!(exit_code = failure.exit as u8, "{}", failure.message);
@@ -160,8 +170,8 @@ impl Host {
         result
     }
 
-    /// Loads the handlers, then connects to the queues.
-    async fn start(&self) -> Result<Option<Vec<Consumer>>> {
+    /// Connects to the queues, then loads the handlers.
+    async fn start(&self, ways: Ways) -> Result<Option<Started>> {
         for warning in assemble::unused(&self.config) {
             tracing::warn!("{warning}");
         }
@@ -170,35 +180,48 @@ impl Host {
         let connected = async { connect(&self.config).await.map_err(unreachable) };
         let metadata = async { Ok(self.ecs.metadata(self.config.telemetry.log).await) };
         let (broker, metadata) = tokio::try_join!(connected, metadata)?;
-        let loaded = self.load_handlers(&broker).await?;
+        let resource = metadata.as_ref().map_or_else(Resource::new, |metadata| metadata.resource.clone());
+        let mut metering = Metering::start(ways, &self.config, &resource)?;
+        let loaded = self.load_handlers(&broker, metering.as_ref()).await?;
         let machine = self.machine.clone().in_task(metadata.and_then(|metadata| metadata.memory_limit));
         let plan = plan(&self.config, &machine, &loaded.iter().map(Some).collect::<Vec<_>>())?;
         let exit = CancellationToken::new();
         let mut consumers = Vec::new();
         let parts = self.config.consumers.iter().zip(&self.boards).zip(loaded.iter().zip(&plan.shares));
-        for ((config, board), (loaded, share)) in parts {
+        for (place, ((config, board), (loaded, share))) in parts.enumerate() {
+            let metrics = metering.as_ref().and_then(|metering| metering.consumer(place));
             let (limit, by) = (plan.limit.bytes, plan.limit.by.to_string());
             let (consumer, slots, memory) = (&*share.consumer, share.slots, share.memory);
             tracing::info!(consumer, slots, memory, limit, by, "resources");
             let handler = loaded.handler(share.memory).map_err(|error| Failure::new(Exit::BadHandler, error))?;
             let queue = broker.open(&channel_spec(config)).await.map_err(unreachable)?;
             board.update(|status| status.state = State::Initialized);
+            let replies = |channel| Replies { broker: metering::broker(&broker, metrics.as_ref()), channel };
             consumers.push(Consumer {
                 spec: assemble::spec(config, share, until_stop(self.config.host.shutdown_grace)),
-                queue,
+                queue: metering::queue(queue, metrics.as_ref()),
                 handler,
-                replies: config.reply_channel.clone().map(|channel| Replies { broker: Arc::clone(&broker), channel }),
+                replies: config.reply_channel.clone().map(replies),
                 guests: self.guests.for_another(),
                 status: board.clone(),
+                metrics,
                 exit: exit.clone(),
             });
         }
-        Ok(Some(consumers))
+        if let Some(metering) = &mut metering {
+            metering.watch(&self.config, &broker, &self.boards, &plan.shares);
+        }
+        Ok(Some(Started { consumers, metering }))
     }
 
-    async fn load_handlers(&self, broker: &Arc<dyn Broker>) -> Result<Vec<Loaded>> {
+    async fn load_handlers(&self, broker: &Arc<dyn Broker>, metering: Option<&Metering>) -> Result<Vec<Loaded>> {
         let cache = cache(&self.config);
-        let definitions = all(self.fetch_handlers(broker, cache.clone()).await?)?;
+        let mut definitions = all(self.fetch_handlers(broker, cache.clone()).await?)?;
+        for (place, definition) in definitions.iter_mut().enumerate() {
+            let metrics = metering.and_then(|metering| metering.consumer(place));
+            definition.grants.broker = Some(metering::broker(broker, metrics.as_ref()));
+            definition.metrics = metrics;
+        }
         let pool = pool(&self.config);
         let load = move || {
             let engine = Engine::new(pool).map_err(internal)?.with_cache(cache);
@@ -238,7 +261,7 @@ impl Host {
     }
 
     /// Consumes, drains, and says how it ended.
-    async fn consume(&self, consumers: Vec<Consumer>) -> Result {
+    async fn consume(&self, Started { consumers, metering }: Started) -> Result {
         let exit = consumers.first().map(|consumer| consumer.exit.clone()).unwrap_or_default();
         let (phase, watched) = watch::channel(Phase::Running);
         let protection = self.ecs.protect(&self.config, &self.boards, &self.work);
@@ -262,6 +285,9 @@ impl Host {
         let (summary, in_time, panicked) = drain(&mut running, &phase, grace).await;
         if let Some(protection) = protection {
             protection.end(end).await;
+        }
+        if let Some(metering) = metering {
+            metering.end(end).await;
         }
         if !in_time {
             tracing::warn!("the grace passed before all was settled; what was not comes again when its lease ends");

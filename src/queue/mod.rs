@@ -18,11 +18,13 @@
 #[cfg(feature = "embedded")]
 pub mod embedded;
 pub mod fake;
+mod metered;
 mod provision;
 mod replies;
 #[cfg(feature = "sqs")]
 pub mod sqs;
 
+pub use metered::{MeteredBroker, MeteredQueue};
 pub use provision::{Action, Change, Finding};
 pub use replies::Replies;
 

@@ -1,6 +1,7 @@
-//! Telemetry: logs on standard error, in JSON or text, at the level that `RUST_LOG` names; and what this process is.
+//! Telemetry: logs on standard error, in JSON or text, at the level that `RUST_LOG` names; metrics; and what this process is.
 
 mod json;
+pub mod metrics;
 mod resource;
 
 pub use resource::{Attribute, Resource, describe, resource};
@@ -28,6 +29,9 @@ use backlog::Backlog;
 const TALKATIVE: [&str; 6] =
     ["aws=info", "h2=info", "hyper=info", "reqwest=info", "rustls=info", "wasmtime_wasi_http=info"];
 
+/// Whose warnings are ours to tell: an export that failed is one line, not one for each try. `RUST_LOG` may name it.
+const RETOLD: (&str, &str) = ("opentelemetry", "opentelemetry=error");
+
 /// Writes out what is buffered when it is dropped.
 #[must_use = "logs are lost if this is dropped early"]
 pub struct Logs {
@@ -43,6 +47,10 @@ pub fn start(format: LogFormat) -> Logs {
         Err(error) => (EnvFilter::new("info"), Some(error)),
     };
     let filter = if filter.max_level_hint() > Some(LevelFilter::INFO) { quieted(filter) } else { filter };
+    let filter = match RETOLD {
+        (name, _) if wanted.contains(name) => filter,
+        (_, directive) => directive.parse().into_iter().fold(filter, EnvFilter::add_directive),
+    };
     let backlog = Backlog::default();
     let (writer, worker) = NonBlockingBuilder::default()
         .buffered_lines_limit(backlog::LINES)

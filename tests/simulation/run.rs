@@ -120,6 +120,7 @@ macro_rules! system {
                     replies: parts.replies,
                     guests: hostler::handler::Lanes::new(tokio::runtime::Handle::current(), None),
                     status,
+                    metrics: None,
                     exit: Default::default(),
                 };
                 Box::pin(async move { _ = consumer.run(phase).await })

@@ -1,11 +1,13 @@
 //! What the black-box tests share.
 
 pub mod cgroup;
+pub mod collector;
 pub mod ecs;
 pub mod engine;
 pub mod guests;
 pub mod hostler;
 pub mod mounts;
+pub mod prometheus;
 pub mod proxy;
 pub mod python;
 pub mod registry;

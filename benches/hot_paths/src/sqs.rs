@@ -137,6 +137,7 @@ pub fn consumed() -> Result<Step> {
         replies: None,
         guests: Lanes::new(runtime.handle().clone(), None),
         status: StatusBoard::new(Arc::default(), Arc::default()),
+        metrics: None,
         exit: CancellationToken::new(),
     };
     runtime.spawn(consumer.run(phases));

@@ -1,0 +1,205 @@
+//! What the host has measured: it starts the metrics, puts itself before what consumers work with, looks at their queues
+//! every so often, and ticks. Where no metrics are wanted, nothing of this is there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
+
+use super::resources::Share;
+use crate::channel::Channel;
+use crate::config::{Config, Driver};
+use crate::consumer::StatusBoard;
+use crate::exit::{Exit, Failure, Result};
+use crate::queue::{Broker, Depth, MeteredBroker, MeteredQueue, Queue};
+use crate::telemetry::Resource;
+use crate::telemetry::metrics::{self, ConsumerMetrics, Depths, HostMetrics, Metrics, Named, Shown, StartError, Ways};
+
+/// How often queues are looked at: often enough for scaling, and two calls a minute and channel are cheap on SQS.
+const LOOK: Duration = Duration::from_secs(30);
+
+/// How long one look may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often the host ticks, to see how late it comes to it.
+const TICK: Duration = Duration::from_secs(1);
+
+/// The metrics, and what looks for them. Dropping it ends both.
+pub(super) struct Metering {
+    metrics: Metrics,
+    looking: JoinSet<()>,
+}
+
+/// The ways out of the config. Takes the address that Prometheus scrapes.
+///
+/// # Errors
+/// 64 if that address cannot be had.
+pub(super) fn ways(config: &Config) -> Result<Ways> {
+    let telemetry = &config.telemetry;
+    let prometheus = telemetry.prometheus.map(metrics::listen).transpose().map_err(failure)?;
+    Ok(Ways { prometheus, otlp: telemetry.otlp_endpoint.clone(), emf: telemetry.emf })
+}
+
+impl Metering {
+    /// Starts what the config wants.
+    ///
+    /// # Errors
+    /// 64 for what cannot be as it is configured, 70 if there is no thread to be had.
+    pub(super) fn start(ways: Ways, config: &Config, resource: &Resource) -> Result<Option<Self>> {
+        let system = match config.queue.driver {
+            Driver::Embedded => "hostler",
+            Driver::Sqs => "aws_sqs",
+        };
+        let consumers = config.consumers.iter().map(|consumer| {
+            let (consumer, channel) = (consumer.name.clone(), consumer.channel.to_string());
+            Named { consumer, channel, system }
+        });
+        let metrics = Metrics::start(ways, resource, consumers).map_err(failure)?;
+        Ok(metrics.map(|metrics| Self { metrics, looking: JoinSet::new() }))
+    }
+
+    /// What a consumer measures, by its place in the config.
+    pub(super) fn consumer(&self, place: usize) -> Option<ConsumerMetrics> {
+        self.metrics.consumer(place)
+    }
+
+    /// Begins to look at the consumers' boards and queues, and to tick. Must be called within the control runtime.
+    pub(super) fn watch(
+        &mut self,
+        config: &Config,
+        broker: &Arc<dyn Broker>,
+        boards: &[StatusBoard],
+        shares: &[Share],
+    ) {
+        let mut queues = Vec::new();
+        for (place, ((consumer, board), share)) in config.consumers.iter().zip(boards).zip(shares).enumerate() {
+            let Some(metrics) = self.consumer(place) else { continue };
+            let (board, slots) = (board.clone(), share.slots);
+            metrics.show(move || {
+                let status = board.get();
+                Shown { slots, busy: status.in_flight, in_hand: status.in_hand, state: status.state.name() }
+            });
+            queues.push((consumer.channel.clone(), metrics));
+        }
+        self.looking.spawn(look(Arc::clone(broker), queues));
+        self.looking.spawn(tick(self.metrics.host()));
+    }
+
+    /// Lets what is left go out, until the deadline at the latest.
+    pub(super) async fn end(self, deadline: Instant) {
+        self.metrics.end(deadline).await;
+    }
+}
+
+/// The queue as the consumer gets it.
+pub(super) fn queue(queue: Arc<dyn Queue>, metrics: Option<&ConsumerMetrics>) -> Arc<dyn Queue> {
+    match metrics {
+        Some(metrics) => Arc::new(MeteredQueue::new(queue, metrics.clone())),
+        None => queue,
+    }
+}
+
+/// The queue service as the consumer's replies and guests get it.
+pub(super) fn broker(broker: &Arc<dyn Broker>, metrics: Option<&ConsumerMetrics>) -> Arc<dyn Broker> {
+    match metrics {
+        Some(metrics) => Arc::new(MeteredBroker::new(Arc::clone(broker), metrics.clone())),
+        None => Arc::clone(broker),
+    }
+}
+
+/// Looks at each queue by itself, so that one which cannot be seen leaves no gap in the others.
+async fn look(broker: Arc<dyn Broker>, queues: Vec<(Channel, ConsumerMetrics)>) {
+    let mut looks = interval(LOOK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        looks.tick().await;
+        for (channel, metrics) in &queues {
+            metrics.queue_seen(see(&*broker, channel).await, Instant::now());
+        }
+    }
+}
+
+async fn see(broker: &dyn Broker, channel: &Channel) -> Option<Depths> {
+    let fault = match timeout(PATIENCE, broker.depths(std::slice::from_ref(channel))).await {
+        Ok(Ok(depths)) => return depths.first().map(depths_of),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "no answer in time".to_owned(),
+    };
+    tracing::debug!(%channel, fault, "cannot see how full the queue is");
+    None
+}
+
+fn depths_of(depth: &Depth) -> Depths {
+    let Depth { visible, delayed, in_flight, dead_lettered, oldest_age } = *depth;
+    Depths { visible, delayed, in_flight, dead_lettered, oldest_age }
+}
+
+async fn tick(metrics: HostMetrics) {
+    let mut due = Instant::now() + TICK;
+    loop {
+        sleep_until(due).await;
+        let now = Instant::now();
+        metrics.ticked(now - due);
+        due = now + TICK;
+    }
+}
+
+fn failure(error: StartError) -> Failure {
+    let exit = match error {
+        StartError::Config(_) => Exit::BadConfig,
+        StartError::Machine(_) => Exit::Internal,
+    };
+    Failure::new(exit, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::ChannelSpec;
+    use crate::queue::fake::FakeBroker;
+
+    #[test]
+    fn the_words_of_outcomes_and_states_are_those_of_the_metrics() {
+        use crate::handler::Outcome;
+        use crate::health::State;
+        let outcomes = [
+            Outcome::Ack,
+            Outcome::Reply(Vec::new()),
+            Outcome::Retry(None),
+            Outcome::Delay(Duration::ZERO),
+            Outcome::DeadLetter(String::new()),
+            Outcome::Failed(String::new()),
+            Outcome::Trapped(String::new()),
+            Outcome::TimedOut(Duration::ZERO),
+            Outcome::LeaseLost,
+            Outcome::Shutdown,
+        ];
+        let named: Vec<_> = outcomes.iter().map(Outcome::name).chain([metrics::names::OTHER]).collect();
+        assert_eq!(named, metrics::names::OUTCOMES);
+        for (word, outcome) in metrics::names::OUTCOMES.into_iter().zip(&outcomes) {
+            assert_eq!(outcome.is_success(), ["ack", "reply"].contains(&word));
+        }
+        let states =
+            [State::Initializing, State::Initialized, State::Listening, State::Processing, State::Idle, State::Exiting];
+        assert_eq!(states.map(State::name), metrics::names::STATES);
+        use crate::consumer::Disposition;
+        let dispositions = [
+            Disposition::Ack,
+            Disposition::DeadLetter(String::new()),
+            Disposition::Release(Duration::ZERO),
+            Disposition::None,
+        ];
+        assert_eq!(dispositions.each_ref().map(Disposition::name), metrics::names::DISPOSITIONS);
+    }
+
+    #[tokio::test]
+    async fn a_queue_is_seen_as_it_is() {
+        let broker = FakeBroker::default();
+        let channel: Channel = "work".parse().unwrap();
+        broker.open(&ChannelSpec::new(channel.clone())).await.unwrap();
+        let sent = broker.send(&channel, vec![Default::default(), Default::default()]).await;
+        assert!(sent.iter().all(std::result::Result::is_ok));
+        assert_eq!(see(&broker, &channel).await.map(|depths| depths.visible), Some(2));
+    }
+}

@@ -1,0 +1,341 @@
+//! What one consumer measures of itself. Counting is an addition each; what is counted is looked at when metrics are
+//! collected.
+
+use std::array;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::{Counter, Histogram, Meter};
+use tokio::time::Instant;
+
+use super::drain_rate::DrainRate;
+use super::names::{self, DISPOSITIONS, OUTCOMES};
+
+/// What a consumer is called, and what it listens on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Named {
+    /// The consumer's name.
+    pub consumer: String,
+    /// The channel that it listens on.
+    pub channel: String,
+    /// The conventions' name of the queue service: `aws_sqs`, or `hostler` for the embedded queue.
+    pub system: &'static str,
+}
+
+/// A call of the queue service. `send` is [`ConsumerMetrics::sent`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// Takes messages, and waits for them.
+    Receive,
+    /// Extends leases.
+    Extend,
+    /// Settles messages.
+    Settle,
+}
+
+/// How a message ended.
+#[derive(Debug, Clone, Copy)]
+pub struct Ending {
+    /// What its handler did: one of [`names::OUTCOMES`].
+    pub outcome: &'static str,
+    /// What was then done: one of [`names::DISPOSITIONS`].
+    pub disposition: &'static str,
+    /// Which attempt it was; 1 is the first.
+    pub attempt: u32,
+    /// How long its handler ran; `None` if it never did.
+    pub ran_for: Option<Duration>,
+}
+
+/// What a consumer is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shown {
+    /// How many messages it can process at once.
+    pub slots: usize,
+    /// How many it processes.
+    pub busy: usize,
+    /// How many it has taken that are not over.
+    pub in_hand: usize,
+    /// Its state: one of [`names::STATES`].
+    pub state: &'static str,
+}
+
+/// How full a queue is; what it means is said where the queue contract counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Depths {
+    /// Ready to be received.
+    pub visible: u64,
+    /// Delayed.
+    pub delayed: u64,
+    /// Leased.
+    pub in_flight: u64,
+    /// In the dead-letter queue.
+    pub dead_lettered: u64,
+    /// Age of the oldest message, where the service tells.
+    pub oldest_age: Option<Duration>,
+}
+
+/// How full a queue was when it was last looked at.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Seen {
+    pub(super) depths: Depths,
+    /// How long what is visible takes at the present rate; `None` while nothing is settled.
+    pub(super) time_to_drain: Option<Duration>,
+}
+
+/// What one consumer measures. A clone measures for the same consumer.
+#[derive(Debug, Clone)]
+pub struct ConsumerMetrics(Arc<Inner>);
+
+struct Inner {
+    /// What every metric of it has as attributes.
+    base: Vec<KeyValue>,
+    /// Those of the time that handlers take, by outcome.
+    process: [Vec<KeyValue>; OUTCOMES.len()],
+    instruments: Instruments,
+    counts: Counts,
+    memory_peak: Arc<AtomicU64>,
+    look: OnceLock<Box<dyn Fn() -> Shown + Send + Sync>>,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Default)]
+struct Queue {
+    seen: Option<Seen>,
+    rate: DrainRate,
+}
+
+/// Counters, read when metrics are collected.
+#[derive(Debug)]
+pub(super) struct Counts {
+    /// By outcome, then by disposition.
+    settled: [[AtomicU64; DISPOSITIONS.len()]; OUTCOMES.len()],
+    pub(super) consumed: AtomicU64,
+    pub(super) late: AtomicU64,
+    pub(super) leases_extended: AtomicU64,
+    pub(super) leases_lost: AtomicU64,
+}
+
+/// What cannot be counted by an addition. All consumers share these.
+#[derive(Debug, Clone)]
+pub(super) struct Instruments {
+    process: Histogram<f64>,
+    operation: Histogram<f64>,
+    sent: Counter<u64>,
+    attempts: Histogram<u64>,
+    queue_delay: Histogram<f64>,
+    instantiation: Histogram<f64>,
+}
+
+impl Instruments {
+    pub(super) fn new(meter: &Meter) -> Self {
+        let seconds = |name: &'static str, meaning: &'static str, bounds: &[f64]| {
+            let histogram = meter.f64_histogram(name).with_unit("s").with_description(meaning);
+            histogram.with_boundaries(bounds.to_vec()).build()
+        };
+        let attempts = meter.u64_histogram(names::ATTEMPTS).with_unit("{attempt}");
+        let attempts = attempts.with_description("Attempts that a message took until it left its queue");
+        let sent = meter.u64_counter(names::MESSAGING_CLIENT_SENT_MESSAGES).with_unit("{message}");
+        Self {
+            process: seconds(
+                names::MESSAGING_PROCESS_DURATION,
+                "Time that handlers take, hooks included",
+                names::DURATIONS,
+            ),
+            operation: seconds(
+                names::MESSAGING_CLIENT_OPERATION_DURATION,
+                "Time that calls of the queue service take; a receive waits for messages",
+                names::DURATIONS,
+            ),
+            sent: sent.with_description("Messages sent as replies and by handlers").build(),
+            attempts: attempts.with_boundaries(names::ATTEMPT_COUNTS.to_vec()).build(),
+            queue_delay: seconds(names::QUEUE_DELAY, "Age of messages when they start", names::AGES),
+            instantiation: seconds(
+                names::INSTANTIATION,
+                "Time that it takes to make a fresh sandbox",
+                names::INSTANTIATIONS,
+            ),
+        }
+    }
+}
+
+impl ConsumerMetrics {
+    pub(super) fn new(named: Named, instruments: Instruments) -> Self {
+        let Named { consumer, channel, system } = named;
+        let group = KeyValue::new(names::MESSAGING_CONSUMER_GROUP_NAME, consumer.clone());
+        let base = vec![
+            KeyValue::new(names::CONSUMER, consumer),
+            KeyValue::new(names::MESSAGING_SYSTEM, system),
+            KeyValue::new(names::MESSAGING_DESTINATION_NAME, channel),
+            group,
+        ];
+        let process = array::from_fn(|outcome| {
+            let failed = outcome >= names::SUCCESSES;
+            let error = OUTCOMES.get(outcome).filter(|_| failed).map(|word| KeyValue::new(names::ERROR_TYPE, *word));
+            base.iter().cloned().chain(operation("process", None)).chain(error).collect()
+        });
+        let counts = Counts {
+            settled: array::from_fn(|_| array::from_fn(|_| AtomicU64::new(0))),
+            consumed: AtomicU64::new(0),
+            late: AtomicU64::new(0),
+            leases_extended: AtomicU64::new(0),
+            leases_lost: AtomicU64::new(0),
+        };
+        Self(Arc::new(Inner {
+            base,
+            process,
+            instruments,
+            counts,
+            memory_peak: Arc::default(),
+            look: OnceLock::new(),
+            queue: Mutex::default(),
+        }))
+    }
+
+    /// A message of this age was given to its handler.
+    pub fn started(&self, queue_delay: Duration, late: bool) {
+        self.0.instruments.queue_delay.record(queue_delay.as_secs_f64(), &self.0.base);
+        self.0.counts.late.fetch_add(u64::from(late), Ordering::Relaxed);
+    }
+
+    /// A message is over.
+    pub fn ended(&self, ending: Ending) {
+        let outcome = names::place(ending.outcome, &OUTCOMES);
+        let disposition = names::place(ending.disposition, &DISPOSITIONS);
+        if let Some(count) = self.0.counts.settled.get(outcome).and_then(|row| row.get(disposition)) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        if let (Some(ran_for), Some(attributes)) = (ending.ran_for, self.0.process.get(outcome)) {
+            self.0.instruments.process.record(ran_for.as_secs_f64(), attributes);
+        }
+        if disposition < names::REMOVALS {
+            self.0.instruments.attempts.record(ending.attempt.into(), &self.0.base);
+        }
+    }
+
+    /// A lease was lost.
+    pub fn lease_lost(&self) {
+        self.0.counts.leases_lost.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// So many leases were extended.
+    pub fn leases_extended(&self, count: usize) {
+        self.0.counts.leases_extended.fetch_add(count as u64, Ordering::Relaxed);
+    }
+
+    /// So many messages were received.
+    pub fn consumed(&self, count: usize) {
+        self.0.counts.consumed.fetch_add(count as u64, Ordering::Relaxed);
+    }
+
+    /// A call of the queue service took so long. `error`: a word for the kind of its failure, out of a few.
+    pub fn called(&self, call: Operation, took: Duration, error: Option<&'static str>) {
+        let (name, kind) = match call {
+            Operation::Receive => ("receive", Some("receive")),
+            // The conventions have no type for it.
+            Operation::Extend => ("extend", None),
+            Operation::Settle => ("settle", Some("settle")),
+        };
+        let error = error.map(|error| KeyValue::new(names::ERROR_TYPE, error));
+        let attributes: Vec<_> = self.0.base.iter().cloned().chain(operation(name, kind)).chain(error).collect();
+        self.0.instruments.operation.record(took.as_secs_f64(), &attributes);
+    }
+
+    /// Messages were sent to a channel that the config names, in one call that took so long; each with a word for the kind
+    /// of its failure, if it failed.
+    pub fn sent(&self, channel: &str, took: Duration, errors: impl IntoIterator<Item = Option<&'static str>>) {
+        let base = self.0.base.iter().filter(|attribute| {
+            let name = attribute.key.as_str();
+            name != names::MESSAGING_DESTINATION_NAME && name != names::MESSAGING_CONSUMER_GROUP_NAME
+        });
+        let destination = KeyValue::new(names::MESSAGING_DESTINATION_NAME, channel.to_owned());
+        let base: Vec<_> = base.cloned().chain([destination]).collect();
+        let mut worst = None;
+        for error in errors {
+            worst = worst.or(error);
+            let error = error.map(|error| KeyValue::new(names::ERROR_TYPE, error));
+            let attributes: Vec<_> = base.iter().cloned().chain(operation("send", None)).chain(error).collect();
+            self.0.instruments.sent.add(1, &attributes);
+        }
+        let error = worst.map(|error| KeyValue::new(names::ERROR_TYPE, error));
+        let attributes: Vec<_> = base.into_iter().chain(operation("send", Some("send"))).chain(error).collect();
+        self.0.instruments.operation.record(took.as_secs_f64(), &attributes);
+    }
+
+    /// A fresh sandbox was made, and it took so long.
+    pub fn instantiated(&self, took: Duration) {
+        self.0.instruments.instantiation.record(took.as_secs_f64(), &self.0.base);
+    }
+
+    /// Where sandboxes keep the most linear memory that one of them has had, in bytes.
+    pub fn memory_peak(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.0.memory_peak)
+    }
+
+    /// Says how to find out what the consumer is about. Only the first call counts.
+    pub fn show(&self, look: impl Fn() -> Shown + Send + Sync + 'static) {
+        let _ = self.0.look.set(Box::new(look));
+    }
+
+    /// The consumer's queue was looked at; `None`: it could not be, which leaves a gap.
+    pub fn queue_seen(&self, depths: Option<Depths>, now: Instant) {
+        let removed = self.removed();
+        let mut queue = self.0.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let rate = queue.rate.sample(now, removed);
+        queue.seen = depths.map(|depths| {
+            let seconds = rate.map(|per_second| depths.visible as f64 / per_second);
+            Seen { depths, time_to_drain: seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()) }
+        });
+    }
+
+    /// How many messages have left the queue.
+    fn removed(&self) -> u64 {
+        let rows = self.0.counts.settled.iter();
+        rows.flat_map(|row| row.iter().take(names::REMOVALS)).map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
+    pub(super) fn base(&self) -> &[KeyValue] {
+        &self.0.base
+    }
+
+    pub(super) fn counts(&self) -> &Counts {
+        &self.0.counts
+    }
+
+    pub(super) fn shown(&self) -> Option<Shown> {
+        self.0.look.get().map(|look| look())
+    }
+
+    pub(super) fn seen(&self) -> Option<Seen> {
+        self.0.queue.lock().unwrap_or_else(PoisonError::into_inner).seen
+    }
+
+    /// `None` until there was a sandbox.
+    pub(super) fn peak(&self) -> Option<u64> {
+        Some(self.0.memory_peak.load(Ordering::Relaxed)).filter(|peak| *peak > 0)
+    }
+}
+
+impl Counts {
+    /// Each outcome and disposition with its count.
+    pub(super) fn settled(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+        self.settled.iter().zip(OUTCOMES).flat_map(|(row, outcome)| {
+            let counted = row.iter().zip(DISPOSITIONS);
+            counted.map(move |(count, disposition)| (outcome, disposition, count.load(Ordering::Relaxed)))
+        })
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConsumerMetrics").field("base", &self.base).finish_non_exhaustive()
+    }
+}
+
+/// The attributes that name an operation, and its type where the conventions have one.
+fn operation(name: &'static str, kind: Option<&'static str>) -> impl Iterator<Item = KeyValue> {
+    let kind = kind.map(|kind| KeyValue::new(names::MESSAGING_OPERATION_TYPE, kind));
+    [KeyValue::new(names::MESSAGING_OPERATION_NAME, name)].into_iter().chain(kind)
+}

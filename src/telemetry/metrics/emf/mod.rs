@@ -1,0 +1,89 @@
+//! Metrics on standard output in CloudWatch's embedded metric format: a line for each consumer and minute, with what
+//! changed in that minute. Where a log driver takes standard output to CloudWatch Logs, that is all there is to it.
+//!
+//! Standard output is a pipe that may block, so a thread of its own writes, and lines that it has no room for are dropped.
+
+mod line;
+mod quantile;
+
+use std::io::{self, Write as _};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::oneshot;
+use tokio::time::{MissedTickBehavior, interval_at, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::exits::Reader;
+
+/// How many minutes may wait for a slow reader of standard output.
+const WAITING: usize = 2;
+
+/// How long the last lines may take.
+const LAST: Duration = Duration::from_secs(1);
+
+/// The lines of a minute, and whom to tell that they are written.
+struct Minute {
+    lines: String,
+    written: Option<oneshot::Sender<()>>,
+}
+
+/// Writes lines every so often.
+pub(super) struct Lines {
+    reader: Reader,
+    every: Duration,
+    writer: SyncSender<Minute>,
+    /// Whether the last lines were dropped, so that the log says it once.
+    dropping: bool,
+}
+
+impl Lines {
+    /// Lines of what a delta reader reads.
+    pub(super) fn new(reader: Reader, every: Duration) -> io::Result<Self> {
+        let (writer, minutes) = sync_channel(WAITING);
+        thread::Builder::new().name("hostler-emf".into()).spawn(move || write_all(&minutes))?;
+        Ok(Self { reader, every, writer, dropping: false })
+    }
+
+    /// Writes until it is stopped, and then once more.
+    pub(super) async fn run(mut self, stop: CancellationToken) {
+        let mut ticks = interval_at(tokio::time::Instant::now() + self.every, self.every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                _ = ticks.tick() => self.write(None),
+            }
+        }
+        let (written, done) = oneshot::channel();
+        self.write(Some(written));
+        let _ = timeout(LAST, done).await;
+    }
+
+    fn write(&mut self, written: Option<oneshot::Sender<()>>) {
+        let Some(metrics) = self.reader.read() else { return };
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let mut lines = String::new();
+        for line in line::lines(&metrics, u64::try_from(now.as_millis()).unwrap_or(u64::MAX)) {
+            lines.push_str(&line);
+            lines.push('\n');
+        }
+        let dropped = self.writer.try_send(Minute { lines, written }).is_err();
+        if dropped && !self.dropping {
+            tracing::warn!("standard output is not read, or closed: metrics for CloudWatch are dropped");
+        }
+        self.dropping = dropped;
+    }
+}
+
+/// Writes until nothing more can come, or standard output is gone.
+fn write_all(minutes: &Receiver<Minute>) {
+    for Minute { lines, written } in minutes {
+        let mut out = io::stdout().lock();
+        if let Err(error) = out.write_all(lines.as_bytes()).and_then(|()| out.flush()) {
+            return tracing::warn!(%error, "cannot write metrics for CloudWatch to standard output");
+        }
+        written.into_iter().for_each(|written| _ = written.send(()));
+    }
+}

@@ -1,0 +1,126 @@
+//! The thread on which metrics leave the process: a runtime of its own, so that no scrape, no collector and no reader of
+//! standard output takes time from messages.
+
+use std::io;
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Duration;
+
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::metrics::data::ResourceMetrics;
+use opentelemetry_sdk::metrics::reader::MetricReader;
+use opentelemetry_sdk::metrics::{InstrumentKind, ManualReader, Pipeline, Temporality};
+use tokio::runtime::{self, Runtime};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::emf::Lines;
+use super::otlp::Push;
+use super::prometheus::Endpoint;
+
+/// Threads for what the runtime cannot wait for itself: looking names up.
+const BLOCKING: usize = 2;
+
+/// Reads the registry when it is asked to. Clones read as one.
+#[derive(Debug, Clone)]
+pub(super) struct Reader(Arc<ManualReader>);
+
+impl Reader {
+    pub(super) fn new(temporality: Temporality) -> Self {
+        Self(Arc::new(ManualReader::builder().with_temporality(temporality).build()))
+    }
+
+    /// One that gets what has changed since it last read.
+    pub(super) fn delta() -> Self {
+        Self::new(Temporality::Delta)
+    }
+
+    /// What there is now; `None` if nothing is measured any more.
+    pub(super) fn read(&self) -> Option<ResourceMetrics> {
+        let mut metrics = ResourceMetrics::default();
+        self.0.collect(&mut metrics).ok().map(|()| metrics)
+    }
+}
+
+impl MetricReader for Reader {
+    fn register_pipeline(&self, pipeline: Weak<Pipeline>) {
+        self.0.register_pipeline(pipeline);
+    }
+
+    fn collect(&self, metrics: &mut ResourceMetrics) -> OTelSdkResult {
+        self.0.collect(metrics)
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.0.force_flush()
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.0.shutdown_with_timeout(timeout)
+    }
+
+    fn temporality(&self, kind: InstrumentKind) -> Temporality {
+        self.0.temporality(kind)
+    }
+}
+
+/// The ways out that are to be opened.
+pub(super) struct Builder {
+    runtime: Runtime,
+    pub(super) prometheus: Option<Endpoint>,
+    pub(super) otlp: Option<Push>,
+    pub(super) emf: Option<Lines>,
+}
+
+impl Builder {
+    pub(super) fn new() -> io::Result<Self> {
+        let mut builder = runtime::Builder::new_current_thread();
+        let runtime = builder.enable_all().max_blocking_threads(BLOCKING).thread_name("hostler-metrics").build()?;
+        Ok(Self { runtime, prometheus: None, otlp: None, emf: None })
+    }
+
+    /// Makes what belongs to the runtime of the thread.
+    pub(super) fn within<T>(&self, make: impl FnOnce() -> T) -> T {
+        let _guard = self.runtime.enter();
+        make()
+    }
+
+    pub(super) fn start(self) -> io::Result<Exits> {
+        let Self { runtime, prometheus, otlp, emf } = self;
+        let stop = CancellationToken::new();
+        let (stopping, (done, ended)) = (stop.clone(), oneshot::channel());
+        thread::Builder::new().name("hostler-metrics".into()).spawn(move || {
+            runtime.block_on(async move {
+                let (mut serving, mut ending) = (JoinSet::new(), JoinSet::new());
+                prometheus.into_iter().for_each(|endpoint| _ = serving.spawn(endpoint.serve()));
+                otlp.into_iter().for_each(|push| _ = ending.spawn(push.run(stopping.clone())));
+                emf.into_iter().for_each(|lines| _ = ending.spawn(lines.run(stopping.clone())));
+                stopping.cancelled().await;
+                while ending.join_next().await.is_some() {}
+                let _ = done.send(());
+            });
+            // A name that is being looked up is not waited for.
+            runtime.shutdown_background();
+        })?;
+        Ok(Exits { stop: stop.drop_guard(), ended })
+    }
+}
+
+/// The open ways out. Dropping them closes them.
+#[derive(Debug)]
+pub(super) struct Exits {
+    stop: DropGuard,
+    ended: oneshot::Receiver<()>,
+}
+
+impl Exits {
+    /// Lets what is left go out, until the deadline.
+    pub(super) async fn end(self, deadline: Instant) {
+        drop(self.stop);
+        if timeout_at(deadline, self.ended).await.is_err() {
+            tracing::warn!("the last metrics were not taken in time");
+        }
+    }
+}

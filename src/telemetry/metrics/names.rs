@@ -1,0 +1,164 @@
+//! What the metrics and their attributes are called, and the words that attributes are made of. Names that begin with
+//! `messaging.` are those of the OpenTelemetry conventions (opentelemetry.io/docs/specs/semconv/messaging).
+
+pub use opentelemetry_semantic_conventions::attribute::{
+    ERROR_TYPE, MESSAGING_CONSUMER_GROUP_NAME, MESSAGING_DESTINATION_NAME, MESSAGING_OPERATION_NAME,
+    MESSAGING_OPERATION_TYPE, MESSAGING_SYSTEM, SERVICE_NAME, SERVICE_VERSION,
+};
+pub use opentelemetry_semantic_conventions::metric::{
+    MESSAGING_CLIENT_CONSUMED_MESSAGES, MESSAGING_CLIENT_OPERATION_DURATION, MESSAGING_CLIENT_SENT_MESSAGES,
+    MESSAGING_PROCESS_DURATION,
+};
+
+/// Messages that a consumer can process at once.
+pub const SLOTS: &str = "hostler.slots";
+/// Messages whose handler runs.
+pub const SLOTS_BUSY: &str = "hostler.slots.busy";
+/// Messages that are taken and not over.
+pub const IN_HAND: &str = "hostler.messages.in_hand";
+/// Messages that are over, by what their handler said and what was done.
+pub const SETTLED: &str = "hostler.messages.settled";
+/// How many attempts a message took until it left its queue.
+pub const ATTEMPTS: &str = "hostler.message.attempts";
+/// How old messages are when they start.
+pub const QUEUE_DELAY: &str = "hostler.message.queue_delay";
+/// Messages that were older than `delay_tolerance` when they started.
+pub const LATE: &str = "hostler.messages.late";
+/// Leases that were extended.
+pub const LEASES_EXTENDED: &str = "hostler.leases.extended";
+/// Leases that were lost.
+pub const LEASES_LOST: &str = "hostler.leases.lost";
+/// Handlers that were stopped at their processing timeout.
+pub const PROCESSING_TIMEOUTS: &str = "hostler.processing_timeouts";
+/// Messages that wait and can be received.
+pub const QUEUE_VISIBLE: &str = "hostler.queue.visible";
+/// Messages whose delay has not passed.
+pub const QUEUE_DELAYED: &str = "hostler.queue.delayed";
+/// Messages that are leased, by whomever.
+pub const QUEUE_IN_FLIGHT: &str = "hostler.queue.in_flight";
+/// Messages in the dead-letter queue.
+pub const QUEUE_DEAD_LETTERED: &str = "hostler.queue.dead_lettered";
+/// Age of the oldest message in the queue.
+pub const QUEUE_OLDEST_AGE: &str = "hostler.queue.oldest_age";
+/// Messages that wait, for each task that takes them.
+pub const BACKLOG_PER_TASK: &str = "hostler.backlog_per_task";
+/// How long what waits takes at the present rate.
+pub const TIME_TO_DRAIN: &str = "hostler.time_to_drain";
+/// How long it takes to make a sandbox.
+pub const INSTANTIATION: &str = "hostler.sandbox.instantiation";
+/// The most linear memory that a guest has had.
+pub const MEMORY_PEAK: &str = "hostler.sandbox.memory.peak";
+/// How late the host's own tick comes.
+pub const TICK_DELAY: &str = "hostler.host.tick_delay";
+/// 1 while the host runs.
+pub const UP: &str = "hostler.up";
+/// 1 for the state that a consumer is in, 0 for the others.
+pub const HEALTH_STATE: &str = "hostler.health.state";
+
+/// All metrics.
+pub const ALL: [&str; 26] = [
+    MESSAGING_CLIENT_CONSUMED_MESSAGES,
+    MESSAGING_CLIENT_OPERATION_DURATION,
+    MESSAGING_CLIENT_SENT_MESSAGES,
+    MESSAGING_PROCESS_DURATION,
+    SLOTS,
+    SLOTS_BUSY,
+    IN_HAND,
+    SETTLED,
+    ATTEMPTS,
+    QUEUE_DELAY,
+    LATE,
+    LEASES_EXTENDED,
+    LEASES_LOST,
+    PROCESSING_TIMEOUTS,
+    QUEUE_VISIBLE,
+    QUEUE_DELAYED,
+    QUEUE_IN_FLIGHT,
+    QUEUE_DEAD_LETTERED,
+    QUEUE_OLDEST_AGE,
+    BACKLOG_PER_TASK,
+    TIME_TO_DRAIN,
+    INSTANTIATION,
+    MEMORY_PEAK,
+    TICK_DELAY,
+    UP,
+    HEALTH_STATE,
+];
+
+/// The consumer's name.
+pub const CONSUMER: &str = "hostler.consumer";
+/// What a handler did.
+pub const OUTCOME: &str = "hostler.outcome";
+/// What was then done with the message.
+pub const DISPOSITION: &str = "hostler.disposition";
+/// A state of the health file.
+pub const STATE: &str = "hostler.state";
+
+/// What any word counts as that is not in its list (the conventions' word for it).
+pub const OTHER: &str = "_OTHER";
+/// What handlers do. The first two are success.
+pub const OUTCOMES: [&str; 11] = [
+    "ack",
+    "reply",
+    "retry",
+    "delay",
+    "dead-letter",
+    "failed",
+    "trapped",
+    "timed-out",
+    "lease-lost",
+    "shutdown",
+    OTHER,
+];
+/// How many of [`OUTCOMES`] are success.
+pub(super) const SUCCESSES: usize = 2;
+/// What is done with messages. The first two remove them from their queue.
+pub const DISPOSITIONS: [&str; 4] = ["ack", "dead-letter", "release", "none"];
+/// How many of [`DISPOSITIONS`] remove a message from its queue.
+pub(super) const REMOVALS: usize = 2;
+/// The states of the health file.
+pub const STATES: [&str; 6] = ["INITIALIZING", "INITIALIZED", "LISTENING", "PROCESSING", "IDLE", "EXITING"];
+
+/// Outcomes with the dispositions that usually follow. These are counted from zero on, so that the first of a rare kind is
+/// seen as an increase.
+pub(super) const USUAL: [(&str, &str); 18] = [
+    ("ack", "ack"),
+    ("reply", "ack"),
+    ("retry", "release"),
+    ("retry", "dead-letter"),
+    ("delay", "release"),
+    ("delay", "dead-letter"),
+    ("dead-letter", "dead-letter"),
+    ("failed", "release"),
+    ("failed", "dead-letter"),
+    ("trapped", "release"),
+    ("trapped", "dead-letter"),
+    ("timed-out", "release"),
+    ("timed-out", "dead-letter"),
+    ("lease-lost", "none"),
+    ("shutdown", "release"),
+    ("ack", "none"),
+    ("failed", "none"),
+    ("trapped", "none"),
+];
+
+/// Buckets of times that handlers and calls take, in seconds: those that the conventions advise.
+pub(super) const DURATIONS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0];
+/// Buckets of attempts.
+pub(super) const ATTEMPT_COUNTS: &[f64] = &[1.0, 2.0, 3.0, 5.0, 8.0, 13.0];
+/// Buckets of ages of messages, in seconds: from a tenth of a second to a day.
+pub(super) const AGES: &[f64] = &[
+    0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1_800.0, 3_600.0, 14_400.0, 43_200.0,
+    86_400.0,
+];
+/// Buckets of times that sandboxes take to make, in seconds: from ten microseconds on.
+pub(super) const INSTANTIATIONS: &[f64] = &[
+    0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0,
+];
+/// Buckets of how late a tick comes, in seconds.
+pub(super) const LATENESS: &[f64] = &[0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 10.0];
+
+/// The place of a word in its list; that of the last for one that is not there.
+pub(super) fn place(word: &str, words: &[&str]) -> usize {
+    words.iter().position(|known| *known == word).unwrap_or(words.len().saturating_sub(1))
+}

@@ -1,0 +1,137 @@
+//! The endpoint that Prometheus scrapes: `GET /metrics`, and nothing else.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ALLOW, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use opentelemetry_prometheus::PrometheusExporter;
+use prometheus::{Registry, TEXT_FORMAT, TextEncoder};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+
+use super::StartError;
+
+/// The one path.
+const PATH: &str = "/metrics";
+
+/// How many connections there may be at once; what comes beyond is closed.
+const CONNECTIONS: usize = 16;
+
+/// How long a connection may take from its first byte to its last: one scrape, however slow its reader.
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// How long it may take to say what it wants.
+const HEAD: Duration = Duration::from_secs(5);
+
+/// The most bytes of a head.
+const HEAD_BYTES: usize = 16 * 1024;
+
+/// How long to rest when no connection can be accepted: there may be no descriptors left.
+const REST: Duration = Duration::from_millis(100);
+
+/// A listener, and what it tells.
+pub(super) struct Endpoint {
+    listener: std::net::TcpListener,
+    registry: Registry,
+}
+
+impl Endpoint {
+    /// An endpoint, and what has to read the metrics for it.
+    pub(super) fn new(listener: std::net::TcpListener) -> Result<(PrometheusExporter, Self), StartError> {
+        let registry = Registry::new();
+        let reader = opentelemetry_prometheus::exporter().with_registry(registry.clone()).build();
+        let reader = reader.map_err(|error| StartError::Config(format!("telemetry.prometheus: {error}")))?;
+        Ok((reader, Self { listener, registry }))
+    }
+
+    /// Serves for as long as it is polled.
+    pub(super) async fn serve(self) {
+        let listener = match TcpListener::from_std(self.listener) {
+            Ok(listener) => listener,
+            Err(error) => return tracing::error!(%error, "Prometheus cannot be served"),
+        };
+        let permits = Arc::new(Semaphore::new(CONNECTIONS));
+        loop {
+            let Ok((stream, _)) = listener.accept().await else {
+                sleep(REST).await;
+                continue;
+            };
+            if let Ok(permit) = Arc::clone(&permits).try_acquire_owned() {
+                let registry = self.registry.clone();
+                tokio::spawn(async move {
+                    // A peer that goes away is its own affair.
+                    let _ = timeout(LONGEST, converse(stream, registry)).await;
+                    drop(permit);
+                });
+            }
+        }
+    }
+}
+
+/// One connection, with one request: nothing is kept open for a scraper that may not come again.
+async fn converse(stream: TcpStream, registry: Registry) -> hyper::Result<()> {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let response = answer(&request, &registry);
+        async move { Ok::<_, Infallible>(response) }
+    });
+    let mut server = http1::Builder::new();
+    server.keep_alive(false).max_buf_size(HEAD_BYTES).timer(TokioTimer::new()).header_read_timeout(HEAD);
+    server.serve_connection(TokioIo::new(stream), service).await
+}
+
+fn answer<B>(request: &Request<B>, registry: &Registry) -> Response<Full<Bytes>> {
+    let mut response = match (request.method(), request.uri().path()) {
+        (&Method::GET | &Method::HEAD, PATH) => match TextEncoder::new().encode_to_string(&registry.gather()) {
+            Ok(text) => {
+                let mut response = Response::new(Full::from(text));
+                response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(TEXT_FORMAT));
+                return response;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "cannot write the metrics for Prometheus");
+                status(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be written\n")
+            }
+        },
+        (_, PATH) => {
+            let mut response = status(StatusCode::METHOD_NOT_ALLOWED, "only GET\n");
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            response
+        }
+        _ => status(StatusCode::NOT_FOUND, "there is only /metrics\n"),
+    };
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}
+
+fn status(status: StatusCode, text: &'static str) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(text));
+    *response.status_mut() = status;
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_one_path_and_one_method() {
+        let ask = |method: &str, path: &str| {
+            let request = Request::builder().method(method).uri(path).body(()).unwrap();
+            answer(&request, &Registry::new()).status().as_u16()
+        };
+        assert_eq!(ask("GET", "/metrics"), 200);
+        assert_eq!(ask("GET", "/metrics?name[]=x"), 200);
+        assert_eq!(ask("POST", "/metrics"), 405);
+        assert_eq!(ask("GET", "/"), 404);
+        assert_eq!(ask("DELETE", "/metrics/job/x"), 404);
+    }
+}

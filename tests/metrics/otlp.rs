@@ -1,0 +1,127 @@
+//! What a collector is told by OTLP, over HTTP and gRPC.
+
+use std::collections::BTreeSet;
+
+use hostler::telemetry::metrics::names::ALL;
+
+use super::{DELIVERIES, send_hundred, start_with, world};
+use crate::support::collector::{Collector, Point, names_of, points};
+use crate::support::hostler::PATIENCE;
+
+/// The last request that tells of messages, once the host has ended.
+fn settled(collector: &Collector) -> Vec<Point> {
+    let requests = collector.requests();
+    requests
+        .iter()
+        .rev()
+        .map(|request| points(request, "hostler.messages.settled"))
+        .find(|points| !points.is_empty())
+        .unwrap()
+}
+
+fn count(points: &[Point], disposition: &str) -> f64 {
+    points.iter().filter(|point| point.has("hostler.disposition", disposition)).map(|point| point.value).sum()
+}
+
+#[test]
+fn a_collector_gets_all_by_either_protocol_as_the_standard_variables_say() {
+    let collector = Collector::start();
+    for (protocol, endpoint) in [("http/protobuf", collector.over_http()), ("grpc", collector.over_grpc())] {
+        let world = world(&format!("telemetry.otlp_endpoint = '{endpoint}'"));
+        send_hundred(&world);
+        let variables = [
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", protocol),
+            ("OTEL_EXPORTER_OTLP_HEADERS", "x-tenant=acme"),
+            ("OTEL_SERVICE_NAME", "thumbnailer"),
+            ("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test"),
+        ];
+        let mut host = start_with(&world, &variables);
+        host.settled(DELIVERIES);
+        assert_eq!(host.stop(), 0);
+
+        let requests = collector.requests();
+        let last = requests.last().unwrap();
+        assert_eq!(last["over"], if protocol == "grpc" { "grpc" } else { "http" });
+        assert_eq!(last["headers"]["x-tenant"], "acme");
+        if protocol != "grpc" {
+            assert_eq!(last["path"], "/v1/metrics");
+        }
+        let settled = points(last, "hostler.messages.settled");
+        assert_eq!((count(&settled, "ack"), count(&settled, "dead-letter")), (90.0, 10.0), "{last}");
+        assert!(settled.iter().all(|point| point.kind == "sum" && point.temporality == 2));
+        let process = points(last, "messaging.process.duration");
+        assert_eq!(process.iter().map(|point| point.value).sum::<f64>(), 120.0);
+        assert!(process.iter().all(|point| point.kind == "histogram" && point.has("messaging.system", "hostler")));
+        assert_eq!(
+            points(last, "hostler.slots").first().map(|point| (point.kind.as_str(), point.value)),
+            Some(("gauge", 4.0))
+        );
+        for name in names_of(last) {
+            assert!(ALL.contains(&&*name), "{name} is not in the list of names");
+        }
+        let resource = last["request"]["resourceMetrics"][0]["resource"].to_string();
+        for part in ["thumbnailer", "deployment.environment.name", "service.version"] {
+            assert!(resource.contains(part), "{part} in {resource}");
+        }
+    }
+}
+
+/// The names in the first column of the page's tables.
+fn documented() -> BTreeSet<String> {
+    let page = include_str!("../../docs/metrics.md");
+    let first = page.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let attributes = ["hostler.consumer", "messaging.system", "messaging.destination.name"];
+    first.filter(|name| !attributes.contains(name)).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_page_has_every_metric() {
+    assert_eq!(documented(), ALL.map(str::to_owned).into());
+}
+
+#[test]
+fn deltas_are_sent_where_they_are_preferred() {
+    let collector = Collector::start();
+    let world = world(&format!("telemetry.otlp_endpoint = '{}'", collector.over_http()));
+    send_hundred(&world);
+    let variables =
+        [("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "delta"), ("OTEL_METRIC_EXPORT_INTERVAL", "50")];
+    let mut host = start_with(&world, &variables);
+    host.settled(DELIVERIES);
+    assert_eq!(host.stop(), 0);
+    let requests = collector.requests();
+    assert!(requests.len() > 1);
+    let all: Vec<Point> = requests.iter().flat_map(|request| points(request, "hostler.messages.settled")).collect();
+    assert_eq!((count(&all, "ack"), count(&all, "release"), count(&all, "dead-letter")), (90.0, 20.0, 10.0));
+    assert!(all.iter().all(|point| point.temporality == 1));
+}
+
+#[test]
+fn an_endpoint_for_metrics_alone_wins_and_none_means_none() {
+    let (collector, other) = (Collector::start(), Collector::start());
+    let world = world(&format!("telemetry.otlp_endpoint = '{}'", other.over_http()));
+    send_hundred(&world);
+    let endpoint = format!("{}/elsewhere", collector.over_http());
+    let mut host = start_with(&world, &[("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", &endpoint)]);
+    host.settled(DELIVERIES);
+    assert_eq!(host.stop(), 0);
+    assert_eq!(count(&settled(&collector), "ack"), 90.0);
+    assert_eq!(collector.requests().last().unwrap()["path"], "/elsewhere");
+
+    let mut host = start_with(&world, &[("OTEL_METRICS_EXPORTER", "none")]);
+    host.wait_for(PATIENCE, |line| line["message"] == "consuming");
+    assert_eq!(host.stop(), 0);
+    let metrics = other.requests().into_iter().filter(|request| !points(request, "hostler.up").is_empty());
+    assert_eq!(metrics.count(), 0);
+}
+
+#[test]
+fn a_protocol_that_is_not_spoken_is_refused_by_name() {
+    let world = world("telemetry.otlp_endpoint = 'http://127.0.0.1:4318'");
+    let mut host = start_with(&world, &[("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "http/json")]);
+    assert_eq!(host.wait_exit(PATIENCE), 64);
+    let said = host.lines().iter().map(ToString::to_string).collect::<String>();
+    let expected =
+        "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL: `http/json` is not spoken here; write `http/protobuf` or `grpc`";
+    assert!(said.contains(expected), "{said}");
+}
