@@ -87,7 +87,6 @@ struct Stage {
     script: Arc<Script>,
     phase: watch::Sender<Phase>,
     status: StatusBoard,
-    metrics: None,
     exit: CancellationToken,
     running: JoinHandle<Summary>,
 }
@@ -138,6 +137,7 @@ impl Stage {
             replies: Some(Replies { broker: Arc::new(broker.clone()), channel: "replies".parse().unwrap() }),
             guests: Lanes::new(Handle::current(), None),
             status: status.clone(),
+            metrics: None,
             exit: exit.clone(),
         };
         let messages = messages.into_iter().map(|(body, group)| Outgoing {

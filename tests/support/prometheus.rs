@@ -91,8 +91,8 @@ fn sample(line: &str) -> Sample {
 /// What `promtool check metrics` has against a scrape; empty: nothing.
 pub fn lint(text: &str) -> String {
     let mut promtool = Command::new(installed("prometheus").join("usr/bin/promtool"));
-    let mut child = promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = child.stderr(Stdio::piped()).spawn().unwrap();
+    let promtool = promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = promtool.stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
     let said = [output.stdout, output.stderr].concat();

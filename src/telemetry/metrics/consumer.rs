@@ -339,3 +339,47 @@ fn operation(name: &'static str, kind: Option<&'static str>) -> impl Iterator<It
     let kind = kind.map(|kind| KeyValue::new(names::MESSAGING_OPERATION_TYPE, kind));
     [KeyValue::new(names::MESSAGING_OPERATION_NAME, name)].into_iter().chain(kind)
 }
+
+#[cfg(test)]
+mod tests {
+    use opentelemetry::metrics::MeterProvider as _;
+    use opentelemetry_sdk::metrics::SdkMeterProvider;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn metrics() -> ConsumerMetrics {
+        let named = Named { consumer: "work".into(), channel: "work".into(), system: "hostler" };
+        ConsumerMetrics::new(named, Instruments::new(&SdkMeterProvider::default().meter("test")))
+    }
+
+    fn end(metrics: &ConsumerMetrics, outcome: &'static str, disposition: &'static str) {
+        metrics.ended(Ending { outcome, disposition, attempt: 1, ran_for: Some(SECOND) });
+    }
+
+    #[test]
+    fn the_time_to_drain_is_what_waits_by_what_leaves_the_queue() {
+        let (metrics, start) = (metrics(), Instant::now());
+        let visible = |visible| Some(Depths { visible, ..Depths::default() });
+        metrics.queue_seen(visible(600), start);
+        assert_eq!(metrics.seen().unwrap().time_to_drain, None, "there is no rate yet");
+        for _ in 0..30 {
+            end(&metrics, "ack", "ack");
+            end(&metrics, "failed", "dead-letter");
+            end(&metrics, "failed", "release");
+        }
+        metrics.queue_seen(visible(600), start + 30 * SECOND);
+        assert_eq!(metrics.seen().unwrap().time_to_drain, Some(300 * SECOND), "released ones are still there");
+        metrics.queue_seen(None, start + 60 * SECOND);
+        assert!(metrics.seen().is_none(), "a failed look leaves a gap");
+    }
+
+    #[test]
+    fn a_word_that_nobody_knows_is_counted_as_another() {
+        let metrics = metrics();
+        end(&metrics, "exploded", "ack");
+        let counted: Vec<_> = metrics.counts().settled().filter(|(.., count)| *count > 0).collect();
+        assert_eq!(counted, [(names::OTHER, "ack", 1)]);
+    }
+}

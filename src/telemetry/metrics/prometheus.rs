@@ -48,7 +48,8 @@ impl Endpoint {
     /// An endpoint, and what has to read the metrics for it.
     pub(super) fn new(listener: std::net::TcpListener) -> Result<(PrometheusExporter, Self), StartError> {
         let registry = Registry::new();
-        let reader = opentelemetry_prometheus::exporter().with_registry(registry.clone()).build();
+        let reader =
+            opentelemetry_prometheus::exporter().with_registry(registry.clone()).scope_info_enabled(false).build();
         let reader = reader.map_err(|error| StartError::Config(format!("telemetry.prometheus: {error}")))?;
         Ok((reader, Self { listener, registry }))
     }
