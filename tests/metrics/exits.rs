@@ -51,6 +51,18 @@ fn a_collector_that_is_down_slow_or_failing_holds_up_nothing() {
 }
 
 #[test]
+fn why_nothing_is_exported_is_in_the_log() {
+    let nobody = free_address();
+    let world = world(&format!("telemetry.otlp_endpoint = 'http://{nobody}'"));
+    let [interval, timeout] = EAGER;
+    let headers = ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=secret-4711");
+    let host = start_with(&world, &[interval, timeout, headers, ("RUST_LOG", "trace")]);
+    let line = host.wait_for(PATIENCE, |line| line["message"] == "metrics are not exported");
+    assert!(line["error"].as_str().unwrap().contains("onnection refused"), "{line}");
+    assert!(host.lines().iter().all(|line| !line.to_string().contains("4711")));
+}
+
+#[test]
 fn a_failing_collector_is_told_of_once_and_takes_no_memory() {
     let failing = Web::start(|_, _| Reply::status(500));
     let world = world(&format!("telemetry.otlp_endpoint = 'http://{}'", failing.address));

@@ -3,6 +3,7 @@
 //!
 //! One export is under way at a time, and bounded in time; what a collector misses is in the next one, as sums go on.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -15,6 +16,7 @@ use opentelemetry_otlp::{
     WithHttpConfig as _,
 };
 use opentelemetry_sdk::metrics::exporter::PushMetricExporter as _;
+use reqwest::Url;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -56,6 +58,7 @@ pub(super) struct Push {
     exporter: MetricExporter,
     reader: Reader,
     interval: Duration,
+    faults: Faults,
     /// Whether the last export failed, so that the log says it once.
     failing: bool,
 }
@@ -64,13 +67,14 @@ impl Push {
     /// A push to this endpoint, and what has to read the metrics for it. Must be called within the runtime that it will
     /// run on.
     pub(super) fn new(endpoint: &str) -> Result<(Reader, Self), StartError> {
+        let faults = Faults::default();
         let exporter = match protocol()? {
-            Protocol::Http => over_http(endpoint),
+            Protocol::Http => over_http(endpoint, &faults),
             Protocol::Grpc => over_grpc(endpoint),
         };
         let exporter = exporter.map_err(|error| StartError::Config(format!("telemetry.otlp_endpoint: {error}")))?;
         let reader = Reader::new(exporter.temporality());
-        Ok((reader.clone(), Self { exporter, reader, interval: interval(), failing: false }))
+        Ok((reader.clone(), Self { exporter, reader, interval: interval(), faults, failing: false }))
     }
 
     /// Sends until it is stopped, and then once more.
@@ -87,7 +91,7 @@ impl Push {
             let result = tokio::select! {
                 result = self.export() => result,
                 // It is with a collector that does not answer; another would be too.
-                () = stopped => return,
+                () = stopped => return tracing::warn!("the last metrics were not exported: the collector does not answer"),
             };
             self.note(result);
         }
@@ -99,7 +103,8 @@ impl Push {
     async fn export(&self) -> Result<(), String> {
         let Some(metrics) = self.reader.read() else { return Ok(()) };
         match timeout(EXPORT, self.exporter.export(&metrics)).await {
-            Ok(result) => result.map_err(|error| error.to_string()),
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(self.faults.take().unwrap_or_else(|| error.to_string())),
             Err(_) => Err("no answer in time".to_owned()),
         }
     }
@@ -141,10 +146,11 @@ fn spoken(protocol: &str) -> Option<Protocol> {
     }
 }
 
-fn over_http(endpoint: &str) -> Result<MetricExporter, ExporterBuildError> {
+fn over_http(endpoint: &str, faults: &Faults) -> Result<MetricExporter, ExporterBuildError> {
     let client = reqwest::Client::builder().timeout(request_timeout()).redirect(reqwest::redirect::Policy::none());
     let client = client.build().map_err(|error| ExporterBuildError::InternalFailure(error.to_string()))?;
-    let builder = MetricExporter::builder().with_http().with_http_client(Client(client));
+    let builder =
+        MetricExporter::builder().with_http().with_http_client(Client { inner: client, faults: faults.clone() });
     let builder = builder.with_protocol(opentelemetry_otlp::Protocol::HttpBinary);
     match variable(OTEL_EXPORTER_OTLP_METRICS_ENDPOINT) {
         // It is looked up there.
@@ -163,7 +169,10 @@ fn over_grpc(endpoint: &str) -> Result<MetricExporter, ExporterBuildError> {
 
 /// The URL of metrics below an endpoint for all signals.
 fn below(endpoint: &str) -> String {
-    format!("{}{PATH}", endpoint.trim_end_matches('/'))
+    let Ok(mut url) = Url::parse(endpoint) else { return endpoint.to_owned() };
+    let path = format!("{}{PATH}", url.path().trim_end_matches('/'));
+    url.set_path(&path);
+    url.into()
 }
 
 fn request_timeout() -> Duration {
@@ -188,16 +197,35 @@ fn milliseconds(name: &str) -> Option<Duration> {
     }
 }
 
+/// Why the last request failed. The exporter itself says no more than that the network is at fault.
+#[derive(Debug, Clone, Default)]
+struct Faults(Arc<Mutex<Option<String>>>);
+
+impl Faults {
+    fn set(&self, fault: Option<String>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = fault;
+    }
+
+    fn take(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
 /// Requests by the client that all else here uses; answers are bounded.
 #[derive(Debug)]
-struct Client(reqwest::Client);
+struct Client {
+    inner: reqwest::Client,
+    faults: Faults,
+}
 
 #[async_trait]
 impl HttpClient for Client {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        let answer = self.0.execute(request.try_into()?).await;
+        let answer = self.inner.execute(request.try_into()?).await;
         // An address may hold a password.
-        let mut answer = answer.map_err(|error| with_causes(&error.without_url()))?;
+        let answer = answer.map_err(|error| with_causes(&error.without_url()));
+        self.faults.set(answer.as_ref().err().cloned());
+        let mut answer = answer?;
         let mut response = Response::builder().status(answer.status());
         if let Some(headers) = response.headers_mut() {
             std::mem::swap(headers, answer.headers_mut());
@@ -223,6 +251,7 @@ mod tests {
             assert_eq!(below(endpoint), "http://c:4318/v1/metrics");
         }
         assert_eq!(below("https://c/otlp/"), "https://c/otlp/v1/metrics");
+        assert_eq!(below("https://c/?tenant=a/b"), "https://c/v1/metrics?tenant=a/b");
     }
 
     #[test]
