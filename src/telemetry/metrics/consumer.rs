@@ -25,6 +25,9 @@ pub struct Named {
     pub system: &'static str,
 }
 
+/// The conventions have no type for this operation.
+const EXTEND: (&str, Option<&str>) = ("extend", None);
+
 /// A call of the queue service. `send` is [`ConsumerMetrics::sent`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
@@ -94,6 +97,8 @@ struct Inner {
     base: Vec<KeyValue>,
     /// Those of the time that handlers take, by outcome.
     process: [Vec<KeyValue>; OUTCOMES.len()],
+    /// Those of the time that calls take, for a receive, an extension and a settlement that succeed.
+    calls: [Vec<KeyValue>; 3],
     instruments: Instruments,
     counts: Counts,
     memory_peak: Arc<AtomicU64>,
@@ -176,6 +181,8 @@ impl ConsumerMetrics {
             let error = OUTCOMES.get(outcome).filter(|_| failed).map(|word| KeyValue::new(names::ERROR_TYPE, *word));
             base.iter().cloned().chain(operation("process", None)).chain(error).collect()
         });
+        let calls = [("receive", Some("receive")), EXTEND, ("settle", Some("settle"))];
+        let calls = calls.map(|(name, kind)| base.iter().cloned().chain(operation(name, kind)).collect());
         let counts = Counts {
             settled: array::from_fn(|_| array::from_fn(|_| AtomicU64::new(0))),
             consumed: AtomicU64::new(0),
@@ -186,6 +193,7 @@ impl ConsumerMetrics {
         Self(Arc::new(Inner {
             base,
             process,
+            calls,
             instruments,
             counts,
             memory_peak: Arc::default(),
@@ -232,15 +240,20 @@ impl ConsumerMetrics {
 
     /// A call of the queue service took so long. `error`: a word for the kind of its failure, out of a few.
     pub fn called(&self, call: Operation, took: Duration, error: Option<&'static str>) {
-        let (name, kind) = match call {
-            Operation::Receive => ("receive", Some("receive")),
-            // The conventions have no type for it.
-            Operation::Extend => ("extend", None),
-            Operation::Settle => ("settle", Some("settle")),
+        let [receive, extend, settle] = &self.0.calls;
+        let attributes = match call {
+            Operation::Receive => receive,
+            Operation::Extend => extend,
+            Operation::Settle => settle,
         };
-        let error = error.map(|error| KeyValue::new(names::ERROR_TYPE, error));
-        let attributes: Vec<_> = self.0.base.iter().cloned().chain(operation(name, kind)).chain(error).collect();
-        self.0.instruments.operation.record(took.as_secs_f64(), &attributes);
+        let record = |attributes: &[KeyValue]| self.0.instruments.operation.record(took.as_secs_f64(), attributes);
+        match error {
+            None => record(attributes),
+            Some(error) => {
+                let error = KeyValue::new(names::ERROR_TYPE, error);
+                record(&attributes.iter().cloned().chain([error]).collect::<Vec<_>>());
+            }
+        }
     }
 
     /// Messages were sent to a channel that the config names, in one call that took so long; each with a word for the kind
