@@ -66,9 +66,26 @@ impl MetricReader for Reader {
     }
 }
 
+/// A runtime that may be dropped anywhere: nothing of it is waited for, such as a name that is being looked up.
+struct Background(Option<Runtime>);
+
+impl Background {
+    fn block_on(&self, future: impl Future<Output = ()>) {
+        if let Some(runtime) = &self.0 {
+            runtime.block_on(future);
+        }
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(Runtime::shutdown_background);
+    }
+}
+
 /// The ways out that are to be opened.
 pub(super) struct Builder {
-    runtime: Runtime,
+    runtime: Background,
     pub(super) prometheus: Option<Endpoint>,
     pub(super) otlp: Option<Push>,
     pub(super) emf: Option<Lines>,
@@ -78,12 +95,12 @@ impl Builder {
     pub(super) fn new() -> io::Result<Self> {
         let mut builder = runtime::Builder::new_current_thread();
         let runtime = builder.enable_all().max_blocking_threads(BLOCKING).thread_name("hostler-metrics").build()?;
-        Ok(Self { runtime, prometheus: None, otlp: None, emf: None })
+        Ok(Self { runtime: Background(Some(runtime)), prometheus: None, otlp: None, emf: None })
     }
 
     /// Makes what belongs to the runtime of the thread.
     pub(super) fn within<T>(&self, make: impl FnOnce() -> T) -> T {
-        let _guard = self.runtime.enter();
+        let _guard = self.runtime.0.as_ref().map(Runtime::enter);
         make()
     }
 
@@ -101,8 +118,6 @@ impl Builder {
                 while ending.join_next().await.is_some() {}
                 let _ = done.send(());
             });
-            // A name that is being looked up is not waited for.
-            runtime.shutdown_background();
         })?;
         Ok(Exits { stop: stop.drop_guard(), ended })
     }
