@@ -17,6 +17,7 @@ mod schema;
 mod send;
 mod source;
 mod table;
+mod top;
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -50,6 +51,7 @@ enum Command {
     Invoke(invoke::Args),
     Send(send::Args),
     Queues(queues::Args),
+    Top(top::Args),
     Provision(provision::Args),
     Iam(iam::Args),
     Requeue(requeue::Args),
@@ -103,6 +105,7 @@ pub fn main() -> Exit {
         Command::Invoke(args) => invoke::run(&args),
         Command::Send(args) => send::run(&args),
         Command::Queues(args) => queues::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Provision(args) => provision::run(&args),
         Command::Iam(args) => iam::run(&args),
         Command::Requeue(args) => requeue::run(&args),

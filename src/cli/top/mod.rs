@@ -1,0 +1,214 @@
+//! `hostler top`: a running host, as its health file and its metrics endpoint tell it.
+
+mod metrics;
+mod model;
+mod screen;
+
+use std::io::IsTerminal as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+
+use super::table::table;
+use super::{ConfigArg, print};
+use crate::config;
+use crate::duration;
+use crate::exit::{Exit, Failure, Result};
+use crate::health::{self, Report, StartPeriod, Timestamp, Verdict, process};
+use metrics::Scrape;
+use model::{Look, rows};
+use screen::{History, Title};
+
+/// How long the metrics endpoint may take to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Show a running host: slots, rates, latencies, failures
+///
+/// Reads the host's health file and, if the config serves metrics (`telemetry.prometheus`), its metrics endpoint. Changes
+/// nothing, and asks no queue. Where metrics are missing, the columns made of them stay empty.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The health file [default: the config's `host.health_file`]
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// The metrics endpoint [default: the config's `telemetry.prometheus`, on this machine]
+    #[arg(long, value_name = "URL")]
+    metrics: Option<String>,
+    /// How often to look
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration::parse)]
+    interval: Duration,
+    /// Print a table once, and exit: with 1 if the host is unhealthy
+    #[arg(long)]
+    once: bool,
+    #[command(flatten)]
+    config: ConfigArg,
+}
+
+/// Where to look.
+struct Host {
+    file: PathBuf,
+    /// Without one there are no metrics; the text says why.
+    metrics: std::result::Result<String, String>,
+    client: reqwest::Client,
+}
+
+pub(super) fn run(args: &Args) -> Result {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::new(Exit::Internal, error))?;
+    let host = Host::of(args)?;
+    if args.once {
+        return once(&host, &runtime);
+    }
+    if !std::io::stdout().is_terminal() {
+        return Err(Failure::new(Exit::Usage, "standard output is no terminal; `--once` prints a table"));
+    }
+    let mut terminal = ratatui::try_init().map_err(|error| Failure::new(Exit::Internal, error))?;
+    let result = watch(&host, args.interval.max(Duration::from_millis(100)), &runtime, &mut terminal);
+    ratatui::restore();
+    result
+}
+
+fn once(host: &Host, runtime: &tokio::runtime::Runtime) -> Result {
+    let report = host.report()?;
+    let verdict = host.verdict(&report);
+    let (look, without) = runtime.block_on(host.look(report));
+    let rows = rows(None, &look);
+    print(table(&screen::HEADER, &rows.iter().map(screen::cells).collect::<Vec<_>>()));
+    rows.iter().filter_map(screen::outcomes).for_each(print);
+    if let Some(without) = without {
+        eprintln!("hostler: no metrics: {without}");
+    }
+    print(told(&verdict));
+    Ok(if verdict.healthy() { Exit::Ok } else { Exit::Failed })
+}
+
+/// Looks and draws until somebody quits.
+fn watch(
+    host: &Host,
+    interval: Duration,
+    runtime: &tokio::runtime::Runtime,
+    terminal: &mut ratatui::DefaultTerminal,
+) -> Result {
+    let (mut before, mut history): (Option<Look>, _) = (None, History::default());
+    loop {
+        let next = Instant::now() + interval;
+        let report = host.report()?;
+        let verdict = host.verdict(&report);
+        let (look, without) = runtime.block_on(host.look(report));
+        let rows = rows(before.as_ref(), &look);
+        history.push(&rows);
+        let said = told(&verdict);
+        let title = Title {
+            pid: look.report.pid,
+            up: look.at.since(look.report.started_at),
+            verdict: &said,
+            healthy: verdict.healthy(),
+            without: without.as_deref(),
+        };
+        terminal
+            .draw(|frame| screen::draw(frame, &title, &rows, &history))
+            .map_err(|error| Failure::new(Exit::Internal, error))?;
+        before = Some(look);
+        while let Some(left) = next.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+            if event::poll(left).map_err(|error| Failure::new(Exit::Internal, error))? && quits()? {
+                return Ok(Exit::Ok);
+            }
+        }
+    }
+}
+
+/// Whether what was just typed quits: q, Escape, or Ctrl-C, which a terminal in raw mode hands over as a key.
+fn quits() -> Result<bool> {
+    let event = event::read().map_err(|error| Failure::new(Exit::Internal, error))?;
+    let Event::Key(key) = event else { return Ok(false) };
+    let control = key.modifiers.contains(KeyModifiers::CONTROL);
+    let quits = match key.code {
+        KeyCode::Char('q') | KeyCode::Esc => true,
+        KeyCode::Char('c') => control,
+        _ => false,
+    };
+    Ok(quits && key.kind == KeyEventKind::Press)
+}
+
+/// The verdict in one line.
+fn told(verdict: &Verdict) -> String {
+    let reasons: Vec<_> = verdict.reasons.iter().map(ToString::to_string).collect();
+    match reasons.is_empty() {
+        true => verdict.status.name().to_owned(),
+        false => format!("{}: {}", verdict.status.name(), reasons.join("; ")),
+    }
+}
+
+impl Host {
+    fn of(args: &Args) -> Result<Self> {
+        let named = args.config.config.as_deref();
+        let file = args.file.clone().unwrap_or_else(|| config::health_file(named, std::env::vars()));
+        let metrics = match &args.metrics {
+            Some(url) => Ok(url.clone()),
+            None => served(named),
+        };
+        let client = reqwest::Client::builder().timeout(PATIENCE).no_proxy().build();
+        Ok(Self { file, metrics, client: client.map_err(|error| Failure::new(Exit::Internal, error))? })
+    }
+
+    fn report(&self) -> Result<Report> {
+        health::read(&self.file).map_err(|error| Failure::new(Exit::Failed, error))
+    }
+
+    fn verdict(&self, report: &Report) -> Verdict {
+        // A host that has written is not about to start.
+        let start_period = StartPeriod { limit: Duration::ZERO, pid1_started_at: None };
+        health::verdict(Ok(report), process::info(report.pid), Timestamp::now(), start_period)
+    }
+
+    /// A look with the metrics, and why there are none.
+    async fn look(&self, report: Report) -> (Look, Option<String>) {
+        let scraped = match &self.metrics {
+            Ok(url) => self.scrape(url).await,
+            Err(why) => Err(why.clone()),
+        };
+        let at = Timestamp::now();
+        match scraped {
+            Ok(scrape) => (Look { at, report, scrape: Some(scrape) }, None),
+            Err(why) => (Look { at, report, scrape: None }, Some(why)),
+        }
+    }
+
+    async fn scrape(&self, url: &str) -> std::result::Result<Scrape, String> {
+        let answer = async { self.client.get(url).send().await?.error_for_status()?.text().await };
+        answer.await.map(|text| Scrape::parse(&text)).map_err(|error| crate::cause::with_causes(&error))
+    }
+}
+
+/// The endpoint of the config, as it is reached from this machine.
+fn served(named: Option<&Path>) -> std::result::Result<String, String> {
+    let loaded = config::load(named, std::env::vars()).map_err(|_| "the config cannot be read".to_owned())?;
+    let address = loaded.config.telemetry.prometheus.ok_or("telemetry.prometheus is not set")?;
+    Ok(reachable(address))
+}
+
+/// An address that listens on all interfaces is reached by loopback.
+fn reachable(mut address: SocketAddr) -> String {
+    if address.ip().is_unspecified() {
+        address.set_ip(match address {
+            SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    format!("http://{address}/metrics")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_on_all_interfaces_is_asked_by_loopback() {
+        let asked = |text: &str| reachable(text.parse().unwrap());
+        assert_eq!(asked("0.0.0.0:9464"), "http://127.0.0.1:9464/metrics");
+        assert_eq!(asked("[::]:9464"), "http://[::1]:9464/metrics");
+        assert_eq!(asked("10.1.2.3:80"), "http://10.1.2.3:80/metrics");
+    }
+}

@@ -1,0 +1,167 @@
+//! What `hostler top` shows, worked out of two looks at a host: no I/O.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::metrics::Scrape;
+use crate::health::{ConsumerReport, Report, Timestamp};
+
+/// One look: the health file, and the metrics if they are served.
+#[derive(Debug, Clone)]
+pub(super) struct Look {
+    /// When it was taken.
+    pub(super) at: Timestamp,
+    /// What the health file says.
+    pub(super) report: Report,
+    /// What the metrics endpoint says.
+    pub(super) scrape: Option<Scrape>,
+}
+
+/// What is shown of one consumer.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Row {
+    pub(super) name: String,
+    pub(super) state: &'static str,
+    /// How long it has been in that state.
+    pub(super) since: Duration,
+    pub(super) busy: u32,
+    pub(super) slots: Option<u32>,
+    /// Messages that ended per second between the two looks.
+    pub(super) rate: f64,
+    pub(super) processed: u64,
+    pub(super) failed: u64,
+    /// How long handlers took between the two looks, in seconds: half of them, and ninety-nine of a hundred, at most.
+    pub(super) median: Option<f64>,
+    pub(super) slowest: Option<f64>,
+    pub(super) visible: Option<f64>,
+    pub(super) dead_lettered: Option<f64>,
+    /// The age of the oldest message, in seconds.
+    pub(super) oldest: Option<f64>,
+    /// Messages by outcome, since the host started.
+    pub(super) outcomes: BTreeMap<String, f64>,
+}
+
+/// The rows of a look, in the order of the health file. Rates are those since `before`; without it, or after the process
+/// was replaced, those since the host started.
+pub(super) fn rows(before: Option<&Look>, now: &Look) -> Vec<Row> {
+    let before = before.filter(|before| {
+        before.report.pid == now.report.pid && before.report.started_at == now.report.started_at && before.at < now.at
+    });
+    let consumers = now.report.consumers.iter();
+    consumers.map(|consumer| row(before, now, consumer)).collect()
+}
+
+fn row(before: Option<&Look>, now: &Look, consumer: &ConsumerReport) -> Row {
+    let name = &consumer.name;
+    let earlier = before.and_then(|look| look.report.consumers.iter().find(|consumer| consumer.name == *name));
+    let seconds = before.map_or_else(|| now.at.since(now.report.started_at), |look| now.at.since(look.at));
+    let done = consumer.processed.saturating_sub(earlier.map_or(0, |earlier| earlier.processed));
+    let scrape = now.scrape.as_ref();
+    let metric = |metric: &str| scrape.and_then(|scrape| scrape.value(metric, name));
+    let took = scrape.map(|scrape| scrape.buckets("messaging_process_duration_seconds", name)).unwrap_or_default();
+    let took_before = before.and_then(|look| look.scrape.as_ref());
+    let took_before =
+        took_before.map(|scrape| scrape.buckets("messaging_process_duration_seconds", name)).unwrap_or_default();
+    let took = since(&took_before, took);
+    Row {
+        name: name.clone(),
+        state: consumer.state.name(),
+        since: now.at.since(consumer.transition_timestamp),
+        busy: consumer.in_flight,
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of slots")]
+        slots: metric("hostler_slots").map(|slots| slots as u32),
+        rate: if seconds.is_zero() { 0.0 } else { done as f64 / seconds.as_secs_f64() },
+        processed: consumer.processed,
+        failed: consumer.failed,
+        median: quantile(0.5, &took),
+        slowest: quantile(0.99, &took),
+        visible: metric("hostler_queue_visible"),
+        dead_lettered: metric("hostler_queue_dead_lettered"),
+        oldest: metric("hostler_queue_oldest_age_seconds"),
+        outcomes: scrape
+            .map(|scrape| scrape.by("hostler_messages_settled_total", name, "hostler_outcome"))
+            .unwrap_or_default(),
+    }
+}
+
+/// What a histogram counted between two looks.
+fn since(before: &[(f64, f64)], now: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
+    let counted = |bound: f64| before.iter().find(|(known, _)| *known == bound).map_or(0.0, |(_, count)| *count);
+    now.into_iter().map(|(bound, count)| (bound, (count - counted(bound)).max(0.0))).collect()
+}
+
+/// The value below which such a share of a histogram's observations lies, as far as its buckets tell: within a bucket
+/// they count as evenly spread, as Prometheus' `histogram_quantile` has it.
+fn quantile(share: f64, buckets: &[(f64, f64)]) -> Option<f64> {
+    let (_, all) = *buckets.last()?;
+    if all <= 0.0 {
+        return None;
+    }
+    let rank = share * all;
+    let at = buckets.iter().position(|(_, count)| *count >= rank)?;
+    let (upper, count) = buckets[at];
+    let (lower, below) = if at == 0 { (0.0, 0.0) } else { buckets[at - 1] };
+    if upper.is_infinite() {
+        return Some(lower);
+    }
+    Some(lower + (upper - lower) * ((rank - below) / (count - below).max(f64::MIN_POSITIVE)).clamp(0.0, 1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::health::State;
+
+    fn look(seconds: u64, processed: u64, metrics: &str) -> Look {
+        let start = Timestamp::from(std::time::UNIX_EPOCH + Duration::from_secs(1_000));
+        let at = start.plus(Duration::from_secs(seconds));
+        let consumer = ConsumerReport {
+            name: "mails".into(),
+            state: State::Processing,
+            transition_timestamp: start,
+            healthcheck_timeout: Duration::from_secs(90),
+            last_poll_at: None,
+            in_flight: 3,
+            oldest_started_at: None,
+            processed,
+            failed: 2,
+        };
+        let report = Report { schema: 1, pid: 7, started_at: start, written_at: at, consumers: vec![consumer] };
+        Look { at, report, scrape: (!metrics.is_empty()).then(|| Scrape::parse(metrics)) }
+    }
+
+    fn took(fast: u32, slow: u32) -> String {
+        let series = "messaging_process_duration_seconds_bucket{hostler_consumer=\"mails\",le=";
+        let all = fast + slow;
+        format!("{series}\"0.1\"}} {fast}\n{series}\"1\"}} {all}\n{series}\"+Inf\"}} {all}\n")
+    }
+
+    #[test]
+    fn rates_are_those_between_two_looks_of_one_process() {
+        let (early, late) = (look(10, 100, ""), look(12, 150, ""));
+        assert_eq!(rows(Some(&early), &late)[0].rate, 25.0);
+        assert_eq!(rows(None, &late)[0].rate, 12.5);
+        let mut other = early.clone();
+        other.report.pid = 8;
+        assert_eq!(rows(Some(&other), &late)[0].rate, 12.5);
+        // The same moment twice says nothing of a rate, and is no division by zero.
+        assert_eq!(rows(None, &look(0, 5, ""))[0].rate, 0.0);
+    }
+
+    #[test]
+    fn quantiles_are_those_between_two_looks() {
+        let rows = rows(Some(&look(1, 0, &took(100, 0))), &look(2, 0, &took(150, 50)));
+        assert_eq!(rows[0].median, Some(0.1));
+        assert!(rows[0].slowest.is_some_and(|slowest| (slowest - 0.982).abs() < 1e-9), "{:?}", rows[0].slowest);
+        assert_eq!(quantile(0.5, &[]), None);
+        assert_eq!(quantile(0.5, &[(1.0, 0.0), (f64::INFINITY, 0.0)]), None);
+        assert_eq!(quantile(0.5, &[(1.0, 0.0), (f64::INFINITY, 4.0)]), Some(1.0));
+    }
+
+    #[test]
+    fn without_metrics_there_is_what_the_health_file_has() {
+        let row = &rows(None, &look(2, 10, ""))[0];
+        assert_eq!((row.state, row.busy, row.slots, row.median, row.visible), ("PROCESSING", 3, None, None, None));
+        assert_eq!((row.processed, row.failed, row.since), (10, 2, Duration::from_secs(2)));
+    }
+}

@@ -1,0 +1,211 @@
+//! How `hostler top` draws: a table of consumers, what their messages came to, and a line of the last minutes.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::Line;
+use ratatui::widgets::{Block, Cell, Row as Cells, Sparkline, Table};
+
+use super::model::Row;
+
+/// The columns, for the screen and for `--once`.
+pub(super) const HEADER: [&str; 12] = [
+    "CONSUMER", "STATE", "SINCE", "SLOTS", "MSG/S", "P50", "P99", "DONE", "FAILED", "VISIBLE", "DEAD", "OLDEST",
+];
+
+/// Beyond this many looks the oldest are forgotten.
+const HISTORY: usize = 300;
+
+/// The slowest of a hundred messages, look by look: microseconds.
+#[derive(Debug, Default)]
+pub(super) struct History(VecDeque<u64>);
+
+impl History {
+    /// Adds a look: the slowest of its consumers counts.
+    pub(super) fn push(&mut self, rows: &[Row]) {
+        let slowest = rows.iter().filter_map(|row| row.slowest).fold(0.0, f64::max);
+        if self.0.len() == HISTORY {
+            self.0.pop_front();
+        }
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "microseconds of a handler")]
+        self.0.push_back((slowest * 1e6) as u64);
+    }
+}
+
+/// What stands above the table.
+pub(super) struct Title<'a> {
+    /// Of the host.
+    pub(super) pid: u32,
+    /// How long it has been running.
+    pub(super) up: Duration,
+    /// What the health check says, and why.
+    pub(super) verdict: &'a str,
+    pub(super) healthy: bool,
+    /// Why there are no metrics, if there are none.
+    pub(super) without: Option<&'a str>,
+}
+
+/// A consumer's cells, in the order of [`HEADER`].
+pub(super) fn cells(row: &Row) -> Vec<String> {
+    let count = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.0}"));
+    vec![
+        row.name.clone(),
+        row.state.to_owned(),
+        rounded(row.since),
+        row.slots.map_or_else(|| row.busy.to_string(), |slots| format!("{}/{slots}", row.busy)),
+        format!("{:.1}", row.rate),
+        took(row.median),
+        took(row.slowest),
+        row.processed.to_string(),
+        row.failed.to_string(),
+        count(row.visible),
+        count(row.dead_lettered),
+        row.oldest.map_or_else(|| "-".to_owned(), |age| rounded(Duration::from_secs_f64(age.clamp(0.0, 1e9)))),
+    ]
+}
+
+/// Seconds as people read them: three digits, with their unit.
+fn took(seconds: Option<f64>) -> String {
+    match seconds {
+        None => "-".to_owned(),
+        Some(seconds) if seconds < 0.001 => format!("{:.0}µs", seconds * 1e6),
+        Some(seconds) if seconds < 1.0 => format!("{:.0}ms", seconds * 1e3),
+        Some(seconds) => format!("{seconds:.1}s"),
+    }
+}
+
+/// A duration in its two largest units.
+fn rounded(duration: Duration) -> String {
+    let text = humantime::format_duration(Duration::from_secs(duration.as_secs())).to_string();
+    text.split(' ').take(2).collect::<Vec<_>>().join(" ")
+}
+
+/// What the messages of a consumer came to, most first.
+pub(super) fn outcomes(row: &Row) -> Option<String> {
+    let mut outcomes: Vec<_> = row.outcomes.iter().filter(|(_, count)| **count > 0.0).collect();
+    outcomes.sort_by(|a, b| b.1.total_cmp(a.1));
+    let words: Vec<_> = outcomes.iter().map(|(word, count)| format!("{word} {count:.0}")).collect();
+    (!words.is_empty()).then(|| format!("{}: {}", row.name, words.join(" · ")))
+}
+
+/// Draws all of it.
+pub(super) fn draw(frame: &mut Frame<'_>, title: &Title<'_>, rows: &[Row], history: &History) {
+    let told: Vec<Line<'_>> = rows.iter().filter_map(outcomes).map(Line::from).collect();
+    let height = |lines: usize| u16::try_from(lines).unwrap_or(u16::MAX);
+    let areas = Layout::vertical([
+        Constraint::Length(2),
+        Constraint::Length(height(rows.len()).saturating_add(3)),
+        Constraint::Length(height(told.len()).saturating_add(2)),
+        Constraint::Min(3),
+    ]);
+    let [head, table, below, line]: [Rect; 4] = areas.areas(frame.area());
+    frame.render_widget(headline(title), head);
+    frame.render_widget(consumers(rows), table);
+    frame.render_widget(ratatui::widgets::Paragraph::new(told).block(Block::bordered().title(" outcomes ")), below);
+    let shown = history.0.iter().rev().take(usize::from(line.width.saturating_sub(2)));
+    let mut data: Vec<u64> = shown.copied().collect();
+    data.reverse();
+    let last = data.last().map_or(0.0, |micros| *micros as f64 / 1e6);
+    let block = Block::bordered().title(format!(" p99 of the slowest consumer: {} ", took(Some(last))));
+    frame.render_widget(Sparkline::default().data(data).block(block).style(Style::new().fg(Color::Cyan)), line);
+}
+
+fn headline<'a>(title: &'a Title<'_>) -> ratatui::widgets::Paragraph<'a> {
+    let colour = if title.healthy { Color::Green } else { Color::Red };
+    let verdict = Line::styled(title.verdict, Style::new().fg(colour).add_modifier(Modifier::BOLD));
+    let mut about = format!("hostler, pid {}, up {} · q quits", title.pid, rounded(title.up));
+    if let Some(without) = title.without {
+        about.push_str(" · no metrics: ");
+        about.push_str(without);
+    }
+    ratatui::widgets::Paragraph::new(vec![Line::from(about), verdict])
+}
+
+fn consumers(rows: &[Row]) -> Table<'_> {
+    let lines = rows.iter().map(|row| {
+        let bad = row.failed > 0;
+        let cells = cells(row).into_iter().enumerate().map(move |(column, text)| {
+            let cell = Cell::from(text);
+            if column == 8 && bad { cell.style(Style::new().fg(Color::Red)) } else { cell }
+        });
+        Cells::new(cells)
+    });
+    let widths = HEADER.iter().enumerate().map(|(column, name)| {
+        let widest = rows.iter().map(|row| cells(row)[column].chars().count()).max().unwrap_or_default();
+        Constraint::Length(u16::try_from(widest.max(name.len())).unwrap_or(u16::MAX))
+    });
+    let header = Cells::new(HEADER).style(Style::new().add_modifier(Modifier::BOLD));
+    Table::new(lines, widths).header(header).column_spacing(2).block(Block::bordered().title(" consumers "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    fn row() -> Row {
+        Row {
+            name: "mails".into(),
+            state: "PROCESSING",
+            since: Duration::from_secs(3_725),
+            busy: 3,
+            slots: Some(16),
+            rate: 41.26,
+            processed: 1_200,
+            failed: 7,
+            median: Some(0.0004),
+            slowest: Some(0.25),
+            visible: Some(9_000.0),
+            dead_lettered: Some(0.0),
+            oldest: None,
+            outcomes: BTreeMap::from([("ack".into(), 1_193.0), ("failed".into(), 7.0), ("reply".into(), 0.0)]),
+        }
+    }
+
+    #[test]
+    fn a_row_says_what_it_knows() {
+        let expected =
+            ["mails", "PROCESSING", "1h 2m", "3/16", "41.3", "400µs", "250ms", "1200", "7", "9000", "0", "-"];
+        assert_eq!(cells(&row()), expected);
+        assert_eq!(cells(&Row { slots: None, median: Some(2.0), ..row() })[3..6], ["3", "41.3", "2.0s"]);
+        assert_eq!(outcomes(&row()).as_deref(), Some("mails: ack 1193 · failed 7"));
+        assert_eq!(outcomes(&Row { outcomes: BTreeMap::new(), ..row() }), None);
+    }
+
+    #[test]
+    fn all_of_it_is_on_the_screen() {
+        let mut terminal = Terminal::new(TestBackend::new(120, 20)).unwrap();
+        let mut history = History::default();
+        history.push(&[row()]);
+        let title = Title { pid: 7, up: Duration::from_secs(60), verdict: "healthy", healthy: true, without: None };
+        terminal.draw(|frame| draw(frame, &title, &[row()], &history)).unwrap();
+        let screen = terminal.backend().to_string();
+        for shown in ["pid 7, up 1m", "healthy", "CONSUMER", "3/16", "mails: ack 1193 · failed 7", "slowest consumer: 250ms", "█"] {
+            assert!(screen.contains(shown), "{shown}:\n{screen}");
+        }
+    }
+
+    #[test]
+    fn a_small_screen_and_many_consumers_are_no_fault() {
+        let rows: Vec<Row> = std::iter::repeat_with(row).take(80).collect();
+        let title =
+            Title { pid: 7, up: Duration::ZERO, verdict: "unhealthy", healthy: false, without: Some("refused") };
+        for (width, height) in [(1, 1), (10, 3), (80, 5), (200, 60)] {
+            let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+            terminal.draw(|frame| draw(frame, &title, &rows, &History::default())).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_history_is_bounded() {
+        let mut history = History::default();
+        (0..2 * HISTORY).for_each(|_| history.push(&[row()]));
+        assert_eq!((history.0.len(), history.0[0]), (HISTORY, 250_000));
+    }
+}

@@ -1,0 +1,47 @@
+//! `hostler top --once` beside a running host.
+
+use crate::support::hostler::{PATIENCE, World};
+
+const JOBS: &str = "
+    [consumers.jobs]
+    channel = 'jobs'
+    handler = 'guests/run-tell.wat'
+";
+
+#[test]
+fn once_shows_what_a_host_does() {
+    let world = World::new(JOBS);
+    world.send("jobs", ["1", "2", "3"]);
+    let host = world.started();
+    host.settled(3);
+    // The health file follows within its tick.
+    crate::support::hostler::until("the health file", PATIENCE, || {
+        let said = world.output(&["top", "--once"]);
+        assert_eq!(said.code, 0, "{said:?}");
+        let row = said.stdout.lines().find(|line| line.starts_with("jobs"))?.to_owned();
+        let cells: Vec<&str> = row.split_whitespace().collect();
+        assert!(said.stdout.starts_with("CONSUMER"), "{said:?}");
+        assert!(said.stdout.ends_with("healthy\n"), "{said:?}");
+        assert_eq!(said.stderr, "hostler: no metrics: telemetry.prometheus is not set\n");
+        let done = cells.iter().rev().nth(4)?;
+        (*done == "3").then_some(())
+    });
+}
+
+#[test]
+fn without_a_host_it_says_where_it_looked() {
+    let world = World::new(JOBS);
+    let said = world.output(&["top", "--once", "--file", "none.json"]);
+    assert_eq!((said.code, said.stdout.as_str()), (1, ""));
+    assert!(said.stderr.contains("none.json"), "{said:?}");
+}
+
+#[test]
+fn a_screen_needs_a_terminal() {
+    let world = World::new(JOBS);
+    let host = world.started();
+    let said = world.output(&["top"]);
+    assert_eq!(said.code, 2, "{said:?}");
+    assert!(said.stderr.contains("--once"), "{said:?}");
+    drop(host);
+}
