@@ -70,6 +70,6 @@ mod sqs;
 #[cfg(test)]
 mod sqs_wire;
 #[cfg(test)]
-mod top;
-#[cfg(test)]
 mod support;
+#[cfg(test)]
+mod top;

@@ -140,7 +140,9 @@ waits_bucket{hostler_consumer="mails",le="2"} 3
 
     #[test]
     fn what_is_no_sample_is_passed_over() {
-        for text in ["", "name", "name{", "name{a=\"", "name{a=\"b\\", "name{a=\"b\"} x", "name{a} 1", "{} 1 2 3", "\u{0}"] {
+        for text in
+            ["", "name", "name{", "name{a=\"", "name{a=\"b\\", "name{a=\"b\"} x", "name{a} 1", "{} 1 2 3", "\u{0}"]
+        {
             let _ = Scrape::parse(text);
         }
         assert_eq!(Scrape::parse("a 1\nname{a=\"b\"\nb 2").samples.len(), 2);

@@ -12,9 +12,8 @@ use ratatui::widgets::{Block, Cell, Row as Cells, Sparkline, Table};
 use super::model::Row;
 
 /// The columns, for the screen and for `--once`.
-pub(super) const HEADER: [&str; 12] = [
-    "CONSUMER", "STATE", "SINCE", "SLOTS", "MSG/S", "P50", "P99", "DONE", "FAILED", "VISIBLE", "DEAD", "OLDEST",
-];
+pub(super) const HEADER: [&str; 12] =
+    ["CONSUMER", "STATE", "SINCE", "SLOTS", "MSG/S", "P50", "P99", "DONE", "FAILED", "VISIBLE", "DEAD", "OLDEST"];
 
 /// Beyond this many looks the oldest are forgotten.
 const HISTORY: usize = 300;
@@ -186,7 +185,15 @@ mod tests {
         let title = Title { pid: 7, up: Duration::from_secs(60), verdict: "healthy", healthy: true, without: None };
         terminal.draw(|frame| draw(frame, &title, &[row()], &history)).unwrap();
         let screen = terminal.backend().to_string();
-        for shown in ["pid 7, up 1m", "healthy", "CONSUMER", "3/16", "mails: ack 1193 · failed 7", "slowest consumer: 250ms", "█"] {
+        for shown in [
+            "pid 7, up 1m",
+            "healthy",
+            "CONSUMER",
+            "3/16",
+            "mails: ack 1193 · failed 7",
+            "slowest consumer: 250ms",
+            "█",
+        ] {
             assert!(screen.contains(shown), "{shown}:\n{screen}");
         }
     }
