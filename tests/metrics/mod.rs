@@ -1,6 +1,7 @@
 //! Metrics on their three ways out of `hostler run`: what they say after a known workload, and that nobody out there who is
 //! slow, or gone, holds up a message.
 
+mod dashboard;
 mod emf;
 mod exits;
 mod otlp;
