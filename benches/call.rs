@@ -47,6 +47,7 @@ impl Caller {
             group: None,
             routing_key: None,
             claim: None,
+            trace: None,
         };
         Ok(Self { handler, message: Arc::new(message), channel: "bench".into() })
     }

@@ -54,6 +54,7 @@ pub fn run(loaded: &Loaded) -> Option<Outcome> {
         group: None,
         routing_key: Some("A.B".to_owned()),
         claim: None,
+        trace: None,
     };
     let call = Call::new(Arc::new(message), "fuzz".into(), 1, Bounds::new(TIMEOUT), Output::new(1024));
     let (guest, stop, started) = (call.clone(), call.bounds.stop.clone(), Instant::now());

@@ -16,7 +16,7 @@ use crate::handler::cache::Cache;
 use crate::handler::fetch::Reference;
 use crate::handler::{self, Bounds, Call, Captured, Definition, Engine, Grants, Handler, Outcome, Output, Source};
 use crate::host::resources::{MEMORY, Machine, Threads};
-use crate::message::Message;
+use crate::message::{Message, TraceContext};
 use crate::{host, telemetry};
 
 /// Defaults of a handler that no config names; the same as the config's own.
@@ -84,10 +84,12 @@ pub(super) fn run(args: &Args) -> Result {
     let bad = |error| Failure::new(Exit::BadHandler, error);
     let loaded = handler::load(&engine, &subject.definition).map_err(bad)?;
     let handler = loaded.handler(subject.memory).map_err(bad)?;
+    let attributes = source::attributes(&args.attr);
     let message = Message {
         id: uuid::Uuid::now_v7().to_string(),
         body: body.into(),
-        attributes: source::attributes(&args.attr),
+        trace: TraceContext::of(&attributes).map(Arc::new),
+        attributes,
         enqueued_at: SystemTime::now(),
         group: args.group.clone(),
         routing_key: args.routing_key.clone(),

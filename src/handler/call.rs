@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{Handler, Output};
-use crate::message::Message;
+use crate::message::{Message, TraceContext};
 
 /// What became of a message, as handler and host saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,6 +81,8 @@ pub struct Call {
     pub attempt: u32,
     /// How long it may run.
     pub bounds: Bounds,
+    /// The trace that it runs in: the message's own, or the consumer's span for it.
+    pub trace: Option<Arc<TraceContext>>,
     /// Where the guest's standard output and error are kept.
     pub output: Output,
     /// The handler's decision, set as soon as it is made, so that nothing which follows (a hook) can undo it.
@@ -90,7 +92,8 @@ pub struct Call {
 impl Call {
     /// A call of `message` from `channel`, not yet decided.
     pub fn new(message: Arc<Message>, channel: Arc<str>, attempt: u32, bounds: Bounds, output: Output) -> Self {
-        Self { message, channel, attempt, bounds, output, decided: Arc::default() }
+        let trace = message.trace.clone();
+        Self { message, channel, attempt, bounds, trace, output, decided: Arc::default() }
     }
 }
 

@@ -21,7 +21,7 @@ use super::limits::Limits;
 use super::output::Sink;
 use super::sandbox::{self, Sandbox, Scope};
 use super::{Definition, Handler};
-use crate::message::{Plain, TraceContext};
+use crate::message::Plain;
 
 /// Exit code for "try again" (`EX_TEMPFAIL` of sysexits.h).
 const EX_TEMPFAIL: i32 = 75;
@@ -165,9 +165,9 @@ fn environment(call: &Call) -> Vec<(&'static str, String)> {
         ("MESSAGE_ATTEMPT", call.attempt.to_string()),
         ("MESSAGE_ATTRIBUTES", serde_json::Value::Object(attributes.collect()).to_string()),
     ];
-    if let Some(trace) = TraceContext::of(&call.message.attributes) {
-        environment.push(("TRACEPARENT", trace.traceparent));
-        environment.extend(trace.tracestate.map(|state| ("TRACESTATE", state)));
+    if let Some(trace) = &call.trace {
+        environment.push(("TRACEPARENT", trace.traceparent()));
+        environment.extend(trace.tracestate().map(|state| ("TRACESTATE", state)));
     }
     environment
 }

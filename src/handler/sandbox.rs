@@ -40,7 +40,7 @@ pub(super) struct Scope {
     pub(super) bounds: Bounds,
     /// Which delivery of its message it is; 0 without a message.
     pub(super) attempt: u32,
-    /// The trace that its message belongs to.
+    /// The trace that it runs in.
     pub(super) trace: Option<Arc<TraceContext>>,
     pub(super) denials: Denials,
 }
@@ -48,9 +48,8 @@ pub(super) struct Scope {
 impl Scope {
     /// That of a call by this consumer.
     pub(super) fn of(call: &Call, definition: &Definition) -> Self {
-        let trace = TraceContext::of(&call.message.attributes).map(Arc::new);
         let denials = Denials::new(Arc::clone(&definition.consumer), &call.message.id);
-        Self { bounds: call.bounds.clone(), attempt: call.attempt, trace, denials }
+        Self { bounds: call.bounds.clone(), attempt: call.attempt, trace: call.trace.clone(), denials }
     }
 
     /// That of a hook which has no message.

@@ -4,7 +4,7 @@ mod claim;
 mod trace;
 
 pub use claim::{Claim, LEGACY_SIZE_ATTRIBUTE, SIZE_ATTRIBUTE};
-pub use trace::TraceContext;
+pub use trace::{TraceContext, is_carried_by as carries_trace};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -104,6 +104,8 @@ pub struct Message {
     pub routing_key: Option<String>,
     /// Where the body is, if it is not here: `body` is then empty until [`Queue::load`](crate::queue::Queue::load) has fetched it.
     pub claim: Option<Arc<Claim>>,
+    /// The trace that its producer sent it in, read once, wherever the queue carries it.
+    pub trace: Option<Arc<TraceContext>>,
 }
 
 impl Message {
@@ -138,6 +140,8 @@ pub struct Outgoing {
     pub dedupe: Option<String>,
     /// The body is already there: the message is sent with this claim and `body` is not looked at.
     pub claim: Option<Arc<Claim>>,
+    /// The trace that it is sent in. Its queue adds it to the attributes where there is room, and they carry none.
+    pub trace: Option<Arc<TraceContext>>,
 }
 
 impl Outgoing {
@@ -145,6 +149,14 @@ impl Outgoing {
     pub fn size(&self) -> usize {
         let attributes: usize = self.attributes.iter().map(|(name, value)| name.len() + value.len()).sum();
         self.body.len() + attributes
+    }
+
+    /// Puts the trace that it is sent in into its attributes, where there is room for so many, and they carry none. Queues do
+    /// this last, as a trace must never keep a message from being sent.
+    pub fn carry_trace(&mut self, most: usize) {
+        if let Some(trace) = self.trace.take() {
+            trace.add_within(&mut self.attributes, most);
+        }
     }
 
     /// Checks the limits that every queue shares; `max_size` (bytes) is the queue's own.

@@ -1,4 +1,8 @@
-//! The W3C trace context that a message carries, so that what a handler causes joins the trace that caused the message.
+//! The trace context that a message carries, so that what a handler causes joins the trace that caused the message.
+
+use std::fmt::{self, Display};
+
+use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
 
 use super::{AttributeValue, Attributes, MAX_ATTRIBUTES};
 
@@ -11,58 +15,131 @@ pub(crate) const TRACESTATE: &str = "tracestate";
 /// The longest `tracestate` that is carried on, in bytes (W3C Trace Context, section 3.3.1.5: at least 512).
 const MAX_TRACESTATE: usize = 512;
 
-/// A trace context, as it was received: who passes it on and takes no span of its own leaves it as it is.
+/// A valid trace context: a span, and whether its trace is sampled.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TraceContext {
-    /// A valid `traceparent`.
-    pub traceparent: String,
-    /// What vendors added.
-    pub tracestate: Option<String>,
-}
+pub struct TraceContext(SpanContext);
 
 impl TraceContext {
-    /// The context that these attributes carry; none if it is not valid.
+    /// The context that these attributes carry by W3C's names, in any case of their letters; none if it is not valid.
     pub fn of(attributes: &Attributes) -> Option<Self> {
         let text = |name: &str| {
             let mut attributes = attributes.iter();
             attributes.find(|(key, _)| key.eq_ignore_ascii_case(name)).and_then(|(_, value)| value.as_text())
         };
-        let traceparent = text(TRACEPARENT).filter(|text| is_traceparent(text))?.to_owned();
-        let tracestate = text(TRACESTATE).filter(|text| is_tracestate(text)).map(str::to_owned);
-        Some(Self { traceparent, tracestate })
+        Self::parse(text(TRACEPARENT)?, text(TRACESTATE))
+    }
+
+    /// Reads W3C's two fields. A `tracestate` that is not valid is left out, as the standard says.
+    pub fn parse(traceparent: &str, tracestate: Option<&str>) -> Option<Self> {
+        let (trace, span, flags) = read_traceparent(traceparent)?;
+        let state = tracestate.filter(|text| is_tracestate(text)).and_then(|text| text.parse().ok());
+        Self::remote(trace, span, flags, state.unwrap_or(TraceState::NONE))
+    }
+
+    /// Reads the header of AWS X-Ray, `Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1` (AWS X-Ray
+    /// developer guide, tracing header). None without a valid root and parent; a trace counts as sampled only where it says so.
+    pub fn from_xray(header: &str) -> Option<Self> {
+        let field = |name: &str| {
+            let mut fields = header.split(';').filter_map(|field| field.trim().split_once('='));
+            fields.find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+        };
+        let (time, unique) = field("Root")?.strip_prefix("1-")?.split_once('-')?;
+        if time.len() != 8 || unique.len() != 24 {
+            return None;
+        }
+        let trace = hexadecimal(&format!("{time}{unique}"), 32)?;
+        let span = u64::try_from(hexadecimal(field("Parent")?, 16)?).ok()?;
+        let flags = TraceFlags::default().with_sampled(field("Sampled") == Some("1"));
+        Self::remote(trace, span, flags, TraceState::NONE)
+    }
+
+    fn remote(trace: u128, span: u64, flags: TraceFlags, state: TraceState) -> Option<Self> {
+        Self::new(SpanContext::new(TraceId::from(trace), SpanId::from(span), flags, true, state))
+    }
+
+    /// That of a span; none if it has no ids.
+    pub fn new(span: SpanContext) -> Option<Self> {
+        span.is_valid().then_some(Self(span))
+    }
+
+    /// The span.
+    pub fn span(&self) -> &SpanContext {
+        &self.0
+    }
+
+    /// The trace's id: 32 hexadecimal digits.
+    pub fn trace_id(&self) -> TraceId {
+        self.0.trace_id()
+    }
+
+    /// As W3C writes it.
+    pub fn traceparent(&self) -> String {
+        self.to_string()
+    }
+
+    /// What vendors added, if they did.
+    pub fn tracestate(&self) -> Option<String> {
+        Some(self.0.trace_state().header()).filter(|state| !state.is_empty())
     }
 
     /// Its fields, by the names of their attributes and headers.
-    pub fn fields(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        let tracestate = self.tracestate.as_deref().map(|value| (TRACESTATE, value));
-        std::iter::once((TRACEPARENT, &*self.traceparent)).chain(tracestate)
+    pub fn fields(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let tracestate = self.tracestate().map(|value| (TRACESTATE, value));
+        std::iter::once((TRACEPARENT, self.traceparent())).chain(tracestate)
     }
 
     /// Adds it to the attributes of a message, unless they carry one, or there is no room for it.
     pub fn add_to(&self, attributes: &mut Attributes) {
-        if attributes.keys().any(|name| name.eq_ignore_ascii_case(TRACEPARENT)) {
+        self.add_within(attributes, MAX_ATTRIBUTES);
+    }
+
+    /// The same, where there is room for so many attributes.
+    pub fn add_within(&self, attributes: &mut Attributes, most: usize) {
+        if is_carried_by(attributes) {
             return;
         }
         for (name, value) in self.fields() {
-            if attributes.len() < MAX_ATTRIBUTES {
-                attributes.entry(name.to_owned()).or_insert_with(|| AttributeValue::Text(value.to_owned()));
+            if attributes.len() < most {
+                attributes.entry(name.to_owned()).or_insert(AttributeValue::Text(value));
             }
         }
     }
 }
 
+/// The `traceparent`, of the version that we know (00).
+impl Display for TraceContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let span = &self.0;
+        write!(f, "00-{}-{}-{:02x}", span.trace_id(), span.span_id(), span.trace_flags())
+    }
+}
+
+/// Whether these attributes have a `traceparent`, valid or not: whoever put it there decides about the trace.
+pub fn is_carried_by(attributes: &Attributes) -> bool {
+    attributes.keys().any(|name| name.eq_ignore_ascii_case(TRACEPARENT))
+}
+
 /// `version-trace-parent-flags`, each lower-case hexadecimal; ids of zeros are invalid, as is version ff, and a later version
 /// may have more after a dash (W3C Trace Context, section 3.2.2).
-fn is_traceparent(text: &str) -> bool {
+fn read_traceparent(text: &str) -> Option<(u128, u64, TraceFlags)> {
     let mut parts = text.splitn(5, '-');
-    let mut part = |length: usize| {
-        parts.next().filter(|part| part.len() == length && part.bytes().all(|byte| b"0123456789abcdef".contains(&byte)))
-    };
-    let (Some(version), Some(trace), Some(parent), Some(_)) = (part(2), part(32), part(16), part(2)) else {
-        return false;
-    };
-    let set = |id: &str| id.bytes().any(|byte| byte != b'0');
-    version != "ff" && set(trace) && set(parent) && (version != "00" || parts.next().is_none())
+    let mut part = |length| parts.next().and_then(|part| hexadecimal(part, length));
+    let (version, trace, span, flags) = (part(2)?, part(32)?, part(16)?, part(2)?);
+    let is_known = version == 0;
+    if version == 0xff || is_known && parts.next().is_some() {
+        return None;
+    }
+    let flags = TraceFlags::new(u8::try_from(flags).ok()?);
+    // Of a later version only one flag is known to mean the same.
+    let flags = if is_known { flags } else { flags & TraceFlags::SAMPLED };
+    Some((trace, u64::try_from(span).ok()?, flags))
+}
+
+/// So many lower-case hexadecimal digits.
+fn hexadecimal(text: &str, length: usize) -> Option<u128> {
+    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    let fits = text.len() == length && text.bytes().all(is_digit);
+    fits.then(|| u128::from_str_radix(text, 16).ok()).flatten()
 }
 
 /// Printable ASCII of a length that everyone passes on; its members are the vendors' affair.
@@ -97,6 +174,8 @@ mod tests {
         let context = TraceContext::of(&attributes(&[(TRACEPARENT, PARENT), (TRACESTATE, "a=1")])).unwrap();
         let names: Vec<String> = (0..9).map(|n| format!("a{n}")).collect();
         let mut sent = attributes(&names.iter().map(|name| (&**name, "")).collect::<Vec<_>>());
+        context.add_within(&mut sent, 9);
+        assert_eq!(sent.len(), 9);
         context.add_to(&mut sent);
         assert_eq!(sent.len(), MAX_ATTRIBUTES);
         assert!(sent.contains_key(TRACEPARENT));
@@ -105,12 +184,55 @@ mod tests {
     #[test]
     fn what_is_not_valid_is_nobodys_context() {
         let zeros = PARENT.replace("b7ad6b7169203331", "0000000000000000");
+        let no_trace = PARENT.replace("0af7651916cd43dd8448eb211c80319c", &"0".repeat(32));
         let (upper, longer) = (PARENT.to_uppercase(), format!("{PARENT}-x"));
-        for bad in ["", "00", &zeros, &upper, &longer, &PARENT.replace("00-", "ff-"), &PARENT[1..]] {
+        let (signed, other) = (PARENT.replace("-01", "-+1"), PARENT.replace("00-", "ff-"));
+        for bad in ["", "00", &zeros, &no_trace, &upper, &longer, &signed, &other, &PARENT[1..]] {
             assert_eq!(TraceContext::of(&attributes(&[(TRACEPARENT, bad)])), None, "{bad}");
         }
-        assert!(TraceContext::of(&attributes(&[(TRACEPARENT, &longer.replacen("00", "01", 1))])).is_some());
         let odd = TraceContext::of(&attributes(&[(TRACEPARENT, PARENT), (TRACESTATE, "a=ü")])).unwrap();
-        assert_eq!(odd.tracestate, None);
+        assert_eq!(odd.tracestate(), None);
+    }
+
+    #[test]
+    fn of_a_later_version_is_taken_what_is_known() {
+        let later = format!("{}-x", PARENT.replace("00-", "cc-").replace("-01", "-ff"));
+        assert_eq!(TraceContext::parse(&later, None).unwrap().to_string(), PARENT);
+        assert_eq!(TraceContext::parse(&PARENT.replace("-01", "-03"), None).unwrap().to_string()[53..], *"03");
+    }
+
+    #[test]
+    fn an_x_ray_header_is_a_context_if_it_names_trace_and_parent() {
+        let read = |header: &str| TraceContext::from_xray(header).map(|context| context.to_string());
+        let of = |sampled| Some(format!("00-5759e988bd862e3fe1be46a994272793-53995c3f42cd8ad8-{sampled}"));
+        let root = "Root=1-5759e988-bd862e3fe1be46a994272793";
+        for (rest, sampled) in [
+            (";Parent=53995c3f42cd8ad8;Sampled=1", "01"),
+            ("; Sampled=1; Parent=53995c3f42cd8ad8", "01"),
+            (";Parent=53995c3f42cd8ad8;Sampled=0", "00"),
+            (";Parent=53995c3f42cd8ad8;Sampled=?", "00"),
+            (";Parent=53995c3f42cd8ad8", "00"),
+            (";Self=1-x;Parent=53995c3f42cd8ad8;Sampled=1;Lineage=a:1|b:0", "01"),
+        ] {
+            assert_eq!(read(&format!("{root}{rest}")), of(sampled), "{rest}");
+        }
+        assert_eq!(read(&format!("sampled=1;parent=53995c3f42cd8ad8;{}", root.replace("Root", "root"))), of("01"));
+        for bad in [
+            "",
+            ";;;",
+            "=",
+            root,
+            &format!("{root};Parent="),
+            &format!("{root};Parent=0000000000000000"),
+            &format!("{root};Parent=53995C3F42CD8AD8"),
+            &format!("{root};Parent=53995c3f42cd8ad"),
+            "Root=2-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8",
+            "Root=1-5759e98-8bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8",
+            "Root=1-00000000-000000000000000000000000;Parent=53995c3f42cd8ad8",
+            "Root=1-5759e988;Parent=53995c3f42cd8ad8",
+            "Root=1-\u{fc}759e98-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8",
+        ] {
+            assert_eq!(read(bad), None, "{bad}");
+        }
     }
 }

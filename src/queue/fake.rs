@@ -14,7 +14,7 @@ use super::{
     QueueError, Receipt, Receive, SendError, Sent, Settlement, Unsettled, dead_letter_attributes, no_queue,
 };
 use crate::channel::{Channel, Filter};
-use crate::message::{MAX_ATTRIBUTES, Message, Outgoing};
+use crate::message::{MAX_ATTRIBUTES, Message, Outgoing, TraceContext};
 
 /// The largest message that the fake takes, in bytes: body and attributes (as SQS, 1 MiB).
 pub const MAX_MESSAGE: usize = 1024 * 1024;
@@ -224,8 +224,9 @@ impl Broker for FakeBroker {
         let mut state = self.0.lock();
         let sent = batch
             .into_iter()
-            .map(|message| {
+            .map(|mut message| {
                 message.validate(MAX_MESSAGE)?;
+                message.carry_trace(MAX_ATTRIBUTES);
                 Ok(state.send(channel, message, now, self.0.wall_clock(now)))
             })
             .collect();
@@ -285,8 +286,9 @@ impl State {
             }
         }
         let Outgoing { body, attributes, routing_key, delay, group, claim, .. } = message;
+        let trace = TraceContext::of(&attributes).map(Arc::new);
         let original =
-            Message { id: id.clone(), body: body.into(), attributes, enqueued_at, group, routing_key, claim };
+            Message { id: id.clone(), body: body.into(), attributes, enqueued_at, group, routing_key, claim, trace };
         for queue in &queues {
             let mut copy = original.clone();
             copy.group = copy.group.or(self.is_ordered(queue).then(|| DEFAULT_GROUP.to_owned()));

@@ -244,6 +244,7 @@ mod tests {
             group: None,
             routing_key: None,
             claim: None,
+            trace: None,
         };
         let bounds = Bounds::new(Duration::from_secs(1));
         Message::received(&Call::new(Arc::new(message), "in".into(), 1, bounds, Output::new(0)))

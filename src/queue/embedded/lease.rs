@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::rows::{millis, now, read_attributes, to_system_time, write_attributes};
 use super::send::place;
 use super::topology::{Target, is_ordered};
-use crate::message::{Attributes, MAX_ATTRIBUTES, Message};
+use crate::message::{Attributes, MAX_ATTRIBUTES, Message, TraceContext};
 use crate::queue::{Delivery, Receipt, Receive, dead_letter_attributes};
 
 /// A queue as its consumer opened it.
@@ -122,11 +122,13 @@ fn hand_out(db: &Connection, queue: i64, entry: &Entry, until: i64, leased_at: I
 }
 
 fn message(row: &Row<'_>, enqueued_at: i64) -> rusqlite::Result<Message> {
+    let attributes = read_attributes(row.get_ref(3)?.as_str_or_null()?)?;
     Ok(Message {
         id: row.get(0)?,
         group: row.get(1)?,
         routing_key: row.get(2)?,
-        attributes: read_attributes(row.get_ref(3)?.as_str_or_null()?)?,
+        trace: TraceContext::of(&attributes).map(Arc::new),
+        attributes,
         body: row.get::<_, Vec<u8>>(4)?.into(),
         enqueued_at: to_system_time(enqueued_at),
         claim: None,

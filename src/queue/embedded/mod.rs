@@ -17,7 +17,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::channel::Channel;
-use crate::message::Outgoing;
+use crate::message::{MAX_ATTRIBUTES, Outgoing};
 use crate::queue::{Broker, ChannelSpec, DEDUPE_WINDOW, Depth, Queue, QueueError, SendError, Sent, no_queue};
 use lease::Source;
 use queue::EmbeddedQueue;
@@ -85,8 +85,12 @@ impl Broker for EmbeddedBroker {
 
     async fn send(&self, channel: &Channel, batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>> {
         let checked: Vec<_> = batch.iter().map(|message| message.validate(MAX_MESSAGE)).collect();
-        let valid: Vec<Outgoing> =
-            batch.into_iter().zip(&checked).filter_map(|(message, check)| check.is_ok().then_some(message)).collect();
+        let valid = batch.into_iter().zip(&checked).filter_map(|(message, check)| check.is_ok().then_some(message));
+        let carrying = |mut message: Outgoing| {
+            message.carry_trace(MAX_ATTRIBUTES);
+            message
+        };
+        let valid: Vec<Outgoing> = valid.map(carrying).collect();
         let (channel, window) = (channel.clone(), self.options.dedupe_window);
         let sent = self.writer.call(Need::Durable, move |db| send::send(db, &channel, &valid, window)).await;
         let mut sent = sent.map(Vec::into_iter);

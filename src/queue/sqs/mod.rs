@@ -10,6 +10,7 @@
 //! | `fault` | AWS's errors by what the caller does next | none |
 //! | `resolve` | names → queue URLs and topic ARNs, remembered | yes |
 //! | `wire` | messages as SQS has them ⇄ ours | none |
+//! | `envelope` | the trace in the envelope of SNS | none |
 //! | `held` | leases by our own clock; ids of finished messages | none |
 //! | `queue` | receive, extend | yes |
 //! | `settle` | deletes, visibility changes, copies to the dead-letter queue | yes |
@@ -29,6 +30,7 @@ mod batch;
 mod canonical;
 mod clients;
 mod depth;
+mod envelope;
 mod fault;
 mod held;
 mod names;

@@ -14,7 +14,7 @@ use super::fault::Fault;
 use super::parallel::{side_by_side, stopping};
 use super::provision;
 use super::resolve::Place;
-use super::wire::{Entry, size};
+use super::wire::{Entry, size, trace_size};
 use crate::channel::Channel;
 use crate::message::{Invalid, Outgoing};
 use crate::queue::{DEFAULT_GROUP, LeaseError, QueueError, SendError, Sent};
@@ -207,6 +207,9 @@ async fn prepare(service: &Service, target: &Target, mut message: Outgoing) -> R
         }
     } else if bytes > place.max_message {
         return Err(Invalid::TooLarge { size: bytes, max: place.max_message }.into());
+    }
+    if size(&message) + trace_size(&message) > place.max_message {
+        message.trace = None;
     }
     Ok(Entry::new(message)?)
 }

@@ -169,6 +169,7 @@ impl SqsQueue {
             group: message.group.clone(),
             dedupe: self.place.ordered.then(|| message.id.clone()),
             claim: message.claim.clone(),
+            trace: message.trace.clone(),
         };
         // A message as large as can be goes without its story: better than not at all.
         match size(&copy) > self.place.max_message {

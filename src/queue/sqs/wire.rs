@@ -10,10 +10,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 
+use super::envelope;
 use super::provision::ROUTING_KEY_ATTRIBUTE;
 use crate::message::{
     AttributeValue, Attributes, Claim, Invalid, LEGACY_SIZE_ATTRIBUTE, MAX_ATTRIBUTES, Message, Outgoing, Plain,
-    SIZE_ATTRIBUTE, Typed,
+    SIZE_ATTRIBUTE, TraceContext, Typed,
 };
 
 /// How a body is written that SQS cannot carry as it is: SQS takes text only, and no empty one.
@@ -24,8 +25,9 @@ const EMPTY: &str = "empty";
 const EMPTY_BODY: &str = "-";
 
 /// What is asked for with each message, beside its own attributes.
-pub(super) const SYSTEM_ATTRIBUTES: [MessageSystemAttributeName; 3] = [
+pub(super) const SYSTEM_ATTRIBUTES: [MessageSystemAttributeName; 4] = [
     MessageSystemAttributeName::ApproximateReceiveCount,
+    MessageSystemAttributeName::AwsTraceHeader,
     MessageSystemAttributeName::MessageGroupId,
     MessageSystemAttributeName::SentTimestamp,
 ];
@@ -55,8 +57,10 @@ impl Entry {
     ///
     /// # Errors
     /// What of the message SQS cannot carry.
-    pub fn new(message: Outgoing) -> Result<Self, Invalid> {
-        let Outgoing { body, attributes, routing_key, delay, group, dedupe, claim } = message;
+    pub fn new(mut message: Outgoing) -> Result<Self, Invalid> {
+        let beside = beside(&message.body, message.routing_key.is_some(), message.claim.is_some());
+        message.carry_trace(MAX_ATTRIBUTES - beside);
+        let Outgoing { body, attributes, routing_key, delay, group, dedupe, claim, .. } = message;
         let mut wire: Vec<_> = attributes.into_iter().map(|(name, value)| attribute(name, value)).collect();
         let mut add = |name: &str, kind: &str, text: String| {
             wire.push((name.to_owned(), kind.to_owned(), Value::Text(text)));
@@ -165,6 +169,12 @@ pub fn size(message: &Outgoing) -> usize {
     body + key + attributes.sum::<usize>()
 }
 
+/// What the trace that it is sent in may add to that.
+pub(super) fn trace_size(message: &Outgoing) -> usize {
+    let fields = message.trace.iter().flat_map(|trace| trace.fields());
+    fields.map(|(name, value)| name.len() + "String".len() + value.len()).sum()
+}
+
 /// Whether SQS carries an attribute.
 fn carries(name: &str, value: &Value) -> Result<(), Invalid> {
     let reserved =
@@ -238,6 +248,10 @@ pub fn incoming(wire: aws_sdk_sqs::types::Message) -> Option<Incoming> {
         wire.message_attributes.unwrap_or_default().into_iter().map(|(name, value)| (name, read(value))).collect();
     let routing_key = take_text(&mut attributes, ROUTING_KEY_ATTRIBUTE);
     let (body, claim) = content(wire.body.unwrap_or_default(), &mut attributes);
+    let trace = TraceContext::of(&attributes).or_else(|| envelope::trace(&body)).or_else(|| {
+        let header = system.get(&MessageSystemAttributeName::AwsTraceHeader)?;
+        TraceContext::from_xray(header)
+    });
     Some(Incoming {
         message: Message {
             id: wire.message_id.unwrap_or_default(),
@@ -247,6 +261,7 @@ pub fn incoming(wire: aws_sdk_sqs::types::Message) -> Option<Incoming> {
             group: system.get(&MessageSystemAttributeName::MessageGroupId).cloned(),
             routing_key,
             claim: claim.map(Arc::new),
+            trace: trace.map(Arc::new),
         },
         receipt: wire.receipt_handle?,
         attempt: u32::try_from(attempt).unwrap_or(u32::MAX),

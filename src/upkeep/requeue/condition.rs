@@ -127,6 +127,7 @@ mod tests {
             group: None,
             routing_key: None,
             claim: None,
+            trace: None,
         }
     }
 

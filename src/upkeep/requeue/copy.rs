@@ -24,6 +24,7 @@ pub(super) fn outgoing(message: &Message, source: &Channel, extras: Extras) -> O
         // message share theirs. 128 characters at most, which is what SQS takes: a name of 75 and a UUID.
         dedupe: extras.key.then(|| format!("requeue:{}:{}", source.queue(), message.id)),
         claim: message.claim.clone(),
+        trace: message.trace.clone(),
         ..Outgoing::default()
     }
 }

@@ -104,6 +104,7 @@ mod tests {
             group: Some(body[..1].into()),
             routing_key: None,
             claim: None,
+            trace: None,
         }
     }
 
