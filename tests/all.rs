@@ -73,3 +73,4 @@ mod sqs_wire;
 mod support;
 #[cfg(test)]
 mod top;
+mod traces;

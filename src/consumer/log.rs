@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
+use tracing::field::{DisplayValue, display};
+
 use super::Spec;
 use super::policy::Disposition;
 use crate::handler::{Captured, Outcome};
+use crate::message::TraceContext;
+use crate::telemetry::traces::{SpanId, TraceId};
 
 /// What the line says of one message.
 pub(super) struct Line<'a> {
@@ -17,6 +21,26 @@ pub(super) struct Line<'a> {
     /// The age of the message when it was received.
     pub(super) queue_delay: Duration,
     pub(super) late: bool,
+    pub(super) trace: Place<'a>,
+}
+
+/// Where in a trace a line belongs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place<'a> {
+    /// The trace that the handler ran in, if there is one.
+    pub(super) trace: Option<&'a TraceContext>,
+    /// Whether its span is ours, and so exported.
+    pub(super) own: bool,
+}
+
+impl Place<'_> {
+    fn trace_id(&self) -> Option<DisplayValue<TraceId>> {
+        self.trace.map(|trace| display(trace.span().trace_id()))
+    }
+
+    fn span_id(&self) -> Option<DisplayValue<SpanId>> {
+        self.trace.filter(|_| self.own).map(|trace| display(trace.span().span_id()))
+    }
 }
 
 /// Writes the line of a message that is over.
@@ -39,14 +63,17 @@ pub(super) fn settled(spec: &Spec, line: &Line<'_>) {
         late = line.late.then_some(true),
         delay_seconds,
         reason = reason.as_deref().unwrap_or_default(),
+        trace_id = line.trace.trace_id(),
+        span_id = line.trace.span_id(),
         "settled"
     );
 }
 
 /// Writes what a guest wrote, a line each.
-pub(super) fn output(spec: &Spec, message_id: &str, captured: &Captured) {
+pub(super) fn output(spec: &Spec, message_id: &str, trace: Place<'_>, captured: &Captured) {
     for (stream, line) in captured.lines().filter(|(_, line)| !line.trim().is_empty()) {
-        tracing::info!(target: "hostler::guest", consumer = &*spec.name, message_id, stream, "{line}");
+        let (trace_id, span_id) = (trace.trace_id(), trace.span_id());
+        tracing::info!(target: "hostler::guest", consumer = &*spec.name, message_id, stream, trace_id, span_id, "{line}");
     }
     if captured.dropped > 0 {
         let dropped = captured.dropped;

@@ -13,6 +13,7 @@
 //! | `effects` | receives, extends, settles, runs guests; answers with signals | all of it |
 //! | `status` | what the consumer shows of itself | none |
 //! | `log` | the line per message | the log |
+//! | `spans` | what spans say of receives, messages and settlings | none |
 //!
 //! Everything but the guests runs on the control thread, so nothing here is locked, and no guest can delay a heartbeat.
 
@@ -25,6 +26,7 @@ mod log;
 mod pace;
 mod policy;
 mod settle;
+mod spans;
 mod status;
 
 pub use ledger::{Change, Heartbeat, Ledger};
@@ -42,6 +44,7 @@ use crate::config::Rate;
 use crate::handler::{Handler, Lanes};
 use crate::queue::{Queue, Replies};
 use crate::telemetry::metrics::ConsumerMetrics;
+use crate::telemetry::traces::Traces;
 
 /// How far the host is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -98,6 +101,8 @@ pub struct Consumer {
     pub status: StatusBoard,
     /// What it measures of itself, if anything does.
     pub metrics: Option<ConsumerMetrics>,
+    /// Where its spans go; `None`: there are none.
+    pub traces: Option<Traces>,
     /// Cancelled when a processing timeout asks the whole host to exit.
     pub exit: CancellationToken,
 }

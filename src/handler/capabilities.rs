@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use bytes::Bytes;
 use ipnet::IpNet;
@@ -13,7 +12,7 @@ use wasmtime_wasi::{FsPerms, WasiCtxBuilder};
 use super::limits::Limits;
 use super::output::{Sink, Stream};
 use crate::channel::Channel;
-use crate::queue::Broker;
+use crate::queue::Producer;
 
 /// What guests may reach. The default grants nothing.
 #[derive(Clone, Default)]
@@ -30,8 +29,8 @@ pub struct Grants {
     pub send: Vec<Channel>,
     /// The channel that may be sent to in answer to a message.
     pub reply_channel: Option<Channel>,
-    /// Where such messages go; without it every send is unavailable.
-    pub broker: Option<Arc<dyn Broker>>,
+    /// What sends such messages; without it every send is unavailable. HTTP requests have spans where it has.
+    pub producer: Option<Producer>,
 }
 
 /// A folder that guests see.

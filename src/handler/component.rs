@@ -57,6 +57,7 @@ impl Guest {
         let grants = &definition.grants;
         let web =
             Web::new(&grants.http, &grants.networks).map_err(|error| LoadError::web(&definition.source, &error))?;
+        let web = web.traced(grants.producer.as_ref().and_then(|producer| producer.traces().cloned()));
         let (engine, definition, limits) = (engine.clone(), Arc::clone(definition), Limits::component(memory));
         let limits = limits.measured(definition.metrics.as_ref());
         Ok(Self { engine, pre, definition, limits, web: Arc::new(web) })

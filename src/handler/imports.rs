@@ -1,6 +1,5 @@
 //! What the host offers to components beyond WASI: `context` and `producer`, and how guests of any contract send.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use wasmtime::StoreContextMut;
@@ -12,7 +11,7 @@ use super::sandbox::{ComponentWasi, Sandbox, Scope};
 use super::{denied, http, messaging, wasmcloud};
 use crate::channel::Channel;
 use crate::message::{AttributeValue, Outgoing};
-use crate::queue::{Broker, SendError};
+use crate::queue::{Producer, SendError};
 
 pub(super) type Host<'a> = StoreContextMut<'a, Sandbox<ComponentWasi>>;
 
@@ -28,7 +27,7 @@ pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) 
     context.func_wrap("should-stop", |host: Host<'_>, ()| Ok((host.data().scope.bounds.stop.is_asked(),)))?;
     context.func_wrap("attempt", |host: Host<'_>, ()| Ok((host.data().scope.attempt,)))?;
     context.func_wrap("traceparent", |host: Host<'_>, ()| {
-        Ok((host.data().scope.trace.as_ref().map(|trace| trace.traceparent.clone()),))
+        Ok((host.data().scope.trace.as_ref().map(|trace| trace.traceparent()),))
     })?;
 
     let mut producer = linker.instance(&format!("hostler:consumer/producer@{VERSION}"))?;
@@ -86,7 +85,7 @@ impl Options {
             delay: Duration::from_secs(self.delay.unwrap_or(0).into()),
             group: self.group_id,
             dedupe: self.dedupe_key,
-            claim: None,
+            ..Outgoing::default()
         }
     }
 }
@@ -125,18 +124,13 @@ pub(super) async fn send(
         scope.denials.tell(&format!("sending to {channel}"), &cure);
         return Err(Refusal::Denied(format!("allow.send of this consumer does not name `{channel}`")));
     }
-    let broker = broker(grants)?;
-    if let Some(trace) = &scope.trace {
-        trace.add_to(&mut message.attributes);
-    }
-    match broker.send(&channel, vec![message]).await.pop() {
-        Some(result) => result.map(|sent| sent.id).map_err(Refusal::from),
-        None => Err(Refusal::Unavailable("the queue did not answer".into())),
-    }
+    let producer = producer(grants)?;
+    message.trace.clone_from(&scope.trace);
+    Ok(producer.send_one(&channel, message).await?)
 }
 
-/// Where guests' messages go.
-pub(super) fn broker(grants: &Grants) -> Result<&Arc<dyn Broker>, Refusal> {
+/// What sends guests' messages.
+pub(super) fn producer(grants: &Grants) -> Result<&Producer, Refusal> {
     let none = || Refusal::Unavailable("this run of the handler has no queue to send to".into());
-    grants.broker.as_ref().ok_or_else(none)
+    grants.producer.as_ref().ok_or_else(none)
 }

@@ -114,11 +114,12 @@ async fn publish(
 ) -> Result<(), Refusal> {
     let BrokerMessage { subject, body, reply_to } = message;
     let reply_to = reply_to.map(|channel| (REPLY_TO_ATTRIBUTE.to_owned(), AttributeValue::Text(channel)));
-    let outgoing = Outgoing { body, attributes: reply_to.into_iter().collect(), ..Outgoing::default() };
+    let (attributes, trace) = (reply_to.into_iter().collect(), scope.trace.clone());
+    let outgoing = Outgoing { body, attributes, trace, ..Outgoing::default() };
     let sent = match answered {
         Some((channel, Answering { message, replies })) => {
-            let broker = Arc::clone(imports::broker(grants)?);
-            Replies { broker, channel }.send(&message, replies, outgoing).await.map_err(Refusal::from)
+            let producer = imports::producer(grants)?.clone();
+            Replies { producer, channel }.send(&message, replies, outgoing).await.map_err(Refusal::from)
         }
         None => imports::send(grants, scope, &subject, outgoing).await,
     };

@@ -1,15 +1,15 @@
 //! From a consumer's config to the parts that it is made of.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::resources::{self, Demand, Machine, Plan, SLOTS, Share};
+use super::resources::{self, Demand, HOST, Machine, Plan, SLOTS, Share};
 use crate::config::{self, Config, DirMode, Driver, Reply};
 use crate::consumer::{Policy, Spec};
 use crate::exit::{self, Exit, Failure};
 use crate::handler::{Definition, Dir, Grants, Loaded, Pool, Source};
-use crate::queue::{Broker, ChannelSpec};
+use crate::queue::{ChannelSpec, Producer};
+use crate::telemetry::traces;
 
 /// Sandboxes beyond the slots of a consumer, of which only addresses are taken: its `state-changed` hook needs one, and
 /// one that ends may overlap with the next.
@@ -65,12 +65,12 @@ fn tags(consumer: &config::Consumer) -> BTreeMap<String, String> {
     tags.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
-/// What a consumer runs. `broker` takes what it may send; without one it can send nothing.
+/// What a consumer runs. `producer` sends what it may send; without one it can send nothing.
 pub(super) fn definition(
     consumer: &config::Consumer,
     source: Source,
     hooks: Option<Source>,
-    broker: Option<Arc<dyn Broker>>,
+    producer: Option<Producer>,
 ) -> Definition {
     let dirs = consumer.allow.dirs.iter().map(|dir| Dir {
         host: dir.host.clone(),
@@ -89,7 +89,7 @@ pub(super) fn definition(
             networks: consumer.allow.networks.clone(),
             send: consumer.allow.send.clone(),
             reply_channel: consumer.reply_channel.clone(),
-            broker,
+            producer,
         },
         messages_per_instance: consumer.messages_per_instance,
         reply_from_stdout: consumer.reply == Reply::Stdout,
@@ -105,7 +105,8 @@ pub fn plan(config: &Config, machine: &Machine, loaded: &[Option<&Loaded>]) -> e
     let loaded = loaded.iter().copied().chain(std::iter::repeat(None));
     let demands: Vec<_> =
         config.consumers.iter().zip(loaded).map(|(consumer, loaded)| demand(consumer, loaded)).collect();
-    resources::plan(&machine.memory, &demands).map_err(|refusal| Failure::new(Exit::BadConfig, refusal))
+    let traces = if config.telemetry.otlp_endpoint.is_some() { traces::FOOTPRINT } else { 0 };
+    resources::plan(&machine.memory, HOST + traces, &demands).map_err(|refusal| Failure::new(Exit::BadConfig, refusal))
 }
 
 /// What a consumer asks for of the memory; its handler's part is zero until that is loaded.

@@ -9,20 +9,20 @@ use crate::exit::{Exit, Failure, Result};
 use crate::handler::cache::Cache;
 use crate::handler::fetch::{FetchError, Fetcher, Options, Reference, Wanted};
 use crate::handler::{Definition, Fetched, Source};
-use crate::queue::Broker;
+use crate::queue::Producer;
 
 /// The cache that the config names, if it can be used; otherwise the log says why.
 pub fn cache(config: &Config) -> Option<Arc<Cache>> {
     config.host.cache_dir.as_deref().and_then(Cache::open)
 }
 
-/// What consumers run, once their handlers and hooks are fetched. `broker` takes what they may send; without one they can
+/// What consumers run, once their handlers and hooks are fetched. `producer` sends what they may send; without one they can
 /// send nothing.
 pub async fn definitions(
     config: &Config,
     consumers: &[Consumer],
     cache: Option<Arc<Cache>>,
-    broker: Option<Arc<dyn Broker>>,
+    producer: Option<Producer>,
 ) -> Vec<Result<Definition>> {
     let references = consumers.iter().flat_map(|consumer| {
         let hooks = consumer.hooks.iter().map(|hooks| wanted(hooks, None));
@@ -33,7 +33,7 @@ pub async fn definitions(
     let define = |consumer: &Consumer| {
         let handler = source(&consumer.handler, consumer.sha256, &fetched)?;
         let hooks = consumer.hooks.as_ref().map(|hooks| source(hooks, None, &fetched)).transpose()?;
-        Ok(definition(consumer, handler, hooks, broker.clone()))
+        Ok(definition(consumer, handler, hooks, producer.clone()))
     };
     consumers.iter().map(define).collect()
 }

@@ -34,8 +34,9 @@ use crate::exit::{Exit, Failure, Result};
 use crate::handler::cache::Cache;
 use crate::handler::{self, Definition, Engine, Lanes, Loaded};
 use crate::health::State;
-use crate::queue::{Broker, Replies};
+use crate::queue::{Broker, Producer, Replies};
 use crate::telemetry::metrics::Ways;
+use crate::telemetry::traces::Traces;
 use crate::telemetry::{self, Resource};
 use ecs::Ecs;
 use metering::Metering;
@@ -45,6 +46,9 @@ use signals::Signals;
 
 /// What is kept of `shutdown_grace` for settling what the drain deadline stops: a fifth, and no more than this.
 const SETTLING: Duration = Duration::from_secs(2);
+
+/// How long the end of the process waits for the last spans to be sent, and no longer than the grace lasts.
+const FLUSH: Duration = Duration::from_secs(1);
 
 /// The token that the first SIGTERM or SIGINT cancels; the second ends the process at once with 128 + its number.
 ///
@@ -182,7 +186,8 @@ impl Host {
         let (broker, metadata) = tokio::try_join!(connected, metadata)?;
         let resource = metadata.as_ref().map_or_else(Resource::new, |metadata| metadata.resource.clone());
         let mut metering = Metering::start(ways, &self.config, &resource)?;
-        let loaded = self.load_handlers(&broker, metering.as_ref()).await?;
+        let traces = self.traces(&resource);
+        let loaded = self.load_handlers(&broker, metering.as_ref(), traces.as_ref()).await?;
         let machine = self.machine.clone().in_task(metadata.and_then(|metadata| metadata.memory_limit));
         let plan = plan(&self.config, &machine, &loaded.iter().map(Some).collect::<Vec<_>>())?;
         let exit = CancellationToken::new();
@@ -196,7 +201,8 @@ impl Host {
             let handler = loaded.handler(share.memory).map_err(|error| Failure::new(Exit::BadHandler, error))?;
             let queue = broker.open(&channel_spec(config)).await.map_err(unreachable)?;
             board.update(|status| status.state = State::Initialized);
-            let replies = |channel| Replies { broker: metering::broker(&broker, metrics.as_ref()), channel };
+            let producer = Producer::new(metering::broker(&broker, metrics.as_ref()), traces.clone());
+            let replies = |channel| Replies { producer, channel };
             consumers.push(Consumer {
                 spec: assemble::spec(config, share, until_stop(self.config.host.shutdown_grace)),
                 queue: metering::queue(queue, metrics.as_ref()),
@@ -205,6 +211,7 @@ impl Host {
                 guests: self.guests.for_another(),
                 status: board.clone(),
                 metrics,
+                traces: traces.clone(),
                 exit: exit.clone(),
             });
         }
@@ -214,12 +221,27 @@ impl Host {
         Ok(Some(Started { consumers, metering }))
     }
 
-    async fn load_handlers(&self, broker: &Arc<dyn Broker>, metering: Option<&Metering>) -> Result<Vec<Loaded>> {
+    /// Where spans go, if the config says so. That they cannot be sent keeps no message from being processed.
+    fn traces(&self, resource: &Resource) -> Option<Traces> {
+        let endpoint = self.config.telemetry.otlp_endpoint.as_deref()?;
+        Traces::start(endpoint, resource).unwrap_or_else(|error| {
+            tracing::error!(error, "there will be no traces");
+            None
+        })
+    }
+
+    async fn load_handlers(
+        &self,
+        broker: &Arc<dyn Broker>,
+        metering: Option<&Metering>,
+        traces: Option<&Traces>,
+    ) -> Result<Vec<Loaded>> {
         let cache = cache(&self.config);
-        let mut definitions = all(self.fetch_handlers(broker, cache.clone()).await?)?;
+        let mut definitions = all(self.fetch_handlers(cache.clone()).await?)?;
         for (place, definition) in definitions.iter_mut().enumerate() {
             let metrics = metering.and_then(|metering| metering.consumer(place));
-            definition.grants.broker = Some(metering::broker(broker, metrics.as_ref()));
+            let broker = metering::broker(broker, metrics.as_ref());
+            definition.grants.producer = Some(Producer::new(broker, traces.cloned()));
             definition.metrics = metrics;
         }
         let pool = pool(&self.config);
@@ -242,17 +264,11 @@ impl Host {
 
     /// Fetches what is elsewhere, where guests will run: hashing and TLS would keep the health file waiting. Dropping the
     /// future ends it at once.
-    async fn fetch_handlers(
-        &self,
-        broker: &Arc<dyn Broker>,
-        cache: Option<Arc<Cache>>,
-    ) -> Result<Vec<Result<Definition>>> {
-        let (config, broker) = (self.config.clone(), Arc::clone(broker));
+    async fn fetch_handlers(&self, cache: Option<Arc<Cache>>) -> Result<Vec<Result<Definition>>> {
+        let config = self.config.clone();
         let mut fetching = JoinSet::new();
-        fetching.spawn_on(
-            async move { definitions(&config, &config.consumers, cache, Some(broker)).await },
-            &self.guests.quick,
-        );
+        fetching
+            .spawn_on(async move { definitions(&config, &config.consumers, cache, None).await }, &self.guests.quick);
         match fetching.join_next().await {
             Some(Ok(definitions)) => Ok(definitions),
             Some(Err(error)) => Err(internal(format!("fetching the handlers failed: {error}"))),
@@ -263,6 +279,7 @@ impl Host {
     /// Consumes, drains, and says how it ended.
     async fn consume(&self, Started { consumers, metering }: Started) -> Result {
         let exit = consumers.first().map(|consumer| consumer.exit.clone()).unwrap_or_default();
+        let traces = consumers.first().and_then(|consumer| consumer.traces.clone());
         let (phase, watched) = watch::channel(Phase::Running);
         let protection = self.ecs.protect(&self.config, &self.boards, &self.work);
         let mut running = JoinSet::new();
@@ -286,9 +303,17 @@ impl Host {
         if let Some(protection) = protection {
             protection.end(end).await;
         }
-        if let Some(metering) = metering {
-            metering.end(end).await;
-        }
+        let measured = async {
+            if let Some(metering) = metering {
+                metering.end(end).await;
+            }
+        };
+        let traced = async {
+            if let Some(traces) = traces {
+                traces.finish(FLUSH.min(end.saturating_duration_since(Instant::now()))).await;
+            }
+        };
+        tokio::join!(measured, traced);
         if !in_time {
             tracing::warn!("the grace passed before all was settled; what was not comes again when its lease ends");
         }

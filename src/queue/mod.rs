@@ -19,12 +19,14 @@
 pub mod embedded;
 pub mod fake;
 mod metered;
+mod producer;
 mod provision;
 mod replies;
 #[cfg(feature = "sqs")]
 pub mod sqs;
 
 pub use metered::{MeteredBroker, MeteredQueue};
+pub use producer::Producer;
 pub use provision::{Action, Change, Finding};
 pub use replies::Replies;
 
@@ -38,6 +40,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::channel::{Channel, Filter};
 use crate::message::{AttributeValue, Attributes, Invalid, Message, Outgoing};
+use crate::telemetry::traces::Destination;
 
 /// How long a dedupe key is remembered (AWS: the 5-minute deduplication interval).
 pub const DEDUPE_WINDOW: Duration = Duration::from_secs(5 * 60);
@@ -189,6 +192,15 @@ pub enum LeaseError {
 }
 
 impl LeaseError {
+    /// Which of them, in a word: the `error.type` of a span.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Lost(_) => "lease-lost",
+            Self::Retry(_) => "unavailable",
+            Self::Refused(_) => "refused",
+        }
+    }
+
     /// Whether trying again is in vain.
     pub fn is_final(&self) -> bool {
         matches!(self, Self::Lost(_) | Self::Refused(_))
@@ -206,6 +218,16 @@ pub enum QueueError {
     Refused(String),
 }
 
+impl QueueError {
+    /// Which of the two, in a word: the `error.type` of a span.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Unavailable(_) => "unavailable",
+            Self::Refused(_) => "refused",
+        }
+    }
+}
+
 /// The answer to a question for a queue that does not exist.
 pub(crate) fn no_queue(channel: &Channel) -> QueueError {
     QueueError::Refused(format!("there is no queue `{channel}`: see `hostler queues`"))
@@ -220,6 +242,30 @@ pub enum SendError {
     /// The queue is at fault.
     #[error(transparent)]
     Queue(#[from] QueueError),
+}
+
+/// What a service is to others, as spans name it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// `messaging.system` of OpenTelemetry's conventions.
+    pub system: &'static str,
+    /// The queue's URL or the topic's ARN, where there are such and it is known.
+    pub address: Option<Arc<str>>,
+}
+
+impl Origin {
+    /// A channel there, and the consumer that is at work on it.
+    pub fn destination(self, name: Arc<str>, consumer: Option<Arc<str>>) -> Destination {
+        let Self { system, address } = self;
+        Destination { system, name, address, consumer }
+    }
+}
+
+impl Default for Origin {
+    /// A queue of hostler's own.
+    fn default() -> Self {
+        Self { system: env!("CARGO_PKG_NAME"), address: None }
+    }
 }
 
 /// What a driver can take in one call.
@@ -258,6 +304,11 @@ pub trait Queue: Send + Sync + 'static {
 
     /// Whether it keeps the order within groups.
     fn is_ordered(&self) -> bool;
+
+    /// What it is to others.
+    fn origin(&self) -> Origin {
+        Origin::default()
+    }
 
     /// Takes up to `max` messages, waiting up to `wait` for the first; empty when none came.
     ///
@@ -360,6 +411,11 @@ pub trait Broker: Send + Sync + 'static {
     /// # Errors
     /// [`QueueError::Refused`] names what is missing and the cure.
     async fn open(&self, spec: &ChannelSpec) -> Result<Arc<dyn Queue>, QueueError>;
+
+    /// What the place is to others that a channel's messages go to, as far as it is known without asking for it.
+    fn origin(&self, _channel: &Channel) -> Origin {
+        Origin::default()
+    }
 
     /// Sends messages to a channel. To a fan-out channel means: to its exchange. An `Ok` is durable.
     async fn send(&self, channel: &Channel, batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>>;

@@ -1,50 +1,37 @@
 //! Replies: messages that answer one which was received.
 
-use std::sync::Arc;
-
-use super::{Broker, QueueError, SendError};
+use super::{Producer, SendError};
 use crate::channel::Channel;
-use crate::message::{AttributeValue, Invalid, Message, Outgoing, TraceContext};
+use crate::message::{AttributeValue, Message, Outgoing};
 
 /// The attribute of a reply that names the message it answers.
 const CORRELATION_ATTRIBUTE: &str = "correlation-id";
 
 /// Where replies go.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Replies {
-    /// The service that takes them.
-    pub broker: Arc<dyn Broker>,
+    /// What sends them.
+    pub producer: Producer,
     /// The channel.
     pub channel: Channel,
 }
 
 impl Replies {
-    /// Sends the reply to `message` that so many others came before; its id. It is correlated with the message, in its
-    /// trace and its FIFO group, and has the same dedupe key whenever the message is redelivered, on a channel that knows such.
+    /// Sends the reply to `message` that so many others came before; its id. It is correlated with the message, in its FIFO
+    /// group, in its trace unless it has one already, and has the same dedupe key whenever the message is redelivered, on a
+    /// channel that knows such.
     ///
     /// # Errors
-    /// As [`Broker::send`].
+    /// As [`Broker::send`](super::Broker::send).
     pub async fn send(&self, message: &Message, before: u32, mut reply: Outgoing) -> Result<String, SendError> {
         let correlation = AttributeValue::Text(message.id.clone());
         reply.attributes.insert(CORRELATION_ATTRIBUTE.to_owned(), correlation);
-        if let Some(trace) = TraceContext::of(&message.attributes) {
-            trace.add_to(&mut reply.attributes);
-        }
+        reply.trace = reply.trace.or_else(|| message.trace.clone());
         reply.group = message.group.clone();
         reply.dedupe = Some(match before {
             0 => message.id.clone(),
             more => format!("{}-{more}", message.id),
         });
-        let undeduped = Outgoing { dedupe: None, ..reply.clone() };
-        match self.send_one(reply).await {
-            Err(SendError::Invalid(Invalid::DedupeUnsupported(_))) => self.send_one(undeduped).await,
-            result => result,
-        }
-    }
-
-    async fn send_one(&self, reply: Outgoing) -> Result<String, SendError> {
-        let unanswered = || QueueError::Unavailable("the queue did not answer".to_owned());
-        let result = self.broker.send(&self.channel, vec![reply]).await.pop();
-        result.ok_or_else(unanswered)?.map(|sent| sent.id)
+        self.producer.send_deduped_where_possible(&self.channel, reply).await
     }
 }

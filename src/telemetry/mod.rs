@@ -1,8 +1,9 @@
-//! Telemetry: logs on standard error, in JSON or text, at the level that `RUST_LOG` names; metrics; and what this process is.
+//! Telemetry: logs on standard error, in JSON or text, at the level that `RUST_LOG` names; metrics; traces; and what this process is.
 
 mod json;
 pub mod metrics;
 mod resource;
+pub mod traces;
 
 pub use resource::{Attribute, Resource, describe, resource};
 
@@ -26,8 +27,16 @@ use backlog::Backlog;
 
 /// Whose finer levels show requests as they are sent, with message bodies and signatures: they stay at `info` unless
 /// `RUST_LOG` names one of their targets.
-const TALKATIVE: [&str; 6] =
-    ["aws=info", "h2=info", "hyper=info", "reqwest=info", "rustls=info", "wasmtime_wasi_http=info"];
+const TALKATIVE: [&str; 8] = [
+    "aws=info",
+    "h2=info",
+    "hyper=info",
+    "reqwest=info",
+    "rustls=info",
+    "tonic=info",
+    "tower=info",
+    "wasmtime_wasi_http=info",
+];
 
 /// Whose warnings are ours to tell: an export that failed is one line, not one for each try. `RUST_LOG` may name it.
 const RETOLD: (&str, &str) = ("opentelemetry", "opentelemetry=error");

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use hostler::handler::Handler;
-use hostler::queue::{Broker, ChannelSpec, Queue, QueueError, Replies};
+use hostler::queue::{Broker, ChannelSpec, Producer, Queue, QueueError, Replies};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -121,6 +121,7 @@ macro_rules! system {
                     guests: hostler::handler::Lanes::new(tokio::runtime::Handle::current(), None),
                     status,
                     metrics: None,
+                    traces: None,
                     exit: Default::default(),
                 };
                 Box::pin(async move { _ = consumer.run(phase).await })
@@ -252,7 +253,10 @@ impl World {
             scenario: Arc::clone(&self.scenario),
             queue,
             handler: Arc::new(worker),
-            replies: Some(Replies { broker: Arc::clone(broker), channel: "replies".parse().unwrap() }),
+            replies: Some(Replies {
+                producer: Producer::new(Arc::clone(broker), None),
+                channel: "replies".parse().unwrap(),
+            }),
             stage: watched,
             board: Arc::clone(board),
         };

@@ -11,6 +11,7 @@ pub mod prometheus;
 pub mod proxy;
 pub mod python;
 pub mod registry;
+pub mod rotel;
 pub mod scripted;
 pub mod servers;
 pub mod sqs;

@@ -138,6 +138,7 @@ pub fn consumed() -> Result<Step> {
         guests: Lanes::new(runtime.handle().clone(), None),
         status: StatusBoard::new(Arc::default(), Arc::default()),
         metrics: None,
+        traces: None,
         exit: CancellationToken::new(),
     };
     runtime.spawn(consumer.run(phases));

@@ -15,9 +15,11 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 use wasmtime_wasi_http::{Error, RequestOptions, WasiBody};
 
+use super::span::RequestSpan;
 use super::{CONNECT, Prohibited, Web, cause};
 use crate::cause::with_causes;
 use crate::handler::sandbox::Scope;
+use crate::message::{TRACEPARENT, TraceContext};
 
 /// What `wasi:http` takes as the answer to a request: the response, and what has to run for it beside.
 pub(super) type Answer = (http::Response<WasiBody>, Box<dyn Future<Output = Result<(), Error>> + Send>);
@@ -42,41 +44,27 @@ impl Exchange {
             self.scope.denials.tell(&format!("HTTP to {origin}"), &cure);
             Error::HttpRequestDenied
         })?;
-        let request = self.outgoing(request)?;
+        let mut span =
+            RequestSpan::begin(self.web.traces.as_ref(), self.scope.trace.as_deref(), request.method(), &url);
+        let trace = span.context().or_else(|| self.scope.trace.clone());
+        let request = outgoing(request, trace.as_deref())?;
         let sent = client.execute(request);
         // Without a limit of the guest's own, its processing timeout is the limit.
         let answered = match options.first_byte_timeout {
             Some(first_byte) => {
                 let connect = options.connect_timeout.unwrap_or(CONNECT);
-                timeout(connect + first_byte, sent).await.map_err(|_| Error::HttpResponseTimeout)?
+                timeout(connect + first_byte, sent).await.map_err(|_| Error::HttpResponseTimeout)
             }
-            None => sent.await,
+            None => Ok(sent.await),
         };
         // The address may hold a secret, and the guest's error may be logged.
-        let response = answered.map_err(|error| self.fault(&error.without_url()))?;
+        let answered = answered.and_then(|answer| answer.map_err(|error| self.fault(&error.without_url())));
+        let response = answered.inspect_err(|error| span.failed(error))?;
+        span.answered(response.status());
         let response: http::Response<reqwest::Body> = response.into();
-        let body = |body| Incoming { body, pause: Pause::new(options.between_bytes_timeout), _permit: permit };
+        let pause = Pause::new(options.between_bytes_timeout);
+        let body = |body| Incoming { body, pause, _permit: permit, _span: span };
         Ok((response.map(|stream| body(stream).boxed_unsync()), Box::new(std::future::ready(Ok(())))))
-    }
-
-    /// The request as the client sends it, in the trace of the message unless the guest says otherwise.
-    fn outgoing(&self, request: http::Request<WasiBody>) -> Result<Request, Error> {
-        if request.method() == http::Method::CONNECT {
-            return Err(Error::HttpRequestMethodInvalid);
-        }
-        let (mut parts, body) = request.into_parts();
-        for (name, value) in self.scope.trace.iter().flat_map(|trace| trace.fields()) {
-            let name = HeaderName::from_static(name);
-            if let (false, Ok(value)) = (parts.headers.contains_key(&name), HeaderValue::from_str(value)) {
-                parts.headers.insert(name, value);
-            }
-        }
-        let body = match body.is_end_stream() || body.size_hint().exact() == Some(0) {
-            true => reqwest::Body::default(),
-            false => reqwest::Body::wrap(Outgoing(Mutex::new(body))),
-        };
-        let request = http::Request::from_parts(parts, body);
-        Request::try_from(request).map_err(|_| Error::HttpRequestUriInvalid)
     }
 
     /// Why there is no response, in the words of `wasi:http`.
@@ -98,6 +86,26 @@ impl Exchange {
             _ => Error::InternalError(Some(with_causes(error))),
         }
     }
+}
+
+/// The request as the client sends it, in this trace unless the guest says otherwise.
+fn outgoing(request: http::Request<WasiBody>, trace: Option<&TraceContext>) -> Result<Request, Error> {
+    if request.method() == http::Method::CONNECT {
+        return Err(Error::HttpRequestMethodInvalid);
+    }
+    let (mut parts, body) = request.into_parts();
+    let trace = trace.filter(|_| !parts.headers.contains_key(TRACEPARENT));
+    for (name, value) in trace.into_iter().flat_map(TraceContext::fields) {
+        if let Ok(value) = HeaderValue::from_str(&value) {
+            parts.headers.insert(HeaderName::from_static(name), value);
+        }
+    }
+    let body = match body.is_end_stream() || body.size_hint().exact() == Some(0) {
+        true => reqwest::Body::default(),
+        false => reqwest::Body::wrap(Outgoing(Mutex::new(body))),
+    };
+    let request = http::Request::from_parts(parts, body);
+    Request::try_from(request).map_err(|_| Error::HttpRequestUriInvalid)
 }
 
 /// A guest's body, for a client that wants to share it between threads, though it never does.
@@ -127,6 +135,8 @@ struct Incoming {
     body: reqwest::Body,
     pause: Option<Pause>,
     _permit: OwnedSemaphorePermit,
+    /// Ends with it.
+    _span: RequestSpan,
 }
 
 /// The time until the next bytes.

@@ -5,6 +5,7 @@
 //! | `address.rs` | which addresses a name may lead to |
 //! | `exchange.rs` | one request and its response, with their limits |
 //! | `imports.rs` | `wasi:http` in the linker |
+//! | `span.rs`, `redact.rs` | the span of a request, and the URL as it may show it |
 //!
 //! A redirect is an answer like any other: a guest that follows it makes a request of its own, which is checked as such. The
 //! address that was checked is the one that is connected to, so a name cannot change its mind in between.
@@ -12,6 +13,8 @@
 mod address;
 mod exchange;
 mod imports;
+mod redact;
+mod span;
 
 pub(super) use imports::add;
 
@@ -29,6 +32,7 @@ use wasmtime_wasi_http::{RequestOptions, WasiBody, WasiHttpHooks};
 
 use super::sandbox::Scope;
 use crate::cause::with_causes;
+use crate::telemetry::traces::Traces;
 use exchange::{Answer, Exchange};
 
 /// Requests that one sandbox may have open at a time, from their begin until their bodies are read or dropped.
@@ -58,6 +62,8 @@ pub(super) struct Web {
     origins: BTreeSet<String>,
     /// None where nothing is granted.
     client: Option<Client>,
+    /// Where the spans of requests go.
+    traces: Option<Traces>,
 }
 
 impl Web {
@@ -73,7 +79,12 @@ impl Web {
         };
         let origins = origins.iter().map(origin).collect::<Result<BTreeSet<String>, String>>()?;
         let client = (!origins.is_empty()).then(|| client(networks)).transpose();
-        Ok(Self { origins, client: client.map_err(|error| with_causes(&error))? })
+        Ok(Self { origins, client: client.map_err(|error| with_causes(&error))?, traces: None })
+    }
+
+    /// The same, with a span for each request.
+    pub(super) fn traced(self, traces: Option<Traces>) -> Self {
+        Self { traces, ..self }
     }
 
     /// The client, if the URL's origin is granted; else what is missing.

@@ -12,7 +12,7 @@ mod plan;
 mod refusal;
 mod threads;
 
-pub use plan::{Demand, MEMORY, Plan, SLOTS, Share, plan};
+pub use plan::{Demand, HOST, MEMORY, Plan, SLOTS, Share, plan};
 pub use refusal::Refusal;
 pub use threads::Threads;
 

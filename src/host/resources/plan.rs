@@ -4,7 +4,7 @@
 //! refused memory, and the container never is. Counted are
 //!
 //! - hostler itself: its code and heap, what compiling leaves behind, the queue's caches, and log lines that wait for a slow
-//!   reader ([`telemetry`](crate::telemetry) bounds these in bytes);
+//!   reader ([`telemetry`](crate::telemetry) bounds these in bytes), and with an OTLP endpoint spans that wait to be sent;
 //! - the compiled code and data of each handler;
 //! - for each slot one message of up to 1 MiB, the output kept of it, and the output as it is logged;
 //! - for each sandbox its linear memory, all that the host holds on the guest's behalf (what it passes to a call of the
@@ -25,7 +25,7 @@ const MIB: u64 = 1 << 20;
 
 /// What hostler itself takes, in bytes: 18 MiB idle and 13 MiB left behind by compiling, as measured; the rest is for log
 /// lines and for the allocator.
-pub(super) const HOST: u64 = 40 * MIB;
+pub const HOST: u64 = 40 * MIB;
 
 /// Slots of a consumer that does not say, where the memory carries as many.
 pub const SLOTS: usize = 16;
@@ -166,20 +166,20 @@ fn choices(least: u64, most: u64) -> impl Iterator<Item = u64> {
     (least / MIB..=most / MIB).rev().map(|mib| mib * MIB)
 }
 
-/// Shares `limit` out: everyone gets the least that it can do with, and the rest is shared evenly among those with use for
+/// Shares `limit` out, of which `host` bytes are for hostler itself: everyone gets the least that it can do with, and the rest is shared evenly among those with use for
 /// more.
 ///
 /// # Errors
 /// [`Refusal`] when not even the least fits.
-pub fn plan(limit: &Limit, demands: &[Demand]) -> Result<Plan, Refusal> {
+pub fn plan(limit: &Limit, host: u64, demands: &[Demand]) -> Result<Plan, Refusal> {
     let least = |demand: &Demand| {
         let (slots, memory) = demand.least();
         demand.cost(slots, memory)
     };
     let code = whole(demands.iter().map(|demand| demand.code).fold(0, u64::saturating_add));
-    let needed = demands.iter().map(least).fold(HOST.saturating_add(code), u64::saturating_add);
+    let needed = demands.iter().map(least).fold(host.saturating_add(code), u64::saturating_add);
     let Some(mut rest) = limit.bytes.checked_sub(needed) else {
-        return Err(Refusal::new(limit, demands, code, needed));
+        return Err(Refusal::new(limit, demands, (host, code), needed));
     };
     // Those with little use for more come first: what they leave is for the others.
     let mut order: Vec<&Demand> = demands.iter().collect();
@@ -221,7 +221,7 @@ mod tests {
 
     /// Slots and MiB per sandbox.
     fn planned(mib: u64, demands: &[Demand]) -> Vec<(usize, u64)> {
-        let plan = plan(&limit(mib), demands).unwrap_or_else(|refusal| panic!("{refusal}"));
+        let plan = plan(&limit(mib), HOST, demands).unwrap_or_else(|refusal| panic!("{refusal}"));
         let used: u64 = plan
             .shares
             .iter()
@@ -260,7 +260,7 @@ mod tests {
         for mib in (300..4000).step_by(37) {
             for (hooks, observes, code) in [(false, false, 0), (true, true, 10 * MIB), (false, true, 0)] {
                 let demands = demands(hooks, observes, code);
-                if plan(&limit(mib), &demands).is_err() {
+                if plan(&limit(mib), HOST, &demands).is_err() {
                     assert!(mib < 400, "{mib}");
                     continue;
                 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::plan::{Demand, HOST};
+use super::plan::Demand;
 use super::{Limit, mib};
 
 const MIB: u64 = 1 << 20;
@@ -12,6 +12,8 @@ const MIB: u64 = 1 << 20;
 pub struct Refusal {
     limit: Limit,
     demands: Vec<Demand>,
+    /// Bytes of hostler itself.
+    host: u64,
     /// Bytes of all compiled handlers.
     code: u64,
     /// Bytes in all.
@@ -19,8 +21,8 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    pub(super) fn new(limit: &Limit, demands: &[Demand], code: u64, needed: u64) -> Self {
-        Self { limit: limit.clone(), demands: demands.to_vec(), code, needed }
+    pub(super) fn new(limit: &Limit, demands: &[Demand], (host, code): (u64, u64), needed: u64) -> Self {
+        Self { limit: limit.clone(), demands: demands.to_vec(), host, code, needed }
     }
 
     /// Changes to the largest consumer, each of which alone would do.
@@ -50,7 +52,7 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Limit { bytes, by } = &self.limit;
         write!(f, "the sandboxes may need {}, but the memory limit is {} ({by})", mib(self.needed), mib(*bytes))?;
-        write!(f, "\n  {:>9}  hostler itself", mib(HOST))?;
+        write!(f, "\n  {:>9}  hostler itself", mib(self.host))?;
         if self.code > 0 {
             write!(f, "\n  {:>9}  compiled handlers", mib(self.code))?;
         }
@@ -76,12 +78,12 @@ impl std::error::Error for Refusal {}
 
 #[cfg(test)]
 mod tests {
-    use super::super::{LimitedBy, plan};
+    use super::super::{HOST, LimitedBy, plan};
     use super::*;
 
     fn refused(mib: u64, demands: &[Demand]) -> String {
         let limit = Limit { bytes: mib * MIB, by: LimitedBy::Cgroup("/sys/fs/cgroup/memory.max".into()) };
-        plan(&limit, demands).unwrap_err().to_string()
+        plan(&limit, HOST, demands).unwrap_err().to_string()
     }
 
     fn demand(name: &str, slots: Option<usize>, memory: Option<u64>) -> Demand {
@@ -128,8 +130,8 @@ mod tests {
         let demands = |slots, memory| [demand("thumbnails", slots, memory), demand("mails", None, None)];
         for (slots, memory) in [(Some(2), Some(128)), (Some(4), Some(72))] {
             let limit = |mib| Limit { bytes: mib * MIB, by: LimitedBy::Task };
-            assert!(plan(&limit(512), &demands(slots, memory)).is_ok());
-            assert!(plan(&limit(845), &demands(Some(4), Some(128))).is_ok());
+            assert!(plan(&limit(512), HOST, &demands(slots, memory)).is_ok());
+            assert!(plan(&limit(845), HOST, &demands(Some(4), Some(128))).is_ok());
         }
     }
 

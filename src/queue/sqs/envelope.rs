@@ -74,7 +74,9 @@ mod tests {
 
     #[test]
     fn what_is_no_such_notification_has_none() {
-        let one = |value: &str| format!(r#", "MessageAttributes": {{"traceparent": {{"Type": "String", "Value": {value}}}}}"#);
+        let one = |value: &str| {
+            format!(r#", "MessageAttributes": {{"traceparent": {{"Type": "String", "Value": {value}}}}}"#)
+        };
         let parent = format!("\"{PARENT}\"");
         let sound = envelope(&one(&parent));
         assert!(trace(sound.as_bytes()).is_some());

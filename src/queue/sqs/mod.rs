@@ -56,7 +56,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::channel::Channel;
 use crate::message::Outgoing;
-use crate::queue::{Broker, Change, ChannelSpec, Depth, Finding, Queue, QueueError, Redriven, SendError, Sent};
+use crate::queue::{Broker, Change, ChannelSpec, Depth, Finding, Origin, Queue, QueueError, Redriven, SendError, Sent};
 use clients::Clients;
 use names::Names;
 use queue::SqsQueue;
@@ -64,6 +64,10 @@ use resolve::Resolver;
 
 /// The largest message that SQS takes, in bytes: body and attributes (AWS limit: 1 MiB; a queue may have less).
 pub const MAX_MESSAGE: usize = 1024 * 1024;
+
+/// What OpenTelemetry's conventions call the services.
+const SQS: &str = "aws_sqs";
+const SNS: &str = "aws.sns";
 
 /// What is said of the service in the config.
 #[derive(Clone, Default)]
@@ -155,6 +159,14 @@ impl Broker for SqsBroker {
         })
         .await?
         .map_err(|error| self.located(error))
+    }
+
+    fn origin(&self, channel: &Channel) -> Origin {
+        match self.0.resolver.target(channel) {
+            Some(send::Target::Queue(place)) => Origin { system: SQS, address: Some(place.address) },
+            Some(send::Target::Topic(place)) => Origin { system: SNS, address: Some(place.address) },
+            None => Origin { system: if channel.exchange().is_some() { SNS } else { SQS }, address: None },
+        }
     }
 
     async fn send(&self, channel: &Channel, batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>> {

@@ -9,7 +9,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::Service;
 use super::batch::MAX_ENTRIES;
 use super::clients::{BEYOND_WAIT, MAX_WAIT};
 use super::fault::Fault;
@@ -17,10 +16,11 @@ use super::held::{Held, Holdings};
 use super::resolve::Place;
 use super::settle::{CHANGE, Ending, visibility};
 use super::wire::{SYSTEM_ATTRIBUTES, incoming, whole_seconds};
+use super::{SQS, Service};
 use crate::channel::Channel;
 use crate::message::Message;
 use crate::queue::{
-    Delivery, LeaseError, LeaseHandle, Limits, Queue, QueueError, Receipt, Receive, Settlement, Unsettled,
+    Delivery, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError, Receipt, Receive, Settlement, Unsettled,
 };
 
 /// The longest that a message can be leased, from its receive (AWS limit: 12 h).
@@ -165,6 +165,10 @@ impl Queue for SqsQueue {
 
     fn is_ordered(&self) -> bool {
         self.place.ordered
+    }
+
+    fn origin(&self) -> Origin {
+        Origin { system: SQS, address: Some(Arc::clone(&self.place.address)) }
     }
 
     /// `stop` cannot end a wait: SQS may be about to lease a message to it. It keeps one from beginning.

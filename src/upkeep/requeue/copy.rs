@@ -102,6 +102,7 @@ mod tests {
             group: Some("g".into()),
             routing_key: Some("k".into()),
             claim: Some(Arc::new(Claim { bucket: "b".into(), key: "k".into(), size: Some(1) })),
+            trace: None,
         }
     }
 

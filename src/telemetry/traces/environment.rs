@@ -1,0 +1,224 @@
+//! The variables of the OpenTelemetry standard, as far as the SDK does not read them itself, or takes what it cannot use in silence.
+//!
+//! Sources: OpenTelemetry specification, "Environment variable specification" and "OTLP exporter configuration".
+
+use std::time::Duration;
+
+/// How long a batch may take until it is with the collector, unless `OTEL_EXPORTER_OTLP_TIMEOUT` says otherwise.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How many spans may wait, and how many may: each takes memory.
+const QUEUE: (usize, usize) = (2048, 8192);
+
+/// How many spans go at a time.
+const BATCH: usize = 512;
+
+/// Samplers that the SDK knows; the second of each pair tells whether it takes a ratio.
+const SAMPLERS: [(&str, bool); 6] = [
+    ("always_on", false),
+    ("always_off", false),
+    ("traceidratio", true),
+    ("parentbased_always_on", false),
+    ("parentbased_always_off", false),
+    ("parentbased_traceidratio", true),
+];
+
+/// How spans travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Protocol {
+    /// Protobuf over HTTP, the default.
+    Http,
+    /// gRPC.
+    Grpc,
+}
+
+/// What the variables and the config say together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Environment {
+    /// Nothing is to be sent.
+    pub(super) off: bool,
+    pub(super) protocol: Protocol,
+    /// Where to: the full URL with HTTP, the collector's with gRPC.
+    pub(super) endpoint: String,
+    /// How long one batch may take, tries included.
+    pub(super) timeout: Duration,
+    /// How many spans may wait.
+    pub(super) queue: usize,
+    /// How many are sent at a time.
+    pub(super) batch: usize,
+    /// What is wrong, for the log. The standard wants a wrong value passed over.
+    pub(super) warnings: Vec<String>,
+}
+
+impl Environment {
+    /// Reads what `get` knows. `endpoint`: the collector's URL, as configured.
+    pub(super) fn read(endpoint: &str, get: impl Fn(&str) -> Option<String>) -> Self {
+        let set = |name: &str| get(name).filter(|value| !value.is_empty());
+        let mut reader = Reader { set: &set, warnings: Vec::new() };
+        let off = set("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"))
+            || reader.word("OTEL_TRACES_EXPORTER", &["otlp", "none"]).as_deref() == Some("none");
+        let protocols = ["http/protobuf", "grpc"];
+        let protocol = reader
+            .first(["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"], |reader, name| {
+                reader.word(name, &protocols)
+            });
+        let protocol = if protocol.as_deref() == Some("grpc") { Protocol::Grpc } else { Protocol::Http };
+        let timeout = reader.first(["OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT"], Reader::number);
+        reader.sampler();
+        let queue = reader.number("OTEL_BSP_MAX_QUEUE_SIZE").unwrap_or(QUEUE.0 as u64);
+        let batch = reader.number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE").unwrap_or(BATCH as u64);
+        for name in ["OTEL_BSP_SCHEDULE_DELAY", "OTEL_BSP_EXPORT_TIMEOUT"] {
+            reader.number(name);
+        }
+        let queue = usize::try_from(queue).unwrap_or(QUEUE.1).clamp(1, QUEUE.1);
+        Self {
+            off,
+            protocol,
+            endpoint: match (set("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), protocol) {
+                (Some(own), _) => own,
+                (None, Protocol::Grpc) => endpoint.to_owned(),
+                (None, Protocol::Http) => format!("{}/v1/traces", endpoint.trim_end_matches('/')),
+            },
+            timeout: timeout.map_or(TIMEOUT, Duration::from_millis).max(Duration::from_millis(1)),
+            queue,
+            batch: usize::try_from(batch).unwrap_or(queue).clamp(1, queue),
+            warnings: reader.warnings,
+        }
+    }
+}
+
+/// Reads variables, and remembers what is wrong with them.
+struct Reader<'a> {
+    set: &'a dyn Fn(&str) -> Option<String>,
+    warnings: Vec<String>,
+}
+
+impl Reader<'_> {
+    /// The first that has a value.
+    fn first<T>(&mut self, names: [&str; 2], read: impl Fn(&mut Self, &str) -> Option<T>) -> Option<T> {
+        names.into_iter().find_map(|name| read(self, name))
+    }
+
+    /// One of these words, in any case of their letters.
+    fn word(&mut self, name: &str, words: &[&str]) -> Option<String> {
+        let value = (self.set)(name)?.to_ascii_lowercase();
+        if words.contains(&value.as_str()) {
+            return Some(value);
+        }
+        self.wrong(name, &value, &format!("one of {}", words.join(", ")));
+        None
+    }
+
+    /// A whole number.
+    fn number(&mut self, name: &str) -> Option<u64> {
+        let value = (self.set)(name)?;
+        let number = value.trim().parse().ok();
+        if number.is_none() {
+            self.wrong(name, &value, "a whole number");
+        }
+        number
+    }
+
+    /// Looks at what the SDK reads by itself, and would pass over in silence.
+    fn sampler(&mut self) {
+        let names = SAMPLERS.map(|(name, _)| name);
+        let sampler = self.word("OTEL_TRACES_SAMPLER", &names);
+        let takes_ratio = SAMPLERS.iter().any(|(name, ratio)| *ratio && sampler.as_deref() == Some(name));
+        let argument = "OTEL_TRACES_SAMPLER_ARG";
+        match (takes_ratio, (self.set)(argument)) {
+            (true, Some(value)) if !value.parse().is_ok_and(|ratio: f64| (0.0..=1.0).contains(&ratio)) => {
+                self.wrong(argument, &value, "a number from 0 to 1");
+            }
+            _ => {}
+        }
+    }
+
+    fn wrong(&mut self, name: &str, value: &str, wanted: &str) {
+        self.warnings.push(format!("{name}: `{value}` is passed over: it has to be {wanted}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Environment {
+        Environment::read("http://collector:4318/", |name| {
+            variables.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn without_variables_it_is_protobuf_over_http_to_the_path_of_the_standard() {
+        let expected = Environment {
+            off: false,
+            protocol: Protocol::Http,
+            endpoint: "http://collector:4318/v1/traces".into(),
+            timeout: Duration::from_secs(10),
+            queue: 2048,
+            batch: 512,
+            warnings: Vec::new(),
+        };
+        assert_eq!(read(&[]), expected);
+        assert_eq!(read(&[("OTEL_SDK_DISABLED", ""), ("OTEL_EXPORTER_OTLP_PROTOCOL", "")]), expected);
+    }
+
+    #[test]
+    fn the_variable_of_traces_wins_over_the_one_of_all_signals() {
+        let both = |traces, all| {
+            let environment = read(&[
+                ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", traces),
+                ("OTEL_EXPORTER_OTLP_PROTOCOL", all),
+                ("OTEL_EXPORTER_OTLP_TIMEOUT", "2500"),
+            ]);
+            (environment.protocol, environment.endpoint, environment.timeout.as_millis())
+        };
+        assert_eq!(both("", "GRPC"), (Protocol::Grpc, "http://collector:4318/".into(), 2500));
+        assert_eq!(both("http/protobuf", "grpc").0, Protocol::Http);
+        let own =
+            read(&[("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "https://a/b"), ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "1")]);
+        assert_eq!((own.endpoint.as_str(), own.timeout.as_millis()), ("https://a/b", 1));
+    }
+
+    #[test]
+    fn it_can_be_switched_off() {
+        assert!(read(&[("OTEL_SDK_DISABLED", "True")]).off && read(&[("OTEL_TRACES_EXPORTER", "none")]).off);
+        assert!(!read(&[("OTEL_SDK_DISABLED", "1")]).off && !read(&[("OTEL_TRACES_EXPORTER", "otlp")]).off);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_and_passed_over() {
+        let wrong = [
+            ("OTEL_TRACES_EXPORTER", "zipkin"),
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"),
+            ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s"),
+            ("OTEL_TRACES_SAMPLER", "xray"),
+            ("OTEL_BSP_MAX_QUEUE_SIZE", "-1"),
+            ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "many"),
+            ("OTEL_BSP_SCHEDULE_DELAY", "?"),
+        ];
+        let environment = read(&wrong);
+        for (name, value) in wrong {
+            let named = |warning: &String| warning.starts_with(name) && warning.contains(value);
+            assert!(environment.warnings.iter().any(named), "{name}: {:?}", environment.warnings);
+        }
+        assert_eq!(environment.warnings.len(), wrong.len());
+        assert_eq!(Environment { warnings: Vec::new(), ..environment }, read(&[]));
+        let ratio = |ratio| {
+            let variables = [("OTEL_TRACES_SAMPLER", "parentbased_traceidratio"), ("OTEL_TRACES_SAMPLER_ARG", ratio)];
+            read(&variables).warnings.len()
+        };
+        assert_eq!([ratio("0.25"), ratio("1"), ratio("2"), ratio("NaN"), ratio("half")], [0, 0, 1, 1, 1]);
+    }
+
+    #[test]
+    fn no_queue_is_without_bound_and_none_is_empty() {
+        let sizes = |queue, batch| {
+            let environment = read(&[("OTEL_BSP_MAX_QUEUE_SIZE", queue), ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", batch)]);
+            (environment.queue, environment.batch)
+        };
+        assert_eq!(sizes("1000000000000", "4000000000000"), (8192, 8192));
+        assert_eq!(sizes("0", "0"), (1, 1));
+        assert_eq!(sizes("100", ""), (100, 100));
+    }
+}

@@ -1,0 +1,129 @@
+//! Spans about messages, by OpenTelemetry's semantic conventions for messaging (opentelemetry.io/docs/specs/semconv/messaging,
+//! of the schema that the spans name): their names, kinds and attributes.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use opentelemetry::KeyValue;
+use opentelemetry::trace::{SpanContext, SpanKind};
+use opentelemetry_semantic_conventions::attribute::{
+    AWS_SNS_TOPIC_ARN, AWS_SQS_QUEUE_URL, MESSAGING_DESTINATION_NAME, MESSAGING_OPERATION_NAME,
+    MESSAGING_OPERATION_TYPE, MESSAGING_SYSTEM, SERVER_ADDRESS, SERVER_PORT,
+};
+
+use super::{Span, Traces};
+
+/// The consumer that a span belongs to, by its name in the config.
+pub const CONSUMER: &str = "hostler.consumer";
+
+/// What is done with messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// Put into a queue or a topic. The span's context goes with the messages.
+    Send,
+    /// Taken from a queue.
+    Receive,
+    /// Handled.
+    Process,
+    /// Acked, released or dead-lettered.
+    Settle,
+}
+
+impl Operation {
+    /// Its name and its type, which are the same here.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Send => "send",
+            Self::Receive => "receive",
+            Self::Process => "process",
+            Self::Settle => "settle",
+        }
+    }
+
+    fn kind(self) -> SpanKind {
+        match self {
+            Self::Send => SpanKind::Producer,
+            Self::Process => SpanKind::Consumer,
+            Self::Receive | Self::Settle => SpanKind::Client,
+        }
+    }
+}
+
+/// Where messages come from or go to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Destination {
+    /// `messaging.system`.
+    pub system: &'static str,
+    /// The channel.
+    pub name: Arc<str>,
+    /// The queue's URL or the topic's ARN, on services that have such.
+    pub address: Option<Arc<str>>,
+    /// The consumer, where one is at work.
+    pub consumer: Option<Arc<str>>,
+}
+
+impl Destination {
+    /// What is known of it beside its name.
+    pub fn attributes(&self) -> Vec<KeyValue> {
+        let mut attributes = vec![
+            KeyValue::new(MESSAGING_SYSTEM, self.system),
+            KeyValue::new(MESSAGING_DESTINATION_NAME, Arc::clone(&self.name)),
+        ];
+        if let Some(consumer) = &self.consumer {
+            attributes.push(KeyValue::new(CONSUMER, Arc::clone(consumer)));
+        }
+        let Some(address) = &self.address else { return attributes };
+        if address.starts_with("arn:") {
+            attributes.push(KeyValue::new(AWS_SNS_TOPIC_ARN, Arc::clone(address)));
+        } else if let Ok(url) = reqwest::Url::parse(address) {
+            attributes.push(KeyValue::new(AWS_SQS_QUEUE_URL, Arc::clone(address)));
+            attributes.extend(url.host_str().map(|host| KeyValue::new(SERVER_ADDRESS, host.to_owned())));
+            attributes.extend(url.port_or_known_default().map(|port| KeyValue::new(SERVER_PORT, i64::from(port))));
+        }
+        attributes
+    }
+}
+
+impl Traces {
+    /// Begins the span of an operation on this channel.
+    pub fn operation(
+        &self,
+        operation: Operation,
+        channel: &str,
+        parent: Option<&SpanContext>,
+        since: Option<SystemTime>,
+    ) -> Span {
+        let name = operation.name();
+        let mut span = self.span(operation.kind(), format!("{name} {channel}"), parent, since);
+        if span.is_recording() {
+            span.set(MESSAGING_OPERATION_NAME, name);
+            span.set(MESSAGING_OPERATION_TYPE, name);
+        }
+        span
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn destination(address: Option<&str>) -> Vec<String> {
+        let destination =
+            Destination { system: "aws_sqs", name: "jobs".into(), address: address.map(Arc::from), consumer: None };
+        let attributes = destination.attributes().into_iter();
+        attributes.skip(2).map(|pair| format!("{}={}", pair.key, pair.value)).collect()
+    }
+
+    #[test]
+    fn an_address_tells_the_server() {
+        assert_eq!(destination(None), [""; 0]);
+        let url = "https://sqs.eu-west-1.amazonaws.com/1/jobs";
+        let expected = [
+            format!("aws.sqs.queue.url={url}"),
+            "server.address=sqs.eu-west-1.amazonaws.com".to_owned(),
+            "server.port=443".to_owned(),
+        ];
+        assert_eq!(destination(Some(url)), expected);
+        assert_eq!(destination(Some("arn:aws:sns:eu-west-1:1:t")), ["aws.sns.topic.arn=arn:aws:sns:eu-west-1:1:t"]);
+    }
+}

@@ -1,0 +1,177 @@
+//! Traces: spans by OpenTelemetry, sent by OTLP to where `telemetry.otlp_endpoint` says. Without it there are no [`Traces`].
+//!
+//! | file | job |
+//! |---|---|
+//! | `environment` | the standard's variables, as far as the SDK does not read them |
+//! | `exporter` | the way to the collector, over HTTP or gRPC, bounded in time |
+//! | `outage` | a collector that cannot be reached is told of once |
+//! | `messaging` | spans about messages, by the semantic conventions |
+//! | `span` | one span |
+//!
+//! A finished span goes into the SDK's queue, which drops what it has no room for; a thread of the SDK's hands batches to the
+//! exporter, and a runtime of our own, on one thread, drives its connections. So a collector that is down or slow takes the time of
+//! these two threads and of nobody else.
+
+mod environment;
+mod exporter;
+mod messaging;
+mod outage;
+mod span;
+
+pub use messaging::{Destination, Operation};
+pub use opentelemetry::trace::{SpanContext, SpanId, SpanKind, TraceId};
+pub use opentelemetry::{KeyValue, Value};
+pub use opentelemetry_semantic_conventions::attribute;
+pub use span::Span;
+
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use opentelemetry::trace::{SpanBuilder, TraceContextExt as _, Tracer as _, TracerProvider as _};
+use opentelemetry::{Context, InstrumentationScope};
+use opentelemetry_sdk::resource::{EnvResourceDetector, ResourceDetector as _, TelemetryResourceDetector};
+use opentelemetry_sdk::trace::{
+    BatchConfigBuilder, BatchSpanProcessor, SdkTracer, SdkTracerProvider, TracerProviderBuilder,
+};
+use tokio::runtime::{Builder, Handle};
+use tokio_util::sync::CancellationToken;
+
+use super::{Attribute, Resource};
+use crate::cause::with_causes;
+use environment::Environment;
+
+/// What the spans that wait and those on their way may take of the memory, in bytes: as many as the standard's queue holds (2,048),
+/// each as large as ours can become.
+pub const FOOTPRINT: u64 = 16 << 20;
+
+/// Where finished spans go.
+#[derive(Debug, Clone)]
+pub struct Traces {
+    tracer: SdkTracer,
+    provider: SdkTracerProvider,
+    /// Ends when the last clone does.
+    _runtime: Option<Arc<Runtime>>,
+}
+
+impl Traces {
+    /// Sends spans of this process to the collector at `endpoint`; none if the standard's variables say so. What is wrong with
+    /// them is logged.
+    ///
+    /// # Errors
+    /// A text for the log: TLS cannot be set up, or the endpoint cannot be used.
+    pub fn start(endpoint: &str, resource: &Resource) -> Result<Option<Self>, String> {
+        let environment = Environment::read(endpoint, |name| std::env::var(name).ok());
+        for warning in &environment.warnings {
+            tracing::warn!("{warning}");
+        }
+        if environment.off {
+            return Ok(None);
+        }
+        let runtime = Runtime::start().map_err(|error| format!("no thread for traces: {error}"))?;
+        let config = BatchConfigBuilder::default().with_max_queue_size(environment.queue);
+        let config = config.with_max_export_batch_size(environment.batch).build();
+        let exporter = exporter::connect(&environment, &runtime.handle)?;
+        let processor = BatchSpanProcessor::builder(exporter).with_batch_config(config).build();
+        let builder = SdkTracerProvider::builder().with_span_processor(processor);
+        Ok(Some(Self::of(builder.with_resource(sdk_resource(resource)), Some(Arc::new(runtime)))))
+    }
+
+    fn of(builder: TracerProviderBuilder, runtime: Option<Arc<Runtime>>) -> Self {
+        let provider = builder.build();
+        let scope = InstrumentationScope::builder(env!("CARGO_PKG_NAME"))
+            .with_version(env!("CARGO_PKG_VERSION"))
+            .with_schema_url(opentelemetry_semantic_conventions::SCHEMA_URL);
+        Self { tracer: provider.tracer_with_scope(scope.build()), provider, _runtime: runtime }
+    }
+
+    /// Begins a span now, or at `since`, in the trace of its parent. Without one it begins a trace, if the sampler likes.
+    pub fn span(
+        &self,
+        kind: SpanKind,
+        name: impl Into<std::borrow::Cow<'static, str>>,
+        parent: Option<&SpanContext>,
+        since: Option<SystemTime>,
+    ) -> Span {
+        let mut builder = SpanBuilder::from_name(name).with_kind(kind);
+        builder.start_time = since;
+        let context = match parent {
+            Some(parent) => Context::new().with_remote_span_context(parent.clone()),
+            None => Context::new(),
+        };
+        Span::new(self.tracer.build_with_context(builder, &context))
+    }
+
+    /// Sends what waits, for at most so long; spans that end later are lost.
+    pub async fn finish(self, within: Duration) {
+        // The SDK waits on the thread that asks.
+        let (done, finished) = tokio::sync::oneshot::channel();
+        let provider = self.provider.clone();
+        let wait = move || {
+            let _ = done.send(provider.shutdown_with_timeout(within).is_ok());
+        };
+        let started = thread::Builder::new().name("hostler-flush".to_owned()).spawn(wait).is_ok();
+        let in_time = started && tokio::time::timeout(within, finished).await.is_ok_and(|sent| sent == Ok(true));
+        if !in_time {
+            tracing::warn!("the last spans did not reach the collector in time");
+        }
+    }
+}
+
+/// What this process is, for the SDK. The standard's variables win, as for every other program (OpenTelemetry specification,
+/// resource SDK; general SDK configuration).
+fn sdk_resource(resource: &Resource) -> opentelemetry_sdk::Resource {
+    let own = resource.attributes().map(|(name, value)| match value {
+        Attribute::Text(text) => KeyValue::new(name, text.clone()),
+        Attribute::Texts(texts) => KeyValue::new(name, list(texts)),
+    });
+    let service = std::env::var("OTEL_SERVICE_NAME").ok().filter(|name| !name.is_empty());
+    let named = service.map(|name| KeyValue::new(attribute::SERVICE_NAME, name));
+    let detected = [TelemetryResourceDetector.detect(), EnvResourceDetector::new().detect()];
+    let detected = detected.iter().flat_map(|resource| {
+        resource.iter().map(|(key, value)| KeyValue::new(key.clone(), value.clone())).collect::<Vec<_>>()
+    });
+    opentelemetry_sdk::Resource::builder_empty().with_attributes(own.chain(detected).chain(named)).build()
+}
+
+fn list(texts: &[String]) -> Value {
+    Value::Array(texts.iter().cloned().map(opentelemetry::StringValue::from).collect::<Vec<_>>().into())
+}
+
+/// A runtime on a thread of its own: what a collector does to its connections is nobody else's affair.
+#[derive(Debug)]
+struct Runtime {
+    handle: Handle,
+    end: CancellationToken,
+}
+
+/// Threads that look up the collector's name.
+const LOOKUPS: usize = 2;
+
+impl Runtime {
+    fn start() -> io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(LOOKUPS).build()?;
+        let (handle, end) = (runtime.handle().clone(), CancellationToken::new());
+        let ended = end.clone();
+        thread::Builder::new().name("hostler-otlp".to_owned()).spawn(move || {
+            runtime.block_on(ended.cancelled());
+            runtime.shutdown_background();
+        })?;
+        Ok(Self { handle, end })
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        self.end.cancel();
+    }
+}
+
+/// An error as the log has it, without the address, which may hold a secret.
+fn told(error: reqwest::Error) -> String {
+    with_causes(&error.without_url())
+}
+
+#[cfg(test)]
+pub(crate) mod memory;
