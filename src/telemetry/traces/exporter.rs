@@ -175,11 +175,11 @@ mod tests {
 
     #[test]
     fn what_runs_in_the_runtime_may_use_its_timers_and_is_bounded() {
-        let runtime = super::super::Runtime::start().unwrap();
+        let runtime = super::super::runtime().unwrap();
         let (second, soon) = (Duration::from_secs(1), Duration::from_millis(1));
         let other = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let sleep = |long| async move { tokio::time::sleep(long).await };
-        assert_eq!(other.block_on(within(&runtime.handle, 60 * second, sleep(soon))), Some(()));
-        assert_eq!(other.block_on(within(&runtime.handle, soon, sleep(60 * second))), None);
+        assert_eq!(other.block_on(within(&runtime, 60 * second, sleep(soon))), Some(()));
+        assert_eq!(other.block_on(within(&runtime, soon, sleep(60 * second))), None);
     }
 }

@@ -24,8 +24,8 @@ pub use opentelemetry::{KeyValue, Value};
 pub use opentelemetry_semantic_conventions::attribute;
 pub use span::Span;
 
+use std::future::pending;
 use std::io;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -36,7 +36,6 @@ use opentelemetry_sdk::trace::{
     BatchConfigBuilder, BatchSpanProcessor, SdkTracer, SdkTracerProvider, TracerProviderBuilder,
 };
 use tokio::runtime::{Builder, Handle};
-use tokio_util::sync::CancellationToken;
 
 use super::{Attribute, Resource};
 use crate::cause::with_causes;
@@ -51,8 +50,6 @@ pub const FOOTPRINT: u64 = 16 << 20;
 pub struct Traces {
     tracer: SdkTracer,
     provider: SdkTracerProvider,
-    /// Ends when the last clone does.
-    _runtime: Option<Arc<Runtime>>,
 }
 
 impl Traces {
@@ -69,21 +66,21 @@ impl Traces {
         if environment.off {
             return Ok(None);
         }
-        let runtime = Runtime::start().map_err(|error| format!("no thread for traces: {error}"))?;
+        let runtime = runtime().map_err(|error| format!("no thread for traces: {error}"))?;
         let config = BatchConfigBuilder::default().with_max_queue_size(environment.queue);
         let config = config.with_max_export_batch_size(environment.batch).build();
-        let exporter = exporter::connect(&environment, &runtime.handle)?;
+        let exporter = exporter::connect(&environment, &runtime)?;
         let processor = BatchSpanProcessor::builder(exporter).with_batch_config(config).build();
         let builder = SdkTracerProvider::builder().with_span_processor(processor);
-        Ok(Some(Self::of(builder.with_resource(sdk_resource(resource)), Some(Arc::new(runtime)))))
+        Ok(Some(Self::of(builder.with_resource(sdk_resource(resource)))))
     }
 
-    fn of(builder: TracerProviderBuilder, runtime: Option<Arc<Runtime>>) -> Self {
+    fn of(builder: TracerProviderBuilder) -> Self {
         let provider = builder.build();
         let scope = InstrumentationScope::builder(env!("CARGO_PKG_NAME"))
             .with_version(env!("CARGO_PKG_VERSION"))
             .with_schema_url(opentelemetry_semantic_conventions::SCHEMA_URL);
-        Self { tracer: provider.tracer_with_scope(scope.build()), provider, _runtime: runtime }
+        Self { tracer: provider.tracer_with_scope(scope.build()), provider }
     }
 
     /// Begins a span now, or at `since`, in the trace of its parent. Without one it begins a trace, if the sampler likes.
@@ -139,33 +136,16 @@ fn list(texts: &[String]) -> Value {
     Value::Array(texts.iter().cloned().map(opentelemetry::StringValue::from).collect::<Vec<_>>().into())
 }
 
-/// A runtime on a thread of its own: what a collector does to its connections is nobody else's affair.
-#[derive(Debug)]
-struct Runtime {
-    handle: Handle,
-    end: CancellationToken,
-}
-
 /// Threads that look up the collector's name.
 const LOOKUPS: usize = 2;
 
-impl Runtime {
-    fn start() -> io::Result<Self> {
-        let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(LOOKUPS).build()?;
-        let (handle, end) = (runtime.handle().clone(), CancellationToken::new());
-        let ended = end.clone();
-        thread::Builder::new().name("hostler-otlp".to_owned()).spawn(move || {
-            runtime.block_on(ended.cancelled());
-            runtime.shutdown_background();
-        })?;
-        Ok(Self { handle, end })
-    }
-}
-
-impl Drop for Runtime {
-    fn drop(&mut self) {
-        self.end.cancel();
-    }
+/// A runtime on a thread of its own: what a collector does to its connections is nobody else's affair. It ends with the process, as the
+/// SDK's thread may wait in it for a collector until then.
+fn runtime() -> io::Result<Handle> {
+    let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(LOOKUPS).build()?;
+    let handle = runtime.handle().clone();
+    thread::Builder::new().name("hostler-otlp".to_owned()).spawn(move || runtime.block_on(pending::<()>()))?;
+    Ok(handle)
 }
 
 /// An error as the log has it, without the address, which may hold a secret.
