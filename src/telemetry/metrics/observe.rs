@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::Meter;
@@ -12,6 +13,9 @@ use super::names;
 
 /// All consumers of the host.
 pub(super) type Consumers = Arc<[ConsumerMetrics]>;
+
+/// A metric's name, its unit, what it means, and how it is read.
+type Row<F> = (&'static str, &'static str, &'static str, F);
 
 /// Takes one value, with its attributes.
 type Take<'a, T> = &'a mut dyn FnMut(T, &[KeyValue]);
@@ -46,7 +50,7 @@ impl Watch<'_> {
     }
 
     fn counters(&self) {
-        let simple: [(_, _, _, fn(&Counts) -> &AtomicU64); 4] = [
+        let simple: [Row<fn(&Counts) -> &AtomicU64>; 4] = [
             (names::LATE, "{message}", "Messages beyond the delay tolerance when they started", |counts| &counts.late),
             (names::LEASES_EXTENDED, "{lease}", "Leases extended", |counts| &counts.leases_extended),
             (names::LEASES_LOST, "{lease}", "Leases lost", |counts| &counts.leases_lost),
@@ -83,7 +87,7 @@ impl Watch<'_> {
     }
 
     fn boards(&self) {
-        let simple: [(_, _, _, fn(&Shown) -> usize); 3] = [
+        let simple: [Row<fn(&Shown) -> usize>; 3] = [
             (names::SLOTS, "{slot}", "Messages that can be processed at once", |shown| shown.slots),
             (names::SLOTS_BUSY, "{slot}", "Messages whose handler runs", |shown| shown.busy),
             (names::IN_HAND, "{message}", "Messages that are taken and not over", |shown| shown.in_hand),
@@ -104,26 +108,32 @@ impl Watch<'_> {
     }
 
     fn queues(&self) {
-        let counts: [(_, _, fn(&Seen) -> u64); 5] = [
-            (names::QUEUE_VISIBLE, "Messages ready to be received", |seen| seen.depths.visible),
-            (names::QUEUE_DELAYED, "Messages whose delay has not passed", |seen| seen.depths.delayed),
-            (names::QUEUE_IN_FLIGHT, "Messages that are leased", |seen| seen.depths.in_flight),
-            (names::QUEUE_DEAD_LETTERED, "Messages in the dead-letter queue", |seen| seen.depths.dead_lettered),
+        let counts: [Row<fn(&Seen) -> u64>; 5] = [
+            (names::QUEUE_VISIBLE, "{message}", "Messages ready to be received", |seen| seen.depths.visible),
+            (names::QUEUE_DELAYED, "{message}", "Messages whose delay has not passed", |seen| seen.depths.delayed),
+            (names::QUEUE_IN_FLIGHT, "{message}", "Messages that are leased", |seen| seen.depths.in_flight),
+            (names::QUEUE_DEAD_LETTERED, "{message}", "Messages in the dead-letter queue", |seen| {
+                seen.depths.dead_lettered
+            }),
             // ECS does not tell a task how many there are of its service, so each counts itself as the only one.
-            (names::BACKLOG_PER_TASK, "Messages ready to be received, per task", |seen| seen.depths.visible),
+            (names::BACKLOG_PER_TASK, "{message}", "Messages ready to be received, per task", |seen| {
+                seen.depths.visible
+            }),
         ];
-        for (name, meaning, read) in counts {
-            self.gauge(name, "{message}", meaning, move |consumer, take| {
+        for (name, unit, meaning, read) in counts {
+            self.gauge(name, unit, meaning, move |consumer, take| {
                 consumer.seen().into_iter().for_each(|seen| take(read(&seen), consumer.base()));
             });
         }
-        let times: [(_, _, fn(&Seen) -> Option<std::time::Duration>); 2] = [
-            (names::QUEUE_OLDEST_AGE, "Age of the oldest message", |seen| seen.depths.oldest_age),
-            (names::TIME_TO_DRAIN, "Time that the queue takes at the rate of the last minute", |s| s.time_to_drain),
+        let times: [Row<fn(&Seen) -> Option<Duration>>; 2] = [
+            (names::QUEUE_OLDEST_AGE, "s", "Age of the oldest message", |seen| seen.depths.oldest_age),
+            (names::TIME_TO_DRAIN, "s", "Time that the queue takes at the rate of the last minute", |s| {
+                s.time_to_drain
+            }),
         ];
-        for (name, meaning, read) in times {
+        for (name, unit, meaning, read) in times {
             let consumers = Arc::clone(self.consumers);
-            let gauge = self.meter.f64_observable_gauge(name).with_unit("s").with_description(meaning);
+            let gauge = self.meter.f64_observable_gauge(name).with_unit(unit).with_description(meaning);
             let gauge = gauge.with_callback(move |observer| {
                 for consumer in consumers.iter() {
                     if let Some(time) = consumer.seen().as_ref().and_then(read) {
