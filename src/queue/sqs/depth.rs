@@ -11,7 +11,7 @@ use crate::channel::Channel;
 use crate::queue::{Depth, QueueError};
 
 /// What SQS counts, approximately.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Counts {
     visible: u64,
     delayed: u64,
@@ -38,27 +38,58 @@ async fn counts_of_dead_letters(service: &Service, queue: &str, dead: &str) -> R
 
 /// What is in the queue of this name, of either kind; nothing if there is none.
 async fn counts(service: &Service, name: &str) -> Result<Counts, QueueError> {
-    let mut total = Counts::default();
-    for ordered in [false, true] {
-        let Some(place) = service.find_queue(name, ordered).await? else { continue };
-        let asked = service.clients.sqs.get_queue_attributes().queue_url(&*place.address);
-        let asked = asked
-            .attribute_names(QueueAttributeName::ApproximateNumberOfMessages)
-            .attribute_names(QueueAttributeName::ApproximateNumberOfMessagesDelayed)
-            .attribute_names(QueueAttributeName::ApproximateNumberOfMessagesNotVisible);
-        let answer = match asked.send().await {
-            Ok(answer) => answer.attributes.unwrap_or_default(),
-            Err(error) => match Fault::of(&format!("GetQueueAttributes of {}", place.name), &error) {
-                Fault::Missing(_) => continue,
-                fault => return Err(fault.into()),
-            },
-        };
-        let count = |name| answer.get(&name).and_then(|count| count.parse::<u64>().ok()).unwrap_or(0);
-        total.visible += count(QueueAttributeName::ApproximateNumberOfMessages);
-        total.delayed += count(QueueAttributeName::ApproximateNumberOfMessagesDelayed);
-        total.in_flight += count(QueueAttributeName::ApproximateNumberOfMessagesNotVisible);
+    both([counts_of(service, name, false).await, counts_of(service, name, true).await])
+}
+
+/// What both kinds have together. A policy that names the queues there are refuses the question for the other kind, so a
+/// refusal counts only if there is neither.
+fn both(kinds: [Result<Option<Counts>, QueueError>; 2]) -> Result<Counts, QueueError> {
+    let (mut total, mut refusal) = (None, None);
+    for kind in kinds {
+        match kind {
+            Ok(None) => {}
+            Ok(Some(counts)) => total = Some(counts.plus(total.unwrap_or_default())),
+            Err(error @ QueueError::Refused(_)) => refusal = Some(error),
+            Err(error) => return Err(error),
+        }
     }
-    Ok(total)
+    match (total, refusal) {
+        (None, Some(refusal)) => Err(refusal),
+        (total, _) => Ok(total.unwrap_or_default()),
+    }
+}
+
+impl Counts {
+    fn plus(self, other: Self) -> Self {
+        Self {
+            visible: self.visible + other.visible,
+            delayed: self.delayed + other.delayed,
+            in_flight: self.in_flight + other.in_flight,
+        }
+    }
+}
+
+/// What is in the queue of this name and kind; `None`: there is no such queue.
+async fn counts_of(service: &Service, name: &str, ordered: bool) -> Result<Option<Counts>, QueueError> {
+    let Some(place) = service.find_queue(name, ordered).await? else { return Ok(None) };
+    let asked = service.clients.sqs.get_queue_attributes().queue_url(&*place.address);
+    let asked = asked
+        .attribute_names(QueueAttributeName::ApproximateNumberOfMessages)
+        .attribute_names(QueueAttributeName::ApproximateNumberOfMessagesDelayed)
+        .attribute_names(QueueAttributeName::ApproximateNumberOfMessagesNotVisible);
+    let answer = match asked.send().await {
+        Ok(answer) => answer.attributes.unwrap_or_default(),
+        Err(error) => match Fault::of(&format!("GetQueueAttributes of {}", place.name), &error) {
+            Fault::Missing(_) => return Ok(None),
+            fault => return Err(fault.into()),
+        },
+    };
+    let count = |name| answer.get(&name).and_then(|count| count.parse::<u64>().ok()).unwrap_or(0);
+    Ok(Some(Counts {
+        visible: count(QueueAttributeName::ApproximateNumberOfMessages),
+        delayed: count(QueueAttributeName::ApproximateNumberOfMessagesDelayed),
+        in_flight: count(QueueAttributeName::ApproximateNumberOfMessagesNotVisible),
+    }))
 }
 
 /// Every queue under our prefix. Which exchange feeds one, SQS does not know.
@@ -76,4 +107,24 @@ pub(super) async fn channels(service: &Arc<Service>) -> Result<Vec<Channel>, Que
     channels.sort();
     channels.dedup();
     Ok(channels)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_for_the_other_kind_hides_nothing() {
+        let some = |visible| Ok(Some(Counts { visible, ..Counts::default() }));
+        let refused = || Err(QueueError::Refused("AccessDenied".into()));
+        let down = || Err(QueueError::Unavailable("timeout".into()));
+        let visible = |kinds| both(kinds).map(|counts| counts.visible);
+        assert_eq!(visible([some(3), Ok(None)]), Ok(3));
+        assert_eq!(visible([some(3), some(4)]), Ok(7));
+        assert_eq!(visible([some(3), refused()]), Ok(3));
+        assert_eq!(visible([refused(), some(4)]), Ok(4));
+        assert_eq!(visible([Ok(None), Ok(None)]), Ok(0));
+        assert!(matches!(both([refused(), Ok(None)]), Err(QueueError::Refused(_))));
+        assert!(matches!(both([some(3), down()]), Err(QueueError::Unavailable(_))));
+    }
 }
