@@ -16,7 +16,7 @@ use crate::queue::{Broker, Depth, MeteredBroker, MeteredQueue, Queue};
 use crate::telemetry::Resource;
 use crate::telemetry::metrics::{self, ConsumerMetrics, Depths, HostMetrics, Metrics, Named, Shown, StartError, Ways};
 
-/// How often queues are looked at: often enough for scaling, and two calls a minute and channel are cheap on SQS.
+/// How often queues are looked at: often enough for scaling, and on SQS the calls for a channel cost cents a month.
 const LOOK: Duration = Duration::from_secs(30);
 
 /// How long one look may take.
