@@ -73,4 +73,5 @@ mod sqs_wire;
 mod support;
 #[cfg(test)]
 mod top;
+#[cfg(test)]
 mod traces;

@@ -17,6 +17,12 @@ pub(super) type Consumers = Arc<[ConsumerMetrics]>;
 /// A metric's name, its unit, what it means, and how it is read.
 type Row<F> = (&'static str, &'static str, &'static str, F);
 
+/// How a counter, a board, and what was seen of a queue are read.
+type OfCounts = fn(&Counts) -> &AtomicU64;
+type OfShown = fn(&Shown) -> usize;
+type OfSeen = fn(&Seen) -> u64;
+type TimeOfSeen = fn(&Seen) -> Option<Duration>;
+
 /// Takes one value, with its attributes.
 type Take<'a, T> = &'a mut dyn FnMut(T, &[KeyValue]);
 
@@ -50,7 +56,7 @@ impl Watch<'_> {
     }
 
     fn counters(&self) {
-        let simple: [Row<fn(&Counts) -> &AtomicU64>; 4] = [
+        let simple: [Row<OfCounts>; 4] = [
             (names::LATE, "{message}", "Messages beyond the delay tolerance when they started", |counts| &counts.late),
             (names::LEASES_EXTENDED, "{lease}", "Leases extended", |counts| &counts.leases_extended),
             (names::LEASES_LOST, "{lease}", "Leases lost", |counts| &counts.leases_lost),
@@ -87,7 +93,7 @@ impl Watch<'_> {
     }
 
     fn boards(&self) {
-        let simple: [Row<fn(&Shown) -> usize>; 3] = [
+        let simple: [Row<OfShown>; 3] = [
             (names::SLOTS, "{slot}", "Messages that can be processed at once", |shown| shown.slots),
             (names::SLOTS_BUSY, "{slot}", "Messages whose handler runs", |shown| shown.busy),
             (names::IN_HAND, "{message}", "Messages that are taken and not over", |shown| shown.in_hand),
@@ -108,7 +114,7 @@ impl Watch<'_> {
     }
 
     fn queues(&self) {
-        let counts: [Row<fn(&Seen) -> u64>; 5] = [
+        let counts: [Row<OfSeen>; 5] = [
             (names::QUEUE_VISIBLE, "{message}", "Messages ready to be received", |seen| seen.depths.visible),
             (names::QUEUE_DELAYED, "{message}", "Messages whose delay has not passed", |seen| seen.depths.delayed),
             (names::QUEUE_IN_FLIGHT, "{message}", "Messages that are leased", |seen| seen.depths.in_flight),
@@ -125,7 +131,7 @@ impl Watch<'_> {
                 consumer.seen().into_iter().for_each(|seen| take(read(&seen), consumer.base()));
             });
         }
-        let times: [Row<fn(&Seen) -> Option<Duration>>; 2] = [
+        let times: [Row<TimeOfSeen>; 2] = [
             (names::QUEUE_OLDEST_AGE, "s", "Age of the oldest message", |seen| seen.depths.oldest_age),
             (names::TIME_TO_DRAIN, "s", "Time that the queue takes at the rate of the last minute", |s| {
                 s.time_to_drain
