@@ -17,7 +17,9 @@ localstack() {
 # Its collector is linked with Python's shared library, which not every Python comes with.
 otel() {
   local folder=$1 uv=$2 python
-  python=$(find_python 10) && has_library "$python" || python=$(managed_python "$folder" "$uv")
+  if ! { python=$(find_python 10) && has_library "$python"; }; then
+    python=$(managed_python "$folder" "$uv")
+  fi
   venv "$python" "$folder" "${@:3}"
 }
 
