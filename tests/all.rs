@@ -19,6 +19,8 @@ mod container;
 #[cfg(test)]
 mod crash;
 #[cfg(test)]
+mod dlq;
+#[cfg(test)]
 mod drain;
 #[cfg(test)]
 mod ecs;
@@ -48,6 +50,8 @@ mod languages;
 mod metrics;
 #[cfg(test)]
 mod new;
+#[cfg(test)]
+mod pause;
 #[cfg(test)]
 mod porting;
 #[cfg(test)]

@@ -41,6 +41,8 @@ fn consumer(name: &str) -> ConsumerReport {
         oldest_started_at: None,
         processed: 812,
         failed: 3,
+        paused: false,
+        breaker: None,
     }
 }
 

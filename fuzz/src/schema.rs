@@ -16,6 +16,7 @@ pub fn misfit(schema: &Value, value: &Value) -> Option<String> {
             "enum" => wanted.as_array().is_some_and(|all| all.contains(value)),
             "minimum" => value.as_f64().is_none_or(|number| number >= wanted.as_f64().unwrap_or(f64::NAN)),
             "maximum" => value.as_f64().is_none_or(|number| number <= wanted.as_f64().unwrap_or(f64::NAN)),
+            "exclusiveMaximum" => value.as_f64().is_none_or(|number| number < wanted.as_f64().unwrap_or(f64::NAN)),
             "maxLength" => {
                 value.as_str().is_none_or(|text| text.chars().count() as u64 <= wanted.as_u64().unwrap_or(0))
             }
@@ -63,6 +64,7 @@ fn is_of(kind: &Value, value: &Value) -> bool {
         Some("array") => value.is_array(),
         Some("string") => value.is_string(),
         Some("boolean") => value.is_boolean(),
+        Some("number") => value.is_number(),
         // 3.0 is an integer, says JSON Schema.
         Some("integer") => value.as_f64().is_some_and(|number| number.fract() == 0.0),
         _ => false,

@@ -4,10 +4,14 @@ mod check;
 pub mod check_consumer_health;
 mod compile;
 mod completions;
+mod dead_letter;
+mod dlq;
 mod iam;
 mod invoke;
 pub mod lines;
 mod new;
+mod pause;
+mod picked;
 mod progress;
 mod provision;
 mod queues;
@@ -55,6 +59,14 @@ enum Command {
     Provision(provision::Args),
     Iam(iam::Args),
     Requeue(requeue::Args),
+    Dlq(dlq::Args),
+    /// Let consumers pause: they take nothing more, and finish what they have
+    ///
+    /// The host notices within 2 seconds. A file beside the health file holds it, so it holds over restarts of the host in
+    /// this container, until `resume`.
+    Pause(pause::Args),
+    /// Let paused consumers go on
+    Resume(pause::Args),
     Compile(compile::Args),
     New(new::Args),
     Schema(schema::Args),
@@ -109,6 +121,9 @@ pub fn main() -> Exit {
         Command::Provision(args) => provision::run(&args),
         Command::Iam(args) => iam::run(&args),
         Command::Requeue(args) => requeue::run(&args),
+        Command::Dlq(args) => dlq::run(&args),
+        Command::Pause(args) => pause::pause(&args),
+        Command::Resume(args) => pause::resume(&args),
         Command::Compile(args) => compile::run(&args),
         Command::New(args) => new::run(&args),
         Command::Schema(args) => schema::run(&args),

@@ -6,6 +6,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
+use super::picked::Picked;
 use super::progress::progress;
 use super::{ConfigArg, block_on, print};
 use crate::channel::Channel;
@@ -14,7 +15,7 @@ use crate::exit::{Exit, Failure, Result};
 use crate::host;
 use crate::message::{AttributeValue, Message};
 use crate::queue::{Broker, QueueError, REASON_ATTRIBUTE, Redriven};
-use crate::upkeep::requeue::{self, Condition, Ended, MAX_HELD, Note, Order, Report};
+use crate::upkeep::requeue::{self, Ended, MAX_HELD, Note, Order, Report};
 
 /// Move messages from one queue to another, such as out of a dead-letter queue back to work
 ///
@@ -33,10 +34,8 @@ pub(super) struct Args {
     /// Move no more than N messages
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max: Option<u64>,
-    /// Move only messages with attr:NAME=VALUE, reason~TEXT (why it was dead-lettered), older:DURATION, younger:DURATION,
-    /// id=ID or body~TEXT; of several all must hold
-    #[arg(long, value_name = "FILTER")]
-    filter: Vec<Condition>,
+    #[command(flatten)]
+    picked: Picked,
     /// Send no more than N messages a second
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rate: Option<u32>,
@@ -45,7 +44,7 @@ pub(super) struct Args {
     #[arg(long)]
     dry_run: bool,
     /// Let SQS move all messages by a task of its own: faster for very many, without the attribute hostler-original-id
-    #[arg(long, conflicts_with_all = ["filter", "max", "dry_run"])]
+    #[arg(long, conflicts_with_all = ["filter", "id", "max", "dry_run"])]
     native: bool,
     /// Print the counts as JSON
     #[arg(long)]
@@ -103,8 +102,8 @@ async fn connect(config: &Config, to: &Channel) -> std::result::Result<std::sync
 async fn requeue(args: &Args, broker: &dyn Broker, to: Channel, stop: &CancellationToken) -> Result {
     let order = Order {
         from: args.from.clone(),
-        to: to.clone(),
-        conditions: args.filter.clone(),
+        to: Some(to.clone()),
+        conditions: args.picked.conditions(),
         max: args.max,
         rate: args.rate.map(|permits| Rate { permits, per: Duration::from_secs(1) }),
         dry_run: args.dry_run,

@@ -10,7 +10,7 @@ use super::choice::{FilterType, OnProcessingTimeout, Reply};
 use super::grants::{DirGrant, Dirs, HandlerRef, Network, Origin};
 use super::read::Bytes;
 use super::settings::{Mismatch, Section, Settings};
-use super::units::Rate;
+use super::units::{Rate, Share};
 use crate::channel::{Channel, Filter};
 
 /// `[consumers.NAME]`.
@@ -52,6 +52,8 @@ pub struct Consumer {
     pub dead_letter: bool,
     /// What becomes of failed attempts.
     pub retry: Retry,
+    /// When receiving pauses because too much fails; `None`: never.
+    pub breaker: Option<Breaker>,
     /// Which of the exchange's messages the queue gets; [`Filter::All`] on a channel without an exchange.
     pub filter: Filter,
     /// What the guest may reach.
@@ -75,6 +77,19 @@ pub struct Retry {
     pub delay: Duration,
     /// The longest delay: at most 12 h.
     pub max_delay: Duration,
+}
+
+/// `[consumers.NAME.breaker]`: when receiving pauses because too much fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Breaker {
+    /// The share of failed messages beyond which it pauses.
+    pub failures: Share,
+    /// How far back messages count: 1 s to 1 h.
+    pub over: Duration,
+    /// The least number of messages in that time: 1 to 1,000,000.
+    pub min: u32,
+    /// The first pause: 1 s to 10 min.
+    pub pause: Duration,
 }
 
 /// `[consumers.NAME.allow]`: what the guest may reach; nothing by default.
@@ -150,6 +165,7 @@ impl Consumer {
             reply_channel: at.maybe("reply_channel")?,
             dead_letter,
             retry: retry(&at)?,
+            breaker: breaker(&at)?,
             filter: filter(&at)?,
             allow: Allow {
                 http: at.need::<Vec<Origin>>("allow.http")?.into_iter().map(|origin| origin.0).collect(),
@@ -179,6 +195,12 @@ fn retry(at: &Section<'_>) -> Result<Retry, Mismatch> {
         delay: at.need("retry.delay")?,
         max_delay: at.need("retry.max_delay")?,
     })
+}
+
+fn breaker(at: &Section<'_>) -> Result<Option<Breaker>, Mismatch> {
+    let Some(failures) = at.maybe("breaker.failures")? else { return Ok(None) };
+    let (over, min, pause) = (at.need("breaker.over")?, at.need("breaker.min")?, at.need("breaker.pause")?);
+    Ok(Some(Breaker { failures, over, min, pause }))
 }
 
 fn filter(at: &Section<'_>) -> Result<Filter, Mismatch> {

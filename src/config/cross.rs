@@ -26,7 +26,9 @@ pub(super) fn check(settings: &Settings, source: &Source, problems: &mut Vec<Pro
     let on_sqs = settings.root().get("queue.driver") == Some(Driver::Sqs);
     for name in settings.consumers.keys() {
         let at = settings.consumer(name);
-        problems.extend([health(&at), filter(&at), timeout(&at), delays(&at), reply(&at)].into_iter().flatten());
+        problems.extend(
+            [health(&at), filter(&at), timeout(&at), delays(&at), reply(&at), breaker(&at)].into_iter().flatten(),
+        );
         if on_sqs {
             problems.extend([in_flight(&at), queue_name(&at, &settings.root())].into_iter().flatten());
         }
@@ -88,6 +90,13 @@ fn filter(at: &Section<'_>) -> Option<Problem> {
         }
         _ => None,
     }
+}
+
+fn breaker(at: &Section<'_>) -> Option<Problem> {
+    let others = ["breaker.over", "breaker.min", "breaker.pause"];
+    let key = others.into_iter().find(|key| at.is_set(key)).filter(|_| !at.is_set("breaker.failures"))?;
+    let fault = format!("{} is not set, so this means nothing", at.path("breaker.failures"));
+    Some(problem(at, key, fault, "set `breaker.failures` to a share such as 0.5".to_owned()))
 }
 
 fn timeout(at: &Section<'_>) -> Option<Problem> {

@@ -244,6 +244,30 @@ pub(super) static KEYS: &[Key] = &[
         "The longest growing delay. SQS hides a message for 12 h at most.",
     ),
     key(
+        "consumers.*.breaker.failures",
+        Kind::Share,
+        Preset::Unset,
+        "Receiving pauses when more than this share of the messages failed, trapped or timed out; unset: never.",
+    ),
+    key(
+        "consumers.*.breaker.over",
+        lasting(SECOND, Duration::from_secs(3600)),
+        Preset::Value("1m"),
+        "How far back messages count for it.",
+    ),
+    key(
+        "consumers.*.breaker.min",
+        Kind::Integer { min: 1, max: 1_000_000 },
+        Preset::Value("20"),
+        "Fewer messages than this in that time never pause receiving.",
+    ),
+    key(
+        "consumers.*.breaker.pause",
+        lasting(SECOND, Duration::from_secs(600)),
+        Preset::Value("30s"),
+        "How long receiving pauses before one message is tried; twice as long each time that it fails, up to 10 m.",
+    ),
+    key(
         "consumers.*.filter.type",
         Kind::Choice(FilterType::WORDS),
         Preset::Unset,

@@ -8,7 +8,7 @@ use figment::value::Value;
 
 use super::grants::{Dirs, HandlerRef, Network, Origin, Url};
 use super::read::{Bytes, Read, quoted, shown, text};
-use super::units::{MAX_PERMITS, Rate, duration_text, size_text};
+use super::units::{MAX_PERMITS, Rate, Share, duration_text, size_text};
 use crate::channel::Channel;
 
 /// What a key accepts. Limits are inclusive.
@@ -42,6 +42,7 @@ pub(super) enum Kind {
     Url,
     Address,
     Rate,
+    Share,
     Sha256,
     Channel,
     Channels,
@@ -70,6 +71,7 @@ impl Kind {
             Self::Url => Url::read(value).map(drop),
             Self::Address => SocketAddr::read(value).map(drop),
             Self::Rate => Rate::read(value).map(drop),
+            Self::Share => Share::read(value).map(drop),
             Self::Sha256 => <[u8; 32]>::read(value).map(drop),
             Self::Channel => Channel::read(value).map(drop),
             Self::Channels => Vec::<Channel>::read(value).map(drop),
@@ -83,7 +85,7 @@ impl Kind {
     /// The value that the text of a variable, or of a default, stands for. Text stays text, whatever it looks like.
     pub(super) fn value(self, raw: &str) -> Value {
         match self {
-            Self::Bool | Self::Integer { .. } | Self::Dirs => parsed(raw),
+            Self::Bool | Self::Integer { .. } | Self::Share | Self::Dirs => parsed(raw),
             Self::Channels | Self::Texts | Self::Origins | Self::Networks => list(raw),
             _ => Value::from(raw),
         }
@@ -110,6 +112,7 @@ impl Kind {
             Self::Url => "an address such as `http://localhost:4566`".to_owned(),
             Self::Address => "an IP address and port such as `0.0.0.0:9464`".to_owned(),
             Self::Rate => format!("a rate such as `100/s`, per `s`, `m` or `h`, from 1 to {MAX_PERMITS}"),
+            Self::Share => "a share such as `0.5`, from 0 to less than 1".to_owned(),
             Self::Sha256 => "64 hexadecimal digits".to_owned(),
             Self::Channel => "`<queue>` or `<exchange>.<queue>`, each 1 to 71 of `A-Z a-z 0-9 _ -`".to_owned(),
             Self::Channels => "a list of channels such as `[\"orders\"]`".to_owned(),

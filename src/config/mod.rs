@@ -22,12 +22,12 @@ mod units;
 mod valid;
 
 pub use choice::{DirMode, Driver, LogFormat, OnProcessingTimeout, Provision, Reply, TaskProtection};
-pub use consumer::{Allow, Consumer, Limits, Retry, Tags};
+pub use consumer::{Allow, Breaker, Consumer, Limits, Retry, Tags};
 pub use error::{ConfigError, Place, Problem};
 pub use grants::{DirGrant, HandlerRef};
 pub use reference::reference;
 pub use schema::schema;
-pub use units::Rate;
+pub use units::{Rate, Share};
 pub use valid::{Config, Embedded, Host, Payload, QueueConfig, Sqs, Telemetry};
 
 use std::path::{Path, PathBuf};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use figment::value::Value;
 
-use super::units::{self, Rate};
+use super::units::{self, Rate, Share};
 use crate::channel::Channel;
 
 /// The longest piece of a value that a fault quotes, in characters.
@@ -112,6 +112,14 @@ impl Read for Duration {
 impl Read for Rate {
     fn read(value: &Value) -> Result<Self, String> {
         units::rate(text(value)?)
+    }
+}
+
+impl Read for Share {
+    fn read(value: &Value) -> Result<Self, String> {
+        let number = value.to_num().and_then(|number| number.to_f64().or(number.to_u128_lossy().map(|n| n as f64)));
+        let number = number.ok_or_else(|| not(value, "a number"))?;
+        Self::new(number).ok_or_else(|| format!("{} is not between 0 and 1", shown(value)))
     }
 }
 

@@ -77,8 +77,9 @@ fn property(key: &Key) -> Value {
         if let (true, Some(Value::Array(words))) = (optional, schema.get_mut("enum")) {
             words.push(json!(""));
         }
-        if let (true, Some("integer")) = (optional, schema.get("type").and_then(Value::as_str)) {
-            schema.insert("type".to_owned(), json!(["integer", "string"]));
+        let number = schema.get("type").and_then(Value::as_str).filter(|kind| ["integer", "number"].contains(kind));
+        if let (true, Some(number)) = (optional, number) {
+            schema.insert("type".to_owned(), json!([number, "string"]));
             schema.insert("maxLength".to_owned(), json!(0));
         }
     }
@@ -90,6 +91,7 @@ fn form(kind: Kind) -> Value {
     match kind {
         Kind::Bool => json!({ "type": "boolean" }),
         Kind::Integer { min, max } => json!({ "type": "integer", "minimum": min, "maximum": max }),
+        Kind::Share => json!({ "type": "number", "minimum": 0, "exclusiveMaximum": 1 }),
         Kind::Choice(words) => json!({ "type": "string", "enum": words }),
         Kind::Channels | Kind::Texts | Kind::Origins | Kind::Networks => {
             let item = match kind {

@@ -62,6 +62,25 @@ pub(super) fn size_text(bytes: u64) -> String {
     }
 }
 
+/// A part of a whole: from 0 to less than 1, to the millionth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share(u32);
+
+impl Share {
+    const ONE: u32 = 1_000_000;
+
+    /// The share that a number is; `None`: it is none.
+    pub fn new(number: f64) -> Option<Self> {
+        let millionths = |number: f64| (number * f64::from(Self::ONE)).round() as u32;
+        (0.0..1.0).contains(&number).then(|| Self(millionths(number)))
+    }
+
+    /// Whether so many of `total` are more than this.
+    pub fn is_exceeded(self, part: u64, total: u64) -> bool {
+        u128::from(part) * u128::from(Self::ONE) > u128::from(total) * u128::from(self.0)
+    }
+}
+
 /// How many messages a consumer may start per period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {

@@ -41,7 +41,7 @@ pub(super) struct Effects {
     handler: Arc<dyn Handler>,
     replies: Option<Replies>,
     guests: Lanes,
-    /// Cuts long polls short when the host drains.
+    /// Cuts long polls short when the host drains, or nothing is to be received for a while.
     pub(super) stop_polling: CancellationToken,
     signals: UnboundedSender<Signal>,
     spans: Option<Spans>,
@@ -73,6 +73,13 @@ impl Effects {
             }
             let _ = signals.send(Signal::Received { reserved, result });
         });
+    }
+
+    /// Lets receives that begin from now on wait, though earlier ones were cut short.
+    pub(super) fn poll_again(&mut self) {
+        if self.stop_polling.is_cancelled() {
+            self.stop_polling = CancellationToken::new();
+        }
     }
 
     /// Extends leases.

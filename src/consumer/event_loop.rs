@@ -1,5 +1,7 @@
 //! The loop of one consumer: the world becomes events, events become actions, actions become effects.
 
+mod pausing;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -10,6 +12,7 @@ use tokio::time::{Duration, Instant, sleep_until};
 use super::delivery::{Action, Event, Machine};
 use super::effects::{Effects, Id, Signal};
 use super::fifo::Gate;
+use super::intake::Intake;
 use super::ledger::{Change, Ledger};
 use super::log::{self, Line, Place};
 use super::pace::Pace;
@@ -74,6 +77,7 @@ pub(super) struct EventLoop {
     batcher: Batcher<Id>,
     pace: Pace,
     bucket: Option<Bucket>,
+    intake: Intake<Id>,
     gate: Gate<Id>,
     last_poll_at: Option<Instant>,
     /// Whether the last receive brought nothing.
@@ -106,6 +110,7 @@ impl EventLoop {
             batcher: Batcher::new(limits, spec.ordered),
             pace: Pace::new(limits, spec.ordered),
             bucket: spec.rate_limit.map(|rate| Bucket::new(rate, Instant::now())),
+            intake: Intake::new(spec.breaker, Instant::now()),
             gate: Gate::default(),
             last_poll_at: None,
             idle: false,
@@ -117,6 +122,9 @@ impl EventLoop {
 
     pub(super) async fn run(mut self, mut phase: watch::Receiver<Phase>) -> Summary {
         self.effects.state_changed(Some((State::Initializing, State::Initialized)));
+        let mut pause = self.consumer.pause.clone();
+        let mut can_pause = true;
+        self.pause(*pause.borrow_and_update());
         loop {
             self.advance(Instant::now());
             self.show();
@@ -131,6 +139,10 @@ impl EventLoop {
                 changed = phase.changed(), if self.phase < Phase::Deadline => {
                     let now = if changed.is_ok() { *phase.borrow_and_update() } else { Phase::Deadline };
                     self.enter(now);
+                }
+                changed = pause.changed(), if can_pause => {
+                    can_pause = changed.is_ok();
+                    self.pause(*pause.borrow_and_update());
                 }
                 signal = self.signals.recv() => {
                     signal.into_iter().for_each(|signal| self.take(signal));
@@ -147,6 +159,7 @@ impl EventLoop {
 
     /// Does all that is due.
     fn advance(&mut self, now: Instant) {
+        self.intake.tick(now).into_iter().for_each(|change| self.turned(change));
         for id in self.ledger.expire(now) {
             self.lose(id);
         }
@@ -179,7 +192,7 @@ impl EventLoop {
         // Slots are free once their guest is gone, but what waits to be settled is bounded too.
         let unsettled =
             (2 * spec.concurrency + self.limits.settle_batch).saturating_sub(self.in_hand.len() + self.reserved);
-        let mut free = slots.min(unsettled);
+        let mut free = slots.min(unsettled).min(self.intake.room(self.reserved));
         if let Some(bucket) = &mut self.bucket {
             free = free.min(bucket.available(now));
         }
@@ -193,6 +206,7 @@ impl EventLoop {
             bucket.take(max);
         }
         self.reserved += max;
+        self.effects.poll_again();
         let wait = self.limits.max_wait.min(spec.longest_poll);
         self.effects.receive(Receive { max, wait, lease: spec.lease }, max);
         true
@@ -203,7 +217,8 @@ impl EventLoop {
     fn next_at(&self, now: Instant) -> Option<Instant> {
         let deadline = self.deadlines.first().map(|(at, _)| *at);
         let tokens = self.bucket.as_ref().map(Bucket::next_at);
-        let poll = [self.pace.next_at(), tokens].into_iter().flatten().filter(|at| *at > now).min();
+        let poll =
+            [self.pace.next_at(), tokens, self.intake.next_at()].into_iter().flatten().filter(|at| *at > now).min();
         let poll = poll.filter(|_| self.phase == Phase::Running);
         [self.ledger.next_at(), self.batcher.next_at(), deadline, poll].into_iter().flatten().min()
     }
@@ -252,6 +267,7 @@ impl EventLoop {
         }
         match result {
             Ok(deliveries) => {
+                tracing::debug!(consumer = &*self.consumer.spec.name, count, "received");
                 self.last_poll_at = Some(now);
                 self.idle = count == 0;
                 let followers =
@@ -298,12 +314,15 @@ impl EventLoop {
             None => true,
         };
         self.in_hand.insert(id, in_hand);
+        let is_kept = self.intake.admits(id);
         let is_over = self.ledger.deadline(id).is_some_and(|deadline| deadline <= Instant::now());
         match (self.phase, may_start) {
             // It was so long on its way that its lease is over.
             _ if is_over => self.lose(id),
-            (Phase::Running, true) => self.apply(id, Event::Start),
-            (Phase::Running, false) => {}
+            (Phase::Running, true) if is_kept => self.apply(id, Event::Start),
+            (Phase::Running, false) if is_kept => {}
+            // It was on its way when nothing more was to come.
+            (Phase::Running, _) => self.apply(id, Event::Drain),
             (Phase::Draining | Phase::Deadline, _) => self.apply(id, Event::Drain),
         }
         !may_start
@@ -328,7 +347,12 @@ impl EventLoop {
                     self.effects.decide(id, in_hand.call.clone(), elapsed, in_hand.call.bounds.stop.clone());
                 }
                 Action::Reply(body) => self.effects.reply(id, &in_hand.call, body),
-                Action::StopHeartbeat => next = self.ledger.stop(id).then_some(Event::HeartbeatStopped),
+                Action::StopHeartbeat => {
+                    let (outcome, started) = (in_hand.machine.outcome(), in_hand.started_at.is_some());
+                    let change = self.intake.ended(id, outcome, started, Instant::now());
+                    next = self.ledger.stop(id).then_some(Event::HeartbeatStopped);
+                    change.into_iter().for_each(|change| self.turned(change));
+                }
                 Action::Settle(Disposition::Ack) => self.settle(id, Disposition::Ack),
                 Action::Settle(disposition) => {
                     let group = self.in_hand.get(&id).and_then(|in_hand| self.group_of(in_hand));
@@ -463,6 +487,7 @@ impl EventLoop {
         if let Some((span, since)) = in_hand.span.take() {
             spans::processed(span, (since, in_hand.ran_for), outcome, in_hand.machine.disposition());
         }
+        self.intake.forget(id);
         let exits = self.consumer.spec.policy.on_processing_timeout == OnProcessingTimeout::Exit;
         if exits && matches!(outcome, Outcome::TimedOut(_)) {
             self.consumer.exit.cancel();
@@ -471,7 +496,8 @@ impl EventLoop {
             match in_hand.machine.disposition() {
                 Disposition::Ack => {
                     if let Some(next) = self.gate.pass(&group, id) {
-                        self.apply(next, if self.phase == Phase::Running { Event::Start } else { Event::Drain });
+                        let starts = self.phase == Phase::Running && self.intake.may_start(next);
+                        self.apply(next, if starts { Event::Start } else { Event::Drain });
                     }
                 }
                 head => self.send_back_followers(id, &group, head),
@@ -495,7 +521,7 @@ impl EventLoop {
         let state = match self.phase {
             Phase::Draining | Phase::Deadline => State::Exiting,
             Phase::Running if !self.running.is_empty() => State::Processing,
-            Phase::Running if self.idle => State::Idle,
+            Phase::Running if self.idle || self.intake.is_shut() => State::Idle,
             Phase::Running => State::Listening,
         };
         let transition = self.consumer.status.update(|status| {
@@ -506,6 +532,8 @@ impl EventLoop {
             status.oldest_started_at = self.running.first().map(|(started_at, _)| *started_at);
             status.processed = self.summary.processed;
             status.failed = self.summary.failed;
+            status.paused = self.intake.is_paused();
+            status.breaker = self.intake.breaker();
         });
         self.effects.state_changed(transition);
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tracing::field::{DisplayValue, display};
 
 use super::Spec;
+use super::breaker::Change;
 use super::policy::Disposition;
 use crate::handler::{Captured, Outcome};
 use crate::message::TraceContext;
@@ -67,6 +68,23 @@ pub(super) fn settled(spec: &Spec, line: &Line<'_>) {
         span_id = line.trace.span_id(),
         "settled"
     );
+}
+
+/// Writes a change of the breaker.
+pub(super) fn breaker(spec: &Spec, change: Change) {
+    let consumer = &*spec.name;
+    match change {
+        Change::Opened { failed, of, pause } => {
+            let pause = humantime::format_duration(pause);
+            tracing::warn!(consumer, failed, of, %pause, "breaker open: too much fails, nothing more is received for now");
+        }
+        Change::Reopened { pause } => {
+            let pause = humantime::format_duration(pause);
+            tracing::warn!(consumer, %pause, "breaker open: the one message failed");
+        }
+        Change::Probing => tracing::info!(consumer, "breaker probing: one message is tried"),
+        Change::Closed => tracing::info!(consumer, "breaker closed"),
+    }
 }
 
 /// Writes what a guest wrote, a line each.

@@ -7,6 +7,8 @@
 //! | `ledger` | when leases end, and which to extend | none |
 //! | `fifo` | one of each group at a time | none |
 //! | `settle` | gathers settlements into batches | none |
+//! | `breaker` | when to stop receiving because too much fails, and when to go on | none |
+//! | `intake` | whether to take messages: pauses and the breaker | none |
 //! | `pace` | when to poll, and how long to rest | none |
 //! | `rate` | the rate limit | none |
 //! | `event_loop` | turns the world into events, and drives all of the above | through `effects` |
@@ -17,10 +19,12 @@
 //!
 //! Everything but the guests runs on the control thread, so nothing here is locked, and no guest can delay a heartbeat.
 
+mod breaker;
 mod delivery;
 mod effects;
 mod event_loop;
 mod fifo;
+mod intake;
 mod ledger;
 mod log;
 mod pace;
@@ -40,7 +44,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::Rate;
+use crate::config::{self, Rate};
 use crate::handler::{Handler, Lanes};
 use crate::queue::{Queue, Replies};
 use crate::telemetry::metrics::ConsumerMetrics;
@@ -81,6 +85,8 @@ pub struct Spec {
     pub rate_limit: Option<Rate>,
     /// What outcomes lead to.
     pub policy: Policy,
+    /// When receiving pauses because too much fails; `None`: never.
+    pub breaker: Option<config::Breaker>,
     /// How much of a guest's output is kept, in bytes.
     pub output: usize,
 }
@@ -103,6 +109,8 @@ pub struct Consumer {
     pub metrics: Option<ConsumerMetrics>,
     /// Where its spans go; `None`: there are none.
     pub traces: Option<Traces>,
+    /// Whether an operator wants it to pause: to take nothing more, give back what has not started, and finish what runs.
+    pub pause: watch::Receiver<bool>,
     /// Cancelled when a processing timeout asks the whole host to exit.
     pub exit: CancellationToken,
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use crate::health::State;
+use crate::health::{BreakerState, State};
 
 /// What a consumer does now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +26,10 @@ pub struct Status {
     pub processed: u64,
     /// Those of them that neither acked nor replied.
     pub failed: u64,
+    /// Whether an operator has paused it.
+    pub paused: bool,
+    /// What its breaker does, unless it is closed.
+    pub breaker: Option<BreakerState>,
 }
 
 /// Where one consumer writes its status, and others read it.
@@ -37,7 +41,8 @@ pub struct StatusBoard {
 }
 
 impl StatusBoard {
-    /// A board that starts in [`State::Initializing`]. `transitions` is notified at each change of the state, `work` when
+    /// A board that starts in [`State::Initializing`]. `transitions` is notified at each change of the state, of a pause and of
+    /// the breaker, `work` when
     /// there is something in hand and nothing was, or the other way round.
     pub fn new(transitions: Arc<Notify>, work: Arc<Notify>) -> Self {
         let status = Status {
@@ -49,6 +54,8 @@ impl StatusBoard {
             oldest_started_at: None,
             processed: 0,
             failed: 0,
+            paused: false,
+            breaker: None,
         };
         Self { status: watch::Sender::new(status), transitions, work }
     }
@@ -61,17 +68,18 @@ impl StatusBoard {
     /// Changes the status; the state before and after, if it changed.
     pub fn update(&self, change: impl FnOnce(&mut Status)) -> Option<(State, State)> {
         let mut transition = None;
-        let mut turned = false;
+        let (mut turned, mut rests) = (false, false);
         self.status.send_modify(|status| {
-            let Status { state: before, in_hand, .. } = *status;
+            let Status { state: before, in_hand, paused, breaker, .. } = *status;
             change(status);
             turned = (status.in_hand == 0) != (in_hand == 0);
+            rests = (status.paused, status.breaker) != (paused, breaker);
             if status.state != before {
                 status.since = Instant::now();
                 transition = Some((before, status.state));
             }
         });
-        if transition.is_some() {
+        if transition.is_some() || rests {
             self.transitions.notify_one();
         }
         if turned {

@@ -8,6 +8,7 @@
 //! | `lock` | the lock beside the file, waited for with a limit |
 //! | `write` | replaces the file |
 //! | `read` | reads it, or says why not |
+//! | `pauses` | which consumers an operator has paused: files beside it |
 //! | `process` | whether a process lives, and since when |
 //! | `verdict` | the pure decision: healthy, starting or unhealthy |
 //!
@@ -16,6 +17,7 @@
 
 mod clock;
 mod lock;
+mod pauses;
 pub mod process;
 mod read;
 mod timestamp;
@@ -27,6 +29,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use clock::Clock;
+pub use pauses::{PauseError, Pauses};
 pub use read::{LOCK_WAIT, MAX_BYTES, ReadError, Why, read};
 pub use timestamp::Timestamp;
 pub use verdict::{Reason, StartPeriod, Status, Verdict, verdict};
@@ -79,6 +82,29 @@ pub struct ConsumerReport {
     pub processed: u64,
     /// Those of them whose handler failed, trapped or timed out.
     pub failed: u64,
+    /// An operator has paused it, so it does not poll. Left out of the file unless it is so.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub paused: bool,
+    /// What its breaker does. Left out of the file while there is none, or it is closed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub breaker: Option<BreakerState>,
+}
+
+impl ConsumerReport {
+    /// Whether it does not poll because it is not to.
+    pub fn rests(&self) -> bool {
+        self.paused || self.breaker == Some(BreakerState::Open)
+    }
+}
+
+/// A breaker that is not closed; the file has the words in lower case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BreakerState {
+    /// Too much failed: nothing is received for a while.
+    Open,
+    /// One message is being tried.
+    Probing,
 }
 
 /// A consumer's state; the file has the names in capitals.

@@ -229,6 +229,7 @@ fn reasons(report: &Report, now: Timestamp) -> Vec<Reason> {
 
 fn judge(report: &ConsumerReport, now: Timestamp) -> Option<Reason> {
     let since = match report.state {
+        State::Listening | State::Idle if report.rests() => return None,
         // A full consumer never leaves this state; it makes progress as long as no single message takes too long.
         State::Processing => report.oldest_started_at,
         State::Listening | State::Idle => report.last_poll_at,
@@ -282,6 +283,8 @@ mod tests {
             oldest_started_at: oldest.map(ago),
             processed: 0,
             failed: 0,
+            paused: false,
+            breaker: None,
         }
     }
 

@@ -28,6 +28,7 @@ pub(super) fn spec(consumer: &config::Consumer, share: &Share, drain: Duration) 
         longest_poll: (consumer.healthcheck_timeout / 3).min(drain),
         rate_limit: consumer.rate_limit,
         policy: policy(consumer),
+        breaker: consumer.breaker,
         output: usize::try_from(consumer.limits.output).unwrap_or(usize::MAX),
     }
 }

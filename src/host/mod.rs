@@ -40,7 +40,7 @@ use crate::telemetry::traces::Traces;
 use crate::telemetry::{self, Resource};
 use ecs::Ecs;
 use metering::Metering;
-use pulse::Pulse;
+use pulse::{Pulse, Watched};
 use resources::{Machine, Threads};
 use signals::Signals;
 
@@ -71,7 +71,8 @@ pub fn run(file: Option<&Path>) -> Result {
     // First of all: PID 1 ignores every signal that it has no handler for.
     let signals = Signals::install().map_err(|error| internal(format!("cannot install signal handlers: {error}")))?;
     let loaded = config::load(file, std::env::vars()).map_err(|error| Failure::new(Exit::BadConfig, error))?;
-    let _logs = telemetry::start(loaded.config.telemetry.log);
+    let mut logs = telemetry::start(loaded.config.telemetry.log);
+    signals.change_verbosity(logs.verbosity());
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
@@ -133,6 +134,8 @@ struct Host {
     signals: Signals,
     guests: Lanes,
     boards: Vec<StatusBoard>,
+    /// For each consumer, whether it is to pause.
+    pauses: Vec<watch::Sender<bool>>,
     transitions: Arc<Notify>,
     /// Notified when a board may have turned busy or idle.
     work: Arc<Notify>,
@@ -144,14 +147,20 @@ impl Host {
         let (transitions, work) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let board = |_| StatusBoard::new(Arc::clone(&transitions), Arc::clone(&work));
         let boards = config.consumers.iter().map(board).collect();
+        let pauses = config.consumers.iter().map(|_| watch::Sender::new(false)).collect();
         let ecs = Ecs::from(|name| std::env::var(name).ok());
-        Self { config, machine, signals, guests, boards, transitions, work, ecs }
+        Self { config, machine, signals, guests, boards, pauses, transitions, work, ecs }
     }
 
     async fn run(self, ways: Ways) -> Result {
-        let named = self.config.consumers.iter().map(|consumer| (consumer.name.clone(), consumer.healthcheck_timeout));
-        let boards = named.zip(self.boards.iter().cloned());
-        let pulse = Pulse::start(&self.config.host.health_file, boards.collect(), Arc::clone(&self.transitions));
+        let parts = self.config.consumers.iter().zip(self.boards.iter().zip(&self.pauses));
+        let watched = parts.map(|(consumer, (board, pause))| Watched {
+            name: consumer.name.clone(),
+            healthcheck_timeout: consumer.healthcheck_timeout,
+            board: board.clone(),
+            pause: pause.clone(),
+        });
+        let pulse = Pulse::start(&self.config.host.health_file, watched.collect(), Arc::clone(&self.transitions));
         let pulse = pulse.map_err(|error| internal(format!("cannot start the health thread: {error}")))?;
 
         let started = tokio::select! {
@@ -192,8 +201,9 @@ impl Host {
         let plan = plan(&self.config, &machine, &loaded.iter().map(Some).collect::<Vec<_>>())?;
         let exit = CancellationToken::new();
         let mut consumers = Vec::new();
-        let parts = self.config.consumers.iter().zip(&self.boards).zip(loaded.iter().zip(&plan.shares));
-        for (place, ((config, board), (loaded, share))) in parts.enumerate() {
+        let shown = self.boards.iter().zip(&self.pauses);
+        let parts = self.config.consumers.iter().zip(shown).zip(loaded.iter().zip(&plan.shares));
+        for (place, ((config, (board, pause)), (loaded, share))) in parts.enumerate() {
             let metrics = metering.as_ref().and_then(|metering| metering.consumer(place));
             let (limit, by) = (plan.limit.bytes, plan.limit.by.to_string());
             let (consumer, slots, memory) = (&*share.consumer, share.slots, share.memory);
@@ -212,6 +222,7 @@ impl Host {
                 status: board.clone(),
                 metrics,
                 traces: traces.clone(),
+                pause: pause.subscribe(),
                 exit: exit.clone(),
             });
         }

@@ -6,19 +6,28 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::consumer::{Status, StatusBoard};
-use crate::health::{Clock, ConsumerReport, HealthFile, Report, TICK};
+use crate::health::{Clock, ConsumerReport, HealthFile, Pauses, Report, TICK};
 
 /// How close two writes may follow on one another: a busy consumer changes its state thousands of times a second.
 const SPACING: Duration = Duration::from_millis(20);
 
-/// A consumer as the health file has it: its name, its `healthcheck_timeout`, its status.
-type Watched = ((String, Duration), StatusBoard);
+/// How close two looks for pauses may follow on one another.
+const LOOKING: Duration = Duration::from_millis(500);
 
-/// Writes the health file until it is stopped.
+/// A consumer as the health file has it.
+pub(super) struct Watched {
+    pub(super) name: String,
+    pub(super) healthcheck_timeout: Duration,
+    pub(super) board: StatusBoard,
+    /// Told whether it is to pause.
+    pub(super) pause: watch::Sender<bool>,
+}
+
+/// Writes the health file, and looks for pauses, until it is stopped.
 ///
 /// The reports are made on the control thread, so that a stuck one goes stale, and written on a thread of their own, so
 /// that a slow disk delays nothing.
@@ -29,11 +38,15 @@ pub(super) struct Pulse {
 }
 
 impl Pulse {
-    /// Starts with a first report at once. Must be called within the control runtime.
+    /// Starts with a first look for pauses, so that a consumer which is to pause takes nothing at all, and a first report at
+    /// once. Must be called within the control runtime.
     pub(super) fn start(path: &Path, consumers: Vec<Watched>, transitions: Arc<Notify>) -> io::Result<Self> {
         let file = HealthFile::new(path);
+        let mut watch = PauseWatch::new(path, &consumers);
+        watch.look();
         let (reports, queue) = mpsc::sync_channel::<Report>(1);
-        let writer = thread::Builder::new().name("hostler-health".into()).spawn(move || write_all(&file, &queue))?;
+        let writer =
+            thread::Builder::new().name("hostler-health".into()).spawn(move || write_all(&file, &queue, watch))?;
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let ticking = tokio::spawn(async move {
@@ -64,9 +77,46 @@ impl Pulse {
     }
 }
 
-fn write_all(file: &HealthFile, reports: &mpsc::Receiver<Report>) {
+/// Looks which consumers are to pause, and tells them.
+struct PauseWatch {
+    pauses: Pauses,
+    consumers: Vec<(String, watch::Sender<bool>)>,
+    looked_at: Option<Instant>,
+    failing: bool,
+}
+
+impl PauseWatch {
+    fn new(health_file: &Path, consumers: &[Watched]) -> Self {
+        let consumers = consumers.iter().map(|watched| (watched.name.clone(), watched.pause.clone())).collect();
+        Self { pauses: Pauses::beside(health_file), consumers, looked_at: None, failing: false }
+    }
+
+    fn look(&mut self) {
+        if self.looked_at.is_some_and(|at| at.elapsed() < LOOKING) {
+            return;
+        }
+        self.looked_at = Some(Instant::now());
+        let mut fault = None;
+        for (name, pause) in &self.consumers {
+            match self.pauses.contains(name) {
+                Ok(paused) => {
+                    pause.send_if_modified(|now| std::mem::replace(now, paused) != paused);
+                }
+                Err(error) => fault = Some(error),
+            }
+        }
+        // What was asked for before holds until the folder can be read again.
+        if let (Some(error), false) = (&fault, self.failing) {
+            tracing::warn!(%error, "cannot tell which consumers are to pause");
+        }
+        self.failing = fault.is_some();
+    }
+}
+
+fn write_all(file: &HealthFile, reports: &mpsc::Receiver<Report>, mut watch: PauseWatch) {
     let mut failing = false;
     for report in reports {
+        watch.look();
         match file.write(&report) {
             Ok(()) => failing = false,
             // The verdict goes stale by itself; the log says why, once.
@@ -79,18 +129,20 @@ fn write_all(file: &HealthFile, reports: &mpsc::Receiver<Report>) {
     }
 }
 
-fn describe(((name, healthcheck_timeout), board): &Watched, clock: &Clock) -> ConsumerReport {
-    let status: Status = board.get();
+fn describe(watched: &Watched, clock: &Clock) -> ConsumerReport {
+    let status: Status = watched.board.get();
     let wall = |instant: tokio::time::Instant| clock.wall(Instant::from(instant));
     ConsumerReport {
-        name: name.clone(),
+        name: watched.name.clone(),
         state: status.state,
         transition_timestamp: wall(status.since),
-        healthcheck_timeout: *healthcheck_timeout,
+        healthcheck_timeout: watched.healthcheck_timeout,
         last_poll_at: status.last_poll_at.map(wall),
         in_flight: u32::try_from(status.in_flight).unwrap_or(u32::MAX),
         oldest_started_at: status.oldest_started_at.map(wall),
         processed: status.processed,
         failed: status.failed,
+        paused: status.paused,
+        breaker: status.breaker,
     }
 }

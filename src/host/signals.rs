@@ -1,32 +1,38 @@
-//! Signals: the first SIGTERM or SIGINT drains, the second ends the process at once.
+//! Signals: the first SIGTERM or SIGINT drains, the second ends the process at once. SIGUSR1 makes the log more talkative,
+//! SIGUSR2 undoes that.
 
 use std::io;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
-use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals as Incoming;
 use signal_hook::low_level;
 use tokio_util::sync::CancellationToken;
 
 use super::reap;
+use crate::telemetry::Verbosity;
 
 /// The signals of this process, from the moment it exists.
 #[derive(Debug)]
 pub(super) struct Signals {
     /// Cancelled by the first signal.
     pub(super) drain: CancellationToken,
+    /// Unset until there is a log.
+    verbosity: Arc<OnceLock<Verbosity>>,
 }
 
 impl Signals {
     /// Installs the handlers. From here on a signal waits for whoever looks at `drain`.
     pub(super) fn install() -> io::Result<Self> {
         let drain = CancellationToken::new();
-        let mut incoming = Incoming::new([SIGTERM, SIGINT])?;
+        let verbosity = Arc::<OnceLock<Verbosity>>::default();
+        let mut incoming = Incoming::new([SIGTERM, SIGINT, SIGUSR1, SIGUSR2])?;
         let is_init = std::process::id() == 1;
         if is_init {
             incoming.add_signal(SIGCHLD)?;
         }
-        let asked = drain.clone();
+        let (asked, log) = (drain.clone(), Arc::clone(&verbosity));
         thread::Builder::new().name("hostler-signals".into()).spawn(move || {
             if is_init {
                 // Orphans may have died before the handler was there.
@@ -35,12 +41,21 @@ impl Signals {
             for signal in incoming.forever() {
                 match signal {
                     SIGCHLD => reap::orphans(),
+                    SIGUSR1 => log.get().into_iter().for_each(Verbosity::raise),
+                    SIGUSR2 => log.get().into_iter().for_each(Verbosity::reset),
                     // 128 + the signal's number, as shells report a death by it.
                     signal if asked.is_cancelled() => low_level::exit(128 + signal),
                     _ => asked.cancel(),
                 }
             }
         })?;
-        Ok(Self { drain })
+        Ok(Self { drain, verbosity })
+    }
+
+    /// From here on SIGUSR1 and SIGUSR2 change this.
+    pub(super) fn change_verbosity(&self, verbosity: Option<Verbosity>) {
+        if let Some(verbosity) = verbosity {
+            let _ = self.verbosity.set(verbosity);
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! A queue in memory for tests: it redelivers for real, by tokio's clock, and fails when told to.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -257,6 +258,17 @@ impl Broker for FakeBroker {
         }
         let spec = ChannelSpec { ordered: state.is_ordered(channel.queue()), ..ChannelSpec::new(channel.clone()) };
         Ok(Arc::new(FakeQueue { shared: self.0.clone(), spec }))
+    }
+
+    async fn look(
+        &self,
+        channel: &Channel,
+        each: &mut (dyn for<'m> FnMut(&'m Message) -> ControlFlow<()> + Send),
+    ) -> Result<bool, QueueError> {
+        let state = self.0.lock();
+        let entries = state.queues.get(channel.queue()).ok_or_else(|| no_queue(channel))?;
+        let _ = entries.iter().try_for_each(|entry| each(&entry.message));
+        Ok(true)
     }
 }
 

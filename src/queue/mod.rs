@@ -31,6 +31,7 @@ pub use provision::{Action, Change, Finding};
 pub use replies::Replies;
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -438,6 +439,21 @@ pub trait Broker: Send + Sync + 'static {
     /// # Errors
     /// [`QueueError::Refused`] if there is no such queue.
     async fn open_stored(&self, channel: &Channel) -> Result<Arc<dyn Queue>, QueueError>;
+
+    /// Shows every message of an existing queue as it is stored, leased and delayed ones too, until `each` says enough. It
+    /// is a look: nothing is received, no attempt counts. Answers `false`, having shown none, on a service that shows
+    /// messages only to who receives them (SQS).
+    ///
+    /// # Errors
+    /// [`QueueError::Refused`] if there is no such queue.
+    async fn look(
+        &self,
+        channel: &Channel,
+        each: &mut (dyn for<'m> FnMut(&'m Message) -> ControlFlow<()> + Send),
+    ) -> Result<bool, QueueError> {
+        let _ = (channel, each);
+        Ok(false)
+    }
 
     /// Moves all messages of a dead-letter queue to another queue by the service's own task, at most `per_second` of them
     /// a second (`None`: as fast as the service likes), and tells `progress` how far it has come. It ends with the task;

@@ -8,58 +8,49 @@ pub mod traces;
 pub use resource::{Attribute, Resource, describe, resource};
 
 mod backlog;
+mod verbosity;
+
+pub use verbosity::Verbosity;
 
 use std::fmt;
 use std::io::{self, IsTerminal as _};
 
 use tracing::{Event, Subscriber};
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, reload};
 
 use crate::config::LogFormat;
 use backlog::Backlog;
-
-/// Whose finer levels show requests as they are sent, with message bodies and signatures: they stay at `info` unless
-/// `RUST_LOG` names one of their targets.
-const TALKATIVE: [&str; 8] = [
-    "aws=info",
-    "h2=info",
-    "hyper=info",
-    "reqwest=info",
-    "rustls=info",
-    "tonic=info",
-    "tower=info",
-    "wasmtime_wasi_http=info",
-];
-
-/// Whose warnings are ours to tell: an export that failed is one line, not one for each try. `RUST_LOG` may name it.
-const RETOLD: (&str, &str) = ("opentelemetry", "opentelemetry=error");
 
 /// Writes out what is buffered when it is dropped.
 #[must_use = "logs are lost if this is dropped early"]
 pub struct Logs {
     _worker: WorkerGuard,
+    verbosity: Option<Verbosity>,
+}
+
+impl Logs {
+    /// What changes the level, for who is to have it; `None` the second time.
+    pub fn verbosity(&mut self) -> Option<Verbosity> {
+        self.verbosity.take()
+    }
 }
 
 /// Starts logging. The level is `info` unless `RUST_LOG` says otherwise; a `RUST_LOG` that cannot be read is reported
 /// and counts as `info`.
 pub fn start(format: LogFormat) -> Logs {
     let wanted = std::env::var("RUST_LOG").unwrap_or_default();
-    let (filter, fault) = match EnvFilter::builder().parse(if wanted.is_empty() { "info" } else { &wanted }) {
-        Ok(filter) => (filter, None),
-        Err(error) => (EnvFilter::new("info"), Some(error)),
+    let wanted = if wanted.is_empty() { "info".to_owned() } else { wanted };
+    let (filter, wanted, fault) = match verbosity::filter(&wanted, None) {
+        Ok(filter) => (filter, wanted, None),
+        Err(error) => (EnvFilter::new("info"), "info".to_owned(), Some(error)),
     };
-    let filter = if filter.max_level_hint() > Some(LevelFilter::INFO) { quieted(filter) } else { filter };
-    let filter = match RETOLD {
-        (name, _) if wanted.contains(name) => filter,
-        (_, directive) => directive.parse().into_iter().fold(filter, EnvFilter::add_directive),
-    };
+    let (filter, handle) = reload::Layer::new(filter);
     let backlog = Backlog::default();
     let (writer, worker) = NonBlockingBuilder::default()
         .buffered_lines_limit(backlog::LINES)
@@ -76,7 +67,7 @@ pub fn start(format: LogFormat) -> Logs {
     {
         tracing::warn!(%fault, "RUST_LOG cannot be read; logging at info");
     }
-    Logs { _worker: worker }
+    Logs { _worker: worker, verbosity: Some(Verbosity::new(handle, wanted)) }
 }
 
 /// Shows hostler's own warnings on standard error, for commands that have no log.
@@ -99,8 +90,4 @@ where
         context.field_format().format_fields(writer.by_ref(), event)?;
         writeln!(writer)
     }
-}
-
-fn quieted(filter: EnvFilter) -> EnvFilter {
-    TALKATIVE.iter().filter_map(|directive| directive.parse().ok()).fold(filter, EnvFilter::add_directive)
 }

@@ -8,6 +8,7 @@ mod drivers;
 mod fan_out;
 mod groups;
 mod leases;
+mod looking;
 mod sending;
 mod waiting;
 
@@ -95,6 +96,7 @@ macro_rules! suite {
                 release_at_once
                 release_with_delay
             ]
+            looking: [look_shows_all_and_changes_nothing]
             sending: [
                 arrives_as_sent
                 limits_hold_per_message
@@ -125,6 +127,8 @@ macro_rules! beyond_aws {
             fan_out: [filter_can_change sender_may_come_first dedupe_is_per_exchange ordered_copies_too]
             // AWS: several of a group at once; no delay for a single message of a FIFO queue; FIFO or not is for good.
             groups: [one_of_a_group_per_receive delay_blocks_the_group queue_becomes_ordered queue_becomes_unordered]
+            // AWS: only who receives a message sees it.
+            looking: [look_sees_what_is_leased_or_delayed]
             // AWS: only FIFO queues drop duplicates, within 5 minutes; other queues promise no order.
             sending: [duplicate_is_dropped dedupe_key_is_forgotten plain_queue_keeps_its_order]
             // AWS: a long poll cannot be taken back.

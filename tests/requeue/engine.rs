@@ -39,7 +39,7 @@ fn numbers(range: std::ops::Range<usize>) -> Vec<String> {
 fn order() -> Order {
     Order {
         from: channel("jobs-dlq"),
-        to: channel("jobs"),
+        to: Some(channel("jobs")),
         conditions: Vec::new(),
         max: None,
         rate: None,
@@ -357,14 +357,14 @@ async fn of_a_fan_out_channel_that_queue_alone_gets_them() {
     for queue in ["news.mobile", "news.all"] {
         service.open(&ChannelSpec::new(channel(queue))).await.unwrap();
     }
-    assert_eq!(service.run(Order { to: channel("news.mobile"), ..order() }).await, (moved(3), Ended::Done));
+    assert_eq!(service.run(Order { to: Some(channel("news.mobile")), ..order() }).await, (moved(3), Ended::Done));
     assert_eq!((service.visible("mobile").await, service.visible("all").await), (3, 0));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_queue_that_is_not_there_is_refused_before_anything_is_touched() {
     let service = Service::with(false, numbered(3)).await;
-    for wrong in [Order { to: channel("jbos"), ..order() }, Order { from: channel("jbos"), ..order() }] {
+    for wrong in [Order { to: Some(channel("jbos")), ..order() }, Order { from: channel("jbos"), ..order() }] {
         let refused = run(&service, wrong, &CancellationToken::new(), &mut |_| {}).await.unwrap_err();
         assert!(matches!(&refused, QueueError::Refused(text) if text.contains("`jbos`")), "{refused}");
     }

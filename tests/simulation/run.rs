@@ -111,6 +111,7 @@ macro_rules! system {
                         on_processing_timeout: scenario.on_processing_timeout,
                         dead_letter: true,
                     },
+                    breaker: None,
                     output: 1024,
                 };
                 let consumer = consumer::Consumer {
@@ -122,6 +123,7 @@ macro_rules! system {
                     status,
                     metrics: None,
                     traces: None,
+                    pause: tokio::sync::watch::channel(false).1,
                     exit: Default::default(),
                 };
                 Box::pin(async move { _ = consumer.run(phase).await })

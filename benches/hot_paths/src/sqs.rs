@@ -139,6 +139,7 @@ pub fn consumed() -> Result<Step> {
         status: StatusBoard::new(Arc::default(), Arc::default()),
         metrics: None,
         traces: None,
+        pause: tokio::sync::watch::channel(false).1,
         exit: CancellationToken::new(),
     };
     runtime.spawn(consumer.run(phases));
@@ -163,6 +164,7 @@ fn spec() -> Spec {
         longest_poll: 20 * SECOND,
         rate_limit: None,
         policy: retrying(),
+        breaker: None,
         output: 64 * 1024,
     }
 }

@@ -121,7 +121,8 @@ fn hand_out(db: &Connection, queue: i64, entry: &Entry, until: i64, leased_at: I
     Ok(Delivery { message: Arc::new(message), receipt: entry.ticket.receipt(), attempt, leased_at })
 }
 
-fn message(row: &Row<'_>, enqueued_at: i64) -> rusqlite::Result<Message> {
+/// A message from the columns id, group_name, routing_key, attributes and body of `content`.
+pub(super) fn message(row: &Row<'_>, enqueued_at: i64) -> rusqlite::Result<Message> {
     let attributes = read_attributes(row.get_ref(3)?.as_str_or_null()?)?;
     Ok(Message {
         id: row.get(0)?,

@@ -3,6 +3,7 @@
 mod depth;
 mod file;
 mod lease;
+mod look;
 mod queue;
 mod rows;
 mod send;
@@ -10,6 +11,7 @@ mod topology;
 mod waiting;
 mod writer;
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,10 +19,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::channel::Channel;
-use crate::message::{MAX_ATTRIBUTES, Outgoing};
+use crate::message::{MAX_ATTRIBUTES, Message, Outgoing};
 use crate::queue::{Broker, ChannelSpec, DEDUPE_WINDOW, Depth, Queue, QueueError, SendError, Sent, no_queue};
 use lease::Source;
 use queue::EmbeddedQueue;
+use topology::Target;
 use writer::{Need, Writer};
 
 /// The largest message that the embedded queue takes, in bytes: body and attributes (its own limit, 16 MiB).
@@ -116,10 +119,33 @@ impl Broker for EmbeddedBroker {
     }
 
     async fn open_stored(&self, channel: &Channel) -> Result<Arc<dyn Queue>, QueueError> {
-        let name = channel.queue().to_owned();
-        let found = self.writer.call(Need::Read, move |db| topology::find(db, &name)).await?;
-        let found = found.ok_or_else(|| no_queue(channel))?;
+        let found = self.find(channel).await?;
         let source = Source { queue: found.id, name: channel.to_string(), ordered: found.ordered, dead_letter: None };
         Ok(Arc::new(EmbeddedQueue::new(self.writer.clone(), source)))
+    }
+
+    async fn look(
+        &self,
+        channel: &Channel,
+        each: &mut (dyn for<'m> FnMut(&'m Message) -> ControlFlow<()> + Send),
+    ) -> Result<bool, QueueError> {
+        let queue = self.find(channel).await?.id;
+        let mut after: look::Place = (i64::MIN, 0);
+        loop {
+            let page = self.writer.call(Need::Read, move |db| look::page(db, queue, after)).await?;
+            let Some((last, _)) = page.last() else { return Ok(true) };
+            after = *last;
+            if page.iter().any(|(_, message)| each(message).is_break()) {
+                return Ok(true);
+            }
+        }
+    }
+}
+
+impl EmbeddedBroker {
+    async fn find(&self, channel: &Channel) -> Result<Target, QueueError> {
+        let name = channel.queue().to_owned();
+        let found = self.writer.call(Need::Read, move |db| topology::find(db, &name)).await?;
+        found.ok_or_else(|| no_queue(channel))
     }
 }

@@ -1,5 +1,6 @@
 //! Which messages to move, as a person writes it: `attr:tenant=7`, `older:2h`.
 
+use std::collections::BTreeSet;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
@@ -23,8 +24,8 @@ pub enum Condition {
     Older(Duration),
     /// `younger:DURATION`: it was sent less long ago than this.
     Younger(Duration),
-    /// `id=ID`: this is its id, or was before it was first moved.
-    Id(String),
+    /// `id=ID`: this is its id, or was before it was first moved; or one of these is.
+    Id(BTreeSet<String>),
     /// `body~TEXT`: this is part of its body.
     Body(String),
 }
@@ -69,7 +70,7 @@ impl FromStr for Condition {
             return duration(rest).map(Self::Younger);
         }
         if let Some(rest) = text.strip_prefix("id=") {
-            return some(rest, "id=ID").map(Self::Id);
+            return some(rest, "id=ID").map(|id| Self::Id(BTreeSet::from([id])));
         }
         if let Some(rest) = text.strip_prefix("body~") {
             return some(rest, "body~TEXT").map(Self::Body);
@@ -91,7 +92,9 @@ impl Condition {
             Self::Reason(part) => text(REASON_ATTRIBUTE).is_some_and(|reason| reason.contains(part)),
             Self::Older(age) => message.age(now) > *age,
             Self::Younger(age) => message.age(now) < *age,
-            Self::Id(id) => message.id == *id || text(ORIGINAL_ID_ATTRIBUTE) == Some(id),
+            Self::Id(ids) => {
+                ids.contains(&message.id) || text(ORIGINAL_ID_ATTRIBUTE).is_some_and(|id| ids.contains(id))
+            }
             Self::Body(part) => {
                 let mut windows = message.body.windows(part.len().max(1));
                 part.is_empty() || windows.any(|window| window == part.as_bytes())

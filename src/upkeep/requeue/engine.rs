@@ -35,7 +35,9 @@ pub async fn run(
     tell: &mut (dyn FnMut(Note<'_>) + Send),
 ) -> Result<(Report, Ended), QueueError> {
     let queue = broker.open_stored(&order.from).await?;
-    broker.open_stored(&order.to).await?;
+    if let Some(to) = &order.to {
+        broker.open_stored(to).await?;
+    }
     let depth = broker.depths(std::slice::from_ref(&order.from)).await?.pop().unwrap_or_default();
     let there = depth.visible + depth.delayed + depth.in_flight;
     tell(Note::Began { total: there.min(order.max.unwrap_or(u64::MAX)) });
@@ -50,7 +52,7 @@ pub async fn run(
         lap: 0,
         trouble: None,
         report: Report::default(),
-        target: order.to.alone(),
+        target: order.to.as_ref().map(Channel::alone),
         broker,
         order,
         queue,
@@ -69,8 +71,8 @@ struct Run<'a> {
     broker: &'a dyn Broker,
     order: Order,
     queue: Arc<dyn Queue>,
-    /// The target's queue by itself.
-    target: Channel,
+    /// The target's queue by itself; `None`: what moves is removed.
+    target: Option<Channel>,
     stop: &'a CancellationToken,
     tell: &'a mut (dyn FnMut(Note<'_>) + Send),
     sorter: Sorter,
@@ -211,10 +213,15 @@ impl Run<'_> {
                 }
             }
             self.keep_to_maximum(&mut moving);
-            if self.order.dry_run {
-                moving.into_iter().for_each(|delivery| self.would_move(delivery));
-            } else {
-                again.extend(self.send(moving).await);
+            match self.target.clone() {
+                _ if self.order.dry_run => moving.into_iter().for_each(|delivery| self.would_move(delivery)),
+                Some(target) => again.extend(self.send(&target, moving).await),
+                None => {
+                    if let Some(bucket) = &mut self.bucket {
+                        bucket.take(moving.len());
+                    }
+                    again.extend(moving);
+                }
             }
             self.remove(again).await;
         }
@@ -270,13 +277,13 @@ impl Run<'_> {
     }
 
     /// Sends copies of these; answers those of which the target has one. The others stay.
-    async fn send(&mut self, moving: Vec<Delivery>) -> Vec<Delivery> {
+    async fn send(&mut self, target: &Channel, moving: Vec<Delivery>) -> Vec<Delivery> {
         let mut sent = Vec::new();
         let mut parcels = self.still_ours(moving).await;
         let mut tries = 1;
         while !parcels.is_empty() {
             let batch = parcels.iter().map(|parcel| self.copy(&parcel.delivery.message, parcel.extras)).collect();
-            let answers = self.broker.send(&self.target, batch).await;
+            let answers = self.broker.send(target, batch).await;
             let mut later = None;
             for (parcel, answer) in std::mem::take(&mut parcels).into_iter().zip(answers) {
                 match after(answer, parcel.extras) {
@@ -340,11 +347,11 @@ impl Run<'_> {
         parcels
     }
 
-    /// Removes what has been sent.
+    /// Removes what has been sent, or is to be dropped.
     async fn remove(&mut self, sent: Vec<Delivery>) {
         let mut acks = Vec::new();
         for Delivery { message, receipt, .. } in sent {
-            // Until the queue says so, it is in both.
+            // Until the queue says so, it is still there.
             if self.unremoved.insert(message.id.clone()) {
                 self.report.moved += 1;
                 self.news();
@@ -356,7 +363,7 @@ impl Run<'_> {
                 Ok(()) => {
                     self.unremoved.remove(&id);
                 }
-                Err(error) => tracing::warn!(message_id = id, %error, "sent, but not removed"),
+                Err(error) => tracing::warn!(message_id = id, %error, "not removed"),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Moves messages from one queue to another, above all out of a dead-letter queue back to work.
+//! Moves messages from one queue to another, above all out of a dead-letter queue back to work; or drops them, or only looks.
 //!
 //! | file | job | I/O |
 //! |---|---|---|
@@ -41,8 +41,8 @@ pub const MAX_HELD: usize = 100_000;
 pub struct Order {
     /// The queue to take messages from.
     pub from: Channel,
-    /// Where they go: this queue and no other, even if it is one of an exchange.
-    pub to: Channel,
+    /// Where they go: this queue and no other, even if it is one of an exchange. `None`: nowhere, they are removed.
+    pub to: Option<Channel>,
     /// What a message has to be; all must hold.
     pub conditions: Vec<Condition>,
     /// Move no more than so many.
@@ -59,13 +59,13 @@ pub struct Order {
 /// What has become of the messages, so far or in the end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Sent to the target; in a dry run, what would be.
+    /// Sent to the target, or removed where there is none; in a dry run, what would be.
     pub moved: u64,
     /// Stay, as they do not match.
     pub left: u64,
     /// Stay, as they could not be read or sent.
     pub failed: u64,
-    /// Of those moved: could not be removed from their queue, and so are in both.
+    /// Of those moved: could not be removed from their queue, and so are in both; where there is no target, are still there.
     pub doubled: u64,
     /// Were there at the start and have not been looked at: beyond the maximum, delayed, leased by others, or behind a
     /// message of their group that stays. As exact as the service counts.

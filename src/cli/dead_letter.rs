@@ -1,0 +1,246 @@
+//! What people and programs are shown of a dead letter.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Serialize;
+
+use super::dlq::age;
+use super::table;
+use crate::health::Timestamp;
+use crate::message::{AttributeValue, Message, Plain};
+use crate::queue::{ATTEMPTS_ATTRIBUTE, ORIGINAL_ID_ATTRIBUTE, REASON_ATTRIBUTE, SOURCE_ATTRIBUTE};
+
+/// A dead letter, as `--json` prints it. What it does not say of itself is null, such as all of its story where SQS moved
+/// it by its own redrive.
+#[derive(Debug, Serialize)]
+pub(super) struct DeadLetter {
+    id: String,
+    /// Why it was dead-lettered.
+    reason: Option<String>,
+    /// The channel that it came from.
+    source: Option<String>,
+    /// How often its handler had it.
+    attempts: Option<u32>,
+    /// Since `enqueued_at`.
+    age_seconds: u64,
+    /// When its queue took it: on SQS, where a dead letter is a copy, when it was dead-lettered.
+    enqueued_at: Timestamp,
+    /// The id that it had before it was first requeued.
+    original_id: Option<String>,
+    group: Option<String>,
+    routing_key: Option<String>,
+    /// Of the body, wherever it lies; null where the pointer to it does not say.
+    size_bytes: Option<u64>,
+    #[serde(flatten)]
+    whole: Option<Whole>,
+}
+
+/// What is shown of one alone.
+#[derive(Debug, Serialize)]
+struct Whole {
+    content_type: Option<String>,
+    attributes: BTreeMap<String, Content>,
+    /// Where the body is, if it is not in the message.
+    body_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body: Option<Content>,
+}
+
+/// Text as it is, or other bytes.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Content {
+    Text(String),
+    Binary { base64: String },
+}
+
+impl Content {
+    fn of(plain: Plain<'_>) -> Self {
+        match plain {
+            Plain::Text(text) => Self::Text(text.to_owned()),
+            Plain::Binary(bytes) => Self::Binary { base64: STANDARD.encode(bytes) },
+        }
+    }
+
+    /// On one line.
+    fn line(&self) -> String {
+        match self {
+            Self::Text(text) => text.escape_debug().to_string(),
+            Self::Binary { base64 } => format!("base64 {base64}"),
+        }
+    }
+}
+
+impl DeadLetter {
+    /// What is listed of it.
+    pub(super) fn of(message: &Message, now: SystemTime) -> Self {
+        let told = |name: &str| message.attributes.get(name).and_then(AttributeValue::as_text).map(str::to_owned);
+        let size = match &message.claim {
+            Some(claim) => claim.size,
+            None => Some(message.body.len() as u64),
+        };
+        Self {
+            id: message.id.clone(),
+            reason: told(REASON_ATTRIBUTE),
+            source: told(SOURCE_ATTRIBUTE),
+            attempts: told(ATTEMPTS_ATTRIBUTE).and_then(|count| count.parse().ok()),
+            age_seconds: message.age(now).as_secs(),
+            enqueued_at: message.enqueued_at.into(),
+            original_id: told(ORIGINAL_ID_ATTRIBUTE),
+            group: message.group.clone(),
+            routing_key: message.routing_key.clone(),
+            size_bytes: size,
+            whole: None,
+        }
+    }
+
+    /// The same with all that the message carries.
+    pub(super) fn in_whole(self, message: &Message) -> Self {
+        let body = match str::from_utf8(&message.body) {
+            Ok(text) => Plain::Text(text),
+            Err(_) => Plain::Binary(&message.body),
+        };
+        let attributes = message.attributes.iter();
+        let whole = Whole {
+            content_type: message.content_type().map(str::to_owned),
+            attributes: attributes.map(|(name, value)| (name.clone(), Content::of(value.plain()))).collect(),
+            body_at: message.claim.as_ref().map(|claim| format!("s3://{}/{}", claim.bucket, claim.key)),
+            body: message.claim.is_none().then(|| Content::of(body)),
+        };
+        Self { whole: Some(whole), ..self }
+    }
+
+    /// The same without its body.
+    pub(super) fn without_body(mut self) -> Self {
+        if let Some(whole) = &mut self.whole {
+            whole.body = None;
+        }
+        self
+    }
+
+    fn age(&self) -> String {
+        age(std::time::Duration::from_secs(self.age_seconds)).to_string()
+    }
+
+    /// A line for each thing that is known of it, for people.
+    pub(super) fn page(&self) -> String {
+        let size = self.size_bytes.map(|size| format!("{size} bytes"));
+        let mut lines = vec![
+            ("id", Some(self.id.clone())),
+            ("reason", Some(self.reason.as_deref().map_or_else(unknown, escaped))),
+            ("source", Some(self.source.as_deref().map_or_else(unknown, escaped))),
+            ("attempts", Some(self.attempts.map_or_else(unknown, |count| count.to_string()))),
+            ("age", Some(format!("{} (enqueued at {})", self.age(), self.enqueued_at))),
+            ("original id", self.original_id.clone()),
+            ("group", self.group.as_deref().map(escaped)),
+            ("routing key", self.routing_key.as_deref().map(escaped)),
+            ("size", size),
+        ];
+        if let Some(Whole { content_type, attributes, body_at, body }) = &self.whole {
+            lines.push(("content type", content_type.as_deref().map(escaped)));
+            let own = attributes.iter().filter(|(name, _)| !STORY.contains(&name.as_str()));
+            lines.extend(own.map(|(name, value)| ("attribute", Some(format!("{name} = {}", value.line())))));
+            lines.push(("body at", body_at.as_deref().map(escaped)));
+            lines.push(("body", body.as_ref().map(Content::line)));
+        }
+        let lines = lines.into_iter().filter_map(|(name, value)| Some(format!("{name:<12}  {}", value?)));
+        lines.collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// The attributes that have a line of their own.
+const STORY: [&str; 4] = [REASON_ATTRIBUTE, SOURCE_ATTRIBUTE, ATTEMPTS_ATTRIBUTE, ORIGINAL_ID_ATTRIBUTE];
+
+fn unknown() -> String {
+    "-".to_owned()
+}
+
+fn escaped(text: &str) -> String {
+    text.escape_debug().to_string()
+}
+
+/// A line for each dead letter, for people.
+pub(super) fn table(letters: &[DeadLetter]) -> String {
+    let cells: Vec<Vec<String>> = letters
+        .iter()
+        .map(|letter| {
+            let attempts = letter.attempts.map_or_else(unknown, |count| count.to_string());
+            let source = letter.source.as_deref().map_or_else(unknown, escaped);
+            vec![letter.id.clone(), source, attempts, letter.age()]
+        })
+        .collect();
+    let left = table::table(&["ID", "SOURCE", "ATTEMPTS", "AGE"], &cells);
+    let reasons = letters.iter().map(|letter| letter.reason.as_deref().map_or_else(unknown, escaped));
+    let reasons = std::iter::once("REASON".to_owned()).chain(reasons);
+    left.lines().zip(reasons).map(|(line, reason)| format!("{line}  {reason}")).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn message() -> Message {
+        let text = |text: &str| AttributeValue::Text(text.to_owned());
+        Message {
+            id: "7".into(),
+            body: "{}\n".into(),
+            attributes: [
+                (REASON_ATTRIBUTE.to_owned(), text("no\ncustomer")),
+                (SOURCE_ATTRIBUTE.to_owned(), text("orders")),
+                (ATTEMPTS_ATTRIBUTE.to_owned(), text("3")),
+                ("tenant".to_owned(), AttributeValue::Binary(vec![0, 255])),
+            ]
+            .into(),
+            enqueued_at: SystemTime::UNIX_EPOCH,
+            group: None,
+            routing_key: None,
+            claim: None,
+        }
+    }
+
+    fn letter() -> DeadLetter {
+        DeadLetter::of(&message(), SystemTime::UNIX_EPOCH + Duration::from_millis(90_900)).in_whole(&message())
+    }
+
+    #[test]
+    fn a_list_has_a_line_each_whatever_the_reason() {
+        let nameless = DeadLetter::of(&Message { attributes: Default::default(), ..message() }, SystemTime::UNIX_EPOCH);
+        let expected = "ID  SOURCE  ATTEMPTS     AGE  REASON\n\
+                        7   orders         3  1m 30s  no\\ncustomer\n\
+                        7        -         -      0s  -";
+        assert_eq!(table(&[letter(), nameless]), expected);
+    }
+
+    #[test]
+    fn a_page_has_what_is_known_and_the_body_only_if_asked_for() {
+        let page = letter().page();
+        for line in [
+            "reason        no\\ncustomer",
+            "attempts      3",
+            "attribute     tenant = base64 AP8=",
+            "body          {}\\n",
+        ] {
+            assert!(page.lines().any(|one| one == line), "{line} in {page}");
+        }
+        assert!(!page.contains("original id") && !letter().without_body().page().contains("{}"));
+    }
+
+    #[test]
+    fn programs_get_bytes_in_base64_and_numbers_as_numbers() {
+        let json = serde_json::to_value(letter()).unwrap();
+        assert_eq!((&json["attempts"], &json["age_seconds"], &json["size_bytes"]), (&3.into(), &90.into(), &3.into()));
+        assert_eq!(
+            (json["attributes"]["tenant"]["base64"].as_str(), json["body"].as_str()),
+            (Some("AP8="), Some("{}\n"))
+        );
+        assert!(
+            json["original_id"].is_null()
+                && serde_json::to_value(letter().without_body()).unwrap().get("body").is_none()
+        );
+    }
+}

@@ -1,0 +1,261 @@
+//! `hostler dlq`: lists, shows and drops dead letters.
+
+use std::time::{Duration, SystemTime};
+
+use tokio_util::sync::CancellationToken;
+
+use super::dead_letter::{self, DeadLetter};
+use super::picked::Picked;
+use super::{ConfigArg, block_on, print};
+use crate::channel::Channel;
+use crate::exit::{Exit, Failure, Result};
+use crate::host;
+use crate::message::Message;
+use crate::queue::{Broker, QueueError};
+use crate::upkeep::requeue::{self, Condition, Ended, MAX_HELD, Note, Order, Report};
+use crate::upkeep::{Look, look};
+
+/// Look at dead letters: why they are there, where they came from, how often they were tried
+///
+/// The queue is that of the channel's dead letters: orders and orders-dlq name the same. `hostler requeue` moves them back.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Ls(LsArgs),
+    Show(ShowArgs),
+    Drop(DropArgs),
+}
+
+/// List dead letters
+///
+/// Nothing is consumed. The embedded queue is only read. SQS shows messages to nobody but who receives them, so there each
+/// is received and given back at the end: that counts as a receive, and hides it from others meanwhile.
+#[derive(Debug, clap::Args)]
+struct LsArgs {
+    /// The channel whose dead letters to list
+    channel: Channel,
+    /// List no more than N messages
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    max: u64,
+    #[command(flatten)]
+    picked: Picked,
+    /// Print a JSON array
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    config: ConfigArg,
+}
+
+/// Show all that is known of one dead letter
+///
+/// Looks as `ls` does. The body stays unseen unless --body asks for it.
+#[derive(Debug, clap::Args)]
+struct ShowArgs {
+    /// The channel whose dead letter to show
+    channel: Channel,
+    /// Its id, now or before it was first moved
+    id: String,
+    /// Show the body as well
+    #[arg(long)]
+    body: bool,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    config: ConfigArg,
+}
+
+/// Remove dead letters for good
+///
+/// Takes --id or --filter, and --yes. Ctrl-C finishes the batch under way and ends with 0. Ends with 1 if a message that
+/// should go is still there.
+#[derive(Debug, clap::Args)]
+struct DropArgs {
+    /// The channel whose dead letters to drop
+    channel: Channel,
+    #[command(flatten)]
+    picked: Picked,
+    /// Drop no more than N messages
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    max: Option<u64>,
+    /// Do it: what is dropped cannot be had back
+    #[arg(long)]
+    yes: bool,
+    /// Print the counts as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    config: ConfigArg,
+}
+
+pub(super) fn run(args: &Args) -> Result {
+    match &args.command {
+        Command::Ls(args) => list(args),
+        Command::Show(args) => show(args),
+        Command::Drop(args) => remove(args),
+    }
+}
+
+/// The queue of a channel's dead letters; it may be named by itself.
+fn dead_letters(channel: &Channel) -> Result<Channel> {
+    match channel.of_dead_letters() {
+        Some(_) => Ok(channel.clone()),
+        None => channel.dead_letter_queue().parse().map_err(|error| Failure::new(Exit::Usage, error)),
+    }
+}
+
+fn list(args: &LsArgs) -> Result {
+    let at = dead_letters(&args.channel)?;
+    let wanted = Look { at: at.clone(), conditions: args.picked.conditions(), max: args.max, began: SystemTime::now() };
+    let found = find(&args.config, wanted, false)?;
+    match args.json {
+        true => print(serde_json::to_string_pretty(&found).map_err(|error| Failure::new(Exit::Internal, error))?),
+        false if found.is_empty() => print(format_args!("no dead letters in {at}")),
+        false => print(dead_letter::table(&found)),
+    }
+    if found.len() as u64 == args.max {
+        eprintln!("hostler: these are {} of them, and there may be more: see --max", args.max);
+    }
+    Ok(Exit::Ok)
+}
+
+fn show(args: &ShowArgs) -> Result {
+    let at = dead_letters(&args.channel)?;
+    let conditions = vec![Condition::Id([args.id.clone()].into())];
+    let wanted = Look { at: at.clone(), conditions, max: 1, began: SystemTime::now() };
+    let found = find(&args.config, wanted, true)?.pop().ok_or_else(|| {
+        let text = format!("{at} shows no message {}: `hostler dlq ls {}` lists what it shows", args.id, args.channel);
+        Failure::new(Exit::Failed, text)
+    })?;
+    let found = if args.body { found } else { found.without_body() };
+    match args.json {
+        true => print(serde_json::to_string_pretty(&found).map_err(|error| Failure::new(Exit::Internal, error))?),
+        false => print(found.page()),
+    }
+    Ok(Exit::Ok)
+}
+
+/// What the look finds, in whole or in short.
+fn find(config: &ConfigArg, wanted: Look, whole: bool) -> Result<Vec<DeadLetter>> {
+    let config = config.load()?.config;
+    let stop = stop_on_signal()?;
+    let now = wanted.began;
+    let mut found = Vec::new();
+    let mut each = |message: &Message| {
+        let letter = DeadLetter::of(message, now);
+        found.push(if whole { letter.in_whole(message) } else { letter });
+    };
+    let ended = block_on(async {
+        let broker = host::connect(&config).await.map_err(unreachable)?;
+        look(&*broker, wanted, &stop, &mut each).await.map_err(unreachable)
+    })?;
+    ended_well(ended).map(|()| found)
+}
+
+fn remove(args: &DropArgs) -> Result {
+    let from = dead_letters(&args.channel)?;
+    let usage = |text: &str| Failure::new(Exit::Usage, text);
+    if args.picked.is_all() {
+        return Err(usage("say which messages to drop, by --id or --filter (all of them: --filter older:0s)"));
+    }
+    if !args.yes {
+        return Err(usage("this removes messages for good: see which by `hostler dlq ls`, then add --yes"));
+    }
+    let (conditions, max) = (args.picked.conditions(), args.max);
+    let began = SystemTime::now();
+    let order = Order { from: from.clone(), to: None, conditions, max, rate: None, dry_run: false, began };
+    let config = args.config.load()?.config;
+    let stop = stop_on_signal()?;
+    let (report, ended) = block_on(async {
+        let broker = host::connect(&config).await.map_err(unreachable)?;
+        dropped(&*broker, order, &stop).await
+    })?;
+    print(match args.json {
+        true => counts(&report, ended == Ended::Stopped),
+        false => summary(&report, ended == Ended::Stopped, &from),
+    });
+    ended_well(ended)?;
+    Ok(if report.failed > 0 { Exit::Failed } else { Exit::Ok })
+}
+
+/// Drops; of what was to go and is still there, the report says that it failed.
+async fn dropped(broker: &dyn Broker, order: Order, stop: &CancellationToken) -> Result<(Report, Ended)> {
+    let mut tell = |note: Note<'_>| {
+        if let Note::Failed { id, reason } = note {
+            eprintln!("hostler: message {id} stays: {reason}");
+        }
+    };
+    let (report, ended) = requeue::run(broker, order, stop, &mut tell).await.map_err(unreachable)?;
+    let Report { moved, failed, doubled, .. } = report;
+    Ok((Report { moved: moved.saturating_sub(doubled), failed: failed + doubled, doubled: 0, ..report }, ended))
+}
+
+fn counts(report: &Report, stopped: bool) -> String {
+    let Report { moved, left, failed, not_looked_at, .. } = report;
+    serde_json::json!({
+        "dropped": moved, "left": left, "failed": failed, "not_looked_at": not_looked_at, "stopped": stopped,
+    })
+    .to_string()
+}
+
+fn summary(report: &Report, stopped: bool, from: &Channel) -> String {
+    let Report { moved, left, failed, not_looked_at, .. } = report;
+    let more = [(left, "left (did not match)"), (failed, "failed"), (not_looked_at, "not looked at")];
+    let mut text = if stopped { "stopped: ".to_owned() } else { String::new() };
+    text += &format!("{moved} {} dropped from {from}", if *moved == 1 { "message" } else { "messages" });
+    for (count, what) in more.into_iter().filter(|(count, _)| **count > 0) {
+        text += &format!(", {count} {what}");
+    }
+    text
+}
+
+fn ended_well(ended: Ended) -> Result<()> {
+    match ended {
+        Ended::Done | Ended::Stopped => Ok(()),
+        Ended::Broken(error) => Err(unreachable(error)),
+        Ended::Full => Err(Failure::new(
+            Exit::Failed,
+            format!("{MAX_HELD} messages stay, and no more can be kept aside; narrow it down by --max or --filter"),
+        )),
+    }
+}
+
+fn stop_on_signal() -> Result<CancellationToken> {
+    host::stop_on_signal().map_err(|error| Failure::new(Exit::Internal, error))
+}
+
+fn unreachable(error: QueueError) -> Failure {
+    Failure::new(Exit::QueueUnreachable, error)
+}
+
+/// An age as people read it, to the second.
+pub(super) fn age(age: Duration) -> humantime::FormattedDuration {
+    humantime::format_duration(Duration::from_secs(age.as_secs()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_channel_and_its_dead_letter_queue_name_the_same() {
+        for name in ["orders", "orders-dlq", "shop.orders"] {
+            let at = dead_letters(&name.parse().unwrap()).unwrap();
+            assert_eq!(at.to_string(), "orders-dlq", "{name}");
+        }
+    }
+
+    #[test]
+    fn the_last_line_names_what_is_not_nothing() {
+        let line = |report: Report, stopped| summary(&report, stopped, &"orders-dlq".parse().unwrap());
+        let all = Report { moved: 2, left: 3, failed: 4, not_looked_at: 5, doubled: 0 };
+        assert_eq!(line(Report { moved: 1, ..Report::default() }, false), "1 message dropped from orders-dlq");
+        let whole = "stopped: 2 messages dropped from orders-dlq, 3 left (did not match), 4 failed, 5 not looked at";
+        assert_eq!(line(all, true), whole);
+    }
+}

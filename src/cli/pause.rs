@@ -1,0 +1,65 @@
+//! `hostler pause` and `hostler resume`.
+
+use std::path::PathBuf;
+
+use super::{ConfigArg, print};
+use crate::config;
+use crate::exit::{Exit, Failure, Result};
+use crate::health::{self, Pauses};
+
+// What both commands take; what each does is said where they are listed.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The consumers, by their names in the config
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    consumers: Vec<String>,
+    /// All consumers of the host
+    #[arg(long)]
+    all: bool,
+    /// The host's health file [default: the config's `host.health_file`]
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    config: ConfigArg,
+}
+
+/// `hostler pause`.
+pub(super) fn pause(args: &Args) -> Result {
+    for (consumer, changed) in change(args, Pauses::add)? {
+        print(format_args!("{consumer}: {}", if changed { "pauses" } else { "is paused already" }));
+    }
+    Ok(Exit::Ok)
+}
+
+/// `hostler resume`.
+pub(super) fn resume(args: &Args) -> Result {
+    for (consumer, changed) in change(args, Pauses::remove)? {
+        print(format_args!("{consumer}: {}", if changed { "goes on" } else { "is not paused" }));
+    }
+    Ok(Exit::Ok)
+}
+
+/// Makes the change for each consumer that is meant; whether it was one.
+fn change(
+    args: &Args,
+    make: impl Fn(&Pauses, &str) -> std::result::Result<bool, health::PauseError>,
+) -> Result<Vec<(String, bool)>> {
+    let file = args.file.clone();
+    let file = file.unwrap_or_else(|| config::health_file(args.config.config.as_deref(), std::env::vars()));
+    let pauses = Pauses::beside(&file);
+    let known = match health::read(&file) {
+        Ok(report) => report.consumers.into_iter().map(|consumer| consumer.name).collect(),
+        // No host has run here yet: it will find what is asked for now.
+        Err(_) => args.config.load()?.config.consumers.into_iter().map(|consumer| consumer.name).collect::<Vec<_>>(),
+    };
+    if let Some(unknown) = args.consumers.iter().find(|name| !known.contains(name)) {
+        let text = format!("there is no consumer `{unknown}`: the host has {}", known.join(", "));
+        return Err(Failure::new(Exit::Usage, text));
+    }
+    let meant = if args.all { known } else { args.consumers.clone() };
+    let changed = meant.into_iter().map(|consumer| {
+        let changed = make(&pauses, &consumer).map_err(|error| Failure::new(Exit::Failed, error))?;
+        Ok((consumer, changed))
+    });
+    changed.collect()
+}

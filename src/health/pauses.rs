@@ -1,0 +1,154 @@
+//! Which consumers are to pause: a file each, named as the consumer, in a folder beside the health file.
+//!
+//! What stands in the file does not matter, so that nothing can be torn. Whoever may write to the folder may stop the work,
+//! so it counts only if its owner is this user or root and nobody else may write to it; no symbolic link is followed.
+
+use std::fs::{self, DirBuilder};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::process::geteuid;
+
+use super::lock;
+
+/// The folder `<health file>.paused`. Opens nothing until it is asked.
+#[derive(Debug, Clone)]
+pub struct Pauses {
+    folder: PathBuf,
+}
+
+/// Why the pauses cannot be read or changed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {action} `{}`: {cause}", path.display())]
+pub struct PauseError {
+    action: &'static str,
+    path: PathBuf,
+    cause: io::Error,
+}
+
+impl Pauses {
+    /// Of the host that writes this health file.
+    pub fn beside(health_file: &Path) -> Self {
+        Self { folder: health_file.with_added_extension("paused") }
+    }
+
+    /// Whether a consumer is to pause.
+    ///
+    /// # Errors
+    /// The folder is not to be trusted, or cannot be read.
+    pub fn contains(&self, consumer: &str) -> Result<bool, PauseError> {
+        if !self.is_there()? {
+            return Ok(false);
+        }
+        let path = self.folder.join(consumer);
+        match fs::symlink_metadata(&path) {
+            Ok(found) => Ok(found.is_file() && is_ours(found.uid())),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(cause) => Err(PauseError { action: "read", path, cause }),
+        }
+    }
+
+    /// Lets a consumer pause; whether it did not have to before. The file is of mode 0600 in a folder of mode 0700.
+    ///
+    /// # Errors
+    /// The folder is not to be trusted, or cannot be written to.
+    pub fn add(&self, consumer: &str) -> Result<bool, PauseError> {
+        if !self.is_there()? {
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.folder);
+            made.map_err(|cause| PauseError { action: "create the folder", path: self.folder.clone(), cause })?;
+            self.is_there()?;
+        }
+        let path = self.folder.join(consumer);
+        match lock::no_follow().write(true).create_new(true).mode(0o600).open(&path) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && self.contains(consumer)? => Ok(false),
+            Err(cause) => Err(PauseError { action: "create", path, cause }),
+        }
+    }
+
+    /// Lets a consumer go on; whether it had to pause before.
+    ///
+    /// # Errors
+    /// The folder is not to be trusted, or cannot be written to.
+    pub fn remove(&self, consumer: &str) -> Result<bool, PauseError> {
+        if !self.is_there()? {
+            return Ok(false);
+        }
+        let path = self.folder.join(consumer);
+        match fs::remove_file(&path) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(cause) => Err(PauseError { action: "remove", path, cause }),
+        }
+    }
+
+    /// Whether there is a folder; an error if it may be another user's doing.
+    fn is_there(&self) -> Result<bool, PauseError> {
+        let error = |cause| PauseError { action: "trust", path: self.folder.clone(), cause };
+        let found = match fs::symlink_metadata(&self.folder) {
+            Ok(found) => found,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+            Err(cause) => return Err(PauseError { action: "read", path: self.folder.clone(), cause }),
+        };
+        let fault = match () {
+            () if !found.is_dir() => "it is no folder",
+            () if !is_ours(found.uid()) => "it belongs to another user; run this as the user that runs hostler",
+            () if found.mode() & 0o022 != 0 => "others may write to it",
+            () => return Ok(true),
+        };
+        Err(error(io::Error::other(fault)))
+    }
+}
+
+/// Of this user, or of root, who may do anything anyway.
+fn is_ours(owner: u32) -> bool {
+    owner == 0 || owner == geteuid().as_raw()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    fn place() -> (tempfile::TempDir, Pauses) {
+        let folder = tempfile::tempdir().unwrap();
+        let pauses = Pauses::beside(&folder.path().join("run/health.json"));
+        (folder, pauses)
+    }
+
+    #[test]
+    fn a_consumer_pauses_from_the_first_time_to_the_last() {
+        let (folder, pauses) = place();
+        assert!(!pauses.contains("a").unwrap() && !pauses.remove("a").unwrap());
+        assert!(pauses.add("a").unwrap() && !pauses.add("a").unwrap() && pauses.add("b").unwrap());
+        let path = folder.path().join("run/health.json.paused");
+        let mode = |path: &Path| fs::symlink_metadata(path).unwrap().mode() & 0o777;
+        assert_eq!((mode(&path), mode(&path.join("a"))), (0o700, 0o600));
+        assert!(pauses.contains("a").unwrap() && !pauses.contains("c").unwrap());
+        assert!(pauses.remove("a").unwrap() && !pauses.remove("a").unwrap());
+        assert!(!pauses.contains("a").unwrap() && pauses.contains("b").unwrap());
+    }
+
+    #[test]
+    fn what_another_may_have_put_there_does_not_count() {
+        let (folder, pauses) = place();
+        pauses.add("a").unwrap();
+        let path = folder.path().join("run/health.json.paused");
+        symlink(path.join("a"), path.join("linked")).unwrap();
+        assert!(!pauses.contains("linked").unwrap());
+        assert!(pauses.add("linked").is_err(), "nor is it written through");
+        fs::set_permissions(&path, Permissions::from_mode(0o777)).unwrap();
+        let error = pauses.contains("a").unwrap_err().to_string();
+        assert!(error.contains("health.json.paused") && error.contains("others may write to it"), "{error}");
+        assert!(pauses.add("b").is_err() && pauses.remove("a").is_err());
+
+        let elsewhere = folder.path().join("elsewhere");
+        fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
+        fs::rename(&path, &elsewhere).unwrap();
+        symlink(&elsewhere, &path).unwrap();
+        assert!(pauses.contains("a").unwrap_err().to_string().contains("it is no folder"));
+    }
+}

@@ -1,0 +1,125 @@
+//! How talkative the log is, changed while the process runs.
+
+use std::sync::{Mutex, PoisonError};
+
+use tracing_subscriber::filter::{LevelFilter, ParseError};
+use tracing_subscriber::{EnvFilter, Registry, reload};
+
+/// Whose finer levels show requests as they are sent, with message bodies and signatures: they stay at `info` unless
+/// `RUST_LOG` names one of their targets.
+const TALKATIVE: [&str; 8] = [
+    "aws=info",
+    "h2=info",
+    "hyper=info",
+    "reqwest=info",
+    "rustls=info",
+    "tonic=info",
+    "tower=info",
+    "wasmtime_wasi_http=info",
+];
+
+/// Whose warnings are ours to tell: an export that failed is one line, not one for each try. `RUST_LOG` may name it.
+const RETOLD: (&str, &str) = ("opentelemetry", "opentelemetry=error");
+
+/// The log's level: what `RUST_LOG` says, or more.
+#[derive(Debug)]
+pub struct Verbosity {
+    handle: reload::Handle<EnvFilter, Registry>,
+    /// As `RUST_LOG` says.
+    wanted: String,
+    /// What has been asked for beyond that.
+    raised: Mutex<Option<LevelFilter>>,
+}
+
+impl Verbosity {
+    pub(super) fn new(handle: reload::Handle<EnvFilter, Registry>, wanted: String) -> Self {
+        Self { handle, wanted, raised: Mutex::default() }
+    }
+
+    /// One step more talkative, up to `trace`; what would show bodies or signatures stays quiet. The log says so.
+    pub fn raise(&self) {
+        let level = {
+            let mut raised = self.raised.lock().unwrap_or_else(PoisonError::into_inner);
+            let now = raised.unwrap_or_else(|| level_of(&self.wanted));
+            *raised.insert(more(now))
+        };
+        self.set(Some(level));
+        tracing::info!(verbosity = %level, "the log is more talkative now, by SIGUSR1; SIGUSR2 goes back");
+    }
+
+    /// Back to what `RUST_LOG` says. The log says so.
+    pub fn reset(&self) {
+        *self.raised.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        tracing::info!(verbosity = %level_of(&self.wanted), "the log goes back to what RUST_LOG says, by SIGUSR2");
+        self.set(None);
+    }
+
+    fn set(&self, raised: Option<LevelFilter>) {
+        if let Ok(filter) = filter(&self.wanted, raised)
+            && let Err(error) = self.handle.reload(filter)
+        {
+            tracing::warn!(%error, "the level of the log cannot be changed");
+        }
+    }
+}
+
+/// The filter for what `RUST_LOG` says, or at least this level for everything.
+pub(super) fn filter(wanted: &str, raised: Option<LevelFilter>) -> Result<EnvFilter, ParseError> {
+    let mut filter = EnvFilter::builder().parse(wanted)?;
+    if let Some(level) = raised {
+        // `RUST_LOG` may name us with a level of our own, which would win over that of all.
+        let own = format!("hostler={level}").parse()?;
+        filter = filter.add_directive(level.into()).add_directive(own);
+    }
+    let filter = if filter.max_level_hint() > Some(LevelFilter::INFO) { quieted(filter) } else { filter };
+    match RETOLD {
+        (name, _) if wanted.contains(name) => Ok(filter),
+        (_, directive) => Ok(filter.add_directive(directive.parse()?)),
+    }
+}
+
+fn level_of(wanted: &str) -> LevelFilter {
+    filter(wanted, None).ok().and_then(|filter| filter.max_level_hint()).unwrap_or(LevelFilter::INFO)
+}
+
+fn more(level: LevelFilter) -> LevelFilter {
+    match level {
+        LevelFilter::OFF => LevelFilter::ERROR,
+        LevelFilter::ERROR => LevelFilter::WARN,
+        LevelFilter::WARN => LevelFilter::INFO,
+        LevelFilter::INFO => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
+    }
+}
+
+fn quieted(filter: EnvFilter) -> EnvFilter {
+    TALKATIVE.iter().filter_map(|directive| directive.parse().ok()).fold(filter, EnvFilter::add_directive)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_step_is_one_level_and_the_last_stays() {
+        let steps = [LevelFilter::OFF, LevelFilter::WARN, LevelFilter::INFO, LevelFilter::DEBUG, LevelFilter::TRACE];
+        let [off, warn, info, debug, trace] = steps.map(more);
+        assert_eq!(
+            [off, warn, info, debug, trace],
+            [LevelFilter::ERROR, LevelFilter::INFO, LevelFilter::DEBUG, LevelFilter::TRACE, LevelFilter::TRACE]
+        );
+        assert_eq!((level_of("info"), level_of("warn,hostler=debug")), (LevelFilter::INFO, LevelFilter::DEBUG));
+    }
+
+    #[test]
+    fn what_would_show_bodies_stays_quiet_and_hostler_itself_does_not() {
+        for wanted in ["info", "warn,hostler=info", "error"] {
+            let text = filter(wanted, Some(LevelFilter::TRACE)).unwrap().to_string();
+            let has = |directive: &str| text.split(',').any(|one| one == directive);
+            assert!(has("trace") && has("hostler=trace"), "{text}");
+            assert!(TALKATIVE.iter().all(|directive| has(directive)), "{text}");
+        }
+        assert_eq!(filter("info", None).unwrap().to_string(), "opentelemetry=error,info");
+        assert_eq!(filter("info,opentelemetry=debug", None).unwrap().to_string().matches("opentelemetry").count(), 1);
+    }
+}

@@ -1,0 +1,152 @@
+//! `dlq`: dead letters listed, shown and dropped, and requeued by their ids; on the embedded queue and on SQS.
+
+use serde_json::{Value, json};
+
+use crate::support::hostler::{Depth, PATIENCE, Said, World, until};
+use crate::support::servers::Kind;
+use crate::support::sqs::Aws;
+
+/// A consumer `work` whose handler does what the body says, and dead-letters what it fails at the first time.
+const WORK: &str = "
+    [consumers.work]
+    channel = 'work'
+    handler = 'guests/run-word.wat'
+    retry = { requeues = 0, delays = 0 }
+";
+
+/// With two dead letters that a host has made, and one that was put there.
+fn dead_letters() -> World {
+    let world = World::new(WORK);
+    let mut host = world.start();
+    world.send("work", ["x65 first", "x1 second", "ack"]);
+    host.settled(3);
+    assert_eq!(host.stop(), 0);
+    let said = world.output(&["send", "work-dlq", "--body", "third", "--attr", "tenant=7"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    world
+}
+
+fn json(said: &Said) -> Value {
+    assert_eq!(said.code, 0, "{said:?}");
+    serde_json::from_str(&said.stdout).unwrap()
+}
+
+fn list(world: &World, more: &[&str]) -> Vec<Value> {
+    let said = world.output(&[&["dlq", "ls", "work", "--json"], more].concat());
+    json(&said).as_array().unwrap().clone()
+}
+
+fn id(letter: &Value) -> &str {
+    letter["id"].as_str().unwrap()
+}
+
+#[test]
+fn a_list_says_why_each_is_there_and_changes_nothing() {
+    let world = dead_letters();
+    let letters = list(&world, &[]);
+    let told: Vec<_> = letters.iter().map(|letter| (&letter["source"], &letter["attempts"])).collect();
+    assert_eq!(told, [(&json!("work"), &json!(1)), (&json!("work"), &json!(1)), (&Value::Null, &Value::Null)]);
+    assert!(letters[0]["reason"].as_str().unwrap().contains("bad row"), "{letters:?}");
+    assert!(letters[0]["age_seconds"].as_u64().unwrap() < 600 && letters[0]["size_bytes"] == 9, "{letters:?}");
+    assert_eq!(list(&world, &[]), list(&world, &[]), "and again");
+    assert_eq!(list(&world, &["--max", "1"]).len(), 1);
+    assert_eq!(list(&world, &["--filter", "attr:tenant=7"]), letters[2..]);
+    assert_eq!(list(&world, &["--id", id(&letters[1]), id(&letters[2])]), letters[1..]);
+    assert_eq!(world.depth("work-dlq"), Depth { visible: 3, ..Depth::default() });
+
+    let said = world.output(&["dlq", "ls", "work-dlq"]);
+    let lines: Vec<&str> = said.stdout.lines().collect();
+    assert_eq!((said.code, lines.len()), (0, 4), "{said:?}");
+    assert!(lines[0].starts_with("ID ") && lines[0].ends_with("REASON"), "{said:?}");
+    assert!(lines[1].starts_with(id(&letters[0])) && lines[1].contains("bad row"), "{said:?}");
+    let said = world.output(&["dlq", "ls", "work", "--id", "none"]);
+    assert_eq!((said.code, said.stdout.as_str()), (0, "no dead letters in work-dlq\n"));
+    // What another holds is seen as well, and no look has counted as an attempt: the handler has it for the first time.
+    assert_eq!(world.output(&["requeue", "--from", "work-dlq", "--id", id(&letters[2])]).code, 0);
+    let host = world.start();
+    assert_eq!(host.settled(1)[0]["attempt"], 1);
+}
+
+#[test]
+fn one_is_shown_with_all_that_it_carries_and_its_body_only_if_asked_for() {
+    let world = dead_letters();
+    let letters = list(&world, &[]);
+    let shown = json(&world.output(&["dlq", "show", "work", id(&letters[2]), "--json"]));
+    assert_eq!((&shown["attributes"], shown.get("body")), (&json!({ "tenant": "7" }), None), "{shown}");
+    let shown = json(&world.output(&["dlq", "show", "work", id(&letters[2]), "--json", "--body"]));
+    assert_eq!(shown["body"], "third");
+    let said = world.output(&["dlq", "show", "work", id(&letters[0])]);
+    assert!(said.code == 0 && said.stdout.contains("bad row") && !said.stdout.contains("first"), "{said:?}");
+    let said = world.output(&["dlq", "show", "work", "4711"]);
+    assert_eq!((said.code, said.stdout.as_str()), (1, ""));
+    assert!(said.stderr.contains("work-dlq shows no message 4711"), "{said:?}");
+}
+
+#[test]
+fn only_what_is_named_is_dropped_and_only_with_yes() {
+    let world = dead_letters();
+    let letters = list(&world, &[]);
+    let drop = |args: &[&str]| world.output(&[&["dlq", "drop", "work"], args].concat());
+    for (args, part) in [
+        (&["--yes"][..], "by --id or --filter"),
+        (&["--id", id(&letters[0])], "then add --yes"),
+        (&["--yes", "--filter", "tenant=7"], "is no filter"),
+    ] {
+        let said = drop(args);
+        assert!(said.code == 2 && said.stderr.contains(part), "{args:?}: {said:?}");
+    }
+    assert_eq!(world.depth("work-dlq").visible, 3);
+    let said = drop(&["--yes", "--id", id(&letters[0])]);
+    assert_eq!((said.code, said.stdout.as_str()), (0, "1 message dropped from work-dlq, 2 left (did not match)\n"));
+    assert_eq!(list(&world, &[]), letters[1..]);
+    let said = drop(&["--yes", "--filter", "attr:tenant=7", "--json"]);
+    let counts = json!({ "dropped": 1, "failed": 0, "left": 1, "not_looked_at": 0, "stopped": false });
+    assert_eq!(json(&said), counts);
+    assert_eq!(drop(&["--yes", "--filter", "older:0s"]).code, 0);
+    assert_eq!((world.depth("work-dlq"), world.depth("work")), (Depth::default(), Depth::default()));
+}
+
+#[test]
+fn what_is_not_there_is_refused() {
+    let world = World::new(WORK);
+    for args in [&["ls", "jbos"][..], &["show", "jbos", "1"], &["drop", "jbos", "--id", "1", "--yes"]] {
+        let said = world.output(&[&["dlq"], args].concat());
+        assert!(said.code == 69 && said.stderr.contains("there is no queue `jbos-dlq`"), "{args:?}: {said:?}");
+    }
+}
+
+/// Twenty-five dead letters of a consumer on SQS, and the ids of those from the third on.
+fn on_sqs(kind: Kind) {
+    let world = Aws::new(kind, &format!("{WORK}concurrency = 4"));
+    let mut host = world.started();
+    world.send("work", (0..25).map(|n| format!("x65 {n}")));
+    host.settled(25);
+    assert_eq!(host.stop(), 0);
+    let letters = list(&world, &[]);
+    assert_eq!(letters.len(), 25, "paged until it is empty");
+    assert!(letters.iter().all(|letter| letter["source"] == "work" && letter["attempts"] == 1), "{letters:?}");
+    let back = || until("all is given back", PATIENCE, || (world.counts("work-dlq") == [25, 0, 0]).then_some(()));
+    back();
+    assert_eq!(list(&world, &["--max", "3"]).len(), 3);
+    back();
+    let shown = json(&world.output(&["dlq", "show", "work", id(&letters[20]), "--json", "--body"]));
+    assert_eq!((id(&shown), &shown["reason"]), (id(&letters[20]), &letters[20]["reason"]));
+    assert!(shown["body"].as_str().unwrap().starts_with("x65 "), "{shown}");
+    back();
+    let [one, two, three] = [0, 1, 2].map(|n| id(&letters[n]));
+    let said = world.output(&["dlq", "drop", "work", "--yes", "--id", one, two]);
+    assert_eq!((said.code, said.stdout.as_str()), (0, "2 messages dropped from work-dlq, 23 left (did not match)\n"));
+    let said = world.output(&["requeue", "--from", "work-dlq", "--id", three]);
+    assert_eq!(said.stdout, "1 message moved from work-dlq to work, 22 left (did not match)\n", "{said:?}");
+    assert_eq!((world.counts("work-dlq"), world.counts("work")), ([22, 0, 0], [1, 0, 0]));
+}
+
+#[test]
+fn dead_letters_on_sqs_are_listed_page_by_page_and_given_back() {
+    on_sqs(Kind::Ministack);
+}
+
+#[test]
+fn dead_letters_on_another_server_are_so_too() {
+    on_sqs(Kind::LocalStack);
+}

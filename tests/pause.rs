@@ -1,0 +1,190 @@
+//! `pause` and `resume`, the breaker, and the log's level by signal: a real host on the embedded queue.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::time::Instant;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::support::hostler::{Depth, Host, PATIENCE, SECOND, World, until};
+
+/// A consumer `work` whose handler does what the body says, and another one. Further keys of `work` follow.
+const WORK: &str = "
+    [consumers.other]
+    channel = 'other'
+    handler = 'guests/run-word.wat'
+    [consumers.work]
+    channel = 'work'
+    handler = 'guests/run-word.wat'
+";
+
+fn said(world: &World, args: &[&str], expected: &str) {
+    let said = world.output(args);
+    assert_eq!((said.code, said.stdout.as_str(), said.stderr.as_str()), (0, expected, ""), "{args:?}");
+}
+
+/// What the health file says of `work`.
+fn shown(world: &World) -> Value {
+    let verdict = world.verdict();
+    let consumers = verdict["report"]["consumers"].as_array().cloned().unwrap_or_default();
+    consumers.into_iter().find(|consumer| consumer["name"] == "work").unwrap_or_default()
+}
+
+fn until_paused(world: &World, paused: bool) {
+    until("the host notices", PATIENCE, || ((shown(world)["paused"] == true) == paused).then_some(()));
+}
+
+fn logged(host: &Host, message: &str) -> usize {
+    host.lines().iter().filter(|line| line["message"] == message).count()
+}
+
+#[test]
+fn a_paused_consumer_takes_nothing_and_stays_healthy_until_it_is_resumed() {
+    let world = World::new(&format!("{WORK}processing_timeout = '1s'\nhealthcheck_timeout = '2s'"));
+    let mut host = world.started();
+    let asked = Instant::now();
+    said(&world, &["pause", "work"], "work: pauses\n");
+    until_paused(&world, true);
+    assert!(asked.elapsed() < 10 * SECOND, "{:?}", asked.elapsed());
+    said(&world, &["pause", "work"], "work: is paused already\n");
+    world.send("work", ["ack"]);
+    world.send("other", ["ack"]);
+    assert_eq!(host.settled(1)[0]["consumer"], "other");
+    // For longer than it may go without a poll.
+    until("it has not polled for long", PATIENCE, || (asked.elapsed() > 6 * SECOND).then_some(()));
+    let verdict = world.verdict();
+    assert_eq!(verdict["status"], "healthy", "{verdict}");
+    assert_eq!((&shown(&world)["state"], world.depth("work").visible), (&Value::from("IDLE"), 1));
+
+    said(&world, &["resume", "work"], "work: goes on\n");
+    assert_eq!(host.settled(2)[1]["consumer"], "work");
+    assert_eq!(world.verdict()["status"], "healthy");
+    until_paused(&world, false);
+    said(&world, &["resume", "work"], "work: is not paused\n");
+    assert_eq!((logged(&host, "paused: nothing more is received"), logged(&host, "resumed")), (1, 1));
+    assert_eq!(host.stop(), 0);
+}
+
+#[test]
+fn what_runs_is_finished() {
+    let world = World::new(&format!("{WORK}concurrency = 1"));
+    world.send("work", vec!["w4000"; 3]);
+    let mut host = world.start();
+    until("one is in flight", PATIENCE, || (world.depth("work").in_flight == 1).then_some(()));
+    said(&world, &["pause", "work"], "work: pauses\n");
+    host.wait_for(PATIENCE, |line| line["message"] == "paused: nothing more is received");
+    assert_eq!(host.settled(1)[0]["outcome"], "ack");
+    until("nothing is in flight", PATIENCE, || (world.depth("work").in_flight == 0).then_some(()));
+    assert_eq!(world.depth("work"), Depth { visible: 2, ..Depth::default() });
+    assert_eq!(host.stop(), 0);
+}
+
+#[test]
+fn a_pause_holds_over_a_restart_and_may_come_before_the_start() {
+    let world = World::new(WORK);
+    said(&world, &["pause", "--all"], "other: pauses\nwork: pauses\n");
+    let folder = world.path("health.json.paused");
+    let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&folder), mode(&folder.join("work"))), (0o700, 0o600));
+    world.send("work", ["ack"]);
+    for _ in 0..2 {
+        let mut host = world.started();
+        until_paused(&world, true);
+        until("it has ticked", PATIENCE, || (shown(&world)["state"] == "IDLE").then_some(()));
+        assert_eq!(host.stop(), 0);
+        assert_eq!((world.depth("work").visible, logged(&host, "settled")), (1, 0));
+    }
+    said(&world, &["resume", "--all"], "other: goes on\nwork: goes on\n");
+    let mut host = world.start();
+    host.settled(1);
+    assert_eq!(host.stop(), 0);
+}
+
+#[test]
+fn what_is_not_meant_is_refused_and_what_others_put_there_does_not_count() {
+    let world = World::new(WORK);
+    let cases: [(&[&str], i32, &str); 4] = [
+        (&["pause"], 2, "--all"),
+        (&["pause", "wrok"], 2, "there is no consumer `wrok`: the host has other, work"),
+        (&["resume", "../health.json"], 2, "there is no consumer"),
+        (&["pause", "work", "--all"], 2, "cannot be used with"),
+    ];
+    for (args, code, part) in cases {
+        let said = world.output(args);
+        assert!(said.code == code && said.stderr.contains(part), "{args:?}: {said:?}");
+    }
+    // A folder of somebody else, as a link: the host says so once, and works.
+    fs::create_dir(world.path("elsewhere")).unwrap();
+    fs::write(world.path("elsewhere/work"), "").unwrap();
+    symlink(world.path("elsewhere"), world.path("health.json.paused")).unwrap();
+    let mut host = world.start();
+    host.wait_for(PATIENCE, |line| line["message"] == "cannot tell which consumers are to pause");
+    world.send("work", ["ack"]);
+    host.settled(1);
+    let refused = world.output(&["pause", "work"]);
+    assert!(refused.code == 1 && refused.stderr.contains("health.json.paused"), "{refused:?}");
+    assert_eq!(host.stop(), 0);
+    assert_eq!(logged(&host, "cannot tell which consumers are to pause"), 1);
+}
+
+#[test]
+fn a_breaker_stops_a_consumer_whose_messages_fail_and_a_success_lets_it_go_on() {
+    let keys = "
+        concurrency = 1
+        processing_timeout = '1s'
+        healthcheck_timeout = '2s'
+        retry = { requeues = 0, delays = 0 }
+        breaker = { failures = 0.5, min = 5, pause = '4s' }
+    ";
+    let world = World::new(&format!("{WORK}{keys}"));
+    world.send("work", (0..5).map(|_| "x1").chain(["ack"; 20]));
+    let mut host = world.start();
+    let opened = host.wait_for(PATIENCE, |line| {
+        line["message"].as_str().is_some_and(|text| text.starts_with("breaker open: too much fails"))
+    });
+    assert_eq!((&opened["failed"], &opened["of"], &opened["pause"]), (&5.into(), &5.into(), &"4s".into()), "{opened}");
+    until("it is shown", PATIENCE, || (shown(&world)["breaker"] == "open").then_some(()));
+    let opened_at = Instant::now();
+    until("it has not polled for long", PATIENCE, || (opened_at.elapsed() > 5 * SECOND / 2).then_some(()));
+    assert_eq!((world.verdict()["status"].as_str(), host.settled(5).len()), (Some("healthy"), 5));
+    host.settled(25);
+    assert_eq!((logged(&host, "breaker probing: one message is tried"), logged(&host, "breaker closed")), (1, 1));
+    until("it is shown no more", PATIENCE, || shown(&world).get("breaker").is_none().then_some(()));
+    assert_eq!(host.stop(), 0);
+}
+
+#[test]
+fn the_log_is_made_more_talkative_by_one_signal_and_quiet_again_by_another() {
+    let world = World::new(WORK);
+    let mut host = world.started();
+    let changes = |host: &Host| -> Vec<Value> {
+        host.lines().into_iter().filter(|line| line["message"].to_string().contains("SIGUSR")).collect()
+    };
+    let mut received = 0;
+    for (count, (signal, verbosity, talks)) in [
+        (Signal::USR1, "debug", true),
+        (Signal::USR1, "trace", true),
+        (Signal::USR1, "trace", true),
+        (Signal::USR2, "info", false),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        host.signal(signal);
+        let said = until("the change is logged", PATIENCE, || changes(&host).get(count).cloned());
+        assert_eq!(said["verbosity"], verbosity, "{said}");
+        if !talks {
+            // The level falls right after the line that says so.
+            host.signal(Signal::USR2);
+            until("and is said again", PATIENCE, || changes(&host).get(count + 1).cloned());
+            received = logged(&host, "received");
+        }
+        world.send("work", ["ack"]);
+        host.settled(count + 1);
+        let now = logged(&host, "received");
+        assert_eq!(now > received, talks, "{signal:?}");
+        received = now;
+    }
+    assert_eq!(host.stop(), 0);
+}
