@@ -33,7 +33,13 @@ fn json(said: &Said) -> Value {
 
 fn list(world: &World, more: &[&str]) -> Vec<Value> {
     let said = world.output(&[&["dlq", "ls", "work", "--json"], more].concat());
-    json(&said).as_array().unwrap().clone()
+    let mut letters = json(&said).as_array().unwrap().clone();
+    for letter in &mut letters {
+        // The one thing that changes from look to look.
+        let age = letter.as_object_mut().unwrap().remove("age_seconds").unwrap();
+        assert!(age.as_u64().is_some_and(|age| age < 600), "{age}");
+    }
+    letters
 }
 
 fn id(letter: &Value) -> &str {
@@ -47,7 +53,7 @@ fn a_list_says_why_each_is_there_and_changes_nothing() {
     let told: Vec<_> = letters.iter().map(|letter| (&letter["source"], &letter["attempts"])).collect();
     assert_eq!(told, [(&json!("work"), &json!(1)), (&json!("work"), &json!(1)), (&Value::Null, &Value::Null)]);
     assert!(letters[0]["reason"].as_str().unwrap().contains("bad row"), "{letters:?}");
-    assert!(letters[0]["age_seconds"].as_u64().unwrap() < 600 && letters[0]["size_bytes"] == 9, "{letters:?}");
+    assert_eq!(letters[0]["size_bytes"], 9);
     assert_eq!(list(&world, &[]), list(&world, &[]), "and again");
     assert_eq!(list(&world, &["--max", "1"]).len(), 1);
     assert_eq!(list(&world, &["--filter", "attr:tenant=7"]), letters[2..]);

@@ -14,8 +14,8 @@ use clap::Parser;
 use fs2::FileExt;
 use hostler::cli::check_consumer_health;
 use hostler::health::{
-    Clock, ConsumerReport, HealthFile, LOCK_WAIT, MAX_BYTES, ReadError, Report, State, Timestamp, Why, WriteError,
-    process, read,
+    BreakerState, Clock, ConsumerReport, HealthFile, LOCK_WAIT, MAX_BYTES, ReadError, Report, State, Timestamp, Why,
+    WriteError, process, read,
 };
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use serde_json::{Map, Value};
@@ -386,12 +386,13 @@ fn the_schema_describes_the_file_and_nothing_else() -> Outcome {
     fn fields(object: &Value) -> Result<&Map<String, Value>, String> {
         object.as_object().ok_or_else(|| format!("no object: {object}"))
     }
-    /// The schema has exactly the object's fields, requires them all, and says what each is.
-    fn compare(schema: &Value, object: &Value) -> Outcome {
+    /// The schema has exactly the object's fields, requires those that are always there, and says what each is.
+    fn compare(schema: &Value, object: &Value, least: &Value) -> Outcome {
         let properties = fields(&schema["properties"])?;
         let names: BTreeSet<&str> = fields(object)?.keys().map(String::as_str).collect();
         assert_eq!(names, properties.keys().map(String::as_str).collect());
         let required = schema["required"].as_array().ok_or("required")?;
+        let names: BTreeSet<&str> = fields(least)?.keys().map(String::as_str).collect();
         assert_eq!(names, required.iter().filter_map(Value::as_str).collect());
         assert_eq!(schema["additionalProperties"], false);
         for (name, property) in properties {
@@ -401,8 +402,12 @@ fn the_schema_describes_the_file_and_nothing_else() -> Outcome {
     }
     let schema: Value = serde_json::from_str(include_str!("../healthcheck/health.schema.json"))?;
     let file = serde_json::to_value(report(1))?;
-    compare(&schema, &file)?;
-    compare(&schema["$defs"]["consumer"], &file["consumers"][0])?;
+    compare(&schema, &file, &file)?;
+    let resting = ConsumerReport { paused: true, breaker: Some(BreakerState::Open), ..consumer("c") };
+    let described = &schema["$defs"]["consumer"];
+    compare(described, &serde_json::to_value(resting)?, &file["consumers"][0])?;
+    let breaker = serde_json::to_value([BreakerState::Open, BreakerState::Probing])?;
+    assert_eq!(described["properties"]["breaker"]["enum"], breaker);
 
     assert_eq!(schema["properties"]["schema"]["const"], file["schema"]);
     let states =

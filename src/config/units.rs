@@ -122,6 +122,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_share_is_exceeded_by_more_and_is_less_than_all() {
+        let half = Share::new(0.5).unwrap();
+        assert_eq!([(1, 2), (2, 3), (0, 0)].map(|(part, total)| half.is_exceeded(part, total)), [false, true, false]);
+        assert!(Share::new(0.0).unwrap().is_exceeded(1, u64::MAX) && !Share::new(0.07).unwrap().is_exceeded(7, 100));
+        for bad in [1.0, -0.1, 50.0, f64::NAN, f64::INFINITY] {
+            assert_eq!(Share::new(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
     fn durations_need_a_known_unit() {
         assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
         assert_eq!(duration("1h 30m"), Ok(Duration::from_secs(5400)));

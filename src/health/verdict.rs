@@ -334,6 +334,22 @@ mod tests {
     }
 
     #[test]
+    fn a_consumer_that_is_not_to_poll_is_not_blamed_for_it_but_for_all_else() {
+        use crate::health::BreakerState::{Open, Probing};
+        for (paused, breaker, rests) in
+            [(true, None, true), (false, Some(Open), true), (false, Some(Probing), false), (true, Some(Probing), true)]
+        {
+            let judged = |state, oldest| {
+                let consumer = ConsumerReport { paused, breaker, ..consumer(state, 9000, Some(9000), oldest) };
+                judged(&report(vec![consumer]), ALIVE(), None).healthy()
+            };
+            assert_eq!([judged(State::Idle, None), judged(State::Listening, None)], [rests; 2], "{paused} {breaker:?}");
+            assert!(judged(State::Processing, Some(90)) && !judged(State::Processing, Some(91)));
+            assert!(!judged(State::Exiting, None));
+        }
+    }
+
+    #[test]
     fn every_faulty_consumer_is_named() {
         let mut second = consumer(State::Exiting, 91, None, None);
         second.name = "second".to_owned();

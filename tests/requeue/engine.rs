@@ -8,7 +8,7 @@ use hostler::config::Rate;
 use hostler::message::{AttributeValue, Claim, Invalid, Message, Outgoing, Typed};
 use hostler::queue::fake::{Ending, MAX_MESSAGE};
 use hostler::queue::{Broker, ChannelSpec, LeaseError, ORIGINAL_ID_ATTRIBUTE, QueueError, SendError};
-use hostler::upkeep::requeue::{Ended, LEASE, Note, Order, Report, run};
+use hostler::upkeep::requeue::{Condition, Ended, LEASE, Note, Order, Report, run};
 use tokio::time::{Instant, advance};
 use tokio_util::sync::CancellationToken;
 
@@ -201,6 +201,29 @@ async fn a_dry_run_tells_what_would_move_and_moves_nothing() {
     assert_eq!(told.into_iter().collect::<Vec<_>>(), [numbers(1..2), numbers(10..20)].concat());
     assert!(service.fake.settled().iter().all(|settled| settled.what == Ending::Release(Duration::ZERO)));
     assert_eq!((service.visible("jobs-dlq").await, service.visible("jobs").await), (25, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_target_what_fits_is_removed_and_nothing_is_sent() {
+    let service = Service::with(false, numbered(25)).await;
+    let dropping = Order { to: None, ..filtered("body~001") };
+    let dry = Order { dry_run: true, ..dropping.clone() };
+    assert_eq!(service.run(dry).await, (Report { left: 14, ..moved(11) }, Ended::Done));
+    assert_eq!(service.visible("jobs-dlq").await, 25);
+    assert_eq!(service.run(Order { max: Some(4), ..dropping.clone() }).await.0.moved, 4);
+    assert_eq!(service.run(dropping).await, (Report { left: 14, ..moved(7) }, Ended::Done));
+    let left: BTreeSet<_> = service.bodies("jobs-dlq").await.into_iter().collect();
+    assert_eq!(left, [numbers(0..1), numbers(2..10), numbers(20..25)].concat().into_iter().collect());
+    assert_eq!(service.visible("jobs").await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn ids_pick_any_of_them_and_also_what_was_moved_before() {
+    let service = Service::with(false, numbered(5)).await;
+    let ids = ["fake-2", "fake-4", "no such"].map(str::to_owned);
+    let order = Order { conditions: vec![Condition::Id(ids.into())], ..order() };
+    assert_eq!(service.run(order).await, (Report { left: 3, ..moved(2) }, Ended::Done));
+    assert_eq!(service.bodies("jobs-dlq").await, ["0000", "0002", "0004"]);
 }
 
 /// The process ends between a send and its ack; the queue has the message twice, and the next run makes one of it.
