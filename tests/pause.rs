@@ -105,7 +105,7 @@ fn a_pause_holds_over_a_restart_and_may_come_before_the_start() {
 fn what_is_not_meant_is_refused_and_what_others_put_there_does_not_count() {
     let world = World::new(WORK);
     let cases: [(&[&str], i32, &str); 4] = [
-        (&["pause"], 2, "--all"),
+        (&["pause"], 2, "<CONSUMERS>"),
         (&["pause", "wrok"], 2, "there is no consumer `wrok`: the host has other, work"),
         (&["resume", "../health.json"], 2, "there is no consumer"),
         (&["pause", "work", "--all"], 2, "cannot be used with"),
