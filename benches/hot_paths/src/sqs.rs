@@ -139,7 +139,7 @@ pub fn consumed() -> Result<Step> {
         status: StatusBoard::new(Arc::default(), Arc::default()),
         metrics: None,
         traces: None,
-        pause: tokio::sync::watch::channel(false).1,
+        pause: watch::channel(false).1,
         exit: CancellationToken::new(),
     };
     runtime.spawn(consumer.run(phases));
