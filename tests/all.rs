@@ -5,6 +5,10 @@
 #[cfg(test)]
 mod adapters;
 #[cfg(test)]
+mod alarms;
+#[cfg(test)]
+mod clean;
+#[cfg(test)]
 mod commands;
 #[cfg(test)]
 mod compile;

@@ -409,6 +409,9 @@ fn iam_prints_the_least_policy_without_asking_anybody() {
     let mut command = world.command(&["iam", "--account", "123456789012", "--with-provision"]);
     let output = command.env("AWS_REGION", "eu-west-1").output().unwrap();
     is_golden("provision.json", &String::from_utf8(output.stdout).unwrap());
+    let mut command = world.command(&["iam", "--account", "123456789012", "--with-alarms", "--with-clean"]);
+    let output = command.env("AWS_REGION", "eu-west-1").output().unwrap();
+    is_golden("upkeep.json", &String::from_utf8(output.stdout).unwrap());
 }
 
 #[test]

@@ -57,7 +57,8 @@ install localstack localstack uv==0.13.9 'localstack-core[runtime]==2026.3.0' \
 install clients python_package boto3==1.44.5 awscli==1.46.3 amazon-sqs-extended-client==1.0.1
 install moto python_package 'moto[server]==5.2.5'
 install cfn-lint python_package cfn-lint==1.58.0
-install ministack python_package ministack==1.5.33
+# CloudWatch's protocol, which Ministack speaks only beside this.
+install ministack python_package ministack==1.5.33 cbor2==5.9.0
 install registry debian_package docker-registry
 install prometheus debian_package prometheus
 # What an OTLP collector is made of, and a validator of JSON.

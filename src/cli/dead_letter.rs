@@ -200,6 +200,7 @@ mod tests {
             group: None,
             routing_key: None,
             claim: None,
+            trace: None,
         }
     }
 

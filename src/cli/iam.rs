@@ -19,6 +19,12 @@ pub(super) struct Args {
     /// Allow what `hostler provision` does as well
     #[arg(long)]
     with_provision: bool,
+    /// Allow what `hostler alarms` does as well; a topic that it tells (--sns) needs sns:Publish beside
+    #[arg(long)]
+    with_alarms: bool,
+    /// Allow what `hostler clean` does as well, --apply included
+    #[arg(long)]
+    with_clean: bool,
     #[command(flatten)]
     config: ConfigArg,
 }
@@ -48,7 +54,7 @@ fn internal(error: impl std::fmt::Display) -> Failure {
 fn policy(args: &Args, config: &Config) -> Result<serde_json::Value> {
     use crate::config::TaskProtection;
     use crate::host;
-    use crate::queue::sqs::{least_privilege, protecting_tasks, reading_handlers};
+    use crate::queue::sqs::{alarming, cleaning, least_privilege, protecting_tasks, reading_handlers};
 
     let variables = ["AWS_REGION", "AWS_DEFAULT_REGION"];
     let region = variables.into_iter().find_map(|name| std::env::var(name).ok().filter(|region| !region.is_empty()));
@@ -71,6 +77,13 @@ fn policy(args: &Args, config: &Config) -> Result<serde_json::Value> {
     let mut policy = least_privilege(&options, args.account.as_deref(), &consumed, &sent, args.with_provision);
     if let Some(statements) = policy.get_mut("Statement").and_then(serde_json::Value::as_array_mut) {
         statements.extend(reading_handlers(&options, &objects));
+        let (account, on_sqs) = (args.account.as_deref(), config.queue.driver == Driver::Sqs);
+        if on_sqs && (args.with_alarms || args.with_clean) {
+            statements.extend(alarming(&options, account));
+        }
+        if on_sqs && args.with_clean {
+            statements.extend(cleaning(&options, account));
+        }
         let cluster = args.cluster.iter().filter(|_| config.host.task_protection == TaskProtection::Auto);
         statements.extend(cluster.map(|cluster| protecting_tasks(&options, args.account.as_deref(), cluster)));
     }

@@ -1,7 +1,9 @@
 //! The command line: a file per command.
 
+mod alarms;
 mod check;
 pub mod check_consumer_health;
+mod clean;
 mod compile;
 mod completions;
 mod dead_letter;
@@ -10,6 +12,7 @@ mod iam;
 mod invoke;
 pub mod lines;
 mod new;
+mod notify;
 mod pause;
 mod picked;
 mod progress;
@@ -43,7 +46,7 @@ struct Cli {
 }
 
 /// What `--help` says about exit codes.
-const EXIT_CODES: &str = "Exit codes: 0 ok · 1 check failed, unhealthy, or not acked · 2 usage · 64 bad config · \
+const EXIT_CODES: &str = "Exit codes: 0 ok · 1 check failed, unhealthy, not acked, or an alarm · 2 usage · 64 bad config · \
     65 bad handler · 69 queue, or place of a handler, unreachable at start · 70 internal · 71 processing timeout with on_processing_timeout = \
     \"exit\" · 75 drain deadline passed, work was released · 128+n ended by a second signal n";
 
@@ -67,6 +70,8 @@ enum Command {
     Pause(pause::Args),
     /// Let paused consumers go on
     Resume(pause::Args),
+    Alarms(alarms::Args),
+    Clean(clean::Args),
     Compile(compile::Args),
     New(new::Args),
     Schema(schema::Args),
@@ -124,6 +129,8 @@ pub fn main() -> Exit {
         Command::Dlq(args) => dlq::run(&args),
         Command::Pause(args) => pause::pause(&args),
         Command::Resume(args) => pause::resume(&args),
+        Command::Alarms(args) => alarms::run(&args),
+        Command::Clean(args) => clean::run(&args),
         Command::Compile(args) => compile::run(&args),
         Command::New(args) => new::run(&args),
         Command::Schema(args) => schema::run(&args),

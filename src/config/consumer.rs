@@ -134,8 +134,10 @@ pub struct Tags {
     pub owner: Option<String>,
     /// Whether alarms are flagged critical.
     pub critical: bool,
-    /// Messages in the queue from which on there is an alarm; `None`: no alarm.
+    /// Messages in the queue from which on there is an alarm; `None`: `alarms.threshold`.
     pub alarm_threshold: Option<u64>,
+    /// Messages in the dead-letter queue from which on there is an alarm; `None`: 1.
+    pub dead_letter_alarm_threshold: Option<u64>,
 }
 
 impl Consumer {
@@ -182,6 +184,7 @@ impl Consumer {
                 owner: at.maybe("tags.owner")?,
                 critical: at.need("tags.critical")?,
                 alarm_threshold: at.maybe("tags.alarm_threshold")?,
+                dead_letter_alarm_threshold: at.maybe("tags.dead_letter_alarm_threshold")?,
             },
         })
     }

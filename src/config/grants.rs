@@ -95,6 +95,32 @@ impl Read for Url {
     }
 }
 
+/// An `http(s)://` address that is itself a secret, such as a webhook's: `Debug` leaves it out.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SecretUrl(String);
+
+impl SecretUrl {
+    /// The address as written. Not for logs, errors or output.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for SecretUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SecretUrl")
+    }
+}
+
+impl Read for SecretUrl {
+    fn read(value: &Value) -> Result<Self, String> {
+        let url = value.as_str().filter(|url| split_address(url).is_ok());
+        let fault =
+            || "the value is not an address without user information (it is not shown: it is secret)".to_owned();
+        url.map(|url| Self(url.to_owned())).ok_or_else(fault)
+    }
+}
+
 /// The canonical origin of an address, and its path, query and fragment.
 fn split_address(text: &str) -> Result<(String, &str), String> {
     let fault = |what: &str| format!("{} {what}", quoted(text));

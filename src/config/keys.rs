@@ -333,7 +333,26 @@ pub(super) static KEYS: &[Key] = &[
         "consumers.*.tags.alarm_threshold",
         Kind::Integer { min: 1, max: 1_000_000_000 },
         Preset::Unset,
-        "Messages in the queue from which on there is an alarm.",
+        "Messages in the queue from which on there is an alarm; unset: `alarms.threshold`.",
+    ),
+    key(
+        "consumers.*.tags.dead_letter_alarm_threshold",
+        Kind::Integer { min: 1, max: 1_000_000_000 },
+        Preset::Derived("`1`"),
+        "Messages in the dead-letter queue from which on there is an alarm.",
+    ),
+    key(
+        "alarms.threshold",
+        Kind::Integer { min: 1, max: 1_000_000_000 },
+        Preset::Value("1000"),
+        "Messages in a queue from which on `hostler alarms` reports it, where its own tags say nothing.",
+    ),
+    key(
+        "alarms.webhook",
+        Kind::SecretUrl,
+        Preset::Unset,
+        "Where `hostler alarms` and `hostler clean` send with `--webhook`. The address is a secret, and never shown; set it \
+         by the variable `HOSTLER_ALARMS__WEBHOOK`.",
     ),
     key(
         "telemetry.log",
@@ -420,7 +439,7 @@ mod tests {
 
     #[test]
     fn a_table_knows_its_names() {
-        assert_eq!(names(""), ["host", "queue", "payload", "consumers", "telemetry"]);
+        assert_eq!(names(""), ["host", "queue", "payload", "consumers", "alarms", "telemetry"]);
         assert_eq!(names("consumers"), ["*"]);
         assert_eq!(names("queue"), ["driver", "embedded", "sqs"]);
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use figment::value::Value;
 
-use super::grants::{Dirs, HandlerRef, Network, Origin, Url};
+use super::grants::{Dirs, HandlerRef, Network, Origin, SecretUrl, Url};
 use super::read::{Bytes, Read, quoted, shown, text};
 use super::units::{MAX_PERMITS, Rate, Share, duration_text, size_text};
 use crate::channel::Channel;
@@ -37,6 +37,8 @@ pub(super) enum Kind {
     },
     /// Text that is never shown.
     Secret,
+    /// An address that is never shown.
+    SecretUrl,
     Path,
     Handler,
     Url,
@@ -66,6 +68,7 @@ impl Kind {
             Self::Secret => text(value)
                 .map(drop)
                 .map_err(|_| "the value is not text (it is not shown: it may be secret)".to_owned()),
+            Self::SecretUrl => SecretUrl::read(value).map(drop),
             Self::Path => PathBuf::read(value).map(drop),
             Self::Handler => HandlerRef::read(value).map(drop),
             Self::Url => Url::read(value).map(drop),
@@ -107,6 +110,7 @@ impl Kind {
                 format!("{min} to {max} of the characters `A-Z a-z 0-9 {}`", also.join(" "))
             }
             Self::Secret => "text in quotes".to_owned(),
+            Self::SecretUrl => "an address that begins with `https://` or `http://`".to_owned(),
             Self::Path => "a path".to_owned(),
             Self::Handler => "a path, `s3://bucket/key` or `oci://registry/repository:tag`".to_owned(),
             Self::Url => "an address such as `http://localhost:4566`".to_owned(),
@@ -207,5 +211,11 @@ mod tests {
     #[test]
     fn a_secret_is_not_quoted() {
         assert!(!Kind::Secret.check(&Value::from(4711)).unwrap_err().contains("4711"));
+        assert_eq!(Kind::SecretUrl.check(&Value::from("https://hooks.example.com/4711")), Ok(()));
+        for bad in
+            [Value::from(4711), Value::from("hooks.example.com/4711"), Value::from("https://me:4711@example.com")]
+        {
+            assert!(!Kind::SecretUrl.check(&bad).unwrap_err().contains("4711"), "{bad:?}");
+        }
     }
 }

@@ -24,11 +24,11 @@ mod valid;
 pub use choice::{DirMode, Driver, LogFormat, OnProcessingTimeout, Provision, Reply, TaskProtection};
 pub use consumer::{Allow, Breaker, Consumer, Limits, Retry, Tags};
 pub use error::{ConfigError, Place, Problem};
-pub use grants::{DirGrant, HandlerRef};
+pub use grants::{DirGrant, HandlerRef, SecretUrl};
 pub use reference::reference;
 pub use schema::schema;
 pub use units::{Rate, Share};
-pub use valid::{Config, Embedded, Host, Payload, QueueConfig, Sqs, Telemetry};
+pub use valid::{Alarms, Config, Embedded, Host, Payload, QueueConfig, Sqs, Telemetry};
 
 use std::path::{Path, PathBuf};
 

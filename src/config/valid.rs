@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::choice::{Driver, LogFormat, Provision, TaskProtection};
 use super::consumer::Consumer;
-use super::grants::Url;
+use super::grants::{SecretUrl, Url};
 use super::read::Bytes;
 use super::settings::{Mismatch, Settings};
 
@@ -21,6 +21,8 @@ pub struct Config {
     pub payload: Payload,
     /// The consumers by name, sorted; at least one, each on a queue of its own.
     pub consumers: Vec<Consumer>,
+    /// What `hostler alarms` and `hostler clean` need beside the queues.
+    pub alarms: Alarms,
     /// Logs, metrics and traces.
     pub telemetry: Telemetry,
 }
@@ -81,6 +83,15 @@ pub struct Payload {
     pub threshold: u64,
 }
 
+/// `[alarms]`: when there is an alarm, and who is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Alarms {
+    /// Messages from which on a queue whose tags say nothing has an alarm: at least 1.
+    pub threshold: u64,
+    /// Where reports are sent; `None`: nowhere.
+    pub webhook: Option<SecretUrl>,
+}
+
 /// `[telemetry]`: logs, metrics and traces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Telemetry {
@@ -126,6 +137,7 @@ impl Config {
                 .keys()
                 .map(|name| Consumer::read(name, settings))
                 .collect::<Result<_, _>>()?,
+            alarms: Alarms { threshold: at.need("alarms.threshold")?, webhook: at.maybe("alarms.webhook")? },
             telemetry: Telemetry {
                 log: at.need("telemetry.log")?,
                 otlp_endpoint: url("telemetry.otlp_endpoint")?,

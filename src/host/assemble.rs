@@ -8,7 +8,7 @@ use crate::config::{self, Config, DirMode, Driver, Reply};
 use crate::consumer::{Policy, Spec};
 use crate::exit::{self, Exit, Failure};
 use crate::handler::{Definition, Dir, Grants, Loaded, Pool, Source};
-use crate::queue::{ChannelSpec, Producer};
+use crate::queue::{ChannelSpec, Producer, tag};
 use crate::telemetry::traces;
 
 /// Sandboxes beyond the slots of a consumer, of which only addresses are taken: its `state-changed` hook needs one, and
@@ -56,12 +56,14 @@ pub fn channel_spec(consumer: &config::Consumer) -> ChannelSpec {
 
 /// The tags of a consumer's queues, by which they are known as ours and alarms find their thresholds.
 fn tags(consumer: &config::Consumer) -> BTreeMap<String, String> {
-    let config::Tags { owner, critical, alarm_threshold } = &consumer.tags;
+    let config::Tags { owner, critical, alarm_threshold, dead_letter_alarm_threshold } = &consumer.tags;
+    let number = |threshold: &Option<u64>| threshold.map(|threshold| threshold.to_string());
     let tags = [
-        ("hostler:consumer", Some(consumer.name.clone())),
-        ("hostler:owner", owner.clone()),
-        ("hostler:critical", Some(critical.to_string())),
-        ("hostler:alarm-threshold", alarm_threshold.map(|threshold| threshold.to_string())),
+        (tag::CONSUMER, Some(consumer.name.clone())),
+        (tag::OWNER, owner.clone()),
+        (tag::CRITICAL, Some(critical.to_string())),
+        (tag::ALARM_THRESHOLD, number(alarm_threshold)),
+        (tag::DEAD_LETTER_ALARM_THRESHOLD, number(dead_letter_alarm_threshold)),
     ];
     tags.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
@@ -134,16 +136,10 @@ pub fn pool(config: &Config) -> Pool {
     Pool { sandboxes: sandboxes.fold(0, u32::saturating_add) }
 }
 
-/// Settings that are valid but that this build, or this driver, makes no use of; for the log.
+/// Settings that are valid but that this driver makes no use of; for the log.
 pub fn unused(config: &Config) -> Vec<String> {
     let embedded = config.queue.driver == Driver::Embedded;
-    let tagged = config.consumers.iter().any(|consumer| consumer.tags != config::Tags::default());
-    [
-        (embedded && config.payload.bucket.is_some(), "payload.bucket: the embedded queue keeps large messages itself"),
-        (embedded && tagged, "tags: the embedded queue has none"),
-    ]
-    .into_iter()
-    .filter(|(applies, _)| *applies)
-    .map(|(_, text)| format!("{text} (the setting has no effect)"))
-    .collect()
+    let unused = (embedded && config.payload.bucket.is_some())
+        .then_some("payload.bucket: the embedded queue keeps large messages itself");
+    unused.into_iter().map(|text| format!("{text} (the setting has no effect)")).collect()
 }

@@ -3,6 +3,7 @@
 mod assemble;
 mod connect;
 mod ecs;
+mod estate;
 mod handlers;
 mod metering;
 mod pulse;
@@ -16,6 +17,7 @@ pub use assemble::{channel_spec, plan, unused};
 pub use connect::sqs_options;
 pub use connect::{connect, declare};
 pub use ecs::Metadata;
+pub use estate::{disposal, inventory};
 pub use handlers::{all, cache, definitions, fetch};
 
 use std::path::Path;

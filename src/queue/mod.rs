@@ -17,6 +17,7 @@
 
 #[cfg(feature = "embedded")]
 pub mod embedded;
+mod estate;
 pub mod fake;
 mod metered;
 mod producer;
@@ -25,6 +26,9 @@ mod replies;
 #[cfg(feature = "sqs")]
 pub mod sqs;
 
+pub use estate::{
+    Body, Disposal, HeldQueue, HeldTopic, Inventory, Listing, QueueUse, Removal, StoredBodies, Unread, tag,
+};
 pub use metered::{MeteredBroker, MeteredQueue};
 pub use producer::Producer;
 pub use provision::{Action, Change, Finding};

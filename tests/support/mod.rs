@@ -16,4 +16,5 @@ pub mod scripted;
 pub mod servers;
 pub mod sqs;
 pub mod toolchains;
+pub mod upkeep;
 pub mod web;

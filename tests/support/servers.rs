@@ -95,20 +95,30 @@ pub struct Server {
 impl Server {
     /// Starts one, and waits until it answers.
     pub fn start(kind: Kind) -> Self {
-        // Nobody listens on it now. That nobody will before the server does is likely, not certain.
-        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
-        Self::start_at(kind, address, None)
+        Self::start_at(kind, free_address(), None)
+    }
+
+    /// Starts Ministack so that it asks IAM whether who calls may: the others let everybody do everything.
+    pub fn enforcing() -> Self {
+        Self::launch(Kind::Ministack, free_address(), &[("AUTH", "true")])
     }
 
     /// The same at this address. One that keeps what it has, where it can, does so in a folder from its end to its start.
     pub fn start_at(kind: Kind, address: SocketAddr, state: Option<&Path>) -> Self {
+        match state.map(|state| state.to_str().unwrap()) {
+            None => Self::launch(kind, address, &[]),
+            Some(state) => {
+                assert_eq!(kind, Kind::Ministack, "the others keep nothing");
+                Self::launch(kind, address, &[("PERSIST_STATE", "1"), ("STATE_DIR", state)])
+            }
+        }
+    }
+
+    fn launch(kind: Kind, address: SocketAddr, env: &[(&str, &str)]) -> Self {
         let program = installed(kind.folder());
         let folder = tempfile::tempdir().unwrap();
         let mut command = command(kind, &program, folder.path(), address);
-        if let Some(state) = state {
-            assert_eq!(kind, Kind::Ministack, "the others keep nothing");
-            command.env("PERSIST_STATE", "1").env("STATE_DIR", state);
-        }
+        command.envs(env.iter().copied());
         let keeper = keeper(folder.path(), &command);
         let mut server = Self { keeper, address, folder };
         let begun = Instant::now();
@@ -178,6 +188,11 @@ impl Drop for Server {
         // Waiting closes its standard input first.
         let _ = self.keeper.wait();
     }
+}
+
+/// Nobody listens on it now. That nobody will before the server does is likely, not certain.
+fn free_address() -> SocketAddr {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()
 }
 
 /// How a server is started, with everything that it writes in this folder.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::metrics::Scrape;
-use crate::health::{ConsumerReport, Report, Timestamp};
+use crate::health::{BreakerState, ConsumerReport, Report, Timestamp};
 
 /// One look: the health file, and the metrics if they are served.
 #[derive(Debug, Clone)]
@@ -65,7 +65,7 @@ fn row(before: Option<&Look>, now: &Look, consumer: &ConsumerReport) -> Row {
     let took = since(&took_before, took);
     Row {
         name: name.clone(),
-        state: consumer.state.name(),
+        state: state(consumer),
         since: now.at.since(consumer.transition_timestamp),
         busy: consumer.in_flight,
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of slots")]
@@ -81,6 +81,16 @@ fn row(before: Option<&Look>, now: &Look, consumer: &ConsumerReport) -> Row {
         outcomes: scrape
             .map(|scrape| scrape.by("hostler_messages_settled_total", name, "hostler_outcome"))
             .unwrap_or_default(),
+    }
+}
+
+/// What it is doing; why it takes nothing, if it does not for a reason.
+fn state(consumer: &ConsumerReport) -> &'static str {
+    match consumer.breaker {
+        _ if consumer.paused => "PAUSED",
+        Some(BreakerState::Open) => "BREAKER OPEN",
+        Some(BreakerState::Probing) => "PROBING",
+        None => consumer.state.name(),
     }
 }
 
@@ -125,6 +135,8 @@ mod tests {
             oldest_started_at: None,
             processed,
             failed: 2,
+            paused: false,
+            breaker: None,
         };
         let report = Report { schema: 1, pid: 7, started_at: start, written_at: at, consumers: vec![consumer] };
         Look { at, report, scrape: (!metrics.is_empty()).then(|| Scrape::parse(metrics)) }
@@ -163,5 +175,10 @@ mod tests {
         let row = &rows(None, &look(2, 10, ""))[0];
         assert_eq!((row.state, row.busy, row.slots, row.median, row.visible), ("PROCESSING", 3, None, None, None));
         assert_eq!((row.processed, row.failed, row.since), (10, 2, Duration::from_secs(2)));
+        let mut look = look(2, 10, "");
+        look.report.consumers[0].breaker = Some(BreakerState::Open);
+        assert_eq!(rows(None, &look)[0].state, "BREAKER OPEN");
+        look.report.consumers[0].paused = true;
+        assert_eq!(rows(None, &look)[0].state, "PAUSED");
     }
 }

@@ -19,6 +19,8 @@ pub(super) const MAX_WAIT: Duration = Duration::from_secs(20);
 
 /// How long an ordinary call may take before it is tried again: twice that and a call fit into the default lease.
 const CALL: Duration = Duration::from_secs(5);
+/// How long a call for hundreds of metrics may take.
+const METRICS: Duration = Duration::from_secs(60);
 /// How much longer than its wait a long poll may take.
 pub(super) const BEYOND_WAIT: Duration = Duration::from_secs(10);
 /// How long a send may take: a megabyte on a slow line.
@@ -45,6 +47,8 @@ pub(super) struct Clients {
     pub(super) s3: aws_sdk_s3::Client,
     /// The region that all of them call.
     pub(super) region: String,
+    /// What they are made from, for a client that few commands need.
+    ordinary: SdkConfig,
 }
 
 impl Clients {
@@ -88,7 +92,13 @@ impl Clients {
             sns: aws_sdk_sns::Client::new(&ordinary),
             s3: aws_sdk_s3::Client::from_conf(s3.build()),
             region,
+            ordinary,
         })
+    }
+
+    /// How queues and topics were used. Its answers are large: hundreds of metrics over days.
+    pub(super) fn cloudwatch(&self) -> aws_sdk_cloudwatch::Client {
+        aws_sdk_cloudwatch::Client::new(&with_patience(&self.ordinary, METRICS, 3))
     }
 }
 

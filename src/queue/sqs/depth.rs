@@ -94,19 +94,31 @@ async fn counts_of(service: &Service, name: &str, ordered: bool) -> Result<Optio
 
 /// Every queue under our prefix. Which exchange feeds one, SQS does not know.
 pub(super) async fn channels(service: &Arc<Service>) -> Result<Vec<Channel>, QueueError> {
-    let prefix = service.names.prefix();
     let mut channels: Vec<Channel> = Vec::new();
-    let list = service.clients.sqs.list_queues().set_queue_name_prefix((!prefix.is_empty()).then(|| prefix.to_owned()));
-    let mut pages = list.max_results(1000).into_paginator().items().send();
-    while let Some(url) = pages.next().await {
-        let url = url.map_err(|error| Fault::of("ListQueues", &error))?;
-        let name = url.rsplit('/').next().unwrap_or(&url);
-        let channel = service.names.here(name).and_then(|(name, _)| name.parse().ok());
+    for url in queue_urls(service).await? {
+        let channel = service.names.here(name_of(&url)).and_then(|(name, _)| name.parse().ok());
         channels.extend(channel);
     }
     channels.sort();
     channels.dedup();
     Ok(channels)
+}
+
+/// The URLs of all queues under our prefix, page after page (AWS limit: 1,000 to a page).
+pub(super) async fn queue_urls(service: &Service) -> Result<Vec<String>, QueueError> {
+    let prefix = service.names.prefix();
+    let list = service.clients.sqs.list_queues().set_queue_name_prefix((!prefix.is_empty()).then(|| prefix.to_owned()));
+    let mut pages = list.max_results(1000).into_paginator().items().send();
+    let mut urls = Vec::new();
+    while let Some(url) = pages.next().await {
+        urls.push(url.map_err(|error| Fault::of("ListQueues", &error))?);
+    }
+    Ok(urls)
+}
+
+/// The name on AWS in a queue's URL.
+pub(super) fn name_of(url: &str) -> &str {
+    url.rsplit('/').next().unwrap_or(url)
 }
 
 #[cfg(test)]

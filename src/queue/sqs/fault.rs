@@ -78,10 +78,10 @@ impl Fault {
                 Self::Later(text)
             };
         };
-        let code = error.code().unwrap_or("no error code");
-        let text = format!("{what}: {code}: {}", error.message().unwrap_or("no message"));
         let status = answer.raw().status();
-        Self::by_code(code, text, status.is_server_error() || status.as_u16() == 429)
+        let code = error.code().map_or_else(|| format!("HTTP status {}", status.as_u16()), str::to_owned);
+        let text = format!("{what}: {code}: {}", error.message().unwrap_or("no message"));
+        Self::by_code(&code, text, status.is_server_error() || status.as_u16() == 429)
     }
 
     /// The fault of one entry of a batch.
@@ -116,6 +116,12 @@ impl Fault {
     pub(super) fn may_pass(&self) -> bool {
         matches!(self, Self::Later(_))
     }
+}
+
+/// Whether we lack the permission. SQS, SNS and KMS each call it otherwise.
+pub(super) fn is_denial<E: ProvideErrorMetadata>(error: &SdkError<E>) -> bool {
+    let code = error.code().unwrap_or_default();
+    code.contains("AccessDenied") || code.starts_with("AuthorizationError")
 }
 
 impl From<Fault> for QueueError {

@@ -20,19 +20,27 @@
 //! | `parallel` | calls side by side | |
 //! | `redrive` | SQS's own move task | yes |
 //! | `depth` | how full queues are; which there are | yes |
+//! | `inventory` | what is hostler's by its tags | yes |
+//! | `metrics` | how it was used, as CloudWatch knows it | yes |
+//! | `disposal` | removing queues and bodies that nobody needs | yes |
+//! | `announce` | telling people through a topic | yes |
 //! | `provision/` | what there should be against what there is | yes |
 //!
 //! Every call is made on the runtime that the broker was opened on, whoever asks: a connection that a busy guest's thread
 //! drives would keep heartbeats waiting.
 
+mod announce;
 mod answer;
 mod batch;
 mod canonical;
 mod clients;
 mod depth;
+mod disposal;
 mod envelope;
 mod fault;
 mod held;
+mod inventory;
+mod metrics;
 mod names;
 mod parallel;
 mod payload;
@@ -45,9 +53,12 @@ mod settle;
 mod signer;
 pub mod wire;
 
-pub use provision::policy::{least_privilege, protecting_tasks, reading_handlers};
+pub use announce::Announcer;
+pub use provision::policy::{alarming, cleaning, least_privilege, protecting_tasks, reading_handlers};
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use aws_sdk_sqs::config::SharedHttpClient;
@@ -56,7 +67,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::channel::Channel;
 use crate::message::Outgoing;
-use crate::queue::{Broker, Change, ChannelSpec, Depth, Finding, Origin, Queue, QueueError, Redriven, SendError, Sent};
+use crate::queue::{
+    Body, Broker, Change, ChannelSpec, Depth, Disposal, Finding, HeldQueue, HeldTopic, Inventory, Listing, Origin,
+    Queue, QueueError, QueueUse, Redriven, Removal, SendError, Sent, StoredBodies,
+};
 use clients::Clients;
 use names::Names;
 use queue::SqsQueue;
@@ -228,6 +242,40 @@ impl Broker for SqsBroker {
 
     async fn inspect(&self, spec: &ChannelSpec) -> Result<Vec<Finding>, QueueError> {
         provision::inspect(&self.0, spec).await.map_err(|error| self.located(error))
+    }
+}
+
+#[async_trait]
+impl Inventory for SqsBroker {
+    async fn queues(&self) -> Result<Listing<HeldQueue>, QueueError> {
+        inventory::queues(&self.0).await.map_err(|error| self.located(error))
+    }
+}
+
+#[async_trait]
+impl Disposal for SqsBroker {
+    async fn topics(&self) -> Result<Listing<HeldTopic>, QueueError> {
+        inventory::topics(&self.0).await.map_err(|error| self.located(error))
+    }
+
+    async fn queue_use(&self, names: &[String], over: Duration) -> Result<Vec<Option<QueueUse>>, QueueError> {
+        metrics::queue_use(&self.0, names, over).await.map_err(|error| self.located(error))
+    }
+
+    async fn published(&self, names: &[String], over: Duration) -> Result<Vec<Option<u64>>, QueueError> {
+        metrics::published(&self.0, names, over).await.map_err(|error| self.located(error))
+    }
+
+    async fn stored_before(&self, time: SystemTime, most: usize) -> Result<Option<StoredBodies>, QueueError> {
+        disposal::stored_before(&self.0, time, most).await.map_err(|error| self.located(error))
+    }
+
+    async fn remove_queue(&self, name: &str, gone: &BTreeSet<String>) -> Result<Removal, QueueError> {
+        disposal::remove_queue(&self.0, name, gone).await.map_err(|error| self.located(error))
+    }
+
+    async fn remove_bodies(&self, bodies: &[Body]) -> Result<usize, QueueError> {
+        disposal::remove_bodies(&self.0, bodies).await.map_err(|error| self.located(error))
     }
 }
 

@@ -15,8 +15,8 @@ use crate::queue::{QueueError, SendError};
 /// Keys of bodies that several queues of an exchange point to begin so. No consumer can tell that it is the last, so
 /// none deletes them: a lifecycle rule of the bucket does.
 const SHARED: &str = "hostler/shared/";
-/// Keys of bodies that one queue points to.
-const OWN: &str = "hostler/";
+/// Keys of bodies that one queue points to; those of all bodies begin so.
+pub(super) const OWN: &str = "hostler/";
 
 /// The largest body that is fetched, in bytes: each slot holds one in memory.
 const MAX_BODY: i64 = 256 * 1024 * 1024;

@@ -9,13 +9,13 @@ use aws_sdk_sqs::types::QueueAttributeName;
 use tokio::time::{Instant, sleep};
 
 use super::super::Service;
-use super::super::fault::Fault;
+use super::super::fault::{Fault, is_denial};
 use super::super::resolve::Place;
 use super::account::Account;
 use super::admission;
 use super::desired::{Kind, Piece};
 use super::diff::Act;
-use super::observed::{self, is_denial};
+use super::observed;
 use super::setting::Setting;
 use crate::queue::QueueError;
 

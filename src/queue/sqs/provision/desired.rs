@@ -11,13 +11,10 @@ use super::super::wire::whole_seconds;
 use super::super::{MAX_MESSAGE, Options};
 use super::setting::{FILTER_SCOPE, Redrive, Setting, Value};
 use crate::channel::Filter;
-use crate::queue::{ChannelSpec, QueueError};
+use crate::queue::{ChannelSpec, QueueError, tag};
 
 /// The message attribute that carries the routing key; filter policies look at it.
 pub(in crate::queue::sqs) const ROUTING_KEY_ATTRIBUTE: &str = "routing-key";
-
-/// The tag by which a resource is known as ours.
-pub(super) const MANAGED: (&str, &str) = ("hostler:managed", "true");
 
 /// How long a dead-letter queue keeps a message (AWS limit: 14 days).
 pub(super) const DEAD_LETTER_RETENTION: Duration = Duration::from_secs(14 * 86400);
@@ -145,7 +142,7 @@ fn piece(kind: Kind, name: &str, ordered: bool, at_creation: Vec<Setting>, optio
         on_aws: names.on_aws(name, ordered),
         at_creation,
         settings: ordered.then_some(deduplication).into_iter().chain(key).collect(),
-        tags: BTreeMap::from([(MANAGED.0.to_owned(), MANAGED.1.to_owned())]),
+        tags: BTreeMap::from([(tag::MANAGED.to_owned(), "true".to_owned())]),
     }
 }
 

@@ -6,7 +6,7 @@ use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_sqs::types::QueueAttributeName;
 
 use super::super::Service;
-use super::super::fault::Fault;
+use super::super::fault::{Fault, is_denial};
 use super::account::Account;
 use super::desired::{FanOut, Piece, Wanted};
 use crate::queue::QueueError;
@@ -246,12 +246,6 @@ where
         fault if fault.is_missing() => Ok(Seen::Missing),
         fault => Err(fault.into()),
     }
-}
-
-/// Whether we lack the permission. SQS, SNS and KMS each call it otherwise.
-pub(super) fn is_denial<E: ProvideErrorMetadata>(error: &SdkError<E>) -> bool {
-    let code = error.code().unwrap_or_default();
-    code.contains("AccessDenied") || code.starts_with("AuthorizationError")
 }
 
 #[cfg(test)]

@@ -4,9 +4,10 @@ use serde_json::{Value as Json, json};
 
 use super::super::Options;
 use super::super::names::Names;
+use super::super::payload::OWN as BODIES;
 use super::account::name_in;
 use crate::channel::Channel;
-use crate::queue::ChannelSpec;
+use crate::queue::{ChannelSpec, tag};
 
 /// The IAM policy for consuming these channels and sending to those; `None` in `account` or in `options.region` means any.
 /// `provision`: what `hostler provision` needs as well. Asks nothing of AWS.
@@ -43,6 +44,42 @@ pub fn reading_handlers(options: &Options, objects: &[(&str, &str)]) -> Option<J
 pub fn protecting_tasks(options: &Options, account: Option<&str>, cluster: &str) -> Json {
     let tasks = Scope::new(options, account).arn("ecs", &format!("task/{cluster}/*"));
     Statement::new("ScaleInProtection", &["ecs:UpdateTaskProtection"], &[tasks]).json()
+}
+
+/// The statements for `hostler alarms`: looking at every queue under the prefix.
+pub fn alarming(options: &Options, account: Option<&str>) -> Vec<Json> {
+    let scope = Scope::new(options, account);
+    let look = ["sqs:ListQueueTags", "sqs:GetQueueAttributes"];
+    let queues = scope.arn("sqs", &format!("{}*", options.prefix));
+    vec![
+        Statement::new("FindQueues", &["sqs:ListQueues"], &[scope.arn("sqs", "*")]).json(),
+        Statement::new("LookAtQueues", &look, &[queues]).json(),
+    ]
+}
+
+/// The statements for `hostler clean` beside those of [`alarming`]: the record of use, and removing what is managed by
+/// hostler and no more.
+pub fn cleaning(options: &Options, account: Option<&str>) -> Vec<Json> {
+    let scope = Scope::new(options, account);
+    let all = |service: &str| scope.arn(service, &format!("{}*", options.prefix));
+    let anywhere = ["*".to_owned()];
+    let find = ["sqs:GetQueueUrl", "sqs:ListDeadLetterSourceQueues"];
+    let mut remove = Statement::new("RemoveQueues", &["sqs:DeleteQueue"], &[all("sqs")]).json();
+    remove["Condition"] = json!({"StringEquals": {format!("aws:ResourceTag/{}", tag::MANAGED): "true"}});
+    let mut statements = vec![
+        Statement::new("RecordOfUse", &["cloudwatch:GetMetricData"], &anywhere).json(),
+        Statement::new("FindUnused", &find, &[all("sqs")]).json(),
+        remove,
+        Statement::new("ListTopics", &["sns:ListTopics"], &anywhere).json(),
+        Statement::new("LookAtTopics", &["sns:ListTagsForResource"], &[all("sns")]).json(),
+    ];
+    if let Some(bucket) = &options.bucket {
+        let bucket = format!("arn:{}:s3:::{bucket}", scope.partition);
+        let bodies = format!("{bucket}/{BODIES}*");
+        statements.push(Statement::new("ListBodies", &["s3:ListBucket"], &[bucket]).json());
+        statements.push(Statement::new("RemoveBodies", &["s3:DeleteObject"], &[bodies]).json());
+    }
+    statements
 }
 
 /// What may be done, to what, and what for.
@@ -248,6 +285,21 @@ mod tests {
         };
         assert!(!provisions(&Options::default(), false));
         assert!(provisions(&Options::default(), true) && provisions(&auto, false));
+    }
+
+    #[test]
+    fn cleaning_removes_only_what_is_managed() {
+        let options = Options { prefix: "p-".into(), bucket: Some("bodies".into()), ..Options::default() };
+        let statements = [alarming(&options, Some("1")), cleaning(&options, Some("1"))].concat();
+        let policy = json!({"Statement": statements});
+        let remove = statement(&policy, "RemoveQueues");
+        assert_eq!(remove["Resource"], json!(["arn:aws:sqs:*:1:p-*"]));
+        assert_eq!(remove["Condition"], json!({"StringEquals": {"aws:ResourceTag/hostler:managed": "true"}}));
+        assert_eq!(statement(&policy, "RemoveBodies")["Resource"], json!(["arn:aws:s3:::bodies/hostler/*"]));
+        assert_eq!(statement(&policy, "LookAtQueues")["Resource"], json!(["arn:aws:sqs:*:1:p-*"]));
+        let deletes = |statement: &Json| statement["Action"].to_string().contains("Delete");
+        assert!(!alarming(&options, None).iter().any(deletes), "alarms only look");
+        assert_eq!(cleaning(&Options::default(), None).len(), 5, "no bucket, no objects");
     }
 
     #[test]

@@ -1,0 +1,187 @@
+//! `hostler alarms`.
+
+use std::time::{Duration, SystemTime};
+
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::notify::NotifyArgs;
+use super::table::table;
+use super::{ConfigArg, block_on, print};
+use crate::config::Config;
+use crate::duration;
+use crate::exit::{Exit, Failure, Result};
+use crate::host;
+use crate::queue::{Inventory, QueueError};
+use crate::upkeep::alarms::{self, Level, Look, Order, Seen, Step, Watch};
+use crate::upkeep::delivery::{Carrier, deliver};
+
+/// Tell which queues hold too many messages
+///
+/// Looks at every queue under the config's prefix that is hostler's by its tags, not only at this config's. A queue alarms
+/// from its alarm_threshold on, or alarms.threshold without one; a dead-letter queue from its first message, or its
+/// dead_letter_alarm_threshold. Looks once and ends with 1 if something alarms; with --every it goes on until SIGTERM, and
+/// tells only what is new, twice as bad, over, or due for a reminder.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Look again and again with this pause, give or take a tenth, such as 15m
+    #[arg(long, value_name = "DURATION", value_parser = pause)]
+    every: Option<Duration>,
+    /// With --every: after this long, tell again what still alarms
+    #[arg(long, value_name = "DURATION", value_parser = pause, default_value = "12h")]
+    remind: Duration,
+    /// Print what would be sent, and send nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Print JSON: of one look an object, with --every a line for each notice
+    #[arg(long, conflicts_with = "dry_run")]
+    json: bool,
+    #[command(flatten)]
+    notify: NotifyArgs,
+    #[command(flatten)]
+    config: ConfigArg,
+}
+
+/// A pause, of a second at least.
+fn pause(text: &str) -> std::result::Result<Duration, String> {
+    match duration::parse(text) {
+        Ok(pause) if pause >= Duration::from_secs(1) => Ok(pause),
+        Ok(_) => Err("at least a second".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result {
+    let config = args.config.load()?.config;
+    let stop = host::stop_on_signal().map_err(|error| Failure::new(Exit::Internal, error))?;
+    if config.alarms.webhook.is_some() && args.every.is_some() && !args.notify.is_set() && !args.dry_run {
+        eprintln!("hostler: warning: nobody is told: add --webhook to send to alarms.webhook");
+    }
+    block_on(async {
+        let carrier: Option<Box<dyn Carrier>> = match args.dry_run {
+            true => Some(Box::new(args.notify.rehearsal())),
+            false => args.notify.carrier(&config).await?,
+        };
+        let inventory = host::inventory(&config).await.map_err(unreachable)?;
+        match args.every {
+            None => once(args, &config, &*inventory, carrier.as_deref(), &stop).await,
+            Some(every) => {
+                let order = Order { threshold: config.alarms.threshold, every, remind: args.remind };
+                alarms::rounds(&*inventory, order, carrier.as_deref(), &stop, &mut |step| show(args, &step)).await;
+                Ok(Exit::Ok)
+            }
+        }
+    })
+}
+
+async fn once(
+    args: &Args,
+    config: &Config,
+    inventory: &dyn Inventory,
+    carrier: Option<&dyn Carrier>,
+    stop: &CancellationToken,
+) -> Result {
+    let seen = tokio::select! {
+        seen = alarms::look(inventory, config.alarms.threshold) => seen.map_err(unreachable)?,
+        () = stop.cancelled() => return Ok(Exit::Failed),
+    };
+    match (args.json, args.dry_run) {
+        (true, _) => print(for_programs(&seen)),
+        (false, false) => print(for_people(&seen)),
+        (false, true) => {}
+    }
+    let (mut bulletin, _) = Watch::new(args.remind).after(Duration::ZERO, &Look::Seen(&seen.levels, &seen.unread));
+    let alarms = !bulletin.news.is_empty();
+    // What may not be looked at is named beside alarms; by itself it would be told at each look.
+    bulletin.denied.clear();
+    if let (Some(carrier), false) = (carrier, bulletin.is_empty()) {
+        let notice = alarms::notice(&bulletin, &seen.unread, SystemTime::now());
+        deliver(carrier, &notice, stop).await.map_err(|error| Failure::new(Exit::Failed, error))?;
+    }
+    Ok(if alarms { Exit::Failed } else { Exit::Ok })
+}
+
+fn show(args: &Args, step: &Step<'_>) {
+    match step {
+        Step::Tells(notice) if args.json => print(&notice.document),
+        // The rehearsal prints it.
+        Step::Tells(_) if args.dry_run => {}
+        Step::Tells(notice) => print(notice.text()),
+        Step::Untold(reason) => eprintln!("hostler: not sent, tried again after the next look: {reason}"),
+        Step::Failed(reason) => eprintln!("hostler: {reason}"),
+    }
+}
+
+fn alarming(seen: &Seen) -> Vec<&Level> {
+    seen.levels.iter().filter(|level| level.alarms()).collect()
+}
+
+fn for_programs(seen: &Seen) -> serde_json::Value {
+    let unread: Vec<_> =
+        seen.unread.iter().map(|unread| json!({"name": unread.name, "reason": unread.reason})).collect();
+    json!({"queues": seen.levels.len(), "alarms": alarming(seen), "not_looked_at": unread})
+}
+
+fn for_people(seen: &Seen) -> String {
+    let alarming = alarming(seen);
+    let text = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+    let rows = alarming.iter().map(|level| {
+        let critical = if level.critical { "yes" } else { "-" };
+        let counts = [level.messages.to_string(), level.threshold.to_string()];
+        let about = [critical.to_owned(), text(&level.consumer), text(&level.owner)];
+        std::iter::once(level.queue.clone()).chain(counts).chain(about).collect()
+    });
+    let rows: Vec<Vec<String>> = rows.collect();
+    let mut lines = Vec::new();
+    if !rows.is_empty() {
+        lines.push(table(&["QUEUE", "MESSAGES", "THRESHOLD", "CRITICAL", "CONSUMER", "OWNER"], &rows));
+    }
+    lines.extend(seen.unread.iter().map(|unread| format!("not looked at: {}: {}", unread.name, unread.reason)));
+    let critical = alarming.iter().filter(|level| level.critical).count();
+    let critical = if critical > 0 { format!(", {critical} of them critical") } else { String::new() };
+    let unread = match seen.unread.len() {
+        0 => String::new(),
+        count => format!("; {count} could not be looked at"),
+    };
+    lines.push(format!("{} of {} queues alarm{critical}{unread}", alarming.len(), seen.levels.len()));
+    lines.join("\n")
+}
+
+fn unreachable(error: QueueError) -> Failure {
+    Failure::new(Exit::QueueUnreachable, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::Unread;
+
+    #[test]
+    fn the_table_shows_what_alarms_and_the_last_line_counts() {
+        let level = |queue: &str, messages, critical| Level {
+            queue: queue.to_owned(),
+            messages,
+            threshold: 10,
+            dead_letter: false,
+            critical,
+            consumer: Some("orders".to_owned()),
+            owner: None,
+        };
+        let unread = vec![Unread { name: "secret".into(), reason: "ListQueueTags is denied".into(), denied: true }];
+        let seen = Seen { levels: vec![level("orders", 12, true), level("mails", 3, false)], unread };
+        let expected = "QUEUE   MESSAGES  THRESHOLD  CRITICAL  CONSUMER  OWNER\n\
+                        orders        12         10       yes    orders      -\n\
+                        not looked at: secret: ListQueueTags is denied\n\
+                        1 of 2 queues alarm, 1 of them critical; 1 could not be looked at";
+        assert_eq!(for_people(&seen), expected);
+        assert_eq!(for_people(&Seen::default()), "0 of 0 queues alarm");
+    }
+
+    #[test]
+    fn a_pause_is_a_second_at_least() {
+        assert_eq!(pause("15m"), Ok(Duration::from_secs(900)));
+        for bad in ["0s", "999ms", "", "15"] {
+            assert!(pause(bad).is_err(), "{bad}");
+        }
+    }
+}

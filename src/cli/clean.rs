@@ -1,0 +1,221 @@
+//! `hostler clean`.
+
+use std::time::{Duration, SystemTime};
+
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::notify::NotifyArgs;
+use super::table::table;
+use super::{ConfigArg, block_on, print};
+use crate::config::Config;
+use crate::duration;
+use crate::exit::{Exit, Failure, Result};
+use crate::host;
+use crate::queue::{Disposal, QueueError};
+use crate::upkeep::clean::{self, Class, Done, Named, Survey, Windows};
+use crate::upkeep::delivery::deliver;
+
+/// Find queues, topics and stored bodies that nobody uses, and remove them
+///
+/// Looks at everything under the config's prefix that is hostler's by its tags, and at its use as CloudWatch knows it. Only
+/// with --apply it removes: queues that two looks found empty and unused for three days, and bodies that no message can point
+/// to any more; never a queue that holds a message, that this config names, or that takes another one's dead letters.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Remove what is deletable; without it, only report
+    #[arg(long)]
+    apply: bool,
+    /// With --apply: the pause between the two looks. Counts of SQS are exact only a minute after the last message
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "60s")]
+    pause: Duration,
+    /// How long a queue has to be unused, and to exist
+    #[arg(long, value_name = "DURATION", value_parser = window, default_value = "3d")]
+    queues_idle: Duration,
+    /// How long a topic has to be unused
+    #[arg(long, value_name = "DURATION", value_parser = window, default_value = "1d")]
+    topics_idle: Duration,
+    /// How old a stored body has to be, 14d at least: the retention of a queue and then of its dead-letter queue
+    #[arg(long, value_name = "DURATION", value_parser = bodies, default_value = "28d")]
+    bodies_older: Duration,
+    /// Print the whole report as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    notify: NotifyArgs,
+    #[command(flatten)]
+    config: ConfigArg,
+}
+
+/// A time that CloudWatch can be asked about: a minute to 455 days, for which it keeps hours.
+fn window(text: &str) -> std::result::Result<Duration, String> {
+    let time = duration::parse(text).map_err(|error| error.to_string())?;
+    let known = Duration::from_secs(60)..=Duration::from_secs(455 * 86_400);
+    if known.contains(&time) { Ok(time) } else { Err("from 60s to 455d".to_owned()) }
+}
+
+fn bodies(text: &str) -> std::result::Result<Duration, String> {
+    let age = duration::parse(text).map_err(|error| error.to_string())?;
+    if age >= Windows::LEAST_BODIES {
+        Ok(age)
+    } else {
+        Err("at least 14d, as SQS may keep a message that long".to_owned())
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result {
+    let config = args.config.load()?.config;
+    let stop = host::stop_on_signal().map_err(|error| Failure::new(Exit::Internal, error))?;
+    block_on(async {
+        let carrier = args.notify.carrier(&config).await?;
+        let estate = host::disposal(&config).await.map_err(unreachable)?;
+        let (survey, done) = tokio::select! {
+            both = clean(args, &config, &*estate, &stop) => both.map_err(unreachable)?,
+            () = stopped_looking(args, &stop) => return Ok(Exit::Failed),
+        };
+        let notice = clean::notice(&survey, done.as_ref(), SystemTime::now());
+        match args.json {
+            true => print(json(&clean::document(&survey, done.as_ref()))?),
+            false => print(for_people(&survey, done.as_ref(), &notice.summary)),
+        }
+        let blind = no_record(&survey);
+        if blind {
+            let text = "CloudWatch has no record of use of any of these queues, so none is removed; look again in an hour, \
+                        as each look makes a queue known to it";
+            eprintln!("hostler: warning: {text}");
+        }
+        if let Some(carrier) = carrier {
+            deliver(&*carrier, &notice, &stop).await.map_err(|error| Failure::new(Exit::Failed, error))?;
+        }
+        let failed = done.as_ref().is_some_and(|done| !done.failed.is_empty());
+        Ok(if failed || (blind && args.apply) { Exit::Failed } else { Exit::Ok })
+    })
+}
+
+/// A look can be left at any time; a removal that has begun goes on to the end of its call, and sees the token itself.
+async fn stopped_looking(args: &Args, stop: &CancellationToken) {
+    match args.apply {
+        false => stop.cancelled().await,
+        true => std::future::pending().await,
+    }
+}
+
+/// Looks, and with --apply looks again and removes what both looks agree on.
+async fn clean(
+    args: &Args,
+    config: &Config,
+    estate: &dyn Disposal,
+    stop: &CancellationToken,
+) -> std::result::Result<(Survey, Option<Done>), QueueError> {
+    let windows = Windows { queues: args.queues_idle, topics: args.topics_idle, bodies: args.bodies_older };
+    let named = named(config);
+    let first = clean::survey(estate, &windows, &named, SystemTime::now()).await?;
+    if !args.apply {
+        return Ok((first, None));
+    }
+    let candidates = clean::agreed(&first, &first);
+    if candidates.is_empty() {
+        return Ok((first, Some(Done::default())));
+    }
+    let (queues, bodies) = (candidates.queues.len(), candidates.bodies.len());
+    let pause = humantime::format_duration(args.pause);
+    eprintln!("hostler: {queues} queues and {bodies} stored bodies may go; looking again in {pause}");
+    tokio::select! {
+        () = sleep(args.pause) => {}
+        () = stop.cancelled() => return Ok((first, Some(Done::default()))),
+    }
+    let second = clean::survey(estate, &windows, &named, SystemTime::now()).await?;
+    let done = clean::remove(estate, &clean::agreed(&first, &second), stop).await;
+    Ok((second, Some(done)))
+}
+
+/// What the config names: what it consumes, its dead-letter queues, and what is sent to.
+fn named(config: &Config) -> Named {
+    let mut named = Named::default();
+    for consumer in &config.consumers {
+        named.queues.insert(consumer.channel.dead_letter_queue());
+        for channel in std::iter::once(&consumer.channel).chain(&consumer.reply_channel).chain(&consumer.allow.send) {
+            named.queues.insert(channel.queue().to_owned());
+            named.exchanges.extend(channel.exchange().map(str::to_owned));
+        }
+    }
+    named
+}
+
+/// Whether there are queues, and CloudWatch knows none of them.
+fn no_record(survey: &Survey) -> bool {
+    !survey.queues.is_empty() && !survey.has_record()
+}
+
+fn json(document: &serde_json::Value) -> std::result::Result<String, Failure> {
+    serde_json::to_string_pretty(document).map_err(|error| Failure::new(Exit::Internal, error))
+}
+
+fn for_people(survey: &Survey, done: Option<&Done>, summary: &str) -> String {
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    for finding in &survey.queues {
+        if matches!(finding.class, Class::InUse | Class::Young) {
+            continue;
+        }
+        let fate = done.and_then(|done| match () {
+            () if done.removed.contains(&finding.queue) => Some("removed".to_owned()),
+            () => reason(&done.kept, &finding.queue, "kept").or_else(|| reason(&done.failed, &finding.queue, "failed")),
+        });
+        let named = finding.named_by_config.then(|| "named by this config".to_owned());
+        let count = |count: Option<u64>| count.map_or("-".to_owned(), |count| count.to_string());
+        rows.push(vec![
+            format!("queue {}", finding.queue),
+            finding.class.name().to_owned(),
+            finding.messages.to_string(),
+            count(finding.used.map(|used| used.sent)),
+            count(finding.used.map(|used| used.received)),
+            finding.owner.clone().unwrap_or_else(|| "-".to_owned()),
+            fate.or(named).unwrap_or_default(),
+        ]);
+    }
+    for finding in survey.topics.iter().filter(|topic| topic.inactive) {
+        let named = if finding.named_by_config { "named by this config" } else { "" };
+        let dash = || "-".to_owned();
+        let name = format!("topic {}", finding.topic);
+        rows.push(vec![name, "inactive".to_owned(), dash(), "0".to_owned(), dash(), dash(), named.to_owned()]);
+    }
+    let mut lines = Vec::new();
+    if !rows.is_empty() {
+        lines.push(table(&["NAME", "CLASS", "MESSAGES", "SENT", "RECEIVED", "OWNER", "NOTE"], &rows));
+    }
+    lines.extend(survey.unread.iter().map(|unread| format!("not looked at: {}: {}", unread.name, unread.reason)));
+    let failed = done.into_iter().flat_map(|done| &done.failed);
+    lines.extend(failed.map(|(name, reason)| format!("not removed: {name}: {reason}")));
+    lines.push(summary.to_owned());
+    lines.join("\n")
+}
+
+fn reason(pairs: &[(String, String)], name: &str, word: &str) -> Option<String> {
+    pairs.iter().find(|(kept, _)| kept == name).map(|(_, reason)| format!("{word}: {reason}"))
+}
+
+fn unreachable(error: QueueError) -> Failure {
+    Failure::new(Exit::QueueUnreachable, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_within_what_aws_keeps() {
+        assert_eq!(window("3d"), Ok(Duration::from_secs(259_200)));
+        assert_eq!(bodies("28d"), Ok(Duration::from_secs(28 * 86_400)));
+        for bad in ["59s", "456d", "", "3"] {
+            assert!(window(bad).is_err(), "{bad}");
+        }
+        for bad in ["13d", "0s", "old"] {
+            assert!(bodies(bad).is_err(), "{bad}");
+        }
+        let defaults = Windows::default();
+        assert_eq!(
+            (window("3d"), window("1d"), bodies("28d")),
+            (Ok(defaults.queues), Ok(defaults.topics), Ok(defaults.bodies))
+        );
+    }
+}

@@ -1,0 +1,104 @@
+//! Whom `alarms` and `clean` tell: a webhook, a topic, or only the terminal.
+
+use async_trait::async_trait;
+
+use super::print;
+use crate::config::Config;
+use crate::exit::{Exit, Failure};
+use crate::upkeep::delivery::{Carrier, Undelivered};
+use crate::upkeep::notice::{Format, Notice};
+use crate::upkeep::webhook::Webhook;
+
+/// The options about telling people.
+#[derive(Debug, clap::Args)]
+pub(super) struct NotifyArgs {
+    /// Send it to alarms.webhook of the config as well; its address is a secret, so set it by HOSTLER_ALARMS__WEBHOOK
+    #[arg(long, conflicts_with = "sns")]
+    webhook: bool,
+    /// Publish it to this SNS topic as well
+    #[arg(long, value_name = "TOPIC-ARN")]
+    sns: Option<String>,
+    /// The form of what is sent: for a webhook of Slack, or JSON for programs [default: slack, and plain text for a topic]
+    #[arg(long, value_name = "FORMAT", value_parser = ["slack", "json"])]
+    format: Option<String>,
+}
+
+impl NotifyArgs {
+    /// Whether somebody is to be told.
+    pub(super) fn is_set(&self) -> bool {
+        self.webhook || self.sns.is_some()
+    }
+
+    fn format(&self) -> Format {
+        match self.format.as_deref() {
+            Some("json") => Format::Json,
+            _ => Format::Slack,
+        }
+    }
+
+    /// What tells them, if anybody is to be told.
+    pub(super) async fn carrier(&self, config: &Config) -> std::result::Result<Option<Box<dyn Carrier>>, Failure> {
+        if self.webhook {
+            let text = "--webhook: there is no alarms.webhook in the config: set HOSTLER_ALARMS__WEBHOOK";
+            let url = config.alarms.webhook.clone().ok_or_else(|| Failure::new(Exit::BadConfig, text))?;
+            let webhook = Webhook::new(url, self.format()).map_err(|error| Failure::new(Exit::Internal, error))?;
+            return Ok(Some(Box::new(webhook)));
+        }
+        match &self.sns {
+            Some(topic) => self.topic(config, topic).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// What prints instead of telling anybody.
+    pub(super) fn rehearsal(&self) -> Rehearsal {
+        let plain = self.sns.is_some() && self.format.is_none();
+        Rehearsal((!plain).then(|| self.format()))
+    }
+
+    #[cfg(feature = "sqs")]
+    async fn topic(&self, config: &Config, topic: &str) -> std::result::Result<Box<dyn Carrier>, Failure> {
+        let announcer = crate::queue::sqs::Announcer::new(&crate::host::sqs_options(config), topic).await;
+        let announcer = announcer.map_err(|error| Failure::new(Exit::Usage, format!("--sns: {error}")))?;
+        Ok(Box::new(Topic { announcer, json: self.format.as_deref() == Some("json") }))
+    }
+
+    #[cfg(not(feature = "sqs"))]
+    async fn topic(&self, _: &Config, _: &str) -> std::result::Result<Box<dyn Carrier>, Failure> {
+        Err(Failure::new(Exit::Usage, "--sns: this build of hostler knows nothing of AWS"))
+    }
+}
+
+/// A topic of SNS.
+#[cfg(feature = "sqs")]
+struct Topic {
+    announcer: crate::queue::sqs::Announcer,
+    /// Whether it is told for programs.
+    json: bool,
+}
+
+#[cfg(feature = "sqs")]
+#[async_trait]
+impl Carrier for Topic {
+    async fn carry(&self, notice: &Notice) -> std::result::Result<(), Undelivered> {
+        let text = if self.json { notice.document.to_string() } else { notice.text() };
+        self.announcer.publish(&notice.summary, &text).await.map_err(|error| match error {
+            crate::queue::QueueError::Unavailable(text) => Undelivered::Passing(text, None),
+            crate::queue::QueueError::Refused(text) => Undelivered::Lasting(text),
+        })
+    }
+}
+
+/// Prints what would be sent: a payload in this form, or plain text.
+pub(super) struct Rehearsal(Option<Format>);
+
+#[async_trait]
+impl Carrier for Rehearsal {
+    async fn carry(&self, notice: &Notice) -> std::result::Result<(), Undelivered> {
+        print(match self.0 {
+            Some(format) => notice.payload(format).to_string(),
+            None => notice.text(),
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,76 @@
+//! From the config to what upkeep looks at and removes.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::{channel_spec, connect};
+use crate::config::{Config, Driver};
+use crate::queue::{Broker, ChannelSpec, Disposal, HeldQueue, Inventory, Listing, QueueError, tag};
+
+/// What there is on the service that the config names.
+///
+/// # Errors
+/// [`QueueError`] when it cannot be reached, or when this build has no driver for it.
+pub async fn inventory(config: &Config) -> Result<Arc<dyn Inventory>, QueueError> {
+    #[cfg(feature = "sqs")]
+    if config.queue.driver == Driver::Sqs {
+        return Ok(Arc::new(crate::queue::sqs::SqsBroker::connect(super::sqs_options(config)).await?));
+    }
+    let specs = config.consumers.iter().map(channel_spec).collect();
+    Ok(Arc::new(Untagged { broker: connect(config).await?, specs }))
+}
+
+/// What there is, with its use and its removal.
+///
+/// # Errors
+/// [`QueueError::Refused`] when the service keeps no record of use, or when this build has no driver for it.
+pub async fn disposal(config: &Config) -> Result<Arc<dyn Disposal>, QueueError> {
+    match config.queue.driver {
+        #[cfg(feature = "sqs")]
+        Driver::Sqs => Ok(Arc::new(crate::queue::sqs::SqsBroker::connect(super::sqs_options(config)).await?)),
+        #[cfg(not(feature = "sqs"))]
+        Driver::Sqs => connect(config).await.and_then(|_| Err(no_record())),
+        Driver::Embedded => Err(no_record()),
+    }
+}
+
+fn no_record() -> QueueError {
+    QueueError::Refused(
+        "queue.driver: only SQS has a record of use to clean by; the embedded queue is one file, of one deployment"
+            .into(),
+    )
+}
+
+/// Queues of a service without tags: all of them are ours, and their consumers' tags stand in the config.
+struct Untagged {
+    broker: Arc<dyn Broker>,
+    specs: Vec<ChannelSpec>,
+}
+
+#[async_trait]
+impl Inventory for Untagged {
+    async fn queues(&self) -> Result<Listing<HeldQueue>, QueueError> {
+        let existing = self.broker.channels().await?;
+        let consumed = self.specs.iter().map(|spec| spec.channel.alone());
+        let channels: Vec<_> = existing.into_iter().chain(consumed).collect::<BTreeSet<_>>().into_iter().collect();
+        let depths = self.broker.depths(&channels).await?;
+        let held = channels.iter().zip(depths).map(|(channel, depth)| {
+            let queue = channel.queue();
+            let ours = |spec: &&ChannelSpec| spec.channel.queue() == queue || spec.channel.dead_letter_queue() == queue;
+            let mut tags = self.specs.iter().find(ours).map(|spec| spec.tags.clone()).unwrap_or_default();
+            tags.insert(tag::MANAGED.to_owned(), "true".to_owned());
+            HeldQueue {
+                name: queue.to_owned(),
+                queue: queue.to_owned(),
+                tags,
+                visible: depth.visible,
+                delayed: depth.delayed,
+                in_flight: depth.in_flight,
+                created: None,
+            }
+        });
+        Ok(Listing { found: held.collect(), unread: Vec::new() })
+    }
+}

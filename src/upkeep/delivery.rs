@@ -1,0 +1,119 @@
+//! Telling people, again where it may work the next time, and not for ever.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::notice::Notice;
+
+/// How often a notice is tried.
+const TRIES: u32 = 5;
+/// The pause after the first try; twice as long after each.
+const PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause that the other side may ask for.
+const MAX_PAUSE: Duration = Duration::from_secs(60);
+
+/// A way to tell people something.
+#[async_trait]
+pub trait Carrier: Send + Sync {
+    /// Tells it once, within a bounded time.
+    ///
+    /// # Errors
+    /// [`Undelivered`]: as far as is known, nobody was told.
+    async fn carry(&self, notice: &Notice) -> Result<(), Undelivered>;
+}
+
+/// Why a notice was not delivered. Its text has no secret in it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Undelivered {
+    /// It may work the next time; not before this long, if the other side said so.
+    #[error("{0}")]
+    Passing(String, Option<Duration>),
+    /// It will not, until a person changes something.
+    #[error("{0}")]
+    Lasting(String),
+}
+
+/// Tells a notice, with up to five tries over about a minute; `stop` ends the waiting for another.
+///
+/// # Errors
+/// What the last try ended with.
+pub async fn deliver(carrier: &dyn Carrier, notice: &Notice, stop: &CancellationToken) -> Result<(), Undelivered> {
+    let mut pause = PAUSE;
+    for tried in 1.. {
+        let (text, asked) = match carrier.carry(notice).await {
+            Err(Undelivered::Passing(text, asked)) if tried < TRIES => (text, asked),
+            ended => return ended,
+        };
+        let wait = asked.map_or(pause.mul_f64(0.5 + fastrand::f64() / 2.0), |asked| asked.min(MAX_PAUSE));
+        pause *= 2;
+        tokio::select! {
+            () = sleep(wait) => {}
+            () = stop.cancelled() => return Err(Undelivered::Passing(text, None)),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// Answers each try by what is next.
+    struct Scripted(Mutex<Vec<Result<(), Undelivered>>>);
+
+    #[async_trait]
+    impl Carrier for Scripted {
+        async fn carry(&self, _: &Notice) -> Result<(), Undelivered> {
+            self.0.lock().unwrap().remove(0)
+        }
+    }
+
+    /// How it ended, what was left of the script, and how long it took.
+    async fn run(script: Vec<Result<(), Undelivered>>) -> (Result<(), Undelivered>, usize, Duration) {
+        let notice = Notice { summary: String::new(), lines: Vec::new(), document: serde_json::Value::Null };
+        let (carrier, begun) = (Scripted(Mutex::new(script)), Instant::now());
+        let ended = deliver(&carrier, &notice, &CancellationToken::new()).await;
+        (ended, carrier.0.into_inner().unwrap().len(), begun.elapsed())
+    }
+
+    fn passing(asked: Option<u64>) -> Result<(), Undelivered> {
+        Err(Undelivered::Passing("busy".into(), asked.map(Duration::from_secs)))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_may_work_is_tried_again_and_not_for_ever() {
+        assert!(matches!(run(vec![passing(None), passing(None), Ok(())]).await, (Ok(()), 0, _)));
+        let (ended, left, took) = run(vec![passing(None); 7]).await;
+        assert_eq!((ended, left), (passing(None), 2));
+        assert!(took >= Duration::from_millis(7500) && took <= Duration::from_secs(15), "{took:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_other_side_may_ask_for_a_longer_pause() {
+        let (ended, _, took) = run(vec![passing(Some(30)), passing(Some(900)), Ok(())]).await;
+        assert_eq!((ended, took.as_secs()), (Ok(()), 90));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_cannot_work_is_tried_once() {
+        let lasting = || Err(Undelivered::Lasting("gone".into()));
+        let (ended, left, took) = run(vec![lasting(), Ok(())]).await;
+        assert_eq!((ended, left, took), (lasting(), 1, Duration::ZERO));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stop_ends_the_waiting() {
+        let notice = Notice { summary: String::new(), lines: Vec::new(), document: serde_json::Value::Null };
+        let stop = CancellationToken::new();
+        stop.cancel();
+        let carrier = Scripted(Mutex::new(vec![passing(Some(60)), Ok(())]));
+        assert_eq!(deliver(&carrier, &notice, &stop).await, passing(None));
+    }
+}

@@ -1,0 +1,121 @@
+//! What people are told, in the forms that they are told it in.
+
+use serde_json::{Value, json};
+
+/// Characters of Slack's header (limit: 150).
+const SLACK_HEADER: usize = 150;
+/// Characters of text in one of Slack's sections (limit: 3,000), less what a line's end takes.
+const SLACK_SECTION: usize = 2900;
+/// Sections of one message (Slack's limit: 50 blocks); the lines beyond are counted.
+const SLACK_SECTIONS: usize = 10;
+
+/// The form of a webhook's payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// An incoming webhook of Slack: `text` and `blocks`.
+    Slack,
+    /// hostler's own document, for programs.
+    Json,
+}
+
+/// Something to tell.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Notice {
+    /// All of it in one line.
+    pub summary: String,
+    /// The details, a line each.
+    pub lines: Vec<String>,
+    /// The same for programs.
+    pub document: Value,
+}
+
+impl Notice {
+    /// For people, as plain text.
+    pub fn text(&self) -> String {
+        std::iter::once(&self.summary).chain(&self.lines).map(String::as_str).collect::<Vec<_>>().join("\n")
+    }
+
+    /// The payload of a webhook.
+    pub fn payload(&self, format: Format) -> Value {
+        match format {
+            Format::Json => self.document.clone(),
+            Format::Slack => self.slack(),
+        }
+    }
+
+    fn slack(&self) -> Value {
+        let header: String = self.summary.chars().take(SLACK_HEADER).collect();
+        let mut blocks = vec![json!({"type": "header", "text": {"type": "plain_text", "text": header}})];
+        let section = |text: &str| json!({"type": "section", "text": {"type": "mrkdwn", "text": text}});
+        blocks.extend(sections(&self.lines).iter().map(|text| section(text)));
+        json!({"text": escaped(&self.summary), "blocks": blocks})
+    }
+}
+
+/// The lines as texts that fit into a section each. What does not fit into all of them is counted.
+fn sections(lines: &[String]) -> Vec<String> {
+    let mut sections: Vec<String> = Vec::new();
+    for (n, line) in lines.iter().enumerate() {
+        let (line, full) = (cut(&escaped(line)), sections.len() == SLACK_SECTIONS);
+        match sections.last_mut() {
+            Some(last) if last.chars().count() + line.chars().count() < SLACK_SECTION => {
+                last.push('\n');
+                last.push_str(&line);
+            }
+            _ if full => {
+                sections.push(format!("… and {} more", lines.len() - n));
+                break;
+            }
+            _ => sections.push(line),
+        }
+    }
+    sections
+}
+
+/// Text in which nothing is Slack's markup for links and mentions.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+fn cut(line: &str) -> String {
+    match line.char_indices().nth(SLACK_SECTION) {
+        Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default()),
+        None => line.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn notice(lines: Vec<String>) -> Notice {
+        Notice { summary: "2 queues <alarm>".into(), lines, document: json!({"kind": "alarms"}) }
+    }
+
+    #[test]
+    fn each_reader_gets_its_own_form() {
+        let notice = notice(vec!["a & b".into(), "<!channel>".into()]);
+        assert_eq!(notice.text(), "2 queues <alarm>\na & b\n<!channel>");
+        assert_eq!(notice.payload(Format::Json), json!({"kind": "alarms"}));
+        let slack = notice.payload(Format::Slack);
+        assert_eq!(slack["text"], "2 queues &lt;alarm&gt;");
+        assert_eq!(slack["blocks"][0]["text"], json!({"type": "plain_text", "text": "2 queues <alarm>"}));
+        assert_eq!(slack["blocks"][1]["text"]["text"], "a &amp; b\n&lt;!channel&gt;");
+    }
+
+    /// The limits of Slack's message blocks: 50 to a message, 3,000 characters to a section.
+    #[test]
+    fn thousands_of_lines_stay_within_what_slack_takes() {
+        let lines: Vec<_> =
+            (0..3000).map(|n| format!("queue-{n:04} holds 12 messages, from 10 on that is an alarm")).collect();
+        let slack = notice(lines).payload(Format::Slack);
+        let blocks = slack["blocks"].as_array().unwrap();
+        assert!(blocks.len() <= 50, "{}", blocks.len());
+        let texts: Vec<_> = blocks.iter().map(|block| block["text"]["text"].as_str().unwrap()).collect();
+        assert!(texts.iter().all(|text| text.chars().count() <= 3000));
+        let told: usize = texts[1..texts.len() - 1].iter().map(|text| text.lines().count()).sum();
+        assert_eq!(*texts.last().unwrap(), format!("… and {} more", 3000 - told));
+        let long = notice(vec!["ü".repeat(10_000)]).payload(Format::Slack);
+        assert!(long["blocks"][1]["text"]["text"].as_str().unwrap().chars().count() <= 3000);
+    }
+}
