@@ -50,6 +50,20 @@ const EXIT_CODES: &str = "Exit codes: 0 ok · 1 check failed, unhealthy, not ack
     65 bad handler · 69 queue, or place of a handler, unreachable at start · 70 internal · 71 processing timeout with on_processing_timeout = \
     \"exit\" · 75 drain deadline passed, work was released · 128+n ended by a second signal n";
 
+/// The command line of the health check alone. It runs every few seconds, in a few MiB: it does not build all other commands'
+/// arguments first.
+#[derive(Debug, Parser)]
+#[command(name = "hostler", version, max_term_width = 100)]
+struct HealthCheckOnly {
+    #[command(subcommand)]
+    command: HealthCheck,
+}
+
+#[derive(Debug, Subcommand)]
+enum HealthCheck {
+    CheckConsumerHealth(Box<CheckHealth>),
+}
+
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Args),
@@ -112,11 +126,12 @@ impl ConfigArg {
 
 /// Parses the arguments and runs the command.
 pub fn main() -> Exit {
+    if std::env::args_os().nth(1).is_some_and(|word| word == "check-consumer-health") {
+        let HealthCheck::CheckConsumerHealth(command) = HealthCheckOnly::parse().command;
+        return check_health(&command);
+    }
     let result = match Cli::parse().command {
-        Command::CheckConsumerHealth(command) => {
-            let file = config::health_file(command.config.config.as_deref(), std::env::vars());
-            Ok(if check_consumer_health::run(&command.args, &file) == 0 { Exit::Ok } else { Exit::Failed })
-        }
+        Command::CheckConsumerHealth(command) => Ok(check_health(&command)),
         Command::Run(args) => run::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Invoke(args) => invoke::run(&args),
@@ -141,6 +156,11 @@ pub fn main() -> Exit {
         let _ = writeln!(std::io::stderr(), "hostler: {}", failure.message);
         failure.exit
     })
+}
+
+fn check_health(command: &CheckHealth) -> Exit {
+    let file = config::health_file(command.config.config.as_deref(), std::env::vars());
+    if check_consumer_health::run(&command.args, &file) == 0 { Exit::Ok } else { Exit::Failed }
 }
 
 /// Runs a command's future on a runtime of its own.
