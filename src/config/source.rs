@@ -108,14 +108,16 @@ fn read(path: &Path, named_by: &'static str) -> Result<String, ConfigError> {
     })
 }
 
-/// `host.health_file` as written in the variables or the file, if it is a path.
+/// `host.health_file` as written in the variables or the file, if it is a path. Without figment, whose code would take a good part
+/// of the memory that the health check may have.
 pub(super) fn health_file(file: Option<&Path>, env: &[(String, String)]) -> Option<PathBuf> {
     let set = |name: &str| key_part(name).is_some_and(|rest| rest.eq_ignore_ascii_case("host__health_file"));
     let path = match env.iter().find(|(name, _)| set(name)) {
         Some((_, path)) => path.clone(),
         None => {
             let (_, text) = find(file, env, &USUAL_PLACES).ok()??;
-            Figment::from(Toml::string(&text)).find_value("host.health_file").ok()?.into_string()?
+            let document = ImDocument::parse(&text).ok()?;
+            document.as_table().get("host")?.get("health_file")?.as_str()?.to_owned()
         }
     };
     Some(path).filter(|path| !path.is_empty()).map(PathBuf::from)

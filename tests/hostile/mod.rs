@@ -1,16 +1,16 @@
 //! Guests that do their worst, beside a consumer that wants to get on: each is contained, named in the log, and costs its
 //! neighbour no more than a fifth of its throughput.
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
+#[cfg(test)]
+mod neighbour;
+
 use std::fs;
-use std::time::Instant;
 
 use serde_json::Value;
 
 use crate::http::HOSTILE;
 use crate::support::guests::command;
-use crate::support::hostler::{Host, PATIENCE, World};
+use crate::support::hostler::{PATIENCE, World};
 
 /// What one guest tries, and what the log says of it.
 struct Attempt {
@@ -120,55 +120,4 @@ fn a_guest_sees_no_variable_but_those_that_are_granted() {
     command.env("AWS_SECRET_ACCESS_KEY", "hunter2").env("ECS_CONTAINER_METADATA_URI_V4", "http://169.254.170.2/v4");
     let answer: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
     assert_eq!(String::from_utf8(crate::invoke::reply(&answer)).unwrap(), "GRANTED=yes\n");
-}
-
-/// Messages for the neighbour: enough for a second or two.
-const MESSAGES: usize = if cfg!(debug_assertions) { 4_000 } else { 20_000 };
-
-/// Whoever is slower than this by the neighbour of a hostile guest has lost too much.
-const KEPT: f64 = 0.8;
-
-/// How often a pair is measured before it counts: other things run on this machine.
-const ROUNDS: usize = 4;
-
-/// The neighbour's messages per second, with so many hostile messages beside.
-fn rate(attempt: &Attempt, hostile: usize) -> f64 {
-    let world = world(attempt);
-    world.send("neighbour", std::iter::repeat_n("0", MESSAGES));
-    if hostile > 0 {
-        send(&world, attempt, hostile);
-    }
-    let host = Host::start(world.command(&["run"]));
-    host.wait_for(PATIENCE, |line| is_settled(line, "neighbour"));
-    let (started, mut settled) = (Instant::now(), 0);
-    host.wait_for(PATIENCE * 2, |line| {
-        settled += usize::from(is_settled(line, "neighbour"));
-        settled == MESSAGES
-    });
-    MESSAGES as f64 / started.elapsed().as_secs_f64()
-}
-
-#[test]
-fn a_neighbour_keeps_four_fifths_of_its_throughput() {
-    let words = ["loop", "sleep", "clock", "random", "flood", "memory", "stack", "lines", "fork", "get"];
-    let mut table = String::from("hostile guest   neighbour keeps\n");
-    let mut slow = BTreeMap::new();
-    for word in words {
-        let attempt = attempts().into_iter().find(|attempt| attempt.word == word).unwrap();
-        let mut best = 0.0_f64;
-        for _ in 0..ROUNDS {
-            // Side by side in time, as the machine is not always equally busy.
-            let (alone, beside) = (rate(&attempt, 0), rate(&attempt, 100));
-            best = best.max(beside / alone);
-            if best >= KEPT {
-                break;
-            }
-        }
-        let _ = writeln!(table, "{word:<14} {:>15.0} %", best * 100.0);
-        if best < KEPT {
-            slow.insert(word, best);
-        }
-    }
-    println!("{table}");
-    assert!(slow.is_empty(), "{table}");
 }
