@@ -72,7 +72,8 @@ fn outgoing(input: Input) -> Outgoing {
     let Input { body, attributes, routing_key, group, dedupe, delay, claim } = input;
     let attributes: Attributes = attributes.into_iter().map(|(name, value)| (name.text(), value.typed())).collect();
     let claim = claim.map(|(bucket, key, size)| Arc::new(Claim { bucket, key, size: size.map(u64::from) }));
-    Outgoing { body, attributes, routing_key, delay: Duration::from_millis(delay.into()), group, dedupe, claim }
+    let delay = Duration::from_millis(delay.into());
+    Outgoing { body, attributes, routing_key, delay, group, dedupe, claim, trace: None }
 }
 
 impl Name {

@@ -39,6 +39,7 @@ pub fn load(bytes: &[u8], pinned: bool) -> Result<Loaded, LoadError> {
         grants: Grants::default(),
         messages_per_instance: 1,
         reply_from_stdout: true,
+        metrics: None,
     };
     handler::load(&ENGINE, &definition)
 }
