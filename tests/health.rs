@@ -14,8 +14,8 @@ use clap::Parser;
 use fs2::FileExt;
 use hostler::cli::check_consumer_health;
 use hostler::health::{
-    BreakerState, Clock, ConsumerReport, HealthFile, LOCK_WAIT, MAX_BYTES, ReadError, Report, State, Timestamp, Why,
-    WriteError, process, read,
+    BreakerState, Clock, ConsumerReport, FailureReport, HealthFile, LOCK_WAIT, MAX_BYTES, ReadError, Report, State,
+    Timestamp, Why, WriteError, process, read,
 };
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use serde_json::{Map, Value};
@@ -43,6 +43,7 @@ fn consumer(name: &str) -> ConsumerReport {
         failed: 3,
         paused: false,
         breaker: None,
+        last_failures: Vec::new(),
     }
 }
 
@@ -403,9 +404,20 @@ fn the_schema_describes_the_file_and_nothing_else() -> Outcome {
     let schema: Value = serde_json::from_str(include_str!("../healthcheck/health.schema.json"))?;
     let file = serde_json::to_value(report(1))?;
     compare(&schema, &file, &file)?;
-    let resting = ConsumerReport { paused: true, breaker: Some(BreakerState::Open), ..consumer("c") };
+    let failure = FailureReport {
+        at: Timestamp::now(),
+        message_id: "1".into(),
+        outcome: "failed".into(),
+        disposition: "release".into(),
+        reason: String::new(),
+    };
+    let failure_written = serde_json::to_value(&failure)?;
+    compare(&schema["$defs"]["failure"], &failure_written, &failure_written)?;
+    let (breaker, last_failures) = (Some(BreakerState::Open), vec![failure]);
+    let all = ConsumerReport { paused: true, breaker, last_failures, ..consumer("c") };
     let described = &schema["$defs"]["consumer"];
-    compare(described, &serde_json::to_value(resting)?, &file["consumers"][0])?;
+    compare(described, &serde_json::to_value(all)?, &file["consumers"][0])?;
+    assert_eq!(described["properties"]["last_failures"]["maxItems"], hostler::consumer::MAX_FAILURES);
     let breaker = serde_json::to_value([BreakerState::Open, BreakerState::Probing])?;
     assert_eq!(described["properties"]["breaker"]["enum"], breaker);
 

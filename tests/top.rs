@@ -29,6 +29,28 @@ fn once_shows_what_a_host_does() {
 }
 
 #[test]
+fn once_shows_the_last_failures() {
+    let world = World::new(
+        "[consumers.jobs]
+         channel = 'jobs'
+         handler = 'guests/main-traps.wat'
+         retry.requeues = 0
+         retry.delays = 0",
+    );
+    world.send("jobs", ["1"]);
+    let host = world.started();
+    host.settled(1);
+    crate::support::hostler::until("the health file", PATIENCE, || {
+        let said = world.output(&["top", "--once"]);
+        let failure = said.stdout.lines().find(|line| line.contains(" ago, jobs, "))?.to_owned();
+        assert!(failure.contains(": trapped, dead-letter: "), "{said:?}");
+        Some(())
+    });
+    // And the check reads the file as before.
+    assert_eq!(world.verdict()["status"], "healthy");
+}
+
+#[test]
 fn without_a_host_it_says_where_it_looked() {
     let world = World::new(JOBS);
     let said = world.output(&["top", "--once", "--file", "none.json"]);

@@ -1,6 +1,7 @@
 //! The loop of one consumer: the world becomes events, events become actions, actions become effects.
 
 mod pausing;
+mod telling;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,11 +15,11 @@ use super::effects::{Effects, Id, Signal};
 use super::fifo::Gate;
 use super::intake::Intake;
 use super::ledger::{Change, Ledger};
-use super::log::{self, Line, Place};
+use super::log::{self, Place};
 use super::pace::Pace;
 use super::policy::Disposition;
 use super::settle::Batcher;
-use super::spans::{self, Settled, Spans};
+use super::spans::{Settled, Spans};
 use super::{Consumer, Phase, Summary};
 use crate::config::OnProcessingTimeout;
 use crate::handler::{Bounds, Call, Outcome, Output};
@@ -26,7 +27,6 @@ use crate::health::State;
 use crate::message::Message;
 use crate::queue::{DEFAULT_GROUP, Delivery, LeaseError, Limits, QueueError, Receipt, Receive, Settlement, Unsettled};
 use crate::rate::Bucket;
-use crate::telemetry::metrics::Ending;
 use crate::telemetry::traces::Span;
 
 /// How long to sleep when nothing is due.
@@ -457,36 +457,8 @@ impl EventLoop {
     fn finish(&mut self, id: Id) {
         let Some(mut in_hand) = self.in_hand.remove(&id) else { return };
         self.ledger.remove(id);
+        self.over(&mut in_hand);
         let outcome = in_hand.machine.outcome();
-        if in_hand.started_at.is_some() {
-            self.summary.processed += 1;
-            self.summary.failed += u64::from(!outcome.is_success());
-            self.summary.abandoned += u64::from(*outcome == Outcome::Shutdown);
-        }
-        if let Some(metrics) = &self.consumer.metrics {
-            metrics.ended(Ending {
-                outcome: outcome.name(),
-                disposition: in_hand.machine.disposition().name(),
-                attempt: in_hand.attempt,
-                ran_for: in_hand.started_at.map(|_| in_hand.ran_for),
-            });
-        }
-        log::settled(
-            &self.consumer.spec,
-            &Line {
-                message_id: &in_hand.message.id,
-                attempt: in_hand.attempt,
-                outcome,
-                disposition: in_hand.machine.disposition(),
-                duration: in_hand.ran_for,
-                queue_delay: in_hand.queue_delay,
-                late: in_hand.late,
-                trace: in_hand.place(),
-            },
-        );
-        if let Some((span, since)) = in_hand.span.take() {
-            spans::processed(span, (since, in_hand.ran_for), outcome, in_hand.machine.disposition());
-        }
         self.intake.forget(id);
         let exits = self.consumer.spec.policy.on_processing_timeout == OnProcessingTimeout::Exit;
         if exits && matches!(outcome, Outcome::TimedOut(_)) {
@@ -508,33 +480,5 @@ impl EventLoop {
     fn group_of(&self, in_hand: &InHand) -> Option<String> {
         let group = in_hand.message.group.as_deref().unwrap_or(DEFAULT_GROUP);
         self.consumer.spec.ordered.then(|| group.to_owned())
-    }
-
-    fn complain(&self, results: &[Result<(), LeaseError>]) {
-        for error in results.iter().filter_map(|result| result.as_ref().err()) {
-            tracing::warn!(consumer = &*self.consumer.spec.name, %error, "heartbeat failed");
-        }
-    }
-
-    /// Shows what the consumer does, and tells the state-changed hook of a change.
-    fn show(&self) {
-        let state = match self.phase {
-            Phase::Draining | Phase::Deadline => State::Exiting,
-            Phase::Running if !self.running.is_empty() => State::Processing,
-            Phase::Running if self.idle || self.intake.is_shut() => State::Idle,
-            Phase::Running => State::Listening,
-        };
-        let transition = self.consumer.status.update(|status| {
-            status.state = state;
-            status.last_poll_at = self.last_poll_at;
-            status.in_flight = self.running.len();
-            status.in_hand = self.in_hand.len();
-            status.oldest_started_at = self.running.first().map(|(started_at, _)| *started_at);
-            status.processed = self.summary.processed;
-            status.failed = self.summary.failed;
-            status.paused = self.intake.is_paused();
-            status.breaker = self.intake.breaker();
-        });
-        self.effects.state_changed(transition);
     }
 }

@@ -46,11 +46,10 @@ impl Place<'_> {
 
 /// Writes the line of a message that is over.
 pub(super) fn settled(spec: &Spec, line: &Line<'_>) {
-    let reason = line.outcome.reason();
-    let (delay_seconds, reason) = match line.disposition {
-        Disposition::Release(delay) => (Some(milliseconds(*delay) / 1_000.0), reason),
-        Disposition::DeadLetter(why) => (None, Some(why.clone())),
-        Disposition::Ack | Disposition::None => (None, reason),
+    let reason = reason(line.outcome, line.disposition);
+    let delay_seconds = match line.disposition {
+        Disposition::Release(delay) => Some(milliseconds(*delay) / 1_000.0),
+        Disposition::DeadLetter(_) | Disposition::Ack | Disposition::None => None,
     };
     tracing::info!(
         consumer = &*spec.name,
@@ -68,6 +67,14 @@ pub(super) fn settled(spec: &Spec, line: &Line<'_>) {
         span_id = line.trace.span_id(),
         "settled"
     );
+}
+
+/// Why a message came to what it came to, if there is anything to say.
+pub(super) fn reason(outcome: &Outcome, disposition: &Disposition) -> Option<String> {
+    match disposition {
+        Disposition::DeadLetter(why) => Some(why.clone()),
+        Disposition::Release(_) | Disposition::Ack | Disposition::None => outcome.reason(),
+    }
 }
 
 /// Writes a change of the breaker.

@@ -37,7 +37,7 @@ mod status;
 pub use ledger::{Change, Heartbeat, Ledger};
 pub use policy::{Disposition, Policy};
 pub use settle::Batcher;
-pub use status::{Status, StatusBoard};
+pub use status::{Failed, MAX_FAILURES, Status, StatusBoard};
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,7 @@
 //! What a consumer shows of itself, for the health file and whoever else looks.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -32,18 +33,36 @@ pub struct Status {
     pub breaker: Option<BreakerState>,
 }
 
+/// The most failures that are remembered of a consumer.
+pub const MAX_FAILURES: usize = 5;
+
+/// A message that its handler neither acked nor replied to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failed {
+    /// When it was over.
+    pub at: Instant,
+    /// Its id.
+    pub message_id: String,
+    /// What the handler did.
+    pub outcome: &'static str,
+    /// What became of the message.
+    pub disposition: &'static str,
+    /// Why, as the log has it; empty where nothing is known.
+    pub reason: String,
+}
+
 /// Where one consumer writes its status, and others read it.
 #[derive(Debug, Clone)]
 pub struct StatusBoard {
     status: watch::Sender<Status>,
+    failures: Arc<Mutex<VecDeque<Failed>>>,
     transitions: Arc<Notify>,
     work: Arc<Notify>,
 }
 
 impl StatusBoard {
     /// A board that starts in [`State::Initializing`]. `transitions` is notified at each change of the state, of a pause and of
-    /// the breaker, `work` when
-    /// there is something in hand and nothing was, or the other way round.
+    /// the breaker, `work` when there is something in hand and nothing was, or the other way round.
     pub fn new(transitions: Arc<Notify>, work: Arc<Notify>) -> Self {
         let status = Status {
             state: State::Initializing,
@@ -57,7 +76,19 @@ impl StatusBoard {
             paused: false,
             breaker: None,
         };
-        Self { status: watch::Sender::new(status), transitions, work }
+        Self { status: watch::Sender::new(status), failures: Arc::default(), transitions, work }
+    }
+
+    /// The last failures, the latest first; [`MAX_FAILURES`] at most.
+    pub fn failures(&self) -> Vec<Failed> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+
+    /// Remembers a failure, and forgets the oldest beyond [`MAX_FAILURES`].
+    pub fn failed(&self, failed: Failed) {
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        failures.truncate(MAX_FAILURES - 1);
+        failures.push_front(failed);
     }
 
     /// The status as it is now.
@@ -92,6 +123,22 @@ impl StatusBoard {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn the_last_failures_are_kept_the_latest_first() {
+        let board = StatusBoard::new(Arc::default(), Arc::default());
+        let failed = |number: usize| Failed {
+            at: Instant::now(),
+            message_id: number.to_string(),
+            outcome: "trapped",
+            disposition: "release",
+            reason: String::new(),
+        };
+        (0..2 * MAX_FAILURES).for_each(|number| board.failed(failed(number)));
+        let ids: Vec<_> = board.failures().into_iter().map(|failed| failed.message_id).collect();
+        let last = (MAX_FAILURES..2 * MAX_FAILURES).rev().map(|number| number.to_string());
+        assert_eq!(ids, last.collect::<Vec<_>>());
+    }
 
     #[tokio::test]
     async fn work_is_told_of_when_it_begins_and_when_it_ends() {

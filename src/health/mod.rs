@@ -88,6 +88,24 @@ pub struct ConsumerReport {
     /// What its breaker does. Left out of the file while there is none, or it is closed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub breaker: Option<BreakerState>,
+    /// The last of those that `failed` counts, the latest first; a few at most. Left out of the file while there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub last_failures: Vec<FailureReport>,
+}
+
+/// A message whose handler failed, trapped or timed out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FailureReport {
+    /// When it was over.
+    pub at: Timestamp,
+    /// Its id.
+    pub message_id: String,
+    /// What the handler did, as the log names it.
+    pub outcome: String,
+    /// What became of the message, as the log names it.
+    pub disposition: String,
+    /// Why, cut short; empty where nothing is known.
+    pub reason: String,
 }
 
 impl ConsumerReport {

@@ -285,6 +285,7 @@ mod tests {
             failed: 0,
             paused: false,
             breaker: None,
+            last_failures: Vec::new(),
         }
     }
 

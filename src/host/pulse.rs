@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::consumer::{Status, StatusBoard};
-use crate::health::{Clock, ConsumerReport, HealthFile, Pauses, Report, TICK};
+use crate::consumer::{Failed, Status, StatusBoard};
+use crate::health::{Clock, ConsumerReport, FailureReport, HealthFile, Pauses, Report, TICK};
 
 /// How close two writes may follow on one another: a busy consumer changes its state thousands of times a second.
 const SPACING: Duration = Duration::from_millis(20);
@@ -132,6 +132,13 @@ fn write_all(file: &HealthFile, reports: &mpsc::Receiver<Report>, mut watch: Pau
 fn describe(watched: &Watched, clock: &Clock) -> ConsumerReport {
     let status: Status = watched.board.get();
     let wall = |instant: tokio::time::Instant| clock.wall(Instant::from(instant));
+    let failure = |failed: Failed| FailureReport {
+        at: wall(failed.at),
+        message_id: failed.message_id,
+        outcome: failed.outcome.to_owned(),
+        disposition: failed.disposition.to_owned(),
+        reason: failed.reason,
+    };
     ConsumerReport {
         name: watched.name.clone(),
         state: status.state,
@@ -144,5 +151,6 @@ fn describe(watched: &Watched, clock: &Clock) -> ConsumerReport {
         failed: status.failed,
         paused: status.paused,
         breaker: status.breaker,
+        last_failures: watched.board.failures().into_iter().map(failure).collect(),
     }
 }

@@ -19,6 +19,10 @@ pub enum Contender {
     Command,
     /// The same component, its instances reused.
     Reused,
+    /// The component with a fresh instance, its metrics sent to a collector.
+    Metrics,
+    /// The same with a span for each message beside.
+    Traces,
     /// The AWS SDK and nothing else, on a thread for each CPU.
     Bare,
     /// The same on one thread.
@@ -33,12 +37,12 @@ pub enum Contender {
     Celery,
 }
 
-use Contender::{Bare, BareOneThread, Batch, Celery, Component, Each, Loop, Plain, Reused};
+use Contender::{Bare, BareOneThread, Batch, Celery, Component, Each, Loop, Metrics, Plain, Reused, Traces};
 
 impl Contender {
     /// All of them, the fastest first.
-    pub const ALL: [Self; 10] =
-        [BareOneThread, Bare, Reused, Plain, Component, Self::Command, Batch, Each, Loop, Celery];
+    pub const ALL: [Self; 12] =
+        [BareOneThread, Bare, Reused, Plain, Component, Metrics, Traces, Self::Command, Batch, Each, Loop, Celery];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
@@ -47,6 +51,8 @@ impl Contender {
             Plain => "hostler-plain",
             Self::Command => "hostler-command",
             Reused => "hostler-reused",
+            Metrics => "hostler-metrics",
+            Traces => "hostler-traces",
             Bare => "bare",
             BareOneThread => "bare-one-thread",
             Batch => "sqs-consumer-batch",
@@ -63,6 +69,8 @@ impl Contender {
             Plain => "hostler, component without WASI",
             Self::Command => "hostler, command",
             Reused => "hostler, reused instance",
+            Metrics => "hostler, metrics on",
+            Traces => "hostler, metrics and traces",
             Bare => "bare Rust loop",
             BareOneThread => "bare Rust loop, one thread",
             Batch => "sqs-consumer, batches",
@@ -74,7 +82,7 @@ impl Contender {
 
     /// Whether it is hostler.
     pub fn is_hostler(self) -> bool {
-        matches!(self, Component | Plain | Self::Command | Reused)
+        matches!(self, Component | Plain | Self::Command | Reused | Metrics | Traces)
     }
 
     /// Whether it is what there is at least to do.
@@ -142,6 +150,14 @@ pub fn command(contender: Contender, places: &Places, folder: &Path, endpoint: &
         Plain => hostler(places, folder, endpoint, load, "plain", 1)?,
         Contender::Command => hostler(places, folder, endpoint, load, "command", 1)?,
         Reused => hostler(places, folder, endpoint, load, "component", 1000)?,
+        Metrics | Traces => {
+            let mut command = hostler(places, folder, endpoint, load, "component", 1)?;
+            command.env("HOSTLER_TELEMETRY__OTLP_ENDPOINT", endpoint).env("OTEL_METRIC_EXPORT_INTERVAL", "1000");
+            if contender == Metrics {
+                command.env("OTEL_TRACES_EXPORTER", "none");
+            }
+            command
+        }
         Bare | BareOneThread => {
             let mut command = Command::new(std::env::current_exe()?);
             command.args(["bare", "--queue-url", &url, "--endpoint", endpoint]);

@@ -3,9 +3,9 @@
 use std::fmt;
 
 use crate::cell::Measured;
-use crate::contenders::Contender::{self, Bare, BareOneThread, Batch, Component, Each, Loop};
+use crate::contenders::Contender::{self, Bare, BareOneThread, Batch, Component, Each, Loop, Metrics, Traces};
 
-/// One ratio of CPU time per message.
+/// One ratio, of CPU time per message or of messages per second.
 #[derive(Debug)]
 pub struct Target {
     name: String,
@@ -28,6 +28,9 @@ impl fmt::Display for Target {
 const TARGETS: [(Contender, f64, bool); 5] =
     [(Bare, 1.3, true), (BareOneThread, 1.3, true), (Batch, 4.0, false), (Each, 10.0, false), (Loop, 6.0, false)];
 
+/// What of its messages per second hostler is to keep with telemetry on.
+const KEPT: f64 = 0.95;
+
 /// The targets of which both sides were measured, without latency, at more than one message at a time.
 pub fn check(measured: &[Measured]) -> Vec<Target> {
     let mut targets = Vec::new();
@@ -36,11 +39,12 @@ pub fn check(measured: &[Measured]) -> Vec<Target> {
             let setting = &cell.setting;
             setting.contender == contender && setting.load.slots == concurrency && setting.latency_ms == 0
         };
-        measured.iter().find(is).map(|cell| cell.cpu_us)
+        measured.iter().find(is)
     };
     for concurrency in [10, 64] {
         for (other, limit, below) in TARGETS {
             let (Some(ours), Some(theirs)) = (of(Component, concurrency), of(other, concurrency)) else { continue };
+            let (ours, theirs) = (ours.cpu_us, theirs.cpu_us);
             let (above, under) = if below { (Component, other) } else { (other, Component) };
             let ratio = if below { ours / theirs } else { theirs / ours };
             let name = format!("{} / {}, {concurrency} at a time", above.title(), under.title());
@@ -51,6 +55,12 @@ pub fn check(measured: &[Measured]) -> Vec<Target> {
                 below,
                 held: if below { ratio <= limit } else { ratio >= limit },
             });
+        }
+        for with in [Metrics, Traces] {
+            let (Some(with), Some(without)) = (of(with, concurrency), of(Component, concurrency)) else { continue };
+            let name = format!("messages/s of {} / without, {concurrency} at a time", with.setting.contender.title());
+            let ratio = with.rate / without.rate;
+            targets.push(Target { name, ratio, limit: KEPT, below: false, held: ratio >= KEPT });
         }
     }
     targets

@@ -77,6 +77,7 @@ fn once(host: &Host, runtime: &tokio::runtime::Runtime) -> Result {
     let rows = rows(None, &look);
     print(table(&screen::HEADER, &rows.iter().map(screen::cells).collect::<Vec<_>>()));
     rows.iter().filter_map(screen::outcomes).for_each(print);
+    screen::failures(&rows).into_iter().for_each(print);
     if let Some(without) = without {
         eprintln!("hostler: no metrics: {without}");
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::metrics::Scrape;
-use crate::health::{BreakerState, ConsumerReport, Report, Timestamp};
+use crate::health::{BreakerState, ConsumerReport, FailureReport, Report, Timestamp};
 
 /// One look: the health file, and the metrics if they are served.
 #[derive(Debug, Clone)]
@@ -39,6 +39,8 @@ pub(super) struct Row {
     pub(super) oldest: Option<f64>,
     /// Messages by outcome, since the host started.
     pub(super) outcomes: BTreeMap<String, f64>,
+    /// The last failures, the latest first, each with its age.
+    pub(super) failures: Vec<(Duration, FailureReport)>,
 }
 
 /// The rows of a look, in the order of the health file. Rates are those since `before`; without it, or after the process
@@ -81,6 +83,7 @@ fn row(before: Option<&Look>, now: &Look, consumer: &ConsumerReport) -> Row {
         outcomes: scrape
             .map(|scrape| scrape.by("hostler_messages_settled_total", name, "hostler_outcome"))
             .unwrap_or_default(),
+        failures: consumer.last_failures.iter().map(|failure| (now.at.since(failure.at), failure.clone())).collect(),
     }
 }
 
@@ -137,6 +140,7 @@ mod tests {
             failed: 2,
             paused: false,
             breaker: None,
+            last_failures: Vec::new(),
         };
         let report = Report { schema: 1, pid: 7, started_at: start, written_at: at, consumers: vec![consumer] };
         Look { at, report, scrape: (!metrics.is_empty()).then(|| Scrape::parse(metrics)) }

@@ -1,4 +1,4 @@
-//! How `hostler top` draws: a table of consumers, what their messages came to, and a line of the last minutes.
+//! How `hostler top` draws: a table of consumers, what their messages came to, the last failures, and a line of the last minutes.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,10 +10,14 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Cell, Row as Cells, Sparkline, Table};
 
 use super::model::Row;
+use crate::health::FailureReport;
 
 /// The columns, for the screen and for `--once`.
 pub(super) const HEADER: [&str; 12] =
     ["CONSUMER", "STATE", "SINCE", "SLOTS", "MSG/S", "P50", "P99", "DONE", "FAILED", "VISIBLE", "DEAD", "OLDEST"];
+
+/// The most failures that are shown.
+const MAX_FAILURES: usize = 5;
 
 /// Beyond this many looks the oldest are forgotten.
 const HISTORY: usize = 300;
@@ -90,20 +94,41 @@ pub(super) fn outcomes(row: &Row) -> Option<String> {
     (!words.is_empty()).then(|| format!("{}: {}", row.name, words.join(" · ")))
 }
 
+/// The last failures of all consumers, the latest first, a line each.
+pub(super) fn failures(rows: &[Row]) -> Vec<String> {
+    let mut failures: Vec<_> =
+        rows.iter().flat_map(|row| row.failures.iter().map(move |(age, failure)| (age, &row.name, failure))).collect();
+    failures.sort_by_key(|(age, ..)| **age);
+    let line = |(age, consumer, failure): &(&Duration, &String, &FailureReport)| {
+        let FailureReport { message_id, outcome, disposition, reason, .. } = failure;
+        let colon = if reason.is_empty() { "" } else { ": " };
+        // It is a line and no more, whatever a handler says.
+        let reason = reason.escape_debug();
+        format!("{} ago, {consumer}, {message_id}: {outcome}, {disposition}{colon}{reason}", rounded(**age))
+    };
+    failures.iter().take(MAX_FAILURES).map(line).collect()
+}
+
 /// Draws all of it.
 pub(super) fn draw(frame: &mut Frame<'_>, title: &Title<'_>, rows: &[Row], history: &History) {
     let told: Vec<Line<'_>> = rows.iter().filter_map(outcomes).map(Line::from).collect();
+    let failed: Vec<Line<'_>> = failures(rows).into_iter().map(Line::from).collect();
     let height = |lines: usize| u16::try_from(lines).unwrap_or(u16::MAX);
     let areas = Layout::vertical([
         Constraint::Length(2),
         Constraint::Length(height(rows.len()).saturating_add(3)),
         Constraint::Length(height(told.len()).saturating_add(2)),
+        Constraint::Length(if failed.is_empty() { 0 } else { height(failed.len()).saturating_add(2) }),
         Constraint::Min(3),
     ]);
-    let [head, table, below, line]: [Rect; 4] = areas.areas(frame.area());
+    let [head, table, below, last, line]: [Rect; 5] = areas.areas(frame.area());
     frame.render_widget(headline(title), head);
     frame.render_widget(consumers(rows), table);
     frame.render_widget(ratatui::widgets::Paragraph::new(told).block(Block::bordered().title(" outcomes ")), below);
+    frame.render_widget(
+        ratatui::widgets::Paragraph::new(failed).block(Block::bordered().title(" last failures ")),
+        last,
+    );
     let shown = history.0.iter().rev().take(usize::from(line.width.saturating_sub(2)));
     let mut data: Vec<u64> = shown.copied().collect();
     data.reverse();
@@ -164,7 +189,32 @@ mod tests {
             dead_lettered: Some(0.0),
             oldest: None,
             outcomes: BTreeMap::from([("ack".into(), 1_193.0), ("failed".into(), 7.0), ("reply".into(), 0.0)]),
+            failures: vec![failure(12, "m-2", "no such\nbucket\u{1b}[2J"), failure(90, "m-1", "")],
         }
+    }
+
+    fn failure(age: u64, message_id: &str, reason: &str) -> (Duration, FailureReport) {
+        let failure = FailureReport {
+            at: crate::health::Timestamp::now(),
+            message_id: message_id.into(),
+            outcome: "failed".into(),
+            disposition: "release".into(),
+            reason: reason.into(),
+        };
+        (Duration::from_secs(age), failure)
+    }
+
+    #[test]
+    fn the_last_failures_of_all_consumers_are_in_their_order() {
+        let other = Row { name: "jobs".into(), failures: vec![failure(60, "m-3", "gone")], ..row() };
+        let expected = [
+            r"12s ago, mails, m-2: failed, release: no such\nbucket\u{1b}[2J",
+            "1m ago, jobs, m-3: failed, release: gone",
+            "1m 30s ago, mails, m-1: failed, release",
+        ];
+        assert_eq!(failures(&[row(), other]), expected);
+        let many = Row { failures: (0..9).map(|age| failure(age, "m", "")).collect(), ..row() };
+        assert_eq!(failures(&[many]).len(), MAX_FAILURES);
     }
 
     #[test]
@@ -179,7 +229,7 @@ mod tests {
 
     #[test]
     fn all_of_it_is_on_the_screen() {
-        let mut terminal = Terminal::new(TestBackend::new(120, 20)).unwrap();
+        let mut terminal = Terminal::new(TestBackend::new(120, 24)).unwrap();
         let mut history = History::default();
         history.push(&[row()]);
         let title = Title { pid: 7, up: Duration::from_secs(60), verdict: "healthy", healthy: true, without: None };
@@ -191,6 +241,7 @@ mod tests {
             "CONSUMER",
             "3/16",
             "mails: ack 1193 · failed 7",
+            "12s ago, mails, m-2: failed, release: no such",
             "slowest consumer: 250ms",
             "█",
         ] {

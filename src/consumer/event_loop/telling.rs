@@ -1,0 +1,96 @@
+//! Telling: what the loop says of its deliveries and of itself, to the log, metrics, traces, the health file and its hooks.
+
+use tokio::time::Instant;
+
+use super::super::log::{self, Line};
+use super::super::status::Failed;
+use super::super::{Phase, spans};
+use super::{EventLoop, InHand};
+use crate::handler::Outcome;
+use crate::health::State;
+use crate::queue::LeaseError;
+use crate::telemetry::metrics::Ending;
+
+/// The longest reason that is remembered of a failure, in bytes. The log has all of it.
+const MAX_REASON: usize = 256;
+
+impl EventLoop {
+    /// A delivery is over.
+    pub(super) fn over(&mut self, in_hand: &mut InHand) {
+        let (outcome, disposition) = (in_hand.machine.outcome(), in_hand.machine.disposition());
+        if in_hand.started_at.is_some() {
+            self.summary.processed += 1;
+            self.summary.abandoned += u64::from(*outcome == Outcome::Shutdown);
+            if !outcome.is_success() {
+                self.summary.failed += 1;
+                self.consumer.status.failed(failed(in_hand));
+            }
+        }
+        if let Some(metrics) = &self.consumer.metrics {
+            metrics.ended(Ending {
+                outcome: outcome.name(),
+                disposition: disposition.name(),
+                attempt: in_hand.attempt,
+                ran_for: in_hand.started_at.map(|_| in_hand.ran_for),
+            });
+        }
+        log::settled(
+            &self.consumer.spec,
+            &Line {
+                message_id: &in_hand.message.id,
+                attempt: in_hand.attempt,
+                outcome,
+                disposition,
+                duration: in_hand.ran_for,
+                queue_delay: in_hand.queue_delay,
+                late: in_hand.late,
+                trace: in_hand.place(),
+            },
+        );
+        if let Some((span, since)) = in_hand.span.take() {
+            spans::processed(span, (since, in_hand.ran_for), outcome, disposition);
+        }
+    }
+
+    /// Heartbeats have failed.
+    pub(super) fn complain(&self, results: &[Result<(), LeaseError>]) {
+        for error in results.iter().filter_map(|result| result.as_ref().err()) {
+            tracing::warn!(consumer = &*self.consumer.spec.name, %error, "heartbeat failed");
+        }
+    }
+
+    /// Shows what the consumer does, and tells the state-changed hook of a change.
+    pub(super) fn show(&self) {
+        let state = match self.phase {
+            Phase::Draining | Phase::Deadline => State::Exiting,
+            Phase::Running if !self.running.is_empty() => State::Processing,
+            Phase::Running if self.idle || self.intake.is_shut() => State::Idle,
+            Phase::Running => State::Listening,
+        };
+        let transition = self.consumer.status.update(|status| {
+            status.state = state;
+            status.last_poll_at = self.last_poll_at;
+            status.in_flight = self.running.len();
+            status.in_hand = self.in_hand.len();
+            status.oldest_started_at = self.running.first().map(|(started_at, _)| *started_at);
+            status.processed = self.summary.processed;
+            status.failed = self.summary.failed;
+            status.paused = self.intake.is_paused();
+            status.breaker = self.intake.breaker();
+        });
+        self.effects.state_changed(transition);
+    }
+}
+
+fn failed(in_hand: &InHand) -> Failed {
+    let (outcome, disposition) = (in_hand.machine.outcome(), in_hand.machine.disposition());
+    let mut reason = log::reason(outcome, disposition).unwrap_or_default();
+    reason.truncate(reason.floor_char_boundary(MAX_REASON));
+    Failed {
+        at: Instant::now(),
+        message_id: in_hand.message.id.clone(),
+        outcome: outcome.name(),
+        disposition: disposition.name(),
+        reason,
+    }
+}
