@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Broker, ChannelSpec, DEDUPE_WINDOW, DEFAULT_GROUP, Delivery, Depth, LeaseError, LeaseHandle, Limits, Queue,
+    Broker, ChannelSpec, DEDUPE_WINDOW, DEFAULT_GROUP, Delivery, Depth, LeaseError, LeaseHandle, Limits, Origin, Queue,
     QueueError, Receipt, Receive, SendError, Sent, Settlement, Unsettled, dead_letter_attributes, no_queue,
 };
 use crate::channel::{Channel, Filter};
@@ -218,6 +218,10 @@ impl Broker for FakeBroker {
         }
         drop(state);
         Ok(Arc::new(FakeQueue { shared: self.0.clone(), spec: spec.clone() }))
+    }
+
+    fn origin(&self, _: &Channel) -> Origin {
+        Origin::default()
     }
 
     async fn send(&self, channel: &Channel, batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>> {
@@ -466,6 +470,10 @@ impl Queue for FakeQueue {
 
     fn is_ordered(&self) -> bool {
         self.shared.lock().is_ordered(self.spec.channel.queue())
+    }
+
+    fn origin(&self) -> Origin {
+        Origin::default()
     }
 
     async fn receive(&self, request: Receive, stop: &CancellationToken) -> Result<Vec<Delivery>, QueueError> {

@@ -1,5 +1,6 @@
 //! A queue service whose calls are measured for one consumer; there is none where nothing is measured.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,8 +9,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Broker, Change, ChannelSpec, Delivery, Depth, Finding, LeaseError, LeaseHandle, Limits, Queue, QueueError, Receive,
-    Redriven, SendError, Sent, Settlement, Unsettled,
+    Broker, Change, ChannelSpec, Delivery, Depth, Finding, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError,
+    Receive, Redriven, SendError, Sent, Settlement, Unsettled,
 };
 use crate::channel::Channel;
 use crate::message::{Message, Outgoing};
@@ -36,6 +37,10 @@ impl Queue for MeteredQueue {
 
     fn is_ordered(&self) -> bool {
         self.inner.is_ordered()
+    }
+
+    fn origin(&self) -> Origin {
+        self.inner.origin()
     }
 
     async fn receive(&self, request: Receive, stop: &CancellationToken) -> Result<Vec<Delivery>, QueueError> {
@@ -88,6 +93,10 @@ impl Broker for MeteredBroker {
         self.inner.open(spec).await
     }
 
+    fn origin(&self, channel: &Channel) -> Origin {
+        self.inner.origin(channel)
+    }
+
     async fn send(&self, channel: &Channel, batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>> {
         let begun = Instant::now();
         let results = self.inner.send(channel, batch).await;
@@ -106,6 +115,14 @@ impl Broker for MeteredBroker {
 
     async fn open_stored(&self, channel: &Channel) -> Result<Arc<dyn Queue>, QueueError> {
         self.inner.open_stored(channel).await
+    }
+
+    async fn look(
+        &self,
+        channel: &Channel,
+        each: &mut (dyn for<'m> FnMut(&'m Message) -> ControlFlow<()> + Send),
+    ) -> Result<bool, QueueError> {
+        self.inner.look(channel, each).await
     }
 
     async fn redrive(

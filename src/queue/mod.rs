@@ -20,6 +20,7 @@ pub mod embedded;
 mod estate;
 pub mod fake;
 mod metered;
+mod origin;
 mod producer;
 mod provision;
 mod replies;
@@ -30,6 +31,7 @@ pub use estate::{
     Body, Disposal, HeldQueue, HeldTopic, Inventory, Listing, QueueUse, Removal, StoredBodies, Unread, tag,
 };
 pub use metered::{MeteredBroker, MeteredQueue};
+pub use origin::Origin;
 pub use producer::Producer;
 pub use provision::{Action, Change, Finding};
 pub use replies::Replies;
@@ -45,7 +47,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::channel::{Channel, Filter};
 use crate::message::{AttributeValue, Attributes, Invalid, Message, Outgoing};
-use crate::telemetry::traces::Destination;
 
 /// How long a dedupe key is remembered (AWS: the 5-minute deduplication interval).
 pub const DEDUPE_WINDOW: Duration = Duration::from_secs(5 * 60);
@@ -249,30 +250,6 @@ pub enum SendError {
     Queue(#[from] QueueError),
 }
 
-/// What a service is to others, as spans name it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Origin {
-    /// `messaging.system` of OpenTelemetry's conventions.
-    pub system: &'static str,
-    /// The queue's URL or the topic's ARN, where there are such and it is known.
-    pub address: Option<Arc<str>>,
-}
-
-impl Origin {
-    /// A channel there, and the consumer that is at work on it.
-    pub fn destination(self, name: Arc<str>, consumer: Option<Arc<str>>) -> Destination {
-        let Self { system, address } = self;
-        Destination { system, name, address, consumer }
-    }
-}
-
-impl Default for Origin {
-    /// A queue of hostler's own.
-    fn default() -> Self {
-        Self { system: env!("CARGO_PKG_NAME"), address: None }
-    }
-}
-
 /// What a driver can take in one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -311,9 +288,7 @@ pub trait Queue: Send + Sync + 'static {
     fn is_ordered(&self) -> bool;
 
     /// What it is to others.
-    fn origin(&self) -> Origin {
-        Origin::default()
-    }
+    fn origin(&self) -> Origin;
 
     /// Takes up to `max` messages, waiting up to `wait` for the first; empty when none came.
     ///
@@ -418,9 +393,7 @@ pub trait Broker: Send + Sync + 'static {
     async fn open(&self, spec: &ChannelSpec) -> Result<Arc<dyn Queue>, QueueError>;
 
     /// What the place is to others that a channel's messages go to, as far as it is known without asking for it.
-    fn origin(&self, _channel: &Channel) -> Origin {
-        Origin::default()
-    }
+    fn origin(&self, channel: &Channel) -> Origin;
 
     /// Sends messages to a channel. To a fan-out channel means: to its exchange. An `Ok` is durable.
     async fn send(&self, channel: &Channel, batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>>;

@@ -6,7 +6,7 @@ use hostler::telemetry::metrics::names::ALL;
 
 use super::{DELIVERIES, send_hundred, start_with, world};
 use crate::support::collector::{Collector, Point, names_of, points};
-use crate::support::hostler::PATIENCE;
+use crate::support::hostler::{PATIENCE, until};
 
 /// The last request that tells of messages, once the host has ended.
 fn settled(collector: &Collector) -> Vec<Point> {
@@ -83,14 +83,17 @@ fn the_page_has_every_metric() {
 fn deltas_are_sent_where_they_are_preferred() {
     let collector = Collector::start();
     let world = world(&format!("telemetry.otlp_endpoint = '{}'", collector.over_http()));
-    send_hundred(&world);
     let variables =
         [("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "delta"), ("OTEL_METRIC_EXPORT_INTERVAL", "50")];
     let mut host = start_with(&world, &variables);
+    let exports = |count| until("exports", PATIENCE, || (collector.requests().len() >= count).then_some(()));
+    exports(1);
+    send_hundred(&world);
     host.settled(DELIVERIES);
+    // Of which some tell of nothing new.
+    exports(collector.requests().len() + 3);
     assert_eq!(host.stop(), 0);
     let requests = collector.requests();
-    assert!(requests.len() > 1);
     let all: Vec<Point> = requests.iter().flat_map(|request| points(request, "hostler.messages.settled")).collect();
     assert_eq!((count(&all, "ack"), count(&all, "release"), count(&all, "dead-letter")), (90.0, 20.0, 10.0));
     assert!(all.iter().all(|point| point.temporality == 1));

@@ -9,8 +9,8 @@ use hostler::channel::Channel;
 use hostler::message::{Invalid, Message, Outgoing};
 use hostler::queue::fake::FakeBroker;
 use hostler::queue::{
-    Broker, ChannelSpec, Delivery, Depth, LeaseError, LeaseHandle, Limits, Queue, QueueError, Receive, SendError, Sent,
-    Settlement, Unsettled,
+    Broker, ChannelSpec, Delivery, Depth, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError, Receive,
+    SendError, Sent, Settlement, Unsettled,
 };
 use hostler::upkeep::requeue::{Ended, Order, Report, run};
 use tokio::time::sleep;
@@ -49,6 +49,10 @@ pub struct Script {
 impl Broker for Service {
     async fn open(&self, spec: &ChannelSpec) -> Result<Arc<dyn Queue>, QueueError> {
         self.fake.open(spec).await
+    }
+
+    fn origin(&self, channel: &Channel) -> Origin {
+        self.fake.origin(channel)
     }
 
     async fn send(&self, channel: &Channel, batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>> {
@@ -110,6 +114,10 @@ impl Queue for Stored {
 
     fn is_ordered(&self) -> bool {
         self.says_ordered || self.queue.is_ordered()
+    }
+
+    fn origin(&self) -> Origin {
+        self.queue.origin()
     }
 
     async fn receive(&self, request: Receive, stop: &CancellationToken) -> Result<Vec<Delivery>, QueueError> {

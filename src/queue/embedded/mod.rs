@@ -20,7 +20,7 @@ use async_trait::async_trait;
 
 use crate::channel::Channel;
 use crate::message::{MAX_ATTRIBUTES, Message, Outgoing};
-use crate::queue::{Broker, ChannelSpec, DEDUPE_WINDOW, Depth, Queue, QueueError, SendError, Sent, no_queue};
+use crate::queue::{Broker, ChannelSpec, DEDUPE_WINDOW, Depth, Origin, Queue, QueueError, SendError, Sent, no_queue};
 use lease::Source;
 use queue::EmbeddedQueue;
 use topology::Target;
@@ -84,6 +84,10 @@ impl Broker for EmbeddedBroker {
             dead_letter: dead_letter.zip(spec.max_receives),
         };
         Ok(Arc::new(EmbeddedQueue::new(self.writer.clone(), source)))
+    }
+
+    fn origin(&self, _: &Channel) -> Origin {
+        Origin::default()
     }
 
     async fn send(&self, channel: &Channel, batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>> {

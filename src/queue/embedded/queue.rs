@@ -10,7 +10,9 @@ use tokio_util::sync::CancellationToken;
 use super::lease::{self, Ending, Source, Ticket};
 use super::waiting::Waiting;
 use super::writer::{Need, Writer, ended};
-use crate::queue::{Delivery, LeaseError, LeaseHandle, Limits, Queue, QueueError, Receive, Settlement, Unsettled};
+use crate::queue::{
+    Delivery, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError, Receive, Settlement, Unsettled,
+};
 
 /// The driver's own; SQS has lower ones for the first three, and its 20 s and 12 h serve well here too.
 const LIMITS: Limits = Limits {
@@ -57,6 +59,10 @@ impl Queue for EmbeddedQueue {
 
     fn is_ordered(&self) -> bool {
         self.source.ordered
+    }
+
+    fn origin(&self) -> Origin {
+        Origin::default()
     }
 
     async fn receive(&self, request: Receive, stop: &CancellationToken) -> Result<Vec<Delivery>, QueueError> {
