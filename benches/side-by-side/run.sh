@@ -6,7 +6,7 @@
 #   --latency 0,10                milliseconds that every call takes at least
 #   --seconds 4                   how long is counted
 #   --warm-up 10                  seconds from the first delete until it counts
-#   --rounds 1                    how often; the one with the middle CPU time counts
+#   --rounds 1                    how often, in turns; of each contender the one with the middle CPU time counts
 #   --out FOLDER                  writes results.json, table.md and side-by-side.svg
 #   --docs FOLDER                 puts the same into FOLDER/performance.md and FOLDER/images
 #   --check                       fails if hostler misses a target

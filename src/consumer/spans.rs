@@ -11,7 +11,7 @@ use super::policy::Disposition;
 use crate::handler::Outcome;
 use crate::message::{Message, TraceContext};
 use crate::queue::{Delivery, Queue, QueueError, Unsettled};
-use crate::telemetry::traces::{KeyValue, Operation, Span, SpanContext, Traces, attribute};
+use crate::telemetry::traces::{Beginning, KeyValue, Operation, Span, SpanContext, Traces, attribute};
 
 /// Which delivery of its message it is; 1 is the first.
 const ATTEMPT: &str = "hostler.attempt";
@@ -32,11 +32,9 @@ pub(super) struct Spans {
 /// One message that a settling is about.
 #[derive(Debug, Clone)]
 pub(super) struct Settled {
-    id: String,
-    /// The span of its processing.
-    processed: Option<SpanContext>,
-    /// Its producer's.
-    produced: Option<SpanContext>,
+    message: Arc<Message>,
+    /// The trace that its handler ran in.
+    trace: Option<Arc<TraceContext>>,
 }
 
 impl Spans {
@@ -45,8 +43,8 @@ impl Spans {
         Self { traces, channel: Arc::clone(channel), attributes: destination.attributes().into() }
     }
 
-    fn begin(&self, operation: Operation, parent: Option<&SpanContext>, since: Option<SystemTime>) -> Span {
-        let mut span = self.traces.operation(operation, &self.channel, parent, since);
+    fn begin(&self, operation: Operation, beginning: Beginning<'_>) -> Span {
+        let mut span = self.traces.operation(operation, &self.channel, beginning);
         if span.is_recording() {
             span.set_all(self.attributes.iter().cloned());
         }
@@ -64,18 +62,20 @@ impl Spans {
         if !messages.is_empty() && !is_wanted(produced.clone()) {
             return;
         }
-        let mut span = self.begin(Operation::Receive, None, Some(since));
+        let links = produced.flatten().cloned().collect();
+        let beginning = Beginning { links, since: Some(since), ..Beginning::default() };
+        let mut span = self.begin(Operation::Receive, beginning);
         match result {
             Ok(messages) => span.set(attribute::MESSAGING_BATCH_MESSAGE_COUNT, count(messages.len())),
             Err(error) => span.fail(error.kind(), &error.to_string()),
         }
-        produced.flatten().for_each(|context| span.link(&context));
     }
 
     /// Begins the span of a message, and says in which trace its handler runs.
     pub(super) fn process(&self, message: &Message, attempt: u32) -> (Span, Option<Arc<TraceContext>>) {
         let parent = produced(message);
-        let mut span = self.begin(Operation::Process, parent.as_ref(), None);
+        let beginning = Beginning { parent, links: parent.into_iter().cloned().collect(), since: None };
+        let mut span = self.begin(Operation::Process, beginning);
         if span.is_recording() {
             let size = match &message.claim {
                 Some(claim) => claim.size.map(|size| i64::try_from(size).unwrap_or(i64::MAX)),
@@ -84,7 +84,6 @@ impl Spans {
             span.set(attribute::MESSAGING_MESSAGE_ID, message.id.clone());
             span.set_all(size.map(|size| KeyValue::new(attribute::MESSAGING_MESSAGE_BODY_SIZE, size)));
             span.set(ATTEMPT, i64::from(attempt));
-            parent.iter().for_each(|parent| span.link(parent));
         }
         let trace = TraceContext::new(span.context()).map(Arc::new);
         (span, trace)
@@ -92,32 +91,30 @@ impl Spans {
 
     /// Begins the span of a settling.
     pub(super) fn settle(&self, batch: &[Settled]) -> Option<Span> {
-        if !is_wanted(batch.iter().map(|one| one.processed.clone())) {
+        if !is_wanted(batch.iter().map(Settled::processed)) {
             return None;
         }
-        let mut span = match batch {
-            [one] => {
-                let mut span = self.begin(Operation::Settle, one.processed.as_ref(), None);
-                span.set(attribute::MESSAGING_MESSAGE_ID, one.id.clone());
-                span
-            }
-            many => {
-                let mut span = self.begin(Operation::Settle, None, None);
-                span.set(attribute::MESSAGING_BATCH_MESSAGE_COUNT, count(many.len()));
-                span
-            }
-        };
-        let links = batch.iter().filter_map(|one| one.produced.as_ref().or(one.processed.as_ref()));
-        links.for_each(|context| span.link(context));
+        let about = |one: &Settled| produced(&one.message).or(one.processed()).cloned();
+        let links = batch.iter().filter_map(about).collect();
+        let parent = if let [one] = batch { one.processed() } else { None };
+        let mut span = self.begin(Operation::Settle, Beginning { parent, links, since: None });
+        match batch {
+            [one] => span.set(attribute::MESSAGING_MESSAGE_ID, one.message.id.clone()),
+            many => span.set(attribute::MESSAGING_BATCH_MESSAGE_COUNT, count(many.len())),
+        }
         Some(span)
     }
 }
 
 impl Settled {
     /// A message, and the trace that its handler ran in.
-    pub(super) fn of(message: &Message, trace: Option<&Arc<TraceContext>>) -> Self {
-        let processed = trace.map(|trace| trace.span().clone());
-        Self { id: message.id.clone(), processed, produced: produced(message) }
+    pub(super) fn of(message: &Arc<Message>, trace: Option<&Arc<TraceContext>>) -> Self {
+        Self { message: Arc::clone(message), trace: trace.cloned() }
+    }
+
+    /// The span of its processing.
+    fn processed(&self) -> Option<&SpanContext> {
+        self.trace.as_ref().map(|trace| trace.span())
     }
 }
 
@@ -145,14 +142,15 @@ pub(super) fn processed(
     span.end_at(since + took);
 }
 
-fn produced(message: &Message) -> Option<SpanContext> {
-    message.trace.as_ref().map(|trace| trace.span().clone())
+/// The producer's span.
+fn produced(message: &Message) -> Option<&SpanContext> {
+    message.trace.as_ref().map(|trace| trace.span())
 }
 
 /// Whether a call about messages of these traces is to be seen: not if they all say that they are not.
-fn is_wanted(contexts: impl Iterator<Item = Option<SpanContext>>) -> bool {
+fn is_wanted<'a>(contexts: impl Iterator<Item = Option<&'a SpanContext>>) -> bool {
     let mut contexts = contexts;
-    contexts.any(|context| context.is_none_or(|context| context.is_sampled()))
+    contexts.any(|context| context.is_none_or(SpanContext::is_sampled))
 }
 
 fn count(number: usize) -> i64 {

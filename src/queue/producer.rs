@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Broker, Origin, QueueError, SendError, Sent};
 use crate::channel::Channel;
 use crate::message::{Invalid, Outgoing, TraceContext, carries_trace};
-use crate::telemetry::traces::{Operation, Span, Traces, attribute};
+use crate::telemetry::traces::{Beginning, Operation, Span, Traces, attribute};
 
 /// Where messages go that handlers and people send. Who moves messages from queue to queue uses the [`Broker`] itself.
 #[derive(Clone)]
@@ -84,8 +84,8 @@ fn only(mut results: Vec<Result<Sent, SendError>>) -> Result<String, SendError> 
 /// Begins the span, and puts its context where no other is: who sets a context of its own keeps it, and is linked to.
 fn begin(traces: &Traces, channel: &Channel, batch: &mut [Outgoing]) -> Span {
     let parent = batch.first().and_then(|first| first.trace.clone());
-    let mut span =
-        traces.operation(Operation::Send, &channel.to_string(), parent.as_ref().map(|trace| trace.span()), None);
+    let beginning = Beginning { parent: parent.as_ref().map(|trace| trace.span()), ..Beginning::default() };
+    let mut span = traces.operation(Operation::Send, &channel.to_string(), beginning);
     let own = TraceContext::new(span.context()).map(Arc::new);
     for message in &mut *batch {
         if !carries_trace(&message.attributes) {

@@ -39,23 +39,23 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
         for &concurrency in &concurrencies {
             println!("\n{}", report::heading(latency_ms, concurrency));
             println!("{}", report::columns());
-            for &contender in &contenders {
-                let setting = Setting {
-                    contender,
-                    load: Load { slots: usize::try_from(concurrency)?, consumers: 1, body_bytes: 0 },
-                    latency_ms,
-                    warm_up_ms: (warm_up * 1000.0) as u64,
-                    window_ms: (seconds * 1000.0) as u64,
-                    idle_ms: 0,
-                    loud: arguments.has("loud"),
-                };
-                match typical(setting, rounds, &places) {
+            let setting = |contender| Setting {
+                contender,
+                load: Load { slots: concurrency as usize, consumers: 1, body_bytes: 0 },
+                latency_ms,
+                warm_up_ms: (warm_up * 1000.0) as u64,
+                window_ms: (seconds * 1000.0) as u64,
+                idle_ms: 0,
+                loud: arguments.has("loud"),
+            };
+            for cells in in_turns(&contenders.iter().map(|&one| setting(one)).collect::<Vec<_>>(), rounds, &places) {
+                match cells.and_then(middle) {
                     Ok(cell) => {
                         println!("{}", report::row(&cell));
                         measured.push(cell);
                     }
                     Err(error) => {
-                        println!("FAILED  {}: {error}", contender.name());
+                        println!("FAILED  {error}");
                         failed = true;
                     }
                 }
@@ -74,9 +74,19 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
     Ok(!failed && (!arguments.has("check") || held.iter().all(|target| target.held)))
 }
 
-/// The measurement whose CPU time is in the middle of so many.
-fn typical(setting: Setting, rounds: usize, places: &Places) -> Result<Measured> {
-    middle((0..rounds).map(|_| measure(setting, places)).collect::<Result<_>>()?)
+/// So many measurements of each, one after the other in each round: a machine is faster at one time than at another, for all of them.
+fn in_turns(settings: &[Setting], rounds: usize, places: &Places) -> Vec<Result<Vec<Measured>>> {
+    let mut all: Vec<Result<Vec<Measured>>> = settings.iter().map(|_| Ok(Vec::new())).collect();
+    for _ in 0..rounds {
+        for (setting, cells) in settings.iter().zip(&mut all) {
+            let Ok(so_far) = cells else { continue };
+            match measure(*setting, places) {
+                Ok(cell) => so_far.push(cell),
+                Err(error) => *cells = Err(format!("{}: {error}", setting.contender.name()).into()),
+            }
+        }
+    }
+    all
 }
 
 /// The measurement whose CPU time is in the middle.

@@ -6,7 +6,7 @@ use reqwest::Url;
 
 use super::redact::redacted;
 use crate::message::TraceContext;
-use crate::telemetry::traces::{Span, SpanKind, Traces, attribute};
+use crate::telemetry::traces::{Beginning, Span, SpanKind, Traces, attribute};
 
 /// Methods that a span may name; any other is `_OTHER`, as a guest can think of many.
 const METHODS: [&str; 9] = ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "QUERY"];
@@ -27,7 +27,8 @@ impl RequestSpan {
     ) -> Self {
         let Some(traces) = traces else { return Self { span: None, answered: false } };
         let known = METHODS.into_iter().find(|known| *known == method.as_str());
-        let mut span = traces.span(SpanKind::Client, known.unwrap_or("HTTP"), parent.map(TraceContext::span), None);
+        let beginning = Beginning { parent: parent.map(TraceContext::span), ..Beginning::default() };
+        let mut span = traces.span(SpanKind::Client, known.unwrap_or("HTTP"), beginning);
         if span.is_recording() {
             span.set(attribute::HTTP_REQUEST_METHOD, known.unwrap_or("_OTHER"));
             span.set(attribute::URL_FULL, redacted(url));

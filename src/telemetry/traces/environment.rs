@@ -46,6 +46,8 @@ pub(super) struct Environment {
     pub(super) queue: usize,
     /// How many are sent at a time.
     pub(super) batch: usize,
+    /// Whether nothing says which traces are sampled.
+    pub(super) own_sampler: bool,
     /// What is wrong, for the log. The standard wants a wrong value passed over.
     pub(super) warnings: Vec<String>,
 }
@@ -64,7 +66,7 @@ impl Environment {
             });
         let protocol = if protocol.as_deref() == Some("grpc") { Protocol::Grpc } else { Protocol::Http };
         let timeout = reader.first(["OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT"], Reader::number);
-        reader.sampler();
+        let own_sampler = reader.sampler().is_none();
         let queue = reader.number("OTEL_BSP_MAX_QUEUE_SIZE").unwrap_or(QUEUE.0 as u64);
         let batch = reader.number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE").unwrap_or(BATCH as u64);
         for name in ["OTEL_BSP_SCHEDULE_DELAY", "OTEL_BSP_EXPORT_TIMEOUT"] {
@@ -82,6 +84,7 @@ impl Environment {
             timeout: timeout.map_or(TIMEOUT, Duration::from_millis).max(Duration::from_millis(1)),
             queue,
             batch: usize::try_from(batch).unwrap_or(queue).clamp(1, queue),
+            own_sampler,
             warnings: reader.warnings,
         }
     }
@@ -119,8 +122,8 @@ impl Reader<'_> {
         number
     }
 
-    /// Looks at what the SDK reads by itself, and would pass over in silence.
-    fn sampler(&mut self) {
+    /// The sampler that is named. The SDK reads it by itself, and would pass over in silence what is wrong with it.
+    fn sampler(&mut self) -> Option<String> {
         let names = SAMPLERS.map(|(name, _)| name);
         let sampler = self.word("OTEL_TRACES_SAMPLER", &names);
         let takes_ratio = SAMPLERS.iter().any(|(name, ratio)| *ratio && sampler.as_deref() == Some(name));
@@ -131,6 +134,7 @@ impl Reader<'_> {
             }
             _ => {}
         }
+        sampler
     }
 
     fn wrong(&mut self, name: &str, value: &str, wanted: &str) {
@@ -157,6 +161,7 @@ mod tests {
             timeout: Duration::from_secs(10),
             queue: 2048,
             batch: 512,
+            own_sampler: true,
             warnings: Vec::new(),
         };
         assert_eq!(read(&[]), expected);

@@ -2,16 +2,15 @@
 //! of the schema that the spans name): their names, kinds and attributes.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use opentelemetry::KeyValue;
-use opentelemetry::trace::{SpanContext, SpanKind};
+use opentelemetry::trace::SpanKind;
 use opentelemetry_semantic_conventions::attribute::{
     AWS_SNS_TOPIC_ARN, AWS_SQS_QUEUE_URL, MESSAGING_DESTINATION_NAME, MESSAGING_OPERATION_NAME,
     MESSAGING_OPERATION_TYPE, MESSAGING_SYSTEM, SERVER_ADDRESS, SERVER_PORT,
 };
 
-use super::{Span, Traces};
+use super::{Beginning, Span, Traces};
 
 /// The consumer that a span belongs to, by its name in the config.
 pub const CONSUMER: &str = "hostler.consumer";
@@ -86,15 +85,9 @@ impl Destination {
 
 impl Traces {
     /// Begins the span of an operation on this channel.
-    pub fn operation(
-        &self,
-        operation: Operation,
-        channel: &str,
-        parent: Option<&SpanContext>,
-        since: Option<SystemTime>,
-    ) -> Span {
+    pub fn operation(&self, operation: Operation, channel: &str, beginning: Beginning<'_>) -> Span {
         let name = operation.name();
-        let mut span = self.span(operation.kind(), format!("{name} {channel}"), parent, since);
+        let mut span = self.span(operation.kind(), format!("{name} {channel}"), beginning);
         if span.is_recording() {
             span.set(MESSAGING_OPERATION_NAME, name);
             span.set(MESSAGING_OPERATION_TYPE, name);

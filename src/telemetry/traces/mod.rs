@@ -6,6 +6,7 @@
 //! | `exporter` | the way to the collector, over HTTP or gRPC, bounded in time |
 //! | `outage` | a collector that cannot be reached is told of once |
 //! | `messaging` | spans about messages, by the semantic conventions |
+//! | `sampler` | which traces are sampled, where the environment does not say |
 //! | `span` | one span |
 //!
 //! A finished span goes into the SDK's queue, which drops what it has no room for; a thread of the SDK's hands batches to the
@@ -16,6 +17,7 @@ mod environment;
 mod exporter;
 mod messaging;
 mod outage;
+mod sampler;
 mod span;
 
 pub use messaging::{Destination, Operation};
@@ -29,7 +31,7 @@ use std::io;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use opentelemetry::trace::{SpanBuilder, TraceContextExt as _, Tracer as _, TracerProvider as _};
+use opentelemetry::trace::{Link, SpanBuilder, TraceContextExt as _, Tracer as _, TracerProvider as _};
 use opentelemetry::{Context, InstrumentationScope};
 use opentelemetry_sdk::resource::{EnvResourceDetector, ResourceDetector as _, TelemetryResourceDetector};
 use opentelemetry_sdk::trace::{
@@ -44,6 +46,17 @@ use environment::Environment;
 /// What the spans that wait and those on their way may take of the memory, in bytes: as many as the standard's queue holds (2,048),
 /// each as large as ours can become.
 pub const FOOTPRINT: u64 = 16 << 20;
+
+/// How a span begins.
+#[derive(Debug, Default)]
+pub struct Beginning<'a> {
+    /// The span that it is a part of.
+    pub parent: Option<&'a SpanContext>,
+    /// The spans that it is about.
+    pub links: Vec<SpanContext>,
+    /// When; now if that is not said.
+    pub since: Option<SystemTime>,
+}
 
 /// Where finished spans go.
 #[derive(Debug, Clone)]
@@ -72,6 +85,7 @@ impl Traces {
         let exporter = exporter::connect(&environment, &runtime)?;
         let processor = BatchSpanProcessor::builder(exporter).with_batch_config(config).build();
         let builder = SdkTracerProvider::builder().with_span_processor(processor);
+        let builder = if environment.own_sampler { builder.with_sampler(sampler::sampler()) } else { builder };
         Ok(Some(Self::of(builder.with_resource(sdk_resource(resource)))))
     }
 
@@ -83,17 +97,19 @@ impl Traces {
         Self { tracer: provider.tracer_with_scope(scope.build()), provider }
     }
 
-    /// Begins a span now, or at `since`, in the trace of its parent. Without one it begins a trace, if the sampler likes.
+    /// Begins a span, in the trace of its parent. Without one it begins a trace, if the sampler likes.
     pub fn span(
         &self,
         kind: SpanKind,
         name: impl Into<std::borrow::Cow<'static, str>>,
-        parent: Option<&SpanContext>,
-        since: Option<SystemTime>,
+        beginning: Beginning<'_>,
     ) -> Span {
         let mut builder = SpanBuilder::from_name(name).with_kind(kind);
-        builder.start_time = since;
-        let context = match parent {
+        builder.start_time = beginning.since;
+        if !beginning.links.is_empty() {
+            builder.links = Some(beginning.links.into_iter().map(Link::with_context).collect());
+        }
+        let context = match beginning.parent {
             Some(parent) => Context::new().with_remote_span_context(parent.clone()),
             None => Context::new(),
         };

@@ -1,0 +1,29 @@
+//! What a queue or an exchange is to others.
+
+use std::sync::Arc;
+
+use crate::telemetry::traces::Destination;
+
+/// What a service is to others, as spans name it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// `messaging.system` of OpenTelemetry's conventions.
+    pub system: &'static str,
+    /// The queue's URL or the topic's ARN, where there are such and it is known.
+    pub address: Option<Arc<str>>,
+}
+
+impl Origin {
+    /// A channel there, and the consumer that is at work on it.
+    pub fn destination(self, name: Arc<str>, consumer: Option<Arc<str>>) -> Destination {
+        let Self { system, address } = self;
+        Destination { system, name, address, consumer }
+    }
+}
+
+impl Default for Origin {
+    /// A queue of hostler's own.
+    fn default() -> Self {
+        Self { system: env!("CARGO_PKG_NAME"), address: None }
+    }
+}
