@@ -8,14 +8,14 @@ use super::{Attempt, attempts, is_settled, send, world};
 use crate::support::hostler::{Host, PATIENCE};
 
 /// Messages for the neighbour: enough for a second or two.
-const MESSAGES: usize = if cfg!(debug_assertions) { 4_000 } else { 20_000 };
+const MESSAGES: usize = if cfg!(debug_assertions) { 4_000 } else { 50_000 };
 
 /// Whoever is slower than this by the neighbour of a hostile guest has lost too much.
 const KEPT: f64 = 0.8;
 
 /// How often it is measured before it counts: other things run on this machine, and only ever make it slower. So the best of each
 /// kind are compared.
-const ROUNDS: usize = 8;
+const ROUNDS: usize = 12;
 
 /// The neighbour's messages per second, with so many hostile messages beside.
 fn rate(attempt: &Attempt, hostile: usize) -> f64 {

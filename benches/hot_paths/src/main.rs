@@ -41,6 +41,10 @@ const PATHS: &[Path] = &[
     ("embedded, ten sent, received and acked", embedded::ten),
     ("sqs, ten received and acked", sqs::ten),
     ("sqs, ten by a consumer", sqs::consumed),
+    ("sqs, ten in traces, telemetry off", sqs::consumed_traced),
+    ("sqs, ten in traces, metrics on", sqs::consumed_with_metrics),
+    ("sqs, ten in traces, metrics and traces on", sqs::consumed_with_telemetry),
+    ("sqs, ten in traces, all sampled", sqs::consumed_sampled),
 ];
 
 fn main() -> Result<()> {

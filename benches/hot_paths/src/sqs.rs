@@ -1,6 +1,7 @@
 //! The SQS driver with the AWS SDK, signing and all, over a service that answers from memory: ten received, ten acked; and
 //! the same by a whole consumer.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -16,7 +17,10 @@ use hostler::config::LogFormat;
 use hostler::consumer::{Consumer, Phase, Spec, StatusBoard};
 use hostler::handler::{Call, Handler, Lanes, Outcome};
 use hostler::queue::sqs::{Options, SqsBroker};
-use hostler::queue::{Broker, ChannelSpec, Queue};
+use hostler::queue::{Broker, ChannelSpec, MeteredQueue, Queue};
+use hostler::telemetry::Resource;
+use hostler::telemetry::metrics::{Metrics, Named, Ways, listen};
+use hostler::telemetry::traces::Traces;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -40,15 +44,24 @@ struct Canned {
     batches: Arc<Semaphore>,
 }
 
+/// The header of X-Ray, as a message has it whose producer has decided whether its trace is sampled.
+const SAMPLED: &str = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1";
+const UNSAMPLED: &str = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=0";
+
 impl Canned {
-    fn new() -> Self {
+    /// `trace`: what its messages say of one.
+    fn new(trace: Option<&str>) -> Self {
         let message = |n: usize| {
-            json!({
+            let mut message = json!({
                 "MessageId": format!("5fea7756-0ea4-451a-a703-{NUMBER}933{n}"),
                 "ReceiptHandle": format!("{n}{}", "MbZj6wDWli+JvwwJaBV+3dcjk2YW2vA3+STFFljTM8tJJg6HRG6PYSasuWXPJB+Cw".repeat(3)),
                 "Body": BODY,
                 "Attributes": { "ApproximateReceiveCount": "1", "SentTimestamp": "1764000000000" },
-            })
+            });
+            if let Some(trace) = trace {
+                message["Attributes"]["AWSTraceHeader"] = trace.into();
+            }
+            message
         };
         let received = json!({ "Messages": (0..10).map(message).collect::<Vec<Value>>() });
         let done: Vec<_> = (0..10).map(|n: usize| json!({ "Id": n.to_string() })).collect();
@@ -96,7 +109,7 @@ impl HttpConnector for Canned {
 
 pub fn ten() -> Result<Step> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let queue = runtime.block_on(open(Canned::new()))?;
+    let queue = runtime.block_on(open(Canned::new(None)))?;
     Ok(Box::new(move || assert_eq!(runtime.block_on(acked::ten(&*queue, Duration::from_secs(1))), 10)))
 }
 
@@ -123,12 +136,45 @@ impl Handler for Acks {
 
 /// A consumer takes ten, runs a handler on each that does nothing, and acks them, with its log.
 pub fn consumed() -> Result<Step> {
+    consumer(None, false, false)
+}
+
+/// The same of messages in traces, by a host that has no telemetry on.
+pub fn consumed_traced() -> Result<Step> {
+    consumer(Some(UNSAMPLED), false, false)
+}
+
+/// The same, with metrics.
+pub fn consumed_with_metrics() -> Result<Step> {
+    consumer(Some(UNSAMPLED), true, false)
+}
+
+/// The same, with traces beside, none of which is sampled.
+pub fn consumed_with_telemetry() -> Result<Step> {
+    consumer(Some(UNSAMPLED), true, true)
+}
+
+/// The same, with all of them sampled: spans are made, and dropped, as there is no collector.
+pub fn consumed_sampled() -> Result<Step> {
+    consumer(Some(SAMPLED), true, true)
+}
+
+fn consumer(trace: Option<&str>, metrics: bool, traces: bool) -> Result<Step> {
     std::mem::forget(hostler::telemetry::start(LogFormat::Json));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let permits = Arc::new(Semaphore::new(0));
-    let service = Canned { permits: Some(Arc::clone(&permits)), ..Canned::new() };
+    let service = Canned { permits: Some(Arc::clone(&permits)), ..Canned::new(trace) };
     let batches = Arc::clone(&service.batches);
     let queue = runtime.block_on(open(service))?;
+    let named = Named { consumer: "bench".into(), channel: "bench".into(), system: "aws_sqs" };
+    let ways = Ways { prometheus: Some(listen((Ipv4Addr::LOCALHOST, 0).into())?), ..Ways::default() };
+    let registry = if metrics { Metrics::start(ways, &Resource::new(), [named])? } else { None };
+    let metrics = registry.as_ref().and_then(|registry| registry.consumer(0));
+    let queue: Arc<dyn Queue> = match metrics.clone() {
+        Some(metrics) => Arc::new(MeteredQueue::new(queue, metrics)),
+        None => queue,
+    };
+    let traces = if traces { Traces::start("http://127.0.0.1:9", &Resource::new())? } else { None };
     let (phase, phases) = watch::channel(Phase::Running);
     let consumer = Consumer {
         spec: spec(),
@@ -137,14 +183,14 @@ pub fn consumed() -> Result<Step> {
         replies: None,
         guests: Lanes::new(runtime.handle().clone(), None),
         status: StatusBoard::new(Arc::default(), Arc::default()),
-        metrics: None,
-        traces: None,
+        metrics,
+        traces,
         pause: watch::channel(false).1,
         exit: CancellationToken::new(),
     };
     runtime.spawn(consumer.run(phases));
     Ok(Box::new(move || {
-        let _ = &phase;
+        let _ = (&phase, &registry);
         permits.add_permits(1);
         let acked = runtime.block_on(batches.acquire());
         acked.expect("a semaphore that is never closed").forget();
