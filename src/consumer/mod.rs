@@ -12,6 +12,7 @@
 //! | `pace` | when to poll, and how long to rest | none |
 //! | `rate` | the rate limit | none |
 //! | `event_loop` | turns the world into events, and drives all of the above | through `effects` |
+//! | `event_loop/telling` | what the loop says of its deliveries and of itself | log, metrics, spans, status |
 //! | `event_loop/pausing` | what the loop does when it is to take nothing, and when it may go on | through `effects` |
 //! | `effects` | receives, extends, settles, runs guests; answers with signals | all of it |
 //! | `status` | what the consumer shows of itself | none |

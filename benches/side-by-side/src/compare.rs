@@ -39,9 +39,10 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
         for &concurrency in &concurrencies {
             println!("\n{}", report::heading(latency_ms, concurrency));
             println!("{}", report::columns());
+            let load = Load { slots: usize::try_from(concurrency)?, consumers: 1, body_bytes: 0 };
             let setting = |contender| Setting {
                 contender,
-                load: Load { slots: concurrency as usize, consumers: 1, body_bytes: 0 },
+                load,
                 latency_ms,
                 warm_up_ms: (warm_up * 1000.0) as u64,
                 window_ms: (seconds * 1000.0) as u64,

@@ -17,6 +17,12 @@ pub struct Target {
     pub held: bool,
 }
 
+impl Target {
+    fn new(name: String, ratio: f64, limit: f64, below: bool) -> Self {
+        Self { name, ratio, limit, below, held: if below { ratio <= limit } else { ratio >= limit } }
+    }
+}
+
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (verdict, sign) = (if self.held { "PASS" } else { "MISS" }, if self.below { "<=" } else { ">=" });
@@ -48,19 +54,12 @@ pub fn check(measured: &[Measured]) -> Vec<Target> {
             let (above, under) = if below { (Component, other) } else { (other, Component) };
             let ratio = if below { ours / theirs } else { theirs / ours };
             let name = format!("{} / {}, {concurrency} at a time", above.title(), under.title());
-            targets.push(Target {
-                name,
-                ratio,
-                limit,
-                below,
-                held: if below { ratio <= limit } else { ratio >= limit },
-            });
+            targets.push(Target::new(name, ratio, limit, below));
         }
         for with in [Metrics, Traces] {
             let (Some(with), Some(without)) = (of(with, concurrency), of(Component, concurrency)) else { continue };
             let name = format!("messages/s of {} / without, {concurrency} at a time", with.setting.contender.title());
-            let ratio = with.rate / without.rate;
-            targets.push(Target { name, ratio, limit: KEPT, below: false, held: ratio >= KEPT });
+            targets.push(Target::new(name, with.rate / without.rate, KEPT, false));
         }
     }
     targets

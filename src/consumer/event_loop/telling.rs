@@ -84,8 +84,9 @@ impl EventLoop {
 
 fn failed(in_hand: &InHand) -> Failed {
     let (outcome, disposition) = (in_hand.machine.outcome(), in_hand.machine.disposition());
-    let mut reason = log::reason(outcome, disposition).unwrap_or_default();
-    reason.truncate(reason.floor_char_boundary(MAX_REASON));
+    let reason = log::reason(outcome, disposition).unwrap_or_default();
+    // A copy, so that the rest of a long one is not remembered with it.
+    let reason = reason[..reason.floor_char_boundary(MAX_REASON)].to_owned();
     Failed {
         at: Instant::now(),
         message_id: in_hand.message.id.clone(),
