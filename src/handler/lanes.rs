@@ -23,9 +23,9 @@ const USUALLY_QUICK: Duration = Duration::from_millis(1);
 /// How many messages it takes, more or less, until what is usual has changed.
 const MEMORY: u64 = 8;
 
-/// How much nicer the long lane's threads are than others (`nice(2)`): a tenth of the weight in the kernel's scheduler. With
-/// its slices of 3 ms, such a thread waits for 30 ms at most for its turn on a busy CPU, so that guests still stop in time.
-const NICENESS: i32 = 10;
+/// How much nicer the long lane's threads are than others (`nice(2)`): a fifteenth of the weight in the kernel's scheduler. With
+/// its slices of 3 ms, such a thread waits for 45 ms at most for its turn on a busy CPU, so that guests still stop in time.
+const NICENESS: i32 = 12;
 
 /// Where the guests of one consumer run.
 #[derive(Debug, Clone)]

@@ -58,7 +58,14 @@ const GRANT: &str = "allow.dirs = [{ host = 'granted', guest = '/granted' }]";
 
 /// A host with a neighbour and a hostile consumer. The folder that it grants has a link that leads out of it.
 fn world(attempt: &Attempt) -> World {
-    let world = World::new(&format!(
+    let world = World::new(&config(attempt));
+    fs::create_dir(world.path("granted")).unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", world.path("granted/out")).unwrap();
+    world
+}
+
+fn config(attempt: &Attempt) -> String {
+    format!(
         "[consumers.neighbour]\nchannel = 'neighbour'\nhandler = '{}'\nconcurrency = 16\n\
          [consumers.hostile]\nchannel = 'hostile'\nhandler = '{}'\nconcurrency = 2\nprocessing_timeout = '{}'\n\
          limits.memory = '32MiB'\nretry.requeues = 1\nretry.requeue_delay = '0s'\nretry.delays = 0\n{}",
@@ -67,10 +74,7 @@ fn world(attempt: &Attempt) -> World {
         // Who comes to an end gets the time for it, on a machine that is busy with other things too.
         if attempt.outcome == "ack" { "20s" } else { "1s" },
         attempt.grants,
-    ));
-    fs::create_dir(world.path("granted")).unwrap();
-    std::os::unix::fs::symlink("/etc/passwd", world.path("granted/out")).unwrap();
-    world
+    )
 }
 
 fn send(world: &World, attempt: &Attempt, count: usize) {
