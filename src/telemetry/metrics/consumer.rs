@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
-use opentelemetry::metrics::{Counter, Histogram, Meter};
+use opentelemetry::metrics::{BoundHistogram, Counter, Histogram, Meter};
 use tokio::time::Instant;
 
 use super::drain_rate::DrainRate;
@@ -95,15 +95,41 @@ pub struct ConsumerMetrics(Arc<Inner>);
 struct Inner {
     /// What every metric of it has as attributes.
     base: Vec<KeyValue>,
-    /// Those of the time that handlers take, by outcome.
-    process: [Vec<KeyValue>; OUTCOMES.len()],
-    /// Those of the time that calls take, for a receive, an extension and a settlement that succeed.
-    calls: [Vec<KeyValue>; 3],
+    often: Often,
     instruments: Instruments,
     counts: Counts,
     memory_peak: Arc<AtomicU64>,
     look: OnceLock<Box<dyn Fn() -> Shown + Send + Sync>>,
     queue: Mutex<Queue>,
+}
+
+/// What nearly every message is recorded in.
+struct Often {
+    /// By outcome.
+    process: [Series<f64>; OUTCOMES.len()],
+    /// Of a receive, an extension and a settlement that succeed.
+    calls: [Series<f64>; 3],
+    attempts: Series<u64>,
+    queue_delay: Series<f64>,
+    instantiation: Series<f64>,
+}
+
+/// A histogram with attributes that are looked up once: to do it each time costs more than to record. There is no series before
+/// there is a value.
+struct Series<T> {
+    histogram: Histogram<T>,
+    attributes: Vec<KeyValue>,
+    bound: OnceLock<BoundHistogram<T>>,
+}
+
+impl<T: Clone> Series<T> {
+    fn new(histogram: &Histogram<T>, attributes: Vec<KeyValue>) -> Self {
+        Self { histogram: histogram.clone(), attributes, bound: OnceLock::new() }
+    }
+
+    fn record(&self, value: T) {
+        self.bound.get_or_init(|| self.histogram.bind(&self.attributes)).record(value);
+    }
 }
 
 #[derive(Default)]
@@ -179,10 +205,21 @@ impl ConsumerMetrics {
         let process = array::from_fn(|outcome| {
             let failed = outcome >= names::SUCCESSES;
             let error = OUTCOMES.get(outcome).filter(|_| failed).map(|word| KeyValue::new(names::ERROR_TYPE, *word));
-            base.iter().cloned().chain(operation("process", None)).chain(error).collect()
+            let attributes = base.iter().cloned().chain(operation("process", None)).chain(error).collect();
+            Series::new(&instruments.process, attributes)
         });
         let calls = [("receive", Some("receive")), EXTEND, ("settle", Some("settle"))];
-        let calls = calls.map(|(name, kind)| base.iter().cloned().chain(operation(name, kind)).collect());
+        let calls = calls.map(|(name, kind)| {
+            let attributes = base.iter().cloned().chain(operation(name, kind)).collect();
+            Series::new(&instruments.operation, attributes)
+        });
+        let often = Often {
+            process,
+            calls,
+            attempts: Series::new(&instruments.attempts, base.clone()),
+            queue_delay: Series::new(&instruments.queue_delay, base.clone()),
+            instantiation: Series::new(&instruments.instantiation, base.clone()),
+        };
         let counts = Counts {
             settled: array::from_fn(|_| array::from_fn(|_| AtomicU64::new(0))),
             consumed: AtomicU64::new(0),
@@ -192,8 +229,7 @@ impl ConsumerMetrics {
         };
         Self(Arc::new(Inner {
             base,
-            process,
-            calls,
+            often,
             instruments,
             counts,
             memory_peak: Arc::default(),
@@ -204,7 +240,7 @@ impl ConsumerMetrics {
 
     /// A message of this age was given to its handler.
     pub fn started(&self, queue_delay: Duration, late: bool) {
-        self.0.instruments.queue_delay.record(queue_delay.as_secs_f64(), &self.0.base);
+        self.0.often.queue_delay.record(queue_delay.as_secs_f64());
         self.0.counts.late.fetch_add(u64::from(late), Ordering::Relaxed);
     }
 
@@ -215,11 +251,11 @@ impl ConsumerMetrics {
         if let Some(count) = self.0.counts.settled.get(outcome).and_then(|row| row.get(disposition)) {
             count.fetch_add(1, Ordering::Relaxed);
         }
-        if let (Some(ran_for), Some(attributes)) = (ending.ran_for, self.0.process.get(outcome)) {
-            self.0.instruments.process.record(ran_for.as_secs_f64(), attributes);
+        if let (Some(ran_for), Some(process)) = (ending.ran_for, self.0.often.process.get(outcome)) {
+            process.record(ran_for.as_secs_f64());
         }
         if disposition < names::REMOVALS {
-            self.0.instruments.attempts.record(ending.attempt.into(), &self.0.base);
+            self.0.often.attempts.record(ending.attempt.into());
         }
     }
 
@@ -240,18 +276,18 @@ impl ConsumerMetrics {
 
     /// A call of the queue service took so long. `error`: a word for the kind of its failure, out of a few.
     pub fn called(&self, call: Operation, took: Duration, error: Option<&'static str>) {
-        let [receive, extend, settle] = &self.0.calls;
-        let attributes = match call {
+        let [receive, extend, settle] = &self.0.often.calls;
+        let series = match call {
             Operation::Receive => receive,
             Operation::Extend => extend,
             Operation::Settle => settle,
         };
-        let record = |attributes: &[KeyValue]| self.0.instruments.operation.record(took.as_secs_f64(), attributes);
         match error {
-            None => record(attributes),
+            None => series.record(took.as_secs_f64()),
             Some(error) => {
                 let error = KeyValue::new(names::ERROR_TYPE, error);
-                record(&attributes.iter().cloned().chain([error]).collect::<Vec<_>>());
+                let attributes: Vec<_> = series.attributes.iter().cloned().chain([error]).collect();
+                self.0.instruments.operation.record(took.as_secs_f64(), &attributes);
             }
         }
     }
@@ -279,7 +315,7 @@ impl ConsumerMetrics {
 
     /// A fresh sandbox was made, and it took so long.
     pub fn instantiated(&self, took: Duration) {
-        self.0.instruments.instantiation.record(took.as_secs_f64(), &self.0.base);
+        self.0.often.instantiation.record(took.as_secs_f64());
     }
 
     /// Where sandboxes keep the most linear memory that one of them has had, in bytes.
