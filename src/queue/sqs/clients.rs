@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use aws_config::retry::RetryConfig;
+use aws_config::stalled_stream_protection::StalledStreamProtectionConfig;
 use aws_config::timeout::TimeoutConfig;
 use aws_config::{BehaviorVersion, Region, SdkConfig};
 
@@ -103,9 +104,11 @@ impl Clients {
 }
 
 /// What makes a client with a budget of retries of its own, so that no other client of the process uses up those of the heartbeats.
+/// The SDK's watch over streams that stall is off: an attempt has its time anyway, and the watch wakes for each call that waits.
 fn sqs(shared: &SdkConfig, purpose: &'static str, signer: &Signer) -> aws_sdk_sqs::config::Builder {
     aws_sdk_sqs::config::Builder::from(shared)
         .retry_partition(RetryPartition::custom(purpose).build())
+        .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
         .push_auth_scheme(signer.clone())
         .interceptor(signer.clone())
 }
