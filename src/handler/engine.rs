@@ -17,11 +17,12 @@ const EPOCH_TICK: Duration = Duration::from_millis(10);
 /// for each anyway.
 const MAX_MEMORY: usize = 4 << 30;
 
-/// Memory of a used slot that is zeroed rather than given back to the kernel, in bytes: cheaper for small guests.
-const KEEP_RESIDENT: usize = 64 * 1024;
+/// How much of a used slot is reset in place, from its start; the rest is given back to the kernel. In bytes: all of a guest with
+/// a small stack, at the price of a few page faults.
+const KEEP_RESIDENT: usize = 256 * 1024;
 
-/// The same where the kernel tells which pages were touched (PAGEMAP_SCAN, Linux 6.7), so that only those are zeroed.
-const KEEP_RESIDENT_SCANNED: usize = 1024 * 1024;
+/// The same of a table.
+const KEEP_RESIDENT_OF_TABLE: usize = 64 * 1024;
 
 /// Compiles and runs guests. Cheap to clone.
 #[derive(Clone)]
@@ -117,8 +118,6 @@ pub fn compile_with(threads: usize) {
 fn pooling(pool: Pool) -> PoolingAllocationConfig {
     // Only address space is reserved for what a component may need; pages come when they are touched.
     let parts = pool.sandboxes.saturating_mul(32);
-    let scans = PoolingAllocationConfig::is_pagemap_scan_available();
-    let keep_resident = if scans { KEEP_RESIDENT_SCANNED } else { KEEP_RESIDENT };
     let mut config = PoolingAllocationConfig::new();
     config
         .total_component_instances(pool.sandboxes)
@@ -137,9 +136,11 @@ fn pooling(pool: Pool) -> PoolingAllocationConfig {
         .max_component_instance_size(1 << 20)
         .max_core_instance_size(1 << 20)
         .table_elements(TABLE_ELEMENTS)
-        .pagemap_scan(Enabled::Auto)
-        .linear_memory_keep_resident(keep_resident)
-        .table_keep_resident(KEEP_RESIDENT);
+        // Up to wasmtime 49 it passes over pages that the kernel is moving or has swapped out just then, and the next guest
+        // finds them as the last one left them (wasmtime's pull request 14357). `tests/hostile/fresh.rs` shows it.
+        .pagemap_scan(Enabled::No)
+        .linear_memory_keep_resident(KEEP_RESIDENT)
+        .table_keep_resident(KEEP_RESIDENT_OF_TABLE);
     config
 }
 

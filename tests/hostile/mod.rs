@@ -1,6 +1,7 @@
 //! Guests that do their worst, beside a consumer that wants to get on: each is contained, named in the log, and costs its
 //! neighbour no more than a fifth of its throughput.
 
+mod fresh;
 #[cfg(test)]
 mod neighbour;
 

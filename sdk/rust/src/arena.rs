@@ -9,7 +9,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::{Cell, UnsafeCell};
 
 /// Bytes of the arena. It is all zeroes, so it is not in the file, and the host has no memory for pages that stay untouched.
-const SIZE: usize = 256 * 1024;
+const SIZE: usize = 64 * 1024;
 
 #[global_allocator]
 static ARENA: Arena = Arena { bytes: UnsafeCell::new([0; SIZE]), used: Cell::new(0) };

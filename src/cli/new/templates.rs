@@ -94,6 +94,7 @@ static RUST: Template = Template {
         "Cargo.toml.template",
         "Dockerfile",
         "README.md",
+        "build.rs",
         "dockerignore.template",
         "gitignore.template",
         "hostler.toml",
