@@ -12,8 +12,10 @@ use crate::world::{Driver, World};
 /// its third.
 const GROWTH: f64 = 1.10;
 
-/// How many more descriptors it may have.
+/// How many more descriptors it may have, in a life of more than a quarter of an hour; and in a shorter one, in which the
+/// connections count that a burst at its end has opened.
 const DESCRIPTORS: usize = 8;
+const DESCRIPTORS_AFTER_A_BURST: usize = 16;
 
 /// The shortest life that is long enough to be judged, in samples, one a second.
 const JUDGED: usize = 120;
@@ -110,7 +112,9 @@ fn of_memory(lives: &[Life]) -> Vec<String> {
             let which = format!("the host from {:.0} s to {:.0} s", life.from, life.to);
             let rss = (late.rss > early.rss * GROWTH)
                 .then(|| format!("{which}: its memory grew from {:.0} to {:.0} bytes", early.rss, late.rss));
-            let descriptors = (late.descriptors > early.descriptors + DESCRIPTORS)
+            let long = life.to - life.from > FILLED as f64;
+            let more = if long { DESCRIPTORS } else { DESCRIPTORS_AFTER_A_BURST };
+            let descriptors = (late.descriptors > early.descriptors + more)
                 .then(|| format!("{which}: its descriptors grew from {} to {}", early.descriptors, late.descriptors));
             rss.into_iter().chain(descriptors)
         })
