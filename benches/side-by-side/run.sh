@@ -11,10 +11,14 @@
 #   --docs FOLDER                 puts the same into FOLDER/performance.md and FOLDER/images
 #   --check                       fails if hostler misses a target
 #   --loud                        shows what the contenders say
+# run.sh --turns compares a few closely: all run all the while, and take turns, of --seconds (0.5) each, for so many --rounds (100);
+# what they take is told as parts of what the first takes. By default hostler without telemetry, twice, and with it: six minutes.
+# It also knows --only, --concurrency (64), --quick, --loud, and --check, which fails if hostler with telemetry settles less than 95 %.
 # run.sh --growth shows instead how what hostler takes grows with slots, bodies and consumers, without any peers: about ten
 # minutes after the builds. It knows --quick, --seconds, --warm-up, --rounds (3), --out (growth.json, growth.md), --docs and
 # --loud, and --only slots,bodies,consumers.
-# HOSTLER_BIN names a binary of hostler, else it is built. HOSTLER_BENCH_PEERS says where the peers are installed.
+# HOSTLER_BIN names a binary of hostler, else it is built as for its image, which takes a quarter of an hour.
+# HOSTLER_BENCH_PEERS says where the peers are installed.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -22,12 +26,19 @@ target=${CARGO_TARGET_DIR:-$root/target}
 mkdir -p "$target/side-by-side"
 target=$(cd "$target" && pwd)
 
-hostler=${HOSTLER_BIN:-$target/release/hostler}
+# As the image has it: static, and optimised across crates.
+musl=$(uname -m)-unknown-linux-musl
+hostler=${HOSTLER_BIN:-$target/$musl/image/hostler}
 if [ -z "${HOSTLER_BIN:-}" ]; then
-  CARGO_TARGET_DIR=$target cargo build --release --locked --manifest-path "$root/Cargo.toml"
+  command -v musl-gcc >/dev/null || { echo "musl-gcc is missing (Debian: musl-tools)" >&2 && exit 1; }
+  [ -d "$(rustc --print target-libdir --target "$musl")" ] || rustup target add "$musl"
+  CARGO_TARGET_DIR=$target cargo build --profile image --locked --bin hostler --target "$musl" --manifest-path "$root/Cargo.toml"
 fi
 
-CARGO_TARGET_DIR=$target cargo build --release --locked --manifest-path "$here/Cargo.toml"
+# Once as Cargo does it unless told, once as for an image: the bare loop in both.
+for profile in release image; do
+  CARGO_TARGET_DIR=$target cargo build --profile "$profile" --locked --manifest-path "$here/Cargo.toml"
+done
 
 # handler PACKAGE TARGET NAME: builds a handler, and compiles it for this machine.
 handler() {
@@ -42,8 +53,8 @@ handler command wasm32-wasip1 command
 
 peers=()
 case " $* " in
-  *" --growth "*) ;;
+  *" --growth "* | *" --turns "*) ;;
   *) peers=(--peers "$("$here/peers.sh")") ;;
 esac
-exec "$target/release/side-by-side" --hostler "$hostler" --handlers "$target/side-by-side" --package "$here" \
-  ${peers[@]+"${peers[@]}"} "$@"
+exec "$target/release/side-by-side" --hostler "$hostler" --bare "$target/image/side-by-side" \
+  --handlers "$target/side-by-side" --package "$here" ${peers[@]+"${peers[@]}"} "$@"

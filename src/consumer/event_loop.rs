@@ -62,8 +62,8 @@ pub(super) struct EventLoop {
     spans: Option<Spans>,
     signals: mpsc::UnboundedReceiver<Signal>,
     phase: Phase,
-    /// In the order of their receives.
-    in_hand: BTreeMap<Id, InHand>,
+    /// In the order of their receives; boxed, as a tree moves what it holds.
+    in_hand: BTreeMap<Id, Box<InHand>>,
     next_id: Id,
     /// Slots that are promised to receives under way.
     reserved: usize,
@@ -313,7 +313,7 @@ impl EventLoop {
             Some(group) => self.gate.enter(&group, id),
             None => true,
         };
-        self.in_hand.insert(id, in_hand);
+        self.in_hand.insert(id, Box::new(in_hand));
         let is_kept = self.intake.admits(id);
         let is_over = self.ledger.deadline(id).is_some_and(|deadline| deadline <= Instant::now());
         match (self.phase, may_start) {

@@ -1,21 +1,13 @@
 //! One measurement: a contender with one concurrency against a server with one latency.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::contenders::{Contender, Load, Places, command};
-use crate::messages::Form;
+use crate::contenders::{Contender, Load, Places};
+use crate::pair::Pair;
 use crate::{Result, process};
-
-/// How long a contender may take to start, or to bring back what it holds.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The rate of messages at which latency is measured, per second, where that is not half of what the contender can take.
 const RATE: f64 = 200.0;
@@ -85,87 +77,10 @@ impl Measured {
     }
 }
 
-/// A child that is killed in the end, with all that it started.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        for pid in i32::try_from(self.0.id()).into_iter().flat_map(process::tree) {
-            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-        }
-        let _ = self.0.wait();
-    }
-}
-
-/// The server of one measurement.
-struct Server {
-    _process: Killed,
-    port: u16,
-}
-
-impl Server {
-    fn start(setting: &Setting) -> Result<Self> {
-        let mut command = Command::new(std::env::current_exe()?);
-        let form = if setting.contender.form() == Form::Celery { "celery" } else { "plain" };
-        command.args(["serve", "--form", form, "--latency-ms", &setting.latency_ms.to_string()]);
-        command.args(["--warm-up-ms", &setting.warm_up_ms.to_string(), "--window-ms", &setting.window_ms.to_string()]);
-        command.args(["--body-bytes", &setting.load.body_bytes.to_string()]);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let output = child.stdout.take();
-        let process = Killed(child);
-        let mut line = String::new();
-        BufReader::new(output.ok_or("no output of the server")?).read_line(&mut line)?;
-        Ok(Self { _process: process, port: line.trim().parse()? })
-    }
-
-    fn endpoint(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
-    }
-
-    fn ask(&self, path: &str) -> Result<Value> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        let (_, body) = answer.split_once("\r\n\r\n").ok_or("no answer of the server")?;
-        Ok(serde_json::from_str(body)?)
-    }
-
-    /// What it counted, once that is what is waited for.
-    fn once(&self, contender: &mut Killed, what: &str, arrived: impl Fn(&Value) -> bool) -> Result<Value> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let stats = self.ask("/stats")?;
-            if arrived(&stats) {
-                return Ok(stats);
-            }
-            if let Some(status) = contender.0.try_wait()? {
-                return Err(format!("it ended with {status}").into());
-            }
-            if Instant::now() > deadline {
-                return Err(format!("it did not {what}: {stats}").into());
-            }
-            #[allow(clippy::disallowed_methods, reason = "another process can only be asked again")]
-            thread::sleep(Duration::from_millis(50));
-        }
-    }
-}
-
 /// Measures.
 pub fn measure(setting: Setting, places: &Places) -> Result<Measured> {
-    let server = Server::start(&setting)?;
-    let folder = tempfile::tempdir()?;
-    let mut command = command(setting.contender, places, folder.path(), &server.endpoint(), setting.load)?;
-    if !setting.loud {
-        command.stdout(Stdio::null()).stderr(Stdio::null());
-    }
-    let started = SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros();
-    let mut contender = Killed(command.spawn()?);
-    let pid = i32::try_from(contender.0.id())?;
-    server.ask(&format!("/watch?pid={pid}&started={started}"))?;
-
-    let stats = server.once(&mut contender, "take messages", |stats| stats["samples"][1].is_object())?;
+    let mut pair = Pair::start(&setting, places)?;
+    let stats = pair.once("take messages", |stats| stats["samples"][1].is_object())?;
     let [from, to] = [&stats["samples"][0], &stats["samples"][1]];
     let number = |value: &Value| value.as_f64().unwrap_or(f64::NAN);
     let grown = |what: &dyn Fn(&Value) -> f64| what(to) - what(from);
@@ -178,12 +93,12 @@ pub fn measure(setting: Setting, places: &Places) -> Result<Measured> {
         calls_of(to).into_iter().zip(calls_of(from)).map(|((kind, to), (_, from))| (kind, to - from)).collect();
     let rate = messages / grown(&|sample| number(&sample["at_seconds"]));
 
-    server.once(&mut contender, "settle what it held", |stats| stats["in_flight"] == 0 && stats["ready"] == false)?;
+    pair.once("settle what it held", |stats| stats["in_flight"] == 0 && stats["ready"] == false)?;
     let fed_rate = RATE.min(rate / 2.0);
     let count = (fed_rate * setting.window_ms as f64 / 1000.0).ceil().max(1.0);
-    server.ask(&format!("/feed?milliseconds={}&count={count}", setting.window_ms))?;
-    let fed = server.once(&mut contender, "settle what was fed", |stats| number(&stats["settled"]) >= count)?;
-    let idle_cpu_ms = idle(pid, Duration::from_millis(setting.idle_ms))?;
+    pair.ask(&format!("/feed?milliseconds={}&count={count}", setting.window_ms))?;
+    let fed = pair.once("settle what was fed", |stats| number(&stats["settled"]) >= count)?;
+    let idle_cpu_ms = idle(pair.pid(), Duration::from_millis(setting.idle_ms))?;
     Ok(Measured {
         setting,
         messages: messages as u64,
@@ -200,7 +115,7 @@ pub fn measure(setting: Setting, places: &Places) -> Result<Measured> {
         p50_ms: number(&fed["p50_ms"]),
         p99_ms: number(&fed["p99_ms"]),
         idle_cpu_ms,
-        peak_bytes: process::peak(pid),
+        peak_bytes: process::peak(pair.pid()),
         start_seconds: number(&fed["first_receive_seconds"]),
     })
 }

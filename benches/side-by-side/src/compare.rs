@@ -97,7 +97,8 @@ pub fn middle(mut cells: Vec<Measured>) -> Result<Measured> {
     Ok(cells.drain(middle..).next().ok_or("--rounds: 1 at least")?)
 }
 
-fn named(name: &str) -> Result<Contender> {
+/// The contender of that name.
+pub fn named(name: &str) -> Result<Contender> {
     let names = || Contender::ALL.map(Contender::name).join(", ");
     let found = Contender::ALL.into_iter().find(|contender| contender.name() == name);
     found.ok_or_else(|| format!("--only {name}: {}", names()).into())

@@ -23,10 +23,12 @@ pub enum Contender {
     Metrics,
     /// The same with a span for each message beside.
     Traces,
-    /// The AWS SDK and nothing else, on a thread for each CPU.
+    /// The AWS SDK and nothing else, on a thread for each CPU, built as hostler is for its image.
     Bare,
     /// The same on one thread.
     BareOneThread,
+    /// The same on a thread for each CPU, in Cargo's usual release build.
+    BareUsual,
     /// sqs-consumer with `handleMessageBatch`.
     Batch,
     /// sqs-consumer with `handleMessage`.
@@ -37,12 +39,25 @@ pub enum Contender {
     Celery,
 }
 
-use Contender::{Bare, BareOneThread, Batch, Celery, Component, Each, Loop, Metrics, Plain, Reused, Traces};
+use Contender::{Bare, BareOneThread, BareUsual, Batch, Celery, Component, Each, Loop, Metrics, Plain, Reused, Traces};
 
 impl Contender {
     /// All of them, the fastest first.
-    pub const ALL: [Self; 12] =
-        [BareOneThread, Bare, Reused, Plain, Component, Metrics, Traces, Self::Command, Batch, Each, Loop, Celery];
+    pub const ALL: [Self; 13] = [
+        BareOneThread,
+        Bare,
+        BareUsual,
+        Reused,
+        Plain,
+        Component,
+        Metrics,
+        Traces,
+        Self::Command,
+        Batch,
+        Each,
+        Loop,
+        Celery,
+    ];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
@@ -55,6 +70,7 @@ impl Contender {
             Traces => "hostler-traces",
             Bare => "bare",
             BareOneThread => "bare-one-thread",
+            BareUsual => "bare-usual-build",
             Batch => "sqs-consumer-batch",
             Each => "sqs-consumer-each",
             Loop => "boto3",
@@ -73,6 +89,7 @@ impl Contender {
             Traces => "hostler, metrics and traces",
             Bare => "bare Rust loop",
             BareOneThread => "bare Rust loop, one thread",
+            BareUsual => "bare Rust loop, usual build",
             Batch => "sqs-consumer, batches",
             Each => "sqs-consumer, one by one",
             Loop => "boto3 loop",
@@ -87,7 +104,7 @@ impl Contender {
 
     /// Whether it is what there is at least to do.
     pub fn is_limit(self) -> bool {
-        matches!(self, Bare | BareOneThread)
+        matches!(self, Bare | BareOneThread | BareUsual)
     }
 
     /// What its messages hold.
@@ -101,6 +118,8 @@ impl Contender {
 pub struct Places {
     /// The binary of hostler.
     pub hostler: PathBuf,
+    /// This program, built as hostler is for its image.
+    pub bare: PathBuf,
     /// The folder of the compiled handlers.
     pub handlers: PathBuf,
     /// The folder of this package.
@@ -118,6 +137,7 @@ impl Places {
         };
         Ok(Self {
             hostler: needed("hostler")?,
+            bare: needed("bare")?,
             handlers: needed("handlers")?,
             package: needed("package")?,
             peers: place("peers")?,
@@ -158,8 +178,9 @@ pub fn command(contender: Contender, places: &Places, folder: &Path, endpoint: &
             }
             command
         }
-        Bare | BareOneThread => {
-            let mut command = Command::new(std::env::current_exe()?);
+        Bare | BareOneThread | BareUsual => {
+            let usual = contender == BareUsual;
+            let mut command = Command::new(if usual { std::env::current_exe()? } else { places.bare.clone() });
             command.args(["bare", "--queue-url", &url, "--endpoint", endpoint]);
             command.args(["--concurrency", &concurrency.to_string()]);
             if contender == BareOneThread {

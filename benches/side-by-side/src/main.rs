@@ -2,7 +2,8 @@
 //!
 //! `run.sh` builds and installs all that is needed, and calls this. Without a command it is the whole comparison: for each
 //! latency, concurrency and contender it starts a server of its own (`serve`), runs the contender against it, and prints what
-//! that took. `bare` is one of the contenders. With `--growth` it shows instead how what hostler takes grows.
+//! that took. `bare` is one of the contenders. With `--growth` it shows instead how what hostler takes grows, and with `--turns` it compares a
+//! few contenders closely.
 
 mod arguments;
 mod bare;
@@ -12,12 +13,14 @@ mod contenders;
 mod growth;
 mod machine;
 mod messages;
+mod pair;
 mod plot;
 mod process;
 mod queue;
 mod report;
 mod server;
 mod targets;
+mod turns;
 mod wire;
 
 use std::error::Error;
@@ -59,6 +62,7 @@ fn run() -> Result<bool> {
         }
         Some(other) => Err(format!("{other}: no command, serve or bare").into()),
         None if arguments.has("growth") => growth::run(&arguments),
+        None if arguments.has("turns") => turns::run(&arguments),
         None => compare::run(&arguments),
     }
 }

@@ -43,6 +43,11 @@ impl Queue {
         }
     }
 
+    /// From now on it never gets empty again.
+    pub fn open(&mut self) {
+        self.endless = true;
+    }
+
     /// From now on there is only what comes back and what is fed.
     pub fn end(&mut self) {
         self.endless = false;
@@ -135,5 +140,7 @@ mod tests {
         assert_eq!(queue.take(10), [1, 2]);
         queue.delete(2);
         assert_eq!(queue.latencies.len(), 1);
+        queue.open();
+        assert!(queue.has_more() && queue.take(3).len() == 3);
     }
 }

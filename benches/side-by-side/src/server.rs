@@ -2,7 +2,7 @@
 //!
 //! It keeps a contender busy for as long as it measures: the queue never gets empty. A while after the first message was
 //! deleted it begins to count (`--warm-up-ms`), and some seconds later it ends; then the queue is empty, until it is fed at
-//! a steady rate.
+//! a steady rate. Whoever has several contenders take turns ends it himself, and opens it again (`/close`, `/open`).
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -241,6 +241,11 @@ impl Server {
                 let started = UNIX_EPOCH + Duration::from_micros(value("started")?);
                 *self.contender.borrow_mut() = Some((i32::try_from(value("pid")?)?, started));
             }
+            "/open" => {
+                self.queue.borrow_mut().open();
+                self.arrived.notify_one();
+            }
+            "/close" => self.queue.borrow_mut().end(),
             "/feed" => self.feed(value("milliseconds")?, value("count")?).await,
             _ => return Err(format!("no {path} here").into()),
         }

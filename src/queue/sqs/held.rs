@@ -7,20 +7,40 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use tokio::time::{Duration, Instant};
+use uuid::Uuid;
 
 use crate::message::Claim;
 use crate::queue::LeaseHandle;
 
 /// How long the id of a finished message is remembered: longer than copies of a deleted message linger.
 const MEMORY: Duration = Duration::from_secs(15 * 60);
-/// How many are remembered at most; each costs about 150 bytes.
+/// How many are remembered at most; each costs about 100 bytes.
 const MEMORY_COUNT: usize = 50_000;
+
+/// The id of a message. SQS's are UUIDs, which lie in here rather than somewhere else: tens of thousands are remembered, and to look
+/// at one that was put away minutes ago is to wait for the memory.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum MessageId {
+    Uuid(u128),
+    Other(Arc<str>),
+}
+
+impl MessageId {
+    /// Two are the same only if their texts are.
+    pub(super) fn of(text: &str) -> Self {
+        let is_its_text = |uuid: &Uuid| uuid.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == text;
+        match Uuid::try_parse(text).ok().filter(is_its_text) {
+            Some(uuid) => Self::Uuid(uuid.as_u128()),
+            None => Self::Other(text.into()),
+        }
+    }
+}
 
 /// One delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Held {
-    /// The message's id.
-    pub(super) id: Arc<str>,
+    /// Of which message.
+    pub(super) id: MessageId,
     /// Until when it is ours.
     pub(super) until: Instant,
     /// From when SQS counts its 12 hours, or a little before.
@@ -35,9 +55,9 @@ pub(super) struct Held {
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
     held: HashMap<LeaseHandle, Held>,
-    finished: HashSet<Arc<str>>,
+    finished: HashSet<MessageId>,
     /// The finished ones, oldest first, with when each may be forgotten.
-    order: VecDeque<(Instant, Arc<str>)>,
+    order: VecDeque<(Instant, MessageId)>,
 }
 
 impl Holdings {
@@ -67,18 +87,18 @@ impl Holdings {
     }
 
     /// The message needs no processing any more, whether or not its removal succeeds.
-    pub(super) fn finish(&mut self, id: &Arc<str>, now: Instant) {
+    pub(super) fn finish(&mut self, id: &MessageId, now: Instant) {
         while self.order.len() >= MEMORY_COUNT || self.order.front().is_some_and(|(until, _)| *until <= now) {
             let Some((_, oldest)) = self.order.pop_front() else { break };
             self.finished.remove(&oldest);
         }
-        if self.finished.insert(Arc::clone(id)) {
-            self.order.push_back((now + MEMORY, Arc::clone(id)));
+        if self.finished.insert(id.clone()) {
+            self.order.push_back((now + MEMORY, id.clone()));
         }
     }
 
     /// Whether the message is finished.
-    pub(super) fn is_finished(&self, id: &str) -> bool {
+    pub(super) fn is_finished(&self, id: &MessageId) -> bool {
         self.finished.contains(id)
     }
 }
@@ -90,11 +110,27 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
+    fn id(text: &str) -> MessageId {
+        MessageId::of(text)
+    }
+
+    #[test]
+    fn ids_are_the_same_only_if_their_texts_are() {
+        let uuid = "0192f0a1-7c3e-7b60-8f00-1234567890ab";
+        assert!(matches!(id(uuid), MessageId::Uuid(_)));
+        assert_eq!(id(uuid), id(uuid));
+        let also = [uuid.to_uppercase(), uuid.replace('-', ""), format!("{{{uuid}}}"), format!("urn:uuid:{uuid}")];
+        for other in also.iter().map(String::as_str).chain(["", "m-1", "0192f0a1-7c3e-7b60-8f00-1234567890ac"]) {
+            assert_ne!(id(other), id(uuid), "{other}");
+            assert_eq!(id(other), id(other));
+        }
+    }
+
     #[test]
     fn a_lease_holds_until_its_time_or_its_end() {
         let (mut holdings, now) = (Holdings::default(), Instant::now());
         let lease = Receipt::new("r").lease();
-        let held = Held { id: "m".into(), until: now + SECOND, since: now, attempt: 1, claim: None };
+        let held = Held { id: id("m"), until: now + SECOND, since: now, attempt: 1, claim: None };
         holdings.enter(lease.clone(), held.clone(), now);
         assert_eq!(holdings.get(&lease, now), Some(&held));
         assert_eq!(holdings.get(&lease, now + SECOND), None);
@@ -107,15 +143,15 @@ mod tests {
     #[test]
     fn finished_messages_are_remembered_for_a_while_and_not_without_bound() {
         let (mut holdings, now) = (Holdings::default(), Instant::now());
-        holdings.finish(&"a".into(), now);
-        assert!(holdings.is_finished("a") && !holdings.is_finished("b"));
-        holdings.finish(&"b".into(), now + MEMORY);
-        assert!(!holdings.is_finished("a") && holdings.is_finished("b"));
+        holdings.finish(&id("a"), now);
+        assert!(holdings.is_finished(&id("a")) && !holdings.is_finished(&id("b")));
+        holdings.finish(&id("b"), now + MEMORY);
+        assert!(!holdings.is_finished(&id("a")) && holdings.is_finished(&id("b")));
         for n in 0..MEMORY_COUNT {
-            holdings.finish(&n.to_string().into(), now + MEMORY);
+            holdings.finish(&id(&n.to_string()), now + MEMORY);
         }
         assert_eq!((holdings.finished.len(), holdings.order.len()), (MEMORY_COUNT, MEMORY_COUNT));
-        assert!(!holdings.is_finished("b"));
+        assert!(!holdings.is_finished(&id("b")));
     }
 
     #[test]
@@ -123,7 +159,7 @@ mod tests {
         let (mut holdings, now) = (Holdings::default(), Instant::now());
         for n in 0..10_000_u32 {
             let at = now + n * SECOND;
-            let held = Held { id: "m".into(), until: at + SECOND, since: at, attempt: 1, claim: None };
+            let held = Held { id: id("m"), until: at + SECOND, since: at, attempt: 1, claim: None };
             holdings.enter(Receipt::new(n.to_string()).lease(), held, at);
         }
         assert!(holdings.held.len() < 100, "{}", holdings.held.len());

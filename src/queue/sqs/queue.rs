@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::batch::MAX_ENTRIES;
 use super::clients::{BEYOND_WAIT, MAX_WAIT};
 use super::fault::Fault;
-use super::held::{Held, Holdings};
+use super::held::{Held, Holdings, MessageId};
 use super::resolve::Place;
 use super::settle::{CHANGE, Ending, visibility};
 use super::wire::{SYSTEM_ATTRIBUTES, incoming, whole_seconds};
@@ -100,10 +100,10 @@ impl SqsQueue {
         for one in messages.into_iter().filter_map(incoming) {
             let receipt = Receipt::new(one.receipt);
             let leased_at = now.min(since + taken.padding);
-            let id: Arc<str> = one.message.id.as_str().into();
+            let id = MessageId::of(&one.message.id);
             let claim = one.message.claim.clone();
             let held = Held { id, until: leased_at + lease, since, attempt: one.attempt, claim };
-            if holdings.is_finished(&one.message.id) {
+            if holdings.is_finished(&held.id) {
                 // Its body may be that of its copy in the dead-letter queue.
                 let held = Held { claim: None, ..held };
                 let settlement = Settlement::Ack(receipt);
