@@ -20,7 +20,7 @@ const COLUMNS: [&str; 8] =
     ["contender", "messages/s", "CPU µs/message", "calls/message", "p50 ms", "p99 ms", "peak RSS MiB", "start ms"];
 
 /// The widths of the columns, in characters.
-const WIDTHS: [usize; 8] = [28, 11, 15, 14, 8, 8, 13, 9];
+const WIDTHS: [usize; 8] = [31, 11, 15, 14, 8, 8, 13, 9];
 
 /// A row of a table, its first column to the left.
 pub fn line(cells: &[String], widths: &[usize]) -> String {
