@@ -420,10 +420,11 @@ impl EventLoop {
             Err(Unsettled { settlement, error }) => {
                 let (consumer, action) = (&*self.consumer.spec.name, settlement.name());
                 tracing::warn!(consumer, action, %error, "not settled");
-                if let (Some(metrics), LeaseError::Lost(_)) = (&self.consumer.metrics, &error) {
+                let is_lost = matches!(error, LeaseError::Lost(_)) || self.ledger.deadline(id).is_none();
+                if let Some(metrics) = self.consumer.metrics.as_ref().filter(|_| is_lost) {
                     metrics.lease_lost();
                 }
-                match error.is_final() || self.ledger.deadline(id).is_none() {
+                match error.is_final() || is_lost {
                     true => self.apply(id, Event::Settled(false)),
                     false => self.batcher.retry(id, settlement, now),
                 }

@@ -19,6 +19,7 @@ use crate::message::{MAX_ATTRIBUTES, Outgoing};
 use crate::queue::{LeaseError, LeaseHandle, Settlement, Unsettled, dead_letter_attributes};
 
 pub(super) const CHANGE: &str = "ChangeMessageVisibilityBatch";
+const DELETE: &str = "DeleteMessageBatch";
 
 /// A live delivery and what is to become of it.
 pub(super) struct Ending {
@@ -50,7 +51,7 @@ impl SqsQueue {
         }
         // Side by side: acks do not wait for copies, as their leases are not extended any more.
         let (acked, released, dead_lettered) = tokio::join!(
-            in_batches(acks, |batch| self.delete(batch)),
+            in_batches(acks, |batch| self.ack(batch)),
             in_batches(releases, |batch| self.release(batch)),
             in_batches(copies, |batch| self.dead_letter(batch)),
         );
@@ -63,19 +64,33 @@ impl SqsQueue {
         settled.into_iter().map(|(_, result)| result).collect()
     }
 
-    /// Removes messages from the queue, and the bodies that are theirs.
+    /// Removes messages whose leases last.
+    async fn ack(&self, endings: Vec<Ending>) -> Settled {
+        let answers = while_leased(&self.what(DELETE), &endings, self.ask_to_delete(&endings)).await;
+        self.deleted(endings, answers).await
+    }
+
+    /// Removes messages that need no processing any more, whether or not their leases last.
     pub(super) async fn delete(&self, endings: Vec<Ending>) -> Settled {
+        let answers = self.ask_to_delete(&endings).await;
+        self.deleted(endings, answers).await
+    }
+
+    async fn ask_to_delete(&self, endings: &[Ending]) -> Answers {
         let entries = endings.iter().enumerate().filter_map(|(n, ending)| {
             let handle = ending.settlement.receipt().as_str();
             DeleteMessageBatchRequestEntry::builder().id(n.to_string()).receipt_handle(handle).build().ok()
         });
-        let (entries, what) = (entries.collect(), self.what("DeleteMessageBatch"));
         let call = self.service.clients.sqs.delete_message_batch().queue_url(&*self.place.address);
-        let answers = match call.set_entries(Some(entries)).send().await {
+        match call.set_entries(Some(entries.collect())).send().await {
             Ok(answer) => Answers::told(answer.successful.into_iter().map(|entry| entry.id), answer.failed),
-            Err(error) => Answers::failed(Fault::of(&what, &error)),
-        };
-        let settled = answers.share_out(&what, endings);
+            Err(error) => Answers::failed(Fault::of(&self.what(DELETE), &error)),
+        }
+    }
+
+    /// What is to be done once messages are removed: they are remembered as finished, and the bodies that are theirs go too.
+    async fn deleted(&self, endings: Vec<Ending>, answers: Answers) -> Settled {
+        let settled = answers.share_out(&self.what(DELETE), endings);
         let now = Instant::now();
         let mut bodies = Vec::new();
         {
@@ -103,7 +118,9 @@ impl SqsQueue {
             let Settlement::Release(receipt, delay) = &ending.settlement else { return None };
             visibility(n, &receipt.lease(), whole_seconds(*delay), ending.held.since, now)
         });
-        let settled = self.change_visibility(entries.collect()).await.share_out(&self.what(CHANGE), endings);
+        let call = self.change_visibility(entries.collect());
+        let answers = while_leased(&self.what(CHANGE), &endings, call).await;
+        let settled = answers.share_out(&self.what(CHANGE), endings);
         let mut holdings = self.holdings();
         for (ending, _) in settled.iter().filter(|(_, result)| result.is_ok()) {
             holdings.remove(&ending.settlement.receipt().lease());
@@ -211,6 +228,16 @@ impl Answers {
     }
 }
 
+/// A call about leased messages, given up when the first of their leases ends: from then on SQS may answer yes to a receipt that it
+/// has replaced by another.
+async fn while_leased(what: &str, endings: &[Ending], call: impl Future<Output = Answers>) -> Answers {
+    let first_end = endings.iter().map(|ending| ending.held.until).min();
+    match tokio::time::timeout_at(first_end.unwrap_or_else(Instant::now), call).await {
+        Ok(answers) => answers,
+        Err(_) => Answers::failed(Fault::Later(format!("{what}: no answer before the lease's end"))),
+    }
+}
+
 /// An entry that makes a message visible so many seconds from now, as far as the 12 h from its receive allow.
 pub(super) fn visibility(
     n: usize,
@@ -237,6 +264,7 @@ async fn in_batches<F: Future<Output = Settled>>(mut endings: Vec<Ending>, call:
 
 #[cfg(test)]
 mod tests {
+    use super::super::held::MessageId;
     use super::*;
     use crate::queue::Receipt;
 
@@ -250,6 +278,25 @@ mod tests {
         assert_eq!(seconds(0, 30), 30);
         assert_eq!(seconds(43_190, 30), 9);
         assert_eq!(seconds(50_000, 30), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_is_given_up_when_the_first_of_its_leases_ends() {
+        let now = Instant::now();
+        let ending = |seconds| {
+            let until = now + Duration::from_secs(seconds);
+            let held = Held { id: MessageId::of("m"), until, since: now, attempt: 1, claim: None };
+            Ending { index: 0, settlement: Settlement::Ack(Receipt::new("r")), held }
+        };
+        let endings = [ending(7), ending(3), ending(5)];
+        let after = |seconds| async move {
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            Answers::told(["0".to_owned()].into_iter(), Vec::new())
+        };
+        assert_eq!(while_leased("x", &endings, after(2)).await.of("x", 0), Ok(()));
+        let answers = while_leased("x", &endings, after(9)).await;
+        assert_eq!(now.elapsed(), Duration::from_secs(3));
+        assert!(matches!(answers.of("x", 0), Err(LeaseError::Retry(_))));
     }
 
     #[test]
