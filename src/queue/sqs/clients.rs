@@ -11,7 +11,7 @@ use aws_sdk_sqs::config::Credentials;
 use aws_sdk_sqs::config::retry::RetryPartition;
 
 use super::Options;
-use super::answer::ReadMessages;
+use super::shortcut::Shortcut;
 use super::signer::Signer;
 use crate::queue::QueueError;
 
@@ -19,7 +19,7 @@ use crate::queue::QueueError;
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(20);
 
 /// How long an ordinary call may take before it is tried again: twice that and a call fit into the default lease.
-const CALL: Duration = Duration::from_secs(5);
+pub(super) const CALL: Duration = Duration::from_secs(5);
 /// How long a call for hundreds of metrics may take.
 const METRICS: Duration = Duration::from_secs(60);
 /// How much longer than its wait a long poll may take.
@@ -28,7 +28,8 @@ pub(super) const BEYOND_WAIT: Duration = Duration::from_secs(10);
 const SEND: Duration = Duration::from_secs(10);
 /// The same for a transfer of up to 2 GiB; that it stalls is noticed sooner, by the SDK.
 const TRANSFER: Duration = Duration::from_secs(300);
-const CONNECT: Duration = Duration::from_secs(3);
+/// How long a connection may take to open.
+pub(super) const CONNECT: Duration = Duration::from_secs(3);
 
 /// One client per kind of call; they share connections and credentials.
 #[derive(Debug, Clone)]
@@ -40,6 +41,8 @@ pub(super) struct Clients {
     pub(super) polls: aws_sdk_sqs::Client,
     /// Sends: no retry by the SDK, as ours goes entry by entry.
     pub(super) sends: aws_sdk_sqs::Client,
+    /// Calls like those of the clients for SQS, without the SDK.
+    pub(super) shortcut: Shortcut,
     /// Publishing: no retry by the SDK either.
     pub(super) publishes: aws_sdk_sns::Client,
     /// Topics and subscriptions.
@@ -78,7 +81,8 @@ impl Clients {
             return Err(QueueError::Refused(text.into()));
         };
         let signer = Signer::new(&region, "sqs");
-        let sqs = |shared: &SdkConfig, purpose| sqs(shared, purpose, &signer);
+        let shortcut = Shortcut::new(signer.clone());
+        let sqs = |shared: &SdkConfig, purpose| sqs(shared, purpose, &signer, &shortcut);
         let client = |config: aws_sdk_sqs::config::Builder| aws_sdk_sqs::Client::from_conf(config.build());
         let ordinary = with_patience(&shared, CALL, 3);
         let single = with_patience(&shared, SEND, 1);
@@ -87,8 +91,9 @@ impl Clients {
         let s3 = aws_sdk_s3::config::Builder::from(&transfers).force_path_style(options.endpoint_url.is_some());
         Ok(Self {
             sqs: client(sqs(&ordinary, "calls")),
-            polls: client(sqs(&polls, "polls").interceptor(ReadMessages)),
+            polls: client(sqs(&polls, "polls")),
             sends: client(sqs(&single, "sends")),
+            shortcut: shortcut.clone(),
             publishes: aws_sdk_sns::Client::new(&single),
             sns: aws_sdk_sns::Client::new(&ordinary),
             s3: aws_sdk_s3::Client::from_conf(s3.build()),
@@ -105,11 +110,16 @@ impl Clients {
 
 /// What makes a client with a budget of retries of its own, so that no other client of the process uses up those of the heartbeats.
 /// The SDK's watch over streams that stall is off: an attempt has its time anyway, and the watch wakes for each call that waits.
-fn sqs(shared: &SdkConfig, purpose: &'static str, signer: &Signer) -> aws_sdk_sqs::config::Builder {
+fn sqs(
+    shared: &SdkConfig,
+    purpose: &'static str,
+    signer: &Signer,
+    shortcut: &Shortcut,
+) -> aws_sdk_sqs::config::Builder {
     aws_sdk_sqs::config::Builder::from(shared)
         .retry_partition(RetryPartition::custom(purpose).build())
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
-        .push_auth_scheme(signer.clone())
+        .push_auth_scheme(shortcut.clone())
         .interceptor(signer.clone())
 }
 

@@ -3,6 +3,7 @@
 use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_sqs::types::BatchResultErrorEntry;
 
+use super::json::Refusal;
 use crate::cause::with_causes;
 use crate::queue::{LeaseError, QueueError};
 
@@ -78,10 +79,18 @@ impl Fault {
                 Self::Later(text)
             };
         };
-        let status = answer.raw().status();
-        let code = error.code().map_or_else(|| format!("HTTP status {}", status.as_u16()), str::to_owned);
-        let text = format!("{what}: {code}: {}", error.message().unwrap_or("no message"));
-        Self::by_code(&code, text, status.is_server_error() || status.as_u16() == 429)
+        Self::of_answer(what, answer.raw().status().as_u16(), error.code(), error.message())
+    }
+
+    /// The fault of a call that the SDK had no part in.
+    pub(super) fn of_refusal(what: &str, refusal: &Refusal) -> Self {
+        Self::of_answer(what, refusal.status, refusal.code.as_deref(), refusal.message.as_deref())
+    }
+
+    fn of_answer(what: &str, status: u16, code: Option<&str>, message: Option<&str>) -> Self {
+        let code = code.map_or_else(|| format!("HTTP status {status}"), str::to_owned);
+        let text = format!("{what}: {code}: {}", message.unwrap_or("no message"));
+        Self::by_code(&code, text, status >= 500 || status == 429)
     }
 
     /// The fault of one entry of a batch.

@@ -4,7 +4,9 @@
 //! |---|---|---|
 //! | `clients` | the AWS clients | |
 //! | `signer` | signatures of their calls, with the key of the day kept | none |
-//! | `answer` | answers to receives, read faster than the SDK does | none |
+//! | `calls` | the calls of every batch: receive, delete, change visibility | yes |
+//! | `shortcut` | calls as the SDK made its last one, without the SDK | yes |
+//! | `json` | the texts of those calls and of their answers | none |
 //! | `canonical` | what of a call is signed | none |
 //! | `names` | names on AWS | none |
 //! | `fault` | AWS's errors by what the caller does next | none |
@@ -30,8 +32,8 @@
 //! drives would keep heartbeats waiting.
 
 mod announce;
-mod answer;
 mod batch;
+mod calls;
 mod canonical;
 mod clients;
 mod depth;
@@ -40,6 +42,7 @@ mod envelope;
 mod fault;
 mod held;
 mod inventory;
+mod json;
 mod metrics;
 mod names;
 mod parallel;
@@ -48,8 +51,11 @@ mod provision;
 mod queue;
 mod redrive;
 mod resolve;
+#[cfg(test)]
+mod scripted;
 mod send;
 mod settle;
+mod shortcut;
 mod signer;
 pub mod wire;
 

@@ -4,18 +4,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use aws_sdk_sqs::error::SdkError;
+use aws_sdk_sqs::operation::receive_message::ReceiveMessageInput;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::batch::MAX_ENTRIES;
 use super::clients::{BEYOND_WAIT, MAX_WAIT};
-use super::fault::Fault;
 use super::held::{Held, Holdings, MessageId};
 use super::resolve::Place;
 use super::settle::{CHANGE, Ending, visibility};
-use super::wire::{SYSTEM_ATTRIBUTES, incoming, whole_seconds};
+use super::wire::{Incoming, SYSTEM_ATTRIBUTES, whole_seconds};
 use super::{SQS, Service};
 use crate::channel::Channel;
 use crate::message::Message;
@@ -87,17 +86,11 @@ impl SqsQueue {
     }
 
     /// Enters what came, and parts it from what comes again though it is finished.
-    fn take_in(
-        &self,
-        messages: Vec<aws_sdk_sqs::types::Message>,
-        lease: Duration,
-        since: Instant,
-        taken: Taken,
-    ) -> Took {
+    fn take_in(&self, messages: Vec<Incoming>, lease: Duration, since: Instant, taken: Taken) -> Took {
         let now = Instant::now();
         let mut took = Took::default();
         let mut holdings = self.holdings();
-        for one in messages.into_iter().filter_map(incoming) {
+        for one in messages {
             let receipt = Receipt::new(one.receipt);
             let leased_at = now.min(since + taken.padding);
             let id = MessageId::of(&one.message.id);
@@ -179,30 +172,22 @@ impl Queue for SqsQueue {
         let (since, taken) = (Instant::now(), Taken::of(request));
         let attempt = self.attempt_id(since);
         let max = request.max.clamp(1, MAX_ENTRIES);
-        let call = self.service.clients.polls.receive_message().queue_url(&*self.place.address);
-        let call = call
+        let input = ReceiveMessageInput::builder()
+            .queue_url(&*self.place.address)
             .max_number_of_messages(i32::try_from(max).unwrap_or(1))
             .wait_time_seconds(i32::try_from(taken.wait).unwrap_or(0))
             .visibility_timeout(i32::try_from(taken.visibility).unwrap_or(i32::MAX))
             .set_message_system_attribute_names(Some(SYSTEM_ATTRIBUTES.to_vec()))
             .message_attribute_names("All")
             .set_receive_request_attempt_id(attempt.clone());
-        // The client's own patience is that of the longest wait.
         let patience = Duration::from_secs(taken.wait) + BEYOND_WAIT;
-        let answer = match tokio::time::timeout(patience, call.send()).await {
-            Ok(answer) => answer,
-            Err(elapsed) => Err(SdkError::timeout_error(elapsed)),
-        };
-        let messages = match answer {
-            Ok(answer) => answer.messages.unwrap_or_default(),
-            Err(error) => {
-                let fault = Fault::of(&self.what("ReceiveMessage"), &error);
-                if fault.may_pass() {
-                    self.ask_again(attempt, since);
-                }
-                return Err(fault.into());
+        let asked = self.service.clients.receive(input, patience, &self.what("ReceiveMessage")).await;
+        let messages = asked.map_err(|fault| {
+            if fault.may_pass() {
+                self.ask_again(attempt, since);
             }
-        };
+            QueueError::from(fault)
+        })?;
         let Took { deliveries, finished } = self.take_in(messages, request.lease, since, taken);
         if !finished.is_empty() {
             tracing::info!(queue = &*self.place.name, count = finished.len(), "finished messages came again; removed");

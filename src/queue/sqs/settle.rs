@@ -9,6 +9,7 @@ use aws_sdk_sqs::types::{
 use tokio::time::Instant;
 
 use super::batch::MAX_ENTRIES;
+use super::calls::Told;
 use super::fault::Fault;
 use super::held::Held;
 use super::parallel::side_by_side;
@@ -81,11 +82,8 @@ impl SqsQueue {
             let handle = ending.settlement.receipt().as_str();
             DeleteMessageBatchRequestEntry::builder().id(n.to_string()).receipt_handle(handle).build().ok()
         });
-        let call = self.service.clients.sqs.delete_message_batch().queue_url(&*self.place.address);
-        match call.set_entries(Some(entries.collect())).send().await {
-            Ok(answer) => Answers::told(answer.successful.into_iter().map(|entry| entry.id), answer.failed),
-            Err(error) => Answers::failed(Fault::of(&self.what(DELETE), &error)),
-        }
+        let (clients, address) = (&self.service.clients, &self.place.address);
+        Answers::of_call(clients.delete(address, entries.collect(), &self.what(DELETE)).await)
     }
 
     /// What is to be done once messages are removed: they are remembered as finished, and the bodies that are theirs go too.
@@ -130,11 +128,8 @@ impl SqsQueue {
     }
 
     pub(super) async fn change_visibility(&self, entries: Vec<ChangeMessageVisibilityBatchRequestEntry>) -> Answers {
-        let call = self.service.clients.sqs.change_message_visibility_batch().queue_url(&*self.place.address);
-        match call.set_entries(Some(entries)).send().await {
-            Ok(answer) => Answers::told(answer.successful.into_iter().map(|entry| entry.id), answer.failed),
-            Err(error) => Answers::failed(Fault::of(&self.what(CHANGE), &error)),
-        }
+        let (clients, address) = (&self.service.clients, &self.place.address);
+        Answers::of_call(clients.change_visibility(address, entries, &self.what(CHANGE)).await)
     }
 
     /// Copies messages to the dead-letter queue, then removes those whose copy is there.
@@ -204,12 +199,11 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    fn told(done: impl Iterator<Item = String>, failed: Vec<BatchResultErrorEntry>) -> Self {
-        Self { done: done.collect(), failed, otherwise: None }
-    }
-
-    fn failed(fault: Fault) -> Self {
-        Self { done: Vec::new(), failed: Vec::new(), otherwise: Some(fault) }
+    fn of_call(answered: Result<Told, Fault>) -> Self {
+        match answered {
+            Ok((done, failed)) => Self { done, failed, otherwise: None },
+            Err(fault) => Self { done: Vec::new(), failed: Vec::new(), otherwise: Some(fault) },
+        }
     }
 
     /// The answer to the n-th entry. An entry that is not mentioned was not done.
@@ -234,7 +228,7 @@ async fn while_leased(what: &str, endings: &[Ending], call: impl Future<Output =
     let first_end = endings.iter().map(|ending| ending.held.until).min();
     match tokio::time::timeout_at(first_end.unwrap_or_else(Instant::now), call).await {
         Ok(answers) => answers,
-        Err(_) => Answers::failed(Fault::Later(format!("{what}: no answer before the lease's end"))),
+        Err(_) => Answers::of_call(Err(Fault::Later(format!("{what}: no answer before the lease's end")))),
     }
 }
 
@@ -291,7 +285,7 @@ mod tests {
         let endings = [ending(7), ending(3), ending(5)];
         let after = |seconds| async move {
             tokio::time::sleep(Duration::from_secs(seconds)).await;
-            Answers::told(["0".to_owned()].into_iter(), Vec::new())
+            Answers::of_call(Ok((vec!["0".to_owned()], Vec::new())))
         };
         assert_eq!(while_leased("x", &endings, after(2)).await.of("x", 0), Ok(()));
         let answers = while_leased("x", &endings, after(9)).await;

@@ -78,6 +78,23 @@ impl Signer {
         key
     }
 
+    /// The region that a call to this endpoint is signed for.
+    pub(super) fn region<'a>(&'a self, endpoint: &'a AuthSchemeEndpointConfig<'_>) -> &'a str {
+        endpoint.get("signingRegion").and_then(|region| region.as_string()).unwrap_or(&self.region)
+    }
+
+    /// Signs a call when our clock shows `now`.
+    pub(super) fn sign_now(
+        &self,
+        request: &mut HttpRequest,
+        identity: &Identity,
+        region: &str,
+        now: SystemTime,
+    ) -> Result<(), BoxError> {
+        let credentials = identity.data::<Credentials>().ok_or(SignError::NoCredentials)?;
+        Ok(self.sign(request, credentials, region, shifted(now, self.ahead.load(Ordering::Relaxed)))?)
+    }
+
     /// Signs a call as of a time.
     fn sign(
         &self,
@@ -133,10 +150,8 @@ impl Sign for Signer {
         components: &RuntimeComponents,
         _: &ConfigBag,
     ) -> Result<(), BoxError> {
-        let credentials = identity.data::<Credentials>().ok_or(SignError::NoCredentials)?;
-        let region = endpoint.get("signingRegion").and_then(|region| region.as_string()).unwrap_or(&self.region);
         let now = components.time_source().unwrap_or_default().now();
-        Ok(self.sign(request, credentials, region, shifted(now, self.ahead.load(Ordering::Relaxed)))?)
+        self.sign_now(request, identity, self.region(&endpoint), now)
     }
 }
 
@@ -188,41 +203,13 @@ impl fmt::Debug for Signer {
 
 #[cfg(test)]
 mod tests {
-    use aws_sdk_sqs::config::{BehaviorVersion, Region, SharedHttpClient, SharedInterceptor};
-    use aws_sdk_sqs::{Client, Config};
-    use aws_smithy_runtime_api::client::http::{
-        HttpClient, HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpConnector,
-    };
-    use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
+    use aws_sdk_sqs::Client;
+    use aws_sdk_sqs::config::SharedInterceptor;
 
+    use super::super::scripted::{Service, config};
     use super::*;
 
     const HOUR: Duration = Duration::from_secs(3600);
-
-    /// A service that keeps what it was sent, and answers everything with one status, by a clock of its own.
-    #[derive(Debug, Clone, Default)]
-    struct Service {
-        calls: Arc<Mutex<Vec<HttpRequest>>>,
-        status: Arc<Mutex<u16>>,
-        ahead: Duration,
-    }
-
-    impl HttpClient for Service {
-        fn http_connector(&self, _: &HttpConnectorSettings, _: &RuntimeComponents) -> SharedHttpConnector {
-            SharedHttpConnector::new(self.clone())
-        }
-    }
-
-    impl HttpConnector for Service {
-        fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
-            self.calls.lock().unwrap().push(request);
-            let status = *self.status.lock().unwrap();
-            let mut answer = HttpResponse::new(status.try_into().unwrap(), "{}".into());
-            let now = DateTime::from(SystemTime::now() + self.ahead).fmt(DateTimeFormat::HttpDate).unwrap();
-            answer.headers_mut().insert("date", now);
-            HttpConnectorFuture::ready(Ok(answer))
-        }
-    }
 
     fn credentials(token: Option<&str>) -> Credentials {
         Credentials::new("AKIDEXAMPLE", "a secret/+", token.map(str::to_owned), None, "test")
@@ -230,20 +217,12 @@ mod tests {
 
     /// A client of the service; signed for by the SDK, or by ours.
     fn client(service: &Service, endpoint: Option<&str>, token: Option<&str>, signer: Option<&Signer>) -> Client {
-        let mut config = Config::builder()
-            .behavior_version(BehaviorVersion::latest())
-            .region(Region::new("eu-west-1"))
-            .credentials_provider(credentials(token))
-            .http_client(SharedHttpClient::new(service.clone()));
+        let mut config = config(service).credentials_provider(credentials(token));
         config.set_endpoint_url(endpoint.map(str::to_owned));
         if let Some(signer) = signer {
             config = config.push_auth_scheme(signer.clone()).interceptor(SharedInterceptor::new(signer.clone()));
         }
         Client::from_conf(config.build())
-    }
-
-    fn service(status: u16, ahead: Duration) -> Service {
-        Service { status: Arc::new(Mutex::new(status)), ahead, ..Service::default() }
     }
 
     fn time(request: &HttpRequest) -> SystemTime {
@@ -265,10 +244,10 @@ mod tests {
         ];
         for endpoint in endpoints {
             for (token, body) in [(None, "{}"), (Some("a/session+token=="), "so  many words ☃")] {
-                let service = service(200, Duration::ZERO);
+                let service = Service::answering(200);
                 let by_sdk = client(&service, endpoint, token, None);
                 let _ = by_sdk.send_message().queue_url("https://sqs/1/q").message_body(body).send().await;
-                let mut call = service.calls.lock().unwrap().remove(0);
+                let mut call = service.calls().remove(0);
                 let theirs = call.headers_mut().remove("authorization").unwrap();
                 // The SDK adds these when it has signed.
                 for header in ["amz-sdk-invocation-id", "amz-sdk-request"] {
@@ -306,19 +285,20 @@ mod tests {
 
     #[tokio::test]
     async fn a_clock_that_is_off_is_corrected_by_the_answer_to_a_refusal() {
-        let service = service(403, HOUR);
+        let mut service = Service::answering(403);
+        service.ahead = HOUR;
         let signer = Signer::new("eu-west-1", "sqs");
         let client = client(&service, None, None, Some(&signer));
         let ask = async || {
             let before = SystemTime::now();
             let _ = client.list_queues().send().await;
-            let call = service.calls.lock().unwrap().pop().unwrap();
+            let call = service.calls().pop().unwrap();
             time(&call).duration_since(before).unwrap_or_default()
         };
         assert!(ask().await < HOUR / 2, "nothing is known of the clock yet");
         assert!(ask().await > HOUR / 2);
         assert!(signer.key.lock().unwrap().is_some(), "it was this signer that signed");
-        *service.status.lock().unwrap() = 200;
+        service.answer(200);
         assert!(ask().await > HOUR / 2);
         assert!(ask().await > HOUR / 2, "that it worked is no reason to change it");
     }

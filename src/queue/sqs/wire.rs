@@ -1,5 +1,6 @@
 //! Messages as SQS and SNS have them ⇄ messages as we have them. No I/O.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -229,6 +230,7 @@ pub(super) fn whole_seconds(duration: Duration) -> u64 {
 }
 
 /// A message as it came.
+#[derive(Debug)]
 pub struct Incoming {
     /// The message, its body decoded, or with the claim that tells where its body is.
     pub message: Message,
@@ -238,41 +240,77 @@ pub struct Incoming {
     pub attempt: u32,
 }
 
-/// Reads a message. `None`: it has no receipt, so nothing can be done about it.
-pub fn incoming(wire: aws_sdk_sqs::types::Message) -> Option<Incoming> {
-    let system = wire.attributes.unwrap_or_default();
-    let number = |name| system.get(&name).and_then(|text| text.parse::<u64>().ok());
-    let sent_at = number(MessageSystemAttributeName::SentTimestamp).map(Duration::from_millis);
-    let attempt = number(MessageSystemAttributeName::ApproximateReceiveCount).unwrap_or(1).max(1);
-    let mut attributes: Attributes =
-        wire.message_attributes.unwrap_or_default().into_iter().map(|(name, value)| (name, read(value))).collect();
-    let routing_key = take_text(&mut attributes, ROUTING_KEY_ATTRIBUTE);
-    let (body, claim) = content(wire.body.unwrap_or_default(), &mut attributes);
-    let trace = TraceContext::of(&attributes).or_else(|| envelope::trace(&body)).or_else(|| {
-        let header = system.get(&MessageSystemAttributeName::AwsTraceHeader)?;
-        TraceContext::from_xray(header)
-    });
-    Some(Incoming {
-        message: Message {
-            id: wire.message_id.unwrap_or_default(),
-            body,
-            attributes,
-            enqueued_at: sent_at.map_or_else(SystemTime::now, |since| UNIX_EPOCH + since),
-            group: system.get(&MessageSystemAttributeName::MessageGroupId).cloned(),
-            routing_key,
-            claim: claim.map(Arc::new),
-            trace: trace.map(Arc::new),
-        },
-        receipt: wire.receipt_handle?,
-        attempt: u32::try_from(attempt).unwrap_or(u32::MAX),
-    })
+/// A message as an answer has it, whoever read that.
+pub(super) struct Arrived<'a> {
+    pub(super) id: Option<String>,
+    pub(super) receipt: Option<String>,
+    pub(super) body: Option<String>,
+    /// `ApproximateReceiveCount`.
+    pub(super) count: Option<Cow<'a, str>>,
+    /// `SentTimestamp`, in milliseconds.
+    pub(super) sent: Option<Cow<'a, str>>,
+    /// `MessageGroupId`.
+    pub(super) group: Option<String>,
+    /// `AWSTraceHeader`.
+    pub(super) xray: Option<Cow<'a, str>>,
+    pub(super) attributes: Attributes,
 }
 
-fn read(value: MessageAttributeValue) -> AttributeValue {
-    let data_type = value.data_type;
-    let plain = match (value.binary_value, value.string_value) {
-        (Some(bytes), _) if data_type.starts_with("Binary") => AttributeValue::Binary(bytes.into_inner()),
-        (_, text) => AttributeValue::Text(text.unwrap_or_default()),
+/// Reads a message. `None`: it has no receipt, so nothing can be done about it.
+pub fn incoming(wire: aws_sdk_sqs::types::Message) -> Option<Incoming> {
+    let mut system = wire.attributes.unwrap_or_default();
+    let mut take = |name| system.remove(&name).map(Cow::Owned);
+    let own = wire.message_attributes.unwrap_or_default().into_iter();
+    let read = |value: MessageAttributeValue| {
+        value_of(value.data_type, value.string_value, value.binary_value.map(Blob::into_inner))
+    };
+    let arrived = Arrived {
+        id: wire.message_id,
+        receipt: wire.receipt_handle,
+        body: wire.body,
+        count: take(MessageSystemAttributeName::ApproximateReceiveCount),
+        sent: take(MessageSystemAttributeName::SentTimestamp),
+        group: take(MessageSystemAttributeName::MessageGroupId).map(Cow::into_owned),
+        xray: take(MessageSystemAttributeName::AwsTraceHeader),
+        attributes: own.map(|(name, value)| (name, read(value))).collect(),
+    };
+    arrived.read()
+}
+
+impl Arrived<'_> {
+    /// `None`: it has no receipt.
+    pub(super) fn read(self) -> Option<Incoming> {
+        let number = |text: Option<Cow<'_, str>>| text?.parse::<u64>().ok();
+        let sent_at = number(self.sent).map(Duration::from_millis);
+        let attempt = number(self.count).unwrap_or(1).max(1);
+        let mut attributes = self.attributes;
+        let routing_key = take_text(&mut attributes, ROUTING_KEY_ATTRIBUTE);
+        let (body, claim) = content(self.body.unwrap_or_default(), &mut attributes);
+        let trace = TraceContext::of(&attributes)
+            .or_else(|| envelope::trace(&body))
+            .or_else(|| TraceContext::from_xray(self.xray.as_deref()?));
+        Some(Incoming {
+            message: Message {
+                id: self.id.unwrap_or_default(),
+                body,
+                attributes,
+                enqueued_at: sent_at.map_or_else(SystemTime::now, |since| UNIX_EPOCH + since),
+                group: self.group,
+                routing_key,
+                claim: claim.map(Arc::new),
+                trace: trace.map(Arc::new),
+            },
+            receipt: self.receipt?,
+            attempt: u32::try_from(attempt).unwrap_or(u32::MAX),
+        })
+    }
+}
+
+/// An attribute, of which SQS has either a text or bytes.
+pub(super) fn value_of(data_type: String, text: Option<String>, bytes: Option<Vec<u8>>) -> AttributeValue {
+    let plain = match bytes {
+        Some(bytes) if data_type.starts_with("Binary") => AttributeValue::Binary(bytes),
+        _ => AttributeValue::Text(text.unwrap_or_default()),
     };
     match data_type.as_str() {
         "String" | "Binary" => plain,

@@ -1,0 +1,92 @@
+//! The calls that every batch of messages needs: by the shortcut where the way is known, and else by the SDK.
+
+use std::time::Duration;
+
+use aws_sdk_sqs::error::BoxError;
+use aws_sdk_sqs::operation::receive_message::builders::ReceiveMessageInputBuilder;
+use aws_sdk_sqs::types::{
+    BatchResultErrorEntry, ChangeMessageVisibilityBatchRequestEntry, DeleteMessageBatchRequestEntry,
+};
+use tokio::time::timeout;
+
+use super::clients::{CALL, Clients};
+use super::fault::Fault;
+use super::json;
+use super::shortcut::Detour;
+use super::wire::{Incoming, incoming};
+
+/// The ids of the entries of a batch that were carried out, and what is wrong with the others.
+pub(super) type Told = (Vec<String>, Vec<BatchResultErrorEntry>);
+
+impl Clients {
+    /// Asks for messages. A call that failed is not made again: what it brought would count as leased since the first.
+    pub(super) async fn receive(
+        &self,
+        input: ReceiveMessageInputBuilder,
+        patience: Duration,
+        what: &str,
+    ) -> Result<Vec<Incoming>, Fault> {
+        let body = json::ask(&input);
+        if let Some(answer) = self.directly("ReceiveMessage", body, patience, what, json::read_messages).await {
+            return answer;
+        }
+        let answer = timeout(patience, input.send_with(&self.polls)).await.map_err(|_| late(what, patience))?;
+        let messages = answer.map_err(|error| Fault::of(what, &error))?.messages;
+        Ok(messages.into_iter().flatten().filter_map(incoming).collect())
+    }
+
+    /// Deletes messages.
+    pub(super) async fn delete(
+        &self,
+        queue_url: &str,
+        entries: Vec<DeleteMessageBatchRequestEntry>,
+        what: &str,
+    ) -> Result<Told, Fault> {
+        let body = json::batch(queue_url, entries.iter().map(Into::into));
+        if let Some(answer) = self.directly("DeleteMessageBatch", body, CALL, what, json::read_batch).await {
+            return answer;
+        }
+        let call = self.sqs.delete_message_batch().queue_url(queue_url).set_entries(Some(entries));
+        let answer = call.send().await.map_err(|error| Fault::of(what, &error))?;
+        Ok((answer.successful.into_iter().map(|entry| entry.id).collect(), answer.failed))
+    }
+
+    /// Changes when messages become visible.
+    pub(super) async fn change_visibility(
+        &self,
+        queue_url: &str,
+        entries: Vec<ChangeMessageVisibilityBatchRequestEntry>,
+        what: &str,
+    ) -> Result<Told, Fault> {
+        let body = json::batch(queue_url, entries.iter().map(Into::into));
+        if let Some(answer) = self.directly("ChangeMessageVisibilityBatch", body, CALL, what, json::read_batch).await {
+            return answer;
+        }
+        let call = self.sqs.change_message_visibility_batch().queue_url(queue_url).set_entries(Some(entries));
+        let answer = call.send().await.map_err(|error| Fault::of(what, &error))?;
+        Ok((answer.successful.into_iter().map(|entry| entry.id).collect(), answer.failed))
+    }
+
+    /// Makes a call by the shortcut; `None`: it is to be made by the SDK.
+    async fn directly<T>(
+        &self,
+        action: &str,
+        body: Result<Vec<u8>, serde_json::Error>,
+        patience: Duration,
+        what: &str,
+        read: impl Fn(&[u8]) -> Result<T, BoxError>,
+    ) -> Option<Result<T, Fault>> {
+        let later = |why: &dyn std::fmt::Display| Fault::Later(format!("{what}: {why}"));
+        Some(match self.shortcut.call(action, body.ok()?, patience).await {
+            Ok(answer) => read(&answer).map_err(|error| later(&error)),
+            Err(Detour::NotTaken) => return None,
+            Err(Detour::Refused(refusal)) => Err(Fault::of_refusal(what, &refusal)),
+            Err(Detour::Broken(error)) => Err(later(&error)),
+            Err(Detour::Late) => Err(late(what, patience)),
+        })
+    }
+}
+
+fn late(what: &str, patience: Duration) -> Fault {
+    Fault::Later(format!("{what}: no answer within {} s", patience.as_secs()))
+}

@@ -1,0 +1,312 @@
+//! SQS's JSON protocol, as far as the calls of every batch speak it: what they ask, and what SQS answers. No I/O.
+//!
+//! The SDK's reader goes byte by byte: of what a message of 100 KB costs, that was more than half.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use aws_sdk_sqs::error::BoxError;
+use aws_sdk_sqs::operation::receive_message::builders::ReceiveMessageInputBuilder;
+use aws_sdk_sqs::types::{
+    BatchResultErrorEntry, ChangeMessageVisibilityBatchRequestEntry, DeleteMessageBatchRequestEntry,
+    MessageSystemAttributeName,
+};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+
+use super::wire::{Arrived, Incoming, value_of};
+use crate::message::AttributeValue;
+
+/// `ReceiveMessage`.
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Ask<'a> {
+    queue_url: Option<&'a str>,
+    max_number_of_messages: Option<i32>,
+    wait_time_seconds: Option<i32>,
+    visibility_timeout: Option<i32>,
+    message_system_attribute_names: Vec<&'a str>,
+    message_attribute_names: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    receive_request_attempt_id: Option<&'a str>,
+}
+
+/// `DeleteMessageBatch` or `ChangeMessageVisibilityBatch`.
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Batch<'a> {
+    queue_url: &'a str,
+    entries: Vec<Entry<'a>>,
+}
+
+/// One of a batch.
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Entry<'a> {
+    id: &'a str,
+    receipt_handle: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    visibility_timeout: Option<i32>,
+}
+
+impl<'a> From<&'a DeleteMessageBatchRequestEntry> for Entry<'a> {
+    fn from(entry: &'a DeleteMessageBatchRequestEntry) -> Self {
+        Self { id: entry.id(), receipt_handle: entry.receipt_handle(), visibility_timeout: None }
+    }
+}
+
+impl<'a> From<&'a ChangeMessageVisibilityBatchRequestEntry> for Entry<'a> {
+    fn from(entry: &'a ChangeMessageVisibilityBatchRequestEntry) -> Self {
+        Self { id: entry.id(), receipt_handle: entry.receipt_handle(), visibility_timeout: entry.visibility_timeout }
+    }
+}
+
+/// The body of `ReceiveMessage`.
+pub(super) fn ask(input: &ReceiveMessageInputBuilder) -> Result<Vec<u8>, serde_json::Error> {
+    let names = input.get_message_system_attribute_names().iter().flatten();
+    serde_json::to_vec(&Ask {
+        queue_url: input.get_queue_url().as_deref(),
+        max_number_of_messages: *input.get_max_number_of_messages(),
+        wait_time_seconds: *input.get_wait_time_seconds(),
+        visibility_timeout: *input.get_visibility_timeout(),
+        message_system_attribute_names: names.map(MessageSystemAttributeName::as_str).collect(),
+        message_attribute_names: input.get_message_attribute_names().as_deref().unwrap_or_default(),
+        receive_request_attempt_id: input.get_receive_request_attempt_id().as_deref(),
+    })
+}
+
+/// The body of a call about several messages.
+pub(super) fn batch<'a>(
+    queue_url: &str,
+    entries: impl Iterator<Item = Entry<'a>>,
+) -> Result<Vec<u8>, serde_json::Error> {
+    serde_json::to_vec(&Batch { queue_url, entries: entries.collect() })
+}
+
+/// The answer to a call about several messages.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct BatchAnswer {
+    successful: Option<Vec<Done>>,
+    failed: Option<Vec<Failed>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Done {
+    id: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Failed {
+    id: String,
+    #[serde(default)]
+    sender_fault: bool,
+    #[serde(default)]
+    code: String,
+    message: Option<String>,
+}
+
+/// The ids of the entries that were carried out, and what is wrong with the others.
+pub(super) fn read_batch(body: &[u8]) -> Result<(Vec<String>, Vec<BatchResultErrorEntry>), BoxError> {
+    let answer: BatchAnswer = serde_json::from_slice(body)?;
+    let failed = answer.failed.into_iter().flatten().map(|entry| {
+        let Failed { id, sender_fault, code, message } = entry;
+        BatchResultErrorEntry::builder().id(id).sender_fault(sender_fault).code(code).set_message(message).build()
+    });
+    let failed = failed.collect::<Result<_, _>>()?;
+    Ok((answer.successful.into_iter().flatten().map(|done| done.id).collect(), failed))
+}
+
+/// Why SQS did not do what was asked.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    /// The HTTP status.
+    pub(super) status: u16,
+    /// AWS's code, such as `ThrottlingException`; `None` if something else than SQS answered.
+    pub(super) code: Option<String>,
+    /// For people.
+    pub(super) message: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+struct Wrong {
+    #[serde(rename = "__type")]
+    kind: Option<String>,
+    #[serde(alias = "Message")]
+    message: Option<String>,
+}
+
+/// What an answer says that is no success. `query_error` is its header of that name: `CODE;Sender` or `CODE;Receiver`.
+pub(super) fn refusal(status: u16, query_error: Option<&str>, body: &[u8]) -> Refusal {
+    let Wrong { kind, message } = serde_json::from_slice(body).unwrap_or_default();
+    let code = query_error.and_then(|text| text.split(';').next()).or_else(|| {
+        // `com.amazonaws.sqs#QueueDoesNotExist`
+        kind.as_deref().map(|kind| kind.rsplit_once('#').map_or(kind, |(_, code)| code))
+    });
+    Refusal { status, code: code.filter(|code| !code.is_empty()).map(str::to_owned), message }
+}
+
+/// `ReceiveMessageResponse` of SQS's JSON protocol, as far as it is of use.
+#[derive(Deserialize)]
+struct Answer<'a> {
+    #[serde(rename = "Messages", borrow)]
+    messages: Option<Vec<Received<'a>>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Received<'a> {
+    message_id: Option<String>,
+    receipt_handle: Option<String>,
+    body: Option<String>,
+    #[serde(borrow)]
+    attributes: Option<System<'a>>,
+    message_attributes: Option<HashMap<String, Value>>,
+}
+
+/// What SQS knows of a message.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct System<'a> {
+    #[serde(borrow)]
+    approximate_receive_count: Option<Text<'a>>,
+    sent_timestamp: Option<Text<'a>>,
+    message_group_id: Option<String>,
+    #[serde(rename = "AWSTraceHeader")]
+    aws_trace_header: Option<Text<'a>>,
+}
+
+/// Not copied unless something in it is escaped, as serde does it for a field of this type only.
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Value {
+    #[serde(default)]
+    data_type: String,
+    string_value: Option<String>,
+    binary_value: Option<String>,
+}
+
+/// The messages of an answer to `ReceiveMessage`.
+pub(super) fn read_messages(body: &[u8]) -> Result<Vec<Incoming>, BoxError> {
+    // SQS leaves out what is empty, and perhaps all.
+    let answer = if body.is_empty() { Answer { messages: None } } else { serde_json::from_slice(body)? };
+    answer.messages.into_iter().flatten().filter_map(|received| received.read().transpose()).collect()
+}
+
+impl Received<'_> {
+    /// `None`: it has no receipt.
+    fn read(self) -> Result<Option<Incoming>, BoxError> {
+        let system = self.attributes.unwrap_or_default();
+        let own = self.message_attributes.unwrap_or_default().into_iter();
+        let arrived = Arrived {
+            id: self.message_id,
+            receipt: self.receipt_handle,
+            body: self.body,
+            count: system.approximate_receive_count.map(|text| text.0),
+            sent: system.sent_timestamp.map(|text| text.0),
+            group: system.message_group_id,
+            xray: system.aws_trace_header.map(|text| text.0),
+            attributes: own.map(|(name, value)| Ok((name, value.read()?))).collect::<Result<_, BoxError>>()?,
+        };
+        Ok(arrived.read())
+    }
+}
+
+impl Value {
+    fn read(self) -> Result<AttributeValue, BoxError> {
+        let bytes = self.binary_value.map(|text| STANDARD.decode(text)).transpose()?;
+        Ok(value_of(self.data_type, self.string_value, bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use super::*;
+    use crate::message::{Attributes, Typed};
+
+    #[test]
+    fn an_answer_is_read_with_all_that_a_message_has() {
+        let answer = r#"{"Messages": [{"MessageId": "m", "ReceiptHandle": "r", "MD5OfBody": "of no use", "Body": "{\"a\":\"\u00fc\\n\"}",
+            "Attributes": {"ApproximateReceiveCount": "3", "Unheard": "of", "MessageGroupId": "g\n",
+            "SentTimestamp": "1700000000123", "AWSTraceHeader": "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8"},
+            "MessageAttributes": {
+            "text": {"DataType": "String", "StringValue": "ż\ud83e\udd80", "BinaryValue": null},
+            "bytes": {"DataType": "Binary.png", "BinaryValue": "AP8="}}}, {"Body": null}]}"#;
+        let messages = read_messages(answer.as_bytes()).unwrap();
+        let [Incoming { message, receipt, attempt }] = &messages[..] else { panic!("{messages:?}") };
+        assert_eq!((&*message.id, &**receipt, *attempt), ("m", "r", 3));
+        assert_eq!(&*message.body, "{\"a\":\"ü\\n\"}".as_bytes());
+        assert_eq!(message.group.as_deref(), Some("g\n"));
+        assert_eq!(message.enqueued_at, UNIX_EPOCH + Duration::from_millis(1_700_000_000_123));
+        assert_eq!(message.trace.as_ref().unwrap().trace_id().to_string(), "5759e988bd862e3fe1be46a994272793");
+        let picture = Typed { data_type: "Binary.png".into(), value: AttributeValue::Binary(vec![0, 255]) };
+        let own: Attributes = [
+            ("bytes".to_owned(), AttributeValue::Typed(Box::new(picture))),
+            ("text".to_owned(), AttributeValue::Text("ż\u{1F980}".into())),
+        ]
+        .into();
+        assert_eq!(message.attributes, own);
+    }
+
+    #[test]
+    fn a_refusal_tells_its_code_and_why() {
+        let of = |query_error, body: &str| {
+            let Refusal { status, code, message } = refusal(400, query_error, body.as_bytes());
+            (status, code.unwrap_or_default(), message.unwrap_or_default())
+        };
+        let of_sqs = r#"{"__type":"com.amazonaws.sqs#QueueDoesNotExist","message":"no such queue"}"#;
+        let older = "AWS.SimpleQueueService.NonExistentQueue";
+        let told = |code: &str, message: &str| (400, code.to_owned(), message.to_owned());
+        let query_error = format!("{older};Sender");
+        assert_eq!(of(Some(&query_error), of_sqs), told(older, "no such queue"));
+        assert_eq!(of(None, of_sqs), told("QueueDoesNotExist", "no such queue"));
+        assert_eq!(of(None, r#"{"__type":"Throttled","Message":"later"}"#), told("Throttled", "later"));
+        for strange in ["", "<html>", "[]", r#"{"__type": 1}"#] {
+            assert_eq!(of(None, strange), told("", ""), "{strange}");
+        }
+    }
+
+    #[test]
+    fn a_batch_is_asked_for_and_answered_entry_by_entry() {
+        let entry = ChangeMessageVisibilityBatchRequestEntry::builder().id("0").receipt_handle("r\"");
+        let change = entry.visibility_timeout(30).build().unwrap();
+        let delete = DeleteMessageBatchRequestEntry::builder().id("1").receipt_handle("s").build().unwrap();
+        let body = batch("https://sqs/1/q", [Entry::from(&change), Entry::from(&delete)].into_iter()).unwrap();
+        let asked = concat!(
+            r#"{"QueueUrl":"https://sqs/1/q","Entries":[{"Id":"0","ReceiptHandle":"r\"","VisibilityTimeout":30},"#,
+            r#"{"Id":"1","ReceiptHandle":"s"}]}"#
+        );
+        assert_eq!(String::from_utf8(body).unwrap(), asked);
+
+        let answer = r#"{"Successful": [{"Id": "1"}],
+            "Failed": [{"Id": "0", "SenderFault": true, "Code": "X", "Message": "y"}]}"#;
+        let (done, failed) = read_batch(answer.as_bytes()).unwrap();
+        assert_eq!(done, ["1"]);
+        let [failed] = &failed[..] else { panic!("{failed:?}") };
+        assert_eq!((failed.id(), failed.code(), failed.message(), failed.sender_fault()), ("0", "X", Some("y"), true));
+        assert_eq!(read_batch(b"{}").unwrap(), (vec![], vec![]));
+        assert!(read_batch(b"<html>").is_err());
+    }
+
+    #[test]
+    fn no_messages_are_no_fault_and_half_an_answer_is() {
+        for empty in ["", "{}", r#"{"Messages": null}"#] {
+            assert!(read_messages(empty.as_bytes()).unwrap().is_empty(), "{empty}");
+        }
+        for broken in [
+            r#"{"Messages": ["#,
+            "<html>",
+            r#"{"Messages": [{"MessageAttributes": {"a": {"DataType": "Binary", "BinaryValue": "?"}}}]}"#,
+        ] {
+            assert!(read_messages(broken.as_bytes()).is_err(), "{broken}");
+        }
+    }
+}
