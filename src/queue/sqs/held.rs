@@ -21,7 +21,7 @@ const MEMORY_COUNT: usize = 50_000;
 /// at one that was put away minutes ago is to wait for the memory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum MessageId {
-    Uuid(u128),
+    Uuid(Uuid),
     Other(Arc<str>),
 }
 
@@ -30,7 +30,7 @@ impl MessageId {
     pub(super) fn of(text: &str) -> Self {
         let is_its_text = |uuid: &Uuid| uuid.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == text;
         match Uuid::try_parse(text).ok().filter(is_its_text) {
-            Some(uuid) => Self::Uuid(uuid.as_u128()),
+            Some(uuid) => Self::Uuid(uuid),
             None => Self::Other(text.into()),
         }
     }

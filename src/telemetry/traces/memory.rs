@@ -15,7 +15,7 @@ impl Kept {
     /// Traces that are kept here, sampled as is the default.
     pub(crate) fn traces(&self) -> Traces {
         let sampler = Sampler::ParentBased(Box::new(Sampler::AlwaysOn));
-        Traces::of(SdkTracerProvider::builder().with_sampler(sampler).with_simple_exporter(self.clone()))
+        Traces::of(SdkTracerProvider::builder().with_sampler(sampler).with_simple_exporter(self.clone()), None)
     }
 
     /// All so far.

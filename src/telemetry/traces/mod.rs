@@ -42,6 +42,7 @@ use tokio::runtime::{Builder, Handle};
 use super::{Attribute, Resource};
 use crate::cause::with_causes;
 use environment::Environment;
+use sampler::Sampler;
 
 /// What the spans that wait and those on their way may take of the memory, in bytes: as many as the standard's queue holds (2,048),
 /// each as large as ours can become.
@@ -63,6 +64,8 @@ pub struct Beginning<'a> {
 pub struct Traces {
     tracer: SdkTracer,
     provider: SdkTracerProvider,
+    /// None: the environment says what is sampled.
+    sampler: Option<Sampler>,
 }
 
 impl Traces {
@@ -85,16 +88,17 @@ impl Traces {
         let exporter = exporter::connect(&environment, &runtime)?;
         let processor = BatchSpanProcessor::builder(exporter).with_batch_config(config).build();
         let builder = SdkTracerProvider::builder().with_span_processor(processor);
-        let builder = if environment.own_sampler { builder.with_sampler(sampler::sampler()) } else { builder };
-        Ok(Some(Self::of(builder.with_resource(sdk_resource(resource)))))
+        let sampler = environment.own_sampler.then(Sampler::new);
+        Ok(Some(Self::of(builder.with_resource(sdk_resource(resource)), sampler)))
     }
 
-    fn of(builder: TracerProviderBuilder) -> Self {
+    /// The SDK samples what its builder says, of what the sampler lets come that far.
+    fn of(builder: TracerProviderBuilder, sampler: Option<Sampler>) -> Self {
         let provider = builder.build();
         let scope = InstrumentationScope::builder(env!("CARGO_PKG_NAME"))
             .with_version(env!("CARGO_PKG_VERSION"))
             .with_schema_url(opentelemetry_semantic_conventions::SCHEMA_URL);
-        Self { tracer: provider.tracer_with_scope(scope.build()), provider }
+        Self { tracer: provider.tracer_with_scope(scope.build()), provider, sampler }
     }
 
     /// Begins a span, in the trace of its parent. Without one it begins a trace, if the sampler likes.
@@ -104,6 +108,9 @@ impl Traces {
         name: impl Into<std::borrow::Cow<'static, str>>,
         beginning: Beginning<'_>,
     ) -> Span {
+        if self.sampler.as_ref().is_some_and(|sampler| !sampler.samples(&beginning)) {
+            return Span::unsampled(beginning.parent);
+        }
         let mut builder = SpanBuilder::from_name(name).with_kind(kind);
         builder.start_time = beginning.since;
         if !beginning.links.is_empty() {

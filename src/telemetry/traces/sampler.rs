@@ -1,32 +1,38 @@
 //! The sampler where the environment names none: what a span's parent says; and of traces that begin here, so many a second.
 //!
 //! To make spans of each of tens of thousands of messages a second, and to send them, takes a good part of the throughput; and the
-//! SDK's queue drops what it has no room for.
+//! SDK's queue drops what it has no room for. It is asked before the SDK is, whose spans cost some time though nobody samples them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use opentelemetry::trace::{Link, SpanKind, TraceId, TraceState};
-use opentelemetry::{Context, KeyValue};
-use opentelemetry_sdk::trace::{Sampler, SamplingDecision, SamplingResult, ShouldSample};
+use opentelemetry::trace::SpanContext;
 use tokio::time::Instant;
 
+use super::Beginning;
 use crate::config::Rate;
 use crate::rate::Bucket;
 
 /// Traces that begin here, per second.
 const TRACES: Rate = Rate { permits: 1_000, per: Duration::from_secs(1) };
 
-/// The sampler.
-pub(super) fn sampler() -> Sampler {
-    Sampler::ParentBased(Box::new(Bounded(Arc::new(Mutex::new(Bucket::new(TRACES, Instant::now()))))))
-}
-
-/// Samples so many a second, and whatever is linked to a span that is sampled.
+/// Samples what has a sampled parent; without one, so many a second, and whatever is linked to a span that is sampled.
 #[derive(Debug, Clone)]
-struct Bounded(Arc<Mutex<Bucket>>);
+pub(super) struct Sampler(Arc<Mutex<Bucket>>);
 
-impl Bounded {
+impl Sampler {
+    pub(super) fn new() -> Self {
+        Self(Arc::new(Mutex::new(Bucket::new(TRACES, Instant::now()))))
+    }
+
+    /// Whether a span is sampled that begins so.
+    pub(super) fn samples(&self, beginning: &Beginning<'_>) -> bool {
+        match beginning.parent {
+            Some(parent) => parent.is_sampled(),
+            None => beginning.links.iter().any(SpanContext::is_sampled) || self.may_begin(),
+        }
+    }
+
     fn may_begin(&self) -> bool {
         let mut bucket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let may = bucket.available(Instant::now()) > 0;
@@ -35,32 +41,17 @@ impl Bounded {
     }
 }
 
-impl ShouldSample for Bounded {
-    fn should_sample(
-        &self,
-        _parent: Option<&Context>,
-        _trace: TraceId,
-        _name: &str,
-        _kind: &SpanKind,
-        _attributes: &[KeyValue],
-        links: &[Link],
-    ) -> SamplingResult {
-        let sampled = links.iter().any(|link| link.span_context.is_sampled()) || self.may_begin();
-        let decision = if sampled { SamplingDecision::RecordAndSample } else { SamplingDecision::Drop };
-        SamplingResult { decision, attributes: Vec::new(), trace_state: TraceState::default() }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use opentelemetry::trace::{SpanContext, SpanId, TraceFlags};
-    use opentelemetry_sdk::trace::SdkTracerProvider;
+    use opentelemetry::trace::{SpanId, SpanKind, TraceFlags, TraceId, TraceState};
+    use opentelemetry_sdk::trace::{Sampler as Sdk, SdkTracerProvider};
 
-    use super::super::{Beginning, Traces};
+    use super::super::Traces;
     use super::*;
 
     fn traces() -> Traces {
-        Traces::of(SdkTracerProvider::builder().with_sampler(sampler()))
+        let all = SdkTracerProvider::builder().with_sampler(Sdk::ParentBased(Box::new(Sdk::AlwaysOn)));
+        Traces::of(all, Some(Sampler::new()))
     }
 
     fn begin(traces: &Traces, beginning: Beginning<'_>) -> bool {
@@ -91,5 +82,23 @@ mod tests {
         assert!(!begin(&traces, Beginning { links: vec![unsampled.clone()], ..Beginning::default() }));
         tokio::time::advance(TRACES.per).await;
         assert!(!begin(&traces, Beginning { parent: Some(&unsampled), ..Beginning::default() }));
+    }
+    #[test]
+    fn what_is_not_sampled_has_a_context_of_its_own_and_stays_in_its_trace() {
+        let traces = traces();
+        let unsampled = other(TraceFlags::NOT_SAMPLED);
+        let beginning = || Beginning { parent: Some(&unsampled), ..Beginning::default() };
+        let [one, another] = [(); 2].map(|()| traces.span(SpanKind::Client, "x", beginning()));
+        assert!(!one.is_recording());
+        for context in [one.context(), another.context()] {
+            assert!(context.is_valid() && !context.is_remote());
+            assert_eq!(context.trace_id(), unsampled.trace_id());
+        }
+        assert_ne!(one.context().span_id(), another.context().span_id());
+        assert_ne!(one.context().span_id(), unsampled.span_id());
+        while begin(&traces, Beginning::default()) {}
+        let root = || traces.span(SpanKind::Client, "x", Beginning::default()).context();
+        assert!(root().is_valid());
+        assert_ne!(root().trace_id(), root().trace_id());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use opentelemetry::trace::{Span as _, SpanContext, Status};
+use opentelemetry::trace::{Span as _, SpanContext, SpanId, Status, TraceFlags, TraceId, TraceState};
 use opentelemetry::{Key, KeyValue, Value};
 use opentelemetry_sdk::trace::Span as SdkSpan;
 use opentelemetry_semantic_conventions::attribute::ERROR_TYPE;
@@ -12,55 +12,83 @@ const MAX_DESCRIPTION: usize = 256;
 
 /// A span that has begun. One that is not sampled has a context, and nothing else.
 #[derive(Debug)]
-pub struct Span(SdkSpan);
+pub struct Span(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    /// The SDK's, which may not be sampled either.
+    Sdk(Box<SdkSpan>),
+    Unsampled(SpanContext),
+}
 
 impl Span {
     pub(super) fn new(span: SdkSpan) -> Self {
-        Self(span)
+        Self(Kind::Sdk(Box::new(span)))
+    }
+
+    /// One that is not sampled, in the trace of its parent or one of its own.
+    pub(super) fn unsampled(parent: Option<&SpanContext>) -> Self {
+        let own = || TraceId::from(fastrand::u128(1..));
+        let (trace, state) = parent
+            .map_or_else(|| (own(), TraceState::NONE), |parent| (parent.trace_id(), parent.trace_state().clone()));
+        let span = SpanId::from(fastrand::u64(1..));
+        Self(Kind::Unsampled(SpanContext::new(trace, span, TraceFlags::NOT_SAMPLED, false, state)))
     }
 
     /// What names it to others.
     pub fn context(&self) -> SpanContext {
-        self.0.span_context().clone()
+        match &self.0 {
+            Kind::Sdk(span) => span.span_context().clone(),
+            Kind::Unsampled(context) => context.clone(),
+        }
     }
 
     /// Whether what is set will be seen; attributes that cost something to make need not be made otherwise.
     pub fn is_recording(&self) -> bool {
-        self.0.is_recording()
+        matches!(&self.0, Kind::Sdk(span) if span.is_recording())
+    }
+
+    fn recording(&mut self) -> Option<&mut SdkSpan> {
+        match &mut self.0 {
+            Kind::Sdk(span) => Some(&mut **span).filter(|span| span.is_recording()),
+            Kind::Unsampled(_) => None,
+        }
     }
 
     /// Sets an attribute.
     pub fn set(&mut self, name: impl Into<Key>, value: impl Into<Value>) {
-        if self.0.is_recording() {
-            self.0.set_attribute(KeyValue::new(name, value));
+        if let Some(span) = self.recording() {
+            span.set_attribute(KeyValue::new(name, value));
         }
     }
 
     /// Sets several.
     pub fn set_all(&mut self, attributes: impl IntoIterator<Item = KeyValue>) {
-        if self.0.is_recording() {
-            self.0.set_attributes(attributes);
+        if let Some(span) = self.recording() {
+            span.set_attributes(attributes);
         }
     }
 
     /// Links it to another span.
-    pub fn link(&mut self, span: &SpanContext) {
-        if self.0.is_recording() {
-            self.0.add_link(span.clone(), Vec::new());
+    pub fn link(&mut self, other: &SpanContext) {
+        if let Some(span) = self.recording() {
+            span.add_link(other.clone(), Vec::new());
         }
     }
 
     /// It failed in this way: one of a few words (`error.type`), and a text for people.
     pub fn fail(&mut self, kind: impl Into<Value>, description: &str) {
-        if self.0.is_recording() {
+        if let Some(span) = self.recording() {
             let description = &description[..description.floor_char_boundary(MAX_DESCRIPTION)];
-            self.0.set_attribute(KeyValue::new(ERROR_TYPE, kind));
-            self.0.set_status(Status::error(description.to_owned()));
+            span.set_attribute(KeyValue::new(ERROR_TYPE, kind));
+            span.set_status(Status::error(description.to_owned()));
         }
     }
 
     /// Ends it as of then.
     pub fn end_at(mut self, at: SystemTime) {
-        self.0.end_with_timestamp(at);
+        if let Some(span) = self.recording() {
+            span.end_with_timestamp(at);
+        }
     }
 }
