@@ -44,7 +44,7 @@ struct InHand {
     started_at: Option<Instant>,
     ran_for: Duration,
     call: Call,
-    /// The span of its processing, and when that began.
+    /// The span of its processing, if that is sampled, and when it began.
     span: Option<(Span, SystemTime)>,
 }
 
@@ -378,7 +378,7 @@ impl EventLoop {
         if let Some(spans) = &self.spans {
             let (span, trace) = spans.process(&in_hand.message, in_hand.attempt);
             in_hand.call.trace = trace;
-            in_hand.span = Some((span, SystemTime::now()));
+            in_hand.span = span.is_recording().then(|| (span, SystemTime::now()));
         }
         self.running.insert((now, id));
         self.deadlines.insert((now + timeout, id));

@@ -86,8 +86,11 @@ impl Destination {
 impl Traces {
     /// Begins the span of an operation on this channel.
     pub fn operation(&self, operation: Operation, channel: &str, beginning: Beginning<'_>) -> Span {
+        if let Some(span) = self.unsampled(&beginning) {
+            return span;
+        }
         let name = operation.name();
-        let mut span = self.span(operation.kind(), format!("{name} {channel}"), beginning);
+        let mut span = self.sampled(operation.kind(), format!("{name} {channel}").into(), beginning);
         if span.is_recording() {
             span.set(MESSAGING_OPERATION_NAME, name);
             span.set(MESSAGING_OPERATION_TYPE, name);

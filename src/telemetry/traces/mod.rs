@@ -26,6 +26,7 @@ pub use opentelemetry::{KeyValue, Value};
 pub use opentelemetry_semantic_conventions::attribute;
 pub use span::Span;
 
+use std::borrow::Cow;
 use std::future::pending;
 use std::io;
 use std::thread;
@@ -105,12 +106,20 @@ impl Traces {
     pub fn span(
         &self,
         kind: SpanKind,
-        name: impl Into<std::borrow::Cow<'static, str>>,
+        name: impl Into<Cow<'static, str>>,
         beginning: Beginning<'_>,
     ) -> Span {
-        if self.sampler.as_ref().is_some_and(|sampler| !sampler.samples(&beginning)) {
-            return Span::unsampled(beginning.parent);
-        }
+        self.unsampled(&beginning).unwrap_or_else(|| self.sampled(kind, name.into(), beginning))
+    }
+
+    /// The span that begins so, if it is not sampled: it needs no name.
+    fn unsampled(&self, beginning: &Beginning<'_>) -> Option<Span> {
+        let is_sampled = self.sampler.as_ref().is_none_or(|sampler| sampler.samples(beginning));
+        (!is_sampled).then(|| Span::unsampled(beginning.parent))
+    }
+
+    /// A span of the SDK's.
+    fn sampled(&self, kind: SpanKind, name: Cow<'static, str>, beginning: Beginning<'_>) -> Span {
         let mut builder = SpanBuilder::from_name(name).with_kind(kind);
         builder.start_time = beginning.since;
         if !beginning.links.is_empty() {
