@@ -17,7 +17,7 @@ use super::hostler::{Depth, PATIENCE, Said, announce, until};
 pub const IMAGE: &str = "hostler:test";
 
 /// The client, in a shell that outlives no test process: it ends when its standard input does.
-const LIVE: &str = "bash tests/image.sh && printf '%s\\n' \"$DOCKER_HOST\" && read -r _";
+const LIVE: &str = "bash tests/image.sh >/dev/null && printf '%s\\n' \"$DOCKER_HOST\" && read -r _";
 
 /// A running engine that has [`IMAGE`].
 pub struct Engine {

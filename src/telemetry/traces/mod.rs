@@ -103,12 +103,7 @@ impl Traces {
     }
 
     /// Begins a span, in the trace of its parent. Without one it begins a trace, if the sampler likes.
-    pub fn span(
-        &self,
-        kind: SpanKind,
-        name: impl Into<Cow<'static, str>>,
-        beginning: Beginning<'_>,
-    ) -> Span {
+    pub fn span(&self, kind: SpanKind, name: impl Into<Cow<'static, str>>, beginning: Beginning<'_>) -> Span {
         self.unsampled(&beginning).unwrap_or_else(|| self.sampled(kind, name.into(), beginning))
     }
 
