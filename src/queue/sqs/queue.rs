@@ -207,12 +207,13 @@ impl Queue for SqsQueue {
             };
             leases.iter().enumerate().filter_map(entry).collect()
         };
+        let what = self.what(CHANGE);
         for batch in entries.chunks(MAX_ENTRIES) {
-            let answers = self.change_visibility(batch.iter().map(|(_, entry)| entry.clone()).collect()).await;
+            let answers = self.change_visibility(batch.iter().map(|(_, entry)| entry.clone()).collect(), &what).await;
             let mut holdings = self.holdings();
             for (n, _) in batch {
                 let (Some(result), Some(lease)) = (results.get_mut(*n), leases.get(*n)) else { continue };
-                *result = answers.of(&self.what(CHANGE), *n);
+                *result = answers.of(&what, *n);
                 if result.is_ok() {
                     holdings.extend(lease, now + by);
                 }

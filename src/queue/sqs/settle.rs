@@ -67,28 +67,30 @@ impl SqsQueue {
 
     /// Removes messages whose leases last.
     async fn ack(&self, endings: Vec<Ending>) -> Settled {
-        let answers = while_leased(&self.what(DELETE), &endings, self.ask_to_delete(&endings)).await;
-        self.deleted(endings, answers).await
+        let what = self.what(DELETE);
+        let answers = while_leased(&what, &endings, self.ask_to_delete(&endings, &what)).await;
+        self.deleted(endings, answers, &what).await
     }
 
     /// Removes messages that need no processing any more, whether or not their leases last.
     pub(super) async fn delete(&self, endings: Vec<Ending>) -> Settled {
-        let answers = self.ask_to_delete(&endings).await;
-        self.deleted(endings, answers).await
+        let what = self.what(DELETE);
+        let answers = self.ask_to_delete(&endings, &what).await;
+        self.deleted(endings, answers, &what).await
     }
 
-    async fn ask_to_delete(&self, endings: &[Ending]) -> Answers {
+    async fn ask_to_delete(&self, endings: &[Ending], what: &str) -> Answers {
         let entries = endings.iter().enumerate().filter_map(|(n, ending)| {
             let handle = ending.settlement.receipt().as_str();
             DeleteMessageBatchRequestEntry::builder().id(n.to_string()).receipt_handle(handle).build().ok()
         });
         let (clients, address) = (&self.service.clients, &self.place.address);
-        Answers::of_call(clients.delete(address, entries.collect(), &self.what(DELETE)).await)
+        Answers::of_call(clients.delete(address, entries.collect(), what).await)
     }
 
     /// What is to be done once messages are removed: they are remembered as finished, and the bodies that are theirs go too.
-    async fn deleted(&self, endings: Vec<Ending>, answers: Answers) -> Settled {
-        let settled = answers.share_out(&self.what(DELETE), endings);
+    async fn deleted(&self, endings: Vec<Ending>, answers: Answers, what: &str) -> Settled {
+        let settled = answers.share_out(what, endings);
         let now = Instant::now();
         let mut bodies = Vec::new();
         {
@@ -116,9 +118,9 @@ impl SqsQueue {
             let Settlement::Release(receipt, delay) = &ending.settlement else { return None };
             visibility(n, &receipt.lease(), whole_seconds(*delay), ending.held.since, now)
         });
-        let call = self.change_visibility(entries.collect());
-        let answers = while_leased(&self.what(CHANGE), &endings, call).await;
-        let settled = answers.share_out(&self.what(CHANGE), endings);
+        let what = self.what(CHANGE);
+        let answers = while_leased(&what, &endings, self.change_visibility(entries.collect(), &what)).await;
+        let settled = answers.share_out(&what, endings);
         let mut holdings = self.holdings();
         for (ending, _) in settled.iter().filter(|(_, result)| result.is_ok()) {
             holdings.remove(&ending.settlement.receipt().lease());
@@ -127,9 +129,13 @@ impl SqsQueue {
         settled
     }
 
-    pub(super) async fn change_visibility(&self, entries: Vec<ChangeMessageVisibilityBatchRequestEntry>) -> Answers {
+    pub(super) async fn change_visibility(
+        &self,
+        entries: Vec<ChangeMessageVisibilityBatchRequestEntry>,
+        what: &str,
+    ) -> Answers {
         let (clients, address) = (&self.service.clients, &self.place.address);
-        Answers::of_call(clients.change_visibility(address, entries, &self.what(CHANGE)).await)
+        Answers::of_call(clients.change_visibility(address, entries, what).await)
     }
 
     /// Copies messages to the dead-letter queue, then removes those whose copy is there.
