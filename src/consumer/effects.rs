@@ -9,8 +9,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::Consumer;
 use super::ledger::Heartbeat;
+use super::mailbox::Mailbox;
 use super::spans::{self, Spans};
-use crate::handler::{self, Call, HOOK_TIMEOUT, Handler, Lanes, Outcome, Stop, run_until_stopped};
+use crate::handler::{self, Call, HOOK_TIMEOUT, Handler, Lanes, Outcome, run_until_stopped};
 use crate::health::State;
 use crate::message::Outgoing;
 use crate::queue::{Delivery, LeaseError, Queue, QueueError, Receive, Replies, Settlement, Unsettled};
@@ -37,26 +38,30 @@ pub(super) enum Signal {
 
 /// Starts effects. There is one per consumer.
 pub(super) struct Effects {
-    queue: Arc<dyn Queue>,
-    handler: Arc<dyn Handler>,
+    world: Arc<World>,
     replies: Option<Replies>,
     guests: Lanes,
     /// Cuts long polls short when the host drains, or nothing is to be received for a while.
     pub(super) stop_polling: CancellationToken,
-    signals: UnboundedSender<Signal>,
     spans: Option<Spans>,
     states: Option<UnboundedSender<(State, State)>>,
 }
 
+/// What effects work with, and whom they answer. One count of who has it, as that of each message's guest changes on another CPU.
+struct World {
+    queue: Arc<dyn Queue>,
+    handler: Arc<dyn Handler>,
+    signals: Arc<Mailbox<Signal>>,
+}
+
 impl Effects {
-    pub(super) fn new(consumer: &Consumer, spans: Option<Spans>, signals: UnboundedSender<Signal>) -> Self {
+    pub(super) fn new(consumer: &Consumer, spans: Option<Spans>, signals: Arc<Mailbox<Signal>>) -> Self {
+        let (queue, handler) = (Arc::clone(&consumer.queue), Arc::clone(&consumer.handler));
         Self {
-            queue: Arc::clone(&consumer.queue),
-            handler: Arc::clone(&consumer.handler),
+            world: Arc::new(World { queue, handler, signals }),
             replies: consumer.replies.clone(),
             guests: consumer.guests.clone(),
             stop_polling: CancellationToken::new(),
-            signals,
             spans,
             states: watch_states(consumer),
         }
@@ -64,14 +69,14 @@ impl Effects {
 
     /// Receives. It is never cancelled, because what it brings is leased to us.
     pub(super) fn receive(&self, request: Receive, reserved: usize) {
-        let (queue, stop, signals) = (Arc::clone(&self.queue), self.stop_polling.clone(), self.signals.clone());
+        let (world, stop) = (Arc::clone(&self.world), self.stop_polling.clone());
         let spans = self.spans.clone().map(|spans| (spans, SystemTime::now()));
         tokio::spawn(async move {
-            let result = queue.receive(request, &stop).await;
+            let result = world.queue.receive(request, &stop).await;
             if let Some((spans, since)) = spans {
                 spans.received(since, &result);
             }
-            let _ = signals.send(Signal::Received { reserved, result });
+            world.signals.tell(Signal::Received { reserved, result });
         });
     }
 
@@ -84,71 +89,72 @@ impl Effects {
 
     /// Extends leases.
     pub(super) fn extend(&self, heartbeat: Heartbeat<Id>) {
-        let (queue, signals) = (Arc::clone(&self.queue), self.signals.clone());
+        let world = Arc::clone(&self.world);
         tokio::spawn(async move {
             let Heartbeat { ids, leases, by } = heartbeat;
             let sent_at = Instant::now();
-            let results = queue.extend(&leases, by).await;
-            let _ = signals.send(Signal::Extended { ids, by, sent_at, results });
+            let results = world.queue.extend(&leases, by).await;
+            world.signals.tell(Signal::Extended { ids, by, sent_at, results });
         });
     }
 
     /// Settles. `span` is about it.
     pub(super) fn settle(&self, batch: Vec<(Id, Settlement)>, span: Option<Span>) {
-        let (queue, signals) = (Arc::clone(&self.queue), self.signals.clone());
+        let world = Arc::clone(&self.world);
         tokio::spawn(async move {
             let (ids, settlements) = batch.into_iter().unzip();
-            let results = queue.settle(settlements).await;
+            let results = world.queue.settle(settlements).await;
             if let Some(span) = span {
                 spans::settled(span, &results);
             }
-            let _ = signals.send(Signal::Settled { ids, results });
+            world.signals.tell(Signal::Settled { ids, results });
         });
     }
 
     /// Runs the handler.
-    pub(super) fn run(&self, id: Id, call: Call) {
-        let (queue, handler) = (Arc::clone(&self.queue), Arc::clone(&self.handler));
-        let answer = Answer { signals: self.signals.clone(), signal: Some(Signal::Ended { id, outcome: None }) };
+    pub(super) fn run(&self, id: Id, call: Arc<Call>) {
+        let answer = Answer { world: Arc::clone(&self.world), signal: Some(Signal::Ended { id, outcome: None }) };
         self.guests.spawn(async move {
-            let outcome = match load(&*queue, call).await {
-                Some(Ok(call)) => handler::run(&*handler, &call).await,
+            let World { queue, handler, .. } = &*answer.world;
+            let outcome = match load(&**queue, call).await {
+                Some(Ok(call)) => handler::run(&**handler, &call).await,
                 Some(Err(fault)) => Some(Outcome::Failed(fault)),
                 None => None,
             };
-            answer.send(Signal::Ended { id, outcome });
+            answer.send(Signal::Ended { id, outcome }).await;
         });
     }
 
     /// Runs the processing-timeout hook.
-    pub(super) fn decide(&self, id: Id, call: Call, elapsed: Duration, stop: Stop) {
-        let (queue, handler) = (Arc::clone(&self.queue), Arc::clone(&self.handler));
-        let answer = Answer { signals: self.signals.clone(), signal: Some(Signal::Decided { id, outcome: None }) };
-        if !handler.decides_timeouts() {
+    pub(super) fn decide(&self, id: Id, call: Arc<Call>, elapsed: Duration) {
+        let answer = Answer { world: Arc::clone(&self.world), signal: Some(Signal::Decided { id, outcome: None }) };
+        if !self.world.handler.decides_timeouts() {
             return;
         }
         self.guests.spawn(async move {
+            let World { queue, handler, .. } = &*answer.world;
+            let stop = call.bounds.stop.clone();
             let decision = async {
-                let call = load(&*queue, call).await?.ok()?;
+                let call = load(&**queue, call).await?.ok()?;
                 handler.processing_timeout(&call, elapsed).await
             };
             let decision = tokio::time::timeout(HOOK_TIMEOUT * 2, decision);
             let outcome = run_until_stopped(&stop, decision).await.and_then(Result::ok).flatten();
-            answer.send(Signal::Decided { id, outcome });
+            answer.send(Signal::Decided { id, outcome }).await;
         });
     }
 
     /// Sends a reply.
     pub(super) fn reply(&self, id: Id, call: &Call, body: Vec<u8>) {
         let Some(replies) = self.replies.clone() else {
-            let _ = self.signals.send(Signal::Replied { id, result: Ok(()) });
+            self.world.signals.tell(Signal::Replied { id, result: Ok(()) });
             return;
         };
-        let (message, trace, signals) = (Arc::clone(&call.message), call.trace.clone(), self.signals.clone());
+        let (message, trace, world) = (Arc::clone(&call.message), call.trace.clone(), Arc::clone(&self.world));
         tokio::spawn(async move {
             let result = replies.send(&message, 0, Outgoing { body, trace, ..Outgoing::default() }).await;
             let result = result.map(drop).map_err(|error| error.to_string());
-            let _ = signals.send(Signal::Replied { id, result });
+            world.signals.tell(Signal::Replied { id, result });
         });
     }
 
@@ -161,34 +167,34 @@ impl Effects {
 }
 
 /// The call with its message's body, wherever that lies; `None` if it is stopped meanwhile.
-async fn load(queue: &dyn Queue, mut call: Call) -> Option<Result<Call, String>> {
+async fn load(queue: &dyn Queue, mut call: Arc<Call>) -> Option<Result<Arc<Call>, String>> {
     if call.message.claim.is_some() {
         let stop = call.bounds.stop.clone();
-        call.message = match run_until_stopped(&stop, queue.load(&call.message)).await? {
-            Ok(message) => message,
+        match run_until_stopped(&stop, queue.load(&call.message)).await? {
+            Ok(message) => Arc::make_mut(&mut call).message = message,
             Err(fault) => return Some(Err(fault)),
-        };
+        }
     }
     Some(Ok(call))
 }
 
-/// Sends its signal when it is dropped, so that a guest's task answers even if it panics, and only once all of the guest
-/// is gone.
+/// Tells of a guest's end once all of the guest is gone; also when it is dropped, as a guest's task answers even if it panics.
 struct Answer {
-    signals: UnboundedSender<Signal>,
+    world: Arc<World>,
     signal: Option<Signal>,
 }
 
 impl Answer {
-    fn send(mut self, signal: Signal) {
-        self.signal = Some(signal);
+    async fn send(mut self, signal: Signal) {
+        self.signal = None;
+        self.world.signals.tell_soon(signal).await;
     }
 }
 
 impl Drop for Answer {
     fn drop(&mut self) {
         if let Some(signal) = self.signal.take() {
-            let _ = self.signals.send(signal);
+            self.world.signals.tell(signal);
         }
     }
 }

@@ -3,11 +3,11 @@
 mod pausing;
 mod telling;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::{Duration, Instant, sleep_until};
 
 use super::delivery::{Action, Event, Machine};
@@ -16,13 +16,14 @@ use super::fifo::Gate;
 use super::intake::Intake;
 use super::ledger::{Change, Ledger};
 use super::log::{self, Place};
+use super::mailbox::Mailbox;
 use super::pace::Pace;
 use super::policy::Disposition;
 use super::settle::Batcher;
 use super::spans::{Settled, Spans};
 use super::{Consumer, Phase, Summary};
 use crate::config::OnProcessingTimeout;
-use crate::handler::{Bounds, Call, Outcome, Output};
+use crate::handler::{Bounds, Call, Outcome, Output, Stop};
 use crate::health::State;
 use crate::message::Message;
 use crate::queue::{DEFAULT_GROUP, Delivery, LeaseError, Limits, QueueError, Receipt, Receive, Settlement, Unsettled};
@@ -43,7 +44,7 @@ struct InHand {
     late: bool,
     started_at: Option<Instant>,
     ran_for: Duration,
-    call: Call,
+    call: Arc<Call>,
     /// The span of its processing, if that is sampled, and when it began.
     span: Option<(Span, SystemTime)>,
 }
@@ -60,7 +61,7 @@ pub(super) struct EventLoop {
     limits: Limits,
     effects: Effects,
     spans: Option<Spans>,
-    signals: mpsc::UnboundedReceiver<Signal>,
+    signals: Arc<Mailbox<Signal>>,
     phase: Phase,
     /// In the order of their receives; boxed, as a tree moves what it holds.
     in_hand: BTreeMap<Id, Box<InHand>>,
@@ -79,6 +80,8 @@ pub(super) struct EventLoop {
     bucket: Option<Bucket>,
     intake: Intake<Id>,
     gate: Gate<Id>,
+    /// When what is dealt with now happened: the clock is read once for each event.
+    now: Instant,
     last_poll_at: Option<Instant>,
     /// Whether the last receive brought nothing.
     idle: bool,
@@ -89,14 +92,15 @@ pub(super) struct EventLoop {
 
 impl EventLoop {
     pub(super) fn new(consumer: Consumer) -> Self {
-        let (sender, signals) = mpsc::unbounded_channel();
+        let signals = Arc::new(Mailbox::default());
         let limits = consumer.queue.limits();
         let spec = &consumer.spec;
         let spans = |traces| Spans::new(traces, &spec.name, &spec.channel, &*consumer.queue);
         let spans = consumer.traces.clone().map(spans);
+        let now = Instant::now();
         Self {
             limits,
-            effects: Effects::new(&consumer, spans.clone(), sender),
+            effects: Effects::new(&consumer, spans.clone(), Arc::clone(&signals)),
             spans,
             signals,
             phase: Phase::Running,
@@ -109,9 +113,10 @@ impl EventLoop {
             ledger: Ledger::new(spec.lease, limits.max_lease),
             batcher: Batcher::new(limits, spec.ordered),
             pace: Pace::new(limits, spec.ordered),
-            bucket: spec.rate_limit.map(|rate| Bucket::new(rate, Instant::now())),
-            intake: Intake::new(spec.breaker, Instant::now()),
+            bucket: spec.rate_limit.map(|rate| Bucket::new(rate, now)),
+            intake: Intake::new(spec.breaker, now),
             gate: Gate::default(),
+            now,
             last_poll_at: None,
             idle: false,
             was_full: false,
@@ -124,15 +129,16 @@ impl EventLoop {
         self.effects.state_changed(Some((State::Initializing, State::Initialized)));
         let mut pause = self.consumer.pause.clone();
         let mut can_pause = true;
+        let mut came = VecDeque::new();
         self.pause(*pause.borrow_and_update());
         loop {
-            self.advance(Instant::now());
+            self.now = Instant::now();
+            self.advance(self.now);
             self.show();
             if self.phase > Phase::Running && self.in_hand.is_empty() && self.pace.under_way() == 0 {
                 return self.summary;
             }
-            let now = Instant::now();
-            let wake_at = self.next_at(now).unwrap_or(now + IDLE);
+            let wake_at = self.next_at(self.now).unwrap_or(self.now + IDLE);
             // In this order, so that the same events are always taken in the same way.
             tokio::select! {
                 biased;
@@ -144,11 +150,13 @@ impl EventLoop {
                     can_pause = changed.is_ok();
                     self.pause(*pause.borrow_and_update());
                 }
-                signal = self.signals.recv() => {
-                    signal.into_iter().for_each(|signal| self.take(signal));
-                    // What else is there already joins the same batches. Each is shown, so that no state is passed over.
-                    while let Ok(signal) = self.signals.try_recv() {
-                        self.show();
+                () = self.signals.told() => {
+                    self.signals.take(&mut came);
+                    // All of them join the same batches. Each is shown, so that no state is passed over.
+                    for (number, signal) in came.drain(..).enumerate() {
+                        if number > 0 {
+                            self.show();
+                        }
                         self.take(signal);
                     }
                 }
@@ -227,7 +235,7 @@ impl EventLoop {
         if phase <= self.phase {
             return;
         }
-        self.phase = phase;
+        (self.phase, self.now) = (phase, Instant::now());
         self.effects.stop_polling.cancel();
         for id in self.in_hand.keys().copied().collect::<Vec<_>>() {
             self.apply(id, if phase == Phase::Draining { Event::Drain } else { Event::DrainDeadline });
@@ -236,6 +244,7 @@ impl EventLoop {
 
     fn take(&mut self, signal: Signal) {
         let now = Instant::now();
+        self.now = now;
         match signal {
             Signal::Received { reserved, result } => self.received(reserved, result, now),
             Signal::Ended { id, outcome } => self.ended(id, Event::Ended(outcome), now),
@@ -270,8 +279,9 @@ impl EventLoop {
                 tracing::debug!(consumer = &*self.consumer.spec.name, count, "received");
                 self.last_poll_at = Some(now);
                 self.idle = count == 0;
+                let time = SystemTime::now();
                 let followers =
-                    deliveries.into_iter().filter_map(|delivery| self.admit(delivery).then_some(())).count();
+                    deliveries.into_iter().filter_map(|delivery| self.admit(delivery, time).then_some(())).count();
                 self.pace.received(count, followers);
             }
             Err(error) => {
@@ -283,18 +293,18 @@ impl EventLoop {
         }
     }
 
-    /// Takes a delivery in hand; whether it waits behind another of its group.
-    fn admit(&mut self, delivery: Delivery) -> bool {
+    /// Takes a delivery in hand that came at this time; whether it waits behind another of its group.
+    fn admit(&mut self, delivery: Delivery, time: SystemTime) -> bool {
         let id = self.next_id;
         self.next_id += 1;
         let Delivery { message, receipt, attempt, leased_at } = delivery;
         let spec = &self.consumer.spec;
         self.ledger.enter(id, receipt.lease(), leased_at);
-        let queue_delay = message.age(SystemTime::now());
+        let queue_delay = message.age(time);
         let late = queue_delay > spec.delay_tolerance;
-        let bounds = Bounds::new(spec.processing_timeout);
+        let bounds = Bounds { deadline: self.now.into_std() + spec.processing_timeout, stop: Stop::default() };
         let output = Output::new(spec.output);
-        let call = Call::new(Arc::clone(&message), Arc::clone(&spec.channel), attempt, bounds, output);
+        let call = Arc::new(Call::new(Arc::clone(&message), Arc::clone(&spec.channel), attempt, bounds, output));
         let machine = Machine::new(attempt, self.consumer.replies.is_some(), fastrand::f64());
         let in_hand = InHand {
             machine,
@@ -315,7 +325,7 @@ impl EventLoop {
         };
         self.in_hand.insert(id, Box::new(in_hand));
         let is_kept = self.intake.admits(id);
-        let is_over = self.ledger.deadline(id).is_some_and(|deadline| deadline <= Instant::now());
+        let is_over = self.ledger.deadline(id).is_some_and(|deadline| deadline <= self.now);
         match (self.phase, may_start) {
             // It was so long on its way that its lease is over.
             _ if is_over => self.lose(id),
@@ -343,13 +353,13 @@ impl EventLoop {
                 Action::AskToStop => in_hand.call.bounds.stop.ask(),
                 Action::Stop => in_hand.call.bounds.stop.force(),
                 Action::Decide(elapsed) => {
-                    in_hand.call.bounds = Bounds::new(crate::handler::HOOK_TIMEOUT);
-                    self.effects.decide(id, in_hand.call.clone(), elapsed, in_hand.call.bounds.stop.clone());
+                    Arc::make_mut(&mut in_hand.call).bounds = Bounds::new(crate::handler::HOOK_TIMEOUT);
+                    self.effects.decide(id, Arc::clone(&in_hand.call), elapsed);
                 }
                 Action::Reply(body) => self.effects.reply(id, &in_hand.call, body),
                 Action::StopHeartbeat => {
                     let (outcome, started) = (in_hand.machine.outcome(), in_hand.started_at.is_some());
-                    let change = self.intake.ended(id, outcome, started, Instant::now());
+                    let change = self.intake.ended(id, outcome, started, self.now);
                     next = self.ledger.stop(id).then_some(Event::HeartbeatStopped);
                     change.into_iter().for_each(|change| self.turned(change));
                 }
@@ -367,22 +377,23 @@ impl EventLoop {
 
     fn start(&mut self, id: Id) {
         let Some(in_hand) = self.in_hand.get_mut(&id) else { return };
-        let now = Instant::now();
-        let timeout = self.consumer.spec.processing_timeout;
+        let (now, timeout) = (self.now, self.consumer.spec.processing_timeout);
         in_hand.started_at = Some(now);
-        in_hand.call.bounds.deadline = std::time::Instant::now() + timeout;
+        // Nobody else has it yet, so that nothing is copied.
+        let call = Arc::make_mut(&mut in_hand.call);
+        call.bounds.deadline = now.into_std() + timeout;
         self.summary.late += u64::from(in_hand.late);
         if let Some(metrics) = &self.consumer.metrics {
             metrics.started(in_hand.queue_delay, in_hand.late);
         }
         if let Some(spans) = &self.spans {
             let (span, trace) = spans.process(&in_hand.message, in_hand.attempt);
-            in_hand.call.trace = trace;
+            call.trace = trace;
             in_hand.span = span.is_recording().then(|| (span, SystemTime::now()));
         }
         self.running.insert((now, id));
         self.deadlines.insert((now + timeout, id));
-        self.effects.run(id, in_hand.call.clone());
+        self.effects.run(id, Arc::clone(&in_hand.call));
     }
 
     /// A guest, or the hook that decided for it, is gone.
@@ -411,7 +422,7 @@ impl EventLoop {
             }
             Disposition::None => return self.finish(id),
         };
-        self.batcher.push(id, settlement, Instant::now());
+        self.batcher.push(id, settlement, self.now);
     }
 
     fn settled(&mut self, id: Id, result: Result<(), Unsettled>, now: Instant) {

@@ -4,8 +4,9 @@
 //! stopped, and moves only when the queue has said so for that very entry. So a lease ends here before it ends at the
 //! queue.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
+use hashbrown::HashMap;
 use tokio::time::{Duration, Instant};
 
 use crate::queue::{LeaseError, LeaseHandle};

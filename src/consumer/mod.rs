@@ -14,6 +14,7 @@
 //! | `event_loop` | turns the world into events, and drives all of the above | through `effects` |
 //! | `event_loop/telling` | what the loop says of its deliveries and of itself | log, metrics, spans, status |
 //! | `event_loop/pausing` | what the loop does when it is to take nothing, and when it may go on | through `effects` |
+//! | `mailbox` | signals on their way to the loop | none |
 //! | `effects` | receives, extends, settles, runs guests; answers with signals | all of it |
 //! | `status` | what the consumer shows of itself | none |
 //! | `log` | the line per message | the log |
@@ -29,6 +30,7 @@ mod fifo;
 mod intake;
 mod ledger;
 mod log;
+mod mailbox;
 mod pace;
 mod policy;
 mod settle;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::health::{BreakerState, State};
@@ -54,7 +54,7 @@ pub struct Failed {
 /// Where one consumer writes its status, and others read it.
 #[derive(Debug, Clone)]
 pub struct StatusBoard {
-    status: watch::Sender<Status>,
+    status: Arc<Mutex<Status>>,
     failures: Arc<Mutex<VecDeque<Failed>>>,
     transitions: Arc<Notify>,
     work: Arc<Notify>,
@@ -76,7 +76,7 @@ impl StatusBoard {
             paused: false,
             breaker: None,
         };
-        Self { status: watch::Sender::new(status), failures: Arc::default(), transitions, work }
+        Self { status: Arc::new(Mutex::new(status)), failures: Arc::default(), transitions, work }
     }
 
     /// The last failures, the latest first; [`MAX_FAILURES`] at most.
@@ -93,23 +93,21 @@ impl StatusBoard {
 
     /// The status as it is now.
     pub fn get(&self) -> Status {
-        *self.status.borrow()
+        *self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the status; the state before and after, if it changed.
     pub fn update(&self, change: impl FnOnce(&mut Status)) -> Option<(State, State)> {
-        let mut transition = None;
-        let (mut turned, mut rests) = (false, false);
-        self.status.send_modify(|status| {
-            let Status { state: before, in_hand, paused, breaker, .. } = *status;
-            change(status);
-            turned = (status.in_hand == 0) != (in_hand == 0);
-            rests = (status.paused, status.breaker) != (paused, breaker);
-            if status.state != before {
-                status.since = Instant::now();
-                transition = Some((before, status.state));
-            }
-        });
+        let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
+        let Status { state: before, in_hand, paused, breaker, .. } = *status;
+        change(&mut status);
+        let turned = (status.in_hand == 0) != (in_hand == 0);
+        let rests = (status.paused, status.breaker) != (paused, breaker);
+        let transition = (status.state != before).then_some((before, status.state));
+        if transition.is_some() {
+            status.since = Instant::now();
+        }
+        drop(status);
         if transition.is_some() || rests {
             self.transitions.notify_one();
         }

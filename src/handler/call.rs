@@ -118,28 +118,31 @@ impl Bounds {
     }
 }
 
-/// Stops a guest: first by asking it to finish early, then by force.
+/// Stops a guest: first by asking it to finish early, then by force. Clones stop the same guest.
 #[derive(Debug, Clone, Default)]
-pub struct Stop {
-    asked: Arc<AtomicBool>,
+pub struct Stop(Arc<Asked>);
+
+#[derive(Debug, Default)]
+struct Asked {
+    asked: AtomicBool,
     forced: CancellationToken,
 }
 
 impl Stop {
     /// Lets `context.should-stop` answer true.
     pub fn ask(&self) {
-        self.asked.store(true, Ordering::Relaxed);
+        self.0.asked.store(true, Ordering::Relaxed);
     }
 
     /// No guest code runs later than one epoch tick after this.
     pub fn force(&self) {
         self.ask();
-        self.forced.cancel();
+        self.0.forced.cancel();
     }
 
     /// Whether the guest should finish early.
     pub fn is_asked(&self) -> bool {
-        self.asked.load(Ordering::Relaxed)
+        self.0.asked.load(Ordering::Relaxed)
     }
 }
 
@@ -156,7 +159,7 @@ pub async fn run(handler: &dyn Handler, call: &Call) -> Option<Outcome> {
 /// The check comes before every poll, so a guest that waited in the run queue while its time passed does not get
 /// another slice.
 pub async fn run_until_stopped<T>(stop: &Stop, guest: impl Future<Output = T>) -> Option<T> {
-    let mut forced = pin!(stop.forced.cancelled());
+    let mut forced = pin!(stop.0.forced.cancelled());
     let mut guest = pin!(guest);
     std::future::poll_fn(move |context| {
         if forced.as_mut().poll(context).is_ready() {

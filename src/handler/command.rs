@@ -68,7 +68,7 @@ impl Handler for CommandHandler {
             Err(error) => return Outcome::Trapped(format!("a granted folder cannot be opened: {error:#}")),
         };
         let _running = self.engine.running();
-        let scope = Scope::of(call, &self.definition);
+        let scope = Arc::new(Scope::of(call, &self.definition));
         let mut store = sandbox::store(&self.engine, wasi, &self.limits, scope);
         store.data_mut().wasi.ctx.ctx().table.set_max_capacity(self.limits.handles);
         let run = async {

@@ -10,7 +10,7 @@ use wasmtime::component::{Component, ComponentNamedList, Instance, InstancePre, 
 use super::artifact::LoadError;
 use super::call::{Bounds, Call, Outcome};
 use super::capabilities::Stdin;
-use super::engine::Engine;
+use super::engine::{Engine, Ticker};
 use super::hooks::HookSet;
 use super::http::Web;
 use super::limits::Limits;
@@ -30,7 +30,7 @@ pub(super) struct Guest {
 
 /// An instance, in its sandbox.
 pub(super) struct Live {
-    engine: Engine,
+    ticker: Arc<Ticker>,
     store: ComponentStore,
     instance: Instance,
     sink: Sink,
@@ -77,13 +77,13 @@ impl Guest {
     pub(super) async fn instantiate(&self, scope: Scope, output: &Output, stdin: Stdin<'_>) -> Result<Live, String> {
         let begun = self.definition.metrics.as_ref().map(|metrics| (metrics, Instant::now()));
         let _running = self.engine.running();
-        let sink = Sink::new(output);
+        let (sink, scope) = (Sink::new(output), Arc::new(scope));
         let wasi = ComponentWasi::new(self.wasi(stdin, &sink)?, &self.limits, &self.web, &scope);
         let mut store = sandbox::store(&self.engine, wasi, &self.limits, scope);
         match self.pre.instantiate_async(&mut store).await {
             Ok(instance) => {
                 begun.into_iter().for_each(|(metrics, begun)| metrics.instantiated(begun.elapsed()));
-                Ok(Live { engine: self.engine.clone(), store, instance, sink, used: 0 })
+                Ok(Live { ticker: Arc::clone(self.engine.ticker()), store, instance, sink, used: 0 })
             }
             Err(error) => Err(sandbox::fault(&error, &store.data().limits)),
         }
@@ -112,7 +112,7 @@ impl Live {
         P: ComponentNamedList + Lower,
         R: ComponentNamedList + Lift + 'static,
     {
-        let _running = self.engine.running();
+        let _running = self.ticker.running();
         let function = self.instance.get_typed_func::<P, R>(&mut self.store, export)?;
         function.call_async(&mut self.store, params).await
     }
@@ -129,7 +129,7 @@ impl Live {
 
     fn reuse_for(&mut self, scope: Scope, output: &Output) {
         self.sink.redirect(output);
-        self.store.data_mut().enter(scope);
+        self.store.data_mut().enter(Arc::new(scope));
     }
 }
 
@@ -208,7 +208,7 @@ impl<C: Contract> Handler for ComponentHandler<C> {
         let (outcome, sound) = self.process(&mut live, call).await;
         if sound {
             let _ = call.decided.set(outcome.clone());
-            if self.hooks.end(&mut live, call, &outcome, started.elapsed()).await {
+            if self.hooks.end(&mut live, call, &outcome, started).await {
                 self.keep(live);
             }
         }

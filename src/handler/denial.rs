@@ -3,21 +3,23 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::message::Message;
+
 /// Lines per call: a guest that tries one thing after the other must not flood the log.
 const MAX_LINES: usize = 16;
 
 /// Tells of denials in one call of a guest.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Denials {
     consumer: Arc<str>,
-    message_id: Arc<str>,
-    told: Arc<Mutex<BTreeSet<String>>>,
+    message: Option<Arc<Message>>,
+    told: Mutex<BTreeSet<String>>,
 }
 
 impl Denials {
-    /// For a call that works on this message; the id is empty where there is none.
-    pub(super) fn new(consumer: Arc<str>, message_id: &str) -> Self {
-        Self { consumer, message_id: message_id.into(), told: Arc::default() }
+    /// For a call that works on this message, if on any.
+    pub(super) fn new(consumer: Arc<str>, message: Option<Arc<Message>>) -> Self {
+        Self { consumer, message, told: Mutex::default() }
     }
 
     /// Who makes the call.
@@ -33,7 +35,7 @@ impl Denials {
         }
         let last = told.len() == MAX_LINES;
         drop(told);
-        let (consumer, message_id) = (&*self.consumer, &*self.message_id);
+        let (consumer, message_id) = (&*self.consumer, self.message.as_ref().map_or("", |message| &message.id));
         tracing::warn!(consumer, message_id, denied = what, cure, "denied to the handler");
         if last {
             tracing::warn!(consumer, message_id, "more was denied to the handler; not logged for this message");

@@ -90,9 +90,12 @@ impl Engine {
     }
 
     /// Keeps the epoch ticking while a guest runs.
-    pub(super) fn running(&self) -> Running {
-        self.ticker.enter();
-        Running(Arc::clone(&self.ticker))
+    pub(super) fn running(&self) -> Running<'_> {
+        self.ticker.running()
+    }
+
+    pub(super) fn ticker(&self) -> &Arc<Ticker> {
+        &self.ticker
     }
 }
 
@@ -145,7 +148,7 @@ fn pooling(pool: Pool) -> PoolingAllocationConfig {
 }
 
 /// Advances the epoch while guests run, and sleeps while none does.
-struct Ticker {
+pub(super) struct Ticker {
     running: Arc<AtomicUsize>,
     thread: Thread,
 }
@@ -174,10 +177,12 @@ impl Ticker {
         Ok(Self { running, thread: handle.thread().clone() })
     }
 
-    fn enter(&self) {
+    /// Keeps the epoch ticking while a guest runs.
+    pub(super) fn running(&self) -> Running<'_> {
         if self.running.fetch_add(1, Ordering::AcqRel) == 0 {
             self.thread.unpark();
         }
+        Running(self)
     }
 }
 
@@ -189,9 +194,9 @@ impl Drop for Ticker {
 }
 
 /// A guest that runs; the epoch ticks while one of these exists.
-pub(super) struct Running(Arc<Ticker>);
+pub(super) struct Running<'a>(&'a Ticker);
 
-impl Drop for Running {
+impl Drop for Running<'_> {
     fn drop(&mut self) {
         self.0.running.fetch_sub(1, Ordering::AcqRel);
     }

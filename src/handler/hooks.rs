@@ -64,10 +64,11 @@ impl HookSet {
         }
     }
 
-    /// `message-end`; whether the instance is still sound. What goes wrong in it is logged and changes nothing.
-    pub(super) async fn end(&self, live: &mut Live, call: &Call, outcome: &Outcome, took: Duration) -> bool {
+    /// `message-end` of a call that started then; whether the instance is still sound. What goes wrong in it is logged and
+    /// changes nothing.
+    pub(super) async fn end(&self, live: &mut Live, call: &Call, outcome: &Outcome, started: Instant) -> bool {
         let Some(hook) = &self.message_end else { return true };
-        let report = ReportRef::new(call, outcome, took);
+        let report = ReportRef::new(call, outcome, started.elapsed());
         let fault = match timeout(HOOK_TIMEOUT, live.call::<_, ()>(hook, (report,))).await {
             Ok(Ok(())) => return true,
             Ok(Err(error)) => live.fault(&error),
@@ -183,7 +184,7 @@ impl Handler for Hooked {
         }
         let outcome = self.inner.handle(call).await;
         let _ = call.decided.set(outcome.clone());
-        self.hooks.end(&mut live, call, &outcome, started.elapsed()).await;
+        self.hooks.end(&mut live, call, &outcome, started).await;
         outcome
     }
 

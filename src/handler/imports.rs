@@ -1,5 +1,6 @@
 //! What the host offers to components beyond WASI: `context` and `producer`, and how guests of any contract send.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use wasmtime::StoreContextMut;
@@ -33,7 +34,7 @@ pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) 
     let mut producer = linker.instance(&format!("hostler:consumer/producer@{VERSION}"))?;
     let (all_grants, grants) = (grants, grants.clone());
     producer.func_wrap_async("send", move |host: Host<'_>, (channel, body, options): (String, Vec<u8>, Options)| {
-        let (grants, scope) = (grants.clone(), host.data().scope.clone());
+        let (grants, scope) = (grants.clone(), Arc::clone(&host.data().scope));
         Box::new(async move { Ok((send(&grants, &scope, &channel, options.outgoing(body)).await,)) })
     })?;
     messaging::add(linker, all_grants)?;

@@ -33,21 +33,27 @@ pub struct Lanes {
     /// Where guests begin.
     pub quick: Handle,
     /// Where those run that compute for long; none: with the others.
-    long: Option<Handle>,
+    long: Option<Arc<Long>>,
+}
+
+/// Where those guests of one consumer run that compute for long.
+#[derive(Debug)]
+struct Long {
+    runtime: Handle,
     /// How many microseconds one of the consumer's guests usually computes.
-    usual: Arc<AtomicU64>,
+    usual: AtomicU64,
 }
 
 impl Lanes {
     /// Lanes on these runtimes, of which the second's threads [yield to others](Self::yield_to_others).
     pub fn new(quick: Handle, long: Option<Handle>) -> Self {
-        Self { quick, long, usual: Arc::default() }
+        Self { quick, long: long.map(|runtime| Arc::new(Long { runtime, usual: AtomicU64::default() })) }
     }
 
     /// The same lanes for another consumer, whose guests take as long as they take.
     #[must_use]
     pub fn for_another(&self) -> Self {
-        Self::new(self.quick.clone(), self.long.clone())
+        Self::new(self.quick.clone(), self.long.as_ref().map(|long| long.runtime.clone()))
     }
 
     /// Makes the calling thread one of the long lane.
@@ -59,18 +65,19 @@ impl Lanes {
 
     /// Runs a guest.
     pub fn spawn(&self, guest: impl Future<Output = ()> + Send + 'static) {
-        let Some(long) = self.long.clone() else {
+        let Some(long) = &self.long else {
             self.quick.spawn(guest);
             return;
         };
-        let guest = Timed { guest: Box::pin(guest), computed: Duration::ZERO, usual: Arc::clone(&self.usual) };
-        if Duration::from_micros(self.usual.load(Ordering::Relaxed)) > USUALLY_QUICK {
-            long.spawn(guest);
+        let guest = Timed { guest: Box::pin(guest), computed: Duration::ZERO, long: Arc::clone(long) };
+        if Duration::from_micros(long.usual.load(Ordering::Relaxed)) > USUALLY_QUICK {
+            long.runtime.spawn(guest);
             return;
         }
         self.quick.spawn(async move {
             if let Some(guest) = quickly(guest).await {
-                long.spawn(guest);
+                let long = Arc::clone(&guest.long);
+                long.runtime.spawn(guest);
             }
         });
     }
@@ -80,7 +87,7 @@ impl Lanes {
 struct Timed<G> {
     guest: Pin<Box<G>>,
     computed: Duration,
-    usual: Arc<AtomicU64>,
+    long: Arc<Long>,
 }
 
 impl<G: Future<Output = ()>> Future for Timed<G> {
@@ -97,9 +104,9 @@ impl<G: Future<Output = ()>> Future for Timed<G> {
 impl<G> Drop for Timed<G> {
     /// It is over: what is usual moves towards what it took. Two that end at once may count as one.
     fn drop(&mut self) {
-        let usual = self.usual.load(Ordering::Relaxed);
+        let usual = self.long.usual.load(Ordering::Relaxed);
         let computed = u64::try_from(self.computed.as_micros()).unwrap_or(u64::MAX / MEMORY);
-        self.usual.store((usual * (MEMORY - 1)).saturating_add(computed) / MEMORY, Ordering::Relaxed);
+        self.long.usual.store((usual * (MEMORY - 1)).saturating_add(computed) / MEMORY, Ordering::Relaxed);
     }
 }
 
@@ -174,12 +181,12 @@ mod tests {
         let guest = async {
             let _ = receiver.await;
         };
-        let usual = Arc::<AtomicU64>::default();
-        let guest = Timed { guest: Box::pin(guest), computed: Duration::ZERO, usual: Arc::clone(&usual) };
+        let long = Arc::new(Long { runtime: Handle::current(), usual: AtomicU64::default() });
+        let guest = Timed { guest: Box::pin(guest), computed: Duration::ZERO, long: Arc::clone(&long) };
         let waits = tokio::spawn(quickly(guest));
         tokio::time::sleep(QUICK * 2).await;
         sender.send(()).unwrap();
         assert!(waits.await.unwrap().is_none());
-        assert!(Duration::from_micros(usual.load(Ordering::Relaxed)) < USUALLY_QUICK);
+        assert!(Duration::from_micros(long.usual.load(Ordering::Relaxed)) < USUALLY_QUICK);
     }
 }

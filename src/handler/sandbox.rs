@@ -21,7 +21,7 @@ pub(super) struct Sandbox<W> {
     pub(super) wasi: W,
     pub(super) limits: Limits,
     /// The call that runs in it; replaced when an instance is used again.
-    pub(super) scope: Scope,
+    pub(super) scope: Arc<Scope>,
     /// What it processes, where its contract lets it reply by sending.
     pub(super) answering: Option<Answering>,
 }
@@ -34,7 +34,7 @@ pub(super) struct Answering {
 }
 
 /// What a sandbox knows of the call that runs in it.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Scope {
     /// How long it may take.
     pub(super) bounds: Bounds,
@@ -48,13 +48,13 @@ pub(super) struct Scope {
 impl Scope {
     /// That of a call by this consumer.
     pub(super) fn of(call: &Call, definition: &Definition) -> Self {
-        let denials = Denials::new(Arc::clone(&definition.consumer), &call.message.id);
+        let denials = Denials::new(Arc::clone(&definition.consumer), Some(Arc::clone(&call.message)));
         Self { bounds: call.bounds.clone(), attempt: call.attempt, trace: call.trace.clone(), denials }
     }
 
     /// That of a hook which has no message.
     pub(super) fn without_message(bounds: Bounds, definition: &Definition) -> Self {
-        Self { bounds, attempt: 0, trace: None, denials: Denials::new(Arc::clone(&definition.consumer), "") }
+        Self { bounds, attempt: 0, trace: None, denials: Denials::new(Arc::clone(&definition.consumer), None) }
     }
 }
 
@@ -70,19 +70,19 @@ pub(super) struct ComponentWasi {
 }
 
 impl ComponentWasi {
-    pub(super) fn new(ctx: LazyWasi, limits: &Limits, web: &Arc<Web>, scope: &Scope) -> Self {
+    pub(super) fn new(ctx: LazyWasi, limits: &Limits, web: &Arc<Web>, scope: &Arc<Scope>) -> Self {
         let mut table = ResourceTable::new();
         table.set_max_capacity(limits.handles);
         let mut http = WasiHttpCtx::new();
         http.set_field_size_limit(HELD_PER_HANDLE / 2);
-        Self { ctx, table, http, http_hooks: Hooks::new(web, scope.clone()) }
+        Self { ctx, table, http, http_hooks: Hooks::new(web, Arc::clone(scope)) }
     }
 }
 
 impl Sandbox<ComponentWasi> {
     /// Lets another call run in it.
-    pub(super) fn enter(&mut self, scope: Scope) {
-        self.wasi.http_hooks.scope = scope.clone();
+    pub(super) fn enter(&mut self, scope: Arc<Scope>) {
+        self.wasi.http_hooks.scope = Arc::clone(&scope);
         self.scope = scope;
     }
 }
@@ -104,7 +104,12 @@ impl WasiHttpView for Sandbox<ComponentWasi> {
 pub(super) type ComponentStore = Store<Sandbox<ComponentWasi>>;
 
 /// A fresh store with these limits; its guest yields at every epoch tick.
-pub(super) fn store<W: Send + 'static>(engine: &Engine, wasi: W, limits: &Limits, scope: Scope) -> Store<Sandbox<W>> {
+pub(super) fn store<W: Send + 'static>(
+    engine: &Engine,
+    wasi: W,
+    limits: &Limits,
+    scope: Arc<Scope>,
+) -> Store<Sandbox<W>> {
     let sandbox = Sandbox { wasi, limits: limits.clone(), scope, answering: None };
     let mut store = Store::new(engine.inner(), sandbox);
     store.limiter(|sandbox| &mut sandbox.limits);

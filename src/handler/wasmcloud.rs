@@ -87,7 +87,7 @@ pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) 
     let mut consumer = linker.instance(&format!("wasmcloud:messaging/consumer@{VERSION}"))?;
     let grants = grants.clone();
     consumer.func_wrap_async("publish", move |mut host: Host<'_>, (message,): (BrokerMessage,)| {
-        let (grants, scope) = (grants.clone(), host.data().scope.clone());
+        let (grants, scope) = (grants.clone(), Arc::clone(&host.data().scope));
         let answered = answered(&mut host, &grants, &message.subject);
         Box::new(async move { Ok((publish(&grants, &scope, message, answered).await.map_err(text),)) })
     })?;

@@ -96,21 +96,24 @@ pub fn run(file: Option<&Path>) -> Result {
     result
 }
 
-/// Guests run for up to an epoch tick at a time, so timers must be looked at often, or hooks' deadlines and guests' own
-/// sleeps come late.
-const POLLS_PER_TIMER_CHECK: u32 = 4;
+/// How many guests go on for a while until timers and connections are looked at: each may take an epoch tick, by which hooks'
+/// deadlines and guests' own sleeps come late. In the quick lane few do, and to look takes a tenth of what a small guest does.
+const QUICK_POLLS_PER_LOOK: u32 = 16;
+
+/// The same in the long lane, where all do.
+const LONG_POLLS_PER_LOOK: u32 = 4;
 
 /// A runtime for each lane of guests; none for the long one where there are no threads for it.
 fn guest_runtimes(threads: Threads) -> std::io::Result<(Runtime, Option<Runtime>)> {
-    let lane = |name: &str, workers: usize, blocking: usize| {
+    let lane = |name: &str, workers: usize, polls_per_look: u32| {
         let mut builder = Builder::new_multi_thread();
-        builder.thread_name(name).worker_threads(workers).max_blocking_threads(blocking);
-        builder.event_interval(POLLS_PER_TIMER_CHECK).enable_all();
+        builder.thread_name(name).worker_threads(workers).max_blocking_threads(threads.guests_blocking);
+        builder.event_interval(polls_per_look).enable_all();
         builder
     };
-    let quick = lane("hostler-guest", threads.guests, threads.guests_blocking).build()?;
+    let quick = lane("hostler-guest", threads.guests, QUICK_POLLS_PER_LOOK).build()?;
     let long = (threads.long > 0).then(|| {
-        lane("hostler-long", threads.long, threads.guests_blocking).on_thread_start(Lanes::yield_to_others).build()
+        lane("hostler-long", threads.long, LONG_POLLS_PER_LOOK).on_thread_start(Lanes::yield_to_others).build()
     });
     Ok((quick, long.transpose()?))
 }

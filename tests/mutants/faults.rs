@@ -158,7 +158,7 @@ pub const FAULTS: &[Fault] = &[
     fault(
         "takes the answers of a batch in their order",
         "queue/sqs/settle.rs",
-        "if self.done.contains(&id) {",
+        "if self.done.get(n) == Some(&id) || self.done.contains(&id) {",
         "if n < self.done.len() {",
     ),
     fault(

@@ -13,13 +13,14 @@ impl EventLoop {
         if !self.intake.pause(paused) {
             return;
         }
+        self.now = Instant::now();
         let consumer = &*self.consumer.spec.name;
         if paused {
             tracing::info!(consumer, running = self.running.len(), "paused: nothing more is received");
             self.shut();
         } else {
             tracing::info!(consumer, "resumed");
-            self.last_poll_at = Some(Instant::now());
+            self.last_poll_at = Some(self.now);
         }
     }
 
@@ -29,7 +30,7 @@ impl EventLoop {
         match change {
             Change::Opened { .. } | Change::Reopened { .. } => self.shut(),
             // It has not polled because it was not to.
-            Change::Probing | Change::Closed => self.last_poll_at = Some(Instant::now()),
+            Change::Probing | Change::Closed => self.last_poll_at = Some(self.now),
         }
     }
 

@@ -27,7 +27,7 @@ pub(super) type Answer = (http::Response<WasiBody>, Box<dyn Future<Output = Resu
 /// One request.
 pub(super) struct Exchange {
     pub(super) web: Arc<Web>,
-    pub(super) scope: Scope,
+    pub(super) scope: Arc<Scope>,
 }
 
 impl Exchange {

@@ -156,14 +156,15 @@ fn cause<'a, T: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Opti
 /// What `wasi:http` asks of the host, for one sandbox.
 pub(super) struct Hooks {
     web: Arc<Web>,
-    open: Arc<Semaphore>,
+    /// Bounds the requests that are open; made for the first, as many a guest makes none.
+    open: Option<Arc<Semaphore>>,
     /// The call that runs in it.
-    pub(super) scope: Scope,
+    pub(super) scope: Arc<Scope>,
 }
 
 impl Hooks {
-    pub(super) fn new(web: &Arc<Web>, scope: Scope) -> Self {
-        Self { web: Arc::clone(web), open: Arc::new(Semaphore::new(MAX_OPEN as usize)), scope }
+    pub(super) fn new(web: &Arc<Web>, scope: Arc<Scope>) -> Self {
+        Self { web: Arc::clone(web), open: None, scope }
     }
 }
 
@@ -183,8 +184,9 @@ impl WasiHttpHooks for Hooks {
         options: Option<RequestOptions>,
         _received: Box<dyn Future<Output = wasmtime_wasi_http::Result<()>> + Send>,
     ) -> Box<dyn Future<Output = wasmtime_wasi_http::Result<Answer>> + Send> {
-        let exchange = Exchange { web: Arc::clone(&self.web), scope: self.scope.clone() };
-        let permit = Arc::clone(&self.open).try_acquire_owned();
+        let exchange = Exchange { web: Arc::clone(&self.web), scope: Arc::clone(&self.scope) };
+        let open = self.open.get_or_insert_with(|| Arc::new(Semaphore::new(MAX_OPEN as usize)));
+        let permit = Arc::clone(open).try_acquire_owned();
         Box::new(async move {
             let permit = permit.map_err(|_| wasmtime_wasi_http::Error::ConnectionLimitReached)?;
             exchange.run(request, options.unwrap_or_default(), permit).await

@@ -5,6 +5,7 @@
 mod message;
 
 use std::fmt;
+use std::sync::Arc;
 
 use wasmtime::component::{Component, ComponentType, Lift, Linker, LinkerInstance, Lower, Resource, ResourceType};
 use wasmtime_wasi::WasiView as _;
@@ -113,7 +114,7 @@ pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) 
     let mut producer = linker.instance(&interface("producer"))?;
     let grants = grants.clone();
     producer.func_wrap_async("send", move |mut host: Host<'_>, (client, topic, message): Send| {
-        let (grants, scope) = (grants.clone(), host.data().scope.clone());
+        let (grants, scope) = (grants.clone(), Arc::clone(&host.data().scope));
         let outgoing = take(&mut host, &client, message);
         Box::new(async move {
             let result = match outgoing? {

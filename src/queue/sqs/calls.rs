@@ -11,13 +11,14 @@ use tokio::time::timeout;
 
 use super::clients::{CALL, Clients};
 use super::fault::Fault;
-use super::json;
+use super::json::{self, Entry};
 use super::shortcut::Detour;
 use super::wire::{Incoming, incoming};
 
 /// The ids of the entries of a batch that were carried out, and what is wrong with the others.
 pub(super) type Told = (Vec<String>, Vec<BatchResultErrorEntry>);
 
+// What the SDK does for a call is a future of some 10 KB: boxed, as it is rarely needed, and would be moved with each call otherwise.
 impl Clients {
     /// Asks for messages. A call that failed is not made again: what it brought would count as leased since the first.
     pub(super) async fn receive(
@@ -30,24 +31,25 @@ impl Clients {
         if let Some(answer) = self.directly("ReceiveMessage", body, patience, what, json::read_messages).await {
             return answer;
         }
-        let answer = timeout(patience, input.send_with(&self.polls)).await.map_err(|_| late(what, patience))?;
+        let answer =
+            timeout(patience, Box::pin(input.send_with(&self.polls))).await.map_err(|_| late(what, patience))?;
         let messages = answer.map_err(|error| Fault::of(what, &error))?.messages;
         Ok(messages.into_iter().flatten().filter_map(incoming).collect())
     }
 
     /// Deletes messages.
-    pub(super) async fn delete(
-        &self,
-        queue_url: &str,
-        entries: Vec<DeleteMessageBatchRequestEntry>,
-        what: &str,
-    ) -> Result<Told, Fault> {
-        let body = json::batch(queue_url, entries.iter().map(Into::into));
+    pub(super) async fn delete(&self, queue_url: &str, entries: &[Entry<'_>], what: &str) -> Result<Told, Fault> {
+        let body = json::batch(queue_url, entries);
         if let Some(answer) = self.directly("DeleteMessageBatch", body, CALL, what, json::read_batch).await {
             return answer;
         }
+        let sdks = |entry: &Entry<'_>| {
+            let built = DeleteMessageBatchRequestEntry::builder().id(&entry.id).receipt_handle(entry.receipt_handle);
+            built.build().ok()
+        };
+        let entries = entries.iter().filter_map(sdks).collect();
         let call = self.sqs.delete_message_batch().queue_url(queue_url).set_entries(Some(entries));
-        let answer = call.send().await.map_err(|error| Fault::of(what, &error))?;
+        let answer = Box::pin(call.send()).await.map_err(|error| Fault::of(what, &error))?;
         Ok((answer.successful.into_iter().map(|entry| entry.id).collect(), answer.failed))
     }
 
@@ -55,15 +57,21 @@ impl Clients {
     pub(super) async fn change_visibility(
         &self,
         queue_url: &str,
-        entries: Vec<ChangeMessageVisibilityBatchRequestEntry>,
+        entries: &[Entry<'_>],
         what: &str,
     ) -> Result<Told, Fault> {
-        let body = json::batch(queue_url, entries.iter().map(Into::into));
+        let body = json::batch(queue_url, entries);
         if let Some(answer) = self.directly("ChangeMessageVisibilityBatch", body, CALL, what, json::read_batch).await {
             return answer;
         }
+        let sdks = |entry: &Entry<'_>| {
+            let built = ChangeMessageVisibilityBatchRequestEntry::builder().id(&entry.id);
+            let built = built.receipt_handle(entry.receipt_handle).set_visibility_timeout(entry.visibility_timeout);
+            built.build().ok()
+        };
+        let entries = entries.iter().filter_map(sdks).collect();
         let call = self.sqs.change_message_visibility_batch().queue_url(queue_url).set_entries(Some(entries));
-        let answer = call.send().await.map_err(|error| Fault::of(what, &error))?;
+        let answer = Box::pin(call.send()).await.map_err(|error| Fault::of(what, &error))?;
         Ok((answer.successful.into_iter().map(|entry| entry.id).collect(), answer.failed))
     }
 

@@ -3,9 +3,11 @@
 //! SQS answers yes to a delete with a stale receipt and keeps the message, so a lease counts as lost when our clock says
 //! so; and a message that comes again after it was finished is removed instead of being processed twice. No I/O.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::VecDeque;
+use std::hash::BuildHasher as _;
 use std::sync::Arc;
 
+use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use tokio::time::{Duration, Instant};
 use uuid::Uuid;
 
@@ -14,7 +16,7 @@ use crate::queue::LeaseHandle;
 
 /// How long the id of a finished message is remembered: longer than copies of a deleted message linger.
 const MEMORY: Duration = Duration::from_secs(15 * 60);
-/// How many are remembered at most; each costs about 100 bytes.
+/// How many are remembered at most; each costs about 50 bytes.
 const MEMORY_COUNT: usize = 50_000;
 
 /// The id of a message. SQS's are UUIDs, which lie in here rather than somewhere else: tens of thousands are remembered, and to look
@@ -55,9 +57,22 @@ pub(super) struct Held {
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
     held: HashMap<LeaseHandle, Held>,
-    finished: HashSet<MessageId>,
-    /// The finished ones, oldest first, with when each may be forgotten.
-    order: VecDeque<(Instant, MessageId)>,
+    finished: Finished,
+}
+
+/// The ids of messages that are finished.
+///
+/// What is searched is a table of numbers, which stays in the CPU's cache; the ids themselves lie in a queue, and most are looked at
+/// only when they are forgotten.
+#[derive(Debug, Default)]
+struct Finished {
+    /// Oldest first, with when each may be forgotten.
+    ids: VecDeque<(Instant, MessageId)>,
+    /// The number of the oldest; each has that of the one before plus one, and after the largest comes 0.
+    first: u32,
+    /// Their numbers, by the hash of their ids.
+    numbers: HashTable<u32>,
+    hashes: DefaultHashBuilder,
 }
 
 impl Holdings {
@@ -88,19 +103,55 @@ impl Holdings {
 
     /// The message needs no processing any more, whether or not its removal succeeds.
     pub(super) fn finish(&mut self, id: &MessageId, now: Instant) {
-        while self.order.len() >= MEMORY_COUNT || self.order.front().is_some_and(|(until, _)| *until <= now) {
-            let Some((_, oldest)) = self.order.pop_front() else { break };
-            self.finished.remove(&oldest);
+        let finished = &mut self.finished;
+        while finished.ids.len() >= MEMORY_COUNT || finished.ids.front().is_some_and(|(until, _)| *until <= now) {
+            finished.forget();
         }
-        if self.finished.insert(id.clone()) {
-            self.order.push_back((now + MEMORY, id.clone()));
-        }
+        finished.remember(id, now + MEMORY);
     }
 
     /// Whether the message is finished.
     pub(super) fn is_finished(&self, id: &MessageId) -> bool {
         self.finished.contains(id)
     }
+}
+
+impl Finished {
+    fn contains(&self, id: &MessageId) -> bool {
+        let is_it = |number: &u32| self.of(*number) == Some(id);
+        self.numbers.find(self.hashes.hash_one(id), is_it).is_some()
+    }
+
+    /// Remembers one more, unless it is known: then for as long as before.
+    fn remember(&mut self, id: &MessageId, until: Instant) {
+        if self.contains(id) {
+            return;
+        }
+        // There are at most `MEMORY_COUNT`.
+        let number = self.first.wrapping_add(self.ids.len() as u32);
+        self.ids.push_back((until, id.clone()));
+        let Self { ids, first, numbers, hashes } = self;
+        let hash_of = |number: &u32| ids.get(place(*first, *number)).map_or(0, |(_, id)| hashes.hash_one(id));
+        numbers.insert_unique(hashes.hash_one(id), number, hash_of);
+    }
+
+    /// Forgets the oldest.
+    fn forget(&mut self) {
+        let Some((_, id)) = self.ids.pop_front() else { return };
+        if let Ok(entry) = self.numbers.find_entry(self.hashes.hash_one(&id), |number| *number == self.first) {
+            entry.remove();
+        }
+        self.first = self.first.wrapping_add(1);
+    }
+
+    fn of(&self, number: u32) -> Option<&MessageId> {
+        self.ids.get(place(self.first, number)).map(|(_, id)| id)
+    }
+}
+
+/// Where in the queue the one of this number lies.
+fn place(first: u32, number: u32) -> usize {
+    number.wrapping_sub(first) as usize
 }
 
 #[cfg(test)]
@@ -150,7 +201,7 @@ mod tests {
         for n in 0..MEMORY_COUNT {
             holdings.finish(&id(&n.to_string()), now + MEMORY);
         }
-        assert_eq!((holdings.finished.len(), holdings.order.len()), (MEMORY_COUNT, MEMORY_COUNT));
+        assert_eq!((holdings.finished.numbers.len(), holdings.finished.ids.len()), (MEMORY_COUNT, MEMORY_COUNT));
         assert!(!holdings.is_finished(&id("b")));
     }
 

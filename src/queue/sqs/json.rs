@@ -7,10 +7,7 @@ use std::collections::HashMap;
 
 use aws_sdk_sqs::error::BoxError;
 use aws_sdk_sqs::operation::receive_message::builders::ReceiveMessageInputBuilder;
-use aws_sdk_sqs::types::{
-    BatchResultErrorEntry, ChangeMessageVisibilityBatchRequestEntry, DeleteMessageBatchRequestEntry,
-    MessageSystemAttributeName,
-};
+use aws_sdk_sqs::types::{BatchResultErrorEntry, MessageSystemAttributeName};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
@@ -37,29 +34,18 @@ struct Ask<'a> {
 #[serde(rename_all = "PascalCase")]
 struct Batch<'a> {
     queue_url: &'a str,
-    entries: Vec<Entry<'a>>,
+    entries: &'a [Entry<'a>],
 }
 
 /// One of a batch.
-#[derive(Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Entry<'a> {
-    id: &'a str,
-    receipt_handle: &'a str,
+    pub(super) id: String,
+    pub(super) receipt_handle: &'a str,
+    /// In seconds; `None` for a delete.
     #[serde(skip_serializing_if = "Option::is_none")]
-    visibility_timeout: Option<i32>,
-}
-
-impl<'a> From<&'a DeleteMessageBatchRequestEntry> for Entry<'a> {
-    fn from(entry: &'a DeleteMessageBatchRequestEntry) -> Self {
-        Self { id: entry.id(), receipt_handle: entry.receipt_handle(), visibility_timeout: None }
-    }
-}
-
-impl<'a> From<&'a ChangeMessageVisibilityBatchRequestEntry> for Entry<'a> {
-    fn from(entry: &'a ChangeMessageVisibilityBatchRequestEntry) -> Self {
-        Self { id: entry.id(), receipt_handle: entry.receipt_handle(), visibility_timeout: entry.visibility_timeout }
-    }
+    pub(super) visibility_timeout: Option<i32>,
 }
 
 /// The body of `ReceiveMessage`.
@@ -77,11 +63,8 @@ pub(super) fn ask(input: &ReceiveMessageInputBuilder) -> Result<Vec<u8>, serde_j
 }
 
 /// The body of a call about several messages.
-pub(super) fn batch<'a>(
-    queue_url: &str,
-    entries: impl Iterator<Item = Entry<'a>>,
-) -> Result<Vec<u8>, serde_json::Error> {
-    serde_json::to_vec(&Batch { queue_url, entries: entries.collect() })
+pub(super) fn batch(queue_url: &str, entries: &[Entry<'_>]) -> Result<Vec<u8>, serde_json::Error> {
+    serde_json::to_vec(&Batch { queue_url, entries })
 }
 
 /// The answer to a call about several messages.
@@ -276,10 +259,9 @@ mod tests {
 
     #[test]
     fn a_batch_is_asked_for_and_answered_entry_by_entry() {
-        let entry = ChangeMessageVisibilityBatchRequestEntry::builder().id("0").receipt_handle("r\"");
-        let change = entry.visibility_timeout(30).build().unwrap();
-        let delete = DeleteMessageBatchRequestEntry::builder().id("1").receipt_handle("s").build().unwrap();
-        let body = batch("https://sqs/1/q", [Entry::from(&change), Entry::from(&delete)].into_iter()).unwrap();
+        let change = Entry { id: "0".into(), receipt_handle: "r\"", visibility_timeout: Some(30) };
+        let delete = Entry { id: "1".into(), receipt_handle: "s", visibility_timeout: None };
+        let body = batch("https://sqs/1/q", &[change, delete]).unwrap();
         let asked = concat!(
             r#"{"QueueUrl":"https://sqs/1/q","Entries":[{"Id":"0","ReceiptHandle":"r\"","VisibilityTimeout":30},"#,
             r#"{"Id":"1","ReceiptHandle":"s"}]}"#

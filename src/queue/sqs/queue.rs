@@ -12,6 +12,7 @@ use uuid::Uuid;
 use super::batch::MAX_ENTRIES;
 use super::clients::{BEYOND_WAIT, MAX_WAIT};
 use super::held::{Held, Holdings, MessageId};
+use super::json::Entry;
 use super::resolve::Place;
 use super::settle::{CHANGE, Ending, visibility};
 use super::wire::{Incoming, SYSTEM_ATTRIBUTES, whole_seconds};
@@ -199,17 +200,18 @@ impl Queue for SqsQueue {
     async fn extend(&self, leases: &[LeaseHandle], by: Duration) -> Vec<Result<(), LeaseError>> {
         let now = Instant::now();
         let mut results = vec![Err(lost()); leases.len()];
-        let entries: Vec<_> = {
+        let entries: Vec<(usize, Entry<'_>)> = {
             let holdings = self.holdings();
             let entry = |(n, lease)| {
                 let held = holdings.get(lease, now)?;
-                Some((n, visibility(n, lease, whole_seconds(by), held.since, now)?))
+                Some((n, visibility(n, lease.as_str(), whole_seconds(by), held.since, now)))
             };
             leases.iter().enumerate().filter_map(entry).collect()
         };
         let what = self.what(CHANGE);
         for batch in entries.chunks(MAX_ENTRIES) {
-            let answers = self.change_visibility(batch.iter().map(|(_, entry)| entry.clone()).collect(), &what).await;
+            let asked: Vec<_> = batch.iter().map(|(_, entry)| entry.clone()).collect();
+            let answers = self.change_visibility(&asked, &what).await;
             let mut holdings = self.holdings();
             for (n, _) in batch {
                 let (Some(result), Some(lease)) = (results.get_mut(*n), leases.get(*n)) else { continue };

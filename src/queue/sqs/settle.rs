@@ -3,21 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use aws_sdk_sqs::types::{
-    BatchResultErrorEntry, ChangeMessageVisibilityBatchRequestEntry, DeleteMessageBatchRequestEntry,
-};
+use aws_sdk_sqs::types::BatchResultErrorEntry;
 use tokio::time::Instant;
 
 use super::batch::MAX_ENTRIES;
 use super::calls::Told;
 use super::fault::Fault;
 use super::held::Held;
+use super::json::Entry;
 use super::parallel::side_by_side;
 use super::queue::{MAX_LEASE, SqsQueue, lost};
 use super::send::forward;
 use super::wire::{beside, is_carried, size, whole_seconds};
 use crate::message::{MAX_ATTRIBUTES, Outgoing};
-use crate::queue::{LeaseError, LeaseHandle, Settlement, Unsettled, dead_letter_attributes};
+use crate::queue::{LeaseError, Settlement, Unsettled, dead_letter_attributes};
 
 pub(super) const CHANGE: &str = "ChangeMessageVisibilityBatch";
 const DELETE: &str = "DeleteMessageBatch";
@@ -80,12 +79,14 @@ impl SqsQueue {
     }
 
     async fn ask_to_delete(&self, endings: &[Ending], what: &str) -> Answers {
-        let entries = endings.iter().enumerate().filter_map(|(n, ending)| {
-            let handle = ending.settlement.receipt().as_str();
-            DeleteMessageBatchRequestEntry::builder().id(n.to_string()).receipt_handle(handle).build().ok()
+        let entries = endings.iter().enumerate().map(|(n, ending)| Entry {
+            id: n.to_string(),
+            receipt_handle: ending.settlement.receipt().as_str(),
+            visibility_timeout: None,
         });
+        let entries: Vec<_> = entries.collect();
         let (clients, address) = (&self.service.clients, &self.place.address);
-        Answers::of_call(clients.delete(address, entries.collect(), what).await)
+        Answers::of_call(clients.delete(address, &entries, what).await)
     }
 
     /// What is to be done once messages are removed: they are remembered as finished, and the bodies that are theirs go too.
@@ -114,12 +115,15 @@ impl SqsQueue {
     /// Makes messages visible again, each after its own time.
     async fn release(&self, endings: Vec<Ending>) -> Settled {
         let now = Instant::now();
-        let entries = endings.iter().enumerate().filter_map(|(n, ending)| {
-            let Settlement::Release(receipt, delay) = &ending.settlement else { return None };
-            visibility(n, &receipt.lease(), whole_seconds(*delay), ending.held.since, now)
-        });
         let what = self.what(CHANGE);
-        let answers = while_leased(&what, &endings, self.change_visibility(entries.collect(), &what)).await;
+        let answers = {
+            let entries = endings.iter().enumerate().filter_map(|(n, ending)| {
+                let Settlement::Release(receipt, delay) = &ending.settlement else { return None };
+                Some(visibility(n, receipt.as_str(), whole_seconds(*delay), ending.held.since, now))
+            });
+            let entries: Vec<_> = entries.collect();
+            while_leased(&what, &endings, self.change_visibility(&entries, &what)).await
+        };
         let settled = answers.share_out(&what, endings);
         let mut holdings = self.holdings();
         for (ending, _) in settled.iter().filter(|(_, result)| result.is_ok()) {
@@ -129,11 +133,7 @@ impl SqsQueue {
         settled
     }
 
-    pub(super) async fn change_visibility(
-        &self,
-        entries: Vec<ChangeMessageVisibilityBatchRequestEntry>,
-        what: &str,
-    ) -> Answers {
+    pub(super) async fn change_visibility(&self, entries: &[Entry<'_>], what: &str) -> Answers {
         let (clients, address) = (&self.service.clients, &self.place.address);
         Answers::of_call(clients.change_visibility(address, entries, what).await)
     }
@@ -215,7 +215,8 @@ impl Answers {
     /// The answer to the n-th entry. An entry that is not mentioned was not done.
     pub(super) fn of(&self, what: &str, n: usize) -> Result<(), LeaseError> {
         let id = n.to_string();
-        if self.done.contains(&id) {
+        // As a rule they come in the order in which they were asked.
+        if self.done.get(n) == Some(&id) || self.done.contains(&id) {
             return Ok(());
         }
         let failed = self.failed.iter().find(|entry| entry.id == id).map(|entry| Fault::of_entry(what, entry));
@@ -239,17 +240,10 @@ async fn while_leased(what: &str, endings: &[Ending], call: impl Future<Output =
 }
 
 /// An entry that makes a message visible so many seconds from now, as far as the 12 h from its receive allow.
-pub(super) fn visibility(
-    n: usize,
-    lease: &LeaseHandle,
-    seconds: u64,
-    since: Instant,
-    now: Instant,
-) -> Option<ChangeMessageVisibilityBatchRequestEntry> {
+pub(super) fn visibility(n: usize, lease: &str, seconds: u64, since: Instant, now: Instant) -> Entry<'_> {
     let left = MAX_LEASE.saturating_sub(now.saturating_duration_since(since)).as_secs().saturating_sub(1);
     let seconds = i32::try_from(seconds.min(left)).unwrap_or(i32::MAX);
-    let entry = ChangeMessageVisibilityBatchRequestEntry::builder().id(n.to_string()).receipt_handle(lease.as_str());
-    entry.visibility_timeout(seconds).build().ok()
+    Entry { id: n.to_string(), receipt_handle: lease, visibility_timeout: Some(seconds) }
 }
 
 /// One call for each batch of endings, one after the other; none for none.
@@ -273,7 +267,7 @@ mod tests {
         let (lease, since) = (Receipt::new("r").lease(), Instant::now());
         let seconds = |after: u64, wanted: u64| {
             let now = since + Duration::from_secs(after);
-            visibility(0, &lease, wanted, since, now).unwrap().visibility_timeout.unwrap()
+            visibility(0, lease.as_str(), wanted, since, now).visibility_timeout.unwrap()
         };
         assert_eq!(seconds(0, 30), 30);
         assert_eq!(seconds(43_190, 30), 9);
