@@ -13,7 +13,7 @@ use crate::consumer::{Failed, Status, StatusBoard};
 use crate::health::{Clock, ConsumerReport, FailureReport, HealthFile, Pauses, Report, TICK};
 
 /// How close two writes may follow on one another: a busy consumer changes its state thousands of times a second.
-const SPACING: Duration = Duration::from_millis(20);
+const SPACING: Duration = Duration::from_millis(50);
 
 /// How close two looks for pauses may follow on one another.
 const LOOKING: Duration = Duration::from_millis(500);
