@@ -40,7 +40,6 @@ pub(super) enum Signal {
 pub(super) struct Effects {
     world: Arc<World>,
     replies: Option<Replies>,
-    guests: Lanes,
     /// Cuts long polls short when the host drains, or nothing is to be received for a while.
     pub(super) stop_polling: CancellationToken,
     spans: Option<Spans>,
@@ -51,6 +50,7 @@ pub(super) struct Effects {
 struct World {
     queue: Arc<dyn Queue>,
     handler: Arc<dyn Handler>,
+    guests: Lanes,
     signals: Arc<Mailbox<Signal>>,
 }
 
@@ -58,9 +58,8 @@ impl Effects {
     pub(super) fn new(consumer: &Consumer, spans: Option<Spans>, signals: Arc<Mailbox<Signal>>) -> Self {
         let (queue, handler) = (Arc::clone(&consumer.queue), Arc::clone(&consumer.handler));
         Self {
-            world: Arc::new(World { queue, handler, signals }),
+            world: Arc::new(World { queue, handler, guests: consumer.guests.clone(), signals }),
             replies: consumer.replies.clone(),
-            guests: consumer.guests.clone(),
             stop_polling: CancellationToken::new(),
             spans,
             states: watch_states(consumer),
@@ -114,14 +113,17 @@ impl Effects {
     /// Runs the handler.
     pub(super) fn run(&self, id: Id, call: Arc<Call>) {
         let answer = Answer { world: Arc::clone(&self.world), signal: Some(Signal::Ended { id, outcome: None }) };
-        self.guests.spawn(async move {
+        self.world.guests.spawn(async move {
             let World { queue, handler, .. } = &*answer.world;
             let outcome = match load(&**queue, call).await {
                 Some(Ok(call)) => handler::run(&**handler, &call).await,
                 Some(Err(fault)) => Some(Outcome::Failed(fault)),
                 None => None,
             };
-            answer.send(Signal::Ended { id, outcome }).await;
+            // That it was stopped is told at once, as the answer is dropped.
+            if outcome.is_some() {
+                answer.send(Signal::Ended { id, outcome }).await;
+            }
         });
     }
 
@@ -131,7 +133,7 @@ impl Effects {
         if !self.world.handler.decides_timeouts() {
             return;
         }
-        self.guests.spawn(async move {
+        self.world.guests.spawn(async move {
             let World { queue, handler, .. } = &*answer.world;
             let stop = call.bounds.stop.clone();
             let decision = async {
@@ -185,9 +187,14 @@ struct Answer {
 }
 
 impl Answer {
+    /// A small guest's with those that end next, to save what it can; any other at once.
     async fn send(mut self, signal: Signal) {
-        self.signal = None;
-        self.world.signals.tell_soon(signal).await;
+        self.signal = Some(signal);
+        if self.world.guests.are_quick()
+            && let Some(signal) = self.signal.take()
+        {
+            self.world.signals.tell_soon(signal).await;
+        }
     }
 }
 

@@ -63,6 +63,11 @@ impl Lanes {
         }
     }
 
+    /// Whether the consumer's guests usually compute for so short a time that what is done about each is worth saving.
+    pub fn are_quick(&self) -> bool {
+        self.long.as_ref().is_some_and(|long| long.is_usually_quick())
+    }
+
     /// Runs a guest.
     pub fn spawn(&self, guest: impl Future<Output = ()> + Send + 'static) {
         let Some(long) = &self.long else {
@@ -70,7 +75,7 @@ impl Lanes {
             return;
         };
         let guest = Timed { guest: Box::pin(guest), computed: Duration::ZERO, long: Arc::clone(long) };
-        if Duration::from_micros(long.usual.load(Ordering::Relaxed)) > USUALLY_QUICK {
+        if !long.is_usually_quick() {
             long.runtime.spawn(guest);
             return;
         }
@@ -80,6 +85,12 @@ impl Lanes {
                 long.runtime.spawn(guest);
             }
         });
+    }
+}
+
+impl Long {
+    fn is_usually_quick(&self) -> bool {
+        Duration::from_micros(self.usual.load(Ordering::Relaxed)) <= USUALLY_QUICK
     }
 }
 
@@ -171,7 +182,9 @@ mod tests {
         let (_quick, _long, lanes) = runtimes();
         let begun = |turn| lanes_of(&lanes, 1, turn).0;
         // A guest counts once it is dropped, which may be a little after its answer.
+        assert!(lanes.are_quick());
         assert!((0..200).any(|_| begun(USUALLY_QUICK * 4) == "long"));
+        assert!(!lanes.are_quick());
         assert!((0..200).any(|_| begun(Duration::ZERO) == "quick"));
     }
 
