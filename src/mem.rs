@@ -10,10 +10,7 @@
 
 use core::arch::naked_asm;
 
-/// Copies `count` bytes, which may overlap.
-///
-/// All loads come before the first store up to 128 bytes. Beyond, the last 64 are loaded first, or the first if `to` lies within what
-/// is copied, and the rest goes by 64 in the direction in which nothing is overwritten before it is read.
+/// Copies `count` bytes, which may overlap: all loads come before the first store.
 ///
 /// # Safety
 /// As for C's `memmove`.
@@ -23,7 +20,7 @@ pub unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, count: usize) -> 
     naked_asm!(
         "mov rax, rdi",
         "cmp rdx, 16",
-        "jb 20f",
+        "jb {few}",
         "cmp rdx, 32",
         "ja 2f",
         "movups xmm0, [rsi]",
@@ -44,20 +41,66 @@ pub unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, count: usize) -> 
         "movups [rdi + rdx - 32], xmm2",
         "movups [rdi + rdx - 16], xmm3",
         "ret",
-        // More.
+        // More: from the end where `to` lies within what is copied.
         "3:",
         "mov rcx, rdi",
         "sub rcx, rsi",
         "cmp rcx, rdx",
-        "jb 10f",
+        "jb {backward}",
         "cmp rdx, 2048",
-        "jae 5f",
+        "jb {forward}",
+        "jmp {much}",
+        few = sym move_few,
+        forward = sym move_forward,
+        backward = sym move_backward,
+        much = sym move_much,
+    )
+}
+
+/// Copies fewer than 16 bytes. All these parts have `to` in `rax` too, as that is the answer.
+#[unsafe(naked)]
+unsafe extern "C" fn move_few() {
+    naked_asm!(
+        "cmp edx, 8",
+        "jb 2f",
+        "mov r8, [rsi]",
+        "mov r9, [rsi + rdx - 8]",
+        "mov [rdi], r8",
+        "mov [rdi + rdx - 8], r9",
+        "ret",
+        "2:",
+        "cmp edx, 4",
+        "jb 3f",
+        "mov r8d, [rsi]",
+        "mov r9d, [rsi + rdx - 4]",
+        "mov [rdi], r8d",
+        "mov [rdi + rdx - 4], r9d",
+        "ret",
+        "3:",
+        "test edx, edx",
+        "jz 5f",
+        "movzx r8d, byte ptr [rsi]",
+        "cmp edx, 1",
+        "je 4f",
+        "movzx r9d, word ptr [rsi + rdx - 2]",
+        "mov [rdi + rdx - 2], r9w",
+        "4:",
+        "mov [rdi], r8b",
+        "5:",
+        "ret",
+    )
+}
+
+/// Copies more than 64 bytes by 64 of them; the last 64 are loaded first, and stored last.
+#[unsafe(naked)]
+unsafe extern "C" fn move_forward() {
+    naked_asm!(
         "movups xmm4, [rsi + rdx - 64]",
         "movups xmm5, [rsi + rdx - 48]",
         "movups xmm6, [rsi + rdx - 32]",
         "movups xmm7, [rsi + rdx - 16]",
         "lea r8, [rdi + rdx]",
-        "4:",
+        "2:",
         "movups xmm0, [rsi]",
         "movups xmm1, [rsi + 16]",
         "movups xmm2, [rsi + 32]",
@@ -70,14 +113,19 @@ pub unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, count: usize) -> 
         "add rdi, 64",
         "sub rdx, 64",
         "cmp rdx, 64",
-        "ja 4b",
+        "ja 2b",
         "movups [r8 - 64], xmm4",
         "movups [r8 - 48], xmm5",
         "movups [r8 - 32], xmm6",
         "movups [r8 - 16], xmm7",
         "ret",
-        // From 2 KiB on the CPU's own loop is as quick as any; the first and the last 16 apart, so that it is aligned.
-        "5:",
+    )
+}
+
+/// Copies by the CPU's own loop, which from 2 KiB on is as quick as any; the first and the last 16 apart, so that it is aligned.
+#[unsafe(naked)]
+unsafe extern "C" fn move_much() {
+    naked_asm!(
         "movups xmm0, [rsi]",
         "movups xmm1, [rsi + rdx - 16]",
         "lea r8, [rdi + rdx - 16]",
@@ -93,13 +141,18 @@ pub unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, count: usize) -> 
         "movups [r8], xmm1",
         "movups [rax], xmm0",
         "ret",
-        // `to` lies within what is copied: from the end.
-        "10:",
+    )
+}
+
+/// Copies more than 64 bytes by 64 of them, from the end; the first 64 are loaded first, and stored last.
+#[unsafe(naked)]
+unsafe extern "C" fn move_backward() {
+    naked_asm!(
         "movups xmm4, [rsi]",
         "movups xmm5, [rsi + 16]",
         "movups xmm6, [rsi + 32]",
         "movups xmm7, [rsi + 48]",
-        "11:",
+        "2:",
         "movups xmm0, [rsi + rdx - 16]",
         "movups xmm1, [rsi + rdx - 32]",
         "movups xmm2, [rsi + rdx - 48]",
@@ -110,40 +163,11 @@ pub unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, count: usize) -> 
         "movups [rdi + rdx - 64], xmm3",
         "sub rdx, 64",
         "cmp rdx, 64",
-        "ja 11b",
+        "ja 2b",
         "movups [rdi], xmm4",
         "movups [rdi + 16], xmm5",
         "movups [rdi + 32], xmm6",
         "movups [rdi + 48], xmm7",
-        "ret",
-        // Fewer than 16.
-        "20:",
-        "cmp edx, 8",
-        "jb 21f",
-        "mov r8, [rsi]",
-        "mov r9, [rsi + rdx - 8]",
-        "mov [rdi], r8",
-        "mov [rdi + rdx - 8], r9",
-        "ret",
-        "21:",
-        "cmp edx, 4",
-        "jb 22f",
-        "mov r8d, [rsi]",
-        "mov r9d, [rsi + rdx - 4]",
-        "mov [rdi], r8d",
-        "mov [rdi + rdx - 4], r9d",
-        "ret",
-        "22:",
-        "test edx, edx",
-        "jz 24f",
-        "movzx r8d, byte ptr [rsi]",
-        "cmp edx, 1",
-        "je 23f",
-        "movzx r9d, word ptr [rsi + rdx - 2]",
-        "mov [rdi + rdx - 2], r9w",
-        "23:",
-        "mov [rdi], r8b",
-        "24:",
         "ret",
     )
 }
@@ -171,7 +195,7 @@ pub unsafe extern "C" fn memset(to: *mut u8, value: i32, count: usize) -> *mut u
         "mov rax, 0x0101010101010101",
         "imul rax, rsi",
         "cmp rdx, 16",
-        "jb 20f",
+        "jb {few}",
         "movq xmm0, rax",
         "punpcklqdq xmm0, xmm0",
         "cmp rdx, 2048",
@@ -210,27 +234,35 @@ pub unsafe extern "C" fn memset(to: *mut u8, value: i32, count: usize) -> *mut u
         "5:",
         "mov rax, r9",
         "ret",
-        // Fewer than 16.
-        "20:",
+        few = sym set_few,
+    )
+}
+
+/// Fills fewer than 16 bytes with those of `rax`; `r9` is the answer.
+#[unsafe(naked)]
+unsafe extern "C" fn set_few() {
+    naked_asm!(
         "cmp edx, 8",
-        "jb 21f",
+        "jb 2f",
         "mov [rdi], rax",
         "mov [rdi + rdx - 8], rax",
-        "jmp 5b",
-        "21:",
+        "jmp 4f",
+        "2:",
         "cmp edx, 4",
-        "jb 22f",
+        "jb 3f",
         "mov [rdi], eax",
         "mov [rdi + rdx - 4], eax",
-        "jmp 5b",
-        "22:",
+        "jmp 4f",
+        "3:",
         "test edx, edx",
-        "jz 5b",
+        "jz 4f",
         "mov [rdi], al",
         "cmp edx, 1",
-        "je 5b",
+        "je 4f",
         "mov [rdi + rdx - 2], ax",
-        "jmp 5b",
+        "4:",
+        "mov rax, r9",
+        "ret",
     )
 }
 
@@ -243,7 +275,7 @@ pub unsafe extern "C" fn memset(to: *mut u8, value: i32, count: usize) -> *mut u
 pub unsafe extern "C" fn memcmp(one: *const u8, other: *const u8, count: usize) -> i32 {
     naked_asm!(
         "cmp rdx, 16",
-        "jb 20f",
+        "jb {few}",
         // All of 16 but the last, which may overlap those before.
         "sub rdx, 16",
         "xor ecx, ecx",
@@ -275,48 +307,54 @@ pub unsafe extern "C" fn memcmp(one: *const u8, other: *const u8, count: usize) 
         "movzx ecx, byte ptr [rsi + rcx]",
         "sub eax, ecx",
         "ret",
-        // Fewer than 16.
-        "20:",
+        few = sym compare_few,
+    )
+}
+
+/// Compares fewer than 16 bytes.
+#[unsafe(naked)]
+unsafe extern "C" fn compare_few() {
+    naked_asm!(
         "cmp edx, 8",
-        "jb 21f",
+        "jb 2f",
         "mov rax, [rdi]",
         "mov rcx, [rsi]",
         "cmp rax, rcx",
-        "jne 30f",
+        "jne 6f",
         "mov rax, [rdi + rdx - 8]",
         "mov rcx, [rsi + rdx - 8]",
         "cmp rax, rcx",
-        "jne 30f",
+        "jne 6f",
         "xor eax, eax",
         "ret",
-        "21:",
+        "2:",
         "cmp edx, 4",
-        "jb 22f",
+        "jb 3f",
         "mov eax, [rdi]",
         "mov ecx, [rsi]",
         "cmp eax, ecx",
-        "jne 30f",
+        "jne 6f",
         "mov eax, [rdi + rdx - 4]",
         "mov ecx, [rsi + rdx - 4]",
         "cmp eax, ecx",
-        "jne 30f",
+        "jne 6f",
         "xor eax, eax",
         "ret",
-        "22:",
+        "3:",
         "xor eax, eax",
         "xor ecx, ecx",
-        "23:",
+        "4:",
         "cmp rcx, rdx",
-        "jae 24f",
+        "jae 5f",
         "movzx eax, byte ptr [rdi + rcx]",
         "movzx r8d, byte ptr [rsi + rcx]",
         "inc rcx",
         "sub eax, r8d",
-        "jz 23b",
-        "24:",
+        "jz 4b",
+        "5:",
         "ret",
         // Two words that differ: as numbers whose highest byte is the first.
-        "30:",
+        "6:",
         "bswap rax",
         "bswap rcx",
         "cmp rax, rcx",
