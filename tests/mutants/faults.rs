@@ -165,7 +165,7 @@ pub const FAULTS: &[Fault] = &[
         "forgets what it has finished",
         "queue/sqs/held.rs",
         "self.finished.contains(id)",
-        "self.finished.contains(id) && self.order.is_empty()",
+        "self.finished.contains(id) && self.finished.ids.is_empty()",
     ),
     fault(
         "counts a lease from the answer of the receive",
