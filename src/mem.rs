@@ -10,7 +10,8 @@
 
 use core::arch::naked_asm;
 
-/// Copies `count` bytes, which may overlap: all loads come before the first store.
+/// Copies `count` bytes, which may overlap: each is loaded before anything is stored over it, and up to 64 all of them before the
+/// first store.
 ///
 /// # Safety
 /// As for C's `memmove`.

@@ -189,11 +189,10 @@ struct Answer {
 impl Answer {
     /// A small guest's with those that end next, to save what it can; any other at once.
     async fn send(mut self, signal: Signal) {
-        self.signal = Some(signal);
-        if self.world.guests.are_quick()
-            && let Some(signal) = self.signal.take()
-        {
-            self.world.signals.tell_soon(signal).await;
+        self.signal = None;
+        match self.world.guests.are_quick() {
+            true => self.world.signals.tell_soon(signal).await,
+            false => self.world.signals.tell(signal),
         }
     }
 }

@@ -118,13 +118,18 @@ impl Holdings {
 
 impl Finished {
     fn contains(&self, id: &MessageId) -> bool {
-        let is_it = |number: &u32| self.of(*number) == Some(id);
-        self.numbers.find(self.hashes.hash_one(id), is_it).is_some()
+        self.contains_hashed(id, self.hashes.hash_one(id))
+    }
+
+    fn contains_hashed(&self, id: &MessageId, hash: u64) -> bool {
+        let of = |number: &u32| self.ids.get(place(self.first, *number));
+        self.numbers.find(hash, |number| of(number).is_some_and(|(_, other)| other == id)).is_some()
     }
 
     /// Remembers one more, unless it is known: then for as long as before.
     fn remember(&mut self, id: &MessageId, until: Instant) {
-        if self.contains(id) {
+        let hash = self.hashes.hash_one(id);
+        if self.contains_hashed(id, hash) {
             return;
         }
         // There are at most `MEMORY_COUNT`.
@@ -132,7 +137,7 @@ impl Finished {
         self.ids.push_back((until, id.clone()));
         let Self { ids, first, numbers, hashes } = self;
         let hash_of = |number: &u32| ids.get(place(*first, *number)).map_or(0, |(_, id)| hashes.hash_one(id));
-        numbers.insert_unique(hashes.hash_one(id), number, hash_of);
+        numbers.insert_unique(hash, number, hash_of);
     }
 
     /// Forgets the oldest.
@@ -142,10 +147,6 @@ impl Finished {
             entry.remove();
         }
         self.first = self.first.wrapping_add(1);
-    }
-
-    fn of(&self, number: u32) -> Option<&MessageId> {
-        self.ids.get(place(self.first, number)).map(|(_, id)| id)
     }
 }
 
