@@ -11,7 +11,7 @@ fi
 cargo fetch --quiet --locked --target wasm32-wasip2
 
 between=$(printf '\037') # flags are separated so that a path may hold a space
-flags="-Clink-arg=-zstack-size=131072$between--remap-path-prefix=$PWD=/handler$between--remap-path-prefix=$sysroot/lib/rustlib/src/rust=/rustc/$commit"
+flags="-Clink-arg=-zstack-size=65536$between--remap-path-prefix=$PWD=/handler$between--remap-path-prefix=$sysroot/lib/rustlib/src/rust=/rustc/$commit"
 for crates in "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*; do
     flags="$flags$between--remap-path-prefix=$crates=/crates"
 done

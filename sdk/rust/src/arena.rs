@@ -8,8 +8,9 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::{Cell, UnsafeCell};
 
-/// Bytes of the arena. It is all zeroes, so it is not in the file, and the host has no memory for pages that stay untouched.
-const SIZE: usize = 64 * 1024;
+/// Bytes of the arena. It is all zeroes, so it is not in the file; with a stack of 64 KiB and the data of a small handler it fits
+/// into the two pages of 64 KiB that the host resets after a message.
+const SIZE: usize = 32 * 1024;
 
 #[global_allocator]
 static ARENA: Arena = Arena { bytes: UnsafeCell::new([0; SIZE]), used: Cell::new(0) };

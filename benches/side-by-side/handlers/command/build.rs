@@ -2,5 +2,5 @@
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rustc-link-arg=-zstack-size=131072");
+    println!("cargo::rustc-link-arg=-zstack-size=65536");
 }
