@@ -4,6 +4,9 @@
 //! its tick each time leaves them a hundredth of the time. So a guest that has computed for a few ticks goes on in the long
 //! lane, and where a consumer's guests usually take much more than others might, they begin there. Its threads have a lower
 //! priority: they get the time that the quick lane leaves, and a small share of it at least.
+//!
+//! In the quick lane guests begin on one thread, as long as it will soon come to them, as waking another costs about as much as
+//! a small guest does.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -27,33 +30,49 @@ const MEMORY: u64 = 8;
 /// its slices of 3 ms, such a thread waits for 45 ms at most for its turn on a busy CPU, so that guests still stop in time.
 const NICENESS: i32 = 12;
 
+/// How much computing, in microseconds, may wait for the quick lane's first thread before other threads get what comes. To wake one
+/// costs as much as a small guest or two, so a thread that will be free in a moment is better than one that sleeps.
+const SOON: u64 = 1_000;
+
 /// Where the guests of one consumer run.
 #[derive(Debug, Clone)]
 pub struct Lanes {
-    /// Where guests begin.
+    /// The quick lane's first thread, where most guests begin.
     pub quick: Handle,
-    /// Where those run that compute for long; none: with the others.
-    long: Option<Arc<Long>>,
+    /// Where the others run; none: there is only that thread.
+    choice: Option<Arc<Choice>>,
 }
 
-/// Where those guests of one consumer run that compute for long.
+/// What there is beside the quick lane's first thread.
+#[derive(Debug, Clone)]
+pub struct Beyond {
+    /// The quick lane's other threads, if it has any.
+    pub quick: Option<Handle>,
+    /// The long lane.
+    pub long: Handle,
+}
+
+/// By what it is chosen where a consumer's guests run.
 #[derive(Debug)]
-struct Long {
-    runtime: Handle,
+struct Choice {
+    beyond: Beyond,
     /// How many microseconds one of the consumer's guests usually computes.
     usual: AtomicU64,
+    /// How many microseconds those will compute, more or less, that wait for the quick lane's first thread, of whichever consumer.
+    waiting: Arc<AtomicU64>,
 }
 
 impl Lanes {
-    /// Lanes on these runtimes, of which the second's threads [yield to others](Self::yield_to_others).
-    pub fn new(quick: Handle, long: Option<Handle>) -> Self {
-        Self { quick, long: long.map(|runtime| Arc::new(Long { runtime, usual: AtomicU64::default() })) }
+    /// Lanes on these runtimes: the first has one thread, and the threads of the long lane [yield to others](Self::yield_to_others).
+    pub fn new(quick: Handle, beyond: Option<Beyond>) -> Self {
+        Self { quick, choice: beyond.map(|beyond| Arc::new(Choice::new(beyond, Arc::default()))) }
     }
 
     /// The same lanes for another consumer, whose guests take as long as they take.
     #[must_use]
     pub fn for_another(&self) -> Self {
-        Self::new(self.quick.clone(), self.long.as_ref().map(|long| long.runtime.clone()))
+        let another = |choice: &Arc<Choice>| Arc::new(Choice::new(choice.beyond.clone(), Arc::clone(&choice.waiting)));
+        Self { quick: self.quick.clone(), choice: self.choice.as_ref().map(another) }
     }
 
     /// Makes the calling thread one of the long lane.
@@ -65,32 +84,58 @@ impl Lanes {
 
     /// Whether the consumer's guests usually compute for so short a time that what is done about each is worth saving.
     pub fn are_quick(&self) -> bool {
-        self.long.as_ref().is_some_and(|long| long.is_usually_quick())
+        self.choice.as_ref().is_some_and(|choice| choice.is_usually_quick())
     }
 
     /// Runs a guest.
     pub fn spawn(&self, guest: impl Future<Output = ()> + Send + 'static) {
-        let Some(long) = &self.long else {
+        let Some(choice) = &self.choice else {
             self.quick.spawn(guest);
             return;
         };
-        let guest = Timed { guest: Box::pin(guest), computed: Duration::ZERO, long: Arc::clone(long) };
-        if !long.is_usually_quick() {
-            long.runtime.spawn(guest);
+        let mut guest =
+            Timed { guest: Box::pin(guest), computed: Duration::ZERO, waits: 0, choice: Arc::clone(choice) };
+        if !choice.is_usually_quick() {
+            choice.beyond.long.spawn(guest);
             return;
         }
-        self.quick.spawn(async move {
+        let runtime = match &choice.beyond.quick {
+            Some(others) => match choice.wait() {
+                Some(cost) => {
+                    guest.waits = cost;
+                    &self.quick
+                }
+                None => others,
+            },
+            None => &self.quick,
+        };
+        runtime.spawn(async move {
             if let Some(guest) = quickly(guest).await {
-                let long = Arc::clone(&guest.long);
-                long.runtime.spawn(guest);
+                let choice = Arc::clone(&guest.choice);
+                choice.beyond.long.spawn(guest);
             }
         });
     }
 }
 
-impl Long {
+impl Choice {
+    fn new(beyond: Beyond, waiting: Arc<AtomicU64>) -> Self {
+        Self { beyond, usual: AtomicU64::default(), waiting }
+    }
+
     fn is_usually_quick(&self) -> bool {
         Duration::from_micros(self.usual.load(Ordering::Relaxed)) <= USUALLY_QUICK
+    }
+
+    /// Lets another guest wait for the first thread, and says what it counts for; `None`: it would not be its turn soon.
+    fn wait(&self) -> Option<u64> {
+        let cost = self.usual.load(Ordering::Relaxed).max(1);
+        let before = self.waiting.fetch_add(cost, Ordering::Relaxed);
+        if before > 0 && before + cost > SOON {
+            self.waiting.fetch_sub(cost, Ordering::Relaxed);
+            return None;
+        }
+        Some(cost)
     }
 }
 
@@ -98,7 +143,17 @@ impl Long {
 struct Timed<G> {
     guest: Pin<Box<G>>,
     computed: Duration,
-    long: Arc<Long>,
+    /// What it counts for among those that wait for the first thread, until it has had a turn.
+    waits: u64,
+    choice: Arc<Choice>,
+}
+
+impl<G> Timed<G> {
+    fn waits_no_more(&mut self) {
+        if self.waits > 0 {
+            self.choice.waiting.fetch_sub(std::mem::take(&mut self.waits), Ordering::Relaxed);
+        }
+    }
 }
 
 impl<G: Future<Output = ()>> Future for Timed<G> {
@@ -108,6 +163,7 @@ impl<G: Future<Output = ()>> Future for Timed<G> {
         let started = Instant::now();
         let polled = self.guest.as_mut().poll(context);
         self.computed += started.elapsed();
+        self.waits_no_more();
         polled
     }
 }
@@ -115,9 +171,10 @@ impl<G: Future<Output = ()>> Future for Timed<G> {
 impl<G> Drop for Timed<G> {
     /// It is over: what is usual moves towards what it took. Two that end at once may count as one.
     fn drop(&mut self) {
-        let usual = self.long.usual.load(Ordering::Relaxed);
+        self.waits_no_more();
+        let usual = self.choice.usual.load(Ordering::Relaxed);
         let computed = u64::try_from(self.computed.as_micros()).unwrap_or(u64::MAX / MEMORY);
-        self.long.usual.store((usual * (MEMORY - 1)).saturating_add(computed) / MEMORY, Ordering::Relaxed);
+        self.choice.usual.store((usual * (MEMORY - 1)).saturating_add(computed) / MEMORY, Ordering::Relaxed);
     }
 }
 
@@ -141,14 +198,15 @@ mod tests {
     use tokio::runtime::Runtime;
     use tokio::sync::oneshot;
 
-    fn runtimes() -> (Runtime, Runtime, Lanes) {
+    fn runtimes() -> (Vec<Runtime>, Lanes) {
         let lane = |name: &str| {
             let mut builder = tokio::runtime::Builder::new_multi_thread();
             builder.worker_threads(1).thread_name(name).enable_all().build().unwrap()
         };
-        let (quick, long) = (lane("quick"), lane("long"));
-        let lanes = Lanes::new(quick.handle().clone(), Some(long.handle().clone()));
-        (quick, long, lanes)
+        let runtimes: Vec<_> = ["quick", "others", "long"].into_iter().map(lane).collect();
+        let handle = |lane: usize| runtimes[lane].handle().clone();
+        let lanes = Lanes::new(handle(0), Some(Beyond { quick: Some(handle(1)), long: handle(2) }));
+        (runtimes, lanes)
     }
 
     /// The lanes in which a guest begins and ends that computes so often for so long.
@@ -171,7 +229,7 @@ mod tests {
 
     #[test]
     fn who_computes_for_long_goes_on_in_the_long_lane() {
-        let (_quick, _long, lanes) = runtimes();
+        let (_runtimes, lanes) = runtimes();
         assert_eq!(lanes_of(&lanes, 4, QUICK / 2), ("quick".into(), "long".into()));
         let other = lanes.for_another();
         assert_eq!(lanes_of(&other, 1, Duration::ZERO), ("quick".into(), "quick".into()));
@@ -179,7 +237,7 @@ mod tests {
 
     #[test]
     fn who_usually_computes_for_long_begins_there_until_that_changes() {
-        let (_quick, _long, lanes) = runtimes();
+        let (_runtimes, lanes) = runtimes();
         let begun = |turn| lanes_of(&lanes, 1, turn).0;
         // A guest counts once it is dropped, which may be a little after its answer.
         assert!(lanes.are_quick());
@@ -188,18 +246,65 @@ mod tests {
         assert!((0..200).any(|_| begun(Duration::ZERO) == "quick"));
     }
 
+    #[test]
+    fn what_would_wait_for_the_first_thread_for_long_begins_on_another() {
+        let (_runtimes, lanes) = runtimes();
+        let usual = |micros| lanes.choice.as_ref().unwrap().usual.store(micros, Ordering::Relaxed);
+        usual(SOON / 2 + 1);
+        // Holds up the first thread in its first turn, until it is told to end.
+        let (end, ends) = std::sync::mpsc::channel::<()>();
+        let (begin, begins) = std::sync::mpsc::channel();
+        lanes.spawn(async move {
+            begin.send(std::thread::current().name().unwrap_or_default().to_owned()).unwrap();
+            let _ = ends.recv();
+        });
+        assert_eq!(begins.recv().unwrap(), "quick");
+        let another = lanes.for_another();
+        another.choice.as_ref().unwrap().usual.store(SOON / 2, Ordering::Relaxed);
+        assert_eq!(lanes_of(&another, 1, Duration::ZERO).0, "others");
+        // It would be its turn soon: it waits until the first thread is free.
+        usual(1);
+        let (sender, receiver) = std::sync::mpsc::channel();
+        lanes.spawn(async move { sender.send(std::thread::current().name().unwrap_or_default().to_owned()).unwrap() });
+        end.send(()).unwrap();
+        assert_eq!(receiver.recv().unwrap(), "quick");
+    }
+
+    #[tokio::test]
+    async fn who_had_a_turn_or_is_gone_waits_no_more() {
+        let beyond = Beyond { quick: Some(Handle::current()), long: Handle::current() };
+        let choice = Arc::new(Choice::new(beyond, Arc::default()));
+        choice.usual.store(SOON, Ordering::Relaxed);
+        let waiting = || choice.waiting.load(Ordering::Relaxed);
+        let begun = || {
+            let (guest, choice) = (Box::pin(std::future::pending()), Arc::clone(&choice));
+            Timed { guest, computed: Duration::ZERO, waits: choice.wait().unwrap(), choice }
+        };
+        let mut guest = begun();
+        assert_eq!((waiting(), choice.wait()), (SOON, None));
+        let polled = poll_fn(|context| Poll::Ready(Pin::new(&mut guest).poll(context))).await;
+        assert_eq!(polled, Poll::<()>::Pending);
+        assert_eq!(waiting(), 0);
+        drop(guest);
+        let gone = begun();
+        assert_eq!(waiting(), SOON);
+        drop(gone);
+        assert_eq!(waiting(), 0);
+    }
+
     #[tokio::test]
     async fn waiting_is_not_computing() {
         let (sender, receiver) = oneshot::channel::<()>();
         let guest = async {
             let _ = receiver.await;
         };
-        let long = Arc::new(Long { runtime: Handle::current(), usual: AtomicU64::default() });
-        let guest = Timed { guest: Box::pin(guest), computed: Duration::ZERO, long: Arc::clone(&long) };
+        let beyond = Beyond { quick: None, long: Handle::current() };
+        let choice = Arc::new(Choice::new(beyond, Arc::default()));
+        let guest = Timed { guest: Box::pin(guest), computed: Duration::ZERO, waits: 0, choice: Arc::clone(&choice) };
         let waits = tokio::spawn(quickly(guest));
         tokio::time::sleep(QUICK * 2).await;
         sender.send(()).unwrap();
         assert!(waits.await.unwrap().is_none());
-        assert!(Duration::from_micros(long.usual.load(Ordering::Relaxed)) < USUALLY_QUICK);
+        assert!(Duration::from_micros(choice.usual.load(Ordering::Relaxed)) < USUALLY_QUICK);
     }
 }

@@ -39,7 +39,7 @@ pub use capabilities::{Dir, Grants};
 pub use compiled::{CompileError, CpuBaseline, Recipe, compile};
 pub use engine::{Engine, EngineError, Pool, compile_with};
 pub use http::FOOTPRINT as HTTP_FOOTPRINT;
-pub use lanes::Lanes;
+pub use lanes::{Beyond, Lanes};
 pub use limits::footprint;
 pub use output::{Captured, Output, Stream};
 pub use source::{Fetched, Source};

@@ -34,7 +34,7 @@ use crate::config::{self, Config};
 use crate::consumer::{Consumer, Phase, StatusBoard, Summary};
 use crate::exit::{Exit, Failure, Result};
 use crate::handler::cache::Cache;
-use crate::handler::{self, Definition, Engine, Lanes, Loaded};
+use crate::handler::{self, Beyond, Definition, Engine, Lanes, Loaded};
 use crate::health::State;
 use crate::queue::{Broker, Producer, Replies};
 use crate::telemetry::metrics::Ways;
@@ -82,16 +82,11 @@ pub fn run(file: Option<&Path>) -> Result {
     let machine = Machine::measure();
     let threads = Threads::of(&machine);
     handler::compile_with(threads.compiling);
-    let guests = guest_runtimes(threads).map_err(internal)?;
+    let guests = Guests::start(threads).map_err(internal)?;
     let mut control = Builder::new_current_thread();
     let control = control.enable_all().max_blocking_threads(threads.control_blocking).build().map_err(internal)?;
-    let result = control.block_on(Host::new(loaded.config, machine, signals, lanes(&guests)).run(ways));
-    // A host call that blocks (a read of a pipe, say) is not waited for: its guest is gone.
-    let (quick, long) = guests;
-    quick.shutdown_background();
-    if let Some(long) = long {
-        long.shutdown_background();
-    }
+    let result = control.block_on(Host::new(loaded.config, machine, signals, guests.lanes()).run(ways));
+    guests.shut_down();
     control.shutdown_background();
     result
 }
@@ -103,23 +98,43 @@ const QUICK_POLLS_PER_LOOK: u32 = 16;
 /// The same in the long lane, where all do.
 const LONG_POLLS_PER_LOOK: u32 = 4;
 
-/// A runtime for each lane of guests; none for the long one where there are no threads for it.
-fn guest_runtimes(threads: Threads) -> std::io::Result<(Runtime, Option<Runtime>)> {
-    let lane = |name: &str, workers: usize, polls_per_look: u32| {
-        let mut builder = Builder::new_multi_thread();
-        builder.thread_name(name).worker_threads(workers).max_blocking_threads(threads.guests_blocking);
-        builder.event_interval(polls_per_look).enable_all();
-        builder
-    };
-    let quick = lane("hostler-guest", threads.guests, QUICK_POLLS_PER_LOOK).build()?;
-    let long = (threads.long > 0).then(|| {
-        lane("hostler-long", threads.long, LONG_POLLS_PER_LOOK).on_thread_start(Lanes::yield_to_others).build()
-    });
-    Ok((quick, long.transpose()?))
+/// What guests run on.
+struct Guests {
+    /// The quick lane's first thread.
+    first: Runtime,
+    /// Its others, if there are any.
+    others: Option<Runtime>,
+    /// The long lane; none where there are no threads for it.
+    long: Option<Runtime>,
 }
 
-fn lanes((quick, long): &(Runtime, Option<Runtime>)) -> Lanes {
-    Lanes::new(quick.handle().clone(), long.as_ref().map(|long| long.handle().clone()))
+impl Guests {
+    fn start(threads: Threads) -> std::io::Result<Self> {
+        let lane = |name: &str, workers: usize, polls_per_look: u32| {
+            let mut builder = Builder::new_multi_thread();
+            builder.thread_name(name).worker_threads(workers).max_blocking_threads(threads.guests_blocking);
+            builder.event_interval(polls_per_look).enable_all();
+            builder
+        };
+        let quick = |workers| lane("hostler-guest", workers, QUICK_POLLS_PER_LOOK).build();
+        let others = (threads.long > 0 && threads.guests > 1).then(|| quick(threads.guests - 1));
+        let long = (threads.long > 0).then(|| {
+            lane("hostler-long", threads.long, LONG_POLLS_PER_LOOK).on_thread_start(Lanes::yield_to_others).build()
+        });
+        Ok(Self { first: quick(1)?, others: others.transpose()?, long: long.transpose()? })
+    }
+
+    fn lanes(&self) -> Lanes {
+        let handle = |runtime: &Runtime| runtime.handle().clone();
+        let quick = self.others.as_ref().map(handle);
+        Lanes::new(handle(&self.first), self.long.as_ref().map(|long| Beyond { quick, long: handle(long) }))
+    }
+
+    /// A host call that blocks (a read of a pipe, say) is not waited for: its guest is gone.
+    fn shut_down(self) {
+        let all = [Some(self.first), self.others, self.long];
+        all.into_iter().flatten().for_each(Runtime::shutdown_background);
+    }
 }
 
 fn internal(error: impl std::fmt::Display) -> Failure {

@@ -6,8 +6,9 @@ use super::Machine;
 /// engine's, in the container's own group.
 const OTHERS: u64 = 24;
 
-/// Pools that share what is left: quick and long guests, the blocking calls of both, those of the host, and compiling.
-const POOLS: u64 = 6;
+/// Pools that share what is left: quick and long guests, the blocking calls of both (quick guests begin in one runtime of two, each
+/// with its own), those of the host, and compiling.
+const POOLS: u64 = 7;
 
 /// The most threads that compile handlers together: more gain little.
 const MAX_COMPILING: usize = 16;
@@ -25,7 +26,7 @@ pub struct Threads {
     pub guests: usize,
     /// Guests that compute for long go on on these; none where processes are few.
     pub long: usize,
-    /// Files of guests are read and written on these, at most; as many again for those that compute for long.
+    /// Files of guests are read and written on these, at most, for each of three runtimes.
     pub guests_blocking: usize,
     /// Names are looked up and files of our own are read on these, at most.
     pub control_blocking: usize,
@@ -34,7 +35,7 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// What fits the machine: with 64 processes at most, a sixth of what is left for each pool.
+    /// What fits the machine: with 64 processes at most, a seventh of what is left for each pool.
     pub fn of(machine: &Machine) -> Self {
         let room = machine.pids.map_or(u64::MAX, |pids| pids.saturating_sub(OTHERS));
         let most = usize::try_from(room / POOLS).unwrap_or(usize::MAX);
@@ -73,11 +74,11 @@ mod tests {
     fn all_pools_together_stay_below_the_limit_of_processes() {
         for pids in [30, 64, 100, 1_000] {
             let threads = Threads::of(&machine(256, Some(pids), 1024 * 1024));
-            let guests = threads.guests + threads.long + 2 * threads.guests_blocking;
+            let guests = threads.guests + threads.long + 3 * threads.guests_blocking;
             let sum = guests + threads.control_blocking + threads.compiling;
             assert!(sum as u64 + OTHERS <= pids, "{pids}: {threads:?}");
         }
-        assert_eq!(Threads::of(&machine(64, Some(64), 1024 * 1024)).guests, 6);
+        assert_eq!(Threads::of(&machine(64, Some(64), 1024 * 1024)).guests, 5);
     }
 
     #[test]
