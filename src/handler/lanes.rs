@@ -34,6 +34,10 @@ const NICENESS: i32 = 12;
 /// costs as much as a small guest or two, so a thread that will be free in a moment is better than one that sleeps.
 const SOON: u64 = 1_000;
 
+/// What a guest is taken to compute, in microseconds, before any is known: not so much that the first few would be parted, nor so
+/// little that all of them would be given to one thread, should they compute for long.
+const UNKNOWN: u64 = SOON / 4;
+
 /// Where the guests of one consumer run.
 #[derive(Debug, Clone)]
 pub struct Lanes {
@@ -120,7 +124,7 @@ impl Lanes {
 
 impl Choice {
     fn new(beyond: Beyond, waiting: Arc<AtomicU64>) -> Self {
-        Self { beyond, usual: AtomicU64::default(), waiting }
+        Self { beyond, usual: AtomicU64::new(UNKNOWN), waiting }
     }
 
     fn is_usually_quick(&self) -> bool {
@@ -287,7 +291,7 @@ mod tests {
         assert_eq!(waiting(), 0);
         drop(guest);
         let gone = begun();
-        assert_eq!(waiting(), SOON);
+        assert!(waiting() > 0);
         drop(gone);
         assert_eq!(waiting(), 0);
     }
