@@ -60,7 +60,7 @@ fn it_makes_handlers_without_wasi() {
     assert!(said.code == 1 && said.stdout.contains("imports hostler:consumer/"), "{said:?}");
     assert!(!said.stdout.contains("wasi:"), "{said:?}");
     // Within the arena, at its end, and beyond it.
-    for length in [0, 1, 1_000, 16_384, 32_768, 130_000, 1_048_576] {
+    for length in [0, 1, 1_000, 16_384, 32_768, 130_000, 262_144, 1_048_576] {
         let body: String = ('a'..='z').cycle().take(length).collect();
         std::fs::write(world.path("body"), &body).unwrap();
         let answer = answer(&world, handler, &["--file", "body", "--attr", "do=reply"]);
