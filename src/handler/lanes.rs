@@ -97,22 +97,12 @@ impl Lanes {
             self.quick.spawn(guest);
             return;
         };
-        let mut guest =
-            Timed { guest: Box::pin(guest), computed: Duration::ZERO, waits: 0, choice: Arc::clone(choice) };
         if !choice.is_usually_quick() {
-            choice.beyond.long.spawn(guest);
+            choice.beyond.long.spawn(Timed::new(guest, 0, choice));
             return;
         }
-        let runtime = match &choice.beyond.quick {
-            Some(others) => match choice.wait() {
-                Some(cost) => {
-                    guest.waits = cost;
-                    &self.quick
-                }
-                None => others,
-            },
-            None => &self.quick,
-        };
+        let (runtime, waits) = choice.quick(&self.quick);
+        let guest = Timed::new(guest, waits, choice);
         runtime.spawn(async move {
             if let Some(guest) = quickly(guest).await {
                 let choice = Arc::clone(&guest.choice);
@@ -129,6 +119,14 @@ impl Choice {
 
     fn is_usually_quick(&self) -> bool {
         Duration::from_micros(self.usual.load(Ordering::Relaxed)) <= USUALLY_QUICK
+    }
+
+    /// Where another guest of the quick lane begins, and what it counts for among those that wait for the first thread.
+    fn quick<'a>(&'a self, first: &'a Handle) -> (&'a Handle, u64) {
+        match &self.beyond.quick {
+            None => (first, 0),
+            Some(others) => self.wait().map_or((others, 0), |cost| (first, cost)),
+        }
     }
 
     /// Lets another guest wait for the first thread, and says what it counts for; `None`: it would not be its turn soon.
@@ -153,6 +151,10 @@ struct Timed<G> {
 }
 
 impl<G> Timed<G> {
+    fn new(guest: G, waits: u64, choice: &Arc<Choice>) -> Self {
+        Self { guest: Box::pin(guest), computed: Duration::ZERO, waits, choice: Arc::clone(choice) }
+    }
+
     fn waits_no_more(&mut self) {
         if self.waits > 0 {
             self.choice.waiting.fetch_sub(std::mem::take(&mut self.waits), Ordering::Relaxed);
@@ -213,10 +215,14 @@ mod tests {
         (runtimes, lanes)
     }
 
+    /// The lane of the thread that asks.
+    fn lane() -> String {
+        std::thread::current().name().unwrap_or_default().to_owned()
+    }
+
     /// The lanes in which a guest begins and ends that computes so often for so long.
     fn lanes_of(lanes: &Lanes, turns: u32, turn: Duration) -> (String, String) {
         let (sender, receiver) = oneshot::channel();
-        let lane = || std::thread::current().name().unwrap_or_default().to_owned();
         lanes.spawn(async move {
             let begun = lane();
             for _ in 0..turns {
@@ -259,7 +265,7 @@ mod tests {
         let (end, ends) = std::sync::mpsc::channel::<()>();
         let (begin, begins) = std::sync::mpsc::channel();
         lanes.spawn(async move {
-            begin.send(std::thread::current().name().unwrap_or_default().to_owned()).unwrap();
+            begin.send(lane()).unwrap();
             let _ = ends.recv();
         });
         assert_eq!(begins.recv().unwrap(), "quick");
@@ -269,7 +275,7 @@ mod tests {
         // It would be its turn soon: it waits until the first thread is free.
         usual(1);
         let (sender, receiver) = std::sync::mpsc::channel();
-        lanes.spawn(async move { sender.send(std::thread::current().name().unwrap_or_default().to_owned()).unwrap() });
+        lanes.spawn(async move { sender.send(lane()).unwrap() });
         end.send(()).unwrap();
         assert_eq!(receiver.recv().unwrap(), "quick");
     }
@@ -281,8 +287,8 @@ mod tests {
         choice.usual.store(SOON, Ordering::Relaxed);
         let waiting = || choice.waiting.load(Ordering::Relaxed);
         let begun = || {
-            let (guest, choice) = (Box::pin(std::future::pending()), Arc::clone(&choice));
-            Timed { guest, computed: Duration::ZERO, waits: choice.wait().unwrap(), choice }
+            let waits = choice.wait().unwrap();
+            Timed::new(std::future::pending(), waits, &choice)
         };
         let mut guest = begun();
         assert_eq!((waiting(), choice.wait()), (SOON, None));
@@ -304,8 +310,7 @@ mod tests {
         };
         let beyond = Beyond { quick: None, long: Handle::current() };
         let choice = Arc::new(Choice::new(beyond, Arc::default()));
-        let guest = Timed { guest: Box::pin(guest), computed: Duration::ZERO, waits: 0, choice: Arc::clone(&choice) };
-        let waits = tokio::spawn(quickly(guest));
+        let waits = tokio::spawn(quickly(Timed::new(guest, 0, &choice)));
         tokio::time::sleep(QUICK * 2).await;
         sender.send(()).unwrap();
         assert!(waits.await.unwrap().is_none());

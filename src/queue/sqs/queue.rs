@@ -192,7 +192,7 @@ impl Queue for SqsQueue {
         let Took { deliveries, finished } = self.take_in(messages, request.lease, since, taken);
         if !finished.is_empty() {
             tracing::info!(queue = &*self.place.name, count = finished.len(), "finished messages came again; removed");
-            self.delete(finished).await;
+            Box::pin(self.delete(finished)).await;
         }
         Ok(deliveries)
     }

@@ -15,7 +15,7 @@ use super::parallel::side_by_side;
 use super::queue::{MAX_LEASE, SqsQueue, lost};
 use super::send::forward;
 use super::wire::{beside, is_carried, size, whole_seconds};
-use crate::message::{MAX_ATTRIBUTES, Outgoing};
+use crate::message::{Claim, MAX_ATTRIBUTES, Outgoing};
 use crate::queue::{LeaseError, Settlement, Unsettled, dead_letter_attributes};
 
 pub(super) const CHANGE: &str = "ChangeMessageVisibilityBatch";
@@ -49,11 +49,12 @@ impl SqsQueue {
             };
             list.extend(held.map(|held| Ending { index, settlement, held }));
         }
-        // Side by side: acks do not wait for copies, as their leases are not extended any more.
+        // Side by side: acks do not wait for copies, as their leases are not extended any more. What most batches do not need is
+        // boxed, so that it is not moved with each.
         let (acked, released, dead_lettered) = tokio::join!(
             in_batches(acks, |batch| self.ack(batch)),
-            in_batches(releases, |batch| self.release(batch)),
-            in_batches(copies, |batch| self.dead_letter(batch)),
+            in_batches(releases, |batch| Box::pin(self.release(batch))),
+            in_batches(copies, |batch| Box::pin(self.dead_letter(batch))),
         );
         settled.extend(acked.into_iter().chain(released).chain(dead_lettered).map(|(ending, result)| {
             let Ending { index, settlement, .. } = ending;
@@ -104,11 +105,13 @@ impl SqsQueue {
             }
         }
         // Queue first, object after: the other way round, a crash leaves a message without its body.
-        side_by_side(bodies.into_iter().map(|body| {
-            let service = Arc::clone(&self.service);
-            async move { service.discard(&body).await }
-        }))
-        .await;
+        if !bodies.is_empty() {
+            let discard = |body: Arc<Claim>| {
+                let service = Arc::clone(&self.service);
+                async move { service.discard(&body).await }
+            };
+            Box::pin(side_by_side(bodies.into_iter().map(discard))).await;
+        }
         settled
     }
 
@@ -291,6 +294,15 @@ mod tests {
         let answers = while_leased("x", &endings, after(9)).await;
         assert_eq!(now.elapsed(), Duration::from_secs(3));
         assert!(matches!(answers.of("x", 0), Err(LeaseError::Retry(_))));
+    }
+
+    #[test]
+    fn what_is_moved_for_each_batch_is_small() {
+        fn size<F>(_: impl Fn(&'static SqsQueue, Vec<Settlement>) -> F) -> usize {
+            size_of::<F>()
+        }
+        let bytes = size(|queue, batch| queue.settle_all(batch));
+        assert!(bytes <= 6 * 1024, "{bytes}");
     }
 
     #[test]
