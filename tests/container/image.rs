@@ -11,8 +11,8 @@ use super::work;
 use crate::support::engine::{Container, Engine, IMAGE};
 use crate::support::hostler::{Depth, PATIENCE, until};
 
-/// What README promises of the image, beyond its handler.
-const LARGEST: u64 = 40 << 20;
+/// What the image may hold, in bytes, beyond its handler.
+const LARGEST: u64 = 40_000_000;
 
 /// All that may be denied to it is.
 const LOCKED_UP: [&str; 11] = [
