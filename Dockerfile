@@ -16,8 +16,9 @@ RUN set -eu; target="$(uname -m)-unknown-linux-musl"; \
 WORKDIR /src
 # First the dependencies alone, a layer that stays until they change: they take most of the time.
 COPY Cargo.toml Cargo.lock build.rs ./
+COPY benches/pgo benches/pgo
 RUN mkdir src && touch src/lib.rs && echo 'fn main() {}' > src/main.rs \
-    && cargo build --profile image --locked --bin hostler --target "$(uname -m)-unknown-linux-musl" \
+    && bash benches/pgo/build.sh \
     && rm -r src
 COPY src src
 # What `hostler new` writes is in the binary.
@@ -26,7 +27,7 @@ COPY templates templates
 COPY wit wit
 # Cargo goes by times of change, which are those of the checkout and so may be older than the layer above.
 RUN find src -name '*.rs' -exec touch {} + \
-    && cargo build --profile image --locked --bin hostler --target "$(uname -m)-unknown-linux-musl" \
+    && bash benches/pgo/build.sh \
     && mkdir -p /image/etc/hostler /image/etc/ssl/certs /image/tmp /image/var/lib/hostler \
     && cp "target/$(uname -m)-unknown-linux-musl/image/hostler" /image/hostler \
     && cp /etc/ssl/certs/ca-certificates.crt /image/etc/ssl/certs/ \

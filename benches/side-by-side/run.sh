@@ -32,7 +32,7 @@ hostler=${HOSTLER_BIN:-$target/$musl/image/hostler}
 if [ -z "${HOSTLER_BIN:-}" ]; then
   command -v musl-gcc >/dev/null || { echo "musl-gcc is missing (Debian: musl-tools)" >&2 && exit 1; }
   [ -d "$(rustc --print target-libdir --target "$musl")" ] || rustup target add "$musl"
-  CARGO_TARGET_DIR=$target cargo build --profile image --locked --bin hostler --target "$musl" --manifest-path "$root/Cargo.toml"
+  CARGO_TARGET_DIR=$target bash "$root/benches/pgo/build.sh"
 fi
 
 # Once as Cargo does it unless told, once as for an image: the bare loop in both.
@@ -51,10 +51,14 @@ handler component wasm32-wasip2 component
 handler component wasm32-unknown-unknown plain
 handler command wasm32-wasip1 command
 
+# The peers, unless none of them is compared.
 peers=()
 case " $* " in
-  *" --growth "* | *" --turns "*) ;;
-  *) peers=(--peers "$("$here/peers.sh")") ;;
+  *" --growth "* | *" --turns "* | *" --only "*) compared="$*" ;;
+  *) compared=boto3 ;;
+esac
+case "$compared" in
+  *sqs-consumer* | *boto3* | *celery*) peers=(--peers "$("$here/peers.sh")") ;;
 esac
 exec "$target/release/side-by-side" --hostler "$hostler" --bare "$target/image/side-by-side" \
   --handlers "$target/side-by-side" --package "$here" ${peers[@]+"${peers[@]}"} "$@"

@@ -205,11 +205,11 @@ mod tests {
     use tokio::sync::oneshot;
 
     fn runtimes() -> (Vec<Runtime>, Lanes) {
-        let lane = |name: &str| {
+        let runtime = |name: &str| {
             let mut builder = tokio::runtime::Builder::new_multi_thread();
             builder.worker_threads(1).thread_name(name).enable_all().build().unwrap()
         };
-        let runtimes: Vec<_> = ["quick", "others", "long"].into_iter().map(lane).collect();
+        let runtimes: Vec<_> = ["quick", "others", "long"].into_iter().map(runtime).collect();
         let handle = |lane: usize| runtimes[lane].handle().clone();
         let lanes = Lanes::new(handle(0), Some(Beyond { quick: Some(handle(1)), long: handle(2) }));
         (runtimes, lanes)

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -19,9 +20,16 @@ use crate::{Result, process};
 /// How long a contender may take to start, or to bring back what it holds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long a contender may take to end as it would in production, where it counts what it runs (`benches/pgo`) and writes that
+/// down only then: hostler's drain waits for what its long poll may bring.
+const PARTING: Duration = Duration::from_secs(40);
+
+/// How often another process is asked again.
+const AGAIN: Duration = Duration::from_millis(50);
+
 /// Both.
 pub struct Pair {
-    contender: Killed,
+    contender: Owned,
     server: Server,
     pid: i32,
     _folder: TempDir,
@@ -37,8 +45,8 @@ impl Pair {
             command.stdout(Stdio::null()).stderr(Stdio::null());
         }
         let started = SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros();
-        let contender = Killed(command.spawn()?);
-        let pid = i32::try_from(contender.0.id())?;
+        let contender = Owned { child: command.spawn()?, parting: if counts() { PARTING } else { Duration::ZERO } };
+        let pid = i32::try_from(contender.child.id())?;
         server.ask(&format!("/watch?pid={pid}&started={started}"))?;
         Ok(Self { contender, server, pid, _folder: folder })
     }
@@ -61,33 +69,57 @@ impl Pair {
             if arrived(&stats) {
                 return Ok(stats);
             }
-            if let Some(status) = self.contender.0.try_wait()? {
+            if let Some(status) = self.contender.child.try_wait()? {
                 return Err(format!("it ended with {status}").into());
             }
             if Instant::now() > deadline {
                 return Err(format!("it did not {what}: {stats}").into());
             }
             #[allow(clippy::disallowed_methods, reason = "another process can only be asked again")]
-            thread::sleep(Duration::from_millis(50));
+            thread::sleep(AGAIN);
         }
     }
 }
 
-/// A child that is killed in the end, with all that it started.
-struct Killed(Child);
+/// A child that ends with this, and all that it started: it is asked to if it has time for its `parting`, and killed after that.
+struct Owned {
+    child: Child,
+    parting: Duration,
+}
 
-impl Drop for Killed {
+impl Drop for Owned {
     fn drop(&mut self) {
-        for pid in i32::try_from(self.0.id()).into_iter().flat_map(process::tree) {
+        let Ok(root) = i32::try_from(self.child.id()) else { return };
+        let tree = process::tree(root);
+        let deadline = Instant::now() + self.parting;
+        if !self.parting.is_zero() {
+            let _ = kill(Pid::from_raw(root), Signal::SIGTERM);
+        }
+        while Instant::now() < deadline && !ended(root) {
+            #[allow(clippy::disallowed_methods, reason = "another process can only be asked again")]
+            thread::sleep(AGAIN);
+        }
+        for pid in tree {
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
-        let _ = self.0.wait();
+        let _ = self.child.wait();
     }
+}
+
+/// Whether contenders are built to count what they run.
+fn counts() -> bool {
+    std::env::var_os("LLVM_PROFILE_FILE").is_some()
+}
+
+/// Whether a child has ended. It is still to be waited for, so that its id is nobody else's.
+fn ended(child: i32) -> bool {
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    !matches!(waitid(Id::Pid(Pid::from_raw(child)), flags), Ok(WaitStatus::StillAlive))
 }
 
 /// The server's process.
 struct Server {
-    _process: Killed,
+    _process: Owned,
     port: u16,
 }
 
@@ -100,7 +132,7 @@ impl Server {
         command.args(["--body-bytes", &setting.load.body_bytes.to_string()]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let output = child.stdout.take();
-        let process = Killed(child);
+        let process = Owned { child, parting: Duration::ZERO };
         let mut line = String::new();
         BufReader::new(output.ok_or("no output of the server")?).read_line(&mut line)?;
         Ok(Self { _process: process, port: line.trim().parse()? })
