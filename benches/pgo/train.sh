@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes the profile that build.sh optimises by: hostler, built so that it counts what it runs, consumes the comparison's queue for
-# some seconds at each concurrency, without and with telemetry. To be run when the dependencies or Rust change, or much of the hot
-# path: half an hour, and more on a busy machine.
+# some seconds at each concurrency,
+# without and with telemetry. To be run when the dependencies or Rust change, or much of the hot path: half an hour.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 target=${CARGO_TARGET_DIR:-$here/../../target}
@@ -26,6 +26,6 @@ bash "$here/../side-by-side/run.sh" --concurrency 1,10,64 --latency 0 --warm-up 
 # A host for each contender and concurrency, and what ran for a moment.
 files=("$counted"/*.profraw)
 [ ${#files[@]} -ge 12 ] || { echo "only ${#files[@]} processes wrote down what they counted" >&2 && exit 1; }
-# Without what never ran, or it would be many times as large.
+# Without what never ran, or it would be twenty times as large.
 "$tools/llvm-profdata" merge --sparse --output "$here/$architecture.profdata" "${files[@]}"
 bash "$here/of.sh" > "$here/$architecture.profdata.of"

@@ -99,6 +99,9 @@ impl Drop for Owned {
             #[allow(clippy::disallowed_methods, reason = "another process can only be asked again")]
             thread::sleep(AGAIN);
         }
+        if !self.parting.is_zero() && !ended(root) {
+            eprintln!("a contender did not end within {:?}: what it counted is lost", self.parting);
+        }
         for pid in tree {
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
