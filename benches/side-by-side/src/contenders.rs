@@ -1,5 +1,6 @@
 //! Who is compared, and how each is started.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -213,17 +214,21 @@ pub fn command(contender: Contender, places: &Places, folder: &Path, endpoint: &
         }
     };
     let path = std::env::var_os("PATH").unwrap_or_default();
-    // Where a build that counts what it runs writes that down (`benches/pgo`).
-    let counted = std::env::var_os("LLVM_PROFILE_FILE").map(|file| ("LLVM_PROFILE_FILE", file));
     let own: Vec<_> = command.get_envs().map(|(key, value)| (key.to_owned(), value.map(ToOwned::to_owned))).collect();
     // What the machine says of AWS or of hostler is no part of this.
-    command.env_clear().env("PATH", path).env("HOME", folder).env("PYTHONDONTWRITEBYTECODE", "1").envs(counted);
+    command.env_clear().env("PATH", path).env("HOME", folder).env("PYTHONDONTWRITEBYTECODE", "1").envs(counted());
     command.envs(own.into_iter().filter_map(|(key, value)| Some((key, value?))));
     command.envs([("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test"), ("AWS_REGION", "eu-west-1")]);
     command.env("AWS_DEFAULT_REGION", "eu-west-1").env("BENCH_QUEUE_URL", &url).env("BENCH_ENDPOINT", endpoint);
     command.env("BENCH_CONCURRENCY", concurrency.to_string());
     command.current_dir(folder).stdin(Stdio::null());
     Ok(command)
+}
+
+/// The variable that says where a build that counts what it runs writes that down (`benches/pgo`).
+pub fn counted() -> Option<(&'static str, OsString)> {
+    let variable = "LLVM_PROFILE_FILE";
+    Some((variable, std::env::var_os(variable)?))
 }
 
 /// hostler with its defaults, and no more said than it has to know.

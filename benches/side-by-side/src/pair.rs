@@ -13,7 +13,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::cell::Setting;
-use crate::contenders::{Places, command};
+use crate::contenders::{Places, command, counted};
 use crate::messages::Form;
 use crate::{Result, process};
 
@@ -45,7 +45,7 @@ impl Pair {
             command.stdout(Stdio::null()).stderr(Stdio::null());
         }
         let started = SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros();
-        let contender = Owned { child: command.spawn()?, parting: if counts() { PARTING } else { Duration::ZERO } };
+        let contender = Owned { child: command.spawn()?, parting: counted().map(|_| PARTING) };
         let pid = i32::try_from(contender.child.id())?;
         server.ask(&format!("/watch?pid={pid}&started={started}"))?;
         Ok(Self { contender, server, pid, _folder: folder })
@@ -81,26 +81,18 @@ impl Pair {
     }
 }
 
-/// A child that ends with this, and all that it started: it is asked to if it has time for its `parting`, and killed after that.
+/// A child that ends with this, and all that it started: it is asked to where it has time for its `parting`, and killed then.
 struct Owned {
     child: Child,
-    parting: Duration,
+    parting: Option<Duration>,
 }
 
 impl Drop for Owned {
     fn drop(&mut self) {
         let Ok(root) = i32::try_from(self.child.id()) else { return };
         let tree = process::tree(root);
-        let deadline = Instant::now() + self.parting;
-        if !self.parting.is_zero() {
-            let _ = kill(Pid::from_raw(root), Signal::SIGTERM);
-        }
-        while Instant::now() < deadline && !ended(root) {
-            #[allow(clippy::disallowed_methods, reason = "another process can only be asked again")]
-            thread::sleep(AGAIN);
-        }
-        if !self.parting.is_zero() && !ended(root) {
-            eprintln!("a contender did not end within {:?}: what it counted is lost", self.parting);
+        if let Some(parting) = self.parting {
+            part(root, parting);
         }
         for pid in tree {
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
@@ -109,9 +101,18 @@ impl Drop for Owned {
     }
 }
 
-/// Whether contenders are built to count what they run.
-fn counts() -> bool {
-    std::env::var_os("LLVM_PROFILE_FILE").is_some()
+/// Asks a child to end, and waits for that.
+fn part(child: i32, patience: Duration) {
+    let deadline = Instant::now() + patience;
+    let _ = kill(Pid::from_raw(child), Signal::SIGTERM);
+    while !ended(child) {
+        if Instant::now() > deadline {
+            eprintln!("a contender did not end within {patience:?}: what it counted is lost");
+            return;
+        }
+        #[allow(clippy::disallowed_methods, reason = "another process can only be asked again")]
+        thread::sleep(AGAIN);
+    }
 }
 
 /// Whether a child has ended. It is still to be waited for, so that its id is nobody else's.
@@ -135,7 +136,7 @@ impl Server {
         command.args(["--body-bytes", &setting.load.body_bytes.to_string()]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let output = child.stdout.take();
-        let process = Owned { child, parting: Duration::ZERO };
+        let process = Owned { child, parting: None };
         let mut line = String::new();
         BufReader::new(output.ok_or("no output of the server")?).read_line(&mut line)?;
         Ok(Self { _process: process, port: line.trim().parse()? })
