@@ -9,10 +9,8 @@ ARG BASE=scratch
 
 FROM ${BUILDER} AS build
 ENV CARGO_INCREMENTAL=0
-# A static binary needs no base image: musl, for this machine's architecture.
-RUN set -eu; target="$(uname -m)-unknown-linux-musl"; \
-    command -v musl-gcc >/dev/null || { apt-get update; apt-get install -y --no-install-recommends musl-tools; }; \
-    [ -d "$(rustc --print target-libdir --target "$target")" ] || rustup target add "$target"
+# A static binary needs no base image: musl.
+RUN command -v musl-gcc >/dev/null || { apt-get update && apt-get install -y --no-install-recommends musl-tools; }
 WORKDIR /src
 # First the dependencies alone, a layer that stays until they change: they take most of the time.
 COPY Cargo.toml Cargo.lock build.rs ./
@@ -27,9 +25,9 @@ COPY templates templates
 COPY wit wit
 # Cargo goes by times of change, which are those of the checkout and so may be older than the layer above.
 RUN find src -name '*.rs' -exec touch {} + \
-    && bash benches/pgo/build.sh \
+    && hostler="$(bash benches/pgo/build.sh)" \
     && mkdir -p /image/etc/hostler /image/etc/ssl/certs /image/tmp /image/var/lib/hostler \
-    && cp "target/$(uname -m)-unknown-linux-musl/image/hostler" /image/hostler \
+    && cp "$hostler" /image/hostler \
     && cp /etc/ssl/certs/ca-certificates.crt /image/etc/ssl/certs/ \
     && chmod 1777 /image/tmp /image/var/lib/hostler
 

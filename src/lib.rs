@@ -4,8 +4,11 @@
 //! while it works, and settles it. `ARCHITECTURE.md` has the map; in short, arrows run one way:
 //!
 //! ```text
-//! cli → host → consumer → handler, queue, channel → message        leaves: cause, config, digest, duration, health, rate, telemetry
+//! cli → host → consumer → handler, queue, channel → message        leaves: cause, digest, duration, exit, health
 //! ```
+
+// They panic where nobody reads: `cli::output` prints what commands say, and `tracing` what hosts do.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod cause;
 pub mod channel;

@@ -21,6 +21,11 @@ impl Bucket {
         Self { capacity, per_second, tokens: capacity, filled_at: now }
     }
 
+    /// The same with one token at `now`: the first second has no more than its share either.
+    pub fn with_one_token(rate: Rate, now: Instant) -> Self {
+        Self { tokens: 1.0, ..Self::new(rate, now) }
+    }
+
     /// How many tokens there are at `now`.
     pub fn available(&mut self, now: Instant) -> usize {
         let since = now.saturating_duration_since(self.filled_at).as_secs_f64();
@@ -39,10 +44,10 @@ impl Bucket {
         self.tokens = (self.tokens + count as f64).min(self.capacity);
     }
 
-    /// When there will be a token.
-    pub fn next_at(&self) -> Instant {
-        let missing = (1.0 - self.tokens).max(0.0);
-        self.filled_at + Duration::from_secs_f64(missing / self.per_second) + Duration::from_millis(1)
+    /// When there will be a token; `None`: there was one when it was last looked.
+    pub fn next_at(&self) -> Option<Instant> {
+        let missing = Some(1.0 - self.tokens).filter(|missing| *missing > 0.0)?;
+        Some(self.filled_at + Duration::from_secs_f64(missing / self.per_second) + Duration::from_millis(1))
     }
 }
 
@@ -59,18 +64,27 @@ mod tests {
             let available = bucket.available(Instant::now());
             bucket.take(available);
             taken += available;
-            tokio::time::sleep_until(bucket.next_at()).await;
+            tokio::time::sleep_until(bucket.next_at().unwrap()).await;
         }
         assert!((105..=110).contains(&taken), "{taken}: the first second's worth, and 10 a second after");
     }
 
     #[tokio::test(start_paused = true)]
+    async fn with_one_token_the_first_second_has_its_share_and_no_more() {
+        let start = Instant::now();
+        let mut bucket = Bucket::with_one_token(Rate { permits: 10, per: Duration::from_secs(1) }, start);
+        assert_eq!(bucket.available(start), 1);
+        assert_eq!(bucket.available(start + Duration::from_millis(899)), 9);
+        assert_eq!(bucket.available(start + Duration::from_secs(9)), 10);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_slow_rate_still_lets_one_through_at_once() {
         let mut bucket = Bucket::new(Rate { permits: 1, per: Duration::from_secs(60) }, Instant::now());
-        assert_eq!(bucket.available(Instant::now()), 1);
+        assert_eq!((bucket.available(Instant::now()), bucket.next_at()), (1, None), "there is nothing to wait for");
         bucket.take(1);
         assert_eq!(bucket.available(Instant::now()), 0);
-        tokio::time::sleep_until(bucket.next_at()).await;
+        tokio::time::sleep_until(bucket.next_at().unwrap()).await;
         assert_eq!(bucket.available(Instant::now()), 1);
     }
 }

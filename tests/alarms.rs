@@ -114,6 +114,17 @@ fn one_look_tells_the_embedded_queue_as_well() {
 }
 
 #[test]
+fn a_fan_out_consumers_queue_counts_once() {
+    let world = World::new(&SHOP.replace("channel = 'orders'", "channel = 'shop.orders'"));
+    world.send("shop", ["1", "2", "3"]);
+    let said = world.output(&["alarms"]);
+    let table = "QUEUE   MESSAGES  THRESHOLD  CRITICAL  CONSUMER  OWNER\n\
+                 orders         3          3       yes    orders   shop\n\
+                 1 of 2 queues alarm, 1 of them critical\n";
+    assert_eq!((said.code, said.stdout.as_str()), (1, table), "{said:?}");
+}
+
+#[test]
 fn a_webhook_that_is_down_at_first_is_told_once() {
     let (world, web) = (shop(), sick(2));
     let alarms = |args: &[&str]| {

@@ -55,6 +55,8 @@ mod metrics;
 #[cfg(test)]
 mod new;
 #[cfg(test)]
+mod output;
+#[cfg(test)]
 mod pause;
 #[cfg(test)]
 mod porting;
@@ -70,6 +72,8 @@ mod resources;
 mod run;
 #[cfg(test)]
 mod sdk_rust;
+#[cfg(test)]
+mod send_lines;
 #[cfg(test)]
 #[cfg(feature = "sqs")]
 mod simulation;

@@ -181,15 +181,18 @@ fn options(estate: &Estate<'_>, bucket: Option<String>) -> Options {
 
 /// More than a page of the bucket's list, and more than one call removes.
 #[tokio::test(flavor = "multi_thread")]
-async fn only_old_bodies_under_our_own_prefix_are_found_and_removed() {
+async fn only_old_bodies_under_keys_of_ours_are_found_and_removed() {
     let estate = on_moto();
     let bucket = estate.prefix.trim_end_matches('-').to_owned();
     let put = format!(
         "
 s3.create_bucket(Bucket={bucket:?}, CreateBucketConfiguration={{'LocationConstraint': 'eu-west-1'}})
 with ThreadPoolExecutor(16) as hands:
-    list(hands.map(lambda n: s3.put_object(Bucket={bucket:?}, Key=f'hostler/{{n:04}}', Body=b'abc'), range(1100)))
-s3.put_object(Bucket={bucket:?}, Key='hostler/shared/x', Body=b'abc')
+    def put(n):
+        s3.put_object(Bucket={bucket:?}, Key=f'hostler/0190163d-8694-739b-8d2e-{{n:012x}}', Body=b'abc')
+    list(hands.map(put, range(1100)))
+for key in ['shared/0190163d-8694-739b-8d2e-000000000000', 'shared/thumbnails.wasm', 'thumbnails.wasm']:
+    s3.put_object(Bucket={bucket:?}, Key='hostler/' + key, Body=b'abc')
 s3.put_object(Bucket={bucket:?}, Key='elsewhere/x', Body=b'abc')
 "
     );
@@ -207,7 +210,7 @@ s3.put_object(Bucket={bucket:?}, Key='elsewhere/x', Body=b'abc')
     let left = estate.python(&format!(
         "print(json.dumps([one['Key'] for one in s3.list_objects_v2(Bucket={bucket:?})['Contents']]))"
     ));
-    assert_eq!(left, json!(["elsewhere/x"]));
+    assert_eq!(left, json!(["elsewhere/x", "hostler/shared/thumbnails.wasm", "hostler/thumbnails.wasm"]));
     let without = SqsBroker::connect(options(&estate, None)).await.unwrap();
     assert_eq!(without.stored_before(now + hour, 10).await, Ok(None));
 }

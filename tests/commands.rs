@@ -1,8 +1,10 @@
 //! The commands as a user meets them: what they print, where, and with which exit code.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt as _;
 use std::process::Stdio;
 use std::time::Instant;
 
@@ -10,7 +12,7 @@ use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::hostler::{Depth, PATIENCE, SECOND, World, announce, until};
+use crate::support::hostler::{Depth, PATIENCE, SECOND, Said, World, announce, until};
 
 /// A consumer `jobs` whose handler tells what it was given.
 const JOBS: &str = "
@@ -52,6 +54,19 @@ fn send_takes_its_body_from_wherever_it_is() {
 }
 
 #[test]
+fn a_body_may_look_like_an_option() {
+    let world = World::new(JOBS);
+    for body in ["-5", "--", "--lines"] {
+        let said = world.output(&["send", "jobs", "--body", body, "--attr", "a=1"]);
+        assert_eq!((said.code, said.stderr.as_str()), (0, ""), "{body}");
+    }
+    let told = told(&world, 3);
+    assert_eq!(told.iter().filter(|line| *line == r#"MESSAGE_ATTRIBUTES={"a":"1"}"#).count(), 3, "{told:?}");
+    let bodies: BTreeSet<_> = told.iter().filter(|line| line.starts_with('-')).map(String::as_str).collect();
+    assert_eq!(bodies, BTreeSet::from(["-5", "--", "--lines"]));
+}
+
+#[test]
 fn send_lines_is_one_message_per_line_that_has_text() {
     let world = World::new(JOBS);
     let input = "one\r\n\n   \ntwo  \n\r\nthree without an end";
@@ -75,7 +90,7 @@ fn send_lines_stops_at_the_first_line_that_cannot_be_sent() {
     let said = world.output(&["send", "jobs", "--lines", "--file", "lines"]);
     assert_eq!(said.code, 2, "{said:?}");
     assert!(said.stderr.contains("line 3 was not sent"), "{said:?}");
-    assert!(said.stderr.contains("2 messages before it were"), "{said:?}");
+    assert!(said.stderr.contains("2 messages sent in all"), "{said:?}");
     assert_eq!(world.depth("jobs").visible, 2, "what comes after is not sent either");
 }
 
@@ -97,6 +112,8 @@ fn send_delays_drops_duplicates_and_routes() {
 
     assert_eq!(send(&["mobile", "--dedupe", "k"]).stderr, "");
     assert!(send(&["mobile", "--dedupe", "k"]).stderr.contains("a duplicate"));
+    assert_eq!(send(&["all", "--dedupe", "-k", "--group", "-g", "--routing-key", "-r"]).stderr, "");
+    assert!(send(&["all", "--dedupe", "-k"]).stderr.contains("a duplicate"));
     assert_eq!(world.depth("mobile").visible, 2);
 
     send(&["mobile", "--delay", "15m"]);
@@ -168,6 +185,39 @@ fn a_fault_has_its_exit_code_in_every_command() {
     assert_eq!(said.code, 69, "{said:?}");
     let said = bad_config.output(&["check", "--config", "nowhere.toml"]);
     assert!(said.code == 64 && said.stderr.contains("nowhere.toml"), "{said:?}");
+}
+
+/// Anything may be in a container's environment, a secret too.
+#[test]
+fn a_variable_that_is_not_utf_8_hurts_nothing_but_its_own_key() {
+    let world = World::new(JOBS);
+    let with = |variable: &str, args: &[&str]| {
+        let secret = OsStr::from_bytes(b"hunter2\xff");
+        let said = Said::new(world.command(args).env(variable, secret).output().unwrap());
+        assert!(!said.stdout.contains("hunter2") && !said.stderr.contains("hunter2"), "{variable} {args:?}: {said:?}");
+        said
+    };
+    let commands: [&[&str]; 6] = [
+        &["send", "jobs", "--body", "x"],
+        &["queues"],
+        &["check"],
+        &["pause", "--all"],
+        &["resume", "--all"],
+        &["invoke", "jobs", "--body", "x"],
+    ];
+    let healthy = ["check-consumer-health", "--start-period", "1000000h"];
+    for args in commands.into_iter().chain([&healthy[..]]) {
+        let said = with("DATABASE_PASSWORD", args);
+        assert_eq!(said.code, 0, "{args:?}: {said:?}");
+    }
+    let key = "HOSTLER_CONSUMERS__JOBS__ALLOW__ENV__TOKEN";
+    let fault =
+        format!("consumers.jobs.allow.env.TOKEN\n  where  variable {key}\n  fault  the value is not UTF-8 text\n");
+    for args in [&["run"][..], &["send", "jobs", "--body", "x"], &["queues"], &["check"], &["invoke", "jobs"]] {
+        let said = with(key, args);
+        assert!(said.code == 64 && said.stderr.contains(&fault), "{args:?}: {said:?}");
+    }
+    assert_eq!(with(key, &healthy).code, 0, "the check does not judge the config");
 }
 
 #[test]

@@ -83,6 +83,15 @@ fn refuses_a_target_that_it_cannot_compile_for() {
 }
 
 #[test]
+fn leaves_nothing_where_it_cannot_write() {
+    let world = World::new("");
+    fs::create_dir(world.path("out.cwasm")).unwrap();
+    let said = compile(&world, &component("acks"), &[]);
+    assert!(said.code == 1 && said.stderr.contains("cannot write out.cwasm: "), "{said:?}");
+    assert!(!world.path("out.cwasm.tmp").exists());
+}
+
+#[test]
 fn replaces_its_output_in_one_step() {
     let (world, first) = compiled(&component("acks"));
     let inode = |name: &str| fs::metadata(world.path(name)).unwrap().ino();
@@ -184,6 +193,43 @@ fn loads_only_the_file_that_is_pinned() {
     let other = component("retries");
     let said = consumer(&other, &format!("sha256 = '{pin}'")).output(&["invoke", "one", "--body", ""]);
     check_refusal(&said, other.to_str().unwrap(), &format!("but the config pins {}", pin.to_lowercase()));
+}
+
+/// What a guest puts in place of a handler, or into the cache, would run outside of its sandbox at the next start.
+#[test]
+fn no_guest_may_write_to_where_code_is_loaded_from() {
+    let world = |head: &str, lines: &str| {
+        let consumer = "[consumers.one]\nchannel = 'one'\nhandler = 'code/acks.wasm'";
+        let world = World::new(&format!("{head}\n{consumer}\n{lines}"));
+        fs::create_dir(world.path("code")).unwrap();
+        fs::copy(component("acks"), world.path("code/acks.wasm")).unwrap();
+        world
+    };
+    let grant =
+        |host: &str, mode: &str| format!("allow.dirs = [{{ host = '{host}', guest = '/d', mode = '{mode}' }}]\n");
+    let other = "[consumers.two]\nchannel = 'two'\nhandler = 'code/acks.wasm'\nhooks = 'open/hooks.cwasm'";
+    for (head, lines, key) in [
+        ("", grant("open", "rw") + other, "consumers.two.hooks"),
+        ("host.cache_dir = 'open/cache'", grant("open", "rw"), "host.cache_dir"),
+    ] {
+        let world = world(head, &lines);
+        for command in [&["invoke", "one", "--body", ""][..], &["check"], &["run"]] {
+            let said = world.output(command);
+            let text = format!("{}{}", said.stdout, said.stderr);
+            assert!(said.code == 64 && text.contains("consumers.one.allow.dirs") && text.contains(key), "{said:?}");
+            assert!(text.contains("cure: "), "{said:?}");
+        }
+    }
+    let beside = world("", &grant("code", "rw"));
+    let said = beside.output(&["check"]);
+    assert!(
+        said.code == 0 && said.stderr.contains("consumers.one.handler"),
+        "a warning where it is not compiled: {said:?}"
+    );
+    let pin = format!("sha256 = '{}'\n", hex(&sha256(&fs::read(component("acks")).unwrap())));
+    for lines in [grant("code", "ro"), grant("open", "rw"), pin + &grant("code", "rw")] {
+        assert_eq!(outcome(&world("", &lines), "one"), "ack", "{lines}");
+    }
 }
 
 /// Where the parts of a compiled file begin: its header, and its code.

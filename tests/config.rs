@@ -27,8 +27,8 @@ fn fixtures(kind: &str) -> Vec<PathBuf> {
 
 fn load(file: &Path) -> Result<Config, ConfigError> {
     let env = std::fs::read_to_string(file.with_extension("env")).unwrap_or_default();
-    let env = env.lines().filter_map(|line| line.split_once('=')).map(|(name, value)| (name.into(), value.into()));
-    config::load(Some(file), env.collect::<Vec<_>>().into_iter()).map(|loaded| loaded.config)
+    let env = env.lines().filter_map(|line| line.split_once('='));
+    config::load(Some(file), env).map(|loaded| loaded.config)
 }
 
 #[test]

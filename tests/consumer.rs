@@ -1,15 +1,17 @@
 //! The whole consumer on the fake queue, under a paused clock: poller, ledger, policy, settler, FIFO gate, drain.
 
+mod held_back;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use hostler::channel::Channel;
-use hostler::config::{Breaker, OnProcessingTimeout, Rate, Retry, Share};
+use hostler::config::{OnProcessingTimeout, Retry};
 use hostler::consumer::{Consumer, Phase, Policy, Spec, StatusBoard, Summary};
 use hostler::handler::{Call, Handler, Lanes, Outcome};
-use hostler::health::{BreakerState, State};
+use hostler::health::State;
 use hostler::message::Outgoing;
 use hostler::queue::fake::{Ending, FakeBroker};
 use hostler::queue::{Broker, ChannelSpec, LeaseError, Producer, QueueError, Replies};
@@ -140,6 +142,7 @@ impl Stage {
             replies: Some(Replies {
                 producer: Producer::new(Arc::new(broker.clone()), None),
                 channel: "replies".parse().unwrap(),
+                from: "work".into(),
             }),
             guests: Lanes::new(Handle::current(), None),
             status: status.clone(),
@@ -287,6 +290,28 @@ async fn the_timeout_hook_decides() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_timeout_hook_replies_as_a_handler_does() {
+    let script = Script { timeout_decision: Some(Outcome::Reply(b"too late".to_vec())), ..Script::default() };
+    let stage = Stage::with(spec(), script, [("hang", None)]).await;
+    stage.until_settled(1).await;
+    assert_eq!(stage.endings(), [Ending::Ack]);
+    assert_eq!(stage.broker.depths(&["replies".parse().unwrap()]).await.unwrap()[0].visible, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_timeout_that_the_hook_decided_does_not_exit() {
+    let mut spec = spec();
+    spec.policy.on_processing_timeout = OnProcessingTimeout::Exit;
+    let script = Script { timeout_decision: Some(Outcome::Ack), ..Script::default() };
+    let stage = Stage::with(spec, script, [("hang", None), ("ack", None)]).await;
+    stage.until_settled(2).await;
+    assert_eq!(stage.endings(), [Ending::Ack, Ending::Ack]);
+    let exit = stage.exit.clone();
+    stage.drained().await;
+    assert!(!exit.is_cancelled());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_timeout_with_exit_asks_the_host_to_exit() {
     let mut spec = spec();
     spec.policy.on_processing_timeout = OnProcessingTimeout::Exit;
@@ -362,16 +387,6 @@ async fn a_queue_that_fails_is_asked_again_and_shown_as_not_polled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_rate_limit_holds() {
-    let spec = Spec { rate_limit: Some(Rate { permits: 10, per: SECOND }), ..spec() };
-    let stage = Stage::start(spec, vec!["ack"; 100]).await;
-    let begin = Instant::now();
-    stage.until_settled(100).await;
-    let took = begin.elapsed().as_secs_f64();
-    assert!((8.5..=10.0).contains(&took), "{took} s for 100 at 10/s, the first ten at once");
-}
-
-#[tokio::test(start_paused = true)]
 async fn an_idle_consumer_drains_in_the_middle_of_its_long_poll() {
     let stage = Stage::start(spec(), []).await;
     sleep(SECOND).await;
@@ -435,77 +450,4 @@ async fn a_full_consumer_polls_again_as_soon_as_it_can_and_counts_as_polling() {
     sleep(SECOND).await;
     let since = stage.status.get().last_poll_at.unwrap().elapsed();
     assert!(since < 5 * SECOND, "{since:?}: being full is no reason to look stuck");
-}
-
-/// What a consumer shows once it is as `shown` wants it.
-async fn until_shown(stage: &Stage, shown: impl Fn(State, bool, Option<BreakerState>) -> bool) {
-    let wait = async {
-        loop {
-            let status = stage.status.get();
-            if shown(status.state, status.paused, status.breaker) {
-                return;
-            }
-            sleep(Duration::from_millis(1)).await;
-        }
-    };
-    timeout(PATIENCE, wait).await.expect("not shown");
-}
-
-async fn send(stage: &Stage, body: &str) {
-    let sent = stage.broker.send(&work(), vec![Outgoing { body: body.into(), ..Outgoing::default() }]).await;
-    assert!(sent.iter().all(Result::is_ok));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_paused_consumer_finishes_what_runs_and_takes_nothing_until_it_is_resumed() {
-    let stage = Stage::start(spec(), ["work 10"]).await;
-    stage.until_started(1).await;
-    stage.pause.send_replace(true);
-    until_shown(&stage, |state, paused, _| state == State::Processing && paused).await;
-    send(&stage, "ack").await;
-    stage.until_settled(1).await;
-    until_shown(&stage, |state, _, _| state == State::Idle).await;
-    let calls = stage.broker.calls().receive;
-    sleep(300 * SECOND).await;
-    assert_eq!((stage.bodies(), stage.broker.calls().receive), (vec!["work 10".to_owned()], calls));
-    stage.pause.send_replace(false);
-    until_shown(&stage, |_, paused, _| !paused).await;
-    let status = stage.status.get();
-    assert!(status.last_poll_at.is_some_and(|at| at.elapsed() < SECOND), "{status:?}");
-    stage.until_settled(2).await;
-    assert_eq!((stage.endings(), stage.bodies().len()), (vec![Ending::Ack, Ending::Ack], 2));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_paused_consumer_of_an_ordered_queue_starts_nothing_and_drains_as_any_other() {
-    let spec = Spec { ordered: true, ..spec() };
-    let stage = Stage::with(spec, Script::default(), [("work 5", Some("a"))]).await;
-    stage.until_started(1).await;
-    stage.pause.send_replace(true);
-    until_shown(&stage, |_, paused, _| paused).await;
-    stage.until_settled(1).await;
-    let second = Outgoing { body: b"ack".to_vec(), group: Some("a".to_owned()), ..Outgoing::default() };
-    stage.broker.send(&work(), vec![second]).await;
-    sleep(100 * SECOND).await;
-    assert_eq!(stage.runs().len(), 1);
-    assert_eq!(stage.drained().await.processed, 1, "a paused consumer drains as any other");
-}
-
-#[tokio::test(start_paused = true)]
-async fn too_much_that_fails_opens_the_breaker_and_one_message_closes_it() {
-    let failures = Share::new(0.5).unwrap();
-    let breaker = Some(Breaker { failures, over: 60 * SECOND, min: 4, pause: 30 * SECOND });
-    let begin = Instant::now();
-    let stage = Stage::start(Spec { concurrency: 1, breaker, ..spec() }, vec!["fail-once"; 5]).await;
-    until_shown(&stage, |_, _, breaker| breaker == Some(BreakerState::Open)).await;
-    let calls = stage.broker.calls().receive;
-    sleep(29 * SECOND).await;
-    assert_eq!((stage.runs().len(), stage.broker.calls().receive), (4, calls));
-    assert_eq!(stage.status.get().state, State::Idle);
-    // The fifth is the probe, and fails; the next one comes a second time, and does not.
-    stage.until_settled(10).await;
-    let runs: Vec<_> = stage.runs().iter().map(|run| ((run.started_at - begin).as_secs(), run.attempt)).collect();
-    let first = [(0, 1), (0, 1), (0, 1), (0, 1), (30, 1)];
-    assert_eq!((&runs[..5], &runs[5..]), (&first[..], &[(90, 2); 5][..]));
-    assert_eq!(stage.status.get().breaker, None);
 }

@@ -7,6 +7,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, kill_process};
+use serde_json::Value;
 
 use crate::support::hostler::{Depth, Host, PATIENCE, SECOND, World, announce, pid, until};
 
@@ -61,6 +62,23 @@ fn work_under_way_is_finished_and_nothing_more_is_taken() {
     assert_eq!(host.stop(), 0);
     assert_eq!(settled(&host), pairs(("ack", "ack"), 2));
     assert_eq!(world.depth("work"), Depth { visible: 4, ..Depth::default() });
+}
+
+#[test]
+fn a_drain_is_healthy_for_all_of_its_grace() {
+    let world = work("host.shutdown_grace = '100s'", "");
+    world.send("work", ["w1500"]);
+    let mut host = world.start();
+    in_flight(&world, 1);
+    host.signal(Signal::TERM);
+    let limit = until("it drains", PATIENCE, || {
+        let text = fs::read_to_string(world.path("health.json")).ok()?;
+        let report: Value = serde_json::from_str(&text).ok()?;
+        let shown = &report["consumers"][0];
+        if shown["state"] == "EXITING" { shown["healthcheck_timeout"].as_f64() } else { None }
+    });
+    assert_eq!(limit, 100.0, "`healthcheck_timeout` is 90 s");
+    assert_eq!(host.wait_exit(PATIENCE), 0);
 }
 
 #[test]

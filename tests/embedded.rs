@@ -1,5 +1,7 @@
 //! What is the embedded driver's own: one file shared by processes, crashes, and files that are not as they should be.
 
+mod commands;
+
 use std::collections::HashSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -353,6 +355,26 @@ async fn only_its_user_can_read_the_file() {
         let mode = fs::metadata(folder.path().join(name)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{name}");
     }
+}
+
+#[tokio::test]
+async fn who_only_looks_sees_what_is_there_and_cannot_write() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("queue.db");
+    let (broker, _queue) = open(&path).await;
+    send(&broker, 2).await;
+    let looker = EmbeddedBroker::open_to_look(&path).unwrap();
+    assert_eq!(looker.depths(&[jobs()]).await.unwrap()[0].visible, 2);
+    let refused = looker.send(&jobs(), vec![message("a")]).await.remove(0).unwrap_err();
+    assert!(matches!(&refused, SendError::Queue(QueueError::Refused(_))), "{refused}");
+    assert_eq!(broker.depths(&[jobs()]).await.unwrap()[0].visible, 2);
+
+    let missing = folder.path().join("missing/queue.db");
+    let looker = EmbeddedBroker::open_to_look(&missing).unwrap();
+    assert_eq!(looker.channels().await.unwrap(), []);
+    assert_eq!(looker.depths(&[jobs()]).await.unwrap(), [Default::default()]);
+    assert!(looker.send(&jobs(), vec![message("a")]).await.remove(0).is_err(), "it would be lost");
+    assert!(!folder.path().join("missing").exists());
 }
 
 /// Opening must be refused, with a text that names the file and contains `cure`.

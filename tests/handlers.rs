@@ -128,6 +128,13 @@ fn a_guest_that_does_not_return_is_stopped() {
 }
 
 #[test]
+fn random_bytes_are_had_by_so_many_at_once_that_a_guest_can_be_stopped_in_between() {
+    let guest = command("main-asks-random");
+    expect(&answer_of(&guest, ""), "ack", "");
+    expect(&answer_of(&guest, "x"), "trapped", "exceeds limit 1048576");
+}
+
+#[test]
 fn output_is_kept_up_to_its_limit_and_never_blocks() {
     let kept = |lines| {
         let said = answer_with(&command("main-floods"), lines, "");
@@ -283,6 +290,39 @@ fn with_hooks(handler: &Path, hooks: &str, lines: &str) -> Value {
 }
 
 #[test]
+fn what_a_hook_prints_is_logged_and_is_no_part_of_a_command_s_reply() {
+    let hooks = component("hook-start-prints");
+    let lines = format!("reply = 'stdout'\nhooks = '{}'", hooks.display());
+    for handler in [command("main-echoes"), component("wasi2-echoes")] {
+        let world = consumer(&handler, &lines);
+        assert_eq!(reply(&answer(&world, "one", &["--body", "body"])), b"body");
+        world.send("one", ["body"]);
+        let mut host = world.started();
+        host.wait_for(PATIENCE, |line| line["stream"] == "stdout" && line["message"] == "hook");
+        assert_eq!(host.stop(), 0);
+    }
+}
+
+/// A function of another type would fail every message.
+#[test]
+fn a_function_of_another_type_is_refused_before_there_is_a_message() {
+    let hook = format!("hooks = '{}'", component("hook-other-type").display());
+    for (handler, lines, fault) in [
+        (component("handle-other-type"), "", "its `handle` is func(list<u8>) -> result<_, string>, not func(record {"),
+        (component("acks"), hook.as_str(), "its `message-end` is func(string), not func(record {"),
+        (component("run-other-type"), "", "its `run` is func(list<string>), not func() -> result<_, _>"),
+        (command("main-takes-parameters"), "", "its `_start` takes parameters"),
+    ] {
+        let world = consumer(&handler, lines);
+        for arguments in [&["check"][..], &["run"], &["invoke", "one", "--body", ""]] {
+            let said = world.output(arguments);
+            assert_eq!(said.code, 65, "{arguments:?}: {said:?}");
+            assert!(said.stderr.contains(fault), "{arguments:?}: {said:?}");
+        }
+    }
+}
+
+#[test]
 fn hooks_inside_the_handler_share_its_instance() {
     let answer = answer_of(&component("hooks-inside"), "");
     assert_eq!(reply(&answer), b"2");
@@ -360,6 +400,27 @@ fn state_changed_hears_every_change_in_order() {
         lines.iter().filter(|line| line["stream"] == "stdout").map(|line| &line["message"]).collect();
     assert_eq!(heard, told);
     assert_eq!(host.stop(), 0);
+}
+
+#[test]
+fn what_hooks_log_names_their_consumer() {
+    let world = consumer(&component("acks"), &format!("hooks = '{}'", component("hook-end-traps").display()));
+    world.send("one", ["a"]);
+    let host = world.started();
+    let settled = host.settled(1).remove(0);
+    let failed = host.wait_for(PATIENCE, |line| line["message"] == "hook failed");
+    assert_eq!((&failed["consumer"], &failed["hook"]), (&"one".into(), &"message-end".into()));
+    assert_eq!(failed["message_id"], settled["message_id"]);
+
+    let world = consumer(&component("acks"), &format!("hooks = '{}'", component("hook-state-floods").display()));
+    let host = world.started();
+    let dropped = host.wait_for(PATIENCE, |line| line["message"] == "output beyond 4 KiB was dropped");
+    assert_eq!(dropped["dropped"], 7);
+    let lines = host.lines();
+    let of_hook: Vec<&Value> = lines.iter().filter(|line| line["hook"] == "state-changed").collect();
+    assert!(of_hook.iter().all(|line| line["consumer"] == "one"), "{of_hook:?}");
+    let said: Vec<&str> = of_hook.iter().take(3).map(|line| line["message"].as_str().unwrap()).collect();
+    assert!(said[0] == "hook failed" && said[1] == "heard" && said[2].starts_with("xxx"), "{said:?}");
 }
 
 /// The reasons with which `counts` dead-letters these messages, one after the other.

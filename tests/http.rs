@@ -191,6 +191,16 @@ fn open_requests_are_bounded() {
     assert_eq!(text(&answer), "16 opened, 84 refused");
 }
 
+/// What a guest may hold of the host's at a time follows from its memory: of 8 MiB, 32 places.
+#[test]
+fn what_a_request_took_of_the_host_is_given_back() {
+    let web = Web::start(|_, _| Reply::ok("again"));
+    let world = world(&format!("allow.http = ['http://{}']\nlimits.memory = '8MiB'", web.address));
+    let (answer, _) = ask(&world, "often", &format!("http://{}/often", web.address));
+    assert_eq!(text(&answer), "200 again");
+    assert_eq!(web.requests("/often").len(), 100);
+}
+
 #[test]
 fn a_server_that_says_nothing_does_not_hold_a_guest_beyond_its_time() {
     let web = Web::start(|_, _| Reply::Silence);
@@ -199,4 +209,58 @@ fn a_server_that_says_nothing_does_not_hold_a_guest_beyond_its_time() {
     assert_eq!(answer["outcome"], "timed-out", "{answer}");
     let took = Duration::from_secs_f64(answer["duration_ms"].as_f64().unwrap() / 1e3);
     assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
+/// Calls `fetch` of the Python SDK. The host is played by the module `wit_world`: it notes the headers, refuses an address with
+/// a blank, and has no answers.
+const FETCH: &str = "
+import sys, types
+class Err(Exception):
+    def __init__(self, value): self.value = value
+class Request:
+    def __init__(self, fields): self.fields = fields
+    def set_method(self, method): pass
+    def set_scheme(self, scheme): pass
+    def set_authority(self, authority):
+        if ' ' in authority: raise Err(None)
+    def set_path_with_query(self, path):
+        if ' ' in path: raise Err(None)
+    def body(self): pass
+class Options:
+    def __getattr__(self, name): return lambda limit: None
+seen = []
+def handle(request, options):
+    seen.append(request.fields)
+    raise Err(types.SimpleNamespace())
+http = types.SimpleNamespace(
+    Fields=types.SimpleNamespace(from_list=list), OutgoingRequest=Request, RequestOptions=Options,
+    Method_Other=str, Scheme_Https=str, Scheme_Http=str)
+for name, members in {
+    'componentize_py_types': {'Err': Err},
+    'wit_world': {},
+    'wit_world.imports': {'outgoing_handler': types.SimpleNamespace(handle=handle), 'wasi_http_types': http},
+    'wit_world.imports.streams': {'StreamError_Closed': type(None)},
+}.items():
+    sys.modules[name] = types.ModuleType(name)
+    vars(sys.modules[name]).update(members)
+sys.path.insert(0, 'sdk/python')
+sys.dont_write_bytecode = True
+from hostler_http import fetch
+def refused(url, headers=None):
+    try: fetch('POST', url, headers, b'body')
+    except OSError as error: return str(error)
+for headers in (None, {'Content-Length': '3'}, {'CONTENT-LENGTH': '3', 'x': 'y'}):
+    refused('http://a.test/', headers)
+assert seen == [
+    [('content-length', b'4')], [('Content-Length', b'3')], [('CONTENT-LENGTH', b'3'), ('x', b'y')]], seen
+for url in ('http://a b/', 'http://a/b c'):
+    assert 'refused' in refused(url), url
+assert len(seen) == 3
+";
+
+#[test]
+fn fetch_of_the_python_sdk_sends_one_length_and_raises_what_is_documented() {
+    let mut python = Command::new("python3");
+    let said = Said::new(python.args(["-c", FETCH]).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap());
+    assert_eq!(said.code, 0, "{said:?}");
 }

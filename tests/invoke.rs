@@ -101,6 +101,7 @@ fn takes_the_body_from_an_argument_a_file_or_standard_input() {
 
     assert_eq!(reply(&answer(&world, handler, &["--body", "from an argument"])), b"from an argument");
     assert_eq!(reply(&answer(&world, handler, &["--body", ""])), b"");
+    assert_eq!(reply(&answer(&world, handler, &["--body", "-5"])), b"-5");
     assert_eq!(reply(&answer(&world, handler, &["--file", "body"])), b"\xff\x00 from a file\n");
     for stdin in [&["invoke", handler, "--json", "-"][..], &["invoke", handler, "--json"]] {
         let said = world.output_with(stdin, "from a pipe\n");
@@ -117,10 +118,10 @@ fn takes_the_body_from_an_argument_a_file_or_standard_input() {
 fn gives_the_message_to_a_component() {
     let (world, handler) = (World::new(""), component("tells-message"));
     let attributes = ["--attr", "content-type=text/plain", "--attr", "zone=a=b"];
-    let more = ["--body", "hello", "--attempt", "4", "--routing-key", "MOBILE.x", "--group", "g7"];
+    let more = ["--body", "hello", "--attempt", "4", "--routing-key", "-MOBILE.x", "--group", "-g7"];
     let answer = answer(&world, handler.to_str().unwrap(), &[&attributes[..], &more].concat());
     let told = String::from_utf8(reply(&answer)).unwrap();
-    assert_eq!(told, "invoke\ntext/plain\nzone\na=b\n4\ng7\nMOBILE.x\nhello\n");
+    assert_eq!(told, "invoke\ntext/plain\nzone\na=b\n4\n-g7\n-MOBILE.x\nhello\n");
 }
 
 #[test]
@@ -150,13 +151,17 @@ fn a_granted_variable_cannot_hide_the_message() {
 #[test]
 fn refuses_attributes_and_attempts_that_cannot_be() {
     let handler = component("acks");
+    let eleven: Vec<String> = (0..11).map(|n| format!("--attr=a{n}=")).collect();
+    let eleven: Vec<&str> = eleven.iter().map(String::as_str).collect();
     for (wrong, cure) in [
-        (["--attr", "zone"], "write name=value"),
-        (["--attr", "=3"], "write name=value"),
-        (["--attempt", "0"], "is not in 1.."),
+        (&["--attr", "zone"][..], "write name=value"),
+        (&["--attr", "=3"], "write name=value"),
+        (&["--attr", "a b=3"], "`a b` is no attribute name"),
+        (&eleven, "11 attributes; at most 10"),
+        (&["--attempt", "0"], "is not in 1.."),
     ] {
-        let said = invoke(&World::new(""), handler.to_str().unwrap(), &[&["--body", ""], &wrong[..]].concat());
-        assert!(said.code == 2 && said.stderr.contains(cure), "{said:?}");
+        let said = invoke(&World::new(""), handler.to_str().unwrap(), &[&["--body", ""], wrong].concat());
+        assert!(said.code == 2 && said.stdout.is_empty() && said.stderr.contains(cure), "{said:?}");
     }
 }
 

@@ -312,6 +312,33 @@ fn from_drifted_to_whole_on_fauxqs() {
 }
 
 #[test]
+fn a_dead_letter_queue_may_have_a_consumer_of_its_own() {
+    let consumers = r#"
+        [consumers.graves]
+        channel = "orders-dlq"
+        dead_letter = false
+        handler = "guests/main-echoes.wat"
+        lease = "45s"
+        tags = { owner = "support" }
+        [consumers.orders]
+        channel = "orders"
+        handler = "guests/main-echoes.wat"
+        tags = { owner = "shop" }
+    "#;
+    let setup = Setup::new(Kind::Moto, "", consumers);
+    setup.lines(&["provision"]);
+    assert_eq!(setup.lines(&["provision"]), ["no change"]);
+    setup.is_whole();
+    let (orders, dead_letters) = (setup.look("orders"), setup.look("orders-dlq"));
+    assert_eq!((&orders["tags"]["hostler:owner"], &orders["VisibilityTimeout"]), (&json!("shop"), &json!("30")));
+    assert_eq!(
+        (&dead_letters["tags"]["hostler:owner"], &dead_letters["VisibilityTimeout"]),
+        (&json!("support"), &json!("45"))
+    );
+    assert_eq!(dead_letters["MessageRetentionPeriod"], "1209600");
+}
+
+#[test]
 fn check_names_everything_that_is_missing_and_changes_nothing() {
     let setup = Setup::new(Kind::Moto, "", CONSUMERS);
     for _ in 0..2 {
@@ -409,6 +436,9 @@ fn iam_prints_the_least_policy_without_asking_anybody() {
     let mut command = world.command(&["iam", "--account", "123456789012", "--with-provision"]);
     let output = command.env("AWS_REGION", "eu-west-1").output().unwrap();
     is_golden("provision.json", &String::from_utf8(output.stdout).unwrap());
+    let mut command = world.command(&["iam", "--account", "123456789012", "--with-requeue"]);
+    let output = command.env("AWS_REGION", "eu-west-1").output().unwrap();
+    is_golden("requeue.json", &String::from_utf8(output.stdout).unwrap());
     let mut command = world.command(&["iam", "--account", "123456789012", "--with-alarms", "--with-clean"]);
     let output = command.env("AWS_REGION", "eu-west-1").output().unwrap();
     is_golden("upkeep.json", &String::from_utf8(output.stdout).unwrap());
@@ -422,8 +452,15 @@ fn the_embedded_queue_is_provisioned_too() {
         assert_eq!(said.code, 0, "{said:?}");
         said.stdout
     };
-    assert_eq!(said(&["provision", "--plan"]), "+ queue orders\n1 change; run `hostler provision` to make it\n");
-    assert_eq!(said(&["provision"]), "+ queue orders\n");
+    let changes = "+ queue orders-dlq\n+ queue orders\n";
+    let plan = format!("{changes}2 changes; run `hostler provision` to make them\n");
+    assert_eq!(said(&["provision", "--plan"]), plan);
+    assert!(!world.path("queue.db").exists(), "a plan makes nothing");
+    assert_eq!(said(&["check"]).lines().last(), Some("queue     ok  orders: orders, dead letters to orders-dlq"));
+    assert_eq!(said(&["provision", "--plan"]), plan, "nor does a check");
+    assert_eq!(said(&["provision"]), changes);
     assert_eq!(said(&["provision"]), "no change\n");
-    assert_eq!(said(&["iam"]), "The embedded queue needs no permission on AWS.\n");
+    let said = world.output(&["iam"]);
+    assert_eq!((said.code, said.stdout.as_str()), (0, ""), "nothing that a file of policies could take for one");
+    assert_eq!(said.stderr, "hostler: the embedded queue needs no permission on AWS\n");
 }

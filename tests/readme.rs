@@ -1,11 +1,12 @@
 //! Every command of the README is run, in its order, and prints what the README shows.
 //!
-//! A block ```` ```sh ```` is run by bash; `hostler run` in it is started and goes on until the next one, `moto_server` to
-//! the end. A block ```` ```text ```` after it is what it prints on standard output, but for times and sizes. A block
-//! ```` ```log ```` names lines that the running host logs. A comment `<!-- not run … -->` or `<!-- measured -->` before a
-//! block exempts it. `pip` is that of the environment that `tests/servers.sh` has made, and finds nothing left to do.
-//! `docker` is a client of the tests' own engine, which builds without a network; where no engine can start, its blocks are
-//! not run, and that is said.
+//! A block ```` ```sh ```` is run by bash, with what the blocks before it export: the README's own line puts `hostler` on
+//! the PATH. `hostler run` in it is started and goes on until the next one, `moto_server` to the end. A block
+//! ```` ```text ```` after it is what it prints on standard output, but for times and sizes. A block ```` ```log ````
+//! names lines that the running host logs. A comment `<!-- not run … -->` or `<!-- measured -->` before a block exempts
+//! it. `pip` is that of the environment that `tests/servers.sh` has made, and finds nothing left to do. `docker` is a
+//! client of the tests' own engine, which builds without a network; where no engine can start, its blocks are not run,
+//! and that is said.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpStream};

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::process::{Child, Stdio};
 
+use rusqlite::Connection;
 use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -76,7 +77,8 @@ fn what_does_not_match_stays() {
     assert_eq!(said.stdout, "12 messages moved from jobs-dlq to jobs, 13 left (did not match)\n");
     assert_eq!(world.depth("jobs-dlq"), Depth { visible: 13, ..Depth::default() });
     let said = world.output(&["requeue", "--from", "jobs-dlq", "--max", "3", "--json"]);
-    let counts = json!({ "moved": 3, "left": 0, "failed": 0, "not_looked_at": 10, "stopped": false, "dry_run": false });
+    let counts = json!({ "moved": 3, "left": 0, "failed": 0, "doubled": 0,
+                         "not_looked_at": 10, "stopped": false, "dry_run": false });
     assert_eq!((said.code, said.stdout.trim_end()), (0, counts.to_string().as_str()));
 }
 
@@ -90,7 +92,8 @@ fn a_dry_run_lists_and_moves_nothing() {
     assert!(lines[0].starts_with(id.trim_end()) && lines[0].ends_with(r"no\nline"), "{said:?}");
     assert_eq!(lines[1], "1 message would move from jobs-dlq to jobs, 25 would stay (did not match)");
     let said = world.output(&["requeue", "--from", "jobs-dlq", "--dry-run", "--json"]);
-    let counts = json!({ "moved": 26, "left": 0, "failed": 0, "not_looked_at": 0, "stopped": false, "dry_run": true });
+    let counts = json!({ "moved": 26, "left": 0, "failed": 0, "doubled": 0,
+                         "not_looked_at": 0, "stopped": false, "dry_run": true });
     assert_eq!((said.code, said.stdout.trim_end()), (0, counts.to_string().as_str()));
     assert_eq!((world.depth("jobs-dlq").visible, all(world.depth("jobs"))), (26, 0));
 }
@@ -129,6 +132,25 @@ fn what_cannot_be_done_is_refused_with_a_cure() {
         assert!(said.stderr.contains(part), "{part} in {said:?}");
     }
     assert_eq!(world.depth("jobs-dlq").visible, 3);
+}
+
+#[test]
+fn what_could_not_be_removed_is_told_and_counted() {
+    let world = dead_letters(1);
+    let refusal = "CREATE TRIGGER stuck BEFORE DELETE ON entry
+        WHEN OLD.queue = (SELECT id FROM queue WHERE name = 'jobs-dlq') BEGIN SELECT RAISE(ABORT, 'it is stuck'); END";
+    Connection::open(world.path("queue.db")).unwrap().execute_batch(refusal).unwrap();
+    let said = world.output(&["requeue", "--from", "jobs-dlq", "--json"]);
+    let counts: Value = serde_json::from_str(&said.stdout).unwrap();
+    assert_eq!((said.code, &counts["moved"], &counts["doubled"]), (1, &json!(1), &json!(1)), "{said:?}");
+    assert!(said.stderr.contains("hostler: warning: not removed") && said.stderr.contains("it is stuck"), "{said:?}");
+    assert_eq!((all(world.depth("jobs-dlq")), all(world.depth("jobs"))), (1, 1));
+
+    world.send("jobs-dlq", ["another"]);
+    let said = world.output(&["dlq", "drop", "jobs", "--yes", "--filter", "body~another"]);
+    assert!(said.code == 1 && said.stdout.starts_with("0 messages dropped from jobs-dlq, "), "{said:?}");
+    assert!(said.stdout.contains("1 failed"), "{said:?}");
+    assert!(said.stderr.contains("hostler: warning: not removed"), "{said:?}");
 }
 
 /// A requeue of everything in `jobs-dlq`, slowly, once it is in the middle of it.

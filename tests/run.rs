@@ -1,9 +1,11 @@
 //! `hostler run` on the embedded queue: what becomes of messages, and what the log says of them.
 
 use std::collections::BTreeSet;
+use std::sync::mpsc::channel;
 
 use serde_json::{Value, json};
 
+use crate::support::guests::command;
 use crate::support::hostler::{Depth, Host, PATIENCE, World, until};
 
 /// A consumer `work` whose handler does what the body says. Further keys of it follow.
@@ -312,4 +314,30 @@ fn two_processes_share_a_queue() {
     assert!(ids.iter().all(|ids| !ids.is_empty()), "both took part");
     let distinct: BTreeSet<_> = ids.iter().flatten().collect();
     assert_eq!((distinct.len(), ids[0].len() + ids[1].len()), (200, 200));
+}
+
+#[test]
+fn a_log_that_nobody_reads_tells_what_it_lost() {
+    let handler = command("main-floods");
+    let world = World::new(&format!(
+        "[consumers.work]
+         channel = 'work'
+         handler = '{}'
+         concurrency = 1
+         limits.output = '16MiB'",
+        handler.display()
+    ));
+    // Each has two lines of 5 MiB, which are cut to half of one: more than may wait.
+    world.send("work", ["x"; 12]);
+    let (read, gate) = channel();
+    let mut host = Host::start_unread(world.command(&["run"]), gate);
+    until("all are done", PATIENCE, || (world.depth("work") == Depth::default()).then_some(()));
+    drop(read);
+    let told = host.wait_for(PATIENCE, |line| {
+        line["message"].as_str().is_some_and(|text| text.starts_with("log lines were dropped"))
+    });
+    assert!(told["dropped"].as_u64().is_some_and(|dropped| dropped > 0) && told["level"] == "WARN", "{told}");
+    let is_cut = |line: &Value| line["stream"] == "stdout" && line["message"].as_str().unwrap().ends_with(" … (cut)");
+    assert!(host.lines().iter().any(is_cut));
+    assert_eq!(host.stop(), 0);
 }

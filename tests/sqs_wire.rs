@@ -18,8 +18,8 @@ use crate::support::scripted::{Answer, Scripted};
 
 const LEASE: Duration = Duration::from_secs(60);
 
-/// A broker on a server, and its queue `jobs`.
-async fn open(server: &Scripted, ordered: bool) -> (SqsBroker, Arc<dyn Queue>) {
+/// A broker on a server.
+async fn broker_on(server: &Scripted) -> SqsBroker {
     let options = Options {
         region: Some("eu-west-1".to_owned()),
         endpoint_url: Some(server.endpoint()),
@@ -27,7 +27,12 @@ async fn open(server: &Scripted, ordered: bool) -> (SqsBroker, Arc<dyn Queue>) {
         threshold: 1024 * 1024,
         ..Options::default()
     };
-    let broker = SqsBroker::connect(options).await.unwrap();
+    SqsBroker::connect(options).await.unwrap()
+}
+
+/// A broker on a server, and its queue `jobs`.
+async fn open(server: &Scripted, ordered: bool) -> (SqsBroker, Arc<dyn Queue>) {
+    let broker = broker_on(server).await;
     let spec = ChannelSpec { ordered, max_receives: Some(5), ..ChannelSpec::new("jobs".parse().unwrap()) };
     let queue = broker.open(&spec).await.unwrap();
     (broker, queue)
@@ -237,6 +242,31 @@ async fn a_fifo_receive_whose_answer_is_lost_is_asked_for_again() {
     assert_ne!(ids[2], ids[3], "a receive that was answered is not asked for again");
 }
 
+/// What is refused has leased nothing that would have to be asked for again; what an answer before that lost, has.
+#[tokio::test]
+async fn a_fifo_receive_that_is_throttled_is_asked_for_anew() {
+    let receives = AtomicUsize::new(0);
+    let server = Scripted::start(move |action, input| match action {
+        "ReceiveMessage" => match receives.fetch_add(1, Ordering::Relaxed) {
+            0 | 2 => Answer::Error(400, "ThrottlingException"),
+            1 => Answer::Lost,
+            _ => Answer::Ok(messages(&["a"])),
+        },
+        _ => Answer::Ok(batch(input, &[], "")),
+    });
+    let (_, queue) = open(&server, true).await;
+    for _ in 0..3 {
+        let received = receive(&queue).await;
+        assert!(matches!(received, Err(QueueError::Unavailable(_))), "{received:?}");
+    }
+    receive(&queue).await.unwrap();
+    let calls = server.calls("ReceiveMessage");
+    let ids: Vec<_> = calls.iter().map(|call| call["ReceiveRequestAttemptId"].as_str().unwrap()).collect();
+    assert_eq!(ids.len(), 4, "{ids:?}");
+    assert_ne!(ids[0], ids[1], "it was refused");
+    assert_eq!(ids[2..], [ids[1]; 2], "its answer was lost, and then it was refused");
+}
+
 /// What a second try brought would be leased by a clock that began with the first.
 #[tokio::test]
 async fn a_poll_is_not_tried_again_by_itself() {
@@ -302,6 +332,36 @@ async fn a_receive_that_is_denied_says_so() {
     let (_, queue) = open(&server, false).await;
     let Err(QueueError::Refused(text)) = receive(&queue).await else { panic!("not refused") };
     assert!(text.contains("ReceiveMessage on jobs") && text.contains("AccessDenied"), "{text}");
+}
+
+/// As with the policy that `hostler iam` prints: it names the queues that there are, and no others.
+#[tokio::test]
+async fn a_queue_is_found_where_only_its_own_kind_may_be_asked_for() {
+    let server = Scripted::denying(&["jobs"], bringing(&["a"]));
+    let (broker, _) = open(&server, true).await;
+    let jobs = "jobs".parse().unwrap();
+    assert!(matches!(&broker.send(&jobs, vec![text("a")]).await[..], [Ok(_)]));
+    let stored = broker.open_stored(&jobs).await.unwrap();
+    assert_eq!(receive(&stored).await.unwrap().len(), 1);
+    assert!(stored.is_ordered());
+
+    let server = Scripted::denying(&["jobs", "jobs.fifo"], bringing(&[]));
+    let broker = broker_on(&server).await;
+    let Err(QueueError::Refused(text)) = broker.open_stored(&jobs).await.map(|_| ()) else { panic!("not refused") };
+    assert!(text.contains("GetQueueUrl of jobs") && text.contains("AccessDenied"), "{text}");
+}
+
+/// As with that policy where a consumer has no dead-letter queue.
+#[tokio::test]
+async fn a_queue_is_counted_whose_dead_letters_may_not_be_counted() {
+    let jobs = ["jobs".parse().unwrap()];
+    let server = Scripted::denying(&["jobs.fifo", "jobs-dlq", "jobs-dlq.fifo"], bringing(&[]));
+    let depths = broker_on(&server).await.depths(&jobs).await;
+    assert_eq!(depths.map(|depths| depths.len()), Ok(1));
+
+    let server = Scripted::denying(&["jobs", "jobs.fifo"], bringing(&[]));
+    let Err(QueueError::Refused(text)) = broker_on(&server).await.depths(&jobs).await else { panic!("not refused") };
+    assert!(text.contains("AccessDenied"), "{text}");
 }
 
 #[tokio::test]

@@ -1,11 +1,16 @@
 #!/usr/bin/env bash
 # Builds hostler as its image holds it: static, and optimised across crates by what train.sh saw of a worker's work (PGO), where
-# that is known of the architecture. Arguments go to cargo.
+# that is known of the architecture. Prints where the binary lies; arguments go to cargo.
 # build.sh --train builds it so that it counts what it runs instead, and writes that down when it ends.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
 architecture=$(uname -m)
+triple=$architecture-unknown-linux-musl
 profile=$here/$architecture.profdata
+
+command -v musl-gcc >/dev/null || { echo "musl-gcc is missing (Debian: musl-tools)" >&2 && exit 1; }
+[ -d "$(rustc --print target-libdir --target "$triple")" ] || rustup target add "$triple" >&2
 
 flags=()
 if [ "${1:-}" = --train ]; then
@@ -24,5 +29,5 @@ fi
 flags=(${RUSTFLAGS:-} ${flags[@]+"${flags[@]}"})
 CARGO_ENCODED_RUSTFLAGS=$(IFS=$'\x1f' && echo "${flags[*]}")
 [ -z "$CARGO_ENCODED_RUSTFLAGS" ] || export CARGO_ENCODED_RUSTFLAGS
-exec cargo build --profile image --locked --bin hostler --target "$architecture-unknown-linux-musl" \
-  --manifest-path "$here/../../Cargo.toml" "$@"
+cargo build --profile image --locked --bin hostler --target "$triple" --manifest-path "$root/Cargo.toml" "$@"
+echo "${CARGO_TARGET_DIR:-$root/target}/$triple/image/hostler"

@@ -27,13 +27,7 @@ mkdir -p "$target/side-by-side"
 target=$(cd "$target" && pwd)
 
 # As the image has it: static, and optimised across crates.
-musl=$(uname -m)-unknown-linux-musl
-hostler=${HOSTLER_BIN:-$target/$musl/image/hostler}
-if [ -z "${HOSTLER_BIN:-}" ]; then
-  command -v musl-gcc >/dev/null || { echo "musl-gcc is missing (Debian: musl-tools)" >&2 && exit 1; }
-  [ -d "$(rustc --print target-libdir --target "$musl")" ] || rustup target add "$musl"
-  CARGO_TARGET_DIR=$target bash "$root/benches/pgo/build.sh"
-fi
+hostler=${HOSTLER_BIN:-$(CARGO_TARGET_DIR=$target bash "$root/benches/pgo/build.sh")}
 
 # Once as Cargo does it unless told, once as for an image: the bare loop in both.
 for profile in release image; do

@@ -2,20 +2,18 @@
 
 #![no_main]
 
-use std::io::{BufReader, Cursor};
-
-use hostler::cli::lines::{BATCH, BATCH_BYTES, Batch};
+use hostler::cli::lines::{BATCH, BATCH_BYTES, Lines};
 use hostler_fuzz::take;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
     let mut text = input;
-    // How much of the input a read brings, and how often the text is repeated: to reach the bounds of a batch.
+    // How much is read ahead, and how often the text is repeated: to reach the bounds of a batch.
     let buffer = usize::from(take(&mut text)).max(1);
     let text = text.repeat(usize::from(take(&mut text)) + 1);
-    let mut reader = BufReader::with_capacity(buffer, Cursor::new(&text));
-    let (mut number, mut read, mut sent) = (0, 0, Vec::new());
-    while let Some(batch) = Batch::next(&mut reader, &mut number).expect("memory can be read") {
+    let (mut read, mut sent) = (0, Vec::new());
+    for batch in Lines::ahead(buffer, &*text) {
+        let batch = batch.expect("memory can be read");
         assert_eq!(batch.bodies.len(), batch.numbers.len());
         assert!(batch.bodies.len() <= BATCH && batch.read > 0);
         let but_last = batch.bodies.split_last().map_or(0, |(_, before)| before.iter().map(Vec::len).sum::<usize>());

@@ -122,7 +122,7 @@ fn copied(message: &Message, attempt: u32) {
                 Plain::Binary(bytes) => !bytes.is_empty(),
             }
     });
-    // Base64 of a pointer, with its size beside it: no client writes that, and its copy would be the pointer.
+    // Base64 of a pointer, with its size beside it: no client writes that, and its copy is refused.
     let hides_pointer = message.claim.is_none()
         && str::from_utf8(&message.body).is_ok_and(|body| Claim::from_body(body, None).is_some());
     let is_token = |text: &String| (1..=128).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());

@@ -72,7 +72,7 @@ class Report:
 
     message_id: str
     attempt: int
-    outcome: str  # ack, reply, retry, delay, dead-letter, failed, trapped or timed-out
+    outcome: str  # ack, reply, retry, delay, dead-letter, failed or, for hooks in a component of their own, trapped
     reason: Optional[str]
     duration: float  # seconds
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, Optional
+from typing import Any, Dict, Optional
 from urllib.parse import urlsplit
 
 try:
@@ -31,13 +31,13 @@ def fetch(method: str, url: str, headers: Optional[Dict[str, str]] = None, body:
     if http is None:
         raise RuntimeError("there is no host to send by: replace hostler_http.fetch in a test")
     parts = urlsplit(url)
-    headers = {"content-length": str(len(body)), **(headers or {})}  # without it the body goes in chunks, which not every server takes
-    given = http.Fields.from_list([(name, value.encode()) for name, value in headers.items()])
-    request = http.OutgoingRequest(given)
-    request.set_method(http.Method_Other(method))
-    request.set_scheme(http.Scheme_Https() if parts.scheme == "https" else http.Scheme_Http())
-    request.set_authority(parts.netloc)
-    request.set_path_with_query((parts.path or "/") + ("?" + parts.query if parts.query else ""))
+    headers = dict(headers or {})
+    if not any(name.lower() == "content-length" for name in headers):
+        headers["content-length"] = str(len(body))  # without it the body goes in chunks, which not every server takes
+    try:
+        request = _request(method, parts, headers)
+    except Err:
+        raise OSError(f"{url}: its method, a header or the address is refused") from None
     options = http.RequestOptions()
     for limit in (options.set_connect_timeout, options.set_first_byte_timeout, options.set_between_bytes_timeout):
         limit(int(timeout * 1e9))
@@ -69,3 +69,12 @@ def fetch(method: str, url: str, headers: Optional[Dict[str, str]] = None, body:
             if not isinstance(end.value, StreamError_Closed):
                 raise OSError(f"{url}: the body broke off") from None
     return Response(response.status(), names, received)
+
+
+def _request(method: str, parts: Any, headers: Dict[str, str]) -> Any:
+    request = http.OutgoingRequest(http.Fields.from_list([(name, value.encode()) for name, value in headers.items()]))
+    request.set_method(http.Method_Other(method))
+    request.set_scheme(http.Scheme_Https() if parts.scheme == "https" else http.Scheme_Http())
+    request.set_authority(parts.netloc)
+    request.set_path_with_query((parts.path or "/") + ("?" + parts.query if parts.query else ""))
+    return request

@@ -7,12 +7,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::notify::NotifyArgs;
 use super::table::table;
-use super::{ConfigArg, block_on, print};
+use super::{ConfigArg, block_on, note_if_new, print, say};
 use crate::config::Config;
 use crate::duration;
 use crate::exit::{Exit, Failure, Result};
 use crate::host;
-use crate::queue::{Inventory, QueueError};
+use crate::queue::Inventory;
 use crate::upkeep::alarms::{self, Level, Look, Order, Seen, Step, Watch};
 use crate::upkeep::delivery::{Carrier, deliver};
 
@@ -55,14 +55,15 @@ pub(super) fn run(args: &Args) -> Result {
     let config = args.config.load()?.config;
     let stop = host::stop_on_signal().map_err(|error| Failure::new(Exit::Internal, error))?;
     if config.alarms.webhook.is_some() && args.every.is_some() && !args.notify.is_set() && !args.dry_run {
-        eprintln!("hostler: warning: nobody is told: add --webhook to send to alarms.webhook");
+        say("hostler: warning: nobody is told: add --webhook to send to alarms.webhook");
     }
     block_on(async {
         let carrier: Option<Box<dyn Carrier>> = match args.dry_run {
             true => Some(Box::new(args.notify.rehearsal())),
             false => args.notify.carrier(&config).await?,
         };
-        let inventory = host::inventory(&config).await.map_err(unreachable)?;
+        note_if_new(&config);
+        let inventory = host::inventory(&config).await?;
         match args.every {
             None => once(args, &config, &*inventory, carrier.as_deref(), &stop).await,
             Some(every) => {
@@ -82,7 +83,7 @@ async fn once(
     stop: &CancellationToken,
 ) -> Result {
     let seen = tokio::select! {
-        seen = alarms::look(inventory, config.alarms.threshold) => seen.map_err(unreachable)?,
+        seen = alarms::look(inventory, config.alarms.threshold) => seen?,
         () = stop.cancelled() => return Ok(Exit::Failed),
     };
     match (args.json, args.dry_run) {
@@ -107,8 +108,8 @@ fn show(args: &Args, step: &Step<'_>) {
         // The rehearsal prints it.
         Step::Tells(_) if args.dry_run => {}
         Step::Tells(notice) => print(notice.text()),
-        Step::Untold(reason) => eprintln!("hostler: not sent, tried again after the next look: {reason}"),
-        Step::Failed(reason) => eprintln!("hostler: {reason}"),
+        Step::Untold(reason) => say(format_args!("hostler: not sent, tried again after the next look: {reason}")),
+        Step::Failed(reason) => say(format_args!("hostler: {reason}")),
     }
 }
 
@@ -145,10 +146,6 @@ fn for_people(seen: &Seen) -> String {
     };
     lines.push(format!("{} of {} queues alarm{critical}{unread}", alarming.len(), seen.levels.len()));
     lines.join("\n")
-}
-
-fn unreachable(error: QueueError) -> Failure {
-    Failure::new(Exit::QueueUnreachable, error)
 }
 
 #[cfg(test)]

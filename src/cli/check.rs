@@ -1,6 +1,6 @@
 //! `hostler check`: all that can be known before the first message.
 
-use super::{ConfigArg, block_on, print};
+use super::{ConfigArg, block_on, print, say};
 use crate::config::{Config, Consumer};
 use crate::exit::{Exit, Failure, Result};
 use crate::handler::{self, Definition, Engine, Loaded, Summary};
@@ -21,7 +21,7 @@ pub(super) fn run(args: &Args) -> Result {
     let file = loaded.file.as_ref().map_or("environment variables".into(), |file| file.display().to_string());
     print(format!("config    ok  {file}"));
     for warning in host::unused(&loaded.config) {
-        eprintln!("hostler: warning: {warning}");
+        say(format_args!("hostler: warning: {warning}"));
     }
     let machine = Machine::measure();
     handler::compile_with(Threads::of(&machine).compiling);
@@ -72,13 +72,12 @@ fn describe_plan(config: &Config, plan: &Plan) -> String {
 }
 
 async fn check_queues(config: &Config) -> Result<()> {
-    let unreachable = |error| Failure::new(Exit::QueueUnreachable, error);
-    let broker = host::connect(config).await.map_err(unreachable)?;
+    let broker = host::connect(config).await?;
     let mut faulty = 0;
     for consumer in &config.consumers {
-        let findings = broker.inspect(&host::channel_spec(consumer)).await.map_err(unreachable)?;
+        let findings = broker.inspect(&host::channel_spec(consumer)).await?;
         for finding in &findings {
-            eprintln!("queue     !!  {}: {finding}", consumer.name);
+            say(format_args!("queue     !!  {}: {finding}", consumer.name));
         }
         if findings.iter().any(|finding| finding.fatal) {
             faulty += 1;

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::notify::NotifyArgs;
 use super::table::table;
-use super::{ConfigArg, block_on, print};
+use super::{ConfigArg, block_on, print, say};
 use crate::config::Config;
 use crate::duration;
 use crate::exit::{Exit, Failure, Result};
@@ -68,9 +68,9 @@ pub(super) fn run(args: &Args) -> Result {
     let stop = host::stop_on_signal().map_err(|error| Failure::new(Exit::Internal, error))?;
     block_on(async {
         let carrier = args.notify.carrier(&config).await?;
-        let estate = host::disposal(&config).await.map_err(unreachable)?;
+        let estate = host::disposal(&config).await?;
         let (survey, done) = tokio::select! {
-            both = clean(args, &config, &*estate, &stop) => both.map_err(unreachable)?,
+            both = clean(args, &config, &*estate, &stop) => both?,
             () = stopped_looking(args, &stop) => return Ok(Exit::Failed),
         };
         let notice = clean::notice(&survey, done.as_ref(), SystemTime::now());
@@ -82,7 +82,7 @@ pub(super) fn run(args: &Args) -> Result {
         if blind {
             let text = "CloudWatch has no record of use of any of these queues, so none is removed; look again in an hour, \
                         as each look makes a queue known to it";
-            eprintln!("hostler: warning: {text}");
+            say(format_args!("hostler: warning: {text}"));
         }
         if let Some(carrier) = carrier {
             deliver(&*carrier, &notice, &stop).await.map_err(|error| Failure::new(Exit::Failed, error))?;
@@ -119,7 +119,7 @@ async fn clean(
     }
     let (queues, bodies) = (candidates.queues.len(), candidates.bodies.len());
     let pause = humantime::format_duration(args.pause);
-    eprintln!("hostler: {queues} queues and {bodies} stored bodies may go; looking again in {pause}");
+    say(format_args!("hostler: {queues} queues and {bodies} stored bodies may go; looking again in {pause}"));
     tokio::select! {
         () = sleep(args.pause) => {}
         () = stop.cancelled() => return Ok((first, Some(Done::default()))),
@@ -192,10 +192,6 @@ fn for_people(survey: &Survey, done: Option<&Done>, summary: &str) -> String {
 
 fn reason(pairs: &[(String, String)], name: &str, word: &str) -> Option<String> {
     pairs.iter().find(|(kept, _)| kept == name).map(|(_, reason)| format!("{word}: {reason}"))
-}
-
-fn unreachable(error: QueueError) -> Failure {
-    Failure::new(Exit::QueueUnreachable, error)
 }
 
 #[cfg(test)]

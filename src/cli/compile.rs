@@ -48,9 +48,11 @@ pub(super) fn run(args: &Args) -> Result {
     })?;
     // Replaced by a rename, so that a running host never loads half a file.
     let temporary = args.output.with_added_extension("tmp");
-    std::fs::write(&temporary, &compiled)
-        .and_then(|()| std::fs::rename(&temporary, &args.output))
-        .map_err(|error| Failure::new(Exit::Failed, format!("cannot write {}: {error}", args.output.display())))?;
+    let written = std::fs::write(&temporary, &compiled).and_then(|()| std::fs::rename(&temporary, &args.output));
+    written.map_err(|error| {
+        let _ = std::fs::remove_file(&temporary);
+        Failure::new(Exit::Failed, format!("cannot write {}: {error}", args.output.display()))
+    })?;
     let size = bytesize::ByteSize(compiled.len() as u64);
     print(format!("{} ({size}, {})", args.output.display(), args.cpu_baseline));
     Ok(Exit::Ok)

@@ -3,7 +3,7 @@
 use clap::CommandFactory as _;
 use clap_complete::Shell;
 
-use super::Cli;
+use super::{Cli, print};
 use crate::exit::{Exit, Result};
 
 /// Print a completion script for a shell
@@ -16,6 +16,8 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result {
-    clap_complete::generate(args.shell, &mut Cli::command(), "hostler", &mut std::io::stdout());
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "hostler", &mut script);
+    print(String::from_utf8_lossy(&script).trim_end());
     Ok(Exit::Ok)
 }

@@ -6,14 +6,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::dead_letter::{self, DeadLetter};
 use super::picked::Picked;
-use super::{ConfigArg, block_on, print};
+use super::{ConfigArg, block_on, print, say};
 use crate::channel::Channel;
 use crate::exit::{Exit, Failure, Result};
-use crate::host;
 use crate::message::Message;
-use crate::queue::{Broker, QueueError};
+use crate::queue::Broker;
 use crate::upkeep::requeue::{self, Condition, Ended, MAX_HELD, Note, Order, Report};
 use crate::upkeep::{Look, look};
+use crate::{host, telemetry};
 
 /// Look at dead letters: why they are there, where they came from, how often they were tried
 ///
@@ -94,6 +94,7 @@ struct DropArgs {
 }
 
 pub(super) fn run(args: &Args) -> Result {
+    telemetry::show_warnings();
     match &args.command {
         Command::Ls(args) => list(args),
         Command::Show(args) => show(args),
@@ -119,7 +120,7 @@ fn list(args: &LsArgs) -> Result {
         false => print(dead_letter::table(&found)),
     }
     if found.len() as u64 == args.max {
-        eprintln!("hostler: these are {} of them, and there may be more: see --max", args.max);
+        say(format_args!("hostler: these are {} of them, and there may be more: see --max", args.max));
     }
     Ok(Exit::Ok)
 }
@@ -151,8 +152,8 @@ fn find(config: &ConfigArg, wanted: Look, whole: bool) -> Result<Vec<DeadLetter>
         found.push(if whole { letter.in_whole(message) } else { letter });
     };
     let ended = block_on(async {
-        let broker = host::connect(&config).await.map_err(unreachable)?;
-        look(&*broker, wanted, &stop, &mut each).await.map_err(unreachable)
+        let broker = host::connect_to_look(&config).await?;
+        Ok(look(&*broker, wanted, &stop, &mut each).await?)
     })?;
     ended_well(ended).map(|()| found)
 }
@@ -172,7 +173,7 @@ fn remove(args: &DropArgs) -> Result {
     let config = args.config.load()?.config;
     let stop = stop_on_signal()?;
     let (report, ended) = block_on(async {
-        let broker = host::connect(&config).await.map_err(unreachable)?;
+        let broker = host::connect(&config).await?;
         dropped(&*broker, order, &stop).await
     })?;
     print(match args.json {
@@ -187,10 +188,10 @@ fn remove(args: &DropArgs) -> Result {
 async fn dropped(broker: &dyn Broker, order: Order, stop: &CancellationToken) -> Result<(Report, Ended)> {
     let mut tell = |note: Note<'_>| {
         if let Note::Failed { id, reason } = note {
-            eprintln!("hostler: message {id} stays: {reason}");
+            say(format_args!("hostler: message {id} stays: {reason}"));
         }
     };
-    let (report, ended) = requeue::run(broker, order, stop, &mut tell).await.map_err(unreachable)?;
+    let (report, ended) = requeue::run(broker, order, stop, &mut tell).await?;
     let Report { moved, failed, doubled, .. } = report;
     Ok((Report { moved: moved.saturating_sub(doubled), failed: failed + doubled, doubled: 0, ..report }, ended))
 }
@@ -217,7 +218,7 @@ fn summary(report: &Report, stopped: bool, from: &Channel) -> String {
 fn ended_well(ended: Ended) -> Result<()> {
     match ended {
         Ended::Done | Ended::Stopped => Ok(()),
-        Ended::Broken(error) => Err(unreachable(error)),
+        Ended::Broken(error) => Err(error.into()),
         Ended::Full => Err(Failure::new(
             Exit::Failed,
             format!("{MAX_HELD} messages stay, and no more can be kept aside; narrow it down by --max or --filter"),
@@ -227,10 +228,6 @@ fn ended_well(ended: Ended) -> Result<()> {
 
 fn stop_on_signal() -> Result<CancellationToken> {
     host::stop_on_signal().map_err(|error| Failure::new(Exit::Internal, error))
-}
-
-fn unreachable(error: QueueError) -> Failure {
-    Failure::new(Exit::QueueUnreachable, error)
 }
 
 /// An age as people read it, to the second.

@@ -1,6 +1,6 @@
 //! `hostler iam`.
 
-use super::{ConfigArg, print};
+use super::{ConfigArg, print, say};
 use crate::config::{Config, Driver, HandlerRef};
 use crate::exit::{Exit, Failure, Result};
 
@@ -19,7 +19,10 @@ pub(super) struct Args {
     /// Allow what `hostler provision` does as well
     #[arg(long)]
     with_provision: bool,
-    /// Allow what `hostler alarms` does as well; a topic that it tells (--sns) needs sns:Publish beside
+    /// Allow what `hostler requeue` and `hostler dlq` do with the dead letters of the config's consumers as well, --native included
+    #[arg(long)]
+    with_requeue: bool,
+    /// Allow what `hostler alarms` and `hostler queues` do as well; a topic that it tells (--sns) needs sns:Publish beside
     #[arg(long)]
     with_alarms: bool,
     /// Allow what `hostler clean` does as well, --apply included
@@ -34,7 +37,8 @@ pub(super) fn run(args: &Args) -> Result {
     let elsewhere = |handler: &HandlerRef| matches!(handler, HandlerRef::S3 { .. });
     match config.queue.driver {
         Driver::Embedded if args.cluster.is_none() && !handlers(&config).any(elsewhere) => {
-            print("The embedded queue needs no permission on AWS.");
+            // IAM knows no policy without a statement, so there is nothing for a program to read.
+            say("hostler: the embedded queue needs no permission on AWS");
         }
         _ => print(serde_json::to_string_pretty(&policy(args, &config)?).map_err(internal)?),
     }
@@ -54,7 +58,7 @@ fn internal(error: impl std::fmt::Display) -> Failure {
 fn policy(args: &Args, config: &Config) -> Result<serde_json::Value> {
     use crate::config::TaskProtection;
     use crate::host;
-    use crate::queue::sqs::{alarming, cleaning, least_privilege, protecting_tasks, reading_handlers};
+    use crate::queue::sqs::{alarming, cleaning, least_privilege, protecting_tasks, reading_handlers, redriving};
 
     let variables = ["AWS_REGION", "AWS_DEFAULT_REGION"];
     let region = variables.into_iter().find_map(|name| std::env::var(name).ok().filter(|region| !region.is_empty()));
@@ -78,6 +82,9 @@ fn policy(args: &Args, config: &Config) -> Result<serde_json::Value> {
     if let Some(statements) = policy.get_mut("Statement").and_then(serde_json::Value::as_array_mut) {
         statements.extend(reading_handlers(&options, &objects));
         let (account, on_sqs) = (args.account.as_deref(), config.queue.driver == Driver::Sqs);
+        if on_sqs && args.with_requeue {
+            statements.extend(redriving(&options, account, &consumed));
+        }
         if on_sqs && (args.with_alarms || args.with_clean) {
             statements.extend(alarming(&options, account));
         }

@@ -16,7 +16,7 @@ use crate::handler::cache::Cache;
 use crate::handler::fetch::Reference;
 use crate::handler::{self, Bounds, Call, Captured, Definition, Engine, Grants, Handler, Outcome, Output, Source};
 use crate::host::resources::{MEMORY, Machine, Threads};
-use crate::message::{Message, TraceContext};
+use crate::message::{Attributes, Message, Outgoing, TraceContext};
 use crate::{host, telemetry};
 
 /// Defaults of a handler that no config names; the same as the config's own.
@@ -40,10 +40,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     attempt: u32,
     /// The routing key of the message
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     routing_key: Option<String>,
     /// The FIFO group of the message
-    #[arg(long, value_name = "GROUP")]
+    #[arg(long, value_name = "GROUP", allow_hyphen_values = true)]
     group: Option<String>,
     /// Print the outcome as one JSON object
     #[arg(long)]
@@ -78,13 +78,14 @@ pub(super) fn run(args: &Args) -> Result {
     telemetry::show_warnings();
     let machine = Machine::measure();
     handler::compile_with(Threads::of(&machine).compiling);
+    let attributes = source::attributes(&args.attr);
+    sendable(&attributes)?;
     let subject = subject(args, &machine)?;
     let body = args.body.open()?.read_all()?;
     let engine = Engine::on_demand().map_err(|error| Failure::new(Exit::Internal, error))?.with_cache(subject.cache);
     let bad = |error| Failure::new(Exit::BadHandler, error);
     let loaded = handler::load(&engine, &subject.definition).map_err(bad)?;
     let handler = loaded.handler(subject.memory).map_err(bad)?;
-    let attributes = source::attributes(&args.attr);
     let message = Message {
         id: uuid::Uuid::now_v7().to_string(),
         body: body.into(),
@@ -118,6 +119,12 @@ pub(super) fn run(args: &Args) -> Result {
     Ok(if success { Exit::Ok } else { Exit::Failed })
 }
 
+/// Refuses attributes that no queue takes. A body may be as large as any: only the queue would say how large.
+fn sendable(attributes: &Attributes) -> Result<()> {
+    let message = Outgoing { attributes: attributes.clone(), ..Outgoing::default() };
+    message.validate(usize::MAX).map_err(|error| Failure::new(Exit::Usage, error))
+}
+
 async fn process(handler: &Arc<dyn Handler>, call: &Call, limit: Duration) -> Outcome {
     let stop = call.bounds.stop.clone();
     let guest = {
@@ -144,7 +151,7 @@ async fn process(handler: &Arc<dyn Handler>, call: &Call, limit: Duration) -> Ou
 fn subject(args: &Args, machine: &Machine) -> Result<Subject> {
     let is_reference = Reference::is_meant_by(&args.handler);
     let is_file = Path::new(&args.handler).exists();
-    let config = match config::load(args.config.config.as_deref(), std::env::vars()) {
+    let config = match config::load(args.config.config.as_deref(), std::env::vars_os()) {
         Ok(loaded) => Some(loaded.config),
         // A config that was named must be right; one that merely lies there need not, for a file.
         Err(error) if args.config.config.is_some() || !is_file && !is_reference && !error.is_not_found() => {

@@ -1,12 +1,18 @@
 //! `send --lines`: an input as batches of messages, a line each.
 
-use std::io::{self, BufRead};
+use std::io::{self, BufRead as _, BufReader, Read};
 
 /// How many lines are sent in one call; each call is one write to the disk.
 pub const BATCH: usize = 1_000;
 
 /// How many bytes of bodies are gathered for one call at most, but for the last one's.
 pub const BATCH_BYTES: usize = 4 * 1024 * 1024;
+
+/// The longest line, in bytes. A longer one would reach no handler: of a body in S3, hostler fetches no more.
+pub const LONGEST: usize = 256 * 1024 * 1024;
+
+/// How much is read ahead, in bytes. A batch ends with it, so it is large: of a file, most batches are then full.
+const AHEAD: usize = BATCH_BYTES;
 
 /// Lines that are sent together.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -19,52 +25,137 @@ pub struct Batch {
     pub read: u64,
 }
 
-impl Batch {
-    /// Reads the next lines of an input; `number`, the lines read before, moves on with them. `None` after the last.
-    ///
-    /// # Errors
-    /// What the input says.
-    pub fn next(input: &mut dyn BufRead, number: &mut u64) -> io::Result<Option<Self>> {
-        let (mut batch, mut bytes) = (Self::default(), 0);
-        while batch.bodies.len() < BATCH && bytes < BATCH_BYTES {
-            let mut line = Vec::new();
-            let read = input.read_until(b'\n', &mut line)?;
-            if read == 0 {
-                break;
-            }
-            *number += 1;
-            batch.read += read as u64;
-            if line.last() == Some(&b'\n') {
-                line.pop();
-                if line.last() == Some(&b'\r') {
-                    line.pop();
+/// The batches of an input. What was read before an error comes before it, and nothing after it.
+#[derive(Debug)]
+pub struct Lines<R> {
+    input: BufReader<R>,
+    longest: usize,
+    /// The number of the line that was read last.
+    number: u64,
+    /// Whether reading has failed, and why, until that is told.
+    failed: bool,
+    error: Option<io::Error>,
+}
+
+impl<R: Read> Lines<R> {
+    /// Reads this input.
+    pub fn new(input: R) -> Self {
+        Self::ahead(AHEAD, input)
+    }
+
+    /// The same, reading so many bytes ahead.
+    pub fn ahead(bytes: usize, input: R) -> Self {
+        Self { input: BufReader::with_capacity(bytes, input), longest: LONGEST, number: 0, failed: false, error: None }
+    }
+
+    /// The next line with its end; `None` at the end of the input.
+    fn line(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let mut line = Vec::new();
+        let most = self.longest as u64 + 1;
+        if self.input.by_ref().take(most).read_until(b'\n', &mut line)? == 0 {
+            return Ok(None);
+        }
+        self.number += 1;
+        if line.len() > self.longest && !line.ends_with(b"\n") {
+            let text = format!("line {} has more than {} bytes", self.number, self.longest);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
+        Ok(Some(line))
+    }
+
+    /// Whether the next line is not here yet: it may be long until it is.
+    fn waits(&self) -> bool {
+        !self.input.buffer().contains(&b'\n')
+    }
+}
+
+impl<R: Read> Iterator for Lines<R> {
+    type Item = io::Result<Batch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.failed {
+            return self.error.take().map(Err);
+        }
+        let (mut batch, mut bytes) = (Batch::default(), 0);
+        while batch.bodies.len() < BATCH && bytes < BATCH_BYTES && (batch.bodies.is_empty() || !self.waits()) {
+            let mut line = match self.line() {
+                Ok(Some(line)) => line,
+                Ok(None) => break,
+                Err(error) => {
+                    (self.failed, self.error) = (true, Some(error));
+                    break;
                 }
+            };
+            batch.read += line.len() as u64;
+            if line.pop_if(|last| *last == b'\n').is_some() {
+                line.pop_if(|last| *last == b'\r');
             }
             if !line.iter().all(u8::is_ascii_whitespace) {
                 bytes += line.len();
-                batch.numbers.push(*number);
+                batch.numbers.push(self.number);
                 batch.bodies.push(line);
             }
         }
-        Ok((batch.read > 0).then_some(batch))
+        match batch.read {
+            0 => self.error.take().map(Err),
+            _ => Some(Ok(batch)),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use super::*;
 
-    fn batches(mut input: &[u8]) -> Vec<Batch> {
-        let mut number = 0;
-        std::iter::from_fn(|| Batch::next(&mut input, &mut number).unwrap()).collect()
+    fn batches(input: &[u8]) -> Vec<Batch> {
+        Lines::new(input).map(Result::unwrap).collect()
+    }
+
+    /// An input that brings a piece at each read, and then ends; `None` is an error.
+    struct Pieces(VecDeque<Option<&'static str>>);
+
+    impl Read for Pieces {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            match self.0.pop_front() {
+                Some(Some(piece)) => {
+                    into[..piece.len()].copy_from_slice(piece.as_bytes());
+                    Ok(piece.len())
+                }
+                Some(None) => Err(io::Error::other("the disk is broken")),
+                None => Ok(0),
+            }
+        }
+    }
+
+    /// The lines of each batch that these pieces make; an error as its text.
+    fn in_pieces<const N: usize>(pieces: [Option<&'static str>; N]) -> Vec<Result<Vec<String>, String>> {
+        let text = |body: Vec<u8>| String::from_utf8(body).unwrap();
+        Lines::new(Pieces(pieces.into()))
+            .map(|batch| match batch {
+                Ok(batch) => Ok(batch.bodies.into_iter().map(text).collect()),
+                Err(error) => Err(error.to_string()),
+            })
+            .collect()
+    }
+
+    fn sent(lines: &[&str]) -> Result<Vec<String>, String> {
+        Ok(lines.iter().map(|line| (*line).to_owned()).collect())
     }
 
     #[test]
     fn blank_lines_count_and_are_not_sent() {
-        let [batch] = batches(b"a\n\n \t\r\nb\r\n\xff\r").try_into().unwrap();
-        assert_eq!(batch.bodies, [&b"a"[..], b"b", b"\xff\r"]);
-        assert_eq!((batch.numbers, batch.read), (vec![1, 4, 5], 12));
+        let [batch] = batches(b"a\n\n \t\r\nb\r\n\xff\r\n").try_into().unwrap();
+        assert_eq!(batch.bodies, [&b"a"[..], b"b", b"\xff"]);
+        assert_eq!((batch.numbers, batch.read), (vec![1, 4, 5], 13));
         assert_eq!(batches(b""), []);
+    }
+
+    #[test]
+    fn the_last_line_needs_no_end() {
+        let bodies: Vec<_> = batches(b"a\n\xff\r").into_iter().flat_map(|batch| batch.bodies).collect();
+        assert_eq!(bodies, [&b"a"[..], b"\xff\r"]);
     }
 
     #[test]
@@ -74,5 +165,31 @@ mod tests {
         assert_eq!(many.last().unwrap().numbers, [BATCH as u64 + 1]);
         let large = [vec![b'x'; BATCH_BYTES], b"\ny\n".to_vec()].concat();
         assert_eq!(batches(&large).iter().map(|batch| batch.bodies.len()).collect::<Vec<_>>(), [1, 1]);
+    }
+
+    #[test]
+    fn no_line_that_is_whole_waits_for_one_that_is_not() {
+        let said = in_pieces([Some("a\nb\nc"), Some("d\n"), Some("\n"), Some("e\nf")]);
+        assert_eq!(said, [sent(&["a", "b"]), sent(&["cd"]), sent(&["e"]), sent(&["f"])]);
+    }
+
+    #[test]
+    fn what_comes_before_an_error_comes_first() {
+        let broken = || Err("the disk is broken".to_owned());
+        assert_eq!(in_pieces([None]), [broken()]);
+        assert_eq!(in_pieces([Some("a\nb"), None]), [sent(&["a"]), broken()]);
+        assert_eq!(in_pieces([Some("\n"), None]), [sent(&[]), broken()]);
+    }
+
+    #[test]
+    fn a_line_without_end_is_refused_by_its_number() {
+        let said = |input: &'static [u8]| {
+            let lines = Lines { longest: 3, ..Lines::new(input) };
+            lines.map(|batch| batch.map(|batch| batch.numbers).map_err(|error| error.to_string())).collect::<Vec<_>>()
+        };
+        assert_eq!(said(b"abc\nabc"), [Ok(vec![1]), Ok(vec![2])]);
+        let refused = Err("line 3 has more than 3 bytes".to_owned());
+        assert_eq!(said(b"abc\n\nabcd\n"), [Ok(vec![1]), refused.clone()]);
+        assert_eq!(said(b"a\nb\nabcd"), [Ok(vec![1, 2]), refused]);
     }
 }

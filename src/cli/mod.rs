@@ -13,6 +13,7 @@ mod invoke;
 pub mod lines;
 mod new;
 mod notify;
+mod output;
 mod pause;
 mod picked;
 mod progress;
@@ -26,13 +27,14 @@ mod source;
 mod table;
 mod top;
 
-use std::io::Write as _;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::config::{self, Loaded};
+use crate::config::{self, Config, Loaded};
 use crate::exit::{Exit, Failure};
+use crate::host;
+use output::{print, say};
 
 /// Runs a WASM handler on each message of a queue
 ///
@@ -115,10 +117,10 @@ struct ConfigArg {
 impl ConfigArg {
     /// Loads the config; its warnings go to standard error.
     fn load(&self) -> crate::exit::Result<Loaded> {
-        let loaded = config::load(self.config.as_deref(), std::env::vars())
+        let loaded = config::load(self.config.as_deref(), std::env::vars_os())
             .map_err(|error| Failure::new(Exit::BadConfig, error))?;
         for warning in &loaded.warnings {
-            eprintln!("hostler: warning: {warning}");
+            say(format_args!("hostler: warning: {warning}"));
         }
         Ok(loaded)
     }
@@ -151,15 +153,15 @@ pub fn main() -> Exit {
         Command::Schema(args) => schema::run(&args),
         Command::Completions(args) => completions::run(&args),
     };
+    let result = result.and_then(|exit| output::unprinted().map_or(Ok(exit), Err));
     result.unwrap_or_else(|failure| {
-        // If even standard error is gone, the exit code still tells.
-        let _ = writeln!(std::io::stderr(), "hostler: {}", failure.message);
+        say(format_args!("hostler: {}", failure.message));
         failure.exit
     })
 }
 
 fn check_health(command: &CheckHealth) -> Exit {
-    let file = config::health_file(command.config.config.as_deref(), std::env::vars());
+    let file = config::health_file(command.config.config.as_deref(), std::env::vars_os());
     if check_consumer_health::run(&command.args, &file) == 0 { Exit::Ok } else { Exit::Failed }
 }
 
@@ -172,7 +174,9 @@ fn block_on<T>(future: impl Future<Output = crate::exit::Result<T>>) -> crate::e
     result
 }
 
-/// Prints a result. A reader that has gone away is no failure.
-fn print(text: impl std::fmt::Display) {
-    let _ = writeln!(std::io::stdout(), "{text}");
+/// Says that there is no queue to look at yet: zeros are not to be taken for those of another one.
+fn note_if_new(config: &Config) {
+    if let Some(file) = host::file_to_come(config) {
+        say(format!("hostler: note: there is no queue {} yet", file.display()));
+    }
 }

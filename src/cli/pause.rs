@@ -45,7 +45,7 @@ fn change(
     make: impl Fn(&Pauses, &str) -> std::result::Result<bool, health::PauseError>,
 ) -> Result<Vec<(String, bool)>> {
     let file = args.file.clone();
-    let file = file.unwrap_or_else(|| config::health_file(args.config.config.as_deref(), std::env::vars()));
+    let file = file.unwrap_or_else(|| config::health_file(args.config.config.as_deref(), std::env::vars_os()));
     let pauses = Pauses::beside(&file);
     let known = match health::read(&file) {
         Ok(report) => report.consumers.into_iter().map(|consumer| consumer.name).collect(),

@@ -2,7 +2,7 @@
 
 use super::{ConfigArg, block_on, print};
 use crate::config::Config;
-use crate::exit::{Exit, Failure, Result};
+use crate::exit::{Exit, Result};
 use crate::host;
 
 /// Bring queues, topics and subscriptions to what the config says
@@ -33,19 +33,19 @@ pub(super) fn run(args: &Args) -> Result {
 
 /// Prints the changes, and makes them unless they are only asked for; how many they are.
 async fn changes(args: &Args, config: &Config) -> Result<usize> {
-    let failure = |error| Failure::new(Exit::QueueUnreachable, error);
-    let broker = host::connect(config).await.map_err(failure)?;
     let wanted: Vec<_> = config.consumers.iter().map(host::channel_spec).collect();
     if args.plan {
-        let changes = broker.plan(&wanted).await.map_err(failure)?;
+        let broker = host::connect_to_look(config).await?;
+        let changes = broker.plan(&wanted).await?;
         changes.iter().for_each(print);
         return Ok(changes.len());
     }
+    let broker = host::connect(config).await?;
     let mut count = 0;
     let mut made = |change: &_| {
         print(change);
         count += 1;
     };
-    broker.provision(&wanted, &mut made).await.map_err(failure)?;
+    broker.provision(&wanted, &mut made).await?;
     Ok(count)
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::table::table;
-use super::{ConfigArg, block_on, print};
+use super::{ConfigArg, block_on, note_if_new, print};
 use crate::channel::Channel;
 use crate::config::Config;
 use crate::exit::{Exit, Failure, Result};
@@ -41,8 +41,7 @@ struct Row {
 
 pub(super) fn run(args: &Args) -> Result {
     let config = args.config.load()?.config;
-    let rows =
-        block_on(async { rows(args, &config).await.map_err(|error| Failure::new(Exit::QueueUnreachable, error)) })?;
+    let rows = block_on(async { Ok(rows(args, &config).await?) })?;
     match args.json {
         true => print(serde_json::to_string_pretty(&rows).map_err(|error| Failure::new(Exit::Internal, error))?),
         false => print(for_people(&rows)),
@@ -51,7 +50,8 @@ pub(super) fn run(args: &Args) -> Result {
 }
 
 async fn rows(args: &Args, config: &Config) -> std::result::Result<Vec<Row>, QueueError> {
-    let broker = host::connect(config).await?;
+    note_if_new(config);
+    let broker = host::connect_to_look(config).await?;
     let channels = match args.channels.is_empty() {
         true => all(config, &*broker).await?,
         false => args.channels.clone(),

@@ -8,14 +8,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::picked::Picked;
 use super::progress::progress;
-use super::{ConfigArg, block_on, print};
+use super::{ConfigArg, block_on, print, say};
 use crate::channel::Channel;
 use crate::config::{Config, Rate};
 use crate::exit::{Exit, Failure, Result};
-use crate::host;
 use crate::message::{AttributeValue, Message};
 use crate::queue::{Broker, QueueError, REASON_ATTRIBUTE, Redriven};
 use crate::upkeep::requeue::{self, Ended, MAX_HELD, Note, Order, Report};
+use crate::{host, telemetry};
 
 /// Move messages from one queue to another, such as out of a dead-letter queue back to work
 ///
@@ -59,17 +59,19 @@ struct Counts {
     moved: u64,
     left: u64,
     failed: u64,
+    doubled: u64,
     not_looked_at: u64,
     stopped: bool,
     dry_run: bool,
 }
 
 pub(super) fn run(args: &Args) -> Result {
+    telemetry::show_warnings();
     let to = target(args)?;
     let config = args.config.load()?.config;
     let stop = host::stop_on_signal().map_err(|error| Failure::new(Exit::Internal, error))?;
     block_on(async {
-        let broker = connect(&config, &to).await.map_err(unreachable)?;
+        let broker = connect(&config, &to).await?;
         match args.native {
             true => redrive(args, &*broker, &to, &stop).await,
             false => requeue(args, &*broker, to, &stop).await,
@@ -90,11 +92,11 @@ fn target(args: &Args) -> std::result::Result<Channel, Failure> {
     Ok(to)
 }
 
-/// The service, with the target as its consumer wants it, if it is the config's.
+/// The service; a target that is the config's is made if it is missing.
 async fn connect(config: &Config, to: &Channel) -> std::result::Result<std::sync::Arc<dyn Broker>, QueueError> {
     let broker = host::connect(config).await?;
     if let Some(consumer) = config.consumers.iter().find(|consumer| consumer.channel.queue() == to.queue()) {
-        broker.open(&host::channel_spec(consumer)).await?;
+        broker.declare(&host::channel_spec(consumer)).await?;
     }
     Ok(broker)
 }
@@ -112,7 +114,7 @@ async fn requeue(args: &Args, broker: &dyn Broker, to: Channel, stop: &Cancellat
     let began = order.began;
     let bar = progress(Some(0));
     let mut tell = |note: Note<'_>| show(&bar, &note, began, args.json);
-    let (report, ended) = requeue::run(broker, order, stop, &mut tell).await.map_err(unreachable)?;
+    let (report, ended) = requeue::run(broker, order, stop, &mut tell).await?;
     bar.finish_and_clear();
     let stopped = ended == Ended::Stopped;
     print(match args.json {
@@ -121,10 +123,13 @@ async fn requeue(args: &Args, broker: &dyn Broker, to: Channel, stop: &Cancellat
     });
     if report.doubled > 0 {
         let Report { doubled, .. } = report;
-        eprintln!("hostler: warning: {doubled} of these could not be removed from {}, and are in both", args.from);
+        say(format_args!(
+            "hostler: warning: {doubled} of these could not be removed from {}, and are in both",
+            args.from
+        ));
     }
     match ended {
-        Ended::Broken(error) => Err(unreachable(error)),
+        Ended::Broken(error) => Err(error.into()),
         Ended::Full => Err(Failure::new(
             Exit::Failed,
             format!(
@@ -146,7 +151,7 @@ fn show(bar: &ProgressBar, note: &Note<'_>, began: SystemTime, json: bool) {
         }
         Note::WouldMove(message) if !json => bar.suspend(|| print(would_move(message, began))),
         Note::WouldMove(_) => {}
-        Note::Failed { id, reason } => bar.suspend(|| eprintln!("hostler: message {id} stays: {reason}")),
+        Note::Failed { id, reason } => bar.suspend(|| say(format_args!("hostler: message {id} stays: {reason}"))),
     }
 }
 
@@ -161,8 +166,8 @@ fn would_move(message: &Message, now: SystemTime) -> String {
 }
 
 fn json(report: &Report, stopped: bool, dry_run: bool) -> std::result::Result<String, Failure> {
-    let Report { moved, left, failed, not_looked_at, .. } = *report;
-    let counts = Counts { moved, left, failed, not_looked_at, stopped, dry_run };
+    let Report { moved, left, failed, doubled, not_looked_at } = *report;
+    let counts = Counts { moved, left, failed, doubled, not_looked_at, stopped, dry_run };
     serde_json::to_string(&counts).map_err(|error| Failure::new(Exit::Internal, error))
 }
 
@@ -194,7 +199,7 @@ async fn redrive(args: &Args, broker: &dyn Broker, to: &Channel, stop: &Cancella
     };
     let done = broker.redrive(&args.from, to, args.rate, stop, &mut tell).await;
     bar.finish_and_clear();
-    let done = done.map_err(unreachable)?;
+    let done = done?;
     let not_looked_at = if done.cancelled { done.total.unwrap_or(0).saturating_sub(done.moved) } else { 0 };
     let report = Report { moved: done.moved, not_looked_at, ..Report::default() };
     print(match args.json {
@@ -202,10 +207,6 @@ async fn redrive(args: &Args, broker: &dyn Broker, to: &Channel, stop: &Cancella
         false => summary(&report, done.cancelled, false, &args.from, to),
     });
     Ok(Exit::Ok)
-}
-
-fn unreachable(error: QueueError) -> Failure {
-    Failure::new(Exit::QueueUnreachable, error)
 }
 
 #[cfg(test)]

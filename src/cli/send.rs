@@ -2,21 +2,26 @@
 
 use std::time::Duration;
 
+use indicatif::ProgressBar;
+
 use super::lines::Batch;
 use super::progress::progress;
 use super::source::{self, BodyArgs, Input};
-use super::{ConfigArg, block_on, print};
+use super::{ConfigArg, block_on, print, say};
 use crate::channel::Channel;
 use crate::config::Config;
 use crate::duration;
 use crate::exit::{Exit, Failure, Result};
 use crate::host;
 use crate::message::Outgoing;
-use crate::queue::{Producer, SendError};
+use crate::queue::{Producer, SendError, Sent};
 use crate::telemetry::{self, Resource, traces::Traces};
 
 /// How long the command waits for its span to reach the collector.
 const FLUSH: Duration = Duration::from_secs(1);
+
+/// How many lines that were not sent are named.
+const NAMED: usize = 10;
 
 /// Send a message, or one per line of the input
 ///
@@ -32,7 +37,7 @@ pub(super) struct Args {
     #[arg(long)]
     lines: bool,
     /// Decides which subscribed queues of an exchange get the message
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     routing_key: Option<String>,
     /// An attribute; may be given up to 10 times
     #[arg(long, value_name = "NAME=VALUE", value_parser = source::attribute)]
@@ -41,10 +46,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "DURATION", default_value = "0s", hide_default_value = true, value_parser = duration::parse)]
     delay: Duration,
     /// The FIFO group, on an ordered channel
-    #[arg(long, value_name = "GROUP")]
+    #[arg(long, value_name = "GROUP", allow_hyphen_values = true)]
     group: Option<String>,
     /// A second message with this key within 5 minutes is dropped
-    #[arg(long, value_name = "KEY", conflicts_with = "lines")]
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true, conflicts_with = "lines")]
     dedupe: Option<String>,
     #[command(flatten)]
     config: ConfigArg,
@@ -54,18 +59,18 @@ pub(super) fn run(args: &Args) -> Result {
     let config = args.config.load()?.config;
     let input = args.body.open()?;
     block_on(async {
-        let unreachable = |error| Failure::new(Exit::QueueUnreachable, error);
-        let broker = host::connect(&config).await.map_err(unreachable)?;
+        let broker = host::connect(&config).await?;
         // So that a message which is sent before its consumers first run is kept for them.
-        host::declare(&*broker, &config).await.map_err(unreachable)?;
+        host::declare(&broker, &config).await?;
         if !is_known(&config, &args.channel) {
-            eprintln!("hostler: note: no consumer of this config listens on {}", args.channel);
+            say(format_args!("hostler: note: no consumer of this config listens on {}", args.channel));
         }
+        let channel = destination(&config, &args.channel);
         let traces = traces(&config);
         let producer = Producer::new(broker, traces.clone());
         let result = match args.lines {
-            true => send_lines(args, &producer, input).await,
-            false => send_one(args, &producer, input).await,
+            true => send_lines(args, channel, &producer, input).await,
+            false => send_one(args, channel, &producer, input).await,
         };
         if let Some(traces) = traces {
             traces.finish(FLUSH).await;
@@ -79,47 +84,96 @@ fn traces(config: &Config) -> Option<Traces> {
     let endpoint = config.telemetry.otlp_endpoint.as_deref()?;
     telemetry::show_warnings();
     Traces::start(endpoint, &Resource::new()).unwrap_or_else(|error| {
-        eprintln!("hostler: warning: {error}");
+        say(format_args!("hostler: warning: {error}"));
         None
     })
 }
 
-async fn send_one(args: &Args, producer: &Producer, input: Input) -> Result {
+async fn send_one(args: &Args, channel: &Channel, producer: &Producer, input: Input) -> Result {
     let message = outgoing(args, input.read_all()?);
-    match producer.send(&args.channel, vec![message]).await.pop() {
+    match producer.send(channel, vec![message]).await.pop() {
         Some(Ok(sent)) => {
             if sent.queues == Some(0) {
-                eprintln!("hostler: note: it reached no queue: a duplicate, or no subscription lets it pass");
+                say("hostler: note: it reached no queue: a duplicate, or no subscription lets it pass");
             }
             print(sent.id);
             Ok(Exit::Ok)
         }
-        Some(Err(error)) => Err(failure(&error)),
+        Some(Err(error)) => Err(Failure::new(exit(&error), error)),
         None => Err(Failure::new(Exit::Internal, "the queue did not answer")),
     }
 }
 
-async fn send_lines(args: &Args, producer: &Producer, mut input: Input) -> Result {
+async fn send_lines(args: &Args, channel: &Channel, producer: &Producer, input: Input) -> Result {
     let progress = progress(input.size);
-    let (mut sent, mut number) = (0_u64, 0_u64);
-    while let Some(Batch { bodies, numbers, read }) = input.next_lines(&mut number)? {
-        let batch = bodies.into_iter().map(|body| outgoing(args, body)).collect();
-        for (result, line) in producer.send(&args.channel, batch).await.into_iter().zip(numbers) {
-            if let Err(error) = result {
-                progress.abandon();
-                let failure = failure(&error);
-                let message =
-                    format!("line {line} was not sent: {}\n  {sent} messages before it were", failure.message);
-                return Err(Failure::new(failure.exit, message));
+    let mut tally = Tally::default();
+    let ended = send_batches(args, channel, producer, input, &progress, &mut tally).await;
+    match ended {
+        Ok(()) => progress.finish_and_clear(),
+        Err(_) => progress.abandon(),
+    }
+    let Tally { sent, unreached } = tally;
+    if unreached > 0 {
+        let unreached = messages(unreached);
+        say(format_args!("hostler: note: {unreached} reached no queue: no subscription lets the routing key pass"));
+    }
+    let sent = format!("{} sent", messages(sent));
+    ended.map_err(|failure| Failure::new(failure.exit, format!("{}\n  {sent} in all", failure.message)))?;
+    print(format_args!("{sent} to {}", args.channel));
+    Ok(Exit::Ok)
+}
+
+fn messages(count: u64) -> String {
+    format!("{count} message{}", if count == 1 { "" } else { "s" })
+}
+
+/// What became of the lines.
+#[derive(Default)]
+struct Tally {
+    sent: u64,
+    /// Of those sent: as far as it is known, no queue got them.
+    unreached: u64,
+}
+
+/// Sends batch after batch, until some line cannot be sent: the others of its batch may have been.
+async fn send_batches(
+    args: &Args,
+    channel: &Channel,
+    producer: &Producer,
+    input: Input,
+    progress: &ProgressBar,
+    tally: &mut Tally,
+) -> Result<()> {
+    for batch in input.lines() {
+        let Batch { bodies, numbers, read } = batch?;
+        let last = numbers.last().copied().unwrap_or_default();
+        let messages = bodies.into_iter().map(|body| outgoing(args, body)).collect();
+        let mut unsent = Vec::new();
+        for (result, line) in producer.send(channel, messages).await.into_iter().zip(numbers) {
+            match result {
+                Ok(Sent { queues, .. }) => {
+                    tally.sent += 1;
+                    tally.unreached += u64::from(queues == Some(0));
+                }
+                Err(error) => unsent.push((line, error)),
             }
-            sent += 1;
+        }
+        if let Some((_, first)) = unsent.first() {
+            return Err(Failure::new(exit(first), describe(&unsent, last)));
         }
         progress.inc(read);
-        progress.set_message(format!("{sent} sent"));
+        progress.set_message(format!("{} sent", tally.sent));
     }
-    progress.finish_and_clear();
-    print(format!("{sent} message{} sent to {}", if sent == 1 { "" } else { "s" }, args.channel));
-    Ok(Exit::Ok)
+    Ok(())
+}
+
+/// The lines that were not sent, the first of them by name; `last`: the last one that was tried.
+fn describe(unsent: &[(u64, SendError)], last: u64) -> String {
+    let named = unsent.iter().take(NAMED).map(|(line, error)| format!("line {line} was not sent: {error}"));
+    let more = unsent.len().saturating_sub(NAMED);
+    let more = (more > 0).then(|| format!("and {more} more"));
+    let behind = format!("nothing behind line {last} was tried");
+    named.chain(more).chain([behind]).collect::<Vec<_>>().join("\n  ")
 }
 
 fn outgoing(args: &Args, body: Vec<u8>) -> Outgoing {
@@ -134,12 +188,21 @@ fn outgoing(args: &Args, body: Vec<u8>) -> Outgoing {
     }
 }
 
-fn failure(error: &SendError) -> Failure {
-    let exit = match error {
+fn exit(error: &SendError) -> Exit {
+    match error {
         SendError::Invalid(_) => Exit::Usage,
         SendError::Queue(_) => Exit::QueueUnreachable,
-    };
-    Failure::new(exit, error)
+    }
+}
+
+/// Where a message to a channel goes. To an exchange of the config it goes by one of its channels: by its bare name, a queue
+/// that happens to have the same would get it.
+fn destination<'a>(config: &'a Config, channel: &'a Channel) -> &'a Channel {
+    let mut consumed = config.consumers.iter().map(|consumer| &consumer.channel);
+    if channel.exchange().is_some() || consumed.clone().any(|known| known.queue() == channel.queue()) {
+        return channel;
+    }
+    consumed.find(|known| known.exchange() == Some(channel.queue())).unwrap_or(channel)
 }
 
 /// Whether some consumer of the config gets what is sent there.
@@ -150,4 +213,21 @@ fn is_known(config: &Config, channel: &Channel) -> bool {
             || known.exchange() == channel.exchange().or(Some(channel.queue()))
             || channel.exchange().is_none() && channel.queue() == known.queue()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::QueueError;
+
+    #[test]
+    fn lines_that_were_not_sent_are_named_up_to_ten() {
+        let unsent = |count: u64| (1..=count).map(|n| (2 * n, QueueError::Refused("no".into()).into()));
+        let said = |count| describe(&unsent(count).collect::<Vec<_>>(), 40);
+        assert_eq!(said(1), "line 2 was not sent: no\n  nothing behind line 40 was tried");
+        let lines: Vec<_> = (1..=10).map(|n| format!("line {} was not sent: no", 2 * n)).collect();
+        let lines = lines.join("\n  ");
+        assert_eq!(said(10), format!("{lines}\n  nothing behind line 40 was tried"));
+        assert_eq!(said(12), format!("{lines}\n  and 2 more\n  nothing behind line 40 was tried"));
+    }
 }

@@ -1,10 +1,10 @@
 //! Where a command takes its input from: text, a file, or standard input.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, IsTerminal as _, Read};
+use std::io::{self, IsTerminal as _, Read};
 use std::path::PathBuf;
 
-use super::lines::Batch;
+use super::lines::{Batch, Lines};
 use crate::exit::{Exit, Failure, Result};
 use crate::message::{AttributeValue, Attributes};
 
@@ -13,7 +13,7 @@ use crate::message::{AttributeValue, Attributes};
 #[group(multiple = false)]
 pub(super) struct BodyArgs {
     /// The body as text
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     body: Option<String>,
     /// A file that holds the body
     #[arg(long, value_name = "FILE")]
@@ -25,7 +25,7 @@ pub(super) struct BodyArgs {
 
 /// An open input.
 pub(super) struct Input {
-    reader: Box<dyn BufRead>,
+    reader: Box<dyn Read>,
     /// Its size in bytes, where that is known.
     pub(super) size: Option<u64>,
     name: String,
@@ -47,15 +47,13 @@ impl BodyArgs {
                 let cannot = |error| Failure::new(Exit::Usage, format!("cannot read {}: {error}", path.display()));
                 let file = File::open(path).map_err(cannot)?;
                 let size = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|metadata| metadata.len());
-                Ok(Input { size, reader: Box::new(BufReader::new(file)), name: path.display().to_string() })
+                Ok(Input { size, reader: Box::new(file), name: path.display().to_string() })
             }
             (None, None) if self.stdin.is_none() && io::stdin().is_terminal() => Err(Failure::new(
                 Exit::Usage,
                 "there is no body: give --body TEXT, --file FILE, or `-` for standard input",
             )),
-            (None, None) => {
-                Ok(Input { size: None, reader: Box::new(BufReader::new(io::stdin())), name: "standard input".into() })
-            }
+            (None, None) => Ok(Input { size: None, reader: Box::new(io::stdin()), name: "standard input".into() }),
         }
     }
 }
@@ -64,18 +62,19 @@ impl Input {
     /// All of it.
     pub(super) fn read_all(mut self) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        self.reader.read_to_end(&mut bytes).map_err(|error| self.cannot(&error))?;
+        self.reader.read_to_end(&mut bytes).map_err(|error| cannot_read(&self.name, &error))?;
         Ok(bytes)
     }
 
-    /// The next lines, as [`Batch::next`] reads them.
-    pub(super) fn next_lines(&mut self, number: &mut u64) -> Result<Option<Batch>> {
-        Batch::next(&mut *self.reader, number).map_err(|error| self.cannot(&error))
+    /// Its lines in batches, as [`Lines`] makes them.
+    pub(super) fn lines(self) -> impl Iterator<Item = Result<Batch>> {
+        let Self { reader, name, .. } = self;
+        Lines::new(reader).map(move |batch| batch.map_err(|error| cannot_read(&name, &error)))
     }
+}
 
-    fn cannot(&self, error: &io::Error) -> Failure {
-        Failure::new(Exit::Usage, format!("cannot read {}: {error}", self.name))
-    }
+fn cannot_read(name: &str, error: &io::Error) -> Failure {
+    Failure::new(Exit::Usage, format!("cannot read {name}: {error}"))
 }
 
 /// Reads `name=value`, for `--attr`.

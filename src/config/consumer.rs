@@ -46,7 +46,7 @@ pub struct Consumer {
     pub messages_per_instance: u32,
     /// What of a WASI command counts as its reply.
     pub reply: Reply,
-    /// Where replies go; `None`: a reply counts as ack. Never the consumer's own queue.
+    /// Where replies go; `None`: a reply counts as ack. Never the consumer's own queue; its exchange only with a filter.
     pub reply_channel: Option<Channel>,
     /// Whether there is a dead-letter queue.
     pub dead_letter: bool,

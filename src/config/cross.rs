@@ -27,13 +27,16 @@ pub(super) fn check(settings: &Settings, source: &Source, problems: &mut Vec<Pro
     for name in settings.consumers.keys() {
         let at = settings.consumer(name);
         problems.extend(
-            [health(&at), filter(&at), timeout(&at), delays(&at), reply(&at), breaker(&at)].into_iter().flatten(),
+            [health(&at), filter(&at), timeout(&at), delays(&at), reply(&at, settings), breaker(&at)]
+                .into_iter()
+                .flatten(),
         );
         if on_sqs {
             problems.extend([in_flight(&at), queue_name(&at, &settings.root())].into_iter().flatten());
         }
     }
     shared_queues(settings, problems);
+    dead_letter_queues(settings, problems);
     if on_sqs {
         mixed_exchanges(settings, problems);
     }
@@ -65,6 +68,10 @@ fn health(at: &Section<'_>) -> Option<Problem> {
 }
 
 fn filter(at: &Section<'_>) -> Option<Problem> {
+    // Who takes the type back turns the filter off, whatever values the file has for it.
+    if at.is_emptied("filter.type") {
+        return None;
+    }
     let (kind, values) = (at.get::<FilterType>("filter.type"), at.get::<Vec<String>>("filter.values")?);
     let channel = at.get::<Channel>("channel");
     let key = if kind.is_some() { "filter.type" } else { "filter.values" };
@@ -94,7 +101,9 @@ fn filter(at: &Section<'_>) -> Option<Problem> {
 
 fn breaker(at: &Section<'_>) -> Option<Problem> {
     let others = ["breaker.over", "breaker.min", "breaker.pause"];
-    let key = others.into_iter().find(|key| at.is_set(key)).filter(|_| !at.is_set("breaker.failures"))?;
+    // Emptied, it turns the breaker off, whatever else the file says of it.
+    let is_said = at.is_set("breaker.failures") || at.is_emptied("breaker.failures");
+    let key = others.into_iter().find(|key| at.is_set(key)).filter(|_| !is_said)?;
     let fault = format!("{} is not set, so this means nothing", at.path("breaker.failures"));
     Some(problem(at, key, fault, "set `breaker.failures` to a share such as 0.5".to_owned()))
 }
@@ -116,13 +125,31 @@ fn delays(at: &Section<'_>) -> Option<Problem> {
     })
 }
 
-fn reply(at: &Section<'_>) -> Option<Problem> {
+fn reply(at: &Section<'_>, settings: &Settings) -> Option<Problem> {
     let (reply, own): (Channel, Channel) = (at.get("reply_channel")?, at.get("channel")?);
-    (reply.queue() == own.queue()).then(|| {
-        let own = beside(at, "channel", &format!("{:?}", own.to_string()));
-        let fault = format!("replies would come back to the consumer itself: {own}");
-        problem(at, "reply_channel", fault, "name another queue".to_owned())
+    let itself = beside(at, "channel", &format!("{:?}", own.to_string()));
+    if reply.queue() == own.queue() {
+        let fault = format!("replies would come back to the consumer itself: {itself}");
+        return Some(problem(at, "reply_channel", fault, "name another queue".to_owned()));
+    }
+    // Replies have no routing key, so no filter lets them pass.
+    let exchange = own.exchange().filter(|_| !at.is_set("filter.type"))?;
+    // Who sends to a name means the queue of that name, and the exchange only if there is no such queue.
+    let reaches = match reply.exchange() {
+        Some(other) => other == exchange,
+        None => reply.queue() == exchange && listening(settings, exchange).is_none(),
+    };
+    reaches.then(|| {
+        let fault = format!("replies would come back by the exchange {exchange:?} to the consumer itself: {itself}");
+        let cure = "name a queue outside of this exchange, or set `filter`: replies have no routing key, and pass none";
+        problem(at, "reply_channel", fault, cure.to_owned())
     })
+}
+
+/// The consumer that listens on a queue.
+fn listening<'a>(settings: &'a Settings, queue: &str) -> Option<Section<'a>> {
+    let mut consumers = settings.consumers.keys().map(|name| settings.consumer(name));
+    consumers.find(|at| at.get::<Channel>("channel").is_some_and(|channel| channel.queue() == queue))
 }
 
 fn in_flight(at: &Section<'_>) -> Option<Problem> {
@@ -165,6 +192,27 @@ fn shared_queues(settings: &Settings, problems: &mut Vec<Problem>) {
         let cure =
             "give each its own queue (on one exchange, `<exchange>.<queue>`), or raise the first one's `concurrency`";
         problems.push(problem(&at, "channel", fault, cure.to_owned()));
+    }
+}
+
+/// A dead-letter queue is declared by the consumer of the queue it belongs to, and by its own if it has one.
+fn dead_letter_queues(settings: &Settings, problems: &mut Vec<Problem>) {
+    for name in settings.consumers.keys() {
+        let at = settings.consumer(name);
+        let (Some(channel), Some(ordered)) = (at.get::<Channel>("channel"), at.get::<bool>("ordered")) else {
+            continue;
+        };
+        let Some(parent) = channel.of_dead_letters() else { continue };
+        let Some(of) = listening(settings, parent.queue()) else { continue };
+        let (Some(wanted), Some(true)) = (of.get::<bool>("ordered"), of.get::<bool>("dead_letter")) else { continue };
+        if ordered != wanted {
+            let other = beside(&of, "ordered", &wanted.to_string());
+            let (queue, parent) = (channel.queue(), parent.queue());
+            let fault = format!("{ordered} contradicts {other}: {queue:?} takes the dead letters of {parent:?}");
+            let cure = "set `ordered` alike for both consumers".to_owned();
+            let place = at.place(if at.is_set("ordered") { "ordered" } else { "channel" });
+            problems.push(Problem { place, ..problem(&at, "ordered", fault, cure) });
+        }
     }
 }
 

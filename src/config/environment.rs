@@ -1,5 +1,7 @@
 //! Environment variables `HOSTLER_…__…` → the keys that they set.
 
+use std::ffi::{OsStr, OsString};
+
 use figment::value::{Dict, Map, Value};
 use figment::{Metadata, Profile, Provider};
 
@@ -13,12 +15,58 @@ pub(super) const FILE_VARIABLE: &str = "HOSTLER_CONFIG";
 const PREFIX: &str = "HOSTLER_";
 const SEPARATOR: &str = "__";
 
+/// The variables that begin like ours, in any case. All others may be anybody's, and are not looked at.
+#[derive(Default)]
+pub(super) struct Variables {
+    /// Values are as the system has them: not all need be UTF-8.
+    ours: Vec<(String, OsString)>,
+    warnings: Vec<String>,
+}
+
+impl Variables {
+    /// Ours among `env`.
+    pub(super) fn of(env: impl Iterator<Item = (impl Into<OsString>, impl Into<OsString>)>) -> Self {
+        let mut variables = Self::default();
+        for (name, value) in env {
+            let name = name.into();
+            let start = name.as_encoded_bytes().get(..PREFIX.len());
+            if !start.is_some_and(|start| start.eq_ignore_ascii_case(PREFIX.as_bytes())) {
+                continue;
+            }
+            match name.into_string() {
+                Ok(name) => variables.ours.push((name, value.into())),
+                Err(name) => {
+                    variables.warnings.push(format!("variable {name:?} is ignored: its name is not UTF-8 text"));
+                }
+            }
+        }
+        variables
+    }
+
+    /// What [`FILE_VARIABLE`] names.
+    pub(super) fn file(&self) -> Option<&OsStr> {
+        let (_, value) = self.ours.iter().find(|(name, value)| name == FILE_VARIABLE && !value.is_empty())?;
+        Some(value)
+    }
+
+    /// Whether any of them sets a key, or fails to by a slip in it.
+    pub(super) fn set_a_key(&self) -> bool {
+        self.ours.iter().any(|(name, _)| sets_key(name))
+    }
+
+    /// The value of the first whose name goes on like this, in any case, after `HOSTLER_`.
+    pub(super) fn value(&self, key: &str) -> Option<&OsStr> {
+        let set = |name: &str| key_part(name).is_some_and(|rest| rest.eq_ignore_ascii_case(key));
+        self.ours.iter().find(|(name, _)| set(name)).map(|(_, value)| value.as_os_str())
+    }
+}
+
 /// What the environment says.
 #[derive(Default)]
 pub(super) struct Environment {
     pub(super) settings: Vec<Setting>,
-    /// Of variables that begin like ours but hold no `__`. They need not be ours: a Kubernetes service named
-    /// `hostler` puts `HOSTLER_PORT` and the like into every container.
+    /// Of variables that begin like ours but hold no `__`, or whose names are not UTF-8. They need not be ours: a
+    /// Kubernetes service named `hostler` puts `HOSTLER_PORT` and the like into every container.
     pub(super) warnings: Vec<String>,
     pub(super) problems: Vec<Problem>,
 }
@@ -43,33 +91,34 @@ impl Provider for Setting {
 }
 
 /// The part of a variable's name after `HOSTLER_`, in any case, if it sets a key or means to.
-pub(super) fn key_part(variable: &str) -> Option<&str> {
+fn key_part(variable: &str) -> Option<&str> {
     let (prefix, rest) = variable.split_at_checked(PREFIX.len())?;
     (prefix.eq_ignore_ascii_case(PREFIX) && !variable.eq_ignore_ascii_case(FILE_VARIABLE)).then_some(rest)
 }
 
 /// Whether a variable sets a key, or fails to by a slip in it.
-pub(super) fn sets_key(variable: &str) -> bool {
+fn sets_key(variable: &str) -> bool {
     key_part(variable).is_some_and(|rest| rest.contains(SEPARATOR))
 }
 
 impl Environment {
     /// Reads the variables. `consumers` are the names that the file gives: a variable reaches them whatever their case,
     /// and with `_` for `-`.
-    pub(super) fn read(variables: &[(String, String)], consumers: &[String]) -> Self {
-        let mut environment = Self::default();
-        let mut ours: Vec<_> = variables.iter().filter_map(|(name, raw)| Some((name, key_part(name)?, raw))).collect();
+    pub(super) fn read(variables: &Variables, consumers: &[String]) -> Self {
+        let mut environment = Self { warnings: variables.warnings.clone(), ..Self::default() };
+        let mut ours: Vec<_> =
+            variables.ours.iter().filter_map(|(name, raw)| Some((name, key_part(name)?, raw))).collect();
         ours.sort();
         for (name, rest, raw) in ours {
             if sets_key(name) {
                 match resolve(rest, consumers) {
-                    Ok((path, key)) => environment.set(name, path, key.kind.value(raw)),
+                    Ok((path, key)) => environment.set(name, path, key.kind.value_of_variable(raw)),
                     Err(unknown) => environment.problems.push(unknown.problem(name, rest)),
                 }
             } else {
                 let hint = flattened(rest).map(|path| format!("; did you mean {}?", variable(&path)));
                 environment.warnings.push(format!(
-                    "variable {name} is ignored: it sets no key, for it has no `{SEPARATOR}`{}",
+                    "variable {name} is ignored: a variable that sets a key contains `{SEPARATOR}`{}",
                     hint.unwrap_or_default()
                 ));
             }
@@ -175,12 +224,13 @@ fn first_name<'a>(names: &'a str, table: &str, consumers: &[String]) -> (String,
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStringExt as _;
+
     use super::*;
 
     fn read(variables: &[(&str, &str)], consumers: &[&str]) -> Environment {
-        let variables: Vec<_> = variables.iter().map(|(name, raw)| (name.to_string(), raw.to_string())).collect();
         let consumers: Vec<_> = consumers.iter().map(|name| name.to_string()).collect();
-        Environment::read(&variables, &consumers)
+        Environment::read(&Variables::of(variables.iter().copied()), &consumers)
     }
 
     fn key_of(variable: &str, consumers: &[&str]) -> String {
@@ -213,7 +263,7 @@ mod tests {
         assert!(environment.settings.is_empty() && environment.problems.is_empty());
         let [port, driver] = environment.warnings.as_slice() else { panic!("{:?}", environment.warnings) };
         assert!(driver.ends_with("did you mean HOSTLER_QUEUE__DRIVER?"), "{driver}");
-        assert!(port.contains("HOSTLER_PORT is ignored") && !port.contains("10.0.0.1"), "{port}");
+        assert_eq!(port, "variable HOSTLER_PORT is ignored: a variable that sets a key contains `__`");
     }
 
     #[test]
@@ -239,6 +289,26 @@ mod tests {
     fn other_variables_are_not_ours() {
         let environment = read(&[("HOSTLER_CONFIG", "f"), ("PATH", "/bin"), ("ÄÄÄÄ__X", "1"), ("HOSTLE", "")], &[]);
         assert!(environment.settings.is_empty() && environment.problems.is_empty() && environment.warnings.is_empty());
+    }
+
+    #[test]
+    fn what_is_not_utf_8_is_neither_read_nor_shown() {
+        let odd = |text: &[u8]| OsString::from_vec(text.to_vec());
+        let variables = [
+            (odd(b"OTHERS"), odd(b"hunter2\xff")),
+            (odd(b"\xffOTHERS"), odd(b"1")),
+            (odd(b"hostler_queue\xff__driver"), odd(b"hunter2")),
+            (odd(b"HOSTLER_QUEUE__DRIVER"), odd(b"hunter2\xff")),
+            (odd(b"HOSTLER_CONFIG"), odd(b"f\xff.toml")),
+        ];
+        let variables = Variables::of(variables.into_iter());
+        assert_eq!(variables.file(), Some(odd(b"f\xff.toml").as_os_str()), "a path need not be UTF-8");
+        let environment = Environment::read(&variables, &[]);
+        let [warning] = environment.warnings.as_slice() else { panic!("{:?}", environment.warnings) };
+        assert_eq!(warning, r#"variable "hostler_queue\xFF__driver" is ignored: its name is not UTF-8 text"#);
+        let [setting] = environment.settings.as_slice() else { panic!("{:?}", environment.problems) };
+        assert_eq!(setting.path, ["queue", "driver"]);
+        assert!(matches!(setting.value, Value::Empty(..)), "{:?}", setting.value);
     }
 
     #[test]

@@ -93,7 +93,7 @@ pub(super) static KEYS: &[Key] = &[
     ),
     key(
         "queue.sqs.endpoint_url",
-        Kind::Url,
+        Kind::Url { example: "http://localhost:4566" },
         Preset::Unset,
         "Address of an SQS look-alike such as LocalStack; unset in production.",
     ),
@@ -362,7 +362,7 @@ pub(super) static KEYS: &[Key] = &[
     ),
     key(
         "telemetry.otlp_endpoint",
-        Kind::Url,
+        Kind::Url { example: "http://localhost:4318" },
         Preset::Unset,
         "Where OTLP traces and metrics are sent; the standard `OTEL_` variables say how.",
     ),

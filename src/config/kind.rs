@@ -1,10 +1,11 @@
 //! What a key accepts: how its value is checked, described, and taken from an environment variable.
 
+use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use figment::value::Value;
+use figment::value::{Empty, Tag, Value};
 
 use super::grants::{Dirs, HandlerRef, Network, Origin, SecretUrl, Url};
 use super::read::{Bytes, Read, quoted, shown, text};
@@ -41,7 +42,10 @@ pub(super) enum Kind {
     SecretUrl,
     Path,
     Handler,
-    Url,
+    /// An address, explained by one that fits the key.
+    Url {
+        example: &'static str,
+    },
     Address,
     Rate,
     Share,
@@ -58,6 +62,7 @@ impl Kind {
     /// What is wrong with a value, if anything.
     pub(super) fn check(self, value: &Value) -> Result<(), String> {
         match self {
+            _ if matches!(value, Value::Empty(..)) => Err("the value is not UTF-8 text".to_owned()),
             Self::Duration { min, max } => within(Duration::read(value)?, min, max, value),
             Self::Size { min, max } => within(Bytes::read(value)?.0, min, max, value),
             Self::Integer { min, max } => within(u64::read(value)?, min, max, value),
@@ -71,14 +76,14 @@ impl Kind {
             Self::SecretUrl => SecretUrl::read(value).map(drop),
             Self::Path => PathBuf::read(value).map(drop),
             Self::Handler => HandlerRef::read(value).map(drop),
-            Self::Url => Url::read(value).map(drop),
+            Self::Url { .. } => Url::read(value).map(drop),
             Self::Address => SocketAddr::read(value).map(drop),
             Self::Rate => Rate::read(value).map(drop),
             Self::Share => Share::read(value).map(drop),
             Self::Sha256 => <[u8; 32]>::read(value).map(drop),
             Self::Channel => Channel::read(value).map(drop),
             Self::Channels => Vec::<Channel>::read(value).map(drop),
-            Self::Texts => Vec::<String>::read(value).map(drop),
+            Self::Texts => texts(value),
             Self::Origins => Vec::<Origin>::read(value).map(drop),
             Self::Networks => Vec::<Network>::read(value).map(drop),
             Self::Dirs => Dirs::read(value).map(drop),
@@ -92,6 +97,18 @@ impl Kind {
             Self::Channels | Self::Texts | Self::Origins | Self::Networks => list(raw),
             _ => Value::from(raw),
         }
+    }
+
+    /// The same of a variable's text as the system has it. One that is not UTF-8 becomes a value that nobody can write,
+    /// and that [`Self::check`] refuses without showing it: it may be secret, and takes no other value's place.
+    pub(super) fn value_of_variable(self, raw: &OsStr) -> Value {
+        raw.to_str().map_or(Value::Empty(Tag::Default, Empty::Unit), |raw| self.value(raw))
+    }
+
+    /// Whether a value is a text that would be right without its quotes.
+    pub(super) fn is_quoted(self, value: &Value) -> bool {
+        let bare = matches!(self, Self::Bool | Self::Integer { .. } | Self::Share);
+        bare && value.as_str().is_some_and(|text| self.check(&self.value(text)).is_ok())
     }
 
     /// What is accepted, as the object of "write …".
@@ -113,7 +130,7 @@ impl Kind {
             Self::SecretUrl => "an address that begins with `https://` or `http://`".to_owned(),
             Self::Path => "a path".to_owned(),
             Self::Handler => "a path, `s3://bucket/key` or `oci://registry/repository:tag`".to_owned(),
-            Self::Url => "an address such as `http://localhost:4566`".to_owned(),
+            Self::Url { example } => format!("an address such as `{example}`"),
             Self::Address => "an IP address and port such as `0.0.0.0:9464`".to_owned(),
             Self::Rate => format!("a rate such as `100/s`, per `s`, `m` or `h`, from 1 to {MAX_PERMITS}"),
             Self::Share => "a share such as `0.5`, from 0 to less than 1".to_owned(),
@@ -151,6 +168,13 @@ fn within<T: PartialOrd>(given: T, min: T, max: T, value: &Value) -> Result<(), 
     }
 }
 
+fn texts(value: &Value) -> Result<(), String> {
+    match Vec::<String>::read(value)?.iter().position(String::is_empty) {
+        Some(index) => Err(format!("item {} is empty", index + 1)),
+        None => Ok(()),
+    }
+}
+
 fn word(text: &str, also: &str, min: usize, max: usize) -> Result<(), String> {
     if let Some(odd) = text.chars().find(|char| !char.is_ascii_alphanumeric() && !also.contains(*char)) {
         return Err(format!("{} contains {odd:?}", quoted(text)));
@@ -165,14 +189,46 @@ fn parsed(raw: &str) -> Value {
     raw.parse().unwrap_or_else(|never: std::convert::Infallible| match never {})
 }
 
-/// A list of texts, `[a,b]`. Without a quote it is split as written, so that `[007]` is not the number 7.
+/// A list of texts, `[a, 'b', "c"]`. What stands without quotes is a text as written, so that `[007]` is not the number 7.
 fn list(raw: &str) -> Value {
     let inner = raw.trim().strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
-    match inner.filter(|inner| !inner.contains('"')) {
-        Some(inner) if inner.trim().is_empty() => Value::from(Vec::<String>::new()),
-        Some(inner) => Value::from(inner.split(',').map(str::trim).collect::<Vec<_>>()),
-        None => parsed(raw),
+    inner.and_then(items).map_or_else(|| parsed(raw), Value::from)
+}
+
+/// What stands between the brackets of a list; `None`: it is no list of texts.
+fn items(mut rest: &str) -> Option<Vec<String>> {
+    let mut items = Vec::new();
+    loop {
+        rest = rest.trim_start();
+        let (item, after) = match rest.chars().next() {
+            // As in TOML, a comma may follow the last item.
+            None => return Some(items),
+            Some(quote @ ('"' | '\'')) => in_quotes(rest, quote)?,
+            Some('[' | '{') => return None,
+            Some(_) => {
+                let (item, after) = rest.split_at(rest.find(',').unwrap_or(rest.len()));
+                (item.trim_end().to_owned(), after)
+            }
+        };
+        items.push(item);
+        rest = match after.trim_start() {
+            "" => return Some(items),
+            after => after.strip_prefix(',')?,
+        };
     }
+}
+
+/// The text in quotes at the start, as TOML reads it, and what follows.
+fn in_quotes(text: &str, quote: char) -> Option<(String, &str)> {
+    let mut escaped = false;
+    let mut closes = |char: char| {
+        let closes = char == quote && !escaped;
+        escaped = quote == '"' && char == '\\' && !escaped;
+        closes
+    };
+    let (end, _) = text.char_indices().skip(1).find(|(_, char)| closes(*char))?;
+    let (item, after) = text.split_at(end + quote.len_utf8());
+    Some((item.parse::<toml_edit::Value>().ok()?.as_str()?.to_owned(), after))
 }
 
 #[cfg(test)]
@@ -197,10 +253,55 @@ mod tests {
     }
 
     #[test]
+    fn lists_of_variables_are_quoted_as_in_toml() {
+        for (raw, items) in [
+            ("['MOBILE.']", vec!["MOBILE."]),
+            ("['a,b', \"c\\\"]\\u00e4\" , it's, d\"e]", vec!["a,b", "c\"]ä", "it's", "d\"e"]),
+            (r"['\', '']", vec![r"\", ""]),
+            ("[MOBILE.,]", vec!["MOBILE."]),
+            ("[ 'a', ]", vec!["a"]),
+            ("[a,,b]", vec!["a", "", "b"]),
+            ("[,]", vec![""]),
+        ] {
+            assert_eq!(Kind::Texts.value(raw), Value::from(items), "{raw}");
+        }
+        for bad in ["['a]", "[\"a]", "['a' b]", "[\"\\q\"]", "[[a]]", "[{a}]", "['''a''']", "'a'"] {
+            assert!(Kind::Texts.check(&Kind::Texts.value(bad)).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_empty_text_is_no_item() {
+        let check = |raw| Kind::Texts.check(&Kind::Texts.value(raw));
+        assert_eq!([check("[]"), check("[a,]")], [Ok(()), Ok(())]);
+        for (raw, item) in [("[a,,b]", 2), ("[,a]", 1), ("[a, '']", 2), ("[\"\"]", 1)] {
+            assert_eq!(check(raw), Err(format!("item {item} is empty")), "{raw}");
+        }
+    }
+
+    #[test]
     fn limits_are_inclusive() {
         let kind = Kind::Integer { min: 1, max: 3 };
         let verdicts = [0, 1, 3, 4].map(|number| kind.check(&Value::from(number)).is_ok());
         assert_eq!(verdicts, [false, true, true, false]);
+    }
+
+    #[test]
+    fn only_what_would_be_right_without_its_quotes_is_quoted() {
+        let number = Kind::Integer { min: 1, max: 9 };
+        for (kind, text, quoted) in [
+            (number, "8", true),
+            (number, "\"8\"", false),
+            (number, "80", false),
+            (number, "eight", false),
+            (Kind::Bool, "true", true),
+            (Kind::Bool, "yes", false),
+            (Kind::Share, "0.5", true),
+            (Kind::Path, "8", false),
+        ] {
+            assert_eq!(kind.is_quoted(&Value::from(text)), quoted, "{kind:?} {text}");
+        }
+        assert!(!number.is_quoted(&Value::from(8)));
     }
 
     #[test]

@@ -30,6 +30,7 @@ pub use schema::schema;
 pub use units::{Rate, Share};
 pub use valid::{Alarms, Config, Embedded, Host, Payload, QueueConfig, Sqs, Telemetry};
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// A configuration, and what to tell the user beside it.
@@ -44,13 +45,16 @@ pub struct Loaded {
 }
 
 /// Reads the configuration: TOML from `file`, else from where `HOSTLER_CONFIG` says, else from
-/// `/etc/hostler/hostler.toml`, else from `./hostler.toml`; over it the variables `HOSTLER_…__…` of `env`.
+/// `/etc/hostler/hostler.toml`, else from `./hostler.toml`; over it the variables `HOSTLER_…__…` of `env`. That is
+/// [`std::env::vars_os`]: a variable, anybody's, need not be UTF-8.
 ///
 /// # Errors
 /// No file and no variables, a file that cannot be read or is no TOML, or every faulty key at once: each exit code 64.
-pub fn load(file: Option<&Path>, env: impl Iterator<Item = (String, String)>) -> Result<Loaded, ConfigError> {
-    let env: Vec<_> = env.collect();
-    let mut source = source::Source::read(file, &env)?;
+pub fn load(
+    file: Option<&Path>,
+    env: impl Iterator<Item = (impl Into<OsString>, impl Into<OsString>)>,
+) -> Result<Loaded, ConfigError> {
+    let mut source = source::Source::read(file, &environment::Variables::of(env))?;
     let mut problems = std::mem::take(&mut source.problems);
     let settings = settings::Settings::check(&source, &mut problems);
     cross::check(&settings, &source, &mut problems);
@@ -64,12 +68,16 @@ pub fn load(file: Option<&Path>, env: impl Iterator<Item = (String, String)>) ->
 
 /// The path of the health file, from the same places as [`load`], without a judgement on the rest. Never fails: what
 /// cannot be read, or sets no path, leaves the default.
-pub fn health_file(file: Option<&Path>, env: impl Iterator<Item = (String, String)>) -> PathBuf {
-    source::health_file(file, &env.collect::<Vec<_>>()).unwrap_or_else(|| keys::HEALTH_FILE_DEFAULT.into())
+pub fn health_file(
+    file: Option<&Path>,
+    env: impl Iterator<Item = (impl Into<OsString>, impl Into<OsString>)>,
+) -> PathBuf {
+    source::health_file(file, &environment::Variables::of(env)).unwrap_or_else(|| keys::HEALTH_FILE_DEFAULT.into())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStringExt as _;
     use std::time::Duration;
 
     use super::*;
@@ -147,6 +155,64 @@ mod tests {
     }
 
     #[test]
+    fn a_variable_switches_off_what_the_file_switches_on() {
+        let text = "consumers.mails.breaker = { failures = 0.5, over = \"2m\", min = 5, pause = \"10s\" }
+            consumers.mails.filter = { type = \"prefix\", values = [\"EU.\"] }";
+        let on = load_text(text, &LEAST).unwrap().config.consumers.remove(0);
+        assert!(on.breaker.is_some() && on.filter == Filter::Prefix(vec!["EU.".to_owned()]), "{on:?}");
+        let emptied =
+            [("HOSTLER_CONSUMERS__MAILS__BREAKER__FAILURES", ""), ("HOSTLER_CONSUMERS__MAILS__FILTER__TYPE", "")];
+        let off = load_text(text, &[LEAST, emptied].concat()).unwrap().config.consumers.remove(0);
+        assert_eq!((off.breaker, off.filter), (None, Filter::All));
+    }
+
+    #[test]
+    fn replies_go_anywhere_but_back() {
+        let listening = |more: &str| {
+            let letters = "consumers.letters = { channel = \"letters\", handler = \"l.wasm\" }";
+            load_text(&format!("{letters}\nconsumers.mails.{more}"), &LEAST).map(drop)
+        };
+        // `mails` listens on `news.mails`.
+        for fine in ["done", "letters", "other.done", "other", "news-done"] {
+            listening(&format!("reply_channel = \"{fine}\"")).unwrap_or_else(|error| panic!("{error}"));
+        }
+        for looping in ["mails", "news.mails", "news.done", "news"] {
+            let error = listening(&format!("reply_channel = \"{looping}\"")).unwrap_err();
+            assert!(error.to_string().contains("would come back"), "{looping}: {error}");
+        }
+        // No reply passes a filter; and a name is first of all a queue's.
+        let filter = "filter = { type = \"exclude\", values = [\"X\"] }\nconsumers.mails.reply_channel = \"news.done\"";
+        listening(filter).unwrap_or_else(|error| panic!("{error}"));
+        let queue = "reply_channel = \"news\"\nconsumers.news = { channel = \"news\", handler = \"n.wasm\" }";
+        listening(queue).unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    #[test]
+    fn a_value_that_is_not_utf_8_is_a_fault_of_its_key_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("hostler.toml");
+        std::fs::write(&file, "consumers.mails = { channel = \"mails\", lease = \"20s\" }").unwrap();
+        let secret = OsString::from_vec(b"hunter2\xff".to_vec());
+        let variables = [
+            ("DATABASE_PASSWORD", secret.clone()),
+            ("HOSTLER_PORT", secret.clone()),
+            ("HOSTLER_CONSUMERS__MAILS__ALLOW__ENV__TOKEN", secret.clone()),
+            ("HOSTLER_CONSUMERS__MAILS__HANDLER", secret.clone()),
+            ("HOSTLER_CONSUMERS__MAILS__LEASE", secret),
+        ];
+        let error = load(Some(&file), variables.into_iter()).unwrap_err();
+        let faults: Vec<_> =
+            error.problems().iter().map(|problem| (problem.key.as_str(), problem.fault.as_str())).collect();
+        let keys = ["allow.env.TOKEN", "handler", "lease"].map(|key| format!("consumers.mails.{key}"));
+        assert_eq!(faults, keys.each_ref().map(|key| (key.as_str(), "the value is not UTF-8 text")), "{error}");
+        let text = error.to_string();
+        assert!(
+            text.contains("where  variable HOSTLER_CONSUMERS__MAILS__LEASE") && !text.contains("hunter2"),
+            "{text}"
+        );
+    }
+
+    #[test]
     fn a_file_that_was_asked_for_must_be_there() {
         let error = load(Some(Path::new("no-such.toml")), env(&LEAST)).unwrap_err().to_string();
         assert!(error.starts_with("no file no-such.toml (named by --config)\n  cure   "), "{error}");
@@ -174,7 +240,12 @@ mod tests {
         assert_eq!(health_file(None, env(&[("HOSTLER_CONFIG", file.to_str().unwrap())])), Path::new("/run/h.json"));
         let variable = [("HOSTLER_HOST__HEALTH_FILE", "/dev/shm/h.json")];
         assert_eq!(health_file(Some(&file), env(&variable)), Path::new("/dev/shm/h.json"));
+        let others =
+            [("PASSWORD", OsString::from_vec(vec![0xff])), ("HOSTLER_QUEUE__DRIVER", OsString::from_vec(vec![0xff]))];
+        assert_eq!(health_file(Some(&file), others.into_iter()), Path::new("/run/h.json"));
         let default = Path::new(keys::HEALTH_FILE_DEFAULT);
+        let odd = [("HOSTLER_HOST__HEALTH_FILE", OsString::from_vec(b"/run/\xff".to_vec()))];
+        assert_eq!(health_file(Some(&file), odd.into_iter()), default, "the host refuses it");
         assert_eq!(health_file(Some(Path::new("no-such.toml")), env(&[])), default);
         for text in ["[host", "host.health_file = 5", "host.health_file = \"\"", ""] {
             std::fs::write(&file, text).unwrap();

@@ -96,6 +96,7 @@ fn form(kind: Kind) -> Value {
         Kind::Channels | Kind::Texts | Kind::Origins | Kind::Networks => {
             let item = match kind {
                 Kind::Channels => form(Kind::Channel),
+                Kind::Texts => json!({ "type": "string", "minLength": 1 }),
                 Kind::Origins => json!({ "type": "string", "pattern": "^[hH][tT][tT][pP][sS]?://[^/?#@\\s]+$" }),
                 _ => json!({ "type": "string" }),
             };
@@ -129,7 +130,7 @@ fn pattern_of(kind: Kind) -> Option<String> {
             format!("^[A-Za-z0-9{also}]{{{min},{max}}}$")
         }
         Kind::Path | Kind::Handler => r"^[\s\S]+$".to_owned(),
-        Kind::Url | Kind::SecretUrl => r"^[hH][tT][tT][pP][sS]?://[^/?#@\s]+([/?#]\S*)?$".to_owned(),
+        Kind::Url { .. } | Kind::SecretUrl => r"^[hH][tT][tT][pP][sS]?://[^/?#@\s]+([/?#]\S*)?$".to_owned(),
         Kind::Address => r"^\S+:[0-9]+$".to_owned(),
         Kind::Rate => r"^\s*\+?0*[1-9][0-9]*\s*/\s*[smh]\s*$".to_owned(),
         Kind::Sha256 => "^[0-9A-Fa-f]{64}$".to_owned(),

@@ -20,6 +20,8 @@ pub(super) struct Settings {
     values: BTreeMap<Path, (Value, Place)>,
     /// Every key that is set, rightly or wrongly.
     set: BTreeSet<Path>,
+    /// Every optional key that an empty text unsets.
+    emptied: BTreeSet<Path>,
     /// The consumers by name, and where each is.
     pub(super) consumers: BTreeMap<String, Place>,
 }
@@ -87,6 +89,11 @@ impl Section<'_> {
         self.settings.set.contains(&self.below(key))
     }
 
+    /// Whether an empty text unsets a key.
+    pub(super) fn is_emptied(&self, key: &str) -> bool {
+        self.settings.emptied.contains(&self.below(key))
+    }
+
     /// A value, unless it is faulty, or unset and without a default.
     pub(super) fn get<T: Read>(&self, key: &str) -> Option<T> {
         self.maybe(key).ok().flatten()
@@ -119,13 +126,14 @@ impl Section<'_> {
 }
 
 /// What to write instead of a faulty or missing value.
-fn cure(key: &Key) -> String {
-    let accepts = key.kind.accepts();
+fn cure(key: &Key, value: Option<&Value>) -> String {
+    let without_quotes = value.is_some_and(|value| key.kind.is_quoted(value));
+    let write = if without_quotes { "write it without quotes: " } else { "write " }.to_owned() + &key.kind.accepts();
     match key.preset {
-        Preset::Value("") => format!("write {accepts}; default: empty"),
-        Preset::Value(text) => format!("write {accepts}; default: `{text}`"),
-        Preset::Derived(text) => format!("write {accepts}; default: {text}"),
-        Preset::Unset | Preset::Required => format!("write {accepts}"),
+        Preset::Value("") => format!("{write}; default: empty"),
+        Preset::Value(text) => format!("{write}; default: `{text}`"),
+        Preset::Derived(text) => format!("{write}; default: {text}"),
+        Preset::Unset | Preset::Required => write,
     }
 }
 
@@ -168,6 +176,7 @@ impl Check<'_> {
         // So a variable can take back what the file sets.
         let optional = matches!(key.preset, Preset::Unset | Preset::Derived(_)) && !secret;
         if optional && value.as_str() == Some("") {
+            self.settings.emptied.insert(path);
             return;
         }
         self.settings.set.insert(path.clone());
@@ -176,14 +185,16 @@ impl Check<'_> {
                 let place = self.source.place(&dotted(&path), value);
                 self.settings.values.insert(path, (value.clone(), place));
             }
-            Err(fault) => self.judge(key, &path, self.source.place(&dotted(&path), value), fault),
+            Err(fault) => {
+                let place = self.source.place(&dotted(&path), value);
+                self.judge(key, &path, place, fault, cure(key, Some(value)));
+            }
         }
     }
 
     /// A fault of a key's value.
-    fn judge(&mut self, key: &Key, path: &[String], place: Place, fault: String) {
-        let (path, cure, about) = (dotted(path), cure(key), Some(key.meaning));
-        self.problems.push(Problem { key: path, place, fault, cure, about });
+    fn judge(&mut self, key: &Key, path: &[String], place: Place, fault: String, cure: String) {
+        self.problems.push(Problem { key: dotted(path), place, fault, cure, about: Some(key.meaning) });
     }
 
     /// A fault of the structure.
@@ -245,7 +256,7 @@ impl Check<'_> {
                     }
                     _ => "is missing".to_owned(),
                 };
-                self.judge(key, &path, home, fault);
+                self.judge(key, &path, home, fault, cure(key, None));
             }
             Preset::Derived(_) | Preset::Unset => {}
         }

@@ -9,7 +9,7 @@ use figment::value::{Dict, Value};
 use figment::{Figment, Profile, Provider};
 use toml_edit::{ImDocument, TableLike};
 
-use super::environment::{Environment, FILE_VARIABLE, key_part, sets_key};
+use super::environment::{Environment, Variables};
 use super::error::{ConfigError, Place, Problem};
 use super::suggest::dotted;
 
@@ -29,8 +29,8 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Reads `file`, else what [`FILE_VARIABLE`] names, else the first of the usual places; then the variables.
-    pub(super) fn read(file: Option<&Path>, env: &[(String, String)]) -> Result<Self, ConfigError> {
+    /// Reads `file`, else what `HOSTLER_CONFIG` names, else the first of the usual places; then the variables.
+    pub(super) fn read(file: Option<&Path>, env: &Variables) -> Result<Self, ConfigError> {
         let found = find(file, env, &USUAL_PLACES)?;
         let (figment, lines) = match &found {
             Some((path, text)) => (Figment::from(Toml::string(text)), lines(path, text)?),
@@ -73,13 +73,12 @@ impl Source {
 /// The text of the file to use, if there is one or need be none.
 pub(super) fn find(
     file: Option<&Path>,
-    env: &[(String, String)],
+    env: &Variables,
     usual_places: &[&str],
 ) -> Result<Option<(PathBuf, String)>, ConfigError> {
-    let variable = env.iter().find(|(name, value)| name == FILE_VARIABLE && !value.is_empty());
-    let named = match (file, variable) {
+    let named = match (file, env.file()) {
         (Some(file), _) => Some((file.to_owned(), " (named by --config)")),
-        (None, Some((_, value))) => Some((PathBuf::from(value), " (named by variable HOSTLER_CONFIG)")),
+        (None, Some(value)) => Some((PathBuf::from(value), " (named by variable HOSTLER_CONFIG)")),
         (None, None) => None,
     };
     if let Some((path, named_by)) = named {
@@ -92,7 +91,7 @@ pub(super) fn find(
             Err(error) => return Err(error),
         }
     }
-    if env.iter().any(|(name, _)| sets_key(name)) {
+    if env.set_a_key() {
         return Ok(None);
     }
     Err(ConfigError::NotFound { tried: usual_places.iter().map(PathBuf::from).collect() })
@@ -110,10 +109,9 @@ fn read(path: &Path, named_by: &'static str) -> Result<String, ConfigError> {
 
 /// `host.health_file` as written in the variables or the file, if it is a path. Without figment, whose code would take a good part
 /// of the memory that the health check may have.
-pub(super) fn health_file(file: Option<&Path>, env: &[(String, String)]) -> Option<PathBuf> {
-    let set = |name: &str| key_part(name).is_some_and(|rest| rest.eq_ignore_ascii_case("host__health_file"));
-    let path = match env.iter().find(|(name, _)| set(name)) {
-        Some((_, path)) => path.clone(),
+pub(super) fn health_file(file: Option<&Path>, env: &Variables) -> Option<PathBuf> {
+    let path = match env.value("host__health_file") {
+        Some(path) => path.to_str()?.to_owned(),
         None => {
             let (_, text) = find(file, env, &USUAL_PLACES).ok()??;
             let document = ImDocument::parse(&text).ok()?;
@@ -164,8 +162,8 @@ fn line_of(before: &str) -> usize {
 mod tests {
     use super::*;
 
-    fn variable(name: &str) -> Vec<(String, String)> {
-        vec![(name.to_owned(), "1".to_owned())]
+    fn variable(name: &str) -> Variables {
+        Variables::of([(name, "1")].into_iter())
     }
 
     #[test]
@@ -174,9 +172,9 @@ mod tests {
         let [first, second] = ["a.toml", "b.toml"].map(|name| folder.path().join(name));
         let places = [first.to_str().unwrap(), second.to_str().unwrap()];
         std::fs::write(&second, "").unwrap();
-        assert_eq!(find(None, &[], &places).unwrap().unwrap().0, second);
+        assert_eq!(find(None, &Variables::default(), &places).unwrap().unwrap().0, second);
         std::fs::write(&first, "").unwrap();
-        assert_eq!(find(None, &[], &places).unwrap().unwrap().0, first);
+        assert_eq!(find(None, &Variables::default(), &places).unwrap().unwrap().0, first);
     }
 
     #[test]

@@ -92,6 +92,8 @@ pub struct Machine {
     /// What became of it, once that is known.
     outcome: Option<Outcome>,
     disposition: Disposition,
+    /// Whether the processing-timeout hook has said what becomes of it.
+    hook_decided: bool,
     replies: bool,
     jitter: f64,
 }
@@ -100,7 +102,8 @@ impl Machine {
     /// A delivery that has just been received. `replies`: its consumer has a channel for replies. `jitter`: a random
     /// number from 0 to 1.
     pub fn new(attempt: u32, replies: bool, jitter: f64) -> Self {
-        Self { state: State::Waiting, attempt, outcome: None, disposition: Disposition::None, replies, jitter }
+        let (state, disposition) = (State::Waiting, Disposition::None);
+        Self { state, attempt, outcome: None, disposition, hook_decided: false, replies, jitter }
     }
 
     /// Takes an event, and says what to do.
@@ -170,6 +173,11 @@ impl Machine {
         self.outcome.as_ref().unwrap_or(&Outcome::LeaseLost)
     }
 
+    /// Whether it ran into its processing timeout, and no hook decided in place of `on_processing_timeout`.
+    pub fn timed_out_undecided(&self) -> bool {
+        matches!(self.outcome, Some(Outcome::TimedOut(_))) && !self.hook_decided
+    }
+
     /// What is, or was, to be done with it on the queue.
     pub fn disposition(&self) -> &Disposition {
         &self.disposition
@@ -189,9 +197,10 @@ impl Machine {
         }
     }
 
+    /// What is known of it stays: it timed out, whatever the hook makes of that.
     fn part(&mut self, outcome: Outcome, policy: &Policy) -> Action {
         self.disposition = policy.disposition(&outcome, self.attempt, self.jitter);
-        self.outcome = Some(outcome);
+        self.outcome.get_or_insert(outcome);
         self.go(State::Parting, Action::StopHeartbeat)
     }
 
@@ -201,11 +210,13 @@ impl Machine {
         self.go(State::Parting, Action::StopHeartbeat)
     }
 
-    /// The outcome stays a timeout, whatever the hook makes of the message.
+    /// The hook decides as a handler does; without a hook, the timeout leads to what is configured.
     fn decided(&mut self, decision: Option<Outcome>, policy: &Policy) -> Action {
-        let outcome = decision.as_ref().or(self.outcome.as_ref()).unwrap_or(&Outcome::LeaseLost);
-        self.disposition = policy.disposition(outcome, self.attempt, self.jitter);
-        self.go(State::Parting, Action::StopHeartbeat)
+        self.hook_decided = decision.is_some();
+        match decision.or_else(|| self.outcome.clone()) {
+            Some(outcome) => self.conclude(outcome, policy),
+            None => self.forget(),
+        }
     }
 
     /// The lease is lost: nothing is settled. An outcome that the handler reached stays in the log.
@@ -271,6 +282,26 @@ mod tests {
         assert!(machine.is_running());
         assert_eq!(machine.handle(Event::Decided(Some(Outcome::Ack)), &policy()), Action::StopHeartbeat);
         assert_eq!((machine.outcome(), machine.disposition()), (&Outcome::TimedOut(SECOND), &Disposition::Ack));
+    }
+
+    #[test]
+    fn the_hook_s_reply_is_sent_before_the_ack() {
+        let timed_out = [Event::Start, Event::Deadline(SECOND), Event::Ended(None)];
+        let (mut machine, _) = play(timed_out);
+        assert!(machine.timed_out_undecided());
+        let reply = Event::Decided(Some(Outcome::Reply(vec![7])));
+        assert_eq!(machine.handle(reply, &policy()), Action::Reply(vec![7]));
+        assert_eq!(machine.handle(Event::Replied(Ok(())), &policy()), Action::StopHeartbeat);
+        assert_eq!((machine.outcome(), machine.disposition()), (&Outcome::TimedOut(SECOND), &Disposition::Ack));
+        assert!(!machine.timed_out_undecided());
+    }
+
+    #[test]
+    fn without_a_hook_a_timeout_leads_to_what_is_configured() {
+        let timed_out = [Event::Start, Event::Deadline(SECOND), Event::Ended(None), Event::Decided(None)];
+        let (machine, _) = play(timed_out);
+        assert!(machine.timed_out_undecided());
+        assert!(matches!(machine.disposition(), Disposition::DeadLetter(_)));
     }
 
     #[test]

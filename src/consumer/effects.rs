@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Consumer;
+use super::changes::Changes;
 use super::ledger::Heartbeat;
 use super::mailbox::Mailbox;
 use super::spans::{self, Spans};
@@ -43,7 +43,7 @@ pub(super) struct Effects {
     /// Cuts long polls short when the host drains, or nothing is to be received for a while.
     pub(super) stop_polling: CancellationToken,
     spans: Option<Spans>,
-    states: Option<UnboundedSender<(State, State)>>,
+    states: Option<Changes>,
 }
 
 /// What effects work with, and whom they answer. One count of who has it, as that of each message's guest changes on another CPU.
@@ -62,20 +62,21 @@ impl Effects {
             replies: consumer.replies.clone(),
             stop_polling: CancellationToken::new(),
             spans,
-            states: watch_states(consumer),
+            states: Changes::watch(&consumer.handler, &consumer.guests),
         }
     }
 
     /// Receives. It is never cancelled, because what it brings is leased to us.
     pub(super) fn receive(&self, request: Receive, reserved: usize) {
-        let (world, stop) = (Arc::clone(&self.world), self.stop_polling.clone());
+        let stop = self.stop_polling.clone();
         let spans = self.spans.clone().map(|spans| (spans, SystemTime::now()));
+        let answer = self.answer(Signal::Received { reserved, result: Err(died("receive")) });
         tokio::spawn(async move {
-            let result = world.queue.receive(request, &stop).await;
+            let result = answer.world.queue.receive(request, &stop).await;
             if let Some((spans, since)) = spans {
                 spans.received(since, &result);
             }
-            world.signals.tell(Signal::Received { reserved, result });
+            answer.now(Signal::Received { reserved, result });
         });
     }
 
@@ -88,31 +89,31 @@ impl Effects {
 
     /// Extends leases.
     pub(super) fn extend(&self, heartbeat: Heartbeat<Id>) {
-        let world = Arc::clone(&self.world);
+        let Heartbeat { ids, leases, by } = heartbeat;
+        let sent_at = Instant::now();
+        let answer = self.answer(Signal::Extended { ids: ids.clone(), by, sent_at, results: Vec::new() });
         tokio::spawn(async move {
-            let Heartbeat { ids, leases, by } = heartbeat;
-            let sent_at = Instant::now();
-            let results = world.queue.extend(&leases, by).await;
-            world.signals.tell(Signal::Extended { ids, by, sent_at, results });
+            let results = answer.world.queue.extend(&leases, by).await;
+            answer.now(Signal::Extended { ids, by, sent_at, results });
         });
     }
 
     /// Settles. `span` is about it.
     pub(super) fn settle(&self, batch: Vec<(Id, Settlement)>, span: Option<Span>) {
-        let world = Arc::clone(&self.world);
+        let (ids, settlements): (Vec<Id>, _) = batch.into_iter().unzip();
+        let answer = self.answer(Signal::Settled { ids: ids.clone(), results: Vec::new() });
         tokio::spawn(async move {
-            let (ids, settlements) = batch.into_iter().unzip();
-            let results = world.queue.settle(settlements).await;
+            let results = answer.world.queue.settle(settlements).await;
             if let Some(span) = span {
                 spans::settled(span, &results);
             }
-            world.signals.tell(Signal::Settled { ids, results });
+            answer.now(Signal::Settled { ids, results });
         });
     }
 
     /// Runs the handler.
     pub(super) fn run(&self, id: Id, call: Arc<Call>) {
-        let answer = Answer { world: Arc::clone(&self.world), signal: Some(Signal::Ended { id, outcome: None }) };
+        let answer = self.answer(Signal::Ended { id, outcome: None });
         self.world.guests.spawn(async move {
             let World { queue, handler, .. } = &*answer.world;
             let outcome = match load(&**queue, call).await {
@@ -122,14 +123,14 @@ impl Effects {
             };
             // That it was stopped is told at once, as the answer is dropped.
             if outcome.is_some() {
-                answer.send(Signal::Ended { id, outcome }).await;
+                answer.soon(Signal::Ended { id, outcome }).await;
             }
         });
     }
 
     /// Runs the processing-timeout hook.
     pub(super) fn decide(&self, id: Id, call: Arc<Call>, elapsed: Duration) {
-        let answer = Answer { world: Arc::clone(&self.world), signal: Some(Signal::Decided { id, outcome: None }) };
+        let answer = self.answer(Signal::Decided { id, outcome: None });
         if !self.world.handler.decides_timeouts() {
             return;
         }
@@ -142,7 +143,7 @@ impl Effects {
             };
             let decision = tokio::time::timeout(HOOK_TIMEOUT * 2, decision);
             let outcome = run_until_stopped(&stop, decision).await.and_then(Result::ok).flatten();
-            answer.send(Signal::Decided { id, outcome }).await;
+            answer.soon(Signal::Decided { id, outcome: outcome.map(Outcome::bounded) }).await;
         });
     }
 
@@ -152,18 +153,31 @@ impl Effects {
             self.world.signals.tell(Signal::Replied { id, result: Ok(()) });
             return;
         };
-        let (message, trace, world) = (Arc::clone(&call.message), call.trace.clone(), Arc::clone(&self.world));
+        let (message, trace) = (Arc::clone(&call.message), call.trace.clone());
+        let answer = self.answer(Signal::Replied { id, result: Err(died("reply").to_string()) });
         tokio::spawn(async move {
             let result = replies.send(&message, 0, Outgoing { body, trace, ..Outgoing::default() }).await;
             let result = result.map(drop).map_err(|error| error.to_string());
-            world.signals.tell(Signal::Replied { id, result });
+            answer.now(Signal::Replied { id, result });
         });
+    }
+
+    /// What answers for an effect; with `lost` if its task ends without an answer.
+    fn answer(&self, lost: Signal) -> Answer {
+        Answer { world: Arc::clone(&self.world), signal: Some(lost) }
     }
 
     /// Tells the state-changed hook, if there is one, in the order of the changes.
     pub(super) fn state_changed(&self, transition: Option<(State, State)>) {
-        if let (Some(states), Some(transition)) = (&self.states, transition) {
-            let _ = states.send(transition);
+        if let (Some(states), Some((from, to))) = (&self.states, transition) {
+            states.tell(from, to);
+        }
+    }
+
+    /// Waits until the state-changed hook, if there is one, has heard of every change.
+    pub(super) async fn all_told(&mut self) {
+        if let Some(states) = &mut self.states {
+            states.all_told().await;
         }
     }
 }
@@ -180,15 +194,21 @@ async fn load(queue: &dyn Queue, mut call: Arc<Call>) -> Option<Result<Arc<Call>
     Some(Ok(call))
 }
 
-/// Tells of a guest's end once all of the guest is gone; also when it is dropped, as a guest's task answers even if it panics.
+/// Tells what came of an effect, of a guest once all of it is gone; also when it is dropped, as every task answers even if it
+/// panics.
 struct Answer {
     world: Arc<World>,
     signal: Option<Signal>,
 }
 
 impl Answer {
+    /// At once.
+    fn now(mut self, signal: Signal) {
+        self.signal = Some(signal);
+    }
+
     /// A small guest's with those that end next, to save what it can; any other at once.
-    async fn send(mut self, signal: Signal) {
+    async fn soon(mut self, signal: Signal) {
         self.signal = None;
         match self.world.guests.are_quick() {
             true => self.world.signals.tell_soon(signal).await,
@@ -205,17 +225,7 @@ impl Drop for Answer {
     }
 }
 
-fn watch_states(consumer: &Consumer) -> Option<UnboundedSender<(State, State)>> {
-    if !consumer.handler.observes_states() {
-        return None;
-    }
-    let handler = Arc::clone(&consumer.handler);
-    let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
-    // Hooks have a deadline of their own each, and so stay in the quick lane.
-    consumer.guests.quick.spawn(async move {
-        while let Some((from, to)) = receiver.recv().await {
-            handler.state_changed(from, to).await;
-        }
-    });
-    Some(sender)
+/// The error of a task that ended without an answer, which is a fault of hostler's.
+fn died(task: &str) -> QueueError {
+    QueueError::Unavailable(format!("the {task} ended without an answer"))
 }

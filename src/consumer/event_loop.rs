@@ -1,5 +1,6 @@
 //! The loop of one consumer: the world becomes events, events become actions, actions become effects.
 
+mod groups;
 mod pausing;
 mod telling;
 
@@ -23,10 +24,10 @@ use super::settle::Batcher;
 use super::spans::{Settled, Spans};
 use super::{Consumer, Phase, Summary};
 use crate::config::OnProcessingTimeout;
-use crate::handler::{Bounds, Call, Outcome, Output, Stop};
+use crate::handler::{Bounds, Call, Output, Stop};
 use crate::health::State;
 use crate::message::Message;
-use crate::queue::{DEFAULT_GROUP, Delivery, LeaseError, Limits, QueueError, Receipt, Receive, Settlement, Unsettled};
+use crate::queue::{Delivery, LeaseError, Limits, QueueError, Receipt, Receive, Settlement, Unsettled};
 use crate::rate::Bucket;
 use crate::telemetry::traces::Span;
 
@@ -85,8 +86,8 @@ pub(super) struct EventLoop {
     last_poll_at: Option<Instant>,
     /// Whether the last receive brought nothing.
     idle: bool,
-    /// Whether all slots have been taken since the last receive, so that none could be started.
-    was_full: bool,
+    /// Whether no receive was to start since the last one: all slots were taken, or the rate limit let none begin.
+    held_back: bool,
     summary: Summary,
 }
 
@@ -119,7 +120,7 @@ impl EventLoop {
             now,
             last_poll_at: None,
             idle: false,
-            was_full: false,
+            held_back: false,
             summary: Summary::default(),
             consumer,
         }
@@ -136,7 +137,7 @@ impl EventLoop {
             self.advance(self.now);
             self.show();
             if self.phase > Phase::Running && self.in_hand.is_empty() && self.pace.under_way() == 0 {
-                return self.summary;
+                break;
             }
             let wake_at = self.next_at(self.now).unwrap_or(self.now + IDLE);
             // In this order, so that the same events are always taken in the same way.
@@ -163,6 +164,11 @@ impl EventLoop {
                 () = sleep_until(wake_at) => {}
             }
         }
+        tokio::select! {
+            () = self.effects.all_told() => {}
+            _ = phase.wait_for(|phase| *phase == Phase::Deadline) => {}
+        }
+        self.summary
     }
 
     /// Does all that is due.
@@ -202,12 +208,15 @@ impl EventLoop {
             (2 * spec.concurrency + self.limits.settle_batch).saturating_sub(self.in_hand.len() + self.reserved);
         let mut free = slots.min(unsettled).min(self.intake.room(self.reserved));
         if let Some(bucket) = &mut self.bucket {
-            free = free.min(bucket.available(now));
+            let tokens = bucket.available(now);
+            // While a receive is under way it has them, and is what is waited for.
+            self.held_back |= tokens == 0 && self.reserved == 0;
+            free = free.min(tokens);
         }
-        self.was_full |= self.occupied >= spec.concurrency;
+        self.held_back |= self.occupied >= spec.concurrency;
         let Some(max) = self.pace.start(free, spec.concurrency, now) else { return false };
-        if std::mem::take(&mut self.was_full) {
-            // A full consumer does not poll, and is none the worse for it.
+        if std::mem::take(&mut self.held_back) {
+            // A consumer that is full, or as fast as it may be, does not poll, and is none the worse for it.
             self.last_poll_at = Some(now);
         }
         if let Some(bucket) = &mut self.bucket {
@@ -224,7 +233,7 @@ impl EventLoop {
     /// something else that the receive waits for.
     fn next_at(&self, now: Instant) -> Option<Instant> {
         let deadline = self.deadlines.first().map(|(at, _)| *at);
-        let tokens = self.bucket.as_ref().map(Bucket::next_at);
+        let tokens = self.bucket.as_ref().and_then(Bucket::next_at);
         let poll =
             [self.pace.next_at(), tokens, self.intake.next_at()].into_iter().flatten().filter(|at| *at > now).min();
         let poll = poll.filter(|_| self.phase == Phase::Running);
@@ -251,7 +260,7 @@ impl EventLoop {
             Signal::Decided { id, outcome } => self.ended(id, Event::Decided(outcome), now),
             Signal::Replied { id, result } => self.apply(id, Event::Replied(result)),
             Signal::Extended { ids, by, sent_at, results } => {
-                self.complain(&results);
+                self.complain(&ids, &results);
                 for change in self.ledger.answered(&ids, by, &results, sent_at, now) {
                     match change {
                         Change::Lost(id) => self.lose(id),
@@ -261,8 +270,13 @@ impl EventLoop {
             }
             Signal::Settled { ids, results } => {
                 self.batcher.answered();
-                for (id, result) in ids.into_iter().zip(results) {
-                    self.settled(id, result, now);
+                let mut results = results.into_iter();
+                for id in ids {
+                    match results.next() {
+                        Some(result) => self.settled(id, result, now),
+                        // What became of it is not known, and nothing is left to try again with.
+                        None => self.apply(id, Event::Settled(false)),
+                    }
                 }
             }
         }
@@ -340,7 +354,7 @@ impl EventLoop {
 
     /// Feeds a delivery's machine, and does what it says, until there is nothing more to do.
     fn apply(&mut self, id: Id, event: Event) {
-        let mut next = Some(event);
+        let (mut next, mut turned) = (Some(event), None);
         while let Some(event) = next.take() {
             let Some(in_hand) = self.in_hand.get_mut(&id) else { return };
             let held_slot = in_hand.machine.is_waiting() || in_hand.machine.is_running();
@@ -352,6 +366,8 @@ impl EventLoop {
                 Action::Run => self.start(id),
                 Action::AskToStop => in_hand.call.bounds.stop.ask(),
                 Action::Stop => in_hand.call.bounds.stop.force(),
+                // Nothing waits for a hook any more.
+                Action::Decide(_) if self.phase == Phase::Deadline => next = Some(Event::Decided(None)),
                 Action::Decide(elapsed) => {
                     Arc::make_mut(&mut in_hand.call).bounds = Bounds::new(crate::handler::HOOK_TIMEOUT);
                     self.effects.decide(id, Arc::clone(&in_hand.call), elapsed);
@@ -359,9 +375,8 @@ impl EventLoop {
                 Action::Reply(body) => self.effects.reply(id, &in_hand.call, body),
                 Action::StopHeartbeat => {
                     let (outcome, started) = (in_hand.machine.outcome(), in_hand.started_at.is_some());
-                    let change = self.intake.ended(id, outcome, started, self.now);
+                    turned = self.intake.ended(id, outcome, started, self.now);
                     next = self.ledger.stop(id).then_some(Event::HeartbeatStopped);
-                    change.into_iter().for_each(|change| self.turned(change));
                 }
                 Action::Settle(Disposition::Ack) => self.settle(id, Disposition::Ack),
                 Action::Settle(disposition) => {
@@ -373,6 +388,8 @@ impl EventLoop {
                 Action::Finish => self.finish(id),
             }
         }
+        // After what it says of this delivery, so that none of its group goes back before it.
+        turned.into_iter().for_each(|change| self.turned(change));
     }
 
     fn start(&mut self, id: Id) {
@@ -405,6 +422,10 @@ impl EventLoop {
             self.deadlines.remove(&(started_at + self.consumer.spec.processing_timeout, id));
             if matches!(event, Event::Ended(_)) {
                 in_hand.ran_for = now - started_at;
+                if self.occupied >= self.consumer.spec.concurrency {
+                    // A full consumer did not poll; a hook that decides may keep it from that for a while yet.
+                    self.last_poll_at = Some(now);
+                }
             }
             log::output(&self.consumer.spec, &in_hand.message.id, in_hand.place(), &in_hand.call.output.take());
         }
@@ -422,7 +443,7 @@ impl EventLoop {
             }
             Disposition::None => return self.finish(id),
         };
-        self.batcher.push(id, settlement, self.now);
+        self.batcher.push(id, settlement, self.now, self.ledger.deadline(id));
     }
 
     fn settled(&mut self, id: Id, result: Result<(), Unsettled>, now: Instant) {
@@ -430,7 +451,8 @@ impl EventLoop {
             Ok(()) => self.apply(id, Event::Settled(true)),
             Err(Unsettled { settlement, error }) => {
                 let (consumer, action) = (&*self.consumer.spec.name, settlement.name());
-                tracing::warn!(consumer, action, %error, "not settled");
+                let message_id = self.in_hand.get(&id).map(|in_hand| &*in_hand.message.id);
+                tracing::warn!(consumer, message_id, action, %error, "not settled");
                 let is_lost = matches!(error, LeaseError::Lost(_)) || self.ledger.deadline(id).is_none();
                 if let Some(metrics) = self.consumer.metrics.as_ref().filter(|_| is_lost) {
                     metrics.lease_lost();
@@ -456,41 +478,17 @@ impl EventLoop {
         self.apply(id, Event::LeaseLost);
     }
 
-    /// The followers of a message that was not acked go back untouched, so that none overtakes it; with its delay, because
-    /// some servers hand out a follower while its head still waits.
-    fn send_back_followers(&mut self, id: Id, group: &str, head: &Disposition) {
-        let delay = if let Disposition::Release(delay) = head { *delay } else { Duration::ZERO };
-        for follower in self.gate.close(group, id) {
-            let running = self.phase == Phase::Running;
-            self.apply(follower, if running { Event::Overtaken(delay) } else { Event::Drain });
-        }
-    }
-
     fn finish(&mut self, id: Id) {
         let Some(mut in_hand) = self.in_hand.remove(&id) else { return };
         self.ledger.remove(id);
         self.over(&mut in_hand);
-        let outcome = in_hand.machine.outcome();
         self.intake.forget(id);
         let exits = self.consumer.spec.policy.on_processing_timeout == OnProcessingTimeout::Exit;
-        if exits && matches!(outcome, Outcome::TimedOut(_)) {
+        if exits && in_hand.machine.timed_out_undecided() {
             self.consumer.exit.cancel();
         }
         if let Some(group) = self.group_of(&in_hand) {
-            match in_hand.machine.disposition() {
-                Disposition::Ack => {
-                    if let Some(next) = self.gate.pass(&group, id) {
-                        let starts = self.phase == Phase::Running && self.intake.may_start(next);
-                        self.apply(next, if starts { Event::Start } else { Event::Drain });
-                    }
-                }
-                head => self.send_back_followers(id, &group, head),
-            }
+            self.leave(id, &group, in_hand.machine.disposition());
         }
-    }
-
-    fn group_of(&self, in_hand: &InHand) -> Option<String> {
-        let group = in_hand.message.group.as_deref().unwrap_or(DEFAULT_GROUP);
-        self.consumer.spec.ordered.then(|| group.to_owned())
     }
 }

@@ -29,6 +29,11 @@ impl<I: Copy + PartialEq> Gate<I> {
         }
     }
 
+    /// Which of a group's deliveries in hand comes first.
+    pub fn head(&self, group: &str) -> Option<I> {
+        self.groups.get(group)?.front().copied()
+    }
+
     /// A delivery is over and was acked: the one that may start now.
     pub fn pass(&mut self, group: &str, id: I) -> Option<I> {
         let waiting = self.groups.get_mut(group)?;

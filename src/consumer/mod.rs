@@ -10,11 +10,12 @@
 //! | `breaker` | when to stop receiving because too much fails, and when to go on | none |
 //! | `intake` | whether to take messages: pauses and the breaker | none |
 //! | `pace` | when to poll, and how long to rest | none |
-//! | `rate` | the rate limit | none |
 //! | `event_loop` | turns the world into events, and drives all of the above | through `effects` |
+//! | `event_loop/groups` | what the loop does so that nothing overtakes another of its FIFO group | through `effects` |
 //! | `event_loop/telling` | what the loop says of its deliveries and of itself | log, metrics, spans, status |
 //! | `event_loop/pausing` | what the loop does when it is to take nothing, and when it may go on | through `effects` |
 //! | `mailbox` | signals on their way to the loop | none |
+//! | `changes` | changes of state on their way to the hook that hears of them | through the handler |
 //! | `effects` | receives, extends, settles, runs guests; answers with signals | all of it |
 //! | `status` | what the consumer shows of itself | none |
 //! | `log` | the line per message | the log |
@@ -23,6 +24,7 @@
 //! Everything but the guests runs on the control thread, so nothing here is locked, and no guest can delay a heartbeat.
 
 mod breaker;
+mod changes;
 mod delivery;
 mod effects;
 mod event_loop;
@@ -80,7 +82,7 @@ pub struct Spec {
     pub lease: Duration,
     /// How long a handler may run.
     pub processing_timeout: Duration,
-    /// The age at its start beyond which a message counts as late.
+    /// The age at its receive beyond which a message counts as late.
     pub delay_tolerance: Duration,
     /// The longest time that a poll may wait for a message: well below the health check's patience, and below the grace
     /// of a shutdown, as a poll that is under way may have to be waited for.
@@ -126,7 +128,7 @@ pub struct Summary {
     pub processed: u64,
     /// Those of them that neither acked nor replied.
     pub failed: u64,
-    /// Messages that were older than the delay tolerance when they started.
+    /// Messages that were started, and older than the delay tolerance when they were received.
     pub late: u64,
     /// Messages whose work was cut off by the drain deadline, and which were released.
     pub abandoned: u64,

@@ -14,7 +14,8 @@ const RETRY_AFTER: Duration = Duration::from_millis(200);
 struct Waiting<I> {
     id: I,
     settlement: Settlement,
-    since: Instant,
+    /// When it is to be sent at the latest, alone if need be.
+    due: Instant,
 }
 
 /// The settlements of one consumer that are not on their way yet.
@@ -24,6 +25,8 @@ pub struct Batcher<I> {
     linger: Duration,
     parallel: usize,
     waiting: VecDeque<Waiting<I>>,
+    /// When the first of those is due.
+    due: Option<Instant>,
     /// Failed for the moment; each comes back into `waiting` at its time.
     resting: VecDeque<(Instant, Waiting<I>)>,
     under_way: usize,
@@ -37,25 +40,34 @@ impl<I: Copy + PartialEq> Batcher<I> {
             linger: if ordered { Duration::ZERO } else { limits.settle_linger },
             parallel: limits.parallel_receives.max(1),
             waiting: VecDeque::new(),
+            due: None,
             resting: VecDeque::new(),
             under_way: 0,
         }
     }
 
-    /// Takes a settlement.
-    pub fn push(&mut self, id: I, settlement: Settlement, now: Instant) {
-        self.waiting.push_back(Waiting { id, settlement, since: now });
+    /// Takes a settlement, of a delivery whose lease ends then: it does not wait for others until it would come too late.
+    pub fn push(&mut self, id: I, settlement: Settlement, now: Instant, lease_ends: Option<Instant>) {
+        let latest = lease_ends.and_then(|end| end.checked_sub(self.linger));
+        let due = latest.map_or(now + self.linger, |latest| latest.min(now + self.linger));
+        self.wait(Waiting { id, settlement, due });
+    }
+
+    fn wait(&mut self, waiting: Waiting<I>) {
+        self.due = Some(self.due.map_or(waiting.due, |due| due.min(waiting.due)));
+        self.waiting.push_back(waiting);
     }
 
     /// Takes back a settlement that the queue did not carry out this time.
     pub fn retry(&mut self, id: I, settlement: Settlement, now: Instant) {
-        self.resting.push_back((now + RETRY_AFTER, Waiting { id, settlement, since: now }));
+        self.resting.push_back((now + RETRY_AFTER, Waiting { id, settlement, due: now }));
     }
 
     /// Drops the settlement of a delivery whose lease is lost; whether it was still here.
     pub fn withdraw(&mut self, id: I) -> bool {
         let before = self.len();
         self.waiting.retain(|waiting| waiting.id != id);
+        self.due = self.first_due();
         self.resting.retain(|(_, waiting)| waiting.id != id);
         self.len() < before
     }
@@ -63,17 +75,22 @@ impl<I: Copy + PartialEq> Batcher<I> {
     /// The next batch to send at `now`, if it is time. `more_to_come`: handlers run whose settlements could join it.
     pub fn next(&mut self, now: Instant, more_to_come: bool) -> Option<Vec<(I, Settlement)>> {
         while self.resting.front().is_some_and(|(at, _)| *at <= now) {
-            self.waiting.extend(self.resting.pop_front().map(|(_, waiting)| waiting));
+            self.resting.pop_front().into_iter().for_each(|(_, waiting)| self.wait(waiting));
         }
-        let oldest = self.waiting.front()?.since;
+        let time_is_up = now >= self.due?;
         let full = self.waiting.len() >= self.batch;
-        let time_is_up = now >= oldest + self.linger;
         if self.under_way >= self.parallel || !(full || time_is_up || !more_to_come) {
             return None;
         }
         self.under_way += 1;
         let count = self.waiting.len().min(self.batch);
-        Some(self.waiting.drain(..count).map(|waiting| (waiting.id, waiting.settlement)).collect())
+        let batch = self.waiting.drain(..count).map(|waiting| (waiting.id, waiting.settlement)).collect();
+        self.due = self.first_due();
+        Some(batch)
+    }
+
+    fn first_due(&self) -> Option<Instant> {
+        self.waiting.iter().map(|waiting| waiting.due).min()
     }
 
     /// A batch that was sent has been answered.
@@ -83,9 +100,9 @@ impl<I: Copy + PartialEq> Batcher<I> {
 
     /// When there is something to do next, if nothing happens before.
     pub fn next_at(&self) -> Option<Instant> {
-        let lingering = self.waiting.front().filter(|_| self.under_way < self.parallel);
+        let lingering = self.due.filter(|_| self.under_way < self.parallel);
         let resting = self.resting.front().map(|(at, _)| *at);
-        lingering.map(|waiting| waiting.since + self.linger).into_iter().chain(resting).min()
+        lingering.into_iter().chain(resting).min()
     }
 
     fn len(&self) -> usize {
@@ -125,25 +142,40 @@ mod tests {
         let now = Instant::now();
         let mut batcher = batcher(false);
         for id in 0..9 {
-            batcher.push(id, ack(id), now);
+            batcher.push(id, ack(id), now, None);
         }
         assert!(ids(batcher.next(now, true)).is_empty());
         assert_eq!(batcher.next_at(), Some(now + LINGER));
-        batcher.push(9, ack(9), now);
+        batcher.push(9, ack(9), now, None);
         assert_eq!(ids(batcher.next(now, true)).len(), 10);
 
-        batcher.push(10, ack(10), now);
+        batcher.push(10, ack(10), now, None);
         assert_eq!(ids(batcher.next(now + LINGER, true)), [10]);
         batcher.answered();
-        batcher.push(11, ack(11), now);
+        batcher.push(11, ack(11), now, None);
         assert_eq!(ids(batcher.next(now, false)), [11]);
+    }
+
+    #[test]
+    fn a_settlement_does_not_wait_for_others_until_its_lease_ends() {
+        let now = Instant::now();
+        let mut batcher = batcher(false);
+        batcher.push(1, ack(1), now, Some(now + 10 * LINGER));
+        assert_eq!(batcher.next_at(), Some(now + LINGER));
+        batcher.push(2, ack(2), now, Some(now + LINGER + LINGER / 4));
+        assert_eq!(batcher.next_at(), Some(now + LINGER / 4));
+        assert!(ids(batcher.next(now, true)).is_empty());
+        assert_eq!(ids(batcher.next(now + LINGER / 4, true)), [1, 2]);
+        assert_eq!(batcher.next_at(), None);
+        batcher.push(3, ack(3), now, Some(now + LINGER / 2));
+        assert_eq!(ids(batcher.next(now, true)), [3]);
     }
 
     #[test]
     fn an_ordered_queue_does_not_wait() {
         let now = Instant::now();
         let mut batcher = batcher(true);
-        batcher.push(1, ack(1), now);
+        batcher.push(1, ack(1), now, None);
         assert_eq!(ids(batcher.next(now, true)), [1]);
     }
 
@@ -165,7 +197,7 @@ mod tests {
         let now = Instant::now();
         let mut batcher = batcher(true);
         for id in 0..3 {
-            batcher.push(id, ack(id), now);
+            batcher.push(id, ack(id), now, None);
             assert_eq!(ids(batcher.next(now, false)).len(), usize::from(id < 2));
         }
         batcher.answered();

@@ -15,8 +15,10 @@ pub struct Status {
     pub state: State,
     /// Since when.
     pub since: Instant,
-    /// When a receive last came back without an error.
+    /// When a receive last came back without an error, or one began after none was to.
     pub last_poll_at: Option<Instant>,
+    /// The rate limit lets no receive begin before this.
+    pub held_back_until: Option<Instant>,
     /// Messages whose guest runs.
     pub in_flight: usize,
     /// Messages that are taken and not over: they wait for their turn, run, or are being settled.
@@ -31,6 +33,14 @@ pub struct Status {
     pub paused: bool,
     /// What its breaker does, unless it is closed.
     pub breaker: Option<BreakerState>,
+}
+
+impl Status {
+    /// When it last polled, as far as its health goes: one that its rate limit keeps from polling is none the worse for it.
+    pub fn polled_at(&self, now: Instant) -> Option<Instant> {
+        let excused = self.held_back_until.map(|until| until.min(now));
+        self.last_poll_at.map(|at| excused.map_or(at, |excused| at.max(excused)))
+    }
 }
 
 /// The most failures that are remembered of a consumer.
@@ -68,6 +78,7 @@ impl StatusBoard {
             state: State::Initializing,
             since: Instant::now(),
             last_poll_at: None,
+            held_back_until: None,
             in_flight: 0,
             in_hand: 0,
             oldest_started_at: None,
@@ -120,7 +131,23 @@ impl StatusBoard {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_consumer_that_its_rate_limit_holds_back_counts_as_polling() {
+        let (board, now, second) = (StatusBoard::new(Arc::default(), Arc::default()), Instant::now(), SECOND);
+        board.update(|status| status.held_back_until = Some(now + 100 * second));
+        assert_eq!(board.get().polled_at(now), None, "it has never polled");
+        board.update(|status| status.last_poll_at = Some(now));
+        let polled_after = |seconds: u32| board.get().polled_at(now + seconds * second).map(|at| at - now);
+        assert_eq!([1, 99, 101, 500].map(polled_after), [1, 99, 100, 100].map(|seconds| Some(seconds * second)));
+        board.update(|status| status.held_back_until = None);
+        assert_eq!(polled_after(500), Some(Duration::ZERO));
+    }
 
     #[tokio::test]
     async fn the_last_failures_are_kept_the_latest_first() {

@@ -4,12 +4,12 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-use wasmtime::Module;
 use wasmtime::component::{Component, ComponentExportIndex};
+use wasmtime::{ExternType, Module};
 
 use super::build;
 use super::compiled::{self, Code};
-use super::contract::{HANDLER, VERSION};
+use super::contract::{HANDLER, VERSION, WIT};
 use super::engine::Engine;
 use super::hooks::HookSet;
 use super::source::{Contents, Source};
@@ -154,14 +154,6 @@ impl LoadError {
         Self::new(source, format!("what allow.http grants cannot be set up: {error}"), cure)
     }
 
-    pub(super) fn missing_function(source: &Source, interface: &str, function: &str) -> Self {
-        Self::new(
-            source,
-            format!("`{interface}` lacks the function `{function}`"),
-            "build it against wit/ of this hostler",
-        )
-    }
-
     pub(super) fn needs_memory(source: &Source, least: u64, memory: u64) -> Self {
         let (least, memory) = (bytesize::ByteSize(least), bytesize::ByteSize(memory));
         Self::new(
@@ -242,7 +234,7 @@ pub(super) fn is_component(binary: &[u8]) -> bool {
 /// The contracts of handlers that are no commands, in the order in which they are looked for: the export, the version that
 /// this host speaks, and where its WIT is to be had.
 const CONTRACTS: [(Role, &str, &str, &str); 3] = [
-    (Role::Handler, HANDLER, VERSION, "wit/ of this hostler"),
+    (Role::Handler, HANDLER, VERSION, WIT),
     (Role::Messaging, messaging::HANDLER, messaging::VERSION, messaging::WIT),
     (Role::Wasmcloud, wasmcloud::HANDLER, wasmcloud::VERSION, wasmcloud::WIT),
 ];
@@ -266,7 +258,7 @@ fn recognise_component(engine: &Engine, source: &Source, component: Component) -
     if exports(RUN) {
         return Ok(Artifact::Component(component, Role::Run));
     }
-    if !HookSet::find(engine, &component).is_empty() {
+    if !HookSet::find(engine, &component, source)?.is_empty() {
         return Ok(Artifact::Component(component, Role::Hooks));
     }
     let found = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
@@ -288,8 +280,14 @@ fn is_another(export: &str, interface: &str) -> bool {
 }
 
 fn recognise_module(source: &Source, module: Module) -> Result<Artifact, LoadError> {
-    if module.get_export("_start").is_some_and(|export| export.func().is_some()) {
-        return Ok(Artifact::Command(module));
+    if let Some(start) = module.get_export("_start").as_ref().and_then(ExternType::func) {
+        return match (start.params().len(), start.results().len()) {
+            (0, 0) => Ok(Artifact::Command(module)),
+            _ => {
+                let what = "its `_start` takes parameters or gives results, which that of a command does not";
+                Err(LoadError::new(source, what, "build it as a command (a program with `main`)"))
+            }
+        };
     }
     let cure = "build it as a command (a program with `main`), or as a component that exports hostler:consumer/handler";
     Err(LoadError::new(source, "it is a core module without the function `_start`", cure))

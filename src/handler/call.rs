@@ -12,6 +12,10 @@ use tokio_util::sync::CancellationToken;
 use super::{Handler, Output};
 use crate::message::{Message, TraceContext};
 
+/// The longest reason that a guest can give, in bytes: some pages of it. It goes into the log, on the control thread, and into
+/// the dead-letter queue, so that what a guest may make of it has to be bounded.
+const MAX_REASON: usize = 16 * 1024;
+
 /// What became of a message, as handler and host saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
@@ -62,6 +66,31 @@ impl Outcome {
             Self::TimedOut(after) => Some(format!("processing timeout after {:.3} s", after.as_secs_f64())),
             Self::Ack | Self::Reply(_) | Self::Delay(_) | Self::LeaseLost | Self::Shutdown => None,
         }
+    }
+
+    /// The same, with no more than 16 KiB (`MAX_REASON`) of its reason, and a word about the rest.
+    #[must_use]
+    pub fn bounded(mut self) -> Self {
+        let reason = match &mut self {
+            Self::DeadLetter(reason) | Self::Failed(reason) | Self::Trapped(reason) | Self::Retry(Some(reason)) => {
+                reason
+            }
+            Self::Ack
+            | Self::Reply(_)
+            | Self::Retry(None)
+            | Self::Delay(_)
+            | Self::TimedOut(_)
+            | Self::LeaseLost
+            | Self::Shutdown => return self,
+        };
+        if reason.len() > MAX_REASON {
+            let whole = reason.len();
+            reason.truncate(reason.floor_char_boundary(MAX_REASON));
+            // What was cut off goes back now, not when the message is over.
+            reason.shrink_to_fit();
+            reason.push_str(&format!("… (cut, of {whole} bytes)"));
+        }
+        self
     }
 
     /// Whether the message's work is done.
@@ -149,7 +178,7 @@ impl Stop {
 /// Runs a handler on one message until it is done or stopped by force; `None`: it was stopped before it decided, and its
 /// guest is gone.
 pub async fn run(handler: &dyn Handler, call: &Call) -> Option<Outcome> {
-    let outcome = run_until_stopped(&call.bounds.stop, handler.handle(call)).await;
+    let outcome = run_until_stopped(&call.bounds.stop, handler.handle(call)).await.map(Outcome::bounded);
     // What it decided stands, even if it was stopped in a hook that followed.
     outcome.or_else(|| call.decided.get().cloned())
 }
@@ -173,6 +202,17 @@ pub async fn run_until_stopped<T>(stop: &Stop, guest: impl Future<Output = T>) -
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_reason_is_cut_between_characters() {
+        let short = Outcome::Failed("ä".repeat(MAX_REASON / 2));
+        assert_eq!(short.clone().bounded(), short);
+        for long in [Outcome::DeadLetter, Outcome::Failed, Outcome::Trapped, |reason| Outcome::Retry(Some(reason))] {
+            let reason = long(format!("x{}", "ä".repeat(MAX_REASON))).bounded().reason().unwrap();
+            let kept = reason.strip_suffix(&format!("… (cut, of {} bytes)", 2 * MAX_REASON + 1)).unwrap();
+            assert_eq!(kept.len(), MAX_REASON - 1);
+        }
+    }
 
     #[tokio::test]
     async fn a_stopped_guest_is_not_polled_again() {

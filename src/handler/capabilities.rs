@@ -14,6 +14,10 @@ use super::output::{Sink, Stream};
 use crate::channel::Channel;
 use crate::queue::Producer;
 
+/// How many random bytes a guest may ask for at once: they are made in one go, during which it cannot be stopped, and this
+/// many take less than an epoch tick.
+const RANDOM: usize = 1 << 20;
+
 /// What guests may reach. The default grants nothing.
 #[derive(Clone, Default)]
 pub struct Grants {
@@ -102,7 +106,7 @@ impl Grants {
             .allow_tcp(false)
             .allow_udp(false)
             .allow_ip_name_lookup(false)
-            .max_random_size(limits.transfer as u64);
+            .max_random_size(limits.transfer.min(RANDOM) as u64);
         for (name, value) in self.env.iter().filter(|(name, _)| !stdin.env.iter().any(|(taken, _)| taken == name)) {
             wasi.env(name, value);
         }

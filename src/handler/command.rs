@@ -11,15 +11,16 @@ use wasmtime::{InstancePre, Linker, Module};
 use wasmtime_wasi::p1;
 use wasmtime_wasi::{I32Exit, WasiView as _};
 
-use super::artifact::{LoadError, RUN, find};
+use super::artifact::{LoadError, RUN};
 use super::call::{Call, Outcome};
 use super::capabilities::Stdin;
 use super::component::{Export, Guest};
 use super::denied::{self, Preview1};
 use super::engine::Engine;
 use super::limits::Limits;
-use super::output::Sink;
+use super::output::{Mark, Sink};
 use super::sandbox::{self, Sandbox, Scope};
+use super::shape::Function;
 use super::{Definition, Handler};
 use crate::message::Plain;
 
@@ -27,6 +28,9 @@ use crate::message::Plain;
 const EX_TEMPFAIL: i32 = 75;
 /// Exit code for "this input can never be processed" (`EX_DATAERR` of sysexits.h).
 const EX_DATAERR: i32 = 65;
+
+/// What a WASI 0.2 command exports.
+const MAIN: Function = Function { interface: RUN, name: "run", ty: "func() -> result<_, _>", wit: "wasi:cli@0.2" };
 
 /// Runs a preview-1 module: exit 0 acks, 75 retries, 65 dead-letters, anything else fails.
 pub(super) struct CommandHandler {
@@ -60,6 +64,7 @@ impl CommandHandler {
 impl Handler for CommandHandler {
     async fn handle(&self, call: &Call) -> Outcome {
         let begun = self.definition.metrics.as_ref().map(|metrics| (metrics, Instant::now()));
+        let mark = call.output.mark();
         let env = environment(call);
         let stdin = Stdin { body: call.message.body.clone(), env: &env };
         let wasi = self.definition.grants.wasi(stdin, &Sink::new(&call.output), &self.limits);
@@ -83,7 +88,7 @@ impl Handler for CommandHandler {
                 None => return Outcome::Trapped(sandbox::fault(&error, &store.data().limits)),
             },
         };
-        outcome(code, call, &self.definition)
+        outcome(code, call, mark, &self.definition)
     }
 }
 
@@ -101,8 +106,7 @@ impl RunHandler {
         definition: &Arc<Definition>,
         memory: u64,
     ) -> Result<Self, LoadError> {
-        let run = find(engine, component, RUN, "run")
-            .ok_or_else(|| LoadError::missing_function(&definition.source, RUN, "run"))?;
+        let run = MAIN.required(engine, component, &definition.source)?;
         Ok(Self { guest: Guest::new(engine, component, definition, memory)?, run, definition: Arc::clone(definition) })
     }
 }
@@ -110,6 +114,7 @@ impl RunHandler {
 #[async_trait]
 impl Handler for RunHandler {
     async fn handle(&self, call: &Call) -> Outcome {
+        let mark = call.output.mark();
         let env = environment(call);
         let stdin = Stdin { body: call.message.body.clone(), env: &env };
         let mut live = match self.guest.instantiate(self.guest.scope(call), &call.output, stdin).await {
@@ -124,22 +129,23 @@ impl Handler for RunHandler {
                 None => return Outcome::Trapped(live.fault(&error)),
             },
         };
-        outcome(code, call, &self.definition)
+        outcome(code, call, mark, &self.definition)
     }
 }
 
-/// What an exit code says. The reason is the last line on standard error, as programs use to say why they failed.
-fn outcome(code: i32, call: &Call, definition: &Definition) -> Outcome {
+/// What an exit code says. The reason is the last line on standard error, as programs use to say why they failed. What was
+/// written before the mark is not the command's, but a hook's.
+fn outcome(code: i32, call: &Call, mark: Mark, definition: &Definition) -> Outcome {
     if code == 0 {
         return match definition.reply_from_stdout {
             false => Outcome::Ack,
-            true if call.output.dropped() > 0 => {
-                Outcome::Failed("its reply exceeds limits.output, and was cut short".into())
-            }
-            true => Outcome::Reply(call.output.stdout()),
+            true => match call.output.stdout_since(mark) {
+                Some(reply) => Outcome::Reply(reply),
+                None => Outcome::Failed("its reply exceeds limits.output, and was cut short".into()),
+            },
         };
     }
-    let said = call.output.last_error_line();
+    let said = call.output.last_error_line_since(mark);
     match code {
         EX_TEMPFAIL => Outcome::Retry(said),
         EX_DATAERR => Outcome::DeadLetter(said.unwrap_or_else(|| format!("exit code {code}"))),

@@ -63,6 +63,11 @@ impl Guest {
         Ok(Self { engine, pre, definition, limits, web: Arc::new(web) })
     }
 
+    /// The consumer that it works for, for the log.
+    pub(super) fn consumer(&self) -> &str {
+        &self.definition.consumer
+    }
+
     /// What a sandbox for this call knows of it.
     pub(super) fn scope(&self, call: &Call) -> Scope {
         Scope::of(call, &self.definition)
@@ -161,7 +166,7 @@ impl<C: Contract> ComponentHandler<C> {
         Ok(Self {
             contract: C::find(engine, component, definition)?,
             guest: Guest::new(engine, component, definition, memory)?,
-            hooks: HookSet::find(engine, component),
+            hooks: HookSet::find(engine, component, &definition.source)?,
             warm: Mutex::default(),
         })
     }
@@ -206,9 +211,10 @@ impl<C: Contract> Handler for ComponentHandler<C> {
             Err(reason) => return Outcome::Trapped(reason),
         };
         let (outcome, sound) = self.process(&mut live, call).await;
+        let outcome = outcome.bounded();
         if sound {
             let _ = call.decided.set(outcome.clone());
-            if self.hooks.end(&mut live, call, &outcome, started).await {
+            if self.hooks.end(&self.guest, &mut live, call, &outcome, started).await {
                 self.keep(live);
             }
         }

@@ -5,10 +5,11 @@ use std::time::{Duration, UNIX_EPOCH};
 use wasmtime::component::{Component, ComponentType, Lift, Lower};
 
 use super::Definition;
-use super::artifact::{LoadError, find};
+use super::artifact::LoadError;
 use super::call::{Call, Outcome};
 use super::component::{Contract, Export, Live};
 use super::engine::Engine;
+use super::shape::Function;
 use crate::health::State;
 use crate::message::Plain;
 
@@ -18,6 +19,67 @@ pub(super) const HANDLER: &str = "hostler:consumer/handler";
 /// The version of the contract that this host speaks.
 pub(super) const VERSION: &str = "0.1.0";
 
+/// Where its WIT is to be had, for people.
+pub(super) const WIT: &str = "wit/ of this hostler";
+
+/// The types of the contract in the words of `shape.rs`, for the types of its functions.
+macro_rules! words {
+    (message) => {
+        "record { id: string, channel: string, body: list<u8>, content-type: option<string>, \
+         attributes: list<record { name: string, value: variant { text(string), binary(list<u8>) } }>, attempt: u32, \
+         enqueued-at: u64, group-id: option<string>, routing-key: option<string> }"
+    };
+    (outcome) => {
+        "variant { ack, reply(list<u8>), retry, delay(u32), dead-letter(string) }"
+    };
+    (report) => {
+        "record { message-id: string, attempt: u32, outcome: string, reason: option<string>, duration-ms: u64 }"
+    };
+    (state) => {
+        "enum { initializing, initialized, listening, processing, idle, exiting }"
+    };
+}
+
+/// `handle` of `handler`.
+const HANDLE: Function = Function {
+    interface: HANDLER,
+    name: "handle",
+    ty: concat!("func(", words!(message), ") -> result<", words!(outcome), ", string>"),
+    wit: WIT,
+};
+
+/// The hook `message-start`.
+pub(super) const MESSAGE_START: Function = Function {
+    interface: "hostler:consumer/message-start",
+    name: "message-start",
+    ty: concat!("func(", words!(message), ") -> result<_, string>"),
+    wit: WIT,
+};
+
+/// The hook `message-end`.
+pub(super) const MESSAGE_END: Function = Function {
+    interface: "hostler:consumer/message-end",
+    name: "message-end",
+    ty: concat!("func(", words!(report), ")"),
+    wit: WIT,
+};
+
+/// The hook `processing-timeout`.
+pub(super) const PROCESSING_TIMEOUT: Function = Function {
+    interface: "hostler:consumer/processing-timeout",
+    name: "processing-timeout",
+    ty: concat!("func(", words!(message), ", u64) -> ", words!(outcome)),
+    wit: WIT,
+};
+
+/// The hook `state-changed`.
+pub(super) const STATE_CHANGED: Function = Function {
+    interface: "hostler:consumer/state-changed",
+    name: "state-changed",
+    ty: concat!("func(", words!(state), ", ", words!(state), ")"),
+    wit: WIT,
+};
+
 /// A component that exports the contract's own `handler`.
 pub(super) struct Consumer {
     handle: Export,
@@ -25,9 +87,7 @@ pub(super) struct Consumer {
 
 impl Contract for Consumer {
     fn find(engine: &Engine, component: &Component, definition: &Definition) -> Result<Self, LoadError> {
-        let handle = find(engine, component, HANDLER, "handle");
-        let handle = handle.ok_or_else(|| LoadError::missing_function(&definition.source, HANDLER, "handle"))?;
-        Ok(Self { handle })
+        Ok(Self { handle: HANDLE.required(engine, component, &definition.source)? })
     }
 
     async fn handle(&self, live: &mut Live, call: &Call) -> Result<Outcome, wasmtime::Error> {

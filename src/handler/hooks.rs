@@ -7,14 +7,16 @@ use async_trait::async_trait;
 use tokio::time::timeout;
 use wasmtime::component::Component;
 
-use super::artifact::{self, Artifact, LoadError, find};
+use super::artifact::{self, Artifact, LoadError};
 use super::call::{Bounds, Call, Outcome};
 use super::capabilities::Stdin;
 use super::component::{Export, Guest, Live};
 use super::contract::{GuestOutcome, GuestState, MessageRef, ReportRef, milliseconds};
+use super::contract::{MESSAGE_END, MESSAGE_START, PROCESSING_TIMEOUT, STATE_CHANGED};
 use super::engine::Engine;
 use super::output::Output;
 use super::sandbox::Scope;
+use super::shape::Function;
 use super::source::Source;
 use super::{Definition, HOOK_TIMEOUT, Handler};
 use crate::health::State;
@@ -32,14 +34,15 @@ pub(super) struct HookSet {
 }
 
 impl HookSet {
-    pub(super) fn find(engine: &Engine, component: &Component) -> Self {
-        let hook = |name: &str| find(engine, component, &format!("hostler:consumer/{name}"), name);
-        Self {
-            message_start: hook("message-start"),
-            message_end: hook("message-end"),
-            processing_timeout: hook("processing-timeout"),
-            state_changed: hook("state-changed"),
-        }
+    /// Finds them; refuses one that is not as the contract says.
+    pub(super) fn find(engine: &Engine, component: &Component, source: &Source) -> Result<Self, LoadError> {
+        let hook = |function: &Function| function.optional(engine, component, source);
+        Ok(Self {
+            message_start: hook(&MESSAGE_START)?,
+            message_end: hook(&MESSAGE_END)?,
+            processing_timeout: hook(&PROCESSING_TIMEOUT)?,
+            state_changed: hook(&STATE_CHANGED)?,
+        })
     }
 
     /// Whether there is any hook at all.
@@ -64,9 +67,16 @@ impl HookSet {
         }
     }
 
-    /// `message-end` of a call that started then; whether the instance is still sound. What goes wrong in it is logged and
+    /// `message-end` of a call that started then, in an instance of `guest`; whether the instance is still sound. What goes wrong in it is logged and
     /// changes nothing.
-    pub(super) async fn end(&self, live: &mut Live, call: &Call, outcome: &Outcome, started: Instant) -> bool {
+    pub(super) async fn end(
+        &self,
+        guest: &Guest,
+        live: &mut Live,
+        call: &Call,
+        outcome: &Outcome,
+        started: Instant,
+    ) -> bool {
         let Some(hook) = &self.message_end else { return true };
         let report = ReportRef::new(call, outcome, started.elapsed());
         let fault = match timeout(HOOK_TIMEOUT, live.call::<_, ()>(hook, (report,))).await {
@@ -74,7 +84,8 @@ impl HookSet {
             Ok(Err(error)) => live.fault(&error),
             Err(_) => too_long(),
         };
-        tracing::warn!(message_id = call.message.id, hook = "message-end", reason = fault, "hook failed");
+        let (consumer, message_id) = (guest.consumer(), &*call.message.id);
+        tracing::warn!(consumer, message_id, hook = "message-end", reason = fault, "hook failed");
         false
     }
 
@@ -97,7 +108,8 @@ impl HookSet {
         match timeout(HOOK_TIMEOUT, decide).await.unwrap_or_else(|_| Err(too_long())) {
             Ok(outcome) => Some(outcome),
             Err(reason) => {
-                tracing::warn!(message_id = call.message.id, hook = "processing-timeout", reason, "hook failed");
+                let (consumer, message_id) = (guest.consumer(), &*call.message.id);
+                tracing::warn!(consumer, message_id, hook = "processing-timeout", reason, "hook failed");
                 None
             }
         }
@@ -106,6 +118,7 @@ impl HookSet {
     /// `state-changed`, in a fresh instance of `guest`.
     pub(super) async fn state_changed(&self, guest: &Guest, from: State, to: State) {
         let Some(hook) = &self.state_changed else { return };
+        let consumer = guest.consumer();
         let output = Output::new(OUTPUT);
         let tell = async {
             let scope = guest.scope_without_message(Bounds::new(HOOK_TIMEOUT));
@@ -114,10 +127,15 @@ impl HookSet {
             result.map_err(|error| live.fault(&error))
         };
         if let Err(reason) = timeout(HOOK_TIMEOUT, tell).await.unwrap_or_else(|_| Err(too_long())) {
-            tracing::warn!(hook = "state-changed", reason, "hook failed");
+            tracing::warn!(consumer, hook = "state-changed", reason, "hook failed");
         }
-        for (stream, line) in output.take().lines() {
-            tracing::info!(target: "hostler::guest", hook = "state-changed", stream, "{line}");
+        let captured = output.take();
+        for (stream, line) in captured.lines().filter(|(_, line)| !line.trim().is_empty()) {
+            tracing::info!(target: "hostler::guest", consumer, hook = "state-changed", stream, "{line}");
+        }
+        if captured.dropped > 0 {
+            let (dropped, kept) = (captured.dropped, OUTPUT / 1024);
+            tracing::warn!(consumer, hook = "state-changed", dropped, "output beyond {kept} KiB was dropped");
         }
     }
 }
@@ -142,7 +160,7 @@ impl Apart {
             return Err(LoadError::no_hooks(source));
         };
         let component = component.clone();
-        match HookSet::find(engine, &component).is_empty() {
+        match HookSet::find(engine, &component, source)?.is_empty() {
             true => Err(LoadError::no_hooks(source)),
             false => Ok(Self { source: source.clone(), artifact, component }),
         }
@@ -167,7 +185,7 @@ impl Hooked {
     ) -> Result<Self, LoadError> {
         let definition = Arc::new(Definition { source: apart.source.clone(), ..(**definition).clone() });
         let guest = Guest::new(engine, &apart.component, &definition, memory)?;
-        Ok(Self { inner, guest, hooks: HookSet::find(engine, &apart.component) })
+        Ok(Self { inner, guest, hooks: HookSet::find(engine, &apart.component, &apart.source)? })
     }
 }
 
@@ -182,9 +200,9 @@ impl Handler for Hooked {
         if let Err(outcome) = self.hooks.start(&mut live, call).await {
             return outcome;
         }
-        let outcome = self.inner.handle(call).await;
+        let outcome = self.inner.handle(call).await.bounded();
         let _ = call.decided.set(outcome.clone());
-        self.hooks.end(&mut live, call, &outcome, started).await;
+        self.hooks.end(&self.guest, &mut live, call, &outcome, started).await;
         outcome
     }
 

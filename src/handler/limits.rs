@@ -107,7 +107,11 @@ impl Limits {
 }
 
 impl ResourceLimiter for Limits {
-    fn memory_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
+    fn memory_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
+        // The memory's own maximum, by which the engine would refuse it only once it is counted here as used.
+        if maximum.is_some_and(|maximum| desired > maximum) {
+            return Ok(false);
+        }
         let used = self.used.saturating_add(desired.saturating_sub(current));
         if used > self.memory {
             self.refused = Some(Refused::Memory);
@@ -125,10 +129,14 @@ impl ResourceLimiter for Limits {
         Ok(())
     }
 
-    fn table_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
+    fn table_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
         let elements = self.elements.saturating_add(desired.saturating_sub(current));
+        // First, as a table of the pool has its place there as its maximum.
         if elements > TABLE_ELEMENTS {
             self.refused = Some(Refused::Elements);
+            return Ok(false);
+        }
+        if maximum.is_some_and(|maximum| desired > maximum) {
             return Ok(false);
         }
         self.elements = elements;
@@ -169,6 +177,22 @@ mod tests {
         assert!(limits.table_growing(0, TABLE_ELEMENTS / 2, None).unwrap());
         assert_eq!(limits.hint(), None);
         assert!(!limits.table_growing(TABLE_ELEMENTS / 2, TABLE_ELEMENTS / 2 + 1, None).unwrap());
+        assert!(limits.hint().unwrap().contains("100000 elements"));
+    }
+
+    #[test]
+    fn what_the_guest_itself_forbids_is_neither_counted_nor_told() {
+        let mut limits = Limits::component(100);
+        for _ in 0..3 {
+            assert!(!limits.memory_growing(10, 70, Some(60)).unwrap());
+            assert!(!limits.memory_growing(10, 1000, Some(60)).unwrap());
+            assert!(!limits.table_growing(10, TABLE_ELEMENTS, Some(60)).unwrap());
+        }
+        assert!(limits.memory_growing(0, 100, Some(100)).unwrap());
+        assert!(limits.table_growing(0, TABLE_ELEMENTS, Some(TABLE_ELEMENTS)).unwrap());
+        assert_eq!(limits.hint(), None);
+        // A table of the pool has this maximum, whatever its guest says.
+        assert!(!limits.table_growing(TABLE_ELEMENTS, TABLE_ELEMENTS + 1, Some(TABLE_ELEMENTS)).unwrap());
         assert!(limits.hint().unwrap().contains("100000 elements"));
     }
 

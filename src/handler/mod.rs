@@ -1,6 +1,31 @@
 //! Handlers: what processes a message, and the WASM engine that runs them.
 //!
 //! The consumer knows only [`Handler`]; [`load`] makes one from a file of any kind that the contract allows, or from what [`fetch`] brought.
+//!
+//! | file | job |
+//! |---|---|
+//! | `call` | one call: what goes in, what comes out, how it is stopped |
+//! | `source` | where a handler's bytes are |
+//! | `fetch/` | handlers from elsewhere |
+//! | `artifact` | a handler's file: its pin, its kind by its exports |
+//! | `componentize` | a core module that says what it exports → a component |
+//! | `build`, `compiled` | WASM → code; code compiled ahead of time, and whether it is believed |
+//! | `cache` | what was fetched and compiled, for the next start |
+//! | `engine` | wasmtime's settings, the pool of sandboxes, the epoch |
+//! | `component` | handlers that are components: instances, their reuse, hooks inside |
+//! | `contract`, `messaging/`, `wasmcloud` | how components of each contract are called |
+//! | `command` | commands as handlers |
+//! | `hooks` | lifecycle hooks, inside a handler or around one |
+//! | `shape` | functions that a component exports, and whether they are of the contract's types |
+//! | `sandbox` | one store: its limits, its capabilities, its call |
+//! | `limits` | memory, tables, and what the host holds for a guest |
+//! | `capabilities` | grants → a WASI context |
+//! | `imports` | what a component may import beyond WASI |
+//! | `stubs` | imports that nobody offers |
+//! | `http/` | outgoing HTTP |
+//! | `denial`, `denied/` | what was denied, told in the log |
+//! | `output` | standard output and error |
+//! | `lanes` | guests that compute for long run apart |
 
 mod artifact;
 mod build;
@@ -53,8 +78,8 @@ use crate::health::State;
 use crate::telemetry::metrics::ConsumerMetrics;
 use command::{CommandHandler, RunHandler};
 use component::ComponentHandler;
-use contract::Consumer;
-use hooks::{Apart, HookSet, Hooked};
+use contract::{Consumer, STATE_CHANGED};
+use hooks::{Apart, Hooked};
 use messaging::Messaging;
 use wasmcloud::Wasmcloud;
 
@@ -144,7 +169,7 @@ impl Loaded {
     pub fn observes_states(&self) -> bool {
         let artifacts = [Some(&self.artifact), self.hooks.as_ref().map(|hooks| &hooks.artifact)];
         let mut components = artifacts.into_iter().flatten().filter_map(Artifact::component);
-        components.any(|component| HookSet::find(&self.engine, component).observe_states())
+        components.any(|component| artifact::interface(&self.engine, component, STATE_CHANGED.interface).is_some())
     }
 
     /// Makes the handler, with sandboxes of `memory` bytes of linear memory.

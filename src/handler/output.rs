@@ -39,6 +39,14 @@ pub struct Captured {
     pub dropped: u64,
 }
 
+/// How far an output is, to tell what is written from there on.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Mark {
+    stdout: usize,
+    stderr: usize,
+    dropped: u64,
+}
+
 impl Captured {
     /// Its lines, each with the name of its stream: those of standard output first.
     pub fn lines(&self) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
@@ -63,20 +71,22 @@ impl Output {
         std::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// How many bytes have been dropped so far.
-    pub fn dropped(&self) -> u64 {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).dropped
-    }
-
-    /// A copy of standard output so far.
-    pub fn stdout(&self) -> Vec<u8> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).stdout.clone()
-    }
-
-    /// The last line that is not blank on standard error, which by custom says why a program failed.
-    pub fn last_error_line(&self) -> Option<String> {
+    /// How far it is now.
+    pub(super) fn mark(&self) -> Mark {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let text = String::from_utf8_lossy(&kept.stderr);
+        Mark { stdout: kept.stdout.len(), stderr: kept.stderr.len(), dropped: kept.dropped }
+    }
+
+    /// A copy of standard output from there on; `None`: some of what was written since was dropped.
+    pub(super) fn stdout_since(&self, mark: Mark) -> Option<Vec<u8>> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        (kept.dropped == mark.dropped).then(|| kept.stdout.get(mark.stdout..).unwrap_or_default().to_vec())
+    }
+
+    /// The last line that is not blank on standard error from there on, which by custom says why a program failed.
+    pub(super) fn last_error_line_since(&self, mark: Mark) -> Option<String> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = String::from_utf8_lossy(kept.stderr.get(mark.stderr..).unwrap_or_default());
         text.lines().rev().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
     }
 
@@ -198,10 +208,26 @@ mod tests {
     }
 
     #[test]
+    fn what_was_there_before_is_not_told_as_the_program_s_own() {
+        let output = Output::new(20);
+        output.write(Stream::Stdout, b"before");
+        output.write(Stream::Stderr, b"hook\n");
+        let mark = output.mark();
+        assert_eq!((output.stdout_since(mark), output.last_error_line_since(mark)), (Some(Vec::new()), None));
+        output.write(Stream::Stdout, b"reply");
+        assert_eq!(output.stdout_since(mark).as_deref(), Some(&b"reply"[..]));
+        output.write(Stream::Stdout, b"too much");
+        assert_eq!(output.stdout_since(mark), None);
+        assert_eq!(output.stdout_since(output.mark()), Some(Vec::new()));
+        assert_eq!(output.take().stdout, b"beforereplytoo ");
+    }
+
+    #[test]
     fn the_last_error_line_is_the_last_one_with_text() {
         let output = Output::new(100);
-        assert_eq!(output.last_error_line(), None);
+        let mark = output.mark();
+        assert_eq!(output.last_error_line_since(mark), None);
         output.write(Stream::Stderr, b"first\n  bad row \n\n");
-        assert_eq!(output.last_error_line().as_deref(), Some("bad row"));
+        assert_eq!(output.last_error_line_since(mark).as_deref(), Some("bad row"));
     }
 }

@@ -29,6 +29,8 @@ pub(super) struct Sandbox<W> {
 /// A message that a guest may reply to.
 pub(super) struct Answering {
     pub(super) message: Arc<Message>,
+    /// The channel that it came from.
+    pub(super) from: Arc<str>,
     /// How many replies it has sent.
     pub(super) replies: u32,
 }
@@ -80,10 +82,11 @@ impl ComponentWasi {
 }
 
 impl Sandbox<ComponentWasi> {
-    /// Lets another call run in it.
+    /// Lets another call run in it. What the last one processed is none of its business.
     pub(super) fn enter(&mut self, scope: Arc<Scope>) {
         self.wasi.http_hooks.scope = Arc::clone(&scope);
         self.scope = scope;
+        self.answering = None;
     }
 }
 
@@ -130,5 +133,40 @@ pub(super) fn fault(error: &wasmtime::Error, limits: &Limits) -> String {
     match limits.hint() {
         Some(hint) => format!("{hint} ({cause})"),
         None => cause,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use wasmtime_wasi::WasiCtxBuilder;
+
+    use super::*;
+
+    fn scope() -> Arc<Scope> {
+        let denials = Denials::new("one".into(), None);
+        Arc::new(Scope { bounds: Bounds::new(Duration::from_secs(1)), attempt: 1, trace: None, denials })
+    }
+
+    #[test]
+    fn the_next_message_of_an_instance_answers_nothing_of_the_last() {
+        let message = Message {
+            id: "a".into(),
+            body: Vec::new().into(),
+            attributes: crate::message::Attributes::default(),
+            enqueued_at: SystemTime::UNIX_EPOCH,
+            group: None,
+            routing_key: None,
+            claim: None,
+            trace: None,
+        };
+        let (web, limits) = (Arc::new(Web::new(&[], &[]).unwrap()), Limits::component(1 << 20));
+        let wasi = LazyWasi::new(Box::new(|| WasiCtxBuilder::new().build()));
+        let wasi = ComponentWasi::new(wasi, &limits, &web, &scope());
+        let answering = Some(Answering { message: Arc::new(message), from: "work".into(), replies: 1 });
+        let mut sandbox = Sandbox { wasi, limits, scope: scope(), answering };
+        sandbox.enter(scope());
+        assert!(sandbox.answering.is_none());
     }
 }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use wasmtime::component::{Component, ComponentType, Lift, Linker, Lower};
 
 use super::Definition;
-use super::artifact::{LoadError, find};
+use super::artifact::LoadError;
 use super::call::{Call, Outcome};
 use super::capabilities::Grants;
 use super::component::{Contract, Export, Live};
 use super::engine::Engine;
 use super::imports::{self, Host, Refusal};
 use super::sandbox::{Answering, ComponentWasi, Sandbox, Scope};
-use super::shape;
+use super::shape::Function;
 use crate::channel::Channel;
 use crate::message::{AttributeValue, Outgoing};
 use crate::queue::Replies;
@@ -29,11 +29,13 @@ pub(super) const VERSION: &str = "0.2.0";
 /// Where its WIT is to be had, for people.
 pub(super) const WIT: &str = "wasmcloud:messaging@0.2.0";
 
-/// Its function, and that function's type.
-const HANDLE: (&str, &str) = (
-    "handle-message",
-    "func(record { subject: string, body: list<u8>, reply-to: option<string> }) -> result<_, string>",
-);
+/// Its function.
+const HANDLE: Function = Function {
+    interface: HANDLER,
+    name: "handle-message",
+    ty: "func(record { subject: string, body: list<u8>, reply-to: option<string> }) -> result<_, string>",
+    wit: WIT,
+};
 
 /// The attribute that carries a `reply-to` which a guest gives a message that it sends.
 const REPLY_TO_ATTRIBUTE: &str = "reply-to";
@@ -67,14 +69,13 @@ struct BrokerMessage {
 
 impl Contract for Wasmcloud {
     fn find(engine: &Engine, component: &Component, definition: &Definition) -> Result<Self, LoadError> {
-        shape::check(engine, component, &definition.source, HANDLER, HANDLE, WIT)?;
-        let handle = find(engine, component, HANDLER, HANDLE.0);
-        let handle = handle.ok_or_else(|| LoadError::missing_function(&definition.source, HANDLER, HANDLE.0))?;
+        let handle = HANDLE.only(engine, component, &definition.source)?;
         Ok(Self { handle, reply_to: definition.grants.reply_channel.as_ref().map(ToString::to_string) })
     }
 
     async fn handle(&self, live: &mut Live, call: &Call) -> Result<Outcome, wasmtime::Error> {
-        live.sandbox().answering = Some(Answering { message: Arc::clone(&call.message), replies: 0 });
+        let (message, from) = (Arc::clone(&call.message), Arc::clone(&call.channel));
+        live.sandbox().answering = Some(Answering { message, from, replies: 0 });
         let message =
             MessageRef { subject: &call.channel, body: &call.message.body, reply_to: self.reply_to.as_deref() };
         let (result,) = live.call::<_, (Result<(), String>,)>(&self.handle, (message,)).await?;
@@ -101,7 +102,8 @@ pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) 
 fn answered(host: &mut Host<'_>, grants: &Grants, subject: &str) -> Option<(Channel, Answering)> {
     let channel = grants.reply_channel.as_ref().filter(|channel| channel.to_string() == subject)?;
     let answering = host.data_mut().answering.as_mut()?;
-    let answered = Answering { message: Arc::clone(&answering.message), replies: answering.replies };
+    let (message, from) = (Arc::clone(&answering.message), Arc::clone(&answering.from));
+    let answered = Answering { message, from, replies: answering.replies };
     answering.replies += 1;
     Some((channel.clone(), answered))
 }
@@ -117,9 +119,9 @@ async fn publish(
     let (attributes, trace) = (reply_to.into_iter().collect(), scope.trace.clone());
     let outgoing = Outgoing { body, attributes, trace, ..Outgoing::default() };
     let sent = match answered {
-        Some((channel, Answering { message, replies })) => {
+        Some((channel, Answering { message, from, replies })) => {
             let producer = imports::producer(grants)?.clone();
-            Replies { producer, channel }.send(&message, replies, outgoing).await.map_err(Refusal::from)
+            Replies { producer, channel, from }.send(&message, replies, outgoing).await.map_err(Refusal::from)
         }
         None => imports::send(grants, scope, &subject, outgoing).await,
     };

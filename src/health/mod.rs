@@ -68,7 +68,8 @@ pub struct ConsumerReport {
     pub state: State,
     /// When it entered that state.
     pub transition_timestamp: Timestamp,
-    /// The longest stay in a monitored state, and the longest time without a completed poll; seconds in the file.
+    /// The longest stay in a monitored state, and the longest time without a completed poll; seconds in the file. Of
+    /// one that drains, at least as long as it may.
     #[serde(with = "seconds")]
     pub healthcheck_timeout: Duration,
     /// When a poll last succeeded, empty or not; or when polling resumed after every slot had been taken, because a
@@ -80,7 +81,8 @@ pub struct ConsumerReport {
     pub oldest_started_at: Option<Timestamp>,
     /// Messages finished since the process started, whatever their outcome.
     pub processed: u64,
-    /// Those of them whose handler failed, trapped or timed out.
+    /// Those of them whose handler came to an end without an ack or a reply: it failed, trapped or timed out, asked for a
+    /// retry, a delay or the dead-letter queue, or was stopped.
     pub failed: u64,
     /// An operator has paused it, so it does not poll. Left out of the file unless it is so.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -93,7 +95,7 @@ pub struct ConsumerReport {
     pub last_failures: Vec<FailureReport>,
 }
 
-/// A message whose handler failed, trapped or timed out.
+/// A message whose handler came to an end without an ack or a reply.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FailureReport {
     /// When it was over.

@@ -108,7 +108,7 @@ pub fn plan(config: &Config, machine: &Machine, loaded: &[Option<&Loaded>]) -> e
     let loaded = loaded.iter().copied().chain(std::iter::repeat(None));
     let demands: Vec<_> =
         config.consumers.iter().zip(loaded).map(|(consumer, loaded)| demand(consumer, loaded)).collect();
-    let traces = if config.telemetry.otlp_endpoint.is_some() { traces::FOOTPRINT } else { 0 };
+    let traces = if config.telemetry.otlp_endpoint.is_some() { traces::footprint() } else { 0 };
     resources::plan(&machine.memory, HOST + traces, &demands).map_err(|refusal| Failure::new(Exit::BadConfig, refusal))
 }
 

@@ -1,10 +1,12 @@
 //! From the config to a queue service.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use super::channel_spec;
 use crate::config::{Config, Driver, Provision};
-use crate::queue::{Broker, QueueError};
+use crate::queue::parallel::{side_by_side, stopping};
+use crate::queue::{Broker, Queue, QueueError};
 
 /// Connects to the queue service that the config names.
 ///
@@ -27,19 +29,51 @@ pub async fn connect(config: &Config) -> Result<Arc<dyn Broker>, QueueError> {
     }
 }
 
-/// Opens every channel that the config consumes, so that what is sent next is kept for its consumers. Where channels are
-/// not made by use, there is nothing to open: a producer needs no right to other queues.
+/// The same, for who only looks: nothing is created for it, and nothing is there where nothing was created yet.
 ///
 /// # Errors
-/// The first channel that cannot be opened.
-pub async fn declare(broker: &dyn Broker, config: &Config) -> Result<(), QueueError> {
+/// As [`connect`].
+pub async fn connect_to_look(config: &Config) -> Result<Arc<dyn Broker>, QueueError> {
+    #[cfg(feature = "embedded")]
+    if config.queue.driver == Driver::Embedded {
+        let path = &config.queue.embedded.path;
+        return Ok(Arc::new(crate::queue::embedded::EmbeddedBroker::open_to_look(path)?));
+    }
+    connect(config).await
+}
+
+/// The file that the queue will be in, if nothing has created it yet: perhaps another folder is meant.
+pub fn file_to_come(config: &Config) -> Option<&Path> {
+    let path = &config.queue.embedded.path;
+    (config.queue.driver == Driver::Embedded && !path.exists()).then_some(path)
+}
+
+/// Makes what is missing of every channel that the config consumes, so that what is sent next is kept for its consumers.
+/// Where channels are not made by use, there is nothing to make: a producer needs no right to other queues.
+///
+/// # Errors
+/// The first channel that cannot be made.
+pub async fn declare(broker: &Arc<dyn Broker>, config: &Config) -> Result<(), QueueError> {
     if config.queue.driver == Driver::Sqs && config.queue.sqs.provision == Provision::Check {
         return Ok(());
     }
-    for consumer in &config.consumers {
-        broker.open(&channel_spec(consumer)).await?;
-    }
-    Ok(())
+    let declaring = config.consumers.iter().map(|consumer| {
+        let (broker, spec) = (Arc::clone(broker), channel_spec(consumer));
+        async move { broker.declare(&spec).await }
+    });
+    side_by_side(declaring).await.into_iter().try_for_each(|declared| declared.ok_or_else(stopping)?)
+}
+
+/// The queues of all consumers, in the config's order, opened side by side: each takes some calls one after the other.
+///
+/// # Errors
+/// The first channel, in that order, that cannot be opened.
+pub async fn open_all(broker: &Arc<dyn Broker>, config: &Config) -> Result<Vec<Arc<dyn Queue>>, QueueError> {
+    let opening = config.consumers.iter().map(|consumer| {
+        let (broker, spec) = (Arc::clone(broker), channel_spec(consumer));
+        async move { broker.open(&spec).await }
+    });
+    side_by_side(opening).await.into_iter().map(|opened| opened.ok_or_else(stopping)?).collect()
 }
 
 /// What the config says of SQS.
@@ -61,7 +95,7 @@ pub fn sqs_options(config: &Config) -> crate::queue::sqs::Options {
 
 /// The folder of a first run's queue need not exist.
 #[cfg(feature = "embedded")]
-fn create_folder(path: &std::path::Path) -> Result<(), QueueError> {
+fn create_folder(path: &Path) -> Result<(), QueueError> {
     let Some(folder) = path.parent() else { return Ok(()) };
     std::fs::create_dir_all(folder).map_err(|error| {
         let folder = folder.display();

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::{channel_spec, connect};
+use super::{channel_spec, connect_to_look};
+use crate::channel::Channel;
 use crate::config::{Config, Driver};
-use crate::queue::{Broker, ChannelSpec, Disposal, HeldQueue, Inventory, Listing, QueueError, tag};
+use crate::queue::{ChannelSpec, Disposal, HeldQueue, Inventory, Listing, QueueError, tag};
 
 /// What there is on the service that the config names.
 ///
@@ -18,8 +19,10 @@ pub async fn inventory(config: &Config) -> Result<Arc<dyn Inventory>, QueueError
     if config.queue.driver == Driver::Sqs {
         return Ok(Arc::new(crate::queue::sqs::SqsBroker::connect(super::sqs_options(config)).await?));
     }
+    // That it cannot be reached is known at once.
+    connect_to_look(config).await?;
     let specs = config.consumers.iter().map(channel_spec).collect();
-    Ok(Arc::new(Untagged { broker: connect(config).await?, specs }))
+    Ok(Arc::new(Untagged { config: config.clone(), specs }))
 }
 
 /// What there is, with its use and its removal.
@@ -31,7 +34,7 @@ pub async fn disposal(config: &Config) -> Result<Arc<dyn Disposal>, QueueError> 
         #[cfg(feature = "sqs")]
         Driver::Sqs => Ok(Arc::new(crate::queue::sqs::SqsBroker::connect(super::sqs_options(config)).await?)),
         #[cfg(not(feature = "sqs"))]
-        Driver::Sqs => connect(config).await.and_then(|_| Err(no_record())),
+        Driver::Sqs => connect_to_look(config).await.and_then(|_| Err(no_record())),
         Driver::Embedded => Err(no_record()),
     }
 }
@@ -45,17 +48,20 @@ fn no_record() -> QueueError {
 
 /// Queues of a service without tags: all of them are ours, and their consumers' tags stand in the config.
 struct Untagged {
-    broker: Arc<dyn Broker>,
+    config: Config,
     specs: Vec<ChannelSpec>,
 }
 
 #[async_trait]
 impl Inventory for Untagged {
     async fn queues(&self) -> Result<Listing<HeldQueue>, QueueError> {
-        let existing = self.broker.channels().await?;
-        let consumed = self.specs.iter().map(|spec| spec.channel.alone());
-        let channels: Vec<_> = existing.into_iter().chain(consumed).collect::<BTreeSet<_>>().into_iter().collect();
-        let depths = self.broker.depths(&channels).await?;
+        // Anew for each look: a queue that was not there yet may be by now.
+        let broker = connect_to_look(&self.config).await?;
+        let existing = broker.channels().await?;
+        let named = existing.iter().chain(self.specs.iter().map(|spec| &spec.channel));
+        // Each queue once, whether or not it is named with its exchange.
+        let channels: Vec<_> = named.map(Channel::alone).collect::<BTreeSet<_>>().into_iter().collect();
+        let depths = broker.depths(&channels).await?;
         let held = channels.iter().zip(depths).map(|(channel, depth)| {
             let queue = channel.queue();
             let ours = |spec: &&ChannelSpec| spec.channel.queue() == queue || spec.channel.dead_letter_queue() == queue;

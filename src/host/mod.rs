@@ -6,6 +6,7 @@ mod ecs;
 mod estate;
 mod handlers;
 mod metering;
+mod planting;
 mod pulse;
 mod reap;
 pub mod resources;
@@ -13,9 +14,10 @@ mod signals;
 
 use assemble::pool;
 pub use assemble::{channel_spec, plan, unused};
+use connect::open_all;
 #[cfg(feature = "sqs")]
 pub use connect::sqs_options;
-pub use connect::{connect, declare};
+pub use connect::{connect, connect_to_look, declare, file_to_come};
 pub use ecs::Metadata;
 pub use estate::{disposal, inventory};
 pub use handlers::{all, cache, definitions, fetch};
@@ -36,7 +38,7 @@ use crate::exit::{Exit, Failure, Result};
 use crate::handler::cache::Cache;
 use crate::handler::{self, Beyond, Definition, Engine, Lanes, Loaded};
 use crate::health::State;
-use crate::queue::{Broker, Producer, Replies};
+use crate::queue::{Broker, Producer, QueueError, Replies};
 use crate::telemetry::metrics::Ways;
 use crate::telemetry::traces::Traces;
 use crate::telemetry::{self, Resource};
@@ -72,13 +74,17 @@ fn until_stop(grace: Duration) -> Duration {
 pub fn run(file: Option<&Path>) -> Result {
     // First of all: PID 1 ignores every signal that it has no handler for.
     let signals = Signals::install().map_err(|error| internal(format!("cannot install signal handlers: {error}")))?;
-    let loaded = config::load(file, std::env::vars()).map_err(|error| Failure::new(Exit::BadConfig, error))?;
+    let loaded = config::load(file, std::env::vars_os()).map_err(|error| Failure::new(Exit::BadConfig, error))?;
     let mut logs = telemetry::start(loaded.config.telemetry.log);
     signals.change_verbosity(logs.verbosity());
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
-    let ways = metering::ways(&loaded.config)?;
+    resources::raise_descriptors();
+    let ways = match metering::ways(&loaded.config) {
+        Ok(ways) => ways,
+        Err(failure) => return Ok(logged(&failure)),
+    };
     let machine = Machine::measure();
     let threads = Threads::of(&machine);
     handler::compile_with(threads.compiling);
@@ -137,6 +143,12 @@ impl Guests {
     }
 }
 
+/// Writes what keeps it from starting, as a line like all that follow the log's begin; the exit code.
+fn logged(failure: &Failure) -> Exit {
+    tracing::error!(exit_code = failure.exit as u8, "{}", failure.message);
+    failure.exit
+}
+
 fn internal(error: impl std::fmt::Display) -> Failure {
     Failure::new(Exit::Internal, error)
 }
@@ -177,6 +189,7 @@ impl Host {
         let watched = parts.map(|(consumer, (board, pause))| Watched {
             name: consumer.name.clone(),
             healthcheck_timeout: consumer.healthcheck_timeout,
+            shutdown_grace: self.config.host.shutdown_grace,
             board: board.clone(),
             pause: pause.clone(),
         });
@@ -194,10 +207,7 @@ impl Host {
         let result = match started {
             Ok(Some(started)) => self.consume(started).await,
             Ok(None) => Ok(Exit::Ok),
-            Err(failure) => {
-                tracing::error!(exit_code = failure.exit as u8, "{}", failure.message);
-                Ok(failure.exit)
-            }
+            Err(failure) => Ok(logged(&failure)),
         };
         pulse.stop().await;
         result
@@ -210,34 +220,34 @@ impl Host {
         }
         // What cannot fit even before the handlers are known is refused before anything is tried.
         plan(&self.config, &self.machine, &[])?;
-        let connected = async { connect(&self.config).await.map_err(unreachable) };
         let metadata = async { Ok(self.ecs.metadata(self.config.telemetry.log).await) };
-        let (broker, metadata) = tokio::try_join!(connected, metadata)?;
+        let (broker, metadata) = tokio::try_join!(connect(&self.config), metadata)?;
         let resource = metadata.as_ref().map_or_else(Resource::new, |metadata| metadata.resource.clone());
         let mut metering = Metering::start(ways, &self.config, &resource)?;
         let traces = self.traces(&resource);
         let loaded = self.load_handlers(&broker, metering.as_ref(), traces.as_ref()).await?;
         let machine = self.machine.clone().in_task(metadata.and_then(|metadata| metadata.memory_limit));
         let plan = plan(&self.config, &machine, &loaded.iter().map(Some).collect::<Vec<_>>())?;
+        let queues = open_all(&broker, &self.config).await?;
         let exit = CancellationToken::new();
         let mut consumers = Vec::new();
         let shown = self.boards.iter().zip(&self.pauses);
-        let parts = self.config.consumers.iter().zip(shown).zip(loaded.iter().zip(&plan.shares));
-        for (place, ((config, (board, pause)), (loaded, share))) in parts.enumerate() {
+        let parts = self.config.consumers.iter().zip(queues).zip(shown).zip(loaded.iter().zip(&plan.shares));
+        for (place, (((config, queue), (board, pause)), (loaded, share))) in parts.enumerate() {
             let metrics = metering.as_ref().and_then(|metering| metering.consumer(place));
             let (limit, by) = (plan.limit.bytes, plan.limit.by.to_string());
             let (consumer, slots, memory) = (&*share.consumer, share.slots, share.memory);
             tracing::info!(consumer, slots, memory, limit, by, "resources");
             let handler = loaded.handler(share.memory).map_err(|error| Failure::new(Exit::BadHandler, error))?;
-            let queue = broker.open(&channel_spec(config)).await.map_err(unreachable)?;
             board.update(|status| status.state = State::Initialized);
             let producer = Producer::new(metering::broker(&broker, metrics.as_ref()), traces.clone());
-            let replies = |channel| Replies { producer, channel };
+            let spec = assemble::spec(config, share, until_stop(self.config.host.shutdown_grace));
+            let replies = |channel| Replies { producer, channel, from: Arc::clone(&spec.channel) };
             consumers.push(Consumer {
-                spec: assemble::spec(config, share, until_stop(self.config.host.shutdown_grace)),
                 queue: metering::queue(queue, metrics.as_ref()),
                 handler,
                 replies: config.reply_channel.clone().map(replies),
+                spec,
                 guests: self.guests.for_another(),
                 status: board.clone(),
                 metrics,
@@ -406,6 +416,9 @@ fn report(ended: std::result::Result<Summary, tokio::task::JoinError>, total: &m
     }
 }
 
-fn unreachable(error: crate::queue::QueueError) -> Failure {
-    Failure::new(Exit::QueueUnreachable, error)
+/// For whoever cannot go on without the queue.
+impl From<QueueError> for Failure {
+    fn from(error: QueueError) -> Self {
+        Self::new(Exit::QueueUnreachable, error)
+    }
 }

@@ -3,14 +3,16 @@
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::consumer::{Failed, Status, StatusBoard};
-use crate::health::{Clock, ConsumerReport, FailureReport, HealthFile, Pauses, Report, TICK};
+use crate::health::{Clock, ConsumerReport, FailureReport, HealthFile, Pauses, Report, State, TICK};
 
 /// How close two writes may follow on one another: a busy consumer changes its state thousands of times a second.
 const SPACING: Duration = Duration::from_millis(50);
@@ -18,10 +20,15 @@ const SPACING: Duration = Duration::from_millis(50);
 /// How close two looks for pauses may follow on one another.
 const LOOKING: Duration = Duration::from_millis(500);
 
+/// How long the end of the process waits for the last report: a file system that hangs must not keep it alive.
+const LAST_WRITE: Duration = Duration::from_secs(1);
+
 /// A consumer as the health file has it.
 pub(super) struct Watched {
     pub(super) name: String,
     pub(super) healthcheck_timeout: Duration,
+    /// How long it may drain.
+    pub(super) shutdown_grace: Duration,
     pub(super) board: StatusBoard,
     /// Told whether it is to pause.
     pub(super) pause: watch::Sender<bool>,
@@ -33,8 +40,9 @@ pub(super) struct Watched {
 /// that a slow disk delays nothing.
 pub(super) struct Pulse {
     stop: CancellationToken,
-    ticking: tokio::task::JoinHandle<()>,
-    writer: JoinHandle<()>,
+    ticking: JoinHandle<()>,
+    /// Closed once the thread has written all that it will.
+    written: oneshot::Receiver<()>,
 }
 
 impl Pulse {
@@ -45,8 +53,11 @@ impl Pulse {
         let mut watch = PauseWatch::new(path, &consumers);
         watch.look();
         let (reports, queue) = mpsc::sync_channel::<Report>(1);
-        let writer =
-            thread::Builder::new().name("hostler-health".into()).spawn(move || write_all(&file, &queue, watch))?;
+        let (writing, written) = oneshot::channel();
+        thread::Builder::new().name("hostler-health".into()).spawn(move || {
+            write_all(&file, &queue, watch);
+            drop(writing);
+        })?;
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let ticking = tokio::spawn(async move {
@@ -66,14 +77,16 @@ impl Pulse {
             }
             tick();
         });
-        Ok(Self { stop, ticking, writer })
+        Ok(Self { stop, ticking, written })
     }
 
-    /// Writes a last report and ends.
+    /// Writes a last report and ends, in [`LAST_WRITE`] at most.
     pub(super) async fn stop(self) {
         self.stop.cancel();
         let _ = self.ticking.await;
-        let _ = tokio::task::spawn_blocking(move || self.writer.join()).await;
+        if timeout(LAST_WRITE, self.written).await.is_err() {
+            tracing::warn!("the health file could not be written in time, and says nothing of the end");
+        }
     }
 }
 
@@ -139,12 +152,17 @@ fn describe(watched: &Watched, clock: &Clock) -> ConsumerReport {
         disposition: failed.disposition.to_owned(),
         reason: failed.reason,
     };
+    // A drain may take all of its grace.
+    let healthcheck_timeout = match status.state {
+        State::Exiting => watched.healthcheck_timeout.max(watched.shutdown_grace),
+        _ => watched.healthcheck_timeout,
+    };
     ConsumerReport {
         name: watched.name.clone(),
         state: status.state,
         transition_timestamp: wall(status.since),
-        healthcheck_timeout: watched.healthcheck_timeout,
-        last_poll_at: status.last_poll_at.map(wall),
+        healthcheck_timeout,
+        last_poll_at: status.polled_at(tokio::time::Instant::now()).map(wall),
         in_flight: u32::try_from(status.in_flight).unwrap_or(u32::MAX),
         oldest_started_at: status.oldest_started_at.map(wall),
         processed: status.processed,
@@ -152,5 +170,59 @@ fn describe(watched: &Watched, clock: &Clock) -> ConsumerReport {
         paused: status.paused,
         breaker: status.breaker,
         last_failures: watched.board.failures().into_iter().map(failure).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_drain_within_the_grace_is_healthy() {
+        let seconds = Duration::from_secs;
+        for (healthcheck_timeout, shutdown_grace, exiting) in [(5, 115, 115), (90, 25, 90)] {
+            let watched = Watched {
+                name: "work".into(),
+                healthcheck_timeout: seconds(healthcheck_timeout),
+                shutdown_grace: seconds(shutdown_grace),
+                board: StatusBoard::new(Arc::default(), Arc::default()),
+                pause: watch::Sender::new(false),
+            };
+            let mut clock = Clock::start();
+            for (state, wanted) in [
+                (State::Initializing, healthcheck_timeout),
+                (State::Processing, healthcheck_timeout),
+                (State::Exiting, exiting),
+            ] {
+                watched.board.update(|status| status.state = state);
+                let report = clock.report(|clock| vec![describe(&watched, clock)]);
+                let shown: Vec<_> =
+                    report.consumers.iter().map(|shown| (shown.state, shown.healthcheck_timeout)).collect();
+                assert_eq!(shown, [(state, seconds(wanted))]);
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stop_waits_until_what_was_reported_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("health.json");
+        let watched = Watched {
+            name: "work".into(),
+            healthcheck_timeout: Duration::from_secs(90),
+            shutdown_grace: Duration::from_secs(25),
+            board: StatusBoard::new(Arc::default(), Arc::default()),
+            pause: watch::Sender::new(false),
+        };
+        let pulse = Pulse::start(&path, vec![watched], Arc::default()).unwrap();
+        pulse.stop().await;
+        assert_eq!(crate::health::read(&path).unwrap().consumers.len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_hung_disk_does_not_keep_the_process_from_its_end() {
+        let (_hung, written) = oneshot::channel();
+        let pulse = Pulse { stop: CancellationToken::new(), ticking: tokio::spawn(async {}), written };
+        timeout(2 * LAST_WRITE, pulse.stop()).await.expect("it waits for ever");
     }
 }

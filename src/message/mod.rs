@@ -73,7 +73,8 @@ impl AttributeValue {
         }
     }
 
-    /// Its size in bytes, as the limits count it.
+    /// Its size in bytes, as the limits count it. A data type that its producer gave it counts; `String` and `Binary` are
+    /// added by who sends it, as only some queues have them.
     pub fn len(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
@@ -82,7 +83,7 @@ impl AttributeValue {
         }
     }
 
-    /// Whether the value has no bytes at all.
+    /// Whether that is nothing; never so where its producer gave it a data type.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -146,7 +147,8 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// The size that the limits count, in bytes: the body plus every attribute's name and value.
+    /// The size in bytes that is checked against the limits of every queue: the body, and of every attribute its name, its value,
+    /// and its data type where the producer gave it one ([`AttributeValue::len`]).
     pub fn size(&self) -> usize {
         let attributes: usize = self.attributes.iter().map(|(name, value)| name.len() + value.len()).sum();
         self.body.len() + attributes

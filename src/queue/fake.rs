@@ -177,17 +177,13 @@ impl Shared {
 #[async_trait]
 impl Broker for FakeBroker {
     async fn open(&self, spec: &ChannelSpec) -> Result<Arc<dyn Queue>, QueueError> {
-        let mut state = self.0.lock();
-        state.declare(spec.channel.queue(), spec.ordered);
-        if spec.max_receives.is_some() {
-            state.declare(&spec.channel.dead_letter_queue(), spec.ordered);
-        }
-        if let Some(exchange) = spec.channel.exchange() {
-            let subscription = (exchange.to_owned(), spec.channel.queue().to_owned());
-            state.subscriptions.insert(subscription, spec.filter.clone());
-        }
-        drop(state);
+        self.0.lock().establish(spec);
         Ok(Arc::new(FakeQueue { shared: self.0.clone(), spec: spec.clone() }))
+    }
+
+    async fn declare(&self, spec: &ChannelSpec) -> Result<(), QueueError> {
+        self.0.lock().declare(spec);
+        Ok(())
     }
 
     fn origin(&self, _: &Channel) -> Origin {

@@ -93,6 +93,10 @@ impl Broker for MeteredBroker {
         self.inner.open(spec).await
     }
 
+    async fn declare(&self, spec: &ChannelSpec) -> Result<(), QueueError> {
+        self.inner.declare(spec).await
+    }
+
     fn origin(&self, channel: &Channel) -> Origin {
         self.inner.origin(channel)
     }

@@ -1,5 +1,7 @@
 //! Replies: messages that answer one which was received.
 
+use std::sync::Arc;
+
 use super::{Producer, SendError};
 use crate::channel::Channel;
 use crate::message::{AttributeValue, Message, Outgoing};
@@ -14,6 +16,8 @@ pub struct Replies {
     pub producer: Producer,
     /// The channel.
     pub channel: Channel,
+    /// The channel whose messages they answer.
+    pub from: Arc<str>,
 }
 
 impl Replies {
@@ -28,9 +32,12 @@ impl Replies {
         reply.attributes.insert(CORRELATION_ATTRIBUTE.to_owned(), correlation);
         reply.trace = reply.trace.or_else(|| message.trace.clone());
         reply.group = message.group.clone();
+        // Copies of a message in several queues of an exchange may have the same id, and each is answered.
+        let queue = self.from.rsplit('.').next().unwrap_or_default();
+        let answers = format!("{queue}-{}", message.id);
         reply.dedupe = Some(match before {
-            0 => message.id.clone(),
-            more => format!("{}-{more}", message.id),
+            0 => answers,
+            more => format!("{answers}-{more}"),
         });
         self.producer.send_deduped_where_possible(&self.channel, reply).await
     }

@@ -1,6 +1,7 @@
 //! JSON log lines: an object each, of time, level, the event's fields, target, and the resource, once it is known.
 //!
 //! By hand, as a line is written for each message: through a serializer it takes as long as all else that a consumer does with it.
+//! No value is longer than a line may be, whatever a guest writes: a line that is too long for the backlog would never come out.
 
 use std::fmt::{self, Write};
 
@@ -12,6 +13,12 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::resource;
 use crate::health::Timestamp;
+
+/// The longest value, in bytes; each is six in JSON at most, so that a line with a long one fits into the backlog.
+const LONGEST: usize = 512 * 1024;
+
+/// What follows a value that was cut.
+const CUT: &str = " … (cut)";
 
 /// The form of the lines.
 pub(super) struct Json;
@@ -51,7 +58,11 @@ impl<W: Write> Members<'_, W> {
 
     fn named(&mut self, field: &Field, value: impl FnOnce(&mut W) -> fmt::Result) -> fmt::Result {
         self.out.write_char(',')?;
-        text(self.out, field.name())?;
+        match field.name() {
+            // The line has members of these names, and an object none twice.
+            name @ ("timestamp" | "level" | "target" | "resource") => write!(self.out, r#""{name}_""#)?,
+            name => text(self.out, name)?,
+        }
         self.out.write_char(':')?;
         value(self.out)
     }
@@ -81,7 +92,7 @@ impl<W: Write> Visit for Members<'_, W> {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.member(field, |out| {
             out.write_char('"')?;
-            write!(Escaped(out), "{value:?}")?;
+            write!(Escaped::new(out), "{value:?}")?;
             out.write_char('"')
         });
     }
@@ -109,38 +120,58 @@ fn number(out: &mut impl Write, value: f64) -> fmt::Result {
 /// Writes a text as a JSON string (RFC 8259, section 7).
 fn text(out: &mut impl Write, text: &str) -> fmt::Result {
     out.write_char('"')?;
-    Escaped(out).write_str(text)?;
+    Escaped::new(out).write_str(text)?;
     out.write_char('"')
 }
 
-/// Writes what stands within a JSON string.
-struct Escaped<'a, W>(&'a mut W);
+/// Writes what stands within a JSON string, and not more than [`LONGEST`] of it.
+struct Escaped<'a, W> {
+    out: &'a mut W,
+    /// How much may still come; none once it is cut.
+    left: Option<usize>,
+}
+
+impl<'a, W: Write> Escaped<'a, W> {
+    fn new(out: &'a mut W) -> Self {
+        Self { out, left: Some(LONGEST) }
+    }
+}
 
 impl<W: Write> Write for Escaped<'_, W> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        let mut rest = text;
-        let is_odd = |byte: u8| (byte < b' ') | (byte == b'"') | (byte == b'\\');
-        // Nearly all texts are as they are; without a way out of the loop, many bytes are looked at in one step.
-        if !text.bytes().fold(false, |odd, byte| odd | is_odd(byte)) {
-            return self.0.write_str(text);
+        let Some(left) = self.left else { return Ok(()) };
+        self.left = left.checked_sub(text.len());
+        if self.left.is_some() {
+            return escaped(self.out, text);
         }
-        while let Some(at) = rest.bytes().position(is_odd) {
-            let (plain, odd) = rest.split_at(at);
-            self.0.write_str(plain)?;
-            let mut chars = odd.chars();
-            match chars.next() {
-                Some('"') => self.0.write_str("\\\"")?,
-                Some('\\') => self.0.write_str("\\\\")?,
-                Some('\n') => self.0.write_str("\\n")?,
-                Some('\r') => self.0.write_str("\\r")?,
-                Some('\t') => self.0.write_str("\\t")?,
-                Some(control) => write!(self.0, "\\u{:04x}", u32::from(control))?,
-                None => {}
-            }
-            rest = chars.as_str();
-        }
-        self.0.write_str(rest)
+        escaped(self.out, &text[..text.floor_char_boundary(left)])?;
+        self.out.write_str(CUT)
     }
+}
+
+fn escaped(out: &mut impl Write, text: &str) -> fmt::Result {
+    let mut rest = text;
+    let is_odd = |byte: u8| (byte < b' ') | (byte == b'"') | (byte == b'\\');
+    // Nearly all texts are as they are; without a way out of the loop, many bytes are looked at in one step.
+    if !text.bytes().fold(false, |odd, byte| odd | is_odd(byte)) {
+        return out.write_str(text);
+    }
+    while let Some(at) = rest.bytes().position(is_odd) {
+        let (plain, odd) = rest.split_at(at);
+        out.write_str(plain)?;
+        let mut chars = odd.chars();
+        match chars.next() {
+            Some('"') => out.write_str("\\\"")?,
+            Some('\\') => out.write_str("\\\\")?,
+            Some('\n') => out.write_str("\\n")?,
+            Some('\r') => out.write_str("\\r")?,
+            Some('\t') => out.write_str("\\t")?,
+            Some(control) => write!(out, "\\u{:04x}", u32::from(control))?,
+            None => {}
+        }
+        rest = chars.as_str();
+    }
+    out.write_str(rest)
 }
 
 #[cfg(test)]
@@ -227,5 +258,37 @@ mod tests {
         let mut line = String::new();
         text(&mut line, &all).unwrap();
         assert_eq!(serde_json::from_str::<String>(&line).unwrap(), all);
+    }
+
+    #[test]
+    fn no_field_is_a_second_member_of_a_name_that_the_line_has() {
+        let line = logged(|| {
+            tracing::info!(timestamp = 1, level = "high", target = "a door", resource = "a queue", "made");
+        });
+        for name in ["timestamp", "level", "target", "resource"] {
+            let times = line.matches(&format!(r#""{name}":"#)).count();
+            // Whether there is a resource is another test's affair.
+            assert!(times == 1 || (name == "resource" && times == 0), "{name} in {line}");
+        }
+        let value: Value = serde_json::from_str(&line).unwrap();
+        let own = ["timestamp_", "level_", "target_", "resource_"].map(|name| value[name].clone());
+        assert_eq!(Value::from(own.to_vec()), json!([1, "high", "a door", "a queue"]));
+    }
+
+    #[test]
+    fn a_value_that_is_too_long_is_cut_between_its_characters() {
+        let long = format!("x{}", "ü".repeat(LONGEST / 2));
+        let line = logged(|| tracing::info!(field = long.as_str(), more = ?["short"], "{long}{long}"));
+        let value: Value = serde_json::from_str(&line).unwrap();
+        let kept = format!("{}{CUT}", long.strip_suffix('ü').unwrap());
+        assert_eq!((&value["field"], &value["message"]), (&kept.as_str().into(), &kept.as_str().into()));
+        assert_eq!(value["more"], r#"["short"]"#);
+    }
+
+    #[test]
+    fn a_line_of_the_oddest_characters_fits_into_the_backlog() {
+        let line = logged(|| tracing::info!("{}", "\u{1}".repeat(16 * 1024 * 1024)));
+        assert!(line.len() < crate::telemetry::backlog::BYTES, "{} bytes", line.len());
+        assert!(serde_json::from_str::<Value>(&line).is_ok());
     }
 }

@@ -1,5 +1,6 @@
 //! Telemetry: logs on standard error, in JSON or text, at the level that `RUST_LOG` names; metrics; traces; and what this process is.
 
+mod collector;
 mod json;
 pub mod metrics;
 mod resource;
@@ -8,6 +9,8 @@ pub mod traces;
 pub use resource::{Attribute, Resource, describe, resource};
 
 mod backlog;
+mod panics;
+mod variables;
 mod verbosity;
 
 pub use verbosity::Verbosity;
@@ -32,6 +35,14 @@ use backlog::Backlog;
 pub struct Logs {
     _worker: WorkerGuard,
     verbosity: Option<Verbosity>,
+    backlog: Backlog,
+}
+
+impl Drop for Logs {
+    /// What was dropped at last is told before the end, which waits for what is in the queue.
+    fn drop(&mut self) {
+        self.backlog.tell(backlog::warn);
+    }
 }
 
 impl Logs {
@@ -41,7 +52,7 @@ impl Logs {
     }
 }
 
-/// Starts logging. The level is `info` unless `RUST_LOG` says otherwise; a `RUST_LOG` that cannot be read is reported
+/// Starts logging, panics too. The level is `info` unless `RUST_LOG` says otherwise; a `RUST_LOG` that cannot be read is reported
 /// and counts as `info`.
 pub fn start(format: LogFormat) -> Logs {
     let wanted = std::env::var("RUST_LOG").unwrap_or_default();
@@ -55,19 +66,20 @@ pub fn start(format: LogFormat) -> Logs {
     let (writer, worker) = NonBlockingBuilder::default()
         .buffered_lines_limit(backlog::LINES)
         .thread_name("hostler-log")
-        .finish(backlog.drain(io::stderr()));
+        .finish(backlog.drain(io::stderr(), backlog::warn));
     let registry = tracing_subscriber::registry().with(filter);
     let layer = tracing_subscriber::fmt::layer().with_writer(backlog.bounded(writer));
     let started = match format {
         LogFormat::Json => registry.with(layer.event_format(json::Json)).try_init(),
         LogFormat::Text => registry.with(layer.with_ansi(io::stderr().is_terminal())).try_init(),
     };
-    if started.is_ok()
-        && let Some(fault) = fault
-    {
-        tracing::warn!(%fault, "RUST_LOG cannot be read; logging at info");
+    if started.is_ok() {
+        panics::log();
+        if let Some(fault) = fault {
+            tracing::warn!(%fault, "RUST_LOG cannot be read; logging at info");
+        }
     }
-    Logs { _worker: worker, verbosity: Some(Verbosity::new(handle, wanted)) }
+    Logs { _worker: worker, verbosity: Some(Verbosity::new(handle, wanted)), backlog }
 }
 
 /// Shows hostler's own warnings on standard error, for commands that have no log.

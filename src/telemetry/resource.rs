@@ -1,4 +1,4 @@
-//! What this process is, in OpenTelemetry's words: the attributes that logs carry, and later metrics and traces.
+//! What this process is, in OpenTelemetry's words: the attributes that logs, metrics and traces carry.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;

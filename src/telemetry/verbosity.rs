@@ -5,18 +5,9 @@ use std::sync::{Mutex, PoisonError};
 use tracing_subscriber::filter::{LevelFilter, ParseError};
 use tracing_subscriber::{EnvFilter, Registry, reload};
 
-/// Whose finer levels show requests as they are sent, with message bodies and signatures: they stay at `info` unless
-/// `RUST_LOG` names one of their targets.
-const TALKATIVE: [&str; 8] = [
-    "aws=info",
-    "h2=info",
-    "hyper=info",
-    "reqwest=info",
-    "rustls=info",
-    "tonic=info",
-    "tower=info",
-    "wasmtime_wasi_http=info",
-];
+/// Whose finer levels show requests as they are sent, with message bodies and signatures: they stay at `info`, whatever the level of
+/// all is, unless `RUST_LOG` names them or a target within.
+const TALKATIVE: [&str; 8] = ["aws", "h2", "hyper", "reqwest", "rustls", "tonic", "tower", "wasmtime_wasi_http"];
 
 /// Whose warnings are ours to tell: an export that failed is one line, not one for each try. `RUST_LOG` may name it.
 const RETOLD: (&str, &str) = ("opentelemetry", "opentelemetry=error");
@@ -25,7 +16,7 @@ const RETOLD: (&str, &str) = ("opentelemetry", "opentelemetry=error");
 #[derive(Debug)]
 pub struct Verbosity {
     handle: reload::Handle<EnvFilter, Registry>,
-    /// As `RUST_LOG` says.
+    /// As `RUST_LOG` says, or `info`.
     wanted: String,
     /// What has been asked for beyond that.
     raised: Mutex<Option<LevelFilter>>,
@@ -71,7 +62,7 @@ pub(super) fn filter(wanted: &str, raised: Option<LevelFilter>) -> Result<EnvFil
         let own = format!("hostler={level}").parse()?;
         filter = filter.add_directive(level.into()).add_directive(own);
     }
-    let filter = if filter.max_level_hint() > Some(LevelFilter::INFO) { quieted(filter) } else { filter };
+    let filter = if filter.max_level_hint() > Some(LevelFilter::INFO) { quieted(filter, wanted) } else { filter };
     match RETOLD {
         (name, _) if wanted.contains(name) => Ok(filter),
         (_, directive) => Ok(filter.add_directive(directive.parse()?)),
@@ -92,8 +83,15 @@ fn more(level: LevelFilter) -> LevelFilter {
     }
 }
 
-fn quieted(filter: EnvFilter) -> EnvFilter {
-    TALKATIVE.iter().filter_map(|directive| directive.parse().ok()).fold(filter, EnvFilter::add_directive)
+/// With what shows bodies and signatures at `info`, but for what `RUST_LOG` names: a directive would take the place of its own.
+fn quieted(filter: EnvFilter, wanted: &str) -> EnvFilter {
+    let unnamed = TALKATIVE.iter().filter(|target| !names(wanted, target));
+    unnamed.filter_map(|target| format!("{target}=info").parse().ok()).fold(filter, EnvFilter::add_directive)
+}
+
+/// Whether a `RUST_LOG` has a level for this very target.
+fn names(wanted: &str, target: &str) -> bool {
+    wanted.split(',').any(|directive| directive.split('=').next() == Some(target))
 }
 
 #[cfg(test)]
@@ -117,9 +115,27 @@ mod tests {
             let text = filter(wanted, Some(LevelFilter::TRACE)).unwrap().to_string();
             let has = |directive: &str| text.split(',').any(|one| one == directive);
             assert!(has("trace") && has("hostler=trace"), "{text}");
-            assert!(TALKATIVE.iter().all(|directive| has(directive)), "{text}");
+            assert!(TALKATIVE.iter().all(|target| has(&format!("{target}=info"))), "{text}");
         }
         assert_eq!(filter("info", None).unwrap().to_string(), "opentelemetry=error,info");
         assert_eq!(filter("info,opentelemetry=debug", None).unwrap().to_string().matches("opentelemetry").count(), 1);
+    }
+
+    #[test]
+    fn what_rust_log_names_has_its_level_before_and_after_a_step() {
+        let levels = |wanted: &str, raised: Option<LevelFilter>, target: &str| {
+            let text = filter(wanted, raised).unwrap().to_string();
+            let levels = text.split(',').filter_map(|one| one.strip_prefix(target)?.strip_prefix('='));
+            levels.map(str::to_owned).collect::<Vec<_>>()
+        };
+        for raised in [None, Some(LevelFilter::DEBUG), Some(LevelFilter::TRACE)] {
+            assert_eq!(levels("info,hyper=debug", raised, "hyper"), ["debug"]);
+            assert_eq!(levels("debug,tonic=warn,h2", raised, "tonic"), ["warn"]);
+            assert_eq!(levels("debug,tonic=warn,h2", raised, "h2"), ["trace"], "as EnvFilter has it");
+            // What it does not name stays quiet, also what begins alike.
+            assert_eq!(levels("info,hyper=debug", raised, "aws"), ["info"]);
+            assert_eq!(levels("info,hyper_util=debug", raised, "hyper"), ["info"]);
+            assert_eq!(levels("debug,hyper::client=trace", raised, "hyper"), ["info"]);
+        }
     }
 }

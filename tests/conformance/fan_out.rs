@@ -100,3 +100,14 @@ pub async fn dedupe_is_per_exchange<H: Harness>(harness: &H) {
     assert_eq!((sent[0].queues, sent[1].queues), (Some(2), Some(0)));
     assert_eq!((take(&first, 10).await.len(), take(&second, 10).await.len()), (1, 1));
 }
+
+pub async fn declaring_makes_what_is_missing_and_changes_no_filter<H: Harness>(harness: &H) {
+    let broker = harness.broker().await;
+    broker.declare(&subscribed("shop.jobs", Filter::Exact(list("a")))).await.unwrap();
+    broker.declare(&subscribed("shop.jobs", Filter::Exact(list("b")))).await.unwrap();
+    send(&broker, "shop.jobs", vec![keyed(Some("a")), keyed(Some("b"))]).await;
+    let queue = broker.open(&subscribed("shop.jobs", Filter::Exact(list("a")))).await.unwrap();
+    assert_eq!(bodies(&gather(&queue, 1).await), ["a"]);
+    let channels = broker.channels().await.unwrap();
+    assert!(channels.contains(&channel("jobs-dlq")), "{channels:?}");
+}

@@ -154,3 +154,37 @@ pub async fn queue_becomes_unordered<H: Harness>(harness: &H) {
     let queue = broker.open(&spec("jobs")).await.unwrap();
     assert_eq!(sorted(&take(&queue, 10).await), ["a1", "a2", "a3"]);
 }
+
+pub async fn declaring_changes_no_order<H: Harness>(harness: &H) {
+    let broker = harness.broker().await;
+    let queue = broker.open(&ordered("jobs")).await.unwrap();
+    send(&broker, "jobs", vec![grouped("a1", "a"), grouped("a2", "a")]).await;
+    let head = next(&queue, LONG).await;
+    broker.declare(&spec("jobs")).await.unwrap();
+    assert!(take(&queue, 10).await.is_empty(), "its group waits for it");
+    settle(&queue, Settlement::Ack(head.receipt)).await;
+    assert_eq!(bodies(&take(&queue, 10).await), ["a2"]);
+
+    send(&broker, "plain", vec![grouped("a1", "a"), grouped("a2", "a")]).await;
+    let plain = broker.open(&spec("plain")).await.unwrap();
+    let _first = next(&plain, LONG).await;
+    broker.declare(&ordered("plain")).await.unwrap();
+    assert_eq!(bodies(&take(&plain, 10).await), ["a2"], "nothing waits for another");
+}
+
+/// What was sent before its queue became ordered may have no group; all of that is one.
+pub async fn dead_letters_without_a_group_keep_their_order<H: Harness>(harness: &H) {
+    let broker = harness.broker().await;
+    send(&broker, "jobs", vec![text("1"), text("2")]).await;
+    let queue = broker.open(&ordered("jobs")).await.unwrap();
+    for body in ["1", "2"] {
+        let delivery = next(&queue, LONG).await;
+        assert_eq!(&*delivery.message.body, body.as_bytes());
+        dead_letter(&queue, delivery, "why").await;
+    }
+    let dead = broker.open(&alone(ordered("jobs-dlq"))).await.unwrap();
+    let mut received = take(&dead, 10).await;
+    assert_eq!(bodies(&received), ["1"], "the second waits for the first");
+    settle(&dead, Settlement::Ack(received.remove(0).receipt)).await;
+    assert_eq!(bodies(&take(&dead, 10).await), ["2"]);
+}

@@ -72,6 +72,7 @@ macro_rules! suite {
                 filters_choose_queues
                 copies_are_independent
                 exchange_takes_messages_by_its_name
+                declaring_makes_what_is_missing_and_changes_no_filter
             ]
             groups: [
                 one_at_a_time_in_order
@@ -126,7 +127,14 @@ macro_rules! beyond_aws {
             // AWS: a changed filter takes up to 15 minutes; topics and queues of a channel are made by its consumer.
             fan_out: [filter_can_change sender_may_come_first dedupe_is_per_exchange ordered_copies_too]
             // AWS: several of a group at once; no delay for a single message of a FIFO queue; FIFO or not is for good.
-            groups: [one_of_a_group_per_receive delay_blocks_the_group queue_becomes_ordered queue_becomes_unordered]
+            groups: [
+                one_of_a_group_per_receive
+                delay_blocks_the_group
+                queue_becomes_ordered
+                queue_becomes_unordered
+                declaring_changes_no_order
+                dead_letters_without_a_group_keep_their_order
+            ]
             // AWS: only who receives a message sees it.
             looking: [look_sees_what_is_leased_or_delayed]
             // AWS: only FIFO queues drop duplicates, within 5 minutes; other queues promise no order.

@@ -184,6 +184,19 @@ fn without_a_descriptor_left_it_lives_and_says_so() {
     accounted(100, &drained(&mut host));
 }
 
+/// So that a guest which opens all it can leaves something to its neighbours.
+#[test]
+fn it_may_have_as_many_descriptors_as_it_may_take() {
+    let world = World::new(WORK);
+    let program = ["--nofile=256:3000", env!("CARGO_BIN_EXE_hostler"), "run"];
+    let mut host = Host::start(world.program("prlimit", &program));
+    host.wait_for(PATIENCE, |line| line["message"] == "consuming");
+    let limits = fs::read_to_string(format!("/proc/{}/limits", host.pid)).unwrap();
+    let files = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    assert_eq!(files.split_whitespace().take(2).collect::<Vec<_>>(), ["3000", "3000"], "{limits}");
+    assert_eq!(host.stop(), 0);
+}
+
 #[test]
 fn with_few_descriptors_it_works_or_says_why_not() {
     let world = World::new(WORK);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{DELIVERIES, published, send_hundred, serving};
 use crate::support::hostler::{SECOND, until};
@@ -23,16 +23,22 @@ fn dashboard() -> Value {
     serde_json::from_str(&std::fs::read_to_string(config("grafana-dashboard.json")).unwrap()).unwrap()
 }
 
-/// The queries of all panels, with Grafana's variables filled in.
-fn queries() -> Vec<String> {
+/// The queries of all panels, each with the title of its panel, and Grafana's variables filled in.
+fn titled_queries() -> Vec<(String, String)> {
     let dashboard = dashboard();
     let panels = dashboard["panels"].as_array().unwrap().iter();
-    let targets = panels.flat_map(|panel| panel["targets"].as_array().unwrap());
-    let filled = |target: &Value| {
+    let targets =
+        panels.flat_map(|panel| panel["targets"].as_array().unwrap().iter().map(move |target| (panel, target)));
+    let filled = |(panel, target): (&Value, &Value)| {
         let query = target["expr"].as_str().unwrap();
-        query.replace("$consumer", ".*").replace("$__rate_interval", "30s")
+        let query = query.replace("$consumer", ".*").replace("$__rate_interval", "30s");
+        (panel["title"].as_str().unwrap().to_owned(), query)
     };
     targets.map(filled).collect()
+}
+
+fn queries() -> Vec<String> {
+    titled_queries().into_iter().map(|(_, query)| query).collect()
 }
 
 /// The metrics that a query names.
@@ -91,7 +97,7 @@ fn the_dashboard_is_one_by_the_types_that_grafana_publishes() {
         ("/panels/0/type", "graph".into(), "'timeseries' was expected"),
         ("/panels/0/options/legend/placement", "left".into(), "'left' is not one of"),
         ("/panels/0/fieldConfig/defaults/custom/lineWidth", "1".into(), "'1' is not of type 'number'"),
-        ("/panels/0/targets/0", serde_json::json!({ "refId": "A", "query": "up" }), "'expr' is a required property"),
+        ("/panels/0/targets/0", json!({ "refId": "A", "query": "up" }), "'expr' is a required property"),
         ("/panels/0/datasource", "prometheus".into(), "is not of type 'object'"),
         ("/templating/list/1/refresh", 7.into(), "7 is not one of"),
     ];
@@ -103,10 +109,59 @@ fn the_dashboard_is_one_by_the_types_that_grafana_publishes() {
     }
 }
 
+/// `promtool` with these arguments, and this file; it has to be content.
+fn promtool(args: &[&str], file: &Path) {
+    let mut promtool = Command::new(installed("prometheus").join("usr/bin/promtool"));
+    let output = promtool.args(args).arg(file).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
 #[test]
 fn the_rules_are_rules() {
-    let mut promtool = Command::new(installed("prometheus").join("usr/bin/promtool"));
-    let output = promtool.args(["check", "rules", "--lint=all", "--lint-fatal"]).arg(config("alert-rules.yaml"));
-    let output = output.output().unwrap();
-    assert!(output.status.success(), "{output:?}");
+    promtool(&["check", "rules", "--lint=all", "--lint-fatal"], &config("alert-rules.yaml"));
+}
+
+#[test]
+fn what_several_tasks_see_of_a_queue_is_put_together() {
+    // Each of two tasks says how long the queue takes at its own rate: together they need half of that.
+    let series = |metric: &str, consumer: &str, task: &str, value: u32| {
+        let series = format!("{metric}{{hostler_consumer='{consumer}', instance='{task}'}}");
+        json!({ "series": series, "values": format!("{value}x30") })
+    };
+    let input: Vec<Value> = [("fast", 2_400), ("slow", 7_200)]
+        .into_iter()
+        .flat_map(|(consumer, drain)| ["a", "b"].map(|task| (consumer, drain, task)))
+        .flat_map(|(consumer, drain, task)| {
+            [("hostler_time_to_drain_seconds", drain), ("hostler_queue_visible", 500), ("hostler_slots", 16)]
+                .map(|(metric, value)| series(metric, consumer, task, value))
+        })
+        .collect();
+    let queries = titled_queries();
+    let shows = |title: &str, fast: u32, slow: u32| {
+        let (_, query) = queries.iter().find(|(of, _)| of == title).unwrap();
+        let samples = [("fast", fast), ("slow", slow)]
+            .map(|(consumer, value)| json!({ "labels": format!("{{hostler_consumer='{consumer}'}}"), "value": value }));
+        json!({ "expr": query, "eval_time": "20m", "exp_samples": samples })
+    };
+    let alert = json!({
+        "exp_labels": { "severity": "warning", "hostler_consumer": "slow" },
+        "exp_annotations": {
+            "summary": "what waits for slow takes 1h 0m 0s at its present rate",
+            "description": "More tasks, or more slots if the busy ones are all there are.",
+        },
+    });
+    let test = json!({
+        "rule_files": [config("alert-rules.yaml")],
+        "evaluation_interval": "1m",
+        "tests": [{
+            "interval": "1m",
+            "input_series": input,
+            "alert_rule_test": [{ "eval_time": "20m", "alertname": "HostlerBacklogGrows", "exp_alerts": [alert] }],
+            "promql_expr_test": [shows("Time to drain", 1_200, 3_600), shows("Backlog per task", 250, 250)],
+        }],
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("test.yaml");
+    std::fs::write(&file, test.to_string()).unwrap();
+    promtool(&["test", "rules"], &file);
 }

@@ -119,12 +119,30 @@ fn an_endpoint_for_metrics_alone_wins_and_none_means_none() {
 }
 
 #[test]
-fn a_protocol_that_is_not_spoken_is_refused_by_name() {
-    let world = world("telemetry.otlp_endpoint = 'http://127.0.0.1:4318'");
+fn a_collector_behind_tls_is_trusted_by_the_roots_of_the_system() {
+    let collector = Collector::behind_tls();
+    let port = collector.over_grpc().rsplit(':').next().unwrap().to_owned();
+    let world = world(&format!("telemetry.otlp_endpoint = 'https://127.0.0.1:{port}'"));
+    send_hundred(&world);
+    let roots = collector.certificate();
+    let variables = [("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"), ("SSL_CERT_FILE", roots.to_str().unwrap())];
+    let mut host = start_with(&world, &variables);
+    host.settled(DELIVERIES);
+    assert_eq!(host.stop(), 0);
+    assert_eq!(count(&settled(&collector), "ack"), 90.0);
+}
+
+#[test]
+fn a_protocol_that_is_not_spoken_is_passed_over_by_name() {
+    let collector = Collector::start();
+    let world = world(&format!("telemetry.otlp_endpoint = '{}'", collector.over_http()));
+    send_hundred(&world);
     let mut host = start_with(&world, &[("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "http/json")]);
-    assert_eq!(host.wait_exit(PATIENCE), 64);
-    let said = host.lines().iter().map(ToString::to_string).collect::<String>();
+    host.settled(DELIVERIES);
+    assert_eq!(host.stop(), 0);
     let expected =
-        "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL: `http/json` is not spoken here; write `http/protobuf` or `grpc`";
-    assert!(said.contains(expected), "{said}");
+        "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL: `http/json` is passed over: it has to be one of http/protobuf, grpc";
+    assert!(host.lines().iter().any(|line| line["level"] == "WARN" && line["message"] == expected));
+    assert_eq!(count(&settled(&collector), "ack"), 90.0);
+    assert!(collector.requests().iter().all(|request| request["over"] == "http"));
 }

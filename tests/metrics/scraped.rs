@@ -60,6 +60,9 @@ fn a_known_workload_is_counted_to_the_message() {
     assert_eq!(failed, Some(30.0));
     assert_eq!(scrape.get("hostler_message_attempts_bucket", &[("le", "1")]), Some(90.0));
     assert_eq!(scrape.get("hostler_message_attempts_bucket", &[("le", "3")]), Some(100.0));
+    // As many buckets as handlers that take up to half an hour need, and receives that wait.
+    assert_eq!(scrape.get("messaging_process_duration_seconds_bucket", &[("le", "1800")]), Some(120.0));
+    assert!(scrape.get("messaging_client_operation_duration_seconds_bucket", &[("le", "30")]).is_some());
     for operation in ["receive", "settle"] {
         let labels = [("messaging_operation_name", operation)];
         let calls = scrape.get("messaging_client_operation_duration_seconds_count", &labels);
@@ -206,6 +209,9 @@ fn an_address_that_is_taken_keeps_the_host_from_starting() {
     let world = world(&format!("telemetry.prometheus = '{address}'"));
     let mut host: Host = world.start();
     assert_eq!(host.wait_exit(PATIENCE), 64);
-    let said = host.lines().iter().map(ToString::to_string).collect::<String>();
-    assert!(said.contains(&format!("telemetry.prometheus: cannot listen on {address}")), "{said}");
+    let lines = host.lines();
+    let told = lines.iter().find(|line| line["level"] == "ERROR").unwrap_or_else(|| panic!("{lines:?}"));
+    let message = told["message"].as_str().unwrap();
+    assert!(message.contains(&format!("telemetry.prometheus: cannot listen on {address}")), "{told}");
+    assert_eq!(told["exit_code"], 64);
 }

@@ -114,7 +114,7 @@ pub const FAULTS: &[Fault] = &[
     ),
     fault(
         "starts the followers of a failure",
-        "consumer/event_loop.rs",
+        "consumer/event_loop/groups.rs",
         "if running { Event::Overtaken(delay) } else { Event::Drain }",
         "if running { Event::Start } else { Event::Overtaken(delay) }",
     ),

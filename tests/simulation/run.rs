@@ -258,6 +258,7 @@ impl World {
             replies: Some(Replies {
                 producer: Producer::new(Arc::clone(broker), None),
                 channel: "replies".parse().unwrap(),
+                from: "work".into(),
             }),
             stage: watched,
             board: Arc::clone(board),

@@ -242,6 +242,46 @@ fn a_dead_letter_with_a_pointer_stays_within_ten_attributes() {
     }
 }
 
+/// Sends a message of more than 1 KiB whose body is in it, with attributes of one letter each (`argv[1]`).
+const INLINE: &str = "
+attributes = {name: {'DataType': 'String', 'StringValue': 'b' * 200} for name in sys.argv[1]}
+sqs.send_message(QueueUrl=url(prefix + 'keep'), MessageBody='65', MessageAttributes=attributes)
+";
+
+#[test]
+fn what_came_inline_is_dead_lettered_inline_whatever_the_threshold() {
+    let world = Large::new(&format!("payload.threshold = '1KiB'\n{}", KEEP.replace("main-keeps", "main-exits")));
+    let _host = world.0.started();
+    for names in ["abcdefg", "abcdefghij"] {
+        world.0.python(INLINE, &[names]);
+        let dead = world.0.python(TAKE_DEAD, &[]);
+        let attributes = dead[1].as_object().unwrap();
+        assert_eq!((&dead[0], attributes.len()), (&json!(65), 10), "{dead}");
+        assert!(names.chars().all(|name| attributes.contains_key(&name.to_string())), "{dead}");
+    }
+    assert_eq!(world.python(KEYS), json!([]));
+}
+
+/// Whoever could send it would have another's object read, and removed.
+#[test]
+fn a_pointer_that_its_sender_made_up_is_refused() {
+    let world = Large::new(KEEP);
+    world.python("s3.put_object(Bucket=bucket, Key='of-another', Body=b'secret')");
+    let bucket = format!("{}payloads", world.0.prefix);
+    let pointer = json!([CLASS, { "s3BucketName": bucket, "s3Key": "of-another" }]).to_string();
+    for attribute in [ATTRIBUTE, "SQSLargePayloadSize"] {
+        let said = world.0.output(&["send", "keep", "--body", &pointer, "--attr", &format!("{attribute}=6")]);
+        assert!(said.code == 2 && said.stderr.contains(attribute), "{said:?}");
+    }
+    // Without the attribute it is a body like any other.
+    let id = send(&world.0, &["keep", "--body", &pointer]);
+    let mut host = world.0.started();
+    host.settled(1);
+    assert_eq!(kept(&world.0, &id), pointer.as_bytes());
+    assert_eq!(host.stop(), 0);
+    assert_eq!(world.python(KEYS), json!(["of-another"]));
+}
+
 #[test]
 fn a_pointer_to_another_bucket_is_refused() {
     let world = Large::new(&format!("{KEEP}{RETRY}"));

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{WORK, send, settlements, text};
 use crate::support::hostler::{PATIENCE, SECOND, Said, World, until};
-use crate::support::proxy::Proxy;
+use crate::support::proxy::{Line, Proxy};
 use crate::support::servers::{Kind, Server};
 use crate::support::sqs::Aws;
 
@@ -65,6 +65,27 @@ fn an_endpoint_where_nobody_listens_is_named() {
     let begun = Instant::now();
     said_with(69, &run(&world), &[&address.to_string()]);
     assert!(begun.elapsed() < 20 * SECOND, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn consumers_open_their_queues_side_by_side() {
+    let proxy = Proxy::before(&Server::shared(Kind::Fauxqs).endpoint());
+    let consumer = |n| format!("[consumers.c{n}]\nchannel = 'c{n}'\nhandler = 'guests/run-word.wat'\n");
+    let world = Aws::through(&proxy.endpoint(), Kind::Fauxqs, &(0..4).map(consumer).collect::<String>());
+    // Nothing is answered until each consumer has asked for its queue and its dead-letter queue: each call has its connection.
+    proxy.set(Line::Held);
+    let mut host = world.start();
+    until("eight calls are under way", PATIENCE, || (proxy.connections() >= 8).then_some(()));
+    proxy.restore();
+    for n in 0..4 {
+        let name = format!("c{n}");
+        host.wait_for(PATIENCE, |line| line["message"] == "consuming" && line["consumer"] == *name);
+        world.send(&name, ["x0"]);
+    }
+    let mut consumers: Vec<_> = host.settled(4).iter().map(|line| text(line, "consumer").to_owned()).collect();
+    consumers.sort();
+    assert_eq!(consumers, ["c0", "c1", "c2", "c3"]);
+    assert_eq!(host.stop(), 0);
 }
 
 #[test]

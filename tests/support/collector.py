@@ -1,5 +1,7 @@
-"""An OTLP collector: takes metrics over HTTP and gRPC, and prints each request as a line of JSON; first of all, its ports."""
+"""An OTLP collector: takes metrics over HTTP and gRPC, and prints each request as a line of JSON; first of all, its ports.
+Named a key and a certificate, it takes gRPC by TLS alone."""
 import json
+import sys
 from concurrent import futures
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -39,7 +41,11 @@ class Grpc(service.MetricsServiceServicer):
 
 server = grpc.server(futures.ThreadPoolExecutor(max_workers=4))
 service.add_MetricsServiceServicer_to_server(Grpc(), server)
-over_grpc = server.add_insecure_port("127.0.0.1:0")
+if len(sys.argv) > 1:
+    key, certificate = (open(name, "rb").read() for name in sys.argv[1:])
+    over_grpc = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(key, certificate)]))
+else:
+    over_grpc = server.add_insecure_port("127.0.0.1:0")
 server.start()
 over_http = ThreadingHTTPServer(("127.0.0.1", 0), Http)
 print(json.dumps({"http": over_http.server_port, "grpc": over_grpc}), flush=True)

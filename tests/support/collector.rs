@@ -1,6 +1,7 @@
 //! An OTLP collector over HTTP and gRPC, by OpenTelemetry's own definitions of the protocol, which `tests/servers.sh` installs.
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::{Child, Command};
 
 use serde_json::Value;
@@ -41,9 +42,25 @@ impl Point {
 impl Collector {
     /// Starts one, and waits until it listens.
     pub fn start() -> Self {
+        Self::start_in(tempfile::tempdir().unwrap(), &[])
+    }
+
+    /// The same, which takes gRPC by TLS alone. Nobody trusts its certificate who is not told to.
+    pub fn behind_tls() -> Self {
         let folder = tempfile::tempdir().unwrap();
+        let mut openssl = Command::new("openssl");
+        openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]);
+        openssl.args(["-subj", "/CN=collector", "-addext", "subjectAltName=IP:127.0.0.1"]);
+        openssl.args(["-addext", "basicConstraints=critical,CA:FALSE", "-keyout", "key.pem", "-out", "cert.pem"]);
+        let output = openssl.current_dir(&folder).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        Self::start_in(folder, &["key.pem", "cert.pem"])
+    }
+
+    fn start_in(folder: TempDir, files: &[&str]) -> Self {
         let mut command = Command::new(installed("collector").join("bin/python"));
-        command.args(["-c", COLLECTOR]).env("HOME", folder.path());
+        command.args(["-c", COLLECTOR]).args(files.iter().map(|file| folder.path().join(file)));
+        command.env("HOME", folder.path());
         let mut keeper = keeper(folder.path(), &command);
         let ports = until("the collector", PATIENCE, || {
             assert!(keeper.try_wait().unwrap().is_none(), "it did not start:\n{}", tail(folder.path()));
@@ -61,6 +78,11 @@ impl Collector {
     /// Its endpoint for OTLP over gRPC.
     pub fn over_grpc(&self) -> String {
         format!("http://127.0.0.1:{}", self.grpc)
+    }
+
+    /// The file with the certificate by which [`Collector::behind_tls`] is known.
+    pub fn certificate(&self) -> PathBuf {
+        self.folder.path().join("cert.pem")
     }
 
     /// All requests so far: how they came, with what headers, and what they said.

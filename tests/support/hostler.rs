@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -206,11 +207,19 @@ struct Written {
 
 impl Host {
     /// Starts this command and reads its log.
-    pub fn start(mut command: Command) -> Self {
+    pub fn start(command: Command) -> Self {
+        let (now, gate) = channel();
+        drop(now);
+        Self::start_unread(command, gate)
+    }
+
+    /// Starts this command, whose log nobody reads until the other end of `gate` says so, or is gone.
+    pub fn start_unread(mut command: Command, gate: Receiver<()>) -> Self {
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let (stderr, log) = (child.stderr.take().unwrap(), Arc::<Log>::default());
         let writes = Arc::clone(&log);
         thread::spawn(move || {
+            let _ = gate.recv();
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
                 let line = serde_json::from_str(&line).unwrap_or(Value::String(line));
                 writes.change(|written| {

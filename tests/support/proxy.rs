@@ -112,6 +112,11 @@ impl Proxy {
         self.set(Line::Good);
     }
 
+    /// How many connections were opened since all were last broken.
+    pub fn connections(&self) -> usize {
+        self.shared.state.lock().unwrap().open.len()
+    }
+
     /// How often each call was made so far, by its name (`ReceiveMessage`).
     pub fn calls(&self) -> BTreeMap<String, usize> {
         self.shared.state.lock().unwrap().calls.clone()

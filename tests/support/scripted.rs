@@ -37,6 +37,14 @@ impl Scripted {
     /// A server that answers calls by this script, which sees an action's name and its input. What a queue is called and
     /// how large its messages may be, it knows by itself.
     pub fn start(script: impl Fn(&str, &Value) -> Answer + Send + Sync + 'static) -> Self {
+        Self::denying(&[], script)
+    }
+
+    /// The same, where it is refused to ask for queues of these names, as a policy does that does not name them.
+    pub fn denying(
+        names: &'static [&'static str],
+        script: impl Fn(&str, &Value) -> Answer + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
         let calls = Arc::<Mutex<Vec<Call>>>::default();
@@ -45,7 +53,7 @@ impl Scripted {
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let (seen, base, script) = (Arc::clone(&seen), base.clone(), Arc::clone(&script));
-                thread::spawn(move || serve(&stream, &base, &seen, &*script));
+                thread::spawn(move || serve(&stream, &base, names, &seen, &*script));
             }
         });
         Self { endpoint, calls }
@@ -72,7 +80,7 @@ impl Scripted {
 }
 
 /// Answers the calls of one connection, one after the other.
-fn serve(stream: &TcpStream, base: &str, seen: &Mutex<Vec<Call>>, script: &Script) -> Option<()> {
+fn serve(stream: &TcpStream, base: &str, denied: &[&str], seen: &Mutex<Vec<Call>>, script: &Script) -> Option<()> {
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     loop {
         let (mut action, mut key, mut length) = (String::new(), String::new(), 0);
@@ -99,6 +107,9 @@ fn serve(stream: &TcpStream, base: &str, seen: &Mutex<Vec<Call>>, script: &Scrip
         let input: Value = serde_json::from_slice(&body).ok()?;
         seen.lock().unwrap().push(Call { action: action.clone(), input: input.clone(), key });
         let answer = match action.as_str() {
+            "GetQueueUrl" if denied.contains(&input["QueueName"].as_str()?) => {
+                Answer::Error(400, "AccessDeniedException")
+            }
             "GetQueueUrl" => Answer::Ok(json!({ "QueueUrl": format!("{base}/1/{}", input["QueueName"].as_str()?) })),
             "GetQueueAttributes" => Answer::Ok(json!({ "Attributes": { "MaximumMessageSize": "1048576" } })),
             _ => script(&action, &input),

@@ -96,7 +96,7 @@ pub fn settlements() -> Result<Step> {
     let mut receipts: Vec<_> = (0..BATCH).map(|n| (n, Receipt::new(n.to_string()))).collect();
     Ok(Box::new(move || {
         for (id, receipt) in receipts.drain(..) {
-            batcher.push(id, Settlement::Ack(receipt), now);
+            batcher.push(id, Settlement::Ack(receipt), now, None);
         }
         let batch = batcher.next(now, true).into_iter().flatten();
         receipts.extend(batch.filter_map(|(id, settlement)| match settlement {

@@ -14,7 +14,7 @@ pub struct Report {
     pub message_id: String,
     /// Which delivery of the message it was; 1 is the first.
     pub attempt: u32,
-    /// ack, reply, retry, delay, dead-letter, failed, trapped or timed-out.
+    /// ack, reply, retry, delay, dead-letter, failed or, for hooks in a component of their own, trapped.
     pub outcome: String,
     /// Why, if there is a reason.
     pub reason: Option<String>,

@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 
 use super::table::table;
-use super::{ConfigArg, print};
+use super::{ConfigArg, print, say};
 use crate::config;
 use crate::duration;
 use crate::exit::{Exit, Failure, Result};
 use crate::health::{self, Report, StartPeriod, Timestamp, Verdict, process};
 use metrics::Scrape;
-use model::{Look, rows};
+use model::{Look, Looks, rows};
 use screen::{History, Title};
 
 /// How long the metrics endpoint may take to answer.
@@ -66,7 +66,8 @@ pub(super) fn run(args: &Args) -> Result {
     }
     let mut terminal = ratatui::try_init().map_err(|error| Failure::new(Exit::Internal, error))?;
     let result = watch(&host, args.interval.max(Duration::from_millis(100)), &runtime, &mut terminal);
-    ratatui::restore();
+    // Where it fails, the terminal is gone.
+    let _ = ratatui::try_restore();
     result
 }
 
@@ -79,7 +80,7 @@ fn once(host: &Host, runtime: &tokio::runtime::Runtime) -> Result {
     rows.iter().filter_map(screen::outcomes).for_each(print);
     screen::failures(&rows).into_iter().for_each(print);
     if let Some(without) = without {
-        eprintln!("hostler: no metrics: {without}");
+        say(format_args!("hostler: no metrics: {without}"));
     }
     print(told(&verdict));
     Ok(if verdict.healthy() { Exit::Ok } else { Exit::Failed })
@@ -92,13 +93,13 @@ fn watch(
     runtime: &tokio::runtime::Runtime,
     terminal: &mut ratatui::DefaultTerminal,
 ) -> Result {
-    let (mut before, mut history): (Option<Look>, _) = (None, History::default());
+    let (mut looks, mut history) = (Looks::default(), History::default());
     loop {
         let next = Instant::now() + interval;
         let report = host.report()?;
         let verdict = host.verdict(&report);
         let (look, without) = runtime.block_on(host.look(report));
-        let rows = rows(before.as_ref(), &look);
+        let rows = looks.rows(&look);
         history.push(&rows);
         let said = told(&verdict);
         let title = Title {
@@ -111,7 +112,6 @@ fn watch(
         terminal
             .draw(|frame| screen::draw(frame, &title, &rows, &history))
             .map_err(|error| Failure::new(Exit::Internal, error))?;
-        before = Some(look);
         while let Some(left) = next.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
             if event::poll(left).map_err(|error| Failure::new(Exit::Internal, error))? && quits()? {
                 return Ok(Exit::Ok);
@@ -145,7 +145,7 @@ fn told(verdict: &Verdict) -> String {
 impl Host {
     fn of(args: &Args) -> Result<Self> {
         let named = args.config.config.as_deref();
-        let file = args.file.clone().unwrap_or_else(|| config::health_file(named, std::env::vars()));
+        let file = args.file.clone().unwrap_or_else(|| config::health_file(named, std::env::vars_os()));
         let metrics = match &args.metrics {
             Some(url) => Ok(url.clone()),
             None => served(named),
@@ -185,7 +185,7 @@ impl Host {
 
 /// The endpoint of the config, as it is reached from this machine.
 fn served(named: Option<&Path>) -> std::result::Result<String, String> {
-    let loaded = config::load(named, std::env::vars()).map_err(|_| "the config cannot be read".to_owned())?;
+    let loaded = config::load(named, std::env::vars_os()).map_err(|_| "the config cannot be read".to_owned())?;
     let address = loaded.config.telemetry.prometheus.ok_or("telemetry.prometheus is not set")?;
     Ok(reachable(address))
 }

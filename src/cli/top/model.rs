@@ -26,7 +26,7 @@ pub(super) struct Row {
     pub(super) since: Duration,
     pub(super) busy: u32,
     pub(super) slots: Option<u32>,
-    /// Messages that ended per second between the two looks.
+    /// Messages that ended per second between the two reports.
     pub(super) rate: f64,
     pub(super) processed: u64,
     pub(super) failed: u64,
@@ -43,11 +43,32 @@ pub(super) struct Row {
     pub(super) failures: Vec<(Duration, FailureReport)>,
 }
 
-/// The rows of a look, in the order of the health file. Rates are those since `before`; without it, or after the process
-/// was replaced, those since the host started.
+/// The looks that rates are made of. What the health file counts is of the moment it was written, and looks may be more frequent: so
+/// rates are those between two reports, and stay until the next.
+#[derive(Debug, Default)]
+pub(super) struct Looks {
+    /// The first at the report before the last.
+    before: Option<Look>,
+    /// The first at the last report.
+    last: Option<Look>,
+}
+
+impl Looks {
+    /// The rows of the next look.
+    pub(super) fn rows(&mut self, now: &Look) -> Vec<Row> {
+        if self.last.as_ref().is_none_or(|last| last.report.written_at != now.report.written_at) {
+            self.before = self.last.replace(now.clone());
+        }
+        rows(self.before.as_ref(), now)
+    }
+}
+
+/// The rows of a look, in the order of the health file. Rates are those since the report of `before`; without it, or after the
+/// process was replaced, those since the host started.
 pub(super) fn rows(before: Option<&Look>, now: &Look) -> Vec<Row> {
     let before = before.filter(|before| {
-        before.report.pid == now.report.pid && before.report.started_at == now.report.started_at && before.at < now.at
+        let (before, now) = (&before.report, &now.report);
+        before.pid == now.pid && before.started_at == now.started_at && before.written_at < now.written_at
     });
     let consumers = now.report.consumers.iter();
     consumers.map(|consumer| row(before, now, consumer)).collect()
@@ -56,7 +77,8 @@ pub(super) fn rows(before: Option<&Look>, now: &Look) -> Vec<Row> {
 fn row(before: Option<&Look>, now: &Look, consumer: &ConsumerReport) -> Row {
     let name = &consumer.name;
     let earlier = before.and_then(|look| look.report.consumers.iter().find(|consumer| consumer.name == *name));
-    let seconds = before.map_or_else(|| now.at.since(now.report.started_at), |look| now.at.since(look.at));
+    let since_when = before.map_or(now.report.started_at, |look| look.report.written_at);
+    let seconds = now.report.written_at.since(since_when);
     let done = consumer.processed.saturating_sub(earlier.map_or(0, |earlier| earlier.processed));
     let scrape = now.scrape.as_ref();
     let metric = |metric: &str| scrape.and_then(|scrape| scrape.value(metric, name));
@@ -162,6 +184,20 @@ mod tests {
         assert_eq!(rows(Some(&other), &late)[0].rate, 12.5);
         // The same moment twice says nothing of a rate, and is no division by zero.
         assert_eq!(rows(None, &look(0, 5, ""))[0].rate, 0.0);
+    }
+
+    #[test]
+    fn a_rate_stays_until_there_is_another_report() {
+        let mut looks = Looks::default();
+        let mut rate_at = |milliseconds: u64, report: &Look| {
+            let at = report.report.started_at.plus(Duration::from_millis(milliseconds));
+            looks.rows(&Look { at, ..report.clone() })[0].rate
+        };
+        let [first, second, third] = [look(10, 100, ""), look(11, 150, ""), look(13, 160, "")];
+        assert_eq!([rate_at(10_100, &first), rate_at(10_200, &first)], [10.0, 10.0]);
+        // However short the time between two looks, and however long that between a report and a look.
+        assert_eq!([rate_at(11_050, &second), rate_at(11_500, &second), rate_at(12_900, &second)], [50.0; 3]);
+        assert_eq!([rate_at(13_900, &third), rate_at(14_000, &third)], [5.0; 2]);
     }
 
     #[test]

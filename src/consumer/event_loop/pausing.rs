@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::super::breaker::Change;
 use super::super::delivery::Event;
 use super::super::log;
-use super::EventLoop;
+use super::{EventLoop, InHand};
 
 impl EventLoop {
     /// An operator pauses the consumer, or lets it go on.
@@ -34,10 +34,12 @@ impl EventLoop {
         }
     }
 
-    /// Nothing more is received: what has not started goes back.
+    /// Nothing more is received: what has not started goes back. But what waits behind a message that is being settled goes
+    /// back after that one, or it would overtake it.
     fn shut(&mut self) {
         self.effects.stop_polling.cancel();
-        let waiting = self.in_hand.iter().filter(|(_, in_hand)| in_hand.machine.is_waiting());
+        let goes_back = |in_hand: &InHand| in_hand.machine.is_waiting() && !self.follows_one_that_parts(in_hand);
+        let waiting = self.in_hand.iter().filter(|(_, in_hand)| goes_back(in_hand));
         for id in waiting.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.apply(id, Event::Drain);
         }

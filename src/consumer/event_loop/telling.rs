@@ -2,6 +2,7 @@
 
 use tokio::time::Instant;
 
+use super::super::effects::Id;
 use super::super::log::{self, Line};
 use super::super::status::Failed;
 use super::super::{Phase, spans};
@@ -9,6 +10,7 @@ use super::{EventLoop, InHand};
 use crate::handler::Outcome;
 use crate::health::State;
 use crate::queue::LeaseError;
+use crate::rate::Bucket;
 use crate::telemetry::metrics::Ending;
 
 /// The longest reason that is remembered of a failure, in bytes. The log has all of it.
@@ -53,9 +55,11 @@ impl EventLoop {
     }
 
     /// Heartbeats have failed.
-    pub(super) fn complain(&self, results: &[Result<(), LeaseError>]) {
-        for error in results.iter().filter_map(|result| result.as_ref().err()) {
-            tracing::warn!(consumer = &*self.consumer.spec.name, %error, "heartbeat failed");
+    pub(super) fn complain(&self, ids: &[Id], results: &[Result<(), LeaseError>]) {
+        for (id, result) in ids.iter().zip(results) {
+            let Err(error) = result else { continue };
+            let message_id = self.in_hand.get(id).map(|in_hand| &*in_hand.message.id);
+            tracing::warn!(consumer = &*self.consumer.spec.name, message_id, %error, "heartbeat failed");
         }
     }
 
@@ -67,9 +71,13 @@ impl EventLoop {
             Phase::Running if self.idle || self.intake.is_shut() => State::Idle,
             Phase::Running => State::Listening,
         };
+        // A receive that is under way has taken tokens, and is what is waited for.
+        let limited = self.bucket.as_ref().filter(|_| self.reserved == 0);
+        let held_back_until = limited.and_then(Bucket::next_at);
         let transition = self.consumer.status.update(|status| {
             status.state = state;
             status.last_poll_at = self.last_poll_at;
+            status.held_back_until = held_back_until;
             status.in_flight = self.running.len();
             status.in_hand = self.in_hand.len();
             status.oldest_started_at = self.running.first().map(|(started_at, _)| *started_at);

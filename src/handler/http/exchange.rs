@@ -49,7 +49,9 @@ impl Exchange {
         let trace = span.context().or_else(|| self.scope.trace.clone());
         let request = outgoing(request, trace.as_deref())?;
         let sent = client.execute(request);
-        // Without a limit of the guest's own, its processing timeout is the limit.
+        // The client tells nobody when it has a connection, so the guest's limits count as one, until the first byte: when
+        // it passes, that is told as a late response, though it may have been the connection. A limit for connecting alone
+        // has no effect beside that of all requests. Without any, the guest's processing timeout is the limit.
         let answered = match options.first_byte_timeout {
             Some(first_byte) => {
                 let connect = options.connect_timeout.unwrap_or(CONNECT);

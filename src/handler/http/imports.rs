@@ -1,15 +1,20 @@
-//! `wasi:http` in the linker, with a bound on each text that a guest can make the host keep.
+//! `wasi:http` in the linker, with a bound on each text that a guest can make the host keep, and nothing kept of a request
+//! that was sent.
 
 use wasmtime::StoreContextMut;
 use wasmtime::component::{Linker, Resource};
-use wasmtime_wasi_http::p2::bindings::http::types::{HostOutgoingRequest as _, Method, Scheme};
-use wasmtime_wasi_http::p2::types::HostOutgoingRequest;
-use wasmtime_wasi_http::{WasiHttpCtxView, WasiHttpView as _};
+use wasmtime_wasi_http::p2::bindings::http::outgoing_handler::Host as _;
+use wasmtime_wasi_http::p2::bindings::http::types::{ErrorCode, HostOutgoingRequest as _, Method, Scheme};
+use wasmtime_wasi_http::p2::types::{HostFutureIncomingResponse, HostOutgoingRequest};
+use wasmtime_wasi_http::{RequestOptions, WasiHttpCtxView, WasiHttpView as _};
 
 use crate::handler::sandbox::{ComponentWasi, Sandbox};
 
 /// The interface with the requests' setters.
 const TYPES: &str = "wasi:http/types@0.2.12";
+
+/// The interface by which requests are sent.
+const OUTGOING: &str = "wasi:http/outgoing-handler@0.2.12";
 
 /// The longest path with its query, in bytes: what servers take at most by default.
 const MAX_PATH: usize = 16 * 1024;
@@ -22,7 +27,9 @@ const MAX_WORD: usize = 64;
 
 type Host<'a> = StoreContextMut<'a, Sandbox<ComponentWasi>>;
 type Request = Resource<HostOutgoingRequest>;
+type Options = Resource<RequestOptions>;
 type Answer = wasmtime::Result<Result<(), ()>>;
+type Response = Resource<HostFutureIncomingResponse>;
 
 /// Adds `wasi:http/types` and `wasi:http/outgoing-handler`.
 pub(in crate::handler) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
@@ -56,8 +63,32 @@ pub(in crate::handler) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wa
             set(host, fits, |http| http.set_scheme(to, scheme))
         },
     )?;
+    linker
+        .instance(OUTGOING)?
+        .func_wrap("handle", |host: Host<'_>, (request, options): (Request, Option<Options>)| {
+            Ok((handle(host, request, options)?,))
+        })?;
     linker.allow_shadowing(false);
     Ok(())
+}
+
+/// Sends a request. Its options become the host's by this call, but the function of wasmtime-wasi-http leaves them in the
+/// table, where a place would be lost with each request.
+fn handle(
+    mut host: Host<'_>,
+    request: Request,
+    options: Option<Options>,
+) -> wasmtime::Result<Result<Response, ErrorCode>> {
+    let mut http = host.data_mut().http();
+    let taken = options.as_ref().map(|options| Options::new_own(options.rep()));
+    let sent = http.handle(request, options);
+    if let Some(taken) = taken {
+        http.table.delete(taken)?;
+    }
+    match sent {
+        Ok(response) => Ok(Ok(response)),
+        Err(error) => Ok(Err(error.downcast()?)),
+    }
 }
 
 /// The setter's own answer, or its error for what does not fit.

@@ -48,7 +48,7 @@ pub const FOOTPRINT: u64 = MAX_OPEN * OPEN_SIZE;
 /// How much of a request's body a guest may hand over at a time, in bytes.
 const CHUNK: usize = 64 * 1024;
 
-/// How long to wait for a connection, unless the guest says less.
+/// How long to wait for a connection, whatever the guest says: the client has one limit for all requests.
 const CONNECT: Duration = Duration::from_secs(10);
 
 /// Idle connections that are kept for the next message, for so long: below the 60 s after which load balancers of AWS close

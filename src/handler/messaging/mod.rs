@@ -11,14 +11,14 @@ use wasmtime::component::{Component, ComponentType, Lift, Linker, LinkerInstance
 use wasmtime_wasi::WasiView as _;
 
 use super::Definition;
-use super::artifact::{LoadError, find};
+use super::artifact::LoadError;
 use super::call::{Call, Outcome};
 use super::capabilities::Grants;
 use super::component::{Contract, Export, Live};
 use super::engine::Engine;
 use super::imports::{Host, Refusal, send};
 use super::sandbox::{ComponentWasi, Sandbox};
-use super::shape;
+use super::shape::Function;
 use crate::message::Outgoing;
 use message::Message;
 
@@ -35,11 +35,13 @@ pub(super) const VERSION: &str = "0.2.0-draft";
 pub(super) const WIT: &str =
     "the newest draft of wasi:messaging@0.2.0-draft (`topic` of a message is an option<string>)";
 
-/// Its function, and that function's type.
-const HANDLE: (&str, &str) = (
-    "handle",
-    "func(own<resource>) -> result<_, variant { timeout, connection(string), permission-denied(string), other(string) }>",
-);
+/// Its function.
+const HANDLE: Function = Function {
+    interface: HANDLER,
+    name: "handle",
+    ty: "func(own<resource>) -> result<_, variant { timeout, connection(string), permission-denied(string), other(string) }>",
+    wit: WIT,
+};
 
 /// A component that exports `incoming-handler`.
 pub(super) struct Messaging {
@@ -91,10 +93,7 @@ impl From<Refusal> for Error {
 
 impl Contract for Messaging {
     fn find(engine: &Engine, component: &Component, definition: &Definition) -> Result<Self, LoadError> {
-        shape::check(engine, component, &definition.source, HANDLER, HANDLE, WIT)?;
-        let handle = find(engine, component, HANDLER, HANDLE.0);
-        let handle = handle.ok_or_else(|| LoadError::missing_function(&definition.source, HANDLER, HANDLE.0))?;
-        Ok(Self { handle })
+        Ok(Self { handle: HANDLE.only(engine, component, &definition.source)? })
     }
 
     async fn handle(&self, live: &mut Live, call: &Call) -> Result<Outcome, wasmtime::Error> {

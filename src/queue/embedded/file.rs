@@ -82,10 +82,24 @@ pub(super) fn open(path: &Path) -> Result<Connection, QueueError> {
         .mode(0o600)
         .open(path)
         .map_err(|error| cannot_open(path, &error))?;
-    connect(path).map_err(|error| match error {
-        OpenError::Sql(error) => fault(path, &error),
-        OpenError::Refused(text) => QueueError::Refused(text),
-    })
+    connect(path).map_err(|error| error.of(path))
+}
+
+/// A connection that cannot write. Where there is no file none is created: it is as if an empty one were there.
+pub(super) fn open_to_look(path: &Path) -> Result<Connection, QueueError> {
+    let db = match path.try_exists() {
+        Ok(false) => empty(path).map_err(|error| error.of(path))?,
+        Ok(true) | Err(_) => open(path)?,
+    };
+    db.pragma_update(None, "query_only", true).map_err(|error| fault(path, &error))?;
+    Ok(db)
+}
+
+/// A queue in memory; what is said of it names the file that it stands for.
+fn empty(path: &Path) -> Result<Connection, OpenError> {
+    let db = Connection::open_in_memory()?;
+    create(&db, path)?;
+    Ok(db)
 }
 
 fn cannot_open(path: &Path, error: &io::Error) -> QueueError {
@@ -100,6 +114,15 @@ fn cannot_open(path: &Path, error: &io::Error) -> QueueError {
 enum OpenError {
     Sql(rusqlite::Error),
     Refused(String),
+}
+
+impl OpenError {
+    fn of(self, path: &Path) -> QueueError {
+        match self {
+            Self::Sql(error) => fault(path, &error),
+            Self::Refused(text) => QueueError::Refused(text),
+        }
+    }
 }
 
 impl From<rusqlite::Error> for OpenError {

@@ -4,6 +4,7 @@ mod depth;
 mod file;
 mod lease;
 mod look;
+mod provision;
 mod queue;
 mod rows;
 mod send;
@@ -17,10 +18,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rusqlite::Connection;
 
 use crate::channel::Channel;
 use crate::message::{MAX_ATTRIBUTES, Message, Outgoing};
-use crate::queue::{Broker, ChannelSpec, DEDUPE_WINDOW, Depth, Origin, Queue, QueueError, SendError, Sent, no_queue};
+use crate::queue::{
+    Broker, Change, ChannelSpec, DEDUPE_WINDOW, Depth, Finding, Origin, Queue, QueueError, SendError, Sent, no_queue,
+};
 use lease::Source;
 use queue::EmbeddedQueue;
 use topology::Target;
@@ -65,7 +69,19 @@ impl EmbeddedBroker {
     /// # Errors
     /// As [`EmbeddedBroker::open`].
     pub fn open_with(path: &Path, options: Options) -> Result<Self, QueueError> {
-        let db = file::open(path)?;
+        Self::over(file::open(path)?, path, options)
+    }
+
+    /// Opens the file for who only looks: nothing can be written, and a file that is not there is not created, but taken
+    /// for an empty one.
+    ///
+    /// # Errors
+    /// As [`EmbeddedBroker::open`].
+    pub fn open_to_look(path: &Path) -> Result<Self, QueueError> {
+        Self::over(file::open_to_look(path)?, path, Options::default())
+    }
+
+    fn over(db: Connection, path: &Path, options: Options) -> Result<Self, QueueError> {
         let writer = Writer::start(db, path.to_owned())
             .map_err(|error| QueueError::Unavailable(format!("cannot start the queue's thread: {error}")))?;
         Ok(Self { writer, options })
@@ -76,14 +92,19 @@ impl EmbeddedBroker {
 impl Broker for EmbeddedBroker {
     async fn open(&self, spec: &ChannelSpec) -> Result<Arc<dyn Queue>, QueueError> {
         let wanted = spec.clone();
-        let (queue, dead_letter) = self.writer.call(Need::Write, move |db| topology::declare(db, &wanted)).await?;
+        let queues = self.writer.call(Need::Write, move |db| topology::establish(db, &wanted)).await?;
         let source = Source {
-            queue,
+            queue: queues.queue.id,
             name: spec.channel.to_string(),
             ordered: spec.ordered,
-            dead_letter: dead_letter.zip(spec.max_receives),
+            dead_letter: queues.dead_letters.map(|target| target.id).zip(spec.max_receives),
         };
         Ok(Arc::new(EmbeddedQueue::new(self.writer.clone(), source)))
+    }
+
+    async fn declare(&self, spec: &ChannelSpec) -> Result<(), QueueError> {
+        let wanted = spec.clone();
+        self.writer.call(Need::Write, move |db| topology::declare(db, &wanted).map(drop)).await
     }
 
     fn origin(&self, _: &Channel) -> Origin {
@@ -143,6 +164,27 @@ impl Broker for EmbeddedBroker {
                 return Ok(true);
             }
         }
+    }
+
+    async fn plan(&self, wanted: &[ChannelSpec]) -> Result<Vec<Change>, QueueError> {
+        let wanted = wanted.to_vec();
+        self.writer.call(Need::Read, move |db| provision::plan(db, &wanted)).await
+    }
+
+    async fn provision(
+        &self,
+        wanted: &[ChannelSpec],
+        done: &mut (dyn for<'c> FnMut(&'c Change) + Send),
+    ) -> Result<(), QueueError> {
+        let wanted = wanted.to_vec();
+        let changes = self.writer.call(Need::Durable, move |db| provision::apply(db, &wanted)).await?;
+        changes.iter().for_each(done);
+        Ok(())
+    }
+
+    async fn inspect(&self, spec: &ChannelSpec) -> Result<Vec<Finding>, QueueError> {
+        let spec = spec.clone();
+        self.writer.call(Need::Read, move |db| provision::inspect(db, &spec)).await
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rusqlite::Connection;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -33,6 +34,24 @@ pub(super) struct EmbeddedQueue {
 impl EmbeddedQueue {
     pub(super) fn new(writer: Writer, source: Source) -> Self {
         Self { writer, source: Arc::new(source) }
+    }
+
+    /// Does something with each of these leases, which answers whether it held. What cannot be done has its error already; if
+    /// the file fails, all are to be tried again.
+    async fn each<T: Send + 'static>(
+        &self,
+        leases: Vec<Result<T, LeaseError>>,
+        mut act: impl FnMut(&Connection, &T) -> rusqlite::Result<bool> + Send + 'static,
+    ) -> Vec<Result<(), LeaseError>> {
+        let count = leases.len();
+        let done = self.writer.call(Need::Write, move |db| {
+            let answers = leases.iter().map(|lease| match lease {
+                Ok(lease) => Ok(if act(db, lease)? { Ok(()) } else { Err(lost()) }),
+                Err(error) => Ok(Err(error.clone())),
+            });
+            answers.collect()
+        });
+        done.await.unwrap_or_else(|error| vec![Err(LeaseError::Retry(error.to_string())); count])
     }
 }
 
@@ -87,59 +106,38 @@ impl Queue for EmbeddedQueue {
 
     async fn extend(&self, leases: &[LeaseHandle], by: Duration) -> Vec<Result<(), LeaseError>> {
         let queue = self.source.queue;
-        let tickets: Vec<_> = leases.iter().map(|lease| Ticket::parse(lease.as_str())).collect();
-        let extended = self.writer.call(Need::Write, move |db| {
-            tickets
-                .iter()
-                .map(|ticket| ticket.map_or(Ok(false), |ticket| lease::extend(db, queue, ticket, by)))
-                .collect()
-        });
-        each(extended.await, leases.len())
+        let tickets: Vec<_> = leases.iter().map(|lease| ticket(lease.as_str())).collect();
+        let extend = move |db: &Connection, ticket: &Ticket| lease::extend(db, queue, *ticket, by);
+        self.each(tickets, extend).await
     }
 
     async fn settle(&self, batch: Vec<Settlement>) -> Vec<Result<(), Unsettled>> {
-        let (source, count) = (self.source.clone(), batch.len());
+        let source = Arc::clone(&self.source);
         let orders: Vec<_> = batch.iter().map(|settlement| order(&source, settlement)).collect();
-        let settled = self.writer.call(Need::Write, move |db| {
-            orders
-                .iter()
-                .map(|order| match order {
-                    Some((ticket, ending)) => lease::settle(db, &source, *ticket, ending),
-                    None => Ok(false),
-                })
-                .collect()
-        });
-        let answers = each(settled.await, count);
-        let refused = self.source.dead_letter.is_none();
-        batch
-            .into_iter()
-            .zip(answers)
-            .map(|(settlement, answer)| match settlement {
-                Settlement::DeadLetter { .. } if refused => {
-                    Err(Unsettled { settlement, error: no_dead_letter_queue() })
-                }
-                settlement => answer.map_err(|error| Unsettled { settlement, error }),
-            })
-            .collect()
+        let settle =
+            move |db: &Connection, (ticket, ending): &(Ticket, Ending)| lease::settle(db, &source, *ticket, ending);
+        let settled = self.each(orders, settle).await;
+        let answer =
+            |(settlement, settled): (_, Result<_, _>)| settled.map_err(|error| Unsettled { settlement, error });
+        batch.into_iter().zip(settled).map(answer).collect()
     }
 }
 
-/// What to do for a settlement; nothing if its receipt is not ours or the queue cannot do it.
-fn order(source: &Source, settlement: &Settlement) -> Option<(Ticket, Ending)> {
+fn ticket(receipt: &str) -> Result<Ticket, LeaseError> {
+    Ticket::parse(receipt).ok_or_else(lost)
+}
+
+/// What to do for a settlement, or why it cannot be done: its receipt is not ours, or the queue has no place for it.
+fn order(source: &Source, settlement: &Settlement) -> Result<(Ticket, Ending), LeaseError> {
     let ending = match settlement {
         Settlement::Ack(_) => Ending::Ack,
         Settlement::Release(_, delay) => Ending::Release(*delay),
-        Settlement::DeadLetter { reason, .. } => Ending::DeadLetter(source.dead_letter?.0, reason.clone()),
+        Settlement::DeadLetter { reason, .. } => {
+            let (queue, _) = source.dead_letter.ok_or_else(no_dead_letter_queue)?;
+            Ending::DeadLetter(queue, reason.clone())
+        }
     };
-    Some((Ticket::parse(settlement.receipt().as_str())?, ending))
-}
-
-/// Every entry's answer: what the thread said of it, or its error for all.
-fn each(answers: Result<Vec<bool>, QueueError>, count: usize) -> Vec<Result<(), LeaseError>> {
-    match answers {
-        Ok(done) => done.into_iter().map(|done| if done { Ok(()) } else { Err(lost()) }).collect(),
-        Err(error) => vec![Err(LeaseError::Retry(error.to_string())); count],
-    }
+    Ok((ticket(settlement.receipt().as_str())?, ending))
 }
 
 fn lost() -> LeaseError {

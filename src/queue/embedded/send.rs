@@ -70,7 +70,8 @@ pub(super) fn place(
     enqueued_at: i64,
     due_at: i64,
 ) -> rusqlite::Result<()> {
-    let group = group.filter(|_| target.ordered);
+    // What was sent before its queue was ordered may have none.
+    let group = target.ordered.then(|| group.unwrap_or(DEFAULT_GROUP));
     let blocked = match group {
         Some(group) => db
             .prepare_cached("SELECT 1 FROM entry WHERE queue = ?1 AND group_name = ?2 LIMIT 1")?

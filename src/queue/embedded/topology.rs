@@ -20,29 +20,57 @@ pub(super) enum Route {
     Exchange(Vec<(Target, Filter)>),
 }
 
-/// Declares what a consumer needs: its queue, dead-letter queue and subscription. Answers the ids of the two queues.
-pub(super) fn declare(db: &Connection, spec: &ChannelSpec) -> rusqlite::Result<(i64, Option<i64>)> {
-    let queue = declare_queue(db, spec.channel.queue(), spec.ordered)?;
-    let dead_letter = match spec.max_receives {
-        Some(_) => Some(declare_queue(db, &spec.channel.dead_letter_queue(), spec.ordered)?),
+/// A channel's queue, and its dead-letter queue if it has one.
+pub(super) struct Queues {
+    pub(super) queue: Target,
+    pub(super) dead_letters: Option<Target>,
+}
+
+/// Makes what a consumer lacks: its queue, its dead-letter queue, its subscription. What is there stays as it is.
+pub(super) fn declare(db: &Connection, spec: &ChannelSpec) -> rusqlite::Result<Queues> {
+    let queue = find_or_create(db, spec.channel.queue(), spec.ordered)?;
+    let dead_letters = match spec.max_receives {
+        Some(_) => Some(find_or_create(db, &spec.channel.dead_letter_queue(), spec.ordered)?),
         None => None,
     };
     if let Some(exchange) = spec.channel.exchange() {
-        db.execute(
-            "INSERT INTO subscription (exchange, queue, filter) VALUES (?1, ?2, ?3)
-             ON CONFLICT DO UPDATE SET filter = excluded.filter",
-            params![exchange, queue, write_filter(&spec.filter)?],
-        )?;
+        subscribe(db, exchange, queue, &spec.filter)?;
     }
-    Ok((queue, dead_letter))
+    Ok(Queues { queue, dead_letters })
 }
 
-fn declare_queue(db: &Connection, name: &str, ordered: bool) -> rusqlite::Result<i64> {
-    let target = find_or_create(db, name, ordered)?;
-    if target.ordered != ordered {
-        reorder(db, target.id, ordered)?;
+/// The same, and brings what is there to what the consumer wants.
+pub(super) fn establish(db: &Connection, spec: &ChannelSpec) -> rusqlite::Result<Queues> {
+    let queues = declare(db, spec)?;
+    for target in std::iter::once(queues.queue).chain(queues.dead_letters) {
+        if target.ordered != spec.ordered {
+            reorder(db, target.id, spec.ordered)?;
+        }
     }
-    Ok(target.id)
+    if let Some(exchange) = spec.channel.exchange() {
+        db.execute(
+            "UPDATE subscription SET filter = ?3 WHERE exchange = ?1 AND queue = ?2",
+            params![exchange, queues.queue.id, write_filter(&spec.filter)?],
+        )?;
+    }
+    Ok(queues)
+}
+
+/// Lets an exchange feed a queue, unless it does already.
+fn subscribe(db: &Connection, exchange: &str, queue: Target, filter: &Filter) -> rusqlite::Result<()> {
+    db.prepare_cached("INSERT OR IGNORE INTO subscription (exchange, queue, filter) VALUES (?1, ?2, ?3)")?
+        .execute(params![exchange, queue.id, write_filter(filter)?])?;
+    Ok(())
+}
+
+/// The filter by which an exchange feeds a queue; `None`: it does not.
+pub(super) fn subscription(db: &Connection, exchange: &str, queue: &str) -> rusqlite::Result<Option<Filter>> {
+    db.prepare_cached(
+        "SELECT subscription.filter FROM subscription JOIN queue ON queue.id = subscription.queue
+         WHERE subscription.exchange = ?1 AND queue.name = ?2",
+    )?
+    .query_row([exchange, queue], |row| read_filter(row.get_ref(0)?.as_str()?))
+    .optional()
 }
 
 pub(super) fn find(db: &Connection, name: &str) -> rusqlite::Result<Option<Target>> {
@@ -99,8 +127,7 @@ pub(super) fn route(db: &Connection, channel: &Channel) -> rusqlite::Result<Rout
         return find_or_create(db, channel.queue(), false).map(Route::Queue);
     };
     let target = find_or_create(db, channel.queue(), false)?;
-    db.prepare_cached("INSERT OR IGNORE INTO subscription (exchange, queue, filter) VALUES (?1, ?2, ?3)")?
-        .execute(params![exchange, target.id, write_filter(&Filter::All)?])?;
+    subscribe(db, exchange, target, &Filter::All)?;
     subscriptions(db, exchange).map(Route::Exchange)
 }
 

@@ -1,5 +1,6 @@
 //! What the fake's queues hold, and what happened to it. No I/O, and no clock of its own.
 
+use std::collections::btree_map::Entry as Place;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -48,10 +49,36 @@ impl Entry {
     }
 }
 
+/// The names of a channel's queue, and of its dead-letter queue if it has one.
+fn queues(spec: &ChannelSpec) -> impl Iterator<Item = String> {
+    let dead_letters = spec.max_receives.map(|_| spec.channel.dead_letter_queue());
+    std::iter::once(spec.channel.queue().to_owned()).chain(dead_letters)
+}
+
+/// Exchange and queue of a fan-out channel.
+fn subscription(spec: &ChannelSpec) -> Option<(String, String)> {
+    spec.channel.exchange().map(|exchange| (exchange.to_owned(), spec.channel.queue().to_owned()))
+}
+
 impl State {
-    pub(super) fn declare(&mut self, queue: &str, ordered: bool) {
-        self.queues.entry(queue.to_owned()).or_default();
-        self.ordered.insert(queue.to_owned(), ordered);
+    /// Makes what a channel lacks; what is there stays as it is.
+    pub(super) fn declare(&mut self, spec: &ChannelSpec) {
+        for queue in queues(spec) {
+            if let Place::Vacant(missing) = self.queues.entry(queue) {
+                self.ordered.insert(missing.key().clone(), spec.ordered);
+                missing.insert(Vec::new());
+            }
+        }
+        if let Some(subscription) = subscription(spec) {
+            self.subscriptions.entry(subscription).or_insert_with(|| spec.filter.clone());
+        }
+    }
+
+    /// The same, and brings what is there to what its consumer wants.
+    pub(super) fn establish(&mut self, spec: &ChannelSpec) {
+        self.declare(spec);
+        self.ordered.extend(queues(spec).map(|queue| (queue, spec.ordered)));
+        self.subscriptions.extend(subscription(spec).map(|subscription| (subscription, spec.filter.clone())));
     }
 
     pub(super) fn entries(&self, queue: &str) -> &[Entry] {

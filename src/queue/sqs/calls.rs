@@ -84,17 +84,17 @@ impl Clients {
         what: &str,
         read: impl Fn(&[u8]) -> Result<T, BoxError>,
     ) -> Option<Result<T, Fault>> {
-        let later = |why: &dyn std::fmt::Display| Fault::Later(format!("{what}: {why}"));
+        let lost = |why: &dyn std::fmt::Display| Fault::Unanswered(format!("{what}: {why}"));
         Some(match self.shortcut.call(action, body.ok()?, patience).await {
-            Ok(answer) => read(&answer).map_err(|error| later(&error)),
+            Ok(answer) => read(&answer).map_err(|error| lost(&error)),
             Err(Detour::NotTaken) => return None,
             Err(Detour::Refused(refusal)) => Err(Fault::of_refusal(what, &refusal)),
-            Err(Detour::Broken(error)) => Err(later(&error)),
+            Err(Detour::Broken(error)) => Err(lost(&error)),
             Err(Detour::Late) => Err(late(what, patience)),
         })
     }
 }
 
 fn late(what: &str, patience: Duration) -> Fault {
-    Fault::Later(format!("{what}: no answer within {} s", patience.as_secs()))
+    Fault::Unanswered(format!("{what}: no answer within {} s", patience.as_secs()))
 }

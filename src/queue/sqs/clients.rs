@@ -18,7 +18,7 @@ use crate::queue::QueueError;
 /// The longest wait of one ReceiveMessage (AWS limit: WaitTimeSeconds 20).
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(20);
 
-/// How long an ordinary call may take before it is tried again: twice that and a call fit into the default lease.
+/// How long one try of an ordinary call may take. There are three at most, which take half of the default lease.
 pub(super) const CALL: Duration = Duration::from_secs(5);
 /// How long a call for hundreds of metrics may take.
 const METRICS: Duration = Duration::from_secs(60);
@@ -88,7 +88,6 @@ impl Clients {
         let single = with_patience(&shared, SEND, 1);
         let polls = with_patience(&shared, MAX_WAIT + BEYOND_WAIT, 1);
         let transfers = with_patience(&shared, TRANSFER, 3);
-        let s3 = aws_sdk_s3::config::Builder::from(&transfers).force_path_style(options.endpoint_url.is_some());
         Ok(Self {
             sqs: client(sqs(&ordinary, "calls")),
             polls: client(sqs(&polls, "polls")),
@@ -96,7 +95,7 @@ impl Clients {
             shortcut: shortcut.clone(),
             publishes: aws_sdk_sns::Client::new(&single),
             sns: aws_sdk_sns::Client::new(&ordinary),
-            s3: aws_sdk_s3::Client::from_conf(s3.build()),
+            s3: s3(&transfers),
             region,
             ordinary,
         })
@@ -106,6 +105,12 @@ impl Clients {
     pub(super) fn cloudwatch(&self) -> aws_sdk_cloudwatch::Client {
         aws_sdk_cloudwatch::Client::new(&with_patience(&self.ordinary, METRICS, 3))
     }
+}
+
+/// A look-alike, which the config names or AWS_ENDPOINT_URL, has no host of its own for each bucket.
+fn s3(shared: &SdkConfig) -> aws_sdk_s3::Client {
+    let config = aws_sdk_s3::config::Builder::from(shared).force_path_style(shared.endpoint_url().is_some());
+    aws_sdk_s3::Client::from_conf(config.build())
 }
 
 /// What makes a client with a budget of retries of its own, so that no other client of the process uses up those of the heartbeats.
@@ -127,4 +132,33 @@ fn with_patience(shared: &SdkConfig, attempt: Duration, attempts: u32) -> SdkCon
     let timeouts = TimeoutConfig::builder().connect_timeout(CONNECT).operation_attempt_timeout(attempt).build();
     let retries = RetryConfig::standard().with_max_attempts(attempts);
     shared.to_builder().timeout_config(timeouts).retry_config(retries).build()
+}
+
+#[cfg(test)]
+mod tests {
+    use aws_sdk_sqs::config::{SharedCredentialsProvider, SharedHttpClient};
+
+    use super::super::scripted::Service;
+    use super::*;
+
+    #[tokio::test]
+    async fn a_look_alike_finds_the_bucket_in_the_path() {
+        let url = async |endpoint: Option<&str>| {
+            let service = Service::answering(200);
+            let credentials = Credentials::new("key", "secret", None, None, "test");
+            let shared = SdkConfig::builder()
+                .behavior_version(BehaviorVersion::latest())
+                .region(Region::new("eu-west-1"))
+                .credentials_provider(SharedCredentialsProvider::new(credentials))
+                .http_client(SharedHttpClient::new(service.clone()));
+            let mut shared = shared.build();
+            if let Some(endpoint) = endpoint {
+                shared = shared.to_builder().endpoint_url(endpoint).build();
+            }
+            s3(&with_patience(&shared, CALL, 1)).get_object().bucket("bodies").key("hostler/1").send().await.unwrap();
+            service.calls()[0].uri().split('?').next().unwrap().to_owned()
+        };
+        assert_eq!(url(Some("http://look-alike:4566")).await, "http://look-alike:4566/bodies/hostler/1");
+        assert_eq!(url(None).await, "https://bodies.s3.eu-west-1.amazonaws.com/hostler/1");
+    }
 }

@@ -6,8 +6,8 @@ use aws_sdk_sqs::types::QueueAttributeName;
 
 use super::Service;
 use super::fault::Fault;
-use super::parallel::{side_by_side, stopping};
 use crate::channel::Channel;
+use crate::queue::parallel::{side_by_side, stopping};
 use crate::queue::{Depth, QueueError};
 
 /// What SQS counts, approximately.
@@ -26,7 +26,8 @@ pub(super) async fn depths(service: &Arc<Service>, channels: &[Channel]) -> Resu
 
 async fn depth(service: Arc<Service>, channel: Channel) -> Result<Depth, QueueError> {
     let Counts { visible, delayed, in_flight } = counts(&service, channel.queue()).await?;
-    let dead = counts_of_dead_letters(&service, channel.queue(), &channel.dead_letter_queue()).await?;
+    let dead = counts_of_dead_letters(&service, channel.queue(), &channel.dead_letter_queue()).await;
+    let dead = uncounted_if_refused(&service, dead)?;
     let dead_lettered = dead.visible + dead.delayed + dead.in_flight;
     Ok(Depth { visible, delayed, in_flight, dead_lettered, oldest_age: None })
 }
@@ -34,6 +35,19 @@ async fn depth(service: Arc<Service>, channel: Channel) -> Result<Depth, QueueEr
 /// A dead-letter queue has none of its own.
 async fn counts_of_dead_letters(service: &Service, queue: &str, dead: &str) -> Result<Counts, QueueError> {
     if queue.ends_with("-dlq") { Ok(Counts::default()) } else { counts(service, dead).await }
+}
+
+/// A policy names the dead-letter queues that there are; of a queue that has none, it refuses the question. That hides nothing of
+/// the queue itself, so that it is worth a warning, once, and no more.
+fn uncounted_if_refused(service: &Service, dead: Result<Counts, QueueError>) -> Result<Counts, QueueError> {
+    let refusal = match dead {
+        Err(QueueError::Refused(refusal)) => refusal,
+        counted => return counted,
+    };
+    service.uncounted.call_once(|| {
+        tracing::warn!(refusal, "dead letters that may not be counted are told as none; others may follow");
+    });
+    Ok(Counts::default())
 }
 
 /// What is in the queue of this name, of either kind; nothing if there is none.

@@ -49,7 +49,7 @@ pub(super) async fn remove_queue(
     Ok(Removal::Removed)
 }
 
-/// Bodies that were stored before this time, `most` at most.
+/// Bodies that were stored before this time, `most` at most. What others keep under the same prefix is none of them.
 pub(super) async fn stored_before(
     service: &Service,
     time: SystemTime,
@@ -62,7 +62,9 @@ pub(super) async fn stored_before(
     while let Some(page) = pages.next().await {
         let page = page.map_err(|error| Fault::of(&format!("ListObjectsV2 of {bucket}"), &error))?;
         for object in page.contents.unwrap_or_default() {
-            let (Some(key), Some(at)) = (object.key, object.last_modified) else { continue };
+            let (Some(key), Some(at)) = (object.key.filter(|key| payload::is_body(key)), object.last_modified) else {
+                continue;
+            };
             let at = u64::try_from(at.secs()).unwrap_or(u64::MAX);
             if SystemTime::UNIX_EPOCH.checked_add(std::time::Duration::from_secs(at)).is_none_or(|at| at >= time) {
                 continue;

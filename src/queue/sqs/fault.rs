@@ -16,6 +16,7 @@ const MISSING: &[&str] = &[
     "NotFoundException",
     "NoSuchKey",
     "NoSuchBucket",
+    "ResourceNotFound",
     "ResourceNotFoundException",
 ];
 
@@ -32,8 +33,14 @@ const LATER: &[&str] = &[
     "SlowDown",
     "OverLimit",
     "AWS.SimpleQueueService.OverLimit",
-    "KmsThrottled",
+    "KMS.ThrottlingException",
+    "KMSThrottling",
     "KMSThrottlingException",
+    "KmsThrottled",
+    "ConcurrentAccess",
+    "ConcurrentAccessException",
+    "StaleTag",
+    "StaleTagException",
     "QueueDeletedRecently",
     "AWS.SimpleQueueService.QueueDeletedRecently",
     "InternalError",
@@ -57,8 +64,10 @@ pub(super) enum Fault {
     Missing(String),
     /// The receipt is stale.
     Stale(String),
-    /// Try again.
+    /// Refused for now. Try again.
     Later(String),
+    /// No answer, or none that tells whether it was done. Try again.
+    Unanswered(String),
     /// Trying again is in vain: denied, malformed, forbidden by a limit.
     Never(String),
     /// The same, of one entry of a batch: the message itself is at fault, and no other.
@@ -76,7 +85,7 @@ impl Fault {
             return if matches!(error, SdkError::ConstructionFailure(_)) {
                 Self::Never(text)
             } else {
-                Self::Later(text)
+                Self::Unanswered(text)
             };
         };
         Self::of_answer(what, answer.raw().status().as_u16(), error.code(), error.message())
@@ -90,7 +99,10 @@ impl Fault {
     fn of_answer(what: &str, status: u16, code: Option<&str>, message: Option<&str>) -> Self {
         let code = code.map_or_else(|| format!("HTTP status {status}"), str::to_owned);
         let text = format!("{what}: {code}: {}", message.unwrap_or("no message"));
-        Self::by_code(&code, text, status >= 500 || status == 429)
+        match Self::by_code(&code, text, status == 429) {
+            Self::Later(text) | Self::Never(text) if status >= 500 => Self::Unanswered(text),
+            fault => fault,
+        }
     }
 
     /// The fault of one entry of a batch.
@@ -118,12 +130,28 @@ impl Fault {
         }
     }
 
+    /// What is wrong, in words.
+    pub(super) fn into_text(self) -> String {
+        match self {
+            Self::Missing(text)
+            | Self::Stale(text)
+            | Self::Later(text)
+            | Self::Unanswered(text)
+            | Self::Never(text)
+            | Self::Message(text) => text,
+        }
+    }
+
     pub(super) fn is_missing(&self) -> bool {
         matches!(self, Self::Missing(_))
     }
 
     pub(super) fn may_pass(&self) -> bool {
-        matches!(self, Self::Later(_))
+        matches!(self, Self::Later(_) | Self::Unanswered(_))
+    }
+
+    pub(super) fn is_unanswered(&self) -> bool {
+        matches!(self, Self::Unanswered(_))
     }
 }
 
@@ -136,7 +164,7 @@ pub(super) fn is_denial<E: ProvideErrorMetadata>(error: &SdkError<E>) -> bool {
 impl From<Fault> for QueueError {
     fn from(fault: Fault) -> Self {
         match fault {
-            Fault::Later(text) => Self::Unavailable(text),
+            Fault::Later(text) | Fault::Unanswered(text) => Self::Unavailable(text),
             Fault::Missing(text) | Fault::Stale(text) | Fault::Never(text) | Fault::Message(text) => {
                 Self::Refused(text)
             }
@@ -147,9 +175,9 @@ impl From<Fault> for QueueError {
 impl From<Fault> for LeaseError {
     fn from(fault: Fault) -> Self {
         match fault {
-            Fault::Later(text) => Self::Retry(text),
+            Fault::Later(text) | Fault::Unanswered(text) => Self::Retry(text),
             Fault::Missing(text) | Fault::Stale(text) => Self::Lost(text),
-            // Denied today, and perhaps not in a minute: the lease is ours as long as we say so.
+            // What is denied now may be allowed before the lease ends; and the lease is still ours.
             Fault::Never(text) | Fault::Message(text) => Self::Retry(text),
         }
     }
@@ -173,5 +201,30 @@ mod tests {
             LeaseError::from(entry("AWS.SimpleQueueService.MessageNotInflight", true)),
             LeaseError::Lost(_)
         ));
+    }
+
+    /// As they are on the wire: SQS and SNS have names of their own for what KMS says, and none is that of the error's shape.
+    #[test]
+    fn a_call_is_judged_by_its_code_before_its_status() {
+        let call = |code: &str| Fault::of_answer("TagResource", 400, Some(code), None);
+        for code in ["KMS.ThrottlingException", "KMSThrottling", "RequestThrottled", "ConcurrentAccess", "StaleTag"] {
+            assert!(matches!(call(code), Fault::Later(_)), "{code}");
+        }
+        for code in ["ResourceNotFound", "NotFound", "AWS.SimpleQueueService.NonExistentQueue"] {
+            assert!(matches!(call(code), Fault::Missing(_)), "{code}");
+        }
+        for code in ["KMS.AccessDeniedException", "KMSDisabled", "KMS.NotFoundException", "InvalidParameter"] {
+            assert!(matches!(call(code), Fault::Never(_)), "{code}");
+        }
+    }
+
+    #[test]
+    fn a_failure_of_the_service_itself_tells_nothing_of_what_was_done() {
+        let call = |status, code: &str| Fault::of_answer("ReceiveMessage", status, Some(code), None);
+        assert!(call(503, "ServiceUnavailable").is_unanswered() && call(500, "Unheard").is_unanswered());
+        assert!(call(503, "ServiceUnavailable").may_pass());
+        for (status, code) in [(400, "RequestThrottled"), (429, "Unheard"), (403, "AccessDenied"), (500, "NotFound")] {
+            assert!(!call(status, code).is_unanswered(), "{status} {code}");
+        }
     }
 }

@@ -10,7 +10,7 @@ use aws_sdk_sqs::types::QueueAttributeName;
 use super::Service;
 use super::depth::{name_of, queue_urls};
 use super::fault::{Fault, is_denial};
-use super::parallel::{side_by_side, stopping};
+use crate::queue::parallel::{side_by_side, stopping};
 use crate::queue::{HeldQueue, HeldTopic, Listing, QueueError, Unread, tag};
 
 /// Every queue of ours. Two calls for each, and one for each queue under our prefix that is not ours.

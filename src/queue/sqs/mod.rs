@@ -19,7 +19,6 @@
 //! | `send` | batches to a queue or topic, with retries entry by entry | yes |
 //! | `batch` | which messages fit into one call | none |
 //! | `payload` | the claim check | yes |
-//! | `parallel` | calls side by side | |
 //! | `redrive` | SQS's own move task | yes |
 //! | `depth` | how full queues are; which there are | yes |
 //! | `inventory` | what is hostler's by its tags | yes |
@@ -45,7 +44,6 @@ mod inventory;
 mod json;
 mod metrics;
 mod names;
-mod parallel;
 mod payload;
 mod provision;
 mod queue;
@@ -60,10 +58,10 @@ mod signer;
 pub mod wire;
 
 pub use announce::Announcer;
-pub use provision::policy::{alarming, cleaning, least_privilege, protecting_tasks, reading_handlers};
+pub use provision::policy::{alarming, cleaning, least_privilege, protecting_tasks, reading_handlers, redriving};
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -134,6 +132,8 @@ struct Service {
     clients: Clients,
     resolver: Resolver,
     runtime: Handle,
+    /// That dead letters may not be counted, is told once.
+    uncounted: Once,
 }
 
 impl SqsBroker {
@@ -145,7 +145,8 @@ impl SqsBroker {
         let clients = Clients::new(&options).await?;
         let names = Names::new(&options.prefix);
         let resolver = Resolver::default();
-        Ok(Self(Arc::new(Service { options, names, clients, resolver, runtime: Handle::current() })))
+        let (runtime, uncounted) = (Handle::current(), Once::new());
+        Ok(Self(Arc::new(Service { options, names, clients, resolver, runtime, uncounted })))
     }
 
     /// Does something with the service on the service's own runtime.
@@ -292,22 +293,22 @@ impl Service {
         if self.options.create_missing {
             provision::create_missing(self, spec).await?;
         }
-        let place = self.existing_queue(&queue, spec.ordered).await?;
-        let dead_letters = match spec.max_receives {
-            Some(_) => Some(self.existing_queue(&dead_letter, spec.ordered).await?),
-            None => None,
+        let dead_letters = async {
+            match spec.max_receives {
+                Some(_) => self.existing_queue(&dead_letter, spec.ordered).await.map(Some),
+                None => Ok(None),
+            }
         };
-        Ok(SqsQueue::new(Arc::clone(self), &spec.channel, place, dead_letters, spec.channel.exchange().is_none()))
+        let (place, dead_letters) = tokio::join!(self.existing_queue(&queue, spec.ordered), dead_letters);
+        let owns_bodies = spec.channel.exchange().is_none();
+        Ok(SqsQueue::new(Arc::clone(self), &spec.channel, place?, dead_letters?, owns_bodies))
     }
 
     /// A queue of whichever kind it is, as it is stored.
     async fn open_stored(self: &Arc<Self>, channel: &Channel) -> Result<SqsQueue, QueueError> {
-        for ordered in [false, true] {
-            if let Some(place) = self.find_queue(channel.queue(), ordered).await? {
-                return Ok(SqsQueue::new(Arc::clone(self), channel, place, None, false));
-            }
-        }
-        Err(self.no_queue(channel.queue(), false))
+        let found = self.find_queue_of_either_kind(channel.queue()).await?;
+        let place = found.ok_or_else(|| self.no_queue(channel.queue(), false))?;
+        Ok(SqsQueue::new(Arc::clone(self), channel, place, None, false))
     }
 
     async fn existing_queue(&self, name: &str, ordered: bool) -> Result<resolve::Place, QueueError> {

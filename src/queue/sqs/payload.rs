@@ -8,7 +8,7 @@ use bytes::Bytes;
 use uuid::Uuid;
 
 use super::Service;
-use super::fault::Fault;
+use super::fault::{Fault, is_denial};
 use crate::message::{Claim, Message, Outgoing};
 use crate::queue::{QueueError, SendError};
 
@@ -17,6 +17,13 @@ use crate::queue::{QueueError, SendError};
 const SHARED: &str = "hostler/shared/";
 /// Keys of bodies that one queue points to; those of all bodies begin so.
 pub(super) const OWN: &str = "hostler/";
+
+/// Whether a key is one that we give to bodies: others may keep their objects beside ours.
+pub(super) fn is_body(key: &str) -> bool {
+    let name = key.strip_prefix(SHARED).or_else(|| key.strip_prefix(OWN));
+    // The one way of writing a UUID that has 36 characters; a digest may be one that has 32.
+    name.is_some_and(|name| name.len() == 36 && Uuid::try_parse(name).is_ok())
+}
 
 /// The largest body that is fetched, in bytes: each slot holds one in memory.
 const MAX_BODY: i64 = 256 * 1024 * 1024;
@@ -65,9 +72,9 @@ impl Service {
             None => return Err(format!("the body is {object}: set payload.bucket to let hostler fetch it")),
         }
         let asked = self.clients.s3.get_object().bucket(&claim.bucket).key(&claim.key).send().await;
-        let answer = asked.map_err(|error| match Fault::of(&format!("GetObject of {object}"), &error) {
-            Fault::Missing(_) => format!("the body is gone: there is no {object}"),
-            Fault::Stale(text) | Fault::Later(text) | Fault::Never(text) | Fault::Message(text) => text,
+        let answer = asked.map_err(|error| {
+            let fault = Fault::of(&format!("GetObject of {object}"), &error);
+            unfetched(&object, fault, is_denial(&error))
         })?;
         if let Some(bytes) = answer.content_length.filter(|bytes| *bytes > MAX_BODY) {
             return Err(format!("the body in {object} has {bytes} bytes; hostler takes at most {MAX_BODY}"));
@@ -94,6 +101,41 @@ impl Service {
     }
 }
 
+/// Why a body could not be fetched. S3 denies a look at what is not there to those who may not list the bucket.
+fn unfetched(object: &str, fault: Fault, denied: bool) -> String {
+    match fault {
+        Fault::Missing(_) => format!("the body is gone: there is no {object}"),
+        fault if denied => format!("the body in {object} is gone, or may not be read: {}", fault.into_text()),
+        fault => fault.into_text(),
+    }
+}
+
 fn claim_text(claim: &Claim) -> String {
     format!("s3://{}/{}", claim.bucket, claim.key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_key_that_we_give_is_a_bodys() {
+        let id = Uuid::now_v7();
+        assert!(is_body(&format!("{OWN}{id}")) && is_body(&format!("{SHARED}{id}")));
+        for other in ["thumbnails.wasm", "shared/thumbnails.wasm", "", "shared/", "0190163d8694739b8d2ec1d1ff66d3d1"] {
+            assert!(!is_body(&format!("{OWN}{other}")), "{other}");
+        }
+        for other in [format!("{id}"), format!("elsewhere/{id}"), format!("{OWN}{id}/x"), format!("{OWN}other/{id}")] {
+            assert!(!is_body(&other), "{other}");
+        }
+    }
+
+    #[test]
+    fn what_s3_denies_may_be_gone() {
+        let text = |fault, denied| unfetched("s3://b/k", fault, denied);
+        assert_eq!(text(Fault::Missing(String::new()), false), "the body is gone: there is no s3://b/k");
+        let denied = text(Fault::Never("GetObject of s3://b/k: AccessDenied: Access Denied".into()), true);
+        assert!(denied.starts_with("the body in s3://b/k is gone, or may not be read: GetObject"), "{denied}");
+        assert_eq!(text(Fault::Later("SlowDown".into()), false), "SlowDown");
+    }
 }

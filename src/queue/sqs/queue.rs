@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::batch::MAX_ENTRIES;
 use super::clients::{BEYOND_WAIT, MAX_WAIT};
+use super::fault::Fault;
 use super::held::{Held, Holdings, MessageId};
 use super::json::Entry;
 use super::resolve::Place;
@@ -51,8 +52,18 @@ pub(super) struct SqsQueue {
     /// Whether the bodies that messages point to are this queue's own, and go with them.
     pub(super) owns_bodies: bool,
     holdings: Mutex<Holdings>,
-    /// A receive whose answer was lost, of an ordered queue: asked for again, it brings the same messages.
-    lost_receive: Mutex<Option<(String, Instant)>>,
+    /// A receive of an ordered queue whose answer was lost.
+    lost_receive: Mutex<Option<Attempt>>,
+}
+
+/// A receive of an ordered queue. Asked for again under the same id, it brings the same messages.
+#[derive(Debug, Clone)]
+struct Attempt {
+    id: String,
+    /// When it was first asked for.
+    since: Instant,
+    /// Whether an answer to it was lost.
+    is_lost: bool,
 }
 
 impl SqsQueue {
@@ -75,15 +86,22 @@ impl SqsQueue {
         format!("{action} on {}", self.place.name)
     }
 
-    /// The id of a receive of an ordered queue: the last one's, if its answer was lost.
-    fn attempt_id(&self, now: Instant) -> Option<String> {
+    /// A receive of an ordered queue: the last one, if its answer was lost.
+    fn attempt(&self, now: Instant) -> Option<Attempt> {
         let lost = self.lost_receive.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let again = lost.filter(|(_, since)| now < *since + SAME_RECEIVE).map(|(id, _)| id);
-        self.place.ordered.then(|| again.unwrap_or_else(|| Uuid::now_v7().to_string()))
+        let again = lost.filter(|lost| now < lost.since + SAME_RECEIVE);
+        let anew = || Attempt { id: Uuid::now_v7().to_string(), since: now, is_lost: false };
+        self.place.ordered.then(|| again.unwrap_or_else(anew))
     }
 
-    fn ask_again(&self, attempt: Option<String>, since: Instant) {
-        *self.lost_receive.lock().unwrap_or_else(PoisonError::into_inner) = attempt.map(|id| (id, since));
+    /// Keeps a receive that failed, to be asked for again. One that was refused has brought nothing, so that it is kept only
+    /// if an answer to it was lost before.
+    fn failed(&self, attempt: Option<Attempt>, fault: &Fault) {
+        let is_lost = |attempt: &Attempt| fault.is_unanswered() || (attempt.is_lost && fault.may_pass());
+        if let Some(lost) = attempt.filter(is_lost) {
+            let lost = Attempt { is_lost: true, ..lost };
+            *self.lost_receive.lock().unwrap_or_else(PoisonError::into_inner) = Some(lost);
+        }
     }
 
     /// Enters what came, and parts it from what comes again though it is finished.
@@ -171,7 +189,7 @@ impl Queue for SqsQueue {
             return Ok(Vec::new());
         }
         let (since, taken) = (Instant::now(), Taken::of(request));
-        let attempt = self.attempt_id(since);
+        let attempt = self.attempt(since);
         let max = request.max.clamp(1, MAX_ENTRIES);
         let input = ReceiveMessageInput::builder()
             .queue_url(&*self.place.address)
@@ -180,13 +198,11 @@ impl Queue for SqsQueue {
             .visibility_timeout(i32::try_from(taken.visibility).unwrap_or(i32::MAX))
             .set_message_system_attribute_names(Some(SYSTEM_ATTRIBUTES.to_vec()))
             .message_attribute_names("All")
-            .set_receive_request_attempt_id(attempt.clone());
+            .set_receive_request_attempt_id(attempt.as_ref().map(|attempt| attempt.id.clone()));
         let patience = Duration::from_secs(taken.wait) + BEYOND_WAIT;
         let asked = self.service.clients.receive(input, patience, &self.what("ReceiveMessage")).await;
         let messages = asked.map_err(|fault| {
-            if fault.may_pass() {
-                self.ask_again(attempt, since);
-            }
+            self.failed(attempt, &fault);
             QueueError::from(fault)
         })?;
         let Took { deliveries, finished } = self.take_in(messages, request.lease, since, taken);

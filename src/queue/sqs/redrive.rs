@@ -99,12 +99,7 @@ fn standing(task: &Task) -> Standing {
 }
 
 async fn arn(service: &Service, channel: &Channel) -> Result<String, QueueError> {
-    let mut found = None;
-    for ordered in [false, true] {
-        if found.is_none() {
-            found = service.find_queue(channel.queue(), ordered).await?;
-        }
-    }
+    let found = service.find_queue_of_either_kind(channel.queue()).await?;
     let place = found.ok_or_else(|| service.no_queue(channel.queue(), false))?;
     let asked = service.clients.sqs.get_queue_attributes().queue_url(&*place.address);
     let asked = asked.attribute_names(QueueAttributeName::QueueArn).send().await;

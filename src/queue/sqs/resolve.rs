@@ -90,6 +90,19 @@ impl Service {
         Ok(Some(place))
     }
 
+    /// The queue of this name, of either kind; `None`: there is none. A policy that names the queues there are refuses the question
+    /// for the other kind, so a refusal counts only where neither is found.
+    pub(super) async fn find_queue_of_either_kind(&self, name: &str) -> Result<Option<Place>, QueueError> {
+        let plain = self.find_queue(name, false).await;
+        if !matches!(plain, Ok(None) | Err(QueueError::Refused(_))) {
+            return plain;
+        }
+        match (plain, self.find_queue(name, true).await) {
+            (plain, Ok(None)) | (plain @ Err(_), Err(QueueError::Refused(_))) => plain,
+            (_, ordered) => ordered,
+        }
+    }
+
     /// The topic of this exchange; `None`: there is none. There is no call that finds a topic by its name, so all are
     /// listed, once.
     pub(super) async fn find_topic(&self, exchange: &str, ordered: bool) -> Result<Option<Place>, QueueError> {

@@ -11,12 +11,12 @@ use uuid::Uuid;
 use super::Service;
 use super::batch::batches;
 use super::fault::Fault;
-use super::parallel::{side_by_side, stopping};
 use super::provision;
 use super::resolve::Place;
-use super::wire::{Entry, size, trace_size};
+use super::wire::{Entry, beside, size, trace_size};
 use crate::channel::Channel;
-use crate::message::{Invalid, Outgoing};
+use crate::message::{Invalid, MAX_ATTRIBUTES, Outgoing};
+use crate::queue::parallel::{side_by_side, stopping};
 use crate::queue::{DEFAULT_GROUP, LeaseError, QueueError, SendError, Sent};
 
 /// How long a message that the queue does not take now is tried again.
@@ -56,7 +56,8 @@ pub(super) async fn send(
         let (service, target) = (Arc::clone(service), target.clone());
         async move {
             let counted = message.dedupe.is_none() && matches!(target, Target::Queue(_));
-            prepare(&service, &target, message).await.map(|entry| (entry, counted))
+            let threshold = service.options.threshold;
+            prepare(&service, &target, message, threshold).await.map(|entry| (entry, counted))
         }
     }));
     let mut answers = Vec::with_capacity(count);
@@ -148,7 +149,8 @@ fn refusal(fault: Fault) -> SendError {
     }
 }
 
-/// Copies messages to a dead-letter queue, once: whoever asks tries again while the lease lasts.
+/// Copies messages to a dead-letter queue, once: whoever asks tries again while the lease lasts. A copy that fits goes as it
+/// is, whatever the threshold: it may have no attribute to spare for a pointer, and a try that fails would leave its body behind.
 pub(super) async fn forward(
     service: &Arc<Service>,
     target: &Place,
@@ -158,7 +160,7 @@ pub(super) async fn forward(
     let mut results: Vec<Result<(), LeaseError>> = Vec::new();
     let mut entries = Vec::new();
     for (index, copy) in copies.into_iter().enumerate() {
-        match prepare(service, &target, copy).await {
+        match prepare(service, &target, copy, usize::MAX).await {
             Ok(entry) => {
                 entries.push((index, entry));
                 results.push(Err(LeaseError::Retry("not copied yet".to_owned())));
@@ -174,15 +176,21 @@ pub(super) async fn forward(
             *result = match answer {
                 Ok(_) => Ok(()),
                 Err(Fault::Never(text) | Fault::Message(text)) => Err(LeaseError::Refused(text)),
-                Err(Fault::Missing(text) | Fault::Stale(text) | Fault::Later(text)) => Err(LeaseError::Retry(text)),
+                Err(fault) => Err(LeaseError::Retry(fault.into_text())),
             };
         }
     }
     results
 }
 
-/// A message as its target takes it; its body may go to the bucket.
-async fn prepare(service: &Service, target: &Target, mut message: Outgoing) -> Result<Entry, SendError> {
+/// A message as its target takes it. Its body goes to the bucket where it has more bytes than the target takes, and where it
+/// has more than the threshold and an attribute to spare, for the pointer's size.
+async fn prepare(
+    service: &Service,
+    target: &Target,
+    mut message: Outgoing,
+    threshold: usize,
+) -> Result<Entry, SendError> {
     let place = target.place();
     let is_topic = matches!(target, Target::Topic(_));
     message.validate(usize::MAX)?;
@@ -201,17 +209,35 @@ async fn prepare(service: &Service, target: &Target, mut message: Outgoing) -> R
         return Err(Invalid::DedupeUnsupported(text).into());
     }
     let bytes = size(&message);
-    if message.claim.is_none() && service.options.bucket.is_some() {
-        if bytes > service.options.threshold.min(place.max_message) {
-            message = service.check_in(message, is_topic).await?;
-        }
-    } else if bytes > place.max_message {
-        return Err(Invalid::TooLarge { size: bytes, max: place.max_message }.into());
+    match way(&message, bytes, place.max_message, service.options.bucket.as_ref().map(|_| threshold))? {
+        Way::Whole => {}
+        Way::ByBucket => message = service.check_in(message, is_topic).await?,
     }
     if size(&message) + trace_size(&message) > place.max_message {
         message.trace = None;
     }
     Ok(Entry::new(message)?)
+}
+
+/// How a message's body travels.
+#[derive(Debug, PartialEq, Eq)]
+enum Way {
+    Whole,
+    ByBucket,
+}
+
+/// How the body of a message of so many bytes travels. `threshold`: above which it should go to the bucket; `None`: there is
+/// no bucket.
+fn way(message: &Outgoing, bytes: usize, most: usize, threshold: Option<usize>) -> Result<Way, Invalid> {
+    let Some(threshold) = threshold.filter(|_| message.claim.is_none()) else {
+        return if bytes > most { Err(Invalid::TooLarge { size: bytes, max: most }) } else { Ok(Way::Whole) };
+    };
+    let count = message.attributes.len() + beside(&[], message.routing_key.is_some(), true);
+    match count <= MAX_ATTRIBUTES {
+        true if bytes > threshold.min(most) => Ok(Way::ByBucket),
+        false if bytes > most => Err(Invalid::TooManyAttributes { count }),
+        _ => Ok(Way::Whole),
+    }
 }
 
 impl Service {
@@ -234,12 +260,10 @@ impl Service {
     }
 
     async fn find_target(&self, channel: &Channel) -> Result<Option<Target>, QueueError> {
-        if channel.exchange().is_none() {
-            for ordered in [false, true] {
-                if let Some(place) = self.find_queue(channel.queue(), ordered).await? {
-                    return Ok(Some(Target::Queue(place)));
-                }
-            }
+        if channel.exchange().is_none()
+            && let Some(place) = self.find_queue_of_either_kind(channel.queue()).await?
+        {
+            return Ok(Some(Target::Queue(place)));
         }
         let exchange = channel.exchange().unwrap_or(channel.queue());
         for ordered in [false, true] {
@@ -352,4 +376,55 @@ fn in_order(
         }
     }
     ordered
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::message::{AttributeValue, Claim};
+
+    const MOST: usize = 1000;
+
+    fn message(attributes: usize, bytes: usize) -> Outgoing {
+        let attributes = (0..attributes).map(|n| (format!("a{n}"), AttributeValue::Text("x".into()))).collect();
+        Outgoing { body: vec![b'x'; bytes], attributes, ..Outgoing::default() }
+    }
+
+    fn by(message: &Outgoing, threshold: Option<usize>) -> Result<Way, Invalid> {
+        way(message, message.body.len(), MOST, threshold)
+    }
+
+    #[test]
+    fn a_body_goes_to_the_bucket_if_its_pointer_has_room() {
+        for (bytes, way) in [(100, Way::Whole), (101, Way::ByBucket), (1001, Way::ByBucket)] {
+            assert_eq!(by(&message(9, bytes), Some(100)), Ok(way), "{bytes}");
+        }
+        // There is no room: what fits goes as it is.
+        for bytes in [101, 1000] {
+            assert_eq!(by(&message(10, bytes), Some(100)), Ok(Way::Whole), "{bytes}");
+        }
+        let too_many = Err(Invalid::TooManyAttributes { count: 11 });
+        assert_eq!(by(&message(10, 1001), Some(100)), too_many);
+        let keyed = Outgoing { routing_key: Some("key".into()), ..message(9, 1001) };
+        assert_eq!(by(&keyed, Some(100)), too_many);
+    }
+
+    #[test]
+    fn a_copy_that_fits_goes_as_it_is() {
+        assert_eq!(by(&message(3, 1000), Some(usize::MAX)), Ok(Way::Whole));
+        assert_eq!(by(&message(3, 1001), Some(usize::MAX)), Ok(Way::ByBucket));
+    }
+
+    #[test]
+    fn without_a_bucket_or_with_a_claim_it_has_to_fit() {
+        let too_large = Err(Invalid::TooLarge { size: 1001, max: MOST });
+        assert_eq!(by(&message(0, 1000), None), Ok(Way::Whole));
+        assert_eq!(by(&message(0, 1001), None), too_large);
+        let claim = Some(Arc::new(Claim { bucket: "b".into(), key: "k".into(), size: None }));
+        let claimed = Outgoing { claim, ..message(9, 0) };
+        assert_eq!(way(&claimed, 101, MOST, Some(100)), Ok(Way::Whole));
+        assert_eq!(way(&claimed, 1001, MOST, Some(100)), too_large);
+    }
 }

@@ -11,11 +11,11 @@ use super::calls::Told;
 use super::fault::Fault;
 use super::held::Held;
 use super::json::Entry;
-use super::parallel::side_by_side;
 use super::queue::{MAX_LEASE, SqsQueue, lost};
 use super::send::forward;
 use super::wire::{beside, is_carried, size, whole_seconds};
-use crate::message::{Claim, MAX_ATTRIBUTES, Outgoing};
+use crate::message::{Claim, MAX_ATTRIBUTES, Message, Outgoing};
+use crate::queue::parallel::side_by_side;
 use crate::queue::{LeaseError, Settlement, Unsettled, dead_letter_attributes};
 
 pub(super) const CHANGE: &str = "ChangeMessageVisibilityBatch";
@@ -151,7 +151,7 @@ impl SqsQueue {
             let holdings = self.holdings();
             endings.into_iter().partition(|ending| holdings.is_finished(&ending.held.id))
         };
-        let copies = to_copy.iter().map(|ending| self.copy(ending)).collect();
+        let copies = to_copy.iter().map(|ending| self.copy(ending, target.max_message)).collect();
         let results = forward(&self.service, target, copies).await;
         let (mut settled, mut gone): (Settled, Vec<Ending>) = (Vec::new(), copied);
         for (ending, result) in to_copy.into_iter().zip(results) {
@@ -170,34 +170,46 @@ impl SqsQueue {
         settled
     }
 
-    /// The message's copy for the dead-letter queue. Its id there is another, so it keeps the first one as its dedupe key.
-    fn copy(&self, ending: &Ending) -> Outgoing {
+    /// The message's copy for a dead-letter queue that takes so many bytes. Its id there is another, so it keeps the first one as its
+    /// dedupe key.
+    fn copy(&self, ending: &Ending, most: usize) -> Outgoing {
         let Settlement::DeadLetter { message, reason, .. } = &ending.settlement else {
             return Outgoing::default();
         };
-        let reason: String = reason.chars().map(|char| if is_carried(char) { char } else { ' ' }).collect();
-        let reason = if reason.is_empty() { "no reason given" } else { &reason };
-        let room = MAX_ATTRIBUTES.saturating_sub(beside(
-            &message.body,
-            message.routing_key.is_some(),
-            message.claim.is_some(),
-        ));
-        let copy = Outgoing {
-            body: message.body.to_vec(),
-            attributes: dead_letter_attributes(&message.attributes, reason, &self.channel, ending.held.attempt, room),
-            routing_key: message.routing_key.clone(),
-            delay: Duration::ZERO,
-            group: message.group.clone(),
-            dedupe: self.place.ordered.then(|| message.id.clone()),
-            claim: message.claim.clone(),
-            trace: message.trace.clone(),
-        };
-        // A message as large as can be goes without its story: better than not at all.
-        match size(&copy) > self.place.max_message {
-            true => Outgoing { attributes: message.attributes.clone(), ..copy },
-            false => copy,
-        }
+        let dedupe = self.place.ordered.then(|| message.id.clone());
+        with_story(bare_copy(message, dedupe), reason, &self.channel, ending.held.attempt, most)
     }
+}
+
+/// A message to send that is what was received.
+fn bare_copy(message: &Message, dedupe: Option<String>) -> Outgoing {
+    Outgoing {
+        body: message.body.to_vec(),
+        attributes: message.attributes.clone(),
+        routing_key: message.routing_key.clone(),
+        delay: Duration::ZERO,
+        group: message.group.clone(),
+        dedupe,
+        claim: message.claim.clone(),
+        trace: message.trace.clone(),
+    }
+}
+
+/// The copy with the story of its dead-lettering, as far as there is room. `most`: how many bytes the queue takes.
+fn with_story(mut copy: Outgoing, reason: &str, channel: &str, attempt: u32, most: usize) -> Outgoing {
+    let reason: String = reason.chars().map(|char| if is_carried(char) { char } else { ' ' }).collect();
+    let reason = if reason.is_empty() { "no reason given" } else { &reason };
+    // A body that is too large by itself goes to the bucket, and its pointer takes an attribute.
+    let goes_apart = copy.claim.is_none() && size(&copy) > most;
+    let has_claim = goes_apart || copy.claim.is_some();
+    let room = MAX_ATTRIBUTES.saturating_sub(beside(&copy.body, copy.routing_key.is_some(), has_claim));
+    let attributes = dead_letter_attributes(&copy.attributes, reason, channel, attempt, room);
+    let own = std::mem::replace(&mut copy.attributes, attributes);
+    // A message as large as can be goes without its story: better than not at all.
+    if !goes_apart && size(&copy) > most {
+        copy.attributes = own;
+    }
+    copy
 }
 
 /// What a batch call answered: by entry, or for the whole of it.
@@ -238,7 +250,7 @@ async fn while_leased(what: &str, endings: &[Ending], call: impl Future<Output =
     let first_end = endings.iter().map(|ending| ending.held.until).min();
     match tokio::time::timeout_at(first_end.unwrap_or_else(Instant::now), call).await {
         Ok(answers) => answers,
-        Err(_) => Answers::of_call(Err(Fault::Later(format!("{what}: no answer before the lease's end")))),
+        Err(_) => Answers::of_call(Err(Fault::Unanswered(format!("{what}: no answer before the lease's end")))),
     }
 }
 
@@ -263,6 +275,7 @@ async fn in_batches<F: Future<Output = Settled>>(mut endings: Vec<Ending>, call:
 mod tests {
     use super::super::held::MessageId;
     use super::*;
+    use crate::message::AttributeValue;
     use crate::queue::Receipt;
 
     #[test]
@@ -294,6 +307,21 @@ mod tests {
         let answers = while_leased("x", &endings, after(9)).await;
         assert_eq!(now.elapsed(), Duration::from_secs(3));
         assert!(matches!(answers.of("x", 0), Err(LeaseError::Retry(_))));
+    }
+
+    #[test]
+    fn a_copy_tells_its_story_as_far_as_the_dead_letter_queue_has_room() {
+        let message = |attributes: usize, bytes: usize| Outgoing {
+            body: vec![b'x'; bytes],
+            attributes: (0..attributes).map(|n| (format!("a{n}"), AttributeValue::Text("x".into()))).collect(),
+            ..Outgoing::default()
+        };
+        let most = 10_000;
+        let told = |attributes, bytes| with_story(message(attributes, bytes), "why", "jobs", 3, most).attributes.len();
+        assert_eq!((told(0, 9000), told(7, 9000), told(9, 9000)), (3, 10, 10));
+        assert_eq!(told(2, 9970), 2, "it fits without its story only");
+        // Its body goes to the bucket, and its pointer takes one of the ten.
+        assert_eq!((told(0, 10_001), told(7, 10_001), told(9, 10_001)), (3, 9, 9));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::message::{
 /// How a body is written that SQS cannot carry as it is: SQS takes text only, and no empty one.
 const ENCODING_ATTRIBUTE: &str = "hostler-body-encoding";
 const BASE64: &str = "base64";
-/// An empty body is not even Base64 of anything.
+/// An empty body has an encoding of its own, as its Base64 would be empty too.
 const EMPTY: &str = "empty";
 const EMPTY_BODY: &str = "-";
 
@@ -62,6 +62,7 @@ impl Entry {
         let beside = beside(&message.body, message.routing_key.is_some(), message.claim.is_some());
         message.carry_trace(MAX_ATTRIBUTES - beside);
         let Outgoing { body, attributes, routing_key, delay, group, dedupe, claim, .. } = message;
+        let marked = claimed_size(&attributes).map(|(mark, _)| mark);
         let mut wire: Vec<_> = attributes.into_iter().map(|(name, value)| attribute(name, value)).collect();
         let mut add = |name: &str, kind: &str, text: String| {
             wire.push((name.to_owned(), kind.to_owned(), Value::Text(text)));
@@ -69,6 +70,7 @@ impl Entry {
         if let Some(key) = routing_key {
             add(ROUTING_KEY_ATTRIBUTE, "String", key);
         }
+        let has_claim = claim.is_some();
         let body = match claim {
             Some(claim) => {
                 add(SIZE_ATTRIBUTE, "Number", claim.size.unwrap_or(0).to_string());
@@ -82,6 +84,13 @@ impl Entry {
                 }
             },
         };
+        // Its consumer would fetch the object, and remove it once the message is done: which one, only a claim may say.
+        if let Some(mark) = marked.filter(|_| !has_claim && Claim::from_body(&body, None).is_some()) {
+            return Err(Invalid::Unsupported(format!(
+                "the body is a pointer to an object in S3, and the attribute `{mark}` would have its consumer fetch and \
+                 remove that object: send it without the attribute"
+            )));
+        }
         if wire.len() > MAX_ATTRIBUTES {
             return Err(Invalid::TooManyAttributes { count: wire.len() });
         }
@@ -324,9 +333,15 @@ fn take_text(attributes: &mut Attributes, name: &str) -> Option<String> {
     Some(text)
 }
 
+/// The attribute that makes a pointer of a body that is one, and the size that it tells.
+fn claimed_size(attributes: &Attributes) -> Option<(&'static str, &str)> {
+    let told = |name| Some((name, attributes.get(name)?.as_text()?));
+    [SIZE_ATTRIBUTE, LEGACY_SIZE_ATTRIBUTE].into_iter().find_map(told)
+}
+
 /// The body, or where it lies; the attributes that told which are taken away.
 fn content(text: String, attributes: &mut Attributes) -> (Bytes, Option<Claim>) {
-    let size = [SIZE_ATTRIBUTE, LEGACY_SIZE_ATTRIBUTE].into_iter().find_map(|name| attributes.get(name)?.as_text());
+    let size = claimed_size(attributes).map(|(_, size)| size);
     if let Some(size) = size
         && let Some(claim) = Claim::from_body(&text, size.parse().ok())
     {
@@ -414,6 +429,27 @@ mod tests {
         let claim = Claim { bucket: "b".into(), key: "k".into(), size: None };
         let message = there_and_back(Outgoing { body: claim.to_body().into_bytes(), ..Outgoing::default() });
         assert_eq!((message.claim, &*message.body), (None, claim.to_body().as_bytes()));
+    }
+
+    #[test]
+    fn a_pointer_that_is_no_claim_is_not_sent_with_the_attribute() {
+        let claim = Claim { bucket: "b".into(), key: "k".into(), size: None };
+        let pointer = claim.to_body().into_bytes();
+        let marked = |mark: &str, value, body: &[u8], claim: Option<Claim>| {
+            let attributes = [(mark.to_owned(), value)].into();
+            Entry::new(Outgoing { body: body.to_vec(), attributes, claim: claim.map(Arc::new), ..Outgoing::default() })
+        };
+        let number = Typed { data_type: "Number".into(), value: AttributeValue::Text("7".into()) };
+        for value in [AttributeValue::Text("7".into()), AttributeValue::Typed(Box::new(number))] {
+            for mark in [SIZE_ATTRIBUTE, LEGACY_SIZE_ATTRIBUTE] {
+                let refused = marked(mark, value.clone(), &pointer, None);
+                assert!(matches!(&refused, Err(Invalid::Unsupported(text)) if text.contains(mark)), "{refused:?}");
+                assert!(marked(mark, value.clone(), b"no pointer", None).is_ok(), "{mark}");
+                assert!(marked(mark, value.clone(), &pointer, Some(claim.clone())).is_ok(), "{mark}");
+            }
+        }
+        // Bytes are no size to a consumer, so that this is no pointer to it.
+        assert!(marked(SIZE_ATTRIBUTE, AttributeValue::Binary(vec![7]), &pointer, None).is_ok());
     }
 
     #[test]

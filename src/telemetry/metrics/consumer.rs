@@ -173,12 +173,12 @@ impl Instruments {
             process: seconds(
                 names::MESSAGING_PROCESS_DURATION,
                 "Time that handlers take, hooks included",
-                names::DURATIONS,
+                names::PROCESS_DURATIONS,
             ),
             operation: seconds(
                 names::MESSAGING_CLIENT_OPERATION_DURATION,
                 "Time that calls of the queue service take; a receive waits for messages",
-                names::DURATIONS,
+                names::OPERATION_DURATIONS,
             ),
             sent: sent.with_description("Messages sent as replies and by handlers").build(),
             attempts: attempts.with_boundaries(names::ATTEMPT_COUNTS.to_vec()).build(),

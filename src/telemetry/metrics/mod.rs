@@ -43,8 +43,9 @@ use observe::Consumers;
 /// The most series that one metric has for each consumer: more than its attributes' words allow.
 const SERIES_PER_CONSUMER: usize = 128;
 
-/// How long the end waits for a collector, or for a reader of standard output.
-const FLUSH: Duration = Duration::from_millis(1_500);
+/// How long the end waits for a collector, or for a reader of standard output: for the export under way, the last one after it,
+/// and some time to spare.
+const FLUSH: Duration = otlp::LAST.saturating_mul(2).saturating_add(Duration::from_millis(500));
 
 /// Why there are no metrics.
 #[derive(Debug, thiserror::Error)]
@@ -154,7 +155,7 @@ impl Metrics {
         HostMetrics { tick_delay: self.tick_delay.clone() }
     }
 
-    /// Lets all go out that is not out yet: until `deadline`, and for a second and a half at most.
+    /// Lets all go out that is not out yet: until `deadline`, and for two and a half seconds at most.
     pub async fn end(self, deadline: Instant) {
         self.exits.end(deadline.min(Instant::now() + FLUSH)).await;
     }

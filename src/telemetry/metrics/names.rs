@@ -142,8 +142,15 @@ pub(super) const USUAL: [(&str, &str); 18] = [
     ("trapped", "none"),
 ];
 
-/// Buckets of times that handlers and calls take, in seconds: those that the conventions advise.
-pub(super) const DURATIONS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0];
+/// Buckets of times that handlers take, in seconds: those that the conventions advise, and more of them up to half an hour, which a
+/// handler may take.
+pub(super) const PROCESS_DURATIONS: &[f64] = &[
+    0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0, 300.0, 900.0, 1_800.0,
+];
+/// Buckets of times that calls of the queue service take, in seconds: those that the conventions advise, and more beyond the 20 s
+/// that a receive waits.
+pub(super) const OPERATION_DURATIONS: &[f64] =
+    &[0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 30.0];
 /// Buckets of attempts.
 pub(super) const ATTEMPT_COUNTS: &[f64] = &[1.0, 2.0, 3.0, 5.0, 8.0, 13.0];
 /// Buckets of ages of messages, in seconds: from a tenth of a second to a day.

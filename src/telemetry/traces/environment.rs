@@ -4,6 +4,12 @@
 
 use std::time::Duration;
 
+use super::super::collector::{self, Protocol};
+use super::super::variables::Reader;
+
+/// Where spans go below an endpoint for all signals.
+const PATH: &str = "/v1/traces";
+
 /// How long a batch may take until it is with the collector, unless `OTEL_EXPORTER_OTLP_TIMEOUT` says otherwise.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -22,15 +28,6 @@ const SAMPLERS: [(&str, bool); 6] = [
     ("parentbased_always_off", false),
     ("parentbased_traceidratio", true),
 ];
-
-/// How spans travel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Protocol {
-    /// Protobuf over HTTP, the default.
-    Http,
-    /// gRPC.
-    Grpc,
-}
 
 /// What the variables and the config say together.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,91 +52,54 @@ pub(super) struct Environment {
 impl Environment {
     /// Reads what `get` knows. `endpoint`: the collector's URL, as configured.
     pub(super) fn read(endpoint: &str, get: impl Fn(&str) -> Option<String>) -> Self {
-        let set = |name: &str| get(name).filter(|value| !value.is_empty());
-        let mut reader = Reader { set: &set, warnings: Vec::new() };
-        let off = set("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"))
+        let mut reader = Reader::new(get);
+        let off = reader.set("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"))
             || reader.word("OTEL_TRACES_EXPORTER", &["otlp", "none"]).as_deref() == Some("none");
-        let protocols = ["http/protobuf", "grpc"];
-        let protocol = reader
-            .first(["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"], |reader, name| {
-                reader.word(name, &protocols)
-            });
-        let protocol = if protocol.as_deref() == Some("grpc") { Protocol::Grpc } else { Protocol::Http };
+        let protocols = ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"];
+        let protocol = collector::protocol(&mut reader, protocols);
         let timeout = reader.first(["OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT"], Reader::number);
-        let own_sampler = reader.sampler().is_none();
-        let queue = reader.number("OTEL_BSP_MAX_QUEUE_SIZE").unwrap_or(QUEUE.0 as u64);
+        let own_sampler = sampler(&mut reader).is_none();
+        let queue = queue(&mut reader);
         let batch = reader.number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE").unwrap_or(BATCH as u64);
         for name in ["OTEL_BSP_SCHEDULE_DELAY", "OTEL_BSP_EXPORT_TIMEOUT"] {
             reader.number(name);
         }
-        let queue = usize::try_from(queue).unwrap_or(QUEUE.1).clamp(1, QUEUE.1);
         Self {
             off,
             protocol,
-            endpoint: match (set("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), protocol) {
-                (Some(own), _) => own,
-                (None, Protocol::Grpc) => endpoint.to_owned(),
-                (None, Protocol::Http) => format!("{}/v1/traces", endpoint.trim_end_matches('/')),
-            },
+            endpoint: collector::endpoint(reader.set("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), endpoint, protocol, PATH),
             timeout: timeout.map_or(TIMEOUT, Duration::from_millis).max(Duration::from_millis(1)),
             queue,
             batch: usize::try_from(batch).unwrap_or(queue).clamp(1, queue),
             own_sampler,
-            warnings: reader.warnings,
+            warnings: reader.into_warnings(),
         }
     }
 }
 
-/// Reads variables, and remembers what is wrong with them.
-struct Reader<'a> {
-    set: &'a dyn Fn(&str) -> Option<String>,
-    warnings: Vec<String>,
+/// How many spans may wait in this process.
+pub(super) fn queue_of_process() -> usize {
+    queue(&mut Reader::of_process())
 }
 
-impl Reader<'_> {
-    /// The first that has a value.
-    fn first<T>(&mut self, names: [&str; 2], read: impl Fn(&mut Self, &str) -> Option<T>) -> Option<T> {
-        names.into_iter().find_map(|name| read(self, name))
-    }
+fn queue<F: Fn(&str) -> Option<String>>(reader: &mut Reader<F>) -> usize {
+    let queue = reader.number("OTEL_BSP_MAX_QUEUE_SIZE").unwrap_or(QUEUE.0 as u64);
+    usize::try_from(queue).unwrap_or(QUEUE.1).clamp(1, QUEUE.1)
+}
 
-    /// One of these words, in any case of their letters.
-    fn word(&mut self, name: &str, words: &[&str]) -> Option<String> {
-        let value = (self.set)(name)?.to_ascii_lowercase();
-        if words.contains(&value.as_str()) {
-            return Some(value);
+/// The sampler that is named. The SDK reads it by itself, and would pass over in silence what is wrong with it.
+fn sampler<F: Fn(&str) -> Option<String>>(reader: &mut Reader<F>) -> Option<String> {
+    let names = SAMPLERS.map(|(name, _)| name);
+    let sampler = reader.word("OTEL_TRACES_SAMPLER", &names);
+    let takes_ratio = SAMPLERS.iter().any(|(name, ratio)| *ratio && sampler.as_deref() == Some(name));
+    let argument = "OTEL_TRACES_SAMPLER_ARG";
+    match (takes_ratio, reader.set(argument)) {
+        (true, Some(value)) if !value.parse().is_ok_and(|ratio: f64| (0.0..=1.0).contains(&ratio)) => {
+            reader.wrong(argument, &value, "a number from 0 to 1");
         }
-        self.wrong(name, &value, &format!("one of {}", words.join(", ")));
-        None
+        _ => {}
     }
-
-    /// A whole number.
-    fn number(&mut self, name: &str) -> Option<u64> {
-        let value = (self.set)(name)?;
-        let number = value.trim().parse().ok();
-        if number.is_none() {
-            self.wrong(name, &value, "a whole number");
-        }
-        number
-    }
-
-    /// The sampler that is named. The SDK reads it by itself, and would pass over in silence what is wrong with it.
-    fn sampler(&mut self) -> Option<String> {
-        let names = SAMPLERS.map(|(name, _)| name);
-        let sampler = self.word("OTEL_TRACES_SAMPLER", &names);
-        let takes_ratio = SAMPLERS.iter().any(|(name, ratio)| *ratio && sampler.as_deref() == Some(name));
-        let argument = "OTEL_TRACES_SAMPLER_ARG";
-        match (takes_ratio, (self.set)(argument)) {
-            (true, Some(value)) if !value.parse().is_ok_and(|ratio: f64| (0.0..=1.0).contains(&ratio)) => {
-                self.wrong(argument, &value, "a number from 0 to 1");
-            }
-            _ => {}
-        }
-        sampler
-    }
-
-    fn wrong(&mut self, name: &str, value: &str, wanted: &str) {
-        self.warnings.push(format!("{name}: `{value}` is passed over: it has to be {wanted}"));
-    }
+    sampler
 }
 
 #[cfg(test)]
@@ -147,7 +107,11 @@ mod tests {
     use super::*;
 
     fn read(variables: &[(&str, &str)]) -> Environment {
-        Environment::read("http://collector:4318/", |name| {
+        read_at("http://collector:4318/", variables)
+    }
+
+    fn read_at(endpoint: &str, variables: &[(&str, &str)]) -> Environment {
+        Environment::read(endpoint, |name| {
             variables.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned())
         })
     }
@@ -166,6 +130,7 @@ mod tests {
         };
         assert_eq!(read(&[]), expected);
         assert_eq!(read(&[("OTEL_SDK_DISABLED", ""), ("OTEL_EXPORTER_OTLP_PROTOCOL", "")]), expected);
+        assert_eq!(read_at("https://c/?tenant=a", &[]).endpoint, "https://c/v1/traces?tenant=a");
     }
 
     #[test]
@@ -223,6 +188,9 @@ mod tests {
             (environment.queue, environment.batch)
         };
         assert_eq!(sizes("1000000000000", "4000000000000"), (8192, 8192));
+        // What is set aside is for as many as may wait.
+        let set_aside = [read(&[]).queue, sizes("8192", "").0].map(super::super::footprint_of);
+        assert_eq!(set_aside, [16 << 20, 64 << 20]);
         assert_eq!(sizes("0", "0"), (1, 1));
         assert_eq!(sizes("100", ""), (100, 100));
     }

@@ -1,30 +1,20 @@
-//! The way to the collector: OTLP over HTTP or gRPC, each batch bounded in time, its faults told by [`Outage`].
+//! Batches of spans to the collector, each bounded in time, its faults told by [`Outage`].
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use bytes::{Bytes, BytesMut};
-use opentelemetry_http::{HttpClient, HttpError, ResponseBodyTooLarge};
-use opentelemetry_otlp::tonic_types::transport::ClientTlsConfig;
-use opentelemetry_otlp::{
-    ExporterBuildError, SpanExporter as Otlp, WithExportConfig as _, WithHttpConfig as _, WithTonicConfig as _,
-};
+use opentelemetry_otlp::{SpanExporter as Otlp, WithExportConfig as _, WithHttpConfig as _, WithTonicConfig as _};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{SpanData, SpanExporter};
-use reqwest::{Url, redirect};
+use reqwest::Url;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use super::environment::{Environment, Protocol};
+use super::super::collector::{self, Client, Fault, Protocol};
+use super::environment::Environment;
 use super::outage::{News, Outage};
-use super::told;
-
-/// The longest answer of a collector, in bytes; what it says is of no use but for its status.
-const MAX_ANSWER: usize = 64 * 1024;
 
 /// An exporter to this collector, whose connections live in that runtime.
 ///
@@ -34,39 +24,26 @@ pub(super) fn connect(environment: &Environment, runtime: &Handle) -> Result<Exp
     let _entered = runtime.enter();
     let Environment { endpoint, timeout, .. } = environment;
     let fault = Fault::default();
-    let url = Url::parse(endpoint).map_err(|error| format!("`{endpoint}` is no URL: {error}"))?;
+    // Neither here nor below is the endpoint told: it may hold a secret.
+    Url::parse(endpoint).map_err(|error| format!("the endpoint of traces is no URL: {error}"))?;
     let otlp = match environment.protocol {
         Protocol::Http => {
-            let client = Client::new(fault.clone()).map_err(told)?;
+            let client = Client::new(*timeout, fault.clone())?;
             Otlp::builder().with_http().with_http_client(client).with_endpoint(endpoint).with_timeout(*timeout).build()
         }
         Protocol::Grpc => {
             let builder = Otlp::builder().with_tonic().with_endpoint(endpoint).with_timeout(*timeout);
-            match url.scheme() {
-                "https" => builder.with_tls_config(ClientTlsConfig::new().with_enabled_roots()).build(),
-                _ => builder.build(),
+            match collector::tls(endpoint) {
+                Some(tls) => builder.with_tls_config(tls).build(),
+                None => builder.build(),
             }
         }
     };
-    // The address may hold a secret.
-    let collector = url.origin().ascii_serialization();
-    let otlp = otlp.map_err(|error: ExporterBuildError| format!("traces cannot be sent to {collector}: {error}"))?;
+    let collector = collector::named(endpoint);
+    let refused = |error| format!("traces cannot be sent to {collector}: {}", collector::refusal(&error, endpoint));
+    let otlp = otlp.map_err(refused)?;
     let (runtime, limit) = (runtime.clone(), *timeout);
     Ok(Exporter { otlp, runtime, limit, collector, fault, outage: Outage::default() })
-}
-
-/// Why the last request failed, which the SDK keeps to itself.
-#[derive(Debug, Clone, Default)]
-struct Fault(Arc<Mutex<Option<String>>>);
-
-impl Fault {
-    fn set(&self, text: String) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
-    }
-
-    fn take(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
 }
 
 /// Sends batches, on the thread that the SDK has for it.
@@ -127,48 +104,6 @@ async fn within<T>(runtime: &Handle, limit: Duration, future: impl Future<Output
     bounded.await.ok()
 }
 
-/// The HTTP client, which the SDK wants from us.
-#[derive(Debug)]
-struct Client {
-    http: reqwest::Client,
-    fault: Fault,
-}
-
-impl Client {
-    fn new(fault: Fault) -> reqwest::Result<Self> {
-        let http =
-            reqwest::Client::builder().redirect(redirect::Policy::none()).retry(reqwest::retry::never()).build()?;
-        Ok(Self { http, fault })
-    }
-
-    async fn send(&self, request: http::Request<Bytes>) -> reqwest::Result<http::Response<reqwest::Body>> {
-        let request = reqwest::Request::try_from(request.map(reqwest::Body::from))?;
-        Ok(self.http.execute(request).await?.into())
-    }
-}
-
-#[async_trait]
-impl HttpClient for Client {
-    async fn send_bytes(&self, request: http::Request<Bytes>) -> Result<http::Response<Bytes>, HttpError> {
-        let remember = |error: reqwest::Error| {
-            let text = told(error);
-            self.fault.set(text.clone());
-            HttpError::from(text)
-        };
-        let (parts, mut body) = self.send(request).await.map_err(remember)?.into_parts();
-        let mut answer = BytesMut::new();
-        while let Some(frame) = http_body_util::BodyExt::frame(&mut body).await {
-            let frame = frame.map_err(remember)?;
-            let data = frame.data_ref().map_or(&[][..], |data| data);
-            if answer.len() + data.len() > MAX_ANSWER {
-                return Err(Box::new(ResponseBodyTooLarge::new()));
-            }
-            answer.extend_from_slice(data);
-        }
-        Ok(http::Response::from_parts(parts, answer.freeze()))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,5 +116,17 @@ mod tests {
         let sleep = |long| async move { tokio::time::sleep(long).await };
         assert_eq!(other.block_on(within(&runtime, 60 * second, sleep(soon))), Some(()));
         assert_eq!(other.block_on(within(&runtime, soon, sleep(60 * second))), None);
+    }
+
+    #[test]
+    fn an_endpoint_that_cannot_be_used_is_not_told_as_it_may_hold_a_secret() {
+        let runtime = super::super::runtime().unwrap();
+        for endpoint in ["/secret", "http://c/secret x"] {
+            let environment = Environment::read("http://c", |name| {
+                (name == "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT").then(|| endpoint.to_owned())
+            });
+            let told = connect(&environment, &runtime).unwrap_err();
+            assert!(!told.contains("secret"), "{told}");
+        }
     }
 }

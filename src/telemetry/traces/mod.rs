@@ -3,7 +3,7 @@
 //! | file | job |
 //! |---|---|
 //! | `environment` | the standard's variables, as far as the SDK does not read them |
-//! | `exporter` | the way to the collector, over HTTP or gRPC, bounded in time |
+//! | `exporter` | batches of spans to the collector, bounded in time |
 //! | `outage` | a collector that cannot be reached is told of once |
 //! | `messaging` | spans about messages, by the semantic conventions |
 //! | `sampler` | which traces are sampled, where the environment does not say |
@@ -41,13 +41,20 @@ use opentelemetry_sdk::trace::{
 use tokio::runtime::{Builder, Handle};
 
 use super::{Attribute, Resource};
-use crate::cause::with_causes;
 use environment::Environment;
 use sampler::Sampler;
 
-/// What the spans that wait and those on their way may take of the memory, in bytes: as many as the standard's queue holds (2,048),
-/// each as large as ours can become.
-pub const FOOTPRINT: u64 = 16 << 20;
+/// What a span can take of the memory, in bytes: as large as ours can become.
+const SPAN: u64 = 8 << 10;
+
+/// What the spans that wait and those on their way may take of the memory, in bytes: as many as the queue holds.
+pub fn footprint() -> u64 {
+    footprint_of(environment::queue_of_process())
+}
+
+fn footprint_of(queue: usize) -> u64 {
+    queue as u64 * SPAN
+}
 
 /// How a span begins.
 #[derive(Debug, Default)]
@@ -173,11 +180,6 @@ fn runtime() -> io::Result<Handle> {
     let handle = runtime.handle().clone();
     thread::Builder::new().name("hostler-otlp".to_owned()).spawn(move || runtime.block_on(pending::<()>()))?;
     Ok(handle)
-}
-
-/// An error as the log has it, without the address, which may hold a secret.
-fn told(error: reqwest::Error) -> String {
-    with_causes(&error.without_url())
 }
 
 #[cfg(test)]

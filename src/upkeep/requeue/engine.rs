@@ -43,7 +43,7 @@ pub async fn run(
     tell(Note::Began { total: there.min(order.max.unwrap_or(u64::MAX)) });
     let mut run = Run {
         sorter: Sorter::new(order.conditions.clone(), order.began, queue.is_ordered()),
-        bucket: order.rate.filter(|_| !order.dry_run).map(|rate| Bucket::new(rate, Instant::now())),
+        bucket: order.rate.filter(|_| !order.dry_run).map(|rate| Bucket::with_one_token(rate, Instant::now())),
         started: Instant::now(),
         held: Held::default(),
         extras: Extras { key: true, id: true },
@@ -167,7 +167,7 @@ impl Run<'_> {
         match bucket.available(Instant::now()) {
             0 => {
                 tokio::select! {
-                    () = sleep_until(bucket.next_at()) => {}
+                    () = sleep_until(bucket.next_at().unwrap_or_else(Instant::now)) => {}
                     () = self.stop.cancelled() => {}
                 }
                 0

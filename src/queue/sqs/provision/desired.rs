@@ -117,6 +117,23 @@ pub(super) fn channel(spec: &ChannelSpec, options: &Options, names: &Names) -> R
     Ok(Wanted { queue: tagged(consumed, spec), dead_letters, fan_out })
 }
 
+/// All that consumers of these want. A dead-letter queue that one of them consumes has that consumer's tags: with those of the
+/// other, each would undo what the other has set.
+///
+/// # Errors
+/// As [`channel`].
+pub(super) fn channels(specs: &[ChannelSpec], options: &Options, names: &Names) -> Result<Vec<Wanted>, QueueError> {
+    let mut wanted: Vec<_> = specs.iter().map(|spec| channel(spec, options, names)).collect::<Result<_, _>>()?;
+    let consumed: BTreeMap<_, _> =
+        wanted.iter().map(|one| (one.queue.on_aws.clone(), one.queue.tags.clone())).collect();
+    for dead_letters in wanted.iter_mut().filter_map(|one| one.dead_letters.as_mut()) {
+        if let Some(tags) = consumed.get(&dead_letters.on_aws) {
+            dead_letters.tags.clone_from(tags);
+        }
+    }
+    Ok(wanted)
+}
+
 /// A queue of which nothing but the name is known.
 pub(super) fn queue(name: &str, ordered: bool, options: &Options, names: &Names) -> Piece {
     let mut at_creation = vec![Setting::new(MAX_SIZE, "largest message", Value::Bytes(MAX_MESSAGE))];
@@ -228,6 +245,20 @@ mod tests {
         let tags = [("hostler:managed", "true"), ("hostler:owner", "media")];
         assert_eq!(queue.tags, tags.map(|(name, value)| (name.into(), value.into())).into());
         assert_eq!(fan_out, None);
+    }
+
+    #[test]
+    fn a_dead_letter_queue_with_a_consumer_of_its_own_has_the_tags_of_that() {
+        let tagged = |channel: &str, owner: &str| ChannelSpec {
+            tags: BTreeMap::from([("hostler:owner".into(), owner.into())]),
+            ..spec(channel)
+        };
+        let specs = [tagged("uploads.orders", "shop"), tagged("orders-dlq", "support"), tagged("stock", "store")];
+        let wanted = channels(&specs, &Options::default(), &Names::new("t-")).unwrap();
+        let dead_letters: Vec<_> = wanted.iter().map(|one| &one.dead_letters.as_ref().unwrap().tags).collect();
+        assert_eq!(dead_letters, [&wanted[1].queue.tags, &wanted[1].queue.tags, &wanted[2].queue.tags]);
+        assert_eq!(wanted[0].queue.tags["hostler:owner"], "shop");
+        assert_eq!(wanted[1].queue.tags["hostler:owner"], "support");
     }
 
     #[test]

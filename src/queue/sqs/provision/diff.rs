@@ -51,8 +51,8 @@ pub(super) enum Act<'a> {
 /// What begins so is a tag of ours: one that is no longer wanted is removed.
 const OUR_TAGS: &str = "hostler:";
 
-/// The queue attribute that says whose dead-letter queue it may be. None means anybody's, and is left so: not every
-/// look-alike of SQS keeps it.
+/// The attribute of a dead-letter queue that says which queues may use it. Without it all may, and it is not set for ours: not
+/// every look-alike of SQS remembers it.
 const REDRIVE_ALLOW_POLICY: &str = "RedriveAllowPolicy";
 
 /// All steps. What may not be looked at takes none.

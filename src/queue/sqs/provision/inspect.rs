@@ -27,6 +27,7 @@ pub(super) fn findings(wanted: &Wanted, observed: &Observed, options: &Options) 
     if let Some(piece) = &wanted.dead_letters {
         findings.extend(of_piece(piece, &observed.dead_letters, account.as_ref(), options));
         findings.extend(dead_letters_die_first(wanted, observed));
+        findings.extend(dead_letters_do_not_fit(wanted, observed, options));
     }
     findings.extend(too_small(&wanted.queue, &observed.queue, options));
     if let Some(fan_out) = &wanted.fan_out {
@@ -119,6 +120,31 @@ fn dead_letters_die_first(wanted: &Wanted, observed: &Observed) -> Option<Findin
             source.address
         ),
     };
+    Some(warning(fault, cure))
+}
+
+/// A message that its dead-letter queue does not take stays until SQS moves it by itself, or its time is over.
+fn dead_letters_do_not_fit(wanted: &Wanted, observed: &Observed, options: &Options) -> Option<Finding> {
+    let (source, target) = (observed.queue.there()?, observed.dead_letters.there()?);
+    let (source_takes, target_takes) = (source.number(MAX_SIZE)?, target.number(MAX_SIZE)?);
+    if target_takes >= source_takes {
+        return None;
+    }
+    let consequence = match &options.bucket {
+        Some(_) => "a larger one with ten attributes of its own",
+        None => "a larger one",
+    };
+    let fault = format!(
+        "{} takes messages of {}, less than {}, {} ({consequence} cannot be dead-lettered)",
+        wanted.dead_letters.as_ref()?.title(),
+        ByteSize(target_takes),
+        wanted.queue.title(),
+        ByteSize(source_takes),
+    );
+    let cure = format!(
+        "run `aws sqs set-queue-attributes --queue-url {} --attributes {MAX_SIZE}={source_takes}`",
+        target.address
+    );
     Some(warning(fault, cure))
 }
 
@@ -289,6 +315,23 @@ mod tests {
         observed.queue.set(RETENTION, "1209600");
         let cure = &findings(&wanted, &observed, &Options::default())[0].cure;
         assert!(cure.starts_with("run `aws sqs set-queue-attributes --queue-url at t-thumbnails "), "{cure}");
+    }
+
+    #[test]
+    fn a_dead_letter_queue_has_to_take_what_its_source_takes() {
+        let too_small = |seen: &mut Observed| seen.dead_letters.set(MAX_SIZE, "262144");
+        let (fault, fatal) = found(too_small);
+        let told = "queue t-thumbnails-dlq takes messages of 256.0 KiB, less than queue t-thumbnails, 1.0 MiB";
+        assert_eq!(fault, format!("{told} (a larger one cannot be dead-lettered)"));
+        assert!(!fatal);
+        let bucket = Options { bucket: Some("bodies".into()), ..Options::default() };
+        assert!(found_with(&bucket, too_small).0.contains("(a larger one with ten attributes of its own cannot"));
+        assert_eq!(found(|seen| seen.queue.set(MAX_SIZE, "262144")).0, "nothing");
+        let wanted = fanned(&Options::default());
+        let mut observed = whole(&wanted);
+        too_small(&mut observed);
+        let cure = &findings(&wanted, &observed, &Options::default())[0].cure;
+        assert!(cure.ends_with("--queue-url at t-thumbnails-dlq --attributes MaximumMessageSize=1048576`"), "{cure}");
     }
 
     #[test]

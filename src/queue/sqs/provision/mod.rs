@@ -86,7 +86,7 @@ pub(super) async fn create_missing(service: &Service, spec: &ChannelSpec) -> Res
     let mut applier = Applier::new(service, observed.account());
     for step in diff::creations(&wanted, &observed) {
         applier.take(&step.act).await?;
-        tracing::info!(resource = step.change.resource, settings = step.change.detail, "created");
+        tracing::info!(created = step.change.resource, settings = step.change.detail, "created");
     }
     Ok(())
 }
@@ -103,23 +103,27 @@ pub(super) async fn create_topic(service: &Service, exchange: &str, ordered: boo
 
 async fn create(service: &Service, piece: &Piece) -> Result<Place, QueueError> {
     let place = Applier::new(service, None).create(piece).await?;
-    tracing::info!(resource = piece.title(), "created");
+    tracing::info!(created = piece.title(), "created");
     Ok(place)
 }
 
 /// Whether the queues are there; what is found is remembered for those who open them next.
 async fn has_queues(service: &Service, wanted: &Wanted) -> Result<bool, QueueError> {
-    for piece in wanted.dead_letters.iter().chain([&wanted.queue]) {
-        if service.find_queue(&piece.name, piece.ordered).await?.is_none() {
-            return Ok(false);
+    let is_there =
+        async |piece: &Piece| service.find_queue(&piece.name, piece.ordered).await.map(|found| found.is_some());
+    let dead_letters = async {
+        match &wanted.dead_letters {
+            Some(piece) => is_there(piece).await,
+            None => Ok(true),
         }
-    }
-    Ok(true)
+    };
+    let (queue, dead_letters) = tokio::try_join!(is_there(&wanted.queue), dead_letters)?;
+    Ok(queue && dead_letters)
 }
 
 /// What all of them want. That it cannot be is known before anything is changed.
 fn channels(service: &Service, wanted: &[ChannelSpec]) -> Result<Vec<Wanted>, QueueError> {
-    wanted.iter().map(|spec| desired::channel(spec, &service.options, &service.names)).collect()
+    desired::channels(wanted, &service.options, &service.names)
 }
 
 async fn look(service: &Service, wanted: &Wanted) -> Result<Observed, QueueError> {

@@ -104,11 +104,13 @@ fn account(seen: &[&Seen<Resource>]) -> Option<Account> {
 /// # Errors
 /// [`QueueError`] when AWS cannot be asked. A denial is no error.
 pub(super) async fn observe(service: &Service, wanted: &Wanted, tags: Tags) -> Result<Observed, QueueError> {
-    let dead_letters = match &wanted.dead_letters {
-        Some(piece) => queue(service, piece, tags).await?,
-        None => Seen::Missing,
+    let dead_letters = async {
+        match &wanted.dead_letters {
+            Some(piece) => queue(service, piece, tags).await,
+            None => Ok(Seen::Missing),
+        }
     };
-    let queue = queue(service, &wanted.queue, tags).await?;
+    let (queue, dead_letters) = tokio::try_join!(queue(service, &wanted.queue, tags), dead_letters)?;
     let mut observed = Observed { dead_letters, queue, topic: Seen::Missing, subscription: Seen::Missing };
     if let Some(FanOut { topic: piece, .. }) = &wanted.fan_out {
         observed.topic = topic(service, piece, observed.account().as_ref(), tags).await?;

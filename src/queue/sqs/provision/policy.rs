@@ -46,10 +46,10 @@ pub fn protecting_tasks(options: &Options, account: Option<&str>, cluster: &str)
     Statement::new("ScaleInProtection", &["ecs:UpdateTaskProtection"], &[tasks]).json()
 }
 
-/// The statements for `hostler alarms`: looking at every queue under the prefix.
+/// The statements for `hostler alarms`, and for `hostler queues`: looking at every queue under the prefix.
 pub fn alarming(options: &Options, account: Option<&str>) -> Vec<Json> {
     let scope = Scope::new(options, account);
-    let look = ["sqs:ListQueueTags", "sqs:GetQueueAttributes"];
+    let look = ["sqs:ListQueueTags", "sqs:GetQueueUrl", "sqs:GetQueueAttributes"];
     let queues = scope.arn("sqs", &format!("{}*", options.prefix));
     vec![
         Statement::new("FindQueues", &["sqs:ListQueues"], &[scope.arn("sqs", "*")]).json(),
@@ -82,6 +82,22 @@ pub fn cleaning(options: &Options, account: Option<&str>) -> Vec<Json> {
     statements
 }
 
+/// The statements for `hostler requeue` and `hostler dlq` on the dead letters of these channels, beside those of
+/// [`least_privilege`]: taking them, sending them back, and having SQS move them (AWS: permissions for a dead-letter queue redrive).
+pub fn redriving(options: &Options, account: Option<&str>, consumed: &[ChannelSpec]) -> Vec<Json> {
+    let scope = Scope::new(options, account);
+    let dead_lettering: Vec<_> = consumed.iter().filter(|spec| spec.max_receives.is_some()).cloned().collect();
+    let Reach { queues, dead_letters, .. } = Reach::new(&scope, options, &dead_lettering, &[]);
+    let take = ["sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:ChangeMessageVisibility"];
+    let tasks = ["sqs:StartMessageMoveTask", "sqs:ListMessageMoveTasks", "sqs:CancelMessageMoveTask"];
+    let statements = [
+        Statement::new("TakeDeadLetters", &take, &dead_letters),
+        Statement::new("MoveDeadLetters", &tasks, &dead_letters),
+        Statement::new("SendBack", &["sqs:SendMessage"], &queues),
+    ];
+    statements.into_iter().filter(|statement| !statement.resources.is_empty()).map(Statement::json).collect()
+}
+
 /// What may be done, to what, and what for.
 struct Statement {
     sid: &'static str,
@@ -110,12 +126,14 @@ fn run(reach: &Reach) -> Vec<Statement> {
     let consume = ["sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:ChangeMessageVisibility"];
     let find = ["sqs:GetQueueUrl", "sqs:GetQueueAttributes"];
     let send = [&["sqs:SendMessage"][..], &find].concat();
+    let publish = distinct([&reach.sent_topics[..], &reach.named_topics].concat());
     vec![
         Statement::new("Consume", &[&consume[..], &find].concat(), &reach.queues),
         Statement::new("DeadLetter", &send, &reach.dead_letters),
         Statement::new("Send", &send, &reach.sent_queues),
-        Statement::new("Publish", &["sns:Publish"], &reach.sent_topics),
-        Statement::anywhere("FindTopics", &["sns:ListTopics"], &reach.sent_topics),
+        Statement::new("RuleOutQueues", &["sqs:GetQueueUrl"], &reach.namesakes),
+        Statement::new("Publish", &["sns:Publish"], &publish),
+        Statement::anywhere("FindTopics", &["sns:ListTopics"], &publish),
         Statement::new("CheckTopics", &["sns:GetTopicAttributes", "sns:ListSubscriptionsByTopic"], &reach.topics),
         Statement::anywhere("CheckSubscriptions", &["sns:GetSubscriptionAttributes"], &reach.topics),
         Statement::new("LargeMessages", &["s3:GetObject", "s3:PutObject", "s3:DeleteObject"], &reach.objects),
@@ -155,6 +173,17 @@ fn encryption(scope: &Scope<'_>, options: &Options) -> Option<Json> {
     Some(statement)
 }
 
+/// How the regions of each partition begin, but for those of `aws`.
+const PARTITIONS: [(&str, &str); 7] = [
+    ("cn-", "aws-cn"),
+    ("us-gov-", "aws-us-gov"),
+    ("us-iso-", "aws-iso"),
+    ("us-isob-", "aws-iso-b"),
+    ("us-isof-", "aws-iso-f"),
+    ("eu-isoe-", "aws-iso-e"),
+    ("eusc-", "aws-eusc"),
+];
+
 /// Where the resources are.
 struct Scope<'a> {
     partition: &'static str,
@@ -165,12 +194,8 @@ struct Scope<'a> {
 impl<'a> Scope<'a> {
     fn new(options: &'a Options, account: Option<&'a str>) -> Self {
         let region = options.region.as_deref().unwrap_or("*");
-        let partition = match region {
-            region if region.starts_with("cn-") => "aws-cn",
-            region if region.starts_with("us-gov-") => "aws-us-gov",
-            _ => "aws",
-        };
-        Self { partition, region, account: account.unwrap_or("*") }
+        let known = PARTITIONS.iter().find(|(prefix, _)| region.starts_with(prefix));
+        Self { partition: known.map_or("aws", |(_, name)| name), region, account: account.unwrap_or("*") }
     }
 
     fn arn(&self, service: &str, name: &str) -> String {
@@ -187,6 +212,10 @@ struct Reach {
     topics: Vec<String>,
     sent_queues: Vec<String>,
     sent_topics: Vec<String>,
+    /// Of names alone that may be those of exchanges; none is created for such a name.
+    named_topics: Vec<String>,
+    /// Queues that there are not, under the names of exchanges: a name alone is looked for among queues first.
+    namesakes: Vec<String>,
     objects: Vec<String>,
 }
 
@@ -197,15 +226,26 @@ impl Reach {
         let dead_lettering = consumed.iter().filter(|spec| spec.max_receives.is_some());
         let exchange = |spec: &ChannelSpec| Some(arn("sns", spec.channel.exchange()?, spec.ordered));
         // Whether a channel that nobody here consumes is ordered, is for its own consumers to say.
-        let kinds = |channel: &Channel| match consumed.iter().find(|spec| is_same(&spec.channel, channel)) {
-            Some(spec) => vec![spec.ordered],
-            None => vec![false, true],
+        let sent_to = |service: &str, name: &str, known: Option<bool>| -> Vec<String> {
+            let kinds = known.map_or(vec![false, true], |ordered| vec![ordered]);
+            kinds.into_iter().map(|ordered| arn(service, name, ordered)).collect()
         };
-        let sent_to = |service: &str, name: &str, channel: &Channel| -> Vec<String> {
-            kinds(channel).into_iter().map(|ordered| arn(service, name, ordered)).collect()
-        };
-        let plain = sent.iter().filter(|channel| channel.exchange().is_none());
-        let published = sent.iter().filter_map(|channel| Some((channel, channel.exchange()?)));
+        let published: Vec<_> = sent.iter().filter_map(Channel::exchange).collect();
+        let (mut sent_queues, mut named_topics, mut namesakes) = (Vec::new(), Vec::new(), Vec::new());
+        for name in sent.iter().filter(|channel| channel.exchange().is_none()).map(Channel::queue) {
+            match meaning(name, consumed, &published) {
+                Meaning::Queue(ordered) => sent_queues.extend(sent_to("sqs", name, Some(ordered))),
+                Meaning::Exchange(ordered) => {
+                    named_topics.extend(sent_to("sns", name, ordered));
+                    namesakes.extend(sent_to("sqs", name, None));
+                }
+                Meaning::Either => {
+                    sent_queues.extend(sent_to("sqs", name, None));
+                    named_topics.extend(sent_to("sns", name, None));
+                }
+            }
+        }
+        let sent_topics = published.iter().flat_map(|name| sent_to("sns", name, order_of_exchange(name, consumed)));
         let bucket = options.bucket.iter().map(|bucket| format!("arn:{}:s3:::{bucket}/*", scope.partition));
         Self {
             queues: consumed.iter().map(|spec| arn("sqs", spec.channel.queue(), spec.ordered)).collect(),
@@ -213,22 +253,35 @@ impl Reach {
                 .map(|spec| arn("sqs", &spec.channel.dead_letter_queue(), spec.ordered))
                 .collect(),
             topics: distinct(consumed.iter().filter_map(exchange).collect()),
-            sent_queues: distinct(plain.flat_map(|channel| sent_to("sqs", channel.queue(), channel)).collect()),
-            sent_topics: distinct(
-                published.flat_map(|(channel, exchange)| sent_to("sns", exchange, channel)).collect(),
-            ),
+            sent_queues: distinct(sent_queues),
+            sent_topics: distinct(sent_topics.collect()),
+            named_topics: distinct(named_topics),
+            namesakes: distinct(namesakes),
             objects: bucket.collect(),
         }
     }
 }
 
-/// Whether sending to one is sending to the other.
-fn is_same(one: &Channel, other: &Channel) -> bool {
-    match (one.exchange(), other.exchange()) {
-        (None, None) => one.queue() == other.queue(),
-        (Some(one), Some(other)) => one == other,
-        _ => false,
+/// What a name alone means to who sends to it, and whether that is ordered, where this is known.
+enum Meaning {
+    Queue(bool),
+    Exchange(Option<bool>),
+    /// Nobody here consumes it.
+    Either,
+}
+
+/// Sending looks for a queue of the name, and then for an exchange.
+fn meaning(name: &str, consumed: &[ChannelSpec], published: &[&str]) -> Meaning {
+    if let Some(spec) = consumed.iter().find(|spec| spec.channel.queue() == name) {
+        return Meaning::Queue(spec.ordered);
     }
+    let order = order_of_exchange(name, consumed);
+    if order.is_some() || published.contains(&name) { Meaning::Exchange(order) } else { Meaning::Either }
+}
+
+/// Whether an exchange is ordered, as those who consume it say.
+fn order_of_exchange(name: &str, consumed: &[ChannelSpec]) -> Option<bool> {
+    consumed.iter().find(|spec| spec.channel.exchange() == Some(name)).map(|spec| spec.ordered)
 }
 
 /// Each once, in their order.
@@ -272,8 +325,51 @@ mod tests {
         let queues = ["orders.fifo", "done", "done.fifo"].map(|name| format!("arn:aws:sqs:*:*:{name}"));
         assert_eq!(statement(&policy, "Send")["Resource"], json!(queues));
         let topics = ["news", "news.fifo"].map(|name| format!("arn:aws:sns:*:*:{name}"));
+        let topics = [&topics[..], &["done", "done.fifo"].map(|name| format!("arn:aws:sns:*:*:{name}"))].concat();
         assert_eq!(statement(&policy, "Publish")["Resource"], json!(topics));
         assert_eq!(statement(&policy, "FindTopics")["Resource"], json!(["*"]));
+    }
+
+    #[test]
+    fn a_name_alone_may_be_that_of_an_exchange() {
+        let consumed = [ChannelSpec { ordered: true, ..spec("uploads.thumbnails") }];
+        let policy = |sent: &[&str], provision| {
+            let sent: Vec<Channel> = sent.iter().map(|name| name.parse().unwrap()).collect();
+            least_privilege(&Options::default(), None, &consumed, &sent, provision)
+        };
+        let arns = |service: &str, names: &[&str]| -> Vec<String> {
+            names.iter().map(|name| format!("arn:aws:{service}:*:*:{name}")).collect()
+        };
+        let of_consumed = policy(&["uploads"], true);
+        assert_eq!(statement(&of_consumed, "Publish")["Resource"], json!(arns("sns", &["uploads.fifo"])));
+        let asked = json!({
+            "Sid": "RuleOutQueues", "Effect": "Allow", "Action": ["sqs:GetQueueUrl"],
+            "Resource": arns("sqs", &["uploads", "uploads.fifo"]),
+        });
+        assert_eq!(*statement(&of_consumed, "RuleOutQueues"), asked);
+        assert!(!sids(&of_consumed).contains(&"Send"));
+        let of_sent = policy(&["news", "news.any"], false);
+        assert_eq!(statement(&of_sent, "Publish")["Resource"], json!(arns("sns", &["news", "news.fifo"])));
+        assert!(!sids(&of_sent).contains(&"Send"));
+        let unknown = policy(&["done"], true);
+        assert_eq!(statement(&unknown, "Send")["Resource"], json!(arns("sqs", &["done", "done.fifo"])));
+        assert_eq!(statement(&unknown, "Publish")["Resource"], json!(arns("sns", &["done", "done.fifo"])));
+        assert_eq!(statement(&unknown, "ProvisionTopics")["Resource"], json!(arns("sns", &["uploads.fifo"])));
+        let queue = policy(&["thumbnails"], false);
+        assert_eq!(statement(&queue, "Send")["Resource"], json!(arns("sqs", &["thumbnails.fifo"])));
+        assert!(!sids(&queue).contains(&"Publish"), "it is a queue that is there");
+    }
+
+    #[test]
+    fn each_region_is_in_its_partition() {
+        let partition = |region: &str| {
+            let options = Options { region: Some(region.into()), ..Options::default() };
+            Scope::new(&options, None).partition
+        };
+        let all = ["eu-west-1", "us-iso-east-1", "us-isob-east-1", "us-gov-west-1", "cn-north-1", "eusc-de-east-1"];
+        let expected = ["aws", "aws-iso", "aws-iso-b", "aws-us-gov", "aws-cn", "aws-eusc"];
+        assert_eq!(all.map(partition), expected);
+        assert_eq!(Scope::new(&Options::default(), None).partition, "aws");
     }
 
     #[test]
@@ -285,6 +381,20 @@ mod tests {
         };
         assert!(!provisions(&Options::default(), false));
         assert!(provisions(&Options::default(), true) && provisions(&auto, false));
+    }
+
+    #[test]
+    fn redriving_is_for_those_that_have_dead_letters() {
+        let options = Options { region: Some("eu-west-1".into()), ..Options::default() };
+        let ordered = ChannelSpec { ordered: true, ..spec("news.orders") };
+        let single = ChannelSpec { max_receives: None, ..spec("single") };
+        let policy = json!({"Statement": redriving(&options, Some("1"), &[ordered, single.clone()])});
+        let arn = "arn:aws:sqs:eu-west-1:1:orders";
+        for sid in ["TakeDeadLetters", "MoveDeadLetters"] {
+            assert_eq!(statement(&policy, sid)["Resource"], json!([format!("{arn}-dlq.fifo")]), "{sid}");
+        }
+        assert_eq!(statement(&policy, "SendBack")["Resource"], json!([format!("{arn}.fifo")]), "not to its topic");
+        assert_eq!(redriving(&options, None, &[single]), [] as [Json; 0]);
     }
 
     #[test]

@@ -22,7 +22,7 @@ const NAMESPACE: &str = "hostler";
 const DIMENSIONS: [&str; 2] = ["service", "consumer"];
 
 /// Metrics that are plain members of a line.
-const PLAIN: [&str; 7] = [
+const PLAIN: [&str; 8] = [
     names::MESSAGING_CLIENT_CONSUMED_MESSAGES,
     names::MESSAGING_CLIENT_SENT_MESSAGES,
     names::MESSAGING_CLIENT_OPERATION_DURATION,
@@ -30,6 +30,7 @@ const PLAIN: [&str; 7] = [
     names::INSTANTIATION,
     names::LEASES_EXTENDED,
     names::QUEUE_DELAYED,
+    names::TICK_DELAY,
 ];
 
 /// One consumer's part.
@@ -211,5 +212,34 @@ fn number(value: f64) -> Value {
     match value.fract() == 0.0 && value.abs() < 1e15 {
         true => json!(value as i64),
         false => json!(value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use opentelemetry::metrics::MeterProvider as _;
+    use opentelemetry_sdk::metrics::SdkMeterProvider;
+
+    use super::super::super::exits::Reader;
+    use super::*;
+
+    #[test]
+    fn what_the_host_measures_of_itself_is_in_each_line_and_declared_in_none() {
+        let reader = Reader::delta();
+        let provider = SdkMeterProvider::builder().with_reader(reader.clone()).build();
+        let meter = provider.meter("test");
+        meter.f64_histogram(names::TICK_DELAY).with_unit("s").build().record(0.5, &[]);
+        let slots = meter.u64_gauge(names::SLOTS).build();
+        let consumers = ["a", "b"];
+        consumers.iter().for_each(|consumer| slots.record(4, &[KeyValue::new(names::CONSUMER, *consumer)]));
+        let lines = lines(&reader.read().unwrap(), 0);
+        assert_eq!(lines.len(), consumers.len());
+        for line in lines {
+            let line: Value = serde_json::from_str(&line).unwrap();
+            assert_eq!(line["hostler.host.tick_delay.max"], 0.5, "{line}");
+            let declared = line["_aws"]["CloudWatchMetrics"][0]["Metrics"].as_array().unwrap();
+            let names: Vec<_> = declared.iter().map(|metric| metric["Name"].as_str().unwrap()).collect();
+            assert_eq!(names, [names::SLOTS]);
+        }
     }
 }

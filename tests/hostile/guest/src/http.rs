@@ -2,25 +2,26 @@
 
 use wasip2::http::outgoing_handler::handle;
 use wasip2::http::types::{
-    ErrorCode, FutureIncomingResponse, Headers, IncomingResponse, Method, OutgoingBody, OutgoingRequest, Scheme,
+    ErrorCode, FutureIncomingResponse, Headers, IncomingResponse, Method, OutgoingBody, OutgoingRequest,
+    RequestOptions, Scheme,
 };
 use wasip2::io::streams::StreamError;
 
 /// `GET`; the status and the body.
 pub fn get(url: &str) -> Result<Vec<u8>, String> {
-    answer(wait(&start(url, Method::Get, None)?)?)
+    answer(wait(&start(url, Method::Get, None, None)?)?)
 }
 
 /// `POST` of this body.
 pub fn post(url: &str, body: &[u8]) -> Result<Vec<u8>, String> {
-    answer(wait(&start(url, Method::Post, Some(body))?)?)
+    answer(wait(&start(url, Method::Post, Some(body), None)?)?)
 }
 
 /// `GET`, and wherever the answers lead; the last one.
 pub fn follow(url: &str) -> Result<Vec<u8>, String> {
     let mut url = url.to_owned();
     for _ in 0..5 {
-        let response = wait(&start(&url, Method::Get, None)?)?;
+        let response = wait(&start(&url, Method::Get, None, None)?)?;
         match response.headers().get("location").first() {
             Some(next) => url = String::from_utf8_lossy(next).into_owned(),
             None => return answer(response),
@@ -31,13 +32,29 @@ pub fn follow(url: &str) -> Result<Vec<u8>, String> {
 
 /// Opens so many requests and reads none of the answers; what became of them.
 pub fn open_many(url: &str, count: usize) -> String {
-    let started: Vec<_> = (0..count).filter_map(|_| start(url, Method::Get, None).ok()).collect();
+    let started: Vec<_> = (0..count).filter_map(|_| start(url, Method::Get, None, None).ok()).collect();
     let answers: Vec<_> = started.iter().map(wait).collect();
     let refused = answers.iter().filter(|answer| matches!(answer, Err(text) if text.contains("LimitReached"))).count();
     format!("{} opened, {refused} refused", answers.iter().filter(|answer| answer.is_ok()).count())
 }
 
-fn start(url: &str, method: Method, body: Option<&[u8]>) -> Result<FutureIncomingResponse, String> {
+/// So many `GET`s, one after the other, each with options of its own; the last answer.
+pub fn get_often(url: &str, count: usize) -> Result<Vec<u8>, String> {
+    let mut last = Err("none was asked for".into());
+    for _ in 0..count {
+        let options = RequestOptions::new();
+        options.set_first_byte_timeout(Some(60_000_000_000)).map_err(|()| "this limit is refused")?;
+        last = Ok(answer(wait(&start(url, Method::Get, None, Some(options))?)?)?);
+    }
+    last
+}
+
+fn start(
+    url: &str,
+    method: Method,
+    body: Option<&[u8]>,
+    options: Option<RequestOptions>,
+) -> Result<FutureIncomingResponse, String> {
     let (scheme, rest) = url.split_once("://").ok_or("no scheme")?;
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let scheme = if scheme == "https" { Scheme::Https } else { Scheme::Http };
@@ -47,7 +64,7 @@ fn start(url: &str, method: Method, body: Option<&[u8]>) -> Result<FutureIncomin
     request.set_authority(Some(authority)).map_err(|()| "this authority is refused")?;
     request.set_path_with_query(Some(path)).map_err(|()| "this path is refused")?;
     let outgoing = request.body().map_err(|()| "it has no body")?;
-    let response = handle(request, None).map_err(said)?;
+    let response = handle(request, options).map_err(said)?;
     if let Some(bytes) = body {
         let stream = outgoing.write().map_err(|()| "its body cannot be written")?;
         for chunk in bytes.chunks(4096) {

@@ -49,6 +49,7 @@ impl Guest for Hostile {
             "send" => send(&text, &message),
             "fork" => fork(&text, &message),
             "get" => http::get(&text).map(Outcome::Reply),
+            "often" => http::get_often(&text, 100).map(Outcome::Reply),
             "post" => http::post(&text, &message.body).map(Outcome::Reply),
             "follow" => http::follow(&text).map(Outcome::Reply),
             "open" => reply(http::open_many(&text, 100)),

@@ -1,15 +1,15 @@
-//! Calls side by side, a few at a time.
+//! Calls of a queue service side by side, a few at a time.
 
 use tokio::task::JoinSet;
 
-use crate::queue::QueueError;
+use super::QueueError;
 
 /// How many calls are under way at once at most.
 const AT_ONCE: usize = 8;
 
-/// Does each piece of work, up to [`AT_ONCE`] of them at once; the answers in their order. `None` where one panicked, or
+/// Does each piece of work, up to eight of them at once (`AT_ONCE`); the answers in their order. `None` where one panicked, or
 /// the runtime is shutting down.
-pub(super) async fn side_by_side<T: Send + 'static>(
+pub async fn side_by_side<T: Send + 'static>(
     work: impl IntoIterator<Item = impl Future<Output = T> + Send + 'static>,
 ) -> Vec<Option<T>> {
     let (mut under_way, mut answers) = (JoinSet::new(), Vec::new());
@@ -27,7 +27,7 @@ pub(super) async fn side_by_side<T: Send + 'static>(
 }
 
 /// The error of work that has no answer.
-pub(super) fn stopping() -> QueueError {
+pub fn stopping() -> QueueError {
     QueueError::Unavailable("hostler is shutting down".to_owned())
 }
 

@@ -1,0 +1,179 @@
+//! The way to a collector, by OTLP, which metrics and traces share: the protocol, the address, whom TLS trusts, and the HTTP client.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::{Bytes, BytesMut};
+use http::{Request, Response};
+use http_body_util::BodyExt as _;
+use opentelemetry_http::{HttpClient, HttpError, ResponseBodyTooLarge};
+use opentelemetry_otlp::tonic_types::transport::ClientTlsConfig;
+use reqwest::{Url, redirect};
+
+use super::variables::Reader;
+use crate::cause::with_causes;
+
+/// The longest answer of a collector, in bytes; what it says is of no use but for its status.
+const MAX_ANSWER: usize = 64 * 1024;
+
+/// How it travels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Protocol {
+    /// Protobuf over HTTP, the default.
+    Http,
+    /// gRPC.
+    Grpc,
+}
+
+/// What these variables say, of which the first is that of one signal alone, and wins.
+pub(super) fn protocol<F: Fn(&str) -> Option<String>>(reader: &mut Reader<F>, names: [&str; 2]) -> Protocol {
+    match reader.first(names, |reader, name| reader.word(name, &["http/protobuf", "grpc"])).as_deref() {
+        Some("grpc") => Protocol::Grpc,
+        _ => Protocol::Http,
+    }
+}
+
+/// Where a signal goes: to its own endpoint as it is, or else, over HTTP, to its path below the one for all signals (OTLP
+/// specification, "Endpoint URLs for OTLP/HTTP").
+pub(super) fn endpoint(own: Option<String>, all: &str, protocol: Protocol, path: &str) -> String {
+    match (own, protocol) {
+        (Some(own), _) => own,
+        (None, Protocol::Grpc) => all.to_owned(),
+        (None, Protocol::Http) => below(all, path),
+    }
+}
+
+fn below(endpoint: &str, path: &str) -> String {
+    let Ok(mut url) = Url::parse(endpoint) else { return endpoint.to_owned() };
+    let path = format!("{}{path}", url.path().trim_end_matches('/'));
+    url.set_path(&path);
+    url.into()
+}
+
+/// Whom to trust at this endpoint over gRPC; `None` where there is no TLS. By itself the exporter would trust nobody.
+pub(super) fn tls(endpoint: &str) -> Option<ClientTlsConfig> {
+    let is_plain = Url::parse(endpoint).is_ok_and(|url| url.scheme() == "http");
+    (!is_plain).then(|| ClientTlsConfig::new().with_enabled_roots())
+}
+
+/// The collector for the log, without what may be a secret: a user, a path, a query.
+pub(super) fn named(endpoint: &str) -> String {
+    Url::parse(endpoint).map_or_else(|_| "the collector".to_owned(), |url| url.origin().ascii_serialization())
+}
+
+/// Why the exporter for this endpoint cannot be built, without the endpoint, which the exporter quotes.
+pub(super) fn refusal(error: &opentelemetry_otlp::ExporterBuildError, endpoint: &str) -> String {
+    error.to_string().replace(endpoint, &named(endpoint))
+}
+
+/// Why the last request failed, which the SDK keeps to itself.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Fault(Arc<Mutex<Option<String>>>);
+
+impl Fault {
+    fn set(&self, fault: Option<String>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = fault;
+    }
+
+    pub(super) fn take(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// The HTTP client, which the SDK wants from us: the one that all else here uses. Answers are bounded.
+#[derive(Debug)]
+pub(super) struct Client {
+    http: reqwest::Client,
+    fault: Fault,
+}
+
+impl Client {
+    /// One whose requests may take so long.
+    ///
+    /// # Errors
+    /// A text for the log: TLS cannot be set up.
+    pub(super) fn new(timeout: Duration, fault: Fault) -> Result<Self, String> {
+        let http = reqwest::Client::builder().timeout(timeout).redirect(redirect::Policy::none());
+        let http = http.retry(reqwest::retry::never()).build().map_err(told)?;
+        Ok(Self { http, fault })
+    }
+
+    async fn send(&self, request: Request<Bytes>) -> reqwest::Result<Response<reqwest::Body>> {
+        let request = reqwest::Request::try_from(request.map(reqwest::Body::from))?;
+        Ok(self.http.execute(request).await?.into())
+    }
+}
+
+#[async_trait]
+impl HttpClient for Client {
+    async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let remember = |error: reqwest::Error| {
+            let text = told(error);
+            self.fault.set(Some(text.clone()));
+            HttpError::from(text)
+        };
+        self.fault.set(None);
+        let (parts, mut body) = self.send(request).await.map_err(remember)?.into_parts();
+        let mut answer = BytesMut::new();
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(remember)?;
+            let data = frame.data_ref().map_or(&[][..], |data| data);
+            if answer.len() + data.len() > MAX_ANSWER {
+                return Err(Box::new(ResponseBodyTooLarge::new()));
+            }
+            answer.extend_from_slice(data);
+        }
+        Ok(Response::from_parts(parts, answer.freeze()))
+    }
+}
+
+/// An error as the log has it, without the address, which may hold a secret.
+fn told(error: reqwest::Error) -> String {
+    with_causes(&error.without_url())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_is_below_the_endpoint_over_http_alone() {
+        let signal = |all: &str| endpoint(None, all, Protocol::Http, "/v1/metrics");
+        for all in ["http://c:4318", "http://c:4318/"] {
+            assert_eq!(signal(all), "http://c:4318/v1/metrics");
+        }
+        assert_eq!(signal("https://c/otlp/"), "https://c/otlp/v1/metrics");
+        assert_eq!(signal("https://c/?tenant=a/b"), "https://c/v1/metrics?tenant=a/b");
+        assert_eq!(endpoint(None, "http://c:4317/", Protocol::Grpc, "/v1/metrics"), "http://c:4317/");
+        assert_eq!(endpoint(Some("http://own/".into()), "http://c", Protocol::Http, "/v1/metrics"), "http://own/");
+    }
+
+    #[test]
+    fn two_protocols_are_spoken_and_another_is_passed_over_by_name() {
+        let read = |own: &'static str, all: &'static str| {
+            let mut reader = Reader::new(move |name: &str| Some(if name == "OWN" { own } else { all }.to_owned()));
+            (protocol(&mut reader, ["OWN", "ALL"]), reader.into_warnings())
+        };
+        assert_eq!(read("", ""), (Protocol::Http, Vec::new()));
+        assert_eq!(read("http/protobuf", "grpc"), (Protocol::Http, Vec::new()));
+        assert_eq!(read("", "GRPC"), (Protocol::Grpc, Vec::new()));
+        let (protocol, warnings) = read("http/json", "grpc");
+        assert_eq!(protocol, Protocol::Grpc);
+        assert_eq!(warnings, ["OWN: `http/json` is passed over: it has to be one of http/protobuf, grpc"]);
+    }
+
+    #[test]
+    fn whoever_is_not_asked_without_tls_is_asked_with_roots() {
+        assert!(tls("http://c:4317").is_none());
+        assert!(["https://c", "https://c:4317/x", "c:4317"].iter().all(|endpoint| tls(endpoint).is_some()));
+    }
+
+    #[test]
+    fn the_log_has_no_more_of_an_endpoint_than_its_origin() {
+        assert_eq!(named("https://user:secret@c:1/secret?key=secret"), "https://c:1");
+        assert_eq!(named("secret"), "the collector");
+        let error = opentelemetry_otlp::ExporterBuildError::InternalFailure("`http://c/secret` is odd".to_owned());
+        assert_eq!(refusal(&error, "http://c/secret").matches("secret").count(), 0);
+    }
+}

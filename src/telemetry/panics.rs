@@ -1,0 +1,66 @@
+//! Panics as lines of the log: by themselves they would break a log of JSON, and block whoever panics where nobody reads standard
+//! error.
+
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::panic::{self, PanicHookInfo};
+use std::thread;
+
+/// Has panics logged from now on, on all threads.
+pub(super) fn log() {
+    panic::set_hook(Box::new(tell));
+}
+
+fn tell(panic: &PanicHookInfo<'_>) {
+    let location = panic.location().map(tracing::field::display);
+    let message = panic.payload_as_str().unwrap_or("no text");
+    // There is one if `RUST_BACKTRACE` wants it.
+    let backtrace = Backtrace::capture();
+    let backtrace = (backtrace.status() == BacktraceStatus::Captured).then(|| tracing::field::display(&backtrace));
+    tracing::error!(thread = thread::current().name(), location, backtrace, "panicked: {message}");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use serde_json::Value;
+    use tracing_subscriber::layer::SubscriberExt as _;
+
+    use super::super::json::Json;
+    use super::*;
+
+    #[test]
+    fn a_panic_is_one_line_of_json_that_says_where_and_why() {
+        let lines = Arc::<Mutex<Vec<u8>>>::default();
+        let writer = Arc::clone(&lines);
+        let writer = move || Lines(Arc::clone(&writer));
+        let layer = tracing_subscriber::fmt::layer().event_format(Json).with_writer(writer);
+        let (this, before) = (thread::current().id(), panic::take_hook());
+        // Other tests panic as before.
+        panic::set_hook(Box::new(
+            move |panic| if thread::current().id() == this { tell(panic) } else { before(panic) },
+        ));
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            panic::catch_unwind(|| panic!("no\n{}", "way")).unwrap_err();
+        });
+        // The standard library's own again.
+        drop(panic::take_hook());
+        let lines = String::from_utf8(lines.lock().unwrap().clone()).unwrap();
+        assert_eq!(lines.lines().count(), 1, "{lines}");
+        let line: Value = serde_json::from_str(&lines).unwrap();
+        assert_eq!((&line["level"], &line["message"]), (&"ERROR".into(), &"panicked: no\nway".into()));
+        assert!(line["location"].as_str().unwrap().contains("panics.rs:"), "{line}");
+    }
+
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Lines {
+        fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(line)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+}

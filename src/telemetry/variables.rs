@@ -1,0 +1,61 @@
+//! Reads variables of the OpenTelemetry standard, and remembers what is wrong with them: the standard wants a value that cannot be
+//! used passed over.
+
+/// Reads what a function knows of variables.
+pub(super) struct Reader<F> {
+    get: F,
+    warnings: Vec<String>,
+}
+
+impl Reader<fn(&str) -> Option<String>> {
+    /// Reads the variables of this process.
+    pub(super) fn of_process() -> Self {
+        Self::new(|name| std::env::var(name).ok())
+    }
+}
+
+impl<F: Fn(&str) -> Option<String>> Reader<F> {
+    pub(super) fn new(get: F) -> Self {
+        Self { get, warnings: Vec::new() }
+    }
+
+    /// A variable, unless it is empty, which counts as unset (OpenTelemetry specification, "Environment variables").
+    pub(super) fn set(&self, name: &str) -> Option<String> {
+        (self.get)(name).filter(|value| !value.is_empty())
+    }
+
+    /// The first that has a value.
+    pub(super) fn first<T>(&mut self, names: [&str; 2], read: impl Fn(&mut Self, &str) -> Option<T>) -> Option<T> {
+        names.into_iter().find_map(|name| read(self, name))
+    }
+
+    /// One of these words, in any case of their letters.
+    pub(super) fn word(&mut self, name: &str, words: &[&str]) -> Option<String> {
+        let value = self.set(name)?.to_ascii_lowercase();
+        if words.contains(&value.as_str()) {
+            return Some(value);
+        }
+        self.wrong(name, &value, &format!("one of {}", words.join(", ")));
+        None
+    }
+
+    /// A whole number.
+    pub(super) fn number(&mut self, name: &str) -> Option<u64> {
+        let value = self.set(name)?;
+        let number = value.trim().parse().ok();
+        if number.is_none() {
+            self.wrong(name, &value, "a whole number");
+        }
+        number
+    }
+
+    /// Passes a value over.
+    pub(super) fn wrong(&mut self, name: &str, value: &str, wanted: &str) {
+        self.warnings.push(format!("{name}: `{value}` is passed over: it has to be {wanted}"));
+    }
+
+    /// What was wrong, for the log.
+    pub(super) fn into_warnings(self) -> Vec<String> {
+        self.warnings
+    }
+}

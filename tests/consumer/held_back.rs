@@ -1,0 +1,220 @@
+//! What keeps a consumer from taking messages, and what it shows meanwhile: the rate limit, pauses, the breaker.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use hostler::config::{Breaker, Rate, Share};
+use hostler::consumer::{Consumer, Phase, Spec, StatusBoard};
+use hostler::handler::Lanes;
+use hostler::health::{BreakerState, State};
+use hostler::message::{Attributes, Message, Outgoing};
+use hostler::queue::fake::{Ending, LIMITS};
+use hostler::queue::{
+    Broker, Delivery, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError, Receipt, Receive, Settlement,
+    Unsettled,
+};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::{PATIENCE, SECOND, Script, Stage, spec, work};
+
+#[tokio::test(start_paused = true)]
+async fn the_rate_limit_holds() {
+    let spec = Spec { rate_limit: Some(Rate { permits: 10, per: SECOND }), ..spec() };
+    let stage = Stage::start(spec, vec!["ack"; 100]).await;
+    let begin = Instant::now();
+    stage.until_settled(100).await;
+    let took = begin.elapsed().as_secs_f64();
+    assert!((8.5..=10.0).contains(&took), "{took} s for 100 at 10/s, the first ten at once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_consumer_counts_as_polling_while_its_rate_limit_holds_it_back() {
+    let spec = Spec { rate_limit: Some(Rate { permits: 2, per: 3600 * SECOND }), ..spec() };
+    let stage = Stage::start(spec, ["ack", "ack"]).await;
+    let begin = Instant::now();
+    stage.until_settled(1).await;
+    let unpolled = || Instant::now() - stage.status.get().polled_at(Instant::now()).unwrap();
+    while stage.runs().len() < 2 {
+        assert!(unpolled() < 2 * SECOND, "{:?} after {:?}", unpolled(), begin.elapsed());
+        sleep(SECOND).await;
+    }
+    assert!(begin.elapsed() >= 1799 * SECOND, "{:?}", begin.elapsed());
+    // The next token comes, and from then on it is a receive that is waited for.
+    stage.broker.fail_receives(1000, &QueueError::Unavailable("down".into()));
+    sleep(1800 * SECOND).await;
+    let since = unpolled();
+    sleep(100 * SECOND).await;
+    assert!(unpolled() >= since + 99 * SECOND, "a queue that is down is no rate limit");
+}
+
+/// What a consumer shows once it is as `shown` wants it.
+async fn until_shown(stage: &Stage, shown: impl Fn(State, bool, Option<BreakerState>) -> bool) {
+    let wait = async {
+        loop {
+            let status = stage.status.get();
+            if shown(status.state, status.paused, status.breaker) {
+                return;
+            }
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(PATIENCE, wait).await.expect("not shown");
+}
+
+async fn send(stage: &Stage, body: &str) {
+    let sent = stage.broker.send(&work(), vec![Outgoing { body: body.into(), ..Outgoing::default() }]).await;
+    assert!(sent.iter().all(Result::is_ok));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_paused_consumer_finishes_what_runs_and_takes_nothing_until_it_is_resumed() {
+    let stage = Stage::start(spec(), ["work 10"]).await;
+    stage.until_started(1).await;
+    stage.pause.send_replace(true);
+    until_shown(&stage, |state, paused, _| state == State::Processing && paused).await;
+    send(&stage, "ack").await;
+    stage.until_settled(1).await;
+    until_shown(&stage, |state, _, _| state == State::Idle).await;
+    let calls = stage.broker.calls().receive;
+    sleep(300 * SECOND).await;
+    assert_eq!((stage.bodies(), stage.broker.calls().receive), (vec!["work 10".to_owned()], calls));
+    stage.pause.send_replace(false);
+    until_shown(&stage, |_, paused, _| !paused).await;
+    let status = stage.status.get();
+    assert!(status.last_poll_at.is_some_and(|at| at.elapsed() < SECOND), "{status:?}");
+    stage.until_settled(2).await;
+    assert_eq!((stage.endings(), stage.bodies().len()), (vec![Ending::Ack, Ending::Ack], 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_paused_consumer_of_an_ordered_queue_starts_nothing_and_drains_as_any_other() {
+    let spec = Spec { ordered: true, ..spec() };
+    let stage = Stage::with(spec, Script::default(), [("work 5", Some("a"))]).await;
+    stage.until_started(1).await;
+    stage.pause.send_replace(true);
+    until_shown(&stage, |_, paused, _| paused).await;
+    stage.until_settled(1).await;
+    let second = Outgoing { body: b"ack".to_vec(), group: Some("a".to_owned()), ..Outgoing::default() };
+    stage.broker.send(&work(), vec![second]).await;
+    sleep(100 * SECOND).await;
+    assert_eq!(stage.runs().len(), 1);
+    assert_eq!(stage.drained().await.processed, 1, "a paused consumer drains as any other");
+}
+
+#[tokio::test(start_paused = true)]
+async fn too_much_that_fails_opens_the_breaker_and_one_message_closes_it() {
+    let failures = Share::new(0.5).unwrap();
+    let breaker = Some(Breaker { failures, over: 60 * SECOND, min: 4, pause: 30 * SECOND });
+    let begin = Instant::now();
+    let stage = Stage::start(Spec { concurrency: 1, breaker, ..spec() }, vec!["fail-once"; 5]).await;
+    until_shown(&stage, |_, _, breaker| breaker == Some(BreakerState::Open)).await;
+    let calls = stage.broker.calls().receive;
+    sleep(29 * SECOND).await;
+    assert_eq!((stage.runs().len(), stage.broker.calls().receive), (4, calls));
+    assert_eq!(stage.status.get().state, State::Idle);
+    // The fifth is the probe, and fails; the next one comes a second time, and does not.
+    stage.until_settled(10).await;
+    let runs: Vec<_> = stage.runs().iter().map(|run| ((run.started_at - begin).as_secs(), run.attempt)).collect();
+    let first = [(0, 1), (0, 1), (0, 1), (0, 1), (30, 1)];
+    assert_eq!((&runs[..5], &runs[5..]), (&first[..], &[(90, 2); 5][..]));
+    assert_eq!(stage.status.get().breaker, None);
+}
+
+/// An ordered queue that hands out several of a group at once, as SQS does, and keeps in mind what was settled.
+#[derive(Default)]
+struct Several {
+    messages: Mutex<VecDeque<(&'static str, &'static str)>>,
+    settled: Mutex<Vec<(String, String)>>,
+    changed: Notify,
+}
+
+#[async_trait]
+impl Queue for Several {
+    fn limits(&self) -> Limits {
+        LIMITS
+    }
+
+    fn is_ordered(&self) -> bool {
+        true
+    }
+
+    fn origin(&self) -> Origin {
+        Origin::default()
+    }
+
+    async fn receive(&self, request: Receive, stop: &CancellationToken) -> Result<Vec<Delivery>, QueueError> {
+        let taken: Vec<_> = {
+            let mut messages = self.messages.lock().unwrap();
+            let count = request.max.min(messages.len());
+            messages.drain(..count).collect()
+        };
+        if taken.is_empty() {
+            let _ = timeout(request.wait, stop.cancelled()).await;
+        }
+        let delivery = |(body, group): (&str, &str)| Delivery {
+            message: Arc::new(Message {
+                id: body.to_owned(),
+                body: body.to_owned().into(),
+                attributes: Attributes::new(),
+                enqueued_at: SystemTime::now(),
+                group: Some(group.to_owned()),
+                routing_key: None,
+                claim: None,
+                trace: None,
+            }),
+            receipt: Receipt::new(body),
+            attempt: 1,
+            leased_at: Instant::now(),
+        };
+        Ok(taken.into_iter().map(delivery).collect())
+    }
+
+    async fn extend(&self, leases: &[LeaseHandle], _: Duration) -> Vec<Result<(), LeaseError>> {
+        vec![Ok(()); leases.len()]
+    }
+
+    async fn settle(&self, batch: Vec<Settlement>) -> Vec<Result<(), Unsettled>> {
+        let told = batch.iter().map(|one| (one.receipt().as_str().to_owned(), one.name().to_owned()));
+        self.settled.lock().unwrap().extend(told);
+        self.changed.notify_one();
+        batch.iter().map(|_| Ok(())).collect()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_breaker_that_opens_sends_nothing_back_before_the_failure_that_opened_it() {
+    let breaker = Some(Breaker { failures: Share::new(0.4).unwrap(), over: 60 * SECOND, min: 1, pause: 30 * SECOND });
+    let queue = Arc::new(Several::default());
+    queue.messages.lock().unwrap().extend([("ack", "x"), ("fail", "a"), ("ack 2", "a"), ("ack 3", "a")]);
+    let (phase, watched) = watch::channel(Phase::Running);
+    let (_pause, paused) = watch::channel(false);
+    let consumer = Consumer {
+        spec: Spec { ordered: true, breaker, ..spec() },
+        queue: queue.clone(),
+        handler: Arc::new(Script::default()),
+        replies: None,
+        guests: Lanes::new(Handle::current(), None),
+        status: StatusBoard::new(Arc::default(), Arc::default()),
+        metrics: None,
+        traces: None,
+        pause: paused,
+        exit: CancellationToken::new(),
+    };
+    let running = tokio::spawn(consumer.run(watched));
+    let settled = async {
+        while queue.settled.lock().unwrap().len() < 3 {
+            queue.changed.notified().await;
+        }
+    };
+    timeout(PATIENCE, settled).await.expect("not settled");
+    let settled = queue.settled.lock().unwrap()[..3].to_vec();
+    let ids: Vec<_> = settled.iter().map(|(id, _)| id.as_str()).collect();
+    assert_eq!(ids, ["ack", "fail", "ack 2"], "the follower goes back after its head: {settled:?}");
+    phase.send_replace(Phase::Draining);
+    timeout(PATIENCE, running).await.expect("not ended").unwrap();
+}
