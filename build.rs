@@ -9,10 +9,10 @@ fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     let is = |name: &str, value: &str| std::env::var(name).is_ok_and(|found| found == value);
     let for_here = std::env::var("HOST").ok() == std::env::var("TARGET").ok();
-    // musl is linked in, and Rust's knows the form.
-    let musl = is("CARGO_CFG_TARGET_ENV", "musl");
     if is("CARGO_CFG_TARGET_OS", "linux")
-        && (musl || is("CARGO_CFG_TARGET_ENV", "gnu") && for_here && glibc() >= Some((2, 36)))
+        && is("CARGO_CFG_TARGET_ENV", "gnu")
+        && for_here
+        && glibc() >= Some((2, 36))
     {
         println!("cargo:rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
     }

@@ -3,6 +3,8 @@
 # has installed, and measures them with benches/sandbox.rs. Fails above these CPU times of a message, in µs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# shellcheck source=../tests/static.sh
+source tests/static.sh
 
 # What no machine should need, however busy it is: docs/performance.md has the figures.
 javascript_limit=${JAVASCRIPT_LIMIT:-4000}
@@ -21,4 +23,4 @@ cp wit/consumer.wit "$work/python/wit"
 (cd "$work/js" && PATH=$tools/bin:$PATH componentize-js component.js -w wit -n consumer -d fetch-event -o "$work/js.wasm")
 (cd "$work/python" && "$tools/bin/componentize-py" -q -d wit -w consumer componentize app -o "$work/python.wasm")
 
-SANDBOXES="javascript=$work/js.wasm=$javascript_limit,python=$work/python.wasm=$python_limit" cargo bench --bench sandbox --locked
+SANDBOXES="javascript=$work/js.wasm=$javascript_limit,python=$work/python.wasm=$python_limit" cargo bench --workspace --bench sandbox --locked

@@ -6,7 +6,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 rounds=${1:-11}
 
-hostler=${HOSTLER_BIN:-${CARGO_TARGET_DIR:-target}/release/hostler}
+# shellcheck source=../tests/static.sh
+source "$(dirname "$0")/../tests/static.sh"
+hostler=${HOSTLER_BIN:-$release/hostler}
 [ -n "${HOSTLER_BIN:-}" ] || cargo build --release --locked
 hostler=$(realpath "$hostler")
 

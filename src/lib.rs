@@ -21,8 +21,6 @@ pub mod exit;
 pub mod handler;
 pub mod health;
 pub mod host;
-#[cfg(all(target_arch = "x86_64", any(test, target_env = "musl")))]
-mod mem;
 pub mod message;
 pub mod queue;
 pub mod rate;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use mimalloc::MiMalloc;
 
-// The static binary of the image would otherwise allocate with musl's, which has one lock for all threads.
+// Guests and settlements allocate on several threads at once; mimalloc has no lock that they share.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Installs the packages that the tests need on a bare Debian or Ubuntu: a C compiler, Python, namespaces, a container engine.
+# Installs the packages that the tests need on a bare Debian or Ubuntu: C and C++ compilers, Python, namespaces, a container engine.
 set -euo pipefail
 
 missing=()
-command -v cc >/dev/null || missing+=(build-essential)
+{ command -v cc && command -v c++; } >/dev/null || missing+=(build-essential)
 command -v python3 >/dev/null || missing+=(python3)
 python3 -m pip --version >/dev/null 2>&1 || missing+=(python3-pip)
 command -v unshare >/dev/null || missing+=(util-linux)

@@ -17,22 +17,21 @@
 # run.sh --growth shows instead how what hostler takes grows with slots, bodies and consumers, without any peers: about ten
 # minutes after the builds. It knows --quick, --seconds, --warm-up, --rounds (3), --out (growth.json, growth.md), --docs and
 # --loud, and --only slots,bodies,consumers.
-# HOSTLER_BIN names a binary of hostler, else it is built as for its image, which takes a quarter of an hour.
+# HOSTLER_BIN and HOSTLER_BARE name other builds of hostler and of the bare loop; by default both are the plain release.
 # HOSTLER_BENCH_PEERS says where the peers are installed.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
+cd "$root"
+# shellcheck source=../../tests/static.sh
+source tests/static.sh
 target=${CARGO_TARGET_DIR:-$root/target}
 mkdir -p "$target/side-by-side"
 target=$(cd "$target" && pwd)
-
-# As the image has it: static, and optimised across crates.
-hostler=${HOSTLER_BIN:-$(CARGO_TARGET_DIR=$target bash "$root/benches/pgo/build.sh")}
-
-# Once as Cargo does it unless told, once as for an image: the bare loop in both.
-for profile in release image; do
-  CARGO_TARGET_DIR=$target cargo build --profile "$profile" --locked --manifest-path "$here/Cargo.toml"
-done
+build_all
+# Another build of both, optimised as one says: see benches/release.sh.
+hostler=${HOSTLER_BIN:-$release/hostler}
+bare=${HOSTLER_BARE:-$release/side-by-side}
 
 # handler PACKAGE TARGET NAME: builds a handler, and compiles it for this machine.
 handler() {
@@ -54,5 +53,5 @@ esac
 case "$compared" in
   *sqs-consumer* | *boto3* | *celery*) peers=(--peers "$("$here/peers.sh")") ;;
 esac
-exec "$target/release/side-by-side" --hostler "$hostler" --bare "$target/image/side-by-side" \
+exec "$release/side-by-side" --hostler "$hostler" --bare "$bare" \
   --handlers "$target/side-by-side" --package "$here" ${peers[@]+"${peers[@]}"} "$@"

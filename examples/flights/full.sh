@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# The whole year end to end: fetch, send, consume with 4 slots, and compare with an independent sum. Prints the figures.
+# The whole year end to end, or the flights of another file: fetch, send, consume with 4 slots, and compare with an independent sum. Prints the figures.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-hostler=${HOSTLER:-${CARGO_TARGET_DIR:-target}/release/hostler}
-[ -x "$hostler" ] || cargo build --release --locked
-data=examples/flights/data/flights.jsonl
+# shellcheck source=../../tests/static.sh
+source tests/static.sh
+hostler=${HOSTLER:-$release/hostler}
+[ -x "$hostler" ] || build_all
+data=${1:-examples/flights/data/flights.jsonl}
 [ -s "$data" ] || sh examples/flights/fetch.sh
 
 # The quickstart's config, with all that it writes in a folder of this run's own.

@@ -43,6 +43,7 @@ impl Engine {
     fn start() -> Result<Self, String> {
         let mut shell = Command::new("bash");
         shell.args(["tests/engine.sh", "bash", "-c", LIVE]).current_dir(env!("CARGO_MANIFEST_DIR"));
+        shell.env("HOSTLER_BIN", env!("CARGO_BIN_EXE_hostler"));
         let shell = shell.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut shell = shell.spawn().map_err(|error| error.to_string())?;
         let (alive, stdout) = (shell.stdin.take().unwrap(), shell.stdout.take().unwrap());

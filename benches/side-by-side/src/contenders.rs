@@ -225,7 +225,7 @@ pub fn command(contender: Contender, places: &Places, folder: &Path, endpoint: &
     Ok(command)
 }
 
-/// The variable that says where a build that counts what it runs writes that down (`benches/pgo`).
+/// The variable that says where a build that counts what it runs writes that down (`benches/release.sh`).
 pub fn counted() -> Option<(&'static str, OsString)> {
     let variable = "LLVM_PROFILE_FILE";
     Some((variable, std::env::var_os(variable)?))

@@ -20,7 +20,7 @@ use crate::{Result, process};
 /// How long a contender may take to start, or to bring back what it holds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long a contender may take to end as it would in production, where it counts what it runs (`benches/pgo`) and writes that
+/// How long a contender may take to end as it would in production, where it counts what it runs (`benches/release.sh`) and writes that
 /// down only then: hostler's drain waits for what its long poll may bring.
 const PARTING: Duration = Duration::from_secs(40);
 

@@ -26,12 +26,13 @@ const ONE: &str = "HOSTLER_MUTANT";
 
 fn main() -> ExitCode {
     if let Some(number) = env::var(ONE).ok().and_then(|text| text.parse::<usize>().ok()) {
-        try_one(&FAULTS[number], systems()[number])
+        let system = systems().into_iter().find_map(|(planted, system)| (planted == number).then_some(system));
+        try_one(&FAULTS[number], system.expect("a fault that is planted"))
     }
     let word = env::args().nth(1).unwrap_or_default();
     let (mut planted, mut missed) = (0, 0);
     println!("{:<54} {:>6}  broken", "planted: it …", "seed");
-    for (number, _) in FAULTS.iter().enumerate().filter(|(_, fault)| fault.name.contains(&word)) {
+    for number in systems().iter().map(|(number, _)| *number).filter(|number| FAULTS[*number].name.contains(&word)) {
         planted += 1;
         let exe = env::current_exe().expect("the path of this program");
         let found = Command::new(exe).env(ONE, number.to_string()).status();

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# What takes too long for every change, and is run before a release or after work on what it proves: proofs.sh [NAME…], all of them by
+# default, hours in all. docs/reliability.md has the last figures of each. proofs.sh --quick [NAME…] runs a form of each that takes
+# under a minute once hostler is built, which shows that it still works; .ci/run does.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=static.sh
+source tests/static.sh
+
+quick=
+if [ "${1:-}" = --quick ]; then quick=1 && shift; fi
+names=("$@")
+[ $# -gt 0 ] || names=(faults fuzzing soak instructions sandbox languages embedded neighbour side-by-side telemetry year image)
+
+proof() {
+  case $1 in
+    # Planted faults, each found by the simulation.
+    faults) bash tests/mutants.sh ${quick:+--quick} ;;
+    # Every parser of what comes from outside, under the address sanitizer; or its committed corpus.
+    fuzzing) if [ "$quick" ]; then bash tests/fuzz.sh --replay; else bash tests/fuzz.sh 200; fi ;;
+    # A host over each driver, with bursts, faults and restarts, and an account of every message; minutes.
+    soak) bash tests/soak.sh "$([ "$quick" ] && echo 1 || echo 60)" ;;
+    # Instructions of the hot paths, compared with benches/instructions.tsv.
+    instructions) bash benches/instructions.sh ${quick:+--quick} ;;
+    # A fresh sandbox stays cheap, and a hundred thousand of them take no memory.
+    sandbox) if [ "$quick" ]; then MESSAGES=2000 bench sandbox; else bench sandbox; fi ;;
+    # The same for JavaScript and Python. The tests build and run both, so it has no shorter form.
+    languages) [ "$quick" ] || bash benches/languages.sh ;;
+    # Throughput of the embedded queue.
+    embedded) if [ "$quick" ]; then MESSAGES=2000 BACKLOG=20000 ROUNDS=1 bench embedded; else bench embedded; fi ;;
+    # A neighbour of each hostile guest keeps four fifths of its throughput. Its shorter form is among the tests.
+    neighbour) [ "$quick" ] || HOSTLER_KEPT=0.8 cargo test --release --workspace --locked --test all -- neighbour_keeps_its_throughput --nocapture ;;
+    # hostler beside a bare loop and its peers; the part of the throughput that telemetry leaves.
+    side-by-side)
+      if [ "$quick" ]; then
+        bash benches/side-by-side/run.sh --quick --only bare,hostler-component,hostler-plain --concurrency 10 --latency 0
+      else
+        bash benches/side-by-side/run.sh --check
+      fi ;;
+    telemetry) bash benches/side-by-side/run.sh --turns "$([ "$quick" ] && echo --quick || echo --check)" ;;
+    # The flights of a year, end to end; or the sample's.
+    year) bash examples/flights/full.sh ${quick:+examples/flights/sample.jsonl} ;;
+    # The whole Dockerfile, when what it depends on has changed since it was last seen to build.
+    image)
+      if [ -z "$quick" ] || [ "$(bash tests/image-key.sh)" != "$(cat tests/image.built 2>/dev/null)" ]; then
+        bash tests/engine.sh bash tests/image.sh --from-scratch || [ $? = 77 ]
+      fi ;;
+    *) echo "no proof has the name $1" >&2 && exit 2 ;;
+  esac
+}
+
+bench() { cargo bench --workspace --bench "$1" --locked; }
+
+for name in "${names[@]}"; do
+  begin=$SECONDS
+  printf '\n-- %s\n' "$name"
+  proof "$name"
+  printf -- '-- %s: %s s\n' "$name" $((SECONDS - begin))
+done
