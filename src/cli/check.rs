@@ -4,7 +4,7 @@ use super::{ConfigArg, block_on, print, say};
 use crate::config::{Config, Consumer};
 use crate::exit::{Exit, Failure, Result};
 use crate::handler::{self, Definition, Engine, Loaded, Summary};
-use crate::host::resources::{MEMORY, Machine, Plan, SLOTS, Share, Threads};
+use crate::host::resources::{MEMORY, Machine, Plan, SLOTS, Share, Threads, raise_descriptors};
 use crate::{host, telemetry};
 
 /// Validate the config, load the handlers, reach the queues; consumes nothing
@@ -23,6 +23,7 @@ pub(super) fn run(args: &Args) -> Result {
     for warning in host::unused(&loaded.config) {
         say(format_args!("hostler: warning: {warning}"));
     }
+    raise_descriptors();
     let machine = Machine::measure();
     handler::compile_with(Threads::of(&machine).compiling);
     // Every part is looked at, so that one run shows all that is wrong.
@@ -42,7 +43,9 @@ async fn check_handlers(config: &Config, machine: &Machine) -> Result<()> {
     // As `run`: what cannot fit even before the handlers are known is refused first.
     host::plan(config, machine, &[])?;
     let cache = host::cache(config);
-    let engine = Engine::on_demand().map_err(|error| Failure::new(Exit::Internal, error))?.with_cache(cache.clone());
+    // The pool of `run`, so that what it refuses is refused here.
+    let engine = Engine::new(host::pool(config)).map_err(|error| Failure::new(Exit::Internal, error))?;
+    let engine = engine.with_cache(cache.clone());
     let load = |definition: Result<Definition>| {
         handler::load(&engine, &definition?).map_err(|error| Failure::new(Exit::BadHandler, error))
     };
@@ -55,6 +58,9 @@ async fn check_handlers(config: &Config, machine: &Machine) -> Result<()> {
         print(format!("handler   ok  {}: {}{}", consumer.name, consumer.handler, describe(&loaded.summary)));
         Ok(())
     };
+    if let Some(warning) = host::file_plan(config).warning() {
+        say(format_args!("hostler: warning: {warning}"));
+    }
     host::all(config.consumers.iter().zip(loaded).zip(&plan.shares).map(check).collect())?;
     print(describe_plan(config, &plan));
     Ok(())

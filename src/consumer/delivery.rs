@@ -89,6 +89,8 @@ enum Cause {
 pub struct Machine {
     state: State,
     attempt: u32,
+    /// How often in a row the host spoilt an attempt of its message before.
+    spoilt: u32,
     /// What became of it, once that is known.
     outcome: Option<Outcome>,
     disposition: Disposition,
@@ -103,7 +105,13 @@ impl Machine {
     /// number from 0 to 1.
     pub fn new(attempt: u32, replies: bool, jitter: f64) -> Self {
         let (state, disposition) = (State::Waiting, Disposition::None);
-        Self { state, attempt, outcome: None, disposition, hook_decided: false, replies, jitter }
+        Self { state, attempt, spoilt: 0, outcome: None, disposition, hook_decided: false, replies, jitter }
+    }
+
+    /// The same, of a message whose attempts before this the host spoilt, so often in a row.
+    #[must_use]
+    pub fn spoilt_before(self, spoilt: u32) -> Self {
+        Self { spoilt, ..self }
     }
 
     /// Takes an event, and says what to do.
@@ -199,7 +207,10 @@ impl Machine {
 
     /// What is known of it stays: it timed out, whatever the hook makes of that.
     fn part(&mut self, outcome: Outcome, policy: &Policy) -> Action {
-        self.disposition = policy.disposition(&outcome, self.attempt, self.jitter);
+        self.disposition = match &outcome {
+            Outcome::HostLimit(..) => Policy::give_back(self.spoilt, self.jitter),
+            outcome => policy.disposition(outcome, self.attempt, self.jitter),
+        };
         self.outcome.get_or_insert(outcome);
         self.go(State::Parting, Action::StopHeartbeat)
     }

@@ -22,6 +22,7 @@ use super::pace::Pace;
 use super::policy::Disposition;
 use super::settle::Batcher;
 use super::spans::{Settled, Spans};
+use super::spared::Spared;
 use super::{Consumer, Phase, Summary};
 use crate::config::OnProcessingTimeout;
 use crate::handler::{Bounds, Call, Output, Stop};
@@ -81,6 +82,7 @@ pub(super) struct EventLoop {
     bucket: Option<Bucket>,
     intake: Intake<Id>,
     gate: Gate<Id>,
+    spared: Spared,
     /// When what is dealt with now happened: the clock is read once for each event.
     now: Instant,
     last_poll_at: Option<Instant>,
@@ -117,6 +119,7 @@ impl EventLoop {
             bucket: spec.rate_limit.map(|rate| Bucket::new(rate, now)),
             intake: Intake::new(spec.breaker, now),
             gate: Gate::default(),
+            spared: Spared::default(),
             now,
             last_poll_at: None,
             idle: false,
@@ -256,7 +259,10 @@ impl EventLoop {
         self.now = now;
         match signal {
             Signal::Received { reserved, result } => self.received(reserved, result, now),
-            Signal::Ended { id, outcome } => self.ended(id, Event::Ended(outcome), now),
+            Signal::Ended { id, outcome } => {
+                self.note(id, outcome.as_ref());
+                self.ended(id, Event::Ended(outcome), now);
+            }
             Signal::Decided { id, outcome } => self.ended(id, Event::Decided(outcome), now),
             Signal::Replied { id, result } => self.apply(id, Event::Replied(result)),
             Signal::Extended { ids, by, sent_at, results } => {
@@ -319,7 +325,8 @@ impl EventLoop {
         let bounds = Bounds { deadline: self.now.into_std() + spec.processing_timeout, stop: Stop::default() };
         let output = Output::new(spec.output);
         let call = Arc::new(Call::new(Arc::clone(&message), Arc::clone(&spec.channel), attempt, bounds, output));
-        let machine = Machine::new(attempt, self.consumer.replies.is_some(), fastrand::f64());
+        let (counted, spoilt) = self.spared.counted(&message.id, attempt);
+        let machine = Machine::new(counted, self.consumer.replies.is_some(), fastrand::f64()).spoilt_before(spoilt);
         let in_hand = InHand {
             machine,
             message,
@@ -438,6 +445,7 @@ impl EventLoop {
         let settlement = match disposition {
             Disposition::Ack => Settlement::Ack(receipt),
             Disposition::Release(delay) => Settlement::Release(receipt, delay),
+            Disposition::GiveBack(delay) => Settlement::GiveBack(receipt, delay),
             Disposition::DeadLetter(reason) => {
                 Settlement::DeadLetter { receipt, message: Arc::clone(&in_hand.message), reason }
             }

@@ -96,6 +96,6 @@ fn end(outcome: &Outcome) -> End {
             End::Decided
         }
         Outcome::Failed(_) | Outcome::Trapped(_) | Outcome::TimedOut(_) => End::Failed,
-        Outcome::LeaseLost | Outcome::Shutdown => End::Neither,
+        Outcome::HostLimit(..) | Outcome::LeaseLost | Outcome::Shutdown => End::Neither,
     }
 }

@@ -48,7 +48,7 @@ impl Place<'_> {
 pub(super) fn settled(spec: &Spec, line: &Line<'_>) {
     let reason = reason(line.outcome, line.disposition);
     let delay_seconds = match line.disposition {
-        Disposition::Release(delay) => Some(milliseconds(*delay) / 1_000.0),
+        Disposition::Release(delay) | Disposition::GiveBack(delay) => Some(milliseconds(*delay) / 1_000.0),
         Disposition::DeadLetter(_) | Disposition::Ack | Disposition::None => None,
     };
     tracing::info!(
@@ -73,7 +73,7 @@ pub(super) fn settled(spec: &Spec, line: &Line<'_>) {
 pub(super) fn reason(outcome: &Outcome, disposition: &Disposition) -> Option<String> {
     match disposition {
         Disposition::DeadLetter(why) => Some(why.clone()),
-        Disposition::Release(_) | Disposition::Ack | Disposition::None => outcome.reason(),
+        Disposition::Release(_) | Disposition::GiveBack(_) | Disposition::Ack | Disposition::None => outcome.reason(),
     }
 }
 

@@ -9,6 +9,7 @@
 //! | `settle` | gathers settlements into batches | none |
 //! | `breaker` | when to stop receiving because too much fails, and when to go on | none |
 //! | `intake` | whether to take messages: pauses and the breaker | none |
+//! | `spared` | attempts that the host spoilt, and so do not count | none |
 //! | `pace` | when to poll, and how long to rest | none |
 //! | `event_loop` | turns the world into events, and drives all of the above | through `effects` |
 //! | `event_loop/groups` | what the loop does so that nothing overtakes another of its FIFO group | through `effects` |
@@ -37,6 +38,7 @@ mod pace;
 mod policy;
 mod settle;
 mod spans;
+mod spared;
 mod status;
 
 pub use ledger::{Change, Heartbeat, Ledger};

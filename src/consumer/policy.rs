@@ -8,6 +8,10 @@ use crate::handler::Outcome;
 /// The longest release that a queue takes (AWS: the 12-hour visibility timeout).
 const MAX_RELEASE: Duration = Duration::from_secs(12 * 60 * 60);
 
+/// How long a message rests after the host was at a limit; twice as long each time in a row, up to the second.
+const FIRST_REST: Duration = Duration::from_secs(1);
+const LONGEST_REST: Duration = Duration::from_secs(60);
+
 /// What the host does with a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Disposition {
@@ -15,6 +19,8 @@ pub enum Disposition {
     Ack,
     /// Make it visible again after this long.
     Release(Duration),
+    /// The same, but the attempt was the host's failure and is not to count.
+    GiveBack(Duration),
     /// Move it to the dead-letter queue, with this reason.
     DeadLetter(String),
     /// Nothing: it is no longer ours.
@@ -26,7 +32,7 @@ impl Disposition {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Ack => "ack",
-            Self::Release(_) => "release",
+            Self::Release(_) | Self::GiveBack(_) => "release",
             Self::DeadLetter(_) => "dead-letter",
             Self::None => "none",
         }
@@ -64,9 +70,17 @@ impl Policy {
                 OnProcessingTimeout::DeadLetter => self.dead_letter(reason()),
                 OnProcessingTimeout::Retry | OnProcessingTimeout::Exit => self.escalate(reason(), attempt, jitter),
             },
+            Outcome::HostLimit(..) => Self::give_back(0, jitter),
             Outcome::LeaseLost => Disposition::None,
             Outcome::Shutdown => Disposition::Release(Duration::ZERO),
         }
+    }
+
+    /// What to do after the host was at a limit, and had been so for this message so often in a row before. Jitter takes up to half
+    /// of the rest, so that not all come back at once.
+    pub fn give_back(times: u32, jitter: f64) -> Disposition {
+        let rest = FIRST_REST.saturating_mul(1 << times.min(16)).min(LONGEST_REST);
+        Disposition::GiveBack(rest.mul_f64(0.5 + jitter.clamp(0.0, 1.0) / 2.0))
     }
 
     /// Requeues first, then delays that double, then the dead-letter queue.
@@ -119,6 +133,17 @@ mod tests {
         let reason = "boom (gave up after 6 attempts)".to_owned();
         assert_eq!(at(6), Disposition::DeadLetter(reason.clone()));
         assert_eq!(at(7), Disposition::DeadLetter(reason.replace('6', "7")));
+    }
+
+    #[test]
+    fn the_host_s_limit_spends_no_attempt_and_the_rest_grows() {
+        let outcome = Outcome::HostLimit(crate::handler::Limit::Pool, "full".into());
+        for attempt in [1, 6, 100] {
+            assert_eq!(policy().disposition(&outcome, attempt, 1.0), Disposition::GiveBack(SECOND));
+        }
+        let rests = [0, 1, 5, 6, 100].map(|times| Policy::give_back(times, 1.0));
+        assert_eq!(rests, [1, 2, 32, 60, 60].map(|seconds| Disposition::GiveBack(seconds * SECOND)));
+        assert_eq!(Policy::give_back(6, 0.0), Disposition::GiveBack(30 * SECOND));
     }
 
     #[test]

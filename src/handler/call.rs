@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
+use super::host_limit::Limit;
 use super::{Handler, Output};
 use crate::message::{Message, TraceContext};
 
@@ -33,6 +34,8 @@ pub enum Outcome {
     Failed(String),
     /// The guest trapped, ran out of memory, or could not be started.
     Trapped(String),
+    /// The host was at a limit of its own, so that the guest could not run as it should; with the error. No fault of the handler.
+    HostLimit(Limit, String),
     /// It was stopped at the processing timeout, after so long.
     TimedOut(Duration),
     /// It was stopped because the lease was lost.
@@ -52,6 +55,7 @@ impl Outcome {
             Self::DeadLetter(_) => "dead-letter",
             Self::Failed(_) => "failed",
             Self::Trapped(_) => "trapped",
+            Self::HostLimit(..) => "host-limit",
             Self::TimedOut(_) => "timed-out",
             Self::LeaseLost => "lease-lost",
             Self::Shutdown => "shutdown",
@@ -63,6 +67,7 @@ impl Outcome {
         match self {
             Self::DeadLetter(reason) | Self::Failed(reason) | Self::Trapped(reason) => Some(reason.clone()),
             Self::Retry(reason) => reason.clone(),
+            Self::HostLimit(limit, error) => Some(format!("{limit}: {error}")),
             Self::TimedOut(after) => Some(format!("processing timeout after {:.3} s", after.as_secs_f64())),
             Self::Ack | Self::Reply(_) | Self::Delay(_) | Self::LeaseLost | Self::Shutdown => None,
         }
@@ -72,9 +77,11 @@ impl Outcome {
     #[must_use]
     pub fn bounded(mut self) -> Self {
         let reason = match &mut self {
-            Self::DeadLetter(reason) | Self::Failed(reason) | Self::Trapped(reason) | Self::Retry(Some(reason)) => {
-                reason
-            }
+            Self::DeadLetter(reason)
+            | Self::Failed(reason)
+            | Self::Trapped(reason)
+            | Self::HostLimit(_, reason)
+            | Self::Retry(Some(reason)) => reason,
             Self::Ack
             | Self::Reply(_)
             | Self::Retry(None)

@@ -14,7 +14,7 @@ use wasmtime_wasi::{I32Exit, WasiView as _};
 use super::artifact::{LoadError, RUN};
 use super::call::{Call, Outcome};
 use super::capabilities::Stdin;
-use super::component::{Export, Guest};
+use super::component::{Export, Guest, no_folder};
 use super::denied::{self, Preview1};
 use super::engine::Engine;
 use super::limits::Limits;
@@ -55,7 +55,7 @@ impl CommandHandler {
             .and_then(|()| linker.instantiate_pre(module))
             .map_err(|error| LoadError::link(&definition.source, &error))?;
         let (engine, definition, limits) = (engine.clone(), Arc::clone(definition), Limits::command(memory));
-        let limits = limits.measured(definition.metrics.as_ref());
+        let limits = limits.measured(definition.metrics.as_ref()).with_files(engine.files());
         Ok(Self { engine, pre, definition, limits })
     }
 }
@@ -70,7 +70,7 @@ impl Handler for CommandHandler {
         let wasi = self.definition.grants.wasi(stdin, &Sink::new(&call.output), &self.limits);
         let wasi = match wasi {
             Ok(mut wasi) => Preview1::new(wasi.build_p1()),
-            Err(error) => return Outcome::Trapped(format!("a granted folder cannot be opened: {error:#}")),
+            Err(error) => return no_folder(&error),
         };
         let _running = self.engine.running();
         let scope = Arc::new(Scope::of(call, &self.definition));
@@ -85,10 +85,10 @@ impl Handler for CommandHandler {
             Ok(()) => 0,
             Err(error) => match error.downcast_ref::<I32Exit>() {
                 Some(exit) => exit.0,
-                None => return Outcome::Trapped(sandbox::fault(&error, &store.data().limits)),
+                None => return store.data_mut().trapped(&error),
             },
         };
-        outcome(code, call, mark, &self.definition)
+        store.data_mut().judge(outcome(code, call, mark, &self.definition))
     }
 }
 
@@ -119,17 +119,17 @@ impl Handler for RunHandler {
         let stdin = Stdin { body: call.message.body.clone(), env: &env };
         let mut live = match self.guest.instantiate(self.guest.scope(call), &call.output, stdin).await {
             Ok(live) => live,
-            Err(reason) => return Outcome::Trapped(reason),
+            Err(outcome) => return outcome,
         };
         let code = match live.call::<_, (Result<(), ()>,)>(&self.run, ()).await {
             Ok((Ok(()),)) => 0,
             Ok((Err(()),)) => 1,
             Err(error) => match error.downcast_ref::<I32Exit>() {
                 Some(exit) => exit.0,
-                None => return Outcome::Trapped(live.fault(&error)),
+                None => return live.trapped(&error),
             },
         };
-        outcome(code, call, mark, &self.definition)
+        live.judge(outcome(code, call, mark, &self.definition))
     }
 }
 

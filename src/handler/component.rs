@@ -12,6 +12,7 @@ use super::call::{Bounds, Call, Outcome};
 use super::capabilities::Stdin;
 use super::engine::{Engine, Ticker};
 use super::hooks::HookSet;
+use super::host_limit::Limit;
 use super::http::Web;
 use super::limits::Limits;
 use super::output::{Output, Sink};
@@ -59,7 +60,7 @@ impl Guest {
             Web::new(&grants.http, &grants.networks).map_err(|error| LoadError::web(&definition.source, &error))?;
         let web = web.traced(grants.producer.as_ref().and_then(|producer| producer.traces().cloned()));
         let (engine, definition, limits) = (engine.clone(), Arc::clone(definition), Limits::component(memory));
-        let limits = limits.measured(definition.metrics.as_ref());
+        let limits = limits.measured(definition.metrics.as_ref()).with_files(engine.files());
         Ok(Self { engine, pre, definition, limits, web: Arc::new(web) })
     }
 
@@ -78,8 +79,8 @@ impl Guest {
         Scope::without_message(bounds, &self.definition)
     }
 
-    /// A fresh sandbox with an instance in it; an error says why there is none.
-    pub(super) async fn instantiate(&self, scope: Scope, output: &Output, stdin: Stdin<'_>) -> Result<Live, String> {
+    /// A fresh sandbox with an instance in it, or the outcome of a call that has none.
+    pub(super) async fn instantiate(&self, scope: Scope, output: &Output, stdin: Stdin<'_>) -> Result<Live, Outcome> {
         let begun = self.definition.metrics.as_ref().map(|metrics| (metrics, Instant::now()));
         let _running = self.engine.running();
         let (sink, scope) = (Sink::new(output), Arc::new(scope));
@@ -90,7 +91,7 @@ impl Guest {
                 begun.into_iter().for_each(|(metrics, begun)| metrics.instantiated(begun.elapsed()));
                 Ok(Live { ticker: Arc::clone(self.engine.ticker()), store, instance, sink, used: 0 })
             }
-            Err(error) => Err(sandbox::fault(&error, &store.data().limits)),
+            Err(error) => Err(store.data_mut().trapped(&error)),
         }
     }
 }
@@ -98,15 +99,24 @@ impl Guest {
 impl Guest {
     /// WASI for one sandbox. Folders are opened at once, so that a message fails for one that is gone before its guest starts;
     /// what comes from the message cannot be kept for later.
-    fn wasi(&self, stdin: Stdin<'_>, sink: &Sink) -> Result<LazyWasi, String> {
+    fn wasi(&self, stdin: Stdin<'_>, sink: &Sink) -> Result<LazyWasi, Outcome> {
         if self.definition.grants.dirs.is_empty() && stdin.env.is_empty() && stdin.body.is_empty() {
             let (definition, sink, limits) = (Arc::clone(&self.definition), sink.clone(), self.limits.clone());
             let make = move || definition.grants.wasi_without_folders(Stdin::default(), &sink, &limits).build();
             return Ok(LazyWasi::new(Box::new(make)));
         }
         let wasi = self.definition.grants.wasi(stdin, sink, &self.limits);
-        let wasi = wasi.map_err(|error| format!("a granted folder cannot be opened: {error:#}"))?.build();
+        let wasi = wasi.map_err(|error| no_folder(&error))?.build();
         Ok(LazyWasi::new(Box::new(move || wasi)))
+    }
+}
+
+/// The outcome of a call whose folders cannot be opened.
+pub(super) fn no_folder(error: &wasmtime::Error) -> Outcome {
+    let reason = format!("a granted folder cannot be opened: {error:#}");
+    match Limit::of(error.as_ref()) {
+        Some(limit) => Outcome::HostLimit(limit, reason),
+        None => Outcome::Trapped(reason),
     }
 }
 
@@ -125,6 +135,16 @@ impl Live {
     /// Why a call did not return, for people.
     pub(super) fn fault(&self, error: &wasmtime::Error) -> String {
         sandbox::fault(error, &self.store.data().limits)
+    }
+
+    /// The outcome of a call that did not return.
+    pub(super) fn trapped(&mut self, error: &wasmtime::Error) -> Outcome {
+        self.store.data_mut().trapped(error)
+    }
+
+    /// The outcome of a call that returned this.
+    pub(super) fn judge(&mut self, outcome: Outcome) -> Outcome {
+        self.store.data_mut().judge(outcome)
     }
 
     /// The sandbox that it lives in.
@@ -171,7 +191,7 @@ impl<C: Contract> ComponentHandler<C> {
         })
     }
 
-    async fn instance(&self, call: &Call) -> Result<Live, String> {
+    async fn instance(&self, call: &Call) -> Result<Live, Outcome> {
         let scope = self.guest.scope(call);
         let warm = self.warm.lock().unwrap_or_else(PoisonError::into_inner).pop();
         match warm {
@@ -193,11 +213,11 @@ impl<C: Contract> ComponentHandler<C> {
 
     async fn process(&self, live: &mut Live, call: &Call) -> (Outcome, bool) {
         if let Err(outcome) = self.hooks.start(live, call).await {
-            return (outcome, false);
+            return (live.judge(outcome), false);
         }
         match self.contract.handle(live, call).await {
-            Ok(outcome) => (outcome, true),
-            Err(error) => (Outcome::Trapped(live.fault(&error)), false),
+            Ok(outcome) => (live.judge(outcome), true),
+            Err(error) => (live.trapped(&error), false),
         }
     }
 }
@@ -208,7 +228,7 @@ impl<C: Contract> Handler for ComponentHandler<C> {
         let started = Instant::now();
         let mut live = match self.instance(call).await {
             Ok(live) => live,
-            Err(reason) => return Outcome::Trapped(reason),
+            Err(outcome) => return outcome,
         };
         let (outcome, sound) = self.process(&mut live, call).await;
         let outcome = outcome.bounded();

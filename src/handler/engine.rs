@@ -8,7 +8,8 @@ use std::time::Duration;
 use wasmtime::{Config, Enabled, InstanceAllocationStrategy, PoolingAllocationConfig};
 
 use super::cache::Cache;
-use super::limits::TABLE_ELEMENTS;
+use super::files::MOST_FILES;
+use super::limits::{CORE_INSTANCES, MEMORIES, TABLE_ELEMENTS, TABLES};
 
 /// How often running guests are interrupted to let others run and to see whether they are to stop.
 const EPOCH_TICK: Duration = Duration::from_millis(10);
@@ -16,6 +17,12 @@ const EPOCH_TICK: Duration = Duration::from_millis(10);
 /// The most linear memory of a sandbox, in bytes: what 32-bit WASM addresses, and what the engine reserves of addresses
 /// for each anyway.
 const MAX_MEMORY: usize = 4 << 30;
+
+/// What a memory of the pool takes of addresses, in bytes: itself, and what guards it.
+const SLOT: u64 = MAX_MEMORY as u64 + (64 << 20);
+
+/// The addresses that the memories of the pool take at most, in bytes: half of what processors give a process (47 bits).
+const ADDRESSES: u64 = 1 << 46;
 
 /// How much of a used slot is reset in place, from its start; the rest is given back to the kernel. In bytes: all of a guest with
 /// a small stack, at the price of a few page faults.
@@ -30,6 +37,8 @@ pub struct Engine {
     inner: wasmtime::Engine,
     ticker: Arc<Ticker>,
     cache: Option<Arc<Cache>>,
+    /// Files that each sandbox may have open.
+    files: usize,
 }
 
 /// What the pool of sandboxes is made for.
@@ -51,13 +60,21 @@ impl Engine {
     /// # Errors
     /// [`EngineError`] when this machine cannot run guests at all.
     pub fn new(pool: Pool) -> Result<Self, EngineError> {
-        let mut config = base_config();
-        config.allocation_strategy(InstanceAllocationStrategy::Pooling(pooling(pool)));
-        match wasmtime::Engine::new(&config) {
-            Ok(engine) => Self::start(engine),
-            Err(error) => {
-                tracing::warn!(error = format!("{error:#}"), "no pool of sandboxes: each is made when it is needed");
-                Self::on_demand()
+        let mut most = memories(pool.sandboxes);
+        loop {
+            let mut config = base_config();
+            config.allocation_strategy(InstanceAllocationStrategy::Pooling(pooling(pool, most)));
+            match wasmtime::Engine::new(&config) {
+                Ok(engine) => return Self::start(engine),
+                // Fewer addresses may be had than processors have (`ulimit -v`).
+                Err(_) if most > 1 => most /= 2,
+                Err(error) => {
+                    tracing::warn!(
+                        error = format!("{error:#}"),
+                        "no pool of sandboxes: each is made when it is needed"
+                    );
+                    return Self::on_demand();
+                }
             }
         }
     }
@@ -72,13 +89,23 @@ impl Engine {
 
     fn start(inner: wasmtime::Engine) -> Result<Self, EngineError> {
         let ticker = Ticker::start(&inner).map_err(|error| EngineError(error.to_string()))?;
-        Ok(Self { inner, ticker: Arc::new(ticker), cache: None })
+        Ok(Self { inner, ticker: Arc::new(ticker), cache: None, files: MOST_FILES })
     }
 
     /// The same engine, which keeps what it compiles in this cache, if there is one.
     #[must_use]
     pub fn with_cache(self, cache: Option<Arc<Cache>>) -> Self {
         Self { cache, ..self }
+    }
+
+    /// The same engine, whose sandboxes may have so many files open each.
+    #[must_use]
+    pub fn with_files(self, files: usize) -> Self {
+        Self { files, ..self }
+    }
+
+    pub(super) fn files(&self) -> usize {
+        self.files
     }
 
     pub(super) fn cache(&self) -> Option<&Cache> {
@@ -118,24 +145,27 @@ pub fn compile_with(threads: usize) {
     COMPILES_IN_PARALLEL.store(started, Ordering::Relaxed);
 }
 
-fn pooling(pool: Pool) -> PoolingAllocationConfig {
-    // Only address space is reserved for what a component may need; pages come when they are touched.
-    let parts = pool.sandboxes.saturating_mul(32);
+/// The pool for so many sandboxes, of so many memories each. Its totals hold every sandbox at its maximum at once, so that none can
+/// take a neighbour's place; a component with more is refused when it is loaded. Only addresses are reserved: pages come
+/// when they are touched.
+fn pooling(pool: Pool, memories: u32) -> PoolingAllocationConfig {
+    let all = |most: u32| pool.sandboxes.saturating_mul(most);
     let mut config = PoolingAllocationConfig::new();
     config
         .total_component_instances(pool.sandboxes)
-        .total_core_instances(parts)
-        .total_memories(pool.sandboxes.saturating_mul(4))
-        .total_tables(parts)
-        // A preview-1 guest that asks for a path has a second one, for its go-between (`denied`).
-        .total_stacks(pool.sandboxes.saturating_mul(2))
+        // A preview-1 guest that asks for a path has a go-between beside its own instance (`denied`).
+        .total_core_instances(all(CORE_INSTANCES + 1))
+        .total_memories(all(memories))
+        .total_tables(all(TABLES))
+        // The go-between has a stack of its own.
+        .total_stacks(all(2))
         // Each sandbox has a limit of its own.
         .max_memory_size(MAX_MEMORY)
         // What idle ones keep is counted once per sandbox.
         .max_unused_warm_slots(pool.sandboxes)
-        .max_memories_per_component(16)
-        .max_tables_per_component(64)
-        .max_core_instances_per_component(256)
+        .max_memories_per_component(memories)
+        .max_tables_per_component(TABLES)
+        .max_core_instances_per_component(CORE_INSTANCES)
         .max_component_instance_size(1 << 20)
         .max_core_instance_size(1 << 20)
         .table_elements(TABLE_ELEMENTS)
@@ -145,6 +175,12 @@ fn pooling(pool: Pool) -> PoolingAllocationConfig {
         .linear_memory_keep_resident(KEEP_RESIDENT)
         .table_keep_resident(KEEP_RESIDENT_OF_TABLE);
     config
+}
+
+/// How many memories each of so many sandboxes may have at most, so that their addresses fit the pool's share.
+fn memories(sandboxes: u32) -> u32 {
+    let fit = ADDRESSES / SLOT / u64::from(sandboxes.max(1));
+    u32::try_from(fit).unwrap_or(MEMORIES).clamp(1, MEMORIES)
 }
 
 /// Advances the epoch while guests run, and sleeps while none does.
@@ -199,5 +235,67 @@ pub(super) struct Running<'a>(&'a Ticker);
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         self.0.running.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So many sandboxes of these memories, all alive in one pool.
+    fn fill(engine: &Engine, sandboxes: u32, text: &str) -> wasmtime::Result<()> {
+        let component = wasmtime::component::Component::new(engine.inner(), text)?;
+        let linker = wasmtime::component::Linker::<()>::new(engine.inner());
+        let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+        let mut alive = Vec::new();
+        for _ in 0..sandboxes {
+            let mut store = wasmtime::Store::new(engine.inner(), ());
+            store.set_epoch_deadline(1_000);
+            runtime.block_on(linker.instantiate_async(&mut store, &component))?;
+            alive.push(store);
+        }
+        Ok(())
+    }
+
+    /// A component with so many instances, the first of which have a memory, and tables.
+    fn component(instances: u32, memories: u32, tables: u32) -> String {
+        let mut text =
+            "(component (core module $plain) (core module $memory (memory 1)) (core module $table (table 1 funcref))"
+                .to_owned();
+        for number in 0..instances {
+            let kind = match number {
+                _ if number < memories => "memory",
+                _ if number < memories + tables => "table",
+                _ => "plain",
+            };
+            text += &format!("(core instance (instantiate ${kind}))");
+        }
+        text + ")"
+    }
+
+    #[test]
+    fn the_pool_holds_every_sandbox_at_its_maximum() {
+        let sandboxes = 20;
+        let engine = Engine::new(Pool { sandboxes }).unwrap();
+        fill(&engine, sandboxes, &component(CORE_INSTANCES, MEMORIES, TABLES)).unwrap();
+        let more = [component(CORE_INSTANCES + 1, 0, 0), component(20, MEMORIES + 1, 0), component(80, 0, TABLES + 1)];
+        for text in more {
+            assert!(
+                wasmtime::component::Component::new(engine.inner(), text).is_err(),
+                "it is refused when it is loaded"
+            );
+        }
+    }
+
+    #[test]
+    fn many_sandboxes_have_fewer_memories_each_rather_than_no_pool() {
+        assert_eq!([1, 16, 500, 1_000].map(memories), [MEMORIES; 4]);
+        assert_eq!(memories(4_000), 4);
+        assert_eq!(memories(u32::MAX), 1);
+        let addresses = |sandboxes: u32| SLOT * u64::from(memories(sandboxes)) * u64::from(sandboxes);
+        assert!([1, 100, 1_100, 5_000, 16_000].iter().all(|sandboxes| addresses(*sandboxes) <= ADDRESSES));
+        let started = std::time::Instant::now();
+        Engine::new(Pool { sandboxes: 1_000 }).unwrap();
+        println!("a pool of 1,000 sandboxes takes {:?}", started.elapsed());
     }
 }

@@ -63,7 +63,10 @@ impl HookSet {
         match live.call::<_, (Result<(), String>,)>(hook, (MessageRef::new(call),)).await {
             Ok((Ok(()),)) => Ok(()),
             Ok((Err(reason),)) => Err(Outcome::Failed(format!("message-start: {reason}"))),
-            Err(error) => Err(Outcome::Trapped(format!("message-start: {}", live.fault(&error)))),
+            Err(error) => Err(match live.trapped(&error) {
+                Outcome::Trapped(reason) => Outcome::Trapped(format!("message-start: {reason}")),
+                outcome => outcome,
+            }),
         }
     }
 
@@ -100,7 +103,8 @@ impl HookSet {
         let decide = async {
             let bounds = Bounds::new(HOOK_TIMEOUT);
             let scope = Scope { bounds, ..guest.scope(call) };
-            let mut live = guest.instantiate(scope, &call.output, Stdin::default()).await?;
+            let live = guest.instantiate(scope, &call.output, Stdin::default()).await;
+            let mut live = live.map_err(|outcome| why(&outcome))?;
             let params = (MessageRef::new(call), milliseconds(elapsed));
             let result = live.call::<_, (GuestOutcome,)>(hook, params).await;
             result.map(|(outcome,)| Outcome::from(outcome)).map_err(|error| live.fault(&error))
@@ -122,7 +126,8 @@ impl HookSet {
         let output = Output::new(OUTPUT);
         let tell = async {
             let scope = guest.scope_without_message(Bounds::new(HOOK_TIMEOUT));
-            let mut live = guest.instantiate(scope, &output, Stdin::default()).await?;
+            let live = guest.instantiate(scope, &output, Stdin::default()).await;
+            let mut live = live.map_err(|outcome| why(&outcome))?;
             let result = live.call::<_, ()>(hook, (GuestState::from(from), GuestState::from(to))).await;
             result.map_err(|error| live.fault(&error))
         };
@@ -138,6 +143,11 @@ impl HookSet {
             tracing::warn!(consumer, hook = "state-changed", dropped, "output beyond {kept} KiB was dropped");
         }
     }
+}
+
+/// Why there is no instance for a hook.
+fn why(outcome: &Outcome) -> String {
+    outcome.reason().unwrap_or_default()
 }
 
 fn too_long() -> String {
@@ -195,10 +205,11 @@ impl Handler for Hooked {
         let started = Instant::now();
         let mut live = match self.guest.instantiate(self.guest.scope(call), &call.output, Stdin::default()).await {
             Ok(live) => live,
-            Err(reason) => return Outcome::Trapped(format!("hooks: {reason}")),
+            Err(Outcome::Trapped(reason)) => return Outcome::Trapped(format!("hooks: {reason}")),
+            Err(outcome) => return outcome,
         };
         if let Err(outcome) = self.hooks.start(&mut live, call).await {
-            return outcome;
+            return live.judge(outcome);
         }
         let outcome = self.inner.handle(call).await.bounded();
         let _ = call.decided.set(outcome.clone());

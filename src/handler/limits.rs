@@ -5,13 +5,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use wasmtime::ResourceLimiter;
 
+use super::files::MOST_FILES;
+use super::host_limit::Limit;
 use crate::telemetry::metrics::ConsumerMetrics;
 
 /// The most elements that the tables of one sandbox may have together; also what the pool reserves for each.
 pub(super) const TABLE_ELEMENTS: usize = 100_000;
 
-/// The most core instances, memories and tables in one sandbox; components of dynamic languages have dozens.
-const MAX_PARTS: usize = 1_000;
+/// The most core instances in one sandbox; components of dynamic languages have dozens.
+pub(super) const CORE_INSTANCES: u32 = 256;
+
+/// The most linear memories in one sandbox. The pool has fewer where addresses are scarce.
+pub(super) const MEMORIES: u32 = 16;
+
+/// The most tables in one sandbox.
+pub(super) const TABLES: u32 = 64;
+
+/// What the go-between of a preview-1 guest (`denied`) adds to its one instance.
+const BESIDE: usize = 1;
 
 /// The most handles to resources of its own that a guest may have.
 pub(super) const GUEST_HANDLES: usize = 16 * 1024;
@@ -51,9 +62,13 @@ pub(super) struct Limits {
     pub(super) transfer: usize,
     /// Handles to resources of the host.
     pub(super) handles: usize,
+    /// Files that may be open.
+    pub(super) files: usize,
     used: usize,
     elements: usize,
     refused: Option<Refused>,
+    /// The limit of the host that the call ran into, if any.
+    pub(super) reached: Option<Limit>,
     /// The most memory that any sandbox has had, if anybody wants to know.
     peak: Option<Arc<AtomicU64>>,
 }
@@ -83,9 +98,11 @@ impl Limits {
             memory: bytes(memory),
             transfer: bytes(transfer),
             handles,
+            files: MOST_FILES,
             used: 0,
             elements: 0,
             refused: None,
+            reached: None,
             peak: None,
         }
     }
@@ -93,6 +110,11 @@ impl Limits {
     /// The same, measured.
     pub(super) fn measured(self, metrics: Option<&ConsumerMetrics>) -> Self {
         Self { peak: metrics.map(ConsumerMetrics::memory_peak), ..self }
+    }
+
+    /// The same, with so many open files at most.
+    pub(super) fn with_files(self, files: usize) -> Self {
+        Self { files, ..self }
     }
 
     /// What to add to the reason of a trap that the limit probably caused.
@@ -124,8 +146,11 @@ impl ResourceLimiter for Limits {
         Ok(true)
     }
 
-    fn memory_grow_failed(&mut self, _: wasmtime::Error) -> wasmtime::Result<()> {
-        self.refused = Some(Refused::Memory);
+    fn memory_grow_failed(&mut self, error: wasmtime::Error) -> wasmtime::Result<()> {
+        match Limit::of(error.as_ref()) {
+            Some(limit) => self.reached = Some(limit),
+            None => self.refused = Some(Refused::Memory),
+        }
         Ok(())
     }
 
@@ -143,16 +168,17 @@ impl ResourceLimiter for Limits {
         Ok(true)
     }
 
+    // The pool refuses what has more when it is loaded. Where there is no pool, these hold.
     fn instances(&self) -> usize {
-        MAX_PARTS
+        CORE_INSTANCES as usize + BESIDE
     }
 
     fn tables(&self) -> usize {
-        MAX_PARTS
+        TABLES as usize
     }
 
     fn memories(&self) -> usize {
-        MAX_PARTS
+        MEMORIES as usize
     }
 }
 
@@ -168,6 +194,15 @@ mod tests {
         assert_eq!(limits.hint(), None);
         assert!(!limits.memory_growing(60, 61, None).unwrap());
         assert!(limits.hint().unwrap().contains("limits.memory is 100 B"));
+    }
+
+    #[test]
+    fn memory_that_the_kernel_refuses_is_the_host_s_limit_and_not_the_guest_s() {
+        let mut limits = Limits::component(MIB);
+        limits.memory_grow_failed(std::io::Error::from_raw_os_error(12).into()).unwrap();
+        assert_eq!((limits.reached, limits.hint()), (Some(Limit::Memory), None));
+        limits.memory_grow_failed(wasmtime::Error::msg("the pool's own maximum")).unwrap();
+        assert!(limits.hint().is_some());
     }
 
     #[test]

@@ -19,6 +19,8 @@
 //! | `shape` | functions that a component exports, and whether they are of the contract's types |
 //! | `sandbox` | one store: its limits, its capabilities, its call |
 //! | `limits` | memory, tables, and what the host holds for a guest |
+//! | `files` | open files of a sandbox |
+//! | `host_limit` | limits of the host that a call ran into |
 //! | `capabilities` | grants → a WASI context |
 //! | `imports` | what a component may import beyond WASI |
 //! | `stubs` | imports that nobody offers |
@@ -45,7 +47,9 @@ mod engine;
     allow(dead_code, reason = "what all ways of fetching share; this build has none")
 )]
 pub mod fetch;
+mod files;
 mod hooks;
+mod host_limit;
 mod http;
 mod imports;
 mod lanes;
@@ -63,7 +67,9 @@ pub use call::{Bounds, Call, Outcome, Stop, run, run_until_stopped};
 pub use capabilities::{Dir, Grants};
 pub use compiled::{CompileError, CpuBaseline, Recipe, compile};
 pub use engine::{Engine, EngineError, Pool, compile_with};
-pub use http::FOOTPRINT as HTTP_FOOTPRINT;
+pub use files::MOST_FILES;
+pub use host_limit::Limit;
+pub use http::{FOOTPRINT as HTTP_FOOTPRINT, MAX_IDLE_PER_ORIGIN, MAX_OPEN};
 pub use lanes::{Beyond, Lanes};
 pub use limits::footprint;
 pub use output::{Captured, Output, Stream};

@@ -1,7 +1,7 @@
 //! A sandbox: one store, with its limits, its capabilities and the call that runs in it.
 
 use std::cell::LazyCell;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use wasmtime::Store;
 use wasmtime::component::ResourceTable;
@@ -9,9 +9,10 @@ use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
 
 use super::Definition;
-use super::call::{Bounds, Call};
+use super::call::{Bounds, Call, Outcome};
 use super::denial::Denials;
 use super::engine::Engine;
+use super::host_limit::Limit;
 use super::http::{Hooks, Web};
 use super::limits::{GUEST_HANDLES, HELD_PER_HANDLE, Limits};
 use crate::message::{Message, TraceContext};
@@ -45,18 +46,37 @@ pub(super) struct Scope {
     /// The trace that it runs in.
     pub(super) trace: Option<Arc<TraceContext>>,
     pub(super) denials: Denials,
+    /// The limit of the host that the call ran into, if any.
+    pub(super) reached: OnceLock<Limit>,
 }
 
 impl Scope {
+    /// Notes that the call ran into a limit of the host.
+    pub(super) fn reach(&self, limit: Limit) {
+        let _ = self.reached.set(limit);
+    }
+
     /// That of a call by this consumer.
     pub(super) fn of(call: &Call, definition: &Definition) -> Self {
         let denials = Denials::new(Arc::clone(&definition.consumer), Some(Arc::clone(&call.message)));
-        Self { bounds: call.bounds.clone(), attempt: call.attempt, trace: call.trace.clone(), denials }
+        Self {
+            bounds: call.bounds.clone(),
+            attempt: call.attempt,
+            trace: call.trace.clone(),
+            denials,
+            reached: OnceLock::new(),
+        }
     }
 
     /// That of a hook which has no message.
     pub(super) fn without_message(bounds: Bounds, definition: &Definition) -> Self {
-        Self { bounds, attempt: 0, trace: None, denials: Denials::new(Arc::clone(&definition.consumer), None) }
+        Self {
+            bounds,
+            attempt: 0,
+            trace: None,
+            denials: Denials::new(Arc::clone(&definition.consumer), None),
+            reached: OnceLock::new(),
+        }
     }
 }
 
@@ -78,6 +98,29 @@ impl ComponentWasi {
         let mut http = WasiHttpCtx::new();
         http.set_field_size_limit(HELD_PER_HANDLE / 2);
         Self { ctx, table, http, http_hooks: Hooks::new(web, Arc::clone(scope)) }
+    }
+}
+
+impl<W> Sandbox<W> {
+    /// The outcome of a call that ends so. What fails after the host was at a limit is not the handler's fault.
+    pub(super) fn judge(&mut self, outcome: Outcome) -> Outcome {
+        let Some(limit) = self.limits.reached.take().or_else(|| self.scope.reached.get().copied()) else {
+            return outcome;
+        };
+        match outcome {
+            Outcome::Failed(reason) | Outcome::Trapped(reason) => Outcome::HostLimit(limit, reason),
+            Outcome::Retry(reason) => Outcome::HostLimit(limit, reason.unwrap_or_default()),
+            outcome => outcome,
+        }
+    }
+
+    /// The outcome of a call whose guest did not finish.
+    pub(super) fn trapped(&mut self, error: &wasmtime::Error) -> Outcome {
+        if let Some(limit) = Limit::of(error.as_ref()) {
+            self.scope.reach(limit);
+        }
+        let reason = fault(error, &self.limits);
+        self.judge(Outcome::Trapped(reason))
     }
 }
 
@@ -146,7 +189,13 @@ mod tests {
 
     fn scope() -> Arc<Scope> {
         let denials = Denials::new("one".into(), None);
-        Arc::new(Scope { bounds: Bounds::new(Duration::from_secs(1)), attempt: 1, trace: None, denials })
+        Arc::new(Scope {
+            bounds: Bounds::new(Duration::from_secs(1)),
+            attempt: 1,
+            trace: None,
+            denials,
+            reached: OnceLock::new(),
+        })
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::resources::{self, Demand, HOST, Machine, Plan, SLOTS, Share};
+use super::resources::{self, Demand, FilePlan, HOST, Handles, Machine, Plan, SLOTS, Share};
 use crate::config::{self, Config, DirMode, Driver, Reply};
 use crate::consumer::{Policy, Spec};
 use crate::exit::{self, Exit, Failure};
@@ -128,12 +128,24 @@ fn demand(consumer: &config::Consumer, loaded: Option<&Loaded>) -> Demand {
 
 /// The pool that the consumers' sandboxes come from: as many as there may be, however the memory is shared out.
 pub fn pool(config: &Config) -> Pool {
-    let sandboxes = config.consumers.iter().map(|consumer| {
-        let slots = u32::try_from(consumer.concurrency.unwrap_or(SLOTS)).unwrap_or(u32::MAX);
-        // Hooks in a component apart have a sandbox of their own beside the handler's.
-        slots.saturating_mul(if consumer.hooks.is_some() { 2 } else { 1 }).saturating_add(SPARE_SANDBOXES)
+    Pool { sandboxes: config.consumers.iter().map(sandboxes).fold(0, u32::saturating_add) }
+}
+
+/// How many sandboxes of a consumer there may be at once.
+fn sandboxes(consumer: &config::Consumer) -> u32 {
+    let slots = u32::try_from(consumer.concurrency.unwrap_or(SLOTS)).unwrap_or(u32::MAX);
+    // Hooks in a component apart have a sandbox of their own beside the handler's.
+    slots.saturating_mul(if consumer.hooks.is_some() { 2 } else { 1 }).saturating_add(SPARE_SANDBOXES)
+}
+
+/// How many files each sandbox may have open.
+pub fn file_plan(config: &Config) -> FilePlan {
+    let handles = config.consumers.iter().map(|consumer| Handles {
+        sandboxes: sandboxes(consumer).into(),
+        folders: consumer.allow.dirs.len() as u64,
+        origins: consumer.allow.http.len() as u64,
     });
-    Pool { sandboxes: sandboxes.fold(0, u32::saturating_add) }
+    FilePlan::measure(&handles.collect::<Vec<_>>())
 }
 
 /// Settings that are valid but that this driver makes no use of; for the log.

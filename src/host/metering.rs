@@ -171,6 +171,7 @@ mod tests {
             Outcome::DeadLetter(String::new()),
             Outcome::Failed(String::new()),
             Outcome::Trapped(String::new()),
+            Outcome::HostLimit(crate::handler::Limit::Pool, String::new()),
             Outcome::TimedOut(Duration::ZERO),
             Outcome::LeaseLost,
             Outcome::Shutdown,

@@ -12,8 +12,7 @@ mod reap;
 pub mod resources;
 mod signals;
 
-use assemble::pool;
-pub use assemble::{channel_spec, plan, unused};
+pub use assemble::{channel_spec, file_plan, plan, pool, unused};
 use connect::open_all;
 #[cfg(feature = "sqs")]
 pub use connect::sqs_options;
@@ -285,9 +284,12 @@ impl Host {
             definition.grants.producer = Some(Producer::new(broker, traces.cloned()));
             definition.metrics = metrics;
         }
-        let pool = pool(&self.config);
+        let (pool, files) = (pool(&self.config), file_plan(&self.config));
+        if let Some(warning) = files.warning() {
+            tracing::warn!("{warning}");
+        }
         let load = move || {
-            let engine = Engine::new(pool).map_err(internal)?.with_cache(cache);
+            let engine = Engine::new(pool).map_err(internal)?.with_cache(cache).with_files(files.files);
             let loaded = definitions.iter().map(|definition| {
                 let loaded =
                     handler::load(&engine, definition).map_err(|error| Failure::new(Exit::BadHandler, error))?;

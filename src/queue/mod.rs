@@ -108,6 +108,8 @@ pub enum Settlement {
     Ack(Receipt),
     /// Visible again after this long; zero means at once (AWS limit: 12 h from the receive).
     Release(Receipt, Duration),
+    /// The same, but the attempt is not to count. A queue that can take its count back does; on others this is a release.
+    GiveBack(Receipt, Duration),
     /// A durable copy goes to the dead-letter queue, then the original is removed; never the other way round.
     /// The copy keeps body, attributes, group and routing key, and gains `hostler-dead-letter-reason`,
     /// `hostler-source` (channel) and `hostler-attempts` as attributes where there is room.
@@ -125,7 +127,10 @@ impl Settlement {
     /// The receipt that it consumes.
     pub fn receipt(&self) -> &Receipt {
         match self {
-            Self::Ack(receipt) | Self::Release(receipt, _) | Self::DeadLetter { receipt, .. } => receipt,
+            Self::Ack(receipt)
+            | Self::Release(receipt, _)
+            | Self::GiveBack(receipt, _)
+            | Self::DeadLetter { receipt, .. } => receipt,
         }
     }
 
@@ -133,7 +138,7 @@ impl Settlement {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Ack(_) => "ack",
-            Self::Release(..) => "release",
+            Self::Release(..) | Self::GiveBack(..) => "release",
             Self::DeadLetter { .. } => "dead-letter",
         }
     }

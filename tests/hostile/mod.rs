@@ -2,6 +2,7 @@
 //! neighbour no more than a fifth of its throughput.
 
 mod fresh;
+mod limits;
 #[cfg(test)]
 mod neighbour;
 
@@ -44,6 +45,8 @@ fn attempts() -> Vec<Attempt> {
         attempt("read", "/etc/passwd", "failed", "looks for folders, and none is granted"),
         attempt("read", "../../etc/passwd", "failed", "allow.dirs"),
         Attempt { grants: GRANT, ..attempt("read", "/granted/../../etc/passwd", "failed", "allow.dirs") },
+        Attempt { grants: GRANT, ..attempt("files", "480", "timed-out", "processing timeout") },
+        attempt(INSTANCES, "now", "timed-out", "processing timeout"),
         Attempt { grants: GRANT, ..attempt("read", "/granted/out", "failed", "allow.dirs") },
         Attempt { grants: GRANT, ..attempt("write", "/granted/new", "failed", "allow.dirs") },
         Attempt { grants: GRANT, ..attempt("tamper", "/granted/..", "failed", "9 of 9 denied") },
@@ -55,12 +58,16 @@ fn attempts() -> Vec<Attempt> {
     ]
 }
 
+/// The attempt that is a component of many instances, which wait.
+const INSTANCES: &str = "instances";
+
 const GRANT: &str = "allow.dirs = [{ host = 'granted', guest = '/granted' }]";
 
 /// A host with a neighbour and a hostile consumer. The folder that it grants has a link that leads out of it.
 fn world(attempt: &Attempt) -> World {
     let world = World::new(&config(attempt));
     fs::create_dir(world.path("granted")).unwrap();
+    fs::write(world.path("granted/file"), "").unwrap();
     std::os::unix::fs::symlink("/etc/passwd", world.path("granted/out")).unwrap();
     world
 }
@@ -68,10 +75,11 @@ fn world(attempt: &Attempt) -> World {
 fn config(attempt: &Attempt) -> String {
     format!(
         "[consumers.neighbour]\nchannel = 'neighbour'\nhandler = '{}'\nconcurrency = 16\n\
-         [consumers.hostile]\nchannel = 'hostile'\nhandler = '{}'\nconcurrency = 2\nprocessing_timeout = '{}'\n\
+         [consumers.hostile]\nchannel = 'hostile'\nhandler = '{}'\nconcurrency = {}\nprocessing_timeout = '{}'\n\
          limits.memory = '32MiB'\nretry.requeues = 1\nretry.requeue_delay = '0s'\nretry.delays = 0\n{}",
         command("main-exits").display(),
-        HOSTILE.display(),
+        if attempt.word == INSTANCES { limits::many_instances() } else { HOSTILE.clone() }.display(),
+        if attempt.word == INSTANCES { 16 } else { 2 },
         // Who comes to an end gets the time for it, on a machine that is busy with other things too.
         if attempt.outcome == "ack" { "20s" } else { "1s" },
         attempt.grants,

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use super::{Attempt, attempts, config, send, world};
+use super::{Attempt, INSTANCES, attempts, config, send, world};
 use crate::support::hostler::{Host, PATIENCE, until};
 use crate::support::prometheus::{Scrape, free_address};
 
@@ -69,7 +69,8 @@ fn middle(pairs: &mut [f64]) -> f64 {
 #[test]
 fn a_neighbour_keeps_its_throughput() {
     let bound = bound();
-    let words = ["loop", "sleep", "clock", "random", "flood", "memory", "stack", "lines", "fork", "get"];
+    let words =
+        ["loop", "sleep", "clock", "random", "flood", "memory", "stack", "lines", "fork", "get", "files", INSTANCES];
     let mut table = String::from("hostile guest   neighbour keeps   rounds\n");
     let mut slow = BTreeMap::new();
     for word in words {

@@ -131,6 +131,18 @@ pub const FAULTS: &[Fault] = &[
         "if attempt + 1 < self.attempts() {\n            let doublings",
     ),
     fault(
+        "spends an attempt when the host is at a limit",
+        "consumer/delivery.rs",
+        "Outcome::HostLimit(..) => Policy::give_back(self.spoilt, self.jitter),",
+        "Outcome::HostLimit(_, why) => policy.disposition(&Outcome::Failed(why.clone()), self.attempt, self.jitter),",
+    ),
+    fault(
+        "counts an attempt that the host spoilt",
+        "consumer/spared.rs",
+        "spoilt.attempts.push(attempt);",
+        "spoilt.attempts.clear();",
+    ),
+    fault(
         "does not bound the delays",
         "consumer/policy.rs",
         "retry.delay.saturating_mul(1 << doublings).min(retry.max_delay);",

@@ -21,6 +21,8 @@ const REST: Duration = Duration::from_secs(10);
 const MOST_FAILED: usize = 40;
 /// How long a message that was removed must not be processed again by the process that removed it.
 const MEMORY: Duration = Duration::from_secs(600);
+/// How long a message rests at most after the host was at a limit.
+const LONGEST_REST: u64 = 60;
 
 /// What a call on the wire asks for, as far as the promises go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -337,6 +339,8 @@ impl Judge {
             }
             Asked::Receive | Asked::Other => return,
         };
+        let spoilt = |receipt: &String| Some((receipt.clone(), spoilt_before(deliveries, deliveries.get(receipt)?)));
+        let spoilt: BTreeMap<String, u32> = entries.iter().filter_map(|(receipt, _)| spoilt(receipt)).collect();
         for (receipt, seconds) in entries {
             let Some(delivery) = deliveries.get_mut(receipt) else { continue };
             delivery.calls += 1;
@@ -346,7 +350,8 @@ impl Judge {
                 delivery.called_at = now;
                 delivery.called_for = Duration::from_secs(seconds.unwrap_or(0));
                 let drained = lives[life].drained_at.is_some();
-                let broken = self.faults_of_call(delivery, &fates[&delivery.name], seconds, drained);
+                let counted = delivery.attempt - spoilt.get(receipt).copied().unwrap_or(0);
+                let broken = self.faults_of_call(delivery, counted, &fates[&delivery.name], seconds, drained);
                 violations.extend(broken.into_iter().map(|broken| format!("{} ({receipt}): {broken}", delivery.name)));
             }
             if delivery.settling {
@@ -357,7 +362,14 @@ impl Judge {
     }
 
     /// Promises 2, 4 and 6, and the policy.
-    fn faults_of_call(&self, one: &Delivery, fate: &Fate, seconds: Option<u64>, drained: bool) -> Vec<String> {
+    fn faults_of_call(
+        &self,
+        one: &Delivery,
+        counted: u32,
+        fate: &Fate,
+        seconds: Option<u64>,
+        drained: bool,
+    ) -> Vec<String> {
         let mut broken = Vec::new();
         if one.calls > 1 {
             broken.push("4: two calls at once".into());
@@ -384,8 +396,11 @@ impl Judge {
             }
             _ if !one.settling => {}
             Some((_, Some(End::Ack))) => broken.push("1: it is released though it was acked".into()),
+            Some((_, Some(End::HostLimit))) if !drained && !(1..=LONGEST_REST).contains(&seconds) => {
+                broken.push(format!("released for {seconds} s after the host was at a limit"));
+            }
             Some((_, Some(end @ (End::Retry | End::Fail | End::Trap | End::Delay(_))))) if !drained => {
-                let (least, most) = self.release(end, one.attempt);
+                let (least, most) = self.release(end, counted);
                 if !(least..=most).contains(&seconds) {
                     broken.push(format!("released for {seconds} s, not {least} to {most}"));
                 }
@@ -413,9 +428,9 @@ impl Judge {
     fn fault_of_burial(&self, deliveries: &BTreeMap<String, Delivery>, life: usize, name: &str) -> Option<String> {
         let is_early = |one: &Delivery| match &one.ended {
             Some((_, Some(End::Retry | End::Fail | End::Trap | End::Delay(_)))) => {
-                one.attempt < self.scenario.attempts()
+                one.attempt - spoilt_before(deliveries, one) < self.scenario.attempts()
             }
-            Some((_, Some(End::Ack))) => true,
+            Some((_, Some(End::Ack | End::HostLimit))) => true,
             _ => false,
         };
         let ended = |one: &&Delivery| one.life == life && one.name == name && one.ended.is_some() && !one.settled;
@@ -492,4 +507,15 @@ impl Judge {
             }
         }
     }
+}
+
+/// How many earlier attempts of a delivery's message the host spoilt, as far as its process can know.
+fn spoilt_before(deliveries: &BTreeMap<String, Delivery>, one: &Delivery) -> u32 {
+    let is_spoilt = |other: &&Delivery| {
+        (other.life, &other.name) == (one.life, &one.name)
+            && other.attempt < one.attempt
+            && matches!(other.ended, Some((at, Some(End::HostLimit))) if at <= one.received_at)
+    };
+    let attempts: BTreeSet<u32> = deliveries.values().filter(is_spoilt).map(|other| other.attempt).collect();
+    u32::try_from(attempts.len()).unwrap()
 }

@@ -114,6 +114,8 @@ pub enum End {
     DeadLetter,
     Fail,
     Trap,
+    /// The host is at a limit of its own.
+    HostLimit,
     /// It never does.
     Stuck,
 }
@@ -229,6 +231,7 @@ impl Scenario {
             5 => End::Trap,
             6 => End::Stuck,
             7 | 8 => End::Reply,
+            9 => End::HostLimit,
             _ => End::Ack,
         };
         let decided = match rng.u32(0..4) {

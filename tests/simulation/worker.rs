@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hostler::handler::{Call, Handler, Outcome};
+use hostler::handler::{Call, Handler, Limit, Outcome};
 use tokio::time::sleep;
 
 use super::judge::Judge;
@@ -46,6 +46,7 @@ impl End {
             Self::Delay(delay) => Outcome::Delay(*delay),
             Self::DeadLetter => Outcome::DeadLetter("as planned".into()),
             Self::Fail => Outcome::Failed("as planned".into()),
+            Self::HostLimit => Outcome::HostLimit(Limit::Pool, "as planned".into()),
             Self::Trap | Self::Stuck => Outcome::Trapped("as planned".into()),
         }
     }

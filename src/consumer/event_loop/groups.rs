@@ -26,7 +26,8 @@ impl EventLoop {
     /// The followers of a message that was not acked go back untouched, so that none overtakes it; with its delay, because
     /// some servers hand out a follower while its head still waits.
     pub(super) fn send_back_followers(&mut self, id: Id, group: &str, head: &Disposition) {
-        let delay = if let Disposition::Release(delay) = head { *delay } else { Duration::ZERO };
+        let delay =
+            if let Disposition::Release(delay) | Disposition::GiveBack(delay) = head { *delay } else { Duration::ZERO };
         for follower in self.gate.close(group, id) {
             let running = self.phase == Phase::Running;
             self.apply(follower, if running { Event::Overtaken(delay) } else { Event::Drain });

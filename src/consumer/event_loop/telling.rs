@@ -23,7 +23,7 @@ impl EventLoop {
         if in_hand.started_at.is_some() {
             self.summary.processed += 1;
             self.summary.abandoned += u64::from(*outcome == Outcome::Shutdown);
-            if !outcome.is_success() {
+            if !outcome.is_success() && !matches!(outcome, Outcome::HostLimit(..)) {
                 self.summary.failed += 1;
                 self.consumer.status.failed(failed(in_hand));
             }
@@ -52,6 +52,22 @@ impl EventLoop {
         if let Some((span, since)) = in_hand.span.take() {
             spans::processed(span, (since, in_hand.ran_for), outcome, disposition);
         }
+    }
+
+    /// A guest is gone: an attempt that the host spoilt is remembered, and a person is told what to do.
+    pub(super) fn note(&mut self, id: Id, outcome: Option<&Outcome>) {
+        let is_limit = matches!(outcome, Some(Outcome::HostLimit(..)));
+        if !is_limit && self.spared.is_empty() {
+            return;
+        }
+        let Some(in_hand) = self.in_hand.get(&id) else { return };
+        let message_id = &*in_hand.message.id;
+        let Some(Outcome::HostLimit(limit, error)) = outcome else {
+            return self.spared.ended(message_id, outcome.is_some_and(Outcome::is_success));
+        };
+        self.spared.note(message_id, in_hand.attempt);
+        let (consumer, cure) = (&*self.consumer.spec.name, limit.cure());
+        tracing::warn!(consumer, message_id, limit = %limit, error, cure, "host limit reached: the attempt does not count");
     }
 
     /// Heartbeats have failed.

@@ -12,6 +12,7 @@ use wasmtime_wasi::p2::bindings::sockets::ip_name_lookup::ResolveAddressStream;
 use wasmtime_wasi::p2::bindings::sockets::network::{ErrorCode as NetworkError, IpAddressFamily, Network};
 use wasmtime_wasi::p2::{FsResult, TcpSocket, UdpSocket};
 
+use crate::handler::files;
 use crate::handler::sandbox::{ComponentWasi, Sandbox};
 
 /// The version of WASI that the linker has; others of 0.2 are matched with it.
@@ -51,13 +52,9 @@ macro_rules! asks {
 
 fn files(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
     let mut types = linker.instance(&format!("wasi:filesystem/types@{WASI}"))?;
-    asks!(
-        types,
-        "open-at",
-        open_at(how: PathFlags, path: String, open: OpenFlags, flags: DescriptorFlags),
-        path,
-        flags.contains(DescriptorFlags::WRITE) || open.contains(OpenFlags::CREATE)
-    );
+    types.func_wrap_async("[method]descriptor.open-at", |host: Host<'_>, asked: Open| {
+        Box::new(async move { Ok((open(host, asked).await?,)) })
+    })?;
     asks!(types, "stat-at", stat_at(how: PathFlags, path: String), path, false);
     asks!(types, "readlink-at", readlink_at(path: String), path, false);
     asks!(types, "create-directory-at", create_directory_at(path: String), path, true);
@@ -74,6 +71,27 @@ fn files(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
         true
     );
     Ok(())
+}
+
+/// What `open-at` is asked.
+type Open = (Resource<Descriptor>, PathFlags, String, OpenFlags, DescriptorFlags);
+
+/// Opens a file, if the sandbox may have another.
+async fn open(mut host: Host<'_>, asked: Open) -> wasmtime::Result<Result<Resource<Descriptor>, FileError>> {
+    let (at, how, path, create, flags) = asked;
+    let writes = flags.contains(DescriptorFlags::WRITE) || create.contains(OpenFlags::CREATE);
+    let most = host.data().limits.files;
+    if !files::may_open(host.data_mut().filesystem().table, most) {
+        files::tell(&host.data().scope.denials, most);
+        return Ok(Err(FileError::Quota));
+    }
+    let answer = host.data_mut().filesystem().open_at(at, how, path.clone(), create, flags).await;
+    let answer = told(&host, answer, &path, writes)?;
+    // The name under which WASI passes on what it has no name for.
+    if matches!(answer, Err(FileError::Io)) {
+        files::exhausted().into_iter().for_each(|limit| host.data().scope.reach(limit));
+    }
+    Ok(answer)
 }
 
 fn folders(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {

@@ -8,8 +8,10 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Once};
 
 use wasmtime::{Caller, Extern, FuncType, Instance, Linker, Memory, Module, Val, ValType};
+use wasmtime_wasi::WasiView as _;
 use wasmtime_wasi::p1::WasiP1Ctx;
 
+use crate::handler::files;
 use crate::handler::sandbox::Sandbox;
 
 /// The name of WASI preview 1 in the imports of a module.
@@ -20,6 +22,13 @@ const DENIED: [i32; 3] = [63, 69, 76];
 
 /// The `errno` for a descriptor that is no folder: `badf`.
 const BAD_DESCRIPTOR: i32 = 8;
+
+/// The `errno` for too many open files (`mfile`), and the one for what WASI has no name for (`io`).
+const TOO_MANY_FILES: i32 = 33;
+const IO: i32 = 29;
+
+/// The function that opens files.
+const OPEN: &str = "path_open";
 
 /// The open flag `creat`, and the rights that writing asks for (`fd_write`, `fd_allocate`), of WASI preview 1.
 const CREATE: i32 = 1;
@@ -115,7 +124,14 @@ fn paths(linker: &mut Linker<Sandbox<Preview1>>, module: &Module) -> wasmtime::R
         linker.func_new_async(WASI, asks.name, signature, move |mut host, parameters, results| {
             let between = Arc::clone(&between);
             Box::new(async move {
+                if asks.name == OPEN && !may_open(&mut host) {
+                    results.iter_mut().for_each(|errno| *errno = Val::I32(TOO_MANY_FILES));
+                    return Ok(());
+                }
                 between.call(&mut host, asks, parameters, results).await?;
+                if asks.name == OPEN && results.first().and_then(Val::i32) == Some(IO) {
+                    files::exhausted().into_iter().for_each(|limit| host.data().scope.reach(limit));
+                }
                 if results.first().and_then(Val::i32).is_some_and(|errno| DENIED.contains(&errno)) {
                     tell(&mut host, asks, parameters);
                 }
@@ -124,6 +140,16 @@ fn paths(linker: &mut Linker<Sandbox<Preview1>>, module: &Module) -> wasmtime::R
         })?;
     }
     Ok(())
+}
+
+/// Whether the guest may open another file; if not, the log tells why.
+fn may_open(host: &mut Host<'_>) -> bool {
+    let most = host.data().limits.files;
+    let may_open = files::may_open(host.data_mut().wasi.ctx.ctx().table, most);
+    if !may_open {
+        files::tell(&host.data().scope.denials, most);
+    }
+    may_open
 }
 
 /// What makes go-betweens.

@@ -18,6 +18,7 @@ use wasmtime_wasi_http::{Error, RequestOptions, WasiBody};
 use super::span::RequestSpan;
 use super::{CONNECT, Prohibited, Web, cause};
 use crate::cause::with_causes;
+use crate::handler::host_limit::Limit;
 use crate::handler::sandbox::Scope;
 use crate::message::{TRACEPARENT, TraceContext};
 
@@ -75,6 +76,9 @@ impl Exchange {
             let cure = format!("add \"{}\" to the consumer's allow.networks", prohibited.address);
             self.scope.denials.tell(&format!("HTTP: {prohibited}"), &cure);
             return Error::DestinationIpProhibited;
+        }
+        if let Some(limit) = Limit::of(error) {
+            self.scope.reach(limit);
         }
         if let Some(error) = cause::<Error>(error) {
             // The guest's own body broke off.

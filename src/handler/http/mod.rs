@@ -36,7 +36,7 @@ use crate::telemetry::traces::Traces;
 use exchange::{Answer, Exchange};
 
 /// Requests that one sandbox may have open at a time, from their begin until their bodies are read or dropped.
-const MAX_OPEN: u64 = 16;
+pub const MAX_OPEN: u64 = 16;
 
 /// What one open request may take of the host's memory, in bytes: the HTTP/1 buffer (at most 408 KiB in hyper), TLS records,
 /// and a chunk of the body in each direction.
@@ -54,7 +54,8 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// Idle connections that are kept for the next message, for so long: below the 60 s after which load balancers of AWS close
 /// theirs.
 const IDLE: Duration = Duration::from_secs(30);
-const MAX_IDLE_PER_ORIGIN: usize = 16;
+/// How many of them for each origin.
+pub const MAX_IDLE_PER_ORIGIN: usize = 16;
 
 /// What the guests of one consumer may reach by HTTP, and the connections there.
 #[derive(Debug)]

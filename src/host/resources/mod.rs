@@ -3,7 +3,7 @@
 //! | file | job | I/O |
 //! |---|---|---|
 //! | `cgroup` | reads the limits of memory and processes, of cgroups v1 and v2 | `/proc`, `/sys/fs/cgroup` |
-//! | `descriptors` | raises the limit of open files | the limit |
+//! | `descriptors` | raises the limit of open files, and shares it out | the limit |
 //! | `plan` | shares the memory out, or refuses with the arithmetic | none |
 //! | `refusal` | the words of a refusal, and its cures | none |
 //! | `threads` | how many threads each pool gets | none |
@@ -14,7 +14,7 @@ mod plan;
 mod refusal;
 mod threads;
 
-pub use descriptors::raise_descriptors;
+pub use descriptors::{FilePlan, Handles, raise_descriptors};
 pub use plan::{Demand, HOST, MEMORY, Plan, SLOTS, Share, plan};
 pub use refusal::Refusal;
 pub use threads::Threads;

@@ -49,6 +49,8 @@ impl Ticket {
 pub(super) enum Ending {
     Ack,
     Release(Duration),
+    /// As a release; the attempt does not count.
+    GiveBack(Duration),
     /// To this dead-letter queue, for this reason.
     DeadLetter(i64, String),
 }
@@ -146,11 +148,27 @@ pub(super) fn release(db: &Connection, queue: i64, ticket: Ticket, delay: Durati
     show_in(db, queue, ticket, delay, None)
 }
 
+/// Takes back the attempt of an entry that was just released.
+fn uncount(db: &Connection, queue: i64, ticket: Ticket) -> rusqlite::Result<()> {
+    db.prepare_cached(
+        "UPDATE entry SET attempts = max(attempts - 1, 0) WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3",
+    )?
+    .execute([queue, ticket.enqueued_at, ticket.seq])?;
+    Ok(())
+}
+
 /// Ends a lease; false if it is lost, and then nothing has changed.
 pub(super) fn settle(db: &Connection, source: &Source, ticket: Ticket, ending: &Ending) -> rusqlite::Result<bool> {
     let now = now();
     match ending {
         Ending::Release(delay) => return release(db, source.queue, ticket, *delay),
+        Ending::GiveBack(delay) => {
+            let is_released = release(db, source.queue, ticket, *delay)?;
+            if is_released {
+                uncount(db, source.queue, ticket)?;
+            }
+            return Ok(is_released);
+        }
         Ending::Ack if !source.ordered && remove_leased(db, source.queue, ticket, now)? => {
             forget(db, ticket)?;
             return Ok(true);

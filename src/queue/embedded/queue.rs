@@ -132,6 +132,7 @@ fn order(source: &Source, settlement: &Settlement) -> Result<(Ticket, Ending), L
     let ending = match settlement {
         Settlement::Ack(_) => Ending::Ack,
         Settlement::Release(_, delay) => Ending::Release(*delay),
+        Settlement::GiveBack(_, delay) => Ending::GiveBack(*delay),
         Settlement::DeadLetter { reason, .. } => {
             let (queue, _) = source.dead_letter.ok_or_else(no_dead_letter_queue)?;
             Ending::DeadLetter(queue, reason.clone())

@@ -237,6 +237,12 @@ impl State {
                 entry.visible_at = now + *delay;
                 Ending::Release(*delay)
             }
+            Settlement::GiveBack(_, delay) => {
+                entry.lease = None;
+                entry.visible_at = now + *delay;
+                entry.attempts = entry.attempts.saturating_sub(1);
+                Ending::Release(*delay)
+            }
             Settlement::DeadLetter { .. } if spec.max_receives.is_none() => {
                 return Err(LeaseError::Refused("the queue has no dead-letter queue".to_owned()));
             }

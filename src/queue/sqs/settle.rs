@@ -44,7 +44,8 @@ impl SqsQueue {
                     continue;
                 }
                 (_, Settlement::Ack(_)) => &mut acks,
-                (_, Settlement::Release(..)) => &mut releases,
+                // SQS counts receives, and takes none back.
+                (_, Settlement::Release(..) | Settlement::GiveBack(..)) => &mut releases,
                 (_, Settlement::DeadLetter { .. }) => &mut copies,
             };
             list.extend(held.map(|held| Ending { index, settlement, held }));
@@ -121,7 +122,10 @@ impl SqsQueue {
         let what = self.what(CHANGE);
         let answers = {
             let entries = endings.iter().enumerate().filter_map(|(n, ending)| {
-                let Settlement::Release(receipt, delay) = &ending.settlement else { return None };
+                let (Settlement::Release(receipt, delay) | Settlement::GiveBack(receipt, delay)) = &ending.settlement
+                else {
+                    return None;
+                };
                 Some(visibility(n, receipt.as_str(), whole_seconds(*delay), ending.held.since, now))
             });
             let entries: Vec<_> = entries.collect();

@@ -97,7 +97,7 @@ pub const STATE: &str = "hostler.state";
 /// What any word counts as that is not in its list (the conventions' word for it).
 pub const OTHER: &str = "_OTHER";
 /// What handlers do. The first two are success.
-pub const OUTCOMES: [&str; 11] = [
+pub const OUTCOMES: [&str; 12] = [
     "ack",
     "reply",
     "retry",
@@ -105,6 +105,7 @@ pub const OUTCOMES: [&str; 11] = [
     "dead-letter",
     "failed",
     "trapped",
+    "host-limit",
     "timed-out",
     "lease-lost",
     "shutdown",
@@ -121,7 +122,7 @@ pub const STATES: [&str; 6] = ["INITIALIZING", "INITIALIZED", "LISTENING", "PROC
 
 /// Outcomes with the dispositions that usually follow. These are counted from zero on, so that the first of a rare kind is
 /// seen as an increase.
-pub(super) const USUAL: [(&str, &str); 18] = [
+pub(super) const USUAL: [(&str, &str); 19] = [
     ("ack", "ack"),
     ("reply", "ack"),
     ("retry", "release"),
@@ -133,6 +134,7 @@ pub(super) const USUAL: [(&str, &str); 18] = [
     ("failed", "dead-letter"),
     ("trapped", "release"),
     ("trapped", "dead-letter"),
+    ("host-limit", "release"),
     ("timed-out", "release"),
     ("timed-out", "dead-letter"),
     ("lease-lost", "none"),

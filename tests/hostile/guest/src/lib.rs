@@ -42,6 +42,7 @@ impl Guest for Hostile {
             "env" => reply(std::env::vars().map(|(name, value)| format!("{name}={value}\n")).collect::<String>()),
             "read" => std::fs::read(&text).map(Outcome::Reply).map_err(|error| error.to_string()),
             "write" => done(std::fs::write(&text, b"mine")),
+            "files" => files(&text),
             "tamper" => tamper(std::path::Path::new(&text)),
             "tcp" => done(TcpStream::connect(&text)),
             "udp" => done(UdpSocket::bind("0.0.0.0:0")),
@@ -149,5 +150,15 @@ fn fork(channel: &str, message: &Message) -> Answer {
         for _ in 0..2 {
             producer::send(channel, &message.body, &options()).map_err(|error| error.to_string())?;
         }
+    }
+}
+
+/// Opens a file so many times, or as often as it may, and keeps all of them for as long as it may.
+fn files(count: &str) -> Answer {
+    let count = count.parse().map_err(|error| format!("{error}"))?;
+    let opened: Vec<_> = (0..count).map_while(|_| std::fs::File::open("/granted/file").ok()).collect();
+    black_box(&opened);
+    loop {
+        std::thread::sleep(Duration::from_secs(3600));
     }
 }

@@ -1,0 +1,107 @@
+//! Attempts that the host spoilt: what a queue counts of them is not counted against their messages. No I/O.
+
+use std::collections::{HashMap, VecDeque};
+
+/// The most messages that are remembered; the oldest is forgotten beyond.
+const MOST: usize = 10_000;
+
+/// The attempts of one message that ended because the host was at a limit.
+#[derive(Debug, Default)]
+struct Spoilt {
+    /// Their numbers, by the queue's own count, as far as the queue keeps counting them.
+    attempts: Vec<u32>,
+    /// How many there were in a row.
+    times: u32,
+}
+
+/// The spoilt attempts of one consumer.
+#[derive(Debug, Default)]
+pub(super) struct Spared {
+    messages: HashMap<String, Spoilt>,
+    order: VecDeque<String>,
+}
+
+impl Spared {
+    /// Whether no attempt was spoilt.
+    pub(super) fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    /// Notes that this attempt was spoilt.
+    pub(super) fn note(&mut self, message_id: &str, attempt: u32) {
+        if !self.messages.contains_key(message_id) {
+            self.order.push_back(message_id.to_owned());
+            if self.order.len() > MOST {
+                self.order.pop_front().map(|oldest| self.messages.remove(&oldest));
+            }
+        }
+        let spoilt = self.messages.entry(message_id.to_owned()).or_default();
+        spoilt.times = spoilt.times.saturating_add(1);
+        if !spoilt.attempts.contains(&attempt) {
+            spoilt.attempts.push(attempt);
+        }
+    }
+
+    /// Returns the attempt that a delivery counts as, and how many times in a row the host spoilt it before. A queue that takes
+    /// attempts back hands the message out under the same number again, so only lower numbers are subtracted.
+    pub(super) fn counted(&mut self, message_id: &str, attempt: u32) -> (u32, u32) {
+        if self.messages.is_empty() {
+            return (attempt, 0);
+        }
+        let Some(spoilt) = self.messages.get_mut(message_id) else { return (attempt, 0) };
+        spoilt.attempts.retain(|spoilt| *spoilt < attempt);
+        let spared = u32::try_from(spoilt.attempts.len()).unwrap_or(u32::MAX);
+        (attempt.saturating_sub(spared).max(1), spoilt.times)
+    }
+
+    /// Notes that the message left its queue (`is_gone`), or that an attempt was the handler's own.
+    pub(super) fn ended(&mut self, message_id: &str, is_gone: bool) {
+        if self.messages.is_empty() {
+            return;
+        }
+        if is_gone {
+            if self.messages.remove(message_id).is_some() {
+                self.order.retain(|id| id != message_id);
+            }
+        } else if let Some(spoilt) = self.messages.get_mut(message_id) {
+            spoilt.times = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spoilt_attempt_is_not_counted_whether_or_not_the_queue_takes_it_back() {
+        // SQS: the count rises.
+        let mut sqs = Spared::default();
+        assert_eq!(sqs.counted("a", 1), (1, 0));
+        sqs.note("a", 1);
+        assert_eq!(sqs.counted("a", 2), (1, 1));
+        sqs.note("a", 2);
+        assert_eq!(sqs.counted("a", 3), (1, 2));
+        assert_eq!(sqs.counted("b", 3), (3, 0));
+        sqs.ended("a", false);
+        assert_eq!(sqs.counted("a", 4), (2, 0));
+        sqs.ended("a", true);
+        assert_eq!(sqs.counted("a", 5), (5, 0));
+        // The embedded queue: the same number again.
+        let mut embedded = Spared::default();
+        embedded.note("a", 2);
+        assert_eq!(embedded.counted("a", 2), (2, 1));
+        embedded.ended("a", false);
+        assert_eq!(embedded.counted("a", 3), (3, 0));
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let mut spared = Spared::default();
+        for number in 0..=MOST {
+            spared.note(&number.to_string(), 1);
+        }
+        assert_eq!((spared.messages.len(), spared.order.len()), (MOST, MOST));
+        assert_eq!(spared.counted("0", 2), (2, 0));
+    }
+}
