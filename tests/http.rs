@@ -191,6 +191,21 @@ fn open_requests_are_bounded() {
     assert_eq!(text(&answer), "16 opened, 84 refused");
 }
 
+#[test]
+fn a_head_is_bounded() {
+    let web = Web::start(|request, _| match request.path.as_str() {
+        "/fits" => {
+            Reply::Of(200, vec![("X-One", "x".repeat(15_000)), ("X-Two", "y".repeat(15_000))], b"small".to_vec())
+        }
+        _ => Reply::Of(200, vec![("X-One", "x".repeat(20_000)), ("X-Two", "y".repeat(20_000))], b"large".to_vec()),
+    });
+    let world = world(&format!("allow.http = ['http://{}']", web.address));
+    let at = |path: &str| ask(&world, "get", &format!("http://{}{path}", web.address)).0;
+    assert_eq!(text(&at("/fits")), "200 small");
+    let large = at("/large");
+    assert!(large["reason"].as_str().unwrap().contains("HttpResponseHeaderSectionSize"), "{large}");
+}
+
 /// What a guest may hold of the host's at a time follows from its memory: of 8 MiB, 32 places.
 #[test]
 fn what_a_request_took_of_the_host_is_given_back() {

@@ -16,7 +16,7 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 use wasmtime_wasi_http::{Error, RequestOptions, WasiBody};
 
 use super::span::RequestSpan;
-use super::{CONNECT, Prohibited, Web, cause};
+use super::{CONNECT, Prohibited, Web, cause, head};
 use crate::cause::with_causes;
 use crate::handler::host_limit::Limit;
 use crate::handler::sandbox::Scope;
@@ -64,7 +64,8 @@ impl Exchange {
         let answered = answered.and_then(|answer| answer.map_err(|error| self.fault(&error.without_url())));
         let response = answered.inspect_err(|error| span.failed(error))?;
         span.answered(response.status());
-        let response: http::Response<reqwest::Body> = response.into();
+        let mut response: http::Response<reqwest::Body> = response.into();
+        *response.headers_mut() = head::copied(response.headers()).ok_or_else(too_large)?;
         let pause = Pause::new(options.between_bytes_timeout);
         let body = |body| Incoming { body, pause, _permit: permit, _span: span };
         Ok((response.map(|stream| body(stream).boxed_unsync()), Box::new(std::future::ready(Ok(())))))
@@ -145,6 +146,19 @@ struct Incoming {
     _span: RequestSpan,
 }
 
+/// The error for a head, or trailers, of more than the host keeps for a guest.
+fn too_large() -> Error {
+    Error::HttpResponseHeaderSectionSize(u32::try_from(head::MAX_HEAD).ok())
+}
+
+/// A part of a body; trailers only as large as a head may be.
+fn bounded(frame: Frame<Bytes>) -> Result<Frame<Bytes>, Error> {
+    match frame.into_trailers() {
+        Ok(trailers) => head::copied(&trailers).map(Frame::trailers).ok_or_else(too_large),
+        Err(data) => Ok(data),
+    }
+}
+
 /// The time until the next bytes.
 struct Pause {
     limit: Duration,
@@ -167,7 +181,7 @@ impl Body for Incoming {
                 let next = Instant::now() + pause.limit;
                 pause.timer.as_mut().reset(next);
             }
-            return Poll::Ready(frame.map(|frame| frame.map_err(|_| Error::HttpResponseIncomplete)));
+            return Poll::Ready(frame.map(|frame| frame.map_err(|_| Error::HttpResponseIncomplete).and_then(bounded)));
         }
         match self.pause.as_mut().map(|pause| pause.timer.as_mut().poll(context)) {
             Some(Poll::Ready(())) => Poll::Ready(Some(Err(Error::ConnectionReadTimeout))),

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `address.rs` | which addresses a name may lead to |
 //! | `exchange.rs` | one request and its response, with their limits |
+//! | `head.rs` | heads of responses, bounded |
 //! | `imports.rs` | `wasi:http` in the linker |
 //! | `span.rs`, `redact.rs` | the span of a request, and the URL as it may show it |
 //!
@@ -12,6 +13,7 @@
 
 mod address;
 mod exchange;
+mod head;
 mod imports;
 mod redact;
 mod span;
@@ -35,7 +37,8 @@ use crate::cause::with_causes;
 use crate::telemetry::traces::Traces;
 use exchange::{Answer, Exchange};
 
-/// Requests that one sandbox may have open at a time, from their begin until their bodies are read or dropped.
+/// Requests that one sandbox may have open at a time, from their begin until their bodies are read or dropped. A head that a guest keeps
+/// for longer is counted with its handle.
 pub const MAX_OPEN: u64 = 16;
 
 /// What one open request may take of the host's memory, in bytes: the HTTP/1 buffer (at most 408 KiB in hyper), TLS records,

@@ -1,0 +1,71 @@
+//! The head of a response: bounded, and in memory of its own.
+//!
+//! The client's values are slices of the buffer that they were read into, which may hold 400 KiB; a guest that keeps a head
+//! would keep all of it. A copied head is what a handle of the guest's table is counted for.
+
+use bytes::{Bytes, BytesMut};
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+
+/// The largest head, in bytes: half of what a handle is counted for.
+pub(super) const MAX_HEAD: usize = 32 * 1024;
+
+/// What a field takes beside its name and value, in bytes: its place in the map.
+const FIELD: usize = 128;
+
+/// Copies the fields, if they take no more than [`MAX_HEAD`].
+pub(super) fn copied(fields: &HeaderMap) -> Option<HeaderMap> {
+    let size = fields.iter().map(|(name, value)| FIELD + name.as_str().len() + value.len());
+    if size.fold(0, usize::saturating_add) > MAX_HEAD {
+        return None;
+    }
+    let mut values = BytesMut::with_capacity(fields.values().map(HeaderValue::len).sum());
+    fields.values().for_each(|value| values.extend_from_slice(value.as_bytes()));
+    let values = values.freeze();
+    let mut copy = HeaderMap::with_capacity(fields.keys_len());
+    let mut from = 0;
+    for (name, value) in fields {
+        let to = from + value.len();
+        let (name, value) = field(name, values.slice(from..to), value.is_sensitive())?;
+        copy.append(name, value);
+        from = to;
+    }
+    Some(copy)
+}
+
+/// A field of this value, and a name that shares nothing with the one given.
+fn field(name: &HeaderName, value: Bytes, is_sensitive: bool) -> Option<(HeaderName, HeaderValue)> {
+    let mut value = HeaderValue::from_maybe_shared(value).ok()?;
+    value.set_sensitive(is_sensitive);
+    Some((HeaderName::from_bytes(name.as_str().as_bytes()).ok()?, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_is_copied_as_it_is() {
+        let mut fields = HeaderMap::new();
+        for (name, value) in [("set-cookie", "a=1"), ("x-own", "\u{e9}"), ("set-cookie", ""), ("date", "now")] {
+            fields.append(name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
+        }
+        assert_eq!(copied(&fields), Some(fields));
+        assert_eq!(copied(&HeaderMap::new()), Some(HeaderMap::new()));
+    }
+
+    #[test]
+    fn a_head_that_is_too_large_is_refused() {
+        let of = |count: usize, size: usize| {
+            let mut fields = HeaderMap::new();
+            for number in 0..count {
+                let name = HeaderName::from_bytes(format!("x-{number}").as_bytes()).unwrap();
+                fields.append(name, HeaderValue::from_bytes(&vec![b'x'; size]).unwrap());
+            }
+            copied(&fields).is_some()
+        };
+        assert!(of(1, MAX_HEAD - 200));
+        assert!(!of(1, MAX_HEAD));
+        assert!(of(100, 100));
+        assert!(!of(300, 0));
+    }
+}
