@@ -19,6 +19,7 @@
 //! | `shape` | functions that a component exports, and whether they are of the contract's types |
 //! | `sandbox` | one store: its limits, its capabilities, its call |
 //! | `limits` | memory, tables, and what the host holds for a guest |
+//! | `expected` | functions of WASI that have to be there to be bounded |
 //! | `files` | open files of a sandbox |
 //! | `host_limit` | limits of the host that a call ran into |
 //! | `capabilities` | grants → a WASI context |
@@ -42,6 +43,7 @@ mod contract;
 mod denial;
 mod denied;
 mod engine;
+mod expected;
 #[cfg_attr(
     not(any(feature = "sqs", feature = "oci")),
     allow(dead_code, reason = "what all ways of fetching share; this build has none")

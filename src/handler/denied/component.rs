@@ -12,16 +12,43 @@ use wasmtime_wasi::p2::bindings::sockets::ip_name_lookup::ResolveAddressStream;
 use wasmtime_wasi::p2::bindings::sockets::network::{ErrorCode as NetworkError, IpAddressFamily, Network};
 use wasmtime_wasi::p2::{FsResult, TcpSocket, UdpSocket};
 
+use crate::handler::expected::expect;
 use crate::handler::files;
 use crate::handler::sandbox::{ComponentWasi, Sandbox};
 
 /// The version of WASI that the linker has; others of 0.2 are matched with it.
 const WASI: &str = "0.2.12";
 
+/// The functions that this file puts its own before, some of them only where folders are granted.
+const BEFORE: [(&str, &[&str]); 5] = [
+    (
+        "wasi:filesystem/types",
+        &[
+            "[method]descriptor.open-at",
+            "[method]descriptor.stat-at",
+            "[method]descriptor.readlink-at",
+            "[method]descriptor.create-directory-at",
+            "[method]descriptor.remove-directory-at",
+            "[method]descriptor.unlink-file-at",
+            "[method]descriptor.rename-at",
+            "[method]descriptor.symlink-at",
+            "[method]descriptor.link-at",
+            "[method]descriptor.set-times-at",
+        ],
+    ),
+    ("wasi:filesystem/preopens", &["get-directories"]),
+    ("wasi:sockets/tcp-create-socket", &["create-tcp-socket"]),
+    ("wasi:sockets/udp-create-socket", &["create-udp-socket"]),
+    ("wasi:sockets/ip-name-lookup", &["resolve-addresses"]),
+];
+
 type Host<'a> = StoreContextMut<'a, Sandbox<ComponentWasi>>;
 
 /// Puts itself before the functions of WASI, which are in the linker already. `has_folders`: some are granted.
 pub(in crate::handler) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, has_folders: bool) -> wasmtime::Result<()> {
+    for (interface, functions) in BEFORE {
+        expect(linker, &format!("{interface}@{WASI}"), functions)?;
+    }
     linker.allow_shadowing(true);
     if has_folders {
         files(linker)?

@@ -8,6 +8,7 @@ use wasmtime_wasi_http::p2::bindings::http::types::{ErrorCode, HostOutgoingReque
 use wasmtime_wasi_http::p2::types::{HostFutureIncomingResponse, HostOutgoingRequest};
 use wasmtime_wasi_http::{RequestOptions, WasiHttpCtxView, WasiHttpView as _};
 
+use crate::handler::expected::expect;
 use crate::handler::sandbox::{ComponentWasi, Sandbox};
 
 /// The interface with the requests' setters.
@@ -15,6 +16,14 @@ const TYPES: &str = "wasi:http/types@0.2.12";
 
 /// The interface by which requests are sent.
 const OUTGOING: &str = "wasi:http/outgoing-handler@0.2.12";
+
+/// The setters that are bounded here.
+const SETTERS: [&str; 4] = [
+    "[method]outgoing-request.set-path-with-query",
+    "[method]outgoing-request.set-authority",
+    "[method]outgoing-request.set-method",
+    "[method]outgoing-request.set-scheme",
+];
 
 /// The longest path with its query, in bytes: what servers take at most by default.
 const MAX_PATH: usize = 16 * 1024;
@@ -35,6 +44,8 @@ type Response = Resource<HostFutureIncomingResponse>;
 pub(in crate::handler) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
     wasmtime_wasi_http::p2::add_only_http_to_linker_async(linker)?;
 
+    expect(linker, TYPES, &SETTERS)?;
+    expect(linker, OUTGOING, &["handle"])?;
     linker.allow_shadowing(true);
     let mut types = linker.instance(TYPES)?;
     types.func_wrap(

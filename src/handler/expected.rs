@@ -1,0 +1,47 @@
+//! Functions of WASI that hostler puts its own before: they have to be in the linker under these very names. Otherwise a new version of
+//! wasmtime-wasi would leave its own functions in place, and what bounds a guest would silently be gone.
+
+use wasmtime::StoreContextMut;
+use wasmtime::component::Linker;
+
+/// Makes sure that the linker has these functions of an interface.
+///
+/// # Errors
+/// One is not there; what was added in its place is of no use, so that the linker must not be used.
+pub(super) fn expect<T: Send + 'static>(
+    linker: &mut Linker<T>,
+    interface: &str,
+    functions: &[&str],
+) -> wasmtime::Result<()> {
+    for function in functions {
+        // What is there already refuses another of its name.
+        let added = linker.instance(interface)?.func_wrap(function, |_: StoreContextMut<'_, T>, (): ()| Ok(()));
+        if added.is_ok() {
+            return Err(wasmtime::Error::msg(format!(
+                "wasmtime-wasi has no {interface}#{function}, before which hostler puts a bound: its version has changed, and hostler's \
+                 constants have to follow"
+            )));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_version_of_wasi_is_noticed() {
+        let engine = wasmtime::Engine::default();
+        let mut linker = Linker::<()>::new(&engine);
+        linker
+            .instance("wasi:x/y@0.2.12")
+            .unwrap()
+            .func_wrap("here", |_: StoreContextMut<'_, ()>, (): ()| Ok(()))
+            .unwrap();
+        expect(&mut linker, "wasi:x/y@0.2.12", &["here"]).unwrap();
+        let missing = expect(&mut linker, "wasi:x/y@0.2.13", &["here"]).unwrap_err().to_string();
+        assert!(missing.contains("wasi:x/y@0.2.13#here"), "{missing}");
+        assert!(expect(&mut linker, "wasi:x/y@0.2.12", &["here", "there"]).is_err());
+    }
+}
