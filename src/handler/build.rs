@@ -7,12 +7,16 @@ use wasmtime::Module;
 use wasmtime::component::Component;
 
 use super::artifact::{LoadError, is_component, to_binary};
+use super::bulk::in_pieces;
 use super::cache::Cache;
 use super::compiled::{self, Code};
 use super::componentize::componentized;
 use super::engine::Engine;
 use super::source::Source;
 use crate::digest::{hex, sha256};
+
+/// Changes whenever a binary is changed in another way before it is compiled. 1: bulk memory operations in pieces.
+const SHAPE: u32 = 1;
 
 /// The code of a WASM binary or text.
 pub(super) fn build(engine: &Engine, source: &Source, wasm: &[u8]) -> Result<Code, LoadError> {
@@ -42,7 +46,7 @@ fn compile(engine: &Engine, source: &Source, binary: &[u8]) -> Result<Code, Load
             "build it again; the file may be damaged or cut short",
         )
     };
-    let binary = componentized(source, Cow::Borrowed(binary))?;
+    let binary = in_pieces(componentized(source, Cow::Borrowed(binary))?);
     match is_component(&binary) {
         true => Component::from_binary(engine.inner(), &binary).map(Code::Component).map_err(bad),
         false => Module::from_binary(engine.inner(), &binary).map(Code::Module).map_err(bad),
@@ -66,5 +70,5 @@ fn entry(engine: &Engine, binary: &[u8]) -> String {
     let mut engine_hash = DefaultHasher::new();
     engine.inner().precompile_compatibility_hash().hash(&mut engine_hash);
     let digest = hex(&sha256(binary));
-    format!("code-{digest}-{}-{:016x}", env!("CARGO_PKG_VERSION"), engine_hash.finish())
+    format!("code-{digest}-{SHAPE}-{}-{:016x}", env!("CARGO_PKG_VERSION"), engine_hash.finish())
 }

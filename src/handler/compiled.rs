@@ -17,6 +17,7 @@ use wasmtime::component::Component;
 
 use super::artifact::{LoadError, is_component, to_binary};
 use super::build::build;
+use super::bulk::in_pieces;
 use super::componentize::componentized;
 use super::engine::{Engine, base_config};
 use super::source::{Contents, Source};
@@ -218,7 +219,7 @@ pub fn compile(source: &Source, recipe: Recipe<'_>) -> Result<Vec<u8>, CompileEr
         return Err(LoadError::new(source, "it is compiled already", "name the .wasm or .wat file").into());
     }
     let read = contents.all().map_err(unreadable)?;
-    let binary = componentized(source, to_binary(source, &read)?)?;
+    let binary = in_pieces(componentized(source, to_binary(source, &read)?)?);
     let component = is_component(&binary);
     let code = if component { engine.precompile_component(&binary) } else { engine.precompile_module(&binary) };
     let code =

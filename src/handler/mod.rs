@@ -9,6 +9,7 @@
 //! | `fetch/` | handlers from elsewhere |
 //! | `artifact` | a handler's file: its pin, its kind by its exports |
 //! | `componentize` | a core module that says what it exports → a component |
+//! | `bulk` | bulk memory operations in pieces, so that a guest can be stopped in the midst of one |
 //! | `build`, `compiled` | WASM → code; code compiled ahead of time, and whether it is believed |
 //! | `cache` | what was fetched and compiled, for the next start |
 //! | `engine` | wasmtime's settings, the pool of sandboxes, the epoch |
@@ -32,6 +33,7 @@
 
 mod artifact;
 mod build;
+mod bulk;
 pub mod cache;
 mod call;
 mod capabilities;
