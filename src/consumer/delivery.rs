@@ -14,6 +14,9 @@ use std::time::Duration;
 use super::policy::{Disposition, Policy};
 use crate::handler::Outcome;
 
+/// A reply of more than this many bytes keeps its slot until it is sent; smaller ones are counted with the message.
+const LARGE_REPLY: usize = 256 * 1024;
+
 /// What happens to a delivery.
 #[derive(Debug)]
 pub enum Event {
@@ -97,6 +100,8 @@ pub struct Machine {
     /// Whether the processing-timeout hook has said what becomes of it.
     hook_decided: bool,
     replies: bool,
+    /// Whether its reply is so large that its slot is kept until the reply is sent.
+    large_reply: bool,
     jitter: f64,
 }
 
@@ -105,7 +110,17 @@ impl Machine {
     /// number from 0 to 1.
     pub fn new(attempt: u32, replies: bool, jitter: f64) -> Self {
         let (state, disposition) = (State::Waiting, Disposition::None);
-        Self { state, attempt, spoilt: 0, outcome: None, disposition, hook_decided: false, replies, jitter }
+        Self {
+            state,
+            attempt,
+            spoilt: 0,
+            outcome: None,
+            disposition,
+            hook_decided: false,
+            replies,
+            large_reply: false,
+            jitter,
+        }
     }
 
     /// The same, of a message whose attempts before this the host spoilt, so often in a row.
@@ -171,6 +186,13 @@ impl Machine {
         matches!(self.state, State::Running | State::Stopping(_) | State::Deciding)
     }
 
+    /// Whether it takes a slot. A large reply outlives its sandbox; the memory plan counts it as what the sandbox held, so no other starts
+    /// in its place before it is sent.
+    pub fn holds_slot(&self) -> bool {
+        let replies = self.large_reply && matches!(self.state, State::Replying(_));
+        self.is_waiting() || self.is_running() || replies
+    }
+
     /// Whether all that is left is the answer of the queue.
     pub fn is_settling(&self) -> bool {
         matches!(self.state, State::Settling)
@@ -199,6 +221,7 @@ impl Machine {
     fn conclude(&mut self, outcome: Outcome, policy: &Policy) -> Action {
         match outcome {
             Outcome::Reply(body) if self.replies => {
+                self.large_reply = body.len() > LARGE_REPLY;
                 self.go(State::Replying(Outcome::Reply(Vec::new())), Action::Reply(body))
             }
             outcome => self.part(outcome, policy),
@@ -342,6 +365,16 @@ mod tests {
         assert_eq!(machine.disposition(), &Disposition::Ack);
         let (machine, _) = replied(Err("full".into()));
         assert_eq!(machine.disposition(), &Disposition::Release(SECOND));
+    }
+
+    #[test]
+    fn a_large_reply_keeps_its_slot_until_it_is_sent() {
+        for (size, is_kept) in [(LARGE_REPLY, false), (LARGE_REPLY + 1, true)] {
+            let (mut machine, _) = play([Event::Start, Event::Ended(Some(Outcome::Reply(vec![7; size])))]);
+            assert_eq!((machine.holds_slot(), machine.is_running()), (is_kept, false));
+            assert_eq!(machine.handle(Event::Replied(Ok(())), &policy()), Action::StopHeartbeat);
+            assert!(!machine.holds_slot());
+        }
     }
 
     #[test]

@@ -364,9 +364,9 @@ impl EventLoop {
         let (mut next, mut turned) = (Some(event), None);
         while let Some(event) = next.take() {
             let Some(in_hand) = self.in_hand.get_mut(&id) else { return };
-            let held_slot = in_hand.machine.is_waiting() || in_hand.machine.is_running();
+            let held_slot = in_hand.machine.holds_slot();
             let action = in_hand.machine.handle(event, &self.consumer.spec.policy);
-            let holds_slot = in_hand.machine.is_waiting() || in_hand.machine.is_running();
+            let holds_slot = in_hand.machine.holds_slot();
             self.occupied -= usize::from(held_slot && !holds_slot);
             match action {
                 Action::Nothing => {}
