@@ -21,8 +21,8 @@ const REST: Duration = Duration::from_secs(10);
 const MOST_FAILED: usize = 40;
 /// How long a message that was removed must not be processed again by the process that removed it.
 const MEMORY: Duration = Duration::from_secs(600);
-/// How long a message rests at most after the host was at a limit.
-const LONGEST_REST: u64 = 60;
+/// How long a message rests at most after the host was at a limit, four times in a row.
+const LONGEST_REST: u64 = 8;
 
 /// What a call on the wire asks for, as far as the promises go.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -231,7 +231,8 @@ impl Scenario {
             5 => End::Trap,
             6 => End::Stuck,
             7 | 8 => End::Reply,
-            9 => End::HostLimit,
+            // Not so often in a row that it rests for as long as a lease.
+            9 if attempt <= 4 => End::HostLimit,
             _ => End::Ack,
         };
         let decided = match rng.u32(0..4) {
