@@ -25,7 +25,7 @@ impl Harness for Embedded {
     }
 
     async fn broker(&self) -> Arc<dyn Broker> {
-        let options = Options { dedupe_window: Self::DEDUPE_WINDOW };
+        let options = Options { dedupe_window: Self::DEDUPE_WINDOW, ..Options::default() };
         Arc::new(EmbeddedBroker::open_with(&self.0.path().join("queue.db"), options).unwrap())
     }
 }

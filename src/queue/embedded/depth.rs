@@ -4,23 +4,22 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
-use super::rows::now;
+use super::clock::Session;
 use crate::channel::Channel;
 use crate::queue::Depth;
 
 /// How full each of these channels is, all at one moment.
-pub(super) fn depths(db: &Connection, channels: &[Channel]) -> rusqlite::Result<Vec<Depth>> {
+pub(super) fn depths(db: &Session<'_>, channels: &[Channel]) -> rusqlite::Result<Vec<Depth>> {
     let tx = Transaction::new_unchecked(db, TransactionBehavior::Deferred)?;
-    channels.iter().map(|channel| depth(&tx, channel)).collect()
+    channels.iter().map(|channel| depth(&tx, channel, db.now())).collect()
 }
 
-fn depth(db: &Connection, channel: &Channel) -> rusqlite::Result<Depth> {
+fn depth(db: &Connection, channel: &Channel, now: i64) -> rusqlite::Result<Depth> {
     let dead_lettered = match id(db, &channel.dead_letter_queue())? {
         Some(queue) => count(db, "SELECT count(*) FROM entry WHERE queue = ?1", &[&queue])?,
         None => 0,
     };
     let Some(queue) = id(db, channel.queue())? else { return Ok(Depth { dead_lettered, ..Depth::default() }) };
-    let now = now();
     let visible = count(db, "SELECT count(*) FROM entry WHERE queue = ?1 AND visible_at <= ?2", &[&queue, &now])?;
     let blocked = count(db, "SELECT count(*) FROM entry WHERE queue = ?1 AND visible_at IS NULL", &[&queue])?;
     let (later, in_flight): (u32, u32) = db

@@ -6,7 +6,8 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use tokio::time::Instant;
 
-use super::rows::{millis, now, read_attributes, to_system_time, write_attributes};
+use super::clock::Session;
+use super::rows::{millis, read_attributes, to_system_time, write_attributes};
 use super::send::place;
 use super::topology::{Target, is_ordered};
 use crate::message::{Attributes, MAX_ATTRIBUTES, Message, TraceContext};
@@ -69,9 +70,9 @@ pub(super) fn next_visible(db: &Connection, queue: i64) -> rusqlite::Result<Opti
 }
 
 /// Takes messages that are visible now. Those that were received too often go to the dead-letter queue instead.
-pub(super) fn take(db: &Connection, source: &Source, request: Receive) -> rusqlite::Result<Vec<Delivery>> {
+pub(super) fn take(db: &Session<'_>, source: &Source, request: Receive) -> rusqlite::Result<Vec<Delivery>> {
     let leased_at = Instant::now();
-    let now = now();
+    let now = db.now();
     let mut taken = Vec::new();
     loop {
         let due = due(db, source.queue, now, request.max.saturating_sub(taken.len()))?;
@@ -139,12 +140,12 @@ pub(super) fn message(row: &Row<'_>, enqueued_at: i64) -> rusqlite::Result<Messa
 }
 
 /// Lets the lease end `by` from now; false if it is lost.
-pub(super) fn extend(db: &Connection, queue: i64, ticket: Ticket, by: Duration) -> rusqlite::Result<bool> {
+pub(super) fn extend(db: &Session<'_>, queue: i64, ticket: Ticket, by: Duration) -> rusqlite::Result<bool> {
     show_in(db, queue, ticket, by, Some(ticket.lease))
 }
 
 /// Ends the lease, and makes the message visible after `delay`; false if the lease is lost.
-pub(super) fn release(db: &Connection, queue: i64, ticket: Ticket, delay: Duration) -> rusqlite::Result<bool> {
+pub(super) fn release(db: &Session<'_>, queue: i64, ticket: Ticket, delay: Duration) -> rusqlite::Result<bool> {
     show_in(db, queue, ticket, delay, None)
 }
 
@@ -158,8 +159,8 @@ fn uncount(db: &Connection, queue: i64, ticket: Ticket) -> rusqlite::Result<()> 
 }
 
 /// Ends a lease; false if it is lost, and then nothing has changed.
-pub(super) fn settle(db: &Connection, source: &Source, ticket: Ticket, ending: &Ending) -> rusqlite::Result<bool> {
-    let now = now();
+pub(super) fn settle(db: &Session<'_>, source: &Source, ticket: Ticket, ending: &Ending) -> rusqlite::Result<bool> {
+    let now = db.now();
     match ending {
         Ending::Release(delay) => return release(db, source.queue, ticket, *delay),
         Ending::GiveBack(delay) => {
@@ -203,8 +204,14 @@ fn forget(db: &Connection, ticket: Ticket) -> rusqlite::Result<()> {
 }
 
 /// Lets a leased entry be visible after `delay`; false if the lease is lost.
-fn show_in(db: &Connection, queue: i64, ticket: Ticket, delay: Duration, lease: Option<i64>) -> rusqlite::Result<bool> {
-    let now = now();
+fn show_in(
+    db: &Session<'_>,
+    queue: i64,
+    ticket: Ticket,
+    delay: Duration,
+    lease: Option<i64>,
+) -> rusqlite::Result<bool> {
+    let now = db.now();
     let visible_at = now.saturating_add(millis(delay));
     let changed = db
         .prepare_cached(

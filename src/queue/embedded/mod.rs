@@ -1,5 +1,6 @@
 //! The embedded driver: queues in one SQLite file that several processes share.
 
+mod clock;
 mod depth;
 mod file;
 mod lease;
@@ -25,28 +26,45 @@ use crate::message::{MAX_ATTRIBUTES, Message, Outgoing};
 use crate::queue::{
     Broker, Change, ChannelSpec, DEDUPE_WINDOW, Depth, Finding, Origin, Queue, QueueError, SendError, Sent, no_queue,
 };
+use clock::QueueTime;
 use lease::Source;
 use queue::EmbeddedQueue;
 use topology::Target;
 use writer::{Need, Writer};
 
+pub use clock::{Clock, SystemClock};
+
 /// The largest message that the embedded queue takes, in bytes: body and attributes (its own limit, 16 MiB).
 pub const MAX_MESSAGE: usize = 16 * 1024 * 1024;
 
 /// What can be set on an embedded queue.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Options {
     /// How long a dedupe key is remembered; 5 minutes unless a test wants less.
     pub dedupe_window: Duration,
+    /// The clocks that the driver reads.
+    pub clock: Arc<dyn Clock>,
+    /// Where the driver's work is done.
+    pub worker: Worker,
+}
+
+/// Where the driver's work is done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Worker {
+    /// On a thread of its own, which blocks nobody.
+    #[default]
+    Thread,
+    /// In a task on the caller's runtime, which waits by tokio's clock: for tests in virtual time.
+    Task,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { dedupe_window: DEDUPE_WINDOW }
+        Self { dedupe_window: DEDUPE_WINDOW, clock: Arc::new(SystemClock), worker: Worker::Thread }
     }
 }
 
-/// All queues of one file. Its thread ends when this and every queue opened from it are dropped.
+/// All queues of one file. Its worker ends when this and every queue opened from it are dropped.
 #[derive(Debug)]
 pub struct EmbeddedBroker {
     writer: Writer,
@@ -82,7 +100,8 @@ impl EmbeddedBroker {
     }
 
     fn over(db: Connection, path: &Path, options: Options) -> Result<Self, QueueError> {
-        let writer = Writer::start(db, path.to_owned())
+        let time = QueueTime::new(Arc::clone(&options.clock));
+        let writer = Writer::start(db, path.to_owned(), time, options.worker)
             .map_err(|error| QueueError::Unavailable(format!("cannot start the queue's thread: {error}")))?;
         Ok(Self { writer, options })
     }
@@ -138,7 +157,7 @@ impl Broker for EmbeddedBroker {
     }
 
     async fn channels(&self) -> Result<Vec<Channel>, QueueError> {
-        let names = self.writer.call(Need::Read, topology::channels).await?;
+        let names = self.writer.call(Need::Read, |db| topology::channels(db)).await?;
         // A dead-letter queue of a name that is itself as long as can be is no channel.
         Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
     }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rusqlite::Connection;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use super::clock::Session;
 use super::lease::{self, Ending, Source, Ticket};
 use super::waiting::Waiting;
 use super::writer::{Need, Writer, ended};
@@ -41,7 +41,7 @@ impl EmbeddedQueue {
     async fn each<T: Send + 'static>(
         &self,
         leases: Vec<Result<T, LeaseError>>,
-        mut act: impl FnMut(&Connection, &T) -> rusqlite::Result<bool> + Send + 'static,
+        mut act: impl FnMut(&Session<'_>, &T) -> rusqlite::Result<bool> + Send + 'static,
     ) -> Vec<Result<(), LeaseError>> {
         let count = leases.len();
         let done = self.writer.call(Need::Write, move |db| {
@@ -91,7 +91,8 @@ impl Queue for EmbeddedQueue {
         let Receive { max, wait, lease } = request;
         let request = Receive { max: max.clamp(1, LIMITS.receive_batch), wait: wait.min(LIMITS.max_wait), lease };
         let (reply, messages) = oneshot::channel();
-        self.writer.receive(Waiting::new(self.source.clone(), request, stop.clone(), reply));
+        let deadline = self.writer.monotonic() + request.wait;
+        self.writer.receive(Waiting::new(self.source.clone(), request, deadline, stop.clone(), reply));
         let mut answer = Answer { queue: self, messages };
         let answered = tokio::select! {
             biased;
@@ -107,7 +108,7 @@ impl Queue for EmbeddedQueue {
     async fn extend(&self, leases: &[LeaseHandle], by: Duration) -> Vec<Result<(), LeaseError>> {
         let queue = self.source.queue;
         let tickets: Vec<_> = leases.iter().map(|lease| ticket(lease.as_str())).collect();
-        let extend = move |db: &Connection, ticket: &Ticket| lease::extend(db, queue, *ticket, by);
+        let extend = move |db: &Session<'_>, ticket: &Ticket| lease::extend(db, queue, *ticket, by);
         self.each(tickets, extend).await
     }
 
@@ -115,7 +116,7 @@ impl Queue for EmbeddedQueue {
         let source = Arc::clone(&self.source);
         let orders: Vec<_> = batch.iter().map(|settlement| order(&source, settlement)).collect();
         let settle =
-            move |db: &Connection, (ticket, ending): &(Ticket, Ending)| lease::settle(db, &source, *ticket, ending);
+            move |db: &Session<'_>, (ticket, ending): &(Ticket, Ending)| lease::settle(db, &source, *ticket, ending);
         let settled = self.each(orders, settle).await;
         let answer =
             |(settlement, settled): (_, Result<_, _>)| settled.map_err(|error| Unsettled { settlement, error });

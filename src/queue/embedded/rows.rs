@@ -11,11 +11,6 @@ use serde::{Deserialize, Serialize};
 use crate::channel::Filter;
 use crate::message::{AttributeValue, Attributes, Plain};
 
-/// Milliseconds since 1970 by the wall clock.
-pub(super) fn now() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, millis)
-}
-
 /// Whole milliseconds; as many as the column holds.
 pub(super) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)

@@ -5,7 +5,8 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
 
-use super::rows::{millis, now, write_attributes};
+use super::clock::Session;
+use super::rows::{millis, write_attributes};
 use super::topology::{Route, Target, route};
 use crate::channel::Channel;
 use crate::message::Outgoing;
@@ -13,7 +14,7 @@ use crate::queue::{DEFAULT_GROUP, Sent};
 
 /// Sends messages to a channel, all or, at an error, none.
 pub(super) fn send(
-    db: &Connection,
+    db: &Session<'_>,
     channel: &Channel,
     batch: &[Outgoing],
     dedupe_window: Duration,
@@ -23,7 +24,7 @@ pub(super) fn send(
         Route::Queue(_) => format!("queue {}", channel.queue()),
         Route::Exchange(_) => format!("exchange {}", channel.exchange().unwrap_or(channel.queue())),
     };
-    let now = now();
+    let now = db.now();
     forget_keys(db, now.saturating_sub(millis(dedupe_window)))?;
     batch.iter().map(|message| send_one(db, &route, &scope, message, now)).collect()
 }

@@ -1,14 +1,13 @@
 //! A receive on its way through the thread: it waits, takes, and is answered.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rusqlite::Connection;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use super::clock::{QueueTime, Session};
 use super::lease::{Source, Ticket, next_visible, release, take};
-use super::rows::now;
 use super::writer::Job;
 use crate::queue::{Delivery, QueueError, Receive};
 
@@ -16,7 +15,8 @@ use crate::queue::{Delivery, QueueError, Receive};
 pub(super) struct Waiting {
     source: Arc<Source>,
     request: Receive,
-    deadline: Instant,
+    /// When it ends empty, by the monotonic clock.
+    deadline: Duration,
     stop: CancellationToken,
     reply: oneshot::Sender<Result<Vec<Delivery>, QueueError>>,
     /// When a look at the queue is worth while even if nothing is written, in milliseconds since 1970.
@@ -27,24 +27,27 @@ impl Waiting {
     pub(super) fn new(
         source: Arc<Source>,
         request: Receive,
+        deadline: Duration,
         stop: CancellationToken,
         reply: oneshot::Sender<Result<Vec<Delivery>, QueueError>>,
     ) -> Self {
-        Self { source, request, deadline: Instant::now() + request.wait, stop, reply, due: Some(0) }
+        Self { source, request, deadline, stop, reply, due: Some(0) }
     }
 
     /// How long it can be left alone.
-    pub(super) fn patience(&self) -> Duration {
-        let deadline = self.deadline.saturating_duration_since(Instant::now());
+    pub(super) fn patience(&self, time: &QueueTime) -> Duration {
+        let deadline = self.deadline.saturating_sub(time.monotonic());
         match self.due {
-            Some(due) => deadline.min(Duration::from_millis(u64::try_from(due.saturating_sub(now())).unwrap_or(0))),
+            Some(due) => {
+                deadline.min(Duration::from_millis(u64::try_from(due.saturating_sub(time.now())).unwrap_or(0)))
+            }
             None => deadline,
         }
     }
 
     /// Whether a message is visible. `changed`: something was written since the last look.
-    pub(super) fn look(&mut self, db: &Connection, changed: bool) -> rusqlite::Result<bool> {
-        let now = now();
+    pub(super) fn look(&mut self, db: &Session<'_>, changed: bool) -> rusqlite::Result<bool> {
+        let now = db.now();
         if self.reply.is_closed() || !(changed || self.due.is_some_and(|due| due <= now)) {
             return Ok(false);
         }
@@ -53,8 +56,8 @@ impl Waiting {
     }
 
     /// Whether there is nothing more to wait for.
-    pub(super) fn is_over(&self) -> bool {
-        self.reply.is_closed() || self.stop.is_cancelled() || Instant::now() >= self.deadline
+    pub(super) fn is_over(&self, time: &QueueTime) -> bool {
+        self.reply.is_closed() || self.stop.is_cancelled() || time.monotonic() >= self.deadline
     }
 
     pub(super) fn answer(self, answer: Result<Vec<Delivery>, QueueError>) {
@@ -76,9 +79,9 @@ impl Take {
 
     /// Answers the receive. If it got nothing, because another process was faster, it may wait on; if nobody listens
     /// any more, what it took must go back.
-    pub(super) fn end(self, outcome: Result<(), QueueError>) -> Result<Option<Waiting>, GiveBack> {
+    pub(super) fn end(self, outcome: Result<(), QueueError>, time: &QueueTime) -> Result<Option<Waiting>, GiveBack> {
         let Self { waiting, taken } = self;
-        if outcome.is_ok() && taken.is_empty() && !waiting.is_over() {
+        if outcome.is_ok() && taken.is_empty() && !waiting.is_over(time) {
             return Ok(Some(waiting));
         }
         match waiting.reply.send(outcome.map(|()| taken)) {
@@ -89,7 +92,7 @@ impl Take {
 }
 
 impl Job for Take {
-    fn run(&mut self, db: &Connection) -> rusqlite::Result<()> {
+    fn run(&mut self, db: &Session<'_>) -> rusqlite::Result<()> {
         self.taken = take(db, &self.waiting.source, self.waiting.request)?;
         Ok(())
     }
@@ -109,7 +112,7 @@ impl GiveBack {
 }
 
 impl Job for GiveBack {
-    fn run(&mut self, db: &Connection) -> rusqlite::Result<()> {
+    fn run(&mut self, db: &Session<'_>) -> rusqlite::Result<()> {
         for ticket in &self.tickets {
             release(db, self.queue, *ticket, Duration::ZERO)?;
         }

@@ -1,14 +1,17 @@
-//! The thread that owns the file: it runs all commands that wait in one transaction, and wakes waiting receives.
+//! The worker that owns the file: it runs all commands that wait in one transaction, and wakes waiting receives.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
+use super::Worker;
+use super::clock::{QueueTime, Session};
 use super::file::fault;
 use super::waiting::{GiveBack, Take, Waiting};
 use crate::queue::{Delivery, QueueError};
@@ -35,7 +38,7 @@ pub(super) enum Need {
 
 /// Something to do on the file; it may be run again if its transaction was undone.
 pub(super) trait Job: Send {
-    fn run(&mut self, db: &Connection) -> rusqlite::Result<()>;
+    fn run(&mut self, db: &Session<'_>) -> rusqlite::Result<()>;
 }
 
 /// A job that somebody waits for.
@@ -49,14 +52,14 @@ struct Call<T, W> {
     reply: oneshot::Sender<Result<T, QueueError>>,
 }
 
-impl<T: Send, W: FnMut(&Connection) -> rusqlite::Result<T> + Send> Job for Call<T, W> {
-    fn run(&mut self, db: &Connection) -> rusqlite::Result<()> {
+impl<T: Send, W: FnMut(&Session<'_>) -> rusqlite::Result<T> + Send> Job for Call<T, W> {
+    fn run(&mut self, db: &Session<'_>) -> rusqlite::Result<()> {
         self.answer = Some((self.work)(db)?);
         Ok(())
     }
 }
 
-impl<T: Send, W: FnMut(&Connection) -> rusqlite::Result<T> + Send> Command for Call<T, W> {
+impl<T: Send, W: FnMut(&Session<'_>) -> rusqlite::Result<T> + Send> Command for Call<T, W> {
     fn answer(self: Box<Self>, outcome: Result<(), QueueError>) {
         let Self { answer, reply, .. } = *self;
         // Nobody listens any more: what was done stays done.
@@ -71,27 +74,57 @@ enum Order {
     Look,
 }
 
-/// The way to the thread, which ends when the last of these is dropped.
+/// The way to the worker, which ends when the last of these is dropped.
 #[derive(Debug, Clone)]
 pub(super) struct Writer {
-    orders: mpsc::Sender<Order>,
+    orders: Orders,
+    time: QueueTime,
+}
+
+#[derive(Debug, Clone)]
+enum Orders {
+    Thread(mpsc::Sender<Order>),
+    Task(UnboundedSender<Order>),
 }
 
 impl Writer {
-    /// Gives the connection to a thread of its own.
-    pub(super) fn start(db: Connection, path: PathBuf) -> std::io::Result<Self> {
-        let (orders, inbox) = mpsc::channel();
-        let thread =
-            Thread { db, path, inbox, waiting: Vec::new(), durable: None, seen: 0, flushes: Flushes::default() };
-        thread::Builder::new().name("hostler-queue".to_owned()).spawn(move || thread.run())?;
-        Ok(Self { orders })
+    /// Gives the connection to a worker of its own.
+    pub(super) fn start(db: Connection, path: PathBuf, time: QueueTime, worker: Worker) -> std::io::Result<Self> {
+        let core = Core {
+            db,
+            path,
+            time: time.clone(),
+            waiting: Vec::new(),
+            durable: None,
+            seen: 0,
+            flushes: Flushes::default(),
+        };
+        let orders = match worker {
+            Worker::Thread => {
+                let (orders, inbox) = mpsc::channel();
+                let thread = Thread { core, inbox };
+                thread::Builder::new().name("hostler-queue".to_owned()).spawn(move || thread.run())?;
+                Orders::Thread(orders)
+            }
+            Worker::Task => {
+                let (orders, inbox) = unbounded_channel();
+                tokio::spawn(run_task(core, inbox));
+                Orders::Task(orders)
+            }
+        };
+        Ok(Self { orders, time })
+    }
+
+    /// The monotonic clock.
+    pub(super) fn monotonic(&self) -> Duration {
+        self.time.monotonic()
     }
 
     /// Runs `work`, together with whatever else waits then.
     pub(super) async fn call<T, W>(&self, need: Need, work: W) -> Result<T, QueueError>
     where
         T: Send + 'static,
-        W: FnMut(&Connection) -> rusqlite::Result<T> + Send + 'static,
+        W: FnMut(&Session<'_>) -> rusqlite::Result<T> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
         self.order(Order::Call(need, Box::new(Call { work, answer: None, reply })));
@@ -103,7 +136,7 @@ impl Writer {
         self.order(Order::Receive(waiting));
     }
 
-    /// Makes the thread look at its receives now.
+    /// Makes the worker look at its receives now.
     pub(super) fn look(&self) {
         self.order(Order::Look);
     }
@@ -112,24 +145,31 @@ impl Writer {
     pub(super) fn give_back(&self, queue: i64, taken: Vec<Delivery>) {
         let mut job = GiveBack::new(queue, &taken);
         let (reply, _) = oneshot::channel();
-        self.order(Order::Call(Need::Write, Box::new(Call { work: move |db: &_| job.run(db), answer: None, reply })));
+        self.order(Order::Call(
+            Need::Write,
+            Box::new(Call { work: move |db: &Session<'_>| job.run(db), answer: None, reply }),
+        ));
     }
 
     fn order(&self, order: Order) {
-        // If the thread has ended, the dropped reply tells the caller.
-        let _ = self.orders.send(order);
+        // If the worker has ended, the dropped reply tells the caller.
+        match &self.orders {
+            Orders::Thread(orders) => drop(orders.send(order)),
+            Orders::Task(orders) => drop(orders.send(order)),
+        }
     }
 }
 
-/// The thread has gone, which only a fault of ours can bring about.
+/// The worker has gone, which only a fault of ours can bring about.
 pub(super) fn ended() -> QueueError {
     QueueError::Unavailable("the embedded queue's thread has ended".to_owned())
 }
 
-struct Thread {
+/// The file, and what waits for it.
+struct Core {
     db: Connection,
     path: PathBuf,
-    inbox: mpsc::Receiver<Order>,
+    time: QueueTime,
     waiting: Vec<Waiting>,
     /// What `PRAGMA synchronous` is set to.
     durable: Option<bool>,
@@ -143,21 +183,27 @@ struct Thread {
 #[derive(Default)]
 struct Flushes {
     held: VecDeque<Box<dyn Command>>,
-    /// The next flush waits until then while there is something else to do.
-    not_before: Option<Instant>,
+    /// The next flush waits until then, by the monotonic clock, while there is something else to do.
+    not_before: Option<Duration>,
 }
 
 impl Flushes {
     /// How long to look for other work before the held ones are flushed; none if nothing is held.
-    fn patience(&self) -> Option<Duration> {
-        let until = self.not_before.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
+    fn patience(&self, now: Duration) -> Option<Duration> {
+        let until = self.not_before.map_or(Duration::ZERO, |at| at.saturating_sub(now));
         (!self.held.is_empty()).then(|| until.min(IDLE))
     }
 
     /// Whether the held ones go now; `idle`: nothing else came.
-    fn are_due(&self, idle: bool) -> bool {
-        !self.held.is_empty() && (idle || self.not_before.is_none_or(|at| at <= Instant::now()))
+    fn are_due(&self, idle: bool, now: Duration) -> bool {
+        !self.held.is_empty() && (idle || self.not_before.is_none_or(|at| at <= now))
     }
+}
+
+/// Works on a thread that may block.
+struct Thread {
+    core: Core,
+    inbox: mpsc::Receiver<Order>,
 }
 
 impl Thread {
@@ -165,58 +211,92 @@ impl Thread {
     #[inline(never)]
     fn run(mut self) {
         while let Some(orders) = self.next_orders() {
-            let mut changed = false;
-            let mut writes = VecDeque::new();
-            let idle = orders.is_empty();
-            for order in orders {
-                match order {
-                    Order::Call(Need::Read, mut command) => {
-                        let outcome = command.run(&self.db).map_err(|error| fault(&self.path, &error));
-                        command.answer(outcome);
-                    }
-                    Order::Call(Need::Write, command) => writes.push_back(command),
-                    Order::Call(Need::Durable, command) => self.flushes.held.push_back(command),
-                    Order::Receive(waiting) => self.waiting.push(waiting),
-                    Order::Look => {}
-                }
-            }
-            let durable = self.flushes.are_due(idle);
-            if durable {
-                writes.append(&mut self.flushes.held);
-            }
-            if !writes.is_empty() {
-                changed = true;
-                let started = Instant::now();
-                for outcome in self.transact(durable, writes.make_contiguous()) {
-                    if let Some(command) = writes.pop_front() {
-                        command.answer(outcome);
-                    }
-                }
-                if durable {
-                    self.flushes.not_before = Some(Instant::now() + started.elapsed() * BETWEEN_FLUSHES);
-                }
-            }
-            if !self.waiting.is_empty() {
-                changed |= self.others_wrote();
-                self.serve(changed);
-            }
+            self.core.turn(orders);
         }
     }
 
     /// What has been ordered since, after waiting as long as the receives allow; nothing when all senders are gone.
     fn next_orders(&self) -> Option<Vec<Order>> {
-        let receives = self.waiting.iter().map(|waiting| waiting.patience().min(POLL)).min();
-        let first = match receives.into_iter().chain(self.flushes.patience()).min() {
+        let first = match self.core.patience() {
             None => Some(self.inbox.recv().ok()?),
             Some(patience) => match self.inbox.recv_timeout(patience) {
                 Ok(order) => Some(order),
                 Err(RecvTimeoutError::Timeout) => None,
                 // Nobody waits for what is held, but it was ordered.
-                Err(RecvTimeoutError::Disconnected) if !self.flushes.held.is_empty() => None,
+                Err(RecvTimeoutError::Disconnected) if !self.core.flushes.held.is_empty() => None,
                 Err(RecvTimeoutError::Disconnected) => return None,
             },
         };
         Some(first.into_iter().chain(self.inbox.try_iter()).collect())
+    }
+}
+
+/// Works on the caller's runtime, and waits by its clock.
+async fn run_task(mut core: Core, mut inbox: UnboundedReceiver<Order>) {
+    loop {
+        let first = match core.patience() {
+            None => inbox.recv().await.map(Some),
+            Some(patience) => match tokio::time::timeout(patience, inbox.recv()).await {
+                Ok(None) if core.flushes.held.is_empty() => None,
+                Ok(order) => Some(order),
+                Err(_) => Some(None),
+            },
+        };
+        let Some(first) = first else { return };
+        let rest = std::iter::from_fn(|| inbox.try_recv().ok());
+        core.turn(first.into_iter().chain(rest).collect());
+    }
+}
+
+impl Core {
+    /// How long it can be left alone unless something is ordered; `None`: for ever.
+    fn patience(&self) -> Option<Duration> {
+        let receives = self.waiting.iter().map(|waiting| waiting.patience(&self.time).min(POLL)).min();
+        receives.into_iter().chain(self.flushes.patience(self.time.monotonic())).min()
+    }
+
+    /// Carries out what was ordered, and answers the receives that can be answered. No orders: its patience is over.
+    fn turn(&mut self, orders: Vec<Order>) {
+        let mut changed = false;
+        let mut writes = VecDeque::new();
+        let idle = orders.is_empty();
+        for order in orders {
+            match order {
+                Order::Call(Need::Read, mut command) => {
+                    let outcome = command.run(&self.session()).map_err(|error| fault(&self.path, &error));
+                    command.answer(outcome);
+                }
+                Order::Call(Need::Write, command) => writes.push_back(command),
+                Order::Call(Need::Durable, command) => self.flushes.held.push_back(command),
+                Order::Receive(waiting) => self.waiting.push(waiting),
+                Order::Look => {}
+            }
+        }
+        let durable = self.flushes.are_due(idle, self.time.monotonic());
+        if durable {
+            writes.append(&mut self.flushes.held);
+        }
+        if !writes.is_empty() {
+            changed = true;
+            let started = self.time.monotonic();
+            for outcome in self.transact(durable, writes.make_contiguous()) {
+                if let Some(command) = writes.pop_front() {
+                    command.answer(outcome);
+                }
+            }
+            if durable {
+                let now = self.time.monotonic();
+                self.flushes.not_before = Some(now + now.saturating_sub(started) * BETWEEN_FLUSHES);
+            }
+        }
+        if !self.waiting.is_empty() {
+            changed |= self.others_wrote();
+            self.serve(changed);
+        }
+    }
+
+    fn session(&self) -> Session<'_> {
+        Session { db: &self.db, time: &self.time }
     }
 
     fn others_wrote(&mut self) -> bool {
@@ -233,9 +313,9 @@ impl Thread {
     fn serve(&mut self, changed: bool) {
         let mut takes = Vec::new();
         for mut waiting in std::mem::take(&mut self.waiting) {
-            match waiting.look(&self.db, changed) {
+            match waiting.look(&self.session(), changed) {
                 Ok(true) => takes.push(Take::new(waiting)),
-                Ok(false) if waiting.is_over() => waiting.answer(Ok(Vec::new())),
+                Ok(false) if waiting.is_over(&self.time) => waiting.answer(Ok(Vec::new())),
                 Ok(false) => self.waiting.push(waiting),
                 Err(error) => waiting.answer(Err(fault(&self.path, &error))),
             }
@@ -245,7 +325,7 @@ impl Thread {
         }
         let outcomes = self.transact(false, &mut takes);
         for (take, outcome) in takes.into_iter().zip(outcomes) {
-            match take.end(outcome) {
+            match take.end(outcome, &self.time) {
                 Ok(None) => {}
                 Ok(Some(waiting)) => self.waiting.push(waiting),
                 // An error leaves them to their lease.
@@ -278,7 +358,7 @@ impl Thread {
         }
         let tx = Transaction::new_unchecked(&self.db, TransactionBehavior::Immediate).map_err(CommitError::Begin)?;
         for job in jobs {
-            job.as_job().run(&tx).map_err(CommitError::Job)?;
+            job.as_job().run(&Session { db: &tx, time: &self.time }).map_err(CommitError::Job)?;
         }
         tx.commit().map_err(CommitError::Job)
     }
@@ -291,9 +371,9 @@ enum CommitError {
 }
 
 impl CommitError {
-    fn fault(&self, thread: &Thread) -> QueueError {
+    fn fault(&self, core: &Core) -> QueueError {
         let (Self::Begin(error) | Self::Job(error)) = self;
-        fault(&thread.path, error)
+        fault(&core.path, error)
     }
 }
 
@@ -317,21 +397,22 @@ impl<J: Job> AsJob for J {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::embedded::file;
+    use crate::queue::embedded::{SystemClock, file};
+    use std::sync::Arc;
 
     #[test]
     fn a_flush_waits_while_others_work_and_no_longer() {
         let (reply, _) = oneshot::channel();
-        let call = Call { work: |_: &Connection| Ok(()), answer: None, reply };
+        let call = Call { work: |_: &Session<'_>| Ok(()), answer: None, reply };
+        let (now, soon) = (Duration::from_secs(10), Duration::from_secs(11));
         let mut flushes = Flushes::default();
-        assert!(flushes.patience().is_none() && !flushes.are_due(true), "nothing is held");
+        assert!(flushes.patience(now).is_none() && !flushes.are_due(true, now), "nothing is held");
         flushes.held.push_back(Box::new(call));
-        assert!(flushes.are_due(false), "the first one waits for nobody");
-        flushes.not_before = Some(Instant::now() + Duration::from_secs(3600));
-        assert!(!flushes.are_due(false) && flushes.patience() == Some(IDLE), "others go on");
-        assert!(flushes.are_due(true), "nothing else is there to do");
-        flushes.not_before = Some(Instant::now());
-        assert!(flushes.are_due(false) && flushes.patience() == Some(Duration::ZERO), "they had their time");
+        assert!(flushes.are_due(false, now), "the first one waits for nobody");
+        flushes.not_before = Some(soon);
+        assert!(!flushes.are_due(false, now) && flushes.patience(now) == Some(IDLE), "others go on");
+        assert!(flushes.are_due(true, now), "nothing else is there to do");
+        assert!(flushes.are_due(false, soon) && flushes.patience(soon) == Some(Duration::ZERO), "they had their time");
     }
 
     /// No test can cut the power, so this asks SQLite: FULL (2) flushes each commit to the disk, NORMAL (1) does not.
@@ -339,7 +420,8 @@ mod tests {
     async fn only_durable_calls_flush() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("queue.db");
-        let writer = Writer::start(file::open(&path).unwrap(), path).unwrap();
+        let time = QueueTime::new(Arc::new(SystemClock));
+        let writer = Writer::start(file::open(&path).unwrap(), path, time, Worker::Thread).unwrap();
         for (need, expected) in [(Need::Durable, 2), (Need::Write, 1), (Need::Durable, 2)] {
             let level: i64 =
                 writer.call(need, |db| db.pragma_query_value(None, "synchronous", |row| row.get(0))).await.unwrap();
