@@ -1,6 +1,8 @@
 //! What is the embedded driver's own: one file shared by processes, crashes, and files that are not as they should be.
 
+mod clock;
 mod commands;
+mod damage;
 
 use std::collections::HashSet;
 use std::fs;

@@ -109,8 +109,16 @@ impl Broker for MeteredBroker {
         results
     }
 
+    async fn destinations(&self) -> Result<Option<Vec<Channel>>, QueueError> {
+        self.inner.destinations().await
+    }
+
     async fn depths(&self, channels: &[Channel]) -> Result<Vec<Depth>, QueueError> {
         self.inner.depths(channels).await
+    }
+
+    async fn each_depth(&self, channels: &[Channel]) -> Result<Vec<Result<Depth, QueueError>>, QueueError> {
+        self.inner.each_depth(channels).await
     }
 
     async fn channels(&self) -> Result<Vec<Channel>, QueueError> {

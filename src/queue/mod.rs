@@ -412,11 +412,28 @@ pub trait Broker: Send + Sync + 'static {
     /// Sends messages to a channel. To a fan-out channel means: to its exchange. An `Ok` is durable.
     async fn send(&self, channel: &Channel, batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>>;
 
+    /// The channels that messages can be sent to, where a send to any other would be lost or make a queue that nobody consumes.
+    /// `None`: the service itself refuses such a send.
+    ///
+    /// # Errors
+    /// [`QueueError`] when the service cannot be asked.
+    async fn destinations(&self) -> Result<Option<Vec<Channel>>, QueueError> {
+        Ok(None)
+    }
+
     /// How full each of these channels is, in their order; a channel that does not exist yet is empty.
     ///
     /// # Errors
     /// [`QueueError`] when the service cannot be asked.
     async fn depths(&self, channels: &[Channel]) -> Result<Vec<Depth>, QueueError>;
+
+    /// The same of each channel by itself, so that one which cannot be read hides no other.
+    ///
+    /// # Errors
+    /// [`QueueError`] when the service cannot be asked at all.
+    async fn each_depth(&self, channels: &[Channel]) -> Result<Vec<Result<Depth, QueueError>>, QueueError> {
+        Ok(self.depths(channels).await?.into_iter().map(Ok).collect())
+    }
 
     /// Every queue that exists, dead-letter queues included, as channels.
     ///

@@ -3,12 +3,13 @@
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rusqlite::Connection;
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::rows::millis;
+use super::rows::{millis, to_system_time};
 
 /// The clocks of a machine. The driver reads no other, so a test can set, stop and step them.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
@@ -46,26 +47,89 @@ impl Clock for SystemClock {
     }
 }
 
-/// The time by which the queue counts leases and delays.
+/// The wall clock may seem to differ by this much, in milliseconds, before it counts as set.
+const MAX_DRIFT: i64 = 100;
+
+/// The file's own time, by which leases and delays are counted: milliseconds that begin at a moment of the wall clock and then
+/// go on by the monotonic one. So setting the wall clock neither ends a lease nor prolongs a delay. The first process after a
+/// boot writes the beginning into the file, and all others take it from there. Time goes on from one boot to the next by the
+/// wall clock, but never backwards.
 #[derive(Debug, Clone)]
 pub(super) struct QueueTime {
     clock: Arc<dyn Clock>,
+    /// The queue's time less the monotonic clock's.
+    ahead: i64,
+    /// The wall clock less the queue's time, as last seen.
+    wall_ahead: Arc<AtomicI64>,
 }
 
 impl QueueTime {
-    pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock }
+    /// The time of a file, which is written into it unless a process of this boot has done so.
+    pub(super) fn of(db: &Connection, clock: Arc<dyn Clock>) -> rusqlite::Result<Self> {
+        let origin = clock.origin();
+        let ahead = match known(db, origin.as_deref())? {
+            Some(ahead) => ahead,
+            None => begin(db, &*clock, origin.as_deref())?,
+        };
+        Ok(Self { clock, ahead, wall_ahead: Arc::default() })
     }
 
-    /// Milliseconds since 1970.
+    /// Milliseconds of the queue's time; as those since 1970 unless the wall clock was set.
     pub(super) fn now(&self) -> i64 {
-        self.clock.wall().duration_since(UNIX_EPOCH).map_or(0, millis)
+        millis(self.clock.monotonic()).saturating_add(self.ahead)
     }
 
     /// The monotonic clock, for what this process waits for.
     pub(super) fn monotonic(&self) -> Duration {
         self.clock.monotonic()
     }
+
+    /// A moment of the queue's time on the wall clock as it is set now. It moves only when that clock is set.
+    pub(super) fn to_wall(&self, at: i64) -> SystemTime {
+        let seen = wall_millis(&*self.clock).saturating_sub(self.now());
+        let known = self.wall_ahead.load(Ordering::Relaxed);
+        let wall_ahead = if seen.abs_diff(known) > MAX_DRIFT.unsigned_abs() { seen } else { known };
+        self.wall_ahead.store(wall_ahead, Ordering::Relaxed);
+        to_system_time(at.saturating_add(wall_ahead))
+    }
+}
+
+/// What the file says of this origin of the monotonic clock. A file of an earlier version has no such table.
+fn known(db: &Connection, origin: Option<&str>) -> rusqlite::Result<Option<i64>> {
+    let Some(origin) = origin else { return Ok(None) };
+    if !db.table_exists(None, "clock")? {
+        return Ok(None);
+    }
+    db.query_row("SELECT ahead FROM clock WHERE origin = ?1", [origin], |row| row.get(0)).optional()
+}
+
+/// Lets time go on from the wall clock, or from the newest message if the wall clock is behind it.
+fn begin(db: &Connection, clock: &dyn Clock, origin: Option<&str>) -> rusqlite::Result<i64> {
+    let tx = Transaction::new_unchecked(db, TransactionBehavior::Immediate)?;
+    if let Some(ahead) = known(&tx, origin)? {
+        return Ok(ahead);
+    }
+    let newest: Option<i64> = tx.query_row(
+        "SELECT max((SELECT max(enqueued_at) FROM entry WHERE entry.queue = queue.id)) FROM queue",
+        [],
+        |row| row.get(0),
+    )?;
+    let now = newest.unwrap_or(0).max(wall_millis(clock));
+    // Both clocks were rounded down. So it is never ahead of the wall clock.
+    let ahead = now.saturating_sub(millis(clock.monotonic())).saturating_sub(1);
+    if let Some(origin) = origin {
+        tx.execute_batch(
+            "CREATE TABLE IF NOT EXISTS clock (origin TEXT PRIMARY KEY, ahead INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+             DELETE FROM clock;",
+        )?;
+        tx.execute("INSERT INTO clock (origin, ahead) VALUES (?1, ?2)", params![origin, ahead])?;
+    }
+    tx.commit()?;
+    Ok(ahead)
+}
+
+fn wall_millis(clock: &dyn Clock) -> i64 {
+    clock.wall().duration_since(UNIX_EPOCH).map_or(0, millis)
 }
 
 /// The connection within a job, and the time there.
@@ -75,7 +139,7 @@ pub(super) struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// The queue's time, in milliseconds since 1970.
+    /// The queue's time, in milliseconds.
     pub(super) fn now(&self) -> i64 {
         self.time.now()
     }

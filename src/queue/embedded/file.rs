@@ -1,15 +1,17 @@
 //! The queue's file: creates it, or makes sure that it is one of ours; says what a fault of it means.
 
 use std::cell::Cell;
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags, Transaction, TransactionBehavior};
 
+use super::clock::{Clock, QueueTime};
 use crate::queue::QueueError;
 
 /// Marks an SQLite file as a hostler queue ("Hstl").
@@ -26,7 +28,7 @@ const BUSY: Duration = Duration::from_secs(5);
 /// In an ordered queue every entry has its `group_name`, and all but one of a group are blocked: their `visible_at`
 /// is null. When that one goes, the next takes its place. So a receive is the same cheap look-up for all queues.
 ///
-/// Times are milliseconds since 1970 by the wall clock, which all processes share. An entry is leased while it has
+/// Times are milliseconds of the queue's own time (`QueueTime`), which all processes share. An entry is leased while it has
 /// a `lease` and `visible_at` is to come.
 const SCHEMA: &str = "
     CREATE TABLE queue (
@@ -71,8 +73,43 @@ const SCHEMA: &str = "
     CREATE INDEX dedupe_age ON dedupe (sent_at);
 ";
 
+/// A queue's file as it was opened.
+pub(super) struct Opened {
+    pub(super) db: Connection,
+    pub(super) path: PathBuf,
+    pub(super) time: QueueTime,
+    /// The file that was at the path; `None`: there was none, and this is in memory.
+    identity: Option<Identity>,
+}
+
+/// Device and inode, which tell a file from another at the same path.
+type Identity = (u64, u64);
+
+impl Opened {
+    /// Makes sure that the file is still the one at its path. What is written into another would reach nobody.
+    pub(super) fn still_there(&self) -> Result<(), QueueError> {
+        if self.identity.is_none() || identity(&self.path) == self.identity {
+            return Ok(());
+        }
+        Err(QueueError::Refused(format!(
+            "the queue `{}` was removed or replaced by another file while it was open: put it back, \
+             or restart hostler to use what is at this path now",
+            self.path.display()
+        )))
+    }
+
+    /// What an SQLite error on it means.
+    pub(super) fn fault(&self, error: &rusqlite::Error) -> QueueError {
+        fault(&self.path, error)
+    }
+}
+
+fn identity(path: &Path) -> Option<Identity> {
+    fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
+}
+
 /// A connection to the queue at `path`, which is created if nothing is there.
-pub(super) fn open(path: &Path) -> Result<Connection, QueueError> {
+pub(super) fn open(path: &Path, clock: Arc<dyn Clock>) -> Result<Opened, QueueError> {
     // SQLite would create it too, but readable by others; its companions take over these permissions.
     OpenOptions::new()
         .read(true)
@@ -82,24 +119,30 @@ pub(super) fn open(path: &Path) -> Result<Connection, QueueError> {
         .mode(0o600)
         .open(path)
         .map_err(|error| cannot_open(path, &error))?;
-    connect(path).map_err(|error| error.of(path))
+    let identity = identity(path);
+    let db = connect(path).map_err(|error| error.of(path))?;
+    let time = QueueTime::of(&db, clock).map_err(|error| fault(path, &error))?;
+    let opened = Opened { db, path: path.to_owned(), time, identity };
+    opened.still_there()?;
+    Ok(opened)
 }
 
 /// A connection that cannot write. Where there is no file none is created: it is as if an empty one were there.
-pub(super) fn open_to_look(path: &Path) -> Result<Connection, QueueError> {
-    let db = match path.try_exists() {
-        Ok(false) => empty(path).map_err(|error| error.of(path))?,
-        Ok(true) | Err(_) => open(path)?,
+pub(super) fn open_to_look(path: &Path, clock: Arc<dyn Clock>) -> Result<Opened, QueueError> {
+    let opened = match path.try_exists() {
+        Ok(false) => empty(path, clock).map_err(|error| error.of(path))?,
+        Ok(true) | Err(_) => open(path, clock)?,
     };
-    db.pragma_update(None, "query_only", true).map_err(|error| fault(path, &error))?;
-    Ok(db)
+    opened.db.pragma_update(None, "query_only", true).map_err(|error| opened.fault(&error))?;
+    Ok(opened)
 }
 
 /// A queue in memory; what is said of it names the file that it stands for.
-fn empty(path: &Path) -> Result<Connection, OpenError> {
+fn empty(path: &Path, clock: Arc<dyn Clock>) -> Result<Opened, OpenError> {
     let db = Connection::open_in_memory()?;
     create(&db, path)?;
-    Ok(db)
+    let time = QueueTime::of(&db, clock)?;
+    Ok(Opened { db, path: path.to_owned(), time, identity: None })
 }
 
 fn cannot_open(path: &Path, error: &io::Error) -> QueueError {
@@ -212,7 +255,7 @@ fn is_busy(error: &rusqlite::Error) -> bool {
 }
 
 /// What an SQLite error means for the caller.
-pub(super) fn fault(path: &Path, error: &rusqlite::Error) -> QueueError {
+fn fault(path: &Path, error: &rusqlite::Error) -> QueueError {
     let path = path.display();
     let refused = |text| QueueError::Refused(text);
     match error.sqlite_error_code() {

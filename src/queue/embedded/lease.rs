@@ -1,16 +1,17 @@
 //! What a consumer does with messages: takes them under a lease, extends the lease, settles.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use tokio::time::Instant;
 
 use super::clock::Session;
-use super::rows::{millis, read_attributes, to_system_time, write_attributes};
+use super::rows::{millis, read_attributes, write_attributes};
 use super::send::place;
+use super::set_aside::{SetAside, is_of_the_row, rescue, set_aside};
 use super::topology::{Target, is_ordered};
-use crate::message::{Attributes, MAX_ATTRIBUTES, Message, TraceContext};
+use crate::message::{MAX_ATTRIBUTES, Message, TraceContext};
 use crate::queue::{Delivery, Receipt, Receive, dead_letter_attributes};
 
 /// A queue as its consumer opened it.
@@ -21,6 +22,8 @@ pub(super) struct Source {
     pub(super) name: String,
     /// Whether it kept the order within groups when it was opened.
     pub(super) ordered: bool,
+    /// The name of its dead-letter queue, whether it has one or not.
+    pub(super) dead_letter_name: String,
     /// Its dead-letter queue, and after how many receives a message goes there.
     pub(super) dead_letter: Option<(i64, u32)>,
 }
@@ -57,7 +60,7 @@ pub(super) enum Ending {
 }
 
 /// An entry as it is found when it is due or still leased.
-struct Entry {
+pub(super) struct Entry {
     ticket: Ticket,
     attempts: u32,
     group: Option<String>,
@@ -69,13 +72,25 @@ pub(super) fn next_visible(db: &Connection, queue: i64) -> rusqlite::Result<Opti
         .query_row([queue], |row| row.get(0))
 }
 
-/// Takes messages that are visible now. Those that were received too often go to the dead-letter queue instead.
-pub(super) fn take(db: &Session<'_>, source: &Source, request: Receive) -> rusqlite::Result<Vec<Delivery>> {
+/// What one receive took.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
+    pub(super) deliveries: Vec<Delivery>,
+    /// How many went to the dead-letter queue, as they were received too often.
+    pub(super) buried: usize,
+    /// Those that went there because they cannot be read.
+    pub(super) set_aside: Vec<SetAside>,
+}
+
+/// Takes messages that are visible now. Those that were received too often, or cannot be read, go to the dead-letter queue
+/// instead.
+pub(super) fn take(db: &Session<'_>, source: &Source, request: Receive) -> rusqlite::Result<Taken> {
     let leased_at = Instant::now();
     let now = db.now();
-    let mut taken = Vec::new();
+    let until = now.saturating_add(millis(request.lease));
+    let mut taken = Taken::default();
     loop {
-        let due = due(db, source.queue, now, request.max.saturating_sub(taken.len()))?;
+        let due = due(db, source.queue, now, request.max.saturating_sub(taken.deliveries.len()))?;
         if due.is_empty() {
             return Ok(taken);
         }
@@ -84,14 +99,15 @@ pub(super) fn take(db: &Session<'_>, source: &Source, request: Receive) -> rusql
                 Some((queue, max)) if entry.attempts >= max => {
                     let reason = format!("received {} times without being settled", entry.attempts);
                     bury(db, source, &entry, queue, &reason, now)?;
+                    taken.buried += 1;
                 }
-                _ => taken.push(hand_out(
-                    db,
-                    source.queue,
-                    &entry,
-                    now.saturating_add(millis(request.lease)),
-                    leased_at,
-                )?),
+                _ => match hand_out(db, source.queue, &entry, until, leased_at) {
+                    Ok(delivery) => taken.deliveries.push(delivery),
+                    Err(error) if is_of_the_row(&error) => {
+                        taken.set_aside.push(set_aside(db, source, &entry, &error, now)?);
+                    }
+                    Err(error) => return Err(error),
+                },
             }
         }
     }
@@ -105,12 +121,17 @@ fn due(db: &Connection, queue: i64, now: i64, limit: usize) -> rusqlite::Result<
     .query_map(params![queue, now, i64::try_from(limit).unwrap_or(i64::MAX)], |row| {
         let lease = i64::from_ne_bytes(fastrand::u64(..).to_ne_bytes());
         let ticket = Ticket { enqueued_at: row.get(0)?, seq: row.get(1)?, lease };
-        Ok(Entry { ticket, attempts: row.get(2)?, group: row.get(3)? })
+        Ok(Entry { ticket, attempts: count(row.get(2)?), group: row.get(3)? })
     })?
     .collect()
 }
 
-fn hand_out(db: &Connection, queue: i64, entry: &Entry, until: i64, leased_at: Instant) -> rusqlite::Result<Delivery> {
+/// A number of attempts. One that was never written so is as large as can be.
+fn count(stored: i64) -> u32 {
+    u32::try_from(stored).unwrap_or(u32::MAX)
+}
+
+fn hand_out(db: &Session<'_>, queue: i64, entry: &Entry, until: i64, leased_at: Instant) -> rusqlite::Result<Delivery> {
     let Ticket { enqueued_at, seq, lease } = entry.ticket;
     let attempt = entry.attempts.saturating_add(1);
     db.prepare_cached(
@@ -120,12 +141,12 @@ fn hand_out(db: &Connection, queue: i64, entry: &Entry, until: i64, leased_at: I
     .execute(params![queue, enqueued_at, seq, until, lease, attempt])?;
     let message = db
         .prepare_cached("SELECT id, group_name, routing_key, attributes, body FROM content WHERE seq = ?1")?
-        .query_row([seq], |row| message(row, enqueued_at))?;
+        .query_row([seq], |row| message(row, db.time.to_wall(enqueued_at)))?;
     Ok(Delivery { message: Arc::new(message), receipt: entry.ticket.receipt(), attempt, leased_at })
 }
 
 /// A message from the columns id, group_name, routing_key, attributes and body of `content`.
-pub(super) fn message(row: &Row<'_>, enqueued_at: i64) -> rusqlite::Result<Message> {
+pub(super) fn message(row: &Row<'_>, enqueued_at: SystemTime) -> rusqlite::Result<Message> {
     let attributes = read_attributes(row.get_ref(3)?.as_str_or_null()?)?;
     Ok(Message {
         id: row.get(0)?,
@@ -134,7 +155,7 @@ pub(super) fn message(row: &Row<'_>, enqueued_at: i64) -> rusqlite::Result<Messa
         trace: TraceContext::of(&attributes).map(Arc::new),
         attributes,
         body: row.get::<_, Vec<u8>>(4)?.into(),
-        enqueued_at: to_system_time(enqueued_at),
+        enqueued_at,
         claim: None,
     })
 }
@@ -228,7 +249,7 @@ fn leased(db: &Connection, queue: i64, ticket: Ticket, now: i64) -> rusqlite::Re
          WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3 AND lease = ?4 AND visible_at > ?5",
     )?
     .query_row(params![queue, ticket.enqueued_at, ticket.seq, ticket.lease, now], |row| {
-        Ok(Entry { ticket, attempts: row.get(0)?, group: row.get(1)? })
+        Ok(Entry { ticket, attempts: count(row.get(0)?), group: row.get(1)? })
     })
     .optional()
 }
@@ -253,8 +274,15 @@ fn remove(db: &Connection, queue: i64, entry: &Entry, now: i64) -> rusqlite::Res
     Ok(())
 }
 
+impl Entry {
+    /// Names its content.
+    pub(super) fn seq(&self) -> i64 {
+        self.ticket.seq
+    }
+}
+
 /// Moves an entry to the dead-letter queue. Its content stays where it is, so that no body is copied.
-fn bury(
+pub(super) fn bury(
     db: &Connection,
     source: &Source,
     entry: &Entry,
@@ -264,9 +292,15 @@ fn bury(
 ) -> rusqlite::Result<()> {
     let Ticket { enqueued_at, seq, .. } = entry.ticket;
     remove(db, source.queue, entry, now)?;
-    let (group, attributes): (Option<String>, Attributes) = db
-        .prepare_cached("SELECT group_name, attributes FROM content WHERE seq = ?1")?
-        .query_row([seq], |row| Ok((row.get(0)?, read_attributes(row.get_ref(1)?.as_str_or_null()?)?)))?;
+    let stored = db
+        .prepare_cached("SELECT attributes FROM content WHERE seq = ?1")?
+        .query_row([seq], |row| read_attributes(row.get_ref(0)?.as_str_or_null()?));
+    let attributes = match stored {
+        Err(error) if is_of_the_row(&error) => rescue(db, seq)?,
+        stored => stored?,
+    };
+    let group: Option<String> =
+        db.prepare_cached("SELECT group_name FROM content WHERE seq = ?1")?.query_row([seq], |row| row.get(0))?;
     let attributes = dead_letter_attributes(&attributes, reason, &source.name, entry.attempts, MAX_ATTRIBUTES);
     db.prepare_cached("UPDATE content SET attributes = ?2 WHERE seq = ?1")?
         .execute(params![seq, write_attributes(&attributes)?])?;

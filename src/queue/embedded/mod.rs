@@ -9,6 +9,7 @@ mod provision;
 mod queue;
 mod rows;
 mod send;
+mod set_aside;
 mod topology;
 mod waiting;
 mod writer;
@@ -19,14 +20,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rusqlite::Connection;
 
 use crate::channel::Channel;
 use crate::message::{MAX_ATTRIBUTES, Message, Outgoing};
 use crate::queue::{
     Broker, Change, ChannelSpec, DEDUPE_WINDOW, Depth, Finding, Origin, Queue, QueueError, SendError, Sent, no_queue,
 };
-use clock::QueueTime;
+use file::Opened;
 use lease::Source;
 use queue::EmbeddedQueue;
 use topology::Target;
@@ -87,7 +87,7 @@ impl EmbeddedBroker {
     /// # Errors
     /// As [`EmbeddedBroker::open`].
     pub fn open_with(path: &Path, options: Options) -> Result<Self, QueueError> {
-        Self::over(file::open(path)?, path, options)
+        Self::over(file::open(path, Arc::clone(&options.clock))?, options)
     }
 
     /// Opens the file for who only looks: nothing can be written, and a file that is not there is not created, but taken
@@ -96,12 +96,12 @@ impl EmbeddedBroker {
     /// # Errors
     /// As [`EmbeddedBroker::open`].
     pub fn open_to_look(path: &Path) -> Result<Self, QueueError> {
-        Self::over(file::open_to_look(path)?, path, Options::default())
+        let options = Options::default();
+        Self::over(file::open_to_look(path, Arc::clone(&options.clock))?, options)
     }
 
-    fn over(db: Connection, path: &Path, options: Options) -> Result<Self, QueueError> {
-        let time = QueueTime::new(Arc::clone(&options.clock));
-        let writer = Writer::start(db, path.to_owned(), time, options.worker)
+    fn over(file: Opened, options: Options) -> Result<Self, QueueError> {
+        let writer = Writer::start(file, options.worker)
             .map_err(|error| QueueError::Unavailable(format!("cannot start the queue's thread: {error}")))?;
         Ok(Self { writer, options })
     }
@@ -115,6 +115,7 @@ impl Broker for EmbeddedBroker {
         let source = Source {
             queue: queues.queue.id,
             name: spec.channel.to_string(),
+            dead_letter_name: spec.channel.dead_letter_queue(),
             ordered: spec.ordered,
             dead_letter: queues.dead_letters.map(|target| target.id).zip(spec.max_receives),
         };
@@ -151,6 +152,11 @@ impl Broker for EmbeddedBroker {
             .collect()
     }
 
+    async fn destinations(&self) -> Result<Option<Vec<Channel>>, QueueError> {
+        let names = self.writer.call(Need::Read, |db| topology::destinations(db)).await?;
+        Ok(Some(names.iter().filter_map(|name| name.parse().ok()).collect()))
+    }
+
     async fn depths(&self, channels: &[Channel]) -> Result<Vec<Depth>, QueueError> {
         let channels = channels.to_vec();
         self.writer.call(Need::Read, move |db| depth::depths(db, &channels)).await
@@ -164,7 +170,13 @@ impl Broker for EmbeddedBroker {
 
     async fn open_stored(&self, channel: &Channel) -> Result<Arc<dyn Queue>, QueueError> {
         let found = self.find(channel).await?;
-        let source = Source { queue: found.id, name: channel.to_string(), ordered: found.ordered, dead_letter: None };
+        let source = Source {
+            queue: found.id,
+            name: channel.to_string(),
+            dead_letter_name: channel.dead_letter_queue(),
+            ordered: found.ordered,
+            dead_letter: None,
+        };
         Ok(Arc::new(EmbeddedQueue::new(self.writer.clone(), source)))
     }
 

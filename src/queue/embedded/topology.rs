@@ -79,7 +79,7 @@ pub(super) fn find(db: &Connection, name: &str) -> rusqlite::Result<Option<Targe
         .optional()
 }
 
-fn find_or_create(db: &Connection, name: &str, ordered: bool) -> rusqlite::Result<Target> {
+pub(super) fn find_or_create(db: &Connection, name: &str, ordered: bool) -> rusqlite::Result<Target> {
     if let Some(target) = find(db, name)? {
         return Ok(target);
     }
@@ -153,6 +153,17 @@ pub(super) fn channels(db: &Connection) -> rusqlite::Result<Vec<String>> {
     db.prepare(
         "SELECT coalesce(min(subscription.exchange) || '.', '') || queue.name
          FROM queue LEFT JOIN subscription ON subscription.queue = queue.id GROUP BY queue.id ORDER BY queue.name",
+    )?
+    .query_map([], |row| row.get(0))?
+    .collect()
+}
+
+/// The names of all queues, and of all queues by each of their exchanges.
+pub(super) fn destinations(db: &Connection) -> rusqlite::Result<Vec<String>> {
+    db.prepare(
+        "SELECT name FROM queue
+         UNION SELECT subscription.exchange || '.' || queue.name
+         FROM subscription JOIN queue ON queue.id = subscription.queue ORDER BY 1",
     )?
     .query_map([], |row| row.get(0))?
     .collect()

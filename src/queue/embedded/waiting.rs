@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::clock::{QueueTime, Session};
-use super::lease::{Source, Ticket, next_visible, release, take};
+use super::lease::{Source, Taken, Ticket, next_visible, release, take};
 use super::writer::Job;
 use crate::queue::{Delivery, QueueError, Receive};
 
@@ -69,18 +69,27 @@ impl Waiting {
 /// A receive that takes what is visible.
 pub(super) struct Take {
     waiting: Waiting,
-    taken: Vec<Delivery>,
+    taken: Taken,
 }
 
 impl Take {
     pub(super) fn new(waiting: Waiting) -> Self {
-        Self { waiting, taken: Vec::new() }
+        Self { waiting, taken: Taken::default() }
+    }
+
+    /// Whether messages went to the dead-letter queue by it.
+    pub(super) fn has_buried(&self) -> bool {
+        self.taken.buried > 0 || !self.taken.set_aside.is_empty()
     }
 
     /// Answers the receive. If it got nothing, because another process was faster, it may wait on; if nobody listens
     /// any more, what it took must go back.
     pub(super) fn end(self, outcome: Result<(), QueueError>, time: &QueueTime) -> Result<Option<Waiting>, GiveBack> {
         let Self { waiting, taken } = self;
+        if outcome.is_ok() {
+            taken.set_aside.iter().for_each(|message| message.log(&waiting.source.name));
+        }
+        let taken = taken.deliveries;
         if outcome.is_ok() && taken.is_empty() && !waiting.is_over(time) {
             return Ok(Some(waiting));
         }

@@ -1,18 +1,17 @@
 //! The worker that owns the file: it runs all commands that wait in one transaction, and wakes waiting receives.
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use rusqlite::{Connection, Transaction, TransactionBehavior};
+use rusqlite::{Transaction, TransactionBehavior};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
 use super::Worker;
 use super::clock::{QueueTime, Session};
-use super::file::fault;
+use super::file::Opened;
 use super::waiting::{GiveBack, Take, Waiting};
 use crate::queue::{Delivery, QueueError};
 
@@ -24,6 +23,9 @@ const IDLE: Duration = Duration::from_micros(200);
 
 /// How often a waiting receive looks for what other processes have sent.
 const POLL: Duration = Duration::from_millis(15);
+
+/// How often receives make sure that the file is still at its path.
+const CHECK: Duration = Duration::from_secs(1);
 
 /// What a command asks of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,15 +91,15 @@ enum Orders {
 
 impl Writer {
     /// Gives the connection to a worker of its own.
-    pub(super) fn start(db: Connection, path: PathBuf, time: QueueTime, worker: Worker) -> std::io::Result<Self> {
+    pub(super) fn start(file: Opened, worker: Worker) -> std::io::Result<Self> {
+        let time = file.time.clone();
         let core = Core {
-            db,
-            path,
-            time: time.clone(),
+            file,
             waiting: Vec::new(),
             durable: None,
             seen: 0,
             flushes: Flushes::default(),
+            next_check: Duration::ZERO,
         };
         let orders = match worker {
             Worker::Thread => {
@@ -167,15 +169,15 @@ pub(super) fn ended() -> QueueError {
 
 /// The file, and what waits for it.
 struct Core {
-    db: Connection,
-    path: PathBuf,
-    time: QueueTime,
+    file: Opened,
     waiting: Vec<Waiting>,
     /// What `PRAGMA synchronous` is set to.
     durable: Option<bool>,
     /// The last `PRAGMA data_version`; it changes when another connection commits.
     seen: i64,
     flushes: Flushes,
+    /// When receives make sure again that the file is still at its path, by the monotonic clock.
+    next_check: Duration,
 }
 
 /// Commands that wait for the next flush. Whoever sends one message after the other would otherwise have everyone wait for
@@ -251,8 +253,8 @@ async fn run_task(mut core: Core, mut inbox: UnboundedReceiver<Order>) {
 impl Core {
     /// How long it can be left alone unless something is ordered; `None`: for ever.
     fn patience(&self) -> Option<Duration> {
-        let receives = self.waiting.iter().map(|waiting| waiting.patience(&self.time).min(POLL)).min();
-        receives.into_iter().chain(self.flushes.patience(self.time.monotonic())).min()
+        let receives = self.waiting.iter().map(|waiting| waiting.patience(&self.file.time).min(POLL)).min();
+        receives.into_iter().chain(self.flushes.patience(self.file.time.monotonic())).min()
     }
 
     /// Carries out what was ordered, and answers the receives that can be answered. No orders: its patience is over.
@@ -263,7 +265,8 @@ impl Core {
         for order in orders {
             match order {
                 Order::Call(Need::Read, mut command) => {
-                    let outcome = command.run(&self.session()).map_err(|error| fault(&self.path, &error));
+                    let read = |()| command.run(&self.session()).map_err(|error| self.file.fault(&error));
+                    let outcome = self.file.still_there().and_then(read);
                     command.answer(outcome);
                 }
                 Order::Call(Need::Write, command) => writes.push_back(command),
@@ -272,35 +275,60 @@ impl Core {
                 Order::Look => {}
             }
         }
-        let durable = self.flushes.are_due(idle, self.time.monotonic());
+        let durable = self.flushes.are_due(idle, self.file.time.monotonic());
         if durable {
             writes.append(&mut self.flushes.held);
         }
         if !writes.is_empty() {
             changed = true;
-            let started = self.time.monotonic();
-            for outcome in self.transact(durable, writes.make_contiguous()) {
+            let started = self.file.time.monotonic();
+            let lost = if durable { self.file.still_there().err() } else { None };
+            let outcomes = match lost {
+                Some(error) => vec![Err(error); writes.len()],
+                None => self.transact(durable, writes.make_contiguous()),
+            };
+            for outcome in outcomes {
                 if let Some(command) = writes.pop_front() {
                     command.answer(outcome);
                 }
             }
             if durable {
-                let now = self.time.monotonic();
+                let now = self.file.time.monotonic();
                 self.flushes.not_before = Some(now + now.saturating_sub(started) * BETWEEN_FLUSHES);
             }
         }
-        if !self.waiting.is_empty() {
-            changed |= self.others_wrote();
-            self.serve(changed);
+        if self.waiting.is_empty() {
+            return;
+        }
+        if let Err(error) = self.check() {
+            self.waiting.drain(..).for_each(|waiting| waiting.answer(Err(error.clone())));
+            return;
+        }
+        changed |= self.others_wrote();
+        // What went to a dead-letter queue is for the receives that wait there.
+        while self.serve(changed) {
+            changed = true;
         }
     }
 
+    /// Makes sure that the file is still at its path, once in [`CHECK`]. Where it is not, each receive is told.
+    fn check(&mut self) -> Result<(), QueueError> {
+        let now = self.file.time.monotonic();
+        if now < self.next_check {
+            return Ok(());
+        }
+        self.file.still_there()?;
+        self.next_check = now + CHECK;
+        Ok(())
+    }
+
     fn session(&self) -> Session<'_> {
-        Session { db: &self.db, time: &self.time }
+        Session { db: &self.file.db, time: &self.file.time }
     }
 
     fn others_wrote(&mut self) -> bool {
         let version = self
+            .file
             .db
             .prepare_cached("PRAGMA data_version")
             .and_then(|mut pragma| pragma.query_row([], |row| row.get(0)))
@@ -309,29 +337,31 @@ impl Core {
         std::mem::replace(&mut self.seen, version) != version
     }
 
-    /// Answers the receives that can be answered.
-    fn serve(&mut self, changed: bool) {
+    /// Answers the receives that can be answered; true if messages went to other queues by that.
+    fn serve(&mut self, changed: bool) -> bool {
         let mut takes = Vec::new();
         for mut waiting in std::mem::take(&mut self.waiting) {
             match waiting.look(&self.session(), changed) {
                 Ok(true) => takes.push(Take::new(waiting)),
-                Ok(false) if waiting.is_over(&self.time) => waiting.answer(Ok(Vec::new())),
+                Ok(false) if waiting.is_over(&self.file.time) => waiting.answer(Ok(Vec::new())),
                 Ok(false) => self.waiting.push(waiting),
-                Err(error) => waiting.answer(Err(fault(&self.path, &error))),
+                Err(error) => waiting.answer(Err(self.file.fault(&error))),
             }
         }
         if takes.is_empty() {
-            return;
+            return false;
         }
         let outcomes = self.transact(false, &mut takes);
+        let buried = takes.iter().any(Take::has_buried);
         for (take, outcome) in takes.into_iter().zip(outcomes) {
-            match take.end(outcome, &self.time) {
+            match take.end(outcome, &self.file.time) {
                 Ok(None) => {}
                 Ok(Some(waiting)) => self.waiting.push(waiting),
                 // An error leaves them to their lease.
                 Err(unclaimed) => drop(self.transact(false, &mut [unclaimed])),
             }
         }
+        buried
     }
 
     /// Runs the jobs in one transaction. If that fails, each has its own, so that one cannot undo the others.
@@ -353,12 +383,13 @@ impl Core {
         if self.durable != Some(durable) {
             self.durable = None;
             let level = if durable { "FULL" } else { "NORMAL" };
-            self.db.pragma_update(None, "synchronous", level).map_err(CommitError::Begin)?;
+            self.file.db.pragma_update(None, "synchronous", level).map_err(CommitError::Begin)?;
             self.durable = Some(durable);
         }
-        let tx = Transaction::new_unchecked(&self.db, TransactionBehavior::Immediate).map_err(CommitError::Begin)?;
+        let tx =
+            Transaction::new_unchecked(&self.file.db, TransactionBehavior::Immediate).map_err(CommitError::Begin)?;
         for job in jobs {
-            job.as_job().run(&Session { db: &tx, time: &self.time }).map_err(CommitError::Job)?;
+            job.as_job().run(&Session { db: &tx, time: &self.file.time }).map_err(CommitError::Job)?;
         }
         tx.commit().map_err(CommitError::Job)
     }
@@ -373,7 +404,7 @@ enum CommitError {
 impl CommitError {
     fn fault(&self, core: &Core) -> QueueError {
         let (Self::Begin(error) | Self::Job(error)) = self;
-        fault(&core.path, error)
+        core.file.fault(error)
     }
 }
 
@@ -420,8 +451,8 @@ mod tests {
     async fn only_durable_calls_flush() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("queue.db");
-        let time = QueueTime::new(Arc::new(SystemClock));
-        let writer = Writer::start(file::open(&path).unwrap(), path, time, Worker::Thread).unwrap();
+        let opened = file::open(&path, Arc::new(SystemClock)).unwrap();
+        let writer = Writer::start(opened, Worker::Thread).unwrap();
         for (need, expected) in [(Need::Durable, 2), (Need::Write, 1), (Need::Durable, 2)] {
             let level: i64 =
                 writer.call(need, |db| db.pragma_query_value(None, "synchronous", |row| row.get(0))).await.unwrap();

@@ -19,9 +19,9 @@ struct Counts {
 }
 
 /// How full each channel is. SQS tells no age; CloudWatch does.
-pub(super) async fn depths(service: &Arc<Service>, channels: &[Channel]) -> Result<Vec<Depth>, QueueError> {
+pub(super) async fn depths(service: &Arc<Service>, channels: &[Channel]) -> Vec<Result<Depth, QueueError>> {
     let work: Vec<_> = channels.iter().cloned().map(|channel| depth(Arc::clone(service), channel)).collect();
-    side_by_side(work).await.into_iter().map(|depth| depth.ok_or_else(stopping)?).collect()
+    side_by_side(work).await.into_iter().map(|depth| depth.unwrap_or_else(|| Err(stopping()))).collect()
 }
 
 async fn depth(service: Arc<Service>, channel: Channel) -> Result<Depth, QueueError> {

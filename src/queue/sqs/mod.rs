@@ -202,10 +202,13 @@ impl Broker for SqsBroker {
     }
 
     async fn depths(&self, channels: &[Channel]) -> Result<Vec<Depth>, QueueError> {
+        self.each_depth(channels).await?.into_iter().collect()
+    }
+
+    async fn each_depth(&self, channels: &[Channel]) -> Result<Vec<Result<Depth, QueueError>>, QueueError> {
         let channels = channels.to_vec();
-        self.on_runtime(|service| async move { depth::depths(&service, &channels).await })
-            .await?
-            .map_err(|error| self.located(error))
+        let depths = self.on_runtime(|service| async move { depth::depths(&service, &channels).await }).await?;
+        Ok(depths.into_iter().map(|depth| depth.map_err(|error| self.located(error))).collect())
     }
 
     async fn channels(&self) -> Result<Vec<Channel>, QueueError> {

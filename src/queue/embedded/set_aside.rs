@@ -1,0 +1,85 @@
+//! Rows that cannot be read: they go to the dead-letter queue, so that the messages behind them are not held up.
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::lease::{Entry, Source, bury};
+use super::rows::write_attributes;
+use super::topology::find_or_create;
+use crate::message::{AttributeValue, Attributes};
+
+/// How much of it is kept, in bytes.
+const KEPT: usize = 4096;
+
+/// The attribute that holds, of a message whose attributes could not be read, what was stored.
+const UNREADABLE: &str = "hostler-unreadable-attributes";
+
+/// A message that was set aside.
+#[derive(Debug)]
+pub(super) struct SetAside {
+    /// Its id, as far as that can be read.
+    pub(super) id: String,
+    /// The queue where it is now.
+    pub(super) queue: String,
+    pub(super) reason: String,
+}
+
+impl SetAside {
+    /// Tells of it, once it is certain.
+    pub(super) fn log(&self, channel: &str) {
+        let Self { id, queue, reason } = self;
+        tracing::error!(channel, message_id = id, dead_letter_queue = queue, reason, "unreadable message set aside");
+    }
+}
+
+/// Whether an error is of one row, and not of the file: what is stored is no value of ours.
+pub(super) fn is_of_the_row(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code().is_none()
+}
+
+/// Moves an entry that cannot be read to the dead-letter queue. A queue without one gets it: it would be stuck otherwise.
+pub(super) fn set_aside(
+    db: &Connection,
+    source: &Source,
+    entry: &Entry,
+    error: &rusqlite::Error,
+    now: i64,
+) -> rusqlite::Result<SetAside> {
+    let queue = source.dead_letter_name.clone();
+    let target = match source.dead_letter {
+        Some((target, _)) => target,
+        None => find_or_create(db, &queue, source.ordered)?.id,
+    };
+    let id = lossy(db, "id", entry.seq())?.unwrap_or_default();
+    let reason = match error {
+        rusqlite::Error::QueryReturnedNoRows => "its content is missing in the queue's file".to_owned(),
+        error => format!("it cannot be read from the queue's file: {error}"),
+    };
+    rescue(db, entry.seq())?;
+    bury(db, source, entry, target, &reason, now)?;
+    Ok(SetAside { id, queue, reason })
+}
+
+/// Makes the content of an entry readable, and keeps what can be kept of it; the attributes that it has now.
+pub(super) fn rescue(db: &Connection, seq: i64) -> rusqlite::Result<Attributes> {
+    let stored = lossy(db, "attributes", seq)?;
+    let (id, group, key) = (lossy(db, "id", seq)?, lossy(db, "group_name", seq)?, lossy(db, "routing_key", seq)?);
+    let mut attributes = Attributes::new();
+    if let Some(mut text) = stored {
+        text.truncate(text.floor_char_boundary(KEPT));
+        attributes.insert(UNREADABLE.to_owned(), AttributeValue::Text(text));
+    }
+    db.execute(
+        "INSERT INTO content (seq, id, group_name, routing_key, attributes, body) VALUES (?1, ?2, ?3, ?4, ?5, x'')
+         ON CONFLICT (seq) DO UPDATE SET id = ?2, group_name = ?3, routing_key = ?4, attributes = ?5",
+        params![seq, id.unwrap_or_default(), group, key, write_attributes(&attributes)?],
+    )?;
+    Ok(attributes)
+}
+
+/// A text column of a message's content, with a mark for each byte that is no text; `None` also where the content is missing.
+fn lossy(db: &Connection, column: &str, seq: i64) -> rusqlite::Result<Option<String>> {
+    let bytes: Option<Option<Vec<u8>>> = db
+        .query_row(&format!("SELECT CAST({column} AS BLOB) FROM content WHERE seq = ?1"), [seq], |row| row.get(0))
+        .optional()?;
+    Ok(bytes.flatten().map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+}

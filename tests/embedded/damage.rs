@@ -1,0 +1,176 @@
+//! A file that is taken away, rows that cannot be read, and messages that the queue itself dead-letters.
+
+use hostler::queue::{ATTEMPTS_ATTRIBUTE, REASON_ATTRIBUTE};
+
+use super::*;
+use crate::support::hostler::World;
+
+fn dead_letters() -> Channel {
+    "jobs-dlq".parse().unwrap()
+}
+
+/// A queue whose messages go to the dead-letter queue after one receive; and that queue.
+async fn open_both(path: &Path) -> (EmbeddedBroker, Arc<dyn Queue>, Arc<dyn Queue>) {
+    let broker = EmbeddedBroker::open(path).unwrap();
+    let spec = ChannelSpec { max_receives: Some(1), ..ChannelSpec::new(jobs()) };
+    let queue = broker.open(&spec).await.unwrap();
+    let dead = broker.open(&ChannelSpec::new(dead_letters())).await.unwrap();
+    (broker, queue, dead)
+}
+
+async fn receive_for(queue: &Arc<dyn Queue>, wait: Duration, lease: Duration) -> Vec<Delivery> {
+    queue.receive(Receive { max: 10, wait, lease }, &CancellationToken::new()).await.unwrap()
+}
+
+fn text<'a>(delivery: &'a Delivery, name: &str) -> &'a str {
+    let hostler::message::AttributeValue::Text(text) = &delivery.message.attributes[name] else { panic!("no text") };
+    text
+}
+
+/// Both receives wait in this process, so nothing but the burial can wake the second one.
+#[tokio::test]
+async fn a_burial_wakes_who_waits_for_dead_letters() {
+    let folder = tempfile::tempdir().unwrap();
+    let (broker, queue, dead) = open_both(&folder.path().join("queue.db")).await;
+    send(&broker, 1).await;
+    assert_eq!(receive_for(&queue, Duration::ZERO, Duration::from_millis(200)).await.len(), 1);
+    // Its lease ends without a settlement, so the next receive buries it.
+    let started = Instant::now();
+    let (none, buried) = tokio::join!(
+        receive_for(&queue, Duration::from_secs(1), LEASE),
+        receive_for(&dead, Duration::from_secs(20), LEASE)
+    );
+    assert!(none.is_empty());
+    assert_eq!(buried.len(), 1);
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn an_unreadable_row_is_set_aside_and_the_others_go_on() {
+    for max_receives in [Some(9), None] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("queue.db");
+        let broker = EmbeddedBroker::open(&path).unwrap();
+        let queue = broker.open(&ChannelSpec { max_receives, ..ChannelSpec::new(jobs()) }).await.unwrap();
+        let ids = send(&broker, 5).await;
+        let meddler = Connection::open(&path).unwrap();
+        let change = |sql: &str, id: &str| assert_eq!(meddler.execute(sql, [id]).unwrap(), 1);
+        change("UPDATE content SET attributes = '{torn' WHERE id = ?1", &ids[0]);
+        change("UPDATE content SET routing_key = CAST(x'ff61' AS TEXT) WHERE id = ?1", &ids[1]);
+        change("DELETE FROM content WHERE id = ?1", &ids[2]);
+
+        let received = receive(&queue, Duration::from_secs(20)).await;
+        assert_eq!(received.iter().map(|delivery| &delivery.message.id).collect::<Vec<_>>(), [&ids[3], &ids[4]]);
+        ack(&queue, received).await;
+        assert_eq!(broker.depths(&[jobs()]).await.unwrap()[0].dead_lettered, 3, "{max_receives:?}");
+
+        let dead = broker.open(&ChannelSpec::new(dead_letters())).await.unwrap();
+        let buried = receive(&dead, Duration::ZERO).await;
+        let [torn, key, missing] = &buried[..] else { panic!("{buried:?}") };
+        assert_eq!(torn.message.id, ids[0]);
+        assert!(text(torn, REASON_ATTRIBUTE).starts_with("it cannot be read"), "{torn:?}");
+        assert_eq!(text(torn, "hostler-unreadable-attributes"), "{torn");
+        assert_eq!(&*torn.message.body, b"a", "the body is kept");
+        assert_eq!(key.message.routing_key.as_deref(), Some("\u{fffd}a"));
+        assert!(text(missing, REASON_ATTRIBUTE).contains("missing") && missing.message.body.is_empty(), "{missing:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_unreadable_row_in_front_of_its_group_lets_the_group_go_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("queue.db");
+    let broker = EmbeddedBroker::open(&path).unwrap();
+    let spec = ChannelSpec { max_receives: Some(9), ordered: true, ..ChannelSpec::new(jobs()) };
+    let queue = broker.open(&spec).await.unwrap();
+    let ids = send(&broker, 2).await;
+    let meddler = Connection::open(&path).unwrap();
+    meddler.execute("UPDATE content SET attributes = '{torn' WHERE id = ?1", [&ids[0]]).unwrap();
+    let received = receive(&queue, Duration::from_secs(20)).await;
+    assert_eq!(received.iter().map(|delivery| &delivery.message.id).collect::<Vec<_>>(), [&ids[1]]);
+}
+
+#[tokio::test]
+async fn an_unreadable_row_is_buried_when_it_was_received_too_often() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("queue.db");
+    let (broker, queue, dead) = open_both(&path).await;
+    let ids = send(&broker, 2).await;
+    let meddler = Connection::open(&path).unwrap();
+    meddler.execute("UPDATE content SET attributes = '[]' WHERE id = ?1", [&ids[0]]).unwrap();
+    meddler.execute("UPDATE entry SET attempts = -1", []).unwrap();
+    assert!(receive(&queue, Duration::ZERO).await.is_empty());
+    let buried = receive(&dead, Duration::ZERO).await;
+    assert_eq!(buried.len(), 2);
+    assert_eq!(text(&buried[1], ATTEMPTS_ATTRIBUTE), u32::MAX.to_string());
+}
+
+#[tokio::test]
+async fn a_look_shows_what_cannot_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("queue.db");
+    let (broker, _queue) = open(&path).await;
+    let ids = send(&broker, 2).await;
+    let meddler = Connection::open(&path).unwrap();
+    meddler.execute("UPDATE content SET attributes = '{torn' WHERE id = ?1", [&ids[0]]).unwrap();
+    let mut seen = Vec::new();
+    let mut each = |message: &hostler::message::Message| {
+        seen.push((message.id.clone(), message.attributes.contains_key(REASON_ATTRIBUTE)));
+        std::ops::ControlFlow::Continue(())
+    };
+    assert!(broker.look(&jobs(), &mut each).await.unwrap());
+    assert_eq!(seen, [(ids[0].clone(), true), (ids[1].clone(), false)]);
+}
+
+/// Moves a file with its companions.
+fn shift(from: &Path, to: &Path) {
+    for companion in ["", "-wal", "-shm"] {
+        let of = |path: &Path| format!("{}{companion}", path.display());
+        fs::rename(of(from), of(to)).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_was_taken_away_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("queue.db");
+    let (broker, queue) = open(&path).await;
+    send(&broker, 1).await;
+    let leased = receive(&queue, Duration::ZERO).await;
+    let told = |text: &str| text.contains("was removed or replaced") && text.contains(path.to_str().unwrap());
+
+    let away = folder.path().join("away.db");
+    let taken = async { shift(&path, &away) };
+    let request = Receive { max: 1, wait: Duration::from_secs(20), lease: LEASE };
+    let stop = CancellationToken::new();
+    let (waiting, ()) = tokio::join!(queue.receive(request, &stop), taken);
+    let error = waiting.unwrap_err();
+    assert!(matches!(&error, QueueError::Refused(text) if told(text)), "{error}");
+
+    drop(EmbeddedBroker::open(&path).unwrap());
+    let error = broker.send(&jobs(), vec![message("lost")]).await.remove(0).unwrap_err();
+    assert!(matches!(&error, SendError::Queue(QueueError::Refused(text)) if told(text)), "{error}");
+    assert!(broker.depths(&[jobs()]).await.is_err());
+    // What was taken from the old file is settled there.
+    ack(&queue, leased).await;
+
+    // The other one is closed by its thread, which removes its companions.
+    until(async || !folder.path().join("queue.db-wal").exists()).await;
+    shift(&away, &path);
+    send(&broker, 1).await;
+    assert_eq!(receive(&queue, Duration::ZERO).await.len(), 1, "it is back");
+}
+
+#[test]
+fn a_host_whose_file_was_replaced_becomes_unhealthy() {
+    let world = World::new(
+        "[consumers.jobs]\nchannel = 'jobs'\nhandler = 'guests/main-echoes.wat'
+         processing_timeout = '1s'\nhealthcheck_timeout = '2s'",
+    );
+    let host = world.started();
+    shift(&world.path("queue.db"), &world.path("away.db"));
+    world.send("jobs", ["x"]);
+    host.wait_for(PATIENCE, |line| line.to_string().contains("restart hostler to use what is at this path now"));
+    let unhealthy = || (world.output(&["check-consumer-health"]).code == 1).then_some(());
+    crate::support::hostler::until("an unhealthy verdict", PATIENCE, unhealthy);
+}
