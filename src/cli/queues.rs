@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::table::table;
-use super::{ConfigArg, block_on, note_if_new, print};
+use super::{ConfigArg, block_on, note_if_new, print, say};
 use crate::channel::Channel;
 use crate::config::Config;
 use crate::exit::{Exit, Failure, Result};
@@ -16,7 +16,7 @@ use crate::queue::{Broker, Depth, QueueError};
 /// Show how full each channel is
 ///
 /// Lists every channel that the config names and every other queue there is. A dead-letter queue is counted beside its
-/// channel; name it to see it by itself.
+/// channel; name it to see it by itself. Queues that cannot be read are named on standard error, and the exit code is 1.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Only these channels
@@ -41,23 +41,51 @@ struct Row {
 
 pub(super) fn run(args: &Args) -> Result {
     let config = args.config.load()?.config;
-    let rows = block_on(async { Ok(rows(args, &config).await?) })?;
+    let Counted { rows, faults } = block_on(async { Ok(counted(args, &config).await?) })?;
     match args.json {
         true => print(serde_json::to_string_pretty(&rows).map_err(|error| Failure::new(Exit::Internal, error))?),
         false => print(for_people(&rows)),
     }
-    Ok(Exit::Ok)
+    for fault in &faults {
+        say(format_args!("hostler: {fault}"));
+    }
+    Ok(if faults.is_empty() { Exit::Ok } else { Exit::Failed })
 }
 
-async fn rows(args: &Args, config: &Config) -> std::result::Result<Vec<Row>, QueueError> {
+/// What could be counted, and a line for each channel that could not.
+struct Counted {
+    rows: Vec<Row>,
+    faults: Vec<String>,
+}
+
+async fn counted(args: &Args, config: &Config) -> std::result::Result<Counted, QueueError> {
     note_if_new(config);
     let broker = host::connect_to_look(config).await?;
     let channels = match args.channels.is_empty() {
         true => all(config, &*broker).await?,
         false => args.channels.clone(),
     };
-    let depths = broker.depths(&channels).await?;
-    Ok(channels.iter().zip(depths).map(|(channel, depth)| row(channel, depth)).collect())
+    sorted(&channels, broker.each_depth(&channels).await?)
+}
+
+/// One unreadable queue hides no other. If none can be read, that is an error of the service.
+fn sorted(
+    channels: &[Channel],
+    depths: Vec<std::result::Result<Depth, QueueError>>,
+) -> std::result::Result<Counted, QueueError> {
+    if let Some(Err(first)) = depths.first()
+        && depths.iter().all(std::result::Result::is_err)
+    {
+        return Err(first.clone());
+    }
+    let mut counted = Counted { rows: Vec::new(), faults: Vec::new() };
+    for (channel, depth) in channels.iter().zip(depths) {
+        match depth {
+            Ok(depth) => counted.rows.push(row(channel, depth)),
+            Err(error) => counted.faults.push(format!("{channel} cannot be counted: {error}")),
+        }
+    }
+    Ok(counted)
 }
 
 /// The channels of the config, then the queues beside them that are nobody's dead-letter queue.
@@ -105,4 +133,22 @@ fn for_people(rows: &[Row]) -> String {
         })
         .collect();
     table(&["CHANNEL", "VISIBLE", "DELAYED", "IN FLIGHT", "DEAD-LETTERED", "OLDEST"], &cells)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unreadable_queue_hides_no_other() {
+        let channels = ["a", "b", "c"].map(|name| name.parse().unwrap());
+        let depth = |visible| Ok(Depth { visible, ..Depth::default() });
+        let denied = || Err(QueueError::Refused("access denied".to_owned()));
+        let counted = sorted(&channels, vec![depth(1), denied(), depth(3)]).ok().unwrap();
+        let rows: Vec<_> = counted.rows.iter().map(|row| (row.channel.as_str(), row.visible)).collect();
+        assert_eq!(rows, [("a", 1), ("c", 3)]);
+        assert_eq!(counted.faults, ["b cannot be counted: access denied"]);
+        assert!(sorted(&channels, vec![denied(), denied(), denied()]).is_err());
+        assert!(sorted(&[], Vec::new()).is_ok_and(|counted| counted.faults.is_empty()));
+    }
 }
