@@ -1,7 +1,8 @@
 //! What is news from one look to the next: a machine without I/O.
 //!
 //! An alarm is told when it begins, when it has become worse by a factor of two since it was last told, when it still holds
-//! after the time of a reminder, and when it is over. What cannot be looked at keeps its state: it is not over.
+//! after the time of a reminder, and when it is over: a fifth below its threshold, so that a queue which goes up and down about
+//! its threshold is not told of at every look. What cannot be looked at keeps its state: it is not over.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -153,7 +154,7 @@ impl Watch {
         let mut over = Vec::new();
         self.standing.retain(|queue, standing| {
             let level = now.get(queue.as_str()).copied();
-            if hidden.contains(queue.as_str()) || level.is_some_and(Level::alarms) {
+            if hidden.contains(queue.as_str()) || level.is_some_and(|level| !is_over(level)) {
                 return true;
             }
             let level = level.cloned().unwrap_or_else(|| Level { messages: 0, ..standing.told.clone() });
@@ -162,6 +163,12 @@ impl Watch {
         });
         over
     }
+}
+
+/// Whether a queue that had an alarm is well below its threshold again. One that alarms from a few messages on has no room for
+/// that, and is over at once.
+fn is_over(level: &Level) -> bool {
+    level.messages < level.threshold - level.threshold / 5
 }
 
 #[cfg(test)]
@@ -215,9 +222,23 @@ mod tests {
         }
         assert_eq!(watch.seen(3, &[level("a", 20)]), news(Change::Worse, "a", 20));
         assert_eq!(watch.seen(4, &[level("a", 39)]), []);
-        assert_eq!(watch.seen(5, &[level("a", 9)]), news(Change::Resolved, "a", 9));
+        assert_eq!(watch.seen(5, &[level("a", 7)]), news(Change::Resolved, "a", 7));
         assert_eq!(watch.seen(6, &[level("a", 0)]), []);
         assert_eq!(watch.seen(7, &[level("a", 11)]), news(Change::New, "a", 11));
+    }
+
+    #[test]
+    fn a_queue_about_its_threshold_is_told_of_once() {
+        let mut watch = Told::new();
+        assert_eq!(watch.seen(0, &[level("a", 10)]), news(Change::New, "a", 10));
+        for messages in [9, 10, 8, 11, 9] {
+            assert_eq!(watch.seen(1, &[level("a", messages)]), []);
+        }
+        assert_eq!(watch.seen(2, &[level("a", 7)]), news(Change::Resolved, "a", 7));
+        assert_eq!(watch.seen(3, &[level("a", 9)]), []);
+        let few = |messages| Level { threshold: 1, ..level("b", messages) };
+        assert_eq!(watch.seen(4, &[few(1)]), news(Change::New, "b", 1));
+        assert_eq!(watch.seen(5, &[few(0)]), news(Change::Resolved, "b", 0));
     }
 
     #[test]
