@@ -65,6 +65,7 @@ fn people_are_told_the_kind_and_what_it_imports() {
         ("wasmcloud-does", "wasmcloud:messaging/handler", "wasmcloud:messaging/consumer@0.2.0"),
     ] {
         let world = consumer(&component(guest), "");
+        world.provision();
         for command in [&["check"][..], &["invoke", "one", "--body", "a"]] {
             let said = world.output(command);
             assert_eq!((said.code, said.stderr.as_str()), (0, ""), "{said:?}");

@@ -32,6 +32,7 @@ fn told(world: &World, count: usize) -> Vec<String> {
 #[test]
 fn send_prints_the_id_and_carries_body_and_attributes() {
     let world = World::new(JOBS);
+    world.provision();
     let said = world.output(&["send", "jobs", "--body", "héllo", "--attr", "a=1", "--attr", "b=x=y", "--attr", "c="]);
     assert_eq!((said.code, said.stderr.as_str()), (0, ""));
     let told = told(&world, 1);
@@ -56,6 +57,7 @@ fn send_takes_its_body_from_wherever_it_is() {
 #[test]
 fn a_body_may_look_like_an_option() {
     let world = World::new(JOBS);
+    world.provision();
     for body in ["-5", "--", "--lines"] {
         let said = world.output(&["send", "jobs", "--body", body, "--attr", "a=1"]);
         assert_eq!((said.code, said.stderr.as_str()), (0, ""), "{body}");
@@ -69,6 +71,7 @@ fn a_body_may_look_like_an_option() {
 #[test]
 fn send_lines_is_one_message_per_line_that_has_text() {
     let world = World::new(JOBS);
+    world.provision();
     let input = "one\r\n\n   \ntwo  \n\r\nthree without an end";
     let said = world.output_with(&["send", "jobs", "--lines", "-"], input);
     assert_eq!((said.code, said.stdout.as_str(), said.stderr.as_str()), (0, "3 messages sent to jobs\n", ""));
@@ -121,12 +124,50 @@ fn send_delays_drops_duplicates_and_routes() {
 }
 
 #[test]
-fn send_to_a_channel_that_nobody_consumes_keeps_the_message_and_says_so() {
+fn send_to_a_queue_that_nobody_consumes_keeps_the_message_and_says_so() {
     let world = World::new(JOBS);
+    world.queue("elsewhere");
     let said = world.output(&["send", "elsewhere", "--body", "x"]);
-    assert_eq!(said.code, 0);
+    assert_eq!(said.code, 0, "{said:?}");
     assert_eq!(said.stderr, "hostler: note: no consumer of this config listens on elsewhere\n");
     assert_eq!(world.depth("elsewhere").visible, 1);
+}
+
+#[test]
+fn send_refuses_a_channel_that_leads_nowhere() {
+    let fan_out = "[consumers.mobile]\nchannel = 'news.mobile'\nhandler = 'guests/run-tell.wat'\n";
+    let world = World::new(&format!("{fan_out}{JOBS}"));
+    let refused = |channel: &str, meant: &str| {
+        let said = world.output(&["send", channel, "--body", "x"]);
+        assert_eq!((said.code, said.stdout.as_str()), (69, ""), "{channel}: {said:?}");
+        let told = [format!("nothing takes messages to `{channel}`"), meant.to_owned(), "known channels: ".to_owned()];
+        assert!(told.iter().all(|part| said.stderr.contains(part)), "{channel}: {said:?}");
+    };
+    refused("jbos", "did you mean `jobs`?");
+    assert!(!world.path("queue.db").exists(), "nothing is created for it");
+    world.provision();
+    refused("jbos", "did you mean `jobs`?");
+    refused("news.mobil", "did you mean `news.mobile`?");
+    refused("olds.mobile", "");
+    refused("olds", "add that to the config");
+    let names = |rows: Value| rows.as_array().unwrap().iter().map(|row| row["channel"].to_string()).collect::<Vec<_>>();
+    assert_eq!(names(world.queues()).len(), 2, "no queue was made");
+    for channel in ["jobs", "jobs-dlq", "news", "news.mobile", "mobile"] {
+        assert_eq!(world.output(&["send", channel, "--body", "x"]).code, 0, "{channel}");
+    }
+}
+
+#[test]
+fn the_queue_is_the_same_from_every_folder_and_its_making_is_told() {
+    let world = World::new(JOBS);
+    fs::create_dir(world.path("below")).unwrap();
+    let mut command = world.command(&["send", "jobs", "--body", "x", "--config", "../hostler.toml"]);
+    let said = Said::new(command.current_dir(world.path("below")).output().unwrap());
+    assert_eq!(said.code, 0, "{said:?}");
+    assert!(said.stderr.starts_with("hostler: note: created the queue /"), "{said:?}");
+    assert!(!world.path("below/queue.db").exists() && world.path("queue.db").exists());
+    assert_eq!(world.depth("jobs").visible, 1);
+    assert_eq!(world.output(&["send", "jobs", "--body", "x"]).stderr, "", "it is there now");
 }
 
 #[test]
@@ -239,7 +280,7 @@ fn queues_are_counted_for_people_and_for_programs() {
     world.send("jobs", ["a", "b"]);
     world.output(&["send", "jobs", "--body", "later", "--delay", "10m"]);
     world.output(&["send", "jobs-dlq", "--body", "dead"]);
-    world.output(&["send", "unknown", "--body", "x"]);
+    world.queue("unknown");
     let rows = world.queues();
     let names: Vec<_> = rows.as_array().unwrap().iter().map(|row| row["channel"].as_str().unwrap()).collect();
     assert_eq!(names, ["jobs", "answers", "others", "unknown"]);

@@ -24,6 +24,7 @@ fn unread() -> Stdio {
 #[test]
 fn nothing_stops_because_nobody_reads_standard_error() {
     let world = World::new(JOBS);
+    world.queue("elsewhere");
     let said = Said::new(world.command(&["send", "elsewhere", "--body", "x"]).stderr(unread()).output().unwrap());
     assert_eq!((said.code, said.stdout.trim_end().len()), (0, 36), "an id: {said:?}");
     assert_eq!(world.depth("elsewhere").visible, 1);
@@ -32,6 +33,7 @@ fn nothing_stops_because_nobody_reads_standard_error() {
 #[test]
 fn a_result_that_cannot_be_written_is_a_failure() {
     let world = World::new(JOBS);
+    world.provision();
     for args in COMMANDS {
         let full = File::options().write(true).open("/dev/full").unwrap();
         let said = Said::new(world.command(args).stdout(full).output().unwrap());
@@ -44,6 +46,7 @@ fn a_result_that_cannot_be_written_is_a_failure() {
 #[test]
 fn a_result_that_nobody_reads_is_none() {
     let world = World::new(JOBS);
+    world.provision();
     for args in COMMANDS {
         let said = Said::new(world.command(args).stdout(unread()).output().unwrap());
         assert_eq!((said.code, said.stderr.as_str()), (0, ""), "{args:?}");

@@ -58,7 +58,8 @@ fn the_handler_sees_what_was_sent_and_the_first_id() {
     let world = World::new("[consumers.jobs]\nchannel = 'jobs'\nhandler = 'guests/run-tell.wat'");
     let id = world.output(&["send", "jobs-dlq", "--body", "x", "--attr", "tenant=7"]).stdout;
     for (from, to) in [("jobs-dlq", "parked"), ("parked", "jobs")] {
-        world.output(&["send", to, "--body", "seed"]);
+        world.queue("parked");
+        assert_eq!(world.output(&["send", to, "--body", "seed"]).code, 0);
         let said = world.output(&["requeue", "--from", from, "--to", to, "--filter", "attr:tenant=7", "--json"]);
         let counts: Value = serde_json::from_str(&said.stdout).unwrap();
         assert_eq!((said.code, &counts["moved"]), (0, &json!(1)), "{said:?}");

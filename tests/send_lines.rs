@@ -37,6 +37,7 @@ fn what_reaches_no_queue_is_counted() {
         "[consumers.mobile]\nchannel = 'news.mobile'\nhandler = 'guests/run-tell.wat'
          filter = { type = 'prefix', values = ['MOBILE.'] }",
     );
+    world.provision();
     let send = |key: &str| {
         let said = world.output_with(&["send", "news", "--lines", "-", "--routing-key", key], "a\nb\n");
         assert_eq!((said.code, said.stdout.as_str()), (0, "2 messages sent to news\n"), "{said:?}");

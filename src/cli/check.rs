@@ -78,7 +78,7 @@ fn describe_plan(config: &Config, plan: &Plan) -> String {
 }
 
 async fn check_queues(config: &Config) -> Result<()> {
-    let broker = host::connect(config).await?;
+    let broker = super::connect(config).await?;
     let mut faulty = 0;
     for consumer in &config.consumers {
         let findings = broker.inspect(&host::channel_spec(consumer)).await?;

@@ -173,7 +173,7 @@ fn remove(args: &DropArgs) -> Result {
     let config = args.config.load()?.config;
     let stop = stop_on_signal()?;
     let (report, ended) = block_on(async {
-        let broker = host::connect(&config).await?;
+        let broker = super::connect(&config).await?;
         dropped(&*broker, order, &stop).await
     })?;
     print(match args.json {

@@ -7,6 +7,7 @@ mod clean;
 mod compile;
 mod completions;
 mod dead_letter;
+mod destination;
 mod dlq;
 mod iam;
 mod invoke;
@@ -28,12 +29,14 @@ mod table;
 mod top;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::{Parser, Subcommand};
 
 use crate::config::{self, Config, Loaded};
 use crate::exit::{Exit, Failure};
 use crate::host;
+use crate::queue::{Broker, QueueError};
 use output::{print, say};
 
 /// Runs a WASM handler on each message of a queue
@@ -172,6 +175,16 @@ fn block_on<T>(future: impl Future<Output = crate::exit::Result<T>>) -> crate::e
     let result = runtime.block_on(future);
     runtime.shutdown_background();
     result
+}
+
+/// Connects to the queue service of the config, and says so if that creates the embedded queue: perhaps another one is meant.
+async fn connect(config: &Config) -> Result<Arc<dyn Broker>, QueueError> {
+    let created = host::file_to_come(config).map(host::full);
+    let broker = host::connect(config).await?;
+    if let Some(file) = created {
+        say(format_args!("hostler: note: created the queue {}", file.display()));
+    }
+    Ok(broker)
 }
 
 /// Says that there is no queue to look at yet: zeros are not to be taken for those of another one.

@@ -40,7 +40,7 @@ async fn changes(args: &Args, config: &Config) -> Result<usize> {
         changes.iter().for_each(print);
         return Ok(changes.len());
     }
-    let broker = host::connect(config).await?;
+    let broker = super::connect(config).await?;
     let mut count = 0;
     let mut made = |change: &_| {
         print(change);

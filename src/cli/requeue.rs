@@ -94,7 +94,7 @@ fn target(args: &Args) -> std::result::Result<Channel, Failure> {
 
 /// The service; a target that is the config's is made if it is missing.
 async fn connect(config: &Config, to: &Channel) -> std::result::Result<std::sync::Arc<dyn Broker>, QueueError> {
-    let broker = host::connect(config).await?;
+    let broker = super::connect(config).await?;
     if let Some(consumer) = config.consumers.iter().find(|consumer| consumer.channel.queue() == to.queue()) {
         broker.declare(&host::channel_spec(consumer)).await?;
     }

@@ -7,7 +7,7 @@ use indicatif::ProgressBar;
 use super::lines::Batch;
 use super::progress::progress;
 use super::source::{self, BodyArgs, Input};
-use super::{ConfigArg, block_on, print, say};
+use super::{ConfigArg, block_on, destination, print, say};
 use crate::channel::Channel;
 use crate::config::Config;
 use crate::duration;
@@ -59,13 +59,20 @@ pub(super) fn run(args: &Args) -> Result {
     let config = args.config.load()?.config;
     let input = args.body.open()?;
     block_on(async {
-        let broker = host::connect(&config).await?;
+        if host::file_to_come(&config).is_some() {
+            // Nothing is created for a message that goes nowhere.
+            destination::check(&config, &[], &args.channel)?;
+        }
+        let broker = super::connect(&config).await?;
         // So that a message which is sent before its consumers first run is kept for them.
         host::declare(&broker, &config).await?;
+        if let Some(stored) = broker.destinations().await? {
+            destination::check(&config, &stored, &args.channel)?;
+        }
         if !is_known(&config, &args.channel) {
             say(format_args!("hostler: note: no consumer of this config listens on {}", args.channel));
         }
-        let channel = destination(&config, &args.channel);
+        let channel = destination::of(&config, &args.channel);
         let traces = traces(&config);
         let producer = Producer::new(broker, traces.clone());
         let result = match args.lines {
@@ -193,16 +200,6 @@ fn exit(error: &SendError) -> Exit {
         SendError::Invalid(_) => Exit::Usage,
         SendError::Queue(_) => Exit::QueueUnreachable,
     }
-}
-
-/// Where a message to a channel goes. To an exchange of the config it goes by one of its channels: by its bare name, a queue
-/// that happens to have the same would get it.
-fn destination<'a>(config: &'a Config, channel: &'a Channel) -> &'a Channel {
-    let mut consumed = config.consumers.iter().map(|consumer| &consumer.channel);
-    if channel.exchange().is_some() || consumed.clone().any(|known| known.queue() == channel.queue()) {
-        return channel;
-    }
-    consumed.find(|known| known.exchange() == Some(channel.queue())).unwrap_or(channel)
 }
 
 /// Whether some consumer of the config gets what is sent there.

@@ -83,7 +83,8 @@ pub(super) static KEYS: &[Key] = &[
         "queue.embedded.path",
         Kind::Path,
         Preset::Value("./hostler.db"),
-        "The SQLite file; several processes may share it. A relative path counts from the current directory.",
+        "The SQLite file; several processes may share it. A relative path counts from the folder of the \
+         config file; from the working directory if a variable sets it, and with `/etc/hostler/hostler.toml`.",
     ),
     key(
         "queue.sqs.region",

@@ -27,6 +27,7 @@ pub use error::{ConfigError, Place, Problem};
 pub use grants::{DirGrant, HandlerRef, SecretUrl};
 pub use reference::reference;
 pub use schema::schema;
+pub(crate) use suggest::alike;
 pub use units::{Rate, Share};
 pub use valid::{Alarms, Config, Embedded, Host, Payload, QueueConfig, Sqs, Telemetry};
 
@@ -62,7 +63,9 @@ pub fn load(
         problems.sort_by(|a, b| (&a.key, &a.place).cmp(&(&b.key, &b.place)));
         return Err(ConfigError::Invalid(problems));
     }
-    let config = Config::read(&settings)?;
+    let mut config = Config::read(&settings)?;
+    let path = &mut config.queue.embedded.path;
+    *path = source.beside(&settings.root().place("queue.embedded.path"), path);
     Ok(Loaded { config, warnings: source.warnings, file: source.file })
 }
 
@@ -100,6 +103,24 @@ mod tests {
     }
 
     #[test]
+    fn the_embedded_queue_lies_beside_the_file_that_names_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("hostler.toml");
+        let path = |text: &str, variables: &[(&'static str, &'static str)]| {
+            std::fs::write(&file, text).unwrap();
+            let variables = LEAST.iter().chain(variables).copied().collect::<Vec<_>>();
+            load(Some(&file), env(&variables)).unwrap().config.queue.embedded.path
+        };
+        assert_eq!(path("", &[]), folder.path().join("hostler.db"));
+        assert_eq!(path("queue.embedded.path = '../q/a.db'", &[]), folder.path().join("../q/a.db"));
+        assert_eq!(path("queue.embedded.path = '/q/a.db'", &[]), Path::new("/q/a.db"));
+        let variable = [("HOSTLER_QUEUE__EMBEDDED__PATH", "a.db")];
+        assert_eq!(path("queue.embedded.path = 'b.db'", &variable), Path::new("a.db"), "as the shell has it");
+        let alone = load(None, env(&LEAST)).unwrap().config.queue.embedded.path;
+        assert_eq!(alone, Path::new("./hostler.db"), "no file, no folder");
+    }
+
+    #[test]
     fn defaults_are_as_documented() {
         let config = load_text("", &LEAST).unwrap().config;
         let [mails] = config.consumers.as_slice() else { panic!("{:?}", config.consumers) };
@@ -112,7 +133,8 @@ mod tests {
         assert_eq!((&mails.filter, &mails.allow), (&Filter::All, &Allow::default()));
         assert_eq!(mails.limits, Limits { memory: None, output: 64 << 10 });
         assert_eq!(config.host.shutdown_grace, Duration::from_secs(25));
-        assert_eq!((config.queue.driver, config.queue.embedded.path), (Driver::Embedded, "./hostler.db".into()));
+        assert_eq!(config.queue.driver, Driver::Embedded);
+        assert_eq!(config.queue.embedded.path.file_name(), Some("hostler.db".as_ref()));
         assert_eq!((config.payload.bucket, config.payload.threshold), (None, 256 << 10));
         assert_eq!((config.telemetry.log, config.telemetry.prometheus), (LogFormat::Json, None));
     }

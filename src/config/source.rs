@@ -13,8 +13,11 @@ use super::environment::{Environment, Variables};
 use super::error::{ConfigError, Place, Problem};
 use super::suggest::dotted;
 
+/// The configuration of a system or of an image. Data has no place beside it.
+const SYSTEM_FILE: &str = "/etc/hostler/hostler.toml";
+
 /// Where a file is looked for when none is named, in this order.
-const USUAL_PLACES: [&str; 2] = ["/etc/hostler/hostler.toml", "./hostler.toml"];
+const USUAL_PLACES: [&str; 2] = [SYSTEM_FILE, "./hostler.toml"];
 
 /// All that was written, wherever it was.
 pub(super) struct Source {
@@ -46,6 +49,19 @@ impl Source {
     /// The root table: the variables' values over the file's.
     pub(super) fn root(&self) -> Dict {
         self.figment.data().ok().and_then(|mut data| data.remove(&Profile::Default)).unwrap_or_default()
+    }
+
+    /// The path of a data file that is set at `place`. A relative one counts from the folder of the config file, so that
+    /// commands find the same file from everywhere; from the working directory if a variable sets it, if there is no config
+    /// file, and if that is [`SYSTEM_FILE`].
+    pub(super) fn beside(&self, place: &Place, path: &Path) -> PathBuf {
+        let folder = self.file.as_deref().filter(|file| *file != Path::new(SYSTEM_FILE)).and_then(Path::parent);
+        match folder {
+            Some(folder) if !matches!(place, Place::Variable(_)) && folder != Path::new(".") => {
+                folder.join(path.strip_prefix(".").unwrap_or(path))
+            }
+            _ => path.to_owned(),
+        }
     }
 
     /// Where the value of a key was written.

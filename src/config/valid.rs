@@ -54,7 +54,7 @@ pub struct QueueConfig {
 /// `[queue.embedded]`: SQLite.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Embedded {
-    /// The database file; a relative path counts from the current directory.
+    /// The database file, found as the table of keys says.
     pub path: PathBuf,
 }
 

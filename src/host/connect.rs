@@ -1,6 +1,6 @@
 //! From the config to a queue service.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::channel_spec;
@@ -17,8 +17,13 @@ pub async fn connect(config: &Config) -> Result<Arc<dyn Broker>, QueueError> {
         #[cfg(feature = "embedded")]
         Driver::Embedded => {
             let path = &config.queue.embedded.path;
+            let is_new = !path.exists();
             create_folder(path)?;
-            Ok(Arc::new(crate::queue::embedded::EmbeddedBroker::open(path)?))
+            let broker = crate::queue::embedded::EmbeddedBroker::open(path)?;
+            if is_new {
+                tracing::info!(path = %full(path).display(), "created the embedded queue");
+            }
+            Ok(Arc::new(broker))
         }
         #[cfg(not(feature = "embedded"))]
         Driver::Embedded => Err(no_driver("embedded")),
@@ -40,6 +45,11 @@ pub async fn connect_to_look(config: &Config) -> Result<Arc<dyn Broker>, QueueEr
         return Ok(Arc::new(crate::queue::embedded::EmbeddedBroker::open_to_look(path)?));
     }
     connect(config).await
+}
+
+/// A path as it counts from everywhere.
+pub fn full(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// The file that the queue will be in, if nothing has created it yet: perhaps another folder is meant.

@@ -16,7 +16,7 @@ pub use assemble::{channel_spec, file_plan, plan, pool, unused};
 use connect::open_all;
 #[cfg(feature = "sqs")]
 pub use connect::sqs_options;
-pub use connect::{connect, connect_to_look, declare, file_to_come};
+pub use connect::{connect, connect_to_look, declare, file_to_come, full};
 pub use ecs::Metadata;
 pub use estate::{disposal, inventory};
 pub use handlers::{all, cache, definitions, fetch};

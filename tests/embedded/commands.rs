@@ -100,6 +100,7 @@ fn an_exchange_of_the_config_gets_what_is_sent_to_its_name() {
     };
     let world = World::new(JOBS);
     // Nobody had said yet that there is an exchange of this name.
+    world.queue("news");
     world.send("news", ["early"]);
     world.config(&[consumer("mobile", "news.mobile"), consumer("desk", "news.desk")].concat());
     world.send("news", ["x"]);

@@ -10,6 +10,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use hostler::queue::embedded::EmbeddedBroker;
+use hostler::queue::{Broker, ChannelSpec};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -111,6 +113,19 @@ impl World {
         // It is small or the command reads all of it; a command that refuses its arguments closes it.
         let _ = child.stdin.take().unwrap().write_all(input.as_ref());
         Said::new(child.wait_with_output().unwrap())
+    }
+
+    /// Creates the queues of the config, so that the next command does not say that it has created the file.
+    pub fn provision(&self) {
+        let said = self.output(&["provision"]);
+        assert_eq!(said.code, 0, "{said:?}");
+    }
+
+    /// Makes a queue that is in no config.
+    pub fn queue(&self, name: &str) {
+        let broker = EmbeddedBroker::open(&self.path("queue.db")).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(broker.declare(&ChannelSpec::new(name.parse().unwrap()))).unwrap();
     }
 
     /// Sends messages.

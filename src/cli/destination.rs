@@ -1,0 +1,106 @@
+//! Where a message that a person sends goes, and a refusal for one that goes nowhere.
+
+use crate::channel::Channel;
+use crate::config::{Config, alike};
+use crate::exit::{Exit, Failure, Result};
+use crate::host;
+
+/// How many channels a refusal names.
+const NAMED: usize = 12;
+
+/// Where a message to a channel goes. To an exchange of the config it goes by one of its channels: by its bare name, a queue
+/// that happens to have the same would get it.
+pub(super) fn of<'a>(config: &'a Config, channel: &'a Channel) -> &'a Channel {
+    let mut consumed = config.consumers.iter().map(|consumer| &consumer.channel);
+    if channel.exchange().is_some() || consumed.clone().any(|known| known.queue() == channel.queue()) {
+        return channel;
+    }
+    consumed.find(|known| known.exchange() == Some(channel.queue())).unwrap_or(channel)
+}
+
+/// Refuses a channel that neither the embedded queue has, of which `stored` are the channels, nor the config names. A queue that
+/// a slip of the keyboard makes has no consumer, and an exchange without subscriptions keeps nothing.
+pub(super) fn check(config: &Config, stored: &[Channel], channel: &Channel) -> Result<()> {
+    let known: Vec<Channel> = named(config).chain(stored.iter().cloned()).collect();
+    if takes(&known, channel) {
+        return Ok(());
+    }
+    let file = host::full(&config.queue.embedded.path);
+    let text = format!(
+        "nothing takes messages to `{channel}`: it is not in the config, and not in the queue {}{}",
+        file.display(),
+        cure(&known, channel)
+    );
+    Err(Failure::new(Exit::QueueUnreachable, text))
+}
+
+/// Channels of the config's consumers, their dead-letter queues, and where they send.
+fn named(config: &Config) -> impl Iterator<Item = Channel> {
+    config.consumers.iter().flat_map(|consumer| {
+        let dead_letters = consumer.channel.dead_letter_queue().parse().ok().filter(|_| consumer.dead_letter);
+        let sent = consumer.allow.send.iter().chain(&consumer.reply_channel).cloned();
+        sent.chain(dead_letters).chain([consumer.channel.clone()])
+    })
+}
+
+/// Whether a message reaches one of these. A bare name is a queue or an exchange.
+fn takes(known: &[Channel], channel: &Channel) -> bool {
+    known.iter().any(|one| {
+        let bare = channel.exchange().is_none();
+        one == channel || bare && [Some(one.queue()), one.exchange()].contains(&Some(channel.queue()))
+    })
+}
+
+/// The rest of a refusal: a name that may be meant, those that are known, and how a new one comes to be.
+fn cure(known: &[Channel], channel: &Channel) -> String {
+    let mut names: Vec<String> = known.iter().map(Channel::to_string).collect();
+    names.sort_unstable();
+    names.dedup();
+    let wanted = channel.to_string();
+    let meant = alike(&wanted, names.iter().map(String::as_str)).map(|name| format!("; did you mean `{name}`?"));
+    let more = names.len().saturating_sub(NAMED);
+    let more = (more > 0).then(|| format!(" and {more} more; see `hostler queues`"));
+    let listed = names.iter().take(NAMED).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    let listed = if listed.is_empty() { "none".to_owned() } else { listed };
+    format!(
+        "{}\n  known channels: {listed}{}\n  a new channel comes with its consumer: add that to the config, \
+         or name its config with --config",
+        meant.unwrap_or_default(),
+        more.unwrap_or_default()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn channels<const N: usize>(names: [&str; N]) -> Vec<Channel> {
+        names.iter().map(|name| name.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_bare_name_is_a_queue_or_an_exchange() {
+        let known = channels(["jobs", "news.mobile"]);
+        for (name, expected) in [
+            ("jobs", true),
+            ("mobile", true),
+            ("news", true),
+            ("news.mobile", true),
+            ("news.desk", false),
+            ("old.mobile", false),
+            ("jobs.mobile", false),
+            ("jbos", false),
+        ] {
+            assert_eq!(takes(&known, &name.parse().unwrap()), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_what_may_be_meant() {
+        let said = cure(&channels(["jobs", "jobs", "news.mobile"]), &"news.mobil".parse().unwrap());
+        assert!(said.starts_with("; did you mean `news.mobile`?\n  known channels: `jobs`, `news.mobile`\n"), "{said}");
+        assert!(cure(&[], &"jobs".parse().unwrap()).starts_with("\n  known channels: none\n"));
+        let many: Vec<Channel> = (10..30).map(|n| format!("q{n}").parse().unwrap()).collect();
+        assert!(cure(&many, &"jobs".parse().unwrap()).contains("`q21` and 8 more; see `hostler queues`"));
+    }
+}
