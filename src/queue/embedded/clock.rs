@@ -114,8 +114,8 @@ fn begin(db: &Connection, clock: &dyn Clock, origin: Option<&str>) -> rusqlite::
         [],
         |row| row.get(0),
     )?;
-    let now = newest.unwrap_or(0).max(wall_millis(clock));
-    // Both clocks were rounded down. So it is never ahead of the wall clock.
+    // Both clocks are rounded down, so that one less is never ahead of the wall clock; and the newest message is due.
+    let now = newest.map_or(0, |newest| newest.saturating_add(1)).max(wall_millis(clock));
     let ahead = now.saturating_sub(millis(clock.monotonic())).saturating_sub(1);
     if let Some(origin) = origin {
         tx.execute_batch(
