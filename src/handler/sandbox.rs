@@ -13,7 +13,7 @@ use super::call::{Bounds, Call, Outcome};
 use super::denial::Denials;
 use super::engine::Engine;
 use super::host_limit::Limit;
-use super::http::{Hooks, Web};
+use super::http::{Hooks, Uploads, Web};
 use super::limits::{GUEST_HANDLES, HELD_PER_HANDLE, Limits};
 use crate::message::{Message, TraceContext};
 
@@ -98,6 +98,11 @@ impl ComponentWasi {
         let mut http = WasiHttpCtx::new();
         http.set_field_size_limit(HELD_PER_HANDLE / 2);
         Self { ctx, table, http, http_hooks: Hooks::new(web, Arc::clone(scope)) }
+    }
+
+    /// The bodies of the guest's requests, and the table with what they belong to.
+    pub(super) fn uploads(&mut self) -> (&mut ResourceTable, &mut Uploads) {
+        (&mut self.table, &mut self.http_hooks.uploads)
     }
 }
 

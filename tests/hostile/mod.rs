@@ -5,6 +5,7 @@ mod fresh;
 mod limits;
 #[cfg(test)]
 mod neighbour;
+mod upload;
 
 use std::fs;
 

@@ -1,12 +1,16 @@
-//! `wasi:http` in the linker, with a bound on each text that a guest can make the host keep, and nothing kept of a request
-//! that was sent.
+//! `wasi:http` in the linker, with a bound on each text that a guest can make the host keep, nothing kept of a request
+//! that was sent, and bodies that end well only if the guest finished them.
 
 use wasmtime::StoreContextMut;
 use wasmtime::component::{Linker, Resource};
+use wasmtime_wasi_http::p2::HttpResult;
 use wasmtime_wasi_http::p2::bindings::http::outgoing_handler::Host as _;
-use wasmtime_wasi_http::p2::bindings::http::types::{ErrorCode, HostOutgoingRequest as _, Method, Scheme};
+use wasmtime_wasi_http::p2::bindings::http::types::{
+    ErrorCode, HostOutgoingBody as _, HostOutgoingRequest as _, Method, Scheme,
+};
+use wasmtime_wasi_http::p2::body::HostOutgoingBody;
 use wasmtime_wasi_http::p2::types::{HostFutureIncomingResponse, HostOutgoingRequest};
-use wasmtime_wasi_http::{RequestOptions, WasiHttpCtxView, WasiHttpView as _};
+use wasmtime_wasi_http::{FieldMap, RequestOptions, WasiHttpCtxView, WasiHttpView as _};
 
 use crate::handler::expected::expect;
 use crate::handler::sandbox::{ComponentWasi, Sandbox};
@@ -39,6 +43,7 @@ type Request = Resource<HostOutgoingRequest>;
 type Options = Resource<RequestOptions>;
 type Answer = wasmtime::Result<Result<(), ()>>;
 type Response = Resource<HostFutureIncomingResponse>;
+type Body = Resource<HostOutgoingBody>;
 
 /// Adds `wasi:http/types` and `wasi:http/outgoing-handler`.
 pub(in crate::handler) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
@@ -74,6 +79,11 @@ pub(in crate::handler) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wa
             set(host, fits, |http| http.set_scheme(to, scheme))
         },
     )?;
+    types.func_wrap("[method]outgoing-request.body", |host: Host<'_>, (of,): (Request,)| Ok((body(host, of)?,)))?;
+    types.func_wrap(
+        "[static]outgoing-body.finish",
+        |host: Host<'_>, (body, trailers): (Body, Option<Resource<FieldMap>>)| Ok((finish(host, body, trailers)?,)),
+    )?;
     linker
         .instance(OUTGOING)?
         .func_wrap("handle", |host: Host<'_>, (request, options): (Request, Option<Options>)| {
@@ -96,8 +106,41 @@ fn handle(
     if let Some(taken) = taken {
         http.table.delete(taken)?;
     }
-    match sent {
-        Ok(response) => Ok(Ok(response)),
+    answered(sent)
+}
+
+/// The body of a request, for the guest to write. What the server gets of it ends well only after [`finish`].
+fn body(mut host: Host<'_>, of: Request) -> wasmtime::Result<Result<Body, ()>> {
+    let request = Request::new_own(of.rep());
+    let sandbox = host.data_mut();
+    let Ok(body) = sandbox.http().body(of)? else { return Ok(Err(())) };
+    let (table, uploads) = sandbox.wasi.uploads();
+    let request = table.get_mut(&request)?;
+    request.body = request.body.take().map(|sent| uploads.guard(body.rep(), &request.headers, sent));
+    Ok(Ok(body))
+}
+
+/// Ends a body well.
+fn finish(
+    mut host: Host<'_>,
+    body: Body,
+    trailers: Option<Resource<FieldMap>>,
+) -> wasmtime::Result<Result<(), ErrorCode>> {
+    let handle = body.rep();
+    let sandbox = host.data_mut();
+    // Before the client sees the end, which it may at once, on another thread.
+    sandbox.wasi.uploads().1.finish(handle, true);
+    let finished = sandbox.http().finish(body, trailers);
+    if finished.is_err() {
+        sandbox.wasi.uploads().1.finish(handle, false);
+    }
+    answered(finished)
+}
+
+/// What the guest gets: an error of `wasi:http` is its own, any other traps it.
+fn answered<T>(result: HttpResult<T>) -> wasmtime::Result<Result<T, ErrorCode>> {
+    match result {
+        Ok(answer) => Ok(Ok(answer)),
         Err(error) => Ok(Err(error.downcast()?)),
     }
 }

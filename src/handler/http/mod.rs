@@ -7,6 +7,7 @@
 //! | `head.rs` | heads of responses, bounded |
 //! | `imports.rs` | `wasi:http` in the linker |
 //! | `span.rs`, `redact.rs` | the span of a request, and the URL as it may show it |
+//! | `upload.rs` | the body of a request, which ends well only if its guest finished it |
 //!
 //! A redirect is an answer like any other: a guest that follows it makes a request of its own, which is checked as such. The
 //! address that was checked is the one that is connected to, so a name cannot change its mind in between.
@@ -17,8 +18,10 @@ mod head;
 mod imports;
 mod redact;
 mod span;
+mod upload;
 
 pub(super) use imports::add;
+pub(super) use upload::Uploads;
 
 use std::collections::BTreeSet;
 use std::error::Error as StdError;
@@ -164,11 +167,13 @@ pub(super) struct Hooks {
     open: Option<Arc<Semaphore>>,
     /// The call that runs in it.
     pub(super) scope: Arc<Scope>,
+    /// The bodies of its requests.
+    pub(super) uploads: Uploads,
 }
 
 impl Hooks {
     pub(super) fn new(web: &Arc<Web>, scope: Arc<Scope>) -> Self {
-        Self { web: Arc::clone(web), open: None, scope }
+        Self { web: Arc::clone(web), open: None, scope, uploads: Uploads::default() }
     }
 }
 

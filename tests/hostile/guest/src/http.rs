@@ -49,30 +49,70 @@ pub fn get_often(url: &str, count: usize) -> Result<Vec<u8>, String> {
     last
 }
 
+/// An upload that is not finished yet.
+pub struct Upload {
+    outgoing: OutgoingBody,
+    response: FutureIncomingResponse,
+}
+
+impl Upload {
+    /// A `POST` that announces this length, if any, of whose body these bytes are written.
+    pub fn begin(url: &str, length: Option<&str>, bytes: &[u8]) -> Result<Self, String> {
+        let headers = Headers::new();
+        if let Some(length) = length {
+            headers.set("content-length", &[length.into()]).map_err(|error| format!("{error:?}"))?;
+        }
+        let (outgoing, response) = open(url, Method::Post, headers, None)?;
+        write(&outgoing, bytes)?;
+        Ok(Self { outgoing, response })
+    }
+
+    /// Ends the body; the answer.
+    pub fn finish(self) -> Result<Vec<u8>, String> {
+        OutgoingBody::finish(self.outgoing, None).map_err(said)?;
+        answer(wait(&self.response)?)
+    }
+}
+
 fn start(
     url: &str,
     method: Method,
     body: Option<&[u8]>,
     options: Option<RequestOptions>,
 ) -> Result<FutureIncomingResponse, String> {
+    let (outgoing, response) = open(url, method, Headers::new(), options)?;
+    if let Some(bytes) = body {
+        write(&outgoing, bytes)?;
+    }
+    OutgoingBody::finish(outgoing, None).map_err(said)?;
+    Ok(response)
+}
+
+fn open(
+    url: &str,
+    method: Method,
+    headers: Headers,
+    options: Option<RequestOptions>,
+) -> Result<(OutgoingBody, FutureIncomingResponse), String> {
     let (scheme, rest) = url.split_once("://").ok_or("no scheme")?;
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let scheme = if scheme == "https" { Scheme::Https } else { Scheme::Http };
-    let request = OutgoingRequest::new(Headers::new());
+    let request = OutgoingRequest::new(headers);
     request.set_method(&method).map_err(|()| "this method is refused")?;
     request.set_scheme(Some(&scheme)).map_err(|()| "this scheme is refused")?;
     request.set_authority(Some(authority)).map_err(|()| "this authority is refused")?;
     request.set_path_with_query(Some(path)).map_err(|()| "this path is refused")?;
     let outgoing = request.body().map_err(|()| "it has no body")?;
     let response = handle(request, options).map_err(said)?;
-    if let Some(bytes) = body {
-        let stream = outgoing.write().map_err(|()| "its body cannot be written")?;
-        for chunk in bytes.chunks(4096) {
-            stream.blocking_write_and_flush(chunk).map_err(|error| format!("{error:?}"))?;
-        }
+    Ok((outgoing, response))
+}
+
+fn write(outgoing: &OutgoingBody, bytes: &[u8]) -> Result<(), String> {
+    let stream = outgoing.write().map_err(|()| "its body cannot be written")?;
+    for chunk in bytes.chunks(4096) {
+        stream.blocking_write_and_flush(chunk).map_err(|error| format!("{error:?}"))?;
     }
-    OutgoingBody::finish(outgoing, None).map_err(said)?;
-    Ok(response)
+    Ok(())
 }
 
 fn wait(response: &FutureIncomingResponse) -> Result<IncomingResponse, String> {

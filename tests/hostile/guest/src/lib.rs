@@ -53,6 +53,7 @@ impl Guest for Hostile {
             "often" => http::get_often(&text, 100).map(Outcome::Reply),
             "post" => http::post(&text, &message.body).map(Outcome::Reply),
             "follow" => http::follow(&text).map(Outcome::Reply),
+            "upload" => upload(&text, &message),
             "open" => reply(http::open_many(&text, 100)),
             "trace" => reply(hostler::consumer::context::traceparent().unwrap_or_default()),
             "attempt" => reply(hostler::consumer::context::attempt().to_string()),
@@ -63,6 +64,24 @@ impl Guest for Hostile {
 
 fn reply(text: String) -> Answer {
     Ok(Outcome::Reply(text.into_bytes()))
+}
+
+/// Writes 16 KiB of a request's body, waits until the server has seen most of it, and then does what `then` says. `length` is
+/// the length that the request announces.
+fn upload(url: &str, message: &Message) -> Answer {
+    let upload = http::Upload::begin(url, attribute(message, "length").as_deref(), &[b'x'; 16 * 1024])?;
+    http::get(&format!("{url}/seen"))?;
+    match attribute(message, "then").unwrap_or_default().as_str() {
+        "loop" => spin(|| {}),
+        "trap" => std::process::abort(),
+        "leave" => {
+            // As a guest does that returns without a word about its upload.
+            std::mem::forget(upload);
+            Ok(Outcome::Ack)
+        }
+        "finish" => upload.finish().map(Outcome::Reply),
+        other => Err(format!("`{other}` is nothing that an upload ends with")),
+    }
 }
 
 fn done<T>(result: std::io::Result<T>) -> Answer {
