@@ -23,6 +23,8 @@ mod container;
 #[cfg(test)]
 mod crash;
 #[cfg(test)]
+mod damaged;
+#[cfg(test)]
 mod dlq;
 #[cfg(test)]
 mod drain;

@@ -373,3 +373,27 @@ fn no_damage_to_a_file_takes_the_host_down() {
         assert!([0, 1, 65].contains(&said.code) && !said.stderr.contains("panicked"), "byte {at}: {said:?}");
     }
 }
+
+#[test]
+fn to_compile_a_large_handler_is_announced() {
+    let world = World::new("[consumers.one]\nchannel = 'one'\nhandler = 'large.wat'\n");
+    let data = "x".repeat(3 << 20);
+    let large =
+        format!("(module (memory (export \"memory\") 64) (data (i32.const 0) \"{data}\") (func (export \"_start\")))");
+    fs::write(world.path("large.wat"), large).unwrap();
+    for args in [&["check"][..], &["invoke", "one", "--body", "x"]] {
+        let said = world.output(args);
+        assert_eq!(said.code, 0, "{args:?}: {said:?}");
+        assert!(said.stderr.contains("hostler: compiling a large handler"), "{args:?}: {said:?}");
+        assert!(said.stderr.contains("hostler: compiled"), "{args:?}: {said:?}");
+    }
+    let host = world.started();
+    let lines = host.lines();
+    let place = |start: &str| {
+        lines.iter().position(|line| line["message"].as_str().is_some_and(|text| text.starts_with(start))).unwrap()
+    };
+    assert!(place("compiling a large handler") < place("compiled"), "{lines:?}");
+    // A small one takes no time worth a word.
+    let said = world.output(&["invoke", "guests/main-exits.wat", "--body", "0"]);
+    assert!(!said.stderr.contains("compiling"), "{said:?}");
+}

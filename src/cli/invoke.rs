@@ -14,7 +14,9 @@ use crate::config::{self, Config, Consumer};
 use crate::exit::{Exit, Failure, Result};
 use crate::handler::cache::Cache;
 use crate::handler::fetch::Reference;
-use crate::handler::{self, Bounds, Call, Captured, Definition, Engine, Grants, Handler, Outcome, Output, Source};
+use crate::handler::{
+    self, Bounds, Call, Captured, Definition, Engine, Grants, Handler, Outcome, Output, Pool, Source,
+};
 use crate::host::resources::{MEMORY, Machine, Threads};
 use crate::message::{Attributes, Message, Outgoing, TraceContext};
 use crate::{host, telemetry};
@@ -22,6 +24,9 @@ use crate::{host, telemetry};
 /// Defaults of a handler that no config names; the same as the config's own.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const OUTPUT: usize = 64 * 1024;
+
+/// What its pool is made for: more than its handler and hooks need, so that the largest component fits.
+const POOL: Pool = Pool { sandboxes: 8 };
 
 /// Run a handler on one message as `run` would, and print the outcome; touches no queue
 ///
@@ -82,7 +87,8 @@ pub(super) fn run(args: &Args) -> Result {
     sendable(&attributes)?;
     let subject = subject(args, &machine)?;
     let body = args.body.open()?.read_all()?;
-    let engine = Engine::on_demand().map_err(|error| Failure::new(Exit::Internal, error))?.with_cache(subject.cache);
+    // As `run`: what its pool cannot hold is refused.
+    let engine = Engine::new(POOL).map_err(|error| Failure::new(Exit::Internal, error))?.with_cache(subject.cache);
     let bad = |error| Failure::new(Exit::BadHandler, error);
     let loaded = handler::load(&engine, &subject.definition).map_err(bad)?;
     let handler = loaded.handler(subject.memory).map_err(bad)?;

@@ -9,11 +9,12 @@ use wasmtime::{ExternType, Module};
 
 use super::build;
 use super::compiled::{self, Code};
+use super::contain::contain;
 use super::contract::{HANDLER, VERSION, WIT};
 use super::engine::Engine;
 use super::hooks::HookSet;
 use super::source::{Contents, Source};
-use super::{messaging, wasmcloud};
+use super::{foreign, messaging, wasmcloud};
 use crate::digest::{hex, sha256};
 
 /// The export by which a component is known as a WASI 0.2 command.
@@ -131,6 +132,24 @@ impl LoadError {
         Self { handler: source.to_string(), what: what.into(), cure: cure.into() }
     }
 
+    /// That of a binary which does not validate.
+    pub(super) fn invalid(source: &Source, error: &wasmtime::Error) -> Self {
+        Self::new(
+            source,
+            format!("it is no valid WASM: {error:#}"),
+            "build it again; the file may be damaged or cut short",
+        )
+    }
+
+    /// That of sound WASM which needs more than any sandbox has.
+    pub(super) fn too_large(source: &Source, error: &wasmtime::Error) -> Self {
+        Self::new(
+            source,
+            format!("it needs more than a sandbox has: {error:#}"),
+            "build it with smaller tables, or of fewer parts; the file is sound, and no key raises this limit",
+        )
+    }
+
     pub(super) fn grant(path: &Path, error: &io::Error) -> Self {
         Self::new(
             &path.into(),
@@ -182,6 +201,10 @@ impl LoadError {
 /// # Errors
 /// [`LoadError`] for a file that is missing, not what its pin says, no WASM, damaged, or no handler.
 pub(super) fn read(engine: &Engine, source: &Source, pin: Option<&[u8; 32]>) -> Result<Artifact, LoadError> {
+    contain(source, || read_uncontained(engine, source, pin))
+}
+
+fn read_uncontained(engine: &Engine, source: &Source, pin: Option<&[u8; 32]>) -> Result<Artifact, LoadError> {
     let unreadable = |error: io::Error| {
         LoadError::new(source, error.to_string(), "name a file that exists and that hostler's user can read")
     };
@@ -192,6 +215,7 @@ pub(super) fn read(engine: &Engine, source: &Source, pin: Option<&[u8; 32]>) -> 
         check_pin(source, &bytes, pin)?;
         contents = bytes.into();
     }
+    foreign::refuse(source, &contents)?;
     let code = match compiled::is_compiled(&contents).map_err(unreadable)? {
         true => compiled::load(engine, source, &contents, pin.is_some() || source.is_trusted())?,
         false => build::build(engine, source, &contents.all().map_err(unreadable)?)?,

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::time::Instant;
 
 use wasmtime::Module;
 use wasmtime::component::Component;
@@ -14,6 +15,10 @@ use super::componentize::componentized;
 use super::engine::Engine;
 use super::source::Source;
 use crate::digest::{hex, sha256};
+use crate::telemetry::PROGRESS;
+
+/// What takes a second or more to compile, in bytes.
+const LARGE: usize = 2 << 20;
 
 /// Changes whenever a binary is changed in another way before it is compiled. 1: bulk memory operations in pieces.
 const SHAPE: u32 = 1;
@@ -21,13 +26,15 @@ const SHAPE: u32 = 1;
 /// The code of a WASM binary or text.
 pub(super) fn build(engine: &Engine, source: &Source, wasm: &[u8]) -> Result<Code, LoadError> {
     let binary = to_binary(source, wasm)?;
-    let Some(cache) = engine.cache() else { return compile(engine, source, &binary) };
+    let Some(cache) = engine.cache() else {
+        return compile_slowly(engine, source, &binary);
+    };
     let name = entry(engine, &binary);
     if let Some(code) = cached(engine, cache, &name) {
         tracing::info!(handler = %source, "compiled code is from the cache");
         return Ok(code);
     }
-    let code = compile(engine, source, &binary)?;
+    let code = compile_slowly(engine, source, &binary)?;
     match code.serialize() {
         Ok(bytes) => {
             let made_for = (std::env::consts::ARCH, "native");
@@ -38,18 +45,42 @@ pub(super) fn build(engine: &Engine, source: &Source, wasm: &[u8]) -> Result<Cod
     Ok(code)
 }
 
-fn compile(engine: &Engine, source: &Source, binary: &[u8]) -> Result<Code, LoadError> {
-    let bad = |error: wasmtime::Error| {
-        LoadError::new(
-            source,
-            format!("it is no valid WASM: {error:#}"),
-            "build it again; the file may be damaged or cut short",
-        )
+/// Compiles, and says so before it where that takes a while.
+fn compile_slowly(engine: &Engine, source: &Source, binary: &[u8]) -> Result<Code, LoadError> {
+    if binary.len() < LARGE {
+        return compile(engine, source, binary);
+    }
+    let size = bytesize::ByteSize(binary.len() as u64);
+    let hint = match engine.cache() {
+        Some(_) => "the next start takes the code from host.cache_dir",
+        None => "`hostler compile` does it ahead of time, and host.cache_dir keeps the code for the next start",
     };
-    let binary = in_pieces(componentized(source, Cow::Borrowed(binary))?);
-    match is_component(&binary) {
-        true => Component::from_binary(engine.inner(), &binary).map(Code::Component).map_err(bad),
-        false => Module::from_binary(engine.inner(), &binary).map(Code::Module).map_err(bad),
+    tracing::info!(target: PROGRESS, handler = %source, %size, hint, "compiling a large handler, which can take half a minute");
+    let begun = Instant::now();
+    let code = compile(engine, source, binary)?;
+    let seconds = (begun.elapsed().as_secs_f64() * 10.0).round() / 10.0;
+    tracing::info!(target: PROGRESS, handler = %source, seconds, "compiled");
+    Ok(code)
+}
+
+fn compile(engine: &Engine, source: &Source, binary: &[u8]) -> Result<Code, LoadError> {
+    let engine = engine.inner();
+    let binary = in_pieces(componentized(engine, source, Cow::Borrowed(binary))?);
+    let code = match is_component(&binary) {
+        true => Component::from_binary(engine, &binary).map(Code::Component),
+        false => Module::from_binary(engine, &binary).map(Code::Module),
+    };
+    code.map_err(|error| match is_sound(engine, &binary) {
+        true => LoadError::too_large(source, &error),
+        false => LoadError::invalid(source, &error),
+    })
+}
+
+/// Whether a binary that does not load is valid all the same: compiling alone looks at no limit of the pool.
+fn is_sound(engine: &wasmtime::Engine, binary: &[u8]) -> bool {
+    match is_component(binary) {
+        true => engine.precompile_component(binary).is_ok(),
+        false => engine.precompile_module(binary).is_ok(),
     }
 }
 

@@ -19,7 +19,9 @@ use super::artifact::{LoadError, is_component, to_binary};
 use super::build::build;
 use super::bulk::in_pieces;
 use super::componentize::componentized;
+use super::contain::contain;
 use super::engine::{Engine, base_config};
+use super::foreign;
 use super::source::{Contents, Source};
 use crate::digest::{hex, sha256};
 
@@ -215,15 +217,22 @@ pub fn compile(source: &Source, recipe: Recipe<'_>) -> Result<Vec<u8>, CompileEr
 
     let unreadable = |error: std::io::Error| LoadError::new(source, error.to_string(), "name a file that exists");
     let contents = Contents::open(source).map_err(unreadable)?;
+    foreign::refuse(source, &contents)?;
     if is_compiled(&contents).map_err(unreadable)? {
         return Err(LoadError::new(source, "it is compiled already", "name the .wasm or .wat file").into());
     }
     let read = contents.all().map_err(unreadable)?;
-    let binary = in_pieces(componentized(source, to_binary(source, &read)?)?);
+    let (binary, code) = contain(source, || {
+        let binary = componentized(&engine, source, to_binary(source, &read)?)?;
+        let divided = in_pieces(Cow::Borrowed(&*binary));
+        let code = match is_component(&divided) {
+            true => engine.precompile_component(&divided),
+            false => engine.precompile_module(&divided),
+        };
+        let code = code.map_err(|error| LoadError::invalid(source, &error))?;
+        Ok((binary, code))
+    })?;
     let component = is_component(&binary);
-    let code = if component { engine.precompile_component(&binary) } else { engine.precompile_module(&binary) };
-    let code =
-        code.map_err(|error| LoadError::new(source, format!("it is no valid WASM: {error:#}"), "build it again"))?;
     Ok(pack((&target, &baseline.to_string()), component, &code, recipe.with_source.then_some(&*binary)))
 }
 

@@ -3,18 +3,31 @@
 
 use std::borrow::Cow;
 
+use wasmtime::Module;
 use wit_component::{ComponentEncoder, metadata};
 
 use super::artifact::{LoadError, is_component};
 use super::source::Source;
 
+/// What the name of a custom section begins with in which a module says what it exports (`wit-component`, metadata).
+const METADATA: &[u8] = b"component-type";
+
 /// What is to be compiled of a binary: the component that a core module holds; any other binary as it is.
 ///
 /// # Errors
-/// [`LoadError`] where a module says what it exports, but cannot be made a component.
-pub(super) fn componentized<'a>(source: &Source, binary: Cow<'a, [u8]>) -> Result<Cow<'a, [u8]>, LoadError> {
-    // What is no valid module is for the compiler to refuse.
-    if is_component(&binary) || !matches!(metadata::decode(&binary), Ok((Some(_), _))) {
+/// [`LoadError`] where a module says what it exports, but is damaged or cannot be made a component.
+pub(super) fn componentized<'a>(
+    engine: &wasmtime::Engine,
+    source: &Source,
+    binary: Cow<'a, [u8]>,
+) -> Result<Cow<'a, [u8]>, LoadError> {
+    // Most modules are commands, without metadata; they are validated as they are compiled.
+    if is_component(&binary) || !contains(&binary, METADATA) {
+        return Ok(binary);
+    }
+    // The reader of the metadata panics on what is not a valid module.
+    Module::validate(engine, &binary).map_err(|error| LoadError::invalid(source, &error))?;
+    if !matches!(metadata::decode(&binary), Ok((Some(_), _))) {
         return Ok(binary);
     }
     let encoded = ComponentEncoder::default().validate(true).module(&binary).and_then(|mut encoder| encoder.encode());
@@ -25,4 +38,8 @@ pub(super) fn componentized<'a>(source: &Source, binary: Cow<'a, [u8]>) -> Resul
             "build it for wasm32-wasip2, or for wasm32-unknown-unknown if it needs no WASI",
         )
     })
+}
+
+fn contains(binary: &[u8], part: &[u8]) -> bool {
+    binary.windows(part.len()).any(|window| window == part)
 }

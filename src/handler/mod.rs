@@ -8,6 +8,8 @@
 //! | `source` | where a handler's bytes are |
 //! | `fetch/` | handlers from elsewhere |
 //! | `artifact` | a handler's file: its pin, its kind by its exports |
+//! | `foreign` | programs that are not WASM, told apart from damaged files |
+//! | `contain` | panics of the libraries that read a file, as faults of that file |
 //! | `componentize` | a core module that says what it exports → a component |
 //! | `bulk` | bulk memory operations in pieces, so that a guest can be stopped in the midst of one |
 //! | `build`, `compiled` | WASM → code; code compiled ahead of time, and whether it is believed |
@@ -41,6 +43,7 @@ mod command;
 mod compiled;
 mod component;
 mod componentize;
+mod contain;
 mod contract;
 mod denial;
 mod denied;
@@ -52,6 +55,7 @@ mod expected;
 )]
 pub mod fetch;
 mod files;
+mod foreign;
 mod hooks;
 mod host_limit;
 mod http;
@@ -187,6 +191,10 @@ impl Loaded {
     /// # Errors
     /// [`LoadError`] when that is less than it starts with, or when its imports do not fit.
     pub fn handler(&self, memory: u64) -> Result<Arc<dyn Handler>, LoadError> {
+        contain::contain(&self.definition.source, || self.link(memory))
+    }
+
+    fn link(&self, memory: u64) -> Result<Arc<dyn Handler>, LoadError> {
         let (engine, definition) = (&self.engine, &self.definition);
         roomy(&definition.source, &self.artifact, memory)?;
         let handler: Arc<dyn Handler> = match &self.artifact {

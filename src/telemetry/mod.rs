@@ -82,14 +82,29 @@ pub fn start(format: LogFormat) -> Logs {
     Logs { _worker: worker, verbosity: Some(Verbosity::new(handle, wanted)), backlog }
 }
 
-/// Shows hostler's own warnings on standard error, for commands that have no log.
+/// The target of events that tell a person why it takes so long. Commands show them as they show warnings.
+pub const PROGRESS: &str = "hostler::progress";
+
+/// Shows hostler's own warnings on standard error, and what takes long, for commands that have no log.
 pub fn show_warnings() {
     let layer = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(false).event_format(Warning);
     // A second call changes nothing.
-    let _ = tracing_subscriber::registry().with(EnvFilter::new("hostler=warn")).with(layer).try_init();
+    if tracing_subscriber::registry()
+        .with(EnvFilter::new(format!("hostler=warn,{PROGRESS}=info")))
+        .with(layer)
+        .try_init()
+        .is_ok()
+    {
+        panics::hush();
+    }
 }
 
-/// A warning as commands write theirs.
+/// Runs this, whose panics the caller contains and tells of: they are not logged.
+pub fn expecting_panics<T>(work: impl FnOnce() -> T) -> T {
+    panics::expecting(work)
+}
+
+/// A warning, or progress, as commands write theirs.
 struct Warning;
 
 impl<S, N> FormatEvent<S, N> for Warning
@@ -98,7 +113,8 @@ where
     N: for<'a> FormatFields<'a> + 'static,
 {
     fn format_event(&self, context: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
-        write!(writer, "hostler: warning: ")?;
+        let is_progress = event.metadata().target() == PROGRESS;
+        write!(writer, "hostler: {}", if is_progress { "" } else { "warning: " })?;
         context.field_format().format_fields(writer.by_ref(), event)?;
         writeln!(writer)
     }

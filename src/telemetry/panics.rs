@@ -2,15 +2,42 @@
 //! error.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
+use std::cell::Cell;
 use std::panic::{self, PanicHookInfo};
 use std::thread;
+
+thread_local! {
+    /// Whether who called this thread's code contains its panics, and tells of them.
+    static EXPECTED: Cell<bool> = const { Cell::new(false) };
+}
 
 /// Has panics logged from now on, on all threads.
 pub(super) fn log() {
     panic::set_hook(Box::new(tell));
 }
 
+/// Has expected panics told by nobody else from now on; all others as before.
+pub(super) fn hush() {
+    let others = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| {
+        if !EXPECTED.get() {
+            others(panic);
+        }
+    }));
+}
+
+/// Runs this, whose panics the caller contains and tells of. It does not unwind.
+pub(super) fn expecting<T>(work: impl FnOnce() -> T) -> T {
+    let before = EXPECTED.replace(true);
+    let result = work();
+    EXPECTED.set(before);
+    result
+}
+
 fn tell(panic: &PanicHookInfo<'_>) {
+    if EXPECTED.get() {
+        return;
+    }
     let location = panic.location().map(tracing::field::display);
     let message = panic.payload_as_str().unwrap_or("no text");
     // There is one if `RUST_BACKTRACE` wants it.

@@ -1,0 +1,42 @@
+//! Panics of the libraries that read a handler's file: each is a fault of that file, and not of hostler.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::artifact::LoadError;
+use super::source::Source;
+use crate::telemetry;
+
+/// Runs a step of loading `source`. A panic in it is the error that the file cannot be used.
+pub(super) fn contain<T>(source: &Source, step: impl FnOnce() -> Result<T, LoadError>) -> Result<T, LoadError> {
+    // What the step leaves half done is its own result, which is dropped with it, or the engine's, which locks by itself.
+    let ended = telemetry::expecting_panics(|| catch_unwind(AssertUnwindSafe(step)));
+    ended.unwrap_or_else(|panic| {
+        let what = format!("it cannot be read as WASM: {}", text(&*panic));
+        Err(LoadError::new(source, what, "build it again; the file may be damaged or cut short"))
+    })
+}
+
+/// The text of a panic.
+fn text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("a library panicked without a text")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_error_with_a_cure() {
+        let source = Source::from(Path::new("a.wasm"));
+        let failed = |step: fn() -> Result<(), LoadError>| contain(&source, step).unwrap_err().to_string();
+        let said = failed(|| panic!("section {} is odd", 7));
+        assert!(said.starts_with("handler a.wasm: it cannot be read as WASM: section 7 is odd\n  cure: "), "{said}");
+        assert!(failed(|| panic!("odd")).contains("odd"));
+        assert!(failed(|| std::panic::panic_any(7)).contains("without a text"));
+        assert_eq!(contain(&source, || Ok(7)), Ok(7));
+    }
+}
