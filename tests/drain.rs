@@ -65,6 +65,18 @@ fn work_under_way_is_finished_and_nothing_more_is_taken() {
 }
 
 #[test]
+fn a_drain_says_that_a_second_signal_ends_it() {
+    let world = work("", "");
+    world.send("work", ["w700"]);
+    let mut host = world.start();
+    in_flight(&world, 1);
+    host.signal(Signal::INT);
+    let says = |line: &Value| line["message"].as_str().is_some_and(|text| text.contains("second SIGINT (Ctrl-C)"));
+    host.wait_for(PATIENCE, says);
+    assert_eq!(host.wait_exit(PATIENCE), 0);
+}
+
+#[test]
 fn a_drain_is_healthy_for_all_of_its_grace() {
     let world = work("host.shutdown_grace = '100s'", "");
     world.send("work", ["w1500"]);

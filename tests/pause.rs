@@ -90,6 +90,9 @@ fn a_pause_holds_over_a_restart_and_may_come_before_the_start() {
     world.send("work", ["ack"]);
     for _ in 0..2 {
         let mut host = world.started();
+        let told = host.wait_for(PATIENCE, |line| line["level"] == "WARN" && line["consumer"] == "work");
+        assert!(told["message"].as_str().unwrap().starts_with("starts paused"), "{told}");
+        assert_eq!(told["cure"], "hostler resume work");
         until_paused(&world, true);
         until("it has ticked", PATIENCE, || (shown(&world)["state"] == "IDLE").then_some(()));
         assert_eq!(host.stop(), 0);

@@ -53,12 +53,12 @@ const SETTLING: Duration = Duration::from_secs(2);
 /// How long the end of the process waits for the last spans to be sent, and no longer than the grace lasts.
 const FLUSH: Duration = Duration::from_secs(1);
 
-/// The token that the first SIGTERM or SIGINT cancels; the second ends the process at once with 128 + its number.
+/// The token that the first SIGTERM or SIGINT cancels, which is told on standard error; the second ends the process at once with 128 + its number.
 ///
 /// # Errors
 /// The handlers cannot be installed.
 pub fn stop_on_signal() -> std::io::Result<CancellationToken> {
-    Signals::install().map(|signals| signals.drain)
+    Signals::install(Some("finishing what is under way; Ctrl-C again ends at once")).map(|signals| signals.drain)
 }
 
 /// How long after the begin of a drain what still runs is stopped.
@@ -72,7 +72,8 @@ fn until_stop(grace: Duration) -> Duration {
 /// Whatever keeps it from starting, with the exit code that the README documents.
 pub fn run(file: Option<&Path>) -> Result {
     // First of all: PID 1 ignores every signal that it has no handler for.
-    let signals = Signals::install().map_err(|error| internal(format!("cannot install signal handlers: {error}")))?;
+    let signals =
+        Signals::install(None).map_err(|error| internal(format!("cannot install signal handlers: {error}")))?;
     let loaded = config::load(file, std::env::vars_os()).map_err(|error| Failure::new(Exit::BadConfig, error))?;
     let mut logs = telemetry::start(loaded.config.telemetry.log);
     signals.change_verbosity(logs.verbosity());
@@ -328,6 +329,14 @@ impl Host {
         let mut running = JoinSet::new();
         for consumer in consumers {
             tracing::info!(consumer = &*consumer.spec.name, channel = &*consumer.spec.channel, "consuming");
+            if *consumer.pause.borrow() {
+                let cure = format!("hostler resume {}", consumer.spec.name);
+                tracing::warn!(
+                    consumer = &*consumer.spec.name,
+                    cure,
+                    "starts paused: it takes no messages until it is resumed"
+                );
+            }
             running.spawn(consumer.run(watched.clone()));
         }
         let mut faults = false;
@@ -341,6 +350,11 @@ impl Host {
         };
         let grace = self.config.host.shutdown_grace;
         tracing::info!(reason, grace = %humantime::format_duration(grace), "draining");
+        if self.signals.drain.is_cancelled() {
+            tracing::info!(
+                "a second SIGINT (Ctrl-C) or SIGTERM ends the process at once; what runs is then redelivered"
+            );
+        }
         let end = Instant::now() + grace;
         let (summary, in_time, panicked) = drain(&mut running, &phase, grace).await;
         if let Some(protection) = protection {

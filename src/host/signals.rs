@@ -1,7 +1,7 @@
 //! Signals: the first SIGTERM or SIGINT drains, the second ends the process at once. SIGUSR1 makes the log more talkative,
 //! SIGUSR2 undoes that.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
@@ -23,8 +23,9 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Installs the handlers. From here on a signal waits for whoever looks at `drain`.
-    pub(super) fn install() -> io::Result<Self> {
+    /// Installs the handlers. From here on a signal waits for whoever looks at `drain`. `notice`: what the first one writes to
+    /// standard error, where no log does.
+    pub(super) fn install(notice: Option<&'static str>) -> io::Result<Self> {
         let drain = CancellationToken::new();
         let verbosity = Arc::<OnceLock<Verbosity>>::default();
         let mut incoming = Incoming::new([SIGTERM, SIGINT, SIGUSR1, SIGUSR2])?;
@@ -45,7 +46,13 @@ impl Signals {
                     SIGUSR2 => log.get().into_iter().for_each(Verbosity::reset),
                     // 128 + the signal's number, as shells report a death by it.
                     signal if asked.is_cancelled() => low_level::exit(128 + signal),
-                    _ => asked.cancel(),
+                    _ => {
+                        if let Some(notice) = notice {
+                            // Whether anybody reads it or not, the signal counts.
+                            let _ = writeln!(io::stderr(), "hostler: {notice}");
+                        }
+                        asked.cancel();
+                    }
                 }
             }
         })?;
