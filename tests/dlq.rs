@@ -113,6 +113,25 @@ fn only_what_is_named_is_dropped_and_only_with_yes() {
 }
 
 #[test]
+fn a_dry_run_of_drop_lists_and_drops_nothing() {
+    let world = dead_letters();
+    let letters = list(&world, &[]);
+    let drop = |args: &[&str]| world.output(&[&["dlq", "drop", "work", "--dry-run"], args].concat());
+    let said = drop(&["--filter", "older:0s"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    assert!(letters.iter().all(|letter| said.stdout.contains(id(letter))), "{said:?}");
+    assert!(said.stdout.ends_with("\n3 messages would be dropped from work-dlq\n"), "{said:?}");
+    let said = drop(&["--id", id(&letters[1]), "--json", "--yes"]);
+    assert_eq!(json(&said), json!({ "dry_run": true, "dropped": 1 }));
+    let said = drop(&["--id", "4711"]);
+    assert_eq!((said.code, said.stdout.as_str()), (1, "0 messages would be dropped from work-dlq\n"), "{said:?}");
+    assert!(drop(&[]).stderr.contains("by --id or --filter"));
+    assert_eq!(list(&world, &[]), letters, "none is gone, and none was received");
+    let said = world.output(&["dlq", "drop", "work", "--yes", "--id", "4711"]);
+    assert!(said.code == 1 && said.stderr.contains("no message in work-dlq has the id 4711"), "{said:?}");
+}
+
+#[test]
 fn what_is_not_there_is_refused() {
     let world = World::new(WORK);
     for args in [&["ls", "jbos"][..], &["show", "jbos", "1"], &["drop", "jbos", "--id", "1", "--yes"]] {

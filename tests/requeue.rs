@@ -116,7 +116,7 @@ fn what_cannot_be_done_is_refused_with_a_cure() {
     let world = dead_letters(3);
     let cases: [(&[&str], i32, &str); 11] = [
         (&[], 2, "--from"),
-        (&["--from", "jobs"], 2, "--to is missing: `jobs` is no dead-letter queue"),
+        (&["--from", "jbos"], 69, "there is no queue `jbos-dlq`"),
         (&["--from", "jobs-dlq", "--to", "jobs-dlq"], 2, "the same queue"),
         (&["--from", "jobs-dlq", "--max", "0"], 2, "--max"),
         (&["--from", "jobs-dlq", "--rate", "fast"], 2, "--rate"),
@@ -133,6 +133,53 @@ fn what_cannot_be_done_is_refused_with_a_cure() {
         assert!(said.stderr.contains(part), "{part} in {said:?}");
     }
     assert_eq!(world.depth("jobs-dlq").visible, 3);
+}
+
+/// As for `dlq`.
+#[test]
+fn a_channel_names_its_dead_letters() {
+    let world = dead_letters(3);
+    let said = world.output(&["requeue", "--from", "jobs", "--max", "2"]);
+    assert_eq!(
+        (said.code, said.stdout.as_str()),
+        (0, "2 messages moved from jobs-dlq to jobs, 1 not looked at\n"),
+        "{said:?}"
+    );
+    // Who says where to means the queue itself.
+    let said = world.output(&["requeue", "--from", "jobs", "--to", "jobs-dlq"]);
+    assert_eq!((said.code, said.stdout.as_str()), (0, "2 messages moved from jobs to jobs-dlq\n"), "{said:?}");
+}
+
+#[test]
+fn an_id_that_meets_no_message_is_a_failure() {
+    let world = dead_letters(2);
+    let id = world.output(&["send", "jobs-dlq", "--body", "x"]).stdout;
+    let requeue = |args: &[&str]| world.output(&[&["requeue", "--from", "jobs-dlq"], args].concat());
+    for args in [&["--id", "4711"][..], &["--id", "4711", "--dry-run"], &["--id", "4711", "--json"]] {
+        let said = requeue(args);
+        assert_eq!(said.code, 1, "{args:?}: {said:?}");
+        assert!(said.stderr.contains("no message in jobs-dlq has the id 4711"), "{args:?}: {said:?}");
+    }
+    let said = requeue(&["--id", id.trim_end(), "4711"]);
+    assert_eq!((said.code, said.stdout.starts_with("1 message moved")), (1, true), "{said:?}");
+    assert!(said.stderr.contains("1 of the 2 messages that --id names are in jobs-dlq"), "{said:?}");
+    // A filter that nothing fits is no fault.
+    assert_eq!(requeue(&["--filter", "reason~nothing like it"]).code, 0);
+    assert_eq!(world.depth("jobs-dlq").visible, 2);
+}
+
+#[test]
+fn text_is_shown_as_it_is_on_one_line() {
+    let world = World::new("[consumers.jobs]\nchannel = 'jobs'\nhandler = 'guests/run-tell.wat'");
+    let reason = "hostler-dead-letter-reason=can't find \"x\"\n\u{1b}[31min C:\\y";
+    let id = world.output(&["send", "jobs-dlq", "--body", "it's", "--attr", reason]).stdout;
+    let shown = r#"can't find "x"\n\u{1b}[31min C:\y"#;
+    for args in [&["requeue", "--from", "jobs-dlq", "--dry-run"][..], &["dlq", "ls", "jobs"]] {
+        let said = world.output(args);
+        assert!(said.stdout.lines().any(|line| line.ends_with(shown)), "{args:?}: {said:?}");
+    }
+    let said = world.output(&["dlq", "show", "jobs", id.trim_end(), "--body"]);
+    assert!(said.stdout.contains(&format!("{shown}\n")) && said.stdout.contains("  it's\n"), "{said:?}");
 }
 
 #[test]
@@ -157,7 +204,7 @@ fn what_could_not_be_removed_is_told_and_counted() {
 /// A requeue of everything in `jobs-dlq`, slowly, once it is in the middle of it.
 fn in_the_middle(world: &World) -> Child {
     let mut command = world.command(&["requeue", "--from", "jobs-dlq", "--rate", "300"]);
-    let requeue = command.stdout(Stdio::piped()).spawn().unwrap();
+    let requeue = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     until("some have moved", PATIENCE, || (world.depth("jobs").visible > 400).then_some(()));
     requeue
 }
@@ -174,6 +221,8 @@ fn a_signal_stops_it_between_two_batches_and_the_summary_says_so() {
     let (left, moved) = (left.visible, moved.visible);
     let said = format!("stopped: {moved} messages moved from jobs-dlq to jobs, {left} not looked at\n");
     assert_eq!((output.status.code(), String::from_utf8(output.stdout).unwrap()), (Some(0), said));
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(told, "hostler: finishing what is under way; Ctrl-C again ends at once\n");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::dlq::age;
 use super::table;
+use super::text::on_one_line;
 use crate::health::Timestamp;
 use crate::message::{AttributeValue, Message, Plain};
 use crate::queue::{ATTEMPTS_ATTRIBUTE, ORIGINAL_ID_ATTRIBUTE, REASON_ATTRIBUTE, SOURCE_ATTRIBUTE};
@@ -68,7 +69,7 @@ impl Content {
     /// On one line.
     fn line(&self) -> String {
         match self {
-            Self::Text(text) => text.escape_debug().to_string(),
+            Self::Text(text) => on_one_line(text),
             Self::Binary { base64 } => format!("base64 {base64}"),
         }
     }
@@ -130,20 +131,20 @@ impl DeadLetter {
         let size = self.size_bytes.map(|size| format!("{size} bytes"));
         let mut lines = vec![
             ("id", Some(self.id.clone())),
-            ("reason", Some(self.reason.as_deref().map_or_else(unknown, escaped))),
-            ("source", Some(self.source.as_deref().map_or_else(unknown, escaped))),
+            ("reason", Some(self.reason.as_deref().map_or_else(unknown, on_one_line))),
+            ("source", Some(self.source.as_deref().map_or_else(unknown, on_one_line))),
             ("attempts", Some(self.attempts.map_or_else(unknown, |count| count.to_string()))),
             ("age", Some(format!("{} (enqueued at {})", self.age(), self.enqueued_at))),
             ("original id", self.original_id.clone()),
-            ("group", self.group.as_deref().map(escaped)),
-            ("routing key", self.routing_key.as_deref().map(escaped)),
+            ("group", self.group.as_deref().map(on_one_line)),
+            ("routing key", self.routing_key.as_deref().map(on_one_line)),
             ("size", size),
         ];
         if let Some(Whole { content_type, attributes, body_at, body }) = &self.whole {
-            lines.push(("content type", content_type.as_deref().map(escaped)));
+            lines.push(("content type", content_type.as_deref().map(on_one_line)));
             let own = attributes.iter().filter(|(name, _)| !STORY.contains(&name.as_str()));
             lines.extend(own.map(|(name, value)| ("attribute", Some(format!("{name} = {}", value.line())))));
-            lines.push(("body at", body_at.as_deref().map(escaped)));
+            lines.push(("body at", body_at.as_deref().map(on_one_line)));
             lines.push(("body", body.as_ref().map(Content::line)));
         }
         let lines = lines.into_iter().filter_map(|(name, value)| Some(format!("{name:<12}  {}", value?)));
@@ -158,22 +159,18 @@ fn unknown() -> String {
     "-".to_owned()
 }
 
-fn escaped(text: &str) -> String {
-    text.escape_debug().to_string()
-}
-
 /// A line for each dead letter, for people.
 pub(super) fn table(letters: &[DeadLetter]) -> String {
     let cells: Vec<Vec<String>> = letters
         .iter()
         .map(|letter| {
             let attempts = letter.attempts.map_or_else(unknown, |count| count.to_string());
-            let source = letter.source.as_deref().map_or_else(unknown, escaped);
+            let source = letter.source.as_deref().map_or_else(unknown, on_one_line);
             vec![letter.id.clone(), source, attempts, letter.age()]
         })
         .collect();
     let left = table::table(&["ID", "SOURCE", "ATTEMPTS", "AGE"], &cells);
-    let reasons = letters.iter().map(|letter| letter.reason.as_deref().map_or_else(unknown, escaped));
+    let reasons = letters.iter().map(|letter| letter.reason.as_deref().map_or_else(unknown, on_one_line));
     let reasons = std::iter::once("REASON".to_owned()).chain(reasons);
     left.lines().zip(reasons).map(|(line, reason)| format!("{line}  {reason}")).collect::<Vec<_>>().join("\n")
 }
@@ -190,7 +187,7 @@ mod tests {
             id: "7".into(),
             body: "{}\n".into(),
             attributes: [
-                (REASON_ATTRIBUTE.to_owned(), text("no\ncustomer")),
+                (REASON_ATTRIBUTE.to_owned(), text("can't find\na \"customer\"")),
                 (SOURCE_ATTRIBUTE.to_owned(), text("orders")),
                 (ATTEMPTS_ATTRIBUTE.to_owned(), text("3")),
                 ("tenant".to_owned(), AttributeValue::Binary(vec![0, 255])),
@@ -212,7 +209,7 @@ mod tests {
     fn a_list_has_a_line_each_whatever_the_reason() {
         let nameless = DeadLetter::of(&Message { attributes: Default::default(), ..message() }, SystemTime::UNIX_EPOCH);
         let expected = "ID  SOURCE  ATTEMPTS     AGE  REASON\n\
-                        7   orders         3  1m 30s  no\\ncustomer\n\
+                        7   orders         3  1m 30s  can't find\\na \"customer\"\n\
                         7        -         -      0s  -";
         assert_eq!(table(&[letter(), nameless]), expected);
     }
@@ -221,7 +218,7 @@ mod tests {
     fn a_page_has_what_is_known_and_the_body_only_if_asked_for() {
         let page = letter().page();
         for line in [
-            "reason        no\\ncustomer",
+            "reason        can't find\\na \"customer\"",
             "attempts      3",
             "attribute     tenant = base64 AP8=",
             "body          {}\\n",

@@ -72,8 +72,8 @@ struct ShowArgs {
 
 /// Remove dead letters for good
 ///
-/// Takes --id or --filter, and --yes. Ctrl-C finishes the batch under way and ends with 0. Ends with 1 if a message that
-/// should go is still there.
+/// Takes --id or --filter, and --yes or --dry-run. Ctrl-C finishes the batch under way and ends with 0. Ends with 1 if a message that
+/// should go is still there, or not found.
 #[derive(Debug, clap::Args)]
 struct DropArgs {
     /// The channel whose dead letters to drop
@@ -86,6 +86,9 @@ struct DropArgs {
     /// Do it: what is dropped cannot be had back
     #[arg(long)]
     yes: bool,
+    /// List what would be dropped, as `ls` does, and drop nothing
+    #[arg(long)]
+    dry_run: bool,
     /// Print the counts as JSON
     #[arg(long)]
     json: bool,
@@ -103,7 +106,7 @@ pub(super) fn run(args: &Args) -> Result {
 }
 
 /// The queue of a channel's dead letters; it may be named by itself.
-fn dead_letters(channel: &Channel) -> Result<Channel> {
+pub(super) fn dead_letters(channel: &Channel) -> Result<Channel> {
     match channel.of_dead_letters() {
         Some(_) => Ok(channel.clone()),
         None => channel.dead_letter_queue().parse().map_err(|error| Failure::new(Exit::Usage, error)),
@@ -164,8 +167,11 @@ fn remove(args: &DropArgs) -> Result {
     if args.picked.is_all() {
         return Err(usage("say which messages to drop, by --id or --filter (all of them: --filter older:0s)"));
     }
+    if args.dry_run {
+        return rehearse(args, &from);
+    }
     if !args.yes {
-        return Err(usage("this removes messages for good: see which by `hostler dlq ls`, then add --yes"));
+        return Err(usage("this removes messages for good: see which by --dry-run, then add --yes"));
     }
     let (conditions, max) = (args.picked.conditions(), args.max);
     let began = SystemTime::now();
@@ -180,8 +186,31 @@ fn remove(args: &DropArgs) -> Result {
         true => counts(&report, ended == Ended::Stopped),
         false => summary(&report, ended == Ended::Stopped, &from),
     });
+    let stopped = ended == Ended::Stopped;
     ended_well(ended)?;
-    Ok(if report.failed > 0 { Exit::Failed } else { Exit::Ok })
+    if report.failed > 0 {
+        return Ok(Exit::Failed);
+    }
+    // With a maximum, what is beyond it was not looked at.
+    let unmet = (!stopped && args.max.is_none()).then(|| args.picked.unmet(report.moved, &from)).flatten();
+    unmet.map_or(Ok(Exit::Ok), Err)
+}
+
+/// Shows what would be dropped.
+fn rehearse(args: &DropArgs, from: &Channel) -> Result {
+    let (conditions, max) = (args.picked.conditions(), args.max.unwrap_or(u64::MAX));
+    let found = find(&args.config, Look { at: from.clone(), conditions, max, began: SystemTime::now() }, false)?;
+    let count = found.len();
+    if args.json {
+        print(serde_json::json!({ "dry_run": true, "dropped": count }));
+    } else {
+        if count > 0 {
+            print(dead_letter::table(&found));
+        }
+        print(format_args!("{count} {} would be dropped from {from}", if count == 1 { "message" } else { "messages" }));
+    }
+    let unmet = args.max.is_none().then(|| args.picked.unmet(count as u64, from)).flatten();
+    unmet.map_or(Ok(Exit::Ok), Err)
 }
 
 /// Drops; of what was to go and is still there, the report says that it failed.

@@ -26,6 +26,7 @@ mod schema;
 mod send;
 mod source;
 mod table;
+mod text;
 mod top;
 
 use std::path::PathBuf;

@@ -1,7 +1,11 @@
 //! Which messages a command works on: `--id` and `--filter`.
 
+use std::collections::BTreeSet;
+
 use clap::builder::NonEmptyStringValueParser;
 
+use crate::channel::Channel;
+use crate::exit::{Exit, Failure};
 use crate::upkeep::requeue::Condition;
 
 /// What picks messages; nothing picks all.
@@ -23,8 +27,48 @@ impl Picked {
         ids.into_iter().chain(self.filter.iter().cloned()).collect()
     }
 
+    /// The failure that some of the ids met no message in `at`, where `met` messages were picked.
+    pub(super) fn unmet(&self, met: u64, at: &Channel) -> Option<Failure> {
+        let named = self.id.iter().collect::<BTreeSet<_>>().len() as u64;
+        if met >= named {
+            return None;
+        }
+        let fits = if self.filter.is_empty() { "" } else { " and fits the filter" };
+        let text = match self.id.first() {
+            Some(id) if named == 1 => format!("no message in {at} has the id {id}{fits}"),
+            _ => format!("{met} of the {named} messages that --id names are in {at}"),
+        };
+        Some(Failure::new(Exit::Failed, format!("{text}\n  cure: `hostler dlq ls {at}` lists what is there")))
+    }
+
     /// Whether it leaves nothing out.
     pub(super) fn is_all(&self) -> bool {
         self.id.is_empty() && self.filter.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_that_meet_nothing_are_told() {
+        let said = |ids: &[&str], filter: &[&str], met| {
+            let id = ids.iter().map(|id| (*id).to_owned()).collect();
+            let filter = filter.iter().map(|text| text.parse().unwrap()).collect();
+            let failure = Picked { id, filter }.unmet(met, &"orders-dlq".parse().unwrap());
+            failure.map(|failure| failure.message.lines().next().unwrap().to_owned())
+        };
+        assert_eq!(said(&["7"], &[], 0).unwrap(), "no message in orders-dlq has the id 7");
+        assert_eq!(
+            said(&["7"], &["older:1s"], 0).unwrap(),
+            "no message in orders-dlq has the id 7 and fits the filter"
+        );
+        assert_eq!(said(&["7", "8"], &[], 1).unwrap(), "1 of the 2 messages that --id names are in orders-dlq");
+        for (ids, filter, met) in
+            [(&[][..], &["older:1s"][..], 0), (&[], &[], 0), (&["7"], &[], 1), (&["7", "7"], &[], 1)]
+        {
+            assert_eq!(said(ids, filter, met), None, "{ids:?} {met}");
+        }
     }
 }

@@ -6,8 +6,10 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
+use super::dlq::dead_letters;
 use super::picked::Picked;
 use super::progress::progress;
+use super::text::on_one_line;
 use super::{ConfigArg, block_on, print, say};
 use crate::channel::Channel;
 use crate::config::{Config, Rate};
@@ -25,7 +27,7 @@ use crate::{host, telemetry};
 /// move did not.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The queue to take messages from, such as orders-dlq
+    /// The queue to take messages from, such as orders-dlq. Without --to, orders names its dead letters as well
     #[arg(long, value_name = "QUEUE")]
     from: Channel,
     /// The channel to send them to; of <exchange>.<queue> that queue only [default: the queue whose dead letters these are]
@@ -67,29 +69,33 @@ struct Counts {
 
 pub(super) fn run(args: &Args) -> Result {
     telemetry::show_warnings();
-    let to = target(args)?;
+    let (from, to) = ends(args)?;
     let config = args.config.load()?.config;
     let stop = host::stop_on_signal().map_err(|error| Failure::new(Exit::Internal, error))?;
     block_on(async {
         let broker = connect(&config, &to).await?;
         match args.native {
-            true => redrive(args, &*broker, &to, &stop).await,
-            false => requeue(args, &*broker, to, &stop).await,
+            true => redrive(args, &*broker, (&from, &to), &stop).await,
+            false => requeue(args, &*broker, (from, to), &stop).await,
         }
     })
 }
 
-/// Where the messages go.
-fn target(args: &Args) -> std::result::Result<Channel, Failure> {
-    let from = &args.from;
-    let usage = |text: String| Failure::new(Exit::Usage, text);
-    let to = args.to.clone().or_else(|| from.of_dead_letters()).ok_or_else(|| {
-        usage(format!("--to is missing: `{from}` is no dead-letter queue (their names end in -dlq), so say where to"))
-    })?;
+/// Where the messages come from and where they go. Where nothing says where to, a channel means its dead letters, as it does
+/// for `dlq`, and they go back to it.
+fn ends(args: &Args) -> std::result::Result<(Channel, Channel), Failure> {
+    let (from, to) = match &args.to {
+        Some(to) => (args.from.clone(), to.clone()),
+        None => {
+            let from = dead_letters(&args.from)?;
+            let to = args.from.of_dead_letters().unwrap_or_else(|| args.from.clone());
+            (from, to)
+        }
+    };
     if to.queue() == from.queue() {
-        return Err(usage(format!("--from and --to are the same queue, `{}`", to.queue())));
+        return Err(Failure::new(Exit::Usage, format!("--from and --to are the same queue, `{}`", to.queue())));
     }
-    Ok(to)
+    Ok((from, to))
 }
 
 /// The service; a target that is the config's is made if it is missing.
@@ -101,9 +107,9 @@ async fn connect(config: &Config, to: &Channel) -> std::result::Result<std::sync
     Ok(broker)
 }
 
-async fn requeue(args: &Args, broker: &dyn Broker, to: Channel, stop: &CancellationToken) -> Result {
+async fn requeue(args: &Args, broker: &dyn Broker, (from, to): (Channel, Channel), stop: &CancellationToken) -> Result {
     let order = Order {
-        from: args.from.clone(),
+        from: from.clone(),
         to: Some(to.clone()),
         conditions: args.picked.conditions(),
         max: args.max,
@@ -119,15 +125,14 @@ async fn requeue(args: &Args, broker: &dyn Broker, to: Channel, stop: &Cancellat
     let stopped = ended == Ended::Stopped;
     print(match args.json {
         true => json(&report, stopped, args.dry_run)?,
-        false => summary(&report, stopped, args.dry_run, &args.from, &to),
+        false => summary(&report, stopped, args.dry_run, &from, &to),
     });
     if report.doubled > 0 {
         let Report { doubled, .. } = report;
-        say(format_args!(
-            "hostler: warning: {doubled} of these could not be removed from {}, and are in both",
-            args.from
-        ));
+        say(format_args!("hostler: warning: {doubled} of these could not be removed from {from}, and are in both"));
     }
+    // With a maximum, what is beyond it was not looked at.
+    let unmet = args.max.is_none().then(|| args.picked.unmet(report.moved + report.failed, &from)).flatten();
     match ended {
         Ended::Broken(error) => Err(error.into()),
         Ended::Full => Err(Failure::new(
@@ -137,7 +142,8 @@ async fn requeue(args: &Args, broker: &dyn Broker, to: Channel, stop: &Cancellat
             ),
         )),
         Ended::Done | Ended::Stopped if report.failed + report.doubled > 0 => Ok(Exit::Failed),
-        Ended::Done | Ended::Stopped => Ok(Exit::Ok),
+        Ended::Done => unmet.map_or(Ok(Exit::Ok), Err),
+        Ended::Stopped => Ok(Exit::Ok),
     }
 }
 
@@ -160,7 +166,7 @@ fn would_move(message: &Message, now: SystemTime) -> String {
     let age = humantime::format_duration(Duration::from_secs(message.age(now).as_secs()));
     let reason = message.attributes.get(REASON_ATTRIBUTE).and_then(AttributeValue::as_text);
     match reason {
-        Some(reason) => format!("{}  {age}  {}", message.id, reason.escape_debug()),
+        Some(reason) => format!("{}  {age}  {}", message.id, on_one_line(reason)),
         None => format!("{}  {age}", message.id),
     }
 }
@@ -190,21 +196,26 @@ fn summary(report: &Report, stopped: bool, dry_run: bool, from: &Channel, to: &C
     text
 }
 
-async fn redrive(args: &Args, broker: &dyn Broker, to: &Channel, stop: &CancellationToken) -> Result {
+async fn redrive(
+    args: &Args,
+    broker: &dyn Broker,
+    (from, to): (&Channel, &Channel),
+    stop: &CancellationToken,
+) -> Result {
     let bar = progress(Some(0));
     let mut tell = |redriven: Redriven| {
         bar.set_length(redriven.total.unwrap_or(redriven.moved));
         bar.set_position(redriven.moved);
         bar.set_message(format!("{} moved", redriven.moved));
     };
-    let done = broker.redrive(&args.from, to, args.rate, stop, &mut tell).await;
+    let done = broker.redrive(from, to, args.rate, stop, &mut tell).await;
     bar.finish_and_clear();
     let done = done?;
     let not_looked_at = if done.cancelled { done.total.unwrap_or(0).saturating_sub(done.moved) } else { 0 };
     let report = Report { moved: done.moved, not_looked_at, ..Report::default() };
     print(match args.json {
         true => json(&report, done.cancelled, false)?,
-        false => summary(&report, done.cancelled, false, &args.from, to),
+        false => summary(&report, done.cancelled, false, from, to),
     });
     Ok(Exit::Ok)
 }

@@ -10,6 +10,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Cell, Row as Cells, Sparkline, Table};
 
 use super::model::Row;
+use crate::cli::text::on_one_line;
 use crate::health::FailureReport;
 
 /// The columns, for the screen and for `--once`.
@@ -103,7 +104,7 @@ pub(super) fn failures(rows: &[Row]) -> Vec<String> {
         let FailureReport { message_id, outcome, disposition, reason, .. } = failure;
         let colon = if reason.is_empty() { "" } else { ": " };
         // It is a line and no more, whatever a handler says.
-        let reason = reason.escape_debug();
+        let reason = on_one_line(reason);
         format!("{} ago, {consumer}, {message_id}: {outcome}, {disposition}{colon}{reason}", rounded(**age))
     };
     failures.iter().take(MAX_FAILURES).map(line).collect()
