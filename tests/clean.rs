@@ -281,3 +281,15 @@ fn the_embedded_queue_has_no_record_to_clean_by() {
     let said = world.output(&["clean", "--bodies-older", "1d"]);
     assert!(said.code == 2 && said.stderr.contains("at least 14d"), "{said:?}");
 }
+
+#[test]
+fn a_server_without_metrics_is_named_as_such() {
+    let web = Web::start(|_, _| Reply::status(404));
+    let estate = Estate::beside(Server::shared(Kind::Moto), &format!("http://{}", web.address), &consumer());
+    estate.python("queue('a', days=4)");
+    let said = estate.world.output(&["clean"]);
+    assert_eq!((said.code, said.stdout.as_str()), (69, ""), "{said:?}");
+    for part in ["this server has no CloudWatch metrics (HTTP status 404)", "AWS_ENDPOINT_URL_CLOUDWATCH"] {
+        assert!(said.stderr.contains(part), "{part} in {said:?}");
+    }
+}

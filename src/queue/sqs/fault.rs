@@ -81,7 +81,8 @@ impl Fault {
         E: ProvideErrorMetadata + std::error::Error + 'static,
     {
         let SdkError::ServiceError(answer) = error else {
-            let text = format!("{what}: {}", with_causes(error));
+            let text = no_credentials(error).unwrap_or_else(|| with_causes(error));
+            let text = format!("{what}: {text}");
             return if matches!(error, SdkError::ConstructionFailure(_)) {
                 Self::Never(text)
             } else {
@@ -155,6 +156,29 @@ impl Fault {
     }
 }
 
+/// Where credentials come from, and how to give them.
+const GIVE: &str = "give the ECS task or EC2 instance a role; elsewhere set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or \
+                    AWS_PROFILE after `aws configure` or `aws sso login` (a local stand-in for AWS takes any key)";
+
+/// That a call was not signed for lack of credentials, in words for people; `None`: it failed otherwise. The SDK's error is known
+/// by its text, as its type is of a crate that hostler does not name.
+fn no_credentials(error: &(dyn std::error::Error + 'static)) -> Option<String> {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(|cause| (cause, cause.to_string())).find_map(|(cause, text)| match text.as_str() {
+        text if text.starts_with("the credential provider was not enabled") => Some(format!(
+            "no AWS credentials: looked in the environment (AWS_ACCESS_KEY_ID), the profiles (~/.aws, AWS_PROFILE), web identity \
+             (AWS_WEB_IDENTITY_TOKEN_FILE), the ECS task role and the EC2 instance role; {GIVE}"
+        )),
+        text if text.starts_with("an error occurred while loading credentials")
+            || text.starts_with("credentials provider timed out")
+            || text.starts_with("the credentials provider was not properly configured") =>
+        {
+            Some(format!("AWS credentials cannot be had: {}; {GIVE}", with_causes(cause)))
+        }
+        _ => None,
+    })
+}
+
 /// Whether we lack the permission. SQS, SNS and KMS each call it otherwise.
 pub(super) fn is_denial<E: ProvideErrorMetadata>(error: &SdkError<E>) -> bool {
     let code = error.code().unwrap_or_default();
@@ -201,6 +225,25 @@ mod tests {
             LeaseError::from(entry("AWS.SimpleQueueService.MessageNotInflight", true)),
             LeaseError::Lost(_)
         ));
+    }
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{0}")]
+    struct Cause(&'static str, #[source] Option<Box<Cause>>);
+
+    #[test]
+    fn missing_credentials_are_told_without_the_sdks_words() {
+        let dispatch =
+            |text| Cause("dispatch failure", Some(Box::new(Cause("other", Some(Box::new(Cause(text, None)))))));
+        let told = |text| no_credentials(&dispatch(text));
+        let missing = told("the credential provider was not enabled: no credentials found in chain").unwrap();
+        for part in ["no AWS credentials", "AWS_ACCESS_KEY_ID", "~/.aws", "ECS task", "aws sso login"] {
+            assert!(missing.contains(part), "{part} in {missing}");
+        }
+        assert!(!missing.contains("chain") && !missing.contains("provider"), "{missing}");
+        let failed = told("an error occurred while loading credentials").unwrap();
+        assert!(failed.starts_with("AWS credentials cannot be had: an error occurred"), "{failed}");
+        assert_eq!(told("connection refused"), None);
     }
 
     /// As they are on the wire: SQS and SNS have names of their own for what KMS says, and none is that of the error's shape.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
+use aws_sdk_cloudwatch::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_cloudwatch::primitives::DateTime;
 use aws_sdk_cloudwatch::types::{Dimension, Metric, MetricDataQuery, MetricDataResult, MetricStat, StatusCode};
 
@@ -77,7 +78,7 @@ async fn sums(service: &Service, series: &[Series<'_>], over: Duration) -> Resul
         let mut pages = asked.into_paginator().send();
         let mut answers = Answers::default();
         while let Some(page) = pages.next().await {
-            let page = page.map_err(|error| Fault::of("GetMetricData", &error))?;
+            let page = page.map_err(|error| fault(&error))?;
             page.metric_data_results.unwrap_or_default().into_iter().for_each(|result| answers.add(result));
         }
         for (n, series) in batch.iter().enumerate() {
@@ -88,6 +89,21 @@ async fn sums(service: &Service, series: &[Series<'_>], over: Duration) -> Resul
         }
     }
     Ok(sums)
+}
+
+/// The fault of a call. A server without CloudWatch, such as many stand-ins for AWS are, answers with a status and nothing else.
+fn fault<E>(error: &SdkError<E>) -> QueueError
+where
+    E: ProvideErrorMetadata + std::error::Error + 'static,
+{
+    let status = error.raw_response().map(|answer| answer.status().as_u16());
+    match status {
+        Some(status @ (404 | 405 | 501)) if error.code().is_none() => QueueError::Refused(format!(
+            "GetMetricData: this server has no CloudWatch metrics (HTTP status {status}), and without them nothing tells which \
+             queues are unused; AWS has them, and AWS_ENDPOINT_URL_CLOUDWATCH names another server that has"
+        )),
+        _ => Fault::of("GetMetricData", error).into(),
+    }
 }
 
 fn query(n: usize, series: &Series<'_>, over: Duration) -> MetricDataQuery {
