@@ -46,12 +46,36 @@ fn send_prints_the_id_and_carries_body_and_attributes() {
 fn send_takes_its_body_from_wherever_it_is() {
     let world = World::new(JOBS);
     fs::write(world.path("body"), "from a file").unwrap();
-    for (args, input) in [(&["--file", "body"][..], ""), (&["-"], "from a dash"), (&[], "from a pipe")] {
+    let ways = [
+        (&["--file", "body"][..], ""),
+        (&["-"], "from a dash"),
+        (&["--file", "-"], "from a file that is a dash"),
+        (&["--lines", "--file", "-"], "from a line\n"),
+        (&[], "from a pipe"),
+    ];
+    for (args, input) in ways {
         let said = world.output_with(&[&["send", "jobs"], args].concat(), input);
         assert_eq!(said.code, 0, "{said:?}");
     }
-    let told: BTreeSet<_> = told(&world, 3).into_iter().filter(|line| line.starts_with("from ")).collect();
-    assert_eq!(told.iter().collect::<Vec<_>>(), ["from a dash", "from a file", "from a pipe"]);
+    let told: BTreeSet<_> = told(&world, 5).into_iter().filter(|line| line.starts_with("from ")).collect();
+    let expected = ["from a dash", "from a file", "from a file that is a dash", "from a line", "from a pipe"];
+    assert_eq!(told.iter().collect::<Vec<_>>(), expected);
+    let said = world.output_with(&["invoke", "guests/main-echoes.wat", "--file", "-"], "to a handler");
+    assert_eq!((said.code, said.stdout.contains("to a handler")), (0, true), "{said:?}");
+}
+
+/// More often than not a command before the pipe has failed.
+#[test]
+fn an_empty_standard_input_is_no_message() {
+    let world = World::new(JOBS);
+    for args in [&[][..], &["-"], &["--file", "-"]] {
+        let said = world.output_with(&[&["send", "jobs"], args].concat(), "");
+        assert_eq!((said.code, said.stdout.as_str()), (2, ""), "{args:?}: {said:?}");
+        assert!(said.stderr.contains("standard input is empty") && said.stderr.contains("--body \"\""), "{said:?}");
+    }
+    assert_eq!(world.depth("jobs"), Depth::default());
+    let said = world.output(&["send", "jobs", "--body", ""]);
+    assert_eq!((said.code, world.depth("jobs").visible), (0, 1), "{said:?}");
 }
 
 #[test]
@@ -430,5 +454,31 @@ fn the_health_check_is_small() {
         announce("NOT RUN, the limit of 10 MiB: it holds for release builds");
     } else {
         assert!(peak < 10 * 1024, "{peak} KiB");
+    }
+}
+
+#[cfg(feature = "sqs")]
+#[test]
+fn missing_aws_credentials_are_named_with_the_way_to_give_them() {
+    let head = "queue.driver = 'sqs'\nqueue.sqs.region = 'eu-west-1'\nhost.health_file = 'health.json'\n";
+    let world = World::with(head, vec![("AWS_EC2_METADATA_DISABLED", "true".into())], JOBS);
+    for args in [&["queues"][..], &["check"], &["send", "jobs", "--body", "x"], &["run"]] {
+        let said = world.output(args);
+        assert_eq!(said.code, 69, "{args:?}: {said:?}");
+        for part in ["no AWS credentials", "AWS_ACCESS_KEY_ID", "the ECS task role", "aws sso login"] {
+            assert!(said.stderr.contains(part), "{args:?} does not say {part}: {said:?}");
+        }
+        assert!(!said.stderr.contains("dispatch failure"), "{args:?}: {said:?}");
+    }
+}
+
+#[test]
+fn a_config_in_yaml_is_told_what_toml_looks_like() {
+    let world = World::new("");
+    fs::write(world.path("hostler.yaml"), "consumers:\n  jobs:\n    channel: jobs\n    handler: jobs.wasm\n").unwrap();
+    let said = world.output(&["check", "--config", "hostler.yaml"]);
+    assert_eq!(said.code, 64, "{said:?}");
+    for part in ["hostler.yaml: not valid TOML: it looks like YAML", "[consumers.orders]", "channel = \"orders\""] {
+        assert!(said.stderr.contains(part), "{part} in {said:?}");
     }
 }

@@ -97,7 +97,7 @@ fn traces(config: &Config) -> Option<Traces> {
 }
 
 async fn send_one(args: &Args, channel: &Channel, producer: &Producer, input: Input) -> Result {
-    let message = outgoing(args, input.read_all()?);
+    let message = outgoing(args, input.read_message()?);
     match producer.send(channel, vec![message]).await.pop() {
         Some(Ok(sent)) => {
             if sent.queues == Some(0) {

@@ -15,7 +15,7 @@ pub(super) struct BodyArgs {
     /// The body as text
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     body: Option<String>,
-    /// A file that holds the body
+    /// A file that holds the body; `-` is standard input
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// `-` reads the body from standard input; so does a pipe when nothing else is given
@@ -28,18 +28,22 @@ pub(super) struct Input {
     reader: Box<dyn Read>,
     /// Its size in bytes, where that is known.
     pub(super) size: Option<u64>,
+    is_stdin: bool,
     name: String,
 }
 
 impl BodyArgs {
     /// Opens the input.
     pub(super) fn open(&self) -> Result<Input> {
-        match (&self.body, &self.file) {
+        let file = self.file.as_ref().filter(|path| path.as_os_str() != "-");
+        let asks_for_stdin = self.stdin.is_some() || self.file.is_some();
+        match (&self.body, file) {
             (Some(text), _) => {
                 let bytes = text.clone().into_bytes();
                 Ok(Input {
                     size: Some(bytes.len() as u64),
                     reader: Box::new(io::Cursor::new(bytes)),
+                    is_stdin: false,
                     name: "--body".into(),
                 })
             }
@@ -47,13 +51,16 @@ impl BodyArgs {
                 let cannot = |error| Failure::new(Exit::Usage, format!("cannot read {}: {error}", path.display()));
                 let file = File::open(path).map_err(cannot)?;
                 let size = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|metadata| metadata.len());
-                Ok(Input { size, reader: Box::new(file), name: path.display().to_string() })
+                Ok(Input { size, reader: Box::new(file), is_stdin: false, name: path.display().to_string() })
             }
-            (None, None) if self.stdin.is_none() && io::stdin().is_terminal() => Err(Failure::new(
+            (None, None) if !asks_for_stdin && io::stdin().is_terminal() => Err(Failure::new(
                 Exit::Usage,
                 "there is no body: give --body TEXT, --file FILE, or `-` for standard input",
             )),
-            (None, None) => Ok(Input { size: None, reader: Box::new(io::stdin()), name: "standard input".into() }),
+            (None, None) => {
+                let reader = Box::new(io::stdin());
+                Ok(Input { size: None, reader, is_stdin: true, name: "standard input".into() })
+            }
         }
     }
 }
@@ -63,6 +70,18 @@ impl Input {
     pub(super) fn read_all(mut self) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         self.reader.read_to_end(&mut bytes).map_err(|error| cannot_read(&self.name, &error))?;
+        Ok(bytes)
+    }
+
+    /// All of it, for a message. An empty standard input is refused: more often a command before the pipe has failed.
+    pub(super) fn read_message(self) -> Result<Vec<u8>> {
+        let is_stdin = self.is_stdin;
+        let bytes = self.read_all()?;
+        if is_stdin && bytes.is_empty() {
+            let text = "standard input is empty, so nothing was sent: give --body TEXT or --file FILE (--body \"\" sends an \
+                        empty message)";
+            return Err(Failure::new(Exit::Usage, text));
+        }
         Ok(bytes)
     }
 

@@ -53,6 +53,19 @@ pub enum ConfigError {
         /// What the parser says, on one line.
         reason: String,
     },
+    /// The file is of another language than TOML. Never quotes the line, which may hold a secret.
+    #[error(
+        "{}: not valid TOML: it looks like {language}, and the configuration is TOML\n  cure   write tables in brackets, and \
+        values after `=`, texts in quotes:\n           [consumers.orders]\n           channel = \"orders\"\n           \
+        handler = \"handler.wasm\"\n           concurrency = 4",
+        path.display()
+    )]
+    OtherLanguage {
+        /// The file as given.
+        path: PathBuf,
+        /// What it looks like.
+        language: &'static str,
+    },
     /// Values or keys are wrong. All of them, sorted by key.
     #[error("{}", Listed(.0))]
     Invalid(Vec<Problem>),

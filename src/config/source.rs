@@ -140,6 +140,9 @@ pub(super) fn health_file(file: Option<&Path>, env: &Variables) -> Option<PathBu
 /// The line of each key and table, from 1, by its path.
 fn lines(path: &Path, text: &str) -> Result<BTreeMap<String, usize>, ConfigError> {
     let document = ImDocument::parse(text).map_err(|error| {
+        if let Some(language) = other_language(text) {
+            return ConfigError::OtherLanguage { path: path.to_owned(), language };
+        }
         let before = text.get(..error.span().map_or(0, |span| span.start)).unwrap_or(text);
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
         ConfigError::Syntax {
@@ -152,6 +155,18 @@ fn lines(path: &Path, text: &str) -> Result<BTreeMap<String, usize>, ConfigError
     let mut lines = BTreeMap::new();
     collect_lines(document.as_table(), &mut Vec::new(), text, &mut lines);
     Ok(lines)
+}
+
+/// The language that a text which is not TOML looks like, by its first line that is neither blank nor a comment.
+fn other_language(text: &str) -> Option<&'static str> {
+    let first = text.lines().map(str::trim_end).find(|line| !line.is_empty() && !line.trim_start().starts_with('#'))?;
+    let key = first.split_once(':').filter(|(_, rest)| rest.is_empty() || rest.starts_with(' ')).map(|(key, _)| key);
+    let is_word = |key: &str| key.chars().all(|char| char.is_alphanumeric() || matches!(char, '_' | '-' | '"'));
+    match first.trim_start() {
+        start if start.starts_with('{') => Some("JSON"),
+        "---" => Some("YAML"),
+        _ => key.is_some_and(is_word).then_some("YAML"),
+    }
 }
 
 fn collect_lines(table: &dyn TableLike, path: &mut Vec<String>, text: &str, lines: &mut BTreeMap<String, usize>) {
@@ -207,6 +222,25 @@ mod tests {
         for (path, line) in [("a.b", 1), ("c", 2), ("c.d", 4), ("c.d.e", 4), ("c.f", 5), ("c.g", 6), ("c.\"x.y\"", 8)] {
             assert_eq!(lines.get(path), Some(&line), "{path}");
         }
+    }
+
+    #[test]
+    fn yaml_and_json_are_named() {
+        for (text, expected) in [
+            ("# orders\n\nconsumers:\n  orders:\n    channel: orders\n", Some("YAML")),
+            ("---\nhost: {}\n", Some("YAML")),
+            ("driver: sqs", Some("YAML")),
+            ("{\n  \"host\": {}\n}", Some("JSON")),
+            ("[host\nhealth_file = 'a'", None),
+            ("a = 1\nb: 2", None),
+            ("url = http://a: b", None),
+            ("", None),
+        ] {
+            assert_eq!(other_language(text), expected, "{text}");
+        }
+        let error = lines(Path::new("hostler.yaml"), "queue:\n  password: hunter2").unwrap_err().to_string();
+        assert!(error.contains("looks like YAML") && error.contains("[consumers.orders]"), "{error}");
+        assert!(!error.contains("hunter2"), "{error}");
     }
 
     #[test]
