@@ -6,6 +6,7 @@
 //! its own version, its settings and the CPU. Sound code that is not for here is compiled anew from the WASM beside it.
 //! Damage is refused. The operator vouches for where the file came from.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;

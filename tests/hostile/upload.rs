@@ -192,7 +192,7 @@ fn the_upload_of_a_guest_that_returns_without_finishing_it_breaks_off() {
 
 #[test]
 fn the_upload_of_a_guest_that_a_drain_stops_breaks_off() {
-    let (_world, mut host, server) = started("loop", "host.shutdown_grace = '2s'", "");
+    let (_world, mut host, server) = started("loop", "host.shutdown_grace = '10s'", "");
     host.stop();
     broke_off(&host, &server, "shutdown");
 }
