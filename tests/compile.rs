@@ -165,6 +165,14 @@ fn refuses_wasm_that_is_no_handler() {
         let path = path.to_str().unwrap();
         check_refusal(&World::new("").output(&["invoke", path, "--body", ""]), path, fault);
     }
+    // Who forgot to mark the function is told how the SDKs do.
+    for path in [command("no-start"), component("exports-nothing")] {
+        let said = World::new("").output(&["invoke", path.to_str().unwrap(), "--body", ""]);
+        assert!(
+            ["#[handler]", "@hostler.handler", "export default"].iter().all(|mark| said.stderr.contains(mark)),
+            "{said:?}"
+        );
+    }
     // Hooks that are none.
     for hooks in [component("acks"), command("main-exits"), component("exports-nothing")] {
         let hooks = hooks.to_str().unwrap();

@@ -117,8 +117,12 @@ export function shouldStop() {
 export function component(app, functions) {
   host = functions;
   return {
-    handler: app.default && {
-      handle: (message) => fallible(async () => outcome(await answer(app.default, received(message)))),
+    // Asked for while the component is built, by who exports a handler.
+    get handler() {
+      if (typeof app.default !== "function") {
+        throw new TypeError("the handler is missing: index.js has to `export default` the function that takes a message");
+      }
+      return { handle: (message) => fallible(async () => outcome(await answer(app.default, received(message)))) };
     },
     messageStart: app.messageStart && {
       messageStart: (message) => fallible(async () => void (await app.messageStart(received(message)))),

@@ -263,6 +263,10 @@ const CONTRACTS: [(Role, &str, &str, &str); 3] = [
     (Role::Wasmcloud, wasmcloud::HANDLER, wasmcloud::VERSION, wasmcloud::WIT),
 ];
 
+/// How the SDKs mark the function that is exported, for who forgot it.
+const SDKS: &str = "with an SDK: `#[handler]` above the function in Rust, `@hostler.handler` above it in Python, \
+                    `export default` in JavaScript, `hostler.Run(handle)` in `main` in Go";
+
 fn recognise_component(engine: &Engine, source: &Source, component: Component) -> Result<Artifact, LoadError> {
     let exports = |interface| self::interface(engine, &component, interface).is_some();
     if let Some((role, ..)) = CONTRACTS.iter().find(|(_, interface, ..)| exports(interface)) {
@@ -286,7 +290,7 @@ fn recognise_component(engine: &Engine, source: &Source, component: Component) -
         return Ok(Artifact::Component(component, Role::Hooks));
     }
     let found = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
-    let cure = format!("export {HANDLER}@{VERSION} or {RUN}@0.2");
+    let cure = format!("export {HANDLER}@{VERSION} or {RUN}@0.2; {SDKS}");
     Err(LoadError::new(source, format!("it is a component that exports no handler (it exports {found})"), cure))
 }
 
@@ -313,7 +317,9 @@ fn recognise_module(source: &Source, module: Module) -> Result<Artifact, LoadErr
             }
         };
     }
-    let cure = "build it as a command (a program with `main`), or as a component that exports hostler:consumer/handler";
+    let cure = format!(
+        "build it as a command (a program with `main`), or as a component that exports hostler:consumer/handler; {SDKS}"
+    );
     Err(LoadError::new(source, "it is a core module without the function `_start`", cure))
 }
 
