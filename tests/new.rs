@@ -241,3 +241,34 @@ fn a_project_that_cannot_be_written_leaves_nothing() {
     assert!(!world.path("fresh").exists());
     assert_eq!(fs::read_dir(world.path("there")).unwrap().count(), 0);
 }
+
+/// A module of such a name would be taken for a package of Go's own, or for one that Go treats apart.
+#[test]
+fn go_projects_build_whatever_their_name() {
+    let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("new/go-names");
+    let _ = fs::remove_dir_all(&home);
+    fs::create_dir_all(&home).unwrap();
+    for name in ["image", "time", "fmt", "main", "vendor", "con", "v2"] {
+        let mut new = Command::new(env!("CARGO_BIN_EXE_hostler"));
+        let said = Said::new(new.args(["new", name, "--lang", "go"]).current_dir(&home).output().unwrap());
+        assert_eq!(said.code, 0, "{said:?}");
+        let path = std::env::var_os("PATH").unwrap();
+        let path = std::env::join_paths([programs()].into_iter().chain(std::env::split_paths(&path))).unwrap();
+        let mut vet = Command::new("go");
+        vet.args(["vet", "./..."]).current_dir(home.join(name)).env("PATH", path);
+        vet.env("GOOS", "wasip1").env("GOARCH", "wasm");
+        let said = Said::new(vet.output().unwrap());
+        assert_eq!(said.code, 0, "{name}: if a tool is missing, run tests/toolchains.sh\n{said:?}");
+    }
+}
+
+#[test]
+fn a_js_module_without_a_default_export_is_told_what_is_missing() {
+    let build = "import { component } from './hostler.js'; const { handler } = component({ greet() {} }, {});";
+    let mut node = crate::support::toolchains::with_toolchains("node");
+    let said = Said::new(node.args(["--input-type=module", "-e", build]).current_dir(here("sdk/js")).output().unwrap());
+    assert!(
+        said.code != 0 && said.stderr.contains("the handler is missing: index.js has to `export default`"),
+        "{said:?}"
+    );
+}

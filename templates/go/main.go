@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"{{name}}/hostler"
+	"example.com/{{name}}-handler/hostler"
 )
 
 func main() { hostler.Run(handle) }

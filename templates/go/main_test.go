@@ -3,7 +3,7 @@ package main
 import (
 	"testing"
 
-	"{{name}}/hostler"
+	"example.com/{{name}}-handler/hostler"
 )
 
 func TestGreets(t *testing.T) {
