@@ -33,6 +33,7 @@ impl Caller {
             source: Source::from(path),
             sha256: None,
             hooks: None,
+            hooks_sha256: None,
             grants: Grants::default(),
             messages_per_instance,
             reply_from_stdout: false,

@@ -201,6 +201,12 @@ fn loads_only_the_file_that_is_pinned() {
     let other = component("retries");
     let said = consumer(&other, &format!("sha256 = '{pin}'")).output(&["invoke", "one", "--body", ""]);
     check_refusal(&said, other.to_str().unwrap(), &format!("but the config pins {}", pin.to_lowercase()));
+
+    let hooks = component("hooks-inside");
+    let pinned = |pin: &str| consumer(&handler, &format!("hooks = '{}'\nhooks_sha256 = '{pin}'", hooks.display()));
+    assert_eq!(outcome(&pinned(&hex(&sha256(&fs::read(&hooks).unwrap()))), "one"), "ack");
+    let said = pinned(&pin).output(&["invoke", "one", "--body", ""]);
+    check_refusal(&said, hooks.to_str().unwrap(), &format!("but the config pins {}", pin.to_lowercase()));
 }
 
 /// What a guest puts in place of a handler, or into the cache, would run outside of its sandbox at the next start.
@@ -234,10 +240,16 @@ fn no_guest_may_write_to_where_code_is_loaded_from() {
         said.code == 0 && said.stderr.contains("consumers.one.handler"),
         "a warning where it is not compiled: {said:?}"
     );
-    let pin = format!("sha256 = '{}'\n", hex(&sha256(&fs::read(component("acks")).unwrap())));
-    for lines in [grant("code", "ro"), grant("open", "rw"), pin + &grant("code", "rw")] {
+    let digest = hex(&sha256(&fs::read(component("acks")).unwrap()));
+    let pin = format!("sha256 = '{digest}'\n");
+    for lines in [grant("code", "ro"), grant("open", "rw"), pin.clone() + &grant("code", "rw")] {
         assert_eq!(outcome(&world("", &lines), "one"), "ack", "{lines}");
     }
+    // What is there in place of hooks is refused by their pin.
+    let hooks = format!("{pin}hooks = 'code/hooks.cwasm'\n{}", grant("code", "rw"));
+    assert_eq!(world("", &hooks).output(&["check"]).code, 64);
+    let said = world("", &format!("hooks_sha256 = '{digest}'\n{hooks}")).output(&["check"]);
+    assert!(said.code == 65 && format!("{said:?}").contains("No such file"), "{said:?}");
 }
 
 /// Where the parts of a compiled file begin: its header, and its code.

@@ -36,6 +36,7 @@ pub fn load(bytes: &[u8], pinned: bool) -> Result<Loaded, LoadError> {
         source: Source::Fetched(Fetched { reference: "oci://fuzz/handler".into(), bytes, pinned }),
         sha256: None,
         hooks: None,
+        hooks_sha256: None,
         grants: Grants::default(),
         messages_per_instance: 1,
         reply_from_stdout: true,

@@ -221,6 +221,7 @@ fn of_source(source: Source) -> Subject {
         reply_from_stdout: false,
         metrics: None,
     };
+        hooks_sha256: None,
     Subject { definition, memory: MEMORY, channel: "invoke".into(), timeout: TIMEOUT, output: OUTPUT, cache: None }
 }
 

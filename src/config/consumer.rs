@@ -28,6 +28,8 @@ pub struct Consumer {
     pub hooks: Option<HandlerRef>,
     /// The handler's SHA-256.
     pub sha256: Option<[u8; 32]>,
+    /// The SHA-256 of the component under `hooks`.
+    pub hooks_sha256: Option<[u8; 32]>,
     /// Messages processed at a time: 1 to 1024; `None`: as many as the memory carries.
     pub concurrency: Option<usize>,
     /// Visibility timeout: 1 s to 12 h, SQS's limit.
@@ -155,6 +157,7 @@ impl Consumer {
             handler: at.need("handler")?,
             hooks: at.maybe("hooks")?,
             sha256: at.maybe("sha256")?,
+            hooks_sha256: at.maybe("hooks_sha256")?,
             concurrency: at.maybe("concurrency")?,
             lease: at.need("lease")?,
             processing_timeout,

@@ -154,6 +154,12 @@ pub(super) static KEYS: &[Key] = &[
     ),
     key("consumers.*.sha256", Kind::Sha256, Preset::Unset, "The SHA-256 of the handler's bytes; others are refused."),
     key(
+        "consumers.*.hooks_sha256",
+        Kind::Sha256,
+        Preset::Unset,
+        "The SHA-256 of the bytes of the component under `hooks`; others are refused.",
+    ),
+    key(
         "consumers.*.concurrency",
         Kind::Integer { min: 1, max: 1024 },
         Preset::Derived("`16`, or as many as the memory of the container carries"),

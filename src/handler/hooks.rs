@@ -163,9 +163,9 @@ pub(super) struct Apart {
 }
 
 impl Apart {
-    /// Reads and compiles it.
-    pub(super) fn read(engine: &Engine, source: &Source) -> Result<Self, LoadError> {
-        let artifact = artifact::read(engine, source, None)?;
+    /// Reads it, checks its SHA-256 if it is pinned, and compiles it.
+    pub(super) fn read(engine: &Engine, source: &Source, pin: Option<&[u8; 32]>) -> Result<Self, LoadError> {
+        let artifact = artifact::read(engine, source, pin)?;
         let Artifact::Component(component, _) = &artifact else {
             return Err(LoadError::no_hooks(source));
         };

@@ -140,6 +140,8 @@ pub struct Definition {
     pub hooks: Option<Source>,
     /// What its guests may reach.
     pub grants: Grants,
+    /// The SHA-256 of that component's bytes, if it is pinned.
+    pub hooks_sha256: Option<[u8; 32]>,
     /// How many messages one instance processes before it is thrown away; 1 is a fresh one each.
     pub messages_per_instance: u32,
     /// Whether a command's standard output is its reply.
@@ -158,7 +160,8 @@ pub fn load(engine: &Engine, definition: &Definition) -> Result<Loaded, LoadErro
     if let Artifact::Component(_, Role::Hooks) = artifact {
         return Err(LoadError::only_hooks(&definition.source));
     }
-    let hooks = definition.hooks.as_ref().map(|source| Apart::read(engine, source)).transpose()?;
+    let pin = definition.hooks_sha256.as_ref();
+    let hooks = definition.hooks.as_ref().map(|source| Apart::read(engine, source, pin)).transpose()?;
     let summary = Summary { kind: artifact.kind(), imports: artifact.imports(engine) };
     Ok(Loaded { engine: engine.clone(), definition: Arc::new(definition.clone()), artifact, hooks, summary })
 }

@@ -85,6 +85,7 @@ pub(super) fn definition(
         source,
         sha256: consumer.sha256,
         hooks,
+        hooks_sha256: consumer.hooks_sha256,
         grants: Grants {
             env: consumer.allow.env.clone(),
             dirs: dirs.collect(),

@@ -26,7 +26,7 @@ pub async fn definitions(
     producer: Option<Producer>,
 ) -> Vec<Result<Definition>> {
     let references = consumers.iter().flat_map(|consumer| {
-        let hooks = consumer.hooks.iter().map(|hooks| wanted(hooks, None));
+        let hooks = consumer.hooks.iter().map(|hooks| wanted(hooks, consumer.hooks_sha256));
         std::iter::once(wanted(&consumer.handler, consumer.sha256)).chain(hooks)
     });
     let wanted = references.filter_map(|wanted| wanted.ok().flatten()).collect();
@@ -34,7 +34,7 @@ pub async fn definitions(
     let define = |consumer: &Consumer| {
         planting::judge(config, consumer)?;
         let handler = source(&consumer.handler, consumer.sha256, &fetched)?;
-        let hooks = consumer.hooks.as_ref().map(|hooks| source(hooks, None, &fetched)).transpose()?;
+        let hooks = consumer.hooks.as_ref().map(|hooks| source(hooks, consumer.hooks_sha256, &fetched)).transpose()?;
         Ok(definition(consumer, handler, hooks, producer.clone()))
     };
     consumers.iter().map(define).collect()

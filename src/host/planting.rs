@@ -20,8 +20,8 @@ pub(super) fn judge(config: &Config, consumer: &Consumer) -> Result<()> {
             let text = format!(
                 "consumers.{name}.allow.dirs lets guests write to `{folder}`, where `{path}` of {key} is: what they put in its \
                  place would be loaded at the next start, outside of the sandbox if it is compiled\n  cure: grant another \
-                 folder, grant it with mode = \"ro\", or move what {key} names out of it (a handler may be pinned by sha256 \
-                 instead)"
+                 folder, grant it with mode = \"ro\", or move what {key} names out of it (or pin it by sha256, \
+                 hooks by hooks_sha256)"
             );
             if is_compiled {
                 return Err(Failure::new(Exit::BadConfig, text));
@@ -32,12 +32,13 @@ pub(super) fn judge(config: &Config, consumer: &Consumer) -> Result<()> {
     Ok(())
 }
 
-/// The files and the folder that code is loaded from unseen, each with its key. A pinned handler is not replaced unnoticed.
+/// The files and the folder that code is loaded from unseen, each with its key. What is pinned is not replaced unnoticed.
 fn loaded(config: &Config) -> Vec<(String, &Path)> {
     let cache = config.host.cache_dir.iter().map(|path| ("host.cache_dir".to_owned(), path.as_path()));
     let files = config.consumers.iter().flat_map(|consumer| {
         let handler = consumer.sha256.is_none().then_some(&consumer.handler);
-        [("handler", handler), ("hooks", consumer.hooks.as_ref())].into_iter().filter_map(|(key, file)| match file {
+        let hooks = consumer.hooks.as_ref().filter(|_| consumer.hooks_sha256.is_none());
+        [("handler", handler), ("hooks", hooks)].into_iter().filter_map(|(key, file)| match file {
             Some(HandlerRef::Path(path)) => Some((format!("consumers.{}.{key}", consumer.name), path.as_path())),
             _ => None,
         })
