@@ -4,7 +4,7 @@
 //! while it works, and settles it. `ARCHITECTURE.md` has the map; in short, arrows run one way:
 //!
 //! ```text
-//! cli → host → consumer → handler, queue, channel → message        leaves: cause, digest, duration, exit, health
+//! cli → host → consumer → handler, queue, channel → message        leaves: cause, digest, duration, exit, health, printable
 //! ```
 
 // They panic where nobody reads: `cli::output` prints what commands say, and `tracing` what hosts do.
@@ -22,6 +22,7 @@ pub mod handler;
 pub mod health;
 pub mod host;
 pub mod message;
+pub mod printable;
 pub mod queue;
 pub mod rate;
 pub mod telemetry;

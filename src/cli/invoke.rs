@@ -19,6 +19,7 @@ use crate::handler::{
 };
 use crate::host::resources::{MEMORY, Machine, Threads};
 use crate::message::{Attributes, Message, Outgoing, TraceContext};
+use crate::printable::Printable;
 use crate::{host, telemetry};
 
 /// Defaults of a handler that no config names; the same as the config's own.
@@ -244,20 +245,20 @@ fn answer(outcome: &Outcome, took: Duration, captured: &Captured) -> Answer {
 
 fn for_people(outcome: &Outcome, took: Duration, captured: &Captured, summary: &handler::Summary) {
     for (stream, line) in captured.lines() {
-        print(format!("{stream:<9} {line}"));
+        print(format!("{stream:<9} {}", Printable(&line)));
     }
     print(format!("handler   {}", summary.kind));
     for import in &summary.imports {
-        print(format!("            imports {import}"));
+        print(format!("            imports {}", Printable(import)));
     }
     print(format!("outcome   {}", outcome.name()));
     match outcome {
         Outcome::Delay(delay) => print(format!("delay     {}", humantime::format_duration(*delay))),
-        Outcome::Reply(body) => print(format!("reply     {}", String::from_utf8_lossy(body))),
+        Outcome::Reply(body) => print(format!("reply     {}", Printable(&String::from_utf8_lossy(body)))),
         _ => {}
     }
     if let Some(reason) = outcome.reason() {
-        print(format!("reason    {reason}"));
+        print(format!("reason    {}", Printable(&reason)));
     }
     print(format!("took      {:.3} ms", took.as_secs_f64() * 1e3));
 }

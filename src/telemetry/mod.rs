@@ -4,6 +4,7 @@ mod collector;
 mod json;
 pub mod metrics;
 mod resource;
+mod text;
 pub mod traces;
 
 pub use resource::{Attribute, Resource, describe, resource};
@@ -68,7 +69,7 @@ pub fn start(format: LogFormat) -> Logs {
         .thread_name("hostler-log")
         .finish(backlog.drain(io::stderr(), backlog::warn));
     let registry = tracing_subscriber::registry().with(filter);
-    let layer = tracing_subscriber::fmt::layer().with_writer(backlog.bounded(writer));
+    let layer = tracing_subscriber::fmt::layer().fmt_fields(text::Text).with_writer(backlog.bounded(writer));
     let started = match format {
         LogFormat::Json => registry.with(layer.event_format(json::Json)).try_init(),
         LogFormat::Text => registry.with(layer.with_ansi(io::stderr().is_terminal())).try_init(),
@@ -98,6 +99,7 @@ pub fn show_warnings() {
         panics::hush();
     }
 }
+    let layer = layer.fmt_fields(text::Text);
 
 /// Runs this, whose panics the caller contains and tells of: they are not logged.
 pub fn expecting_panics<T>(work: impl FnOnce() -> T) -> T {

@@ -1,0 +1,83 @@
+//! The fields of log lines for people: as the library writes them, with control characters of others' texts escaped.
+
+use std::fmt::{self, Write as _};
+
+use tracing::field::{Field, Visit};
+use tracing_subscriber::field::{RecordFields, VisitOutput as _};
+use tracing_subscriber::fmt::FormatFields;
+use tracing_subscriber::fmt::format::{DefaultVisitor, Writer};
+
+use crate::printable::Escaping;
+
+/// Writes fields.
+pub(super) struct Text;
+
+impl<'writer> FormatFields<'writer> for Text {
+    fn format_fields<R: RecordFields>(&self, writer: Writer<'writer>, fields: R) -> fmt::Result {
+        let mut visitor = DefaultVisitor::new(writer, true);
+        fields.record(&mut Shown(&mut visitor));
+        visitor.finish()
+    }
+}
+
+/// Hands values on, each escaped.
+struct Shown<'a, 'writer>(&'a mut DefaultVisitor<'writer>);
+
+impl Visit for Shown<'_, '_> {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "message" => self.record_debug(field, &format_args!("{value}")),
+            _ => self.record_debug(field, &value),
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0.record_debug(field, &Printed(value));
+    }
+}
+
+struct Printed<'a>(&'a dyn fmt::Debug);
+
+impl fmt::Debug for Printed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(Escaping(f), "{:?}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use tracing_subscriber::layer::SubscriberExt as _;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Lines {
+        fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(line)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn no_text_of_others_moves_the_cursor() {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let layer =
+            tracing_subscriber::fmt::layer().fmt_fields(Text).with_ansi(false).with_writer(move || writer.clone());
+        let odd = "a\rb\u{1b}[2J\u{9b}c";
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            tracing::info!(field = odd, shown = %odd, n = 7, "{odd}");
+        });
+        let line = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        let shown = "a\\rb\\u{1b}[2J\\u{9b}c";
+        let wanted = format!("{shown} field=\"{shown}\" shown={shown} n=7\n");
+        assert!(line.ends_with(&wanted), "{line:?} does not end with {wanted:?}");
+    }
+}
