@@ -115,7 +115,11 @@ pub(super) fn run(args: &Args) -> Result {
     runtime.shutdown_background();
 
     let success = outcome.is_success();
-    let captured = call.output.take();
+    let mut captured = call.output.take();
+    if captured.stdout.is_empty() {
+        // Standard output of a command that was to reply and did not.
+        captured.stdout = std::mem::take(&mut captured.reply);
+    }
     match args.json {
         true => {
             let answer = serde_json::to_string(&answer(&outcome, took, &captured));
@@ -217,12 +221,12 @@ fn of_source(source: Source) -> Subject {
         source,
         sha256: None,
         hooks: None,
+        hooks_sha256: None,
         grants: Grants::default(),
         messages_per_instance: 1,
         reply_from_stdout: false,
         metrics: None,
     };
-        hooks_sha256: None,
     Subject { definition, memory: MEMORY, channel: "invoke".into(), timeout: TIMEOUT, output: OUTPUT, cache: None }
 }
 

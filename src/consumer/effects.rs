@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::Consumer;
 use super::changes::Changes;
 use super::ledger::Heartbeat;
+use super::log::{self, Place};
 use super::mailbox::Mailbox;
 use super::spans::{self, Spans};
 use crate::handler::{self, Call, HOOK_TIMEOUT, Handler, Lanes, Outcome, run_until_stopped};
@@ -52,13 +53,24 @@ struct World {
     handler: Arc<dyn Handler>,
     guests: Lanes,
     signals: Arc<Mailbox<Signal>>,
+    /// The consumer's name.
+    name: Arc<str>,
+}
+
+impl World {
+    /// Logs what a guest wrote in this call, on the thread that ran it. `sampled`: its span is exported.
+    fn log_output(&self, call: &Call, sampled: bool) {
+        let place = Place { trace: call.trace.as_deref(), own: sampled };
+        log::output(&self.name, &call.message.id, place, &call.output.take());
+    }
 }
 
 impl Effects {
     pub(super) fn new(consumer: &Consumer, spans: Option<Spans>, signals: Arc<Mailbox<Signal>>) -> Self {
         let (queue, handler) = (Arc::clone(&consumer.queue), Arc::clone(&consumer.handler));
+        let (guests, name) = (consumer.guests.clone(), Arc::clone(&consumer.spec.name));
         Self {
-            world: Arc::new(World { queue, handler, guests: consumer.guests.clone(), signals }),
+            world: Arc::new(World { queue, handler, guests, signals, name }),
             replies: consumer.replies.clone(),
             stop_polling: CancellationToken::new(),
             spans,
@@ -111,13 +123,17 @@ impl Effects {
         });
     }
 
-    /// Runs the handler.
-    pub(super) fn run(&self, id: Id, call: Arc<Call>) {
+    /// Runs the handler, and logs what it wrote. `sampled`: the span of its processing is exported.
+    pub(super) fn run(&self, id: Id, call: Arc<Call>, sampled: bool) {
         let answer = self.answer(Signal::Ended { id, outcome: None });
         self.world.guests.spawn(async move {
             let World { queue, handler, .. } = &*answer.world;
             let outcome = match load(&**queue, call).await {
-                Some(Ok(call)) => handler::run(&**handler, &call).await,
+                Some(Ok(call)) => {
+                    let outcome = handler::run(&**handler, &call).await;
+                    answer.world.log_output(&call, sampled);
+                    outcome
+                }
                 Some(Err(fault)) => Some(Outcome::Failed(fault)),
                 None => None,
             };
@@ -128,8 +144,8 @@ impl Effects {
         });
     }
 
-    /// Runs the processing-timeout hook.
-    pub(super) fn decide(&self, id: Id, call: Arc<Call>, elapsed: Duration) {
+    /// Runs the processing-timeout hook, and logs what it wrote. `sampled`: the span of its message's processing is exported.
+    pub(super) fn decide(&self, id: Id, call: Arc<Call>, elapsed: Duration, sampled: bool) {
         let answer = self.answer(Signal::Decided { id, outcome: None });
         if !self.world.handler.decides_timeouts() {
             return;
@@ -138,11 +154,12 @@ impl Effects {
             let World { queue, handler, .. } = &*answer.world;
             let stop = call.bounds.stop.clone();
             let decision = async {
-                let call = load(&**queue, call).await?.ok()?;
+                let call = load(&**queue, Arc::clone(&call)).await?.ok()?;
                 handler.processing_timeout(&call, elapsed).await
             };
             let decision = tokio::time::timeout(HOOK_TIMEOUT * 2, decision);
             let outcome = run_until_stopped(&stop, decision).await.and_then(Result::ok).flatten();
+            answer.world.log_output(&call, sampled);
             answer.soon(Signal::Decided { id, outcome: outcome.map(Outcome::bounded) }).await;
         });
     }

@@ -16,7 +16,7 @@ use super::effects::{Effects, Id, Signal};
 use super::fifo::Gate;
 use super::intake::Intake;
 use super::ledger::{Change, Ledger};
-use super::log::{self, Place};
+use super::log::Place;
 use super::mailbox::Mailbox;
 use super::pace::Pace;
 use super::policy::Disposition;
@@ -377,7 +377,7 @@ impl EventLoop {
                 Action::Decide(_) if self.phase == Phase::Deadline => next = Some(Event::Decided(None)),
                 Action::Decide(elapsed) => {
                     Arc::make_mut(&mut in_hand.call).bounds = Bounds::new(crate::handler::HOOK_TIMEOUT);
-                    self.effects.decide(id, Arc::clone(&in_hand.call), elapsed);
+                    self.effects.decide(id, Arc::clone(&in_hand.call), elapsed, in_hand.span.is_some());
                 }
                 Action::Reply(body) => self.effects.reply(id, &in_hand.call, body),
                 Action::StopHeartbeat => {
@@ -417,7 +417,7 @@ impl EventLoop {
         }
         self.running.insert((now, id));
         self.deadlines.insert((now + timeout, id));
-        self.effects.run(id, Arc::clone(&in_hand.call));
+        self.effects.run(id, Arc::clone(&in_hand.call), in_hand.span.is_some());
     }
 
     /// A guest, or the hook that decided for it, is gone.
@@ -434,7 +434,6 @@ impl EventLoop {
                     self.last_poll_at = Some(now);
                 }
             }
-            log::output(&self.consumer.spec, &in_hand.message.id, in_hand.place(), &in_hand.call.output.take());
         }
         self.apply(id, event);
     }

@@ -7,8 +7,9 @@ use tracing::field::{DisplayValue, display};
 use super::Spec;
 use super::breaker::Change;
 use super::policy::Disposition;
-use crate::handler::{Captured, Outcome};
+use crate::handler::{Captured, Excerpt, Outcome};
 use crate::message::TraceContext;
+use crate::telemetry::GUEST;
 use crate::telemetry::traces::{SpanId, TraceId};
 
 /// What the line says of one message.
@@ -94,15 +95,22 @@ pub(super) fn breaker(spec: &Spec, change: Change) {
     }
 }
 
-/// Writes what a guest wrote, a line each.
-pub(super) fn output(spec: &Spec, message_id: &str, trace: Place<'_>, captured: &Captured) {
-    for (stream, line) in captured.lines().filter(|(_, line)| !line.trim().is_empty()) {
+/// Writes what a guest wrote, a line each, up to a number of them. Called where the guest ran: to write a line takes about a
+/// microsecond, which is not the control thread's to spend.
+pub(super) fn output(consumer: &str, message_id: &str, trace: Place<'_>, captured: &Captured) {
+    let tell = |(stream, line)| {
         let (trace_id, span_id) = (trace.trace_id(), trace.span_id());
-        tracing::info!(target: "hostler::guest", consumer = &*spec.name, message_id, stream, trace_id, span_id, "{line}");
+        tracing::info!(target: GUEST, consumer, message_id, stream, trace_id, span_id, "{line}");
+    };
+    let Excerpt { first, left_out, last } = captured.excerpt();
+    first.into_iter().for_each(tell);
+    if left_out > 0 {
+        tracing::warn!(target: GUEST, consumer, message_id, "{left_out} more lines of output are not logged");
     }
+    last.into_iter().for_each(tell);
     if captured.dropped > 0 {
         let dropped = captured.dropped;
-        tracing::warn!(consumer = &*spec.name, message_id, dropped, "output beyond limits.output was dropped");
+        tracing::warn!(target: GUEST, consumer, message_id, dropped, "output beyond limits.output was dropped");
     }
 }
 

@@ -53,6 +53,8 @@ pub struct Dir {
 pub(super) struct Stdin<'a> {
     pub(super) body: Bytes,
     pub(super) env: &'a [(&'static str, String)],
+    /// Whether what it writes to standard output is its reply.
+    pub(super) replies: bool,
 }
 
 impl fmt::Debug for Grants {
@@ -101,7 +103,7 @@ impl Grants {
     pub(super) fn wasi_without_folders(&self, stdin: Stdin<'_>, sink: &Sink, limits: &Limits) -> WasiCtxBuilder {
         let mut wasi = WasiCtxBuilder::new();
         wasi.stdin(MemoryInputPipe::new(stdin.body))
-            .stdout(sink.stream(Stream::Stdout))
+            .stdout(sink.stream(if stdin.replies { Stream::Reply } else { Stream::Stdout }))
             .stderr(sink.stream(Stream::Stderr))
             .allow_tcp(false)
             .allow_udp(false)

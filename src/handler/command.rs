@@ -66,7 +66,7 @@ impl Handler for CommandHandler {
         let begun = self.definition.metrics.as_ref().map(|metrics| (metrics, Instant::now()));
         let mark = call.output.mark();
         let env = environment(call);
-        let stdin = Stdin { body: call.message.body.clone(), env: &env };
+        let stdin = Stdin { body: call.message.body.clone(), env: &env, replies: self.definition.reply_from_stdout };
         let wasi = self.definition.grants.wasi(stdin, &Sink::new(&call.output), &self.limits);
         let wasi = match wasi {
             Ok(mut wasi) => Preview1::new(wasi.build_p1()),
@@ -85,7 +85,7 @@ impl Handler for CommandHandler {
             Ok(()) => 0,
             Err(error) => match error.downcast_ref::<I32Exit>() {
                 Some(exit) => exit.0,
-                None => return store.data_mut().trapped(&error),
+                None => return call.output.explain(store.data_mut().trapped(&error), mark),
             },
         };
         store.data_mut().judge(outcome(code, call, mark, &self.definition))
@@ -116,7 +116,7 @@ impl Handler for RunHandler {
     async fn handle(&self, call: &Call) -> Outcome {
         let mark = call.output.mark();
         let env = environment(call);
-        let stdin = Stdin { body: call.message.body.clone(), env: &env };
+        let stdin = Stdin { body: call.message.body.clone(), env: &env, replies: self.definition.reply_from_stdout };
         let mut live = match self.guest.instantiate(self.guest.scope(call), &call.output, stdin).await {
             Ok(live) => live,
             Err(outcome) => return outcome,
@@ -126,26 +126,26 @@ impl Handler for RunHandler {
             Ok((Err(()),)) => 1,
             Err(error) => match error.downcast_ref::<I32Exit>() {
                 Some(exit) => exit.0,
-                None => return live.trapped(&error),
+                None => return call.output.explain(live.trapped(&error), mark),
             },
         };
         live.judge(outcome(code, call, mark, &self.definition))
     }
 }
 
-/// What an exit code says. The reason is the last line on standard error, as programs use to say why they failed. What was
+/// What an exit code says. The reason is what standard error says of it, as programs use to say why they failed there. What was
 /// written before the mark is not the command's, but a hook's.
 fn outcome(code: i32, call: &Call, mark: Mark, definition: &Definition) -> Outcome {
     if code == 0 {
         return match definition.reply_from_stdout {
             false => Outcome::Ack,
-            true => match call.output.stdout_since(mark) {
+            true => match call.output.take_reply(mark) {
                 Some(reply) => Outcome::Reply(reply),
                 None => Outcome::Failed("its reply exceeds limits.output, and was cut short".into()),
             },
         };
     }
-    let said = call.output.last_error_line_since(mark);
+    let said = call.output.last_words_since(mark);
     match code {
         EX_TEMPFAIL => Outcome::Retry(said),
         EX_DATAERR => Outcome::DeadLetter(said.unwrap_or_else(|| format!("exit code {code}"))),

@@ -15,7 +15,7 @@ use super::hooks::HookSet;
 use super::host_limit::Limit;
 use super::http::Web;
 use super::limits::Limits;
-use super::output::{Output, Sink};
+use super::output::{Mark, Output, Sink};
 use super::sandbox::{self, ComponentStore, ComponentWasi, LazyWasi, Sandbox, Scope};
 use super::{Definition, Handler, imports, stubs};
 use crate::health::State;
@@ -217,7 +217,8 @@ impl<C: Contract> ComponentHandler<C> {
         }
         match self.contract.handle(live, call).await {
             Ok(outcome) => (live.judge(outcome), true),
-            Err(error) => (live.trapped(&error), false),
+            // A hook apart may have written before, but only what is last is taken for its reason.
+            Err(error) => (call.output.explain(live.trapped(&error), Mark::default()), false),
         }
     }
 }

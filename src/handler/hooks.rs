@@ -14,12 +14,13 @@ use super::component::{Export, Guest, Live};
 use super::contract::{GuestOutcome, GuestState, MessageRef, ReportRef, milliseconds};
 use super::contract::{MESSAGE_END, MESSAGE_START, PROCESSING_TIMEOUT, STATE_CHANGED};
 use super::engine::Engine;
-use super::output::Output;
+use super::output::{Excerpt, Mark, Output};
 use super::sandbox::Scope;
 use super::shape::Function;
 use super::source::Source;
 use super::{Definition, HOOK_TIMEOUT, Handler};
 use crate::health::State;
+use crate::telemetry::GUEST;
 
 /// How much output of a hook that has no message is kept, in bytes.
 const OUTPUT: usize = 4 * 1024;
@@ -63,7 +64,7 @@ impl HookSet {
         match live.call::<_, (Result<(), String>,)>(hook, (MessageRef::new(call),)).await {
             Ok((Ok(()),)) => Ok(()),
             Ok((Err(reason),)) => Err(Outcome::Failed(format!("message-start: {reason}"))),
-            Err(error) => Err(match live.trapped(&error) {
+            Err(error) => Err(match call.output.explain(live.trapped(&error), Mark::default()) {
                 Outcome::Trapped(reason) => Outcome::Trapped(format!("message-start: {reason}")),
                 outcome => outcome,
             }),
@@ -135,12 +136,18 @@ impl HookSet {
             tracing::warn!(consumer, hook = "state-changed", reason, "hook failed");
         }
         let captured = output.take();
-        for (stream, line) in captured.lines().filter(|(_, line)| !line.trim().is_empty()) {
-            tracing::info!(target: "hostler::guest", consumer, hook = "state-changed", stream, "{line}");
+        let tell = |(stream, line)| {
+            tracing::info!(target: GUEST, consumer, hook = "state-changed", stream, "{line}");
+        };
+        let Excerpt { first, left_out, last } = captured.excerpt();
+        first.into_iter().for_each(tell);
+        if left_out > 0 {
+            tracing::warn!(target: GUEST, consumer, hook = "state-changed", "{left_out} more lines of output are not logged");
         }
+        last.into_iter().for_each(tell);
         if captured.dropped > 0 {
             let (dropped, kept) = (captured.dropped, OUTPUT / 1024);
-            tracing::warn!(consumer, hook = "state-changed", dropped, "output beyond {kept} KiB was dropped");
+            tracing::warn!(target: GUEST, consumer, hook = "state-changed", dropped, "output beyond {kept} KiB was dropped");
         }
     }
 }

@@ -31,6 +31,7 @@
 //! | `http/` | outgoing HTTP |
 //! | `denial`, `denied/` | what was denied, told in the log |
 //! | `output` | standard output and error |
+//! | `last_words` | why a program failed, by what it wrote at last |
 //! | `lanes` | guests that compute for long run apart |
 
 mod artifact;
@@ -61,6 +62,7 @@ mod host_limit;
 mod http;
 mod imports;
 mod lanes;
+mod last_words;
 mod limits;
 mod messaging;
 mod output;
@@ -80,7 +82,7 @@ pub use host_limit::Limit;
 pub use http::{FOOTPRINT as HTTP_FOOTPRINT, MAX_IDLE_PER_ORIGIN, MAX_OPEN};
 pub use lanes::{Beyond, Lanes};
 pub use limits::footprint;
-pub use output::{Captured, Output, Stream};
+pub use output::{Captured, Excerpt, Output, Stream};
 pub use source::{Fetched, Source};
 
 use std::sync::Arc;
@@ -138,10 +140,10 @@ pub struct Definition {
     pub sha256: Option<[u8; 32]>,
     /// A component with lifecycle hooks, apart from the handler.
     pub hooks: Option<Source>,
-    /// What its guests may reach.
-    pub grants: Grants,
     /// The SHA-256 of that component's bytes, if it is pinned.
     pub hooks_sha256: Option<[u8; 32]>,
+    /// What its guests may reach.
+    pub grants: Grants,
     /// How many messages one instance processes before it is thrown away; 1 is a fresh one each.
     pub messages_per_instance: u32,
     /// Whether a command's standard output is its reply.

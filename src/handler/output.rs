@@ -9,6 +9,11 @@ use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError};
 
+use super::last_words::last_words;
+
+/// The most lines of one call that are logged. A guest may write tens of thousands of lines of one letter within its bytes.
+pub(super) const MAX_LINES: usize = 100;
+
 /// How much a guest may hand over in one write.
 const WRITE_SIZE: usize = 64 * 1024;
 
@@ -19,9 +24,11 @@ pub enum Stream {
     Stdout,
     /// Standard error.
     Stderr,
+    /// Standard output of a command whose reply that is. It is kept apart, as the log never has a body.
+    Reply,
 }
 
-/// Takes what a guest writes. Both streams share one limit, and a write never fails: what is beyond is dropped.
+/// Takes what a guest writes. All streams share one limit, and a write never fails: what is beyond is dropped.
 #[derive(Debug, Clone)]
 pub struct Output {
     limit: usize,
@@ -35,21 +42,48 @@ pub struct Captured {
     pub stdout: Vec<u8>,
     /// Standard error.
     pub stderr: Vec<u8>,
+    /// Standard output of a command whose reply that is; none of its lines are among [`Self::lines`].
+    pub reply: Vec<u8>,
     /// How many bytes were dropped.
     pub dropped: u64,
+}
+
+/// The lines of an output that are logged.
+#[derive(Debug)]
+pub struct Excerpt<'a> {
+    /// The first of them, each with the name of its stream.
+    pub first: Vec<(&'static str, Cow<'a, str>)>,
+    /// How many lines are left out after these.
+    pub left_out: usize,
+    /// The last of them. By custom the last lines of standard error say why a program failed.
+    pub last: Vec<(&'static str, Cow<'a, str>)>,
 }
 
 /// How far an output is, to tell what is written from there on.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Mark {
-    stdout: usize,
     stderr: usize,
     dropped: u64,
 }
 
 impl Captured {
+    /// The lines to log: all of them, or the first and the last fifty, without blank ones.
+    pub fn excerpt(&self) -> Excerpt<'_> {
+        // Most guests write nothing.
+        let left_out = (count_lines(&self.stdout) + count_lines(&self.stderr)).saturating_sub(MAX_LINES);
+        let mut lines = self.lines();
+        let is_blank = |line: &(&str, Cow<'_, str>)| line.1.trim().is_empty();
+        let mut last: Vec<_> = match left_out {
+            0 => Vec::new(),
+            _ => lines.by_ref().rev().take(MAX_LINES / 2).filter(|line| !is_blank(line)).collect(),
+        };
+        last.reverse();
+        let first = if left_out == 0 { MAX_LINES } else { MAX_LINES / 2 };
+        Excerpt { first: lines.take(first).filter(|line| !is_blank(line)).collect(), left_out, last }
+    }
+
     /// Its lines, each with the name of its stream: those of standard output first.
-    pub fn lines(&self) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
+    pub fn lines(&self) -> impl DoubleEndedIterator<Item = (&'static str, Cow<'_, str>)> {
         let streams = [("stdout", &self.stdout), ("stderr", &self.stderr)];
         streams.into_iter().flat_map(|(name, bytes)| {
             bytes.split_inclusive(|byte| *byte == b'\n').map(move |line| {
@@ -58,6 +92,12 @@ impl Captured {
             })
         })
     }
+}
+
+/// The number of lines in these bytes; the last one need not end.
+fn count_lines(bytes: &[u8]) -> usize {
+    let ends = bytes.iter().filter(|byte| **byte == b'\n').count();
+    ends + usize::from(bytes.last().is_some_and(|byte| *byte != b'\n'))
 }
 
 impl Output {
@@ -74,29 +114,37 @@ impl Output {
     /// How far it is now.
     pub(super) fn mark(&self) -> Mark {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        Mark { stdout: kept.stdout.len(), stderr: kept.stderr.len(), dropped: kept.dropped }
+        Mark { stderr: kept.stderr.len(), dropped: kept.dropped }
     }
 
-    /// A copy of standard output from there on; `None`: some of what was written since was dropped.
-    pub(super) fn stdout_since(&self, mark: Mark) -> Option<Vec<u8>> {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        (kept.dropped == mark.dropped).then(|| kept.stdout.get(mark.stdout..).unwrap_or_default().to_vec())
+    /// Takes what a command replied; `None`: some of what was written since the mark was dropped.
+    pub(super) fn take_reply(&self, mark: Mark) -> Option<Vec<u8>> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        (kept.dropped == mark.dropped).then(|| std::mem::take(&mut kept.reply))
     }
 
-    /// The last line that is not blank on standard error from there on, which by custom says why a program failed.
-    pub(super) fn last_error_line_since(&self, mark: Mark) -> Option<String> {
+    /// What standard error says from there on of why a program failed.
+    pub(super) fn last_words_since(&self, mark: Mark) -> Option<String> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let text = String::from_utf8_lossy(kept.stderr.get(mark.stderr..).unwrap_or_default());
-        text.lines().rev().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+        last_words(&String::from_utf8_lossy(kept.stderr.get(mark.stderr..).unwrap_or_default()))
+    }
+
+    /// Adds to the reason of a trap what the guest's standard error says of it.
+    pub(super) fn explain(&self, outcome: Outcome, mark: Mark) -> Outcome {
+        match (outcome, self.last_words_since(mark)) {
+            (Outcome::Trapped(fault), Some(words)) => Outcome::Trapped(format!("{fault}: {words}")),
+            (outcome, _) => outcome,
+        }
     }
 
     fn write(&self, stream: Stream, bytes: &[u8]) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let room = self.limit.saturating_sub(kept.stdout.len() + kept.stderr.len());
+        let room = self.limit.saturating_sub(kept.stdout.len() + kept.stderr.len() + kept.reply.len());
         let (keep, drop) = bytes.split_at(bytes.len().min(room));
         match stream {
             Stream::Stdout => kept.stdout.extend_from_slice(keep),
             Stream::Stderr => kept.stderr.extend_from_slice(keep),
+            Stream::Reply => kept.reply.extend_from_slice(keep),
         }
         kept.dropped += drop.len() as u64;
     }
@@ -202,9 +250,28 @@ mod tests {
 
     #[test]
     fn lines_are_told_with_their_stream() {
-        let captured = Captured { stdout: b"a\r\n\n\xff".to_vec(), stderr: b"b\n".to_vec(), dropped: 0 };
+        let captured = Captured { stdout: b"a\r\n\n\xff".to_vec(), stderr: b"b\n".to_vec(), ..Captured::default() };
         let lines: Vec<_> = captured.lines().map(|(stream, line)| format!("{stream} {line}")).collect();
         assert_eq!(lines, ["stdout a", "stdout ", "stdout \u{fffd}", "stderr b"]);
+    }
+
+    #[test]
+    fn many_lines_are_cut_down_to_the_first_and_the_last() {
+        let text = |from: usize, to: usize| (from..to).map(|n| format!("{n}\n")).collect::<String>();
+        let excerpt = |out: String, err: String| {
+            let captured = Captured { stdout: out.into_bytes(), stderr: err.into_bytes(), ..Captured::default() };
+            let Excerpt { first, left_out, last } = captured.excerpt();
+            let texts = |lines: Vec<(_, Cow<'_, str>)>| lines.into_iter().map(|line| line.1.into_owned()).collect();
+            (texts(first), left_out, texts(last))
+        };
+        let numbers = |from: usize, to: usize| (from..to).map(|n| n.to_string()).collect::<Vec<_>>();
+        assert_eq!(excerpt(String::new(), String::new()), (vec![], 0, vec![]));
+        assert_eq!(excerpt(text(0, 60), text(60, 100)), (numbers(0, 100), 0, vec![]));
+        assert_eq!(excerpt(text(0, 60), text(60, 101)), (numbers(0, 50), 1, numbers(51, 101)));
+        let open = excerpt(text(0, 1_000), text(1_000, 1_010) + "why");
+        assert_eq!((open.0, open.1), (numbers(0, 50), 911));
+        assert_eq!(open.2[39..].join(" "), format!("{} why", numbers(1_000, 1_010).join(" ")));
+        assert_eq!(excerpt("\n".repeat(200), "x\n".into()), (vec![], 101, vec!["x".to_owned()]));
     }
 
     #[test]
@@ -213,21 +280,14 @@ mod tests {
         output.write(Stream::Stdout, b"before");
         output.write(Stream::Stderr, b"hook\n");
         let mark = output.mark();
-        assert_eq!((output.stdout_since(mark), output.last_error_line_since(mark)), (Some(Vec::new()), None));
-        output.write(Stream::Stdout, b"reply");
-        assert_eq!(output.stdout_since(mark).as_deref(), Some(&b"reply"[..]));
-        output.write(Stream::Stdout, b"too much");
-        assert_eq!(output.stdout_since(mark), None);
-        assert_eq!(output.stdout_since(output.mark()), Some(Vec::new()));
-        assert_eq!(output.take().stdout, b"beforereplytoo ");
-    }
-
-    #[test]
-    fn the_last_error_line_is_the_last_one_with_text() {
-        let output = Output::new(100);
-        let mark = output.mark();
-        assert_eq!(output.last_error_line_since(mark), None);
-        output.write(Stream::Stderr, b"first\n  bad row \n\n");
-        assert_eq!(output.last_error_line_since(mark).as_deref(), Some("bad row"));
+        assert_eq!(output.last_words_since(mark), None);
+        output.write(Stream::Reply, b"reply");
+        assert_eq!(output.take_reply(mark).as_deref(), Some(&b"reply"[..]));
+        output.write(Stream::Reply, b"too much");
+        output.write(Stream::Reply, b"dropped");
+        assert_eq!(output.take_reply(mark), None);
+        let kept = output.take();
+        assert_eq!((kept.stdout.as_slice(), kept.reply.as_slice()), (&b"before"[..], &b"too muchd"[..]));
+        assert!(kept.lines().all(|(_, line)| line == "before" || line == "hook"), "{kept:?}");
     }
 }

@@ -3,6 +3,9 @@
 //!
 //! What is dropped is counted, and told once there is room again, by a line like any other: it goes through the queue, for which
 //! nobody waits, and room is kept for it.
+//!
+//! Lines of guests fit only while less than half of the room is taken. So they are dropped first, and what a guest writes never
+//! displaces a line of hostler's own, such as that of a settled message.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -12,8 +15,13 @@ use std::time::{Duration, Instant};
 use tracing::Metadata;
 use tracing_subscriber::fmt::MakeWriter;
 
+use super::GUEST;
+
 /// The most bytes that may wait.
 pub(super) const BYTES: usize = 4 * 1024 * 1024;
+
+/// How many may wait for a line of a guest to be let in.
+const OF_GUESTS: usize = BYTES / 2;
 
 /// How many more may, of lines that tell of dropped ones.
 const RESERVE: usize = 64 * 1024;
@@ -49,8 +57,17 @@ pub(super) struct Backlog(Arc<Counts>);
 struct Counts {
     /// In bytes.
     waiting: AtomicUsize,
-    /// Lines that nobody was told of yet.
-    dropped: AtomicU64,
+    /// Lines of hostler's own that nobody was told of yet.
+    own: AtomicU64,
+    /// The same of lines of guests.
+    of_guests: AtomicU64,
+}
+
+/// Numbers of lines that were dropped.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Dropped {
+    own: u64,
+    of_guests: u64,
 }
 
 impl Backlog {
@@ -60,17 +77,19 @@ impl Backlog {
     }
 
     /// Writes to `writer` what comes out of the queue, as often as it is flushed, and then `tells` how many lines were dropped.
-    pub(super) fn drain<W>(&self, writer: W, tells: fn(u64)) -> Drain<W> {
+    pub(super) fn drain<W>(&self, writer: W, tells: fn(Dropped)) -> Drain<W> {
         Drain { backlog: self.clone(), writer, tells, told: None, gathered: Vec::new(), weight: 0 }
     }
 
-    /// Takes in a line, up to so many bytes in all.
-    fn admit(&self, bytes: usize, limit: usize) -> bool {
+    /// Takes in a line, as long as no more bytes wait than its origin allows.
+    fn admit(&self, bytes: usize, origin: Origin) -> bool {
         let weight = weight(bytes);
+        let limit = origin.limit();
         let admitted = |waiting: usize| Some(waiting + weight).filter(|sum| *sum <= limit);
         let is_admitted = self.0.waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, admitted).is_ok();
         if !is_admitted {
-            self.0.dropped.fetch_add(1, Ordering::Relaxed);
+            let dropped = if origin == Origin::Guest { &self.0.of_guests } else { &self.0.own };
+            dropped.fetch_add(1, Ordering::Relaxed);
         }
         is_admitted
     }
@@ -80,17 +99,55 @@ impl Backlog {
     }
 
     /// Tells how many lines were dropped since that was told last, if any were.
-    pub(super) fn tell(&self, tells: fn(u64)) {
+    pub(super) fn tell(&self, tells: fn(Dropped)) {
         // Nearly never are there any, and this is asked often.
-        if self.0.dropped.load(Ordering::Relaxed) > 0 {
-            tells(self.0.dropped.swap(0, Ordering::Relaxed));
+        let counts = [&self.0.own, &self.0.of_guests];
+        if counts.iter().any(|count| count.load(Ordering::Relaxed) > 0) {
+            let [own, of_guests] = counts.map(|count| count.swap(0, Ordering::Relaxed));
+            tells(Dropped { own, of_guests });
         }
     }
 }
 
 /// Logs that so many lines were dropped.
-pub(super) fn warn(dropped: u64) {
-    tracing::warn!(target: TARGET, dropped, "log lines were dropped: standard error is read too slowly, or a line was too long");
+pub(super) fn warn(dropped: Dropped) {
+    let Dropped { own, of_guests } = dropped;
+    tracing::warn!(
+        target: TARGET,
+        dropped = own + of_guests,
+        of_guests,
+        "log lines were dropped: standard error is read too slowly, or a line was too long"
+    );
+}
+
+/// Whose line it is, by which it is decided how full the backlog may be for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// Output of a guest.
+    Guest,
+    /// A line of hostler's own.
+    Own,
+    /// The line that tells of dropped ones.
+    Telling,
+}
+
+impl Origin {
+    fn of(metadata: &Metadata<'_>) -> Self {
+        match metadata.target() {
+            GUEST => Self::Guest,
+            TARGET => Self::Telling,
+            _ => Self::Own,
+        }
+    }
+
+    /// How many bytes may wait with a line of it.
+    fn limit(self) -> usize {
+        match self {
+            Self::Guest => OF_GUESTS,
+            Self::Own => BYTES,
+            Self::Telling => BYTES + RESERVE,
+        }
+    }
 }
 
 /// The way into the queue.
@@ -104,12 +161,11 @@ impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for Bounded<M> {
     type Writer = Line<M::Writer>;
 
     fn make_writer(&'a self) -> Self::Writer {
-        Line { backlog: self.backlog.clone(), queue: self.queue.make_writer(), limit: BYTES }
+        Line { backlog: self.backlog.clone(), queue: self.queue.make_writer(), origin: Origin::Own }
     }
 
     fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> Self::Writer {
-        let limit = if metadata.target() == TARGET { BYTES + RESERVE } else { BYTES };
-        Line { limit, ..self.make_writer() }
+        Line { origin: Origin::of(metadata), ..self.make_writer() }
     }
 }
 
@@ -118,13 +174,12 @@ impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for Bounded<M> {
 pub(super) struct Line<W> {
     backlog: Backlog,
     queue: W,
-    /// How many bytes may wait with it.
-    limit: usize,
+    origin: Origin,
 }
 
 impl<W: Write> Write for Line<W> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        if self.backlog.admit(line.len(), self.limit) {
+        if self.backlog.admit(line.len(), self.origin) {
             self.queue.write_all(line)?;
         }
         Ok(line.len())
@@ -140,7 +195,7 @@ impl<W: Write> Write for Line<W> {
 pub(super) struct Drain<W> {
     backlog: Backlog,
     writer: W,
-    tells: fn(u64),
+    tells: fn(Dropped),
     /// When it last told of dropped lines.
     told: Option<Instant>,
     gathered: Vec<u8>,
@@ -199,16 +254,15 @@ mod tests {
 
     use super::*;
 
-    /// A line of the log itself, or one that tells of dropped lines.
-    fn line<W>(backlog: &Backlog, queue: W, limit: usize) -> Line<W> {
-        Line { backlog: backlog.clone(), queue, limit }
+    fn line<W>(backlog: &Backlog, queue: W, origin: Origin) -> Line<W> {
+        Line { backlog: backlog.clone(), queue, origin }
     }
 
     #[test]
     fn lines_wait_up_to_a_number_of_bytes_and_leave_room_when_written() {
         let backlog = Backlog::default();
         let mut queue = Vec::new();
-        let mut bounded = line(&backlog, &mut queue, BYTES);
+        let mut bounded = line(&backlog, &mut queue, Origin::Own);
         let long = vec![b'x'; BYTES / 4];
         for _ in 0..5 {
             bounded.write_all(&long).unwrap();
@@ -220,6 +274,28 @@ mod tests {
         drain.write_all(b"kept").unwrap();
         bounded.write_all(b"short").unwrap();
         assert_eq!(bounded.queue.len(), BYTES + 5);
+    }
+
+    #[test]
+    fn lines_of_guests_are_dropped_first_and_counted_apart() {
+        let backlog = Backlog::default();
+        let long = vec![b'x'; OF_GUESTS / 2];
+        let mut queue = Vec::new();
+        let mut guest = line(&backlog, &mut queue, Origin::Guest);
+        for _ in 0..5 {
+            guest.write_all(&long).unwrap();
+        }
+        assert_eq!(guest.queue.len(), OF_GUESTS, "two of five fit");
+        let mut own = line(&backlog, Vec::new(), Origin::Own);
+        own.write_all(&long).unwrap();
+        assert_eq!(own.queue.len(), long.len(), "they leave room for others");
+        // Where hostler's own lines fill it, no guest's gets in.
+        let mut drain = backlog.drain(io::sink(), |_| ());
+        drain.write_all(&long).unwrap();
+        drain.flush().unwrap();
+        line(&backlog, io::sink(), Origin::Guest).write_all(b"short").unwrap();
+        assert_eq!(backlog.0.of_guests.load(Ordering::Relaxed), 1, "three were told of when lines were written");
+        assert_eq!(backlog.0.own.load(Ordering::Relaxed), 0);
     }
 
     #[derive(Default)]
@@ -239,7 +315,7 @@ mod tests {
     #[test]
     fn lines_that_come_together_are_written_together() {
         let backlog = Backlog::default();
-        assert!(backlog.admit(2, BYTES) && backlog.admit(2, BYTES));
+        assert!(backlog.admit(2, Origin::Own) && backlog.admit(2, Origin::Own));
         let mut drain = backlog.drain(Writes::default(), |_| ());
         drain.write_all(b"a\n").unwrap();
         drain.write_all(b"b\n").unwrap();
@@ -253,7 +329,7 @@ mod tests {
     #[test]
     fn the_queue_is_longer_than_the_shortest_lines_fill_it() {
         let backlog = Backlog::default();
-        let admitted = (0..LINES).filter(|_| backlog.admit(1, BYTES + RESERVE)).count();
+        let admitted = (0..LINES).filter(|_| backlog.admit(1, Origin::Telling)).count();
         assert!(admitted < LINES);
     }
 
@@ -268,8 +344,8 @@ mod tests {
     #[test]
     fn what_was_dropped_is_told_once_something_was_written() {
         let backlog = Backlog::default();
-        let mut queue = line(&backlog, io::sink(), BYTES);
-        let mut drain = backlog.drain(io::sink(), |dropped| TOLD.with_borrow_mut(|told| told.push(dropped)));
+        let mut queue = line(&backlog, io::sink(), Origin::Own);
+        let mut drain = backlog.drain(io::sink(), |dropped| TOLD.with_borrow_mut(|told| told.push(dropped.own)));
         let long = vec![b'x'; BYTES];
         for _ in 0..4 {
             queue.write_all(&long).unwrap();
@@ -290,7 +366,7 @@ mod tests {
         drain.flush().unwrap();
         assert_eq!(told(), [1]);
         drain.flush().unwrap();
-        backlog.tell(|dropped| TOLD.with_borrow_mut(|told| told.push(dropped)));
+        backlog.tell(|dropped| TOLD.with_borrow_mut(|told| told.push(dropped.own)));
         assert!(told().is_empty(), "all is told");
         // A line that never fits is told of as well.
         queue.write_all(&vec![b'x'; BYTES + 1]).unwrap();
@@ -306,14 +382,14 @@ mod tests {
         let writer = Arc::clone(&queue);
         let bounded = backlog.bounded(move || Shared(Arc::clone(&writer)));
         let layer = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(bounded);
-        assert!(backlog.admit(BYTES, BYTES));
+        assert!(backlog.admit(BYTES, Origin::Own));
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
             tracing::info!("of others");
             backlog.tell(warn);
         });
         let lines = String::from_utf8(queue.lock().unwrap().clone()).unwrap();
         assert!(lines.contains("dropped=1") && !lines.contains("of others"), "{lines}");
-        assert_eq!(backlog.0.dropped.load(Ordering::Relaxed), 0);
+        assert_eq!(backlog.0.own.load(Ordering::Relaxed), 0);
     }
 
     struct Shared(Arc<Mutex<Vec<u8>>>);

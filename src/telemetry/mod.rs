@@ -31,6 +31,9 @@ use tracing_subscriber::{EnvFilter, reload};
 use crate::config::LogFormat;
 use backlog::Backlog;
 
+/// The target of the lines that guests write.
+pub const GUEST: &str = "hostler::guest";
+
 /// Writes out what is buffered when it is dropped.
 #[must_use = "logs are lost if this is dropped early"]
 pub struct Logs {
@@ -89,6 +92,7 @@ pub const PROGRESS: &str = "hostler::progress";
 /// Shows hostler's own warnings on standard error, and what takes long, for commands that have no log.
 pub fn show_warnings() {
     let layer = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(false).event_format(Warning);
+    let layer = layer.fmt_fields(text::Text);
     // A second call changes nothing.
     if tracing_subscriber::registry()
         .with(EnvFilter::new(format!("hostler=warn,{PROGRESS}=info")))
@@ -99,7 +103,6 @@ pub fn show_warnings() {
         panics::hush();
     }
 }
-    let layer = layer.fmt_fields(text::Text);
 
 /// Runs this, whose panics the caller contains and tells of: they are not logged.
 pub fn expecting_panics<T>(work: impl FnOnce() -> T) -> T {

@@ -37,6 +37,7 @@ impl Guest for Hostile {
             "stack" => reply(recurse(0).to_string()),
             // Output.
             "lines" => lines(&text),
+            "short" => short_lines(&text),
             "flood" => spin(|| _ = std::io::stdout().write_all(&[b'x'; 4096])),
             // The world.
             "env" => reply(std::env::vars().map(|(name, value)| format!("{name}={value}\n")).collect::<String>()),
@@ -146,6 +147,12 @@ fn lines(count: &str) -> Answer {
         eprintln!("line {number} of a guest that has much to say");
     }
     Ok(Outcome::Ack)
+}
+
+/// So many lines of one letter, in one write; then acks.
+fn short_lines(count: &str) -> Answer {
+    let count = count.parse::<usize>().map_err(|error| error.to_string())?;
+    done(std::io::stdout().write_all(&b"x\n".repeat(count)))
 }
 
 fn send(channel: &str, message: &Message) -> Answer {
