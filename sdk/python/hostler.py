@@ -226,3 +226,26 @@ def _bytes(value: Union[str, bytes]) -> bytes:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
     raise TypeError(f"str or bytes is wanted here, not {type(value).__name__}")
+
+
+def _name_what_is_missing() -> None:
+    """Lets the module that imports this one say which decorator it lacks, when componentize-py looks for the class of an export."""
+    frame = sys._getframe(1)
+    while frame and frame.f_globals.get("__name__", "").startswith((__name__, "importlib", "_frozen_importlib")):
+        frame = frame.f_back
+    if frame is None:
+        return
+    module = frame.f_globals.get("__name__")
+    marks = {"Handler": "handler", "MessageStart": "message_start", "MessageEnd": "message_end",
+             "ProcessingTimeout": "processing_timeout", "StateChanged": "state_changed"}
+
+    def missing(name: str) -> Any:
+        if name in marks:
+            mark = marks[name]
+            raise AttributeError(f"{module}.py has no {mark.replace('_', '-')}: put @hostler.{mark} above the function that is to be called")
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    frame.f_globals.setdefault("__getattr__", missing)
+
+
+if exports is not None:
+    _name_what_is_missing()

@@ -232,7 +232,11 @@ fn check_pin(source: &Source, bytes: &[u8], pin: &[u8; 32]) -> Result<(), LoadEr
         return Ok(());
     }
     let what = format!("its SHA-256 is {}, but the config pins {}", hex(&found), hex(pin));
-    Err(LoadError::new(source, what, "deploy the file that was meant, or set sha256 to the new one's"))
+    Err(LoadError::new(
+        source,
+        what,
+        "deploy the file that was meant, or set its pin (sha256; hooks_sha256 for hooks) to the new one's",
+    ))
 }
 
 /// The binary form of a `.wasm` or `.wat` file.

@@ -144,7 +144,7 @@ fn a_guest_sees_no_variable_but_those_that_are_granted() {
 /// The lines of every message that is settled come out, however much its guest writes and however slowly the log is read.
 #[test]
 fn no_output_displaces_the_line_of_a_settled_message() {
-    const MESSAGES: usize = 400;
+    const MESSAGES: usize = 200;
     let attempt = attempt("short", "32768", "ack", "");
     let world = world(&attempt);
     send(&world, &attempt, MESSAGES);
