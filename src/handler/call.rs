@@ -17,6 +17,10 @@ use crate::message::{Message, TraceContext};
 /// the dead-letter queue, so that what a guest may make of it has to be bounded.
 const MAX_REASON: usize = 16 * 1024;
 
+/// How many bytes more one may have that is not cut: those of the word about the rest, so that a reason is cut once, however
+/// often it is bounded.
+const CUT_WORD: usize = 64;
+
 /// What became of a message, as handler and host saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
@@ -90,7 +94,7 @@ impl Outcome {
             | Self::LeaseLost
             | Self::Shutdown => return self,
         };
-        if reason.len() > MAX_REASON {
+        if reason.len() > MAX_REASON + CUT_WORD {
             let whole = reason.len();
             reason.truncate(reason.floor_char_boundary(MAX_REASON));
             // What was cut off goes back now, not when the message is over.
@@ -215,7 +219,7 @@ mod tests {
         let short = Outcome::Failed("ä".repeat(MAX_REASON / 2));
         assert_eq!(short.clone().bounded(), short);
         for long in [Outcome::DeadLetter, Outcome::Failed, Outcome::Trapped, |reason| Outcome::Retry(Some(reason))] {
-            let reason = long(format!("x{}", "ä".repeat(MAX_REASON))).bounded().reason().unwrap();
+            let reason = long(format!("x{}", "ä".repeat(MAX_REASON))).bounded().bounded().reason().unwrap();
             let kept = reason.strip_suffix(&format!("… (cut, of {} bytes)", 2 * MAX_REASON + 1)).unwrap();
             assert_eq!(kept.len(), MAX_REASON - 1);
         }

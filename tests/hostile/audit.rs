@@ -62,7 +62,7 @@ fn no_text_of_a_guest_is_obeyed_by_a_terminal() {
 
     let world = consumer(&guest, "");
     world.config(&format!("telemetry.log = 'text'\n[consumers.one]\nchannel = 'one'\nhandler = '{}'", guest.display()));
-    world.send("one", [""]);
+    world.send("one", ["a"]);
     let mut host = world.start();
     host.wait_for(PATIENCE, |line| line.as_str().is_some_and(|text| text.contains("outcome=")));
     assert_eq!(host.stop(), 0);

@@ -149,7 +149,7 @@ fn lines(count: &str) -> Answer {
     Ok(Outcome::Ack)
 }
 
-/// So many lines of one letter, in one write; then acks.
+/// So many lines of one letter, handed over in one write; then acks.
 fn short_lines(count: &str) -> Answer {
     let count = count.parse::<usize>().map_err(|error| error.to_string())?;
     done(std::io::stdout().write_all(&b"x\n".repeat(count)))
