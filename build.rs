@@ -9,11 +9,7 @@ fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     let is = |name: &str, value: &str| std::env::var(name).is_ok_and(|found| found == value);
     let for_here = std::env::var("HOST").ok() == std::env::var("TARGET").ok();
-    if is("CARGO_CFG_TARGET_OS", "linux")
-        && is("CARGO_CFG_TARGET_ENV", "gnu")
-        && for_here
-        && glibc() >= Some((2, 36))
-    {
+    if is("CARGO_CFG_TARGET_OS", "linux") && is("CARGO_CFG_TARGET_ENV", "gnu") && for_here && glibc() >= Some((2, 36)) {
         println!("cargo:rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
     }
 }

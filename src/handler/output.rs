@@ -9,6 +9,7 @@ use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError};
 
+use super::call::Outcome;
 use super::last_words::last_words;
 
 /// The most lines of one call that are logged. A guest may write tens of thousands of lines of one letter within its bytes.

@@ -71,8 +71,8 @@ fn a_neighbour_keeps_its_throughput() {
     let bound = bound();
     // `ack` is the one whose state-changed hook loops.
     let words = [
-        "loop", "sleep", "clock", "random", "flood", "memory", "stack", "lines", "short", "ack", "fork", "get", "files",
-        INSTANCES,
+        "loop", "sleep", "clock", "random", "flood", "memory", "stack", "lines", "short", "ack", "fork", "get",
+        "files", INSTANCES,
     ];
     let mut table = String::from("hostile guest   neighbour keeps   rounds\n");
     let mut slow = BTreeMap::new();

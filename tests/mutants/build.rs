@@ -37,8 +37,9 @@ fn main() {
         };
         writeln!(systems, "    ({number}, crate::simulation::run::system!({consumer}, {sqs})),").unwrap();
     }
-    let list =
-        format!("{modules}\nfn systems() -> Vec<(usize, crate::simulation::run::System)> {{\n    vec![\n{systems}    ]\n}}\n");
+    let list = format!(
+        "{modules}\nfn systems() -> Vec<(usize, crate::simulation::run::System)> {{\n    vec![\n{systems}    ]\n}}\n"
+    );
     fs::write(out.join("mutants.rs"), list).unwrap();
 }
 
