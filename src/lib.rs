@@ -12,6 +12,7 @@
 
 pub mod cause;
 pub mod channel;
+pub mod children;
 pub mod cli;
 pub mod config;
 pub mod consumer;

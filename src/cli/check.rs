@@ -28,15 +28,13 @@ pub(super) fn run(args: &Args) -> Result {
     handler::compile_with(Threads::of(&machine).compiling);
     // Every part is looked at, so that one run shows all that is wrong.
     telemetry::show_warnings();
+    let grants = host::check_grants(&loaded);
     let handlers = block_on(check_handlers(&loaded.config, &machine));
     let queues = block_on(check_queues(&loaded.config));
-    match (handlers, queues) {
-        (Ok(()), Ok(())) => Ok(Exit::Ok),
-        (Err(handlers), Err(queues)) => {
-            Err(Failure::new(handlers.exit, format!("{}\nhostler: {}", handlers.message, queues.message)))
-        }
-        (Err(failure), Ok(())) | (Ok(()), Err(failure)) => Err(failure),
-    }
+    let failures: Vec<_> = [grants, handlers, queues].into_iter().filter_map(Result::err).collect();
+    let Some(first) = failures.first() else { return Ok(Exit::Ok) };
+    let messages: Vec<_> = failures.iter().map(|failure| failure.message.as_str()).collect();
+    Err(Failure::new(first.exit, messages.join("\nhostler: ")))
 }
 
 async fn check_handlers(config: &Config, machine: &Machine) -> Result<()> {

@@ -162,23 +162,27 @@ async fn process(handler: &Arc<dyn Handler>, call: &Call, limit: Duration) -> Ou
 fn subject(args: &Args, machine: &Machine) -> Result<Subject> {
     let is_reference = Reference::is_meant_by(&args.handler);
     let is_file = Path::new(&args.handler).exists();
-    let config = match config::load(args.config.config.as_deref(), std::env::vars_os()) {
-        Ok(loaded) => Some(loaded.config),
+    let loaded = match config::load(args.config.config.as_deref(), std::env::vars_os()) {
+        Ok(loaded) => Some(loaded),
         // A config that was named must be right; one that merely lies there need not, for a file.
         Err(error) if args.config.config.is_some() || !is_file && !is_reference && !error.is_not_found() => {
             return Err(Failure::new(Exit::BadConfig, error));
         }
         Err(_) => None,
     };
-    let consumer = config.iter().find_map(|config| {
-        let consumer = config.consumers.iter().find(|consumer| consumer.name == args.handler)?;
-        Some((config, consumer))
+    let consumer = loaded.iter().find_map(|loaded| {
+        let consumer = loaded.config.consumers.iter().find(|consumer| consumer.name == args.handler)?;
+        Some((loaded, consumer))
     });
+    let config = loaded.as_ref().map(|loaded| &loaded.config);
     match consumer {
-        Some((config, consumer)) => of_consumer(config, consumer, memory(consumer, config, machine)),
+        Some((loaded, consumer)) => {
+            host::check_grants(loaded)?;
+            of_consumer(&loaded.config, consumer, memory(consumer, &loaded.config, machine))
+        }
         None if is_reference => {
-            let cache = config.as_ref().and_then(host::cache);
-            let source = block_on(host::fetch(&args.handler, config.as_ref(), cache.clone()))?;
+            let cache = config.and_then(host::cache);
+            let source = block_on(host::fetch(&args.handler, config, cache.clone()))?;
             Ok(Subject { cache, ..of_source(source) })
         }
         None if is_file => Ok(of_source(Source::from(Path::new(&args.handler)))),

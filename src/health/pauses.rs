@@ -33,6 +33,11 @@ impl Pauses {
         Self { folder: health_file.with_added_extension("paused") }
     }
 
+    /// Where the files are.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Whether a consumer is to pause.
     ///
     /// # Errors

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::assemble::definition;
-use super::planting;
 use crate::config::{Config, Consumer, HandlerRef};
 use crate::exit::{Exit, Failure, Result};
 use crate::handler::cache::Cache;
@@ -32,7 +31,6 @@ pub async fn definitions(
     let wanted = references.filter_map(|wanted| wanted.ok().flatten()).collect();
     let fetched = Fetcher::new(options(config), cache).fetch_all(wanted).await;
     let define = |consumer: &Consumer| {
-        planting::judge(config, consumer)?;
         let handler = source(&consumer.handler, consumer.sha256, &fetched)?;
         let hooks = consumer.hooks.as_ref().map(|hooks| source(hooks, consumer.hooks_sha256, &fetched)).transpose()?;
         Ok(definition(consumer, handler, hooks, producer.clone()))

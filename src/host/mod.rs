@@ -4,11 +4,10 @@ mod assemble;
 mod connect;
 mod ecs;
 mod estate;
+mod grant_conflicts;
 mod handlers;
 mod metering;
-mod planting;
 mod pulse;
-mod reap;
 pub mod resources;
 mod signals;
 
@@ -19,6 +18,7 @@ pub use connect::sqs_options;
 pub use connect::{connect, connect_to_look, declare, file_to_come, full};
 pub use ecs::Metadata;
 pub use estate::{disposal, inventory};
+pub use grant_conflicts::check_grants;
 pub use handlers::{all, cache, definitions, fetch};
 
 use std::path::Path;
@@ -81,6 +81,9 @@ pub fn run(file: Option<&Path>) -> Result {
         tracing::warn!("{warning}");
     }
     resources::raise_descriptors();
+    if let Err(failure) = check_grants(&loaded) {
+        return Ok(logged(&failure));
+    }
     let ways = match metering::ways(&loaded.config) {
         Ok(ways) => ways,
         Err(failure) => return Ok(logged(&failure)),

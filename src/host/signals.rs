@@ -10,7 +10,7 @@ use signal_hook::iterator::Signals as Incoming;
 use signal_hook::low_level;
 use tokio_util::sync::CancellationToken;
 
-use super::reap;
+use crate::children;
 use crate::telemetry::Verbosity;
 
 /// The signals of this process, from the moment it exists.
@@ -37,11 +37,11 @@ impl Signals {
         thread::Builder::new().name("hostler-signals".into()).spawn(move || {
             if is_init {
                 // Orphans may have died before the handler was there.
-                reap::orphans();
+                children::reap_orphans();
             }
             for signal in incoming.forever() {
                 match signal {
-                    SIGCHLD => reap::orphans(),
+                    SIGCHLD => children::reap_orphans(),
                     SIGUSR1 => log.get().into_iter().for_each(Verbosity::raise),
                     SIGUSR2 => log.get().into_iter().for_each(Verbosity::reset),
                     // 128 + the signal's number, as shells report a death by it.

@@ -6,6 +6,8 @@ mod audit;
 mod fresh;
 mod limits;
 #[cfg(test)]
+mod grants;
+#[cfg(test)]
 mod neighbour;
 mod upload;
 

@@ -3,6 +3,7 @@
 mod drain;
 mod fan_out;
 mod fifo;
+mod init;
 mod interop;
 mod large;
 mod leases;

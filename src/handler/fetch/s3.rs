@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::reference::sha256;
 use super::{Bounded, Fault, MAX_HANDLER, Options};
 use crate::cause::with_causes;
+use crate::children::with_own_children;
 use crate::digest::{self, hex};
 use crate::handler::cache::Cache;
 
@@ -55,7 +56,7 @@ impl<'a> Object<'a> {
         if let Some(url) = &options.endpoint_url {
             loader = loader.endpoint_url(url);
         }
-        let shared = loader.load().await;
+        let shared = with_own_children(loader.load().await);
         if shared.region().is_none() {
             let cure = "set queue.sqs.region, or AWS_REGION in the environment";
             return Err(Fault::Lasting("there is no AWS region".into(), cure));

@@ -13,6 +13,7 @@ use aws_sdk_sqs::config::retry::RetryPartition;
 use super::Options;
 use super::shortcut::Shortcut;
 use super::signer::Signer;
+use crate::children::with_own_children;
 use crate::queue::QueueError;
 
 /// The longest wait of one ReceiveMessage (AWS limit: WaitTimeSeconds 20).
@@ -75,7 +76,7 @@ impl Clients {
         if let Some(http) = &options.http {
             loader = loader.http_client(http.clone());
         }
-        let shared = loader.load().await;
+        let shared = with_own_children(loader.load().await);
         let Some(region) = shared.region().map(ToString::to_string) else {
             let text = "there is no AWS region: set queue.sqs.region, or AWS_REGION in the environment";
             return Err(QueueError::Refused(text.into()));

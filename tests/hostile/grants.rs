@@ -1,0 +1,99 @@
+//! Grants that overlap with what hostler itself reads: no host starts with one, and `check` says so.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use crate::support::guests::{command, component};
+use crate::support::hostler::{Said, World};
+
+/// A world whose health file, queue, cache and handler each have a folder of their own, with these grants.
+fn world(dirs: &str, more: &str) -> World {
+    let head = "
+        host.health_file = 'run/health.json'
+        host.cache_dir = 'cache'
+        queue.embedded.path = 'queue/queue.db'
+    ";
+    let consumer = "[consumers.one]\nchannel = 'one'\nhandler = 'code/one.wasm'\nhooks = 'hooks/hooks.wasm'";
+    let world = World::with(head, Vec::new(), &format!("{consumer}\nallow.dirs = [{dirs}]\n{more}"));
+    for folder in ["run", "cache", "queue", "code", "hooks", "data", "data/deep"] {
+        fs::create_dir_all(world.path(folder)).unwrap();
+    }
+    fs::copy(component("acks"), world.path("code/one.wasm")).unwrap();
+    fs::copy(component("acks"), world.path("hooks/hooks.wasm")).unwrap();
+    world
+}
+
+fn grant(host: &str, mode: &str) -> String {
+    format!("{{ host = '{host}', guest = '/{}', mode = '{mode}' }}", host.trim_matches(['/', '.']).replace('/', "-"))
+}
+
+/// Asserts that nothing starts, with the cure, and that `key` is named.
+fn assert_refused(world: &World, key: &str) {
+    for command in ["run", "check"] {
+        let said: Said = world.output(&[command]);
+        assert_eq!(said.code, 64, "{command} with {key}: {said:?}");
+        let named = said.stderr.contains("consumers.one.allow.dirs") && said.stderr.contains(key);
+        assert!(named && said.stderr.contains("cure: "), "{command} with {key}: {said:?}");
+    }
+}
+
+#[test]
+fn a_grant_that_overlaps_with_hostlers_own_files_is_refused() {
+    for (folder, key) in [
+        ("run", "host.health_file"),
+        ("run/health.json.paused", "host.health_file"),
+        ("run/health.json.paused/deep", "host.health_file"),
+        ("cache", "host.cache_dir"),
+        ("cache/within", "host.cache_dir"),
+        ("queue", "queue.embedded.path"),
+        ("code", "consumers.one.handler"),
+        ("hooks", "consumers.one.hooks"),
+        (".", "hostler.toml"),
+        ("..", "hostler.toml"),
+        ("data/../queue", "queue.embedded.path"),
+        ("link", "queue.embedded.path"),
+    ] {
+        let world = world(&grant(folder, "rw"), "");
+        symlink(world.path("queue"), world.path("link")).unwrap();
+        assert_refused(&world, key);
+    }
+}
+
+#[test]
+fn the_default_health_file_is_out_of_reach_too() {
+    for folder in ["/tmp", "/tmp/hostler", "/tmp/hostler/health.json.paused"] {
+        let consumer = format!(
+            "[consumers.one]\nchannel = 'one'\nhandler = '{}'\nallow.dirs = [{}]",
+            command("main-exits").display(),
+            grant(folder, "rw")
+        );
+        let world = World::with("queue.embedded.path = 'queue.db'\n", Vec::new(), &consumer);
+        assert_refused(&world, "/tmp/hostler");
+    }
+}
+
+/// A guest could replace the inner folder by a link, and its next sandbox would open what that leads to.
+#[test]
+fn a_grant_within_a_writable_one_is_refused() {
+    let two = |mode| {
+        let dirs = grant("data/deep", mode);
+        format!("[consumers.two]\nchannel = 'two'\nhandler = 'code/one.wasm'\nallow.dirs = [{dirs}]")
+    };
+    assert_refused(&world(&[grant("data", "rw"), grant("data/deep", "rw")].join(", "), ""), "data/deep");
+    assert_refused(&world(&grant("data", "rw"), &two("ro")), "consumers.two.allow.dirs");
+}
+
+#[test]
+fn what_no_guest_can_use_is_granted() {
+    let same =
+        format!("[consumers.two]\nchannel = 'two'\nhandler = 'code/one.wasm'\nallow.dirs = [{}]", grant("data", "rw"));
+    for world in [
+        world(&grant("code", "ro"), ""),
+        world(&grant("data", "rw"), &same),
+        world(&[grant("data", "ro"), grant("data/deep", "rw")].join(", "), ""),
+        world(&grant("run/beside", "rw"), ""),
+    ] {
+        let said = world.output(&["check"]);
+        assert_eq!(said.code, 0, "{said:?}");
+    }
+}
