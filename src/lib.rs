@@ -4,7 +4,8 @@
 //! while it works, and settles it. `ARCHITECTURE.md` has the map; in short, arrows run one way:
 //!
 //! ```text
-//! cli → host → consumer → handler, queue, channel → message        leaves: cause, digest, duration, exit, health, printable
+//! cli → host → consumer → handler, queue, channel → message        leaves: cause, children, digest, duration, exit, health,
+//!                                                                          printable
 //! ```
 
 // They panic where nobody reads: `cli::output` prints what commands say, and `tracing` what hosts do.

@@ -4,6 +4,7 @@ use super::{ConfigArg, block_on, print, say};
 use crate::config::{Config, Consumer};
 use crate::exit::{Exit, Failure, Result};
 use crate::handler::{self, Definition, Engine, Loaded, Summary};
+use crate::host::hardening::Hardening;
 use crate::host::resources::{MEMORY, Machine, Plan, SLOTS, Share, Threads, raise_descriptors};
 use crate::{host, telemetry};
 
@@ -29,12 +30,23 @@ pub(super) fn run(args: &Args) -> Result {
     // Every part is looked at, so that one run shows all that is wrong.
     telemetry::show_warnings();
     let grants = host::check_grants(&loaded);
+    let hardening = check_hardening(&loaded.config);
     let handlers = block_on(check_handlers(&loaded.config, &machine));
     let queues = block_on(check_queues(&loaded.config));
-    let failures: Vec<_> = [grants, handlers, queues].into_iter().filter_map(Result::err).collect();
+    let failures: Vec<_> = [grants, hardening, handlers, queues].into_iter().filter_map(Result::err).collect();
     let Some(first) = failures.first() else { return Ok(Exit::Ok) };
     let messages: Vec<_> = failures.iter().map(|failure| failure.message.as_str()).collect();
     Err(Failure::new(first.exit, messages.join("\nhostler: ")))
+}
+
+fn check_hardening(config: &Config) -> Result<()> {
+    match Hardening::examine(config)? {
+        Some(Hardening { files, calls, .. }) => {
+            print(format!("hardening ok  files: {files}\n              calls: {calls}"))
+        }
+        None => print("hardening off"),
+    }
+    Ok(())
 }
 
 async fn check_handlers(config: &Config, machine: &Machine) -> Result<()> {

@@ -39,6 +39,18 @@ choice! {
 }
 
 choice! {
+    /// Limits that the process puts on itself, beside the sandbox of each guest.
+    HardeningMode {
+        /// As far as the kernel can.
+        Auto = "auto",
+        /// Whole, or the host does not start.
+        Require = "require",
+        /// None.
+        Off = "off",
+    }
+}
+
+choice! {
     /// Which queue the messages come from.
     Driver {
         /// SQLite in one file, for one machine.

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::choice::{Driver, FilterType, LogFormat, OnProcessingTimeout, Provision, Reply, TaskProtection};
+use super::choice::{
+    Driver, FilterType, HardeningMode, LogFormat, OnProcessingTimeout, Provision, Reply, TaskProtection,
+};
 use super::kind::Kind;
 
 /// One key. A `*` in the path stands for a name that the user gives.
@@ -65,6 +67,13 @@ pub(super) static KEYS: &[Key] = &[
         Kind::Choice(TaskProtection::WORDS),
         Preset::Value("auto"),
         "ECS scale-in protection while messages are in flight.",
+    ),
+    key(
+        "host.hardening",
+        Kind::Choice(HardeningMode::WORDS),
+        Preset::Value("auto"),
+        "Takes from the process what it does not need, by Landlock and seccomp: files that the config does not name, \
+         programs, mounts, tracing. `auto`: as far as the kernel can; `require`: whole, or exit code 70.",
     ),
     key(
         "host.cache_dir",

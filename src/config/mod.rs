@@ -21,7 +21,7 @@ mod suggest;
 mod units;
 mod valid;
 
-pub use choice::{DirMode, Driver, LogFormat, OnProcessingTimeout, Provision, Reply, TaskProtection};
+pub use choice::{DirMode, Driver, HardeningMode, LogFormat, OnProcessingTimeout, Provision, Reply, TaskProtection};
 pub use consumer::{Allow, Breaker, Consumer, Limits, Retry, Tags};
 pub use error::{ConfigError, Place, Problem};
 pub use grants::{DirGrant, HandlerRef, SecretUrl};

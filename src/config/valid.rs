@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::choice::{Driver, LogFormat, Provision, TaskProtection};
+use super::choice::{Driver, HardeningMode, LogFormat, Provision, TaskProtection};
 use super::consumer::Consumer;
 use super::grants::{SecretUrl, Url};
 use super::read::Bytes;
@@ -36,6 +36,8 @@ pub struct Host {
     pub shutdown_grace: Duration,
     /// ECS scale-in protection.
     pub task_protection: TaskProtection,
+    /// Limits on files and system calls of the process.
+    pub hardening: HardeningMode,
     /// Where compiled handlers are kept from one start to the next; `None`: nowhere.
     pub cache_dir: Option<PathBuf>,
 }
@@ -115,6 +117,7 @@ impl Config {
                 health_file: at.need("host.health_file")?,
                 shutdown_grace: at.need("host.shutdown_grace")?,
                 task_protection: at.need("host.task_protection")?,
+                hardening: at.need("host.hardening")?,
                 cache_dir: at.maybe("host.cache_dir")?,
             },
             queue: QueueConfig {

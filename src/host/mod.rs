@@ -6,6 +6,7 @@ mod ecs;
 mod estate;
 mod grant_conflicts;
 mod handlers;
+pub mod hardening;
 mod metering;
 mod pulse;
 pub mod resources;
@@ -25,7 +26,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -42,6 +43,7 @@ use crate::telemetry::metrics::Ways;
 use crate::telemetry::traces::Traces;
 use crate::telemetry::{self, Resource};
 use ecs::Ecs;
+use hardening::Hardening;
 use metering::Metering;
 use pulse::{Pulse, Watched};
 use resources::{Machine, Threads};
@@ -75,15 +77,18 @@ pub fn run(file: Option<&Path>) -> Result {
     let signals =
         Signals::install(None).map_err(|error| internal(format!("cannot install signal handlers: {error}")))?;
     let loaded = config::load(file, std::env::vars_os()).map_err(|error| Failure::new(Exit::BadConfig, error))?;
+    // Before any other thread starts, as new threads inherit it.
+    let hardening = check_grants(&loaded).and_then(|()| Hardening::enforce(&loaded.config));
     let mut logs = telemetry::start(loaded.config.telemetry.log);
     signals.change_verbosity(logs.verbosity());
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
     resources::raise_descriptors();
-    if let Err(failure) = check_grants(&loaded) {
-        return Ok(logged(&failure));
-    }
+    let hardening = match hardening {
+        Ok(hardening) => hardening,
+        Err(failure) => return Ok(logged(&failure)),
+    };
     let ways = match metering::ways(&loaded.config) {
         Ok(ways) => ways,
         Err(failure) => return Ok(logged(&failure)),
@@ -94,7 +99,9 @@ pub fn run(file: Option<&Path>) -> Result {
     let guests = Guests::start(threads).map_err(internal)?;
     let mut control = Builder::new_current_thread();
     let control = control.enable_all().max_blocking_threads(threads.control_blocking).build().map_err(internal)?;
-    let result = control.block_on(Host::new(loaded.config, machine, signals, guests.lanes()).run(ways));
+    let host =
+        Host { hardening, workers: guests.runtimes(), ..Host::new(loaded.config, machine, signals, guests.lanes()) };
+    let result = control.block_on(host.run(ways));
     guests.shut_down();
     control.shutdown_background();
     result
@@ -139,6 +146,11 @@ impl Guests {
         Lanes::new(handle(&self.first), self.long.as_ref().map(|long| Beyond { quick, long: handle(long) }))
     }
 
+    fn runtimes(&self) -> Vec<Handle> {
+        let all = [Some(&self.first), self.others.as_ref(), self.long.as_ref()];
+        all.into_iter().flatten().map(|runtime| runtime.handle().clone()).collect()
+    }
+
     /// A host call that blocks (a read of a pipe, say) is not waited for: its guest is gone.
     fn shut_down(self) {
         let all = [Some(self.first), self.others, self.long];
@@ -168,6 +180,9 @@ struct Host {
     machine: Machine,
     signals: Signals,
     guests: Lanes,
+    hardening: Option<Hardening>,
+    /// The runtimes of the guests, whose threads are restricted once all is loaded.
+    workers: Vec<Handle>,
     boards: Vec<StatusBoard>,
     /// For each consumer, whether it is to pause.
     pauses: Vec<watch::Sender<bool>>,
@@ -184,7 +199,8 @@ impl Host {
         let boards = config.consumers.iter().map(board).collect();
         let pauses = config.consumers.iter().map(|_| watch::Sender::new(false)).collect();
         let ecs = Ecs::from(|name| std::env::var(name).ok());
-        Self { config, machine, signals, guests, boards, pauses, transitions, work, ecs }
+        let (hardening, workers) = (None, Vec::new());
+        Self { config, machine, signals, guests, hardening, workers, boards, pauses, transitions, work, ecs }
     }
 
     async fn run(self, ways: Ways) -> Result {
@@ -261,6 +277,9 @@ impl Host {
         }
         if let Some(metering) = &mut metering {
             metering.watch(&self.config, &broker, &self.boards, &plan.shares);
+        }
+        if let Some(hardening) = self.hardening.clone() {
+            hardening.restrict_guests(&self.workers).await?;
         }
         Ok(Some(Started { consumers, metering }))
     }

@@ -8,6 +8,8 @@ mod limits;
 #[cfg(test)]
 mod grants;
 #[cfg(test)]
+mod hardening;
+#[cfg(test)]
 mod neighbour;
 mod upload;
 

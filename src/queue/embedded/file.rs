@@ -189,7 +189,8 @@ fn connect(path: &Path) -> Result<Connection, OpenError> {
         return Err(OpenError::Refused(text));
     }
     db.execute_batch(
-        "PRAGMA journal_size_limit = 67108864; PRAGMA wal_autocheckpoint = 4000; PRAGMA cache_size = -8192;",
+        "PRAGMA journal_size_limit = 67108864; PRAGMA wal_autocheckpoint = 4000; PRAGMA cache_size = -8192; \
+         PRAGMA temp_store = MEMORY;",
     )?;
     if fresh {
         create(&db, path)?;

@@ -1,0 +1,264 @@
+//! The files that the process, and the threads that run guests, may reach. Pure: from the config and the environment.
+
+use std::path::{Path, PathBuf};
+
+use super::Environment;
+use super::aws::Profile;
+use crate::config::{Config, DirMode, Driver, HandlerRef};
+
+/// A file or a folder with all that is in it. One that does not exist is left out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    /// Where it is; symbolic links are followed.
+    pub path: PathBuf,
+    /// Whether it may be changed too.
+    pub writable: bool,
+}
+
+/// What is left to a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// Of the whole process. `None`: everything, as the AWS SDK runs a program that may need any file.
+    pub process: Option<Vec<Rule>>,
+    /// Of the threads that run guests, and of those that read and write guests' files.
+    pub guests: Vec<Rule>,
+    /// Folders that are made before, as nobody can make them afterwards, with their modes.
+    pub folders: Vec<(PathBuf, u32)>,
+}
+
+/// What the runtime and the C library read of the machine.
+const MACHINE: [&str; 5] = ["/proc", "/sys/fs/cgroup", "/sys/devices/system", "/dev/urandom", "/dev/random"];
+
+/// What a look-up of names reads.
+const NAMES: [&str; 11] = [
+    "/etc/resolv.conf",
+    "/etc/hosts",
+    "/etc/nsswitch.conf",
+    "/etc/host.conf",
+    "/etc/gai.conf",
+    "/etc/services",
+    "/etc/protocols",
+    "/etc/ld.so.cache",
+    "/run/systemd/resolve",
+    "/run/resolvconf",
+    "/run/NetworkManager",
+];
+
+/// Where a C library that is linked dynamically finds what it looks names up with.
+#[cfg(target_env = "gnu")]
+const LIBRARIES: [&str; 4] = ["/lib", "/lib64", "/usr/lib", "/usr/lib64"];
+#[cfg(not(target_env = "gnu"))]
+const LIBRARIES: [&str; 0] = [];
+
+/// Where certificate authorities are, by distribution.
+const AUTHORITIES: [&str; 9] = [
+    "/etc/ssl/certs",
+    "/etc/ssl/cert.pem",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/pki/tls/certs",
+    "/etc/pki/tls/cert.pem",
+    "/etc/pki/tls/cacert.pem",
+    "/etc/pki/ca-trust/extracted",
+    "/usr/share/ca-certificates",
+    "/usr/local/share/ca-certificates",
+];
+
+/// Variables that name files with certificates.
+const CERTIFICATES: [&str; 6] = [
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "AWS_CA_BUNDLE",
+    "OTEL_EXPORTER_OTLP_CERTIFICATE",
+    "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE",
+    "OTEL_EXPORTER_OTLP_CLIENT_KEY",
+];
+
+/// Variables that name files of the AWS SDK's, which are renewed: others take their place.
+const AWS_FILES: [&str; 4] = [
+    "AWS_CONFIG_FILE",
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+];
+
+/// Folders that hold much else, so that a file in them does not open the folder.
+const SHARED: [&str; 8] = ["/", "/etc", "/tmp", "/var/tmp", "/run", "/var/run", "/root", "/home"];
+
+/// Decides what the process and its guests' threads may reach.
+pub fn decide(config: &Config, environment: Environment<'_>, profile: &Profile) -> Decision {
+    let runs_program = uses_aws(config) && profile.runs_program;
+    let process = (!runs_program).then(|| {
+        let mut rules: Vec<_> = folders(config).into_iter().map(|(folder, _)| write(folder)).collect();
+        rules.extend(handlers(config));
+        rules.extend(granted(config));
+        rules.extend(reading(MACHINE).chain(network(environment)).chain(registries(environment)));
+        rules.push(write("/dev/null"));
+        if uses_aws(config) {
+            rules.extend(aws(environment, profile));
+        }
+        rules
+    });
+    let mut guests = granted(config);
+    if config.consumers.iter().any(|consumer| !consumer.allow.http.is_empty()) {
+        guests.extend(network(environment));
+    }
+    Decision { process, guests, folders: folders(config) }
+}
+
+/// Whether anything is fetched from AWS.
+pub(super) fn uses_aws(config: &Config) -> bool {
+    config.queue.driver == Driver::Sqs || references(config).any(|reference| matches!(reference, HandlerRef::S3 { .. }))
+}
+
+fn references(config: &Config) -> impl Iterator<Item = &HandlerRef> {
+    config.consumers.iter().flat_map(|consumer| std::iter::once(&consumer.handler).chain(&consumer.hooks))
+}
+
+fn read(path: impl Into<PathBuf>) -> Rule {
+    Rule { path: path.into(), writable: false }
+}
+
+fn write(path: impl Into<PathBuf>) -> Rule {
+    Rule { path: path.into(), writable: true }
+}
+
+fn reading<const N: usize>(paths: [&'static str; N]) -> impl Iterator<Item = Rule> {
+    paths.into_iter().map(read)
+}
+
+/// The folders of the health file, of the cache, of the queue, and those that guests may write to. They are made with the modes that
+/// whoever uses them would make them with.
+fn folders(config: &Config) -> Vec<(PathBuf, u32)> {
+    let mut folders = vec![(folder_of(&config.host.health_file), 0o700)];
+    folders.extend(config.host.cache_dir.iter().map(|folder| (folder.clone(), 0o700)));
+    if config.queue.driver == Driver::Embedded {
+        folders.push((folder_of(&config.queue.embedded.path), 0o777));
+    }
+    let granted = config.consumers.iter().flat_map(|consumer| &consumer.allow.dirs);
+    folders.extend(granted.filter(|dir| dir.mode == DirMode::ReadWrite).map(|dir| (dir.host.clone(), 0o777)));
+    folders
+}
+
+fn granted(config: &Config) -> Vec<Rule> {
+    let dirs = config.consumers.iter().flat_map(|consumer| &consumer.allow.dirs);
+    dirs.map(|dir| Rule { path: dir.host.clone(), writable: dir.mode == DirMode::ReadWrite }).collect()
+}
+
+fn handlers(config: &Config) -> impl Iterator<Item = Rule> {
+    references(config).filter_map(|reference| match reference {
+        HandlerRef::Path(path) => Some(read(path)),
+        _ => None,
+    })
+}
+
+/// What looking up names and checking certificates needs.
+fn network(environment: Environment<'_>) -> impl Iterator<Item = Rule> {
+    let certificates = CERTIFICATES.into_iter().filter_map(environment).map(read);
+    reading(NAMES).chain(reading(LIBRARIES)).chain(reading(AUTHORITIES)).chain(certificates)
+}
+
+/// The logins of registries.
+fn registries(environment: Environment<'_>) -> Option<Rule> {
+    let folder = environment("DOCKER_CONFIG").or_else(|| Some(environment("HOME")?.join(".docker")))?;
+    Some(read(folder.join("config.json")))
+}
+
+/// The SDK's files, each with its folder, as they are replaced when they are renewed.
+fn aws(environment: Environment<'_>, profile: &Profile) -> Vec<Rule> {
+    let home = environment("HOME");
+    let named = AWS_FILES.into_iter().filter_map(environment).chain(profile.token_files.iter().cloned());
+    let mut rules: Vec<_> = named.map(|file| read(renewed(&file, home.as_deref()))).collect();
+    if let Some(home) = home {
+        rules.push(read(home.join(".aws")));
+        // A token that is renewed is kept there.
+        rules.push(write(home.join(".aws/sso/cache")));
+    }
+    rules
+}
+
+/// The folder of a file that is replaced from time to time; the file itself where the folder holds much else.
+fn renewed(file: &Path, home: Option<&Path>) -> PathBuf {
+    let folder = folder_of(file);
+    let is_shared = SHARED.iter().any(|shared| folder == Path::new(shared)) || Some(folder.as_path()) == home;
+    if is_shared || folder == Path::new(".") { file.to_owned() } else { folder }
+}
+
+/// The folder that a file lies in.
+fn folder_of(file: &Path) -> PathBuf {
+    match file.parent() {
+        Some(folder) if folder != Path::new("") => folder.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(driver: &str, more: &str) -> Config {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text = format!(
+            "host.health_file = '/run/h/health.json'\nqueue.driver = '{driver}'\nqueue.embedded.path = '/var/lib/q/queue.db'\n\
+             [consumers.one]\nchannel = 'one'\nhandler = '/handlers/one.wasm'\n{more}"
+        );
+        std::fs::write(file.path(), text).unwrap();
+        crate::config::load(Some(file.path()), std::iter::empty::<(String, String)>()).unwrap().config
+    }
+
+    fn paths(rules: &[Rule], writable: bool) -> Vec<String> {
+        rules.iter().filter(|rule| rule.writable == writable).map(|rule| rule.path.display().to_string()).collect()
+    }
+
+    const DIRS: &str = "allow.dirs = [{ host = '/in', guest = '/in' }, { host = '/out', guest = '/out', mode = 'rw' }]";
+
+    fn variable(name: &str) -> Option<PathBuf> {
+        match name {
+            "HOME" => Some("/home/me".into()),
+            "AWS_WEB_IDENTITY_TOKEN_FILE" => Some("/var/run/secrets/eks/token".into()),
+            "AWS_CONFIG_FILE" => Some("/etc/aws.conf".into()),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn the_embedded_queue_gets_its_folder_and_guests_get_their_grants() {
+        let decision = decide(&config("embedded", DIRS), &variable, &Profile::default());
+        let process = decision.process.unwrap();
+        assert_eq!(paths(&process, true), ["/run/h", "/var/lib/q", "/out", "/out", "/dev/null"]);
+        let read = paths(&process, false);
+        assert!(read.contains(&"/handlers/one.wasm".to_owned()) && read.contains(&"/etc/hosts".to_owned()));
+        assert!(!read.iter().any(|path| path.contains("aws") || path == "/etc" || path == "/etc/passwd"), "{read:?}");
+        assert_eq!(
+            (paths(&decision.guests, false), paths(&decision.guests, true)),
+            (vec!["/in".into()], vec!["/out".into()])
+        );
+    }
+
+    #[test]
+    fn sqs_gets_the_files_of_the_sdk_and_no_queue() {
+        let decision = decide(&config("sqs", ""), &variable, &Profile::default());
+        let process = decision.process.unwrap();
+        assert_eq!(paths(&process, true), ["/run/h", "/dev/null", "/home/me/.aws/sso/cache"]);
+        let read = paths(&process, false);
+        for path in ["/var/run/secrets/eks", "/etc/aws.conf", "/home/me/.aws"] {
+            assert!(read.contains(&path.to_owned()), "{path} of {read:?}");
+        }
+        assert_eq!(decision.guests, []);
+    }
+
+    #[test]
+    fn a_program_of_the_sdk_may_need_any_file_but_guests_do_not() {
+        let profile = Profile { runs_program: true, token_files: Vec::new() };
+        let decision = decide(&config("sqs", DIRS), &variable, &profile);
+        assert_eq!(decision.process, None);
+        assert_eq!(decision.guests.len(), 2);
+        assert!(decide(&config("embedded", ""), &variable, &profile).process.is_some(), "the SDK is not used");
+    }
+
+    #[test]
+    fn a_guest_that_may_send_requests_can_look_names_up() {
+        let http = "allow.http = ['https://example.com']";
+        let guests = decide(&config("embedded", http), &variable, &Profile::default()).guests;
+        assert!(paths(&guests, false).contains(&"/etc/resolv.conf".to_owned()));
+    }
+}

@@ -1,0 +1,201 @@
+//! The second layer: a guest that breaks out of its sandbox finds a process that can do little.
+//!
+//! | file | job | I/O |
+//! |---|---|---|
+//! | `files` | decides which files the process and its guests' threads may reach | none |
+//! | `aws` | reads which programs and files a profile of the AWS SDK names | none |
+//! | `calls` | the system calls that are refused | none |
+//! | `enforce` | Landlock and seccomp | the kernel |
+//!
+//! Landlock and seccomp only ever take rights away, and new threads inherit what is left. So the whole process is restricted
+//! before it starts its runtimes, to what loading and running need; the threads of guests are restricted further, to what
+//! guests are granted, once everything is loaded.
+
+mod aws;
+mod calls;
+mod enforce;
+mod files;
+
+pub use aws::Profile;
+pub use files::{Decision, Rule, decide};
+
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::PathBuf;
+use std::sync::{Arc, Barrier};
+
+use tokio::runtime::Handle;
+
+use crate::config::{Config, HardeningMode};
+use crate::exit::{Exit, Failure, Result};
+use calls::Filters;
+use enforce::Threads;
+
+/// Looks up a variable of the environment that names a file.
+pub type Environment<'a> = &'a dyn Fn(&str) -> Option<PathBuf>;
+
+/// What is in force, and what the threads of guests get once everything is loaded.
+#[derive(Debug, Clone)]
+pub struct Hardening {
+    mode: HardeningMode,
+    guests: Vec<Rule>,
+    /// Refuses programs too, whatever the process may do; none on an architecture without filters.
+    filters: Option<Filters>,
+    /// For the log and for `check`.
+    pub files: String,
+    /// The same of system calls.
+    pub calls: String,
+    faults: Vec<String>,
+}
+
+impl Hardening {
+    /// Finds out what could be enforced here, and enforces nothing.
+    ///
+    /// # Errors
+    /// As [`Hardening::enforce`].
+    pub fn examine(config: &Config) -> Result<Option<Self>> {
+        let Some((mut hardening, decision)) = Self::plan(config) else { return Ok(None) };
+        hardening.describe(&decision, enforce::landlock_here().is_some(), enforce::seccomp_here());
+        hardening.checked().map(Some)
+    }
+
+    /// Restricts the process, as `host.hardening` says. Threads that exist get the limits on system calls, and those on files
+    /// if the kernel can; threads that are started later get both. `None`: it is off.
+    ///
+    /// # Errors
+    /// With 70 where `host.hardening = "require"` and this kernel cannot.
+    pub fn enforce(config: &Config) -> Result<Option<Self>> {
+        let Some((mut hardening, decision)) = Self::plan(config) else { return Ok(None) };
+        for (folder, mode) in &decision.folders {
+            // Whoever uses it says why it cannot be made.
+            let _ = DirBuilder::new().recursive(true).mode(*mode).create(folder);
+        }
+        let files = match &decision.process {
+            Some(rules) => hardening.heeding("Landlock", enforce::restrict_files(rules, Threads::All)),
+            None => enforce::landlock_here().map(|_| true),
+        };
+        let filters = calls::filters(decision.process.is_none());
+        let calls = hardening
+            .heeding("seccomp", filters)
+            .and_then(|filters| hardening.heeding("seccomp", enforce::restrict_calls(&filters, Threads::All)));
+        hardening.describe(&decision, files.unwrap_or_default(), calls.is_some());
+        hardening.checked().map(Some)
+    }
+
+    fn plan(config: &Config) -> Option<(Self, Decision)> {
+        let mode = config.host.hardening;
+        if mode == HardeningMode::Off {
+            return None;
+        }
+        let environment = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let decision = decide(config, &environment, &profile(config, &environment));
+        let (guests, filters) = (decision.guests.clone(), calls::filters(false).ok());
+        let hardening = Self { mode, guests, filters, files: String::new(), calls: String::new(), faults: Vec::new() };
+        Some((hardening, decision))
+    }
+
+    /// Keeps what went wrong.
+    fn heeding<T>(&mut self, what: &str, result: std::result::Result<T, impl std::fmt::Display>) -> Option<T> {
+        result.map_err(|error| self.faults.push(format!("{what}: {error}"))).ok()
+    }
+
+    fn describe(&mut self, decision: &Decision, files: bool, calls: bool) {
+        let landlock = enforce::landlock_here();
+        if landlock.is_none_or(|here| here < enforce::LEAST) {
+            let here = if landlock.is_some() { "Landlock before ABI 3 (Linux 6.2)" } else { "no Landlock" };
+            self.faults.push(format!("this kernel has {here}, or the container's engine refuses it"));
+        }
+        if !calls {
+            self.faults.push("this kernel has no seccomp filters, or the container's engine refuses them".to_owned());
+        }
+        let process = match (files, &decision.process) {
+            (false, _) => "not limited (no Landlock)",
+            (true, Some(_)) => "limited to the config's (Landlock)",
+            (true, None) => "limited for guests only (Landlock), as a credential_process may need any",
+        };
+        let programs = match (calls, &decision.process) {
+            (false, _) => "not limited (no seccomp)",
+            (true, Some(_)) => "no programs, processes, mounts, namespaces or tracing (seccomp)",
+            (true, None) => {
+                "no mounts, namespaces or tracing; programs for credential_process, but not for guests (seccomp)"
+            }
+        };
+        (self.files, self.calls) = (process.to_owned(), programs.to_owned());
+    }
+
+    /// Refuses to go on with less than is required.
+    fn checked(self) -> Result<Self> {
+        if self.mode == HardeningMode::Require && !self.faults.is_empty() {
+            let faults = self.faults.join("; ");
+            return Err(Failure::new(
+                Exit::Internal,
+                format!(
+                    "host.hardening = \"require\" cannot be kept: {faults}\n  cure: run on Linux 6.2 or newer with Landlock, and let \
+                     the container's seccomp profile allow landlock_* and seccomp, or set host.hardening = \"auto\""
+                ),
+            ));
+        }
+        Ok(self)
+    }
+
+    /// Restricts the calling thread, and those that it starts, to what guests are granted.
+    ///
+    /// # Errors
+    /// A text for people: the kernel refuses.
+    pub fn restrict_guest_thread(&self) -> std::result::Result<(), String> {
+        enforce::restrict_files(&self.guests, Threads::This).map_err(|error| format!("Landlock: {error}"))?;
+        let Some(filters) = &self.filters else { return Ok(()) };
+        enforce::restrict_calls(filters, Threads::This).map_err(|error| format!("seccomp: {error}"))
+    }
+
+    /// Restricts every worker of these runtimes, and logs what is in force.
+    ///
+    /// # Errors
+    /// As [`Hardening::enforce`].
+    pub(super) async fn restrict_guests(mut self, runtimes: &[Handle]) -> Result<()> {
+        let shared = Arc::new(self.clone());
+        for runtime in runtimes {
+            let workers = runtime.metrics().num_workers();
+            // None of the tasks ends before all have begun, so each has a worker of its own.
+            let all = Arc::new(Barrier::new(workers));
+            let tasks: Vec<_> = (0..workers)
+                .map(|_| {
+                    let (hardening, all) = (Arc::clone(&shared), Arc::clone(&all));
+                    runtime.spawn(async move {
+                        let restricted = hardening.restrict_guest_thread();
+                        all.wait();
+                        restricted
+                    })
+                })
+                .collect();
+            for task in tasks {
+                let restricted = task.await.unwrap_or_else(|error| Err(error.to_string()));
+                if let Err(fault) = restricted {
+                    self.faults.push(fault);
+                }
+            }
+        }
+        let hardening = self.checked()?;
+        let missing = hardening.faults.join("; ");
+        let (files, calls) = (hardening.files, hardening.calls);
+        match missing.is_empty() {
+            true => tracing::info!(files, calls, "hardening"),
+            false => tracing::info!(files, calls, missing, "hardening"),
+        }
+        Ok(())
+    }
+}
+
+/// The profile that the SDK uses; an empty one where variables have the credentials.
+fn profile(config: &Config, environment: Environment<'_>) -> Profile {
+    let has_key = environment("AWS_ACCESS_KEY_ID").is_some() && environment("AWS_SECRET_ACCESS_KEY").is_some();
+    if !files::uses_aws(config) || has_key {
+        return Profile::default();
+    }
+    let text = |name: &str, of_home: &str| {
+        let path = environment(name).or_else(|| Some(environment("HOME")?.join(".aws").join(of_home)));
+        path.and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default()
+    };
+    let name = environment("AWS_PROFILE").map_or_else(|| "default".into(), |name| name.display().to_string());
+    Profile::of(&name, &text("AWS_CONFIG_FILE", "config"), &text("AWS_SHARED_CREDENTIALS_FILE", "credentials"))
+}

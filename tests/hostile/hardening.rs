@@ -1,0 +1,162 @@
+//! A guest that has broken out of its sandbox: native code, loaded into a process that has hardened itself as `run` does.
+
+use std::ffi::{CString, c_char, c_uint, c_void};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs, thread};
+
+use hostler::config;
+use hostler::host::hardening::Hardening;
+
+use crate::support::guests::command;
+use crate::support::hostler::{Host, PATIENCE, World, announce};
+
+/// Names the world of the process that is to be hardened.
+const CHILD: &str = "HOSTLER_TEST_HARDENED";
+
+/// What `escape.c` tries, in the order of its bits.
+const DEEDS: [&str; 14] = [
+    "read a granted folder",
+    "write to a granted folder",
+    "read the queue",
+    "read another host's granted folder",
+    "read /etc/passwd",
+    "read /etc/passwd by /proc",
+    "fork",
+    "ptrace",
+    "process_vm_readv",
+    "unshare",
+    "mount",
+    "chroot",
+    "fork by x32",
+    "execve by an unexpected error",
+];
+
+/// Those that Landlock keeps from native code, rather than seccomp.
+const FILES: std::ops::Range<usize> = 1..6;
+
+fn world(hardening: &str) -> World {
+    World::with(
+        &format!(
+            "host.health_file = 'run/health.json'\nhost.hardening = '{hardening}'\nqueue.embedded.path = 'queue/q.db'\n"
+        ),
+        Vec::new(),
+        &format!(
+            "[consumers.work]\nchannel = 'work'\nhandler = '{}'\nallow.dirs = [{{ host = 'mine', guest = '/mine' }}]",
+            command("main-exits").display()
+        ),
+    )
+}
+
+fn text(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).unwrap()
+}
+
+/// Loads the library and lets it do its worst; what it achieved.
+#[allow(unsafe_code, reason = "native code is what this is about")]
+fn escape(root: &Path) -> Vec<&'static str> {
+    let paths = ["mine/file", "queue/q.db", "other/file"].map(|name| text(&root.join(name)));
+    let library = text(&root.join("mine/escape.so"));
+    let achieved = unsafe {
+        let library = libc::dlopen(library.as_ptr(), libc::RTLD_NOW);
+        assert!(!library.is_null(), "it cannot be loaded");
+        let symbol: *mut c_void = libc::dlsym(library, c"escape".as_ptr());
+        assert!(!symbol.is_null());
+        let escape: extern "C" fn(*const c_char, *const c_char, *const c_char) -> c_uint = std::mem::transmute(symbol);
+        escape(paths[0].as_ptr(), paths[1].as_ptr(), paths[2].as_ptr())
+    };
+    DEEDS.into_iter().enumerate().filter(|(bit, _)| achieved & (1 << bit) != 0).map(|(_, deed)| deed).collect()
+}
+
+/// The process that is hardened; nothing unless the test below has started it.
+#[test]
+fn hardened_child() {
+    let Some(root) = env::var_os(CHILD).map(PathBuf::from) else { return };
+    env::set_current_dir(&root).unwrap();
+    let config = config::load(Some(&root.join("hostler.toml")), std::iter::empty::<(String, String)>()).unwrap().config;
+    let (go, gate) = std::sync::mpsc::channel::<()>();
+    let early = {
+        let root = root.clone();
+        thread::spawn(move || {
+            gate.recv().unwrap();
+            escape(&root)
+        })
+    };
+    let hardening = Hardening::enforce(&config).unwrap().unwrap();
+    // One after the other: a thread that traces would keep the next from it.
+    go.send(()).unwrap();
+    let early = early.join().unwrap();
+    let process = thread::scope(|scope| scope.spawn(|| escape(&root)).join()).unwrap();
+    let guest = || {
+        hardening.restrict_guest_thread().unwrap();
+        // What a guest's thread starts is restricted as well: that reads its files.
+        thread::scope(|scope| scope.spawn(|| escape(&root)).join()).unwrap()
+    };
+    let guest = thread::scope(|scope| scope.spawn(guest).join()).unwrap();
+    println!(
+        "RESULT {}",
+        serde_json::json!({ "files": hardening.files, "early": early, "process": process, "guest": guest })
+    );
+}
+
+#[test]
+fn native_code_in_a_hardened_process_finds_nothing() {
+    let world = world("auto");
+    for folder in ["mine", "other", "queue", "run"] {
+        fs::create_dir(world.path(folder)).unwrap();
+    }
+    for file in ["mine/file", "other/file", "queue/q.db"] {
+        fs::write(world.path(file), "secret").unwrap();
+    }
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/hostile/escape.c");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o"]).arg(world.path("mine/escape.so")).arg(source);
+    assert!(compiler.status().unwrap().success(), "cc does not compile {source}");
+
+    let mut child = Command::new(env::current_exe().unwrap());
+    child.args(["--exact", "hostile::hardening::hardened_child", "--nocapture", "--test-threads=1"]);
+    let output = child.env(CHILD, world.path("")).output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    let result = printed.lines().find_map(|line| line.split_once("RESULT ")).map(|(_, result)| result);
+    let result: serde_json::Value =
+        serde_json::from_str(result.unwrap_or_else(|| panic!("the process has not told: {output:?}"))).unwrap();
+    let achieved = |threads: &str| -> Vec<String> { serde_json::from_value(result[threads].clone()).unwrap() };
+    let is_call = |deed: &String| !DEEDS[FILES].contains(&deed.as_str()) && deed != DEEDS[0];
+    for threads in ["early", "process", "guest"] {
+        assert!(!achieved(threads).iter().any(is_call), "{threads}: {result}");
+    }
+    if result["files"].as_str().unwrap().contains("no Landlock") {
+        announce("NOT RUN, limits on files of native code: THIS KERNEL HAS NO LANDLOCK");
+        return;
+    }
+    assert_eq!(achieved("process"), ["read a granted folder", "read the queue"], "{result}");
+    assert_eq!(achieved("guest"), ["read a granted folder"], "{result}");
+}
+
+/// The fields of every thread of a host, as `/proc` has them.
+fn threads(host: &Host, field: &str) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", host.pid)).unwrap();
+    let statuses = tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join("status")).ok());
+    let value = |status: String| status.lines().find_map(|line| Some(line.strip_prefix(field)?.trim().to_owned()));
+    statuses.filter_map(value).collect()
+}
+
+#[test]
+fn every_thread_of_a_host_is_hardened() {
+    for (hardening, filtered) in [("auto", "2"), ("off", "0")] {
+        let world = world(hardening);
+        fs::create_dir(world.path("mine")).unwrap();
+        let mut host = world.start();
+        host.wait_for(PATIENCE, |line| line["message"] == "consuming");
+        let said = host.lines().into_iter().filter(|line| line["message"] == "hardening").count();
+        assert_eq!(said, usize::from(hardening == "auto"), "one line says what is in force");
+        for (field, wanted) in [("Seccomp:", filtered), ("NoNewPrivs:", if hardening == "auto" { "1" } else { "0" })] {
+            let threads = threads(&host, field);
+            assert!(threads.len() > 4 && threads.iter().all(|value| value == wanted), "{field} {threads:?}");
+        }
+        world.send("work", ["0"]);
+        assert_eq!(host.settled(1)[0]["outcome"], "ack");
+        assert_eq!(host.stop(), 0);
+    }
+}
