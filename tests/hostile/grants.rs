@@ -19,7 +19,7 @@ fn world(dirs: &str, more: &str) -> World {
         fs::create_dir_all(world.path(folder)).unwrap();
     }
     fs::copy(component("acks"), world.path("code/one.wasm")).unwrap();
-    fs::copy(component("acks"), world.path("hooks/hooks.wasm")).unwrap();
+    fs::copy(component("hook-start-prints"), world.path("hooks/hooks.wasm")).unwrap();
     world
 }
 

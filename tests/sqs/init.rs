@@ -13,7 +13,7 @@ for n in 1 2 3; do true & done
 echo '{"Version": 1, "AccessKeyId": "test", "SecretAccessKey": "test"}'
 "#;
 
-/// How many starts there are: of the old reaper's, a third failed.
+/// Enough starts for a status that is taken away to show: one start in three to six then fails.
 const STARTS: usize = 12;
 
 #[test]
