@@ -49,13 +49,14 @@ pub async fn stale_receipt_changes_nothing<H: Harness>(harness: &H) {
     let broker = harness.broker().await;
     let queue = broker.open(&spec("jobs")).await.unwrap();
     send(&broker, "jobs", vec![text("a")]).await;
-    for stale_ending in 0..3 {
+    for stale_ending in 0..4 {
         let stale = next(&queue, H::TICK).await;
         let current = next(&queue, LONG).await;
         assert!(is_lost(&queue.extend(&[stale.receipt.lease()], LONG).await[0]));
         let ending = match stale_ending {
             0 => Settlement::Ack(stale.receipt),
             1 => Settlement::Release(stale.receipt, Duration::ZERO),
+            2 => Settlement::GiveBack(stale.receipt, Duration::ZERO),
             _ => Settlement::DeadLetter { receipt: stale.receipt, message: stale.message, reason: "late".to_owned() },
         };
         assert!(is_lost(&try_settle(&queue, ending).await));
@@ -131,6 +132,22 @@ pub async fn entries_are_independent<H: Harness>(harness: &H) {
     assert_eq!(given_back[0].settlement.receipt(), &stale);
     assert!(given_back.iter().all(|unsettled| matches!(unsettled.error, LeaseError::Lost(_))));
     assert_eq!(take(&queue, 10).await.len(), 1, "only the released one is left");
+}
+
+/// Whether its attempt counts is for the queue to say, but it counts once at most.
+pub async fn give_back<H: Harness>(harness: &H) {
+    let broker = harness.broker().await;
+    let queue = broker.open(&spec("jobs")).await.unwrap();
+    send(&broker, "jobs", vec![text("a")]).await;
+    let first = next(&queue, LONG).await;
+    settle(&queue, Settlement::GiveBack(first.receipt, Duration::ZERO)).await;
+    let again = next(&queue, LONG).await;
+    assert_eq!(again.message, first.message);
+    assert!((1..=2).contains(&again.attempt), "{}", again.attempt);
+    settle(&queue, Settlement::Release(again.receipt, Duration::ZERO)).await;
+    let third = next(&queue, LONG).await;
+    assert_eq!(third.attempt, again.attempt + 1, "a release counts");
+    assert!(take(&queue, 10).await.is_empty());
 }
 
 pub async fn release_at_once<H: Harness>(harness: &H) {

@@ -95,6 +95,7 @@ macro_rules! suite {
                 extend_counts_from_now
                 entries_are_independent
                 release_at_once
+                give_back
                 release_with_delay
             ]
             looking: [look_shows_all_and_changes_nothing]

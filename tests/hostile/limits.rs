@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
-use rustix::process::{Resource, Rlimit, prlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
@@ -141,7 +141,7 @@ fn a_limit_of_the_host_spends_no_attempt() {
     let before = prlimit(
         Some(pid(host.pid)),
         Resource::Nofile,
-        Rlimit { current: Some(free_descriptor(host.pid)), maximum: Some(1 << 20) },
+        Rlimit { current: Some(free_descriptor(host.pid)), maximum: getrlimit(Resource::Nofile).maximum },
     )
     .unwrap();
     world.send("work", ["hostler.toml"]);

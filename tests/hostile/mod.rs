@@ -54,7 +54,7 @@ fn attempts() -> Vec<Attempt> {
         attempt("read", "/etc/passwd", "failed", "looks for folders, and none is granted"),
         attempt("read", "../../etc/passwd", "failed", "allow.dirs"),
         Attempt { grants: GRANT, ..attempt("read", "/granted/../../etc/passwd", "failed", "allow.dirs") },
-        Attempt { grants: GRANT, ..attempt("files", "480", "timed-out", "processing timeout") },
+        Attempt { grants: GRANT, ..attempt("files", "100", "timed-out", "processing timeout") },
         attempt(INSTANCES, "now", "timed-out", "processing timeout"),
         Attempt { grants: GRANT, ..attempt("read", "/granted/out", "failed", "allow.dirs") },
         Attempt { grants: GRANT, ..attempt("write", "/granted/new", "failed", "allow.dirs") },
