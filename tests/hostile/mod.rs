@@ -45,6 +45,8 @@ fn attempts() -> Vec<Attempt> {
         attempt("flood", "now", "timed-out", "processing timeout"),
         attempt("memory", "now", "trapped", "out of memory: limits.memory"),
         attempt("stack", "now", "trapped", "out of bounds memory access"),
+        attempt("panic", "no such customer", "trapped", "panicked at src/lib.rs"),
+        attempt("panic", "no such customer", "trapped", ": no such customer\""),
         attempt("lines", "100000", "ack", "output beyond limits.output"),
         attempt("short", "32768", "ack", "32668 more lines of output"),
         Attempt { grants: "hooks = 'hooks.wasm'", ..attempt("ack", "now", "ack", "it took longer than 2 s") },

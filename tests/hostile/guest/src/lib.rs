@@ -35,6 +35,7 @@ impl Guest for Hostile {
             // Memory.
             "memory" => memory(),
             "stack" => reply(recurse(0).to_string()),
+            "panic" => panic!("{text}"),
             // Output.
             "lines" => lines(&text),
             "short" => short_lines(&text),
