@@ -34,21 +34,38 @@ fn holds(condition: Option<&Json>, topic: &str) -> bool {
     })
 }
 
-/// The policy with a statement that lets the topic send.
+/// The policy with a statement that lets the topic send. It lets those send too that it let before: the same queue may be in another
+/// config, by another exchange.
 pub(super) fn admitting(policy: Option<&str>, queue: &str, topic: &str) -> Json {
     let policy = policy.and_then(|policy| serde_json::from_str::<Json>(policy).ok());
     let mut policy = policy.filter(Json::is_object).unwrap_or_else(|| json!({"Version": "2012-10-17"}));
-    let foreign = statements(&policy).into_iter().filter(|statement| statement.get("Sid") != Some(&json!(SID)));
+    let (former, foreign): (Vec<Json>, Vec<Json>) =
+        statements(&policy).into_iter().partition(|statement| statement.get("Sid") == Some(&json!(SID)));
+    let mut topics: Vec<String> = former.iter().flat_map(sources).collect();
+    if !topics.iter().any(|known| known == topic) {
+        topics.push(topic.to_owned());
+    }
+    let topics = if let [topic] = &topics[..] { json!(topic) } else { json!(topics) };
     let ours = json!({
         "Sid": SID,
         "Effect": "Allow",
         "Principal": {"Service": "sns.amazonaws.com"},
         "Action": "sqs:SendMessage",
         "Resource": queue,
-        "Condition": {"ArnEquals": {"aws:SourceArn": topic}},
+        "Condition": {"ArnEquals": {"aws:SourceArn": topics}},
     });
-    policy["Statement"] = foreign.chain([ours]).collect();
+    policy["Statement"] = foreign.into_iter().chain([ours]).collect();
     policy
+}
+
+/// The topics that a statement of ours lets send.
+fn sources(statement: &Json) -> Vec<String> {
+    let arns = statement.pointer("/Condition/ArnEquals/aws:SourceArn");
+    match arns {
+        Some(Json::String(arn)) => vec![arn.clone()],
+        Some(Json::Array(arns)) => arns.iter().filter_map(Json::as_str).map(str::to_owned).collect(),
+        _ => Vec::new(),
+    }
 }
 
 /// A policy's statements: a list, or one by itself.
@@ -121,6 +138,15 @@ mod tests {
             assert_eq!(second["Statement"].as_array().unwrap().len(), 2);
             assert!(admitted(&second));
         }
+    }
+
+    #[test]
+    fn configs_with_other_exchanges_for_a_queue_leave_each_other_their_topics() {
+        let other = "arn:aws:sns:eu-west-1:1:other";
+        let first = admitting(None, QUEUE, other).to_string();
+        let both = admitting(Some(&first), QUEUE, TOPIC);
+        assert!(admitted(&both) && admits(Some(&both.to_string()), QUEUE, other));
+        assert_eq!(admitting(Some(&both.to_string()), QUEUE, other), both, "once each");
     }
 
     #[test]
