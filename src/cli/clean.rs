@@ -19,8 +19,8 @@ use crate::upkeep::delivery::deliver;
 /// Find queues, topics and stored bodies that nobody uses, and remove them
 ///
 /// Looks at everything under the config's prefix that is hostler's by its tags, and at its use as CloudWatch knows it. Only
-/// with --apply it removes: queues that two looks found empty and unused for three days, and bodies that no message can point
-/// to any more; never a queue that holds a message, that this config names, or that takes another one's dead letters.
+/// with --apply it removes: queues that two looks found empty and unused for three days, and bodies that were
+/// stored, or last renewed, longer ago than --bodies-older; never a queue that holds a message, that this config names, or that takes another one's dead letters.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Remove what is deletable; without it, only report
@@ -35,8 +35,9 @@ pub(super) struct Args {
     /// How long a topic has to be unused
     #[arg(long, value_name = "DURATION", value_parser = window, default_value = "1d")]
     topics_idle: Duration,
-    /// How old a stored body has to be, 14d at least: the retention of a queue and then of its dead-letter queue
-    #[arg(long, value_name = "DURATION", value_parser = bodies, default_value = "28d")]
+    /// How long ago a stored body has to have been stored, or renewed as its message was dead-lettered or requeued; 14d at least. A move
+    /// by SQS itself (requeue --native, the console) gives a message 14 more days, and its body none: longer than such moves add up to
+    #[arg(long, value_name = "DURATION", value_parser = bodies, default_value = "90d")]
     bodies_older: Duration,
     /// Print the whole report as JSON
     #[arg(long)]
@@ -210,7 +211,7 @@ mod tests {
         }
         let defaults = Windows::default();
         assert_eq!(
-            (window("3d"), window("1d"), bodies("28d")),
+            (window("3d"), window("1d"), bodies("90d")),
             (Ok(defaults.queues), Ok(defaults.topics), Ok(defaults.bodies))
         );
     }

@@ -53,6 +53,13 @@ impl TraceContext {
         Self::remote(trace, span, flags, TraceState::NONE)
     }
 
+    /// As AWS X-Ray writes it.
+    pub fn xray(&self) -> String {
+        let (trace, sampled) = (self.trace_id().to_string(), u8::from(self.0.is_sampled()));
+        let (time, unique) = trace.split_at(8);
+        format!("Root=1-{time}-{unique};Parent={};Sampled={sampled}", self.0.span_id())
+    }
+
     fn remote(trace: u128, span: u64, flags: TraceFlags, state: TraceState) -> Option<Self> {
         Self::new(SpanContext::new(TraceId::from(trace), SpanId::from(span), flags, true, state))
     }
@@ -215,6 +222,8 @@ mod tests {
             (";Self=1-x;Parent=53995c3f42cd8ad8;Sampled=1;Lineage=a:1|b:0", "01"),
         ] {
             assert_eq!(read(&format!("{root}{rest}")), of(sampled), "{rest}");
+            let context = TraceContext::from_xray(&format!("{root}{rest}")).unwrap();
+            assert_eq!(read(&context.xray()), of(sampled), "there and back");
         }
         assert_eq!(read(&format!("sampled=1;parent=53995c3f42cd8ad8;{}", root.replace("Root", "root"))), of("01"));
         for bad in [

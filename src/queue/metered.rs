@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use tokio::time::Instant;
@@ -89,6 +89,10 @@ impl MeteredBroker {
 
 #[async_trait]
 impl Broker for MeteredBroker {
+    fn on_its_clock(&self, time: SystemTime) -> SystemTime {
+        self.inner.on_its_clock(time)
+    }
+
     async fn open(&self, spec: &ChannelSpec) -> Result<Arc<dyn Queue>, QueueError> {
         self.inner.open(spec).await
     }

@@ -40,7 +40,7 @@ pub use replies::Replies;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use tokio::time::Instant;
@@ -404,6 +404,11 @@ pub trait Broker: Send + Sync + 'static {
     /// As [`Broker::open`].
     async fn declare(&self, spec: &ChannelSpec) -> Result<(), QueueError> {
         self.open(spec).await.map(drop)
+    }
+
+    /// A time of ours by the clock that stamps messages, and no earlier: as far as the service has told it.
+    fn on_its_clock(&self, time: SystemTime) -> SystemTime {
+        time
     }
 
     /// What the place is to others that a channel's messages go to, as far as it is known without asking for it.

@@ -1,6 +1,7 @@
 //! The claim check: bodies that are too large for a message travel through S3, and the Python extended client agrees.
 
 use std::fs;
+use std::time::SystemTime;
 
 use serde_json::{Value, json};
 
@@ -317,4 +318,59 @@ fn queues_of_an_exchange_share_a_body() {
         assert_eq!(body.len(), SIZE);
     }
     assert_eq!(world.python(KEYS).as_array().unwrap().len(), 1, "nobody can tell who is the last");
+}
+
+/// When each object in the bucket was stored, in seconds.
+const STORED: &str = "
+objects = s3.list_objects_v2(Bucket=bucket).get('Contents', [])
+print(json.dumps({one['Key']: int(one['LastModified'].timestamp()) for one in objects}))";
+
+/// `hostler clean` goes by the age of a body, which has to begin anew where that of its message does.
+#[test]
+fn a_body_is_as_young_as_its_message() {
+    let config = format!("payload.threshold = '1KiB'\n{}", KEEP.replace("main-keeps", "main-exits"));
+    let world = Large::new(&config);
+    send(&world.0, &["keep", "--body", "65", "--attr", &format!("a={}", "x".repeat(2048))]);
+    // S3 tells seconds: each step has to come in a later one.
+    let stored = || {
+        let stored = world.python(STORED).as_object().unwrap().clone();
+        let (key, at) = stored.iter().next().unwrap();
+        assert_eq!(stored.len(), 1, "{stored:?}");
+        let at = at.as_u64().unwrap();
+        let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+        until("another second", PATIENCE, || (now() > at).then_some(()));
+        (key.clone(), at)
+    };
+    let (key, sent) = stored();
+    let mut host = world.0.started();
+    assert_eq!(host.settled(1)[0]["disposition"], "dead-letter");
+    assert_eq!(host.stop(), 0);
+    let (same, dead) = stored();
+    assert!(same == key && dead > sent, "dead-lettered: {sent} and {dead}");
+    let said = world.0.output(&["requeue", "--from", "keep-dlq"]);
+    assert!(said.code == 0 && said.stdout.starts_with("1 message moved"), "{said:?}");
+    let (same, again) = stored();
+    assert!(same == key && again > dead, "requeued: {dead} and {again}");
+}
+
+/// Other queues may have the same message, and want the body as well.
+#[test]
+fn a_body_that_a_topic_may_have_shared_stays() {
+    let world = Large::new(&KEEP.replace("main-keeps", "main-exits"));
+    let mut host = world.0.started();
+    assert_eq!(host.stop(), 0);
+    let admit = "
+queue = url(prefix + 'keep')
+policy = {'Version': '2012-10-17', 'Statement': [{'Effect': 'Allow', 'Principal': {'Service': 'sns.amazonaws.com'},
+    'Action': 'sqs:SendMessage', 'Resource': arn(queue)}]}
+sqs.set_queue_attributes(QueueUrl=queue, Attributes={'Policy': json.dumps(policy)})
+";
+    world.0.python(admit, &[]);
+    world.point(&["of-a-topic", "0", CLASS, ATTRIBUTE]);
+    let id = send(&world.0, &["keep", "--body", "0", "--attr", &format!("a={}", "x".repeat(200))]);
+    let mut host = world.0.started();
+    let lines = host.settled(2);
+    assert!(lines.iter().all(|line| line["outcome"] == "ack") && lines.iter().any(|line| line["message_id"] == id));
+    assert_eq!(host.stop(), 0);
+    assert_eq!(world.python(KEYS), json!(["of-a-topic"]));
 }

@@ -4,7 +4,9 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::{Duration, SystemTime};
 
+use aws_sdk_sqs::primitives::{DateTime, DateTimeFormat};
 use serde_json::{Value, json};
 
 /// What the server does with one call.
@@ -15,6 +17,18 @@ pub enum Answer {
     Error(u16, &'static str),
     /// The call took effect, and its answer is lost: the connection closes.
     Lost,
+}
+
+/// The id that every answer has for its request.
+pub const REQUEST_ID: &str = "8b07f84c-0e4c-5a3f-9f0a-a1b2c3d4e5f6";
+
+/// The server's own behaviour, whatever its script says.
+#[derive(Clone, Copy, Default)]
+pub struct Nature {
+    /// Names of queues that nobody may ask for, as under a policy that does not name them.
+    pub denied: &'static [&'static str],
+    /// How far its clock is ahead of ours.
+    pub ahead: Duration,
 }
 
 type Script = dyn Fn(&str, &Value) -> Answer + Send + Sync;
@@ -45,6 +59,11 @@ impl Scripted {
         names: &'static [&'static str],
         script: impl Fn(&str, &Value) -> Answer + Send + Sync + 'static,
     ) -> Self {
+        Self::with(Nature { denied: names, ..Nature::default() }, script)
+    }
+
+    /// The same with this nature.
+    pub fn with(nature: Nature, script: impl Fn(&str, &Value) -> Answer + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
         let calls = Arc::<Mutex<Vec<Call>>>::default();
@@ -53,7 +72,7 @@ impl Scripted {
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let (seen, base, script) = (Arc::clone(&seen), base.clone(), Arc::clone(&script));
-                thread::spawn(move || serve(&stream, &base, names, &seen, &*script));
+                thread::spawn(move || serve(&stream, &base, nature, &seen, &*script));
             }
         });
         Self { endpoint, calls }
@@ -80,7 +99,7 @@ impl Scripted {
 }
 
 /// Answers the calls of one connection, one after the other.
-fn serve(stream: &TcpStream, base: &str, denied: &[&str], seen: &Mutex<Vec<Call>>, script: &Script) -> Option<()> {
+fn serve(stream: &TcpStream, base: &str, nature: Nature, seen: &Mutex<Vec<Call>>, script: &Script) -> Option<()> {
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     loop {
         let (mut action, mut key, mut length) = (String::new(), String::new(), 0);
@@ -107,7 +126,7 @@ fn serve(stream: &TcpStream, base: &str, denied: &[&str], seen: &Mutex<Vec<Call>
         let input: Value = serde_json::from_slice(&body).ok()?;
         seen.lock().unwrap().push(Call { action: action.clone(), input: input.clone(), key });
         let answer = match action.as_str() {
-            "GetQueueUrl" if denied.contains(&input["QueueName"].as_str()?) => {
+            "GetQueueUrl" if nature.denied.contains(&input["QueueName"].as_str()?) => {
                 Answer::Error(400, "AccessDeniedException")
             }
             "GetQueueUrl" => Answer::Ok(json!({ "QueueUrl": format!("{base}/1/{}", input["QueueName"].as_str()?) })),
@@ -122,9 +141,11 @@ fn serve(stream: &TcpStream, base: &str, denied: &[&str], seen: &Mutex<Vec<Call>
             Answer::Lost => return None,
         };
         let body = body.to_string();
+        let date = DateTime::from(SystemTime::now() + nature.ahead).fmt(DateTimeFormat::HttpDate).ok()?;
+        let length = body.len();
         let head = format!(
-            "HTTP/1.1 {status} X\r\nContent-Type: application/x-amz-json-1.0\r\nContent-Length: {}\r\n\r\n",
-            body.len()
+            "HTTP/1.1 {status} X\r\nContent-Type: application/x-amz-json-1.0\r\nContent-Length: {length}\r\n\
+             Date: {date}\r\nx-amzn-RequestId: {REQUEST_ID}\r\n\r\n"
         );
         (&*stream).write_all(format!("{head}{body}").as_bytes()).ok()?;
     }

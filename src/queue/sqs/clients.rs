@@ -11,6 +11,7 @@ use aws_sdk_sqs::config::Credentials;
 use aws_sdk_sqs::config::retry::RetryPartition;
 
 use super::Options;
+use super::clock::ServiceClock;
 use super::shortcut::Shortcut;
 use super::signer::Signer;
 use crate::children::with_own_children;
@@ -44,6 +45,8 @@ pub(super) struct Clients {
     pub(super) sends: aws_sdk_sqs::Client,
     /// Calls like those of the clients for SQS, without the SDK.
     pub(super) shortcut: Shortcut,
+    /// What SQS's clock shows.
+    pub(super) clock: ServiceClock,
     /// Publishing: no retry by the SDK either.
     pub(super) publishes: aws_sdk_sns::Client,
     /// Topics and subscriptions.
@@ -83,7 +86,8 @@ impl Clients {
         };
         let signer = Signer::new(&region, "sqs");
         let shortcut = Shortcut::new(signer.clone());
-        let sqs = |shared: &SdkConfig, purpose| sqs(shared, purpose, &signer, &shortcut);
+        let clock = ServiceClock::default();
+        let sqs = |shared: &SdkConfig, purpose| sqs(shared, purpose, &signer, &shortcut).interceptor(clock.clone());
         let client = |config: aws_sdk_sqs::config::Builder| aws_sdk_sqs::Client::from_conf(config.build());
         let ordinary = with_patience(&shared, CALL, 3);
         let single = with_patience(&shared, SEND, 1);
@@ -94,6 +98,7 @@ impl Clients {
             polls: client(sqs(&polls, "polls")),
             sends: client(sqs(&single, "sends")),
             shortcut: shortcut.clone(),
+            clock: clock.clone(),
             publishes: aws_sdk_sns::Client::new(&single),
             sns: aws_sdk_sns::Client::new(&ordinary),
             s3: s3(&transfers),

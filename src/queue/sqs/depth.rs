@@ -26,33 +26,42 @@ pub(super) async fn depths(service: &Arc<Service>, channels: &[Channel]) -> Vec<
 
 async fn depth(service: Arc<Service>, channel: Channel) -> Result<Depth, QueueError> {
     let Counts { visible, delayed, in_flight } = counts(&service, channel.queue()).await?;
-    let dead = counts_of_dead_letters(&service, channel.queue(), &channel.dead_letter_queue()).await;
-    let dead = uncounted_if_refused(&service, dead)?;
+    let name = channel.dead_letter_queue();
+    let dead = counts_of_dead_letters(&service, channel.queue(), &name).await;
+    let dead = uncounted_if_refused(&service, &name, dead)?;
     let dead_lettered = dead.visible + dead.delayed + dead.in_flight;
     Ok(Depth { visible, delayed, in_flight, dead_lettered, oldest_age: None })
 }
 
 /// A dead-letter queue has none of its own.
 async fn counts_of_dead_letters(service: &Service, queue: &str, dead: &str) -> Result<Counts, QueueError> {
-    if queue.ends_with("-dlq") { Ok(Counts::default()) } else { counts(service, dead).await }
+    match queue.ends_with("-dlq") || service.resolver.is_denied(dead) {
+        true => Ok(Counts::default()),
+        false => counts(service, dead).await,
+    }
 }
 
 /// A policy names the dead-letter queues that there are; of a queue that has none, it refuses the question. That hides nothing of
-/// the queue itself, so that it is worth a warning, once, and no more.
-fn uncounted_if_refused(service: &Service, dead: Result<Counts, QueueError>) -> Result<Counts, QueueError> {
+/// the queue itself, so that it is worth a warning, once, and no more; nor is it asked for with every look.
+fn uncounted_if_refused(service: &Service, name: &str, dead: Result<Counts, QueueError>) -> Result<Counts, QueueError> {
     let refusal = match dead {
         Err(QueueError::Refused(refusal)) => refusal,
         counted => return counted,
     };
+    service.resolver.remember_denial(name);
     service.uncounted.call_once(|| {
         tracing::warn!(refusal, "dead letters that may not be counted are told as none; others may follow");
     });
     Ok(Counts::default())
 }
 
-/// What is in the queue of this name, of either kind; nothing if there is none.
+/// What is in the queue of this name, of either kind; nothing if there is none. Of a kind that it is known to be, the other is not asked
+/// for.
 async fn counts(service: &Service, name: &str) -> Result<Counts, QueueError> {
-    both([counts_of(service, name, false).await, counts_of(service, name, true).await])
+    match service.resolver.known_kinds(&service.names, name)[..] {
+        [ordered] => both([counts_of(service, name, ordered).await, Ok(None)]),
+        _ => both([counts_of(service, name, false).await, counts_of(service, name, true).await]),
+    }
 }
 
 /// What both kinds have together. A policy that names the queues there are refuses the question for the other kind, so a
@@ -94,7 +103,10 @@ async fn counts_of(service: &Service, name: &str, ordered: bool) -> Result<Optio
     let answer = match asked.send().await {
         Ok(answer) => answer.attributes.unwrap_or_default(),
         Err(error) => match Fault::of(&format!("GetQueueAttributes of {}", place.name), &error) {
-            Fault::Missing(_) => return Ok(None),
+            Fault::Missing(_) => {
+                service.resolver.forget_queue(&place);
+                return Ok(None);
+            }
             fault => return Err(fault.into()),
         },
     };

@@ -1,6 +1,7 @@
 //! What AWS answers when it does not do what was asked, by what the caller does next.
 
 use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_sqs::operation::RequestId;
 use aws_sdk_sqs::types::BatchResultErrorEntry;
 
 use super::json::Refusal;
@@ -57,6 +58,15 @@ const STALE: &[&str] = &[
     "AWS.SimpleQueueService.MessageNotInflight",
 ];
 
+/// The id of a request, at the end of an error's text: what AWS's support asks for first.
+pub(super) struct Request<'a>(pub(super) Option<&'a str>);
+
+impl std::fmt::Display for Request<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.map_or(Ok(()), |id| write!(f, " (request id {id})"))
+    }
+}
+
 /// Why a call, or one entry of a batch, failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Fault {
@@ -82,34 +92,41 @@ impl Fault {
     {
         let SdkError::ServiceError(answer) = error else {
             let text = no_credentials(error).unwrap_or_else(|| with_causes(error));
-            let text = format!("{what}: {text}");
+            let text = format!("{what}: {text}{}", Request(error.request_id()));
             return if matches!(error, SdkError::ConstructionFailure(_)) {
                 Self::Never(text)
             } else {
                 Self::Unanswered(text)
             };
         };
-        Self::of_answer(what, answer.raw().status().as_u16(), error.code(), error.message())
+        let request = Request(error.request_id());
+        Self::of_answer(what, answer.raw().status().as_u16(), error.code(), error.message(), request)
     }
 
     /// The fault of a call that the SDK had no part in.
     pub(super) fn of_refusal(what: &str, refusal: &Refusal) -> Self {
-        Self::of_answer(what, refusal.status, refusal.code.as_deref(), refusal.message.as_deref())
+        let request = Request(refusal.request_id.as_deref());
+        Self::of_answer(what, refusal.status, refusal.code.as_deref(), refusal.message.as_deref(), request)
     }
 
-    fn of_answer(what: &str, status: u16, code: Option<&str>, message: Option<&str>) -> Self {
+    fn of_answer(what: &str, status: u16, code: Option<&str>, message: Option<&str>, request: Request<'_>) -> Self {
         let code = code.map_or_else(|| format!("HTTP status {status}"), str::to_owned);
-        let text = format!("{what}: {code}: {}", message.unwrap_or("no message"));
+        let text = format!("{what}: {code}: {}{request}", message.unwrap_or("no message"));
         match Self::by_code(&code, text, status == 429) {
             Self::Later(text) | Self::Never(text) if status >= 500 => Self::Unanswered(text),
             fault => fault,
         }
     }
 
+    /// The fault of one entry of a batch, which came with the answer to this request.
+    pub(super) fn of_entry_of(what: &str, entry: &BatchResultErrorEntry, request: Option<&str>) -> Self {
+        let text = format!("{what}: {}: {}{}", entry.code(), entry.message().unwrap_or("no message"), Request(request));
+        Self::by_code(entry.code(), text, !entry.sender_fault()).of_one()
+    }
+
     /// The fault of one entry of a batch.
     pub(super) fn of_entry(what: &str, entry: &BatchResultErrorEntry) -> Self {
-        let text = format!("{what}: {}: {}", entry.code(), entry.message().unwrap_or("no message"));
-        Self::by_code(entry.code(), text, !entry.sender_fault()).of_one()
+        Self::of_entry_of(what, entry, None)
     }
 
     /// The same fault, known to be that of one message.
@@ -249,7 +266,7 @@ mod tests {
     /// As they are on the wire: SQS and SNS have names of their own for what KMS says, and none is that of the error's shape.
     #[test]
     fn a_call_is_judged_by_its_code_before_its_status() {
-        let call = |code: &str| Fault::of_answer("TagResource", 400, Some(code), None);
+        let call = |code: &str| Fault::of_answer("TagResource", 400, Some(code), None, Request(None));
         for code in ["KMS.ThrottlingException", "KMSThrottling", "RequestThrottled", "ConcurrentAccess", "StaleTag"] {
             assert!(matches!(call(code), Fault::Later(_)), "{code}");
         }
@@ -263,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_failure_of_the_service_itself_tells_nothing_of_what_was_done() {
-        let call = |status, code: &str| Fault::of_answer("ReceiveMessage", status, Some(code), None);
+        let call = |status, code: &str| Fault::of_answer("ReceiveMessage", status, Some(code), None, Request(None));
         assert!(call(503, "ServiceUnavailable").is_unanswered() && call(500, "Unheard").is_unanswered());
         assert!(call(503, "ServiceUnavailable").may_pass());
         for (status, code) in [(400, "RequestThrottled"), (429, "Unheard"), (403, "AccessDenied"), (500, "NotFound")] {

@@ -112,6 +112,8 @@ pub(super) struct Refusal {
     pub(super) code: Option<String>,
     /// For people.
     pub(super) message: Option<String>,
+    /// The request's id; what reads the headers adds it.
+    pub(super) request_id: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -129,7 +131,7 @@ pub(super) fn refusal(status: u16, query_error: Option<&str>, body: &[u8]) -> Re
         // `com.amazonaws.sqs#QueueDoesNotExist`
         kind.as_deref().map(|kind| kind.rsplit_once('#').map_or(kind, |(_, code)| code))
     });
-    Refusal { status, code: code.filter(|code| !code.is_empty()).map(str::to_owned), message }
+    Refusal { status, code: code.filter(|code| !code.is_empty()).map(str::to_owned), message, request_id: None }
 }
 
 /// `ReceiveMessageResponse` of SQS's JSON protocol, as far as it is of use.
@@ -178,13 +180,36 @@ struct Value {
 /// The messages of an answer to `ReceiveMessage`.
 pub(super) fn read_messages(body: &[u8]) -> Result<Vec<Incoming>, BoxError> {
     // SQS leaves out what is empty, and perhaps all.
-    let answer = if body.is_empty() { Answer { messages: None } } else { serde_json::from_slice(body)? };
-    answer.messages.into_iter().flatten().filter_map(|received| received.read().transpose()).collect()
+    if body.is_empty() {
+        return Ok(Vec::new());
+    }
+    match serde_json::from_slice::<Answer<'_>>(body) {
+        Ok(answer) => Ok(answer.messages.into_iter().flatten().filter_map(Received::read).collect()),
+        Err(error) => read_one_by_one(body).ok_or_else(|| error.into()),
+    }
+}
+
+/// The same, of an answer that is not as it should be: a message that cannot be read is left to its lease, and the others are not.
+/// `None`: it is no list of messages.
+fn read_one_by_one(body: &[u8]) -> Option<Vec<Incoming>> {
+    let answer: serde_json::Value = serde_json::from_slice(body).ok()?;
+    let read = |message: &serde_json::Value| {
+        let text = message.to_string();
+        match serde_json::from_str::<Received<'_>>(&text) {
+            Ok(received) => received.read(),
+            Err(error) => {
+                let id = message.get("MessageId").and_then(serde_json::Value::as_str);
+                tracing::error!(message_id = id, %error, "a message cannot be read; it comes again when its lease ends");
+                None
+            }
+        }
+    };
+    Some(answer.get("Messages")?.as_array()?.iter().filter_map(read).collect())
 }
 
 impl Received<'_> {
     /// `None`: it has no receipt.
-    fn read(self) -> Result<Option<Incoming>, BoxError> {
+    fn read(self) -> Option<Incoming> {
         let system = self.attributes.unwrap_or_default();
         let own = self.message_attributes.unwrap_or_default().into_iter();
         let arrived = Arrived {
@@ -195,16 +220,17 @@ impl Received<'_> {
             sent: system.sent_timestamp.map(|text| text.0),
             group: system.message_group_id,
             xray: system.aws_trace_header.map(|text| text.0),
-            attributes: own.map(|(name, value)| Ok((name, value.read()?))).collect::<Result<_, BoxError>>()?,
+            attributes: own.map(|(name, value)| (name, value.read())).collect(),
         };
-        Ok(arrived.read())
+        arrived.read()
     }
 }
 
 impl Value {
-    fn read(self) -> Result<AttributeValue, BoxError> {
-        let bytes = self.binary_value.map(|text| STANDARD.decode(text)).transpose()?;
-        Ok(value_of(self.data_type, self.string_value, bytes))
+    /// Bytes that are not in Base64 stay as they came: the message is its handler's to judge.
+    fn read(self) -> AttributeValue {
+        let bytes = self.binary_value.map(|text| STANDARD.decode(&text).unwrap_or_else(|_| text.into_bytes()));
+        value_of(self.data_type, self.string_value, bytes)
     }
 }
 
@@ -242,7 +268,7 @@ mod tests {
     #[test]
     fn a_refusal_tells_its_code_and_why() {
         let of = |query_error, body: &str| {
-            let Refusal { status, code, message } = refusal(400, query_error, body.as_bytes());
+            let Refusal { status, code, message, .. } = refusal(400, query_error, body.as_bytes());
             (status, code.unwrap_or_default(), message.unwrap_or_default())
         };
         let of_sqs = r#"{"__type":"com.amazonaws.sqs#QueueDoesNotExist","message":"no such queue"}"#;
@@ -283,12 +309,26 @@ mod tests {
         for empty in ["", "{}", r#"{"Messages": null}"#] {
             assert!(read_messages(empty.as_bytes()).unwrap().is_empty(), "{empty}");
         }
-        for broken in [
-            r#"{"Messages": ["#,
-            "<html>",
-            r#"{"Messages": [{"MessageAttributes": {"a": {"DataType": "Binary", "BinaryValue": "?"}}}]}"#,
-        ] {
+        for broken in [r#"{"Messages": ["#, "<html>", "[]", r#"{"Messages": 1}"#] {
             assert!(read_messages(broken.as_bytes()).is_err(), "{broken}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_one_message_is_wrong_with_no_other() {
+        let attribute = |value: &str| {
+            format!(
+                r#"{{"ReceiptHandle": "odd", "MessageAttributes": {{"a": {{"DataType": "Binary", "BinaryValue": {value}}}}}}}"#
+            )
+        };
+        let read =
+            |odd: &str| read_messages(format!(r#"{{"Messages": [{odd}, {{"ReceiptHandle": "r"}}]}}"#).as_bytes());
+        let both = read(&attribute(r#""?""#)).unwrap();
+        assert_eq!(both[0].message.attributes["a"], AttributeValue::Binary(b"?".to_vec()));
+        assert_eq!(both[1].receipt, "r");
+        for odd in [attribute("7"), r#"{"ReceiptHandle": 7}"#.to_owned(), "7".to_owned()] {
+            let [one] = &read(&odd).unwrap()[..] else { panic!("{odd}") };
+            assert_eq!(one.receipt, "r", "{odd}");
         }
     }
 }

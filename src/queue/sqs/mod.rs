@@ -3,6 +3,7 @@
 //! | file | job | I/O |
 //! |---|---|---|
 //! | `clients` | the AWS clients | |
+//! | `clock` | the service's clock | none |
 //! | `signer` | signatures of their calls, with the key of the day kept | none |
 //! | `calls` | the calls of every batch: receive, delete, change visibility | yes |
 //! | `shortcut` | calls as the SDK made its last one, without the SDK | yes |
@@ -17,6 +18,7 @@
 //! | `queue` | receive, extend | yes |
 //! | `settle` | deletes, visibility changes, copies to the dead-letter queue | yes |
 //! | `send` | batches to a queue or topic, with retries entry by entry | yes |
+//! | `in_order` | the same to a FIFO target, in the order of each group | yes |
 //! | `batch` | which messages fit into one call | none |
 //! | `payload` | the claim check | yes |
 //! | `redrive` | SQS's own move task | yes |
@@ -35,11 +37,13 @@ mod batch;
 mod calls;
 mod canonical;
 mod clients;
+mod clock;
 mod depth;
 mod disposal;
 mod envelope;
 mod fault;
 mod held;
+mod in_order;
 mod inventory;
 mod json;
 mod metrics;
@@ -180,6 +184,10 @@ impl Broker for SqsBroker {
         })
         .await?
         .map_err(|error| self.located(error))
+    }
+
+    fn on_its_clock(&self, time: SystemTime) -> SystemTime {
+        self.0.clients.clock.show(time)
     }
 
     fn origin(&self, channel: &Channel) -> Origin {

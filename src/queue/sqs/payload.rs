@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_sdk_s3::primitives::ByteStream;
+use aws_sdk_s3::types::MetadataDirective;
 use bytes::Bytes;
 use uuid::Uuid;
 
 use super::Service;
 use super::fault::{Fault, is_denial};
-use crate::message::{Claim, Message, Outgoing};
+use crate::message::{Claim, Invalid, Message, Outgoing};
 use crate::queue::{QueueError, SendError};
 
 /// Keys of bodies that several queues of an exchange point to begin so. No consumer can tell that it is the last, so
@@ -28,7 +29,7 @@ pub(super) fn is_body(key: &str) -> bool {
 /// The largest body that is fetched, in bytes: each slot holds one in memory.
 const MAX_BODY: i64 = 256 * 1024 * 1024;
 
-/// Removing a body that nobody needs any more may not keep a settlement waiting for longer.
+/// Removing a body that nobody needs any more, or renewing one, may not keep a settlement waiting for longer.
 const REMOVAL: Duration = Duration::from_secs(5);
 
 impl Service {
@@ -81,6 +82,47 @@ impl Service {
         }
         let body = answer.body.collect().await.map_err(|error| format!("GetObject of {object} broke off: {error}"))?;
         Ok(body.into_bytes())
+    }
+
+    /// Makes the object of a body as young as the copy of its message that is about to be sent: the copy's retention begins
+    /// anew, and `hostler clean` goes by the age of the object.
+    ///
+    /// # Errors
+    /// [`SendError::Invalid`] where S3 does not let us, which stays so; a body that is gone is none.
+    pub(super) async fn renew(&self, claim: &Claim) -> Result<(), SendError> {
+        match self.copy_in_place(claim).await {
+            Ok(()) | Err((Fault::Missing(_), _)) => Ok(()),
+            Err((fault, denied)) if denied => {
+                let object = claim_text(claim);
+                let text = format!("the body in {object} is gone, or may not be renewed: {}", fault.into_text());
+                Err(Invalid::Unsupported(text).into())
+            }
+            Err((fault, _)) => Err(QueueError::from(fault).into()),
+        }
+    }
+
+    /// The same for a dead letter, which has to get to its queue whatever S3 says.
+    pub(super) async fn try_to_renew(&self, claim: &Claim) {
+        let error = match tokio::time::timeout(REMOVAL, self.copy_in_place(claim)).await {
+            Ok(Ok(()) | Err((Fault::Missing(_), _))) => return,
+            Ok(Err((fault, _))) => fault.into_text(),
+            Err(_) => "S3 did not answer in time".to_owned(),
+        };
+        let object = claim_text(claim);
+        tracing::warn!(object, error, "the body of a dead letter keeps its age, by which `hostler clean` removes it");
+    }
+
+    /// Copies an object onto itself, with what metadata ours have: none. Only a body under a key of ours goes by its age.
+    /// An error tells whether it is a denial.
+    async fn copy_in_place(&self, claim: &Claim) -> Result<(), (Fault, bool)> {
+        let Claim { bucket, key, .. } = claim;
+        if !is_body(key) || self.options.bucket.as_ref() != Some(bucket) {
+            return Ok(());
+        }
+        let copy = self.clients.s3.copy_object().bucket(bucket).key(key).copy_source(format!("{bucket}/{key}"));
+        let copied = copy.metadata_directive(MetadataDirective::Replace).send().await;
+        let what = format!("CopyObject of {}", claim_text(claim));
+        copied.map(drop).map_err(|error| (Fault::of(&what, &error), is_denial(&error)))
     }
 
     /// Removes a body whose message is removed. A failure leaves it to the bucket's lifecycle rule.

@@ -15,7 +15,7 @@ use super::fault::Fault;
 use super::held::{Held, Holdings, MessageId};
 use super::json::Entry;
 use super::resolve::Place;
-use super::settle::{CHANGE, Ending, visibility};
+use super::settle::{CHANGE, visibility};
 use super::wire::{Incoming, SYSTEM_ATTRIBUTES, whole_seconds};
 use super::{SQS, Service};
 use crate::channel::Channel;
@@ -52,8 +52,8 @@ pub(super) struct SqsQueue {
     /// Whether the bodies that messages point to are this queue's own, and go with them.
     pub(super) owns_bodies: bool,
     holdings: Mutex<Holdings>,
-    /// A receive of an ordered queue whose answer was lost.
-    lost_receive: Mutex<Option<Attempt>>,
+    /// Receives of an ordered queue whose answers were lost.
+    lost_receives: Mutex<Vec<Attempt>>,
 }
 
 /// A receive of an ordered queue. Asked for again under the same id, it brings the same messages.
@@ -74,8 +74,8 @@ impl SqsQueue {
         dead_letters: Option<Place>,
         owns_bodies: bool,
     ) -> Self {
-        let (holdings, lost_receive) = (Mutex::default(), Mutex::default());
-        Self { service, channel: channel.to_string(), place, dead_letters, owns_bodies, holdings, lost_receive }
+        let (holdings, lost_receives) = (Mutex::default(), Mutex::default());
+        Self { service, channel: channel.to_string(), place, dead_letters, owns_bodies, holdings, lost_receives }
     }
 
     pub(super) fn holdings(&self) -> MutexGuard<'_, Holdings> {
@@ -86,12 +86,15 @@ impl SqsQueue {
         format!("{action} on {}", self.place.name)
     }
 
-    /// A receive of an ordered queue: the last one, if its answer was lost.
+    /// A receive of an ordered queue: one whose answer was lost, if there is one. Of several, each is asked for by one receive.
     fn attempt(&self, now: Instant) -> Option<Attempt> {
-        let lost = self.lost_receive.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let again = lost.filter(|lost| now < lost.since + SAME_RECEIVE);
+        if !self.place.ordered {
+            return None;
+        }
+        let mut lost = self.lost_receives.lock().unwrap_or_else(PoisonError::into_inner);
+        lost.retain(|lost| now < lost.since + SAME_RECEIVE);
         let anew = || Attempt { id: Uuid::now_v7().to_string(), since: now, is_lost: false };
-        self.place.ordered.then(|| again.unwrap_or_else(anew))
+        Some(lost.pop().unwrap_or_else(anew))
     }
 
     /// Keeps a receive that failed, to be asked for again. One that was refused has brought nothing, so that it is kept only
@@ -100,7 +103,7 @@ impl SqsQueue {
         let is_lost = |attempt: &Attempt| fault.is_unanswered() || (attempt.is_lost && fault.may_pass());
         if let Some(lost) = attempt.filter(is_lost) {
             let lost = Attempt { is_lost: true, ..lost };
-            *self.lost_receive.lock().unwrap_or_else(PoisonError::into_inner) = Some(lost);
+            self.lost_receives.lock().unwrap_or_else(PoisonError::into_inner).push(lost);
         }
     }
 
@@ -113,14 +116,12 @@ impl SqsQueue {
             let receipt = Receipt::new(one.receipt);
             let leased_at = now.min(since + taken.padding);
             let id = MessageId::of(&one.message.id);
-            let claim = one.message.claim.clone();
-            let held = Held { id, until: leased_at + lease, since, attempt: one.attempt, claim };
-            if holdings.is_finished(&held.id) {
-                // Its body may be that of its copy in the dead-letter queue.
-                let held = Held { claim: None, ..held };
-                let settlement = Settlement::Ack(receipt);
-                took.finished.push(Ending { index: took.finished.len(), settlement, held });
+            if holdings.is_finished(&id) {
+                // Its body stays: it may be that of its copy in the dead-letter queue.
+                took.finished.push(receipt);
             } else {
+                let claim = one.message.claim.clone();
+                let held = Held { id, until: leased_at + lease, since, attempt: one.attempt, claim };
                 holdings.enter(receipt.lease(), held, now);
                 took.deliveries.push(Delivery {
                     message: Arc::new(one.message),
@@ -161,7 +162,7 @@ impl Taken {
 #[derive(Default)]
 struct Took {
     deliveries: Vec<Delivery>,
-    finished: Vec<Ending>,
+    finished: Vec<Receipt>,
 }
 
 /// The answer for a lease that is over by our clock.
@@ -207,8 +208,7 @@ impl Queue for SqsQueue {
         })?;
         let Took { deliveries, finished } = self.take_in(messages, request.lease, since, taken);
         if !finished.is_empty() {
-            tracing::info!(queue = &*self.place.name, count = finished.len(), "finished messages came again; removed");
-            Box::pin(self.delete(finished)).await;
+            self.remove_finished(finished);
         }
         Ok(deliveries)
     }

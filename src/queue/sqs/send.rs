@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_sdk_sns::types::PublishBatchRequestEntry;
+use aws_sdk_sqs::operation::RequestId;
 use aws_sdk_sqs::types::SendMessageBatchRequestEntry;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
 use super::Service;
 use super::batch::batches;
-use super::fault::Fault;
+use super::fault::{Fault, Request};
+use super::in_order::{Ended, deliver_in_order};
 use super::provision;
 use super::resolve::Place;
 use super::wire::{Entry, beside, size, trace_size};
@@ -20,10 +22,10 @@ use crate::queue::parallel::{side_by_side, stopping};
 use crate::queue::{DEFAULT_GROUP, LeaseError, QueueError, SendError, Sent};
 
 /// How long a message that the queue does not take now is tried again.
-const PATIENCE: Duration = Duration::from_secs(18);
+pub(super) const PATIENCE: Duration = Duration::from_secs(18);
 /// The first rest before that; it doubles each time.
-const FIRST_REST: Duration = Duration::from_millis(100);
-const LONGEST_REST: Duration = Duration::from_secs(4);
+pub(super) const FIRST_REST: Duration = Duration::from_millis(100);
+pub(super) const LONGEST_REST: Duration = Duration::from_secs(4);
 
 /// Where a channel's messages go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,6 +59,9 @@ pub(super) async fn send(
         async move {
             let counted = message.dedupe.is_none() && matches!(target, Target::Queue(_));
             let threshold = service.options.threshold;
+            if let Some(claim) = &message.claim {
+                service.renew(claim).await?;
+            }
             prepare(&service, &target, message, threshold).await.map(|entry| (entry, counted))
         }
     }));
@@ -82,26 +87,26 @@ pub(super) async fn send(
 
 /// A message to send.
 #[derive(Debug)]
-struct Job {
+pub(super) struct Job {
     /// Its place among those that were asked for.
-    index: usize,
+    pub(super) index: usize,
     /// Whether it is known how many queues it reaches.
-    counted: bool,
-    entry: Entry,
+    pub(super) counted: bool,
+    pub(super) entry: Entry,
 }
 
-type Delivered = Vec<(usize, Result<Sent, SendError>)>;
+pub(super) type Delivered = Vec<(usize, Result<Sent, SendError>)>;
 
 /// Batches of an ordered target go one after the other, others side by side.
 async fn deliver_all(service: &Arc<Service>, channel: &Channel, target: &Target, jobs: Vec<Vec<Job>>) -> Delivered {
-    let deliver = |jobs| deliver(Arc::clone(service), channel.clone(), target.clone(), jobs);
     if target.place().ordered {
-        let mut delivered = Vec::new();
+        let (mut delivered, mut target, mut ended) = (Vec::new(), target.clone(), Ended::new());
         for jobs in jobs {
-            delivered.extend(deliver(jobs).await);
+            delivered.extend(deliver_in_order(service, channel, &mut target, jobs, &mut ended).await);
         }
         return delivered;
     }
+    let deliver = |jobs| deliver(Arc::clone(service), channel.clone(), target.clone(), jobs);
     side_by_side(jobs.into_iter().map(deliver)).await.into_iter().flatten().flatten().collect()
 }
 
@@ -142,45 +147,72 @@ async fn deliver(service: Arc<Service>, channel: Channel, mut target: Target, mu
     }
 }
 
-fn refusal(fault: Fault) -> SendError {
+pub(super) fn refusal(fault: Fault) -> SendError {
     match fault {
         Fault::Message(text) => Invalid::Unsupported(text).into(),
         fault => QueueError::from(fault).into(),
     }
 }
 
-/// Copies messages to a dead-letter queue, once: whoever asks tries again while the lease lasts. A copy that fits goes as it
-/// is, whatever the threshold: it may have no attribute to spare for a pointer, and a try that fails would leave its body behind.
+/// Copies messages to a dead-letter queue, once: whoever asks tries again while the lease lasts. What is not there by `until` is given
+/// up. A copy that fits goes as it is, whatever the threshold: it may have no attribute to spare for a pointer, and a try that fails
+/// would leave its body behind.
 pub(super) async fn forward(
     service: &Arc<Service>,
     target: &Place,
     copies: Vec<Outgoing>,
+    until: Instant,
 ) -> Vec<Result<(), LeaseError>> {
     let target = Target::Queue(target.clone());
+    let prepared = side_by_side(copies.into_iter().map(|copy| {
+        let (service, target) = (Arc::clone(service), target.clone());
+        async move { timeout_at(until, prepare(&service, &target, copy, usize::MAX)).await }
+    }));
+    let over = || LeaseError::Retry(format!("{}: no copy before the lease's end", target.place().name));
     let mut results: Vec<Result<(), LeaseError>> = Vec::new();
     let mut entries = Vec::new();
-    for (index, copy) in copies.into_iter().enumerate() {
-        match prepare(service, &target, copy, usize::MAX).await {
-            Ok(entry) => {
+    for (index, prepared) in prepared.await.into_iter().enumerate() {
+        results.push(Err(match prepared {
+            Some(Ok(Ok(entry))) => {
                 entries.push((index, entry));
-                results.push(Err(LeaseError::Retry("not copied yet".to_owned())));
+                over()
             }
-            Err(SendError::Invalid(error)) => results.push(Err(LeaseError::Refused(error.to_string()))),
-            Err(SendError::Queue(error)) => results.push(Err(LeaseError::Retry(error.to_string()))),
-        }
+            Some(Ok(Err(SendError::Invalid(error)))) => LeaseError::Refused(error.to_string()),
+            Some(Ok(Err(SendError::Queue(error)))) => LeaseError::Retry(error.to_string()),
+            Some(Err(_)) => over(),
+            None => LeaseError::Retry(stopping().to_string()),
+        }));
     }
-    for batch in batches(entries, target.place().max_message, |(_, entry)| entry.size()) {
-        let answers = service.call(&target, batch.iter().map(|(_, entry)| entry)).await;
-        for ((index, _), answer) in batch.iter().zip(answers) {
-            let Some(result) = results.get_mut(*index) else { continue };
-            *result = match answer {
-                Ok(_) => Ok(()),
-                Err(Fault::Never(text) | Fault::Message(text)) => Err(LeaseError::Refused(text)),
-                Err(fault) => Err(LeaseError::Retry(fault.into_text())),
-            };
+    let calls = batches(entries, target.place().max_message, |(_, entry)| entry.size()).into_iter().map(|batch| {
+        let (service, target) = (Arc::clone(service), target.clone());
+        async move {
+            let answers = timeout_at(until, service.call(&target, batch.iter().map(|(_, entry)| entry))).await;
+            batch.into_iter().map(|(index, _)| index).zip(answers.unwrap_or_default()).collect::<Vec<_>>()
         }
+    });
+    let answers: Vec<_> = if target.place().ordered {
+        in_turn(calls).await
+    } else {
+        side_by_side(calls).await.into_iter().flatten().flatten().collect()
+    };
+    for (index, answer) in answers {
+        let Some(result) = results.get_mut(index) else { continue };
+        *result = match answer {
+            Ok(_) => Ok(()),
+            Err(Fault::Never(text) | Fault::Message(text)) => Err(LeaseError::Refused(text)),
+            Err(fault) => Err(LeaseError::Retry(fault.into_text())),
+        };
     }
     results
+}
+
+/// The answers of calls that are made one after the other.
+async fn in_turn<T>(calls: impl Iterator<Item = impl Future<Output = Vec<T>>>) -> Vec<T> {
+    let mut answers = Vec::new();
+    for call in calls {
+        answers.extend(call.await);
+    }
+    answers
 }
 
 /// A message as its target takes it. Its body goes to the bucket where it has more bytes than the target takes, and where it
@@ -213,10 +245,11 @@ async fn prepare(
         Way::Whole => {}
         Way::ByBucket => message = service.check_in(message, is_topic).await?,
     }
+    let xray = message.trace.as_ref().map(|trace| trace.xray());
     if size(&message) + trace_size(&message) > place.max_message {
         message.trace = None;
     }
-    Ok(Entry::new(message)?)
+    Ok(Entry { xray, ..Entry::new(message)? })
 }
 
 /// How a message's body travels.
@@ -287,7 +320,11 @@ impl Service {
     }
 
     /// One call; the answer to each entry in their order: the message's id, or why not.
-    async fn call<'a>(&self, target: &Target, entries: impl Iterator<Item = &'a Entry>) -> Vec<Result<String, Fault>> {
+    pub(super) async fn call<'a>(
+        &self,
+        target: &Target,
+        entries: impl Iterator<Item = &'a Entry>,
+    ) -> Vec<Result<String, Fault>> {
         match target {
             Target::Queue(place) => self.send_batch(place, entries).await,
             Target::Topic(place) => self.publish_batch(place, entries).await,
@@ -305,6 +342,7 @@ impl Service {
                 .id(n.to_string())
                 .message_body(&entry.body)
                 .set_message_attributes(entry.for_sqs())
+                .set_message_system_attributes(entry.system())
                 .set_delay_seconds((entry.delay > 0).then_some(entry.delay))
                 .set_message_group_id(entry.group.clone())
                 .set_message_deduplication_id(entry.dedupe.clone())
@@ -316,9 +354,10 @@ impl Service {
         let call = self.clients.sends.send_message_batch().queue_url(&*place.address).set_entries(Some(entries));
         match call.send().await {
             Ok(answer) => {
+                let request = answer.request_id().map(str::to_owned);
                 let sent = answer.successful.into_iter().map(|entry| (entry.id, Ok(entry.message_id)));
                 let failed = answer.failed.into_iter().map(|entry| {
-                    let fault = Fault::of_entry(&what, &entry);
+                    let fault = Fault::of_entry_of(&what, &entry, request.as_deref());
                     (entry.id, Err(fault))
                 });
                 in_order(count, &what, sent.chain(failed))
@@ -348,10 +387,13 @@ impl Service {
         let call = self.clients.publishes.publish_batch().topic_arn(&*place.address);
         match call.set_publish_batch_request_entries(Some(entries)).send().await {
             Ok(answer) => {
+                let request = answer.request_id().map(str::to_owned);
+                let request = Request(request.as_deref());
                 let sent = answer.successful.unwrap_or_default().into_iter();
                 let sent = sent.filter_map(|entry| Some((entry.id?, Ok(entry.message_id.unwrap_or_default()))));
                 let failed = answer.failed.unwrap_or_default().into_iter().map(|entry| {
-                    let text = format!("{what}: {}: {}", entry.code(), entry.message().unwrap_or("no message"));
+                    let text =
+                        format!("{what}: {}: {}{request}", entry.code(), entry.message().unwrap_or("no message"));
                     let fault = Fault::by_code(entry.code(), text, !entry.sender_fault()).of_one();
                     (entry.id, Err(fault))
                 });

@@ -11,12 +11,13 @@ use super::calls::Told;
 use super::fault::Fault;
 use super::held::Held;
 use super::json::Entry;
+use super::payload::is_body;
 use super::queue::{MAX_LEASE, SqsQueue, lost};
 use super::send::forward;
 use super::wire::{beside, is_carried, size, whole_seconds};
 use crate::message::{Claim, MAX_ATTRIBUTES, Message, Outgoing};
 use crate::queue::parallel::side_by_side;
-use crate::queue::{LeaseError, Settlement, Unsettled, dead_letter_attributes};
+use crate::queue::{LeaseError, Receipt, Settlement, Unsettled, dead_letter_attributes};
 
 pub(super) const CHANGE: &str = "ChangeMessageVisibilityBatch";
 const DELETE: &str = "DeleteMessageBatch";
@@ -73,22 +74,27 @@ impl SqsQueue {
         self.deleted(endings, answers, &what).await
     }
 
-    /// Removes messages that need no processing any more, whether or not their leases last.
-    pub(super) async fn delete(&self, endings: Vec<Ending>) -> Settled {
-        let what = self.what(DELETE);
-        let answers = self.ask_to_delete(&endings, &what).await;
-        self.deleted(endings, answers, &what).await
-    }
-
     async fn ask_to_delete(&self, endings: &[Ending], what: &str) -> Answers {
-        let entries = endings.iter().enumerate().map(|(n, ending)| Entry {
-            id: n.to_string(),
-            receipt_handle: ending.settlement.receipt().as_str(),
-            visibility_timeout: None,
-        });
-        let entries: Vec<_> = entries.collect();
+        let entries: Vec<_> = deletes(endings.iter().map(|ending| ending.settlement.receipt())).collect();
         let (clients, address) = (&self.service.clients, &self.place.address);
         Answers::of_call(clients.delete(address, &entries, what).await)
+    }
+
+    /// Removes messages that are finished and came again; nobody waits for it. What fails comes once more.
+    pub(super) fn remove_finished(&self, receipts: Vec<Receipt>) {
+        let (service, address, what) = (Arc::clone(&self.service), Arc::clone(&self.place.address), self.what(DELETE));
+        tracing::info!(
+            queue = &*self.place.name,
+            count = receipts.len(),
+            "finished messages came again; removing them"
+        );
+        self.service.runtime.spawn(async move {
+            let entries: Vec<_> = deletes(receipts.iter()).collect();
+            let answers = Answers::of_call(service.clients.delete(&address, &entries, &what).await);
+            for error in (0..receipts.len()).filter_map(|n| answers.of(&what, n).err()) {
+                tracing::debug!(%error, "a finished message is still there");
+            }
+        });
     }
 
     /// What is to be done once messages are removed: they are remembered as finished, and the bodies that are theirs go too.
@@ -102,7 +108,10 @@ impl SqsQueue {
                 holdings.finish(&ending.held.id, now);
                 holdings.remove(&ending.settlement.receipt().lease());
                 let is_gone = matches!(ending.settlement, Settlement::Ack(_)) && self.owns_bodies;
-                bodies.extend(ending.held.claim.clone().filter(|_| is_gone));
+                let claim = ending.held.claim.as_ref().filter(|_| is_gone);
+                // A topic's messages are in other queues too. What hostler stores for one queue alone, has a key that says so.
+                let is_own = |claim: &&Arc<Claim>| !self.place.has_topics || is_body(&claim.key);
+                bodies.extend(claim.filter(is_own).cloned());
             }
         }
         // Queue first, object after: the other way round, a crash leaves a message without its body.
@@ -156,20 +165,31 @@ impl SqsQueue {
             endings.into_iter().partition(|ending| holdings.is_finished(&ending.held.id))
         };
         let copies = to_copy.iter().map(|ending| self.copy(ending, target.max_message)).collect();
-        let results = forward(&self.service, target, copies).await;
+        let last_end = to_copy.iter().map(|ending| ending.held.until).max().unwrap_or_else(Instant::now);
+        let results = forward(&self.service, target, copies, last_end).await;
+        let now = Instant::now();
         let (mut settled, mut gone): (Settled, Vec<Ending>) = (Vec::new(), copied);
         for (ending, result) in to_copy.into_iter().zip(results) {
             match result {
                 Ok(()) => {
                     // From here on a second copy would be one too many, even if the removal fails.
-                    self.holdings().finish(&ending.held.id, Instant::now());
-                    gone.push(ending);
+                    self.holdings().finish(&ending.held.id, now);
+                    match ending.held.until > now {
+                        true => gone.push(ending),
+                        false => settled.push((ending, Err(lost()))),
+                    }
                 }
                 Err(error) => settled.push((ending, Err(error))),
             }
         }
         if !gone.is_empty() {
-            settled.extend(self.delete(gone).await);
+            let bodies = gone.iter().filter_map(|ending| ending.held.claim.clone()).map(|body| {
+                let service = Arc::clone(&self.service);
+                async move { service.try_to_renew(&body).await }
+            });
+            let renewed = side_by_side(bodies.collect::<Vec<_>>());
+            let (removed, _) = tokio::join!(self.ack(gone), renewed);
+            settled.extend(removed);
         }
         settled
     }
@@ -258,6 +278,15 @@ async fn while_leased(what: &str, endings: &[Ending], call: impl Future<Output =
     }
 }
 
+/// The entries of a call that removes messages.
+fn deletes<'a>(receipts: impl Iterator<Item = &'a Receipt>) -> impl Iterator<Item = Entry<'a>> {
+    receipts.enumerate().map(|(n, receipt)| Entry {
+        id: n.to_string(),
+        receipt_handle: receipt.as_str(),
+        visibility_timeout: None,
+    })
+}
+
 /// An entry that makes a message visible so many seconds from now, as far as the 12 h from its receive allow.
 pub(super) fn visibility(n: usize, lease: &str, seconds: u64, since: Instant, now: Instant) -> Entry<'_> {
     let left = MAX_LEASE.saturating_sub(now.saturating_duration_since(since)).as_secs().saturating_sub(1);
@@ -280,7 +309,6 @@ mod tests {
     use super::super::held::MessageId;
     use super::*;
     use crate::message::AttributeValue;
-    use crate::queue::Receipt;
 
     #[test]
     fn visibility_is_clamped_to_twelve_hours_from_the_receive() {

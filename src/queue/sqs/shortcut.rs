@@ -37,6 +37,8 @@ const DISTRUST: Duration = Duration::from_secs(10);
 const TARGET: &str = "x-amz-target";
 /// Where a refusal has its code as the older protocol has it, which is the one that the SDK tells.
 const QUERY_ERROR: &str = "x-amzn-query-error";
+/// Where an answer has the id of its request.
+const REQUEST_ID: &str = "x-amzn-requestid";
 
 /// Why a call was not answered.
 #[derive(Debug)]
@@ -158,10 +160,14 @@ async fn exchange(connector: &SharedHttpConnector, request: HttpRequest) -> Resu
     let broken = |error: &(dyn Error + 'static)| Detour::Broken(with_causes(error));
     let answer = connector.call(request).await.map_err(|error| broken(&error))?;
     let (status, code) = (answer.status(), answer.headers().get(QUERY_ERROR).map(str::to_owned));
+    let request_id = answer.headers().get(REQUEST_ID).map(str::to_owned);
     let body = ByteStream::new(answer.into_body()).collect().await.map_err(|error| broken(&error))?.into_bytes();
     match status.is_success() {
         true => Ok(body),
-        false => Err(Detour::Refused(json::refusal(status.as_u16(), code.as_deref(), &body))),
+        false => {
+            let refusal = json::refusal(status.as_u16(), code.as_deref(), &body);
+            Err(Detour::Refused(Refusal { request_id, ..refusal }))
+        }
     }
 }
 

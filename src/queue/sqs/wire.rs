@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aws_sdk_sqs::primitives::Blob;
-use aws_sdk_sqs::types::{MessageAttributeValue, MessageSystemAttributeName};
+use aws_sdk_sqs::types::{
+    MessageAttributeValue, MessageSystemAttributeName, MessageSystemAttributeNameForSends, MessageSystemAttributeValue,
+};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -44,7 +46,12 @@ pub struct Entry {
     pub(super) dedupe: Option<String>,
     /// Whole seconds.
     pub(super) delay: i32,
+    /// The trace as X-Ray writes it, for who sends it to add: SQS carries it beside the message, and counts it for nothing.
+    pub(super) xray: Option<String>,
 }
+
+/// What carries the trace beside a message.
+const XRAY: MessageSystemAttributeNameForSends = MessageSystemAttributeNameForSends::AwsTraceHeader;
 
 /// The value of an attribute.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,7 +111,7 @@ impl Entry {
             }
         }
         let delay = i32::try_from(whole_seconds(delay)).unwrap_or(i32::MAX);
-        Ok(Self { body, attributes: wire, group, dedupe, delay })
+        Ok(Self { body, attributes: wire, group, dedupe, delay, xray: None })
     }
 
     /// Its size in bytes, as SQS counts it: body, and each attribute's name, data type and value.
@@ -124,6 +131,12 @@ impl Entry {
             Some((name.clone(), typed.build().ok()?))
         };
         (!self.attributes.is_empty()).then(|| self.attributes.iter().filter_map(typed).collect())
+    }
+
+    /// What SQS carries beside it.
+    pub(super) fn system(&self) -> Option<HashMap<MessageSystemAttributeNameForSends, MessageSystemAttributeValue>> {
+        let value = MessageSystemAttributeValue::builder().data_type("String").string_value(self.xray.as_ref()?);
+        Some([(XRAY, value.build().ok()?)].into())
     }
 
     /// Its attributes, for SNS.

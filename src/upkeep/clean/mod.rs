@@ -31,7 +31,7 @@ pub struct Windows {
     pub queues: Duration,
     /// A topic.
     pub topics: Duration,
-    /// A stored body, by its age.
+    /// A stored body, by its age since it was stored or renewed.
     pub bodies: Duration,
 }
 
@@ -41,9 +41,9 @@ impl Windows {
 }
 
 impl Default for Windows {
-    /// Three days, one day, and twice 14 days: a message that is dead-lettered at the end of its retention has that of the
-    /// dead-letter queue before it.
+    /// Three days, one day, and 90 days. A message lives for 14 days, and its body is renewed with each copy that hostler makes of it. A
+    /// move by the service itself gives it as many days more without that: this allows for five.
     fn default() -> Self {
-        Self { queues: DAY * 3, topics: DAY, bodies: DAY * 28 }
+        Self { queues: DAY * 3, topics: DAY, bodies: DAY * 90 }
     }
 }

@@ -109,8 +109,7 @@ fn summary(survey: &Survey, done: Option<&Done>) -> String {
     if let (Some(stored), None) = (&survey.bodies, done)
         && !stored.bodies.is_empty()
     {
-        parts
-            .push(format!("{} that no message points to", plural(stored.bodies.len(), "stored body", "stored bodies")));
+        parts.push(format!("{} beyond the age limit", plural(stored.bodies.len(), "stored body", "stored bodies")));
     }
     if !survey.unread.is_empty() {
         parts.push(format!("{} not looked at", survey.unread.len()));
@@ -162,8 +161,8 @@ mod tests {
         let said = notice(&survey(), None, SystemTime::UNIX_EPOCH);
         assert_eq!(
             said.summary,
-            "of 4 queues: 2 queues deletable, 1 queue no consumers, 1 topic inactive, 2 stored bodies that no message \
-             points to, 1 not looked at"
+            "of 4 queues: 2 queues deletable, 1 queue no consumers, 1 topic inactive, 2 stored bodies beyond the age \
+             limit, 1 not looked at"
         );
         assert_eq!(
             said.lines,

@@ -68,7 +68,7 @@ pub struct Survey {
     pub queues: Vec<QueueFinding>,
     /// Every topic of ours.
     pub topics: Vec<TopicFinding>,
-    /// Bodies that no message can point to any more; `None`: bodies are not stored apart, or cannot be listed.
+    /// Bodies beyond their age, which should be older than every message; `None`: bodies are not stored apart, or cannot be listed.
     pub bodies: Option<StoredBodies>,
     /// What could not be looked at.
     pub unread: Vec<Unread>,

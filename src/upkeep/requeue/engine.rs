@@ -41,8 +41,9 @@ pub async fn run(
     let depth = broker.depths(std::slice::from_ref(&order.from)).await?.pop().unwrap_or_default();
     let there = depth.visible + depth.delayed + depth.in_flight;
     tell(Note::Began { total: there.min(order.max.unwrap_or(u64::MAX)) });
+    let began = broker.on_its_clock(order.began);
     let mut run = Run {
-        sorter: Sorter::new(order.conditions.clone(), order.began, queue.is_ordered()),
+        sorter: Sorter::new(order.conditions.clone(), began, queue.is_ordered()),
         bucket: order.rate.filter(|_| !order.dry_run).map(|rate| Bucket::with_one_token(rate, Instant::now())),
         started: Instant::now(),
         held: Held::default(),
