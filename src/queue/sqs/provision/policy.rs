@@ -136,7 +136,9 @@ fn run(reach: &Reach) -> Vec<Statement> {
         Statement::anywhere("FindTopics", &["sns:ListTopics"], &publish),
         Statement::new("CheckTopics", &["sns:GetTopicAttributes", "sns:ListSubscriptionsByTopic"], &reach.topics),
         Statement::anywhere("CheckSubscriptions", &["sns:GetSubscriptionAttributes"], &reach.topics),
-        Statement::new("LargeMessages", &["s3:GetObject", "s3:PutObject", "s3:DeleteObject"], &reach.objects),
+        // Bodies of other clients may have any key. Those that hostler stores, or renews, are all under its own.
+        Statement::new("LargeMessages", &["s3:GetObject", "s3:DeleteObject"], &reach.objects),
+        Statement::new("StoreLargeMessages", &["s3:PutObject"], &reach.own_objects),
     ]
 }
 
@@ -217,6 +219,8 @@ struct Reach {
     /// Queues that there are not, under the names of exchanges: a name alone is looked for among queues first.
     namesakes: Vec<String>,
     objects: Vec<String>,
+    /// Under the keys that hostler gives.
+    own_objects: Vec<String>,
 }
 
 impl Reach {
@@ -246,7 +250,10 @@ impl Reach {
             }
         }
         let sent_topics = published.iter().flat_map(|name| sent_to("sns", name, order_of_exchange(name, consumed)));
-        let bucket = options.bucket.iter().map(|bucket| format!("arn:{}:s3:::{bucket}/*", scope.partition));
+        let objects = |keys: &str| {
+            let bucket = options.bucket.iter();
+            bucket.map(|bucket| format!("arn:{}:s3:::{bucket}/{keys}*", scope.partition)).collect()
+        };
         Self {
             queues: consumed.iter().map(|spec| arn("sqs", spec.channel.queue(), spec.ordered)).collect(),
             dead_letters: dead_lettering
@@ -257,7 +264,8 @@ impl Reach {
             sent_topics: distinct(sent_topics.collect()),
             named_topics: distinct(named_topics),
             namesakes: distinct(namesakes),
-            objects: bucket.collect(),
+            objects: objects(""),
+            own_objects: objects(BODIES),
         }
     }
 }
