@@ -49,6 +49,8 @@ mod hostile;
 #[cfg(test)]
 mod http;
 #[cfg(test)]
+mod iam;
+#[cfg(test)]
 mod invoke;
 #[cfg(test)]
 mod languages;

@@ -40,11 +40,14 @@ def used(resource, metric, value, hours=5, namespace="AWS/SQS", dimension="Queue
 
 def denied(*statements):
     """The keys of a user who may do everything but this."""
-    iam, name = boto3.client("iam"), f"{prefix}{time.monotonic_ns()}"
-    iam.create_user(UserName=name)
     allow = {"Effect": "Allow", "Action": "*", "Resource": "*"}
     deny = [{"Effect": "Deny", "Action": actions, "Resource": resources} for actions, resources in statements]
-    policy = {"Version": "2012-10-17", "Statement": [allow, *deny]}
+    return user({"Version": "2012-10-17", "Statement": [allow, *deny]})
+
+def user(policy):
+    """The keys of a user who may do what this policy allows."""
+    iam, name = boto3.client("iam"), f"{prefix}{time.monotonic_ns()}"
+    iam.create_user(UserName=name)
     iam.put_user_policy(UserName=name, PolicyName="p", PolicyDocument=json.dumps(policy))
     key = iam.create_access_key(UserName=name)["AccessKey"]
     return [key["AccessKeyId"], key["SecretAccessKey"]]

@@ -52,7 +52,8 @@ pub fn alarming(options: &Options, account: Option<&str>) -> Vec<Json> {
     let look = ["sqs:ListQueueTags", "sqs:GetQueueUrl", "sqs:GetQueueAttributes"];
     let queues = scope.arn("sqs", &format!("{}*", options.prefix));
     vec![
-        Statement::new("FindQueues", &["sqs:ListQueues"], &[scope.arn("sqs", "*")]).json(),
+        // It is about no queue, so that no ARN covers it for sure.
+        Statement::new("FindQueues", &["sqs:ListQueues"], &["*".to_owned()]).json(),
         Statement::new("LookAtQueues", &look, &[queues]).json(),
     ]
 }
