@@ -39,6 +39,7 @@ fn load(bytes: Vec<u8>) -> Result<Loaded, LoadError> {
         source: Source::Fetched(Fetched { reference: "damaged".into(), bytes: Bytes::from(bytes), pinned: false }),
         sha256: None,
         hooks: None,
+        hooks_sha256: None,
         grants: Grants::default(),
         messages_per_instance: 1,
         reply_from_stdout: false,

@@ -158,7 +158,7 @@ pub const FAULTS: &[Fault] = &[
         "deletes before the copy is in the dead-letter queue",
         "queue/sqs/settle.rs",
         "let results = forward(",
-        "let to_copy: Vec<Ending> = self.delete(to_copy).await.into_iter().map(|(ending, _)| ending).collect();\n\
+        "let to_copy: Vec<Ending> = self.ack(to_copy).await.into_iter().map(|(ending, _)| ending).collect();\n\
          let results = forward(",
     ),
     fault(
