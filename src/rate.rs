@@ -21,6 +21,11 @@ impl Bucket {
         Self { capacity, per_second, tokens: capacity, filled_at: now }
     }
 
+    /// The same without a token at `now`: whoever starts again and again takes no more than its share either.
+    pub fn empty(rate: Rate, now: Instant) -> Self {
+        Self { tokens: 0.0, ..Self::new(rate, now) }
+    }
+
     /// The same with one token at `now`: the first second has no more than its share either.
     pub fn with_one_token(rate: Rate, now: Instant) -> Self {
         Self { tokens: 1.0, ..Self::new(rate, now) }
@@ -32,6 +37,11 @@ impl Bucket {
         self.tokens = (self.tokens + since * self.per_second).min(self.capacity);
         self.filled_at = now;
         self.tokens as usize
+    }
+
+    /// Whether there was a token when it was last looked.
+    pub fn has_some(&self) -> bool {
+        self.tokens >= 1.0
     }
 
     /// Takes tokens that are [`Self::available`].
@@ -76,6 +86,15 @@ mod tests {
         assert_eq!(bucket.available(start), 1);
         assert_eq!(bucket.available(start + Duration::from_millis(899)), 9);
         assert_eq!(bucket.available(start + Duration::from_secs(9)), 10);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_starts_empty_keeps_the_rate_however_often_it_starts() {
+        let start = Instant::now();
+        let rate = Rate { permits: 10, per: Duration::from_secs(3600) };
+        let mut bucket = Bucket::empty(rate, start);
+        let taken = |bucket: &mut Bucket, second| bucket.available(start + Duration::from_secs(second));
+        assert_eq!((taken(&mut bucket, 359), taken(&mut bucket, 361)), (0, 1));
     }
 
     #[tokio::test(start_paused = true)]

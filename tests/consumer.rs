@@ -425,6 +425,18 @@ async fn the_drain_deadline_stops_and_releases() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn only_what_failed_counts_as_failed() {
+    let stage = Stage::start(spec(), ["delay 5", "reply x", "ack", "fail-once"]).await;
+    stage.until_settled(7).await;
+    let status = stage.status.get();
+    assert_eq!(
+        (status.processed, status.failed),
+        (7, 2),
+        "the failure, and what was delayed until it was dead-lettered"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_status_tells_what_it_does() {
     let stage = Stage::start(spec(), []).await;
     sleep(SECOND).await;
@@ -448,6 +460,6 @@ async fn a_full_consumer_polls_again_as_soon_as_it_can_and_counts_as_polling() {
     let stage = Stage::start(spec, ["work 200"]).await;
     stage.until_settled(1).await;
     sleep(SECOND).await;
-    let since = stage.status.get().last_poll_at.unwrap().elapsed();
+    let since = stage.status.get().polled_at(Instant::now()).unwrap().elapsed();
     assert!(since < 5 * SECOND, "{since:?}: being full is no reason to look stuck");
 }

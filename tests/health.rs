@@ -14,8 +14,8 @@ use clap::Parser;
 use fs2::FileExt;
 use hostler::cli::check_consumer_health;
 use hostler::health::{
-    BreakerState, Clock, ConsumerReport, FailureReport, HealthFile, LOCK_WAIT, MAX_BYTES, ReadError, Report, State,
-    Timestamp, Why, WriteError, process, read,
+    BreakerState, Clock, ConsumerReport, FailureReport, HealthFile, LOCK_WAIT, MAX_BYTES, ReadError, Report,
+    SettlingFails, State, Timestamp, Why, WriteError, process, read,
 };
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use serde_json::{Map, Value};
@@ -43,6 +43,7 @@ fn consumer(name: &str) -> ConsumerReport {
         failed: 3,
         paused: false,
         breaker: None,
+        settling_fails: None,
         last_failures: Vec::new(),
     }
 }
@@ -413,8 +414,11 @@ fn the_schema_describes_the_file_and_nothing_else() -> Outcome {
     };
     let failure_written = serde_json::to_value(&failure)?;
     compare(&schema["$defs"]["failure"], &failure_written, &failure_written)?;
-    let (breaker, last_failures) = (Some(BreakerState::Open), vec![failure]);
-    let all = ConsumerReport { paused: true, breaker, last_failures, ..consumer("c") };
+    let fails = SettlingFails { since: Timestamp::now(), last: Timestamp::now() };
+    let fails_written = serde_json::to_value(fails)?;
+    compare(&schema["$defs"]["settling_fails"], &fails_written, &fails_written)?;
+    let (breaker, settling_fails, last_failures) = (Some(BreakerState::Open), Some(fails), vec![failure]);
+    let all = ConsumerReport { paused: true, breaker, settling_fails, last_failures, ..consumer("c") };
     let described = &schema["$defs"]["consumer"];
     compare(described, &serde_json::to_value(all)?, &file["consumers"][0])?;
     assert_eq!(described["properties"]["last_failures"]["maxItems"], hostler::consumer::MAX_FAILURES);

@@ -94,6 +94,8 @@ fn a_pause_holds_over_a_restart_and_may_come_before_the_start() {
         assert!(told["message"].as_str().unwrap().starts_with("starts paused"), "{told}");
         assert_eq!(told["cure"], "hostler resume work");
         until_paused(&world, true);
+        let warning = "starts paused, and consumes nothing until `hostler resume work`";
+        host.wait_for(PATIENCE, |line| line["message"] == warning && line["level"] == "WARN");
         until("it has ticked", PATIENCE, || (shown(&world)["state"] == "IDLE").then_some(()));
         assert_eq!(host.stop(), 0);
         assert_eq!((world.depth("work").visible, logged(&host, "settled")), (1, 0));
@@ -102,6 +104,19 @@ fn a_pause_holds_over_a_restart_and_may_come_before_the_start() {
     let mut host = world.start();
     host.settled(1);
     assert_eq!(host.stop(), 0);
+}
+
+#[test]
+fn a_second_host_on_the_same_health_file_says_so() {
+    let says = |line: &Value| line["message"].as_str().is_some_and(|text| text.starts_with("another host writes this"));
+    let world = World::new(WORK);
+    let mut first = world.started();
+    let mut second = world.start();
+    second.wait_for(PATIENCE, says);
+    assert_eq!((first.stop(), second.stop()), (0, 0));
+    let mut third = world.started();
+    assert!(!third.lines().iter().any(says), "those are gone");
+    assert_eq!(third.stop(), 0);
 }
 
 #[test]

@@ -20,9 +20,11 @@ use super::log::Place;
 use super::mailbox::Mailbox;
 use super::pace::Pace;
 use super::policy::Disposition;
+use super::polling::{Hold, Polling};
 use super::settle::Batcher;
 use super::spans::{Settled, Spans};
 use super::spared::Spared;
+use super::status::Failing;
 use super::{Consumer, Phase, Summary};
 use crate::config::OnProcessingTimeout;
 use crate::handler::{Bounds, Call, Output, Stop};
@@ -88,8 +90,9 @@ pub(super) struct EventLoop {
     last_poll_at: Option<Instant>,
     /// Whether the last receive brought nothing.
     idle: bool,
-    /// Whether no receive was to start since the last one: all slots were taken, or the rate limit let none begin.
-    held_back: bool,
+    polling: Polling,
+    /// Settlements that fail, since the last one that did not.
+    failing: Option<Failing>,
     summary: Summary,
 }
 
@@ -116,14 +119,15 @@ impl EventLoop {
             ledger: Ledger::new(spec.lease, limits.max_lease),
             batcher: Batcher::new(limits, spec.ordered),
             pace: Pace::new(limits, spec.ordered),
-            bucket: spec.rate_limit.map(|rate| Bucket::new(rate, now)),
+            bucket: spec.rate_limit.map(|rate| Bucket::empty(rate, now)),
             intake: Intake::new(spec.breaker, now),
             gate: Gate::default(),
             spared: Spared::default(),
             now,
             last_poll_at: None,
             idle: false,
-            held_back: false,
+            polling: Polling::default(),
+            failing: None,
             summary: Summary::default(),
             consumer,
         }
@@ -200,6 +204,20 @@ impl EventLoop {
         if self.phase == Phase::Running {
             while self.poll(now) {}
         }
+        self.polling.observe(self.hold(), now);
+    }
+
+    /// What keeps a receive from beginning. That it rests after an error, or waits for settlements, is no excuse.
+    fn hold(&self) -> Hold {
+        let is_full = self.occupied >= self.consumer.spec.concurrency;
+        let has_tokens = self.bucket.as_ref().is_none_or(Bucket::has_some);
+        match () {
+            () if self.pace.under_way() > 0 => Hold::Free,
+            () if self.intake.room(self.reserved) == 0 || !has_tokens => Hold::Held,
+            () if is_full && self.running.is_empty() => Hold::Taken,
+            () if is_full => Hold::Held,
+            () => Hold::Free,
+        }
     }
 
     /// Starts a receive if there is room and it is time.
@@ -211,17 +229,9 @@ impl EventLoop {
             (2 * spec.concurrency + self.limits.settle_batch).saturating_sub(self.in_hand.len() + self.reserved);
         let mut free = slots.min(unsettled).min(self.intake.room(self.reserved));
         if let Some(bucket) = &mut self.bucket {
-            let tokens = bucket.available(now);
-            // While a receive is under way it has them, and is what is waited for.
-            self.held_back |= tokens == 0 && self.reserved == 0;
-            free = free.min(tokens);
+            free = free.min(bucket.available(now));
         }
-        self.held_back |= self.occupied >= spec.concurrency;
         let Some(max) = self.pace.start(free, spec.concurrency, now) else { return false };
-        if std::mem::take(&mut self.held_back) {
-            // A consumer that is full, or as fast as it may be, does not poll, and is none the worse for it.
-            self.last_poll_at = Some(now);
-        }
         if let Some(bucket) = &mut self.bucket {
             bucket.take(max);
         }
@@ -281,7 +291,10 @@ impl EventLoop {
                     match results.next() {
                         Some(result) => self.settled(id, result, now),
                         // What became of it is not known, and nothing is left to try again with.
-                        None => self.apply(id, Event::Settled(false)),
+                        None => {
+                            self.settling_failed(now);
+                            self.apply(id, Event::Settled(false));
+                        }
                     }
                 }
             }
@@ -429,10 +442,6 @@ impl EventLoop {
             self.deadlines.remove(&(started_at + self.consumer.spec.processing_timeout, id));
             if matches!(event, Event::Ended(_)) {
                 in_hand.ran_for = now - started_at;
-                if self.occupied >= self.consumer.spec.concurrency {
-                    // A full consumer did not poll; a hook that decides may keep it from that for a while yet.
-                    self.last_poll_at = Some(now);
-                }
             }
         }
         self.apply(id, event);
@@ -455,7 +464,11 @@ impl EventLoop {
 
     fn settled(&mut self, id: Id, result: Result<(), Unsettled>, now: Instant) {
         match result {
-            Ok(()) => self.apply(id, Event::Settled(true)),
+            Ok(()) => {
+                self.failing = None;
+                self.batcher.succeeded();
+                self.apply(id, Event::Settled(true));
+            }
             Err(Unsettled { settlement, error }) => {
                 let (consumer, action) = (&*self.consumer.spec.name, settlement.name());
                 let message_id = self.in_hand.get(&id).map(|in_hand| &*in_hand.message.id);
@@ -464,12 +477,22 @@ impl EventLoop {
                 if let Some(metrics) = self.consumer.metrics.as_ref().filter(|_| is_lost) {
                     metrics.lease_lost();
                 }
+                // A lost lease counts too: where calls hang, settling ends with nothing else.
+                self.settling_failed(now);
                 match error.is_final() || is_lost {
                     true => self.apply(id, Event::Settled(false)),
-                    false => self.batcher.retry(id, settlement, now),
+                    false => self.batcher.retry(id, settlement, now, self.ledger.deadline(id)),
                 }
             }
         }
+    }
+
+    /// A settlement failed. Failures that lie further apart than a message that comes again takes are not one outage.
+    fn settling_failed(&mut self, now: Instant) {
+        let spec = &self.consumer.spec;
+        let patience = spec.processing_timeout + 2 * spec.lease + spec.longest_poll;
+        let since = self.failing.filter(|failing| now < failing.last + patience).map_or(now, |failing| failing.since);
+        self.failing = Some(Failing { since, last: now });
     }
 
     /// A lease is lost. A settlement that is on its way is waited for: it may have come in time.

@@ -14,9 +14,11 @@ use crate::queue::{LeaseError, LeaseHandle};
 /// After a failed heartbeat the next comes after this fraction of the lease.
 const RETRY_FRACTION: u32 = 10;
 
-/// A lease counts as lost this fraction of it before it ends, and at most [`MAX_MARGIN`]: its guest must be gone when
-/// another receiver can get the message.
+/// A lease counts as lost this fraction of it before it ends, within [`MIN_MARGIN`] and [`MAX_MARGIN`]: its guest must be gone
+/// when another receiver can get the message.
 const MARGIN_FRACTION: u32 = 20;
+/// The least: to stop a guest takes up to 50 ms and an epoch tick of 10 ms.
+const MIN_MARGIN: Duration = Duration::from_millis(100);
 /// See [`MARGIN_FRACTION`].
 const MAX_MARGIN: Duration = Duration::from_secs(1);
 
@@ -176,7 +178,7 @@ impl<I: Copy + Ord + std::hash::Hash> Ledger<I> {
     }
 
     fn margin(&self) -> Duration {
-        (self.lease / MARGIN_FRACTION).min(MAX_MARGIN)
+        (self.lease / MARGIN_FRACTION).clamp(MIN_MARGIN, MAX_MARGIN)
     }
 
     fn deadline_of(&self, from: Instant, lease: Duration) -> Instant {
@@ -286,6 +288,15 @@ mod tests {
         assert_eq!(ledger.answered(&[1], LEASE, &[Ok(())], at, at), [Change::Stopped(1)]);
         assert_eq!(ledger.heartbeats(at + LEASE, 10), []);
         assert_eq!(ledger.expire(start + LEASE), [0], "the deadline is still watched");
+    }
+
+    #[test]
+    fn the_shortest_lease_leaves_time_to_stop_a_guest_in() {
+        let start = Instant::now();
+        let mut ledger = Ledger::new(SECOND, LEASE);
+        ledger.enter(1, lease("1"), start);
+        assert_eq!(ledger.expire(start + Duration::from_millis(899)), []);
+        assert_eq!(ledger.expire(start + Duration::from_millis(900)), [1], "it takes 60 ms to stop a guest");
     }
 
     #[test]

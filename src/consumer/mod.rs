@@ -11,6 +11,7 @@
 //! | `intake` | whether to take messages: pauses and the breaker | none |
 //! | `spared` | attempts that the host spoilt, and so do not count | none |
 //! | `pace` | when to poll, and how long to rest | none |
+//! | `polling` | since when a poll could begin | none |
 //! | `event_loop` | turns the world into events, and drives all of the above | through `effects` |
 //! | `event_loop/groups` | what the loop does so that nothing overtakes another of its FIFO group | through `effects` |
 //! | `event_loop/telling` | what the loop says of its deliveries and of itself | log, metrics, spans, status |
@@ -36,6 +37,7 @@ mod log;
 mod mailbox;
 mod pace;
 mod policy;
+mod polling;
 mod settle;
 mod spans;
 mod spared;
@@ -44,7 +46,7 @@ mod status;
 pub use ledger::{Change, Heartbeat, Ledger};
 pub use policy::{Disposition, Policy};
 pub use settle::Batcher;
-pub use status::{Failed, MAX_FAILURES, Status, StatusBoard};
+pub use status::{Failed, Failing, MAX_FAILURES, Status, StatusBoard};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -128,7 +130,7 @@ pub struct Consumer {
 pub struct Summary {
     /// Messages whose handler came to an end, whatever it was.
     pub processed: u64,
-    /// Those of them that neither acked nor replied.
+    /// Those of them that failed: see [`crate::health::ConsumerReport::failed`].
     pub failed: u64,
     /// Messages that were started, and older than the delay tolerance when they were received.
     pub late: u64,

@@ -6,8 +6,11 @@ use tokio::time::{Duration, Instant};
 
 use crate::queue::{Limits, Settlement};
 
-/// After a settlement failed for the moment, it is tried again after this.
+/// After a settlement failed for the moment, it is tried again after this; after each further one in a row, after twice as
+/// long.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
+/// The longest rest before a settlement is tried again.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// A settlement that waits; `I` names its delivery.
 #[derive(Debug)]
@@ -27,8 +30,12 @@ pub struct Batcher<I> {
     waiting: VecDeque<Waiting<I>>,
     /// When the first of those is due.
     due: Option<Instant>,
-    /// Failed for the moment; each comes back into `waiting` at its time.
+    /// Failed for the moment, in the order of their times; each comes back into `waiting` at its own.
     resting: VecDeque<(Instant, Waiting<I>)>,
+    /// Failures in a row.
+    failures: u32,
+    /// When the last of them was counted.
+    failed_at: Option<Instant>,
     under_way: usize,
 }
 
@@ -42,6 +49,8 @@ impl<I: Copy + PartialEq> Batcher<I> {
             waiting: VecDeque::new(),
             due: None,
             resting: VecDeque::new(),
+            failures: 0,
+            failed_at: None,
             under_way: 0,
         }
     }
@@ -58,9 +67,24 @@ impl<I: Copy + PartialEq> Batcher<I> {
         self.waiting.push_back(waiting);
     }
 
-    /// Takes back a settlement that the queue did not carry out this time.
-    pub fn retry(&mut self, id: I, settlement: Settlement, now: Instant) {
-        self.resting.push_back((now + RETRY_AFTER, Waiting { id, settlement, due: now }));
+    /// Takes back a settlement that the queue did not carry out this time. The more of them fail in a row, the longer it
+    /// rests; but it is tried again while half of what is left of its lease is still ahead.
+    pub fn retry(&mut self, id: I, settlement: Settlement, now: Instant, lease_ends: Option<Instant>) {
+        // The entries of one answer are one failure.
+        if self.failed_at.replace(now) != Some(now) {
+            self.failures = self.failures.saturating_add(1);
+        }
+        let doublings = self.failures.saturating_sub(1).min(8);
+        let rest = RETRY_AFTER.saturating_mul(1 << doublings).min(MAX_RETRY_AFTER);
+        let half = lease_ends.map_or(rest, |end| end.saturating_duration_since(now) / 2);
+        let at = now + rest.min(half.max(RETRY_AFTER));
+        let place = self.resting.partition_point(|(other, _)| *other <= at);
+        self.resting.insert(place, (at, Waiting { id, settlement, due: at }));
+    }
+
+    /// A settlement was carried out: what failed before is over.
+    pub fn succeeded(&mut self) {
+        (self.failures, self.failed_at) = (0, None);
     }
 
     /// Drops the settlement of a delivery whose lease is lost; whether it was still here.

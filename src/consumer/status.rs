@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::health::{BreakerState, State};
+use crate::health::{BreakerState, ConsumerReport, SettlingFails, State, Timestamp};
 
 /// What a consumer does now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,10 +16,14 @@ pub struct Status {
     pub state: State,
     /// Since when.
     pub since: Instant,
-    /// When a receive last came back without an error, or one began after none was to.
+    /// When a receive last came back without an error.
     pub last_poll_at: Option<Instant>,
-    /// The rate limit lets no receive begin before this.
-    pub held_back_until: Option<Instant>,
+    /// Since when a receive could begin again; `None`: it always could.
+    pub could_poll_since: Option<Instant>,
+    /// No receive is to begin: all slots run, the rate limit has no token, or it is paused.
+    pub held_back: bool,
+    /// Settlements that fail, since the last one that did not.
+    pub failing: Option<Failing>,
     /// Messages whose guest runs.
     pub in_flight: usize,
     /// Messages that are taken and not over: they wait for their turn, run, or are being settled.
@@ -27,7 +32,7 @@ pub struct Status {
     pub oldest_started_at: Option<Instant>,
     /// Messages whose handler came to an end.
     pub processed: u64,
-    /// Those of them that neither acked nor replied.
+    /// Those of them that failed: see [`ConsumerReport::failed`].
     pub failed: u64,
     /// Whether an operator has paused it.
     pub paused: bool,
@@ -38,15 +43,56 @@ pub struct Status {
 impl Status {
     /// When it last polled, as far as its health goes: one that its rate limit keeps from polling is none the worse for it.
     pub fn polled_at(&self, now: Instant) -> Option<Instant> {
-        let excused = self.held_back_until.map(|until| until.min(now));
-        self.last_poll_at.map(|at| excused.map_or(at, |excused| at.max(excused)))
+        if self.held_back { Some(now) } else { self.last_poll_at.max(self.could_poll_since) }
     }
+
+    /// What the health file says of it at `now`. `wall` turns instants into wall-clock times; a drain may take all of
+    /// `grace`.
+    pub fn report(
+        &self,
+        name: &str,
+        healthcheck_timeout: Duration,
+        grace: Duration,
+        now: Instant,
+        wall: impl Fn(Instant) -> Timestamp,
+    ) -> ConsumerReport {
+        let healthcheck_timeout = match self.state {
+            State::Exiting => healthcheck_timeout.max(grace),
+            _ => healthcheck_timeout,
+        };
+        ConsumerReport {
+            name: name.to_owned(),
+            state: self.state,
+            transition_timestamp: wall(self.since),
+            healthcheck_timeout,
+            last_poll_at: self.polled_at(now).map(&wall),
+            in_flight: u32::try_from(self.in_flight).unwrap_or(u32::MAX),
+            oldest_started_at: self.oldest_started_at.map(&wall),
+            processed: self.processed,
+            failed: self.failed,
+            paused: self.paused,
+            breaker: self.breaker,
+            settling_fails: self
+                .failing
+                .map(|failing| SettlingFails { since: wall(failing.since), last: wall(failing.last) }),
+            last_failures: Vec::new(),
+        }
+    }
+}
+
+/// Settlements that fail, one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Failing {
+    /// When the first did.
+    pub since: Instant,
+    /// When the last did.
+    pub last: Instant,
 }
 
 /// The most failures that are remembered of a consumer.
 pub const MAX_FAILURES: usize = 5;
 
-/// A message that its handler neither acked nor replied to.
+/// A message that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failed {
     /// When it was over.
@@ -78,7 +124,9 @@ impl StatusBoard {
             state: State::Initializing,
             since: Instant::now(),
             last_poll_at: None,
-            held_back_until: None,
+            could_poll_since: None,
+            held_back: false,
+            failing: None,
             in_flight: 0,
             in_hand: 0,
             oldest_started_at: None,
@@ -131,8 +179,6 @@ impl StatusBoard {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -140,13 +186,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_consumer_that_its_rate_limit_holds_back_counts_as_polling() {
         let (board, now, second) = (StatusBoard::new(Arc::default(), Arc::default()), Instant::now(), SECOND);
-        board.update(|status| status.held_back_until = Some(now + 100 * second));
-        assert_eq!(board.get().polled_at(now), None, "it has never polled");
-        board.update(|status| status.last_poll_at = Some(now));
         let polled_after = |seconds: u32| board.get().polled_at(now + seconds * second).map(|at| at - now);
-        assert_eq!([1, 99, 101, 500].map(polled_after), [1, 99, 100, 100].map(|seconds| Some(seconds * second)));
-        board.update(|status| status.held_back_until = None);
-        assert_eq!(polled_after(500), Some(Duration::ZERO));
+        assert_eq!(polled_after(5), None, "it has never polled");
+        board.update(|status| status.held_back = true);
+        assert_eq!([0, 500].map(polled_after), [0, 500].map(|seconds| Some(seconds * second)));
+        board.update(|status| (status.held_back, status.could_poll_since) = (false, Some(now + 100 * second)));
+        assert_eq!(polled_after(500), Some(100 * second), "from the moment it could");
+        board.update(|status| status.last_poll_at = Some(now + 101 * second));
+        assert_eq!(polled_after(500), Some(101 * second));
     }
 
     #[tokio::test]

@@ -104,6 +104,12 @@ impl Outcome {
         self
     }
 
+    /// Whether the handler failed at it: it said so, trapped, or ran into its processing timeout. One that asks for another
+    /// attempt works as it should.
+    pub fn is_failure(&self) -> bool {
+        matches!(self, Self::Failed(_) | Self::Trapped(_) | Self::TimedOut(_))
+    }
+
     /// Whether the message's work is done.
     pub fn is_success(&self) -> bool {
         matches!(self, Self::Ack | Self::Reply(_))

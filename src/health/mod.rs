@@ -32,7 +32,7 @@ pub use clock::Clock;
 pub use pauses::{PauseError, Pauses};
 pub use read::{LOCK_WAIT, MAX_BYTES, ReadError, Why, read};
 pub use timestamp::Timestamp;
-pub use verdict::{Reason, StartPeriod, Status, Verdict, verdict};
+pub use verdict::{Reason, StartPeriod, Status, Verdict, other_writer, verdict};
 pub use write::{HealthFile, WRITE_LOCK_WAIT, WriteError};
 
 /// The version of the file's format that this build writes, and the only one it reads.
@@ -72,8 +72,9 @@ pub struct ConsumerReport {
     /// one that drains, at least as long as it may.
     #[serde(with = "seconds")]
     pub healthcheck_timeout: Duration,
-    /// When a poll last succeeded, empty or not; or when polling resumed after every slot had been taken, because a
-    /// full consumer does not poll. A failed poll does not count. None before the first.
+    /// When a poll last succeeded, empty or not; or when one could begin again after none was to, because all slots were
+    /// taken, the rate limit let none begin, or receiving paused. While none is to begin, the time of the report. A failed
+    /// poll does not count. None before the first.
     pub last_poll_at: Option<Timestamp>,
     /// Messages being processed now.
     pub in_flight: u32,
@@ -81,8 +82,8 @@ pub struct ConsumerReport {
     pub oldest_started_at: Option<Timestamp>,
     /// Messages finished since the process started, whatever their outcome.
     pub processed: u64,
-    /// Those of them whose handler came to an end without an ack or a reply: it failed, trapped or timed out, asked for a
-    /// retry, a delay or the dead-letter queue, or was stopped.
+    /// Those of them that failed: their handler failed, trapped or timed out, or they went to the dead-letter queue. A retry or
+    /// a delay that the handler asked for, a lost lease and a shutdown do not count.
     pub failed: u64,
     /// An operator has paused it, so it does not poll. Left out of the file unless it is so.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -90,12 +91,24 @@ pub struct ConsumerReport {
     /// What its breaker does. Left out of the file while there is none, or it is closed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub breaker: Option<BreakerState>,
+    /// Settlements that fail, since the last one that did not. Left out of the file unless the last one failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settling_fails: Option<SettlingFails>,
     /// The last of those that `failed` counts, the latest first; a few at most. Left out of the file while there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last_failures: Vec<FailureReport>,
 }
 
-/// A message whose handler came to an end without an ack or a reply.
+/// Settlements (acks, releases, dead letters) that the queue does not carry out, one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SettlingFails {
+    /// When the first failed.
+    pub since: Timestamp,
+    /// When the last failed.
+    pub last: Timestamp,
+}
+
+/// A message that failed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FailureReport {
     /// When it was over.

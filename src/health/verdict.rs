@@ -1,6 +1,6 @@
 //! The decision, without I/O: is the host healthy, starting or unhealthy?
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
@@ -135,6 +135,16 @@ pub enum Reason {
         /// Its `healthcheck_timeout`.
         limit: Duration,
     },
+    /// A consumer's settlements fail: it works, and nothing is ever done.
+    #[error("consumer `{consumer}`: every ack and release has failed for {}; its limit is {}", shown(*.age), shown(*.limit))]
+    NotSettling {
+        /// The consumer's name.
+        consumer: String,
+        /// From the first failure to the last.
+        age: Duration,
+        /// Its `healthcheck_timeout`.
+        limit: Duration,
+    },
     /// A consumer listens, and no poll completes.
     #[error(
         "consumer `{consumer}` is {} but no poll has completed for {}; its limit is {}",
@@ -193,6 +203,15 @@ fn missing(reason: Reason, now: Timestamp, StartPeriod { limit, pid1_started_at 
     }
 }
 
+/// The process, other than this one, that lives and keeps this file current.
+pub fn other_writer(path: &Path) -> Option<u32> {
+    let report = super::read(path).ok()?;
+    let (process, now) = (super::process::info(report.pid), Timestamp::now());
+    let is_current = now.since(report.written_at) <= STALE_AFTER;
+    let lives = matches!(author(&report, process, None), Author::Lives);
+    (report.pid != std::process::id() && is_current && lives).then_some(report.pid)
+}
+
 /// What became of the process that wrote the file.
 enum Author {
     Lives,
@@ -223,7 +242,11 @@ fn reasons(report: &Report, now: Timestamp) -> Vec<Reason> {
     } else if by > STALE_AFTER {
         vec![Reason::Ahead { by }]
     } else {
-        report.consumers.iter().filter_map(|consumer| judge(consumer, now)).collect()
+        report
+            .consumers
+            .iter()
+            .filter_map(|consumer| judge(consumer, now).or_else(|| settling(consumer, now)))
+            .collect()
     }
 }
 
@@ -247,6 +270,15 @@ fn judge(report: &ConsumerReport, now: Timestamp) -> Option<Reason> {
     })
 }
 
+/// Failures count once they last for longer than the limit, and as long as there is no more than the limit since the last: with
+/// nothing left to settle, nothing is wrong.
+fn settling(report: &ConsumerReport, now: Timestamp) -> Option<Reason> {
+    let (fails, limit) = (report.settling_fails?, report.healthcheck_timeout);
+    let age = fails.last.since(fails.since);
+    let counts = age > limit && now.since(fails.last) <= limit;
+    counts.then(|| Reason::NotSettling { consumer: report.name.clone(), age, limit })
+}
+
 /// For people: whole seconds, or milliseconds below one.
 fn shown(duration: Duration) -> humantime::FormattedDuration {
     let millis = duration.subsec_millis();
@@ -256,6 +288,7 @@ fn shown(duration: Duration) -> humantime::FormattedDuration {
 
 #[cfg(test)]
 mod tests {
+    use super::super::SettlingFails;
     use super::*;
 
     const fn seconds(seconds: u64) -> Duration {
@@ -285,6 +318,7 @@ mod tests {
             failed: 0,
             paused: false,
             breaker: None,
+            settling_fails: None,
             last_failures: Vec::new(),
         }
     }
@@ -294,6 +328,19 @@ mod tests {
     fn judged(report: &Report, process: Option<ProcessInfo>, pid1_age: Option<u64>) -> Verdict {
         let start_period = StartPeriod { limit: seconds(300), pid1_started_at: pid1_age.map(ago) };
         verdict(Ok(report), process, ago(0), start_period)
+    }
+
+    #[test]
+    fn settlements_that_fail_for_longer_than_the_limit_are_no_progress() {
+        let fails = |since, last| {
+            let consumer = consumer(State::Listening, 5, Some(5), None);
+            let settling_fails = Some(SettlingFails { since: ago(since), last: ago(last) });
+            judged(&report(vec![ConsumerReport { settling_fails, ..consumer }]), ALIVE(), None).healthy()
+        };
+        let limit = LIMIT.as_secs();
+        assert!(!fails(limit + 2, 1));
+        assert!(fails(limit + 2, 3), "it may yet succeed");
+        assert!(fails(3 * limit + 2, limit + 1), "nothing is left to settle");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::consumer::{Failed, Status, StatusBoard};
-use crate::health::{Clock, ConsumerReport, FailureReport, HealthFile, Pauses, Report, State, TICK};
+use crate::health::{self, Clock, ConsumerReport, FailureReport, HealthFile, Pauses, Report, TICK};
 
 /// How close two writes may follow on one another: a busy consumer changes its state thousands of times a second.
 const SPACING: Duration = Duration::from_millis(50);
@@ -50,8 +50,10 @@ impl Pulse {
     /// once. Must be called within the control runtime.
     pub(super) fn start(path: &Path, consumers: Vec<Watched>, transitions: Arc<Notify>) -> io::Result<Self> {
         let file = HealthFile::new(path);
+        warn_of_another_host(path);
         let mut watch = PauseWatch::new(path, &consumers);
         watch.look();
+        watch.warn_of_pauses();
         let (reports, queue) = mpsc::sync_channel::<Report>(1);
         let (writing, written) = oneshot::channel();
         thread::Builder::new().name("hostler-health".into()).spawn(move || {
@@ -90,6 +92,18 @@ impl Pulse {
     }
 }
 
+/// Two hosts on one health file hide each other: `top`, `pause` and the health check reach the one that wrote last.
+fn warn_of_another_host(path: &Path) {
+    if let Some(pid) = health::other_writer(path) {
+        tracing::error!(
+            pid,
+            path = %path.display(),
+            "another host writes this health file: give each a path of its own with `host.health_file` \
+             (HOSTLER_HOST__HEALTH_FILE), or their health, `hostler top` and `hostler pause` are mixed up"
+        );
+    }
+}
+
 /// Looks which consumers are to pause, and tells them.
 struct PauseWatch {
     pauses: Pauses,
@@ -102,6 +116,13 @@ impl PauseWatch {
     fn new(health_file: &Path, consumers: &[Watched]) -> Self {
         let consumers = consumers.iter().map(|watched| (watched.name.clone(), watched.pause.clone())).collect();
         Self { pauses: Pauses::beside(health_file), consumers, looked_at: None, failing: false }
+    }
+
+    /// A pause outlives a restart, and a consumer that starts with one is healthy and does nothing.
+    fn warn_of_pauses(&self) {
+        for (consumer, _) in self.consumers.iter().filter(|(_, pause)| *pause.borrow()) {
+            tracing::warn!(consumer, "starts paused, and consumes nothing until `hostler resume {consumer}`");
+        }
     }
 
     fn look(&mut self) {
@@ -152,30 +173,15 @@ fn describe(watched: &Watched, clock: &Clock) -> ConsumerReport {
         disposition: failed.disposition.to_owned(),
         reason: failed.reason,
     };
-    // A drain may take all of its grace.
-    let healthcheck_timeout = match status.state {
-        State::Exiting => watched.healthcheck_timeout.max(watched.shutdown_grace),
-        _ => watched.healthcheck_timeout,
-    };
-    ConsumerReport {
-        name: watched.name.clone(),
-        state: status.state,
-        transition_timestamp: wall(status.since),
-        healthcheck_timeout,
-        last_poll_at: status.polled_at(tokio::time::Instant::now()).map(wall),
-        in_flight: u32::try_from(status.in_flight).unwrap_or(u32::MAX),
-        oldest_started_at: status.oldest_started_at.map(wall),
-        processed: status.processed,
-        failed: status.failed,
-        paused: status.paused,
-        breaker: status.breaker,
-        last_failures: watched.board.failures().into_iter().map(failure).collect(),
-    }
+    let now = tokio::time::Instant::now();
+    let report = status.report(&watched.name, watched.healthcheck_timeout, watched.shutdown_grace, now, wall);
+    ConsumerReport { last_failures: watched.board.failures().into_iter().map(failure).collect(), ..report }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::health::State;
 
     #[tokio::test]
     async fn a_drain_within_the_grace_is_healthy() {

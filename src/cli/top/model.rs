@@ -162,6 +162,7 @@ mod tests {
             failed: 2,
             paused: false,
             breaker: None,
+            settling_fails: None,
             last_failures: Vec::new(),
         };
         let report = Report { schema: 1, pid: 7, started_at: start, written_at: at, consumers: vec![consumer] };

@@ -15,7 +15,7 @@ use crate::health::FailureReport;
 
 /// The columns, for the screen and for `--once`.
 pub(super) const HEADER: [&str; 12] =
-    ["CONSUMER", "STATE", "SINCE", "SLOTS", "MSG/S", "P50", "P99", "DONE", "FAILED", "VISIBLE", "DEAD", "OLDEST"];
+    ["CONSUMER", "STATE", "SINCE", "SLOTS", "MSG/S", "P50", "P99", "HANDLED", "FAILED", "VISIBLE", "DEAD", "OLDEST"];
 
 /// The most failures that are shown.
 const MAX_FAILURES: usize = 5;

@@ -20,7 +20,6 @@ impl EventLoop {
             self.shut();
         } else {
             tracing::info!(consumer, "resumed");
-            self.last_poll_at = Some(self.now);
         }
     }
 
@@ -29,8 +28,7 @@ impl EventLoop {
         log::breaker(&self.consumer.spec, change);
         match change {
             Change::Opened { .. } | Change::Reopened { .. } => self.shut(),
-            // It has not polled because it was not to.
-            Change::Probing | Change::Closed => self.last_poll_at = Some(self.now),
+            Change::Probing | Change::Closed => {}
         }
     }
 

@@ -4,13 +4,13 @@ use tokio::time::Instant;
 
 use super::super::effects::Id;
 use super::super::log::{self, Line};
+use super::super::policy::Disposition;
 use super::super::status::Failed;
 use super::super::{Phase, spans};
 use super::{EventLoop, InHand};
 use crate::handler::Outcome;
 use crate::health::State;
 use crate::queue::LeaseError;
-use crate::rate::Bucket;
 use crate::telemetry::metrics::Ending;
 
 /// The longest reason that is remembered of a failure, in bytes. The log has all of it.
@@ -23,7 +23,7 @@ impl EventLoop {
         if in_hand.started_at.is_some() {
             self.summary.processed += 1;
             self.summary.abandoned += u64::from(*outcome == Outcome::Shutdown);
-            if !outcome.is_success() && !matches!(outcome, Outcome::HostLimit(..)) {
+            if outcome.is_failure() || matches!(disposition, Disposition::DeadLetter(_)) {
                 self.summary.failed += 1;
                 self.consumer.status.failed(failed(in_hand));
             }
@@ -87,13 +87,12 @@ impl EventLoop {
             Phase::Running if self.idle || self.intake.is_shut() => State::Idle,
             Phase::Running => State::Listening,
         };
-        // A receive that is under way has taken tokens, and is what is waited for.
-        let limited = self.bucket.as_ref().filter(|_| self.reserved == 0);
-        let held_back_until = limited.and_then(Bucket::next_at);
         let transition = self.consumer.status.update(|status| {
             status.state = state;
             status.last_poll_at = self.last_poll_at;
-            status.held_back_until = held_back_until;
+            status.could_poll_since = self.polling.could_poll_since();
+            status.held_back = self.polling.is_held();
+            status.failing = self.failing;
             status.in_flight = self.running.len();
             status.in_hand = self.in_hand.len();
             status.oldest_started_at = self.running.first().map(|(started_at, _)| *started_at);
