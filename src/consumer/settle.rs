@@ -207,13 +207,32 @@ mod tests {
     fn a_settlement_that_failed_comes_again_and_can_be_withdrawn() {
         let now = Instant::now();
         let mut batcher = batcher(true);
-        batcher.retry(1, ack(1), now);
-        batcher.retry(2, ack(2), now);
+        batcher.retry(1, ack(1), now, None);
+        batcher.retry(2, ack(2), now, None);
         assert!(ids(batcher.next(now, false)).is_empty());
         assert_eq!(batcher.next_at(), Some(now + RETRY_AFTER));
         assert!(batcher.withdraw(1));
         assert!(!batcher.withdraw(1));
         assert_eq!(ids(batcher.next(now + RETRY_AFTER, false)), [2]);
+    }
+
+    #[test]
+    fn failures_in_a_row_rest_ever_longer_but_not_beyond_half_of_what_is_left() {
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let mut batcher = batcher(false);
+        let mut rest = |at: u32, lease_ends: Option<u32>| {
+            let now = start + at * second;
+            batcher.retry(1, ack(1), now, lease_ends.map(|end| start + end * second));
+            let rest = batcher.next_at().map(|at| at - now);
+            assert!(batcher.withdraw(1));
+            rest.map(|rest| rest.as_millis())
+        };
+        let rests: Vec<_> = (0..7).map(|at| rest(at, None)).collect();
+        assert_eq!(rests, [200, 400, 800, 1600, 3200, 5000, 5000].map(Some));
+        assert_eq!([rest(10, Some(14)), rest(20, Some(20))], [Some(2000), Some(200)]);
+        batcher.succeeded();
+        batcher.retry(1, ack(1), start, None);
+        assert_eq!(batcher.next_at(), Some(start + RETRY_AFTER));
     }
 
     #[test]

@@ -8,11 +8,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use hostler::health::{BreakerState, ConsumerReport};
+
+use super::dispositions::allowed;
+pub use super::progress::wall;
 use super::record::{Delivery, Fate, Life, State};
 use super::scenario::{End, Scenario};
 
 /// How much later than its time a thing may happen: the clock of the simulation has no load.
-const LATE: Duration = Duration::from_millis(100);
+pub const LATE: Duration = Duration::from_millis(100);
 /// How long a settlement may be on its way to the wire: behind calls that hang, until those are given up.
 const OWED: Duration = Duration::from_secs(40);
 /// Receives that fail are repeated with rests between: in so much time no more than [`MOST_FAILED`] do.
@@ -21,9 +25,6 @@ const REST: Duration = Duration::from_secs(10);
 const MOST_FAILED: usize = 40;
 /// How long a message that was removed must not be processed again by the process that removed it.
 const MEMORY: Duration = Duration::from_secs(600);
-/// How long a message rests at most after the host was at a limit, four times in a row.
-const LONGEST_REST: u64 = 8;
-
 /// What a call on the wire asks for, as far as the promises go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Asked {
@@ -34,6 +35,11 @@ pub enum Asked {
     /// Copies for the dead-letter queue, by name.
     Bury(Vec<String>),
     Other,
+}
+
+/// The delivery that a process runs a handler or a hook on.
+fn delivery<'a>(state: &'a mut State, life: usize, name: &str, attempt: u32) -> Option<&'a mut Delivery> {
+    state.deliveries.values_mut().find(|one| (one.life, one.name.as_str(), one.attempt) == (life, name, attempt))
 }
 
 /// What became of one entry of a call, as its caller saw it.
@@ -47,17 +53,19 @@ pub enum Answered {
 /// Sees and judges.
 #[derive(Debug)]
 pub struct Judge {
-    scenario: Arc<Scenario>,
-    started_at: Instant,
-    state: Mutex<State>,
+    pub(super) scenario: Arc<Scenario>,
+    pub(super) started_at: Instant,
+    pub(super) state: Mutex<State>,
 }
 
 impl Judge {
     pub fn new(scenario: Arc<Scenario>, keeps_trace: bool) -> Self {
-        Self { scenario, started_at: Instant::now(), state: Mutex::new(State { keeps_trace, ..State::default() }) }
+        let began_at = Some(Instant::now());
+        let state = Mutex::new(State { keeps_trace, began_at, ..State::default() });
+        Self { scenario, started_at: Instant::now(), state }
     }
 
-    fn see(&self, event: impl FnOnce() -> String) -> MutexGuard<'_, State> {
+    pub(super) fn see(&self, event: impl FnOnce() -> String) -> MutexGuard<'_, State> {
         let mut state = self.state.lock().unwrap();
         if state.keeps_trace {
             let broken: Vec<_> =
@@ -107,6 +115,9 @@ impl Judge {
             called_for: Duration::ZERO,
             started_at: None,
             ended: None,
+            deciding: false,
+            decision: None,
+            is_probe: false,
             calls: 0,
             settling: false,
             asked: 0,
@@ -156,7 +167,7 @@ impl Judge {
     /// A process starts; its number.
     pub fn born(&self) -> usize {
         let mut state = self.see(|| "a process starts".into());
-        state.lives.push(Life::default());
+        state.lives.push(Life { born_at: Some(Instant::now()), ..Life::default() });
         state.lives.len() - 1
     }
 
@@ -202,11 +213,15 @@ impl Judge {
     }
 
     /// A handler starts on a delivery.
-    pub fn started(&self, life: usize, name: &str, attempt: u32) -> String {
+    pub fn started(&self, life: usize, name: &str, attempt: u32, shown: Option<&ConsumerReport>) -> String {
         let mut state = self.see(|| format!("process {life} starts {name} attempt {attempt}"));
         let now = Instant::now();
-        let broken = self.faults_of_start(&state, life, name, attempt, now);
+        let mut broken = self.faults_of_start(&state, life, name, attempt, now);
+        broken.extend(state.lives[life].faults_of_intake("a handler", shown, now));
+        broken.extend(state.lives[life].faults_of_breaker(&self.scenario, shown, now));
         state.violations.extend(broken);
+        let is_probe = shown.is_some_and(|shown| shown.breaker == Some(BreakerState::Probing));
+        state.lives[life].probes += usize::from(is_probe);
         state.lives[life].running += 1;
         state.lives[life].changed_at = Some(now);
         let found = state
@@ -215,6 +230,7 @@ impl Judge {
             .find(|(_, delivery)| (delivery.life, delivery.name.as_str(), delivery.attempt) == (life, name, attempt));
         let (receipt, delivery) = found.expect("a handler starts on what the queue has leased");
         delivery.started_at = Some(now);
+        delivery.is_probe = is_probe;
         receipt.clone()
     }
 
@@ -265,10 +281,25 @@ impl Judge {
         lives[delivery.life].running -= 1;
         lives[delivery.life].changed_at = Some(now);
         let started_at = delivery.started_at.unwrap_or(now);
+        let this = &mut lives[delivery.life];
+        this.probes -= usize::from(delivery.is_probe);
+        let ran_out = now >= started_at + self.scenario.processing_timeout;
+        match &end {
+            // Without its lease it tells the consumer nothing.
+            _ if delivery.ours_until.is_none_or(|until| until < now + Duration::from_secs(2)) => {}
+            Some(end) => this.ends.push_back((now, matches!(end, End::Fail | End::Trap))),
+            None if ran_out => this.ends.push_back((now, true)),
+            None => {}
+        }
+        if this.ends.len() > 100 {
+            this.ends.pop_front();
+        }
         if paused_at.is_none_or(|at| at < started_at) {
             let name = &delivery.name;
-            if now > delivery.until {
-                violations.push(format!("3: {name} ({receipt}) ran on after its lease"));
+            // To stop a guest takes up to 60 ms, which the model's do not need.
+            let stopping = if end.is_none() { Duration::from_millis(60) } else { Duration::ZERO };
+            if now + stopping > delivery.until {
+                violations.push(format!("3: {name} ({receipt}) ran on after its lease, or to its very end"));
             }
             if delivery.lost_at.is_some_and(|at| now > at + LATE) {
                 violations.push(format!("3: {name} ({receipt}) ran on after its lease was known to be lost"));
@@ -284,18 +315,33 @@ impl Judge {
         delivery.owed = Some(now);
     }
 
-    /// The processing-timeout hook has decided.
-    pub fn decided(&self, life: usize, name: &str, attempt: u32, end: &End) {
+    /// The processing-timeout hook begins.
+    pub fn deciding(&self, life: usize, name: &str, attempt: u32) {
+        let mut state = self.see(|| format!("process {life}: its hook begins on {name} attempt {attempt}"));
+        if let Some(delivery) = delivery(&mut state, life, name, attempt) {
+            delivery.deciding = true;
+        }
+    }
+
+    /// The processing-timeout hook is gone; `None`: it has not decided, or was stopped.
+    pub fn decided(&self, life: usize, name: &str, attempt: u32, end: Option<End>) {
         let mut state = self.see(|| format!("process {life}: its hook decides on {name} attempt {attempt}: {end:?}"));
-        if *end == End::Ack && !state.lives[life].over {
+        if state.lives[life].over {
+            return;
+        }
+        if matches!(end, Some(End::Ack | End::Reply)) {
             state.fates.entry(name.to_owned()).or_default().acked = true;
+        }
+        if let Some(delivery) = delivery(&mut state, life, name, attempt) {
+            (delivery.deciding, delivery.decision) = (false, end);
+            delivery.owed = Some(Instant::now());
         }
     }
 
     // What goes over the wire, as the process sees it.
 
     /// A call begins. `again`: it is one that the SDK repeats.
-    pub fn asked(&self, life: usize, asked: &Asked, again: bool, shown: Option<usize>) {
+    pub fn asked(&self, life: usize, asked: &Asked, again: bool, shown: Option<&ConsumerReport>) {
         let mut state = self.see(|| format!("process {life} asks: {asked:?}{}", if again { " again" } else { "" }));
         let now = Instant::now();
         let unpaused = state.paused_at.is_none_or(|at| now > at + OWED);
@@ -317,6 +363,8 @@ impl Judge {
             if held >= self.scenario.concurrency {
                 violations.push(format!("a receive begins while {held} messages wait or run"));
             }
+            violations.extend(this.faults_of_intake("a receive", shown, now));
+            let shown = shown.map(|shown| shown.in_flight as usize);
             let is_settled = this.changed_at.is_none_or(|at| now > at + LATE);
             if let Some(shown) = shown.filter(|shown| is_settled && *shown != this.running) {
                 violations.push(format!("9: it shows {shown} in flight, and {} are", this.running));
@@ -346,7 +394,7 @@ impl Judge {
             delivery.calls += 1;
             // What the SDK repeats is the same call.
             if !again {
-                delivery.settling = delivery.is_settling(seconds);
+                delivery.settling = delivery.is_settling(seconds, &self.scenario);
                 delivery.called_at = now;
                 delivery.called_for = Duration::from_secs(seconds.unwrap_or(0));
                 let drained = lives[life].drained_at.is_some();
@@ -354,7 +402,8 @@ impl Judge {
                 let broken = self.faults_of_call(delivery, counted, &fates[&delivery.name], seconds, drained);
                 violations.extend(broken.into_iter().map(|broken| format!("{} ({receipt}): {broken}", delivery.name)));
             }
-            if delivery.settling {
+            let is_unclear = seconds.is_some_and(|seconds| delivery.is_unclear(seconds, &self.scenario));
+            if delivery.settling || is_unclear {
                 delivery.asked += 1;
                 delivery.owed = None;
             }
@@ -387,22 +436,30 @@ impl Judge {
             if matches!(one.ended, Some((_, Some(End::Reply)))) && !fate.replied && fate.copies == 0 {
                 broken.push("its reply was not sent before its removal".into());
             }
+            if fate.copies == 0
+                && !fate.acked
+                && allowed(&self.scenario, one, counted, drained).is_some_and(|allowed| !allowed.ack)
+            {
+                broken.push(format!("1: removed after attempt {}, which came to {:?}", one.attempt, one.end()));
+            }
             return broken;
         };
         match &one.ended {
             // While a reply is sent, and while a hook decides about what was stopped, the lease is kept.
+            Some((at, None)) if !one.settling && !one.deciding && one.decision != Some(End::Reply) => {
+                // The hook begins once the consumer knows that the guest is gone.
+                if Instant::now() > *at + LATE {
+                    broken.push("4: a heartbeat too many after a stop".into());
+                }
+            }
             Some((at, Some(end))) if !one.settling && *end != End::Reply && Instant::now() > *at => {
                 broken.push("4: a heartbeat too many".into());
             }
             _ if !one.settling => {}
-            Some((_, Some(End::Ack))) => broken.push("1: it is released though it was acked".into()),
-            Some((_, Some(End::HostLimit))) if !drained && !(1..=LONGEST_REST).contains(&seconds) => {
-                broken.push(format!("released for {seconds} s after the host was at a limit"));
-            }
-            Some((_, Some(end @ (End::Retry | End::Fail | End::Trap | End::Delay(_))))) if !drained => {
-                let (least, most) = self.release(end, counted);
-                if !(least..=most).contains(&seconds) {
-                    broken.push(format!("released for {seconds} s, not {least} to {most}"));
+            Some((_, ended)) => {
+                let release = allowed(&self.scenario, one, counted, drained).and_then(|allowed| allowed.release);
+                if !release.is_some_and(|(least, most)| (least..=most).contains(&seconds)) {
+                    broken.push(format!("released for {seconds} s, not {release:?}: attempt {counted}, {ended:?}"));
                 }
             }
             // What was overtaken before keeps its delay.
@@ -414,29 +471,17 @@ impl Judge {
         broken
     }
 
-    /// Between how many and how many seconds a failure may be delayed by the policy.
-    fn release(&self, end: &End, attempt: u32) -> (u64, u64) {
-        let retry = &self.scenario.retry;
-        match end {
-            End::Delay(delay) => (delay.as_secs(), delay.as_secs()),
-            _ if attempt <= retry.requeues => (retry.requeue_delay.as_secs(), retry.requeue_delay.as_secs()),
-            _ => (0, retry.max_delay.min(retry.delay * (1 << (attempt - retry.requeues - 1).min(8))).as_secs()),
-        }
-    }
-
     /// A copy goes to the dead-letter queue only if a delivery of its message has come to that.
     fn fault_of_burial(&self, deliveries: &BTreeMap<String, Delivery>, life: usize, name: &str) -> Option<String> {
-        let is_early = |one: &Delivery| match &one.ended {
-            Some((_, Some(End::Retry | End::Fail | End::Trap | End::Delay(_)))) => {
-                one.attempt - spoilt_before(deliveries, one) < self.scenario.attempts()
-            }
-            Some((_, Some(End::Ack | End::HostLimit))) => true,
-            _ => false,
+        let is_wrong = |one: &Delivery| {
+            let counted = one.attempt - spoilt_before(deliveries, one);
+            allowed(&self.scenario, one, counted, true).is_some_and(|allowed| !allowed.bury)
         };
         let ended = |one: &&Delivery| one.life == life && one.name == name && one.ended.is_some() && !one.settled;
         let mut ended = deliveries.values().filter(ended).peekable();
-        let attempt = ended.peek()?.attempt;
-        ended.all(is_early).then(|| format!("{name} is dead-lettered after attempt {attempt}"))
+        let first = ended.peek()?;
+        let (attempt, end) = (first.attempt, format!("{:?}", first.end()));
+        ended.all(is_wrong).then(|| format!("{name} is dead-lettered after attempt {attempt}, which came to {end}"))
     }
 
     /// A call ended, as its caller saw it.
@@ -448,8 +493,9 @@ impl Judge {
             Asked::Delete(receipts) => (receipts.iter().collect(), true),
             Asked::Change(changes) => (changes.iter().map(|(receipt, _)| receipt).collect(), false),
             Asked::Receive => {
-                if result(0) != Answered::Done {
-                    lives[life].failed_polls.push(now);
+                match result(0) {
+                    Answered::Done => lives[life].polled_at = Some(now),
+                    Answered::Stale | Answered::Failed => lives[life].failed_polls.push(now),
                 }
                 return;
             }
@@ -461,6 +507,7 @@ impl Judge {
             match result(index) {
                 Answered::Done if delivery.settling => {
                     delivery.settled = true;
+                    lives[life].settled_at = Some(now);
                     if removes {
                         lives[life].removed.insert(delivery.name.clone(), now);
                     }
@@ -480,13 +527,15 @@ impl Judge {
     /// Until when a lease holds that was asked for at this time: no promise is made for the last of it, in which a handler
     /// is stopped.
     fn ours_until(&self, asked_at: Instant, asked_for: Duration) -> Instant {
-        asked_at + asked_for.saturating_sub((self.scenario.lease / 20).min(Duration::from_secs(1)) + LATE)
+        asked_at + asked_for.saturating_sub((self.scenario.lease / 20).clamp(LATE, Duration::from_secs(1)) + LATE)
     }
 
     /// The process got to know of these deliveries, which it asked for at this time.
     pub fn received(&self, life: usize, receipts: &BTreeSet<String>, asked_at: Instant) {
         let mut state = self.see(|| format!("process {life} receives {receipts:?}"));
         state.lives[life].changed_at = Some(Instant::now());
+        let broken = state.lives[life].fault_of_rate(&self.scenario, receipts.len(), Instant::now());
+        state.violations.extend(broken);
         if state.lives[life].over {
             state.violations.push(format!("6: process {life} has exited, and {receipts:?} came for it"));
         }

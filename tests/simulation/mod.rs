@@ -2,11 +2,14 @@
 //!
 //! A seed makes a scenario (`scenario`), which is played (`run`) with processes that come and go. The driver speaks the real
 //! protocol to the model (`wire`, `service`), the handler does as planned (`worker`), and the `judge` sees everything,
-//! keeps what it needs of it (`record`), and holds it against the promises. The same seed gives the same run.
+//! keeps what it needs of it (`record`), and holds it against the promises: the settlements against the policy (`dispositions`),
+//! the health of each second, the breaker, pauses and the rate limit against what happened (`progress`). The same seed gives the same run.
 //!
 //! `HOSTLER_SEEDS` says how many seeds are tried, `HOSTLER_SEED` which run to play again, with its trace.
 
+pub mod dispositions;
 pub mod judge;
+pub mod progress;
 pub mod record;
 pub mod run;
 pub mod scenario;

@@ -1,11 +1,11 @@
 //! What the judge keeps of a run: messages, deliveries, processes, and the trace.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::scenario::{End, SHORTEST_LEASE};
+use super::scenario::{End, SHORTEST_LEASE, Scenario};
 
 /// What became of a message.
 #[derive(Debug, Default)]
@@ -34,6 +34,11 @@ pub struct Delivery {
     pub started_at: Option<Instant>,
     /// When its handler was gone, and how it ended; `None`: it was stopped.
     pub ended: Option<(Instant, Option<End>)>,
+    /// Whether the processing-timeout hook runs for it, and what it has decided.
+    pub deciding: bool,
+    pub decision: Option<End>,
+    /// Whether its handler started while the breaker probed.
+    pub is_probe: bool,
     pub calls: u32,
     /// Whether the last call was for its settlement, rather than a heartbeat.
     pub settling: bool,
@@ -56,6 +61,20 @@ pub struct Life {
     /// When a message came, or a handler started or ended, for the last time.
     pub changed_at: Option<Instant>,
     pub removed: BTreeMap<String, Instant>,
+    pub born_at: Option<Instant>,
+    /// When a receive, and a settlement, last went well.
+    pub polled_at: Option<Instant>,
+    pub settled_at: Option<Instant>,
+    /// Messages that came.
+    pub received: usize,
+    /// Since when an operator has paused it, and since when it shows that it rests.
+    pub held_since: Option<Instant>,
+    pub resumed_at: Option<Instant>,
+    pub resting_since: Option<Instant>,
+    /// When handlers ended lately, and whether they failed.
+    pub ends: VecDeque<(Instant, bool)>,
+    /// Handlers that run and started while the breaker probed.
+    pub probes: usize,
 }
 
 /// All that was seen.
@@ -70,15 +89,44 @@ pub struct State {
     pub fates: BTreeMap<String, Fate>,
     pub deliveries: BTreeMap<String, Delivery>,
     pub lives: Vec<Life>,
+    /// When the run began.
+    pub began_at: Option<Instant>,
+    /// From when to when the service failed, or does, for the last time.
+    pub outage: Option<(Instant, Instant)>,
     /// When something stood still for the last time.
     pub paused_at: Option<Instant>,
 }
 
+impl State {
+    /// When the run began.
+    pub fn began_at(&self) -> Instant {
+        self.began_at.unwrap_or_else(Instant::now)
+    }
+}
+
 impl Delivery {
-    /// Whether a call is this delivery's settlement, rather than a heartbeat. The policy of no scenario delays a message
-    /// for as long as its shortest lease.
-    pub fn is_settling(&self, seconds: Option<u64>) -> bool {
+    /// How its handler ended, unless it was stopped.
+    pub fn end(&self) -> Option<&End> {
+        self.ended.as_ref().and_then(|(_, end)| end.as_ref())
+    }
+
+    /// Whether a call may be a last heartbeat as well as a release: of a lease of a few seconds, in the very moment in which its
+    /// handler ends.
+    pub fn is_unclear(&self, seconds: u64, scenario: &Scenario) -> bool {
+        let ends_now = self.ended.as_ref().is_some_and(|(at, _)| *at == Instant::now());
+        scenario.is_short && ends_now && seconds == scenario.lease.as_secs()
+    }
+
+    /// Whether a call is this delivery's settlement, rather than a heartbeat. The policy of no scenario delays a message for as
+    /// long as its shortest lease, or else for longer than any. Leases of a few seconds are no measure; there what has not
+    /// started is only ever released at once, and what has ended is only settled.
+    pub fn is_settling(&self, seconds: Option<u64>, scenario: &Scenario) -> bool {
         let runs = self.started_at.is_some() && self.ended.is_none();
-        seconds.is_none_or(|seconds| !runs && seconds < SHORTEST_LEASE)
+        let lease = scenario.lease.as_secs();
+        seconds.is_none_or(|seconds| match scenario.is_short {
+            true if self.started_at.is_none() => seconds < lease,
+            true => !runs && !self.deciding && !self.is_unclear(seconds, scenario),
+            false => !runs && (seconds < SHORTEST_LEASE || seconds > lease),
+        })
     }
 }

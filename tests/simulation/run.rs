@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use hostler::handler::Handler;
+use hostler::health::ConsumerReport;
 use hostler::queue::{Broker, ChannelSpec, Producer, Queue, QueueError, Replies};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -45,12 +46,15 @@ pub struct Parts {
     pub handler: Arc<dyn Handler>,
     pub replies: Option<Replies>,
     pub stage: watch::Receiver<Stage>,
-    /// Gets what tells how many messages are in flight and in hand.
+    pub pause: watch::Receiver<bool>,
+    /// When the run began.
+    pub origin: Instant,
+    /// Gets what tells how the consumer is.
     pub board: Arc<Mutex<Option<Board>>>,
 }
 
-/// Tells how many messages are in flight and in hand.
-pub type Board = Box<dyn Fn() -> (usize, usize) + Send>;
+/// Tells what the health file would say, and how many messages are in hand.
+pub type Board = Box<dyn Fn() -> (ConsumerReport, usize) + Send>;
 
 /// What is tested: a driver of SQS and a consumer.
 #[derive(Clone, Copy)]
@@ -81,10 +85,12 @@ macro_rules! system {
             consume: |mut parts| {
                 let scenario = std::sync::Arc::clone(&parts.scenario);
                 let status = consumer::StatusBoard::new(Default::default(), Default::default());
-                let shown = status.clone();
+                let (shown, timeout) = (status.clone(), scenario.healthcheck_timeout());
                 *parts.board.lock().unwrap() = Some(Box::new(move || {
                     let status = shown.get();
-                    (status.in_flight, status.in_hand)
+                    let wall = |at| $crate::simulation::judge::wall(parts.origin, at);
+                    let (limit, now) = (timeout, tokio::time::Instant::now());
+                    (status.report("work", limit, limit, now, wall), status.in_hand)
                 }));
                 let (sender, phase) = tokio::sync::watch::channel(consumer::Phase::Running);
                 tokio::spawn(async move {
@@ -105,13 +111,13 @@ macro_rules! system {
                     processing_timeout: scenario.processing_timeout,
                     delay_tolerance: std::time::Duration::from_secs(60),
                     longest_poll: std::time::Duration::from_secs(20),
-                    rate_limit: None,
+                    rate_limit: scenario.rate_limit,
                     policy: consumer::Policy {
                         retry: scenario.retry,
                         on_processing_timeout: scenario.on_processing_timeout,
                         dead_letter: true,
                     },
-                    breaker: None,
+                    breaker: scenario.breaker,
                     output: 1024,
                 };
                 let consumer = consumer::Consumer {
@@ -123,7 +129,7 @@ macro_rules! system {
                     status,
                     metrics: None,
                     traces: None,
-                    pause: tokio::sync::watch::channel(false).1,
+                    pause: parts.pause,
                     exit: Default::default(),
                 };
                 Box::pin(async move { _ = consumer.run(phase).await })
@@ -137,6 +143,7 @@ pub(crate) use system;
 struct Process {
     life: usize,
     stage: watch::Sender<Stage>,
+    pause: watch::Sender<bool>,
     dead: Arc<AtomicBool>,
     board: Arc<Mutex<Option<Board>>>,
     running: JoinHandle<()>,
@@ -144,6 +151,7 @@ struct Process {
 
 /// What a process to come will be connected by.
 struct Line {
+    shown: Shown,
     dead: Arc<AtomicBool>,
     board: Arc<Mutex<Option<Board>>>,
     broker: Arc<dyn Broker>,
@@ -153,6 +161,7 @@ struct Line {
 struct World {
     system: System,
     lines: Vec<Line>,
+    origin: Instant,
     scenario: Arc<Scenario>,
     judge: Arc<Judge>,
     service: Arc<Service>,
@@ -167,7 +176,7 @@ pub fn play(system: System, key: &Key, keeps_trace: bool) -> (Vec<String>, Vec<S
         let scenario = Arc::new(Scenario::of(key));
         let judge = Arc::new(Judge::new(Arc::clone(&scenario), keeps_trace));
         let service = Arc::new(Service::new(Arc::clone(&scenario), Arc::clone(&judge)));
-        let mut world = World { system, lines: Vec::new(), scenario, judge, service };
+        let mut world = World { system, lines: Vec::new(), origin: Instant::now(), scenario, judge, service };
         // The SDK reads the machine's files for it, on threads that know nothing of this clock.
         for life in 0..=world.scenario.turns.len() {
             let line = world.connect(life).await;
@@ -205,6 +214,18 @@ impl World {
                     tokio::time::advance(duration).await;
                     self.judge.paused(Duration::ZERO);
                 }
+                Turn::Hold(duration) => {
+                    self.judge.held(process.life, true);
+                    process.pause.send_replace(true);
+                    sleep(duration).await;
+                    process.pause.send_replace(false);
+                    self.judge.held(process.life, false);
+                }
+                Turn::Outage(duration) => {
+                    self.service.fail_for(duration);
+                    self.judge.outage(duration);
+                    sleep(duration).await;
+                }
             }
             if self.is_over(&process) {
                 return;
@@ -234,14 +255,15 @@ impl World {
             Arc::new(move || board.lock().unwrap().as_ref().map(|board| board().0))
         };
         let (scenario, service) = (Arc::clone(&self.scenario), Arc::clone(&self.service));
-        let wire = Wire { life, scenario, service, judge: Arc::clone(&self.judge), dead: Arc::clone(&dead), shown };
+        let judge = Arc::clone(&self.judge);
+        let wire = Wire { life, scenario, service, judge, dead: Arc::clone(&dead), shown: Arc::clone(&shown) };
         let broker = (self.system.connect)(SharedHttpClient::new(wire)).await.unwrap();
-        Line { dead, board, broker }
+        Line { shown, dead, board, broker }
     }
 
     async fn start(&self) -> Process {
         let life = self.judge.born();
-        let Line { dead, board, broker } = &self.lines[life];
+        let Line { shown, dead, board, broker } = &self.lines[life];
         let spec = ChannelSpec {
             ordered: self.scenario.ordered,
             max_receives: Some(self.scenario.max_receives),
@@ -249,7 +271,8 @@ impl World {
         };
         let queue = broker.open(&spec).await.unwrap();
         let (scenario, judge) = (Arc::clone(&self.scenario), Arc::clone(&self.judge));
-        let worker = Worker { life, scenario, judge, dead: Arc::clone(dead) };
+        let worker = Worker { life, scenario, judge, dead: Arc::clone(dead), shown: Arc::clone(shown) };
+        let (pause, paused) = watch::channel(false);
         let (stage, watched) = watch::channel(Stage::Running);
         let parts = Parts {
             scenario: Arc::clone(&self.scenario),
@@ -261,10 +284,27 @@ impl World {
                 from: "work".into(),
             }),
             stage: watched,
+            pause: paused,
+            origin: self.origin,
             board: Arc::clone(board),
         };
         let running = tokio::spawn((self.system.consume)(parts));
-        Process { life, stage, dead: Arc::clone(dead), board: Arc::clone(board), running }
+        self.watch(life, Arc::clone(shown));
+        Process { life, stage, pause, dead: Arc::clone(dead), board: Arc::clone(board), running }
+    }
+
+    /// Looks every second at what the health check would say of a process.
+    fn watch(&self, life: usize, shown: Shown) {
+        let judge = Arc::clone(&self.judge);
+        tokio::spawn(async move {
+            loop {
+                sleep(Duration::from_secs(1)).await;
+                let Some(report) = shown() else { continue };
+                if !judge.looked(life, report) {
+                    return;
+                }
+            }
+        });
     }
 
     async fn drain(&self, mut process: Process, grace: Duration) {
@@ -278,8 +318,9 @@ impl World {
         }
         match exited {
             Ok(Ok(())) => {
-                let shown = process.board.lock().unwrap().as_ref().map_or((0, 0), |board| board());
-                self.judge.exited(process.life, shown.0, shown.1);
+                let shown = process.board.lock().unwrap().as_ref().map(|board| board());
+                let (in_flight, in_hand) = shown.map_or((0, 0), |(report, in_hand)| (report.in_flight, in_hand));
+                self.judge.exited(process.life, in_flight as usize, in_hand);
             }
             Ok(Err(panic)) => self.judge.break_promise(format!("8: process {} panicked: {panic}", process.life)),
             Err(_) => {

@@ -6,15 +6,15 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use fastrand::Rng;
-use hostler::config::{OnProcessingTimeout, Retry};
+use hostler::config::{Breaker, OnProcessingTimeout, Rate, Retry, Share};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The shortest lease of a scenario, in seconds.
+/// The shortest lease of a scenario, in seconds, but for those with leases that are short on purpose.
 pub const SHORTEST_LEASE: u64 = 12;
 
 /// What goes wrong in some scenarios. Shrinking leaves out one after the other.
-pub const CLASSES: [&str; 12] = [
+pub const CLASSES: [&str; 17] = [
     "lost-requests",
     "lost-answers",
     "refusals",
@@ -27,6 +27,11 @@ pub const CLASSES: [&str; 12] = [
     "pauses",
     "work",
     "failures",
+    "outages",
+    "holds",
+    "breaker",
+    "rate-limit",
+    "lingering",
 ];
 
 /// Names a scenario: its seed, and what was left out of it. As text: `17`, `17:messages=3:without=latency,work`.
@@ -94,6 +99,10 @@ pub enum Turn {
     Crash,
     /// The process, or the machine, stands still for so long.
     Pause(Duration),
+    /// An operator pauses the consumer for so long.
+    Hold(Duration),
+    /// The service answers nothing, or with errors, for so long.
+    Outage(Duration),
 }
 
 /// A message that is sent at some time.
@@ -120,6 +129,18 @@ pub enum End {
     Stuck,
 }
 
+/// What a handler does with one attempt.
+#[derive(Debug, Clone)]
+pub struct Behaviour {
+    pub work: Duration,
+    pub end: End,
+    /// It has decided, and then does not return: it is stopped with its decision.
+    pub lingers: bool,
+    /// How long the processing-timeout hook takes, and what it decides.
+    pub hook: Duration,
+    pub decision: Option<End>,
+}
+
 /// One run.
 #[derive(Debug, Clone)]
 pub struct Scenario {
@@ -127,7 +148,13 @@ pub struct Scenario {
     pub ordered: bool,
     pub concurrency: usize,
     pub lease: Duration,
+    /// Leases of a few seconds.
+    pub is_short: bool,
+    /// A message is delayed for as long as the queue can.
+    pub is_far: bool,
     pub processing_timeout: Duration,
+    pub rate_limit: Option<Rate>,
+    pub breaker: Option<Breaker>,
     pub retry: Retry,
     pub on_processing_timeout: OnProcessingTimeout,
     /// After how many receives the queue itself dead-letters a message.
@@ -152,8 +179,13 @@ impl Scenario {
     pub fn of(key: &Key) -> Self {
         let rng = &mut Rng::with_seed(key.seed);
         let long = rng.u32(0..100) == 0;
-        let ordered = rng.u32(0..3) == 0;
+        // What was added later is drawn apart, so that a seed is still the scenario that it was.
+        let more = &mut Rng::with_seed(key.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5eed);
+        let is_short = !long && more.u32(0..8) == 0;
+        let is_far = !long && !is_short && more.u32(0..50) == 0;
+        let ordered = rng.u32(0..3) == 0 && !is_short;
         let lease = if long { between(rng, 3600, 14_400) } else { between(rng, SHORTEST_LEASE, 40) };
+        let lease = if is_short { between(more, 1, 3) } else { lease };
         let processing_timeout = if long { between(rng, 30_000, 70_000) } else { between(rng, 2, 60) };
         let retry = Retry {
             requeues: rng.u32(0..=2),
@@ -173,7 +205,11 @@ impl Scenario {
             ordered,
             concurrency,
             lease,
+            is_short,
+            is_far,
             processing_timeout,
+            rate_limit: (!long && more.u32(0..4) == 0).then(|| rate_limit(more)),
+            breaker: (!long && more.u32(0..4) == 0).then(|| breaker(more)),
             retry,
             on_processing_timeout,
             max_receives,
@@ -182,8 +218,38 @@ impl Scenario {
             turns: turns(rng, busy),
             calm_at: busy,
         };
+        if !long {
+            scenario.add_turns(more);
+        }
         scenario.shrink();
         scenario
+    }
+
+    /// How long its consumer may go without progress.
+    pub fn healthcheck_timeout(&self) -> Duration {
+        self.processing_timeout + 30 * SECOND
+    }
+
+    /// Whether the network and the service do as they should all the time.
+    pub fn is_fair(&self) -> bool {
+        let Rates { lost_requests, lost_answers, refusals, entries, latency, stale, .. } = self.rates;
+        let faults = [lost_requests, lost_answers, refusals, entries, latency, stale];
+        let strikes = |(_, turn): &(Duration, Turn)| matches!(turn, Turn::Outage(_) | Turn::Pause(_));
+        faults.iter().all(|rate| *rate == 0.0) && !self.turns.iter().any(strikes)
+    }
+
+    fn add_turns(&mut self, more: &mut Rng) {
+        if more.u32(0..5) == 0 {
+            let place = more.usize(0..=self.turns.len());
+            let hold = up_to(more, 2 * self.healthcheck_timeout());
+            self.turns.insert(place, (up_to(more, 20 * SECOND), Turn::Hold(hold)));
+        }
+        if more.u32(0..8) == 0 {
+            let place = more.usize(0..=self.turns.len());
+            let long = self.healthcheck_timeout() + self.lease + 100 * SECOND;
+            let outage = if more.bool() { long } else { up_to(more, 60 * SECOND) };
+            self.turns.insert(place, (up_to(more, 20 * SECOND), Turn::Outage(outage)));
+        }
     }
 
     fn shrink(&mut self) {
@@ -202,6 +268,10 @@ impl Scenario {
                 "stale" => rates.stale = 0.0,
                 "drains" => self.turns.retain(|(_, turn)| !matches!(turn, Turn::Drain(_))),
                 "crashes" => self.turns.retain(|(_, turn)| !matches!(turn, Turn::Crash)),
+                "holds" => self.turns.retain(|(_, turn)| !matches!(turn, Turn::Hold(_))),
+                "outages" => self.turns.retain(|(_, turn)| !matches!(turn, Turn::Outage(_))),
+                "breaker" => self.breaker = None,
+                "rate-limit" => self.rate_limit = None,
                 "pauses" => self.turns.retain(|(_, turn)| !matches!(turn, Turn::Pause(_))),
                 _ => {}
             }
@@ -212,8 +282,8 @@ impl Scenario {
         !self.key.without.contains(class)
     }
 
-    /// How long the handler works on an attempt, how it ends, and what the processing-timeout hook would decide.
-    pub fn behaviour(&self, name: &str, attempt: u32) -> (Duration, End, Option<End>) {
+    /// What the handler does with an attempt.
+    pub fn behaviour(&self, name: &str, attempt: u32) -> Behaviour {
         let number = name.bytes().fold(0, |sum, byte| sum * 31 + u64::from(byte));
         let rng = &mut Rng::with_seed(self.key.seed ^ (number << 20) ^ (u64::from(attempt) << 52));
         let (lease, timeout) = (self.lease, self.processing_timeout);
@@ -240,16 +310,44 @@ impl Scenario {
             1 => Some(End::Retry),
             _ => None,
         };
+        let (work, lingers) = match rng.u32(0..30) {
+            0 if self.has("lingering") => (timeout, false),
+            1 if self.has("lingering") => (work, true),
+            _ => (work, false),
+        };
+        let hook = if rng.bool() { up_to(rng, SECOND) } else { Duration::ZERO };
+        let decision = match (decided, rng.u32(0..6)) {
+            (Some(_), 0) => Some(End::Delay(between(rng, 1, 10))),
+            (Some(_), 1) => Some(End::DeadLetter),
+            (Some(_), 2) => Some(End::Fail),
+            (Some(_), 3) => Some(End::Reply),
+            (decided, _) => decided,
+        };
+        // Where leases are short, a release is told from a heartbeat by when it comes, which replies would make unclear.
+        let plain = |end: End| if self.is_short && end == End::Reply { End::Ack } else { end };
+        let end =
+            if self.is_far && attempt == 1 && name == "m0" { End::Delay(between(rng, 42_000, 46_000)) } else { end };
         // Whatever comes, it comes to an end.
         let fails = self.has("failures") && attempt < 20;
         let end = if fails || matches!(end, End::Reply) { end } else { End::Ack };
-        (if self.has("work") { work } else { Duration::ZERO }, end, decided)
+        let work = if self.has("work") { work } else { Duration::ZERO };
+        Behaviour { work, end: plain(end), lingers, hook, decision: decision.map(plain) }
     }
 
     /// How many attempts a message gets.
     pub fn attempts(&self) -> u32 {
         self.retry.requeues + self.retry.delays + 1
     }
+}
+
+fn rate_limit(rng: &mut Rng) -> Rate {
+    let per = if rng.bool() { SECOND } else { 60 * SECOND };
+    Rate { permits: if per == SECOND { rng.u32(1..=5) } else { rng.u32(6..=60) }, per }
+}
+
+fn breaker(rng: &mut Rng) -> Breaker {
+    let failures = Share::new(0.2 + 0.4 * rng.f64()).unwrap();
+    Breaker { failures, over: between(rng, 10, 60), min: rng.u32(2..=4), pause: between(rng, 5, 20) }
 }
 
 fn planned(rng: &mut Rng, count: usize, ordered: bool, within: Duration) -> Vec<Planned> {

@@ -51,6 +51,8 @@ struct State {
     rng: Rng,
     stored: Vec<Stored>,
     leases: BTreeMap<String, Lease>,
+    /// Until when it answers nothing but errors.
+    out_until: Instant,
     /// The receives of an ordered queue by their attempt ids: what they brought.
     attempts: BTreeMap<String, (Instant, Vec<usize>)>,
 }
@@ -72,6 +74,7 @@ impl Service {
             stored: Vec::new(),
             leases: BTreeMap::new(),
             attempts: BTreeMap::new(),
+            out_until: Instant::now(),
         };
         Self { scenario, judge, started_at: Instant::now(), state: Mutex::new(state), changed: Notify::new() }
     }
@@ -84,6 +87,16 @@ impl Service {
     /// Whether a thing that goes wrong so often does so now.
     pub fn is_struck(&self, rate: f64) -> bool {
         self.is_wild() && rate > 0.0 && self.state.lock().unwrap().rng.f64() < rate
+    }
+
+    /// Answers nothing but errors for so long.
+    pub fn fail_for(&self, outage: Duration) {
+        self.state.lock().unwrap().out_until = Instant::now() + outage;
+    }
+
+    /// Whether it answers nothing but errors.
+    pub fn is_out(&self) -> bool {
+        Instant::now() < self.state.lock().unwrap().out_until
     }
 
     /// A random number from 0 to 1.

@@ -11,6 +11,7 @@ use aws_smithy_runtime_api::client::http::{
 use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
 use aws_smithy_runtime_api::client::result::ConnectorError;
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
+use hostler::health::ConsumerReport;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
@@ -18,8 +19,8 @@ use super::judge::{Answered, Asked, Judge};
 use super::scenario::Scenario;
 use super::service::{INVALID_RECEIPT, NOT_IN_FLIGHT, Service};
 
-/// How many messages a process shows in flight.
-pub type Shown = Arc<dyn Fn() -> Option<usize> + Send + Sync>;
+/// What the health file would say of a process's consumer.
+pub type Shown = Arc<dyn Fn() -> Option<ConsumerReport> + Send + Sync>;
 
 /// The wire of one process.
 #[derive(Clone)]
@@ -90,15 +91,18 @@ impl Wire {
         let input: Value = serde_json::from_slice(request.body().bytes().unwrap_or_default()).unwrap_or_default();
         let again = request.headers().get("amz-sdk-request").is_some_and(|text| !text.contains("attempt=1"));
         let (asked, asked_at) = (asked(&action, &input), Instant::now());
-        self.judge.asked(self.life, &asked, again, (self.shown)());
+        self.judge.asked(self.life, &asked, again, (self.shown)().as_ref());
         let mut under_way = UnderWay { wire: self.clone(), asked, answer: None };
 
         if action.starts_with("GetQueue") {
             return Ok(respond(200, &self.apply(&action, &input).await));
         }
         let rates = &self.scenario.rates;
-        if self.service.is_struck(rates.refusals) {
+        if self.service.is_out() || self.service.is_struck(rates.refusals) {
             sleep(self.latency()).await;
+            if self.service.is_out() && self.service.random() < 0.3 {
+                return std::future::pending().await;
+            }
             let (status, code) = [(503, "ServiceUnavailable"), (400, "ThrottlingException"), (500, "InternalError")]
                 [(self.service.random() * 3.0) as usize];
             return Ok(respond(status, &json!({ "__type": format!("com.amazonaws.sqs#{code}"), "message": code })));

@@ -9,7 +9,8 @@ use hostler::handler::{Call, Handler, Limit, Outcome};
 use tokio::time::sleep;
 
 use super::judge::Judge;
-use super::scenario::{End, Scenario};
+use super::scenario::{Behaviour, End, Scenario};
+use super::wire::Shown;
 
 /// The handler of one process.
 pub struct Worker {
@@ -18,6 +19,7 @@ pub struct Worker {
     pub judge: Arc<Judge>,
     /// Whether the process was killed.
     pub dead: Arc<AtomicBool>,
+    pub shown: Shown,
 }
 
 /// A handler that runs; it is over when this is dropped.
@@ -30,6 +32,21 @@ struct Run<'a> {
 impl Drop for Run<'_> {
     fn drop(&mut self) {
         self.judge.ended(&self.receipt, self.end.take());
+    }
+}
+
+/// A hook that runs; it is over when this is dropped.
+struct Deciding<'a> {
+    judge: &'a Judge,
+    life: usize,
+    name: String,
+    attempt: u32,
+    decision: Option<End>,
+}
+
+impl Drop for Deciding<'_> {
+    fn drop(&mut self) {
+        self.judge.decided(self.life, &self.name, self.attempt, self.decision.take());
     }
 }
 
@@ -59,15 +76,19 @@ impl Handler for Worker {
             return std::future::pending().await;
         }
         let name = name(call);
-        let receipt = self.judge.started(self.life, &name, call.attempt);
+        let receipt = self.judge.started(self.life, &name, call.attempt, (self.shown)().as_ref());
         let mut run = Run { judge: &self.judge, receipt, end: None };
-        let (work, end, _) = self.scenario.behaviour(&name, call.attempt);
+        let Behaviour { work, end, lingers, .. } = self.scenario.behaviour(&name, call.attempt);
         sleep(work).await;
         if end == End::Stuck {
             return std::future::pending().await;
         }
         let outcome = end.outcome(&name);
         run.end = Some(end);
+        if lingers {
+            let _ = call.decided.set(outcome);
+            return std::future::pending().await;
+        }
         outcome
     }
 
@@ -77,9 +98,12 @@ impl Handler for Worker {
 
     async fn processing_timeout(&self, call: &Call, _: Duration) -> Option<Outcome> {
         let name = name(call);
-        let (_, _, decided) = self.scenario.behaviour(&name, call.attempt);
-        let decided = decided?;
-        self.judge.decided(self.life, &name, call.attempt, &decided);
-        Some(decided.outcome(&name))
+        let Behaviour { hook, decision, .. } = self.scenario.behaviour(&name, call.attempt);
+        self.judge.deciding(self.life, &name, call.attempt);
+        let (life, attempt) = (self.life, call.attempt);
+        let mut deciding = Deciding { judge: &self.judge, life, name, attempt, decision: None };
+        sleep(hook).await;
+        deciding.decision = decision.clone();
+        decision.map(|decision| decision.outcome(&deciding.name))
     }
 }

@@ -1,0 +1,89 @@
+//! What the policy says becomes of a delivery, worked out anew from what its handler and its hook did.
+
+use std::time::Duration;
+
+use hostler::config::OnProcessingTimeout;
+
+use super::record::Delivery;
+use super::scenario::{End, Scenario};
+
+/// The longest that a queue delays a message (AWS limit: 12 h).
+const LONGEST: Duration = Duration::from_secs(12 * 3600);
+
+/// The longest rest after a limit of the host, in seconds: the simulation reaches no further with its four attempts.
+const LONGEST_REST: u64 = 8;
+
+/// What may be done about a delivery.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Allowed {
+    pub ack: bool,
+    pub bury: bool,
+    /// Between how many and how many seconds it may be delayed.
+    pub release: Option<(u64, u64)>,
+}
+
+impl Allowed {
+    fn or(self, other: Self) -> Self {
+        let release = match (self.release, other.release) {
+            (Some(one), Some(another)) => Some((one.0.min(another.0), one.1.max(another.1))),
+            (one, another) => one.or(another),
+        };
+        Self { ack: self.ack || other.ack, bury: self.bury || other.bury, release }
+    }
+}
+
+/// What may be done about a delivery whose handler is gone; `None`: it never ran, or still does. `drained`: its process may have
+/// stopped it, or its hook, because the grace was over. `attempt`: its number without those that its host spoilt.
+pub fn allowed(scenario: &Scenario, one: &Delivery, attempt: u32, drained: bool) -> Option<Allowed> {
+    let (at, end) = one.ended.as_ref()?;
+    let ran_out = one.started_at.is_some_and(|started_at| *at >= started_at + scenario.processing_timeout);
+    let back = Allowed { release: Some((0, 0)), ..Allowed::default() };
+    Some(match (end, &one.decision) {
+        (Some(End::HostLimit), _) if drained => of(scenario, &End::HostLimit, attempt).or(back),
+        (Some(end), _) => of(scenario, end, attempt),
+        (None, Some(decision)) => of(scenario, decision, attempt),
+        (None, None) if ran_out && drained => timed_out(scenario, attempt).or(back),
+        (None, None) if ran_out => timed_out(scenario, attempt),
+        (None, None) => back,
+    })
+}
+
+fn of(scenario: &Scenario, end: &End, attempt: u32) -> Allowed {
+    let bury = Allowed { bury: true, ..Allowed::default() };
+    let ack = Allowed { ack: true, ..Allowed::default() };
+    match end {
+        End::Ack => ack,
+        // What cannot be sent has failed.
+        End::Reply => ack.or(failed(scenario, attempt)),
+        End::Retry | End::Fail | End::Trap | End::Stuck => failed(scenario, attempt),
+        End::DeadLetter => bury,
+        End::HostLimit => Allowed { release: Some((1, LONGEST_REST)), ..Allowed::default() },
+        End::Delay(_) if attempt >= scenario.attempts() => bury,
+        End::Delay(delay) => {
+            let most = (*delay).min(LONGEST);
+            // The time since its receive counts towards the longest delay.
+            let least =
+                if most < LONGEST - Duration::from_secs(3600) { most } else { most - Duration::from_secs(3600) };
+            Allowed { release: Some((least.as_secs(), most.as_secs())), ..Allowed::default() }
+        }
+    }
+}
+
+fn timed_out(scenario: &Scenario, attempt: u32) -> Allowed {
+    match scenario.on_processing_timeout {
+        OnProcessingTimeout::DeadLetter => Allowed { bury: true, ..Allowed::default() },
+        OnProcessingTimeout::Retry | OnProcessingTimeout::Exit => failed(scenario, attempt),
+    }
+}
+
+fn failed(scenario: &Scenario, attempt: u32) -> Allowed {
+    let retry = &scenario.retry;
+    let release = if attempt <= retry.requeues {
+        (retry.requeue_delay.as_secs(), retry.requeue_delay.as_secs())
+    } else if attempt < scenario.attempts() {
+        (0, retry.max_delay.min(retry.delay * (1 << (attempt - retry.requeues - 1).min(8))).as_secs())
+    } else {
+        return Allowed { bury: true, ..Allowed::default() };
+    };
+    Allowed { release: Some(release), ..Allowed::default() }
+}

@@ -1,0 +1,150 @@
+//! What the judge makes of a consumer's health, its pauses, its breaker and its rate: second by second.
+
+use std::collections::VecDeque;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use hostler::health::process::ProcessInfo;
+use hostler::health::{BreakerState, ConsumerReport, Reason, Report, SCHEMA, StartPeriod, Timestamp, verdict};
+use tokio::time::Instant;
+
+use super::judge::{Judge, LATE};
+use super::record::{Life, State};
+use super::scenario::Scenario;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The time on the wall at an instant of a run that began at `origin`.
+pub fn wall(origin: Instant, at: Instant) -> Timestamp {
+    let begin: SystemTime = UNIX_EPOCH + 1_000_000_000 * SECOND;
+    Timestamp::from(begin).plus(at.saturating_duration_since(origin))
+}
+
+impl Judge {
+    /// The service fails for so long.
+    pub fn outage(&self, by: Duration) {
+        let mut state = self.see(|| format!("the service fails for {by:?}"));
+        let now = Instant::now();
+        state.outage = Some((now, now + by));
+    }
+
+    /// An operator pauses a process, or lets it go on.
+    pub fn held(&self, life: usize, held: bool) {
+        let mut state = self.see(|| format!("process {life} {}", if held { "is paused" } else { "is resumed" }));
+        let life = &mut state.lives[life];
+        life.held_since = held.then(Instant::now);
+        life.resumed_at = (!held).then(Instant::now);
+        life.changed_at = Some(Instant::now());
+    }
+
+    /// Looks at what the health file says of a process; whether it still is one.
+    pub fn looked(&self, life: usize, report: ConsumerReport) -> bool {
+        let mut state = self.state.lock().unwrap();
+        let now = Instant::now();
+        if state.lives[life].over {
+            return false;
+        }
+        let rests = report.rests();
+        let limit = report.healthcheck_timeout;
+        let reasons = judged(report, wall(self.started_at, now));
+        let since = if rests { state.lives[life].resting_since.or(Some(now)) } else { None };
+        state.lives[life].resting_since = since;
+        let broken = faults_of_health(&self.scenario, &state, &state.lives[life], &reasons, limit, now);
+        drop(state);
+        if let Some(broken) = broken {
+            let reasons = reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+            self.see(|| "the health check".into()).violations.push(format!("9: process {life}: {broken}: {reasons}"));
+        }
+        true
+    }
+}
+
+/// Why the health check would call it unhealthy.
+fn judged(report: ConsumerReport, now: Timestamp) -> Vec<Reason> {
+    let report = Report { schema: SCHEMA, pid: 1, started_at: now, written_at: now, consumers: vec![report] };
+    let start_period = StartPeriod { limit: Duration::ZERO, pid1_started_at: None };
+    verdict(Ok(&report), Some(ProcessInfo { started_at: None }), now, start_period).reasons
+}
+
+fn faults_of_health(
+    scenario: &Scenario,
+    state: &State,
+    life: &Life,
+    reasons: &[Reason],
+    limit: Duration,
+    now: Instant,
+) -> Option<String> {
+    // What stood still just now could not know better.
+    if life.drained_at.is_some() || state.paused_at.is_some_and(|at| now < at + 5 * SECOND) {
+        return None;
+    }
+    let within = |at: Option<Instant>, time: Duration| at.is_some_and(|at| now < at + time);
+    let outage_over = state.outage.is_none_or(|(_, until)| now > until + limit + 120 * SECOND);
+    let stall_over = state.paused_at.is_none_or(|at| now > at + limit + 120 * SECOND);
+    let calm = scenario.is_fair()
+        || (now > state.began_at() + scenario.calm_at + limit + 120 * SECOND && outage_over && stall_over);
+    for reason in reasons {
+        let is_wrong = match reason {
+            Reason::NotPolling { .. } => calm || within(life.polled_at.max(life.resumed_at), limit - 2 * SECOND),
+            Reason::NotSettling { .. } => within(life.settled_at, limit - 2 * SECOND),
+            // No handler runs for longer than its processing timeout.
+            Reason::Stuck { .. } => stall_over,
+            _ => true,
+        };
+        if is_wrong {
+            return Some("it is called unhealthy, and is not".into());
+        }
+    }
+    // While the service is out, nothing may look well for long, unless the consumer is not to ask it.
+    let (out_since, _) = state.outage.filter(|(_, until)| now < *until)?;
+    let last = [Some(out_since), life.polled_at, life.born_at, life.changed_at, state.paused_at];
+    let last = last.into_iter().flatten().max()?;
+    let slack = scenario.lease + 60 * SECOND;
+    let is_due = now > last + limit + slack && life.held_since.is_none() && life.running == 0;
+    let is_missed = is_due && scenario.breaker.is_none() && reasons.is_empty();
+    is_missed.then(|| format!("it is called healthy, and has polled nothing for {:?}", now - last))
+}
+
+impl Life {
+    /// So many messages came: no more than the rate limit allows since it started.
+    pub fn fault_of_rate(&mut self, scenario: &Scenario, count: usize, now: Instant) -> Option<String> {
+        self.received += count;
+        let rate = scenario.rate_limit?;
+        let allowed = f64::from(rate.permits) / rate.per.as_secs_f64() * (now - self.born_at?).as_secs_f64();
+        (self.received as f64 > allowed + 1.0).then(|| format!("{} came where {allowed:.1} may", self.received))
+    }
+
+    /// What is wrong with a receive or a start of a handler (`what`) that begins now, as far as pauses and the breaker go.
+    pub fn faults_of_intake(&self, what: &str, shown: Option<&ConsumerReport>, now: Instant) -> Vec<String> {
+        let long_ago = |since: Option<Instant>| since.is_some_and(|since| now > since + LATE);
+        let mut broken = Vec::new();
+        if long_ago(self.held_since) {
+            broken.push(format!("{what} begins while an operator has paused it"));
+        }
+        if long_ago(self.resting_since) && shown.is_some_and(ConsumerReport::rests) {
+            broken.push(format!("{what} begins while it says that it rests"));
+        }
+        broken
+    }
+
+    /// What is wrong with a handler that starts while the breaker shows this.
+    pub fn faults_of_breaker(&self, scenario: &Scenario, shown: Option<&ConsumerReport>, now: Instant) -> Vec<String> {
+        let (Some(breaker), Some(shown)) = (scenario.breaker, shown) else { return Vec::new() };
+        let mut broken = Vec::new();
+        if shown.breaker == Some(BreakerState::Probing) && self.probes > 0 {
+            broken.push("two messages are tried at once while the breaker probes".into());
+        }
+        // Where all of them failed, whatever part of the window counts.
+        let recent = |ends: &VecDeque<(Instant, bool)>, part: f64| {
+            let from = now.checked_sub(breaker.over.mul_f64(part));
+            ends.iter().filter(|(at, _)| from.is_none_or(|from| *at > from)).copied().collect::<Vec<_>>()
+        };
+        let (wide, narrow) = (recent(&self.ends, 1.1), recent(&self.ends, 0.9));
+        let all_failed = wide.iter().all(|(_, failed)| *failed) && narrow.len() >= breaker.min as usize;
+        // A timeout is known once the hook has decided; a receipt that goes stale meanwhile makes it no failure.
+        let is_known = narrow.last().is_some_and(|(at, _)| now > *at + 2 * SECOND) && scenario.rates.stale == 0.0;
+        if all_failed && is_known && shown.breaker.is_none() {
+            broken.push(format!("a handler starts after {} failures in a row, with the breaker closed", narrow.len()));
+        }
+        broken
+    }
+}
