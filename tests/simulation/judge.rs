@@ -117,6 +117,7 @@ impl Judge {
             ended: None,
             deciding: false,
             decision: None,
+            decided_at: None,
             is_probe: false,
             calls: 0,
             settling: false,
@@ -335,6 +336,7 @@ impl Judge {
         if let Some(delivery) = delivery(&mut state, life, name, attempt) {
             (delivery.deciding, delivery.decision) = (false, end);
             delivery.owed = Some(Instant::now());
+            delivery.decided_at = delivery.owed;
         }
     }
 

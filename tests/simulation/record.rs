@@ -37,6 +37,7 @@ pub struct Delivery {
     /// Whether the processing-timeout hook runs for it, and what it has decided.
     pub deciding: bool,
     pub decision: Option<End>,
+    pub decided_at: Option<Instant>,
     /// Whether its handler started while the breaker probed.
     pub is_probe: bool,
     pub calls: u32,
@@ -111,9 +112,10 @@ impl Delivery {
     }
 
     /// Whether a call may be a last heartbeat as well as a release: of a lease of a few seconds, in the very moment in which its
-    /// handler ends.
+    /// handler or its hook ends.
     pub fn is_unclear(&self, seconds: u64, scenario: &Scenario) -> bool {
-        let ends_now = self.ended.as_ref().is_some_and(|(at, _)| *at == Instant::now());
+        let now = Some(Instant::now());
+        let ends_now = self.ended.as_ref().map(|(at, _)| *at) == now || self.decided_at == now;
         scenario.is_short && ends_now && seconds == scenario.lease.as_secs()
     }
 
