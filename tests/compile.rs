@@ -237,8 +237,10 @@ fn no_guest_may_write_to_where_code_is_loaded_from() {
     let said = world("", &grant("code", "rw")).output(&["check"]);
     assert!(said.code == 64 && said.stderr.contains("consumers.one.handler"), "not compiled, not pinned: {said:?}");
     let digest = hex(&sha256(&fs::read(component("acks")).unwrap()));
-    let pin = format!("sha256 = '{digest}'
-");
+    let pin = format!(
+        "sha256 = '{digest}'
+"
+    );
     for lines in [grant("code", "ro"), grant("open", "rw"), pin.clone() + &grant("code", "rw")] {
         assert_eq!(outcome(&world("", &lines), "one"), "ack", "{lines}");
     }

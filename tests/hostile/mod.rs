@@ -4,11 +4,11 @@
 #[cfg(test)]
 mod audit;
 mod fresh;
-mod limits;
 #[cfg(test)]
 mod grants;
 #[cfg(test)]
 mod hardening;
+mod limits;
 #[cfg(test)]
 mod neighbour;
 mod upload;
