@@ -200,7 +200,7 @@ pub const FAULTS: &[Fault] = &[
     fault(
         "takes every attempt for the first",
         "consumer/event_loop.rs",
-        "Machine::new(attempt, ",
+        "Machine::new(counted, ",
         "Machine::new(1, ",
     ),
     fault(
