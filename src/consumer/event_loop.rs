@@ -212,6 +212,7 @@ impl EventLoop {
         let is_full = self.occupied >= self.consumer.spec.concurrency;
         let has_tokens = self.bucket.as_ref().is_none_or(Bucket::has_some);
         match () {
+            () if self.intake.is_shut() => Hold::Held,
             () if self.pace.under_way() > 0 => Hold::Free,
             () if self.intake.room(self.reserved) == 0 || !has_tokens => Hold::Held,
             () if is_full && self.running.is_empty() => Hold::Taken,

@@ -26,8 +26,11 @@ pub struct Decision {
     pub folders: Vec<(PathBuf, u32)>,
 }
 
-/// What the runtime and the C library read of the machine.
-const MACHINE: [&str; 5] = ["/proc", "/sys/fs/cgroup", "/sys/devices/system", "/dev/urandom", "/dev/random"];
+/// What the runtime reads of the machine.
+const MACHINE: [&str; 3] = ["/proc", "/sys/fs/cgroup", "/sys/devices/system"];
+
+/// Where random numbers come from in a static build, which does not find the C library's `getrandom`.
+const RANDOM: [&str; 2] = ["/dev/urandom", "/dev/random"];
 
 /// What a look-up of names reads.
 const NAMES: [&str; 11] = [
@@ -91,14 +94,15 @@ pub fn decide(config: &Config, environment: Environment<'_>, profile: &Profile) 
         let mut rules: Vec<_> = folders(config).into_iter().map(|(folder, _)| write(folder)).collect();
         rules.extend(handlers(config));
         rules.extend(granted(config));
-        rules.extend(reading(MACHINE).chain(network(environment)).chain(registries(environment)));
+        rules
+            .extend(reading(MACHINE).chain(reading(RANDOM)).chain(network(environment)).chain(registries(environment)));
         rules.push(write("/dev/null"));
         if uses_aws(config) {
             rules.extend(aws(environment, profile));
         }
         rules
     });
-    let mut guests = granted(config);
+    let mut guests: Vec<_> = granted(config).into_iter().chain(reading(RANDOM)).collect();
     if config.consumers.iter().any(|consumer| !consumer.allow.http.is_empty()) {
         guests.extend(network(environment));
     }
@@ -230,7 +234,7 @@ mod tests {
         assert!(!read.iter().any(|path| path.contains("aws") || path == "/etc" || path == "/etc/passwd"), "{read:?}");
         assert_eq!(
             (paths(&decision.guests, false), paths(&decision.guests, true)),
-            (vec!["/in".into()], vec!["/out".into()])
+            (["/in", "/dev/urandom", "/dev/random"].map(String::from).to_vec(), vec!["/out".into()])
         );
     }
 
@@ -243,7 +247,8 @@ mod tests {
         for path in ["/var/run/secrets/eks", "/etc/aws.conf", "/home/me/.aws"] {
             assert!(read.contains(&path.to_owned()), "{path} of {read:?}");
         }
-        assert_eq!(decision.guests, []);
+        assert_eq!(paths(&decision.guests, false), RANDOM);
+        assert_eq!(paths(&decision.guests, true), Vec::<String>::new());
     }
 
     #[test]
@@ -251,7 +256,7 @@ mod tests {
         let profile = Profile { runs_program: true, token_files: Vec::new() };
         let decision = decide(&config("sqs", DIRS), &variable, &profile);
         assert_eq!(decision.process, None);
-        assert_eq!(decision.guests.len(), 2);
+        assert_eq!(decision.guests.len(), 4);
         assert!(decide(&config("embedded", ""), &variable, &profile).process.is_some(), "the SDK is not used");
     }
 

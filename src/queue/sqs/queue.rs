@@ -220,7 +220,7 @@ impl Queue for SqsQueue {
             let holdings = self.holdings();
             let entry = |(n, lease)| {
                 let held = holdings.get(lease, now)?;
-                Some((n, visibility(n, lease.as_str(), whole_seconds(by), held.since, now)))
+                Some((n, visibility(n, lease.as_str(), whole_seconds(by), (held.since, now), 1)))
             };
             leases.iter().enumerate().filter_map(entry).collect()
         };

@@ -135,7 +135,8 @@ impl SqsQueue {
                 else {
                     return None;
                 };
-                Some(visibility(n, receipt.as_str(), whole_seconds(*delay), ending.held.since, now))
+                let seconds = whole_seconds(*delay);
+                Some(visibility(n, receipt.as_str(), seconds, (ending.held.since, now), RELEASE_ON_ITS_WAY))
             });
             let entries: Vec<_> = entries.collect();
             while_leased(&what, &endings, self.change_visibility(&entries, &what)).await
@@ -287,9 +288,20 @@ fn deletes<'a>(receipts: impl Iterator<Item = &'a Receipt>) -> impl Iterator<Ite
     })
 }
 
-/// An entry that makes a message visible so many seconds from now, as far as the 12 h from its receive allow.
-pub(super) fn visibility(n: usize, lease: &str, seconds: u64, since: Instant, now: Instant) -> Entry<'_> {
-    let left = MAX_LEASE.saturating_sub(now.saturating_duration_since(since)).as_secs().saturating_sub(1);
+/// How many seconds a release may be on its way, repeated by the SDK: one that arrives later than it was counted must not ask
+/// for more than the 12 h, or it is refused.
+const RELEASE_ON_ITS_WAY: u64 = 60;
+
+/// An entry that makes a message visible so many seconds from now, as far as the 12 h from its receive allow, less some seconds
+/// to spare.
+pub(super) fn visibility(
+    n: usize,
+    lease: &str,
+    seconds: u64,
+    (since, now): (Instant, Instant),
+    spare: u64,
+) -> Entry<'_> {
+    let left = MAX_LEASE.saturating_sub(now.saturating_duration_since(since)).as_secs().saturating_sub(spare);
     let seconds = i32::try_from(seconds.min(left)).unwrap_or(i32::MAX);
     Entry { id: n.to_string(), receipt_handle: lease, visibility_timeout: Some(seconds) }
 }
@@ -315,7 +327,7 @@ mod tests {
         let (lease, since) = (Receipt::new("r").lease(), Instant::now());
         let seconds = |after: u64, wanted: u64| {
             let now = since + Duration::from_secs(after);
-            visibility(0, lease.as_str(), wanted, since, now).visibility_timeout.unwrap()
+            visibility(0, lease.as_str(), wanted, (since, now), 1).visibility_timeout.unwrap()
         };
         assert_eq!(seconds(0, 30), 30);
         assert_eq!(seconds(43_190, 30), 9);
