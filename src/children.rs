@@ -112,6 +112,7 @@ mod tests {
 
     /// The other tests of this binary start no children.
     #[test]
+    #[allow(clippy::zombie_processes, reason = "reaping is what is tested")]
     fn a_child_that_somebody_waits_for_keeps_its_status() {
         let children = OwnChildren::start();
         let mut own = Command::new("false").spawn().unwrap();

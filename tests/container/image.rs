@@ -12,7 +12,7 @@ use crate::support::engine::{Container, Engine, IMAGE};
 use crate::support::hostler::{Depth, PATIENCE, until};
 
 /// What the image may hold, in bytes, beyond its handler.
-const LARGEST: u64 = 40_000_000;
+const LARGEST: u64 = 60_000_000;
 
 /// All that may be denied to it is.
 const LOCKED_UP: [&str; 11] = [

@@ -448,11 +448,15 @@ impl Judge {
         };
         match &one.ended {
             // While a reply is sent, and while a hook decides about what was stopped, the lease is kept.
-            Some((at, None)) if !one.settling && !one.deciding && one.decision != Some(End::Reply) => {
-                // The hook begins once the consumer knows that the guest is gone.
-                if Instant::now() > *at + LATE && one.decided_at != Some(Instant::now()) {
-                    broken.push("4: a heartbeat too many after a stop".into());
-                }
+            // The hook begins once the consumer knows that the guest is gone.
+            Some((at, None))
+                if !one.settling
+                    && !one.deciding
+                    && one.decision != Some(End::Reply)
+                    && Instant::now() > *at + LATE
+                    && one.decided_at != Some(Instant::now()) =>
+            {
+                broken.push("4: a heartbeat too many after a stop".into());
             }
             Some((at, Some(end))) if !one.settling && *end != End::Reply && Instant::now() > *at => {
                 broken.push("4: a heartbeat too many".into());

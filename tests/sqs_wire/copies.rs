@@ -15,6 +15,7 @@ async fn a_message_whose_copy_outlasts_its_lease_is_not_settled() {
     let server = Scripted::start(|action, input| match action {
         "ReceiveMessage" => Answer::Ok(messages(&["a"])),
         "SendMessageBatch" => {
+            #[allow(clippy::disallowed_methods, reason = "a server that takes longer than the lease")]
             std::thread::sleep(Duration::from_secs(3));
             Answer::Ok(batch(input, &[], ""))
         }
