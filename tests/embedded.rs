@@ -431,7 +431,7 @@ fn read_only_folder(folder: &TempDir) -> std::path::PathBuf {
 }
 
 #[tokio::test]
-async fn damaged_file_is_refused_when_it_shows() {
+async fn damaged_file_is_refused_when_it_is_opened() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("queue.db");
     let (broker, queue) = open(&path).await;
@@ -443,9 +443,6 @@ async fn damaged_file_is_refused_when_it_shows() {
     bytes[4096..].fill(0xa5);
     fs::write(&path, bytes).unwrap();
 
-    let broker = EmbeddedBroker::open(&path).unwrap();
-    let error = broker.send(&jobs(), vec![message("a")]).await.remove(0).unwrap_err();
-    assert!(matches!(&error, SendError::Queue(QueueError::Refused(text)) if text.contains("damaged")), "{error}");
-    let error = broker.depths(&[jobs()]).await.unwrap_err();
+    let error = EmbeddedBroker::open(&path).map(drop).unwrap_err();
     assert!(matches!(&error, QueueError::Refused(text) if text.contains("damaged")), "{error}");
 }

@@ -9,7 +9,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::support::hostler::{Host, Said, World};
-use crate::support::toolchains::{here, programs};
+use crate::support::toolchains::{here, programs, without_own_flags};
 
 /// The body in the READMEs, and what the handlers reply to it.
 const GOOD: (&str, &str) = (r#"{"name": "Ada"}"#, "Hello, Ada!");
@@ -64,9 +64,8 @@ impl Project {
         // Compiling some guests takes long, and each command needs one.
         command.env("HOSTLER_HOST__CACHE_DIR", self.folder.with_file_name("cache"));
         // What these tests are built with is not for others.
-        for name in ["CARGO_TARGET_DIR", "RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_TARGET"] {
-            command.env_remove(name);
-        }
+        without_own_flags(&mut command);
+        command.env_remove("CARGO_TARGET_DIR");
         command
     }
 

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use crate::invoke::{answer, reply};
 use crate::support::hostler::World;
+use crate::support::toolchains::without_own_flags;
 
 fn here(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -21,9 +22,7 @@ fn cargo(folder: &str, args: &str) -> String {
     let mut command = Command::new("cargo");
     command.args(args.split(' ')).current_dir(here(folder)).env("CARGO_TARGET_DIR", target());
     // What these tests are built with is not for others.
-    for name in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_TARGET"] {
-        command.env_remove(name);
-    }
+    without_own_flags(&mut command);
     let output = command.output().unwrap();
     let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
     assert!(output.status.success(), "cargo {args} in {folder}:\n{said}");

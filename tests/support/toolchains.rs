@@ -61,11 +61,19 @@ pub fn with_toolchains(program: &str) -> Command {
     let path = std::env::join_paths(std::iter::once(tools).chain(std::env::split_paths(&path))).unwrap();
     let mut command = Command::new(program);
     command.env("PATH", path);
-    // What these tests are built with is not for guests.
-    for name in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_TARGET"] {
-        command.env_remove(name);
-    }
+    without_own_flags(&mut command);
     command
+}
+
+/// Removes the flags that these tests are built with: they are not for guests.
+pub fn without_own_flags(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        let is_of_target = text.starts_with("CARGO_TARGET_") && text.ends_with("_RUSTFLAGS");
+        if is_of_target || ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_TARGET"].contains(&&*text) {
+            command.env_remove(name);
+        }
+    }
 }
 
 /// Runs `script` in a folder of the repository, and gives its output; `what` failed if it does.
