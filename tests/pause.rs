@@ -94,8 +94,6 @@ fn a_pause_holds_over_a_restart_and_may_come_before_the_start() {
         assert!(told["message"].as_str().unwrap().starts_with("starts paused"), "{told}");
         assert_eq!(told["cure"], "hostler resume work");
         until_paused(&world, true);
-        let warning = "starts paused, and consumes nothing until `hostler resume work`";
-        host.wait_for(PATIENCE, |line| line["message"] == warning && line["level"] == "WARN");
         until("it has ticked", PATIENCE, || (shown(&world)["state"] == "IDLE").then_some(()));
         assert_eq!(host.stop(), 0);
         assert_eq!((world.depth("work").visible, logged(&host, "settled")), (1, 0));

@@ -224,7 +224,7 @@ fn what_its_producer_does_not_sample_is_not_exported_and_goes_on_unsampled() {
     send(&world, &["jobs", "--attr", "do=get", "--attr", &unsampled, "--body", &format!("http://{}/no", web.address)]);
     let mut host = world.started();
     assert_eq!(host.settled(1)[0]["trace_id"], TRACE);
-    send(&world, &["jobs", "--attr", "do=ack"]);
+    send(&world, &["jobs", "--body", "", "--attr", "do=ack"]);
     host.settled(2);
     assert_eq!(host.stop(), 0);
     let header = web.requests("/no")[0].headers["traceparent"].clone();

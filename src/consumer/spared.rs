@@ -54,16 +54,9 @@ impl Spared {
         (attempt.saturating_sub(spared).max(1), spoilt.times)
     }
 
-    /// Notes that the message left its queue (`is_gone`), or that an attempt was the handler's own.
-    pub(super) fn ended(&mut self, message_id: &str, is_gone: bool) {
-        if self.messages.is_empty() {
-            return;
-        }
-        if is_gone {
-            if self.messages.remove(message_id).is_some() {
-                self.order.retain(|id| id != message_id);
-            }
-        } else if let Some(spoilt) = self.messages.get_mut(message_id) {
+    /// Notes that an attempt was the handler's own. What was spoilt stays known: an ack whose lease is lost comes again.
+    pub(super) fn ended(&mut self, message_id: &str) {
+        if let Some(spoilt) = self.messages.get_mut(message_id) {
             spoilt.times = 0;
         }
     }
@@ -83,15 +76,13 @@ mod tests {
         sqs.note("a", 2);
         assert_eq!(sqs.counted("a", 3), (1, 2));
         assert_eq!(sqs.counted("b", 3), (3, 0));
-        sqs.ended("a", false);
+        sqs.ended("a");
         assert_eq!(sqs.counted("a", 4), (2, 0));
-        sqs.ended("a", true);
-        assert_eq!(sqs.counted("a", 5), (5, 0));
         // The embedded queue: the same number again.
         let mut embedded = Spared::default();
         embedded.note("a", 2);
         assert_eq!(embedded.counted("a", 2), (2, 1));
-        embedded.ended("a", false);
+        embedded.ended("a");
         assert_eq!(embedded.counted("a", 3), (3, 0));
     }
 

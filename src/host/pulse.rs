@@ -53,7 +53,6 @@ impl Pulse {
         warn_of_another_host(path);
         let mut watch = PauseWatch::new(path, &consumers);
         watch.look();
-        watch.warn_of_pauses();
         let (reports, queue) = mpsc::sync_channel::<Report>(1);
         let (writing, written) = oneshot::channel();
         thread::Builder::new().name("hostler-health".into()).spawn(move || {
@@ -116,13 +115,6 @@ impl PauseWatch {
     fn new(health_file: &Path, consumers: &[Watched]) -> Self {
         let consumers = consumers.iter().map(|watched| (watched.name.clone(), watched.pause.clone())).collect();
         Self { pauses: Pauses::beside(health_file), consumers, looked_at: None, failing: false }
-    }
-
-    /// A pause outlives a restart, and a consumer that starts with one is healthy and does nothing.
-    fn warn_of_pauses(&self) {
-        for (consumer, _) in self.consumers.iter().filter(|(_, pause)| *pause.borrow()) {
-            tracing::warn!(consumer, "starts paused, and consumes nothing until `hostler resume {consumer}`");
-        }
     }
 
     fn look(&mut self) {

@@ -63,7 +63,7 @@ impl EventLoop {
         let Some(in_hand) = self.in_hand.get(&id) else { return };
         let message_id = &*in_hand.message.id;
         let Some(Outcome::HostLimit(limit, error)) = outcome else {
-            return self.spared.ended(message_id, outcome.is_some_and(Outcome::is_success));
+            return self.spared.ended(message_id);
         };
         self.spared.note(message_id, in_hand.attempt);
         let (consumer, cure) = (&*self.consumer.spec.name, limit.cure());

@@ -15,18 +15,24 @@ const UNTOLD: i64 = 999;
 /// How far the service's clock is ahead of ours. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ServiceClock {
-    /// Milliseconds, and no fewer than it is.
+    /// Milliseconds, to within the second that an answer does not tell.
     ahead: Arc<AtomicI64>,
 }
 
 impl ServiceClock {
-    /// A time of ours by the service's clock, and no earlier; as it is before the first answer.
+    /// A time of ours by the service's clock; as it is before the first answer.
     pub(super) fn show(&self, time: SystemTime) -> SystemTime {
         let ahead = self.ahead.load(Ordering::Relaxed);
         let by = Duration::from_millis(ahead.unsigned_abs());
         let shown = if ahead < 0 { time.checked_sub(by) } else { time.checked_add(by) };
         shown.unwrap_or(time)
     }
+}
+
+/// The least difference in milliseconds that explains what an answer told; none where the clocks may agree. A time that is too late
+/// would have a requeue take its own messages again and again.
+fn ahead(told: i64, ours: i64) -> i64 {
+    0.clamp(told - ours, told + UNTOLD - ours)
 }
 
 impl Intercept for ServiceClock {
@@ -45,8 +51,20 @@ impl Intercept for ServiceClock {
             && let Ok(told) = told.to_millis()
             && let Ok(ours) = DateTime::from(components.time_source().unwrap_or_default().now()).to_millis()
         {
-            self.ahead.store(told + UNTOLD - ours, Ordering::Relaxed);
+            self.ahead.store(ahead(told, ours), Ordering::Relaxed);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_that_may_agree_do() {
+        assert_eq!([ahead(5_000, 5_000), ahead(5_000, 5_999)], [0, 0]);
+        assert_eq!([ahead(5_000, 4_999), ahead(5_000, 6_000)], [1, -1]);
+        assert_eq!(ahead(3_605_000, 5_500), 3_599_500);
     }
 }
