@@ -65,8 +65,14 @@ fn workplace() -> tempfile::TempDir {
     let docker = folder.path().join("bin/docker");
     fs::write(&docker, DOCKER.replace("ROOT", ROOT)).unwrap();
     fs::set_permissions(&docker, fs::Permissions::from_mode(0o755)).unwrap();
+    // The quickstart's queue lies beside its config.
+    fs::create_dir(folder.path().join("config")).unwrap();
+    for entry in fs::read_dir(Path::new(ROOT).join("config")).unwrap().map(|entry| entry.unwrap()) {
+        if entry.file_type().unwrap().is_file() {
+            fs::copy(entry.path(), folder.path().join("config").join(entry.file_name())).unwrap();
+        }
+    }
     for (target, link) in [
-        (Path::new(ROOT).join("config"), "config"),
         (Path::new(ROOT).join("examples"), "examples"),
         (Path::new(ROOT).join("ecs-task.json"), "ecs-task.json"),
         (env!("CARGO_BIN_EXE_hostler").into(), "target/release/hostler"),

@@ -513,7 +513,10 @@ impl Judge {
             match result(index) {
                 Answered::Done if delivery.settling => {
                     delivery.settled = true;
-                    lives[life].settled_at = Some(now);
+                    // What never started was finished before: the driver removes it again, which settles nothing.
+                    if !removes || delivery.started_at.is_some() {
+                        lives[life].settled_at = Some(now);
+                    }
                     if removes {
                         lives[life].removed.insert(delivery.name.clone(), now);
                     }

@@ -85,7 +85,10 @@ fn faults_of_health(
     for reason in reasons {
         let is_wrong = match reason {
             Reason::NotPolling { .. } => calm || within(life.polled_at.max(life.resumed_at), limit - 2 * SECOND),
-            Reason::NotSettling { .. } => within(life.settled_at, limit - 2 * SECOND),
+            // The file shows a success a moment after it.
+            Reason::NotSettling { .. } => {
+                within(life.settled_at, limit - 2 * SECOND) && !within(life.settled_at, 2 * SECOND)
+            }
             // No handler runs for longer than its processing timeout.
             Reason::Stuck { .. } => stall_over,
             _ => true,
