@@ -2,23 +2,8 @@
 # Fuzzes every target of fuzz/ for so many seconds: fuzz.sh [SECONDS [FOLDER]]. What was found on the way is kept in FOLDER for
 # the next run, if one is named. Fails on a crash, a hang of 10 s, a leak, or more than 2 GiB of memory. TARGETS="config health"
 # names those that run; all by default. Installs what it needs; once that is there and built, it needs no network.
-# `fuzz.sh --replay` runs the committed corpora instead, in the tests' own build: seconds, and no sanitizer.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-
-if [ "${1:-}" = --replay ]; then
-  # shellcheck source=static.sh
-  source tests/static.sh
-  build_all --quiet
-  for target in fuzz/fuzz_targets/*.rs; do
-    name=$(basename -s .rs "$target")
-    log=$(mktemp)
-    "$release/$name" -timeout=10 -rss_limit_mb=2048 fuzz/corpus/"$name"/* >"$log" 2>&1 || { cat "$log" && exit 1; }
-    printf '%-10s %s inputs\n' "$name" "$(grep -c '^Executed' "$log")"
-    rm "$log"
-  done
-  exit
-fi
 
 seconds=${1:-20}
 keep=${2:-}

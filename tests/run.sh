@@ -13,9 +13,7 @@ bash tests/toolchains.sh
 # Every test, of the library, the commands and the example; in release, as guests crawl without optimisation.
 build_all
 HOSTLER_BIN=$release/hostler bash tests/engine.sh bash tests/image.sh || [ $? = 77 ]
-# The last one measures what guests cost each other, and runs alone.
-measured=neighbour_keeps_its_throughput
-cargo test --release --workspace --locked -- --skip "$measured"
-cargo test --release --workspace --locked --test all -- "$measured" --nocapture
+# All but one, which measures what guests cost each other: `tests/proofs.sh neighbour`.
+cargo test --release --workspace --locked -- --skip neighbour_keeps_its_throughput
 cargo test --locked --manifest-path examples/flights/handler/Cargo.toml
 bash examples/flights/build.sh --check
