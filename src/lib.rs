@@ -11,21 +11,16 @@
 // They panic where nobody reads: `cli::output` prints what commands say, and `tracing` what hosts do.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-pub mod cause;
-pub mod channel;
 pub mod children;
 pub mod cli;
 pub mod config;
 pub mod consumer;
-pub mod digest;
-pub mod duration;
 pub mod exit;
 pub mod handler;
 pub mod health;
 pub mod host;
-pub mod message;
-pub mod printable;
 pub mod queue;
-pub mod rate;
 pub mod telemetry;
 pub mod upkeep;
+
+pub use hostler_types::{channel, digest, message};

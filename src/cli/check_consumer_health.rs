@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::duration;
 use crate::health::{self, Reason, Report, StartPeriod, Status, Timestamp, Verdict, process};
+use hostler_types::duration;
 
 /// Tell from the health file whether every consumer makes progress
 ///

@@ -10,9 +10,9 @@ use serde::Serialize;
 use super::dlq::age;
 use super::table;
 use super::text::on_one_line;
-use crate::health::Timestamp;
-use crate::message::{AttributeValue, Message, Plain};
 use crate::queue::{ATTEMPTS_ATTRIBUTE, ORIGINAL_ID_ATTRIBUTE, REASON_ATTRIBUTE, SOURCE_ATTRIBUTE};
+use hostler_types::Timestamp;
+use hostler_types::message::{AttributeValue, Message, Plain};
 
 /// A dead letter, as `--json` prints it. What it does not say of itself is null, such as all of its story where SQS moved
 /// it by its own redrive.

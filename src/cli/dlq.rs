@@ -7,13 +7,13 @@ use tokio_util::sync::CancellationToken;
 use super::dead_letter::{self, DeadLetter};
 use super::picked::Picked;
 use super::{ConfigArg, block_on, print, say};
-use crate::channel::Channel;
 use crate::exit::{Exit, Failure, Result};
-use crate::message::Message;
 use crate::queue::Broker;
 use crate::upkeep::requeue::{self, Condition, Ended, MAX_HELD, Note, Order, Report};
 use crate::upkeep::{Look, look};
 use crate::{host, telemetry};
+use hostler_types::channel::Channel;
+use hostler_types::message::Message;
 
 /// Look at dead letters: why they are there, where they came from, how often they were tried
 ///

@@ -18,9 +18,9 @@ use crate::handler::{
     self, Bounds, Call, Captured, Definition, Engine, Grants, Handler, Outcome, Output, Pool, Source,
 };
 use crate::host::resources::{MEMORY, Machine, Threads};
-use crate::message::{Attributes, Message, Outgoing, TraceContext};
-use crate::printable::Printable;
 use crate::{host, telemetry};
+use hostler_types::message::{Attributes, Message, Outgoing, TraceContext};
+use hostler_types::printable::Printable;
 
 /// Defaults of a handler that no config names; the same as the config's own.
 const TIMEOUT: Duration = Duration::from_secs(60);

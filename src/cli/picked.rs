@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use clap::builder::NonEmptyStringValueParser;
 
-use crate::channel::Channel;
 use crate::exit::{Exit, Failure};
 use crate::upkeep::requeue::Condition;
+use hostler_types::channel::Channel;
 
 /// What picks messages; nothing picks all.
 #[derive(Debug, Clone, clap::Args)]

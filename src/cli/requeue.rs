@@ -11,13 +11,14 @@ use super::picked::Picked;
 use super::progress::progress;
 use super::text::on_one_line;
 use super::{ConfigArg, block_on, print, say};
-use crate::channel::Channel;
-use crate::config::{Config, Rate};
+use crate::config::Config;
 use crate::exit::{Exit, Failure, Result};
-use crate::message::{AttributeValue, Message};
 use crate::queue::{Broker, QueueError, REASON_ATTRIBUTE, Redriven};
 use crate::upkeep::requeue::{self, Ended, MAX_HELD, Note, Order, Report};
 use crate::{host, telemetry};
+use hostler_types::Rate;
+use hostler_types::channel::Channel;
+use hostler_types::message::{AttributeValue, Message};
 
 /// Move messages from one queue to another, such as out of a dead-letter queue back to work
 ///

@@ -8,14 +8,14 @@ use super::lines::Batch;
 use super::progress::progress;
 use super::source::{self, BodyArgs, Input};
 use super::{ConfigArg, block_on, destination, print, say};
-use crate::channel::Channel;
 use crate::config::Config;
-use crate::duration;
 use crate::exit::{Exit, Failure, Result};
 use crate::host;
-use crate::message::Outgoing;
 use crate::queue::{Producer, SendError, Sent};
 use crate::telemetry::{self, Resource, traces::Traces};
+use hostler_types::channel::Channel;
+use hostler_types::duration;
+use hostler_types::message::Outgoing;
 
 /// How long the command waits for its span to reach the collector.
 const FLUSH: Duration = Duration::from_secs(1);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use super::lines::{Batch, Lines};
 use crate::exit::{Exit, Failure, Result};
-use crate::message::{AttributeValue, Attributes};
+use hostler_types::message::{AttributeValue, Attributes};
 
 /// The body of a message, as an argument.
 #[derive(Debug, clap::Args)]

@@ -10,8 +10,9 @@ use super::choice::{FilterType, OnProcessingTimeout, Reply};
 use super::grants::{DirGrant, Dirs, HandlerRef, Network, Origin};
 use super::read::Bytes;
 use super::settings::{Mismatch, Section, Settings};
-use super::units::{Rate, Share};
-use crate::channel::{Channel, Filter};
+use super::units::Share;
+use hostler_types::Rate;
+use hostler_types::channel::{Channel, Filter};
 
 /// `[consumers.NAME]`.
 #[derive(Debug, Clone, PartialEq, Eq)]

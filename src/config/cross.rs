@@ -9,7 +9,7 @@ use super::keys::MAX_IN_FLIGHT;
 use super::settings::{Section, Settings};
 use super::source::Source;
 use super::units::duration_text;
-use crate::channel::{Channel, MAX_NAME};
+use hostler_types::channel::{Channel, MAX_NAME};
 
 /// Adds the faults between the keys of `settings`. Values that are faulty themselves take no part.
 pub(super) fn check(settings: &Settings, source: &Source, problems: &mut Vec<Problem>) {

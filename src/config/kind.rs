@@ -9,8 +9,9 @@ use figment::value::{Empty, Tag, Value};
 
 use super::grants::{Dirs, HandlerRef, Network, Origin, SecretUrl, Url};
 use super::read::{Bytes, Read, quoted, shown, text};
-use super::units::{MAX_PERMITS, Rate, Share, duration_text, size_text};
-use crate::channel::Channel;
+use super::units::{MAX_PERMITS, Share, duration_text, size_text};
+use hostler_types::Rate;
+use hostler_types::channel::Channel;
 
 /// What a key accepts. Limits are inclusive.
 #[derive(Debug, Clone, Copy)]

@@ -28,7 +28,9 @@ pub use grants::{DirGrant, HandlerRef, SecretUrl};
 pub use reference::reference;
 pub use schema::schema;
 pub(crate) use suggest::alike;
-pub use units::{Rate, Share};
+pub use units::Share;
+// A type of its fields.
+pub use hostler_types::Rate;
 pub use valid::{Alarms, Config, Embedded, Host, Payload, QueueConfig, Sqs, Telemetry};
 
 use std::ffi::OsString;
@@ -84,7 +86,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::channel::Filter;
+    use hostler_types::channel::Filter;
 
     const LEAST: [(&str, &str); 2] =
         [("HOSTLER_CONSUMERS__MAILS__CHANNEL", "news.mails"), ("HOSTLER_CONSUMERS__MAILS__HANDLER", "mails.wasm")];

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use figment::value::Value;
 
-use super::units::{self, Rate, Share};
-use crate::channel::Channel;
+use super::units::{self, Share};
+use hostler_types::Rate;
+use hostler_types::channel::Channel;
 
 /// The longest piece of a value that a fault quotes, in characters.
 const SHOWN: usize = 80;

@@ -1,11 +1,11 @@
 //! Durations, sizes and rates as people write them.
 
-use std::fmt;
 use std::time::Duration;
 
 use bytesize::ByteSize;
+use hostler_types::Rate;
 
-use crate::duration;
+use hostler_types::duration;
 
 /// Units of a duration. Fewer than humantime knows: its `M` is a month, and nothing here lasts one.
 pub(super) const DURATION_UNITS: [&str; 6] = ["ms", "s", "m", "min", "h", "d"];
@@ -78,26 +78,6 @@ impl Share {
     /// Whether so many of `total` are more than this.
     pub fn is_exceeded(self, part: u64, total: u64) -> bool {
         u128::from(part) * u128::from(Self::ONE) > u128::from(total) * u128::from(self.0)
-    }
-}
-
-/// How many messages a consumer may start per period.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rate {
-    /// Messages per period: 1 to 1,000,000.
-    pub permits: u32,
-    /// The period: one second, minute or hour.
-    pub per: Duration,
-}
-
-impl fmt::Display for Rate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let unit = match self.per.as_secs() {
-            1 => "s",
-            60 => "m",
-            _ => "h",
-        };
-        write!(f, "{}/{unit}", self.permits)
     }
 }
 

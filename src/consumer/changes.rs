@@ -8,7 +8,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 
 use crate::handler::{Handler, Lanes};
-use crate::health::State;
+use hostler_types::State;
 
 /// The most changes that wait. A busy consumer changes its state thousands of times a second; a hook that cannot keep up hears
 /// of all that waits as one change. So many that a start, with its first message, is heard of in full.

@@ -13,10 +13,10 @@ use super::log::{self, Place};
 use super::mailbox::Mailbox;
 use super::spans::{self, Spans};
 use crate::handler::{self, Call, HOOK_TIMEOUT, Handler, Lanes, Outcome, run_until_stopped};
-use crate::health::State;
-use crate::message::Outgoing;
 use crate::queue::{Delivery, LeaseError, Queue, QueueError, Receive, Replies, Settlement, Unsettled};
 use crate::telemetry::traces::Span;
+use hostler_types::State;
+use hostler_types::message::Outgoing;
 
 /// Names a delivery within its consumer.
 pub(super) type Id = u64;

@@ -28,11 +28,11 @@ use super::status::Failing;
 use super::{Consumer, Phase, Summary};
 use crate::config::OnProcessingTimeout;
 use crate::handler::{Bounds, Call, Output, Stop};
-use crate::health::State;
-use crate::message::Message;
 use crate::queue::{Delivery, LeaseError, Limits, QueueError, Receipt, Receive, Settlement, Unsettled};
-use crate::rate::Bucket;
 use crate::telemetry::traces::Span;
+use hostler_types::Bucket;
+use hostler_types::State;
+use hostler_types::message::Message;
 
 /// How long to sleep when nothing is due.
 const IDLE: Duration = Duration::from_secs(3600);
@@ -247,7 +247,7 @@ impl EventLoop {
     /// something else that the receive waits for.
     fn next_at(&self, now: Instant) -> Option<Instant> {
         let deadline = self.deadlines.first().map(|(at, _)| *at);
-        let tokens = self.bucket.as_ref().and_then(Bucket::next_at);
+        let tokens = self.bucket.as_ref().and_then(Bucket::next_at).map(Instant::from);
         let poll =
             [self.pace.next_at(), tokens, self.intake.next_at()].into_iter().flatten().filter(|at| *at > now).min();
         let poll = poll.filter(|_| self.phase == Phase::Running);

@@ -8,9 +8,9 @@ use super::Spec;
 use super::breaker::Change;
 use super::policy::Disposition;
 use crate::handler::{Captured, Excerpt, Outcome};
-use crate::message::TraceContext;
 use crate::telemetry::GUEST;
 use crate::telemetry::traces::{SpanId, TraceId};
+use hostler_types::message::TraceContext;
 
 /// What the line says of one message.
 pub(super) struct Line<'a> {

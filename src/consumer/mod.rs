@@ -54,11 +54,12 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{self, Rate};
+use crate::config;
 use crate::handler::{Handler, Lanes};
 use crate::queue::{Queue, Replies};
 use crate::telemetry::metrics::ConsumerMetrics;
 use crate::telemetry::traces::Traces;
+use hostler_types::Rate;
 
 /// How far the host is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -9,9 +9,9 @@ use std::time::{Duration, SystemTime};
 
 use super::policy::Disposition;
 use crate::handler::Outcome;
-use crate::message::{Message, TraceContext};
 use crate::queue::{Delivery, Queue, QueueError, Unsettled};
 use crate::telemetry::traces::{Beginning, KeyValue, Operation, Span, SpanContext, Traces, attribute};
+use hostler_types::message::{Message, TraceContext};
 
 /// Which delivery of its message it is; 1 is the first.
 const ATTEMPT: &str = "hostler.attempt";
@@ -160,10 +160,10 @@ fn count(number: usize) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::Outgoing;
     use crate::queue::fake::FakeBroker;
     use crate::queue::{Broker as _, ChannelSpec, LeaseError, Receive, Settlement};
     use crate::telemetry::traces::memory::{Kept, attribute as value};
+    use hostler_types::message::Outgoing;
     use opentelemetry::trace::{SpanKind, Status};
     use tokio_util::sync::CancellationToken;
 

@@ -15,7 +15,7 @@ use super::engine::Engine;
 use super::hooks::HookSet;
 use super::source::{Contents, Source};
 use super::{foreign, messaging, wasmcloud};
-use crate::digest::{hex, sha256};
+use hostler_types::digest::{hex, sha256};
 
 /// The export by which a component is known as a WASI 0.2 command.
 pub(super) const RUN: &str = "wasi:cli/run";

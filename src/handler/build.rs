@@ -14,8 +14,8 @@ use super::compiled::{self, Code};
 use super::componentize::componentized;
 use super::engine::Engine;
 use super::source::Source;
-use crate::digest::{hex, sha256};
 use crate::telemetry::PROGRESS;
+use hostler_types::digest::{hex, sha256};
 
 /// What takes a second or more to compile, in bytes.
 const LARGE: usize = 2 << 20;

@@ -16,7 +16,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, Timespec, Timestamp
 use rustix::fs::{fstat, futimens, open, openat, renameat, statat, unlinkat};
 use rustix::process::geteuid;
 
-use crate::digest::{hex, sha256};
+use hostler_types::digest::{hex, sha256};
 
 /// How much is kept, in bytes; what was not used for longest goes first.
 const LIMIT: u64 = 1 << 30;

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::host_limit::Limit;
 use super::{Handler, Output};
-use crate::message::{Message, TraceContext};
+use hostler_types::message::{Message, TraceContext};
 
 /// The longest reason that a guest can give, in bytes: some pages of it. It goes into the log, on the control thread, and into
 /// the dead-letter queue, so that what a guest may make of it has to be bounded.

@@ -11,8 +11,8 @@ use wasmtime_wasi::{FsPerms, WasiCtxBuilder};
 
 use super::limits::Limits;
 use super::output::{Sink, Stream};
-use crate::channel::Channel;
 use crate::queue::Producer;
+use hostler_types::channel::Channel;
 
 /// How many random bytes a guest may ask for at once: they are made in one go, during which it cannot be stopped, and this
 /// many take less than an epoch tick.

@@ -22,7 +22,7 @@ use super::output::{Mark, Sink};
 use super::sandbox::{self, Sandbox, Scope};
 use super::shape::Function;
 use super::{Definition, Handler};
-use crate::message::Plain;
+use hostler_types::message::Plain;
 
 /// Exit code for "try again" (`EX_TEMPFAIL` of sysexits.h).
 const EX_TEMPFAIL: i32 = 75;

@@ -24,7 +24,7 @@ use super::contain::contain;
 use super::engine::{Engine, base_config};
 use super::foreign;
 use super::source::{Contents, Source};
-use crate::digest::{hex, sha256};
+use hostler_types::digest::{hex, sha256};
 
 const NAME: &[u8; 7] = b"hostler";
 

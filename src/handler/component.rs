@@ -18,7 +18,7 @@ use super::limits::Limits;
 use super::output::{Mark, Output, Sink};
 use super::sandbox::{self, ComponentStore, ComponentWasi, LazyWasi, Sandbox, Scope};
 use super::{Definition, Handler, imports, stubs};
-use crate::health::State;
+use hostler_types::State;
 
 /// A component that can be instantiated again and again.
 pub(super) struct Guest {

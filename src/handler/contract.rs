@@ -10,8 +10,8 @@ use super::call::{Call, Outcome};
 use super::component::{Contract, Export, Live};
 use super::engine::Engine;
 use super::shape::Function;
-use crate::health::State;
-use crate::message::Plain;
+use hostler_types::State;
+use hostler_types::message::Plain;
 
 /// `handler`, by which a component is known as a handler.
 pub(super) const HANDLER: &str = "hostler:consumer/handler";

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::message::Message;
+use hostler_types::message::Message;
 
 /// Lines per call: a guest that tries one thing after the other must not flood the log.
 const MAX_LINES: usize = 16;

@@ -19,8 +19,8 @@ use super::sandbox::Scope;
 use super::shape::Function;
 use super::source::Source;
 use super::{Definition, HOOK_TIMEOUT, Handler};
-use crate::health::State;
 use crate::telemetry::GUEST;
+use hostler_types::State;
 
 /// How much output of a hook that has no message is kept, in bytes.
 const OUTPUT: usize = 4 * 1024;

@@ -10,9 +10,9 @@ use super::capabilities::Grants;
 use super::contract::{VERSION, milliseconds};
 use super::sandbox::{ComponentWasi, Sandbox, Scope};
 use super::{denied, http, messaging, wasmcloud};
-use crate::channel::Channel;
-use crate::message::{AttributeValue, Outgoing};
 use crate::queue::{Producer, SendError};
+use hostler_types::channel::Channel;
+use hostler_types::message::{AttributeValue, Outgoing};
 
 pub(super) type Host<'a> = StoreContextMut<'a, Sandbox<ComponentWasi>>;
 

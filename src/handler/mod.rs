@@ -90,12 +90,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::health::State;
 use crate::telemetry::metrics::ConsumerMetrics;
 use command::{CommandHandler, RunHandler};
 use component::ComponentHandler;
 use contract::{Consumer, STATE_CHANGED};
 use hooks::{Apart, Hooked};
+use hostler_types::State;
 use messaging::Messaging;
 use wasmcloud::Wasmcloud;
 

@@ -15,7 +15,7 @@ use super::engine::Engine;
 use super::host_limit::Limit;
 use super::http::{Hooks, Uploads, Web};
 use super::limits::{GUEST_HANDLES, HELD_PER_HANDLE, Limits};
-use crate::message::{Message, TraceContext};
+use hostler_types::message::{Message, TraceContext};
 
 /// What a sandbox of any kind of guest knows.
 pub(super) struct Sandbox<W> {
@@ -208,7 +208,7 @@ mod tests {
         let message = Message {
             id: "a".into(),
             body: Vec::new().into(),
-            attributes: crate::message::Attributes::default(),
+            attributes: hostler_types::message::Attributes::default(),
             enqueued_at: SystemTime::UNIX_EPOCH,
             group: None,
             routing_key: None,

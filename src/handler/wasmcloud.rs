@@ -13,9 +13,9 @@ use super::engine::Engine;
 use super::imports::{self, Host, Refusal};
 use super::sandbox::{Answering, ComponentWasi, Sandbox, Scope};
 use super::shape::Function;
-use crate::channel::Channel;
-use crate::message::{AttributeValue, Outgoing};
 use crate::queue::Replies;
+use hostler_types::channel::Channel;
+use hostler_types::message::{AttributeValue, Outgoing};
 
 /// The package.
 pub(super) const PACKAGE: &str = "wasmcloud:messaging/";

@@ -3,7 +3,6 @@
 //! | file | job |
 //! |---|---|
 //! | this one | the map, and what the file says |
-//! | `timestamp` | a wall-clock time as the file writes it |
 //! | `clock` | the host's stamps, which survive a step of the system clock |
 //! | `lock` | the lock beside the file, waited for with a limit |
 //! | `write` | replaces the file |
@@ -20,7 +19,6 @@ mod lock;
 mod pauses;
 pub mod process;
 mod read;
-mod timestamp;
 mod verdict;
 mod write;
 
@@ -28,10 +26,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+pub use hostler_types::{State, Timestamp};
+
 pub use clock::Clock;
 pub use pauses::{PauseError, Pauses};
 pub use read::{LOCK_WAIT, MAX_BYTES, ReadError, Why, read};
-pub use timestamp::Timestamp;
 pub use verdict::{Reason, StartPeriod, Status, Verdict, other_writer, verdict};
 pub use write::{HealthFile, WRITE_LOCK_WAIT, WriteError};
 
@@ -140,38 +139,6 @@ pub enum BreakerState {
     Probing,
 }
 
-/// A consumer's state; the file has the names in capitals.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "UPPERCASE")]
-pub enum State {
-    /// Loading its handler, connecting to its queue.
-    Initializing,
-    /// Ready; not polling yet.
-    Initialized,
-    /// Polling.
-    Listening,
-    /// At least one message is with its handler.
-    Processing,
-    /// Polling, and the last poll brought nothing.
-    Idle,
-    /// Draining.
-    Exiting,
-}
-
-impl State {
-    /// The name that the file has.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Initializing => "INITIALIZING",
-            Self::Initialized => "INITIALIZED",
-            Self::Listening => "LISTENING",
-            Self::Processing => "PROCESSING",
-            Self::Idle => "IDLE",
-            Self::Exiting => "EXITING",
-        }
-    }
-}
-
 /// A duration as a number of seconds.
 mod seconds {
     use super::*;
@@ -188,15 +155,6 @@ mod seconds {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn states_have_one_name() -> Result<(), serde_json::Error> {
-        use State::*;
-        for state in [Initializing, Initialized, Listening, Processing, Idle, Exiting] {
-            assert_eq!(serde_json::to_string(&state)?, format!("{:?}", state.name()));
-        }
-        Ok(())
-    }
 
     #[test]
     fn a_timeout_is_seconds_and_never_negative() -> Result<(), serde_json::Error> {

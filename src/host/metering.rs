@@ -8,13 +8,13 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 use super::resources::Share;
-use crate::channel::Channel;
 use crate::config::{Config, Driver};
 use crate::consumer::StatusBoard;
 use crate::exit::{Exit, Failure, Result};
 use crate::queue::{Broker, Depth, MeteredBroker, MeteredQueue, Queue};
 use crate::telemetry::Resource;
 use crate::telemetry::metrics::{self, ConsumerMetrics, Depths, HostMetrics, Metrics, Named, Shown, StartError, Ways};
+use hostler_types::channel::Channel;
 
 /// How often queues are looked at: often enough for scaling, and on SQS the calls for a channel cost cents a month.
 const LOOK: Duration = Duration::from_secs(30);
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn the_words_of_outcomes_and_states_are_those_of_the_metrics() {
         use crate::handler::Outcome;
-        use crate::health::State;
+        use hostler_types::State;
         let outcomes = [
             Outcome::Ack,
             Outcome::Reply(Vec::new()),

@@ -173,7 +173,7 @@ fn describe(watched: &Watched, clock: &Clock) -> ConsumerReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::health::State;
+    use hostler_types::State;
 
     #[tokio::test]
     async fn a_drain_within_the_grace_is_healthy() {

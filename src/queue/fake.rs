@@ -15,8 +15,8 @@ use super::{
     Broker, ChannelSpec, Delivery, Depth, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError, Receive,
     SendError, Sent, Settlement, Unsettled, no_queue,
 };
-use crate::channel::Channel;
-use crate::message::{MAX_ATTRIBUTES, Message, Outgoing};
+use hostler_types::channel::Channel;
+use hostler_types::message::{MAX_ATTRIBUTES, Message, Outgoing};
 use state::State;
 
 /// The largest message that the fake takes, in bytes: body and attributes (as SQS, 1 MiB).

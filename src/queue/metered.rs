@@ -12,9 +12,9 @@ use super::{
     Broker, Change, ChannelSpec, Delivery, Depth, Finding, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError,
     Receive, Redriven, SendError, Sent, Settlement, Unsettled,
 };
-use crate::channel::Channel;
-use crate::message::{Message, Outgoing};
 use crate::telemetry::metrics::{ConsumerMetrics, Operation};
+use hostler_types::channel::Channel;
+use hostler_types::message::{Message, Outgoing};
 
 /// A queue that measures its calls.
 pub struct MeteredQueue {

@@ -46,8 +46,8 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::channel::{Channel, Filter};
-use crate::message::{AttributeValue, Attributes, Invalid, Message, Outgoing};
+use hostler_types::channel::{Channel, Filter};
+use hostler_types::message::{AttributeValue, Attributes, Invalid, Message, Outgoing};
 
 /// How long a dedupe key is remembered (AWS: the 5-minute deduplication interval).
 pub const DEDUPE_WINDOW: Duration = Duration::from_secs(5 * 60);

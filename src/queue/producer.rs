@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{Broker, Origin, QueueError, SendError, Sent};
-use crate::channel::Channel;
-use crate::message::{Invalid, Outgoing, TraceContext, carries_trace};
 use crate::telemetry::traces::{Beginning, Operation, Span, Traces, attribute};
+use hostler_types::channel::Channel;
+use hostler_types::message::{Invalid, Outgoing, TraceContext, carries_trace};
 
 /// Where messages go that handlers and people send. Who moves messages from queue to queue uses the [`Broker`] itself.
 #[derive(Clone)]
@@ -127,11 +127,11 @@ fn count(number: usize) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::{AttributeValue, MAX_DELAY};
     use crate::queue::Receive;
     use crate::queue::fake::FakeBroker;
     use crate::queue::{ChannelSpec, Delivery};
     use crate::telemetry::traces::memory::{Kept, attribute as value};
+    use hostler_types::message::{AttributeValue, MAX_DELAY};
     use std::time::Duration;
     use tokio_util::sync::CancellationToken;
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{Producer, SendError};
-use crate::channel::Channel;
-use crate::message::{AttributeValue, Message, Outgoing};
+use hostler_types::channel::Channel;
+use hostler_types::message::{AttributeValue, Message, Outgoing};
 
 /// The attribute of a reply that names the message it answers.
 const CORRELATION_ATTRIBUTE: &str = "correlation-id";

@@ -12,7 +12,7 @@ use opentelemetry_otlp::tonic_types::transport::ClientTlsConfig;
 use reqwest::{Url, redirect};
 
 use super::variables::Reader;
-use crate::cause::with_causes;
+use hostler_types::error_chain::with_causes;
 
 /// The longest answer of a collector, in bytes; what it says is of no use but for its status.
 const MAX_ANSWER: usize = 64 * 1024;

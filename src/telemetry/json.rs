@@ -12,7 +12,7 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
 use super::resource;
-use crate::health::Timestamp;
+use hostler_types::Timestamp;
 
 /// The longest value, in bytes; each is six in JSON at most, so that a line with a long one fits into the backlog.
 const LONGEST: usize = 512 * 1024;

@@ -7,7 +7,7 @@ use tracing_subscriber::field::{RecordFields, VisitOutput as _};
 use tracing_subscriber::fmt::FormatFields;
 use tracing_subscriber::fmt::format::{DefaultVisitor, Writer};
 
-use crate::printable::Escaping;
+use hostler_types::printable::Escaping;
 
 /// Writes fields.
 pub(super) struct Text;

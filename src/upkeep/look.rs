@@ -6,9 +6,9 @@ use std::time::SystemTime;
 use tokio_util::sync::CancellationToken;
 
 use super::requeue::{self, Condition, Ended, Note, Order};
-use crate::channel::Channel;
-use crate::message::Message;
 use crate::queue::{Broker, QueueError};
+use hostler_types::channel::Channel;
+use hostler_types::message::Message;
 
 /// What to look for.
 #[derive(Debug, Clone)]

@@ -10,8 +10,8 @@ use reqwest::{Client, Response, StatusCode};
 
 use super::delivery::{Carrier, Undelivered};
 use super::notice::{Format, Notice};
-use crate::cause::with_causes;
 use crate::config::SecretUrl;
+use hostler_types::error_chain::with_causes;
 
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long one try may take.

@@ -14,9 +14,9 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers
 use super::table::table;
 use super::{ConfigArg, print, say};
 use crate::config;
-use crate::duration;
 use crate::exit::{Exit, Failure, Result};
 use crate::health::{self, Report, StartPeriod, Timestamp, Verdict, process};
+use hostler_types::duration;
 use metrics::Scrape;
 use model::{Look, Looks, rows};
 use screen::{History, Title};
@@ -179,7 +179,7 @@ impl Host {
 
     async fn scrape(&self, url: &str) -> std::result::Result<Scrape, String> {
         let answer = async { self.client.get(url).send().await?.error_for_status()?.text().await };
-        answer.await.map(|text| Scrape::parse(&text)).map_err(|error| crate::cause::with_causes(&error))
+        answer.await.map(|text| Scrape::parse(&text)).map_err(|error| hostler_types::error_chain::with_causes(&error))
     }
 }
 

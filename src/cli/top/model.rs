@@ -145,7 +145,7 @@ fn quantile(share: f64, buckets: &[(f64, f64)]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::health::State;
+    use hostler_types::State;
 
     fn look(seconds: u64, processed: u64, metrics: &str) -> Look {
         let start = Timestamp::from(std::time::UNIX_EPOCH + Duration::from_secs(1_000));

@@ -196,7 +196,7 @@ mod tests {
 
     fn failure(age: u64, message_id: &str, reason: &str) -> (Duration, FailureReport) {
         let failure = FailureReport {
-            at: crate::health::Timestamp::now(),
+            at: hostler_types::Timestamp::now(),
             message_id: message_id.into(),
             outcome: "failed".into(),
             disposition: "release".into(),

@@ -9,9 +9,9 @@ use super::super::status::Failed;
 use super::super::{Phase, spans};
 use super::{EventLoop, InHand};
 use crate::handler::Outcome;
-use crate::health::State;
 use crate::queue::LeaseError;
 use crate::telemetry::metrics::Ending;
+use hostler_types::State;
 
 /// The longest reason that is remembered of a failure, in bytes. The log has all of it.
 const MAX_REASON: usize = 256;

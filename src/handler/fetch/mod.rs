@@ -36,7 +36,7 @@ use tokio::task::JoinSet;
 
 use super::cache::Cache;
 use super::source::Fetched;
-use crate::digest::{hex, sha256};
+use hostler_types::digest::{hex, sha256};
 
 /// The largest handler that is fetched, in bytes.
 pub const MAX_HANDLER: u64 = 256 * 1024 * 1024;

@@ -15,9 +15,9 @@ use super::login::{Challenge, docker_login};
 use super::manifest::{self, Leads, Part};
 use super::reference::Address;
 use super::{Bounded, Fault, MAX_HANDLER};
-use crate::cause::with_causes;
-use crate::digest::{hex, sha256};
 use crate::handler::cache::Cache;
+use hostler_types::digest::{hex, sha256};
+use hostler_types::error_chain::with_causes;
 
 const CONNECT: Duration = Duration::from_secs(5);
 

@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use super::reference::sha256;
 use super::{Bounded, Fault, MAX_HANDLER, Options};
-use crate::cause::with_causes;
 use crate::children::with_own_children;
-use crate::digest::{self, hex};
 use crate::handler::cache::Cache;
+use hostler_types::digest::{self, hex};
+use hostler_types::error_chain::with_causes;
 
 const CONNECT: Duration = Duration::from_secs(5);
 

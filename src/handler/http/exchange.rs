@@ -17,10 +17,10 @@ use wasmtime_wasi_http::{Error, RequestOptions, WasiBody};
 
 use super::span::RequestSpan;
 use super::{CONNECT, Prohibited, Web, cause, head};
-use crate::cause::with_causes;
 use crate::handler::host_limit::Limit;
 use crate::handler::sandbox::Scope;
-use crate::message::{TRACEPARENT, TraceContext};
+use hostler_types::error_chain::with_causes;
+use hostler_types::message::{TRACEPARENT, TraceContext};
 
 /// What `wasi:http` takes as the answer to a request: the response, and what has to run for it beside.
 pub(super) type Answer = (http::Response<WasiBody>, Box<dyn Future<Output = Result<(), Error>> + Send>);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use reqwest::Url;
 
 use super::redact::redacted;
-use crate::message::TraceContext;
 use crate::telemetry::traces::{Beginning, Span, SpanKind, Traces, attribute};
+use hostler_types::message::TraceContext;
 
 /// Methods that a span may name; any other is `_OTHER`, as a guest can think of many.
 const METHODS: [&str; 9] = ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "QUERY"];

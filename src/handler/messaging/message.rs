@@ -12,7 +12,7 @@ use super::super::call::Call;
 use super::super::imports::Host;
 use super::super::limits::HELD_PER_HANDLE;
 use super::super::sandbox::{ComponentWasi, Sandbox};
-use crate::message::{AttributeValue, CONTENT_TYPE, Outgoing, Plain};
+use hostler_types::message::{AttributeValue, CONTENT_TYPE, Outgoing, Plain};
 
 /// What one entry of the metadata costs beside its text, in bytes.
 const ENTRY: usize = 128;
@@ -236,7 +236,7 @@ mod tests {
 
     fn received(attributes: &[(&str, AttributeValue)]) -> Message {
         let attributes = attributes.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
-        let message = crate::message::Message {
+        let message = hostler_types::message::Message {
             id: "1".into(),
             body: Bytes::from_static(b"body"),
             attributes,

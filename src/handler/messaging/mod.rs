@@ -19,7 +19,7 @@ use super::engine::Engine;
 use super::imports::{Host, Refusal, send};
 use super::sandbox::{ComponentWasi, Sandbox};
 use super::shape::Function;
-use crate::message::Outgoing;
+use hostler_types::message::Outgoing;
 use message::Message;
 
 /// The package.

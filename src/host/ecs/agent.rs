@@ -6,7 +6,7 @@ use reqwest::redirect::Policy;
 use reqwest::{Client, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
 
-use crate::cause::with_causes;
+use hostler_types::error_chain::with_causes;
 
 /// No answer of the agent is longer, in bytes; of a longer one no more is read.
 const LONGEST_ANSWER: usize = 1024 * 1024;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use super::clock::Session;
-use crate::channel::Channel;
 use crate::queue::Depth;
+use hostler_types::channel::Channel;
 
 /// How full each of these channels is, all at one moment.
 pub(super) fn depths(db: &Session<'_>, channels: &[Channel]) -> rusqlite::Result<Vec<Depth>> {

@@ -11,8 +11,8 @@ use super::rows::{millis, read_attributes, write_attributes};
 use super::send::place;
 use super::set_aside::{SetAside, is_of_the_row, rescue, set_aside};
 use super::topology::{Target, is_ordered};
-use crate::message::{MAX_ATTRIBUTES, Message, TraceContext};
 use crate::queue::{Delivery, Receipt, Receive, dead_letter_attributes};
+use hostler_types::message::{MAX_ATTRIBUTES, Message, TraceContext};
 
 /// A queue as its consumer opened it.
 #[derive(Debug)]

@@ -7,8 +7,8 @@ use rusqlite::{Row, params};
 use super::clock::Session;
 use super::lease::message;
 use super::set_aside::is_of_the_row;
-use crate::message::{AttributeValue, Attributes, Message};
 use crate::queue::REASON_ATTRIBUTE;
+use hostler_types::message::{AttributeValue, Attributes, Message};
 
 /// How many messages one look reads, so that large ones do not fill the memory.
 const PAGE: i64 = 16;

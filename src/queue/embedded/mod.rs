@@ -21,12 +21,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::channel::Channel;
-use crate::message::{MAX_ATTRIBUTES, Message, Outgoing};
 use crate::queue::{
     Broker, Change, ChannelSpec, DEDUPE_WINDOW, Depth, Finding, Origin, Queue, QueueError, SendError, Sent, no_queue,
 };
 use file::Opened;
+use hostler_types::channel::Channel;
+use hostler_types::message::{MAX_ATTRIBUTES, Message, Outgoing};
 use lease::Source;
 use queue::EmbeddedQueue;
 use topology::Target;

@@ -5,8 +5,8 @@ use std::fmt;
 use rusqlite::Connection;
 
 use super::topology::{establish, find, subscription};
-use crate::channel::Filter;
 use crate::queue::{Action, Change, ChannelSpec, Finding};
+use hostler_types::channel::Filter;
 
 /// The one thing that is set on a queue, or on a subscription.
 #[derive(Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use base64::engine::general_purpose::STANDARD;
 use rusqlite::types::Type;
 use serde::{Deserialize, Serialize};
 
-use crate::channel::Filter;
-use crate::message::{AttributeValue, Attributes, Plain};
+use hostler_types::channel::Filter;
+use hostler_types::message::{AttributeValue, Attributes, Plain};
 
 /// Whole milliseconds; as many as the column holds.
 pub(super) fn millis(duration: Duration) -> i64 {

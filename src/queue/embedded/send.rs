@@ -8,9 +8,9 @@ use uuid::Uuid;
 use super::clock::Session;
 use super::rows::{millis, write_attributes};
 use super::topology::{Route, Target, route};
-use crate::channel::Channel;
-use crate::message::Outgoing;
 use crate::queue::{DEFAULT_GROUP, Sent};
+use hostler_types::channel::Channel;
+use hostler_types::message::Outgoing;
 
 /// Sends messages to a channel, all or, at an error, none.
 pub(super) fn send(

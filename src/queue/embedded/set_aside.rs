@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::lease::{Entry, Source, bury};
 use super::rows::write_attributes;
 use super::topology::find_or_create;
-use crate::message::{AttributeValue, Attributes};
+use hostler_types::message::{AttributeValue, Attributes};
 
 /// How much of it is kept, in bytes.
 const KEPT: usize = 4096;

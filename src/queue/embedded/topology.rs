@@ -3,8 +3,8 @@
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::rows::{read_filter, write_filter};
-use crate::channel::{Channel, Filter};
 use crate::queue::{ChannelSpec, DEFAULT_GROUP};
+use hostler_types::channel::{Channel, Filter};
 
 /// A queue that messages can be put into.
 #[derive(Debug, Clone, Copy)]

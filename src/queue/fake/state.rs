@@ -8,12 +8,12 @@ use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
 use super::{Calls, Ending, Logged};
-use crate::channel::{Channel, Filter};
-use crate::message::{MAX_ATTRIBUTES, Message, Outgoing, TraceContext};
 use crate::queue::{
     ChannelSpec, DEDUPE_WINDOW, DEFAULT_GROUP, Delivery, Depth, LeaseError, QueueError, Receipt, Receive, Sent,
     Settlement, dead_letter_attributes,
 };
+use hostler_types::channel::{Channel, Filter};
+use hostler_types::message::{MAX_ATTRIBUTES, Message, Outgoing, TraceContext};
 
 /// All of it.
 #[derive(Debug, Default)]

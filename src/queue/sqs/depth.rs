@@ -6,9 +6,9 @@ use aws_sdk_sqs::types::QueueAttributeName;
 
 use super::Service;
 use super::fault::Fault;
-use crate::channel::Channel;
 use crate::queue::parallel::{side_by_side, stopping};
 use crate::queue::{Depth, QueueError};
+use hostler_types::channel::Channel;
 
 /// What SQS counts, approximately.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 
 use serde::Deserialize;
 
-use crate::message::TraceContext;
+use hostler_types::message::TraceContext;
 
 /// The longest envelope that is looked into, in bytes: twice what SNS takes, as quotes and line ends are escaped (AWS limit: 256 KiB).
 const MAX: usize = 512 * 1024;

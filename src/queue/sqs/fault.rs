@@ -5,8 +5,8 @@ use aws_sdk_sqs::operation::RequestId;
 use aws_sdk_sqs::types::BatchResultErrorEntry;
 
 use super::json::Refusal;
-use crate::cause::with_causes;
 use crate::queue::{LeaseError, QueueError};
+use hostler_types::error_chain::with_causes;
 
 /// The resource is not there.
 const MISSING: &[&str] = &[

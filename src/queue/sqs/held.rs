@@ -11,8 +11,8 @@ use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use tokio::time::{Duration, Instant};
 use uuid::Uuid;
 
-use crate::message::Claim;
 use crate::queue::LeaseHandle;
+use hostler_types::message::Claim;
 
 /// How long the id of a finished message is remembered: longer than copies of a deleted message linger.
 const MEMORY: Duration = Duration::from_secs(15 * 60);

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 use super::Service;
 use super::fault::Fault;
 use super::send::{Delivered, FIRST_REST, Job, LONGEST_REST, PATIENCE, Target, refusal};
-use crate::channel::Channel;
 use crate::queue::{QueueError, SendError, Sent};
+use hostler_types::channel::Channel;
 
 /// Groups of which a message was not sent: nothing of theirs follows.
 pub(super) type Ended = HashSet<Option<String>>;

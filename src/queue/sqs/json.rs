@@ -13,7 +13,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
 use super::wire::{Arrived, Incoming, value_of};
-use crate::message::AttributeValue;
+use hostler_types::message::AttributeValue;
 
 /// `ReceiveMessage`.
 #[derive(Serialize)]
@@ -239,7 +239,7 @@ mod tests {
     use std::time::{Duration, UNIX_EPOCH};
 
     use super::*;
-    use crate::message::{Attributes, Typed};
+    use hostler_types::message::{Attributes, Typed};
 
     #[test]
     fn an_answer_is_read_with_all_that_a_message_has() {

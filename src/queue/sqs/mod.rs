@@ -73,13 +73,13 @@ use aws_sdk_sqs::config::SharedHttpClient;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
-use crate::channel::Channel;
-use crate::message::Outgoing;
 use crate::queue::{
     Body, Broker, Change, ChannelSpec, Depth, Disposal, Finding, HeldQueue, HeldTopic, Inventory, Listing, Origin,
     Queue, QueueError, QueueUse, Redriven, Removal, SendError, Sent, StoredBodies,
 };
 use clients::Clients;
+use hostler_types::channel::Channel;
+use hostler_types::message::Outgoing;
 use names::Names;
 use queue::SqsQueue;
 use resolve::Resolver;

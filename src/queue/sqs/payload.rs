@@ -10,8 +10,8 @@ use uuid::Uuid;
 
 use super::Service;
 use super::fault::{Fault, is_denial};
-use crate::message::{Claim, Invalid, Message, Outgoing};
 use crate::queue::{QueueError, SendError};
+use hostler_types::message::{Claim, Invalid, Message, Outgoing};
 
 /// Keys of bodies that several queues of an exchange point to begin so. No consumer can tell that it is the last, so
 /// none deletes them: a lifecycle rule of the bucket does.

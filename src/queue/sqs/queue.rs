@@ -18,11 +18,11 @@ use super::resolve::Place;
 use super::settle::{CHANGE, visibility};
 use super::wire::{Incoming, SYSTEM_ATTRIBUTES, whole_seconds};
 use super::{SQS, Service};
-use crate::channel::Channel;
-use crate::message::Message;
 use crate::queue::{
     Delivery, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError, Receipt, Receive, Settlement, Unsettled,
 };
+use hostler_types::channel::Channel;
+use hostler_types::message::Message;
 
 /// The longest that a message can be leased, from its receive (AWS limit: 12 h).
 pub(super) const MAX_LEASE: Duration = Duration::from_secs(12 * 60 * 60);

@@ -8,8 +8,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::Service;
 use super::fault::Fault;
-use crate::channel::Channel;
 use crate::queue::{QueueError, Redriven};
+use hostler_types::channel::Channel;
 
 /// The highest rate that a task can be given, in messages per second (AWS limit: MaxNumberOfMessagesPerSecond 500).
 const MAX_PER_SECOND: u32 = 500;

@@ -11,8 +11,8 @@ use super::fault::Fault;
 use super::names::Names;
 use super::send::Target;
 use super::{MAX_MESSAGE, Service};
-use crate::channel::Channel;
 use crate::queue::QueueError;
+use hostler_types::channel::Channel;
 
 /// The largest message that SNS publishes, in bytes (AWS limit: 256 KiB).
 const MAX_PUBLISH: usize = 256 * 1024;

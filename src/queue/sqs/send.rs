@@ -16,10 +16,10 @@ use super::in_order::{Ended, deliver_in_order};
 use super::provision;
 use super::resolve::Place;
 use super::wire::{Entry, beside, size, trace_size};
-use crate::channel::Channel;
-use crate::message::{Invalid, MAX_ATTRIBUTES, Outgoing};
 use crate::queue::parallel::{side_by_side, stopping};
 use crate::queue::{DEFAULT_GROUP, LeaseError, QueueError, SendError, Sent};
+use hostler_types::channel::Channel;
+use hostler_types::message::{Invalid, MAX_ATTRIBUTES, Outgoing};
 
 /// How long a message that the queue does not take now is tried again.
 pub(super) const PATIENCE: Duration = Duration::from_secs(18);
@@ -425,7 +425,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::message::{AttributeValue, Claim};
+    use hostler_types::message::{AttributeValue, Claim};
 
     const MOST: usize = 1000;
 

@@ -15,9 +15,9 @@ use super::payload::is_body;
 use super::queue::{MAX_LEASE, SqsQueue, lost};
 use super::send::forward;
 use super::wire::{beside, is_carried, size, whole_seconds};
-use crate::message::{Claim, MAX_ATTRIBUTES, Message, Outgoing};
 use crate::queue::parallel::side_by_side;
 use crate::queue::{LeaseError, Receipt, Settlement, Unsettled, dead_letter_attributes};
+use hostler_types::message::{Claim, MAX_ATTRIBUTES, Message, Outgoing};
 
 pub(super) const CHANGE: &str = "ChangeMessageVisibilityBatch";
 const DELETE: &str = "DeleteMessageBatch";
@@ -320,7 +320,7 @@ async fn in_batches<F: Future<Output = Settled>>(mut endings: Vec<Ending>, call:
 mod tests {
     use super::super::held::MessageId;
     use super::*;
-    use crate::message::AttributeValue;
+    use hostler_types::message::AttributeValue;
 
     #[test]
     fn visibility_is_clamped_to_twelve_hours_from_the_receive() {

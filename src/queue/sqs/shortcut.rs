@@ -24,7 +24,7 @@ use tokio::time::{Instant, timeout};
 use super::clients::CONNECT;
 use super::json::{self, Refusal};
 use super::signer::Signer;
-use crate::cause::with_causes;
+use hostler_types::error_chain::with_causes;
 
 /// How long what the SDK decided holds.
 const FRESH: Duration = Duration::from_secs(60);

@@ -17,7 +17,7 @@ use aws_smithy_runtime_api::client::orchestrator::HttpRequest;
 use aws_smithy_runtime_api::client::runtime_components::GetIdentityResolver;
 
 use super::canonical;
-use crate::digest::{hex, sha256};
+use hostler_types::digest::{hex, sha256};
 
 /// The scheme that it takes the place of.
 const SCHEME: AuthSchemeId = AuthSchemeId::new("sigv4");

@@ -15,7 +15,7 @@ use bytes::Bytes;
 
 use super::envelope;
 use super::provision::ROUTING_KEY_ATTRIBUTE;
-use crate::message::{
+use hostler_types::message::{
     AttributeValue, Attributes, Claim, Invalid, LEGACY_SIZE_ATTRIBUTE, MAX_ATTRIBUTES, Message, Outgoing, Plain,
     SIZE_ATTRIBUTE, TraceContext, Typed,
 };

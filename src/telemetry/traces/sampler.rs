@@ -10,8 +10,8 @@ use opentelemetry::trace::SpanContext;
 use tokio::time::Instant;
 
 use super::Beginning;
-use crate::config::Rate;
-use crate::rate::Bucket;
+use hostler_types::Bucket;
+use hostler_types::Rate;
 
 /// Traces that begin here, per second.
 const TRACES: Rate = Rate { permits: 1_000, per: Duration::from_secs(1) };

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::message::Message;
 use crate::queue::{LeaseError, LeaseHandle, Queue, Settlement};
+use hostler_types::message::Message;
 
 /// How many calls are under way at once.
 const PARALLEL: usize = 16;

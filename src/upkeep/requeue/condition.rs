@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
-use crate::duration;
-use crate::message::{AttributeValue, Message, Plain};
 use crate::queue::{ORIGINAL_ID_ATTRIBUTE, REASON_ATTRIBUTE};
+use hostler_types::duration;
+use hostler_types::message::{AttributeValue, Message, Plain};
 
 /// Something that a message is, or is not.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! What is sent for a message that moves, and what an answer to it means.
 
-use crate::channel::Channel;
-use crate::message::{AttributeValue, Attributes, Invalid, MAX_ATTRIBUTES, Message, Outgoing};
 use crate::queue::{ATTEMPTS_ATTRIBUTE, ORIGINAL_ID_ATTRIBUTE, QueueError, SendError, Sent};
+use hostler_types::channel::Channel;
+use hostler_types::message::{AttributeValue, Attributes, Invalid, MAX_ATTRIBUTES, Message, Outgoing};
 
 /// What a copy has beside the message itself. Both go where the target does not take them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,8 +79,8 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::message::{Claim, Typed};
     use crate::queue::{REASON_ATTRIBUTE, SOURCE_ATTRIBUTE};
+    use hostler_types::message::{Claim, Typed};
 
     const ALL: Extras = Extras { key: true, id: true };
 
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn the_longest_key_is_what_sqs_takes() {
-        let longest: Channel = format!("{}-dlq", "q".repeat(crate::channel::MAX_NAME)).parse().unwrap();
+        let longest: Channel = format!("{}-dlq", "q".repeat(hostler_types::channel::MAX_NAME)).parse().unwrap();
         let message = Message { id: uuid::Uuid::nil().to_string(), ..message(0) };
         assert!(outgoing(&message, &longest, ALL).dedupe.unwrap().len() <= 128);
     }

@@ -12,10 +12,10 @@ use super::copy::{Extras, Next, after, outgoing};
 use super::held::{Held, extension};
 use super::sort::{Sorter, Verdict};
 use super::{Ended, LEASE, MAX_HELD, Note, Order, Report};
-use crate::channel::Channel;
-use crate::message::{Message, Outgoing};
 use crate::queue::{Broker, Delivery, Queue, QueueError, Receive, Settlement};
-use crate::rate::Bucket;
+use hostler_types::Bucket;
+use hostler_types::channel::Channel;
+use hostler_types::message::{Message, Outgoing};
 
 /// How long a receive waits: enough to make an SQS receive ask every server.
 const WAIT: Duration = Duration::from_secs(1);
@@ -168,7 +168,7 @@ impl Run<'_> {
         match bucket.available(Instant::now()) {
             0 => {
                 tokio::select! {
-                    () = sleep_until(bucket.next_at().unwrap_or_else(Instant::now)) => {}
+                    () = sleep_until(bucket.next_at().map_or_else(Instant::now, Into::into)) => {}
                     () = self.stop.cancelled() => {}
                 }
                 0

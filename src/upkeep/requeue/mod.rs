@@ -25,10 +25,10 @@ pub use engine::run;
 
 use std::time::{Duration, SystemTime};
 
-use crate::channel::Channel;
-use crate::config::Rate;
-use crate::message::Message;
 use crate::queue::QueueError;
+use hostler_types::Rate;
+use hostler_types::channel::Channel;
+use hostler_types::message::Message;
 
 /// How long messages are leased while they are looked at. A batch takes a small part of it.
 pub const LEASE: Duration = Duration::from_secs(60);

@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::time::SystemTime;
 
 use super::Condition;
-use crate::message::Message;
 use crate::queue::Delivery;
+use hostler_types::message::Message;
 
 /// What becomes of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

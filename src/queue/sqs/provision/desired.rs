@@ -10,8 +10,8 @@ use super::super::names::Names;
 use super::super::wire::whole_seconds;
 use super::super::{MAX_MESSAGE, Options};
 use super::setting::{FILTER_SCOPE, Redrive, Setting, Value};
-use crate::channel::Filter;
 use crate::queue::{ChannelSpec, QueueError, tag};
+use hostler_types::channel::Filter;
 
 /// The message attribute that carries the routing key; filter policies look at it.
 pub(in crate::queue::sqs) const ROUTING_KEY_ATTRIBUTE: &str = "routing-key";

@@ -212,8 +212,8 @@ mod tests {
     use super::super::desired::example::{spec, wanted};
     use super::super::observed::example::{nothing, whole};
     use super::*;
-    use crate::channel::Filter;
     use crate::queue::ChannelSpec;
+    use hostler_types::channel::Filter;
 
     fn changes(steps: &[Step<'_>]) -> Vec<String> {
         steps.iter().map(|step| step.change.to_string()).collect()

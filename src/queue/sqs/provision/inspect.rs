@@ -231,8 +231,8 @@ mod tests {
     use super::super::desired::example::{spec, with};
     use super::super::observed::example::{nothing, whole};
     use super::*;
-    use crate::channel::Filter;
     use crate::queue::ChannelSpec;
+    use hostler_types::channel::Filter;
 
     fn fanned(options: &Options) -> Wanted {
         let filter = Filter::Exact(vec!["a".into()]);

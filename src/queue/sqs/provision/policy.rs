@@ -6,8 +6,8 @@ use super::super::Options;
 use super::super::names::Names;
 use super::super::payload::OWN as BODIES;
 use super::account::name_in;
-use crate::channel::Channel;
 use crate::queue::{ChannelSpec, tag};
+use hostler_types::channel::Channel;
 
 /// The IAM policy for consuming these channels and sending to those; `None` in `account` or in `options.region` means any.
 /// `provision`: what `hostler provision` needs as well. Asks nothing of AWS.

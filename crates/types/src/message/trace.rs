@@ -7,10 +7,10 @@ use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState}
 use super::{AttributeValue, Attributes, MAX_ATTRIBUTES};
 
 /// The attribute and header that names the trace (W3C Trace Context, section 3.2).
-pub(crate) const TRACEPARENT: &str = "traceparent";
+pub const TRACEPARENT: &str = "traceparent";
 
 /// The attribute and header with what vendors add (W3C Trace Context, section 3.3).
-pub(crate) const TRACESTATE: &str = "tracestate";
+pub const TRACESTATE: &str = "tracestate";
 
 /// The longest `tracestate` that is carried on, in bytes (W3C Trace Context, section 3.3.1.5: at least 512).
 const MAX_TRACESTATE: usize = 512;

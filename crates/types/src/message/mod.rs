@@ -4,7 +4,7 @@ mod claim;
 mod trace;
 
 pub use claim::{Claim, LEGACY_SIZE_ATTRIBUTE, SIZE_ATTRIBUTE};
-pub(crate) use trace::TRACEPARENT;
+pub use trace::TRACEPARENT;
 pub use trace::{TraceContext, is_carried_by as carries_trace};
 
 use std::collections::BTreeMap;

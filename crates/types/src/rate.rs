@@ -1,8 +1,27 @@
 //! A limit on messages per time: a token bucket that holds a second's worth.
 
-use tokio::time::{Duration, Instant};
+use std::fmt;
+use std::time::{Duration, Instant};
 
-use crate::config::Rate;
+/// How many messages a consumer may start per period.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate {
+    /// Messages per period: 1 to 1,000,000.
+    pub permits: u32,
+    /// The period: one second, minute or hour.
+    pub per: Duration,
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unit = match self.per.as_secs() {
+            1 => "s",
+            60 => "m",
+            _ => "h",
+        };
+        write!(f, "{}/{unit}", self.permits)
+    }
+}
 
 /// Counts out the right to take or send messages.
 #[derive(Debug)]
@@ -15,24 +34,25 @@ pub struct Bucket {
 
 impl Bucket {
     /// A bucket that holds up to a second's worth (at least one token), and is full at `now`.
-    pub fn new(rate: Rate, now: Instant) -> Self {
+    pub fn new(rate: Rate, now: impl Into<Instant>) -> Self {
         let per_second = f64::from(rate.permits) / rate.per.as_secs_f64();
         let capacity = per_second.max(1.0);
-        Self { capacity, per_second, tokens: capacity, filled_at: now }
+        Self { capacity, per_second, tokens: capacity, filled_at: now.into() }
     }
 
     /// The same without a token at `now`: whoever starts again and again takes no more than its share either.
-    pub fn empty(rate: Rate, now: Instant) -> Self {
+    pub fn empty(rate: Rate, now: impl Into<Instant>) -> Self {
         Self { tokens: 0.0, ..Self::new(rate, now) }
     }
 
     /// The same with one token at `now`: the first second has no more than its share either.
-    pub fn with_one_token(rate: Rate, now: Instant) -> Self {
+    pub fn with_one_token(rate: Rate, now: impl Into<Instant>) -> Self {
         Self { tokens: 1.0, ..Self::new(rate, now) }
     }
 
     /// How many tokens there are at `now`.
-    pub fn available(&mut self, now: Instant) -> usize {
+    pub fn available(&mut self, now: impl Into<Instant>) -> usize {
+        let now = now.into();
         let since = now.saturating_duration_since(self.filled_at).as_secs_f64();
         self.tokens = (self.tokens + since * self.per_second).min(self.capacity);
         self.filled_at = now;
@@ -64,6 +84,7 @@ impl Bucket {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::time::Instant;
 
     #[tokio::test(start_paused = true)]
     async fn holds_the_rate_over_time() {
@@ -74,7 +95,7 @@ mod tests {
             let available = bucket.available(Instant::now());
             bucket.take(available);
             taken += available;
-            tokio::time::sleep_until(bucket.next_at().unwrap()).await;
+            tokio::time::sleep_until(bucket.next_at().unwrap().into()).await;
         }
         assert!((105..=110).contains(&taken), "{taken}: the first second's worth, and 10 a second after");
     }
@@ -103,7 +124,7 @@ mod tests {
         assert_eq!((bucket.available(Instant::now()), bucket.next_at()), (1, None), "there is nothing to wait for");
         bucket.take(1);
         assert_eq!(bucket.available(Instant::now()), 0);
-        tokio::time::sleep_until(bucket.next_at().unwrap()).await;
+        tokio::time::sleep_until(bucket.next_at().unwrap().into()).await;
         assert_eq!(bucket.available(Instant::now()), 1);
     }
 }
