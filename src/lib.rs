@@ -13,14 +13,12 @@
 
 pub mod children;
 pub mod cli;
-pub mod config;
 pub mod consumer;
 pub mod exit;
 pub mod handler;
-pub mod health;
 pub mod host;
 pub mod queue;
-pub mod telemetry;
 pub mod upkeep;
 
 pub use hostler_types::{channel, digest, message};
+pub use {hostler_config as config, hostler_health as health, hostler_telemetry as telemetry};

@@ -8,12 +8,12 @@ use tokio_util::sync::CancellationToken;
 use super::notify::NotifyArgs;
 use super::table::table;
 use super::{ConfigArg, block_on, note_if_new, print, say};
-use crate::config::Config;
 use crate::exit::{Exit, Failure, Result};
 use crate::host;
 use crate::queue::Inventory;
 use crate::upkeep::alarms::{self, Level, Look, Order, Seen, Step, Watch};
 use crate::upkeep::delivery::{Carrier, deliver};
+use hostler_config::Config;
 use hostler_types::duration;
 
 /// Tell which queues hold too many messages

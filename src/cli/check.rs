@@ -1,12 +1,13 @@
 //! `hostler check`: all that can be known before the first message.
 
 use super::{ConfigArg, block_on, print, say};
-use crate::config::{Config, Consumer};
 use crate::exit::{Exit, Failure, Result};
 use crate::handler::{self, Definition, Engine, Loaded, Summary};
+use crate::host;
 use crate::host::hardening::Hardening;
 use crate::host::resources::{MEMORY, Machine, Plan, SLOTS, Share, Threads, raise_descriptors};
-use crate::{host, telemetry};
+use hostler_config::{Config, Consumer};
+use hostler_telemetry as telemetry;
 
 /// Validate the config, load the handlers, reach the queues; consumes nothing
 ///

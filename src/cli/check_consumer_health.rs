@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::health::{self, Reason, Report, StartPeriod, Status, Timestamp, Verdict, process};
+use hostler_health::{self as health, Reason, Report, StartPeriod, Status, Timestamp, Verdict, process};
 use hostler_types::duration;
 
 /// Tell from the health file whether every consumer makes progress

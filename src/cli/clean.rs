@@ -8,12 +8,12 @@ use tokio_util::sync::CancellationToken;
 use super::notify::NotifyArgs;
 use super::table::table;
 use super::{ConfigArg, block_on, print, say};
-use crate::config::Config;
 use crate::exit::{Exit, Failure, Result};
 use crate::host;
 use crate::queue::{Disposal, QueueError};
 use crate::upkeep::clean::{self, Class, Done, Named, Survey, Windows};
 use crate::upkeep::delivery::deliver;
+use hostler_config::Config;
 use hostler_types::duration;
 
 /// Find queues, topics and stored bodies that nobody uses, and remove them

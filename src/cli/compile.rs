@@ -6,8 +6,9 @@ use super::{block_on, print};
 use crate::exit::{Exit, Failure, Result};
 use crate::handler::fetch::Reference;
 use crate::handler::{self, CompileError, CpuBaseline, Recipe, Source};
+use crate::host;
 use crate::host::resources::{Machine, Threads};
-use crate::{host, telemetry};
+use hostler_telemetry as telemetry;
 
 /// Compile a handler ahead of time, so that it loads in milliseconds
 ///

@@ -1,8 +1,8 @@
 //! Where a message that a person sends goes, and a refusal for one that goes nowhere.
 
-use crate::config::{Config, alike};
 use crate::exit::{Exit, Failure, Result};
 use crate::host;
+use hostler_config::{Config, alike};
 use hostler_types::channel::Channel;
 
 /// How many channels a refusal names.

@@ -8,10 +8,11 @@ use super::dead_letter::{self, DeadLetter};
 use super::picked::Picked;
 use super::{ConfigArg, block_on, print, say};
 use crate::exit::{Exit, Failure, Result};
+use crate::host;
 use crate::queue::Broker;
 use crate::upkeep::requeue::{self, Condition, Ended, MAX_HELD, Note, Order, Report};
 use crate::upkeep::{Look, look};
-use crate::{host, telemetry};
+use hostler_telemetry as telemetry;
 use hostler_types::channel::Channel;
 use hostler_types::message::Message;
 

@@ -1,8 +1,8 @@
 //! `hostler iam`.
 
 use super::{ConfigArg, print, say};
-use crate::config::{Config, Driver, HandlerRef};
 use crate::exit::{Exit, Failure, Result};
+use hostler_config::{Config, Driver, HandlerRef};
 
 /// Print the least-privilege IAM policy that this config needs
 ///
@@ -56,16 +56,16 @@ fn internal(error: impl std::fmt::Display) -> Failure {
 
 #[cfg(feature = "sqs")]
 fn policy(args: &Args, config: &Config) -> Result<serde_json::Value> {
-    use crate::config::TaskProtection;
     use crate::host;
     use crate::queue::sqs::{alarming, cleaning, least_privilege, protecting_tasks, reading_handlers, redriving};
+    use hostler_config::TaskProtection;
 
     let variables = ["AWS_REGION", "AWS_DEFAULT_REGION"];
     let region = variables.into_iter().find_map(|name| std::env::var(name).ok().filter(|region| !region.is_empty()));
     // The embedded queue is no service of AWS, but handlers may be in a bucket.
     let queues = if config.queue.driver == Driver::Sqs { &config.consumers[..] } else { &[] };
     let consumed: Vec<_> = queues.iter().map(host::channel_spec).collect();
-    let sends = |consumer: &crate::config::Consumer| {
+    let sends = |consumer: &hostler_config::Consumer| {
         let replies = consumer.reply_channel.iter();
         replies.chain(&consumer.allow.send).cloned().collect::<Vec<_>>()
     };

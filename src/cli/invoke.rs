@@ -10,15 +10,16 @@ use serde::Serialize;
 
 use super::source::{self, BodyArgs};
 use super::{ConfigArg, block_on, print};
-use crate::config::{self, Config, Consumer};
 use crate::exit::{Exit, Failure, Result};
 use crate::handler::cache::Cache;
 use crate::handler::fetch::Reference;
 use crate::handler::{
     self, Bounds, Call, Captured, Definition, Engine, Grants, Handler, Outcome, Output, Pool, Source,
 };
+use crate::host;
 use crate::host::resources::{MEMORY, Machine, Threads};
-use crate::{host, telemetry};
+use hostler_config::{self as config, Config, Consumer};
+use hostler_telemetry as telemetry;
 use hostler_types::message::{Attributes, Message, Outgoing, TraceContext};
 use hostler_types::printable::Printable;
 

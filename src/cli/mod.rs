@@ -34,10 +34,10 @@ use std::sync::Arc;
 
 use clap::{Parser, Subcommand};
 
-use crate::config::{self, Config, Loaded};
 use crate::exit::{Exit, Failure};
 use crate::host;
 use crate::queue::{Broker, QueueError};
+use hostler_config::{self as config, Config, Loaded};
 use output::{print, say};
 
 /// Runs a WASM handler on each message of a queue

@@ -3,11 +3,11 @@
 use async_trait::async_trait;
 
 use super::print;
-use crate::config::Config;
 use crate::exit::{Exit, Failure};
 use crate::upkeep::delivery::{Carrier, Undelivered};
 use crate::upkeep::notice::{Format, Notice};
 use crate::upkeep::webhook::Webhook;
+use hostler_config::Config;
 
 /// The options about telling people.
 #[derive(Debug, clap::Args)]

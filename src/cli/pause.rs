@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use super::{ConfigArg, print};
-use crate::config;
 use crate::exit::{Exit, Failure, Result};
-use crate::health::{self, Pauses};
+use hostler_config as config;
+use hostler_health::{self as health, Pauses};
 
 // What both commands take; what each does is said where they are listed.
 #[derive(Debug, clap::Args)]

@@ -1,9 +1,9 @@
 //! `hostler provision`.
 
 use super::{ConfigArg, block_on, print};
-use crate::config::Config;
 use crate::exit::{Exit, Result};
 use crate::host;
+use hostler_config::Config;
 
 /// Bring queues, topics and subscriptions to what the config says
 ///

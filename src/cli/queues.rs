@@ -7,10 +7,10 @@ use serde::Serialize;
 
 use super::table::table;
 use super::{ConfigArg, block_on, note_if_new, print, say};
-use crate::config::Config;
 use crate::exit::{Exit, Failure, Result};
 use crate::host;
 use crate::queue::{Broker, Depth, QueueError};
+use hostler_config::Config;
 use hostler_types::channel::Channel;
 
 /// Show how full each channel is

@@ -1,8 +1,8 @@
 //! `hostler schema`.
 
 use super::print;
-use crate::config;
 use crate::exit::{Exit, Failure, Result};
+use hostler_config as config;
 
 /// Print the JSON Schema of the config
 #[derive(Debug, clap::Args)]

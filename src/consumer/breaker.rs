@@ -10,7 +10,7 @@
 
 use tokio::time::{Duration, Instant};
 
-use crate::config;
+use hostler_config as config;
 
 /// The longest pause; each probe that fails doubles it up to here.
 const MAX_PAUSE: Duration = Duration::from_secs(600);
@@ -202,7 +202,7 @@ impl<I: Copy + PartialEq> Breaker<I> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Share;
+    use hostler_config::Share;
 
     const SECOND: Duration = Duration::from_secs(1);
 

@@ -268,7 +268,7 @@ mod tests {
     use Duration;
 
     use super::*;
-    use crate::config::{OnProcessingTimeout, Retry};
+    use hostler_config::{OnProcessingTimeout, Retry};
 
     const SECOND: Duration = Duration::from_secs(1);
 

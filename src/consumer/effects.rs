@@ -14,7 +14,7 @@ use super::mailbox::Mailbox;
 use super::spans::{self, Spans};
 use crate::handler::{self, Call, HOOK_TIMEOUT, Handler, Lanes, Outcome, run_until_stopped};
 use crate::queue::{Delivery, LeaseError, Queue, QueueError, Receive, Replies, Settlement, Unsettled};
-use crate::telemetry::traces::Span;
+use hostler_telemetry::traces::Span;
 use hostler_types::State;
 use hostler_types::message::Outgoing;
 

@@ -3,9 +3,9 @@
 use tokio::time::Instant;
 
 use super::breaker::{Breaker, Change, End};
-use crate::config;
 use crate::handler::Outcome;
-use crate::health::BreakerState;
+use hostler_config as config;
+use hostler_health::BreakerState;
 
 /// What keeps a consumer from taking messages.
 #[derive(Debug)]

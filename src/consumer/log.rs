@@ -8,8 +8,8 @@ use super::Spec;
 use super::breaker::Change;
 use super::policy::Disposition;
 use crate::handler::{Captured, Excerpt, Outcome};
-use crate::telemetry::GUEST;
-use crate::telemetry::traces::{SpanId, TraceId};
+use hostler_telemetry::GUEST;
+use hostler_telemetry::traces::{SpanId, TraceId};
 use hostler_types::message::TraceContext;
 
 /// What the line says of one message.

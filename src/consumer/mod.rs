@@ -54,11 +54,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::config;
 use crate::handler::{Handler, Lanes};
 use crate::queue::{Queue, Replies};
-use crate::telemetry::metrics::ConsumerMetrics;
-use crate::telemetry::traces::Traces;
+use hostler_config as config;
+use hostler_telemetry::metrics::ConsumerMetrics;
+use hostler_telemetry::traces::Traces;
 use hostler_types::Rate;
 
 /// How far the host is.
@@ -131,7 +131,7 @@ pub struct Consumer {
 pub struct Summary {
     /// Messages whose handler came to an end, whatever it was.
     pub processed: u64,
-    /// Those of them that failed: see [`crate::health::ConsumerReport::failed`].
+    /// Those of them that failed: see [`hostler_health::ConsumerReport::failed`].
     pub failed: u64,
     /// Messages that were started, and older than the delay tolerance when they were received.
     pub late: u64,

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::config::{OnProcessingTimeout, Retry};
 use crate::handler::Outcome;
+use hostler_config::{OnProcessingTimeout, Retry};
 
 /// The longest release that a queue takes (AWS: the 12-hour visibility timeout).
 const MAX_RELEASE: Duration = Duration::from_secs(12 * 60 * 60);

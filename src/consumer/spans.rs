@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use super::policy::Disposition;
 use crate::handler::Outcome;
 use crate::queue::{Delivery, Queue, QueueError, Unsettled};
-use crate::telemetry::traces::{Beginning, KeyValue, Operation, Span, SpanContext, Traces, attribute};
+use hostler_telemetry::traces::{Beginning, KeyValue, Operation, Span, SpanContext, Traces, attribute};
 use hostler_types::message::{Message, TraceContext};
 
 /// Which delivery of its message it is; 1 is the first.
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
     use crate::queue::fake::FakeBroker;
     use crate::queue::{Broker as _, ChannelSpec, LeaseError, Receive, Settlement};
-    use crate::telemetry::traces::memory::{Kept, attribute as value};
+    use hostler_telemetry::traces::memory::{Kept, attribute as value};
     use hostler_types::message::Outgoing;
     use opentelemetry::trace::{SpanKind, Status};
     use tokio_util::sync::CancellationToken;

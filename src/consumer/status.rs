@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::health::{BreakerState, ConsumerReport, SettlingFails, State, Timestamp};
+use hostler_health::{BreakerState, ConsumerReport, SettlingFails, State, Timestamp};
 
 /// What a consumer does now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

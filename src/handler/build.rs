@@ -14,7 +14,7 @@ use super::compiled::{self, Code};
 use super::componentize::componentized;
 use super::engine::Engine;
 use super::source::Source;
-use crate::telemetry::PROGRESS;
+use hostler_telemetry::PROGRESS;
 use hostler_types::digest::{hex, sha256};
 
 /// What takes a second or more to compile, in bytes.

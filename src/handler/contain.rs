@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::artifact::LoadError;
 use super::source::Source;
-use crate::telemetry;
+use hostler_telemetry as telemetry;
 
 /// Runs a step of loading `source`. A panic in it is the error that the file cannot be used.
 pub(super) fn contain<T>(source: &Source, step: impl FnOnce() -> Result<T, LoadError>) -> Result<T, LoadError> {

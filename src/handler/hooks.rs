@@ -19,7 +19,7 @@ use super::sandbox::Scope;
 use super::shape::Function;
 use super::source::Source;
 use super::{Definition, HOOK_TIMEOUT, Handler};
-use crate::telemetry::GUEST;
+use hostler_telemetry::GUEST;
 use hostler_types::State;
 
 /// How much output of a hook that has no message is kept, in bytes.

@@ -7,7 +7,7 @@ use wasmtime::ResourceLimiter;
 
 use super::files::MOST_FILES;
 use super::host_limit::Limit;
-use crate::telemetry::metrics::ConsumerMetrics;
+use hostler_telemetry::metrics::ConsumerMetrics;
 
 /// The most elements that the tables of one sandbox may have together; also what the pool reserves for each.
 pub(super) const TABLE_ELEMENTS: usize = 100_000;

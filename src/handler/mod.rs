@@ -90,11 +90,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::telemetry::metrics::ConsumerMetrics;
 use command::{CommandHandler, RunHandler};
 use component::ComponentHandler;
 use contract::{Consumer, STATE_CHANGED};
 use hooks::{Apart, Hooked};
+use hostler_telemetry::metrics::ConsumerMetrics;
 use hostler_types::State;
 use messaging::Messaging;
 use wasmcloud::Wasmcloud;

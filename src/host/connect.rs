@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::channel_spec;
-use crate::config::{Config, Driver, Provision};
 use crate::queue::parallel::{side_by_side, stopping};
 use crate::queue::{Broker, Queue, QueueError};
+use hostler_config::{Config, Driver, Provision};
 
 /// Connects to the queue service that the config names.
 ///

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::{channel_spec, connect_to_look};
-use crate::config::{Config, Driver};
 use crate::queue::{ChannelSpec, Disposal, HeldQueue, Inventory, Listing, QueueError, tag};
+use hostler_config::{Config, Driver};
 use hostler_types::channel::Channel;
 
 /// What there is on the service that the config names.

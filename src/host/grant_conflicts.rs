@@ -5,9 +5,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::config::{Config, DirMode, HandlerRef, Loaded};
 use crate::exit::{Exit, Failure, Result};
-use crate::health::Pauses;
+use hostler_config::{Config, DirMode, HandlerRef, Loaded};
+use hostler_health::Pauses;
 
 /// A file or folder that no guest may replace.
 struct Protected {
@@ -81,7 +81,7 @@ fn grants_within(config: &Config, folder: &Writable<'_>) -> Vec<String> {
     let granted =
         config.consumers.iter().flat_map(|consumer| consumer.allow.dirs.iter().map(move |dir| (consumer, dir)));
     let within = granted.filter(|(_, dir)| leads_through(&dir.host, &folder.real));
-    let text = |(consumer, dir): (&crate::config::Consumer, &crate::config::DirGrant)| {
+    let text = |(consumer, dir): (&hostler_config::Consumer, &hostler_config::DirGrant)| {
         let (writer, host, name, inner) = (folder.consumer, folder.host.display(), &consumer.name, dir.host.display());
         format!(
             "consumers.{writer}.allow.dirs lets guests write to `{host}`, which holds `{inner}` of consumers.{name}.allow.dirs: \
@@ -107,7 +107,7 @@ fn protected(config: &Config, file: Option<&Path>, variable: impl Fn(&str) -> Op
     ];
     all.extend(config.host.cache_dir.iter().map(|path| Protected::new("host.cache_dir", path, CODE).whole()));
     all.extend(file.map(|file| Protected::new("--config", file, CONFIG)));
-    if config.queue.driver == crate::config::Driver::Embedded {
+    if config.queue.driver == hostler_config::Driver::Embedded {
         all.push(Protected::new("queue.embedded.path", &config.queue.embedded.path, QUEUE));
     }
     // A guest that could write to the SDK's files would name a program in them, by `credential_process`.

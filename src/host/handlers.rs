@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::assemble::definition;
-use crate::config::{Config, Consumer, HandlerRef};
 use crate::exit::{Exit, Failure, Result};
 use crate::handler::cache::Cache;
 use crate::handler::fetch::{FetchError, Fetcher, Options, Reference, Wanted};
 use crate::handler::{Definition, Fetched, Source};
 use crate::queue::Producer;
+use hostler_config::{Config, Consumer, HandlerRef};
 
 /// The cache that the config names, if it can be used; otherwise the log says why.
 pub fn cache(config: &Config) -> Option<Arc<Cache>> {

@@ -8,12 +8,12 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 use super::resources::Share;
-use crate::config::{Config, Driver};
 use crate::consumer::StatusBoard;
 use crate::exit::{Exit, Failure, Result};
 use crate::queue::{Broker, Depth, MeteredBroker, MeteredQueue, Queue};
-use crate::telemetry::Resource;
-use crate::telemetry::metrics::{self, ConsumerMetrics, Depths, HostMetrics, Metrics, Named, Shown, StartError, Ways};
+use hostler_config::{Config, Driver};
+use hostler_telemetry::Resource;
+use hostler_telemetry::metrics::{self, ConsumerMetrics, Depths, HostMetrics, Metrics, Named, Shown, StartError, Ways};
 use hostler_types::channel::Channel;
 
 /// How often queues are looked at: often enough for scaling, and on SQS the calls for a channel cost cents a month.

@@ -32,17 +32,17 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{self, Config};
 use crate::consumer::{Consumer, Phase, StatusBoard, Summary};
 use crate::exit::{Exit, Failure, Result};
 use crate::handler::cache::Cache;
 use crate::handler::{self, Beyond, Definition, Engine, Lanes, Loaded};
 use crate::queue::{Broker, Producer, QueueError, Replies};
-use crate::telemetry::metrics::Ways;
-use crate::telemetry::traces::Traces;
-use crate::telemetry::{self, Resource};
 use ecs::Ecs;
 use hardening::Hardening;
+use hostler_config::{self as config, Config, LogFormat};
+use hostler_telemetry::metrics::Ways;
+use hostler_telemetry::traces::Traces;
+use hostler_telemetry::{self as telemetry, Resource};
 use hostler_types::State;
 use metering::Metering;
 use pulse::{Pulse, Watched};
@@ -79,7 +79,10 @@ pub fn run(file: Option<&Path>) -> Result {
     let loaded = config::load(file, std::env::vars_os()).map_err(|error| Failure::new(Exit::BadConfig, error))?;
     // Before any other thread starts, as new threads inherit it.
     let hardening = check_grants(&loaded).and_then(|()| Hardening::enforce(&loaded.config));
-    let mut logs = telemetry::start(loaded.config.telemetry.log);
+    let mut logs = telemetry::start(match loaded.config.telemetry.log {
+        LogFormat::Json => telemetry::Form::Json,
+        LogFormat::Text => telemetry::Form::Text,
+    });
     signals.change_verbosity(logs.verbosity());
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");

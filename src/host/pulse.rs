@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::consumer::{Failed, Status, StatusBoard};
-use crate::health::{self, Clock, ConsumerReport, FailureReport, HealthFile, Pauses, Report, TICK};
+use hostler_health::{self as health, Clock, ConsumerReport, FailureReport, HealthFile, Pauses, Report, TICK};
 
 /// How close two writes may follow on one another: a busy consumer changes its state thousands of times a second.
 const SPACING: Duration = Duration::from_millis(50);
@@ -214,7 +214,7 @@ mod tests {
         };
         let pulse = Pulse::start(&path, vec![watched], Arc::default()).unwrap();
         pulse.stop().await;
-        assert_eq!(crate::health::read(&path).unwrap().consumers.len(), 1);
+        assert_eq!(hostler_health::read(&path).unwrap().consumers.len(), 1);
     }
 
     #[tokio::test(start_paused = true)]

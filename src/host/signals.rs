@@ -11,7 +11,7 @@ use signal_hook::low_level;
 use tokio_util::sync::CancellationToken;
 
 use crate::children;
-use crate::telemetry::Verbosity;
+use hostler_telemetry::Verbosity;
 
 /// The signals of this process, from the moment it exists.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use super::{
     Broker, Change, ChannelSpec, Delivery, Depth, Finding, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError,
     Receive, Redriven, SendError, Sent, Settlement, Unsettled,
 };
-use crate::telemetry::metrics::{ConsumerMetrics, Operation};
+use hostler_telemetry::metrics::{ConsumerMetrics, Operation};
 use hostler_types::channel::Channel;
 use hostler_types::message::{Message, Outgoing};
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::telemetry::traces::Destination;
+use hostler_telemetry::traces::Destination;
 
 /// What a service is to others, as spans name it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +24,6 @@ impl Origin {
 impl Default for Origin {
     /// A queue of hostler's own.
     fn default() -> Self {
-        Self { system: env!("CARGO_PKG_NAME"), address: None }
+        Self { system: "hostler", address: None }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{Broker, Origin, QueueError, SendError, Sent};
-use crate::telemetry::traces::{Beginning, Operation, Span, Traces, attribute};
+use hostler_telemetry::traces::{Beginning, Operation, Span, Traces, attribute};
 use hostler_types::channel::Channel;
 use hostler_types::message::{Invalid, Outgoing, TraceContext, carries_trace};
 
@@ -130,7 +130,7 @@ mod tests {
     use crate::queue::Receive;
     use crate::queue::fake::FakeBroker;
     use crate::queue::{ChannelSpec, Delivery};
-    use crate::telemetry::traces::memory::{Kept, attribute as value};
+    use hostler_telemetry::traces::memory::{Kept, attribute as value};
     use hostler_types::message::{AttributeValue, MAX_DELAY};
     use std::time::Duration;
     use tokio_util::sync::CancellationToken;

@@ -10,7 +10,7 @@ use reqwest::{Client, Response, StatusCode};
 
 use super::delivery::{Carrier, Undelivered};
 use super::notice::{Format, Notice};
-use crate::config::SecretUrl;
+use hostler_config::SecretUrl;
 use hostler_types::error_chain::with_causes;
 
 const CONNECT: Duration = Duration::from_secs(5);

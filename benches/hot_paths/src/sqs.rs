@@ -13,7 +13,7 @@ use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
 use aws_smithy_runtime_api::client::result::ConnectorError;
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use aws_smithy_runtime_api::http::StatusCode;
-use hostler::config::LogFormat;
+use hostler::telemetry::Form;
 use hostler::consumer::{Consumer, Phase, Spec, StatusBoard};
 use hostler::handler::{Call, Handler, Lanes, Outcome};
 use hostler::queue::sqs::{Options, SqsBroker};
@@ -160,7 +160,7 @@ pub fn consumed_sampled() -> Result<Step> {
 }
 
 fn consumer(trace: Option<&str>, metrics: bool, traces: bool) -> Result<Step> {
-    std::mem::forget(hostler::telemetry::start(LogFormat::Json));
+    std::mem::forget(hostler::telemetry::start(Form::Json));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let permits = Arc::new(Semaphore::new(0));
     let service = Canned { permits: Some(Arc::clone(&permits)), ..Canned::new(trace) };

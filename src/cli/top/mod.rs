@@ -13,9 +13,9 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers
 
 use super::table::table;
 use super::{ConfigArg, print, say};
-use crate::config;
 use crate::exit::{Exit, Failure, Result};
-use crate::health::{self, Report, StartPeriod, Timestamp, Verdict, process};
+use hostler_config as config;
+use hostler_health::{self as health, Report, StartPeriod, Timestamp, Verdict, process};
 use hostler_types::duration;
 use metrics::Scrape;
 use model::{Look, Looks, rows};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::metrics::Scrape;
-use crate::health::{BreakerState, ConsumerReport, FailureReport, Report, Timestamp};
+use hostler_health::{BreakerState, ConsumerReport, FailureReport, Report, Timestamp};
 
 /// One look: the health file, and the metrics if they are served.
 #[derive(Debug, Clone)]

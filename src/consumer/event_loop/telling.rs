@@ -10,7 +10,7 @@ use super::super::{Phase, spans};
 use super::{EventLoop, InHand};
 use crate::handler::Outcome;
 use crate::queue::LeaseError;
-use crate::telemetry::metrics::Ending;
+use hostler_telemetry::metrics::Ending;
 use hostler_types::State;
 
 /// The longest reason that is remembered of a failure, in bytes. The log has all of it.

@@ -36,8 +36,8 @@ use tokio::sync::Semaphore;
 use wasmtime_wasi_http::{RequestOptions, WasiBody, WasiHttpHooks};
 
 use super::sandbox::Scope;
-use crate::telemetry::traces::Traces;
 use exchange::{Answer, Exchange};
+use hostler_telemetry::traces::Traces;
 use hostler_types::error_chain::with_causes;
 
 /// Requests that one sandbox may have open at a time, from their begin until their bodies are read or dropped. A head that a guest keeps

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use reqwest::Url;
 
 use super::redact::redacted;
-use crate::telemetry::traces::{Beginning, Span, SpanKind, Traces, attribute};
+use hostler_telemetry::traces::{Beginning, Span, SpanKind, Traces, attribute};
 use hostler_types::message::TraceContext;
 
 /// Methods that a span may name; any other is `_OTHER`, as a guest can think of many.
@@ -80,7 +80,7 @@ fn kind(error: &wasmtime_wasi_http::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::traces::memory::{Kept, attribute as value};
+    use hostler_telemetry::traces::memory::{Kept, attribute as value};
     use http::{Method, StatusCode};
     use opentelemetry::trace::Status;
     use wasmtime_wasi_http::Error;

@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use crate::telemetry::Resource;
+use hostler_telemetry::Resource;
 
 const MIB: u64 = 1024 * 1024;
 

@@ -23,10 +23,10 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use crate::config::{Config, LogFormat, TaskProtection};
 use crate::consumer::StatusBoard;
-use crate::telemetry;
 use agent::{Endpoint, Fault};
+use hostler_config::{Config, LogFormat, TaskProtection};
+use hostler_telemetry as telemetry;
 
 /// How long a call on protection may take: after as much the agent itself stops writing an answer (amazon-ecs-agent,
 /// `agent/handlers/task_server_setup.go`).

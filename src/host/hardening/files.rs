@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::Environment;
 use super::aws::Profile;
-use crate::config::{Config, DirMode, Driver, HandlerRef};
+use hostler_config::{Config, DirMode, Driver, HandlerRef};
 
 /// A file or a folder with all that is in it. One that does not exist is left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -206,7 +206,7 @@ mod tests {
              [consumers.one]\nchannel = 'one'\nhandler = '/handlers/one.wasm'\n{more}"
         );
         std::fs::write(file.path(), text).unwrap();
-        crate::config::load(Some(file.path()), std::iter::empty::<(String, String)>()).unwrap().config
+        hostler_config::load(Some(file.path()), std::iter::empty::<(String, String)>()).unwrap().config
     }
 
     fn paths(rules: &[Rule], writable: bool) -> Vec<String> {

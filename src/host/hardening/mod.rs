@@ -26,10 +26,10 @@ use std::sync::{Arc, Barrier};
 
 use tokio::runtime::Handle;
 
-use crate::config::{Config, HardeningMode};
 use crate::exit::{Exit, Failure, Result};
 use calls::Filters;
 use enforce::Threads;
+use hostler_config::{Config, HardeningMode};
 
 /// Looks up a variable of the environment that names a file.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<PathBuf>;

@@ -4,7 +4,7 @@
 //! refused memory, and the container never is. Counted are
 //!
 //! - hostler itself: its code and heap, what compiling leaves behind, the queue's caches, and log lines that wait for a slow
-//!   reader ([`telemetry`](crate::telemetry) bounds these in bytes), and with an OTLP endpoint spans that wait to be sent;
+//!   reader ([`telemetry`](hostler_telemetry) bounds these in bytes), and with an OTLP endpoint spans that wait to be sent;
 //! - the compiled code and data of each handler;
 //! - for each slot one message of up to 1 MiB, the output kept of it, and the output as it is logged;
 //! - for each sandbox its linear memory, all that the host holds on the guest's behalf (what it passes to a call of the

@@ -27,7 +27,7 @@ pub use error::{ConfigError, Place, Problem};
 pub use grants::{DirGrant, HandlerRef, SecretUrl};
 pub use reference::reference;
 pub use schema::schema;
-pub(crate) use suggest::alike;
+pub use suggest::alike;
 pub use units::Share;
 // A type of its fields.
 pub use hostler_types::Rate;

@@ -49,7 +49,7 @@ impl Default for Resource {
 impl Resource {
     /// This program, wherever it runs: `service.name` and `service.version`.
     pub fn new() -> Self {
-        let attributes = [("service.name", env!("CARGO_PKG_NAME")), ("service.version", env!("CARGO_PKG_VERSION"))];
+        let attributes = [("service.name", "hostler"), ("service.version", env!("CARGO_PKG_VERSION"))];
         Self { attributes: attributes.map(|(name, value)| (name, value.into())).into() }
     }
 

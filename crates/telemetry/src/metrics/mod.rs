@@ -133,7 +133,7 @@ impl Metrics {
             exits.emf = Some(emf::Lines::new(reader, otlp::interval())?);
         }
         let provider = builder.build();
-        let scope = InstrumentationScope::builder(env!("CARGO_PKG_NAME")).with_version(env!("CARGO_PKG_VERSION"));
+        let scope = InstrumentationScope::builder("hostler").with_version(env!("CARGO_PKG_VERSION"));
         let meter = provider.meter_with_scope(scope.build());
         let instruments = Instruments::new(&meter);
         let consumers: Consumers =

@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn a_line_of_the_oddest_characters_fits_into_the_backlog() {
         let line = logged(|| tracing::info!("{}", "\u{1}".repeat(16 * 1024 * 1024)));
-        assert!(line.len() < crate::telemetry::backlog::BYTES, "{} bytes", line.len());
+        assert!(line.len() < crate::backlog::BYTES, "{} bytes", line.len());
         assert!(serde_json::from_str::<Value>(&line).is_ok());
     }
 }

@@ -103,7 +103,7 @@ impl Traces {
     /// The SDK samples what its builder says, of what the sampler lets come that far.
     fn of(builder: TracerProviderBuilder, sampler: Option<Sampler>) -> Self {
         let provider = builder.build();
-        let scope = InstrumentationScope::builder(env!("CARGO_PKG_NAME"))
+        let scope = InstrumentationScope::builder("hostler")
             .with_version(env!("CARGO_PKG_VERSION"))
             .with_schema_url(opentelemetry_semantic_conventions::SCHEMA_URL);
         Self { tracer: provider.tracer_with_scope(scope.build()), provider, sampler }
@@ -182,5 +182,4 @@ fn runtime() -> io::Result<Handle> {
     Ok(handle)
 }
 
-#[cfg(test)]
-pub(crate) mod memory;
+pub mod memory;

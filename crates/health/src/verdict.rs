@@ -383,7 +383,7 @@ mod tests {
 
     #[test]
     fn a_consumer_that_is_not_to_poll_is_not_blamed_for_it_but_for_all_else() {
-        use crate::health::BreakerState::{Open, Probing};
+        use crate::BreakerState::{Open, Probing};
         for (paused, breaker, rests) in
             [(true, None, true), (false, Some(Open), true), (false, Some(Probing), false), (true, Some(Probing), true)]
         {

@@ -20,7 +20,7 @@ pub(super) fn variable(path: &[String]) -> String {
 }
 
 /// The one of `known` that a name is a slip of.
-pub(crate) fn alike<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn alike<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let name = folded(name);
     let likeness = |known: &str| strsim::jaro_winkler(&folded(known), &name);
     let rated = known.into_iter().map(|known| (known, likeness(known))).filter(|(_, likeness)| *likeness >= ALIKE);

@@ -1,6 +1,6 @@
 //! For tests: spans that are kept instead of sent.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider, SpanData, SpanExporter};
@@ -9,30 +9,30 @@ use super::Traces;
 
 /// The spans that ended, in their order.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Kept(Arc<Mutex<Vec<SpanData>>>);
+pub struct Kept(Arc<Mutex<Vec<SpanData>>>);
 
 impl Kept {
     /// Traces that are kept here, sampled as is the default.
-    pub(crate) fn traces(&self) -> Traces {
+    pub fn traces(&self) -> Traces {
         let sampler = Sampler::ParentBased(Box::new(Sampler::AlwaysOn));
         Traces::of(SdkTracerProvider::builder().with_sampler(sampler).with_simple_exporter(self.clone()), None)
     }
 
     /// All so far.
-    pub(crate) fn spans(&self) -> Vec<SpanData> {
-        self.0.lock().unwrap().clone()
+    pub fn spans(&self) -> Vec<SpanData> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 impl SpanExporter for Kept {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
-        self.0.lock().unwrap().extend(batch);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(batch);
         Ok(())
     }
 }
 
 /// An attribute of a span, as text.
-pub(crate) fn attribute(span: &SpanData, name: &str) -> Option<String> {
+pub fn attribute(span: &SpanData, name: &str) -> Option<String> {
     let found = span.attributes.iter().find(|pair| pair.key.as_str() == name);
     found.map(|pair| pair.value.to_string())
 }

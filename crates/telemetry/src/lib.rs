@@ -28,11 +28,19 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, reload};
 
-use crate::config::LogFormat;
 use backlog::Backlog;
 
 /// The target of the lines that guests write.
 pub const GUEST: &str = "hostler::guest";
+
+/// The form of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// A JSON object each.
+    Json,
+    /// Text for people.
+    Text,
+}
 
 /// Writes out what is buffered when it is dropped.
 #[must_use = "logs are lost if this is dropped early"]
@@ -58,7 +66,7 @@ impl Logs {
 
 /// Starts logging, panics too. The level is `info` unless `RUST_LOG` says otherwise; a `RUST_LOG` that cannot be read is reported
 /// and counts as `info`.
-pub fn start(format: LogFormat) -> Logs {
+pub fn start(form: Form) -> Logs {
     let wanted = std::env::var("RUST_LOG").unwrap_or_default();
     let wanted = if wanted.is_empty() { "info".to_owned() } else { wanted };
     let (filter, wanted, fault) = match verbosity::filter(&wanted, None) {
@@ -73,9 +81,9 @@ pub fn start(format: LogFormat) -> Logs {
         .finish(backlog.drain(io::stderr(), backlog::warn));
     let registry = tracing_subscriber::registry().with(filter);
     let layer = tracing_subscriber::fmt::layer().fmt_fields(text::Text).with_writer(backlog.bounded(writer));
-    let started = match format {
-        LogFormat::Json => registry.with(layer.event_format(json::Json)).try_init(),
-        LogFormat::Text => registry.with(layer.with_ansi(io::stderr().is_terminal())).try_init(),
+    let started = match form {
+        Form::Json => registry.with(layer.event_format(json::Json)).try_init(),
+        Form::Text => registry.with(layer.with_ansi(io::stderr().is_terminal())).try_init(),
     };
     if started.is_ok() {
         panics::log();
