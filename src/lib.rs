@@ -11,14 +11,27 @@
 // They panic where nobody reads: `cli::output` prints what commands say, and `tracing` what hosts do.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-pub mod children;
 pub mod cli;
-pub mod consumer;
 pub mod exit;
-pub mod handler;
 pub mod host;
-pub mod queue;
-pub mod upkeep;
+
+/// The queue contract and its drivers.
+pub mod queue {
+    pub use hostler_queue::*;
+    #[cfg(feature = "embedded")]
+    pub use hostler_queue_embedded as embedded;
+    #[cfg(feature = "sqs")]
+    pub use hostler_queue_sqs as sqs;
+    pub use hostler_queue_telemetry::*;
+}
 
 pub use hostler_types::{channel, digest, message};
 pub use {hostler_config as config, hostler_health as health, hostler_telemetry as telemetry};
+
+/// Handlers.
+pub mod handler {
+    pub use hostler_handler::*;
+    pub use hostler_wasm::*;
+}
+
+pub use {hostler_consumer as consumer, hostler_ops as upkeep};

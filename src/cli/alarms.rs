@@ -10,10 +10,10 @@ use super::table::table;
 use super::{ConfigArg, block_on, note_if_new, print, say};
 use crate::exit::{Exit, Failure, Result};
 use crate::host;
-use crate::queue::Inventory;
-use crate::upkeep::alarms::{self, Level, Look, Order, Seen, Step, Watch};
-use crate::upkeep::delivery::{Carrier, deliver};
 use hostler_config::Config;
+use hostler_ops::alarms::{self, Level, Look, Order, Seen, Step, Watch};
+use hostler_ops::delivery::{Carrier, deliver};
+use hostler_queue::Inventory;
 use hostler_types::duration;
 
 /// Tell which queues hold too many messages
@@ -151,7 +151,7 @@ fn for_people(seen: &Seen) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::Unread;
+    use hostler_queue::Unread;
 
     #[test]
     fn the_table_shows_what_alarms_and_the_last_line_counts() {

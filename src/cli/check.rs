@@ -2,12 +2,12 @@
 
 use super::{ConfigArg, block_on, print, say};
 use crate::exit::{Exit, Failure, Result};
-use crate::handler::{self, Definition, Engine, Loaded, Summary};
 use crate::host;
 use crate::host::hardening::Hardening;
 use crate::host::resources::{MEMORY, Machine, Plan, SLOTS, Share, Threads, raise_descriptors};
 use hostler_config::{Config, Consumer};
 use hostler_telemetry as telemetry;
+use hostler_wasm::{self as handler, Definition, Engine, Loaded, Summary};
 
 /// Validate the config, load the handlers, reach the queues; consumes nothing
 ///

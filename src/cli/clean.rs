@@ -10,10 +10,10 @@ use super::table::table;
 use super::{ConfigArg, block_on, print, say};
 use crate::exit::{Exit, Failure, Result};
 use crate::host;
-use crate::queue::{Disposal, QueueError};
-use crate::upkeep::clean::{self, Class, Done, Named, Survey, Windows};
-use crate::upkeep::delivery::deliver;
 use hostler_config::Config;
+use hostler_ops::clean::{self, Class, Done, Named, Survey, Windows};
+use hostler_ops::delivery::deliver;
+use hostler_queue::{Disposal, QueueError};
 use hostler_types::duration;
 
 /// Find queues, topics and stored bodies that nobody uses, and remove them

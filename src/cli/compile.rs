@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use super::{block_on, print};
 use crate::exit::{Exit, Failure, Result};
-use crate::handler::fetch::Reference;
-use crate::handler::{self, CompileError, CpuBaseline, Recipe, Source};
 use crate::host;
 use crate::host::resources::{Machine, Threads};
 use hostler_telemetry as telemetry;
+use hostler_wasm::fetch::Reference;
+use hostler_wasm::{self as handler, CompileError, CpuBaseline, Recipe, Source};
 
 /// Compile a handler ahead of time, so that it loads in milliseconds
 ///

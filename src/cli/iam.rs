@@ -57,8 +57,8 @@ fn internal(error: impl std::fmt::Display) -> Failure {
 #[cfg(feature = "sqs")]
 fn policy(args: &Args, config: &Config) -> Result<serde_json::Value> {
     use crate::host;
-    use crate::queue::sqs::{alarming, cleaning, least_privilege, protecting_tasks, reading_handlers, redriving};
     use hostler_config::TaskProtection;
+    use hostler_queue_sqs::{alarming, cleaning, least_privilege, protecting_tasks, reading_handlers, redriving};
 
     let variables = ["AWS_REGION", "AWS_DEFAULT_REGION"];
     let region = variables.into_iter().find_map(|name| std::env::var(name).ok().filter(|region| !region.is_empty()));

@@ -11,17 +11,16 @@ use serde::Serialize;
 use super::source::{self, BodyArgs};
 use super::{ConfigArg, block_on, print};
 use crate::exit::{Exit, Failure, Result};
-use crate::handler::cache::Cache;
-use crate::handler::fetch::Reference;
-use crate::handler::{
-    self, Bounds, Call, Captured, Definition, Engine, Grants, Handler, Outcome, Output, Pool, Source,
-};
 use crate::host;
 use crate::host::resources::{MEMORY, Machine, Threads};
 use hostler_config::{self as config, Config, Consumer};
+use hostler_handler::{Bounds, Call, Captured, Handler, Outcome, Output};
 use hostler_telemetry as telemetry;
 use hostler_types::message::{Attributes, Message, Outgoing, TraceContext};
 use hostler_types::printable::Printable;
+use hostler_wasm::cache::Cache;
+use hostler_wasm::fetch::Reference;
+use hostler_wasm::{self as handler, Definition, Engine, Grants, Pool, Source};
 
 /// Defaults of a handler that no config names; the same as the config's own.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -141,7 +140,7 @@ async fn process(handler: &Arc<dyn Handler>, call: &Call, limit: Duration) -> Ou
     let stop = call.bounds.stop.clone();
     let guest = {
         let (handler, call) = (Arc::clone(handler), call.clone());
-        tokio::spawn(async move { handler::run(&*handler, &call).await })
+        tokio::spawn(async move { hostler_handler::run(&*handler, &call).await })
     };
     let forced = async {
         tokio::time::sleep(limit).await;

@@ -36,8 +36,8 @@ use clap::{Parser, Subcommand};
 
 use crate::exit::{Exit, Failure};
 use crate::host;
-use crate::queue::{Broker, QueueError};
 use hostler_config::{self as config, Config, Loaded};
+use hostler_queue::{Broker, QueueError};
 use output::{print, say};
 
 /// Runs a WASM handler on each message of a queue

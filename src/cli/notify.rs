@@ -4,10 +4,10 @@ use async_trait::async_trait;
 
 use super::print;
 use crate::exit::{Exit, Failure};
-use crate::upkeep::delivery::{Carrier, Undelivered};
-use crate::upkeep::notice::{Format, Notice};
-use crate::upkeep::webhook::Webhook;
 use hostler_config::Config;
+use hostler_ops::delivery::{Carrier, Undelivered};
+use hostler_ops::notice::{Format, Notice};
+use hostler_ops::webhook::Webhook;
 
 /// The options about telling people.
 #[derive(Debug, clap::Args)]
@@ -58,7 +58,7 @@ impl NotifyArgs {
 
     #[cfg(feature = "sqs")]
     async fn topic(&self, config: &Config, topic: &str) -> std::result::Result<Box<dyn Carrier>, Failure> {
-        let announcer = crate::queue::sqs::Announcer::new(&crate::host::sqs_options(config), topic).await;
+        let announcer = hostler_queue_sqs::Announcer::new(&crate::host::sqs_options(config), topic).await;
         let announcer = announcer.map_err(|error| Failure::new(Exit::Usage, format!("--sns: {error}")))?;
         Ok(Box::new(Topic { announcer, json: self.format.as_deref() == Some("json") }))
     }
@@ -72,7 +72,7 @@ impl NotifyArgs {
 /// A topic of SNS.
 #[cfg(feature = "sqs")]
 struct Topic {
-    announcer: crate::queue::sqs::Announcer,
+    announcer: hostler_queue_sqs::Announcer,
     /// Whether it is told for programs.
     json: bool,
 }
@@ -83,8 +83,8 @@ impl Carrier for Topic {
     async fn carry(&self, notice: &Notice) -> std::result::Result<(), Undelivered> {
         let text = if self.json { notice.document.to_string() } else { notice.text() };
         self.announcer.publish(&notice.summary, &text).await.map_err(|error| match error {
-            crate::queue::QueueError::Unavailable(text) => Undelivered::Passing(text, None),
-            crate::queue::QueueError::Refused(text) => Undelivered::Lasting(text),
+            hostler_queue::QueueError::Unavailable(text) => Undelivered::Passing(text, None),
+            hostler_queue::QueueError::Refused(text) => Undelivered::Lasting(text),
         })
     }
 }

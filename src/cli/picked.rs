@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use clap::builder::NonEmptyStringValueParser;
 
 use crate::exit::{Exit, Failure};
-use crate::upkeep::requeue::Condition;
+use hostler_ops::requeue::Condition;
 use hostler_types::channel::Channel;
 
 /// What picks messages; nothing picks all.

@@ -9,8 +9,8 @@ use super::table::table;
 use super::{ConfigArg, block_on, note_if_new, print, say};
 use crate::exit::{Exit, Failure, Result};
 use crate::host;
-use crate::queue::{Broker, Depth, QueueError};
 use hostler_config::Config;
+use hostler_queue::{Broker, Depth, QueueError};
 use hostler_types::channel::Channel;
 
 /// Show how full each channel is

@@ -10,8 +10,9 @@ use super::source::{self, BodyArgs, Input};
 use super::{ConfigArg, block_on, destination, print, say};
 use crate::exit::{Exit, Failure, Result};
 use crate::host;
-use crate::queue::{Producer, SendError, Sent};
 use hostler_config::Config;
+use hostler_queue::{SendError, Sent};
+use hostler_queue_telemetry::Producer;
 use hostler_telemetry::{self as telemetry, Resource, traces::Traces};
 use hostler_types::channel::Channel;
 use hostler_types::duration;
@@ -215,7 +216,7 @@ fn is_known(config: &Config, channel: &Channel) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::QueueError;
+    use hostler_queue::QueueError;
 
     #[test]
     fn lines_that_were_not_sent_are_named_up_to_ten() {

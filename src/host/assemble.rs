@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::resources::{self, Demand, FilePlan, HOST, Handles, Machine, Plan, SLOTS, Share};
-use crate::consumer::{Policy, Spec};
 use crate::exit::{self, Exit, Failure};
-use crate::handler::{Definition, Dir, Grants, Loaded, Pool, Source};
-use crate::queue::{ChannelSpec, Producer, tag};
 use hostler_config::{self as config, Config, DirMode, Driver, Reply};
+use hostler_consumer::{Policy, Spec};
+use hostler_queue::{ChannelSpec, tag};
+use hostler_queue_telemetry::Producer;
 use hostler_telemetry::traces;
+use hostler_wasm::{Definition, Dir, Grants, Loaded, Pool, Source};
 
 /// Sandboxes beyond the slots of a consumer, of which only addresses are taken: its `state-changed` hook needs one, and
 /// one that ends may overlap with the next.

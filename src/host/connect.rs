@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::channel_spec;
-use crate::queue::parallel::{side_by_side, stopping};
-use crate::queue::{Broker, Queue, QueueError};
 use hostler_config::{Config, Driver, Provision};
+use hostler_queue::parallel::{side_by_side, stopping};
+use hostler_queue::{Broker, Queue, QueueError};
 
 /// Connects to the queue service that the config names.
 ///
@@ -19,7 +19,7 @@ pub async fn connect(config: &Config) -> Result<Arc<dyn Broker>, QueueError> {
             let path = &config.queue.embedded.path;
             let is_new = !path.exists();
             create_folder(path)?;
-            let broker = crate::queue::embedded::EmbeddedBroker::open(path)?;
+            let broker = hostler_queue_embedded::EmbeddedBroker::open(path)?;
             if is_new {
                 tracing::info!(path = %full(path).display(), "created the embedded queue");
             }
@@ -28,7 +28,7 @@ pub async fn connect(config: &Config) -> Result<Arc<dyn Broker>, QueueError> {
         #[cfg(not(feature = "embedded"))]
         Driver::Embedded => Err(no_driver("embedded")),
         #[cfg(feature = "sqs")]
-        Driver::Sqs => Ok(Arc::new(crate::queue::sqs::SqsBroker::connect(sqs_options(config)).await?)),
+        Driver::Sqs => Ok(Arc::new(hostler_queue_sqs::SqsBroker::connect(sqs_options(config)).await?)),
         #[cfg(not(feature = "sqs"))]
         Driver::Sqs => Err(no_driver("sqs")),
     }
@@ -42,7 +42,7 @@ pub async fn connect_to_look(config: &Config) -> Result<Arc<dyn Broker>, QueueEr
     #[cfg(feature = "embedded")]
     if config.queue.driver == Driver::Embedded {
         let path = &config.queue.embedded.path;
-        return Ok(Arc::new(crate::queue::embedded::EmbeddedBroker::open_to_look(path)?));
+        return Ok(Arc::new(hostler_queue_embedded::EmbeddedBroker::open_to_look(path)?));
     }
     connect(config).await
 }
@@ -88,9 +88,9 @@ pub async fn open_all(broker: &Arc<dyn Broker>, config: &Config) -> Result<Vec<A
 
 /// What the config says of SQS.
 #[cfg(feature = "sqs")]
-pub fn sqs_options(config: &Config) -> crate::queue::sqs::Options {
+pub fn sqs_options(config: &Config) -> hostler_queue_sqs::Options {
     let (sqs, payload) = (&config.queue.sqs, &config.payload);
-    crate::queue::sqs::Options {
+    hostler_queue_sqs::Options {
         region: sqs.region.clone(),
         endpoint_url: sqs.endpoint_url.clone(),
         credentials: None,

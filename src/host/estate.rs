@@ -6,8 +6,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::{channel_spec, connect_to_look};
-use crate::queue::{ChannelSpec, Disposal, HeldQueue, Inventory, Listing, QueueError, tag};
 use hostler_config::{Config, Driver};
+use hostler_queue::{ChannelSpec, Disposal, HeldQueue, Inventory, Listing, QueueError, tag};
 use hostler_types::channel::Channel;
 
 /// What there is on the service that the config names.
@@ -17,7 +17,7 @@ use hostler_types::channel::Channel;
 pub async fn inventory(config: &Config) -> Result<Arc<dyn Inventory>, QueueError> {
     #[cfg(feature = "sqs")]
     if config.queue.driver == Driver::Sqs {
-        return Ok(Arc::new(crate::queue::sqs::SqsBroker::connect(super::sqs_options(config)).await?));
+        return Ok(Arc::new(hostler_queue_sqs::SqsBroker::connect(super::sqs_options(config)).await?));
     }
     // That it cannot be reached is known at once.
     connect_to_look(config).await?;
@@ -32,7 +32,7 @@ pub async fn inventory(config: &Config) -> Result<Arc<dyn Inventory>, QueueError
 pub async fn disposal(config: &Config) -> Result<Arc<dyn Disposal>, QueueError> {
     match config.queue.driver {
         #[cfg(feature = "sqs")]
-        Driver::Sqs => Ok(Arc::new(crate::queue::sqs::SqsBroker::connect(super::sqs_options(config)).await?)),
+        Driver::Sqs => Ok(Arc::new(hostler_queue_sqs::SqsBroker::connect(super::sqs_options(config)).await?)),
         #[cfg(not(feature = "sqs"))]
         Driver::Sqs => connect_to_look(config).await.and_then(|_| Err(no_record())),
         Driver::Embedded => Err(no_record()),

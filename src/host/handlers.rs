@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use super::assemble::definition;
 use crate::exit::{Exit, Failure, Result};
-use crate::handler::cache::Cache;
-use crate::handler::fetch::{FetchError, Fetcher, Options, Reference, Wanted};
-use crate::handler::{Definition, Fetched, Source};
-use crate::queue::Producer;
 use hostler_config::{Config, Consumer, HandlerRef};
+use hostler_queue_telemetry::Producer;
+use hostler_wasm::cache::Cache;
+use hostler_wasm::fetch::{FetchError, Fetcher, Options, Reference, Wanted};
+use hostler_wasm::{Definition, Fetched, Source};
 
 /// The cache that the config names, if it can be used; otherwise the log says why.
 pub fn cache(config: &Config) -> Option<Arc<Cache>> {

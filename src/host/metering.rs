@@ -8,10 +8,11 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 use super::resources::Share;
-use crate::consumer::StatusBoard;
 use crate::exit::{Exit, Failure, Result};
-use crate::queue::{Broker, Depth, MeteredBroker, MeteredQueue, Queue};
 use hostler_config::{Config, Driver};
+use hostler_consumer::StatusBoard;
+use hostler_queue::{Broker, Depth, Queue};
+use hostler_queue_telemetry::{MeteredBroker, MeteredQueue};
 use hostler_telemetry::Resource;
 use hostler_telemetry::metrics::{self, ConsumerMetrics, Depths, HostMetrics, Metrics, Named, Shown, StartError, Ways};
 use hostler_types::channel::Channel;
@@ -156,12 +157,12 @@ fn failure(error: StartError) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::ChannelSpec;
-    use crate::queue::fake::FakeBroker;
+    use hostler_queue::ChannelSpec;
+    use hostler_queue::fake::FakeBroker;
 
     #[test]
     fn the_words_of_outcomes_and_states_are_those_of_the_metrics() {
-        use crate::handler::Outcome;
+        use hostler_handler::Outcome;
         use hostler_types::State;
         let outcomes = [
             Outcome::Ack,
@@ -171,7 +172,7 @@ mod tests {
             Outcome::DeadLetter(String::new()),
             Outcome::Failed(String::new()),
             Outcome::Trapped(String::new()),
-            Outcome::HostLimit(crate::handler::Limit::Pool, String::new()),
+            Outcome::HostLimit(hostler_handler::Limit::Pool, String::new()),
             Outcome::TimedOut(Duration::ZERO),
             Outcome::LeaseLost,
             Outcome::Shutdown,
@@ -184,7 +185,7 @@ mod tests {
         let states =
             [State::Initializing, State::Initialized, State::Listening, State::Processing, State::Idle, State::Exiting];
         assert_eq!(states.map(State::name), metrics::names::STATES);
-        use crate::consumer::Disposition;
+        use hostler_consumer::Disposition;
         let dispositions = [
             Disposition::Ack,
             Disposition::DeadLetter(String::new()),

@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::consumer::{Failed, Status, StatusBoard};
+use hostler_consumer::{Failed, Status, StatusBoard};
 use hostler_health::{self as health, Clock, ConsumerReport, FailureReport, HealthFile, Pauses, Report, TICK};
 
 /// How close two writes may follow on one another: a busy consumer changes its state thousands of times a second.

@@ -10,7 +10,7 @@ use signal_hook::iterator::Signals as Incoming;
 use signal_hook::low_level;
 use tokio_util::sync::CancellationToken;
 
-use crate::children;
+use hostler_children as children;
 use hostler_telemetry::Verbosity;
 
 /// The signals of this process, from the moment it exists.

@@ -8,34 +8,39 @@ use std::{env, fs};
 
 include!("faults.rs");
 
+/// The parts that faults are planted in: how their files begin in the list, where they lie, and their names here.
+const PARTS: [(&str, &str, &str); 2] = [
+    ("consumer/", "crates/consumer/src", "hostler_consumer"),
+    ("queue/sqs/", "crates/queue-sqs/src", "hostler_queue_sqs"),
+];
+
 /// How many are planted by default, at most.
 const FEW: usize = 3;
 
 fn main() {
-    let source = Path::new("../../src");
     let out = PathBuf::from(env::var("OUT_DIR").unwrap());
     println!("cargo:rerun-if-changed=faults.rs");
     println!("cargo:rerun-if-changed=build.rs");
-    for part in ["consumer", "queue/sqs"] {
-        println!("cargo:rerun-if-changed={}", source.join(part).display());
+    for (_, folder, _) in PARTS {
+        println!("cargo:rerun-if-changed={}", root(folder).display());
     }
     println!("cargo:rerun-if-env-changed=HOSTLER_PLANTED");
     let all = env::var("HOSTLER_PLANTED").is_ok_and(|planted| planted == "all");
     let step = if all { 1 } else { FAULTS.len().div_ceil(FEW) };
     let (mut modules, mut systems) = (String::new(), String::new());
-    FAULTS.iter().for_each(|fault| check(source, fault));
+    FAULTS.iter().for_each(check);
     for (number, fault) in FAULTS.iter().enumerate().step_by(step) {
-        let part = if fault.file.starts_with("consumer") { "consumer" } else { "queue/sqs" };
+        let (part, file) = place(fault);
         let (copy, name) = (out.join(format!("m{number}")), format!("m{number}"));
         let _ = fs::remove_dir_all(&copy);
-        plant(&source.join(part), &copy, source, fault);
-        let path = copy.join("mod.rs");
+        plant(&root(PARTS[part].1), &copy, &name, &file, fault);
+        let path = copy.join("lib.rs");
         writeln!(modules, "#[allow(warnings)]\n#[path = {path:?}]\nmod {name};").unwrap();
-        let (consumer, sqs) = match part {
-            "consumer" => (format!("crate::{name}"), "hostler::queue::sqs".to_owned()),
-            _ => ("hostler::consumer".to_owned(), format!("crate::{name}")),
-        };
-        writeln!(systems, "    ({number}, crate::simulation::run::system!({consumer}, {sqs})),").unwrap();
+        let names = PARTS.iter().enumerate();
+        let names =
+            names.map(|(at, (_, _, own))| if at == part { format!("crate::{name}") } else { (*own).to_owned() });
+        let names: Vec<_> = names.collect();
+        writeln!(systems, "    ({number}, crate::simulation::run::system!({})),", names.join(", ")).unwrap();
     }
     let list = format!(
         "{modules}\nfn systems() -> Vec<(usize, crate::simulation::run::System)> {{\n    vec![\n{systems}    ]\n}}\n"
@@ -43,27 +48,39 @@ fn main() {
     fs::write(out.join("mutants.rs"), list).unwrap();
 }
 
+/// A path from hostler's root.
+fn root(path: &str) -> PathBuf {
+    Path::new("../..").join(path)
+}
+
+/// The part that a fault is for, and its file.
+fn place(fault: &Fault) -> (usize, PathBuf) {
+    let mut parts = PARTS.iter().enumerate();
+    let found =
+        parts.find_map(|(at, (begin, folder, _))| Some((at, root(folder).join(fault.file.strip_prefix(begin)?))));
+    found.unwrap_or_else(|| panic!("{}: {} is in no part", fault.name, fault.file))
+}
+
 /// Every fault can be planted, whether or not it is now: its text is in its file once.
-fn check(source: &Path, fault: &Fault) {
-    let text = fs::read_to_string(source.join(fault.file)).unwrap();
+fn check(fault: &Fault) {
+    let text = fs::read_to_string(place(fault).1).unwrap();
     let found = text.matches(fault.old).count();
     assert_eq!(found, 1, "{}: {} has this {found} times, not once: {}", fault.name, fault.file, fault.old);
 }
 
-/// Copies a folder; what lies outside of it is hostler's own, and the fault is planted.
-fn plant(from: &Path, to: &Path, source: &Path, fault: &Fault) {
+/// Copies a part, with the fault planted in its file, as a module of this name.
+fn plant(from: &Path, to: &Path, name: &str, file: &Path, fault: &Fault) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
         let (path, copy) = (entry.path(), to.join(entry.file_name()));
         if path.is_dir() {
-            plant(&path, &copy, source, fault);
+            plant(&path, &copy, name, file, fault);
             continue;
         }
         let mut text = fs::read_to_string(&path).unwrap();
-        if path == source.join(fault.file) {
+        if path == file {
             text = text.replace(fault.old, fault.new);
         }
-        let text = text.replace("pub(in crate::queue::sqs)", "pub").replace("crate::", "hostler::");
-        fs::write(copy, text).unwrap();
+        fs::write(copy, text.replace("crate::", &format!("crate::{name}::"))).unwrap();
     }
 }

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::agent::{Call, Endpoint, Fault};
 use super::protection::{Answer, Event, Machine};
-use crate::consumer::StatusBoard;
+use hostler_consumer::StatusBoard;
 
 /// How close two looks at the consumers may follow on one another: quick messages come and go thousands of times a second,
 /// and the control thread has better things to do. The first after a pause is looked at at once.

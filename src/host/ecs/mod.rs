@@ -23,9 +23,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use crate::consumer::StatusBoard;
 use agent::{Endpoint, Fault};
 use hostler_config::{Config, LogFormat, TaskProtection};
+use hostler_consumer::StatusBoard;
 use hostler_telemetry as telemetry;
 
 /// How long a call on protection may take: after as much the agent itself stops writing an answer (amazon-ecs-agent,

@@ -4,7 +4,7 @@ use std::fmt;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::handler::{MAX_IDLE_PER_ORIGIN, MAX_OPEN, MOST_FILES};
+use hostler_wasm::{MAX_IDLE_PER_ORIGIN, MAX_OPEN, MOST_FILES};
 
 /// Descriptors that are kept for the host: its runtimes, log, health file and queue.
 const RESERVE: u64 = 128;

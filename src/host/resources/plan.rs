@@ -19,7 +19,7 @@
 
 use super::refusal::Refusal;
 use super::{Limit, mib};
-use crate::handler::{HTTP_FOOTPRINT, footprint};
+use hostler_wasm::{HTTP_FOOTPRINT, footprint};
 
 const MIB: u64 = 1 << 20;
 

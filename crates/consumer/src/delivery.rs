@@ -1,0 +1,387 @@
+//! One delivery's life as a state machine: events in, actions out, no I/O.
+//!
+//! ```text
+//! Waiting ─start→ Running ─finished→ (Replying) → Parting ─heartbeat stopped→ Settling ─settled→ Over
+//!                    │ deadline, drain deadline, lease lost
+//!                    ▼
+//!                 Stopping ─guest gone→ (Deciding: the processing-timeout hook) → Parting
+//! ```
+//!
+//! A lost lease leads from every state to Over without a settlement, but never before the guest is gone.
+
+use std::time::Duration;
+
+use super::policy::{Disposition, Policy};
+use hostler_handler::Outcome;
+
+/// A reply of more than this many bytes keeps its slot until it is sent; smaller ones are counted with the message.
+const LARGE_REPLY: usize = 256 * 1024;
+
+/// What happens to a delivery.
+#[derive(Debug)]
+pub enum Event {
+    /// It may run now.
+    Start,
+    /// Its guest is gone: finished by itself with an outcome, or stopped (`None`).
+    Ended(Option<Outcome>),
+    /// Its processing timeout is reached, and how long it ran.
+    Deadline(Duration),
+    /// Its lease is lost.
+    LeaseLost,
+    /// The host begins to shut down.
+    Drain,
+    /// The host cannot wait any longer.
+    DrainDeadline,
+    /// It is to go back untouched, because an earlier message of its FIFO group failed; no sooner than that one.
+    Overtaken(Duration),
+    /// The processing-timeout hook has decided, or there is none.
+    Decided(Option<Outcome>),
+    /// Its reply was sent, or why it was not.
+    Replied(Result<(), String>),
+    /// No heartbeat of it is under way, and none will be.
+    HeartbeatStopped,
+    /// The queue did what was asked, or the lease was lost before it could.
+    Settled(bool),
+}
+
+/// What is to be done about it.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Action {
+    /// Nothing.
+    Nothing,
+    /// Run the handler.
+    Run,
+    /// Ask the guest to finish early.
+    AskToStop,
+    /// Stop the guest, or the hook that decides for it.
+    Stop,
+    /// Run the processing-timeout hook.
+    Decide(Duration),
+    /// Send the reply.
+    Reply(Vec<u8>),
+    /// Stop the heartbeat, and say when it has stopped.
+    StopHeartbeat,
+    /// Settle it so.
+    Settle(Disposition),
+    /// Forget it: it is over.
+    Finish,
+}
+
+#[derive(Debug)]
+enum State {
+    Waiting,
+    Running,
+    Stopping(Cause),
+    Deciding,
+    Replying(Outcome),
+    Parting,
+    Settling,
+    Over,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    Timeout(Duration),
+    LeaseLost,
+    Shutdown,
+}
+
+/// The machine.
+#[derive(Debug)]
+pub struct Machine {
+    state: State,
+    attempt: u32,
+    /// How often in a row the host spoilt an attempt of its message before.
+    spoilt: u32,
+    /// What became of it, once that is known.
+    outcome: Option<Outcome>,
+    disposition: Disposition,
+    /// Whether the processing-timeout hook has said what becomes of it.
+    hook_decided: bool,
+    replies: bool,
+    /// Whether its reply is so large that its slot is kept until the reply is sent.
+    large_reply: bool,
+    jitter: f64,
+}
+
+impl Machine {
+    /// A delivery that has just been received. `replies`: its consumer has a channel for replies. `jitter`: a random
+    /// number from 0 to 1.
+    pub fn new(attempt: u32, replies: bool, jitter: f64) -> Self {
+        let (state, disposition) = (State::Waiting, Disposition::None);
+        Self {
+            state,
+            attempt,
+            spoilt: 0,
+            outcome: None,
+            disposition,
+            hook_decided: false,
+            replies,
+            large_reply: false,
+            jitter,
+        }
+    }
+
+    /// The same, of a message whose attempts before this the host spoilt, so often in a row.
+    #[must_use]
+    pub fn spoilt_before(self, spoilt: u32) -> Self {
+        Self { spoilt, ..self }
+    }
+
+    /// Takes an event, and says what to do.
+    pub fn handle(&mut self, event: Event, policy: &Policy) -> Action {
+        match (std::mem::replace(&mut self.state, State::Over), event) {
+            (State::Waiting, Event::Start) => self.go(State::Running, Action::Run),
+            (State::Waiting, Event::Drain | Event::DrainDeadline) => self.part(Outcome::Shutdown, policy),
+            (State::Waiting, Event::Overtaken(delay)) => self.go_back(delay),
+            (State::Waiting | State::Parting | State::Settling, Event::LeaseLost) => self.forget(),
+
+            (State::Running, Event::Ended(Some(outcome))) => self.conclude(outcome, policy),
+            (State::Running, Event::Ended(None)) => {
+                self.part(Outcome::Trapped("the host failed to run it".into()), policy)
+            }
+            (State::Running, Event::Drain) => self.go(State::Running, Action::AskToStop),
+            (State::Running, Event::Deadline(after)) => self.go(State::Stopping(Cause::Timeout(after)), Action::Stop),
+            (State::Running, Event::LeaseLost) => self.go(State::Stopping(Cause::LeaseLost), Action::Stop),
+            (State::Running, Event::DrainDeadline) => self.go(State::Stopping(Cause::Shutdown), Action::Stop),
+
+            (State::Stopping(_), Event::LeaseLost) => self.go(State::Stopping(Cause::LeaseLost), Action::Nothing),
+            (State::Stopping(Cause::LeaseLost), Event::Ended(_)) => self.forget(),
+            (State::Stopping(_), Event::Ended(Some(outcome))) => self.conclude(outcome, policy),
+            (State::Stopping(Cause::Timeout(after)), Event::Ended(None)) => {
+                self.outcome = Some(Outcome::TimedOut(after));
+                self.go(State::Deciding, Action::Decide(after))
+            }
+            (State::Stopping(Cause::Shutdown), Event::Ended(None)) => self.part(Outcome::Shutdown, policy),
+
+            (State::Deciding, Event::Decided(decision)) => self.decided(decision, policy),
+            (State::Deciding, Event::DrainDeadline) => self.go(State::Deciding, Action::Stop),
+            (State::Deciding, Event::LeaseLost) => self.go(State::Stopping(Cause::LeaseLost), Action::Stop),
+            (State::Stopping(Cause::LeaseLost), Event::Decided(_)) => self.forget(),
+
+            (State::Replying(outcome), Event::Replied(Ok(()))) => self.part(outcome, policy),
+            (State::Replying(_), Event::Replied(Err(why))) => {
+                self.part(Outcome::Failed(format!("its reply was not sent: {why}")), policy)
+            }
+            (State::Replying(_), Event::LeaseLost) => self.forget(),
+
+            (State::Parting, Event::HeartbeatStopped) => {
+                self.go(State::Settling, Action::Settle(self.disposition.clone()))
+            }
+            (State::Settling, Event::Settled(true)) => Action::Finish,
+            (State::Settling, Event::Settled(false)) => self.forget(),
+
+            (state, _) => self.go(state, Action::Nothing),
+        }
+    }
+
+    /// Whether its handler has not been started.
+    pub fn is_waiting(&self) -> bool {
+        matches!(self.state, State::Waiting)
+    }
+
+    /// Whether guest code may be running for it, so that it takes a slot.
+    pub fn is_running(&self) -> bool {
+        matches!(self.state, State::Running | State::Stopping(_) | State::Deciding)
+    }
+
+    /// Whether it takes a slot. A large reply outlives its sandbox; the memory plan counts it as what the sandbox held, so no other starts
+    /// in its place before it is sent.
+    pub fn holds_slot(&self) -> bool {
+        let replies = self.large_reply && matches!(self.state, State::Replying(_));
+        self.is_waiting() || self.is_running() || replies
+    }
+
+    /// Whether all that is left is the answer of the queue.
+    pub fn is_settling(&self) -> bool {
+        matches!(self.state, State::Settling)
+    }
+
+    /// What became of it; known once it is over.
+    pub fn outcome(&self) -> &Outcome {
+        self.outcome.as_ref().unwrap_or(&Outcome::LeaseLost)
+    }
+
+    /// Whether it ran into its processing timeout, and no hook decided in place of `on_processing_timeout`.
+    pub fn timed_out_undecided(&self) -> bool {
+        matches!(self.outcome, Some(Outcome::TimedOut(_))) && !self.hook_decided
+    }
+
+    /// What is, or was, to be done with it on the queue.
+    pub fn disposition(&self) -> &Disposition {
+        &self.disposition
+    }
+
+    fn go(&mut self, state: State, action: Action) -> Action {
+        self.state = state;
+        action
+    }
+
+    fn conclude(&mut self, outcome: Outcome, policy: &Policy) -> Action {
+        match outcome {
+            Outcome::Reply(body) if self.replies => {
+                self.large_reply = body.len() > LARGE_REPLY;
+                self.go(State::Replying(Outcome::Reply(Vec::new())), Action::Reply(body))
+            }
+            outcome => self.part(outcome, policy),
+        }
+    }
+
+    /// What is known of it stays: it timed out, whatever the hook makes of that.
+    fn part(&mut self, outcome: Outcome, policy: &Policy) -> Action {
+        self.disposition = match &outcome {
+            Outcome::HostLimit(..) => Policy::give_back(self.spoilt, self.jitter),
+            outcome => policy.disposition(outcome, self.attempt, self.jitter),
+        };
+        self.outcome.get_or_insert(outcome);
+        self.go(State::Parting, Action::StopHeartbeat)
+    }
+
+    fn go_back(&mut self, delay: Duration) -> Action {
+        self.disposition = Disposition::Release(delay);
+        self.outcome = Some(Outcome::Retry(Some("an earlier message of its group failed".into())));
+        self.go(State::Parting, Action::StopHeartbeat)
+    }
+
+    /// The hook decides as a handler does; without a hook, the timeout leads to what is configured.
+    fn decided(&mut self, decision: Option<Outcome>, policy: &Policy) -> Action {
+        self.hook_decided = decision.is_some();
+        match decision.or_else(|| self.outcome.clone()) {
+            Some(outcome) => self.conclude(outcome, policy),
+            None => self.forget(),
+        }
+    }
+
+    /// The lease is lost: nothing is settled. An outcome that the handler reached stays in the log.
+    fn forget(&mut self) -> Action {
+        self.disposition = Disposition::None;
+        if self.outcome.is_none() {
+            self.outcome = Some(Outcome::LeaseLost);
+        }
+        Action::Finish
+    }
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+    use hostler_config::{OnProcessingTimeout, Retry};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn policy() -> Policy {
+        let retry = Retry { requeues: 1, requeue_delay: SECOND, delays: 0, delay: SECOND, max_delay: SECOND };
+        Policy { retry, on_processing_timeout: OnProcessingTimeout::DeadLetter, dead_letter: true }
+    }
+
+    fn play(events: impl IntoIterator<Item = Event>) -> (Machine, Vec<Action>) {
+        let mut machine = Machine::new(1, true, 1.0);
+        let actions = events.into_iter().map(|event| machine.handle(event, &policy())).collect();
+        (machine, actions)
+    }
+
+    #[test]
+    fn success_is_settled_after_the_heartbeat_has_stopped() {
+        let (machine, actions) =
+            play([Event::Start, Event::Ended(Some(Outcome::Ack)), Event::HeartbeatStopped, Event::Settled(true)]);
+        assert_eq!(actions, [Action::Run, Action::StopHeartbeat, Action::Settle(Disposition::Ack), Action::Finish]);
+        assert_eq!((machine.outcome(), machine.disposition()), (&Outcome::Ack, &Disposition::Ack));
+    }
+
+    #[test]
+    fn a_lost_lease_settles_nothing_and_waits_for_the_guest() {
+        let (machine, actions) = play([Event::Start, Event::LeaseLost, Event::Ended(Some(Outcome::Ack))]);
+        assert_eq!(actions, [Action::Run, Action::Stop, Action::Finish]);
+        assert_eq!((machine.outcome(), machine.disposition()), (&Outcome::LeaseLost, &Disposition::None));
+    }
+
+    #[test]
+    fn a_lease_lost_before_or_during_settling_is_in_the_log_with_what_the_handler_did() {
+        let ended = || Event::Ended(Some(Outcome::Ack));
+        for last in [vec![Event::LeaseLost], vec![Event::HeartbeatStopped, Event::Settled(false)]] {
+            let (machine, actions) = play([Event::Start, ended()].into_iter().chain(last));
+            assert_eq!(actions.last(), Some(&Action::Finish));
+            assert_eq!((machine.outcome(), machine.disposition()), (&Outcome::Ack, &Disposition::None));
+        }
+    }
+
+    #[test]
+    fn a_timeout_asks_the_hook_once_the_guest_is_gone() {
+        let timed_out = [Event::Start, Event::Deadline(SECOND), Event::Ended(None)];
+        let (mut machine, actions) = play(timed_out);
+        assert_eq!(actions, [Action::Run, Action::Stop, Action::Decide(SECOND)]);
+        assert!(machine.is_running());
+        assert_eq!(machine.handle(Event::Decided(Some(Outcome::Ack)), &policy()), Action::StopHeartbeat);
+        assert_eq!((machine.outcome(), machine.disposition()), (&Outcome::TimedOut(SECOND), &Disposition::Ack));
+    }
+
+    #[test]
+    fn the_hook_s_reply_is_sent_before_the_ack() {
+        let timed_out = [Event::Start, Event::Deadline(SECOND), Event::Ended(None)];
+        let (mut machine, _) = play(timed_out);
+        assert!(machine.timed_out_undecided());
+        let reply = Event::Decided(Some(Outcome::Reply(vec![7])));
+        assert_eq!(machine.handle(reply, &policy()), Action::Reply(vec![7]));
+        assert_eq!(machine.handle(Event::Replied(Ok(())), &policy()), Action::StopHeartbeat);
+        assert_eq!((machine.outcome(), machine.disposition()), (&Outcome::TimedOut(SECOND), &Disposition::Ack));
+        assert!(!machine.timed_out_undecided());
+    }
+
+    #[test]
+    fn without_a_hook_a_timeout_leads_to_what_is_configured() {
+        let timed_out = [Event::Start, Event::Deadline(SECOND), Event::Ended(None), Event::Decided(None)];
+        let (machine, _) = play(timed_out);
+        assert!(machine.timed_out_undecided());
+        assert!(matches!(machine.disposition(), Disposition::DeadLetter(_)));
+    }
+
+    #[test]
+    fn a_decision_reached_before_the_timeout_stands() {
+        let (machine, _) = play([Event::Start, Event::Deadline(SECOND), Event::Ended(Some(Outcome::Ack))]);
+        assert_eq!((machine.outcome(), machine.disposition()), (&Outcome::Ack, &Disposition::Ack));
+    }
+
+    #[test]
+    fn draining_gives_back_what_has_not_started_and_asks_the_rest() {
+        let (machine, actions) = play([Event::Drain, Event::HeartbeatStopped]);
+        let release = Disposition::Release(Duration::ZERO);
+        assert_eq!(actions, [Action::StopHeartbeat, Action::Settle(release.clone())]);
+        assert_eq!((machine.outcome(), machine.disposition()), (&Outcome::Shutdown, &release));
+
+        let (machine, actions) = play([Event::Start, Event::Drain, Event::DrainDeadline, Event::Ended(None)]);
+        assert_eq!(actions, [Action::Run, Action::AskToStop, Action::Stop, Action::StopHeartbeat]);
+        assert_eq!((machine.outcome(), machine.disposition()), (&Outcome::Shutdown, &release));
+    }
+
+    #[test]
+    fn a_reply_is_sent_before_the_ack_and_its_failure_is_the_message_s() {
+        let replied =
+            |result| play([Event::Start, Event::Ended(Some(Outcome::Reply(vec![7]))), Event::Replied(result)]);
+        let (machine, actions) = replied(Ok(()));
+        assert_eq!(actions, [Action::Run, Action::Reply(vec![7]), Action::StopHeartbeat]);
+        assert_eq!(machine.disposition(), &Disposition::Ack);
+        let (machine, _) = replied(Err("full".into()));
+        assert_eq!(machine.disposition(), &Disposition::Release(SECOND));
+    }
+
+    #[test]
+    fn a_large_reply_keeps_its_slot_until_it_is_sent() {
+        for (size, is_kept) in [(LARGE_REPLY, false), (LARGE_REPLY + 1, true)] {
+            let (mut machine, _) = play([Event::Start, Event::Ended(Some(Outcome::Reply(vec![7; size])))]);
+            assert_eq!((machine.holds_slot(), machine.is_running()), (is_kept, false));
+            assert_eq!(machine.handle(Event::Replied(Ok(())), &policy()), Action::StopHeartbeat);
+            assert!(!machine.holds_slot());
+        }
+    }
+
+    #[test]
+    fn nothing_is_settled_twice_whatever_comes_after() {
+        let (mut machine, _) =
+            play([Event::Start, Event::Ended(Some(Outcome::Ack)), Event::HeartbeatStopped, Event::Settled(true)]);
+        for event in [Event::HeartbeatStopped, Event::Settled(true), Event::LeaseLost, Event::Start, Event::Drain] {
+            assert_eq!(machine.handle(event, &policy()), Action::Nothing);
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! What a consumer does to the world: each effect is a task that answers with one signal.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::Consumer;
+use super::changes::Changes;
+use super::ledger::Heartbeat;
+use super::log::{self, Place};
+use super::mailbox::Mailbox;
+use super::spans::{self, Spans};
+use hostler_handler::{self as handler};
+use hostler_handler::{Call, HOOK_TIMEOUT, Handler, Lanes, Outcome, run_until_stopped};
+use hostler_queue::{Delivery, LeaseError, Queue, QueueError, Receive, Settlement, Unsettled};
+use hostler_queue_telemetry::Replies;
+use hostler_telemetry::traces::Span;
+use hostler_types::State;
+use hostler_types::message::Outgoing;
+
+/// Names a delivery within its consumer.
+pub(super) type Id = u64;
+
+/// What the world answers.
+pub(super) enum Signal {
+    /// A receive that had reserved so many slots is back.
+    Received { reserved: usize, result: Result<Vec<Delivery>, QueueError> },
+    /// A guest is gone; with its outcome, unless it was stopped.
+    Ended { id: Id, outcome: Option<Outcome> },
+    /// The processing-timeout hook is gone.
+    Decided { id: Id, outcome: Option<Outcome> },
+    /// A reply was sent, or not.
+    Replied { id: Id, result: Result<(), String> },
+    /// A batch of heartbeats is answered.
+    Extended { ids: Vec<Id>, by: Duration, sent_at: Instant, results: Vec<Result<(), LeaseError>> },
+    /// A batch of settlements is answered.
+    Settled { ids: Vec<Id>, results: Vec<Result<(), Unsettled>> },
+}
+
+/// Starts effects. There is one per consumer.
+pub(super) struct Effects {
+    world: Arc<World>,
+    replies: Option<Replies>,
+    /// Cuts long polls short when the host drains, or nothing is to be received for a while.
+    pub(super) stop_polling: CancellationToken,
+    spans: Option<Spans>,
+    states: Option<Changes>,
+}
+
+/// What effects work with, and whom they answer. One count of who has it, as that of each message's guest changes on another CPU.
+struct World {
+    queue: Arc<dyn Queue>,
+    handler: Arc<dyn Handler>,
+    guests: Lanes,
+    signals: Arc<Mailbox<Signal>>,
+    /// The consumer's name.
+    name: Arc<str>,
+}
+
+impl World {
+    /// Logs what a guest wrote in this call, on the thread that ran it. `sampled`: its span is exported.
+    fn log_output(&self, call: &Call, sampled: bool) {
+        let place = Place { trace: call.trace.as_deref(), own: sampled };
+        log::output(&self.name, &call.message.id, place, &call.output.take());
+    }
+}
+
+impl Effects {
+    pub(super) fn new(consumer: &Consumer, spans: Option<Spans>, signals: Arc<Mailbox<Signal>>) -> Self {
+        let (queue, handler) = (Arc::clone(&consumer.queue), Arc::clone(&consumer.handler));
+        let (guests, name) = (consumer.guests.clone(), Arc::clone(&consumer.spec.name));
+        Self {
+            world: Arc::new(World { queue, handler, guests, signals, name }),
+            replies: consumer.replies.clone(),
+            stop_polling: CancellationToken::new(),
+            spans,
+            states: Changes::watch(&consumer.handler, &consumer.guests),
+        }
+    }
+
+    /// Receives. It is never cancelled, because what it brings is leased to us.
+    pub(super) fn receive(&self, request: Receive, reserved: usize) {
+        let stop = self.stop_polling.clone();
+        let spans = self.spans.clone().map(|spans| (spans, SystemTime::now()));
+        let answer = self.answer(Signal::Received { reserved, result: Err(died("receive")) });
+        tokio::spawn(async move {
+            let result = answer.world.queue.receive(request, &stop).await;
+            if let Some((spans, since)) = spans {
+                spans.received(since, &result);
+            }
+            answer.now(Signal::Received { reserved, result });
+        });
+    }
+
+    /// Lets receives that begin from now on wait, though earlier ones were cut short.
+    pub(super) fn poll_again(&mut self) {
+        if self.stop_polling.is_cancelled() {
+            self.stop_polling = CancellationToken::new();
+        }
+    }
+
+    /// Extends leases.
+    pub(super) fn extend(&self, heartbeat: Heartbeat<Id>) {
+        let Heartbeat { ids, leases, by } = heartbeat;
+        let sent_at = Instant::now();
+        let answer = self.answer(Signal::Extended { ids: ids.clone(), by, sent_at, results: Vec::new() });
+        tokio::spawn(async move {
+            let results = answer.world.queue.extend(&leases, by).await;
+            answer.now(Signal::Extended { ids, by, sent_at, results });
+        });
+    }
+
+    /// Settles. `span` is about it.
+    pub(super) fn settle(&self, batch: Vec<(Id, Settlement)>, span: Option<Span>) {
+        let (ids, settlements): (Vec<Id>, _) = batch.into_iter().unzip();
+        let answer = self.answer(Signal::Settled { ids: ids.clone(), results: Vec::new() });
+        tokio::spawn(async move {
+            let results = answer.world.queue.settle(settlements).await;
+            if let Some(span) = span {
+                spans::settled(span, &results);
+            }
+            answer.now(Signal::Settled { ids, results });
+        });
+    }
+
+    /// Runs the handler, and logs what it wrote. `sampled`: the span of its processing is exported.
+    pub(super) fn run(&self, id: Id, call: Arc<Call>, sampled: bool) {
+        let answer = self.answer(Signal::Ended { id, outcome: None });
+        self.world.guests.spawn(async move {
+            let World { queue, handler, .. } = &*answer.world;
+            let outcome = match load(&**queue, call).await {
+                Some(Ok(call)) => {
+                    let outcome = handler::run(&**handler, &call).await;
+                    answer.world.log_output(&call, sampled);
+                    outcome
+                }
+                Some(Err(fault)) => Some(Outcome::Failed(fault)),
+                None => None,
+            };
+            // That it was stopped is told at once, as the answer is dropped.
+            if outcome.is_some() {
+                answer.soon(Signal::Ended { id, outcome }).await;
+            }
+        });
+    }
+
+    /// Runs the processing-timeout hook, and logs what it wrote. `sampled`: the span of its message's processing is exported.
+    pub(super) fn decide(&self, id: Id, call: Arc<Call>, elapsed: Duration, sampled: bool) {
+        let answer = self.answer(Signal::Decided { id, outcome: None });
+        if !self.world.handler.decides_timeouts() {
+            return;
+        }
+        self.world.guests.spawn(async move {
+            let World { queue, handler, .. } = &*answer.world;
+            let stop = call.bounds.stop.clone();
+            let decision = async {
+                let call = load(&**queue, Arc::clone(&call)).await?.ok()?;
+                handler.processing_timeout(&call, elapsed).await
+            };
+            let decision = tokio::time::timeout(HOOK_TIMEOUT * 2, decision);
+            let outcome = run_until_stopped(&stop, decision).await.and_then(Result::ok).flatten();
+            answer.world.log_output(&call, sampled);
+            answer.soon(Signal::Decided { id, outcome: outcome.map(Outcome::bounded) }).await;
+        });
+    }
+
+    /// Sends a reply.
+    pub(super) fn reply(&self, id: Id, call: &Call, body: Vec<u8>) {
+        let Some(replies) = self.replies.clone() else {
+            self.world.signals.tell(Signal::Replied { id, result: Ok(()) });
+            return;
+        };
+        let (message, trace) = (Arc::clone(&call.message), call.trace.clone());
+        let answer = self.answer(Signal::Replied { id, result: Err(died("reply").to_string()) });
+        tokio::spawn(async move {
+            let result = replies.send(&message, 0, Outgoing { body, trace, ..Outgoing::default() }).await;
+            let result = result.map(drop).map_err(|error| error.to_string());
+            answer.now(Signal::Replied { id, result });
+        });
+    }
+
+    /// What answers for an effect; with `lost` if its task ends without an answer.
+    fn answer(&self, lost: Signal) -> Answer {
+        Answer { world: Arc::clone(&self.world), signal: Some(lost) }
+    }
+
+    /// Tells the state-changed hook, if there is one, in the order of the changes.
+    pub(super) fn state_changed(&self, transition: Option<(State, State)>) {
+        if let (Some(states), Some((from, to))) = (&self.states, transition) {
+            states.tell(from, to);
+        }
+    }
+
+    /// Waits until the state-changed hook, if there is one, has heard of every change.
+    pub(super) async fn all_told(&mut self) {
+        if let Some(states) = &mut self.states {
+            states.all_told().await;
+        }
+    }
+}
+
+/// The call with its message's body, wherever that lies; `None` if it is stopped meanwhile.
+async fn load(queue: &dyn Queue, mut call: Arc<Call>) -> Option<Result<Arc<Call>, String>> {
+    if call.message.claim.is_some() {
+        let stop = call.bounds.stop.clone();
+        match run_until_stopped(&stop, queue.load(&call.message)).await? {
+            Ok(message) => Arc::make_mut(&mut call).message = message,
+            Err(fault) => return Some(Err(fault)),
+        }
+    }
+    Some(Ok(call))
+}
+
+/// Tells what came of an effect, of a guest once all of it is gone; also when it is dropped, as every task answers even if it
+/// panics.
+struct Answer {
+    world: Arc<World>,
+    signal: Option<Signal>,
+}
+
+impl Answer {
+    /// At once.
+    fn now(mut self, signal: Signal) {
+        self.signal = Some(signal);
+    }
+
+    /// A small guest's with those that end next, to save what it can; any other at once.
+    async fn soon(mut self, signal: Signal) {
+        self.signal = None;
+        match self.world.guests.are_quick() {
+            true => self.world.signals.tell_soon(signal).await,
+            false => self.world.signals.tell(signal),
+        }
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if let Some(signal) = self.signal.take() {
+            self.world.signals.tell(signal);
+        }
+    }
+}
+
+/// The error of a task that ended without an answer, which is a fault of hostler's.
+fn died(task: &str) -> QueueError {
+    QueueError::Unavailable(format!("the {task} ended without an answer"))
+}

@@ -1,0 +1,49 @@
+//! Groups: what the loop does so that none of an ordered queue's messages overtakes another of its group.
+
+use std::time::Duration;
+
+use super::super::Phase;
+use super::super::delivery::Event;
+use super::super::effects::Id;
+use super::super::policy::Disposition;
+use super::{EventLoop, InHand};
+use hostler_queue::DEFAULT_GROUP;
+
+impl EventLoop {
+    /// A delivery is over: the next of its group may start, or all of them go back.
+    pub(super) fn leave(&mut self, id: Id, group: &str, disposition: &Disposition) {
+        match disposition {
+            Disposition::Ack => {
+                if let Some(next) = self.gate.pass(group, id) {
+                    let starts = self.phase == Phase::Running && self.intake.may_start(next);
+                    self.apply(next, if starts { Event::Start } else { Event::Drain });
+                }
+            }
+            head => self.send_back_followers(id, group, head),
+        }
+    }
+
+    /// The followers of a message that was not acked go back untouched, so that none overtakes it; with its delay, because
+    /// some servers hand out a follower while its head still waits.
+    pub(super) fn send_back_followers(&mut self, id: Id, group: &str, head: &Disposition) {
+        let delay =
+            if let Disposition::Release(delay) | Disposition::GiveBack(delay) = head { *delay } else { Duration::ZERO };
+        for follower in self.gate.close(group, id) {
+            let running = self.phase == Phase::Running;
+            self.apply(follower, if running { Event::Overtaken(delay) } else { Event::Drain });
+        }
+    }
+
+    /// Whether the head of its group is not over, though its guest is gone.
+    pub(super) fn follows_one_that_parts(&self, in_hand: &InHand) -> bool {
+        let head = self.group_of(in_hand).and_then(|group| self.gate.head(&group));
+        let head = head.and_then(|head| self.in_hand.get(&head));
+        head.is_some_and(|head| !head.machine.is_waiting() && !head.machine.is_running())
+    }
+
+    /// The group that it is one of; `None`: its queue is not ordered.
+    pub(super) fn group_of(&self, in_hand: &InHand) -> Option<String> {
+        let group = in_hand.message.group.as_deref().unwrap_or(DEFAULT_GROUP);
+        self.consumer.spec.ordered.then(|| group.to_owned())
+    }
+}

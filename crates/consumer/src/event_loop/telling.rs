@@ -1,0 +1,120 @@
+//! Telling: what the loop says of its deliveries and of itself, to the log, metrics, traces, the health file and its hooks.
+
+use tokio::time::Instant;
+
+use super::super::effects::Id;
+use super::super::log::{self, Line};
+use super::super::policy::Disposition;
+use super::super::status::Failed;
+use super::super::{Phase, spans};
+use super::{EventLoop, InHand};
+use hostler_handler::Outcome;
+use hostler_queue::LeaseError;
+use hostler_telemetry::metrics::Ending;
+use hostler_types::State;
+
+/// The longest reason that is remembered of a failure, in bytes. The log has all of it.
+const MAX_REASON: usize = 256;
+
+impl EventLoop {
+    /// A delivery is over.
+    pub(super) fn over(&mut self, in_hand: &mut InHand) {
+        let (outcome, disposition) = (in_hand.machine.outcome(), in_hand.machine.disposition());
+        if in_hand.started_at.is_some() {
+            self.summary.processed += 1;
+            self.summary.abandoned += u64::from(*outcome == Outcome::Shutdown);
+            if outcome.is_failure() || matches!(disposition, Disposition::DeadLetter(_)) {
+                self.summary.failed += 1;
+                self.consumer.status.failed(failed(in_hand));
+            }
+        }
+        if let Some(metrics) = &self.consumer.metrics {
+            metrics.ended(Ending {
+                outcome: outcome.name(),
+                disposition: disposition.name(),
+                attempt: in_hand.attempt,
+                ran_for: in_hand.started_at.map(|_| in_hand.ran_for),
+            });
+        }
+        log::settled(
+            &self.consumer.spec,
+            &Line {
+                message_id: &in_hand.message.id,
+                attempt: in_hand.attempt,
+                outcome,
+                disposition,
+                duration: in_hand.ran_for,
+                queue_delay: in_hand.queue_delay,
+                late: in_hand.late,
+                trace: in_hand.place(),
+            },
+        );
+        if let Some((span, since)) = in_hand.span.take() {
+            spans::processed(span, (since, in_hand.ran_for), outcome, disposition);
+        }
+    }
+
+    /// A guest is gone: an attempt that the host spoilt is remembered, and a person is told what to do.
+    pub(super) fn note(&mut self, id: Id, outcome: Option<&Outcome>) {
+        let is_limit = matches!(outcome, Some(Outcome::HostLimit(..)));
+        if !is_limit && self.spared.is_empty() {
+            return;
+        }
+        let Some(in_hand) = self.in_hand.get(&id) else { return };
+        let message_id = &*in_hand.message.id;
+        let Some(Outcome::HostLimit(limit, error)) = outcome else {
+            return self.spared.ended(message_id);
+        };
+        self.spared.note(message_id, in_hand.attempt);
+        let (consumer, cure) = (&*self.consumer.spec.name, limit.cure());
+        tracing::warn!(consumer, message_id, limit = %limit, error, cure, "host limit reached: the attempt does not count");
+    }
+
+    /// Heartbeats have failed.
+    pub(super) fn complain(&self, ids: &[Id], results: &[Result<(), LeaseError>]) {
+        for (id, result) in ids.iter().zip(results) {
+            let Err(error) = result else { continue };
+            let message_id = self.in_hand.get(id).map(|in_hand| &*in_hand.message.id);
+            tracing::warn!(consumer = &*self.consumer.spec.name, message_id, %error, "heartbeat failed");
+        }
+    }
+
+    /// Shows what the consumer does, and tells the state-changed hook of a change.
+    pub(super) fn show(&self) {
+        let state = match self.phase {
+            Phase::Draining | Phase::Deadline => State::Exiting,
+            Phase::Running if !self.running.is_empty() => State::Processing,
+            Phase::Running if self.idle || self.intake.is_shut() => State::Idle,
+            Phase::Running => State::Listening,
+        };
+        let transition = self.consumer.status.update(|status| {
+            status.state = state;
+            status.last_poll_at = self.last_poll_at;
+            status.could_poll_since = self.polling.could_poll_since();
+            status.held_back = self.polling.is_held();
+            status.failing = self.failing;
+            status.in_flight = self.running.len();
+            status.in_hand = self.in_hand.len();
+            status.oldest_started_at = self.running.first().map(|(started_at, _)| *started_at);
+            status.processed = self.summary.processed;
+            status.failed = self.summary.failed;
+            status.paused = self.intake.is_paused();
+            status.breaker = self.intake.breaker();
+        });
+        self.effects.state_changed(transition);
+    }
+}
+
+fn failed(in_hand: &InHand) -> Failed {
+    let (outcome, disposition) = (in_hand.machine.outcome(), in_hand.machine.disposition());
+    let reason = log::reason(outcome, disposition).unwrap_or_default();
+    // A copy, so that the rest of a long one is not remembered with it.
+    let reason = reason[..reason.floor_char_boundary(MAX_REASON)].to_owned();
+    Failed {
+        at: Instant::now(),
+        message_id: in_hand.message.id.clone(),
+        outcome: outcome.name(),
+        disposition: disposition.name(),
+        reason,
+    }
+}

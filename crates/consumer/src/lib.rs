@@ -1,0 +1,149 @@
+//! One consumer: takes messages from its queue, runs its handler on them, settles them.
+//!
+//! | file | job | I/O |
+//! |---|---|---|
+//! | `delivery` | one delivery's life: events in, actions out | none |
+//! | `policy` | what an outcome leads to | none |
+//! | `ledger` | when leases end, and which to extend | none |
+//! | `fifo` | one of each group at a time | none |
+//! | `settle` | gathers settlements into batches | none |
+//! | `breaker` | when to stop receiving because too much fails, and when to go on | none |
+//! | `intake` | whether to take messages: pauses and the breaker | none |
+//! | `spared` | attempts that the host spoilt, and so do not count | none |
+//! | `pace` | when to poll, and how long to rest | none |
+//! | `polling` | since when a poll could begin | none |
+//! | `event_loop` | turns the world into events, and drives all of the above | through `effects` |
+//! | `event_loop/groups` | what the loop does so that nothing overtakes another of its FIFO group | through `effects` |
+//! | `event_loop/telling` | what the loop says of its deliveries and of itself | log, metrics, spans, status |
+//! | `event_loop/pausing` | what the loop does when it is to take nothing, and when it may go on | through `effects` |
+//! | `mailbox` | signals on their way to the loop | none |
+//! | `changes` | changes of state on their way to the hook that hears of them | through the handler |
+//! | `effects` | receives, extends, settles, runs guests; answers with signals | all of it |
+//! | `status` | what the consumer shows of itself | none |
+//! | `log` | the line per message | the log |
+//! | `spans` | what spans say of receives, messages and settlings | none |
+//!
+//! Everything but the guests runs on the control thread, so nothing here is locked, and no guest can delay a heartbeat.
+
+mod breaker;
+mod changes;
+mod delivery;
+mod effects;
+mod event_loop;
+mod fifo;
+mod intake;
+mod ledger;
+mod log;
+mod mailbox;
+mod pace;
+mod policy;
+mod polling;
+mod settle;
+mod spans;
+mod spared;
+mod status;
+
+pub use ledger::{Change, Heartbeat, Ledger};
+pub use policy::{Disposition, Policy};
+pub use settle::Batcher;
+pub use status::{Failed, Failing, MAX_FAILURES, Status, StatusBoard};
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use hostler_config as config;
+use hostler_handler::{Handler, Lanes};
+use hostler_queue::Queue;
+use hostler_queue_telemetry::Replies;
+use hostler_telemetry::metrics::ConsumerMetrics;
+use hostler_telemetry::traces::Traces;
+use hostler_types::Rate;
+
+/// How far the host is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Consume.
+    Running,
+    /// Take nothing more; give back what has not started; let the rest finish.
+    Draining,
+    /// Stop what still runs, and release it.
+    Deadline,
+}
+
+/// What a consumer is, as configured.
+#[derive(Debug, Clone)]
+pub struct Spec {
+    /// Its name.
+    pub name: Arc<str>,
+    /// The channel that it listens on.
+    pub channel: Arc<str>,
+    /// Whether the order within a group must hold.
+    pub ordered: bool,
+    /// How many messages it processes at once.
+    pub concurrency: usize,
+    /// How long a message is leased at a time.
+    pub lease: Duration,
+    /// How long a handler may run.
+    pub processing_timeout: Duration,
+    /// The age at its receive beyond which a message counts as late.
+    pub delay_tolerance: Duration,
+    /// The longest time that a poll may wait for a message: well below the health check's patience, and below the grace
+    /// of a shutdown, as a poll that is under way may have to be waited for.
+    pub longest_poll: Duration,
+    /// How fast messages may be taken.
+    pub rate_limit: Option<Rate>,
+    /// What outcomes lead to.
+    pub policy: Policy,
+    /// When receiving pauses because too much fails; `None`: never.
+    pub breaker: Option<config::Breaker>,
+    /// How much of a guest's output is kept, in bytes.
+    pub output: usize,
+}
+
+/// All that a consumer works with.
+pub struct Consumer {
+    /// What it is.
+    pub spec: Spec,
+    /// Its queue.
+    pub queue: Arc<dyn Queue>,
+    /// Its handler.
+    pub handler: Arc<dyn Handler>,
+    /// Where replies go; without it a reply counts as an ack.
+    pub replies: Option<Replies>,
+    /// Where guests run.
+    pub guests: Lanes,
+    /// Where it shows its status.
+    pub status: StatusBoard,
+    /// What it measures of itself, if anything does.
+    pub metrics: Option<ConsumerMetrics>,
+    /// Where its spans go; `None`: there are none.
+    pub traces: Option<Traces>,
+    /// Whether an operator wants it to pause: to take nothing more, give back what has not started, and finish what runs.
+    pub pause: watch::Receiver<bool>,
+    /// Cancelled when a processing timeout asks the whole host to exit.
+    pub exit: CancellationToken,
+}
+
+/// What a consumer did in its life.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Messages whose handler came to an end, whatever it was.
+    pub processed: u64,
+    /// Those of them that failed: see [`hostler_health::ConsumerReport::failed`].
+    pub failed: u64,
+    /// Messages that were started, and older than the delay tolerance when they were received.
+    pub late: u64,
+    /// Messages whose work was cut off by the drain deadline, and which were released.
+    pub abandoned: u64,
+}
+
+impl Consumer {
+    /// Consumes until `phase` says to drain, and everything in hand is settled or its lease lost. `phase` must begin as
+    /// it is, and a dropped sender means [`Phase::Deadline`].
+    pub async fn run(self, phase: watch::Receiver<Phase>) -> Summary {
+        event_loop::EventLoop::new(self).run(phase).await
+    }
+}

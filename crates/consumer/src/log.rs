@@ -1,0 +1,120 @@
+//! The log of a consumer: one line per message, and what its guest wrote. Never a body.
+
+use std::time::Duration;
+
+use tracing::field::{DisplayValue, display};
+
+use super::Spec;
+use super::breaker::Change;
+use super::policy::Disposition;
+use hostler_handler::{Captured, Excerpt, Outcome};
+use hostler_telemetry::GUEST;
+use hostler_telemetry::traces::{SpanId, TraceId};
+use hostler_types::message::TraceContext;
+
+/// What the line says of one message.
+pub(super) struct Line<'a> {
+    pub(super) message_id: &'a str,
+    pub(super) attempt: u32,
+    pub(super) outcome: &'a Outcome,
+    pub(super) disposition: &'a Disposition,
+    /// How long the handler ran; zero if it never did.
+    pub(super) duration: Duration,
+    /// The age of the message when it was received.
+    pub(super) queue_delay: Duration,
+    pub(super) late: bool,
+    pub(super) trace: Place<'a>,
+}
+
+/// Where in a trace a line belongs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place<'a> {
+    /// The trace that the handler ran in, if there is one.
+    pub(super) trace: Option<&'a TraceContext>,
+    /// Whether its span is ours, and so exported.
+    pub(super) own: bool,
+}
+
+impl Place<'_> {
+    fn trace_id(&self) -> Option<DisplayValue<TraceId>> {
+        self.trace.map(|trace| display(trace.span().trace_id()))
+    }
+
+    fn span_id(&self) -> Option<DisplayValue<SpanId>> {
+        self.trace.filter(|_| self.own).map(|trace| display(trace.span().span_id()))
+    }
+}
+
+/// Writes the line of a message that is over.
+pub(super) fn settled(spec: &Spec, line: &Line<'_>) {
+    let reason = reason(line.outcome, line.disposition);
+    let delay_seconds = match line.disposition {
+        Disposition::Release(delay) | Disposition::GiveBack(delay) => Some(milliseconds(*delay) / 1_000.0),
+        Disposition::DeadLetter(_) | Disposition::Ack | Disposition::None => None,
+    };
+    tracing::info!(
+        consumer = &*spec.name,
+        channel = &*spec.channel,
+        message_id = line.message_id,
+        attempt = line.attempt,
+        outcome = line.outcome.name(),
+        disposition = line.disposition.name(),
+        duration_ms = milliseconds(line.duration),
+        queue_delay_ms = milliseconds(line.queue_delay),
+        late = line.late.then_some(true),
+        delay_seconds,
+        reason = reason.as_deref().unwrap_or_default(),
+        trace_id = line.trace.trace_id(),
+        span_id = line.trace.span_id(),
+        "settled"
+    );
+}
+
+/// Why a message came to what it came to, if there is anything to say.
+pub(super) fn reason(outcome: &Outcome, disposition: &Disposition) -> Option<String> {
+    match disposition {
+        Disposition::DeadLetter(why) => Some(why.clone()),
+        Disposition::Release(_) | Disposition::GiveBack(_) | Disposition::Ack | Disposition::None => outcome.reason(),
+    }
+}
+
+/// Writes a change of the breaker.
+pub(super) fn breaker(spec: &Spec, change: Change) {
+    let consumer = &*spec.name;
+    match change {
+        Change::Opened { failed, of, pause } => {
+            let pause = humantime::format_duration(pause);
+            tracing::warn!(consumer, failed, of, %pause, "breaker open: too much fails, nothing more is received for now");
+        }
+        Change::Reopened { pause } => {
+            let pause = humantime::format_duration(pause);
+            tracing::warn!(consumer, %pause, "breaker open: the one message failed");
+        }
+        Change::Probing => tracing::info!(consumer, "breaker probing: one message is tried"),
+        Change::Closed => tracing::info!(consumer, "breaker closed"),
+    }
+}
+
+/// Writes what a guest wrote, a line each, up to a number of them. Called where the guest ran: to write a line takes about a
+/// microsecond, which is not the control thread's to spend.
+pub(super) fn output(consumer: &str, message_id: &str, trace: Place<'_>, captured: &Captured) {
+    let tell = |(stream, line)| {
+        let (trace_id, span_id) = (trace.trace_id(), trace.span_id());
+        tracing::info!(target: GUEST, consumer, message_id, stream, trace_id, span_id, "{line}");
+    };
+    let Excerpt { first, left_out, last } = captured.excerpt();
+    first.into_iter().for_each(tell);
+    if left_out > 0 {
+        tracing::warn!(target: GUEST, consumer, message_id, "{left_out} more lines of output are not logged");
+    }
+    last.into_iter().for_each(tell);
+    if captured.dropped > 0 {
+        let dropped = captured.dropped;
+        tracing::warn!(target: GUEST, consumer, message_id, dropped, "output beyond limits.output was dropped");
+    }
+}
+
+/// Milliseconds with a fraction of three digits.
+fn milliseconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1_000_000.0).round() / 1_000.0
+}

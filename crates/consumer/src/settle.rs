@@ -1,0 +1,249 @@
+//! Gathers settlements into batches: when to send how many. No I/O.
+
+use std::collections::VecDeque;
+
+use tokio::time::{Duration, Instant};
+
+use hostler_queue::{Limits, Settlement};
+
+/// After a settlement failed for the moment, it is tried again after this; after each further one in a row, after twice as
+/// long.
+const RETRY_AFTER: Duration = Duration::from_millis(200);
+/// The longest rest before a settlement is tried again.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(5);
+
+/// A settlement that waits; `I` names its delivery.
+#[derive(Debug)]
+struct Waiting<I> {
+    id: I,
+    settlement: Settlement,
+    /// When it is to be sent at the latest, alone if need be.
+    due: Instant,
+}
+
+/// The settlements of one consumer that are not on their way yet.
+#[derive(Debug)]
+pub struct Batcher<I> {
+    batch: usize,
+    linger: Duration,
+    parallel: usize,
+    waiting: VecDeque<Waiting<I>>,
+    /// When the first of those is due.
+    due: Option<Instant>,
+    /// Failed for the moment, in the order of their times; each comes back into `waiting` at its own.
+    resting: VecDeque<(Instant, Waiting<I>)>,
+    /// Failures in a row.
+    failures: u32,
+    /// When the last of them was counted.
+    failed_at: Option<Instant>,
+    under_way: usize,
+}
+
+impl<I: Copy + PartialEq> Batcher<I> {
+    /// A batcher for a queue with these limits; an ordered queue waits for nothing, because its groups do.
+    pub fn new(limits: Limits, ordered: bool) -> Self {
+        Self {
+            batch: limits.settle_batch.max(1),
+            linger: if ordered { Duration::ZERO } else { limits.settle_linger },
+            parallel: limits.parallel_receives.max(1),
+            waiting: VecDeque::new(),
+            due: None,
+            resting: VecDeque::new(),
+            failures: 0,
+            failed_at: None,
+            under_way: 0,
+        }
+    }
+
+    /// Takes a settlement, of a delivery whose lease ends then: it does not wait for others until it would come too late.
+    pub fn push(&mut self, id: I, settlement: Settlement, now: Instant, lease_ends: Option<Instant>) {
+        let latest = lease_ends.and_then(|end| end.checked_sub(self.linger));
+        let due = latest.map_or(now + self.linger, |latest| latest.min(now + self.linger));
+        self.wait(Waiting { id, settlement, due });
+    }
+
+    fn wait(&mut self, waiting: Waiting<I>) {
+        self.due = Some(self.due.map_or(waiting.due, |due| due.min(waiting.due)));
+        self.waiting.push_back(waiting);
+    }
+
+    /// Takes back a settlement that the queue did not carry out this time. The more of them fail in a row, the longer it
+    /// rests; but it is tried again while half of what is left of its lease is still ahead.
+    pub fn retry(&mut self, id: I, settlement: Settlement, now: Instant, lease_ends: Option<Instant>) {
+        // The entries of one answer are one failure.
+        if self.failed_at.replace(now) != Some(now) {
+            self.failures = self.failures.saturating_add(1);
+        }
+        let doublings = self.failures.saturating_sub(1).min(8);
+        let rest = RETRY_AFTER.saturating_mul(1 << doublings).min(MAX_RETRY_AFTER);
+        let half = lease_ends.map_or(rest, |end| end.saturating_duration_since(now) / 2);
+        let at = now + rest.min(half.max(RETRY_AFTER));
+        let place = self.resting.partition_point(|(other, _)| *other <= at);
+        self.resting.insert(place, (at, Waiting { id, settlement, due: at }));
+    }
+
+    /// A settlement was carried out: what failed before is over.
+    pub fn succeeded(&mut self) {
+        (self.failures, self.failed_at) = (0, None);
+    }
+
+    /// Drops the settlement of a delivery whose lease is lost; whether it was still here.
+    pub fn withdraw(&mut self, id: I) -> bool {
+        let before = self.len();
+        self.waiting.retain(|waiting| waiting.id != id);
+        self.due = self.first_due();
+        self.resting.retain(|(_, waiting)| waiting.id != id);
+        self.len() < before
+    }
+
+    /// The next batch to send at `now`, if it is time. `more_to_come`: handlers run whose settlements could join it.
+    pub fn next(&mut self, now: Instant, more_to_come: bool) -> Option<Vec<(I, Settlement)>> {
+        while self.resting.front().is_some_and(|(at, _)| *at <= now) {
+            self.resting.pop_front().into_iter().for_each(|(_, waiting)| self.wait(waiting));
+        }
+        let time_is_up = now >= self.due?;
+        let full = self.waiting.len() >= self.batch;
+        if self.under_way >= self.parallel || !(full || time_is_up || !more_to_come) {
+            return None;
+        }
+        self.under_way += 1;
+        let count = self.waiting.len().min(self.batch);
+        let batch = self.waiting.drain(..count).map(|waiting| (waiting.id, waiting.settlement)).collect();
+        self.due = self.first_due();
+        Some(batch)
+    }
+
+    fn first_due(&self) -> Option<Instant> {
+        self.waiting.iter().map(|waiting| waiting.due).min()
+    }
+
+    /// A batch that was sent has been answered.
+    pub fn answered(&mut self) {
+        self.under_way = self.under_way.saturating_sub(1);
+    }
+
+    /// When there is something to do next, if nothing happens before.
+    pub fn next_at(&self) -> Option<Instant> {
+        let lingering = self.due.filter(|_| self.under_way < self.parallel);
+        let resting = self.resting.front().map(|(at, _)| *at);
+        lingering.into_iter().chain(resting).min()
+    }
+
+    fn len(&self) -> usize {
+        self.waiting.len() + self.resting.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hostler_queue::Receipt;
+
+    const LINGER: Duration = Duration::from_millis(100);
+
+    fn batcher(ordered: bool) -> Batcher<u32> {
+        let limits = Limits {
+            receive_batch: 10,
+            settle_batch: 10,
+            settle_linger: LINGER,
+            max_wait: Duration::ZERO,
+            max_lease: Duration::ZERO,
+            parallel_receives: 2,
+        };
+        Batcher::new(limits, ordered)
+    }
+
+    fn ack(id: u32) -> Settlement {
+        Settlement::Ack(Receipt::new(id.to_string()))
+    }
+
+    fn ids(batch: Option<Vec<(u32, Settlement)>>) -> Vec<u32> {
+        batch.into_iter().flatten().map(|(id, _)| id).collect()
+    }
+
+    #[test]
+    fn sends_at_a_full_batch_or_after_the_linger_or_when_nothing_more_can_come() {
+        let now = Instant::now();
+        let mut batcher = batcher(false);
+        for id in 0..9 {
+            batcher.push(id, ack(id), now, None);
+        }
+        assert!(ids(batcher.next(now, true)).is_empty());
+        assert_eq!(batcher.next_at(), Some(now + LINGER));
+        batcher.push(9, ack(9), now, None);
+        assert_eq!(ids(batcher.next(now, true)).len(), 10);
+
+        batcher.push(10, ack(10), now, None);
+        assert_eq!(ids(batcher.next(now + LINGER, true)), [10]);
+        batcher.answered();
+        batcher.push(11, ack(11), now, None);
+        assert_eq!(ids(batcher.next(now, false)), [11]);
+    }
+
+    #[test]
+    fn a_settlement_does_not_wait_for_others_until_its_lease_ends() {
+        let now = Instant::now();
+        let mut batcher = batcher(false);
+        batcher.push(1, ack(1), now, Some(now + 10 * LINGER));
+        assert_eq!(batcher.next_at(), Some(now + LINGER));
+        batcher.push(2, ack(2), now, Some(now + LINGER + LINGER / 4));
+        assert_eq!(batcher.next_at(), Some(now + LINGER / 4));
+        assert!(ids(batcher.next(now, true)).is_empty());
+        assert_eq!(ids(batcher.next(now + LINGER / 4, true)), [1, 2]);
+        assert_eq!(batcher.next_at(), None);
+        batcher.push(3, ack(3), now, Some(now + LINGER / 2));
+        assert_eq!(ids(batcher.next(now, true)), [3]);
+    }
+
+    #[test]
+    fn an_ordered_queue_does_not_wait() {
+        let now = Instant::now();
+        let mut batcher = batcher(true);
+        batcher.push(1, ack(1), now, None);
+        assert_eq!(ids(batcher.next(now, true)), [1]);
+    }
+
+    #[test]
+    fn a_settlement_that_failed_comes_again_and_can_be_withdrawn() {
+        let now = Instant::now();
+        let mut batcher = batcher(true);
+        batcher.retry(1, ack(1), now, None);
+        batcher.retry(2, ack(2), now, None);
+        assert!(ids(batcher.next(now, false)).is_empty());
+        assert_eq!(batcher.next_at(), Some(now + RETRY_AFTER));
+        assert!(batcher.withdraw(1));
+        assert!(!batcher.withdraw(1));
+        assert_eq!(ids(batcher.next(now + RETRY_AFTER, false)), [2]);
+    }
+
+    #[test]
+    fn failures_in_a_row_rest_ever_longer_but_not_beyond_half_of_what_is_left() {
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let mut batcher = batcher(false);
+        let mut rest = |at: u32, lease_ends: Option<u32>| {
+            let now = start + at * second;
+            batcher.retry(1, ack(1), now, lease_ends.map(|end| start + end * second));
+            let rest = batcher.next_at().map(|at| at - now);
+            assert!(batcher.withdraw(1));
+            rest.map(|rest| rest.as_millis())
+        };
+        let rests: Vec<_> = (0..7).map(|at| rest(at, None)).collect();
+        assert_eq!(rests, [200, 400, 800, 1600, 3200, 5000, 5000].map(Some));
+        assert_eq!([rest(10, Some(14)), rest(20, Some(20))], [Some(2000), Some(200)]);
+        batcher.succeeded();
+        batcher.retry(1, ack(1), start, None);
+        assert_eq!(batcher.next_at(), Some(start + RETRY_AFTER));
+    }
+
+    #[test]
+    fn no_more_calls_at_once_than_the_queue_likes() {
+        let now = Instant::now();
+        let mut batcher = batcher(true);
+        for id in 0..3 {
+            batcher.push(id, ack(id), now, None);
+            assert_eq!(ids(batcher.next(now, false)).len(), usize::from(id < 2));
+        }
+        batcher.answered();
+        assert_eq!(ids(batcher.next(now, false)), [2]);
+    }
+}

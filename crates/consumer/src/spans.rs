@@ -1,0 +1,274 @@
+//! What the spans of one consumer say: of each receive that brought messages, of each message, of each settling.
+//!
+//! The span of a message has its producer's span as its parent, and a link to it as well. Those of receives and settlings can be
+//! about several messages, so they link to each; one about a single message is settled within its trace. Where no message of
+//! a call is sampled, the call is not either.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use super::policy::Disposition;
+use hostler_handler::Outcome;
+use hostler_queue::{Delivery, Queue, QueueError, Unsettled};
+use hostler_telemetry::traces::{Beginning, KeyValue, Operation, Span, SpanContext, Traces, attribute};
+use hostler_types::message::{Message, TraceContext};
+
+/// Which delivery of its message it is; 1 is the first.
+const ATTEMPT: &str = "hostler.attempt";
+/// What the handler did.
+const OUTCOME: &str = "hostler.outcome";
+/// What became of the message.
+const DISPOSITION: &str = "hostler.disposition";
+
+/// Makes the spans of one consumer.
+#[derive(Clone)]
+pub(super) struct Spans {
+    traces: Traces,
+    channel: Arc<str>,
+    /// What all of them say.
+    attributes: Arc<[KeyValue]>,
+}
+
+/// One message that a settling is about.
+#[derive(Debug, Clone)]
+pub(super) struct Settled {
+    message: Arc<Message>,
+    /// The trace that its handler ran in.
+    trace: Option<Arc<TraceContext>>,
+}
+
+impl Spans {
+    pub(super) fn new(traces: Traces, consumer: &Arc<str>, channel: &Arc<str>, queue: &dyn Queue) -> Self {
+        let destination =
+            hostler_queue_telemetry::destination(queue.origin(), Arc::clone(channel), Some(Arc::clone(consumer)));
+        Self { traces, channel: Arc::clone(channel), attributes: destination.attributes().into() }
+    }
+
+    fn begin(&self, operation: Operation, beginning: Beginning<'_>) -> Span {
+        let mut span = self.traces.operation(operation, &self.channel, beginning);
+        if span.is_recording() {
+            span.set_all(self.attributes.iter().cloned());
+        }
+        span
+    }
+
+    /// The span of a receive that is over. One that brought nothing has none: it only waited.
+    pub(super) fn received(&self, since: SystemTime, result: &Result<Vec<Delivery>, QueueError>) {
+        let messages: &[Delivery] = match result {
+            Ok(messages) if messages.is_empty() => return,
+            Ok(messages) => messages,
+            Err(_) => &[],
+        };
+        let produced = messages.iter().map(|delivery| produced(&delivery.message));
+        if !messages.is_empty() && !is_wanted(produced.clone()) {
+            return;
+        }
+        let links = produced.flatten().cloned().collect();
+        let beginning = Beginning { links, since: Some(since), ..Beginning::default() };
+        let mut span = self.begin(Operation::Receive, beginning);
+        match result {
+            Ok(messages) => span.set(attribute::MESSAGING_BATCH_MESSAGE_COUNT, count(messages.len())),
+            Err(error) => span.fail(error.kind(), &error.to_string()),
+        }
+    }
+
+    /// Begins the span of a message, and says in which trace its handler runs.
+    pub(super) fn process(&self, message: &Message, attempt: u32) -> (Span, Option<Arc<TraceContext>>) {
+        let parent = produced(message);
+        let beginning = Beginning { parent, links: parent.into_iter().cloned().collect(), since: None };
+        let mut span = self.begin(Operation::Process, beginning);
+        if span.is_recording() {
+            let size = match &message.claim {
+                Some(claim) => claim.size.map(|size| i64::try_from(size).unwrap_or(i64::MAX)),
+                None => Some(count(message.body.len())),
+            };
+            span.set(attribute::MESSAGING_MESSAGE_ID, message.id.clone());
+            span.set_all(size.map(|size| KeyValue::new(attribute::MESSAGING_MESSAGE_BODY_SIZE, size)));
+            span.set(ATTEMPT, i64::from(attempt));
+        }
+        let trace = TraceContext::new(span.context()).map(Arc::new);
+        (span, trace)
+    }
+
+    /// Begins the span of a settling.
+    pub(super) fn settle(&self, batch: &[Settled]) -> Option<Span> {
+        if !is_wanted(batch.iter().map(Settled::processed)) {
+            return None;
+        }
+        let about = |one: &Settled| produced(&one.message).or(one.processed()).cloned();
+        let links = batch.iter().filter_map(about).collect();
+        let parent = if let [one] = batch { one.processed() } else { None };
+        let mut span = self.begin(Operation::Settle, Beginning { parent, links, since: None });
+        match batch {
+            [one] => span.set(attribute::MESSAGING_MESSAGE_ID, one.message.id.clone()),
+            many => span.set(attribute::MESSAGING_BATCH_MESSAGE_COUNT, count(many.len())),
+        }
+        Some(span)
+    }
+}
+
+impl Settled {
+    /// A message, and the trace that its handler ran in.
+    pub(super) fn of(message: &Arc<Message>, trace: Option<&Arc<TraceContext>>) -> Self {
+        Self { message: Arc::clone(message), trace: trace.cloned() }
+    }
+
+    /// The span of its processing.
+    fn processed(&self) -> Option<&SpanContext> {
+        self.trace.as_ref().map(|trace| trace.span())
+    }
+}
+
+/// Ends the span of a settling.
+pub(super) fn settled(mut span: Span, results: &[Result<(), Unsettled>]) {
+    let failed = results.iter().filter_map(|result| result.as_ref().err()).collect::<Vec<_>>();
+    if let Some(first) = failed.first() {
+        span.fail(first.error.kind(), &format!("{} of {} not settled: {}", failed.len(), results.len(), first.error));
+    }
+}
+
+/// Ends the span of a message: its handler began, and ran for so long.
+pub(super) fn processed(
+    mut span: Span,
+    (since, took): (SystemTime, Duration),
+    outcome: &Outcome,
+    disposition: &Disposition,
+) {
+    span.set(OUTCOME, outcome.name());
+    span.set(DISPOSITION, disposition.name());
+    // That a handler asks to be called later is no failure.
+    if !outcome.is_success() && !matches!(outcome, Outcome::Delay(_)) {
+        span.fail(outcome.name(), &outcome.reason().unwrap_or_default());
+    }
+    span.end_at(since + took);
+}
+
+/// The producer's span.
+fn produced(message: &Message) -> Option<&SpanContext> {
+    message.trace.as_ref().map(|trace| trace.span())
+}
+
+/// Whether a call about messages of these traces is to be seen: not if they all say that they are not.
+fn is_wanted<'a>(contexts: impl Iterator<Item = Option<&'a SpanContext>>) -> bool {
+    let mut contexts = contexts;
+    contexts.any(|context| context.is_none_or(SpanContext::is_sampled))
+}
+
+fn count(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hostler_queue::fake::FakeBroker;
+    use hostler_queue::{Broker as _, ChannelSpec, LeaseError, Receive, Settlement};
+    use hostler_telemetry::traces::memory::{Kept, attribute as value};
+    use hostler_types::message::Outgoing;
+    use opentelemetry::trace::{SpanKind, Status};
+    use tokio_util::sync::CancellationToken;
+
+    const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+    /// Spans that are kept, and deliveries of messages that were sent in these traces.
+    async fn consumer(traces: &[Option<&str>]) -> (Kept, Spans, Vec<Delivery>) {
+        let (broker, kept, channel) = (FakeBroker::default(), Kept::default(), "jobs".parse().unwrap());
+        let trace = |text: &&str| TraceContext::parse(text, None).map(Arc::new);
+        let message = |text: &Option<&str>| Outgoing { trace: text.as_ref().and_then(trace), ..Outgoing::default() };
+        broker.send(&channel, traces.iter().map(message).collect()).await;
+        let queue = broker.open(&ChannelSpec::new(channel)).await.unwrap();
+        let request = Receive { max: 10, wait: Duration::ZERO, lease: Duration::from_secs(9) };
+        let deliveries = queue.receive(request, &CancellationToken::new()).await.unwrap();
+        let spans = Spans::new(kept.traces(), &"one".into(), &"jobs".into(), &*queue);
+        (kept, spans, deliveries)
+    }
+
+    #[tokio::test]
+    async fn a_message_is_processed_in_its_producer_s_trace_and_settled_there() {
+        let (kept, spans, deliveries) = consumer(&[Some(PARENT)]).await;
+        let message = Arc::clone(&deliveries[0].message);
+        spans.received(SystemTime::now(), &Ok(deliveries));
+        let (span, trace) = spans.process(&message, 2);
+        let trace = trace.unwrap();
+        let began = SystemTime::now();
+        let settling = spans.settle(&[Settled::of(&message, Some(&trace))]).unwrap();
+        processed(span, (began, Duration::from_secs(1)), &Outcome::Ack, &Disposition::Ack);
+        settled(settling, &[Ok(())]);
+
+        let all = kept.spans();
+        let [receive, process, settle] = &all[..] else { panic!("{all:?}") };
+        let names = all.iter().map(|span| (&*span.name, span.span_kind.clone())).collect::<Vec<_>>();
+        let client = SpanKind::Client;
+        let expected =
+            [("receive jobs", client.clone()), ("process jobs", SpanKind::Consumer), ("settle jobs", client)];
+        assert_eq!(names, expected);
+        for (span, count) in [(receive, Some("1")), (process, None), (settle, None)] {
+            let linked: Vec<_> = span.links.iter().map(|link| link.span_context.span_id().to_string()).collect();
+            assert_eq!(linked, ["b7ad6b7169203331"], "{}", span.name);
+            assert_eq!(value(span, "hostler.consumer").as_deref(), Some("one"));
+            assert_eq!(value(span, "messaging.destination.name").as_deref(), Some("jobs"));
+            assert_eq!(value(span, "messaging.operation.type").as_deref(), span.name.split(' ').next());
+            assert_eq!(value(span, "messaging.batch.message_count").as_deref(), count);
+            assert_eq!(span.status, Status::Unset);
+        }
+        assert_eq!(process.parent_span_id.to_string(), "b7ad6b7169203331");
+        assert_eq!(settle.parent_span_id, process.span_context.span_id());
+        assert_eq!(process.end_time, began + Duration::from_secs(1));
+        assert_eq!(trace.span().span_id(), process.span_context.span_id());
+        let of = |name| value(process, name);
+        assert_eq!((of("messaging.message.id"), of("hostler.attempt")), (Some(message.id.clone()), Some("2".into())));
+        assert_eq!(
+            (of("hostler.outcome").as_deref(), of("hostler.disposition").as_deref()),
+            (Some("ack"), Some("ack"))
+        );
+    }
+
+    #[tokio::test]
+    async fn what_fails_says_how() {
+        let (kept, spans, deliveries) = consumer(&[None]).await;
+        spans.received(SystemTime::now(), &Err(QueueError::Unavailable("throttled".into())));
+        let end = |outcome| {
+            let (span, _) = spans.process(&deliveries[0].message, 1);
+            processed(span, (SystemTime::now(), Duration::ZERO), &outcome, &Disposition::None);
+        };
+        end(Outcome::Trapped("unreachable".into()));
+        end(Outcome::Delay(Duration::ZERO));
+        end(Outcome::LeaseLost);
+        let settling = spans.settle(&[Settled::of(&deliveries[0].message, None)]).unwrap();
+        let settlement = Settlement::Ack(hostler_queue::Receipt::new("r"));
+        settled(settling, &[Err(Unsettled { settlement, error: LeaseError::Lost("over".into()) }), Ok(())]);
+        let types: Vec<_> = kept.spans().iter().map(|span| value(span, "error.type")).collect();
+        let types: Vec<_> = types.iter().map(Option::as_deref).collect();
+        assert_eq!(types, [Some("unavailable"), Some("trapped"), None, Some("lease-lost"), Some("lease-lost")]);
+        let Status::Error { description } = &kept.spans()[4].status else { panic!("{:?}", kept.spans()[4]) };
+        assert_eq!(&**description, "1 of 2 not settled: the lease is lost: over");
+    }
+
+    #[tokio::test]
+    async fn what_nobody_samples_is_not_seen_and_goes_on_as_it_is() {
+        let unsampled = PARENT.replace("-01", "-00");
+        let (kept, spans, deliveries) = consumer(&[Some(&unsampled), Some(&unsampled)]).await;
+        let messages: Vec<_> = deliveries.iter().map(|delivery| Arc::clone(&delivery.message)).collect();
+        spans.received(SystemTime::now(), &Ok(deliveries));
+        spans.received(SystemTime::now(), &Ok(Vec::new()));
+        let traces: Vec<_> = messages.iter().map(|message| spans.process(message, 1).1.unwrap()).collect();
+        assert!(traces.iter().all(|trace| !trace.span().is_sampled()));
+        assert_eq!(traces[0].trace_id().to_string(), "0af7651916cd43dd8448eb211c80319c");
+        let both: Vec<_> = messages.iter().zip(&traces).map(|(one, trace)| Settled::of(one, Some(trace))).collect();
+        assert!(spans.settle(&both).is_none());
+        assert_eq!(kept.spans().len(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_batch_links_to_each_of_its_messages() {
+        let (kept, spans, deliveries) = consumer(&[Some(PARENT), None, Some(&PARENT.replace("-01", "-00"))]).await;
+        let settled_ones: Vec<_> = deliveries.iter().map(|one| Settled::of(&one.message, None)).collect();
+        spans.received(SystemTime::now(), &Ok(deliveries));
+        drop(spans.settle(&settled_ones).unwrap());
+        for span in kept.spans() {
+            assert_eq!((span.links.len(), span.parent_span_id.to_string().as_str()), (2, "0000000000000000"));
+            assert_eq!(value(&span, "messaging.batch.message_count").as_deref(), Some("3"));
+        }
+        assert_eq!(kept.spans().len(), 2);
+    }
+}

@@ -1,0 +1,244 @@
+//! One call of a handler: what goes in, what comes out, and how it is stopped.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use tokio_util::sync::CancellationToken;
+
+use super::{Handler, Limit, Output};
+use hostler_types::message::{Message, TraceContext};
+
+/// The longest reason that a guest can give, in bytes: some pages of it. It goes into the log, on the control thread, and into
+/// the dead-letter queue, so that what a guest may make of it has to be bounded.
+const MAX_REASON: usize = 16 * 1024;
+
+/// How many bytes more one may have that is not cut: those of the word about the rest, so that a reason is cut once, however
+/// often it is bounded.
+const CUT_WORD: usize = 64;
+
+/// What became of a message, as handler and host saw it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Done.
+    Ack,
+    /// Done, and this is the answer.
+    Reply(Vec<u8>),
+    /// The handler asks for another attempt; with its reason, if it gave one.
+    Retry(Option<String>),
+    /// The handler asks for another attempt after so long.
+    Delay(Duration),
+    /// The handler says that it can never succeed, and why.
+    DeadLetter(String),
+    /// The handler reported an error.
+    Failed(String),
+    /// The guest trapped, ran out of memory, or could not be started.
+    Trapped(String),
+    /// The host was at a limit of its own, so that the guest could not run as it should; with the error. No fault of the handler.
+    HostLimit(Limit, String),
+    /// It was stopped at the processing timeout, after so long.
+    TimedOut(Duration),
+    /// It was stopped because the lease was lost.
+    LeaseLost,
+    /// It was stopped, or never started, because the host shuts down.
+    Shutdown,
+}
+
+impl Outcome {
+    /// Its name in logs and in `invoke --json`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Ack => "ack",
+            Self::Reply(_) => "reply",
+            Self::Retry(_) => "retry",
+            Self::Delay(_) => "delay",
+            Self::DeadLetter(_) => "dead-letter",
+            Self::Failed(_) => "failed",
+            Self::Trapped(_) => "trapped",
+            Self::HostLimit(..) => "host-limit",
+            Self::TimedOut(_) => "timed-out",
+            Self::LeaseLost => "lease-lost",
+            Self::Shutdown => "shutdown",
+        }
+    }
+
+    /// Why, where there is anything to say.
+    pub fn reason(&self) -> Option<String> {
+        match self {
+            Self::DeadLetter(reason) | Self::Failed(reason) | Self::Trapped(reason) => Some(reason.clone()),
+            Self::Retry(reason) => reason.clone(),
+            Self::HostLimit(limit, error) => Some(format!("{limit}: {error}")),
+            Self::TimedOut(after) => Some(format!("processing timeout after {:.3} s", after.as_secs_f64())),
+            Self::Ack | Self::Reply(_) | Self::Delay(_) | Self::LeaseLost | Self::Shutdown => None,
+        }
+    }
+
+    /// The same, with no more than 16 KiB (`MAX_REASON`) of its reason, and a word about the rest.
+    #[must_use]
+    pub fn bounded(mut self) -> Self {
+        let reason = match &mut self {
+            Self::DeadLetter(reason)
+            | Self::Failed(reason)
+            | Self::Trapped(reason)
+            | Self::HostLimit(_, reason)
+            | Self::Retry(Some(reason)) => reason,
+            Self::Ack
+            | Self::Reply(_)
+            | Self::Retry(None)
+            | Self::Delay(_)
+            | Self::TimedOut(_)
+            | Self::LeaseLost
+            | Self::Shutdown => return self,
+        };
+        if reason.len() > MAX_REASON + CUT_WORD {
+            let whole = reason.len();
+            reason.truncate(reason.floor_char_boundary(MAX_REASON));
+            // What was cut off goes back now, not when the message is over.
+            reason.shrink_to_fit();
+            reason.push_str(&format!("… (cut, of {whole} bytes)"));
+        }
+        self
+    }
+
+    /// Whether the handler failed at it: it said so, trapped, or ran into its processing timeout. One that asks for another
+    /// attempt works as it should.
+    pub fn is_failure(&self) -> bool {
+        matches!(self, Self::Failed(_) | Self::Trapped(_) | Self::TimedOut(_))
+    }
+
+    /// Whether the message's work is done.
+    pub fn is_success(&self) -> bool {
+        matches!(self, Self::Ack | Self::Reply(_))
+    }
+}
+
+/// One delivery on its way into a handler.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// The message.
+    pub message: Arc<Message>,
+    /// The channel that it came from, as configured.
+    pub channel: Arc<str>,
+    /// Which delivery of the message this is; 1 is the first.
+    pub attempt: u32,
+    /// How long it may run.
+    pub bounds: Bounds,
+    /// The trace that it runs in: the message's own, or the consumer's span for it.
+    pub trace: Option<Arc<TraceContext>>,
+    /// Where the guest's standard output and error are kept.
+    pub output: Output,
+    /// The handler's decision, set as soon as it is made, so that nothing which follows (a hook) can undo it.
+    pub decided: Arc<OnceLock<Outcome>>,
+}
+
+impl Call {
+    /// A call of `message` from `channel`, not yet decided.
+    pub fn new(message: Arc<Message>, channel: Arc<str>, attempt: u32, bounds: Bounds, output: Output) -> Self {
+        let trace = message.trace.clone();
+        Self { message, channel, attempt, bounds, trace, output, decided: Arc::default() }
+    }
+}
+
+/// How long a guest may run.
+#[derive(Debug, Clone)]
+pub struct Bounds {
+    /// When the host will stop it; what `context.remaining-ms` counts down to.
+    pub deadline: Instant,
+    /// Stops it earlier.
+    pub stop: Stop,
+}
+
+impl Bounds {
+    /// Bounds that end `after` from now.
+    pub fn new(after: Duration) -> Self {
+        Self { deadline: Instant::now() + after, stop: Stop::default() }
+    }
+
+    /// Time left until the deadline.
+    pub fn remaining(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+}
+
+/// Stops a guest: first by asking it to finish early, then by force. Clones stop the same guest.
+#[derive(Debug, Clone, Default)]
+pub struct Stop(Arc<Asked>);
+
+#[derive(Debug, Default)]
+struct Asked {
+    asked: AtomicBool,
+    forced: CancellationToken,
+}
+
+impl Stop {
+    /// Lets `context.should-stop` answer true.
+    pub fn ask(&self) {
+        self.0.asked.store(true, Ordering::Relaxed);
+    }
+
+    /// No guest code runs later than one epoch tick after this.
+    pub fn force(&self) {
+        self.ask();
+        self.0.forced.cancel();
+    }
+
+    /// Whether the guest should finish early.
+    pub fn is_asked(&self) -> bool {
+        self.0.asked.load(Ordering::Relaxed)
+    }
+}
+
+/// Runs a handler on one message until it is done or stopped by force; `None`: it was stopped before it decided, and its
+/// guest is gone.
+pub async fn run(handler: &dyn Handler, call: &Call) -> Option<Outcome> {
+    let outcome = run_until_stopped(&call.bounds.stop, handler.handle(call)).await.map(Outcome::bounded);
+    // What it decided stands, even if it was stopped in a hook that followed.
+    outcome.or_else(|| call.decided.get().cloned())
+}
+
+/// Runs a guest's future until it is done or stopped by force; `None`: it was stopped, and its guest is gone.
+///
+/// The check comes before every poll, so a guest that waited in the run queue while its time passed does not get
+/// another slice.
+pub async fn run_until_stopped<T>(stop: &Stop, guest: impl Future<Output = T>) -> Option<T> {
+    let mut forced = pin!(stop.0.forced.cancelled());
+    let mut guest = pin!(guest);
+    std::future::poll_fn(move |context| {
+        if forced.as_mut().poll(context).is_ready() {
+            return Poll::Ready(None);
+        }
+        guest.as_mut().poll(context).map(Some)
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_reason_is_cut_between_characters() {
+        let short = Outcome::Failed("ä".repeat(MAX_REASON / 2));
+        assert_eq!(short.clone().bounded(), short);
+        for long in [Outcome::DeadLetter, Outcome::Failed, Outcome::Trapped, |reason| Outcome::Retry(Some(reason))] {
+            let reason = long(format!("x{}", "ä".repeat(MAX_REASON))).bounded().bounded().reason().unwrap();
+            let kept = reason.strip_suffix(&format!("… (cut, of {} bytes)", 2 * MAX_REASON + 1)).unwrap();
+            assert_eq!(kept.len(), MAX_REASON - 1);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stopped_guest_is_not_polled_again() {
+        let stop = Stop::default();
+        assert_eq!(run_until_stopped(&stop, async { 1 }).await, Some(1));
+        stop.force();
+        assert!(stop.is_asked());
+        let polled = AtomicBool::new(false);
+        let guest = async { polled.store(true, Ordering::Relaxed) };
+        assert_eq!(run_until_stopped(&stop, guest).await, None);
+        assert!(!polled.load(Ordering::Relaxed));
+    }
+}

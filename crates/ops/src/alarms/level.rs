@@ -1,0 +1,113 @@
+//! How full each queue is against its threshold.
+
+use serde::Serialize;
+
+use hostler_queue::{HeldQueue, tag};
+
+/// A dead-letter queue's threshold, if it has none of its own: any message there waits for a person.
+const DEAD_LETTER_THRESHOLD: u64 = 1;
+
+/// How full a queue is, and from when on that is an alarm.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Level {
+    /// Its name on the service.
+    pub queue: String,
+    /// All messages in it: visible, delayed and in flight.
+    pub messages: u64,
+    /// From so many messages on there is an alarm; at least 1.
+    pub threshold: u64,
+    /// Whether it is a dead-letter queue.
+    pub dead_letter: bool,
+    /// Whether its owner says that alarms on it are critical.
+    pub critical: bool,
+    /// The consumer that it is for.
+    pub consumer: Option<String>,
+    /// Who owns it.
+    pub owner: Option<String>,
+}
+
+impl Level {
+    /// Whether there is an alarm.
+    pub fn alarms(&self) -> bool {
+        self.messages >= self.threshold
+    }
+}
+
+/// The level of each queue: the critical ones first, then by name. `threshold`: of a queue whose tags name none.
+pub fn levels(queues: &[HeldQueue], threshold: u64) -> Vec<Level> {
+    let mut levels: Vec<_> = queues.iter().map(|queue| level(queue, threshold)).collect();
+    levels.sort_by(|one, other| (!one.critical, &one.queue).cmp(&(!other.critical, &other.queue)));
+    levels
+}
+
+fn level(queue: &HeldQueue, threshold: u64) -> Level {
+    let tag = |name: &str| queue.tags.get(name).cloned();
+    let dead_letter = queue.dead_letters_of().is_some();
+    // A dead-letter queue has its queue's tags, and so its queue's threshold among them.
+    let (name, otherwise) = match dead_letter {
+        true => (tag::DEAD_LETTER_ALARM_THRESHOLD, DEAD_LETTER_THRESHOLD),
+        false => (tag::ALARM_THRESHOLD, threshold),
+    };
+    let own = tag(name).and_then(|threshold| threshold.parse::<u64>().ok());
+    Level {
+        queue: queue.name.clone(),
+        messages: queue.messages(),
+        threshold: own.unwrap_or(otherwise).max(1),
+        dead_letter,
+        critical: tag(tag::CRITICAL).is_some_and(|critical| critical == "true"),
+        consumer: tag(tag::CONSUMER),
+        owner: tag(tag::OWNER),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(name: &str, visible: u64, tags: &[(&str, &str)]) -> HeldQueue {
+        let tags = tags.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        HeldQueue { name: format!("prod-{name}"), queue: name.into(), tags, visible, ..HeldQueue::default() }
+    }
+
+    fn one(queue: HeldQueue) -> Level {
+        levels(&[queue], 1000).remove(0)
+    }
+
+    #[test]
+    fn a_queue_alarms_from_its_threshold_on() {
+        let tags = [(tag::ALARM_THRESHOLD, "50"), (tag::OWNER, "shop"), (tag::CONSUMER, "orders")];
+        assert!(!one(queue("orders", 49, &tags)).alarms());
+        let level = one(HeldQueue { delayed: 20, in_flight: 10, ..queue("orders", 20, &tags) });
+        assert!(level.alarms() && !level.critical && !level.dead_letter);
+        assert_eq!((level.messages, level.threshold, level.queue.as_str()), (50, 50, "prod-orders"));
+        assert_eq!((level.owner.as_deref(), level.consumer.as_deref()), (Some("shop"), Some("orders")));
+    }
+
+    #[test]
+    fn without_a_threshold_of_its_own_the_common_one_holds() {
+        assert!(!one(queue("orders", 999, &[])).alarms() && one(queue("orders", 1000, &[])).alarms());
+        for odd in ["", "-1", "many"] {
+            assert_eq!(one(queue("orders", 0, &[(tag::ALARM_THRESHOLD, odd)])).threshold, 1000, "{odd}");
+        }
+        assert!(!one(queue("orders", 0, &[(tag::ALARM_THRESHOLD, "0")])).alarms(), "an empty queue is no alarm");
+    }
+
+    #[test]
+    fn a_dead_letter_queue_alarms_from_its_first_message_or_its_own_threshold_on() {
+        let tags = [(tag::ALARM_THRESHOLD, "1000"), (tag::CRITICAL, "true")];
+        assert!(!one(queue("orders-dlq", 0, &tags)).alarms());
+        let level = one(queue("orders-dlq", 1, &tags));
+        assert!(level.alarms() && level.critical && level.dead_letter);
+        let own = [(tag::DEAD_LETTER_ALARM_THRESHOLD, "3")];
+        assert!(!one(queue("orders-dlq", 2, &own)).alarms() && one(queue("orders-dlq", 3, &own)).alarms());
+        assert_eq!(one(queue("orders", 3, &own)).threshold, 1000);
+    }
+
+    #[test]
+    fn the_critical_ones_come_first() {
+        let critical = [(tag::CRITICAL, "true")];
+        let queues = [queue("b", 0, &[]), queue("z", 0, &critical), queue("a", 0, &[]), queue("y", 0, &critical)];
+        let names: Vec<_> = levels(&queues, 1).into_iter().map(|level| level.queue).collect();
+        assert_eq!(names, ["prod-y", "prod-z", "prod-a", "prod-b"]);
+    }
+}

@@ -1,0 +1,302 @@
+//! What is news from one look to the next: a machine without I/O.
+//!
+//! An alarm is told when it begins, when it has become worse by a factor of two since it was last told, when it still holds
+//! after the time of a reminder, and when it is over: a fifth below its threshold, so that a queue which goes up and down about
+//! its threshold is not told of at every look. What cannot be looked at keeps its state: it is not over.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::Level;
+use hostler_queue::Unread;
+
+/// How much more than when it was last told is worse.
+const WORSE: u64 = 2;
+
+/// So many looks in a row that fail altogether are told: one may fail by chance.
+const BLIND: u32 = 2;
+
+/// What one look brought.
+#[derive(Debug, Clone, Copy)]
+pub enum Look<'a> {
+    /// The level of each queue, and what could not be looked at.
+    Seen(&'a [Level], &'a [Unread]),
+    /// Nothing: the reason.
+    Failed(&'a str),
+}
+
+/// What has changed about an alarm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Change {
+    /// It was not there at the last look.
+    New,
+    /// Twice as many messages as when it was last told, or more.
+    Worse,
+    /// It is as it was, for long.
+    Reminder,
+    /// It is over.
+    Resolved,
+}
+
+/// Something to tell about one queue.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct News {
+    /// What has changed.
+    pub change: Change,
+    /// How full the queue is now.
+    #[serde(flatten)]
+    pub level: Level,
+}
+
+/// Something to tell about looking itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Sight {
+    /// Looks fail, for this reason; no alarm can be seen.
+    Lost(String),
+    /// Looks bring something again.
+    Regained,
+}
+
+/// All that is to be told after one look.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Bulletin {
+    /// Of queues.
+    pub news: Vec<News>,
+    /// What is denied now and was not before.
+    pub denied: Vec<Unread>,
+    /// Of looking.
+    pub sight: Option<Sight>,
+}
+
+impl Bulletin {
+    /// Whether there is nothing to tell.
+    pub fn is_empty(&self) -> bool {
+        self.news.is_empty() && self.denied.is_empty() && self.sight.is_none()
+    }
+}
+
+/// What was told so far.
+#[derive(Debug, Clone)]
+pub struct Watch {
+    remind: Duration,
+    standing: BTreeMap<String, Standing>,
+    denied: BTreeSet<String>,
+    failures: u32,
+    /// When it was told that looks fail.
+    blind_since: Option<Duration>,
+}
+
+/// An alarm that was told and is not over.
+#[derive(Debug, Clone)]
+struct Standing {
+    told: Level,
+    at: Duration,
+}
+
+impl Watch {
+    /// Nothing was told yet. `remind`: after this long, what still holds is told again.
+    pub fn new(remind: Duration) -> Self {
+        Self { remind, standing: BTreeMap::new(), denied: BTreeSet::new(), failures: 0, blind_since: None }
+    }
+
+    /// What is to be told after a look at `now`, by any clock that only moves on; and the watch that holds once it is
+    /// told. If it could not be told, the watch stays this one, and the next look brings it again.
+    #[must_use]
+    pub fn after(&self, now: Duration, look: &Look<'_>) -> (Bulletin, Self) {
+        let mut next = self.clone();
+        let bulletin = match look {
+            Look::Failed(reason) => next.failed(now, reason),
+            Look::Seen(levels, unread) => next.seen(now, levels, unread),
+        };
+        (bulletin, next)
+    }
+
+    fn failed(&mut self, now: Duration, reason: &str) -> Bulletin {
+        self.failures = self.failures.saturating_add(1);
+        let due = match self.blind_since {
+            None => self.failures >= BLIND,
+            Some(told) => now.saturating_sub(told) >= self.remind,
+        };
+        if !due {
+            return Bulletin::default();
+        }
+        self.blind_since = Some(now);
+        Bulletin { sight: Some(Sight::Lost(reason.to_owned())), ..Bulletin::default() }
+    }
+
+    fn seen(&mut self, now: Duration, levels: &[Level], unread: &[Unread]) -> Bulletin {
+        self.failures = 0;
+        let sight = self.blind_since.take().map(|_| Sight::Regained);
+        let mut news: Vec<News> = Vec::new();
+        for level in levels.iter().filter(|level| level.alarms()) {
+            let change = match self.standing.get(&level.queue) {
+                None => Change::New,
+                Some(standing) if level.messages >= standing.told.messages.saturating_mul(WORSE) => Change::Worse,
+                Some(standing) if now.saturating_sub(standing.at) >= self.remind => Change::Reminder,
+                Some(_) => continue,
+            };
+            self.standing.insert(level.queue.clone(), Standing { told: level.clone(), at: now });
+            news.push(News { change, level: level.clone() });
+        }
+        news.extend(self.resolved(levels, unread));
+        let denied: Vec<_> = unread.iter().filter(|unread| unread.denied).collect();
+        let new = denied.iter().filter(|unread| !self.denied.contains(&unread.name)).map(|unread| (*unread).clone());
+        let new: Vec<_> = new.collect();
+        self.denied = denied.iter().map(|unread| unread.name.clone()).collect();
+        Bulletin { news, denied: new, sight }
+    }
+
+    /// Takes out the alarms that are over: of queues that were looked at, or are gone.
+    fn resolved(&mut self, levels: &[Level], unread: &[Unread]) -> Vec<News> {
+        let hidden: BTreeSet<_> = unread.iter().map(|unread| unread.name.as_str()).collect();
+        let now: BTreeMap<_, _> = levels.iter().map(|level| (level.queue.as_str(), level)).collect();
+        let mut over = Vec::new();
+        self.standing.retain(|queue, standing| {
+            let level = now.get(queue.as_str()).copied();
+            if hidden.contains(queue.as_str()) || level.is_some_and(|level| !is_over(level)) {
+                return true;
+            }
+            let level = level.cloned().unwrap_or_else(|| Level { messages: 0, ..standing.told.clone() });
+            over.push(News { change: Change::Resolved, level });
+            false
+        });
+        over
+    }
+}
+
+/// Whether a queue that had an alarm is well below its threshold again. One that alarms from a few messages on has no room for
+/// that, and is over at once.
+fn is_over(level: &Level) -> bool {
+    level.messages < level.threshold - level.threshold / 5
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn level(queue: &str, messages: u64) -> Level {
+        let queue = queue.to_owned();
+        Level { queue, messages, threshold: 10, dead_letter: false, critical: false, consumer: None, owner: None }
+    }
+
+    fn unread(name: &str, denied: bool) -> Unread {
+        Unread { name: name.to_owned(), reason: "no".to_owned(), denied }
+    }
+
+    /// A watch whose bulletins all get told.
+    struct Told(Watch);
+
+    impl Told {
+        fn new() -> Self {
+            Self(Watch::new(12 * HOUR))
+        }
+
+        fn look(&mut self, hour: u32, look: Look<'_>) -> Bulletin {
+            let (bulletin, next) = self.0.after(hour * HOUR, &look);
+            self.0 = next;
+            bulletin
+        }
+
+        /// The news of queues after a look that saw these.
+        fn seen(&mut self, hour: u32, levels: &[Level]) -> Vec<(Change, String, u64)> {
+            let bulletin = self.look(hour, Look::Seen(levels, &[]));
+            assert!(bulletin.denied.is_empty() && bulletin.sight.is_none());
+            bulletin.news.into_iter().map(|news| (news.change, news.level.queue, news.level.messages)).collect()
+        }
+    }
+
+    fn news(change: Change, queue: &str, messages: u64) -> Vec<(Change, String, u64)> {
+        vec![(change, queue.to_owned(), messages)]
+    }
+
+    #[test]
+    fn an_alarm_is_told_once_and_again_when_it_is_worse_and_when_it_is_over() {
+        let mut watch = Told::new();
+        assert_eq!(watch.seen(0, &[level("a", 9)]), []);
+        assert_eq!(watch.seen(1, &[level("a", 10)]), news(Change::New, "a", 10));
+        for messages in [10, 12, 19, 11] {
+            assert_eq!(watch.seen(2, &[level("a", messages)]), []);
+        }
+        assert_eq!(watch.seen(3, &[level("a", 20)]), news(Change::Worse, "a", 20));
+        assert_eq!(watch.seen(4, &[level("a", 39)]), []);
+        assert_eq!(watch.seen(5, &[level("a", 7)]), news(Change::Resolved, "a", 7));
+        assert_eq!(watch.seen(6, &[level("a", 0)]), []);
+        assert_eq!(watch.seen(7, &[level("a", 11)]), news(Change::New, "a", 11));
+    }
+
+    #[test]
+    fn a_queue_about_its_threshold_is_told_of_once() {
+        let mut watch = Told::new();
+        assert_eq!(watch.seen(0, &[level("a", 10)]), news(Change::New, "a", 10));
+        for messages in [9, 10, 8, 11, 9] {
+            assert_eq!(watch.seen(1, &[level("a", messages)]), []);
+        }
+        assert_eq!(watch.seen(2, &[level("a", 7)]), news(Change::Resolved, "a", 7));
+        assert_eq!(watch.seen(3, &[level("a", 9)]), []);
+        let few = |messages| Level { threshold: 1, ..level("b", messages) };
+        assert_eq!(watch.seen(4, &[few(1)]), news(Change::New, "b", 1));
+        assert_eq!(watch.seen(5, &[few(0)]), news(Change::Resolved, "b", 0));
+    }
+
+    #[test]
+    fn what_still_holds_is_told_again_after_the_time_of_a_reminder() {
+        let mut watch = Told::new();
+        assert_eq!(watch.seen(0, &[level("a", 50)]), news(Change::New, "a", 50));
+        assert_eq!(watch.seen(6, &[level("a", 100)]), news(Change::Worse, "a", 100));
+        assert_eq!(watch.seen(17, &[level("a", 60)]), [], "12 hours count from when it was last told");
+        assert_eq!(watch.seen(18, &[level("a", 60)]), news(Change::Reminder, "a", 60));
+        assert_eq!(watch.seen(29, &[level("a", 60)]), []);
+        assert_eq!(watch.seen(30, &[level("a", 60)]), news(Change::Reminder, "a", 60));
+    }
+
+    #[test]
+    fn a_queue_that_is_gone_is_over_and_one_that_cannot_be_seen_is_not() {
+        let mut watch = Told::new();
+        assert_eq!(watch.seen(0, &[level("a", 50)]), news(Change::New, "a", 50));
+        for denied in [false, true] {
+            let hidden = watch.look(1, Look::Seen(&[], &[unread("a", denied)]));
+            assert_eq!(hidden.news, []);
+        }
+        assert_eq!(watch.seen(2, &[level("a", 50)]), [], "it was never over");
+        assert_eq!(watch.seen(3, &[]), news(Change::Resolved, "a", 0));
+    }
+
+    #[test]
+    fn a_denial_is_told_once_and_a_passing_fault_is_not() {
+        let mut watch = Told::new();
+        let both = [unread("a", true), unread("b", false)];
+        assert_eq!(watch.look(0, Look::Seen(&[], &both)).denied, [unread("a", true)]);
+        assert!(watch.look(1, Look::Seen(&[], &both)).is_empty());
+        assert!(watch.look(2, Look::Seen(&[], &[])).is_empty());
+        assert_eq!(watch.look(3, Look::Seen(&[], &both)).denied.len(), 1, "it was allowed in between");
+    }
+
+    #[test]
+    fn that_nothing_can_be_seen_is_told_from_the_second_time_on_and_reminded() {
+        let mut watch = Told::new();
+        assert_eq!(watch.seen(0, &[level("a", 50)]), news(Change::New, "a", 50));
+        assert!(watch.look(1, Look::Failed("no network")).is_empty());
+        assert_eq!(watch.seen(2, &[level("a", 50)]), [], "one failure is none");
+        assert!(watch.look(3, Look::Failed("no network")).is_empty());
+        let lost = Some(Sight::Lost("no network".into()));
+        assert_eq!(watch.look(4, Look::Failed("no network")).sight, lost);
+        assert!(watch.look(15, Look::Failed("no network")).is_empty());
+        assert_eq!(watch.look(16, Look::Failed("no network")).sight, lost);
+        let back = watch.look(17, Look::Seen(&[level("a", 50)], &[]));
+        assert_eq!((back.sight, back.news.len()), (Some(Sight::Regained), 1), "and a reminder is due");
+    }
+
+    #[test]
+    fn what_could_not_be_told_is_told_after_the_next_look() {
+        let watch = Watch::new(12 * HOUR);
+        let levels = [level("a", 50)];
+        let (bulletin, told) = watch.after(Duration::ZERO, &Look::Seen(&levels, &[]));
+        assert_eq!(bulletin.news.len(), 1);
+        let (again, _) = watch.after(HOUR, &Look::Seen(&levels, &[]));
+        assert_eq!(again, bulletin, "it was not told");
+        assert!(told.after(HOUR, &Look::Seen(&levels, &[])).0.is_empty());
+    }
+}

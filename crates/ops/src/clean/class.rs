@@ -1,0 +1,129 @@
+//! What a queue is, by how it was used: a pure function over what was observed.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use hostler_queue::QueueUse;
+
+/// What a queue is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Class {
+    /// Nobody has sent, received or listened, and it is empty: nobody would miss it.
+    Deletable,
+    /// Nobody has sent, received or listened, and it holds messages.
+    InactiveWithMessages,
+    /// Somebody listens, and nothing is sent.
+    NoProducers,
+    /// Messages are sent, and nobody listens.
+    NoConsumers,
+    /// It is younger than the time that is judged, or its age is not known.
+    Young,
+    /// Messages come and go; or it is the dead-letter queue of one that stays.
+    InUse,
+}
+
+impl Class {
+    /// Its name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Deletable => "deletable",
+            Self::InactiveWithMessages => "inactive, with messages",
+            Self::NoProducers => "no producers",
+            Self::NoConsumers => "no consumers",
+            Self::Young => "too young to judge",
+            Self::InUse => "in use",
+        }
+    }
+}
+
+/// What is known of a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Observed {
+    /// Messages in it now.
+    pub messages: u64,
+    /// How old it is.
+    pub age: Option<Duration>,
+    /// How it was used over the time that is judged. A service may keep no record of a queue that nobody used, so that none
+    /// means: not at all.
+    pub used: Option<QueueUse>,
+    /// Whether it takes the dead letters of a queue that stays.
+    pub dead_letters: bool,
+}
+
+/// What a queue is, over this time.
+pub fn classify(observed: &Observed, over: Duration) -> Class {
+    let Observed { messages, age, used, dead_letters } = *observed;
+    let QueueUse { sent, received, empty_receives } = used.unwrap_or_default();
+    let (sends, listens) = (sent > 0, received > 0 || empty_receives > 0);
+    match (sends, listens, messages > 0) {
+        // Dead letters wait for a person, and none may come for years.
+        _ if dead_letters => match (sends || listens, messages > 0) {
+            (false, true) if age >= Some(over) => Class::InactiveWithMessages,
+            _ => Class::InUse,
+        },
+        (true, true, _) => Class::InUse,
+        _ if age.is_none_or(|age| age < over) => Class::Young,
+        (false, false, false) => Class::Deletable,
+        (false, false, true) => Class::InactiveWithMessages,
+        (false, true, _) => Class::NoProducers,
+        (true, false, _) => Class::NoConsumers,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OVER: Duration = Duration::from_secs(3 * 86_400);
+
+    fn observed(sent: u64, received: u64, empty_receives: u64, messages: u64) -> Observed {
+        let used = Some(QueueUse { sent, received, empty_receives });
+        Observed { messages, age: Some(OVER), used, dead_letters: false }
+    }
+
+    fn class(sent: u64, received: u64, empty_receives: u64, messages: u64) -> Class {
+        classify(&observed(sent, received, empty_receives, messages), OVER)
+    }
+
+    #[test]
+    fn a_queue_is_what_its_use_says() {
+        assert_eq!(class(0, 0, 0, 0), Class::Deletable);
+        assert_eq!(class(0, 0, 0, 1), Class::InactiveWithMessages);
+        assert_eq!(class(0, 3, 0, 0), Class::NoProducers);
+        assert_eq!(class(0, 3, 0, 9), Class::NoProducers);
+        assert_eq!(class(0, 0, 1, 0), Class::NoProducers, "a consumer that polls in vain is a consumer");
+        assert_eq!(class(3, 0, 0, 3), Class::NoConsumers);
+        assert_eq!(class(3, 0, 0, 0), Class::NoConsumers, "they were lost at the end of their retention");
+        assert_eq!(class(3, 3, 0, 0), Class::InUse);
+        assert_eq!(class(3, 0, 7, 3), Class::InUse, "somebody listens, and what was sent may be delayed");
+    }
+
+    #[test]
+    fn no_record_is_no_use() {
+        assert_eq!(classify(&Observed { used: None, ..observed(0, 0, 0, 0) }, OVER), Class::Deletable);
+        assert_eq!(classify(&Observed { used: None, ..observed(0, 0, 0, 4) }, OVER), Class::InactiveWithMessages);
+    }
+
+    #[test]
+    fn what_is_young_or_of_unknown_age_is_not_judged_unless_it_is_in_use() {
+        for age in [None, Some(Duration::ZERO), Some(OVER - Duration::from_secs(1))] {
+            for (sent, received, messages) in [(0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 1)] {
+                let young = Observed { age, ..observed(sent, received, 0, messages) };
+                assert_eq!(classify(&young, OVER), Class::Young, "{young:?}");
+            }
+            assert_eq!(classify(&Observed { age, ..observed(1, 1, 0, 0) }, OVER), Class::InUse);
+        }
+    }
+
+    #[test]
+    fn the_dead_letter_queue_of_one_that_stays_is_in_use_and_forgotten_dead_letters_are_told() {
+        let dead = |observed| classify(&Observed { dead_letters: true, ..observed }, OVER);
+        assert_eq!(dead(observed(0, 0, 0, 0)), Class::InUse);
+        assert_eq!(dead(observed(2, 0, 0, 2)), Class::InUse, "that nobody receives them is as it should be");
+        assert_eq!(dead(observed(0, 2, 0, 0)), Class::InUse);
+        assert_eq!(dead(observed(0, 0, 0, 2)), Class::InactiveWithMessages);
+        assert_eq!(dead(Observed { age: None, ..observed(0, 0, 0, 2) }), Class::InUse);
+    }
+}

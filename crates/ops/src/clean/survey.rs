@@ -1,0 +1,259 @@
+//! One look at everything that is hostler's, and what each thing is.
+
+use std::collections::BTreeSet;
+use std::time::SystemTime;
+
+use serde::Serialize;
+
+use super::Windows;
+use super::class::{Class, Observed, classify};
+use hostler_queue::{Disposal, HeldQueue, HeldTopic, Listing, QueueError, QueueUse, StoredBodies, Unread, tag};
+
+/// The most stored bodies that one look takes in; the next run finds the others.
+const MAX_BODIES: usize = 100_000;
+
+/// The queues and exchanges that a config names, by the names in its channels: none of them is removed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Named {
+    /// Of queues, dead-letter queues included.
+    pub queues: BTreeSet<String>,
+    /// Of exchanges.
+    pub exchanges: BTreeSet<String>,
+}
+
+/// A queue, and what it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct QueueFinding {
+    /// Its name on the service.
+    pub queue: String,
+    /// What it is.
+    pub class: Class,
+    /// Whether the config names it.
+    pub named_by_config: bool,
+    /// Messages in it now.
+    pub messages: u64,
+    /// How it was used; `None`: there is no record.
+    #[serde(flatten, serialize_with = "use_or_nulls")]
+    pub used: Option<QueueUse>,
+    /// The consumer that it is for.
+    pub consumer: Option<String>,
+    /// Who owns it.
+    pub owner: Option<String>,
+}
+
+impl QueueFinding {
+    /// Whether it may go, if another look agrees.
+    pub fn may_go(&self) -> bool {
+        self.class == Class::Deletable && !self.named_by_config
+    }
+}
+
+/// A topic. None is ever removed: its producers would fail.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TopicFinding {
+    /// Its name on the service.
+    pub topic: String,
+    /// Whether nothing was published to it.
+    pub inactive: bool,
+    /// Messages published; `None`: there is no record.
+    pub published: Option<u64>,
+    /// Whether the config names it.
+    pub named_by_config: bool,
+}
+
+/// What one look brought.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Survey {
+    /// Every queue of ours.
+    pub queues: Vec<QueueFinding>,
+    /// Every topic of ours.
+    pub topics: Vec<TopicFinding>,
+    /// Bodies beyond their age, which should be older than every message; `None`: bodies are not stored apart, or cannot be listed.
+    pub bodies: Option<StoredBodies>,
+    /// What could not be looked at.
+    pub unread: Vec<Unread>,
+}
+
+impl Survey {
+    /// Whether the service has a record of use of any queue. Without one the record itself may be missing, and nothing can
+    /// be said of what is used.
+    pub fn has_record(&self) -> bool {
+        self.queues.iter().any(|finding| finding.used.is_some())
+    }
+}
+
+/// Looks at everything once. Topics and bodies that cannot be listed are among what could not be looked at.
+///
+/// # Errors
+/// [`QueueError`] when it cannot be said which queues there are, or how they were used.
+pub async fn survey(
+    estate: &dyn Disposal,
+    windows: &Windows,
+    named: &Named,
+    now: SystemTime,
+) -> Result<Survey, QueueError> {
+    let Listing { found, mut unread } = estate.queues().await?;
+    let names: Vec<_> = found.iter().map(|held| held.name.clone()).collect();
+    let used = if names.is_empty() { Vec::new() } else { estate.queue_use(&names, windows.queues).await? };
+    let queues = queue_findings(&found, &unread, &used, windows, named, now);
+    let topics = part(&mut unread, "topics", topics(estate, windows, named).await).unwrap_or_default();
+    unread.extend(topics.unread);
+    let before = now.checked_sub(windows.bodies).unwrap_or(SystemTime::UNIX_EPOCH);
+    let bodies = part(&mut unread, "stored bodies", estate.stored_before(before, MAX_BODIES).await).flatten();
+    Ok(Survey { queues, topics: topics.found, bodies, unread })
+}
+
+/// A part of the whole; if it failed, that is told and the rest goes on.
+fn part<T>(unread: &mut Vec<Unread>, name: &str, result: Result<T, QueueError>) -> Option<T> {
+    match result {
+        Ok(part) => Some(part),
+        Err(error) => {
+            let denied = matches!(error, QueueError::Refused(_));
+            unread.push(Unread { name: name.to_owned(), reason: error.to_string(), denied });
+            None
+        }
+    }
+}
+
+async fn topics(estate: &dyn Disposal, windows: &Windows, named: &Named) -> Result<Listing<TopicFinding>, QueueError> {
+    let Listing { found, unread } = estate.topics().await?;
+    let names: Vec<_> = found.iter().map(|held| held.name.clone()).collect();
+    let published = if names.is_empty() { Vec::new() } else { estate.published(&names, windows.topics).await? };
+    let found = found.into_iter().zip(published.into_iter().chain(std::iter::repeat(None)));
+    let finding = |(HeldTopic { name, exchange }, published): (HeldTopic, Option<u64>)| TopicFinding {
+        topic: name,
+        inactive: published.unwrap_or(0) == 0,
+        published,
+        named_by_config: named.exchanges.contains(&exchange),
+    };
+    Ok(Listing { found: found.map(finding).collect(), unread })
+}
+
+/// What each queue is. `used` is in the order of `held`.
+fn queue_findings(
+    held: &[HeldQueue],
+    unread: &[Unread],
+    used: &[Option<QueueUse>],
+    windows: &Windows,
+    named: &Named,
+    now: SystemTime,
+) -> Vec<QueueFinding> {
+    let used = |n: usize| used.get(n).copied().flatten();
+    let observed = |n: usize, queue: &HeldQueue, dead_letters| Observed {
+        messages: queue.messages(),
+        age: queue.created.and_then(|created| now.duration_since(created).ok()),
+        used: used(n),
+        dead_letters,
+    };
+    let alone: Vec<_> =
+        held.iter().enumerate().map(|(n, queue)| classify(&observed(n, queue, false), windows.queues)).collect();
+    // Whatever is not known to go, stays; of a queue that could not be looked at, its name is all that is known.
+    let stays = held
+        .iter()
+        .zip(&alone)
+        .filter(|(queue, class)| **class != Class::Deletable || named.queues.contains(&queue.queue));
+    let stays: BTreeSet<&str> =
+        stays.map(|(queue, _)| queue.name.as_str()).chain(unread.iter().map(|unread| unread.name.as_str())).collect();
+    let finding = |(n, queue): (usize, &HeldQueue)| {
+        let dead_letters = source(&queue.name).is_some_and(|source| stays.contains(source.as_str()));
+        let tag = |name: &str| queue.tags.get(name).cloned();
+        QueueFinding {
+            queue: queue.name.clone(),
+            class: classify(&observed(n, queue, dead_letters), windows.queues),
+            named_by_config: named.queues.contains(&queue.queue),
+            messages: queue.messages(),
+            used: used(n),
+            consumer: tag(tag::CONSUMER),
+            owner: tag(tag::OWNER),
+        }
+    };
+    held.iter().enumerate().map(finding).collect()
+}
+
+/// The name on the service of the queue whose dead letters go to this one, as hostler names them.
+fn source(name: &str) -> Option<String> {
+    let (name, suffix) = match name.strip_suffix(".fifo") {
+        Some(name) => (name, ".fifo"),
+        None => (name, ""),
+    };
+    name.strip_suffix("-dlq").filter(|source| !source.is_empty()).map(|source| format!("{source}{suffix}"))
+}
+
+/// The counts by their names; null where there is no record.
+fn use_or_nulls<S: serde::Serializer>(used: &Option<QueueUse>, serializer: S) -> Result<S::Ok, S::Error> {
+    use serde::ser::SerializeMap as _;
+    let mut map = serializer.serialize_map(Some(3))?;
+    map.serialize_entry("sent", &used.map(|used| used.sent))?;
+    map.serialize_entry("received", &used.map(|used| used.received))?;
+    map.serialize_entry("empty_receives", &used.map(|used| used.empty_receives))?;
+    map.end()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    fn now() -> SystemTime {
+        SystemTime::UNIX_EPOCH + DAY * 20_000
+    }
+
+    fn held(queue: &str) -> HeldQueue {
+        let name = format!("p-{queue}");
+        let queue = queue.trim_end_matches(".fifo").to_owned();
+        HeldQueue { name, queue, created: Some(now() - DAY * 10), ..HeldQueue::default() }
+    }
+
+    fn classes(held: &[HeldQueue], used: &[Option<QueueUse>], hidden: &[&str], named: &[&str]) -> Vec<(Class, bool)> {
+        let unread = |name: &&str| Unread { name: (*name).to_owned(), reason: String::new(), denied: true };
+        let unread: Vec<_> = hidden.iter().map(unread).collect();
+        let named = Named { queues: named.iter().map(|name| (*name).to_owned()).collect(), ..Named::default() };
+        let findings = queue_findings(held, &unread, used, &Windows::default(), &named, now());
+        findings.iter().map(|finding| (finding.class, finding.may_go())).collect()
+    }
+
+    #[test]
+    fn a_dead_letter_queue_goes_with_its_queue_and_not_before() {
+        let busy = Some(QueueUse { sent: 1, received: 1, empty_receives: 0 });
+        let both = [held("orders"), held("orders-dlq")];
+        let goes = (Class::Deletable, true);
+        assert_eq!(classes(&both, &[None, None], &[], &[]), [goes, goes]);
+        assert_eq!(classes(&both, &[busy, None], &[], &[]), [(Class::InUse, false); 2]);
+        assert_eq!(classes(&both[1..], &[None], &[], &[]), [goes], "its queue is gone");
+        assert_eq!(classes(&both[1..], &[None], &["p-orders"], &[]), [(Class::InUse, false)], "its queue is hidden");
+        let fifo = [held("orders.fifo"), held("orders-dlq.fifo"), held("orders-dlq")];
+        let expected = [(Class::InUse, false), (Class::InUse, false), goes];
+        assert_eq!(classes(&fifo, &[busy, None, None], &[], &[]), expected);
+    }
+
+    #[test]
+    fn what_the_config_names_stays_and_so_do_its_dead_letters() {
+        let both = [held("orders"), held("orders-dlq"), held("old")];
+        let expected = [(Class::Deletable, false), (Class::InUse, false), (Class::Deletable, true)];
+        assert_eq!(classes(&both, &[None; 3], &[], &["orders"]), expected);
+    }
+
+    #[test]
+    fn a_queue_from_the_future_is_young() {
+        let queue = HeldQueue { created: Some(now() + DAY), ..held("orders") };
+        assert_eq!(classes(&[queue], &[None], &[], &[]), [(Class::Young, false)]);
+    }
+
+    #[test]
+    fn a_finding_tells_its_counts_or_that_there_is_no_record() {
+        let finding = |used| {
+            let findings = queue_findings(&[held("a")], &[], &[used], &Windows::default(), &Named::default(), now());
+            serde_json::to_value(&findings[0]).unwrap()
+        };
+        let used = QueueUse { sent: 0, received: 2, empty_receives: 3 };
+        let expected = serde_json::json!({
+            "queue": "p-a", "class": "no-producers", "named_by_config": false, "messages": 0, "sent": 0, "received": 2,
+            "empty_receives": 3, "consumer": null, "owner": null,
+        });
+        assert_eq!(finding(Some(used)), expected);
+        assert!(finding(None)["sent"].is_null());
+    }
+}

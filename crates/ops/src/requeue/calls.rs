@@ -1,0 +1,108 @@
+//! Settling and extending in batches, and loading bodies: several calls at once, and again while it may help.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use hostler_queue::{LeaseError, LeaseHandle, Queue, Settlement};
+use hostler_types::message::Message;
+
+/// How many calls are under way at once.
+const PARALLEL: usize = 16;
+
+/// How often something is tried that may work later.
+pub(super) const TRIES: u32 = 5;
+
+/// How long to wait before the next try: 200 ms after the first, then double.
+pub(super) async fn back_off(tries: u32) {
+    sleep(Duration::from_millis(100) * 2_u32.saturating_pow(tries.min(TRIES))).await;
+}
+
+/// Settles these; answers each by its id, in any order.
+pub(super) async fn settle(
+    queue: &Arc<dyn Queue>,
+    settlements: Vec<(String, Settlement)>,
+) -> Vec<(String, Result<(), LeaseError>)> {
+    in_batches(queue, settlements, settle_batch).await
+}
+
+async fn settle_batch(
+    queue: Arc<dyn Queue>,
+    mut batch: Vec<(String, Settlement)>,
+) -> Vec<(String, Result<(), LeaseError>)> {
+    let mut answers = Vec::new();
+    for tries in 1.. {
+        let (ids, settlements): (Vec<_>, Vec<_>) = batch.drain(..).unzip();
+        for (id, result) in ids.into_iter().zip(queue.settle(settlements).await) {
+            match result {
+                Ok(()) => answers.push((id, Ok(()))),
+                Err(unsettled) if unsettled.error.is_final() || tries == TRIES => {
+                    answers.push((id, Err(unsettled.error)));
+                }
+                Err(unsettled) => batch.push((id, unsettled.settlement)),
+            }
+        }
+        if batch.is_empty() {
+            break;
+        }
+        back_off(tries).await;
+    }
+    answers
+}
+
+/// Extends these leases, so that each ends `by` from now; answers those that were.
+pub(super) async fn extend(queue: &Arc<dyn Queue>, leases: Vec<(String, LeaseHandle)>, by: Duration) -> Vec<String> {
+    in_batches(queue, leases, move |queue, batch| async move {
+        let (ids, leases): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
+        let results = queue.extend(&leases, by).await;
+        ids.into_iter().zip(results).filter_map(|(id, result)| result.is_ok().then_some(id)).collect()
+    })
+    .await
+}
+
+/// Loads the bodies of these messages, all at once; answers each by its id.
+pub(super) async fn load(
+    queue: &Arc<dyn Queue>,
+    messages: Vec<Arc<Message>>,
+    within: Duration,
+) -> HashMap<String, Result<Arc<Message>, String>> {
+    let mut loads = JoinSet::new();
+    for message in messages {
+        let queue = Arc::clone(queue);
+        loads.spawn(async move {
+            let loaded = timeout(within, queue.load(&message)).await;
+            (message.id.clone(), loaded.unwrap_or_else(|_| Err(format!("its body was not here after {within:?}"))))
+        });
+    }
+    loads.join_all().await.into_iter().collect()
+}
+
+/// Makes calls for all items, each for as many as one call takes.
+async fn in_batches<T, R, F>(
+    queue: &Arc<dyn Queue>,
+    items: Vec<T>,
+    call: impl Fn(Arc<dyn Queue>, Vec<T>) -> F,
+) -> Vec<R>
+where
+    R: Send + 'static,
+    F: Future<Output = Vec<R>> + Send + 'static,
+{
+    let size = queue.limits().settle_batch.max(1);
+    let (mut items, mut calls, mut results) = (items.into_iter(), JoinSet::new(), Vec::new());
+    loop {
+        while calls.len() < PARALLEL {
+            let batch: Vec<T> = items.by_ref().take(size).collect();
+            if batch.is_empty() {
+                break;
+            }
+            calls.spawn(call(Arc::clone(queue), batch));
+        }
+        match calls.join_next().await {
+            Some(answer) => results.extend(answer.into_iter().flatten()),
+            None => return results,
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Which messages to move, as a person writes it: `attr:tenant=7`, `older:2h`.
+
+use std::collections::BTreeSet;
+use std::str::FromStr;
+use std::time::{Duration, SystemTime};
+
+use hostler_queue::{ORIGINAL_ID_ATTRIBUTE, REASON_ATTRIBUTE};
+use hostler_types::duration;
+use hostler_types::message::{AttributeValue, Message, Plain};
+
+/// Something that a message is, or is not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Condition {
+    /// `attr:NAME=VALUE`: it has this attribute with this value.
+    Attribute {
+        /// The attribute's name.
+        name: String,
+        /// Its whole value.
+        value: String,
+    },
+    /// `reason~TEXT`: this is part of the reason for which it was dead-lettered.
+    Reason(String),
+    /// `older:DURATION`: it was sent longer ago than this.
+    Older(Duration),
+    /// `younger:DURATION`: it was sent less long ago than this.
+    Younger(Duration),
+    /// `id=ID`: this is its id, or was before it was first moved; or one of these is.
+    Id(BTreeSet<String>),
+    /// `body~TEXT`: this is part of its body.
+    Body(String),
+}
+
+/// Why a text is no condition.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidCondition {
+    /// None of the forms.
+    #[error(
+        "`{0}` is no filter: write attr:NAME=VALUE, reason~TEXT, older:DURATION, younger:DURATION, id=ID or body~TEXT"
+    )]
+    Form(String),
+    /// One of the forms, with nothing to compare with.
+    #[error("`{0}` lacks what to compare with: write {1}")]
+    Empty(String, &'static str),
+    /// No duration where there should be one.
+    #[error("`{0}` names no duration: write it as 90s, 15m, 2h or 3d")]
+    Duration(String),
+}
+
+impl FromStr for Condition {
+    type Err = InvalidCondition;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let some = |rest: &str, form| match rest {
+            "" => Err(InvalidCondition::Empty(text.to_owned(), form)),
+            rest => Ok(rest.to_owned()),
+        };
+        let duration = |rest| duration::parse(rest).map_err(|_| InvalidCondition::Duration(text.to_owned()));
+        if let Some(pair) = text.strip_prefix("attr:") {
+            let pair = pair.split_once('=').filter(|(name, _)| !name.is_empty());
+            let (name, value) = pair.ok_or_else(|| InvalidCondition::Empty(text.to_owned(), "attr:NAME=VALUE"))?;
+            return Ok(Self::Attribute { name: name.to_owned(), value: value.to_owned() });
+        }
+        if let Some(rest) = text.strip_prefix("reason~") {
+            return some(rest, "reason~TEXT").map(Self::Reason);
+        }
+        if let Some(rest) = text.strip_prefix("older:") {
+            return duration(rest).map(Self::Older);
+        }
+        if let Some(rest) = text.strip_prefix("younger:") {
+            return duration(rest).map(Self::Younger);
+        }
+        if let Some(rest) = text.strip_prefix("id=") {
+            return some(rest, "id=ID").map(|id| Self::Id(BTreeSet::from([id])));
+        }
+        if let Some(rest) = text.strip_prefix("body~") {
+            return some(rest, "body~TEXT").map(Self::Body);
+        }
+        Err(InvalidCondition::Form(text.to_owned()))
+    }
+}
+
+impl Condition {
+    /// Whether it holds for a message, with its body loaded if [`Self::needs_body`], at this time.
+    pub fn holds(&self, message: &Message, now: SystemTime) -> bool {
+        let text = |name: &str| message.attributes.get(name).and_then(AttributeValue::as_text);
+        match self {
+            Self::Attribute { name, value } => match message.attributes.get(name).map(AttributeValue::plain) {
+                Some(Plain::Text(text)) => text == value,
+                Some(Plain::Binary(bytes)) => bytes == value.as_bytes(),
+                None => false,
+            },
+            Self::Reason(part) => text(REASON_ATTRIBUTE).is_some_and(|reason| reason.contains(part)),
+            Self::Older(age) => message.age(now) > *age,
+            Self::Younger(age) => message.age(now) < *age,
+            Self::Id(ids) => {
+                ids.contains(&message.id) || text(ORIGINAL_ID_ATTRIBUTE).is_some_and(|id| ids.contains(id))
+            }
+            Self::Body(part) => {
+                let mut windows = message.body.windows(part.len().max(1));
+                part.is_empty() || windows.any(|window| window == part.as_bytes())
+            }
+        }
+    }
+
+    /// Whether it looks at the body.
+    pub fn needs_body(&self) -> bool {
+        matches!(self, Self::Body(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Duration = Duration::from_secs(1_000_000);
+
+    fn message(age: u64) -> Message {
+        let text = |text: &str| AttributeValue::Text(text.to_owned());
+        Message {
+            id: "7".into(),
+            body: "héllo".into(),
+            attributes: [
+                ("tenant".into(), text("a=b")),
+                ("bytes".into(), AttributeValue::Binary(b"b".to_vec())),
+                (REASON_ATTRIBUTE.into(), text("no such customer")),
+                (ORIGINAL_ID_ATTRIBUTE.into(), text("5")),
+            ]
+            .into(),
+            enqueued_at: SystemTime::UNIX_EPOCH + NOW - Duration::from_secs(age),
+            group: None,
+            routing_key: None,
+            claim: None,
+            trace: None,
+        }
+    }
+
+    fn holds(text: &str, message: &Message) -> bool {
+        text.parse::<Condition>().unwrap().holds(message, SystemTime::UNIX_EPOCH + NOW)
+    }
+
+    #[test]
+    fn each_form_looks_at_its_part_of_a_message() {
+        let message = message(3600);
+        for good in [
+            "attr:tenant=a=b",
+            "attr:bytes=b",
+            "reason~such cust",
+            "older:59m",
+            "younger:61m",
+            "id=7",
+            "id=5",
+            "body~éll",
+        ] {
+            assert!(holds(good, &message), "{good}");
+        }
+        for bad in [
+            "attr:tenant=a",
+            "attr:tenant=",
+            "attr:TENANT=a=b",
+            "attr:bytes=",
+            "reason~Such",
+            "older:1h",
+            "younger:1h",
+            "id=75",
+            "body~hello",
+            "body~héllo!",
+        ] {
+            assert!(!holds(bad, &message), "{bad}");
+        }
+        let mut plain = message;
+        plain.attributes.clear();
+        assert!(!holds("reason~a", &plain) && !holds("id=5", &plain) && holds("id=7", &plain));
+    }
+
+    #[test]
+    fn a_fault_is_named_with_its_cure() {
+        let error = |text: &str| text.parse::<Condition>().unwrap_err().to_string();
+        let forms = "attr:NAME=VALUE, reason~TEXT, older:DURATION, younger:DURATION, id=ID or body~TEXT";
+        for text in ["", "tenant", "tenant=7", "attr=7", "older=2h", "id:7", "reason:x", "Older:2h", "="] {
+            assert_eq!(error(text), format!("`{text}` is no filter: write {forms}"));
+        }
+        for (text, form) in [
+            ("attr:", "attr:NAME=VALUE"),
+            ("attr:tenant", "attr:NAME=VALUE"),
+            ("attr:=7", "attr:NAME=VALUE"),
+            ("reason~", "reason~TEXT"),
+            ("id=", "id=ID"),
+            ("body~", "body~TEXT"),
+        ] {
+            assert_eq!(error(text), format!("`{text}` lacks what to compare with: write {form}"));
+        }
+        for text in ["older:", "older:5", "younger:soon", "younger:-1h"] {
+            assert_eq!(error(text), format!("`{text}` names no duration: write it as 90s, 15m, 2h or 3d"));
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! What is sent for a message that moves, and what an answer to it means.
+
+use hostler_queue::{ATTEMPTS_ATTRIBUTE, ORIGINAL_ID_ATTRIBUTE, QueueError, SendError, Sent};
+use hostler_types::channel::Channel;
+use hostler_types::message::{AttributeValue, Attributes, Invalid, MAX_ATTRIBUTES, Message, Outgoing};
+
+/// What a copy has beside the message itself. Both go where the target does not take them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Extras {
+    /// A dedupe key, so that a copy which is sent again soon is dropped.
+    pub(super) key: bool,
+    /// The attribute with the original id.
+    pub(super) id: bool,
+}
+
+/// The copy of a message out of `source`: body or claim, attributes, group and routing key.
+pub(super) fn outgoing(message: &Message, source: &Channel, extras: Extras) -> Outgoing {
+    Outgoing {
+        body: message.body.to_vec(),
+        attributes: if extras.id { attributes(message) } else { message.attributes.clone() },
+        routing_key: message.routing_key.clone(),
+        group: message.group.clone(),
+        // Of one stay in one queue: a message that fails again comes back with another id, and copies of a published
+        // message share theirs. 128 characters at most, which is what SQS takes: a name of 75 and a UUID.
+        dedupe: extras.key.then(|| format!("requeue:{}:{}", source.queue(), message.id)),
+        claim: message.claim.clone(),
+        trace: message.trace.clone(),
+        ..Outgoing::default()
+    }
+}
+
+/// The attributes with the id that the message had before it was first moved. The story of its dead-lettering stays; only
+/// the count of attempts, which starts anew, makes room.
+fn attributes(message: &Message) -> Attributes {
+    let mut attributes = message.attributes.clone();
+    if attributes.contains_key(ORIGINAL_ID_ATTRIBUTE) {
+        return attributes;
+    }
+    if attributes.len() < MAX_ATTRIBUTES || attributes.remove(ATTEMPTS_ATTRIBUTE).is_some() {
+        attributes.insert(ORIGINAL_ID_ATTRIBUTE.to_owned(), AttributeValue::Text(message.id.clone()));
+    }
+    attributes
+}
+
+/// What to do after an answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// It is in the target, now or since an earlier try.
+    Ack,
+    /// Send it again at once, with no more than these.
+    Again(Extras),
+    /// Send it again after a pause.
+    Later(QueueError),
+    /// The queue does not take it.
+    Refused(QueueError),
+    /// It can never be sent as it is.
+    Never(Invalid),
+}
+
+/// What an answer means to a copy that was sent with these extras.
+pub(super) fn after(answer: Result<Sent, SendError>, extras: Extras) -> Next {
+    match answer {
+        Ok(_) => Next::Ack,
+        Err(SendError::Invalid(Invalid::DedupeUnsupported(_))) if extras.key => {
+            Next::Again(Extras { key: false, ..extras })
+        }
+        Err(SendError::Invalid(Invalid::TooLarge { .. } | Invalid::TooManyAttributes { .. })) if extras.id => {
+            Next::Again(Extras { id: false, ..extras })
+        }
+        Err(SendError::Invalid(invalid)) => Next::Never(invalid),
+        Err(SendError::Queue(error @ QueueError::Unavailable(_))) => Next::Later(error),
+        Err(SendError::Queue(error)) => Next::Refused(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::SystemTime;
+
+    use super::*;
+    use hostler_queue::{REASON_ATTRIBUTE, SOURCE_ATTRIBUTE};
+    use hostler_types::message::{Claim, Typed};
+
+    const ALL: Extras = Extras { key: true, id: true };
+
+    fn text(text: &str) -> AttributeValue {
+        AttributeValue::Text(text.to_owned())
+    }
+
+    /// With the story of a dead-lettering, and so many attributes of its own.
+    fn message(own: usize) -> Message {
+        let story = [(REASON_ATTRIBUTE, "why"), (SOURCE_ATTRIBUTE, "orders"), (ATTEMPTS_ATTRIBUTE, "3")];
+        let story = story.map(|(name, value)| (name.to_owned(), text(value)));
+        let typed = Typed { data_type: "Number".into(), value: text("1") };
+        let own = (0..own).map(|n| (format!("a{n}"), AttributeValue::Typed(Box::new(typed.clone()))));
+        Message {
+            id: "7".into(),
+            body: "body".into(),
+            attributes: own.chain(story).collect(),
+            enqueued_at: SystemTime::UNIX_EPOCH,
+            group: Some("g".into()),
+            routing_key: Some("k".into()),
+            claim: Some(Arc::new(Claim { bucket: "b".into(), key: "k".into(), size: Some(1) })),
+            trace: None,
+        }
+    }
+
+    fn sent(message: &Message, extras: Extras) -> Outgoing {
+        outgoing(message, &"orders-dlq".parse().unwrap(), extras)
+    }
+
+    #[test]
+    fn everything_is_kept_and_the_id_is_added() {
+        let message = message(6);
+        let copy = sent(&message, ALL);
+        let mut expected = message.attributes.clone();
+        expected.insert(ORIGINAL_ID_ATTRIBUTE.into(), text("7"));
+        assert_eq!(copy.attributes, expected);
+        assert_eq!((copy.body.as_slice(), &copy.claim), (&b"body"[..], &message.claim));
+        assert_eq!((copy.group.as_deref(), copy.routing_key.as_deref()), (Some("g"), Some("k")));
+        assert_eq!(copy.dedupe.as_deref(), Some("requeue:orders-dlq:7"));
+        let bare = sent(&message, Extras { key: false, id: false });
+        assert_eq!((bare.attributes, bare.dedupe), (message.attributes, None));
+    }
+
+    #[test]
+    fn the_first_id_counts() {
+        let mut message = message(0);
+        message.attributes.insert(ORIGINAL_ID_ATTRIBUTE.into(), text("5"));
+        assert_eq!(sent(&message, ALL).attributes, message.attributes);
+    }
+
+    #[test]
+    fn where_there_is_no_room_the_count_of_attempts_gives_way_and_nothing_else() {
+        let full = message(7);
+        let copy = sent(&full, ALL).attributes;
+        assert_eq!(copy.len(), MAX_ATTRIBUTES);
+        assert_eq!((copy.get(ORIGINAL_ID_ATTRIBUTE), copy.get(ATTEMPTS_ATTRIBUTE)), (Some(&text("7")), None));
+        assert!(copy.contains_key(REASON_ATTRIBUTE) && copy.contains_key("a6"));
+        let mut all_own = message(10);
+        all_own.attributes.retain(|name, _| name.starts_with('a'));
+        assert_eq!(sent(&all_own, ALL).attributes, all_own.attributes);
+    }
+
+    #[test]
+    fn the_longest_key_is_what_sqs_takes() {
+        let longest: Channel = format!("{}-dlq", "q".repeat(hostler_types::channel::MAX_NAME)).parse().unwrap();
+        let message = Message { id: uuid::Uuid::nil().to_string(), ..message(0) };
+        assert!(outgoing(&message, &longest, ALL).dedupe.unwrap().len() <= 128);
+    }
+
+    #[test]
+    fn what_the_target_does_not_take_is_left_out_before_giving_up() {
+        let large = Invalid::TooLarge { size: 2, max: 1 };
+        let invalid = |invalid: Invalid, extras| after(Err(invalid.into()), extras);
+        let keyless = Extras { key: false, id: true };
+        assert_eq!(invalid(Invalid::DedupeUnsupported("no"), ALL), Next::Again(keyless));
+        assert_eq!(invalid(large.clone(), ALL), Next::Again(Extras { key: true, id: false }));
+        assert_eq!(invalid(large.clone(), keyless), Next::Again(Extras { key: false, id: false }));
+        assert_eq!(invalid(large.clone(), Extras { key: true, id: false }), Next::Never(large));
+        let no = Invalid::DedupeUnsupported("no");
+        assert_eq!(invalid(no.clone(), keyless), Next::Never(no));
+    }
+
+    #[test]
+    fn answers_are_told_apart_by_what_to_do() {
+        let duplicate = Sent { id: "1".into(), queues: Some(0) };
+        assert_eq!(after(Ok(duplicate), ALL), Next::Ack);
+        let later = QueueError::Unavailable("throttled".into());
+        assert_eq!(after(Err(later.clone().into()), ALL), Next::Later(later));
+        let never = QueueError::Refused("denied".into());
+        assert_eq!(after(Err(never.clone().into()), ALL), Next::Refused(never));
+    }
+}

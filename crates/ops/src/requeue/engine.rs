@@ -1,0 +1,406 @@
+//! The loop: receive, sort, send, ack; in the end, release what stays.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::calls::{TRIES, back_off, extend, load, settle};
+use super::copy::{Extras, Next, after, outgoing};
+use super::held::{Held, extension};
+use super::sort::{Sorter, Verdict};
+use super::{Ended, LEASE, MAX_HELD, Note, Order, Report};
+use hostler_queue::{Broker, Delivery, Queue, QueueError, Receive, Settlement};
+use hostler_types::Bucket;
+use hostler_types::channel::Channel;
+use hostler_types::message::{Message, Outgoing};
+
+/// How long a receive waits: enough to make an SQS receive ask every server.
+const WAIT: Duration = Duration::from_secs(1);
+
+/// How many messages in a row may be no news, beside those that stay, before the queue counts as looked through.
+const STALE: usize = 100;
+
+/// Moves messages. `stop`: finish the batch under way, and end. `tell` hears of every step.
+///
+/// # Errors
+/// [`QueueError`] if one of the queues cannot be opened; nothing has been touched then. What goes wrong later is in
+/// [`Ended`], as the report counts even so.
+pub async fn run(
+    broker: &dyn Broker,
+    order: Order,
+    stop: &CancellationToken,
+    tell: &mut (dyn FnMut(Note<'_>) + Send),
+) -> Result<(Report, Ended), QueueError> {
+    let queue = broker.open_stored(&order.from).await?;
+    if let Some(to) = &order.to {
+        broker.open_stored(to).await?;
+    }
+    let depth = broker.depths(std::slice::from_ref(&order.from)).await?.pop().unwrap_or_default();
+    let there = depth.visible + depth.delayed + depth.in_flight;
+    tell(Note::Began { total: there.min(order.max.unwrap_or(u64::MAX)) });
+    let began = broker.on_its_clock(order.began);
+    let mut run = Run {
+        sorter: Sorter::new(order.conditions.clone(), began, queue.is_ordered()),
+        bucket: order.rate.filter(|_| !order.dry_run).map(|rate| Bucket::with_one_token(rate, Instant::now())),
+        started: Instant::now(),
+        held: Held::default(),
+        extras: Extras { key: true, id: true },
+        unremoved: BTreeSet::new(),
+        stale: 0,
+        lap: 0,
+        trouble: None,
+        report: Report::default(),
+        target: order.to.as_ref().map(Channel::alone),
+        broker,
+        order,
+        queue,
+        stop,
+        tell,
+    };
+    let ended = run.look_through().await;
+    run.release().await;
+    let Report { moved, left, failed, .. } = run.report;
+    let not_looked_at = there.saturating_sub(moved + left + failed);
+    let report = Report { doubled: run.unremoved.len() as u64, not_looked_at, ..run.report };
+    Ok((report, ended))
+}
+
+struct Run<'a> {
+    broker: &'a dyn Broker,
+    order: Order,
+    queue: Arc<dyn Queue>,
+    /// The target's queue by itself; `None`: what moves is removed.
+    target: Option<Channel>,
+    stop: &'a CancellationToken,
+    tell: &'a mut (dyn FnMut(Note<'_>) + Send),
+    sorter: Sorter,
+    bucket: Option<Bucket>,
+    started: Instant,
+    held: Held,
+    /// What copies get, until the target does not take it.
+    extras: Extras,
+    /// Messages that were sent but not removed, by id: when one comes again, it must not be sent again.
+    unremoved: BTreeSet<String>,
+    /// Messages received in a row that were no news.
+    stale: usize,
+    /// How many messages stayed when there was news last.
+    lap: usize,
+    /// Why nothing can be sent any more.
+    trouble: Option<QueueError>,
+    report: Report,
+}
+
+/// A message on its way, and what its copy has.
+struct Parcel {
+    delivery: Delivery,
+    extras: Extras,
+}
+
+impl Run<'_> {
+    async fn look_through(&mut self) -> Ended {
+        let mut empty = 0;
+        loop {
+            if self.stop.is_cancelled() {
+                return Ended::Stopped;
+            }
+            self.extend_held().await;
+            let max = self.room().await;
+            if max == 0 {
+                continue;
+            }
+            let received = match self.receive(max).await {
+                Ok(received) => received,
+                Err(error) => return Ended::Broken(error),
+            };
+            if received.is_empty() {
+                empty += 1;
+                if empty > 1 || self.is_drained().await {
+                    return self.ended_well();
+                }
+                continue;
+            }
+            empty = 0;
+            self.handle(received).await;
+            (self.tell)(Note::Progress(self.report));
+            if let Some(error) = self.trouble.take() {
+                return Ended::Broken(error);
+            }
+            if self.left_to_move() == 0 || self.is_lap() {
+                return Ended::Done;
+            }
+            if self.held.len() >= MAX_HELD {
+                return Ended::Full;
+            }
+        }
+    }
+
+    /// At the end of the queue. A stop cuts a receive short, and it is then empty for no other reason.
+    fn ended_well(&self) -> Ended {
+        if self.stop.is_cancelled() { Ended::Stopped } else { Ended::Done }
+    }
+
+    /// Whether the queue's own count agrees that nothing is left to receive.
+    async fn is_drained(&mut self) -> bool {
+        let depths = self.broker.depths(std::slice::from_ref(&self.order.from)).await;
+        depths.is_ok_and(|depths| depths.iter().all(|depth| depth.visible == 0))
+    }
+
+    /// Whether for a whole lap nothing has come but what came before, or was sent since the begin.
+    fn is_lap(&self) -> bool {
+        self.stale > self.lap + STALE
+    }
+
+    /// A message was looked at for the first time.
+    fn news(&mut self) {
+        self.stale = 0;
+        self.lap = self.held.len();
+    }
+
+    /// How many messages may be received now; waits for the rate, and answers zero if that took a while.
+    async fn room(&mut self) -> usize {
+        // With conditions most of a batch may stay; without, nothing beyond the maximum need be touched.
+        let wanted = if self.order.conditions.is_empty() { self.left_to_move() } else { usize::MAX };
+        let room = self.queue.limits().receive_batch.min(wanted);
+        let Some(bucket) = &mut self.bucket else { return room };
+        match bucket.available(Instant::now()) {
+            0 => {
+                tokio::select! {
+                    () = sleep_until(bucket.next_at().map_or_else(Instant::now, Into::into)) => {}
+                    () = self.stop.cancelled() => {}
+                }
+                0
+            }
+            tokens => room.min(tokens),
+        }
+    }
+
+    async fn receive(&mut self, max: usize) -> Result<Vec<Delivery>, QueueError> {
+        let request = Receive { max, wait: WAIT.min(self.queue.limits().max_wait), lease: LEASE };
+        let mut tries = 1;
+        loop {
+            match self.queue.receive(request, self.stop).await {
+                Err(QueueError::Unavailable(_)) if tries < TRIES => back_off(tries).await,
+                answer => return answer,
+            }
+            tries += 1;
+        }
+    }
+
+    /// Does with a batch what is to be done.
+    async fn handle(&mut self, received: Vec<Delivery>) {
+        if self.stop.is_cancelled() {
+            return received.into_iter().for_each(|delivery| self.hold(delivery));
+        }
+        for wave in self.sorter.waves(received) {
+            if self.trouble.is_some() {
+                wave.into_iter().for_each(|delivery| self.hold(delivery));
+                continue;
+            }
+            let mut bodies = self.load(&wave).await;
+            let (mut moving, mut again) = (Vec::new(), Vec::new());
+            for delivery in wave {
+                let id = &delivery.message.id;
+                if self.unremoved.contains(id) {
+                    again.push(delivery);
+                } else if self.held.contains(id) {
+                    self.stale += 1;
+                    self.hold(delivery);
+                } else {
+                    let loaded = bodies.remove(id).unwrap_or_else(|| Ok(Arc::clone(&delivery.message)));
+                    moving.extend(self.sort(delivery, loaded));
+                }
+            }
+            self.keep_to_maximum(&mut moving);
+            match self.target.clone() {
+                _ if self.order.dry_run => moving.into_iter().for_each(|delivery| self.would_move(delivery)),
+                Some(target) => again.extend(self.send(&target, moving).await),
+                None => {
+                    if let Some(bucket) = &mut self.bucket {
+                        bucket.take(moving.len());
+                    }
+                    again.extend(moving);
+                }
+            }
+            self.remove(again).await;
+        }
+    }
+
+    /// The messages with their bodies, if the conditions ask for them and they lie elsewhere.
+    async fn load(&mut self, wave: &[Delivery]) -> HashMap<String, Result<Arc<Message>, String>> {
+        let elsewhere = wave.iter().filter(|delivery| self.sorter.needs_body() && delivery.message.claim.is_some());
+        load(&self.queue, elsewhere.map(|delivery| Arc::clone(&delivery.message)).collect(), LEASE / 3).await
+    }
+
+    /// The message if it moves, as its loaded form shows; otherwise it is kept aside and counted.
+    fn sort(&mut self, delivery: Delivery, loaded: Result<Arc<Message>, String>) -> Option<Delivery> {
+        let verdict = match loaded {
+            Ok(message) => self.sorter.judge(&message),
+            Err(reason) => {
+                self.fail(delivery, &reason);
+                return None;
+            }
+        };
+        match verdict {
+            Verdict::Move => return Some(delivery),
+            Verdict::Left => {
+                self.report.left += 1;
+                self.news();
+            }
+            Verdict::Behind => self.news(),
+            Verdict::Late => self.stale += 1,
+        }
+        self.hold(delivery);
+        None
+    }
+
+    /// Keeps aside what is beyond the maximum.
+    fn keep_to_maximum(&mut self, moving: &mut Vec<Delivery>) {
+        for delivery in moving.split_off(self.left_to_move().min(moving.len())) {
+            self.sorter.stays(&delivery.message);
+            self.hold(delivery);
+        }
+    }
+
+    /// How many messages the maximum still lets move.
+    fn left_to_move(&self) -> usize {
+        let left = self.order.max.map_or(u64::MAX, |max| max.saturating_sub(self.report.moved));
+        usize::try_from(left).unwrap_or(usize::MAX)
+    }
+
+    fn would_move(&mut self, delivery: Delivery) {
+        self.news();
+        self.report.moved += 1;
+        (self.tell)(Note::WouldMove(&delivery.message));
+        self.hold(delivery);
+    }
+
+    /// Sends copies of these; answers those of which the target has one. The others stay.
+    async fn send(&mut self, target: &Channel, moving: Vec<Delivery>) -> Vec<Delivery> {
+        let mut sent = Vec::new();
+        let mut parcels = self.still_ours(moving).await;
+        let mut tries = 1;
+        while !parcels.is_empty() {
+            let batch = parcels.iter().map(|parcel| self.copy(&parcel.delivery.message, parcel.extras)).collect();
+            let answers = self.broker.send(target, batch).await;
+            let mut later = None;
+            for (parcel, answer) in std::mem::take(&mut parcels).into_iter().zip(answers) {
+                match after(answer, parcel.extras) {
+                    Next::Ack => sent.push(parcel.delivery),
+                    Next::Again(extras) => {
+                        // Whether keys are known is the target's matter; how large a message is, its own.
+                        self.extras.key &= extras.key;
+                        parcels.push(Parcel { extras, ..parcel });
+                    }
+                    Next::Never(invalid) => self.fail(parcel.delivery, &invalid.to_string()),
+                    Next::Later(error) if self.may_try_again(tries, &parcel.delivery) => {
+                        later = Some(error);
+                        parcels.push(parcel);
+                    }
+                    Next::Later(error) | Next::Refused(error) => {
+                        self.fail(parcel.delivery, &error.to_string());
+                        self.trouble = Some(error);
+                    }
+                }
+            }
+            if later.is_some() {
+                back_off(tries).await;
+                tries += 1;
+            }
+        }
+        if !sent.is_empty() {
+            // Some got through: then it was these messages' failure, not the queue's.
+            self.trouble = None;
+        }
+        if let Some(bucket) = &mut self.bucket {
+            bucket.take(sent.len());
+        }
+        sent
+    }
+
+    fn copy(&self, message: &Message, extras: Extras) -> Outgoing {
+        outgoing(message, &self.order.from, extras)
+    }
+
+    fn may_try_again(&self, tries: u32, delivery: &Delivery) -> bool {
+        tries < TRIES && delivery.leased_at.elapsed() < LEASE / 2
+    }
+
+    /// Makes sure that these are leased for long enough to be sent and removed.
+    async fn still_ours(&mut self, moving: Vec<Delivery>) -> Vec<Parcel> {
+        let old = |delivery: &Delivery| delivery.leased_at.elapsed() > LEASE / 4;
+        let leases = moving.iter().filter(|delivery| old(delivery));
+        let leases = leases.map(|delivery| (delivery.message.id.clone(), delivery.receipt.lease())).collect();
+        let now = Instant::now();
+        let extended = extend(&self.queue, leases, LEASE).await;
+        let mut parcels = Vec::new();
+        for mut delivery in moving {
+            if extended.contains(&delivery.message.id) {
+                delivery.leased_at = now;
+            } else if old(&delivery) {
+                self.fail(delivery, "its lease could not be extended");
+                continue;
+            }
+            parcels.push(Parcel { delivery, extras: self.extras });
+        }
+        parcels
+    }
+
+    /// Removes what has been sent, or is to be dropped.
+    async fn remove(&mut self, sent: Vec<Delivery>) {
+        let mut acks = Vec::new();
+        for Delivery { message, receipt, .. } in sent {
+            // Until the queue says so, it is still there.
+            if self.unremoved.insert(message.id.clone()) {
+                self.report.moved += 1;
+                self.news();
+            }
+            acks.push((message.id.clone(), Settlement::Ack(receipt)));
+        }
+        for (id, answer) in settle(&self.queue, acks).await {
+            match answer {
+                Ok(()) => {
+                    self.unremoved.remove(&id);
+                }
+                Err(error) => tracing::warn!(message_id = id, %error, "not removed"),
+            }
+        }
+    }
+
+    /// A message stays though it should move.
+    fn fail(&mut self, delivery: Delivery, reason: &str) {
+        self.news();
+        self.report.failed += 1;
+        self.sorter.stays(&delivery.message);
+        (self.tell)(Note::Failed { id: &delivery.message.id, reason });
+        self.hold(delivery);
+    }
+
+    fn hold(&mut self, delivery: Delivery) {
+        self.held.keep(&delivery.message.id, delivery.receipt, delivery.leased_at + LEASE);
+    }
+
+    /// Extends the leases of what stays. One that fails is tried again soon; if it is lost, the message comes again and is
+    /// known.
+    async fn extend_held(&mut self) {
+        let now = Instant::now();
+        let due = self.held.due(now);
+        let by = extension(self.started.elapsed(), self.queue.limits().max_lease);
+        for id in extend(&self.queue, due, by).await {
+            self.held.extended(&id, now + by);
+        }
+    }
+
+    /// Gives back what stays.
+    async fn release(&mut self) {
+        let held = self.held.drain().into_iter();
+        let releases = held.map(|(id, receipt)| (id, Settlement::Release(receipt, Duration::ZERO))).collect();
+        for (id, answer) in settle(&self.queue, releases).await {
+            if let Err(error) = answer {
+                tracing::warn!(message_id = id, %error, "not released: it is visible when its lease ends");
+            }
+        }
+    }
+}

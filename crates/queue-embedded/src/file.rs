@@ -1,0 +1,280 @@
+//! The queue's file: creates it, or makes sure that it is one of ours; says what a fault of it means.
+
+use std::cell::Cell;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags, Transaction, TransactionBehavior};
+
+use super::clock::{Clock, QueueTime};
+use hostler_queue::QueueError;
+
+/// Marks an SQLite file as a hostler queue ("Hstl").
+const APPLICATION_ID: i32 = 0x4873_746c;
+
+/// The layout that this version reads and writes.
+const VERSION: i32 = 1;
+
+/// How long a lock of another process is waited for.
+const BUSY: Duration = Duration::from_secs(5);
+
+/// `entry` is what changes at every receive, so it is apart from `content`, whose bodies may be large.
+///
+/// In an ordered queue every entry has its `group_name`, and all but one of a group are blocked: their `visible_at`
+/// is null. When that one goes, the next takes its place. So a receive is the same cheap look-up for all queues.
+///
+/// Times are milliseconds of the queue's own time (`QueueTime`), which all processes share. An entry is leased while it has
+/// a `lease` and `visible_at` is to come.
+const SCHEMA: &str = "
+    CREATE TABLE queue (
+        id INTEGER PRIMARY KEY,
+        name TEXT NOT NULL UNIQUE,
+        ordered INTEGER NOT NULL
+    ) STRICT;
+    CREATE TABLE subscription (
+        exchange TEXT NOT NULL,
+        queue INTEGER NOT NULL,
+        filter TEXT NOT NULL,
+        PRIMARY KEY (exchange, queue)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE content (
+        seq INTEGER PRIMARY KEY,
+        id TEXT NOT NULL,
+        group_name TEXT,
+        routing_key TEXT,
+        attributes TEXT,
+        body BLOB NOT NULL
+    ) STRICT;
+    CREATE TABLE entry (
+        queue INTEGER NOT NULL,
+        enqueued_at INTEGER NOT NULL,
+        seq INTEGER NOT NULL,
+        visible_at INTEGER,
+        due_at INTEGER NOT NULL,
+        lease INTEGER,
+        attempts INTEGER NOT NULL,
+        group_name TEXT,
+        PRIMARY KEY (queue, enqueued_at, seq)
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX entry_visible ON entry (queue, visible_at);
+    CREATE INDEX entry_group ON entry (queue, group_name, seq) WHERE group_name IS NOT NULL;
+    CREATE TABLE dedupe (
+        scope TEXT NOT NULL,
+        key TEXT NOT NULL,
+        id TEXT NOT NULL,
+        sent_at INTEGER NOT NULL,
+        PRIMARY KEY (scope, key)
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX dedupe_age ON dedupe (sent_at);
+";
+
+/// A queue's file as it was opened.
+pub(super) struct Opened {
+    pub(super) db: Connection,
+    pub(super) path: PathBuf,
+    pub(super) time: QueueTime,
+    /// The file that was at the path; `None`: there was none, and this is in memory.
+    identity: Option<Identity>,
+}
+
+/// Device and inode, which tell a file from another at the same path.
+type Identity = (u64, u64);
+
+impl Opened {
+    /// Makes sure that the file is still the one at its path. What is written into another would reach nobody.
+    pub(super) fn still_there(&self) -> Result<(), QueueError> {
+        if self.identity.is_none() || identity(&self.path) == self.identity {
+            return Ok(());
+        }
+        Err(QueueError::Refused(format!(
+            "the queue `{}` was removed or replaced by another file while it was open: put it back, \
+             or restart hostler to use what is at this path now",
+            self.path.display()
+        )))
+    }
+
+    /// What an SQLite error on it means.
+    pub(super) fn fault(&self, error: &rusqlite::Error) -> QueueError {
+        fault(&self.path, error)
+    }
+}
+
+fn identity(path: &Path) -> Option<Identity> {
+    fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
+}
+
+/// A connection to the queue at `path`, which is created if nothing is there.
+pub(super) fn open(path: &Path, clock: Arc<dyn Clock>) -> Result<Opened, QueueError> {
+    // SQLite would create it too, but readable by others; its companions take over these permissions.
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
+        .map_err(|error| cannot_open(path, &error))?;
+    let identity = identity(path);
+    let db = connect(path).map_err(|error| error.of(path))?;
+    let time = QueueTime::of(&db, clock).map_err(|error| fault(path, &error))?;
+    let opened = Opened { db, path: path.to_owned(), time, identity };
+    opened.still_there()?;
+    Ok(opened)
+}
+
+/// A connection that cannot write. Where there is no file none is created: it is as if an empty one were there.
+pub(super) fn open_to_look(path: &Path, clock: Arc<dyn Clock>) -> Result<Opened, QueueError> {
+    let opened = match path.try_exists() {
+        Ok(false) => empty(path, clock).map_err(|error| error.of(path))?,
+        Ok(true) | Err(_) => open(path, clock)?,
+    };
+    opened.db.pragma_update(None, "query_only", true).map_err(|error| opened.fault(&error))?;
+    Ok(opened)
+}
+
+/// A queue in memory; what is said of it names the file that it stands for.
+fn empty(path: &Path, clock: Arc<dyn Clock>) -> Result<Opened, OpenError> {
+    let db = Connection::open_in_memory()?;
+    create(&db, path)?;
+    let time = QueueTime::of(&db, clock)?;
+    Ok(Opened { db, path: path.to_owned(), time, identity: None })
+}
+
+fn cannot_open(path: &Path, error: &io::Error) -> QueueError {
+    let cure = match error.kind() {
+        io::ErrorKind::NotFound => "create its folder, or name another path",
+        io::ErrorKind::IsADirectory => "it is a folder; name a file in it",
+        _ => "the file and its folder must be writable for this user",
+    };
+    QueueError::Refused(format!("cannot open the queue `{}`: {error}; {cure}", path.display()))
+}
+
+enum OpenError {
+    Sql(rusqlite::Error),
+    Refused(String),
+}
+
+impl OpenError {
+    fn of(self, path: &Path) -> QueueError {
+        match self {
+            Self::Sql(error) => fault(path, &error),
+            Self::Refused(text) => QueueError::Refused(text),
+        }
+    }
+}
+
+impl From<rusqlite::Error> for OpenError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sql(error)
+    }
+}
+
+fn connect(path: &Path) -> Result<Connection, OpenError> {
+    let mut db =
+        Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    db.busy_handler(Some(wait_for_lock))?;
+    db.set_prepared_statement_cache_capacity(64);
+    if db.is_readonly(MAIN_DB)? {
+        return Err(OpenError::Refused(format!("the queue `{}` is read-only for this user", path.display())));
+    }
+    // One transaction, lest another process creates the queue between two of the looks.
+    let fresh = is_fresh(&*Transaction::new_unchecked(&db, TransactionBehavior::Deferred)?, path)?;
+    if !use_wal(&db)? {
+        let text = format!("the queue `{}` must be on a local disk: SQLite cannot share it here", path.display());
+        return Err(OpenError::Refused(text));
+    }
+    db.execute_batch(
+        "PRAGMA journal_size_limit = 67108864; PRAGMA wal_autocheckpoint = 4000; PRAGMA cache_size = -8192; \
+         PRAGMA temp_store = MEMORY;",
+    )?;
+    if fresh {
+        create(&db, path)?;
+    }
+    Ok(db)
+}
+
+/// Whether the file is still empty; an error if what it holds is not ours.
+fn is_fresh(db: &Connection, path: &Path) -> Result<bool, OpenError> {
+    let application: i32 = db.pragma_query_value(None, "application_id", |row| row.get(0))?;
+    let version: i32 = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    let objects: i64 = db.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    let path = path.display();
+    match (application, version) {
+        (APPLICATION_ID, VERSION) => Ok(false),
+        (APPLICATION_ID, _) => Err(OpenError::Refused(format!(
+            "the queue `{path}` has layout {version}, this hostler knows {VERSION}: use the hostler that wrote it, or another path"
+        ))),
+        (0, 0) if objects == 0 => Ok(true),
+        _ => Err(OpenError::Refused(format!("`{path}` is a database, but no hostler queue: name another path"))),
+    }
+}
+
+/// Two processes may create the file at the same time; the second one finds it done.
+fn create(db: &Connection, path: &Path) -> Result<(), OpenError> {
+    let tx = Transaction::new_unchecked(db, TransactionBehavior::Immediate)?;
+    if is_fresh(&tx, path)? {
+        tx.execute_batch(SCHEMA)?;
+        tx.pragma_update(None, "application_id", APPLICATION_ID)?;
+        tx.pragma_update(None, "user_version", VERSION)?;
+    }
+    Ok(tx.commit()?)
+}
+
+/// Turns the write-ahead log on; false where the filesystem cannot have one. SQLite does not ask the busy handler
+/// here, so a lock is waited for by hand.
+#[allow(clippy::disallowed_methods, reason = "a file lock of another process tells nobody when it goes")]
+fn use_wal(db: &Connection) -> rusqlite::Result<bool> {
+    let started = Instant::now();
+    loop {
+        let mode = db.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get::<_, String>(0));
+        match mode {
+            Err(error) if is_busy(&error) && started.elapsed() < BUSY => thread::sleep(Duration::from_millis(2)),
+            mode => return Ok(mode?.eq_ignore_ascii_case("wal")),
+        }
+    }
+}
+
+/// Asks again every millisecond, where SQLite's own timeout would sleep up to 100 ms and make a receiver late.
+#[allow(clippy::disallowed_methods, reason = "a file lock of another process tells nobody when it goes")]
+fn wait_for_lock(tries: i32) -> bool {
+    thread_local!(static ASKED_FIRST: Cell<Option<Instant>> = const { Cell::new(None) });
+    let now = Instant::now();
+    if tries == 0 {
+        ASKED_FIRST.set(Some(now));
+    }
+    thread::sleep(Duration::from_millis(1));
+    ASKED_FIRST.get().is_some_and(|first| now.duration_since(first) < BUSY)
+}
+
+fn is_busy(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+}
+
+/// What an SQLite error means for the caller.
+fn fault(path: &Path, error: &rusqlite::Error) -> QueueError {
+    let path = path.display();
+    let refused = |text| QueueError::Refused(text);
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            QueueError::Unavailable(format!("another process has locked the queue `{path}`"))
+        }
+        Some(ErrorCode::DiskFull) => {
+            QueueError::Unavailable(format!("the disk of the queue `{path}` is full: free some space"))
+        }
+        Some(ErrorCode::NotADatabase) => refused(format!("`{path}` is no hostler queue: name another path")),
+        Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
+            refused(format!("cannot write the queue `{path}` ({error}): its folder must be writable for this user"))
+        }
+        // Anything that is not SQLite's own error is a value that we did not write so.
+        Some(ErrorCode::DatabaseCorrupt) | None => refused(format!(
+            "the queue `{path}` is damaged ({error}): put a sound copy in its place, \
+             or move it away with its -wal and -shm files to start with an empty one"
+        )),
+        Some(_) => QueueError::Unavailable(format!("the queue `{path}` failed: {error}")),
+    }
+}

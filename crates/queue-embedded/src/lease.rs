@@ -1,0 +1,309 @@
+//! What a consumer does with messages: takes them under a lease, extends the lease, settles.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use tokio::time::Instant;
+
+use super::clock::Session;
+use super::rows::{millis, read_attributes, write_attributes};
+use super::send::place;
+use super::set_aside::{SetAside, is_of_the_row, rescue, set_aside};
+use super::topology::{Target, is_ordered};
+use hostler_queue::{Delivery, Receipt, Receive, dead_letter_attributes};
+use hostler_types::message::{MAX_ATTRIBUTES, Message, TraceContext};
+
+/// A queue as its consumer opened it.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) queue: i64,
+    /// The channel's name, which dead letters carry.
+    pub(super) name: String,
+    /// Whether it kept the order within groups when it was opened.
+    pub(super) ordered: bool,
+    /// The name of its dead-letter queue, whether it has one or not.
+    pub(super) dead_letter_name: String,
+    /// Its dead-letter queue, and after how many receives a message goes there.
+    pub(super) dead_letter: Option<(i64, u32)>,
+}
+
+/// Names an entry: its key in the table, and the lease under which it was taken.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ticket {
+    enqueued_at: i64,
+    seq: i64,
+    lease: i64,
+}
+
+impl Ticket {
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split('.').map(str::parse);
+        let mut next = || parts.next().and_then(Result::ok);
+        Some(Self { enqueued_at: next()?, seq: next()?, lease: next()? })
+    }
+
+    fn receipt(&self) -> Receipt {
+        Receipt::new(format!("{}.{}.{}", self.enqueued_at, self.seq, self.lease))
+    }
+}
+
+/// How an entry is settled.
+#[derive(Debug)]
+pub(super) enum Ending {
+    Ack,
+    Release(Duration),
+    /// As a release; the attempt does not count.
+    GiveBack(Duration),
+    /// To this dead-letter queue, for this reason.
+    DeadLetter(i64, String),
+}
+
+/// An entry as it is found when it is due or still leased.
+pub(super) struct Entry {
+    ticket: Ticket,
+    attempts: u32,
+    group: Option<String>,
+}
+
+/// When the next message of a queue is visible, in milliseconds since 1970; it may be long since.
+pub(super) fn next_visible(db: &Connection, queue: i64) -> rusqlite::Result<Option<i64>> {
+    db.prepare_cached("SELECT min(visible_at) FROM entry INDEXED BY entry_visible WHERE queue = ?1")?
+        .query_row([queue], |row| row.get(0))
+}
+
+/// What one receive took.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
+    pub(super) deliveries: Vec<Delivery>,
+    /// How many went to the dead-letter queue, as they were received too often.
+    pub(super) buried: usize,
+    /// Those that went there because they cannot be read.
+    pub(super) set_aside: Vec<SetAside>,
+}
+
+/// Takes messages that are visible now. Those that were received too often, or cannot be read, go to the dead-letter queue
+/// instead.
+pub(super) fn take(db: &Session<'_>, source: &Source, request: Receive) -> rusqlite::Result<Taken> {
+    let leased_at = Instant::now();
+    let now = db.now();
+    let until = now.saturating_add(millis(request.lease));
+    let mut taken = Taken::default();
+    loop {
+        let due = due(db, source.queue, now, request.max.saturating_sub(taken.deliveries.len()))?;
+        if due.is_empty() {
+            return Ok(taken);
+        }
+        for entry in due {
+            match source.dead_letter {
+                Some((queue, max)) if entry.attempts >= max => {
+                    let reason = format!("received {} times without being settled", entry.attempts);
+                    bury(db, source, &entry, queue, &reason, now)?;
+                    taken.buried += 1;
+                }
+                _ => match hand_out(db, source.queue, &entry, until, leased_at) {
+                    Ok(delivery) => taken.deliveries.push(delivery),
+                    Err(error) if is_of_the_row(&error) => {
+                        taken.set_aside.push(set_aside(db, source, &entry, &error, now)?);
+                    }
+                    Err(error) => return Err(error),
+                },
+            }
+        }
+    }
+}
+
+fn due(db: &Connection, queue: i64, now: i64, limit: usize) -> rusqlite::Result<Vec<Entry>> {
+    db.prepare_cached(
+        "SELECT enqueued_at, seq, attempts, group_name FROM entry INDEXED BY entry_visible
+         WHERE queue = ?1 AND visible_at <= ?2 ORDER BY visible_at, enqueued_at, seq LIMIT ?3",
+    )?
+    .query_map(params![queue, now, i64::try_from(limit).unwrap_or(i64::MAX)], |row| {
+        let lease = i64::from_ne_bytes(fastrand::u64(..).to_ne_bytes());
+        let ticket = Ticket { enqueued_at: row.get(0)?, seq: row.get(1)?, lease };
+        Ok(Entry { ticket, attempts: count(row.get(2)?), group: row.get(3)? })
+    })?
+    .collect()
+}
+
+/// A number of attempts. One that was never written so is as large as can be.
+fn count(stored: i64) -> u32 {
+    u32::try_from(stored).unwrap_or(u32::MAX)
+}
+
+fn hand_out(db: &Session<'_>, queue: i64, entry: &Entry, until: i64, leased_at: Instant) -> rusqlite::Result<Delivery> {
+    let Ticket { enqueued_at, seq, lease } = entry.ticket;
+    let attempt = entry.attempts.saturating_add(1);
+    db.prepare_cached(
+        "UPDATE entry SET visible_at = ?4, lease = ?5, attempts = ?6
+         WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3",
+    )?
+    .execute(params![queue, enqueued_at, seq, until, lease, attempt])?;
+    let message = db
+        .prepare_cached("SELECT id, group_name, routing_key, attributes, body FROM content WHERE seq = ?1")?
+        .query_row([seq], |row| message(row, db.time.to_wall(enqueued_at)))?;
+    Ok(Delivery { message: Arc::new(message), receipt: entry.ticket.receipt(), attempt, leased_at })
+}
+
+/// A message from the columns id, group_name, routing_key, attributes and body of `content`.
+pub(super) fn message(row: &Row<'_>, enqueued_at: SystemTime) -> rusqlite::Result<Message> {
+    let attributes = read_attributes(row.get_ref(3)?.as_str_or_null()?)?;
+    Ok(Message {
+        id: row.get(0)?,
+        group: row.get(1)?,
+        routing_key: row.get(2)?,
+        trace: TraceContext::of(&attributes).map(Arc::new),
+        attributes,
+        body: row.get::<_, Vec<u8>>(4)?.into(),
+        enqueued_at,
+        claim: None,
+    })
+}
+
+/// Lets the lease end `by` from now; false if it is lost.
+pub(super) fn extend(db: &Session<'_>, queue: i64, ticket: Ticket, by: Duration) -> rusqlite::Result<bool> {
+    show_in(db, queue, ticket, by, Some(ticket.lease))
+}
+
+/// Ends the lease, and makes the message visible after `delay`; false if the lease is lost.
+pub(super) fn release(db: &Session<'_>, queue: i64, ticket: Ticket, delay: Duration) -> rusqlite::Result<bool> {
+    show_in(db, queue, ticket, delay, None)
+}
+
+/// Takes back the attempt of an entry that was just released.
+fn uncount(db: &Connection, queue: i64, ticket: Ticket) -> rusqlite::Result<()> {
+    db.prepare_cached(
+        "UPDATE entry SET attempts = max(attempts - 1, 0) WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3",
+    )?
+    .execute([queue, ticket.enqueued_at, ticket.seq])?;
+    Ok(())
+}
+
+/// Ends a lease; false if it is lost, and then nothing has changed.
+pub(super) fn settle(db: &Session<'_>, source: &Source, ticket: Ticket, ending: &Ending) -> rusqlite::Result<bool> {
+    let now = db.now();
+    match ending {
+        Ending::Release(delay) => return release(db, source.queue, ticket, *delay),
+        Ending::GiveBack(delay) => {
+            let is_released = release(db, source.queue, ticket, *delay)?;
+            if is_released {
+                uncount(db, source.queue, ticket)?;
+            }
+            return Ok(is_released);
+        }
+        Ending::Ack if !source.ordered && remove_leased(db, source.queue, ticket, now)? => {
+            forget(db, ticket)?;
+            return Ok(true);
+        }
+        Ending::Ack | Ending::DeadLetter(..) => {}
+    }
+    let Some(entry) = leased(db, source.queue, ticket, now)? else { return Ok(false) };
+    if let Ending::DeadLetter(queue, reason) = ending {
+        bury(db, source, &entry, *queue, reason, now)?;
+    } else {
+        remove(db, source.queue, &entry, now)?;
+        forget(db, ticket)?;
+    }
+    Ok(true)
+}
+
+/// Takes a leased entry out of its queue if none of its group can wait behind it: at one go, without a look at it first.
+fn remove_leased(db: &Connection, queue: i64, ticket: Ticket, now: i64) -> rusqlite::Result<bool> {
+    let removed = db
+        .prepare_cached(
+            "DELETE FROM entry WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3 AND lease = ?4 AND visible_at > ?5
+             AND group_name IS NULL",
+        )?
+        .execute(params![queue, ticket.enqueued_at, ticket.seq, ticket.lease, now])?;
+    Ok(removed == 1)
+}
+
+/// Deletes the content of an entry that is gone.
+fn forget(db: &Connection, ticket: Ticket) -> rusqlite::Result<()> {
+    db.prepare_cached("DELETE FROM content WHERE seq = ?1")?.execute([ticket.seq])?;
+    Ok(())
+}
+
+/// Lets a leased entry be visible after `delay`; false if the lease is lost.
+fn show_in(
+    db: &Session<'_>,
+    queue: i64,
+    ticket: Ticket,
+    delay: Duration,
+    lease: Option<i64>,
+) -> rusqlite::Result<bool> {
+    let now = db.now();
+    let visible_at = now.saturating_add(millis(delay));
+    let changed = db
+        .prepare_cached(
+            "UPDATE entry SET visible_at = ?6, lease = ?7
+             WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3 AND lease = ?4 AND visible_at > ?5",
+        )?
+        .execute(params![queue, ticket.enqueued_at, ticket.seq, ticket.lease, now, visible_at, lease])?;
+    Ok(changed == 1)
+}
+
+fn leased(db: &Connection, queue: i64, ticket: Ticket, now: i64) -> rusqlite::Result<Option<Entry>> {
+    db.prepare_cached(
+        "SELECT attempts, group_name FROM entry
+         WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3 AND lease = ?4 AND visible_at > ?5",
+    )?
+    .query_row(params![queue, ticket.enqueued_at, ticket.seq, ticket.lease, now], |row| {
+        Ok(Entry { ticket, attempts: count(row.get(0)?), group: row.get(1)? })
+    })
+    .optional()
+}
+
+/// Takes an entry out of its queue and lets the next of its group take its place.
+fn remove(db: &Connection, queue: i64, entry: &Entry, now: i64) -> rusqlite::Result<()> {
+    let Ticket { enqueued_at, seq, .. } = entry.ticket;
+    db.prepare_cached("DELETE FROM entry WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3")?.execute([
+        queue,
+        enqueued_at,
+        seq,
+    ])?;
+    if let Some(group) = &entry.group {
+        db.prepare_cached(
+            "UPDATE entry SET visible_at = max(due_at, ?3) WHERE (queue, enqueued_at, seq) = (
+                 SELECT queue, enqueued_at, seq FROM entry INDEXED BY entry_group
+                 WHERE queue = ?1 AND group_name = ?2 ORDER BY seq LIMIT 1
+             )",
+        )?
+        .execute(params![queue, group, now])?;
+    }
+    Ok(())
+}
+
+impl Entry {
+    /// Names its content.
+    pub(super) fn seq(&self) -> i64 {
+        self.ticket.seq
+    }
+}
+
+/// Moves an entry to the dead-letter queue. Its content stays where it is, so that no body is copied.
+pub(super) fn bury(
+    db: &Connection,
+    source: &Source,
+    entry: &Entry,
+    dead_letter_queue: i64,
+    reason: &str,
+    now: i64,
+) -> rusqlite::Result<()> {
+    let Ticket { enqueued_at, seq, .. } = entry.ticket;
+    remove(db, source.queue, entry, now)?;
+    let stored = db
+        .prepare_cached("SELECT attributes FROM content WHERE seq = ?1")?
+        .query_row([seq], |row| read_attributes(row.get_ref(0)?.as_str_or_null()?));
+    let attributes = match stored {
+        Err(error) if is_of_the_row(&error) => rescue(db, seq)?,
+        stored => stored?,
+    };
+    let group: Option<String> =
+        db.prepare_cached("SELECT group_name FROM content WHERE seq = ?1")?.query_row([seq], |row| row.get(0))?;
+    let attributes = dead_letter_attributes(&attributes, reason, &source.name, entry.attempts, MAX_ATTRIBUTES);
+    db.prepare_cached("UPDATE content SET attributes = ?2 WHERE seq = ?1")?
+        .execute(params![seq, write_attributes(&attributes)?])?;
+    let target = Target { id: dead_letter_queue, ordered: is_ordered(db, dead_letter_queue)? };
+    place(db, target, seq, group.as_deref(), enqueued_at, now)
+}

@@ -1,0 +1,228 @@
+//! The embedded driver: queues in one SQLite file that several processes share.
+
+mod clock;
+mod depth;
+mod file;
+mod lease;
+mod look;
+mod provision;
+mod queue;
+mod rows;
+mod send;
+mod set_aside;
+mod topology;
+mod waiting;
+mod writer;
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use file::Opened;
+use hostler_queue::{
+    Broker, Change, ChannelSpec, DEDUPE_WINDOW, Depth, Finding, Origin, Queue, QueueError, SendError, Sent, no_queue,
+};
+use hostler_types::channel::Channel;
+use hostler_types::message::{MAX_ATTRIBUTES, Message, Outgoing};
+use lease::Source;
+use queue::EmbeddedQueue;
+use topology::Target;
+use writer::{Need, Writer};
+
+pub use clock::{Clock, SystemClock};
+
+/// The largest message that the embedded queue takes, in bytes: body and attributes (its own limit, 16 MiB).
+pub const MAX_MESSAGE: usize = 16 * 1024 * 1024;
+
+/// What can be set on an embedded queue.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// How long a dedupe key is remembered; 5 minutes unless a test wants less.
+    pub dedupe_window: Duration,
+    /// The clocks that the driver reads.
+    pub clock: Arc<dyn Clock>,
+    /// Where the driver's work is done.
+    pub worker: Worker,
+}
+
+/// Where the driver's work is done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Worker {
+    /// On a thread of its own, which blocks nobody.
+    #[default]
+    Thread,
+    /// In a task on the caller's runtime, which waits by tokio's clock: for tests in virtual time.
+    Task,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { dedupe_window: DEDUPE_WINDOW, clock: Arc::new(SystemClock), worker: Worker::Thread }
+    }
+}
+
+/// All queues of one file. Its worker ends when this and every queue opened from it are dropped.
+#[derive(Debug)]
+pub struct EmbeddedBroker {
+    writer: Writer,
+    options: Options,
+}
+
+impl EmbeddedBroker {
+    /// Opens the file, or creates it, readable by this user only. Blocks while another process has it locked, for
+    /// 5 seconds at most.
+    ///
+    /// # Errors
+    /// [`QueueError::Refused`] if it cannot be read and written, or is no hostler queue of this version;
+    /// [`QueueError::Unavailable`] if it stays locked.
+    pub fn open(path: &Path) -> Result<Self, QueueError> {
+        Self::open_with(path, Options::default())
+    }
+
+    /// As [`EmbeddedBroker::open`], with other options.
+    ///
+    /// # Errors
+    /// As [`EmbeddedBroker::open`].
+    pub fn open_with(path: &Path, options: Options) -> Result<Self, QueueError> {
+        Self::over(file::open(path, Arc::clone(&options.clock))?, options)
+    }
+
+    /// Opens the file for who only looks: nothing can be written, and a file that is not there is not created, but taken
+    /// for an empty one.
+    ///
+    /// # Errors
+    /// As [`EmbeddedBroker::open`].
+    pub fn open_to_look(path: &Path) -> Result<Self, QueueError> {
+        let options = Options::default();
+        Self::over(file::open_to_look(path, Arc::clone(&options.clock))?, options)
+    }
+
+    fn over(file: Opened, options: Options) -> Result<Self, QueueError> {
+        let writer = Writer::start(file, options.worker)
+            .map_err(|error| QueueError::Unavailable(format!("cannot start the queue's thread: {error}")))?;
+        Ok(Self { writer, options })
+    }
+}
+
+#[async_trait]
+impl Broker for EmbeddedBroker {
+    async fn open(&self, spec: &ChannelSpec) -> Result<Arc<dyn Queue>, QueueError> {
+        let wanted = spec.clone();
+        let queues = self.writer.call(Need::Write, move |db| topology::establish(db, &wanted)).await?;
+        let source = Source {
+            queue: queues.queue.id,
+            name: spec.channel.to_string(),
+            dead_letter_name: spec.channel.dead_letter_queue(),
+            ordered: spec.ordered,
+            dead_letter: queues.dead_letters.map(|target| target.id).zip(spec.max_receives),
+        };
+        Ok(Arc::new(EmbeddedQueue::new(self.writer.clone(), source)))
+    }
+
+    async fn declare(&self, spec: &ChannelSpec) -> Result<(), QueueError> {
+        let wanted = spec.clone();
+        self.writer.call(Need::Write, move |db| topology::declare(db, &wanted).map(drop)).await
+    }
+
+    fn origin(&self, _: &Channel) -> Origin {
+        Origin::default()
+    }
+
+    async fn send(&self, channel: &Channel, batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>> {
+        let checked: Vec<_> = batch.iter().map(|message| message.validate(MAX_MESSAGE)).collect();
+        let valid = batch.into_iter().zip(&checked).filter_map(|(message, check)| check.is_ok().then_some(message));
+        let carrying = |mut message: Outgoing| {
+            message.carry_trace(MAX_ATTRIBUTES);
+            message
+        };
+        let valid: Vec<Outgoing> = valid.map(carrying).collect();
+        let (channel, window) = (channel.clone(), self.options.dedupe_window);
+        let sent = self.writer.call(Need::Durable, move |db| send::send(db, &channel, &valid, window)).await;
+        let mut sent = sent.map(Vec::into_iter);
+        checked
+            .into_iter()
+            .map(|check| {
+                check?;
+                let next = sent.as_mut().map_err(|error| error.clone())?.next();
+                Ok(next.ok_or_else(writer::ended)?)
+            })
+            .collect()
+    }
+
+    async fn destinations(&self) -> Result<Option<Vec<Channel>>, QueueError> {
+        let names = self.writer.call(Need::Read, |db| topology::destinations(db)).await?;
+        Ok(Some(names.iter().filter_map(|name| name.parse().ok()).collect()))
+    }
+
+    async fn depths(&self, channels: &[Channel]) -> Result<Vec<Depth>, QueueError> {
+        let channels = channels.to_vec();
+        self.writer.call(Need::Read, move |db| depth::depths(db, &channels)).await
+    }
+
+    async fn channels(&self) -> Result<Vec<Channel>, QueueError> {
+        let names = self.writer.call(Need::Read, |db| topology::channels(db)).await?;
+        // A dead-letter queue of a name that is itself as long as can be is no channel.
+        Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
+    }
+
+    async fn open_stored(&self, channel: &Channel) -> Result<Arc<dyn Queue>, QueueError> {
+        let found = self.find(channel).await?;
+        let source = Source {
+            queue: found.id,
+            name: channel.to_string(),
+            dead_letter_name: channel.dead_letter_queue(),
+            ordered: found.ordered,
+            dead_letter: None,
+        };
+        Ok(Arc::new(EmbeddedQueue::new(self.writer.clone(), source)))
+    }
+
+    async fn look(
+        &self,
+        channel: &Channel,
+        each: &mut (dyn for<'m> FnMut(&'m Message) -> ControlFlow<()> + Send),
+    ) -> Result<bool, QueueError> {
+        let queue = self.find(channel).await?.id;
+        let mut after: look::Place = (i64::MIN, 0);
+        loop {
+            let page = self.writer.call(Need::Read, move |db| look::page(db, queue, after)).await?;
+            let Some((last, _)) = page.last() else { return Ok(true) };
+            after = *last;
+            if page.iter().any(|(_, message)| each(message).is_break()) {
+                return Ok(true);
+            }
+        }
+    }
+
+    async fn plan(&self, wanted: &[ChannelSpec]) -> Result<Vec<Change>, QueueError> {
+        let wanted = wanted.to_vec();
+        self.writer.call(Need::Read, move |db| provision::plan(db, &wanted)).await
+    }
+
+    async fn provision(
+        &self,
+        wanted: &[ChannelSpec],
+        done: &mut (dyn for<'c> FnMut(&'c Change) + Send),
+    ) -> Result<(), QueueError> {
+        let wanted = wanted.to_vec();
+        let changes = self.writer.call(Need::Durable, move |db| provision::apply(db, &wanted)).await?;
+        changes.iter().for_each(done);
+        Ok(())
+    }
+
+    async fn inspect(&self, spec: &ChannelSpec) -> Result<Vec<Finding>, QueueError> {
+        let spec = spec.clone();
+        self.writer.call(Need::Read, move |db| provision::inspect(db, &spec)).await
+    }
+}
+
+impl EmbeddedBroker {
+    async fn find(&self, channel: &Channel) -> Result<Target, QueueError> {
+        let name = channel.queue().to_owned();
+        let found = self.writer.call(Need::Read, move |db| topology::find(db, &name)).await?;
+        found.ok_or_else(|| no_queue(channel))
+    }
+}

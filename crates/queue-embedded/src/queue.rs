@@ -1,0 +1,151 @@
+//! One embedded queue, as its consumer sees it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::clock::Session;
+use super::lease::{self, Ending, Source, Ticket};
+use super::waiting::Waiting;
+use super::writer::{Need, Writer, ended};
+use hostler_queue::{
+    Delivery, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError, Receive, Settlement, Unsettled,
+};
+
+/// The driver's own; SQS has lower ones for the first three, and its 20 s and 12 h serve well here too.
+const LIMITS: Limits = Limits {
+    receive_batch: 32,
+    settle_batch: 64,
+    settle_linger: Duration::ZERO,
+    max_wait: Duration::from_secs(20),
+    max_lease: Duration::from_secs(12 * 60 * 60),
+    parallel_receives: 1,
+};
+
+#[derive(Debug)]
+pub(super) struct EmbeddedQueue {
+    writer: Writer,
+    source: Arc<Source>,
+}
+
+impl EmbeddedQueue {
+    pub(super) fn new(writer: Writer, source: Source) -> Self {
+        Self { writer, source: Arc::new(source) }
+    }
+
+    /// Does something with each of these leases, which answers whether it held. What cannot be done has its error already; if
+    /// the file fails, all are to be tried again.
+    async fn each<T: Send + 'static>(
+        &self,
+        leases: Vec<Result<T, LeaseError>>,
+        mut act: impl FnMut(&Session<'_>, &T) -> rusqlite::Result<bool> + Send + 'static,
+    ) -> Vec<Result<(), LeaseError>> {
+        let count = leases.len();
+        let done = self.writer.call(Need::Write, move |db| {
+            let answers = leases.iter().map(|lease| match lease {
+                Ok(lease) => Ok(if act(db, lease)? { Ok(()) } else { Err(lost()) }),
+                Err(error) => Ok(Err(error.clone())),
+            });
+            answers.collect()
+        });
+        done.await.unwrap_or_else(|error| vec![Err(LeaseError::Retry(error.to_string())); count])
+    }
+}
+
+/// The answer to a receive. If the receive is dropped before it has seen it, the messages in it go back.
+struct Answer<'a> {
+    queue: &'a EmbeddedQueue,
+    messages: oneshot::Receiver<Result<Vec<Delivery>, QueueError>>,
+}
+
+impl Drop for Answer<'_> {
+    fn drop(&mut self) {
+        self.messages.close();
+        if let Ok(Ok(unclaimed)) = self.messages.try_recv() {
+            self.queue.writer.give_back(self.queue.source.queue, unclaimed);
+        }
+    }
+}
+
+#[async_trait]
+impl Queue for EmbeddedQueue {
+    fn limits(&self) -> Limits {
+        LIMITS
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.source.ordered
+    }
+
+    fn origin(&self) -> Origin {
+        Origin::default()
+    }
+
+    async fn receive(&self, request: Receive, stop: &CancellationToken) -> Result<Vec<Delivery>, QueueError> {
+        if stop.is_cancelled() {
+            return Ok(Vec::new());
+        }
+        let Receive { max, wait, lease } = request;
+        let request = Receive { max: max.clamp(1, LIMITS.receive_batch), wait: wait.min(LIMITS.max_wait), lease };
+        let (reply, messages) = oneshot::channel();
+        let deadline = self.writer.monotonic() + request.wait;
+        self.writer.receive(Waiting::new(self.source.clone(), request, deadline, stop.clone(), reply));
+        let mut answer = Answer { queue: self, messages };
+        let answered = tokio::select! {
+            biased;
+            answered = &mut answer.messages => answered,
+            () = stop.cancelled() => {
+                self.writer.look();
+                (&mut answer.messages).await
+            }
+        };
+        answered.unwrap_or_else(|_| Err(ended()))
+    }
+
+    async fn extend(&self, leases: &[LeaseHandle], by: Duration) -> Vec<Result<(), LeaseError>> {
+        let queue = self.source.queue;
+        let tickets: Vec<_> = leases.iter().map(|lease| ticket(lease.as_str())).collect();
+        let extend = move |db: &Session<'_>, ticket: &Ticket| lease::extend(db, queue, *ticket, by);
+        self.each(tickets, extend).await
+    }
+
+    async fn settle(&self, batch: Vec<Settlement>) -> Vec<Result<(), Unsettled>> {
+        let source = Arc::clone(&self.source);
+        let orders: Vec<_> = batch.iter().map(|settlement| order(&source, settlement)).collect();
+        let settle =
+            move |db: &Session<'_>, (ticket, ending): &(Ticket, Ending)| lease::settle(db, &source, *ticket, ending);
+        let settled = self.each(orders, settle).await;
+        let answer =
+            |(settlement, settled): (_, Result<_, _>)| settled.map_err(|error| Unsettled { settlement, error });
+        batch.into_iter().zip(settled).map(answer).collect()
+    }
+}
+
+fn ticket(receipt: &str) -> Result<Ticket, LeaseError> {
+    Ticket::parse(receipt).ok_or_else(lost)
+}
+
+/// What to do for a settlement, or why it cannot be done: its receipt is not ours, or the queue has no place for it.
+fn order(source: &Source, settlement: &Settlement) -> Result<(Ticket, Ending), LeaseError> {
+    let ending = match settlement {
+        Settlement::Ack(_) => Ending::Ack,
+        Settlement::Release(_, delay) => Ending::Release(*delay),
+        Settlement::GiveBack(_, delay) => Ending::GiveBack(*delay),
+        Settlement::DeadLetter { reason, .. } => {
+            let (queue, _) = source.dead_letter.ok_or_else(no_dead_letter_queue)?;
+            Ending::DeadLetter(queue, reason.clone())
+        }
+    };
+    Ok((ticket(settlement.receipt().as_str())?, ending))
+}
+
+fn lost() -> LeaseError {
+    LeaseError::Lost("it has ended, or the message was settled".to_owned())
+}
+
+fn no_dead_letter_queue() -> LeaseError {
+    LeaseError::Refused("the queue has no dead-letter queue".to_owned())
+}

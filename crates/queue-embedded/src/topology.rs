@@ -1,0 +1,170 @@
+//! Which queues there are, and which exchanges feed them.
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::rows::{read_filter, write_filter};
+use hostler_queue::{ChannelSpec, DEFAULT_GROUP};
+use hostler_types::channel::{Channel, Filter};
+
+/// A queue that messages can be put into.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Target {
+    pub(super) id: i64,
+    pub(super) ordered: bool,
+}
+
+/// Where a message to a channel goes.
+pub(super) enum Route {
+    Queue(Target),
+    /// To each of these whose filter passes.
+    Exchange(Vec<(Target, Filter)>),
+}
+
+/// A channel's queue, and its dead-letter queue if it has one.
+pub(super) struct Queues {
+    pub(super) queue: Target,
+    pub(super) dead_letters: Option<Target>,
+}
+
+/// Makes what a consumer lacks: its queue, its dead-letter queue, its subscription. What is there stays as it is.
+pub(super) fn declare(db: &Connection, spec: &ChannelSpec) -> rusqlite::Result<Queues> {
+    let queue = find_or_create(db, spec.channel.queue(), spec.ordered)?;
+    let dead_letters = match spec.max_receives {
+        Some(_) => Some(find_or_create(db, &spec.channel.dead_letter_queue(), spec.ordered)?),
+        None => None,
+    };
+    if let Some(exchange) = spec.channel.exchange() {
+        subscribe(db, exchange, queue, &spec.filter)?;
+    }
+    Ok(Queues { queue, dead_letters })
+}
+
+/// The same, and brings what is there to what the consumer wants.
+pub(super) fn establish(db: &Connection, spec: &ChannelSpec) -> rusqlite::Result<Queues> {
+    let queues = declare(db, spec)?;
+    for target in std::iter::once(queues.queue).chain(queues.dead_letters) {
+        if target.ordered != spec.ordered {
+            reorder(db, target.id, spec.ordered)?;
+        }
+    }
+    if let Some(exchange) = spec.channel.exchange() {
+        db.execute(
+            "UPDATE subscription SET filter = ?3 WHERE exchange = ?1 AND queue = ?2",
+            params![exchange, queues.queue.id, write_filter(&spec.filter)?],
+        )?;
+    }
+    Ok(queues)
+}
+
+/// Lets an exchange feed a queue, unless it does already.
+fn subscribe(db: &Connection, exchange: &str, queue: Target, filter: &Filter) -> rusqlite::Result<()> {
+    db.prepare_cached("INSERT OR IGNORE INTO subscription (exchange, queue, filter) VALUES (?1, ?2, ?3)")?
+        .execute(params![exchange, queue.id, write_filter(filter)?])?;
+    Ok(())
+}
+
+/// The filter by which an exchange feeds a queue; `None`: it does not.
+pub(super) fn subscription(db: &Connection, exchange: &str, queue: &str) -> rusqlite::Result<Option<Filter>> {
+    db.prepare_cached(
+        "SELECT subscription.filter FROM subscription JOIN queue ON queue.id = subscription.queue
+         WHERE subscription.exchange = ?1 AND queue.name = ?2",
+    )?
+    .query_row([exchange, queue], |row| read_filter(row.get_ref(0)?.as_str()?))
+    .optional()
+}
+
+pub(super) fn find(db: &Connection, name: &str) -> rusqlite::Result<Option<Target>> {
+    db.prepare_cached("SELECT id, ordered FROM queue WHERE name = ?1")?
+        .query_row([name], |row| Ok(Target { id: row.get(0)?, ordered: row.get(1)? }))
+        .optional()
+}
+
+pub(super) fn find_or_create(db: &Connection, name: &str, ordered: bool) -> rusqlite::Result<Target> {
+    if let Some(target) = find(db, name)? {
+        return Ok(target);
+    }
+    db.execute("INSERT INTO queue (name, ordered) VALUES (?1, ?2)", params![name, ordered])?;
+    Ok(Target { id: db.last_insert_rowid(), ordered })
+}
+
+/// A sender may come before the consumer that says what kind of queue it is, so a queue with messages can change.
+fn reorder(db: &Connection, queue: i64, ordered: bool) -> rusqlite::Result<()> {
+    db.execute("UPDATE queue SET ordered = ?2 WHERE id = ?1", params![queue, ordered])?;
+    if ordered {
+        db.execute(
+            "UPDATE entry SET group_name = (
+                 SELECT coalesce(content.group_name, ?2) FROM content WHERE content.seq = entry.seq
+             ) WHERE queue = ?1",
+            params![queue, DEFAULT_GROUP],
+        )?;
+        db.execute(
+            "UPDATE entry SET visible_at = NULL, lease = NULL WHERE queue = ?1 AND EXISTS (
+                 SELECT 1 FROM entry AS earlier
+                 WHERE earlier.queue = ?1 AND earlier.group_name = entry.group_name AND earlier.seq < entry.seq
+             )",
+            [queue],
+        )?;
+    } else {
+        db.execute(
+            "UPDATE entry SET group_name = NULL, visible_at = coalesce(visible_at, due_at) WHERE queue = ?1",
+            [queue],
+        )?;
+    }
+    Ok(())
+}
+
+/// Where messages to `channel` go. What a sender names comes into being: a message must not be lost because its
+/// consumer has not been started yet.
+pub(super) fn route(db: &Connection, channel: &Channel) -> rusqlite::Result<Route> {
+    let Some(exchange) = channel.exchange() else {
+        if let Some(target) = find(db, channel.queue())? {
+            return Ok(Route::Queue(target));
+        }
+        let subscriptions = subscriptions(db, channel.queue())?;
+        if !subscriptions.is_empty() {
+            return Ok(Route::Exchange(subscriptions));
+        }
+        return find_or_create(db, channel.queue(), false).map(Route::Queue);
+    };
+    let target = find_or_create(db, channel.queue(), false)?;
+    subscribe(db, exchange, target, &Filter::All)?;
+    subscriptions(db, exchange).map(Route::Exchange)
+}
+
+fn subscriptions(db: &Connection, exchange: &str) -> rusqlite::Result<Vec<(Target, Filter)>> {
+    db.prepare_cached(
+        "SELECT queue.id, queue.ordered, subscription.filter
+         FROM subscription JOIN queue ON queue.id = subscription.queue WHERE subscription.exchange = ?1",
+    )?
+    .query_map([exchange], |row| {
+        let target = Target { id: row.get(0)?, ordered: row.get(1)? };
+        Ok((target, read_filter(row.get_ref(2)?.as_str()?)?))
+    })?
+    .collect()
+}
+
+/// Whether the queue keeps the order within groups.
+pub(super) fn is_ordered(db: &Connection, queue: i64) -> rusqlite::Result<bool> {
+    db.prepare_cached("SELECT ordered FROM queue WHERE id = ?1")?.query_row([queue], |row| row.get(0))
+}
+
+/// The names of all channels; a queue of several exchanges goes by the first.
+pub(super) fn channels(db: &Connection) -> rusqlite::Result<Vec<String>> {
+    db.prepare(
+        "SELECT coalesce(min(subscription.exchange) || '.', '') || queue.name
+         FROM queue LEFT JOIN subscription ON subscription.queue = queue.id GROUP BY queue.id ORDER BY queue.name",
+    )?
+    .query_map([], |row| row.get(0))?
+    .collect()
+}
+
+/// The names of all queues, and of all queues by each of their exchanges.
+pub(super) fn destinations(db: &Connection) -> rusqlite::Result<Vec<String>> {
+    db.prepare(
+        "SELECT name FROM queue
+         UNION SELECT subscription.exchange || '.' || queue.name
+         FROM subscription JOIN queue ON queue.id = subscription.queue ORDER BY 1",
+    )?
+    .query_map([], |row| row.get(0))?
+    .collect()
+}

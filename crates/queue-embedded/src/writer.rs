@@ -1,0 +1,462 @@
+//! The worker that owns the file: it runs all commands that wait in one transaction, and wakes waiting receives.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use rusqlite::{Transaction, TransactionBehavior};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
+
+use super::Worker;
+use super::clock::{QueueTime, Session};
+use super::file::Opened;
+use super::waiting::{GiveBack, Take, Waiting};
+use hostler_queue::{Delivery, QueueError};
+
+/// How much longer others go on than the last flush to the disk took, before the next one makes them wait again.
+const BETWEEN_FLUSHES: u32 = 5;
+
+/// How long nothing else may come before a flush need not wait for others.
+const IDLE: Duration = Duration::from_micros(200);
+
+/// How often a waiting receive looks for what other processes have sent.
+const POLL: Duration = Duration::from_millis(15);
+
+/// How often receives make sure that the file is still at its path.
+const CHECK: Duration = Duration::from_secs(1);
+
+/// What a command asks of the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Need {
+    /// To read it.
+    Read,
+    /// To write; a power failure may undo it.
+    Write,
+    /// To write, and to answer only when it is on the disk.
+    Durable,
+}
+
+/// Something to do on the file; it may be run again if its transaction was undone.
+pub(super) trait Job: Send {
+    fn run(&mut self, db: &Session<'_>) -> rusqlite::Result<()>;
+}
+
+/// A job that somebody waits for.
+trait Command: Job {
+    fn answer(self: Box<Self>, outcome: Result<(), QueueError>);
+}
+
+struct Call<T, W> {
+    work: W,
+    answer: Option<T>,
+    reply: oneshot::Sender<Result<T, QueueError>>,
+}
+
+impl<T: Send, W: FnMut(&Session<'_>) -> rusqlite::Result<T> + Send> Job for Call<T, W> {
+    fn run(&mut self, db: &Session<'_>) -> rusqlite::Result<()> {
+        self.answer = Some((self.work)(db)?);
+        Ok(())
+    }
+}
+
+impl<T: Send, W: FnMut(&Session<'_>) -> rusqlite::Result<T> + Send> Command for Call<T, W> {
+    fn answer(self: Box<Self>, outcome: Result<(), QueueError>) {
+        let Self { answer, reply, .. } = *self;
+        // Nobody listens any more: what was done stays done.
+        let _ = reply.send(outcome.and_then(|()| answer.ok_or_else(ended)));
+    }
+}
+
+enum Order {
+    Call(Need, Box<dyn Command>),
+    Receive(Waiting),
+    /// A receive has been stopped.
+    Look,
+}
+
+/// The way to the worker, which ends when the last of these is dropped.
+#[derive(Debug, Clone)]
+pub(super) struct Writer {
+    orders: Orders,
+    time: QueueTime,
+}
+
+#[derive(Debug, Clone)]
+enum Orders {
+    Thread(mpsc::Sender<Order>),
+    Task(UnboundedSender<Order>),
+}
+
+impl Writer {
+    /// Gives the connection to a worker of its own.
+    pub(super) fn start(file: Opened, worker: Worker) -> std::io::Result<Self> {
+        let time = file.time.clone();
+        let core = Core {
+            file,
+            waiting: Vec::new(),
+            durable: None,
+            seen: 0,
+            flushes: Flushes::default(),
+            next_check: Duration::ZERO,
+        };
+        let orders = match worker {
+            Worker::Thread => {
+                let (orders, inbox) = mpsc::channel();
+                let thread = Thread { core, inbox };
+                thread::Builder::new().name("hostler-queue".to_owned()).spawn(move || thread.run())?;
+                Orders::Thread(orders)
+            }
+            Worker::Task => {
+                let (orders, inbox) = unbounded_channel();
+                tokio::spawn(run_task(core, inbox));
+                Orders::Task(orders)
+            }
+        };
+        Ok(Self { orders, time })
+    }
+
+    /// The monotonic clock.
+    pub(super) fn monotonic(&self) -> Duration {
+        self.time.monotonic()
+    }
+
+    /// Runs `work`, together with whatever else waits then.
+    pub(super) async fn call<T, W>(&self, need: Need, work: W) -> Result<T, QueueError>
+    where
+        T: Send + 'static,
+        W: FnMut(&Session<'_>) -> rusqlite::Result<T> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        self.order(Order::Call(need, Box::new(Call { work, answer: None, reply })));
+        answer.await.unwrap_or_else(|_| Err(ended()))
+    }
+
+    /// Queues a receive; its answer comes when there is a message or when it is over.
+    pub(super) fn receive(&self, waiting: Waiting) {
+        self.order(Order::Receive(waiting));
+    }
+
+    /// Makes the worker look at its receives now.
+    pub(super) fn look(&self) {
+        self.order(Order::Look);
+    }
+
+    /// Makes messages visible that nobody got; if that fails, their lease ends by itself.
+    pub(super) fn give_back(&self, queue: i64, taken: Vec<Delivery>) {
+        let mut job = GiveBack::new(queue, &taken);
+        let (reply, _) = oneshot::channel();
+        self.order(Order::Call(
+            Need::Write,
+            Box::new(Call { work: move |db: &Session<'_>| job.run(db), answer: None, reply }),
+        ));
+    }
+
+    fn order(&self, order: Order) {
+        // If the worker has ended, the dropped reply tells the caller.
+        match &self.orders {
+            Orders::Thread(orders) => drop(orders.send(order)),
+            Orders::Task(orders) => drop(orders.send(order)),
+        }
+    }
+}
+
+/// The worker has gone, which only a fault of ours can bring about.
+pub(super) fn ended() -> QueueError {
+    QueueError::Unavailable("the embedded queue's thread has ended".to_owned())
+}
+
+/// The file, and what waits for it.
+struct Core {
+    file: Opened,
+    waiting: Vec<Waiting>,
+    /// What `PRAGMA synchronous` is set to.
+    durable: Option<bool>,
+    /// The last `PRAGMA data_version`; it changes when another connection commits.
+    seen: i64,
+    flushes: Flushes,
+    /// When receives make sure again that the file is still at its path, by the monotonic clock.
+    next_check: Duration,
+}
+
+/// Commands that wait for the next flush. Whoever sends one message after the other would otherwise have everyone wait for
+/// the disk all the time.
+#[derive(Default)]
+struct Flushes {
+    held: VecDeque<Box<dyn Command>>,
+    /// The next flush waits until then, by the monotonic clock, while there is something else to do.
+    not_before: Option<Duration>,
+}
+
+impl Flushes {
+    /// How long to look for other work before the held ones are flushed; none if nothing is held.
+    fn patience(&self, now: Duration) -> Option<Duration> {
+        let until = self.not_before.map_or(Duration::ZERO, |at| at.saturating_sub(now));
+        (!self.held.is_empty()).then(|| until.min(IDLE))
+    }
+
+    /// Whether the held ones go now; `idle`: nothing else came.
+    fn are_due(&self, idle: bool, now: Duration) -> bool {
+        !self.held.is_empty() && (idle || self.not_before.is_none_or(|at| at <= now))
+    }
+}
+
+/// Works on a thread that may block.
+struct Thread {
+    core: Core,
+    inbox: mpsc::Receiver<Order>,
+}
+
+impl Thread {
+    // A function of its own also when compiled, by which profiles and `benches/instructions.sh` know the thread.
+    #[inline(never)]
+    fn run(mut self) {
+        while let Some(orders) = self.next_orders() {
+            self.core.turn(orders);
+        }
+    }
+
+    /// What has been ordered since, after waiting as long as the receives allow; nothing when all senders are gone.
+    fn next_orders(&self) -> Option<Vec<Order>> {
+        let first = match self.core.patience() {
+            None => Some(self.inbox.recv().ok()?),
+            Some(patience) => match self.inbox.recv_timeout(patience) {
+                Ok(order) => Some(order),
+                Err(RecvTimeoutError::Timeout) => None,
+                // Nobody waits for what is held, but it was ordered.
+                Err(RecvTimeoutError::Disconnected) if !self.core.flushes.held.is_empty() => None,
+                Err(RecvTimeoutError::Disconnected) => return None,
+            },
+        };
+        Some(first.into_iter().chain(self.inbox.try_iter()).collect())
+    }
+}
+
+/// Works on the caller's runtime, and waits by its clock.
+async fn run_task(mut core: Core, mut inbox: UnboundedReceiver<Order>) {
+    loop {
+        let first = match core.patience() {
+            None => inbox.recv().await.map(Some),
+            Some(patience) => match tokio::time::timeout(patience, inbox.recv()).await {
+                Ok(None) if core.flushes.held.is_empty() => None,
+                Ok(order) => Some(order),
+                Err(_) => Some(None),
+            },
+        };
+        let Some(first) = first else { return };
+        let rest = std::iter::from_fn(|| inbox.try_recv().ok());
+        core.turn(first.into_iter().chain(rest).collect());
+    }
+}
+
+impl Core {
+    /// How long it can be left alone unless something is ordered; `None`: for ever.
+    fn patience(&self) -> Option<Duration> {
+        let receives = self.waiting.iter().map(|waiting| waiting.patience(&self.file.time).min(POLL)).min();
+        receives.into_iter().chain(self.flushes.patience(self.file.time.monotonic())).min()
+    }
+
+    /// Carries out what was ordered, and answers the receives that can be answered. No orders: its patience is over.
+    fn turn(&mut self, orders: Vec<Order>) {
+        let mut changed = false;
+        let mut writes = VecDeque::new();
+        let idle = orders.is_empty();
+        for order in orders {
+            match order {
+                Order::Call(Need::Read, mut command) => {
+                    let read = |()| command.run(&self.session()).map_err(|error| self.file.fault(&error));
+                    let outcome = self.file.still_there().and_then(read);
+                    command.answer(outcome);
+                }
+                Order::Call(Need::Write, command) => writes.push_back(command),
+                Order::Call(Need::Durable, command) => self.flushes.held.push_back(command),
+                Order::Receive(waiting) => self.waiting.push(waiting),
+                Order::Look => {}
+            }
+        }
+        let durable = self.flushes.are_due(idle, self.file.time.monotonic());
+        if durable {
+            writes.append(&mut self.flushes.held);
+        }
+        if !writes.is_empty() {
+            changed = true;
+            let started = self.file.time.monotonic();
+            let lost = if durable { self.file.still_there().err() } else { None };
+            let outcomes = match lost {
+                Some(error) => vec![Err(error); writes.len()],
+                None => self.transact(durable, writes.make_contiguous()),
+            };
+            for outcome in outcomes {
+                if let Some(command) = writes.pop_front() {
+                    command.answer(outcome);
+                }
+            }
+            if durable {
+                let now = self.file.time.monotonic();
+                self.flushes.not_before = Some(now + now.saturating_sub(started) * BETWEEN_FLUSHES);
+            }
+        }
+        if self.waiting.is_empty() {
+            return;
+        }
+        if let Err(error) = self.check() {
+            self.waiting.drain(..).for_each(|waiting| waiting.answer(Err(error.clone())));
+            return;
+        }
+        changed |= self.others_wrote();
+        // What went to a dead-letter queue is for the receives that wait there.
+        while self.serve(changed) {
+            changed = true;
+        }
+    }
+
+    /// Makes sure that the file is still at its path, once in [`CHECK`]. Where it is not, each receive is told.
+    fn check(&mut self) -> Result<(), QueueError> {
+        let now = self.file.time.monotonic();
+        if now < self.next_check {
+            return Ok(());
+        }
+        self.file.still_there()?;
+        self.next_check = now + CHECK;
+        Ok(())
+    }
+
+    fn session(&self) -> Session<'_> {
+        Session { db: &self.file.db, time: &self.file.time }
+    }
+
+    fn others_wrote(&mut self) -> bool {
+        let version = self
+            .file
+            .db
+            .prepare_cached("PRAGMA data_version")
+            .and_then(|mut pragma| pragma.query_row([], |row| row.get(0)))
+            // Then every turn looks at the queue itself, which tells the error.
+            .unwrap_or(self.seen.wrapping_add(1));
+        std::mem::replace(&mut self.seen, version) != version
+    }
+
+    /// Answers the receives that can be answered; true if messages went to other queues by that.
+    fn serve(&mut self, changed: bool) -> bool {
+        let mut takes = Vec::new();
+        for mut waiting in std::mem::take(&mut self.waiting) {
+            match waiting.look(&self.session(), changed) {
+                Ok(true) => takes.push(Take::new(waiting)),
+                Ok(false) if waiting.is_over(&self.file.time) => waiting.answer(Ok(Vec::new())),
+                Ok(false) => self.waiting.push(waiting),
+                Err(error) => waiting.answer(Err(self.file.fault(&error))),
+            }
+        }
+        if takes.is_empty() {
+            return false;
+        }
+        let outcomes = self.transact(false, &mut takes);
+        let buried = takes.iter().any(Take::has_buried);
+        for (take, outcome) in takes.into_iter().zip(outcomes) {
+            match take.end(outcome, &self.file.time) {
+                Ok(None) => {}
+                Ok(Some(waiting)) => self.waiting.push(waiting),
+                // An error leaves them to their lease.
+                Err(unclaimed) => drop(self.transact(false, &mut [unclaimed])),
+            }
+        }
+        buried
+    }
+
+    /// Runs the jobs in one transaction. If that fails, each has its own, so that one cannot undo the others.
+    fn transact<J: AsJob>(&mut self, durable: bool, jobs: &mut [J]) -> Vec<Result<(), QueueError>> {
+        match self.commit(durable, jobs) {
+            Ok(()) => jobs.iter().map(|_| Ok(())).collect(),
+            Err(CommitError::Job(_)) if jobs.len() > 1 => jobs
+                .iter_mut()
+                .map(|job| self.commit(durable, std::slice::from_mut(job)).map_err(|error| error.fault(self)))
+                .collect(),
+            Err(error) => {
+                let fault = error.fault(self);
+                jobs.iter().map(|_| Err(fault.clone())).collect()
+            }
+        }
+    }
+
+    fn commit<J: AsJob>(&mut self, durable: bool, jobs: &mut [J]) -> Result<(), CommitError> {
+        if self.durable != Some(durable) {
+            self.durable = None;
+            let level = if durable { "FULL" } else { "NORMAL" };
+            self.file.db.pragma_update(None, "synchronous", level).map_err(CommitError::Begin)?;
+            self.durable = Some(durable);
+        }
+        let tx =
+            Transaction::new_unchecked(&self.file.db, TransactionBehavior::Immediate).map_err(CommitError::Begin)?;
+        for job in jobs {
+            job.as_job().run(&Session { db: &tx, time: &self.file.time }).map_err(CommitError::Job)?;
+        }
+        tx.commit().map_err(CommitError::Job)
+    }
+}
+
+enum CommitError {
+    /// The transaction did not even start.
+    Begin(rusqlite::Error),
+    Job(rusqlite::Error),
+}
+
+impl CommitError {
+    fn fault(&self, core: &Core) -> QueueError {
+        let (Self::Begin(error) | Self::Job(error)) = self;
+        core.file.fault(error)
+    }
+}
+
+/// Lets a transaction run boxed commands and plain jobs alike.
+trait AsJob {
+    fn as_job(&mut self) -> &mut dyn Job;
+}
+
+impl AsJob for Box<dyn Command> {
+    fn as_job(&mut self) -> &mut dyn Job {
+        self.as_mut()
+    }
+}
+
+impl<J: Job> AsJob for J {
+    fn as_job(&mut self) -> &mut dyn Job {
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{SystemClock, file};
+    use std::sync::Arc;
+
+    #[test]
+    fn a_flush_waits_while_others_work_and_no_longer() {
+        let (reply, _) = oneshot::channel();
+        let call = Call { work: |_: &Session<'_>| Ok(()), answer: None, reply };
+        let (now, soon) = (Duration::from_secs(10), Duration::from_secs(11));
+        let mut flushes = Flushes::default();
+        assert!(flushes.patience(now).is_none() && !flushes.are_due(true, now), "nothing is held");
+        flushes.held.push_back(Box::new(call));
+        assert!(flushes.are_due(false, now), "the first one waits for nobody");
+        flushes.not_before = Some(soon);
+        assert!(!flushes.are_due(false, now) && flushes.patience(now) == Some(IDLE), "others go on");
+        assert!(flushes.are_due(true, now), "nothing else is there to do");
+        assert!(flushes.are_due(false, soon) && flushes.patience(soon) == Some(Duration::ZERO), "they had their time");
+    }
+
+    /// No test can cut the power, so this asks SQLite: FULL (2) flushes each commit to the disk, NORMAL (1) does not.
+    #[tokio::test]
+    async fn only_durable_calls_flush() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("queue.db");
+        let opened = file::open(&path, Arc::new(SystemClock)).unwrap();
+        let writer = Writer::start(opened, Worker::Thread).unwrap();
+        for (need, expected) in [(Need::Durable, 2), (Need::Write, 1), (Need::Durable, 2)] {
+            let level: i64 =
+                writer.call(need, |db| db.pragma_query_value(None, "synchronous", |row| row.get(0))).await.unwrap();
+            assert_eq!(level, expected, "{need:?}");
+        }
+    }
+}

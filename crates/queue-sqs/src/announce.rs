@@ -1,0 +1,89 @@
+//! Telling people through a topic of theirs.
+
+use std::fmt;
+
+use super::Options;
+use super::clients::Clients;
+use super::fault::Fault;
+use hostler_queue::QueueError;
+
+/// The longest subject that SNS takes, in characters (AWS limit: 100, of ASCII).
+const MAX_SUBJECT: usize = 100;
+
+/// The largest text that is published, in bytes (AWS limit: 256 KiB, attributes included).
+const MAX_TEXT: usize = 250 * 1024;
+
+/// A topic that people have subscribed to: by mail, by chat, by whatever SNS reaches.
+pub struct Announcer {
+    clients: Clients,
+    topic: String,
+}
+
+impl fmt::Debug for Announcer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Announcer").field("topic", &self.topic).finish_non_exhaustive()
+    }
+}
+
+impl Announcer {
+    /// The topic of this ARN, in the ARN's own region; nothing is asked of AWS yet.
+    ///
+    /// # Errors
+    /// [`QueueError::Refused`]: it is no topic's ARN.
+    pub async fn new(options: &Options, topic: &str) -> Result<Self, QueueError> {
+        let parts: Vec<_> = topic.split(':').collect();
+        let ["arn", _, "sns", region, _, name] = parts[..] else { return Err(no_topic(topic)) };
+        if region.is_empty() || name.is_empty() {
+            return Err(no_topic(topic));
+        }
+        let options = Options { region: Some(region.to_owned()), ..options.clone() };
+        Ok(Self { clients: Clients::new(&options).await?, topic: topic.to_owned() })
+    }
+
+    /// Publishes this text once; to a FIFO topic, in one group of its own.
+    ///
+    /// # Errors
+    /// [`QueueError`]: it is not known to be published.
+    pub async fn publish(&self, subject: &str, text: &str) -> Result<(), QueueError> {
+        let text = text.get(..text.floor_char_boundary(MAX_TEXT)).unwrap_or_default();
+        let message = self.clients.publishes.publish().topic_arn(&self.topic);
+        let mut message = message.subject(ascii(subject)).message(text);
+        if self.topic.ends_with(".fifo") {
+            let id = uuid::Uuid::now_v7().to_string();
+            message = message.message_group_id("hostler").message_deduplication_id(id);
+        }
+        let published = message.send().await;
+        published.map(drop).map_err(|error| Fault::of(&format!("Publish to {}", self.topic), &error).into())
+    }
+}
+
+fn no_topic(text: &str) -> QueueError {
+    QueueError::Refused(format!("`{text}` is no topic's ARN, such as arn:aws:sns:eu-west-1:123456789012:alarms"))
+}
+
+/// A subject as SNS takes it.
+fn ascii(subject: &str) -> String {
+    let plain = |char: char| if char == ' ' || char.is_ascii_graphic() { char } else { '?' };
+    subject.chars().take(MAX_SUBJECT).map(plain).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subject_is_short_and_plain() {
+        assert_eq!(ascii("3 queues\nalarm – ü"), "3 queues?alarm ? ?");
+        assert_eq!(ascii(&"x".repeat(200)).len(), MAX_SUBJECT);
+    }
+
+    #[tokio::test]
+    async fn only_a_topics_arn_will_do() {
+        for bad in
+            ["", "alarms", "arn:aws:sqs:eu-west-1:1:alarms", "arn:aws:sns::1:alarms", "arn:aws:sns:eu-west-1:1:a:b"]
+        {
+            let error = Announcer::new(&Options::default(), bad).await.unwrap_err().to_string();
+            assert!(error.contains(bad), "{error}");
+        }
+    }
+}

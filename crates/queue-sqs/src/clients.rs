@@ -1,0 +1,170 @@
+//! The AWS clients: region, credentials and endpoint once, patience by what a client is for.
+
+use std::time::Duration;
+
+use aws_config::retry::RetryConfig;
+use aws_config::stalled_stream_protection::StalledStreamProtectionConfig;
+use aws_config::timeout::TimeoutConfig;
+use aws_config::{BehaviorVersion, Region, SdkConfig};
+
+use aws_sdk_sqs::config::Credentials;
+use aws_sdk_sqs::config::retry::RetryPartition;
+
+use super::Options;
+use super::clock::ServiceClock;
+use super::shortcut::Shortcut;
+use super::signer::Signer;
+use hostler_children::with_own_children;
+use hostler_queue::QueueError;
+
+/// The longest wait of one ReceiveMessage (AWS limit: WaitTimeSeconds 20).
+pub(super) const MAX_WAIT: Duration = Duration::from_secs(20);
+
+/// How long one try of an ordinary call may take. There are three at most, which take half of the default lease.
+pub(super) const CALL: Duration = Duration::from_secs(5);
+/// How long a call for hundreds of metrics may take.
+const METRICS: Duration = Duration::from_secs(60);
+/// How much longer than its wait a long poll may take.
+pub(super) const BEYOND_WAIT: Duration = Duration::from_secs(10);
+/// How long a send may take: a megabyte on a slow line.
+const SEND: Duration = Duration::from_secs(10);
+/// The same for a transfer of up to 2 GiB; that it stalls is noticed sooner, by the SDK.
+const TRANSFER: Duration = Duration::from_secs(300);
+/// How long a connection may take to open.
+pub(super) const CONNECT: Duration = Duration::from_secs(3);
+
+/// One client per kind of call; they share connections and credentials.
+#[derive(Debug, Clone)]
+pub(super) struct Clients {
+    /// Deletes, visibility changes, questions: the SDK retries.
+    pub(super) sqs: aws_sdk_sqs::Client,
+    /// Long polls: a longer patience, and no retry by the SDK, as the lease of what a second try brings would count from
+    /// the first.
+    pub(super) polls: aws_sdk_sqs::Client,
+    /// Sends: no retry by the SDK, as ours goes entry by entry.
+    pub(super) sends: aws_sdk_sqs::Client,
+    /// Calls like those of the clients for SQS, without the SDK.
+    pub(super) shortcut: Shortcut,
+    /// What SQS's clock shows.
+    pub(super) clock: ServiceClock,
+    /// Publishing: no retry by the SDK either.
+    pub(super) publishes: aws_sdk_sns::Client,
+    /// Topics and subscriptions.
+    pub(super) sns: aws_sdk_sns::Client,
+    /// Bodies that are too large for a message.
+    pub(super) s3: aws_sdk_s3::Client,
+    /// The region that all of them call.
+    pub(super) region: String,
+    /// What they are made from, for a client that few commands need.
+    ordinary: SdkConfig,
+}
+
+impl Clients {
+    /// Credentials come from the SDK's chain: environment, profile, web identity, ECS, EC2; they are first fetched by the
+    /// first call.
+    ///
+    /// # Errors
+    /// [`QueueError::Refused`]: there is no region.
+    pub(super) async fn new(options: &Options) -> Result<Self, QueueError> {
+        let mut loader = aws_config::defaults(BehaviorVersion::latest());
+        if let Some(region) = &options.region {
+            loader = loader.region(Region::new(region.clone()));
+        }
+        if let Some(url) = &options.endpoint_url {
+            loader = loader.endpoint_url(url);
+        }
+        if let Some((key, secret)) = &options.credentials {
+            loader = loader.credentials_provider(Credentials::new(key, secret, None, None, "options"));
+        }
+        if let Some(http) = &options.http {
+            loader = loader.http_client(http.clone());
+        }
+        let shared = with_own_children(loader.load().await);
+        let Some(region) = shared.region().map(ToString::to_string) else {
+            let text = "there is no AWS region: set queue.sqs.region, or AWS_REGION in the environment";
+            return Err(QueueError::Refused(text.into()));
+        };
+        let signer = Signer::new(&region, "sqs");
+        let shortcut = Shortcut::new(signer.clone());
+        let clock = ServiceClock::default();
+        let sqs = |shared: &SdkConfig, purpose| sqs(shared, purpose, &signer, &shortcut).interceptor(clock.clone());
+        let client = |config: aws_sdk_sqs::config::Builder| aws_sdk_sqs::Client::from_conf(config.build());
+        let ordinary = with_patience(&shared, CALL, 3);
+        let single = with_patience(&shared, SEND, 1);
+        let polls = with_patience(&shared, MAX_WAIT + BEYOND_WAIT, 1);
+        let transfers = with_patience(&shared, TRANSFER, 3);
+        Ok(Self {
+            sqs: client(sqs(&ordinary, "calls")),
+            polls: client(sqs(&polls, "polls")),
+            sends: client(sqs(&single, "sends")),
+            shortcut: shortcut.clone(),
+            clock: clock.clone(),
+            publishes: aws_sdk_sns::Client::new(&single),
+            sns: aws_sdk_sns::Client::new(&ordinary),
+            s3: s3(&transfers),
+            region,
+            ordinary,
+        })
+    }
+
+    /// How queues and topics were used. Its answers are large: hundreds of metrics over days.
+    pub(super) fn cloudwatch(&self) -> aws_sdk_cloudwatch::Client {
+        aws_sdk_cloudwatch::Client::new(&with_patience(&self.ordinary, METRICS, 3))
+    }
+}
+
+/// A look-alike, which the config names or AWS_ENDPOINT_URL, has no host of its own for each bucket.
+fn s3(shared: &SdkConfig) -> aws_sdk_s3::Client {
+    let config = aws_sdk_s3::config::Builder::from(shared).force_path_style(shared.endpoint_url().is_some());
+    aws_sdk_s3::Client::from_conf(config.build())
+}
+
+/// What makes a client with a budget of retries of its own, so that no other client of the process uses up those of the heartbeats.
+/// The SDK's watch over streams that stall is off: an attempt has its time anyway, and the watch wakes for each call that waits.
+fn sqs(
+    shared: &SdkConfig,
+    purpose: &'static str,
+    signer: &Signer,
+    shortcut: &Shortcut,
+) -> aws_sdk_sqs::config::Builder {
+    aws_sdk_sqs::config::Builder::from(shared)
+        .retry_partition(RetryPartition::custom(purpose).build())
+        .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
+        .push_auth_scheme(shortcut.clone())
+        .interceptor(signer.clone())
+}
+
+fn with_patience(shared: &SdkConfig, attempt: Duration, attempts: u32) -> SdkConfig {
+    let timeouts = TimeoutConfig::builder().connect_timeout(CONNECT).operation_attempt_timeout(attempt).build();
+    let retries = RetryConfig::standard().with_max_attempts(attempts);
+    shared.to_builder().timeout_config(timeouts).retry_config(retries).build()
+}
+
+#[cfg(test)]
+mod tests {
+    use aws_sdk_sqs::config::{SharedCredentialsProvider, SharedHttpClient};
+
+    use super::super::scripted::Service;
+    use super::*;
+
+    #[tokio::test]
+    async fn a_look_alike_finds_the_bucket_in_the_path() {
+        let url = async |endpoint: Option<&str>| {
+            let service = Service::answering(200);
+            let credentials = Credentials::new("key", "secret", None, None, "test");
+            let shared = SdkConfig::builder()
+                .behavior_version(BehaviorVersion::latest())
+                .region(Region::new("eu-west-1"))
+                .credentials_provider(SharedCredentialsProvider::new(credentials))
+                .http_client(SharedHttpClient::new(service.clone()));
+            let mut shared = shared.build();
+            if let Some(endpoint) = endpoint {
+                shared = shared.to_builder().endpoint_url(endpoint).build();
+            }
+            s3(&with_patience(&shared, CALL, 1)).get_object().bucket("bodies").key("hostler/1").send().await.unwrap();
+            service.calls()[0].uri().split('?').next().unwrap().to_owned()
+        };
+        assert_eq!(url(Some("http://look-alike:4566")).await, "http://look-alike:4566/bodies/hostler/1");
+        assert_eq!(url(None).await, "https://bodies.s3.eu-west-1.amazonaws.com/hostler/1");
+    }
+}

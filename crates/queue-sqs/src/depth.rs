@@ -1,0 +1,168 @@
+//! How full queues are, and which there are.
+
+use std::sync::Arc;
+
+use aws_sdk_sqs::types::QueueAttributeName;
+
+use super::Service;
+use super::fault::Fault;
+use hostler_queue::parallel::{side_by_side, stopping};
+use hostler_queue::{Depth, QueueError};
+use hostler_types::channel::Channel;
+
+/// What SQS counts, approximately.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Counts {
+    visible: u64,
+    delayed: u64,
+    in_flight: u64,
+}
+
+/// How full each channel is. SQS tells no age; CloudWatch does.
+pub(super) async fn depths(service: &Arc<Service>, channels: &[Channel]) -> Vec<Result<Depth, QueueError>> {
+    let work: Vec<_> = channels.iter().cloned().map(|channel| depth(Arc::clone(service), channel)).collect();
+    side_by_side(work).await.into_iter().map(|depth| depth.unwrap_or_else(|| Err(stopping()))).collect()
+}
+
+async fn depth(service: Arc<Service>, channel: Channel) -> Result<Depth, QueueError> {
+    let Counts { visible, delayed, in_flight } = counts(&service, channel.queue()).await?;
+    let name = channel.dead_letter_queue();
+    let dead = counts_of_dead_letters(&service, channel.queue(), &name).await;
+    let dead = uncounted_if_refused(&service, &name, dead)?;
+    let dead_lettered = dead.visible + dead.delayed + dead.in_flight;
+    Ok(Depth { visible, delayed, in_flight, dead_lettered, oldest_age: None })
+}
+
+/// A dead-letter queue has none of its own.
+async fn counts_of_dead_letters(service: &Service, queue: &str, dead: &str) -> Result<Counts, QueueError> {
+    match queue.ends_with("-dlq") || service.resolver.is_denied(dead) {
+        true => Ok(Counts::default()),
+        false => counts(service, dead).await,
+    }
+}
+
+/// A policy names the dead-letter queues that there are; of a queue that has none, it refuses the question. That hides nothing of
+/// the queue itself, so that it is worth a warning, once, and no more; nor is it asked for with every look.
+fn uncounted_if_refused(service: &Service, name: &str, dead: Result<Counts, QueueError>) -> Result<Counts, QueueError> {
+    let refusal = match dead {
+        Err(QueueError::Refused(refusal)) => refusal,
+        counted => return counted,
+    };
+    service.resolver.remember_denial(name);
+    service.uncounted.call_once(|| {
+        tracing::warn!(refusal, "dead letters that may not be counted are told as none; others may follow");
+    });
+    Ok(Counts::default())
+}
+
+/// What is in the queue of this name, of either kind; nothing if there is none. Of a kind that it is known to be, the other is not asked
+/// for.
+async fn counts(service: &Service, name: &str) -> Result<Counts, QueueError> {
+    match service.resolver.known_kinds(&service.names, name)[..] {
+        [ordered] => both([counts_of(service, name, ordered).await, Ok(None)]),
+        _ => both([counts_of(service, name, false).await, counts_of(service, name, true).await]),
+    }
+}
+
+/// What both kinds have together. A policy that names the queues there are refuses the question for the other kind, so a
+/// refusal counts only if there is neither.
+fn both(kinds: [Result<Option<Counts>, QueueError>; 2]) -> Result<Counts, QueueError> {
+    let (mut total, mut refusal) = (None, None);
+    for kind in kinds {
+        match kind {
+            Ok(None) => {}
+            Ok(Some(counts)) => total = Some(counts.plus(total.unwrap_or_default())),
+            Err(error @ QueueError::Refused(_)) => refusal = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
+    match (total, refusal) {
+        (None, Some(refusal)) => Err(refusal),
+        (total, _) => Ok(total.unwrap_or_default()),
+    }
+}
+
+impl Counts {
+    fn plus(self, other: Self) -> Self {
+        Self {
+            visible: self.visible + other.visible,
+            delayed: self.delayed + other.delayed,
+            in_flight: self.in_flight + other.in_flight,
+        }
+    }
+}
+
+/// What is in the queue of this name and kind; `None`: there is no such queue.
+async fn counts_of(service: &Service, name: &str, ordered: bool) -> Result<Option<Counts>, QueueError> {
+    let Some(place) = service.find_queue(name, ordered).await? else { return Ok(None) };
+    let asked = service.clients.sqs.get_queue_attributes().queue_url(&*place.address);
+    let asked = asked
+        .attribute_names(QueueAttributeName::ApproximateNumberOfMessages)
+        .attribute_names(QueueAttributeName::ApproximateNumberOfMessagesDelayed)
+        .attribute_names(QueueAttributeName::ApproximateNumberOfMessagesNotVisible);
+    let answer = match asked.send().await {
+        Ok(answer) => answer.attributes.unwrap_or_default(),
+        Err(error) => match Fault::of(&format!("GetQueueAttributes of {}", place.name), &error) {
+            Fault::Missing(_) => {
+                service.resolver.forget_queue(&place);
+                return Ok(None);
+            }
+            fault => return Err(fault.into()),
+        },
+    };
+    let count = |name| answer.get(&name).and_then(|count| count.parse::<u64>().ok()).unwrap_or(0);
+    Ok(Some(Counts {
+        visible: count(QueueAttributeName::ApproximateNumberOfMessages),
+        delayed: count(QueueAttributeName::ApproximateNumberOfMessagesDelayed),
+        in_flight: count(QueueAttributeName::ApproximateNumberOfMessagesNotVisible),
+    }))
+}
+
+/// Every queue under our prefix. Which exchange feeds one, SQS does not know.
+pub(super) async fn channels(service: &Arc<Service>) -> Result<Vec<Channel>, QueueError> {
+    let mut channels: Vec<Channel> = Vec::new();
+    for url in queue_urls(service).await? {
+        let channel = service.names.here(name_of(&url)).and_then(|(name, _)| name.parse().ok());
+        channels.extend(channel);
+    }
+    channels.sort();
+    channels.dedup();
+    Ok(channels)
+}
+
+/// The URLs of all queues under our prefix, page after page (AWS limit: 1,000 to a page).
+pub(super) async fn queue_urls(service: &Service) -> Result<Vec<String>, QueueError> {
+    let prefix = service.names.prefix();
+    let list = service.clients.sqs.list_queues().set_queue_name_prefix((!prefix.is_empty()).then(|| prefix.to_owned()));
+    let mut pages = list.max_results(1000).into_paginator().items().send();
+    let mut urls = Vec::new();
+    while let Some(url) = pages.next().await {
+        urls.push(url.map_err(|error| Fault::of("ListQueues", &error))?);
+    }
+    Ok(urls)
+}
+
+/// The name on AWS in a queue's URL.
+pub(super) fn name_of(url: &str) -> &str {
+    url.rsplit('/').next().unwrap_or(url)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_for_the_other_kind_hides_nothing() {
+        let some = |visible| Ok(Some(Counts { visible, ..Counts::default() }));
+        let refused = || Err(QueueError::Refused("AccessDenied".into()));
+        let down = || Err(QueueError::Unavailable("timeout".into()));
+        let visible = |kinds| both(kinds).map(|counts| counts.visible);
+        assert_eq!(visible([some(3), Ok(None)]), Ok(3));
+        assert_eq!(visible([some(3), some(4)]), Ok(7));
+        assert_eq!(visible([some(3), refused()]), Ok(3));
+        assert_eq!(visible([refused(), some(4)]), Ok(4));
+        assert_eq!(visible([Ok(None), Ok(None)]), Ok(0));
+        assert!(matches!(both([refused(), Ok(None)]), Err(QueueError::Refused(_))));
+        assert!(matches!(both([some(3), down()]), Err(QueueError::Unavailable(_))));
+    }
+}

@@ -1,0 +1,290 @@
+//! What AWS answers when it does not do what was asked, by what the caller does next.
+
+use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_sqs::operation::RequestId;
+use aws_sdk_sqs::types::BatchResultErrorEntry;
+
+use super::json::Refusal;
+use hostler_queue::{LeaseError, QueueError};
+use hostler_types::error_chain::with_causes;
+
+/// The resource is not there.
+const MISSING: &[&str] = &[
+    "AWS.SimpleQueueService.NonExistentQueue",
+    "QueueDoesNotExist",
+    "NonExistentQueue",
+    "NotFound",
+    "NotFoundException",
+    "NoSuchKey",
+    "NoSuchBucket",
+    "ResourceNotFound",
+    "ResourceNotFoundException",
+];
+
+/// It may work later, though the status says that we are at fault.
+const LATER: &[&str] = &[
+    "Throttling",
+    "ThrottlingException",
+    "Throttled",
+    "ThrottledException",
+    "RequestThrottled",
+    "RequestThrottledException",
+    "TooManyRequestsException",
+    "RequestLimitExceeded",
+    "SlowDown",
+    "OverLimit",
+    "AWS.SimpleQueueService.OverLimit",
+    "KMS.ThrottlingException",
+    "KMSThrottling",
+    "KMSThrottlingException",
+    "KmsThrottled",
+    "ConcurrentAccess",
+    "ConcurrentAccessException",
+    "StaleTag",
+    "StaleTagException",
+    "QueueDeletedRecently",
+    "AWS.SimpleQueueService.QueueDeletedRecently",
+    "InternalError",
+    "InternalFailure",
+    "ServiceUnavailable",
+    "RequestTimeout",
+];
+
+/// The receipt is no longer good for anything.
+const STALE: &[&str] = &[
+    "ReceiptHandleIsInvalid",
+    "InvalidReceiptHandle",
+    "MessageNotInflight",
+    "AWS.SimpleQueueService.MessageNotInflight",
+];
+
+/// The id of a request, at the end of an error's text: what AWS's support asks for first.
+pub(super) struct Request<'a>(pub(super) Option<&'a str>);
+
+impl std::fmt::Display for Request<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.map_or(Ok(()), |id| write!(f, " (request id {id})"))
+    }
+}
+
+/// Why a call, or one entry of a batch, failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// What was asked for does not exist.
+    Missing(String),
+    /// The receipt is stale.
+    Stale(String),
+    /// Refused for now. Try again.
+    Later(String),
+    /// No answer, or none that tells whether it was done. Try again.
+    Unanswered(String),
+    /// Trying again is in vain: denied, malformed, forbidden by a limit.
+    Never(String),
+    /// The same, of one entry of a batch: the message itself is at fault, and no other.
+    Message(String),
+}
+
+impl Fault {
+    /// The fault of a call. `what` says what was tried, such as `ReceiveMessage on orders`.
+    pub(super) fn of<E>(what: &str, error: &SdkError<E>) -> Self
+    where
+        E: ProvideErrorMetadata + std::error::Error + 'static,
+    {
+        let SdkError::ServiceError(answer) = error else {
+            let text = no_credentials(error).unwrap_or_else(|| with_causes(error));
+            let text = format!("{what}: {text}{}", Request(error.request_id()));
+            return if matches!(error, SdkError::ConstructionFailure(_)) {
+                Self::Never(text)
+            } else {
+                Self::Unanswered(text)
+            };
+        };
+        let request = Request(error.request_id());
+        Self::of_answer(what, answer.raw().status().as_u16(), error.code(), error.message(), request)
+    }
+
+    /// The fault of a call that the SDK had no part in.
+    pub(super) fn of_refusal(what: &str, refusal: &Refusal) -> Self {
+        let request = Request(refusal.request_id.as_deref());
+        Self::of_answer(what, refusal.status, refusal.code.as_deref(), refusal.message.as_deref(), request)
+    }
+
+    fn of_answer(what: &str, status: u16, code: Option<&str>, message: Option<&str>, request: Request<'_>) -> Self {
+        let code = code.map_or_else(|| format!("HTTP status {status}"), str::to_owned);
+        let text = format!("{what}: {code}: {}{request}", message.unwrap_or("no message"));
+        match Self::by_code(&code, text, status == 429) {
+            Self::Later(text) | Self::Never(text) if status >= 500 => Self::Unanswered(text),
+            fault => fault,
+        }
+    }
+
+    /// The fault of one entry of a batch, which came with the answer to this request.
+    pub(super) fn of_entry_of(what: &str, entry: &BatchResultErrorEntry, request: Option<&str>) -> Self {
+        let text = format!("{what}: {}: {}{}", entry.code(), entry.message().unwrap_or("no message"), Request(request));
+        Self::by_code(entry.code(), text, !entry.sender_fault()).of_one()
+    }
+
+    /// The fault of one entry of a batch.
+    pub(super) fn of_entry(what: &str, entry: &BatchResultErrorEntry) -> Self {
+        Self::of_entry_of(what, entry, None)
+    }
+
+    /// The same fault, known to be that of one message.
+    pub(super) fn of_one(self) -> Self {
+        match self {
+            Self::Never(text) => Self::Message(text),
+            fault => fault,
+        }
+    }
+
+    /// By a code of AWS; `otherwise`: whether one that is not known may work later.
+    pub(super) fn by_code(code: &str, text: String, otherwise: bool) -> Self {
+        let among = |codes: &[&str]| codes.contains(&code);
+        match () {
+            () if among(MISSING) => Self::Missing(text),
+            () if among(STALE) => Self::Stale(text),
+            () if among(LATER) || otherwise => Self::Later(text),
+            () => Self::Never(text),
+        }
+    }
+
+    /// What is wrong, in words.
+    pub(super) fn into_text(self) -> String {
+        match self {
+            Self::Missing(text)
+            | Self::Stale(text)
+            | Self::Later(text)
+            | Self::Unanswered(text)
+            | Self::Never(text)
+            | Self::Message(text) => text,
+        }
+    }
+
+    pub(super) fn is_missing(&self) -> bool {
+        matches!(self, Self::Missing(_))
+    }
+
+    pub(super) fn may_pass(&self) -> bool {
+        matches!(self, Self::Later(_) | Self::Unanswered(_))
+    }
+
+    pub(super) fn is_unanswered(&self) -> bool {
+        matches!(self, Self::Unanswered(_))
+    }
+}
+
+/// Where credentials come from, and how to give them.
+const GIVE: &str = "give the ECS task or EC2 instance a role; elsewhere set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or \
+                    AWS_PROFILE after `aws configure` or `aws sso login` (a local stand-in for AWS takes any key)";
+
+/// That a call was not signed for lack of credentials, in words for people; `None`: it failed otherwise. The SDK's error is known
+/// by its text, as its type is of a crate that hostler does not name.
+fn no_credentials(error: &(dyn std::error::Error + 'static)) -> Option<String> {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(|cause| (cause, cause.to_string())).find_map(|(cause, text)| match text.as_str() {
+        text if text.starts_with("the credential provider was not enabled") => Some(format!(
+            "no AWS credentials: looked in the environment (AWS_ACCESS_KEY_ID), the profiles (~/.aws, AWS_PROFILE), web identity \
+             (AWS_WEB_IDENTITY_TOKEN_FILE), the ECS task role and the EC2 instance role; {GIVE}"
+        )),
+        text if text.starts_with("an error occurred while loading credentials")
+            || text.starts_with("credentials provider timed out")
+            || text.starts_with("the credentials provider was not properly configured") =>
+        {
+            Some(format!("AWS credentials cannot be had: {}; {GIVE}", with_causes(cause)))
+        }
+        _ => None,
+    })
+}
+
+/// Whether we lack the permission. SQS, SNS and KMS each call it otherwise.
+pub(super) fn is_denial<E: ProvideErrorMetadata>(error: &SdkError<E>) -> bool {
+    let code = error.code().unwrap_or_default();
+    code.contains("AccessDenied") || code.starts_with("AuthorizationError")
+}
+
+impl From<Fault> for QueueError {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Later(text) | Fault::Unanswered(text) => Self::Unavailable(text),
+            Fault::Missing(text) | Fault::Stale(text) | Fault::Never(text) | Fault::Message(text) => {
+                Self::Refused(text)
+            }
+        }
+    }
+}
+
+impl From<Fault> for LeaseError {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Later(text) | Fault::Unanswered(text) => Self::Retry(text),
+            Fault::Missing(text) | Fault::Stale(text) => Self::Lost(text),
+            // What is denied now may be allowed before the lease ends; and the lease is still ours.
+            Fault::Never(text) | Fault::Message(text) => Self::Retry(text),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_told_apart_by_code_and_then_by_whose_fault_it_is() {
+        let entry = |code: &str, sender: bool| {
+            let entry = BatchResultErrorEntry::builder().id("0").code(code).sender_fault(sender).build().unwrap();
+            Fault::of_entry("DeleteMessageBatch", &entry)
+        };
+        assert!(matches!(entry("ReceiptHandleIsInvalid", true), Fault::Stale(_)));
+        assert!(matches!(entry("RequestThrottled", true), Fault::Later(_)));
+        assert!(matches!(entry("InternalError", false), Fault::Later(_)));
+        assert!(matches!(entry("InvalidMessageContents", true), Fault::Message(_)));
+        assert!(matches!(
+            LeaseError::from(entry("AWS.SimpleQueueService.MessageNotInflight", true)),
+            LeaseError::Lost(_)
+        ));
+    }
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{0}")]
+    struct Cause(&'static str, #[source] Option<Box<Cause>>);
+
+    #[test]
+    fn missing_credentials_are_told_without_the_sdks_words() {
+        let dispatch =
+            |text| Cause("dispatch failure", Some(Box::new(Cause("other", Some(Box::new(Cause(text, None)))))));
+        let told = |text| no_credentials(&dispatch(text));
+        let missing = told("the credential provider was not enabled: no credentials found in chain").unwrap();
+        for part in ["no AWS credentials", "AWS_ACCESS_KEY_ID", "~/.aws", "ECS task", "aws sso login"] {
+            assert!(missing.contains(part), "{part} in {missing}");
+        }
+        assert!(!missing.contains("chain") && !missing.contains("provider"), "{missing}");
+        let failed = told("an error occurred while loading credentials").unwrap();
+        assert!(failed.starts_with("AWS credentials cannot be had: an error occurred"), "{failed}");
+        assert_eq!(told("connection refused"), None);
+    }
+
+    /// As they are on the wire: SQS and SNS have names of their own for what KMS says, and none is that of the error's shape.
+    #[test]
+    fn a_call_is_judged_by_its_code_before_its_status() {
+        let call = |code: &str| Fault::of_answer("TagResource", 400, Some(code), None, Request(None));
+        for code in ["KMS.ThrottlingException", "KMSThrottling", "RequestThrottled", "ConcurrentAccess", "StaleTag"] {
+            assert!(matches!(call(code), Fault::Later(_)), "{code}");
+        }
+        for code in ["ResourceNotFound", "NotFound", "AWS.SimpleQueueService.NonExistentQueue"] {
+            assert!(matches!(call(code), Fault::Missing(_)), "{code}");
+        }
+        for code in ["KMS.AccessDeniedException", "KMSDisabled", "KMS.NotFoundException", "InvalidParameter"] {
+            assert!(matches!(call(code), Fault::Never(_)), "{code}");
+        }
+    }
+
+    #[test]
+    fn a_failure_of_the_service_itself_tells_nothing_of_what_was_done() {
+        let call = |status, code: &str| Fault::of_answer("ReceiveMessage", status, Some(code), None, Request(None));
+        assert!(call(503, "ServiceUnavailable").is_unanswered() && call(500, "Unheard").is_unanswered());
+        assert!(call(503, "ServiceUnavailable").may_pass());
+        for (status, code) in [(400, "RequestThrottled"), (429, "Unheard"), (403, "AccessDenied"), (500, "NotFound")] {
+            assert!(!call(status, code).is_unanswered(), "{status} {code}");
+        }
+    }
+}

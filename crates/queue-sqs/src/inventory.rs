@@ -1,0 +1,124 @@
+//! What there is under our prefix that is hostler's by its tags.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_sqs::types::QueueAttributeName;
+
+use super::Service;
+use super::depth::{name_of, queue_urls};
+use super::fault::{Fault, is_denial};
+use hostler_queue::parallel::{side_by_side, stopping};
+use hostler_queue::{HeldQueue, HeldTopic, Listing, QueueError, Unread, tag};
+
+/// Every queue of ours. Two calls for each, and one for each queue under our prefix that is not ours.
+pub(super) async fn queues(service: &Arc<Service>) -> Result<Listing<HeldQueue>, QueueError> {
+    let urls = queue_urls(service).await?;
+    let work = urls.into_iter().map(|url| {
+        let service = Arc::clone(service);
+        async move { queue(&service, &url).await }
+    });
+    let mut listing = Listing::default();
+    for seen in side_by_side(work).await {
+        match seen.ok_or_else(stopping)? {
+            Ok(found) => listing.found.extend(found),
+            Err(unread) => listing.unread.push(unread),
+        }
+    }
+    listing.found.sort_by(|one, other| one.name.cmp(&other.name));
+    listing.unread.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(listing)
+}
+
+/// A queue; `None`: it is not ours, or gone by now.
+async fn queue(service: &Service, url: &str) -> Result<Option<HeldQueue>, Unread> {
+    let name = name_of(url);
+    let Some((queue, _)) = service.names.here(name) else { return Ok(None) };
+    let Some(tags) = tags(service, url).await? else { return Ok(None) };
+    if !tag::is_owned(&tags) {
+        return Ok(None);
+    }
+    let Some(held) = contents(service, url).await? else { return Ok(None) };
+    Ok(Some(HeldQueue { name: name.to_owned(), queue: queue.to_owned(), tags, ..held }))
+}
+
+/// The tags of a queue, if it is there.
+pub(super) async fn tags(service: &Service, url: &str) -> Result<Option<BTreeMap<String, String>>, Unread> {
+    let asked = service.clients.sqs.list_queue_tags().queue_url(url).send().await;
+    let answer = there("ListQueueTags", name_of(url), asked)?;
+    Ok(answer.map(|answer| answer.tags.unwrap_or_default().into_iter().collect()))
+}
+
+/// What is in a queue, and how old it is, if it is there; a queue without a name or tags.
+pub(super) async fn contents(service: &Service, url: &str) -> Result<Option<HeldQueue>, Unread> {
+    let asked = service.clients.sqs.get_queue_attributes().queue_url(url);
+    let asked = asked
+        .attribute_names(QueueAttributeName::ApproximateNumberOfMessages)
+        .attribute_names(QueueAttributeName::ApproximateNumberOfMessagesDelayed)
+        .attribute_names(QueueAttributeName::ApproximateNumberOfMessagesNotVisible)
+        .attribute_names(QueueAttributeName::CreatedTimestamp);
+    let name = name_of(url);
+    let Some(answer) = there("GetQueueAttributes", name, asked.send().await)? else { return Ok(None) };
+    let attributes = answer.attributes.unwrap_or_default();
+    let number = |name: QueueAttributeName| attributes.get(&name).and_then(|number| number.parse::<u64>().ok());
+    // A count that is not told must not pass for zero: an empty queue may be removed.
+    let count = |attribute: QueueAttributeName| {
+        let untold = || Unread {
+            name: name.to_owned(),
+            reason: format!("GetQueueAttributes of {name}: no {} in the answer", attribute.as_str()),
+            denied: false,
+        };
+        number(attribute.clone()).ok_or_else(untold)
+    };
+    Ok(Some(HeldQueue {
+        visible: count(QueueAttributeName::ApproximateNumberOfMessages)?,
+        delayed: count(QueueAttributeName::ApproximateNumberOfMessagesDelayed)?,
+        in_flight: count(QueueAttributeName::ApproximateNumberOfMessagesNotVisible)?,
+        created: number(QueueAttributeName::CreatedTimestamp)
+            .map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)),
+        ..HeldQueue::default()
+    }))
+}
+
+/// Every topic of ours. Their tags are asked for one after the other: SNS answers ten such calls a second.
+pub(super) async fn topics(service: &Service) -> Result<Listing<HeldTopic>, QueueError> {
+    let mut pages = service.clients.sns.list_topics().into_paginator().items().send();
+    let mut listing = Listing::default();
+    while let Some(topic) = pages.next().await {
+        let arn = topic.map_err(|error| Fault::of("ListTopics", &error))?.topic_arn.unwrap_or_default();
+        let name = arn.rsplit(':').next().unwrap_or_default();
+        let Some((exchange, _)) = service.names.here(name) else { continue };
+        let asked = service.clients.sns.list_tags_for_resource().resource_arn(&arn).send().await;
+        match there("ListTagsForResource", name, asked) {
+            Ok(Some(answer)) => {
+                let tags = answer.tags.unwrap_or_default().into_iter().map(|tag| (tag.key, tag.value)).collect();
+                let held = HeldTopic { name: name.to_owned(), exchange: exchange.to_owned() };
+                listing.found.extend(tag::is_owned(&tags).then_some(held));
+            }
+            Ok(None) => {}
+            Err(unread) => listing.unread.push(unread),
+        }
+    }
+    Ok(listing)
+}
+
+/// An answer to a look at something; `None`: it is not there.
+fn there<T, E>(action: &str, name: &str, answer: Result<T, SdkError<E>>) -> Result<Option<T>, Unread>
+where
+    E: ProvideErrorMetadata + std::error::Error + 'static,
+{
+    let error = match answer {
+        Ok(answer) => return Ok(Some(answer)),
+        Err(error) => error,
+    };
+    let unread = |reason: String, denied: bool| Unread { name: name.to_owned(), reason, denied };
+    if is_denial(&error) {
+        return Err(unread(format!("{action} is denied"), true));
+    }
+    match Fault::of(action, &error) {
+        Fault::Missing(_) => Ok(None),
+        fault => Err(unread(QueueError::from(fault).to_string(), false)),
+    }
+}

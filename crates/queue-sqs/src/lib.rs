@@ -1,0 +1,335 @@
+//! The SQS driver: queues on Amazon SQS, exchanges as SNS topics, large bodies in S3.
+//!
+//! | file | job | I/O |
+//! |---|---|---|
+//! | `clients` | the AWS clients | |
+//! | `clock` | the service's clock | none |
+//! | `signer` | signatures of their calls, with the key of the day kept | none |
+//! | `calls` | the calls of every batch: receive, delete, change visibility | yes |
+//! | `shortcut` | calls as the SDK made its last one, without the SDK | yes |
+//! | `json` | the texts of those calls and of their answers | none |
+//! | `canonical` | what of a call is signed | none |
+//! | `names` | names on AWS | none |
+//! | `fault` | AWS's errors by what the caller does next | none |
+//! | `resolve` | names → queue URLs and topic ARNs, remembered | yes |
+//! | `wire` | messages as SQS has them ⇄ ours | none |
+//! | `envelope` | the trace in the envelope of SNS | none |
+//! | `held` | leases by our own clock; ids of finished messages | none |
+//! | `queue` | receive, extend | yes |
+//! | `settle` | deletes, visibility changes, copies to the dead-letter queue | yes |
+//! | `send` | batches to a queue or topic, with retries entry by entry | yes |
+//! | `in_order` | the same to a FIFO target, in the order of each group | yes |
+//! | `batch` | which messages fit into one call | none |
+//! | `payload` | the claim check | yes |
+//! | `redrive` | SQS's own move task | yes |
+//! | `depth` | how full queues are; which there are | yes |
+//! | `inventory` | what is hostler's by its tags | yes |
+//! | `metrics` | how it was used, as CloudWatch knows it | yes |
+//! | `disposal` | removing queues and bodies that nobody needs | yes |
+//! | `announce` | telling people through a topic | yes |
+//! | `provision/` | what there should be against what there is | yes |
+//!
+//! Every call is made on the runtime that the broker was opened on, whoever asks: a connection that a busy guest's thread
+//! drives would keep heartbeats waiting.
+
+mod announce;
+mod batch;
+mod calls;
+mod canonical;
+mod clients;
+mod clock;
+mod depth;
+mod disposal;
+mod envelope;
+mod fault;
+mod held;
+mod in_order;
+mod inventory;
+mod json;
+mod metrics;
+mod names;
+mod payload;
+mod provision;
+mod queue;
+mod redrive;
+mod resolve;
+#[cfg(test)]
+mod scripted;
+mod send;
+mod settle;
+mod shortcut;
+mod signer;
+pub mod wire;
+
+pub use announce::Announcer;
+pub use provision::policy::{alarming, cleaning, least_privilege, protecting_tasks, reading_handlers, redriving};
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Once};
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use aws_sdk_sqs::config::SharedHttpClient;
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+
+use clients::Clients;
+use hostler_queue::{
+    Body, Broker, Change, ChannelSpec, Depth, Disposal, Finding, HeldQueue, HeldTopic, Inventory, Listing, Origin,
+    Queue, QueueError, QueueUse, Redriven, Removal, SendError, Sent, StoredBodies,
+};
+use hostler_types::channel::Channel;
+use hostler_types::message::Outgoing;
+use names::Names;
+use queue::SqsQueue;
+use resolve::Resolver;
+
+/// The largest message that SQS takes, in bytes: body and attributes (AWS limit: 1 MiB; a queue may have less).
+pub const MAX_MESSAGE: usize = 1024 * 1024;
+
+/// What OpenTelemetry's conventions call the services.
+const SQS: &str = "aws_sqs";
+const SNS: &str = "aws.sns";
+
+/// What is said of the service in the config.
+#[derive(Clone, Default)]
+pub struct Options {
+    /// AWS region; `None`: as the AWS environment says.
+    pub region: Option<String>,
+    /// Address of an SQS look-alike; `None`: Amazon's own.
+    pub endpoint_url: Option<String>,
+    /// Access key and secret; `None`: from the SDK's chain (environment, profile, web identity, ECS, EC2).
+    pub credentials: Option<(String, String)>,
+    /// Stands before every queue and topic name.
+    pub prefix: String,
+    /// Whether what is missing is created when it is needed; otherwise that is refused with the cure.
+    pub create_missing: bool,
+    /// KMS key of the queues and topics that are created; `None`: SQS's own encryption.
+    pub kms_key: Option<String>,
+    /// Where bodies go that are too large; `None`: such a message is refused.
+    pub bucket: Option<String>,
+    /// Bytes of body and attributes above which a message's body goes to the bucket.
+    pub threshold: usize,
+    /// What carries the requests; `None`: the SDK's own client.
+    pub http: Option<SharedHttpClient>,
+}
+
+impl std::fmt::Debug for Options {
+    /// All but the credentials.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { region, endpoint_url, prefix, bucket, .. } = self;
+        let mut options = f.debug_struct("Options");
+        options.field("region", region).field("endpoint_url", endpoint_url).field("prefix", prefix);
+        options.field("bucket", bucket).finish_non_exhaustive()
+    }
+}
+
+/// Queues on SQS, under one prefix of one account and region.
+#[derive(Debug, Clone)]
+pub struct SqsBroker(Arc<Service>);
+
+/// What all parts of the driver share.
+#[derive(Debug)]
+struct Service {
+    options: Options,
+    names: Names,
+    clients: Clients,
+    resolver: Resolver,
+    runtime: Handle,
+    /// That dead letters may not be counted, is told once.
+    uncounted: Once,
+}
+
+impl SqsBroker {
+    /// A broker; nothing is asked of AWS yet. All its calls are made on the runtime that this is awaited on.
+    ///
+    /// # Errors
+    /// [`QueueError::Refused`] when there is no region.
+    pub async fn connect(options: Options) -> Result<Self, QueueError> {
+        let clients = Clients::new(&options).await?;
+        let names = Names::new(&options.prefix);
+        let resolver = Resolver::default();
+        let (runtime, uncounted) = (Handle::current(), Once::new());
+        Ok(Self(Arc::new(Service { options, names, clients, resolver, runtime, uncounted })))
+    }
+
+    /// Does something with the service on the service's own runtime.
+    async fn on_runtime<T, F>(&self, work: impl FnOnce(Arc<Service>) -> F) -> Result<T, QueueError>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        let done = self.0.runtime.spawn(work(Arc::clone(&self.0))).await;
+        done.map_err(|error| QueueError::Unavailable(format!("hostler is shutting down: {error}")))
+    }
+
+    /// An error that tells where we looked, if that is not Amazon.
+    fn located(&self, error: QueueError) -> QueueError {
+        match (error, &self.0.options.endpoint_url) {
+            (QueueError::Unavailable(text), Some(url)) => {
+                QueueError::Unavailable(format!("{text} (queue.sqs.endpoint_url is {url})"))
+            }
+            (error, _) => error,
+        }
+    }
+}
+
+#[async_trait]
+impl Broker for SqsBroker {
+    async fn open(&self, spec: &ChannelSpec) -> Result<Arc<dyn Queue>, QueueError> {
+        let spec = spec.clone();
+        self.on_runtime(|service| async move {
+            let queue = service.open(&spec).await?;
+            Ok::<_, QueueError>(Arc::new(queue) as Arc<dyn Queue>)
+        })
+        .await?
+        .map_err(|error| self.located(error))
+    }
+
+    fn on_its_clock(&self, time: SystemTime) -> SystemTime {
+        self.0.clients.clock.show(time)
+    }
+
+    fn origin(&self, channel: &Channel) -> Origin {
+        match self.0.resolver.target(channel) {
+            Some(send::Target::Queue(place)) => Origin { system: SQS, address: Some(place.address) },
+            Some(send::Target::Topic(place)) => Origin { system: SNS, address: Some(place.address) },
+            None => Origin { system: if channel.exchange().is_some() { SNS } else { SQS }, address: None },
+        }
+    }
+
+    async fn send(&self, channel: &Channel, batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>> {
+        let (channel, count) = (channel.clone(), batch.len());
+        let sent = self.on_runtime(|service| async move { send::send(&service, &channel, batch).await }).await;
+        let located = |error| match error {
+            SendError::Queue(error) => self.located(error).into(),
+            error @ SendError::Invalid(_) => error,
+        };
+        let sent = sent.unwrap_or_else(|error| vec![Err(error.into()); count]);
+        sent.into_iter().map(|sent| sent.map_err(located)).collect()
+    }
+
+    async fn depths(&self, channels: &[Channel]) -> Result<Vec<Depth>, QueueError> {
+        self.each_depth(channels).await?.into_iter().collect()
+    }
+
+    async fn each_depth(&self, channels: &[Channel]) -> Result<Vec<Result<Depth, QueueError>>, QueueError> {
+        let channels = channels.to_vec();
+        let depths = self.on_runtime(|service| async move { depth::depths(&service, &channels).await }).await?;
+        Ok(depths.into_iter().map(|depth| depth.map_err(|error| self.located(error))).collect())
+    }
+
+    async fn channels(&self) -> Result<Vec<Channel>, QueueError> {
+        self.on_runtime(|service| async move { depth::channels(&service).await })
+            .await?
+            .map_err(|error| self.located(error))
+    }
+
+    async fn open_stored(&self, channel: &Channel) -> Result<Arc<dyn Queue>, QueueError> {
+        let channel = channel.clone();
+        self.on_runtime(|service| async move {
+            let queue = service.open_stored(&channel).await?;
+            Ok::<_, QueueError>(Arc::new(queue) as Arc<dyn Queue>)
+        })
+        .await?
+        .map_err(|error| self.located(error))
+    }
+
+    async fn redrive(
+        &self,
+        from: &Channel,
+        to: &Channel,
+        per_second: Option<u32>,
+        stop: &CancellationToken,
+        progress: &mut (dyn FnMut(Redriven) + Send),
+    ) -> Result<Redriven, QueueError> {
+        redrive::redrive(&self.0, from, to, per_second, stop, progress).await
+    }
+
+    async fn plan(&self, wanted: &[ChannelSpec]) -> Result<Vec<Change>, QueueError> {
+        provision::plan(&self.0, wanted).await.map_err(|error| self.located(error))
+    }
+
+    async fn provision(
+        &self,
+        wanted: &[ChannelSpec],
+        done: &mut (dyn for<'c> FnMut(&'c Change) + Send),
+    ) -> Result<(), QueueError> {
+        provision::apply(&self.0, wanted, done).await.map_err(|error| self.located(error))
+    }
+
+    async fn inspect(&self, spec: &ChannelSpec) -> Result<Vec<Finding>, QueueError> {
+        provision::inspect(&self.0, spec).await.map_err(|error| self.located(error))
+    }
+}
+
+#[async_trait]
+impl Inventory for SqsBroker {
+    async fn queues(&self) -> Result<Listing<HeldQueue>, QueueError> {
+        inventory::queues(&self.0).await.map_err(|error| self.located(error))
+    }
+}
+
+#[async_trait]
+impl Disposal for SqsBroker {
+    async fn topics(&self) -> Result<Listing<HeldTopic>, QueueError> {
+        inventory::topics(&self.0).await.map_err(|error| self.located(error))
+    }
+
+    async fn queue_use(&self, names: &[String], over: Duration) -> Result<Vec<Option<QueueUse>>, QueueError> {
+        metrics::queue_use(&self.0, names, over).await.map_err(|error| self.located(error))
+    }
+
+    async fn published(&self, names: &[String], over: Duration) -> Result<Vec<Option<u64>>, QueueError> {
+        metrics::published(&self.0, names, over).await.map_err(|error| self.located(error))
+    }
+
+    async fn stored_before(&self, time: SystemTime, most: usize) -> Result<Option<StoredBodies>, QueueError> {
+        disposal::stored_before(&self.0, time, most).await.map_err(|error| self.located(error))
+    }
+
+    async fn remove_queue(&self, name: &str, gone: &BTreeSet<String>) -> Result<Removal, QueueError> {
+        disposal::remove_queue(&self.0, name, gone).await.map_err(|error| self.located(error))
+    }
+
+    async fn remove_bodies(&self, bodies: &[Body]) -> Result<usize, QueueError> {
+        disposal::remove_bodies(&self.0, bodies).await.map_err(|error| self.located(error))
+    }
+}
+
+impl Service {
+    /// The queue of a consumer; what is missing of it is created or refused.
+    async fn open(self: &Arc<Self>, spec: &ChannelSpec) -> Result<SqsQueue, QueueError> {
+        let (queue, dead_letter) = (spec.channel.queue().to_owned(), spec.channel.dead_letter_queue());
+        if self.options.create_missing {
+            provision::create_missing(self, spec).await?;
+        }
+        let dead_letters = async {
+            match spec.max_receives {
+                Some(_) => self.existing_queue(&dead_letter, spec.ordered).await.map(Some),
+                None => Ok(None),
+            }
+        };
+        let (place, dead_letters) = tokio::join!(self.existing_queue(&queue, spec.ordered), dead_letters);
+        let owns_bodies = spec.channel.exchange().is_none();
+        Ok(SqsQueue::new(Arc::clone(self), &spec.channel, place?, dead_letters?, owns_bodies))
+    }
+
+    /// A queue of whichever kind it is, as it is stored.
+    async fn open_stored(self: &Arc<Self>, channel: &Channel) -> Result<SqsQueue, QueueError> {
+        let found = self.find_queue_of_either_kind(channel.queue()).await?;
+        let place = found.ok_or_else(|| self.no_queue(channel.queue(), false))?;
+        Ok(SqsQueue::new(Arc::clone(self), channel, place, None, false))
+    }
+
+    async fn existing_queue(&self, name: &str, ordered: bool) -> Result<resolve::Place, QueueError> {
+        self.find_queue(name, ordered).await?.ok_or_else(|| self.no_queue(name, ordered))
+    }
+
+    fn no_queue(&self, name: &str, ordered: bool) -> QueueError {
+        let (name, region) = (self.names.on_aws(name, ordered), &self.clients.region);
+        QueueError::Refused(format!(
+            "there is no SQS queue `{name}` in {region}: run `hostler provision`, or set queue.sqs.provision = \"auto\""
+        ))
+    }
+}

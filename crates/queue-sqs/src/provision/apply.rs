@@ -1,0 +1,236 @@
+//! Takes the steps. Whatever is changed on AWS, is changed here; each step is safe to take twice.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use aws_sdk_sns::types::Tag;
+use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_sqs::types::QueueAttributeName;
+use tokio::time::{Instant, sleep};
+
+use super::super::Service;
+use super::super::fault::{Fault, is_denial};
+use super::super::resolve::Place;
+use super::account::Account;
+use super::admission;
+use super::desired::{Kind, Piece};
+use super::diff::Act;
+use super::observed;
+use super::setting::Setting;
+use hostler_queue::QueueError;
+
+/// How long to wait until what was just created is found. AWS gives no figure; it is a second or two.
+const UNTIL_FOUND: Duration = Duration::from_secs(15);
+
+/// How long to go on asking for a queue whose namesake was just deleted (AWS: 60 s).
+const UNTIL_FORGOTTEN: Duration = Duration::from_secs(75);
+
+/// The pause between two such looks.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Takes steps one by one. `account` is that of anything that is there; it is learnt from the first queue otherwise.
+pub(super) struct Applier<'a> {
+    service: &'a Service,
+    account: Option<Account>,
+}
+
+impl<'a> Applier<'a> {
+    pub(super) fn new(service: &'a Service, account: Option<Account>) -> Self {
+        Self { service, account }
+    }
+
+    /// Takes one step.
+    ///
+    /// # Errors
+    /// [`QueueError`]: it was not taken; it may be tried again.
+    pub(super) async fn take(&mut self, act: &Act<'_>) -> Result<(), QueueError> {
+        match act {
+            Act::Create(piece) => self.create(piece).await.map(drop),
+            Act::Set { kind, address, attribute, value } => self.set(*kind, address, attribute, value).await,
+            Act::Tag { kind: Kind::Queue, address, tags } => {
+                let call = self.service.clients.sqs.tag_queue().queue_url(address);
+                let tags = tags.clone().into_iter().collect();
+                done("TagQueue", address, call.set_tags(Some(tags)).send().await)
+            }
+            Act::Tag { address, tags, .. } => {
+                let call = self.service.clients.sns.tag_resource().resource_arn(address);
+                done("TagResource", address, call.set_tags(Some(topic_tags(tags)?)).send().await)
+            }
+            Act::Untag { kind: Kind::Queue, address, names } => {
+                let call = self.service.clients.sqs.untag_queue().queue_url(address);
+                done("UntagQueue", address, call.set_tag_keys(Some(names.clone())).send().await)
+            }
+            Act::Untag { address, names, .. } => {
+                let call = self.service.clients.sns.untag_resource().resource_arn(address);
+                done("UntagResource", address, call.set_tag_keys(Some(names.clone())).send().await)
+            }
+            Act::Admit { queue, topic } => self.admit(queue, topic).await,
+            Act::Subscribe { queue, topic, settings } => self.subscribe(queue, topic, settings).await,
+        }
+    }
+
+    /// Creates a queue or a topic; the one that is there already, if it is.
+    pub(super) async fn create(&mut self, piece: &Piece) -> Result<Place, QueueError> {
+        match piece.kind {
+            Kind::Topic => self.create_topic(piece).await,
+            Kind::Queue | Kind::Subscription => self.create_queue(piece).await,
+        }
+    }
+
+    async fn create_queue(&mut self, piece: &Piece) -> Result<Place, QueueError> {
+        let name = &piece.on_aws;
+        let attributes = self.attributes(piece.at_creation.iter().chain(&piece.settings));
+        let attributes: HashMap<_, _> =
+            attributes.map(|(name, value)| (QueueAttributeName::from(name), value)).collect();
+        let call = self.service.clients.sqs.create_queue().queue_name(name).set_attributes(Some(attributes));
+        let call = call.set_tags(Some(piece.tags.clone().into_iter().collect()));
+        let started = Instant::now();
+        let mut told = false;
+        while let Err(error) = call.clone().send().await {
+            if is_taken(&error) {
+                break;
+            }
+            let recently = error.code().is_some_and(|code| code.ends_with("QueueDeletedRecently"));
+            if !recently || started.elapsed() > UNTIL_FORGOTTEN {
+                return Err(failed("CreateQueue", name, &error));
+            }
+            if !std::mem::replace(&mut told, true) {
+                tracing::info!("queue {name} was deleted a moment ago; waiting until it may be created again");
+            }
+            sleep(PAUSE * 4).await;
+        }
+        let place = self.found(piece).await?;
+        if self.account.is_none() {
+            let arn = observed::queue_attribute(self.service, &place.address, QueueAttributeName::QueueArn).await?;
+            self.account = arn.and_then(|arn| Account::of(&arn));
+        }
+        Ok(place)
+    }
+
+    /// A queue that was just created may take a moment to be found.
+    async fn found(&self, piece: &Piece) -> Result<Place, QueueError> {
+        let deadline = Instant::now() + UNTIL_FOUND;
+        loop {
+            match self.service.find_queue(&piece.name, piece.ordered).await? {
+                Some(place) => return Ok(place),
+                None if Instant::now() > deadline => {
+                    let text = format!("{} was created, and is not found yet: try again", piece.title());
+                    return Err(QueueError::Unavailable(text));
+                }
+                None => sleep(PAUSE).await,
+            }
+        }
+    }
+
+    async fn create_topic(&self, piece: &Piece) -> Result<Place, QueueError> {
+        let name = &piece.on_aws;
+        let attributes: HashMap<_, _> =
+            self.attributes(piece.at_creation.iter().chain(&piece.settings)).map(|(n, v)| (n.to_owned(), v)).collect();
+        let call = self.service.clients.sns.create_topic().name(name).set_attributes(Some(attributes));
+        let error = match call.set_tags(Some(topic_tags(&piece.tags)?)).send().await {
+            Ok(answer) => {
+                return Ok(self.service.remember_topic(name, answer.topic_arn.as_deref().unwrap_or_default()));
+            }
+            Err(error) => error,
+        };
+        if is_taken(&error)
+            && let Some(place) = self.service.find_topic(&piece.name, piece.ordered).await?
+        {
+            return Ok(place);
+        }
+        Err(failed("CreateTopic", name, &error))
+    }
+
+    async fn set(&self, kind: Kind, address: &str, attribute: &str, value: &str) -> Result<(), QueueError> {
+        let (sqs, sns) = (&self.service.clients.sqs, &self.service.clients.sns);
+        match kind {
+            Kind::Queue => {
+                let call = sqs.set_queue_attributes().queue_url(address).attributes(attribute.into(), value);
+                done("SetQueueAttributes", address, call.send().await)
+            }
+            Kind::Topic => {
+                let call = sns.set_topic_attributes().topic_arn(address).attribute_name(attribute);
+                done("SetTopicAttributes", address, call.attribute_value(value).send().await)
+            }
+            Kind::Subscription => {
+                let call = sns.set_subscription_attributes().subscription_arn(address).attribute_name(attribute);
+                done("SetSubscriptionAttributes", address, call.attribute_value(value).send().await)
+            }
+        }
+    }
+
+    /// Reads the policy again just before it is written, so that a statement which somebody adds is hardly ever lost.
+    async fn admit(&self, queue: &Piece, topic: &Piece) -> Result<(), QueueError> {
+        let account = self.account()?;
+        let place = self.found(queue).await?;
+        let policy = observed::queue_attribute(self.service, &place.address, QueueAttributeName::Policy).await?;
+        let (queue, topic) = (account.queue(&queue.on_aws), account.topic(&topic.on_aws));
+        if admission::admits(policy.as_deref(), &queue, &topic) {
+            return Ok(());
+        }
+        let policy = admission::admitting(policy.as_deref(), &queue, &topic).to_string();
+        self.set(Kind::Queue, &place.address, QueueAttributeName::Policy.as_str(), &policy).await
+    }
+
+    async fn subscribe(&self, queue: &Piece, topic: &Piece, settings: &[Setting]) -> Result<(), QueueError> {
+        let account = self.account()?;
+        let (queue_arn, topic_arn) = (account.queue(&queue.on_aws), account.topic(&topic.on_aws));
+        let attributes: HashMap<_, _> =
+            self.attributes(settings.iter()).map(|(name, value)| (name.to_owned(), value)).collect();
+        let call = self.service.clients.sns.subscribe().topic_arn(&topic_arn).protocol("sqs").endpoint(&queue_arn);
+        let call = call.set_attributes(Some(attributes)).return_subscription_arn(true);
+        let Err(error) = call.send().await else { return Ok(()) };
+        if is_taken(&error) {
+            let seen = observed::subscription(self.service, &topic.on_aws, &topic_arn, &queue_arn).await?;
+            if seen.there().is_some() {
+                return Ok(());
+            }
+        }
+        Err(failed("Subscribe", &queue.on_aws, &error))
+    }
+
+    /// What is said of a new resource.
+    fn attributes<'s>(
+        &'s self,
+        settings: impl Iterator<Item = &'s Setting>,
+    ) -> impl Iterator<Item = (&'static str, String)> {
+        let said = settings.filter(|setting| !setting.goes_without_saying());
+        said.filter_map(|setting| Some((setting.attribute, setting.text(self.account.as_ref())?)))
+    }
+
+    fn account(&self) -> Result<&Account, QueueError> {
+        let unknown = || QueueError::Refused("the account is unknown: AWS gave no ARN of a queue".into());
+        self.account.as_ref().ok_or_else(unknown)
+    }
+}
+
+fn topic_tags<'a>(tags: impl IntoIterator<Item = (&'a String, &'a String)>) -> Result<Vec<Tag>, QueueError> {
+    let tag = |(name, value): (&String, &String)| Tag::builder().key(name).value(value).build();
+    let tags: Result<_, _> = tags.into_iter().map(tag).collect();
+    tags.map_err(|error| QueueError::Refused(format!("a tag cannot be made: {error}")))
+}
+
+/// Whether what was to be created may be there with other settings: somebody else was faster.
+fn is_taken<E: ProvideErrorMetadata>(error: &SdkError<E>) -> bool {
+    let code = error.code().unwrap_or_default();
+    ["QueueNameExists", "QueueAlreadyExists", "InvalidParameter"].iter().any(|known| code.ends_with(known))
+}
+
+fn done<T, E>(what: &str, on: &str, answer: Result<T, SdkError<E>>) -> Result<(), QueueError>
+where
+    E: ProvideErrorMetadata + std::error::Error + 'static,
+{
+    answer.map(drop).map_err(|error| failed(what, on, &error))
+}
+
+fn failed<E>(what: &str, on: &str, error: &SdkError<E>) -> QueueError
+where
+    E: ProvideErrorMetadata + std::error::Error + 'static,
+{
+    match Fault::of(&format!("{what} of {on}"), error) {
+        Fault::Never(text) if is_denial(error) => {
+            QueueError::Refused(format!("{text}: `hostler iam --with-provision` prints what is needed"))
+        }
+        fault => fault.into(),
+    }
+}

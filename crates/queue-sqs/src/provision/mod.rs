@@ -1,0 +1,143 @@
+//! What there should be on AWS for a channel, against what there is.
+//!
+//! | file | job | I/O |
+//! |---|---|---|
+//! | `desired` | from a consumer's channel to the resources that it wants | none |
+//! | `setting` | one attribute: what AWS is told, whether what it says is the same | none |
+//! | `account` | ARNs out of one ARN | none |
+//! | `admission` | queue policies: whether a topic may send | none |
+//! | `observed` | what there is | reads |
+//! | `diff` | the steps between | none |
+//! | `apply` | takes them | writes |
+//! | `inspect` | what is wrong, and the cure | none |
+//! | `policy` | the IAM policy | none |
+//!
+//! Nobody asks for the account's number: it is read off the ARN of whatever is there. What is not there needs no ARN in a
+//! plan, and the first queue that is created (the dead-letter queue) tells it for all that follow.
+
+mod account;
+mod admission;
+mod apply;
+mod desired;
+mod diff;
+mod inspect;
+mod observed;
+pub(super) mod policy;
+mod setting;
+
+pub(super) use desired::ROUTING_KEY_ATTRIBUTE;
+
+use super::Service;
+use super::resolve::Place;
+use apply::Applier;
+use desired::{Piece, Wanted};
+use hostler_queue::{Change, ChannelSpec, Finding, QueueError};
+use observed::{Observed, Tags};
+
+pub(super) async fn plan(service: &Service, wanted: &[ChannelSpec]) -> Result<Vec<Change>, QueueError> {
+    let mut changes = Vec::new();
+    for channel in channels(service, wanted)? {
+        let observed = look(service, &channel).await?;
+        for step in diff::steps(&channel, &observed) {
+            // Consumers of one exchange share its topic.
+            if !changes.contains(&step.change) {
+                changes.push(step.change);
+            }
+        }
+    }
+    Ok(changes)
+}
+
+pub(super) async fn apply(
+    service: &Service,
+    wanted: &[ChannelSpec],
+    done: &mut (dyn for<'c> FnMut(&'c Change) + Send),
+) -> Result<(), QueueError> {
+    for channel in channels(service, wanted)? {
+        let observed = look(service, &channel).await?;
+        let mut applier = Applier::new(service, observed.account());
+        for step in diff::steps(&channel, &observed) {
+            applier.take(&step.act).await?;
+            done(&step.change);
+        }
+    }
+    Ok(())
+}
+
+pub(super) async fn inspect(service: &Service, spec: &ChannelSpec) -> Result<Vec<Finding>, QueueError> {
+    let wanted = desired::channel(spec, &service.options, &service.names)?;
+    let observed = observed::observe(service, &wanted, Tags::Leave).await?;
+    if observed.queue.is_missing() {
+        let Piece { name, ordered, .. } = &wanted.queue;
+        if let Ok(Some(other)) = service.find_queue(name, !ordered).await {
+            return Ok(vec![inspect::of_the_other_kind(&wanted.queue, &other.name)]);
+        }
+    }
+    Ok(inspect::findings(&wanted, &observed, &service.options))
+}
+
+/// Creates what a consumer of `spec` needs and what is not there; changes nothing that is.
+pub(super) async fn create_missing(service: &Service, spec: &ChannelSpec) -> Result<(), QueueError> {
+    let wanted = desired::channel(spec, &service.options, &service.names)?;
+    if wanted.fan_out.is_none() && has_queues(service, &wanted).await? {
+        return Ok(());
+    }
+    let observed = readable(observed::observe(service, &wanted, Tags::Leave).await?)?;
+    let mut applier = Applier::new(service, observed.account());
+    for step in diff::creations(&wanted, &observed) {
+        applier.take(&step.act).await?;
+        tracing::info!(created = step.change.resource, settings = step.change.detail, "created");
+    }
+    Ok(())
+}
+
+/// Creates a queue for a producer, with nothing but its name; the one that is there already, if it is.
+pub(super) async fn create_queue(service: &Service, name: &str, ordered: bool) -> Result<Place, QueueError> {
+    create(service, &desired::queue(name, ordered, &service.options, &service.names)).await
+}
+
+/// Creates a topic for a producer; the one that is there already, if it is.
+pub(super) async fn create_topic(service: &Service, exchange: &str, ordered: bool) -> Result<Place, QueueError> {
+    create(service, &desired::topic(exchange, ordered, &service.options, &service.names)).await
+}
+
+async fn create(service: &Service, piece: &Piece) -> Result<Place, QueueError> {
+    let place = Applier::new(service, None).create(piece).await?;
+    tracing::info!(created = piece.title(), "created");
+    Ok(place)
+}
+
+/// Whether the queues are there; what is found is remembered for those who open them next.
+async fn has_queues(service: &Service, wanted: &Wanted) -> Result<bool, QueueError> {
+    let is_there =
+        async |piece: &Piece| service.find_queue(&piece.name, piece.ordered).await.map(|found| found.is_some());
+    let dead_letters = async {
+        match &wanted.dead_letters {
+            Some(piece) => is_there(piece).await,
+            None => Ok(true),
+        }
+    };
+    let (queue, dead_letters) = tokio::try_join!(is_there(&wanted.queue), dead_letters)?;
+    Ok(queue && dead_letters)
+}
+
+/// What all of them want. That it cannot be is known before anything is changed.
+fn channels(service: &Service, wanted: &[ChannelSpec]) -> Result<Vec<Wanted>, QueueError> {
+    desired::channels(wanted, &service.options, &service.names)
+}
+
+async fn look(service: &Service, wanted: &Wanted) -> Result<Observed, QueueError> {
+    readable(observed::observe(service, wanted, Tags::Read).await?)
+}
+
+/// What may not be looked at cannot be brought in order.
+fn readable(observed: Observed) -> Result<Observed, QueueError> {
+    let denials: Vec<_> = observed.denials().collect();
+    match denials.is_empty() {
+        true => Ok(observed),
+        false => {
+            let cure = "`hostler iam --with-provision` prints the policy that is needed";
+            Err(QueueError::Refused(format!("{}: {cure}", denials.join("; "))))
+        }
+    }
+}

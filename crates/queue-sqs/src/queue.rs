@@ -1,0 +1,273 @@
+//! One SQS queue, as its consumer sees it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use aws_sdk_sqs::operation::receive_message::ReceiveMessageInput;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::batch::MAX_ENTRIES;
+use super::clients::{BEYOND_WAIT, MAX_WAIT};
+use super::fault::Fault;
+use super::held::{Held, Holdings, MessageId};
+use super::json::Entry;
+use super::resolve::Place;
+use super::settle::{CHANGE, visibility};
+use super::wire::{Incoming, SYSTEM_ATTRIBUTES, whole_seconds};
+use super::{SQS, Service};
+use hostler_queue::{
+    Delivery, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError, Receipt, Receive, Settlement, Unsettled,
+};
+use hostler_types::channel::Channel;
+use hostler_types::message::Message;
+
+/// The longest that a message can be leased, from its receive (AWS limit: 12 h).
+pub(super) const MAX_LEASE: Duration = Duration::from_secs(12 * 60 * 60);
+
+/// How long an extension may be on its way: one that arrives later than it was counted must not ask for more than the 12 h.
+const ON_ITS_WAY: u64 = 15;
+
+const LIMITS: Limits = Limits {
+    receive_batch: MAX_ENTRIES,
+    settle_batch: MAX_ENTRIES,
+    settle_linger: Duration::from_millis(100),
+    max_wait: MAX_WAIT,
+    max_lease: Duration::from_secs(MAX_LEASE.as_secs() - ON_ITS_WAY),
+    parallel_receives: 8,
+};
+
+/// How long a receive whose answer was lost can be asked for again (AWS: ReceiveRequestAttemptId, 5 minutes).
+const SAME_RECEIVE: Duration = Duration::from_secs(4 * 60);
+
+/// One queue.
+#[derive(Debug)]
+pub(super) struct SqsQueue {
+    pub(super) service: Arc<Service>,
+    pub(super) channel: String,
+    pub(super) place: Place,
+    pub(super) dead_letters: Option<Place>,
+    /// Whether the bodies that messages point to are this queue's own, and go with them.
+    pub(super) owns_bodies: bool,
+    holdings: Mutex<Holdings>,
+    /// Receives of an ordered queue whose answers were lost.
+    lost_receives: Mutex<Vec<Attempt>>,
+}
+
+/// A receive of an ordered queue. Asked for again under the same id, it brings the same messages.
+#[derive(Debug, Clone)]
+struct Attempt {
+    id: String,
+    /// When it was first asked for.
+    since: Instant,
+    /// Whether an answer to it was lost.
+    is_lost: bool,
+}
+
+impl SqsQueue {
+    pub(super) fn new(
+        service: Arc<Service>,
+        channel: &Channel,
+        place: Place,
+        dead_letters: Option<Place>,
+        owns_bodies: bool,
+    ) -> Self {
+        let (holdings, lost_receives) = (Mutex::default(), Mutex::default());
+        Self { service, channel: channel.to_string(), place, dead_letters, owns_bodies, holdings, lost_receives }
+    }
+
+    pub(super) fn holdings(&self) -> MutexGuard<'_, Holdings> {
+        self.holdings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn what(&self, action: &str) -> String {
+        format!("{action} on {}", self.place.name)
+    }
+
+    /// A receive of an ordered queue: one whose answer was lost, if there is one. Of several, each is asked for by one receive.
+    fn attempt(&self, now: Instant) -> Option<Attempt> {
+        if !self.place.ordered {
+            return None;
+        }
+        let mut lost = self.lost_receives.lock().unwrap_or_else(PoisonError::into_inner);
+        lost.retain(|lost| now < lost.since + SAME_RECEIVE);
+        let anew = || Attempt { id: Uuid::now_v7().to_string(), since: now, is_lost: false };
+        Some(lost.pop().unwrap_or_else(anew))
+    }
+
+    /// Keeps a receive that failed, to be asked for again. One that was refused has brought nothing, so that it is kept only
+    /// if an answer to it was lost before.
+    fn failed(&self, attempt: Option<Attempt>, fault: &Fault) {
+        let is_lost = |attempt: &Attempt| fault.is_unanswered() || (attempt.is_lost && fault.may_pass());
+        if let Some(lost) = attempt.filter(is_lost) {
+            let lost = Attempt { is_lost: true, ..lost };
+            self.lost_receives.lock().unwrap_or_else(PoisonError::into_inner).push(lost);
+        }
+    }
+
+    /// Enters what came, and parts it from what comes again though it is finished.
+    fn take_in(&self, messages: Vec<Incoming>, lease: Duration, since: Instant, taken: Taken) -> Took {
+        let now = Instant::now();
+        let mut took = Took::default();
+        let mut holdings = self.holdings();
+        for one in messages {
+            let receipt = Receipt::new(one.receipt);
+            let leased_at = now.min(since + taken.padding);
+            let id = MessageId::of(&one.message.id);
+            if holdings.is_finished(&id) {
+                // Its body stays: it may be that of its copy in the dead-letter queue.
+                took.finished.push(receipt);
+            } else {
+                let claim = one.message.claim.clone();
+                let held = Held { id, until: leased_at + lease, since, attempt: one.attempt, claim };
+                holdings.enter(receipt.lease(), held, now);
+                took.deliveries.push(Delivery {
+                    message: Arc::new(one.message),
+                    receipt,
+                    attempt: one.attempt,
+                    leased_at,
+                });
+            }
+        }
+        took
+    }
+}
+
+/// What a receive asks of SQS, which counts in whole seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Taken {
+    wait: u64,
+    visibility: u64,
+    /// How long after the call the lease may begin at the latest, and yet SQS's last as long as ours.
+    padding: Duration,
+}
+
+impl Taken {
+    /// SQS counts a lease from some moment of the wait that it does not tell, so ours begins with the call. A wait may
+    /// therefore take up to two thirds of the lease; where not even a second's does, SQS is asked for a longer lease.
+    fn of(request: Receive) -> Self {
+        let wait = match request.wait.min(MAX_WAIT).min(request.lease * 2 / 3).as_secs() {
+            0 if request.wait.is_zero() => 0,
+            seconds => seconds.max(1),
+        };
+        let padding = whole_seconds(Duration::from_secs(wait).saturating_sub(request.lease * 2 / 3));
+        let visibility = (whole_seconds(request.lease) + padding).min(MAX_LEASE.as_secs());
+        Self { wait, visibility, padding: Duration::from_secs(padding) }
+    }
+}
+
+/// What a receive brought.
+#[derive(Default)]
+struct Took {
+    deliveries: Vec<Delivery>,
+    finished: Vec<Receipt>,
+}
+
+/// The answer for a lease that is over by our clock.
+pub(super) fn lost() -> LeaseError {
+    LeaseError::Lost("its time is over".to_owned())
+}
+
+#[async_trait]
+impl Queue for SqsQueue {
+    fn limits(&self) -> Limits {
+        LIMITS
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.place.ordered
+    }
+
+    fn origin(&self) -> Origin {
+        Origin { system: SQS, address: Some(Arc::clone(&self.place.address)) }
+    }
+
+    /// `stop` cannot end a wait: SQS may be about to lease a message to it. It keeps one from beginning.
+    async fn receive(&self, request: Receive, stop: &CancellationToken) -> Result<Vec<Delivery>, QueueError> {
+        if stop.is_cancelled() {
+            return Ok(Vec::new());
+        }
+        let (since, taken) = (Instant::now(), Taken::of(request));
+        let attempt = self.attempt(since);
+        let max = request.max.clamp(1, MAX_ENTRIES);
+        let input = ReceiveMessageInput::builder()
+            .queue_url(&*self.place.address)
+            .max_number_of_messages(i32::try_from(max).unwrap_or(1))
+            .wait_time_seconds(i32::try_from(taken.wait).unwrap_or(0))
+            .visibility_timeout(i32::try_from(taken.visibility).unwrap_or(i32::MAX))
+            .set_message_system_attribute_names(Some(SYSTEM_ATTRIBUTES.to_vec()))
+            .message_attribute_names("All")
+            .set_receive_request_attempt_id(attempt.as_ref().map(|attempt| attempt.id.clone()));
+        let patience = Duration::from_secs(taken.wait) + BEYOND_WAIT;
+        let asked = self.service.clients.receive(input, patience, &self.what("ReceiveMessage")).await;
+        let messages = asked.map_err(|fault| {
+            self.failed(attempt, &fault);
+            QueueError::from(fault)
+        })?;
+        let Took { deliveries, finished } = self.take_in(messages, request.lease, since, taken);
+        if !finished.is_empty() {
+            self.remove_finished(finished);
+        }
+        Ok(deliveries)
+    }
+
+    async fn extend(&self, leases: &[LeaseHandle], by: Duration) -> Vec<Result<(), LeaseError>> {
+        let now = Instant::now();
+        let mut results = vec![Err(lost()); leases.len()];
+        let entries: Vec<(usize, Entry<'_>)> = {
+            let holdings = self.holdings();
+            let entry = |(n, lease)| {
+                let held = holdings.get(lease, now)?;
+                Some((n, visibility(n, lease.as_str(), whole_seconds(by), (held.since, now), 1)))
+            };
+            leases.iter().enumerate().filter_map(entry).collect()
+        };
+        let what = self.what(CHANGE);
+        for batch in entries.chunks(MAX_ENTRIES) {
+            let asked: Vec<_> = batch.iter().map(|(_, entry)| entry.clone()).collect();
+            let answers = self.change_visibility(&asked, &what).await;
+            let mut holdings = self.holdings();
+            for (n, _) in batch {
+                let (Some(result), Some(lease)) = (results.get_mut(*n), leases.get(*n)) else { continue };
+                *result = answers.of(&what, *n);
+                if result.is_ok() {
+                    holdings.extend(lease, now + by);
+                }
+            }
+        }
+        results
+    }
+
+    async fn settle(&self, batch: Vec<Settlement>) -> Vec<Result<(), Unsettled>> {
+        self.settle_all(batch).await
+    }
+
+    async fn load(&self, message: &Arc<Message>) -> Result<Arc<Message>, String> {
+        let Some(claim) = message.claim.clone() else { return Ok(Arc::clone(message)) };
+        let (service, message) = (Arc::clone(&self.service), Arc::clone(message));
+        let fetched = self.service.runtime.spawn(async move { service.check_out(&message, &claim).await });
+        fetched.await.map_err(|error| format!("hostler is shutting down: {error}"))?.map(Arc::new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_outlasts_its_wait() {
+        let taken = |wait: u64, lease: u64| {
+            let (wait, lease) = (Duration::from_secs(wait), Duration::from_secs(lease));
+            let Taken { wait, visibility, padding } = Taken::of(Receive { max: 10, wait, lease });
+            (wait, visibility, padding.as_secs())
+        };
+        assert_eq!(taken(20, 30), (20, 30, 0));
+        assert_eq!(taken(25, 600), (20, 600, 0));
+        assert_eq!(taken(20, 6), (4, 6, 0));
+        assert_eq!(taken(20, 1), (1, 2, 1));
+        assert_eq!(taken(0, 1), (0, 1, 0));
+        assert_eq!(taken(20, 12 * 3600), (20, 43_200, 0));
+    }
+}

@@ -1,0 +1,176 @@
+//! From names to what AWS calls them by: queue URLs and topic ARNs, asked once and remembered.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use aws_sdk_sqs::types::QueueAttributeName;
+use tokio::time::Instant;
+
+use super::fault::Fault;
+use super::names::Names;
+use super::send::Target;
+use super::{MAX_MESSAGE, Service};
+use hostler_queue::QueueError;
+use hostler_types::channel::Channel;
+
+/// The largest message that SNS publishes, in bytes (AWS limit: 256 KiB).
+const MAX_PUBLISH: usize = 256 * 1024;
+
+/// A queue or a topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    /// A queue's URL, or a topic's ARN.
+    pub(super) address: Arc<str>,
+    /// Its name on AWS.
+    pub(super) name: Arc<str>,
+    /// Whether it is FIFO.
+    pub(super) ordered: bool,
+    /// The largest message that it takes, in bytes.
+    pub(super) max_message: usize,
+    /// Whether topics may send to it: then other queues may have the same messages.
+    pub(super) has_topics: bool,
+}
+
+/// What has been asked already. Only what exists is remembered.
+#[derive(Debug, Default)]
+pub(super) struct Resolver {
+    queues: Mutex<HashMap<String, Place>>,
+    topics: Mutex<HashMap<String, Place>>,
+    targets: Mutex<HashMap<Channel, Target>>,
+    /// Queues that nobody may ask us for, by their names in channels, and until when that is believed.
+    denied: Mutex<HashMap<String, Instant>>,
+}
+
+/// How long a queue is not asked for again that may not be asked for.
+const DENIED: Duration = Duration::from_secs(30 * 60);
+
+fn known(places: &Mutex<HashMap<String, Place>>, name: &str) -> Option<Place> {
+    places.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+}
+
+fn remember(places: &Mutex<HashMap<String, Place>>, place: &Place) {
+    places.lock().unwrap_or_else(PoisonError::into_inner).insert(place.name.to_string(), place.clone());
+}
+
+/// Whether a queue's policy speaks of SNS, whatever it says: there is no call that finds the subscriptions of a queue.
+fn names_topics(policy: &str) -> bool {
+    policy.contains("sns.amazonaws.com") || policy.contains(":sns:")
+}
+
+impl Resolver {
+    /// Where messages to a channel went before.
+    pub(super) fn target(&self, channel: &Channel) -> Option<Target> {
+        self.targets.lock().unwrap_or_else(PoisonError::into_inner).get(channel).cloned()
+    }
+
+    /// Remembers where messages to a channel go.
+    pub(super) fn remember_target(&self, channel: &Channel, target: &Target) {
+        self.targets.lock().unwrap_or_else(PoisonError::into_inner).insert(channel.clone(), target.clone());
+    }
+
+    /// The kinds of which there is known to be a queue of this name.
+    pub(super) fn known_kinds(&self, names: &Names, name: &str) -> Vec<bool> {
+        let is_known = |ordered: &bool| known(&self.queues, &names.on_aws(name, *ordered)).is_some();
+        [false, true].into_iter().filter(is_known).collect()
+    }
+
+    /// Forgets a queue that turned out to be gone.
+    pub(super) fn forget_queue(&self, place: &Place) {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner).remove(&*place.name);
+    }
+
+    /// Whether it was denied lately to ask for a queue of this name.
+    pub(super) fn is_denied(&self, name: &str) -> bool {
+        let denied = self.denied.lock().unwrap_or_else(PoisonError::into_inner);
+        denied.get(name).is_some_and(|until| Instant::now() < *until)
+    }
+
+    /// It is denied to ask for a queue of this name.
+    pub(super) fn remember_denial(&self, name: &str) {
+        let until = Instant::now() + DENIED;
+        self.denied.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), until);
+    }
+
+    /// Forgets where a channel's messages went, and the place, which turned out to be gone.
+    pub(super) fn forget(&self, channel: &Channel, name: &str) {
+        self.targets.lock().unwrap_or_else(PoisonError::into_inner).remove(channel);
+        for places in [&self.queues, &self.topics] {
+            places.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+        }
+    }
+}
+
+impl Service {
+    /// The queue of this name; `None`: there is none.
+    pub(super) async fn find_queue(&self, name: &str, ordered: bool) -> Result<Option<Place>, QueueError> {
+        let name = self.names.on_aws(name, ordered);
+        if let Some(place) = known(&self.resolver.queues, &name) {
+            return Ok(Some(place));
+        }
+        let asked = self.clients.sqs.get_queue_url().queue_name(&name).send().await;
+        let url = match asked.map_err(|error| Fault::of(&format!("GetQueueUrl of {name}"), &error)) {
+            Ok(answer) => answer.queue_url.unwrap_or_default(),
+            Err(fault) if fault.is_missing() => return Ok(None),
+            Err(fault) => return Err(fault.into()),
+        };
+        let asked = self.clients.sqs.get_queue_attributes().queue_url(&url);
+        let asked = asked.attribute_names(QueueAttributeName::MaximumMessageSize);
+        let asked = asked.attribute_names(QueueAttributeName::Policy).send().await;
+        let attributes = match asked.map_err(|error| Fault::of(&format!("GetQueueAttributes of {name}"), &error)) {
+            Ok(answer) => answer.attributes.unwrap_or_default(),
+            Err(fault) if fault.is_missing() => return Ok(None),
+            Err(fault) => return Err(fault.into()),
+        };
+        let max_message = attributes.get(&QueueAttributeName::MaximumMessageSize).and_then(|bytes| bytes.parse().ok());
+        let max_message = max_message.unwrap_or(MAX_MESSAGE).min(MAX_MESSAGE);
+        let has_topics = attributes.get(&QueueAttributeName::Policy).is_some_and(|policy| names_topics(policy));
+        let place = Place { address: url.into(), name: name.into(), ordered, max_message, has_topics };
+        remember(&self.resolver.queues, &place);
+        Ok(Some(place))
+    }
+
+    /// The queue of this name, of either kind; `None`: there is none. A policy that names the queues there are refuses the question
+    /// for the other kind, so a refusal counts only where neither is found.
+    pub(super) async fn find_queue_of_either_kind(&self, name: &str) -> Result<Option<Place>, QueueError> {
+        if let &[ordered] = &self.resolver.known_kinds(&self.names, name)[..] {
+            return self.find_queue(name, ordered).await;
+        }
+        let plain = self.find_queue(name, false).await;
+        if !matches!(plain, Ok(None) | Err(QueueError::Refused(_))) {
+            return plain;
+        }
+        match (plain, self.find_queue(name, true).await) {
+            (plain, Ok(None)) | (plain @ Err(_), Err(QueueError::Refused(_))) => plain,
+            (_, ordered) => ordered,
+        }
+    }
+
+    /// The topic of this exchange; `None`: there is none. There is no call that finds a topic by its name, so all are
+    /// listed, once.
+    pub(super) async fn find_topic(&self, exchange: &str, ordered: bool) -> Result<Option<Place>, QueueError> {
+        let name = self.names.on_aws(exchange, ordered);
+        if let Some(place) = known(&self.resolver.topics, &name) {
+            return Ok(Some(place));
+        }
+        let mut pages = self.clients.sns.list_topics().into_paginator().items().send();
+        while let Some(topic) = pages.next().await {
+            let topic = topic.map_err(|error| Fault::of("ListTopics", &error))?;
+            let Some(arn) = topic.topic_arn else { continue };
+            let Some((_, found)) = arn.rsplit_once(':') else { continue };
+            if found.starts_with(self.names.prefix()) {
+                self.remember_topic(found, &arn);
+            }
+        }
+        Ok(known(&self.resolver.topics, &name))
+    }
+
+    /// Remembers a topic that exists.
+    pub(super) fn remember_topic(&self, name: &str, arn: &str) -> Place {
+        let ordered = name.ends_with(".fifo");
+        let place =
+            Place { address: arn.into(), name: name.into(), ordered, max_message: MAX_PUBLISH, has_topics: false };
+        remember(&self.resolver.topics, &place);
+        place
+    }
+}

@@ -1,0 +1,472 @@
+//! Sends messages: prepares each, packs them into batches, and tries again entry by entry.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_sdk_sns::types::PublishBatchRequestEntry;
+use aws_sdk_sqs::operation::RequestId;
+use aws_sdk_sqs::types::SendMessageBatchRequestEntry;
+use tokio::time::{Instant, timeout_at};
+use uuid::Uuid;
+
+use super::Service;
+use super::batch::batches;
+use super::fault::{Fault, Request};
+use super::in_order::{Ended, deliver_in_order};
+use super::provision;
+use super::resolve::Place;
+use super::wire::{Entry, beside, size, trace_size};
+use hostler_queue::parallel::{side_by_side, stopping};
+use hostler_queue::{DEFAULT_GROUP, LeaseError, QueueError, SendError, Sent};
+use hostler_types::channel::Channel;
+use hostler_types::message::{Invalid, MAX_ATTRIBUTES, Outgoing};
+
+/// How long a message that the queue does not take now is tried again.
+pub(super) const PATIENCE: Duration = Duration::from_secs(18);
+/// The first rest before that; it doubles each time.
+pub(super) const FIRST_REST: Duration = Duration::from_millis(100);
+pub(super) const LONGEST_REST: Duration = Duration::from_secs(4);
+
+/// Where a channel's messages go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Target {
+    Queue(Place),
+    Topic(Place),
+}
+
+impl Target {
+    pub(super) fn place(&self) -> &Place {
+        match self {
+            Self::Queue(place) | Self::Topic(place) => place,
+        }
+    }
+}
+
+/// Sends messages to a channel; the answers in their order.
+pub(super) async fn send(
+    service: &Arc<Service>,
+    channel: &Channel,
+    batch: Vec<Outgoing>,
+) -> Vec<Result<Sent, SendError>> {
+    let count = batch.len();
+    let grouped = batch.iter().any(|message| message.group.is_some());
+    let target = match service.target(channel, grouped).await {
+        Ok(target) => target,
+        Err(error) => return vec![Err(error.into()); count],
+    };
+    let prepared = side_by_side(batch.into_iter().map(|message| {
+        let (service, target) = (Arc::clone(service), target.clone());
+        async move {
+            let counted = message.dedupe.is_none() && matches!(target, Target::Queue(_));
+            let threshold = service.options.threshold;
+            if let Some(claim) = &message.claim {
+                service.renew(claim).await?;
+            }
+            prepare(&service, &target, message, threshold).await.map(|entry| (entry, counted))
+        }
+    }));
+    let mut answers = Vec::with_capacity(count);
+    let mut entries = Vec::new();
+    for (index, prepared) in prepared.await.into_iter().enumerate() {
+        match prepared.unwrap_or_else(|| Err(stopping().into())) {
+            Ok((entry, counted)) => {
+                entries.push(Job { index, counted, entry });
+                answers.push(Err(stopping().into()));
+            }
+            Err(error) => answers.push(Err(error)),
+        }
+    }
+    let jobs = batches(entries, target.place().max_message, |job| job.entry.size());
+    for (index, answer) in deliver_all(service, channel, &target, jobs).await {
+        if let Some(place) = answers.get_mut(index) {
+            *place = answer;
+        }
+    }
+    answers
+}
+
+/// A message to send.
+#[derive(Debug)]
+pub(super) struct Job {
+    /// Its place among those that were asked for.
+    pub(super) index: usize,
+    /// Whether it is known how many queues it reaches.
+    pub(super) counted: bool,
+    pub(super) entry: Entry,
+}
+
+pub(super) type Delivered = Vec<(usize, Result<Sent, SendError>)>;
+
+/// Batches of an ordered target go one after the other, others side by side.
+async fn deliver_all(service: &Arc<Service>, channel: &Channel, target: &Target, jobs: Vec<Vec<Job>>) -> Delivered {
+    if target.place().ordered {
+        let (mut delivered, mut target, mut ended) = (Vec::new(), target.clone(), Ended::new());
+        for jobs in jobs {
+            delivered.extend(deliver_in_order(service, channel, &mut target, jobs, &mut ended).await);
+        }
+        return delivered;
+    }
+    let deliver = |jobs| deliver(Arc::clone(service), channel.clone(), target.clone(), jobs);
+    side_by_side(jobs.into_iter().map(deliver)).await.into_iter().flatten().flatten().collect()
+}
+
+/// Sends one batch. What the queue does not take this time is tried again, until its patience ends.
+async fn deliver(service: Arc<Service>, channel: Channel, mut target: Target, mut jobs: Vec<Job>) -> Delivered {
+    let (give_up_at, mut rest) = (Instant::now() + PATIENCE, FIRST_REST);
+    let mut delivered = Vec::new();
+    loop {
+        let answers = service.call(&target, jobs.iter().map(|job| &job.entry)).await;
+        let again = Instant::now() + rest < give_up_at;
+        let (mut left, mut is_gone) = (Vec::new(), false);
+        for (job, answer) in jobs.into_iter().zip(answers) {
+            match answer {
+                Ok(id) => delivered.push((job.index, Ok(Sent { id, queues: job.counted.then_some(1) }))),
+                Err(fault) if again && (fault.may_pass() || fault.is_missing()) => {
+                    is_gone |= fault.is_missing();
+                    left.push(job);
+                }
+                Err(fault) => delivered.push((job.index, Err(refusal(fault)))),
+            }
+        }
+        if left.is_empty() {
+            return delivered;
+        }
+        jobs = left;
+        if is_gone {
+            service.resolver.forget(&channel, &target.place().name);
+            target = match service.target(&channel, target.place().ordered).await {
+                Ok(target) => target,
+                Err(error) => {
+                    delivered.extend(jobs.into_iter().map(|job| (job.index, Err(error.clone().into()))));
+                    return delivered;
+                }
+            };
+        }
+        tokio::time::sleep(rest.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+        rest = (rest * 2).min(LONGEST_REST);
+    }
+}
+
+pub(super) fn refusal(fault: Fault) -> SendError {
+    match fault {
+        Fault::Message(text) => Invalid::Unsupported(text).into(),
+        fault => QueueError::from(fault).into(),
+    }
+}
+
+/// Copies messages to a dead-letter queue, once: whoever asks tries again while the lease lasts. What is not there by `until` is given
+/// up. A copy that fits goes as it is, whatever the threshold: it may have no attribute to spare for a pointer, and a try that fails
+/// would leave its body behind.
+pub(super) async fn forward(
+    service: &Arc<Service>,
+    target: &Place,
+    copies: Vec<Outgoing>,
+    until: Instant,
+) -> Vec<Result<(), LeaseError>> {
+    let target = Target::Queue(target.clone());
+    let prepared = side_by_side(copies.into_iter().map(|copy| {
+        let (service, target) = (Arc::clone(service), target.clone());
+        async move { timeout_at(until, prepare(&service, &target, copy, usize::MAX)).await }
+    }));
+    let over = || LeaseError::Retry(format!("{}: no copy before the lease's end", target.place().name));
+    let mut results: Vec<Result<(), LeaseError>> = Vec::new();
+    let mut entries = Vec::new();
+    for (index, prepared) in prepared.await.into_iter().enumerate() {
+        results.push(Err(match prepared {
+            Some(Ok(Ok(entry))) => {
+                entries.push((index, entry));
+                over()
+            }
+            Some(Ok(Err(SendError::Invalid(error)))) => LeaseError::Refused(error.to_string()),
+            Some(Ok(Err(SendError::Queue(error)))) => LeaseError::Retry(error.to_string()),
+            Some(Err(_)) => over(),
+            None => LeaseError::Retry(stopping().to_string()),
+        }));
+    }
+    let calls = batches(entries, target.place().max_message, |(_, entry)| entry.size()).into_iter().map(|batch| {
+        let (service, target) = (Arc::clone(service), target.clone());
+        async move {
+            let answers = timeout_at(until, service.call(&target, batch.iter().map(|(_, entry)| entry))).await;
+            batch.into_iter().map(|(index, _)| index).zip(answers.unwrap_or_default()).collect::<Vec<_>>()
+        }
+    });
+    let answers: Vec<_> = if target.place().ordered {
+        in_turn(calls).await
+    } else {
+        side_by_side(calls).await.into_iter().flatten().flatten().collect()
+    };
+    for (index, answer) in answers {
+        let Some(result) = results.get_mut(index) else { continue };
+        *result = match answer {
+            Ok(_) => Ok(()),
+            Err(Fault::Never(text) | Fault::Message(text)) => Err(LeaseError::Refused(text)),
+            Err(fault) => Err(LeaseError::Retry(fault.into_text())),
+        };
+    }
+    results
+}
+
+/// The answers of calls that are made one after the other.
+async fn in_turn<T>(calls: impl Iterator<Item = impl Future<Output = Vec<T>>>) -> Vec<T> {
+    let mut answers = Vec::new();
+    for call in calls {
+        answers.extend(call.await);
+    }
+    answers
+}
+
+/// A message as its target takes it. Its body goes to the bucket where it has more bytes than the target takes, and where it
+/// has more than the threshold and an attribute to spare, for the pointer's size.
+async fn prepare(
+    service: &Service,
+    target: &Target,
+    mut message: Outgoing,
+    threshold: usize,
+) -> Result<Entry, SendError> {
+    let place = target.place();
+    let is_topic = matches!(target, Target::Topic(_));
+    message.validate(usize::MAX)?;
+    if message.delay > Duration::ZERO && is_topic {
+        return Err(Invalid::DelayUnsupported("SNS cannot delay a message: send to one of the queues instead").into());
+    }
+    if message.delay > Duration::ZERO && place.ordered {
+        return Err(Invalid::DelayUnsupported("SQS cannot delay a single message of a FIFO queue").into());
+    }
+    if place.ordered {
+        message.group.get_or_insert_with(|| DEFAULT_GROUP.to_owned());
+        // Without a key of its own, a message is told from every other; what is tried again has the same key.
+        message.dedupe.get_or_insert_with(|| Uuid::now_v7().to_string());
+    } else if message.dedupe.is_some() {
+        let text = "SQS drops duplicates in FIFO queues only: leave the dedupe key out, or make the channel ordered";
+        return Err(Invalid::DedupeUnsupported(text).into());
+    }
+    let bytes = size(&message);
+    match way(&message, bytes, place.max_message, service.options.bucket.as_ref().map(|_| threshold))? {
+        Way::Whole => {}
+        Way::ByBucket => message = service.check_in(message, is_topic).await?,
+    }
+    let xray = message.trace.as_ref().map(|trace| trace.xray());
+    if size(&message) + trace_size(&message) > place.max_message {
+        message.trace = None;
+    }
+    Ok(Entry { xray, ..Entry::new(message)? })
+}
+
+/// How a message's body travels.
+#[derive(Debug, PartialEq, Eq)]
+enum Way {
+    Whole,
+    ByBucket,
+}
+
+/// How the body of a message of so many bytes travels. `threshold`: above which it should go to the bucket; `None`: there is
+/// no bucket.
+fn way(message: &Outgoing, bytes: usize, most: usize, threshold: Option<usize>) -> Result<Way, Invalid> {
+    let Some(threshold) = threshold.filter(|_| message.claim.is_none()) else {
+        return if bytes > most { Err(Invalid::TooLarge { size: bytes, max: most }) } else { Ok(Way::Whole) };
+    };
+    let count = message.attributes.len() + beside(&[], message.routing_key.is_some(), true);
+    match count <= MAX_ATTRIBUTES {
+        true if bytes > threshold.min(most) => Ok(Way::ByBucket),
+        false if bytes > most => Err(Invalid::TooManyAttributes { count }),
+        _ => Ok(Way::Whole),
+    }
+}
+
+impl Service {
+    /// Where a channel's messages go: to its exchange's topic, or to its queue, or, if the name is an exchange's, to that
+    /// topic. What is missing is created or refused.
+    pub(super) async fn target(&self, channel: &Channel, grouped: bool) -> Result<Target, QueueError> {
+        if let Some(target) = self.resolver.target(channel) {
+            return Ok(target);
+        }
+        let target = match self.find_target(channel).await? {
+            Some(target) => target,
+            None if !self.options.create_missing => return Err(self.no_target(channel)),
+            None => match channel.exchange() {
+                Some(exchange) => Target::Topic(provision::create_topic(self, exchange, grouped).await?),
+                None => Target::Queue(provision::create_queue(self, channel.queue(), grouped).await?),
+            },
+        };
+        self.resolver.remember_target(channel, &target);
+        Ok(target)
+    }
+
+    async fn find_target(&self, channel: &Channel) -> Result<Option<Target>, QueueError> {
+        if channel.exchange().is_none()
+            && let Some(place) = self.find_queue_of_either_kind(channel.queue()).await?
+        {
+            return Ok(Some(Target::Queue(place)));
+        }
+        let exchange = channel.exchange().unwrap_or(channel.queue());
+        for ordered in [false, true] {
+            if let Some(place) = self.find_topic(exchange, ordered).await? {
+                return Ok(Some(Target::Topic(place)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn no_target(&self, channel: &Channel) -> QueueError {
+        match channel.exchange() {
+            None => self.no_queue(channel.queue(), false),
+            Some(exchange) => {
+                let (name, region) = (self.names.on_aws(exchange, false), &self.clients.region);
+                QueueError::Refused(format!(
+                    "there is no SNS topic `{name}` in {region}: run `hostler provision`, or set queue.sqs.provision = \"auto\""
+                ))
+            }
+        }
+    }
+
+    /// One call; the answer to each entry in their order: the message's id, or why not.
+    pub(super) async fn call<'a>(
+        &self,
+        target: &Target,
+        entries: impl Iterator<Item = &'a Entry>,
+    ) -> Vec<Result<String, Fault>> {
+        match target {
+            Target::Queue(place) => self.send_batch(place, entries).await,
+            Target::Topic(place) => self.publish_batch(place, entries).await,
+        }
+    }
+
+    async fn send_batch<'a>(
+        &self,
+        place: &Place,
+        entries: impl Iterator<Item = &'a Entry>,
+    ) -> Vec<Result<String, Fault>> {
+        let what = format!("SendMessageBatch to {}", place.name);
+        let entry = |(n, entry): (usize, &Entry)| {
+            SendMessageBatchRequestEntry::builder()
+                .id(n.to_string())
+                .message_body(&entry.body)
+                .set_message_attributes(entry.for_sqs())
+                .set_message_system_attributes(entry.system())
+                .set_delay_seconds((entry.delay > 0).then_some(entry.delay))
+                .set_message_group_id(entry.group.clone())
+                .set_message_deduplication_id(entry.dedupe.clone())
+                .build()
+                .ok()
+        };
+        let entries: Vec<_> = entries.enumerate().filter_map(entry).collect();
+        let count = entries.len();
+        let call = self.clients.sends.send_message_batch().queue_url(&*place.address).set_entries(Some(entries));
+        match call.send().await {
+            Ok(answer) => {
+                let request = answer.request_id().map(str::to_owned);
+                let sent = answer.successful.into_iter().map(|entry| (entry.id, Ok(entry.message_id)));
+                let failed = answer.failed.into_iter().map(|entry| {
+                    let fault = Fault::of_entry_of(&what, &entry, request.as_deref());
+                    (entry.id, Err(fault))
+                });
+                in_order(count, &what, sent.chain(failed))
+            }
+            Err(error) => vec![Err(Fault::of(&what, &error)); count],
+        }
+    }
+
+    async fn publish_batch<'a>(
+        &self,
+        place: &Place,
+        entries: impl Iterator<Item = &'a Entry>,
+    ) -> Vec<Result<String, Fault>> {
+        let what = format!("PublishBatch to {}", place.name);
+        let entry = |(n, entry): (usize, &Entry)| {
+            PublishBatchRequestEntry::builder()
+                .id(n.to_string())
+                .message(&entry.body)
+                .set_message_attributes(entry.for_sns())
+                .set_message_group_id(entry.group.clone().filter(|_| place.ordered))
+                .set_message_deduplication_id(entry.dedupe.clone())
+                .build()
+                .ok()
+        };
+        let entries: Vec<_> = entries.enumerate().filter_map(entry).collect();
+        let count = entries.len();
+        let call = self.clients.publishes.publish_batch().topic_arn(&*place.address);
+        match call.set_publish_batch_request_entries(Some(entries)).send().await {
+            Ok(answer) => {
+                let request = answer.request_id().map(str::to_owned);
+                let request = Request(request.as_deref());
+                let sent = answer.successful.unwrap_or_default().into_iter();
+                let sent = sent.filter_map(|entry| Some((entry.id?, Ok(entry.message_id.unwrap_or_default()))));
+                let failed = answer.failed.unwrap_or_default().into_iter().map(|entry| {
+                    let text =
+                        format!("{what}: {}: {}{request}", entry.code(), entry.message().unwrap_or("no message"));
+                    let fault = Fault::by_code(entry.code(), text, !entry.sender_fault()).of_one();
+                    (entry.id, Err(fault))
+                });
+                in_order(count, &what, sent.chain(failed))
+            }
+            Err(error) => vec![Err(Fault::of(&what, &error)); count],
+        }
+    }
+}
+
+/// The answers by entry. An entry that is not mentioned was not sent, as far as we know.
+fn in_order(
+    count: usize,
+    what: &str,
+    answers: impl Iterator<Item = (String, Result<String, Fault>)>,
+) -> Vec<Result<String, Fault>> {
+    let unmentioned = Fault::Later(format!("{what}: the answer does not mention the entry"));
+    let mut ordered = vec![Err(unmentioned); count];
+    for (id, answer) in answers {
+        if let Some(place) = id.parse::<usize>().ok().and_then(|n| ordered.get_mut(n)) {
+            *place = answer;
+        }
+    }
+    ordered
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use hostler_types::message::{AttributeValue, Claim};
+
+    const MOST: usize = 1000;
+
+    fn message(attributes: usize, bytes: usize) -> Outgoing {
+        let attributes = (0..attributes).map(|n| (format!("a{n}"), AttributeValue::Text("x".into()))).collect();
+        Outgoing { body: vec![b'x'; bytes], attributes, ..Outgoing::default() }
+    }
+
+    fn by(message: &Outgoing, threshold: Option<usize>) -> Result<Way, Invalid> {
+        way(message, message.body.len(), MOST, threshold)
+    }
+
+    #[test]
+    fn a_body_goes_to_the_bucket_if_its_pointer_has_room() {
+        for (bytes, way) in [(100, Way::Whole), (101, Way::ByBucket), (1001, Way::ByBucket)] {
+            assert_eq!(by(&message(9, bytes), Some(100)), Ok(way), "{bytes}");
+        }
+        // There is no room: what fits goes as it is.
+        for bytes in [101, 1000] {
+            assert_eq!(by(&message(10, bytes), Some(100)), Ok(Way::Whole), "{bytes}");
+        }
+        let too_many = Err(Invalid::TooManyAttributes { count: 11 });
+        assert_eq!(by(&message(10, 1001), Some(100)), too_many);
+        let keyed = Outgoing { routing_key: Some("key".into()), ..message(9, 1001) };
+        assert_eq!(by(&keyed, Some(100)), too_many);
+    }
+
+    #[test]
+    fn a_copy_that_fits_goes_as_it_is() {
+        assert_eq!(by(&message(3, 1000), Some(usize::MAX)), Ok(Way::Whole));
+        assert_eq!(by(&message(3, 1001), Some(usize::MAX)), Ok(Way::ByBucket));
+    }
+
+    #[test]
+    fn without_a_bucket_or_with_a_claim_it_has_to_fit() {
+        let too_large = Err(Invalid::TooLarge { size: 1001, max: MOST });
+        assert_eq!(by(&message(0, 1000), None), Ok(Way::Whole));
+        assert_eq!(by(&message(0, 1001), None), too_large);
+        let claim = Some(Arc::new(Claim { bucket: "b".into(), key: "k".into(), size: None }));
+        let claimed = Outgoing { claim, ..message(9, 0) };
+        assert_eq!(way(&claimed, 101, MOST, Some(100)), Ok(Way::Whole));
+        assert_eq!(way(&claimed, 1001, MOST, Some(100)), too_large);
+    }
+}

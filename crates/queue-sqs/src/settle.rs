@@ -1,0 +1,395 @@
+//! How deliveries end on SQS: deletes, visibility changes, and copies to the dead-letter queue.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_sdk_sqs::types::BatchResultErrorEntry;
+use tokio::time::Instant;
+
+use super::batch::MAX_ENTRIES;
+use super::calls::Told;
+use super::fault::Fault;
+use super::held::Held;
+use super::json::Entry;
+use super::payload::is_body;
+use super::queue::{MAX_LEASE, SqsQueue, lost};
+use super::send::forward;
+use super::wire::{beside, is_carried, size, whole_seconds};
+use hostler_queue::parallel::side_by_side;
+use hostler_queue::{LeaseError, Receipt, Settlement, Unsettled, dead_letter_attributes};
+use hostler_types::message::{Claim, MAX_ATTRIBUTES, Message, Outgoing};
+
+pub(super) const CHANGE: &str = "ChangeMessageVisibilityBatch";
+const DELETE: &str = "DeleteMessageBatch";
+
+/// A live delivery and what is to become of it.
+pub(super) struct Ending {
+    /// Its place in the batch that was asked for.
+    pub(super) index: usize,
+    pub(super) settlement: Settlement,
+    pub(super) held: Held,
+}
+
+pub(super) type Settled = Vec<(Ending, Result<(), LeaseError>)>;
+
+impl SqsQueue {
+    /// Carries settlements out, each kind in calls of its own.
+    pub(super) async fn settle_all(&self, batch: Vec<Settlement>) -> Vec<Result<(), Unsettled>> {
+        let (now, count) = (Instant::now(), batch.len());
+        let (mut acks, mut releases, mut copies, mut settled) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for (index, settlement) in batch.into_iter().enumerate() {
+            let held = self.holdings().get(&settlement.receipt().lease(), now).cloned();
+            let list = match (&held, &settlement) {
+                (None, _) => {
+                    settled.push((index, Err(Unsettled { settlement, error: lost() })));
+                    continue;
+                }
+                (_, Settlement::Ack(_)) => &mut acks,
+                // SQS counts receives, and takes none back.
+                (_, Settlement::Release(..) | Settlement::GiveBack(..)) => &mut releases,
+                (_, Settlement::DeadLetter { .. }) => &mut copies,
+            };
+            list.extend(held.map(|held| Ending { index, settlement, held }));
+        }
+        // Side by side: acks do not wait for copies, as their leases are not extended any more. What most batches do not need is
+        // boxed, so that it is not moved with each.
+        let (acked, released, dead_lettered) = tokio::join!(
+            in_batches(acks, |batch| self.ack(batch)),
+            in_batches(releases, |batch| Box::pin(self.release(batch))),
+            in_batches(copies, |batch| Box::pin(self.dead_letter(batch))),
+        );
+        settled.extend(acked.into_iter().chain(released).chain(dead_lettered).map(|(ending, result)| {
+            let Ending { index, settlement, .. } = ending;
+            (index, result.map_err(|error| Unsettled { settlement, error }))
+        }));
+        debug_assert_eq!(settled.len(), count);
+        settled.sort_by_key(|(index, _)| *index);
+        settled.into_iter().map(|(_, result)| result).collect()
+    }
+
+    /// Removes messages whose leases last.
+    async fn ack(&self, endings: Vec<Ending>) -> Settled {
+        let what = self.what(DELETE);
+        let answers = while_leased(&what, &endings, self.ask_to_delete(&endings, &what)).await;
+        self.deleted(endings, answers, &what).await
+    }
+
+    async fn ask_to_delete(&self, endings: &[Ending], what: &str) -> Answers {
+        let entries: Vec<_> = deletes(endings.iter().map(|ending| ending.settlement.receipt())).collect();
+        let (clients, address) = (&self.service.clients, &self.place.address);
+        Answers::of_call(clients.delete(address, &entries, what).await)
+    }
+
+    /// Removes messages that are finished and came again; nobody waits for it. What fails comes once more.
+    pub(super) fn remove_finished(&self, receipts: Vec<Receipt>) {
+        let (service, address, what) = (Arc::clone(&self.service), Arc::clone(&self.place.address), self.what(DELETE));
+        tracing::info!(
+            queue = &*self.place.name,
+            count = receipts.len(),
+            "finished messages came again; removing them"
+        );
+        self.service.runtime.spawn(async move {
+            let entries: Vec<_> = deletes(receipts.iter()).collect();
+            let answers = Answers::of_call(service.clients.delete(&address, &entries, &what).await);
+            for error in (0..receipts.len()).filter_map(|n| answers.of(&what, n).err()) {
+                tracing::debug!(%error, "a finished message is still there");
+            }
+        });
+    }
+
+    /// What is to be done once messages are removed: they are remembered as finished, and the bodies that are theirs go too.
+    async fn deleted(&self, endings: Vec<Ending>, answers: Answers, what: &str) -> Settled {
+        let settled = answers.share_out(what, endings);
+        let now = Instant::now();
+        let mut bodies = Vec::new();
+        {
+            let mut holdings = self.holdings();
+            for (ending, _) in settled.iter().filter(|(_, result)| result.is_ok()) {
+                holdings.finish(&ending.held.id, now);
+                holdings.remove(&ending.settlement.receipt().lease());
+                let is_gone = matches!(ending.settlement, Settlement::Ack(_)) && self.owns_bodies;
+                let claim = ending.held.claim.as_ref().filter(|_| is_gone);
+                // A topic's messages are in other queues too. What hostler stores for one queue alone, has a key that says so.
+                let is_own = |claim: &&Arc<Claim>| !self.place.has_topics || is_body(&claim.key);
+                bodies.extend(claim.filter(is_own).cloned());
+            }
+        }
+        // Queue first, object after: the other way round, a crash leaves a message without its body.
+        if !bodies.is_empty() {
+            let discard = |body: Arc<Claim>| {
+                let service = Arc::clone(&self.service);
+                async move { service.discard(&body).await }
+            };
+            Box::pin(side_by_side(bodies.into_iter().map(discard))).await;
+        }
+        settled
+    }
+
+    /// Makes messages visible again, each after its own time.
+    async fn release(&self, endings: Vec<Ending>) -> Settled {
+        let now = Instant::now();
+        let what = self.what(CHANGE);
+        let answers = {
+            let entries = endings.iter().enumerate().filter_map(|(n, ending)| {
+                let (Settlement::Release(receipt, delay) | Settlement::GiveBack(receipt, delay)) = &ending.settlement
+                else {
+                    return None;
+                };
+                let seconds = whole_seconds(*delay);
+                Some(visibility(n, receipt.as_str(), seconds, (ending.held.since, now), RELEASE_ON_ITS_WAY))
+            });
+            let entries: Vec<_> = entries.collect();
+            while_leased(&what, &endings, self.change_visibility(&entries, &what)).await
+        };
+        let settled = answers.share_out(&what, endings);
+        let mut holdings = self.holdings();
+        for (ending, _) in settled.iter().filter(|(_, result)| result.is_ok()) {
+            holdings.remove(&ending.settlement.receipt().lease());
+        }
+        drop(holdings);
+        settled
+    }
+
+    pub(super) async fn change_visibility(&self, entries: &[Entry<'_>], what: &str) -> Answers {
+        let (clients, address) = (&self.service.clients, &self.place.address);
+        Answers::of_call(clients.change_visibility(address, entries, what).await)
+    }
+
+    /// Copies messages to the dead-letter queue, then removes those whose copy is there.
+    async fn dead_letter(&self, endings: Vec<Ending>) -> Settled {
+        let Some(target) = &self.dead_letters else {
+            let refused = || LeaseError::Refused(format!("{} has no dead-letter queue", self.channel));
+            return endings.into_iter().map(|ending| (ending, Err(refused()))).collect();
+        };
+        let (copied, to_copy): (Vec<_>, Vec<_>) = {
+            let holdings = self.holdings();
+            endings.into_iter().partition(|ending| holdings.is_finished(&ending.held.id))
+        };
+        let copies = to_copy.iter().map(|ending| self.copy(ending, target.max_message)).collect();
+        let last_end = to_copy.iter().map(|ending| ending.held.until).max().unwrap_or_else(Instant::now);
+        let results = forward(&self.service, target, copies, last_end).await;
+        let now = Instant::now();
+        let (mut settled, mut gone): (Settled, Vec<Ending>) = (Vec::new(), copied);
+        for (ending, result) in to_copy.into_iter().zip(results) {
+            match result {
+                Ok(()) => {
+                    // From here on a second copy would be one too many, even if the removal fails.
+                    self.holdings().finish(&ending.held.id, now);
+                    match ending.held.until > now {
+                        true => gone.push(ending),
+                        false => settled.push((ending, Err(lost()))),
+                    }
+                }
+                Err(error) => settled.push((ending, Err(error))),
+            }
+        }
+        if !gone.is_empty() {
+            let bodies = gone.iter().filter_map(|ending| ending.held.claim.clone()).map(|body| {
+                let service = Arc::clone(&self.service);
+                async move { service.try_to_renew(&body).await }
+            });
+            let renewed = side_by_side(bodies.collect::<Vec<_>>());
+            let (removed, _) = tokio::join!(self.ack(gone), renewed);
+            settled.extend(removed);
+        }
+        settled
+    }
+
+    /// The message's copy for a dead-letter queue that takes so many bytes. Its id there is another, so it keeps the first one as its
+    /// dedupe key.
+    fn copy(&self, ending: &Ending, most: usize) -> Outgoing {
+        let Settlement::DeadLetter { message, reason, .. } = &ending.settlement else {
+            return Outgoing::default();
+        };
+        let dedupe = self.place.ordered.then(|| message.id.clone());
+        with_story(bare_copy(message, dedupe), reason, &self.channel, ending.held.attempt, most)
+    }
+}
+
+/// A message to send that is what was received.
+fn bare_copy(message: &Message, dedupe: Option<String>) -> Outgoing {
+    Outgoing {
+        body: message.body.to_vec(),
+        attributes: message.attributes.clone(),
+        routing_key: message.routing_key.clone(),
+        delay: Duration::ZERO,
+        group: message.group.clone(),
+        dedupe,
+        claim: message.claim.clone(),
+        trace: message.trace.clone(),
+    }
+}
+
+/// The copy with the story of its dead-lettering, as far as there is room. `most`: how many bytes the queue takes.
+fn with_story(mut copy: Outgoing, reason: &str, channel: &str, attempt: u32, most: usize) -> Outgoing {
+    let reason: String = reason.chars().map(|char| if is_carried(char) { char } else { ' ' }).collect();
+    let reason = if reason.is_empty() { "no reason given" } else { &reason };
+    // A body that is too large by itself goes to the bucket, and its pointer takes an attribute.
+    let goes_apart = copy.claim.is_none() && size(&copy) > most;
+    let has_claim = goes_apart || copy.claim.is_some();
+    let room = MAX_ATTRIBUTES.saturating_sub(beside(&copy.body, copy.routing_key.is_some(), has_claim));
+    let attributes = dead_letter_attributes(&copy.attributes, reason, channel, attempt, room);
+    let own = std::mem::replace(&mut copy.attributes, attributes);
+    // A message as large as can be goes without its story: better than not at all.
+    if !goes_apart && size(&copy) > most {
+        copy.attributes = own;
+    }
+    copy
+}
+
+/// What a batch call answered: by entry, or for the whole of it.
+pub(super) struct Answers {
+    done: Vec<String>,
+    failed: Vec<BatchResultErrorEntry>,
+    otherwise: Option<Fault>,
+}
+
+impl Answers {
+    fn of_call(answered: Result<Told, Fault>) -> Self {
+        match answered {
+            Ok((done, failed)) => Self { done, failed, otherwise: None },
+            Err(fault) => Self { done: Vec::new(), failed: Vec::new(), otherwise: Some(fault) },
+        }
+    }
+
+    /// The answer to the n-th entry. An entry that is not mentioned was not done.
+    pub(super) fn of(&self, what: &str, n: usize) -> Result<(), LeaseError> {
+        let id = n.to_string();
+        // As a rule they come in the order in which they were asked.
+        if self.done.get(n) == Some(&id) || self.done.contains(&id) {
+            return Ok(());
+        }
+        let failed = self.failed.iter().find(|entry| entry.id == id).map(|entry| Fault::of_entry(what, entry));
+        let fault = failed.or_else(|| self.otherwise.clone());
+        Err(fault.unwrap_or_else(|| Fault::Later(format!("{what}: the answer does not mention the entry"))).into())
+    }
+
+    fn share_out(&self, what: &str, endings: Vec<Ending>) -> Settled {
+        endings.into_iter().enumerate().map(|(n, ending)| (ending, self.of(what, n))).collect()
+    }
+}
+
+/// A call about leased messages, given up when the first of their leases ends: from then on SQS may answer yes to a receipt that it
+/// has replaced by another.
+async fn while_leased(what: &str, endings: &[Ending], call: impl Future<Output = Answers>) -> Answers {
+    let first_end = endings.iter().map(|ending| ending.held.until).min();
+    match tokio::time::timeout_at(first_end.unwrap_or_else(Instant::now), call).await {
+        Ok(answers) => answers,
+        Err(_) => Answers::of_call(Err(Fault::Unanswered(format!("{what}: no answer before the lease's end")))),
+    }
+}
+
+/// The entries of a call that removes messages.
+fn deletes<'a>(receipts: impl Iterator<Item = &'a Receipt>) -> impl Iterator<Item = Entry<'a>> {
+    receipts.enumerate().map(|(n, receipt)| Entry {
+        id: n.to_string(),
+        receipt_handle: receipt.as_str(),
+        visibility_timeout: None,
+    })
+}
+
+/// How many seconds a release may be on its way, repeated by the SDK: one that arrives later than it was counted must not ask
+/// for more than the 12 h, or it is refused.
+const RELEASE_ON_ITS_WAY: u64 = 60;
+
+/// An entry that makes a message visible so many seconds from now, as far as the 12 h from its receive allow, less some seconds
+/// to spare.
+pub(super) fn visibility(
+    n: usize,
+    lease: &str,
+    seconds: u64,
+    (since, now): (Instant, Instant),
+    spare: u64,
+) -> Entry<'_> {
+    let left = MAX_LEASE.saturating_sub(now.saturating_duration_since(since)).as_secs().saturating_sub(spare);
+    let seconds = i32::try_from(seconds.min(left)).unwrap_or(i32::MAX);
+    Entry { id: n.to_string(), receipt_handle: lease, visibility_timeout: Some(seconds) }
+}
+
+/// One call for each batch of endings, one after the other; none for none.
+async fn in_batches<F: Future<Output = Settled>>(mut endings: Vec<Ending>, call: impl Fn(Vec<Ending>) -> F) -> Settled {
+    let mut settled = Settled::new();
+    while !endings.is_empty() {
+        let rest = endings.split_off(endings.len().min(MAX_ENTRIES));
+        settled.extend(call(std::mem::replace(&mut endings, rest)).await);
+    }
+    settled
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::held::MessageId;
+    use super::*;
+    use hostler_types::message::AttributeValue;
+
+    #[test]
+    fn visibility_is_clamped_to_twelve_hours_from_the_receive() {
+        let (lease, since) = (Receipt::new("r").lease(), Instant::now());
+        let seconds = |after: u64, wanted: u64| {
+            let now = since + Duration::from_secs(after);
+            visibility(0, lease.as_str(), wanted, (since, now), 1).visibility_timeout.unwrap()
+        };
+        assert_eq!(seconds(0, 30), 30);
+        assert_eq!(seconds(43_190, 30), 9);
+        assert_eq!(seconds(50_000, 30), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_is_given_up_when_the_first_of_its_leases_ends() {
+        let now = Instant::now();
+        let ending = |seconds| {
+            let until = now + Duration::from_secs(seconds);
+            let held = Held { id: MessageId::of("m"), until, since: now, attempt: 1, claim: None };
+            Ending { index: 0, settlement: Settlement::Ack(Receipt::new("r")), held }
+        };
+        let endings = [ending(7), ending(3), ending(5)];
+        let after = |seconds| async move {
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            Answers::of_call(Ok((vec!["0".to_owned()], Vec::new())))
+        };
+        assert_eq!(while_leased("x", &endings, after(2)).await.of("x", 0), Ok(()));
+        let answers = while_leased("x", &endings, after(9)).await;
+        assert_eq!(now.elapsed(), Duration::from_secs(3));
+        assert!(matches!(answers.of("x", 0), Err(LeaseError::Retry(_))));
+    }
+
+    #[test]
+    fn a_copy_tells_its_story_as_far_as_the_dead_letter_queue_has_room() {
+        let message = |attributes: usize, bytes: usize| Outgoing {
+            body: vec![b'x'; bytes],
+            attributes: (0..attributes).map(|n| (format!("a{n}"), AttributeValue::Text("x".into()))).collect(),
+            ..Outgoing::default()
+        };
+        let most = 10_000;
+        let told = |attributes, bytes| with_story(message(attributes, bytes), "why", "jobs", 3, most).attributes.len();
+        assert_eq!((told(0, 9000), told(7, 9000), told(9, 9000)), (3, 10, 10));
+        assert_eq!(told(2, 9970), 2, "it fits without its story only");
+        // Its body goes to the bucket, and its pointer takes one of the ten.
+        assert_eq!((told(0, 10_001), told(7, 10_001), told(9, 10_001)), (3, 9, 9));
+    }
+
+    #[test]
+    fn what_is_moved_for_each_batch_is_small() {
+        fn size<F>(_: impl Fn(&'static SqsQueue, Vec<Settlement>) -> F) -> usize {
+            size_of::<F>()
+        }
+        let bytes = size(|queue, batch| queue.settle_all(batch));
+        assert!(bytes <= 6 * 1024, "{bytes}");
+    }
+
+    #[test]
+    fn every_entry_of_an_answer_counts_for_itself() {
+        let failed = |id: &str, code: &str| {
+            BatchResultErrorEntry::builder().id(id).code(code).sender_fault(true).build().unwrap()
+        };
+        let answers = Answers {
+            done: vec!["0".into()],
+            failed: vec![failed("1", "ReceiptHandleIsInvalid"), failed("2", "RequestThrottled")],
+            otherwise: None,
+        };
+        assert_eq!(answers.of("x", 0), Ok(()));
+        assert!(matches!(answers.of("x", 1), Err(LeaseError::Lost(_))));
+        assert!(matches!(answers.of("x", 2), Err(LeaseError::Retry(_))));
+        assert!(matches!(answers.of("x", 3), Err(LeaseError::Retry(_))), "not mentioned");
+    }
+}

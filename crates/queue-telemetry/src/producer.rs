@@ -1,0 +1,209 @@
+//! Sends messages, each call within a span of its own where there are traces.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::destination;
+use hostler_queue::{Broker, Origin, QueueError, SendError, Sent};
+use hostler_telemetry::traces::{Beginning, Operation, Span, Traces, attribute};
+use hostler_types::channel::Channel;
+use hostler_types::message::{Invalid, Outgoing, TraceContext, carries_trace};
+
+/// Where messages go that handlers and people send. Who moves messages from queue to queue uses the [`Broker`] itself.
+#[derive(Clone)]
+pub struct Producer {
+    broker: Arc<dyn Broker>,
+    traces: Option<Traces>,
+}
+
+impl fmt::Debug for Producer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Producer").field("traces", &self.traces).finish_non_exhaustive()
+    }
+}
+
+impl Producer {
+    /// One that sends to this service.
+    pub fn new(broker: Arc<dyn Broker>, traces: Option<Traces>) -> Self {
+        Self { broker, traces }
+    }
+
+    /// Where its spans go.
+    pub fn traces(&self) -> Option<&Traces> {
+        self.traces.as_ref()
+    }
+
+    /// As [`Broker::send`]; a message's own trace is the parent of the span, and the message goes in the span's.
+    pub async fn send(&self, channel: &Channel, mut batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>> {
+        let span = self.begin(channel, &mut batch);
+        let results = self.broker.send(channel, batch).await;
+        self.end(span, channel, &results);
+        results
+    }
+
+    fn begin(&self, channel: &Channel, batch: &mut [Outgoing]) -> Option<Span> {
+        self.traces.as_ref().map(|traces| begin(traces, channel, batch))
+    }
+
+    fn end(&self, span: Option<Span>, channel: &Channel, results: &[Result<Sent, SendError>]) {
+        if let Some(span) = span.filter(Span::is_recording) {
+            describe(span, channel, self.broker.origin(channel), results);
+        }
+    }
+
+    /// Sends one message; its id.
+    ///
+    /// # Errors
+    /// As [`Broker::send`].
+    pub async fn send_one(&self, channel: &Channel, message: Outgoing) -> Result<String, SendError> {
+        only(self.send(channel, vec![message]).await)
+    }
+
+    /// The same; without its dedupe key where the channel knows none.
+    ///
+    /// # Errors
+    /// As [`Broker::send`].
+    pub async fn send_deduped_where_possible(&self, channel: &Channel, message: Outgoing) -> Result<String, SendError> {
+        let mut batch = vec![message];
+        let span = self.begin(channel, &mut batch);
+        let undeduped: Vec<_> = batch.iter().map(|message| Outgoing { dedupe: None, ..message.clone() }).collect();
+        let mut results = self.broker.send(channel, batch).await;
+        if let [Err(SendError::Invalid(Invalid::DedupeUnsupported(_)))] = results[..] {
+            results = self.broker.send(channel, undeduped).await;
+        }
+        self.end(span, channel, &results);
+        only(results)
+    }
+}
+
+/// The answer to the only message of a batch.
+fn only(mut results: Vec<Result<Sent, SendError>>) -> Result<String, SendError> {
+    let unanswered = || QueueError::Unavailable("the queue did not answer".to_owned());
+    results.pop().ok_or_else(unanswered)?.map(|sent| sent.id)
+}
+
+/// Begins the span, and puts its context where no other is: who sets a context of its own keeps it, and is linked to.
+fn begin(traces: &Traces, channel: &Channel, batch: &mut [Outgoing]) -> Span {
+    let parent = batch.first().and_then(|first| first.trace.clone());
+    let beginning = Beginning { parent: parent.as_ref().map(|trace| trace.span()), ..Beginning::default() };
+    let mut span = traces.operation(Operation::Send, &channel.to_string(), beginning);
+    let own = TraceContext::new(span.context()).map(Arc::new);
+    for message in &mut *batch {
+        if !carries_trace(&message.attributes) {
+            message.trace.clone_from(&own);
+        } else if let Some(other) = TraceContext::of(&message.attributes) {
+            span.link(other.span());
+        }
+    }
+    match batch {
+        [one] => span.set(attribute::MESSAGING_MESSAGE_BODY_SIZE, count(one.body.len())),
+        many => span.set(attribute::MESSAGING_BATCH_MESSAGE_COUNT, count(many.len())),
+    }
+    span
+}
+
+/// What is known only afterwards: where they went, and how it ended.
+fn describe(mut span: Span, channel: &Channel, origin: Origin, results: &[Result<Sent, SendError>]) {
+    span.set_all(destination(origin, channel.to_string().into(), None).attributes());
+    if let [Ok(sent)] = results {
+        span.set(attribute::MESSAGING_MESSAGE_ID, sent.id.clone());
+    }
+    if let Some(error) = results.iter().find_map(|result| result.as_ref().err()) {
+        span.fail(kind(error), &error.to_string());
+    }
+}
+
+/// The `error.type` of a failed send.
+fn kind(error: &SendError) -> &'static str {
+    match error {
+        SendError::Invalid(_) => "invalid",
+        SendError::Queue(error) => error.kind(),
+    }
+}
+
+fn count(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hostler_queue::Receive;
+    use hostler_queue::fake::FakeBroker;
+    use hostler_queue::{ChannelSpec, Delivery};
+    use hostler_telemetry::traces::memory::{Kept, attribute as value};
+    use hostler_types::message::{AttributeValue, MAX_DELAY};
+    use std::time::Duration;
+    use tokio_util::sync::CancellationToken;
+
+    const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+    async fn received(broker: &FakeBroker, channel: &Channel) -> Vec<Delivery> {
+        let queue = broker.open(&ChannelSpec::new(channel.clone())).await.unwrap();
+        let request = Receive { max: 10, wait: Duration::ZERO, lease: Duration::from_secs(9) };
+        queue.receive(request, &CancellationToken::new()).await.unwrap()
+    }
+
+    fn parent(flags: &str) -> Option<Arc<TraceContext>> {
+        TraceContext::parse(&PARENT.replace("-01", flags), None).map(Arc::new)
+    }
+
+    #[tokio::test]
+    async fn a_message_goes_in_the_trace_of_the_span_that_sends_it() {
+        let (broker, kept, channel) = (FakeBroker::default(), Kept::default(), "jobs".parse().unwrap());
+        let producer = Producer::new(Arc::new(broker.clone()), Some(kept.traces()));
+        let message = Outgoing { body: b"abc".to_vec(), trace: parent("-01"), ..Outgoing::default() };
+        let id = producer.send_one(&channel, message).await.unwrap();
+        let [span] = &kept.spans()[..] else { panic!("{:?}", kept.spans()) };
+        assert_eq!((&*span.name, &span.span_kind), ("send jobs", &opentelemetry::trace::SpanKind::Producer));
+        assert_eq!(span.parent_span_id.to_string(), "b7ad6b7169203331");
+        let carried = received(&broker, &channel).await[0].message.trace.clone().unwrap();
+        assert_eq!(carried.span().span_id(), span.span_context.span_id());
+        assert_eq!(carried.trace_id().to_string(), "0af7651916cd43dd8448eb211c80319c");
+        let of = |name| value(span, name);
+        assert_eq!(of("messaging.message.id"), Some(id));
+        assert_eq!(
+            (of("messaging.message.body.size").as_deref(), of("messaging.batch.message_count")),
+            (Some("3"), None)
+        );
+        assert_eq!((of("messaging.system").as_deref(), of("error.type")), (Some("hostler"), None));
+    }
+
+    #[tokio::test]
+    async fn a_context_that_its_sender_set_is_kept_and_linked_to() {
+        let (broker, kept, channel) = (FakeBroker::default(), Kept::default(), "jobs".parse().unwrap());
+        let producer = Producer::new(Arc::new(broker.clone()), Some(kept.traces()));
+        let own = [("traceparent".to_owned(), AttributeValue::Text(PARENT.to_owned()))];
+        let batch = vec![Outgoing { attributes: own.into(), ..Outgoing::default() }, Outgoing::default()];
+        producer.send(&channel, batch).await;
+        let [span] = &kept.spans()[..] else { panic!("{:?}", kept.spans()) };
+        assert_eq!(span.links.links[0].span_context.span_id().to_string(), "b7ad6b7169203331");
+        assert_eq!(value(span, "messaging.batch.message_count").as_deref(), Some("2"));
+        let carried = received(&broker, &channel).await;
+        let carried = carried.iter().map(|delivery| delivery.message.trace.as_ref().unwrap().to_string());
+        let new = TraceContext::new(span.span_context.clone()).unwrap().to_string();
+        assert_eq!(carried.collect::<Vec<_>>(), [PARENT.to_owned(), new]);
+    }
+
+    #[tokio::test]
+    async fn a_trace_that_is_not_sampled_goes_on_unsampled_and_unseen() {
+        let (broker, kept, channel) = (FakeBroker::default(), Kept::default(), "jobs".parse().unwrap());
+        let producer = Producer::new(Arc::new(broker.clone()), Some(kept.traces()));
+        producer.send_one(&channel, Outgoing { trace: parent("-00"), ..Outgoing::default() }).await.unwrap();
+        assert_eq!(kept.spans().len(), 0);
+        let carried = received(&broker, &channel).await[0].message.trace.clone().unwrap();
+        assert_eq!(carried.trace_id().to_string(), "0af7651916cd43dd8448eb211c80319c");
+        assert!(!carried.span().is_sampled());
+    }
+
+    #[tokio::test]
+    async fn a_send_that_fails_says_how() {
+        let (kept, channel) = (Kept::default(), "jobs".parse().unwrap());
+        let producer = Producer::new(Arc::new(FakeBroker::default()), Some(kept.traces()));
+        let late = Outgoing { delay: MAX_DELAY * 2, ..Outgoing::default() };
+        assert!(producer.send_one(&channel, late).await.is_err());
+        let [span] = &kept.spans()[..] else { panic!("{:?}", kept.spans()) };
+        assert_eq!(value(span, "error.type").as_deref(), Some("invalid"));
+        assert!(matches!(&span.status, opentelemetry::trace::Status::Error { .. }));
+    }
+}

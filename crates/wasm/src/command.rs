@@ -1,0 +1,181 @@
+//! Commands as handlers: a plain `main`, with the body as standard input and the exit code as the outcome.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use async_trait::async_trait;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use wasmtime::component::Component;
+use wasmtime::{InstancePre, Linker, Module};
+use wasmtime_wasi::p1;
+use wasmtime_wasi::{I32Exit, WasiView as _};
+
+use super::Definition;
+use super::artifact::{LoadError, RUN};
+use super::capabilities::Stdin;
+use super::component::{Export, Guest, no_folder};
+use super::denied::{self, Preview1};
+use super::engine::Engine;
+use super::limits::Limits;
+use super::output::Sink;
+use super::sandbox::{self, Sandbox, Scope};
+use super::shape::Function;
+use hostler_handler::Handler;
+use hostler_handler::Mark;
+use hostler_handler::{Call, Outcome};
+use hostler_types::message::Plain;
+
+/// Exit code for "try again" (`EX_TEMPFAIL` of sysexits.h).
+const EX_TEMPFAIL: i32 = 75;
+/// Exit code for "this input can never be processed" (`EX_DATAERR` of sysexits.h).
+const EX_DATAERR: i32 = 65;
+
+/// What a WASI 0.2 command exports.
+const MAIN: Function = Function { interface: RUN, name: "run", ty: "func() -> result<_, _>", wit: "wasi:cli@0.2" };
+
+/// Runs a preview-1 module: exit 0 acks, 75 retries, 65 dead-letters, anything else fails.
+pub(super) struct CommandHandler {
+    engine: Engine,
+    pre: InstancePre<Sandbox<Preview1>>,
+    definition: Arc<Definition>,
+    limits: Limits,
+}
+
+impl CommandHandler {
+    pub(super) fn new(
+        engine: &Engine,
+        module: &Module,
+        definition: &Arc<Definition>,
+        memory: u64,
+    ) -> Result<Self, LoadError> {
+        let mut linker = Linker::<Sandbox<Preview1>>::new(engine.inner());
+        let has_folders = !definition.grants.dirs.is_empty();
+        let pre = p1::add_to_linker_async(&mut linker, |sandbox| &mut sandbox.wasi.ctx)
+            .and_then(|()| denied::add_preview1(&mut linker, module, has_folders))
+            .and_then(|()| linker.define_unknown_imports_as_traps(module))
+            .and_then(|()| linker.instantiate_pre(module))
+            .map_err(|error| LoadError::link(&definition.source, &error))?;
+        let (engine, definition, limits) = (engine.clone(), Arc::clone(definition), Limits::command(memory));
+        let limits = limits.measured(definition.metrics.as_ref()).with_files(engine.files());
+        Ok(Self { engine, pre, definition, limits })
+    }
+}
+
+#[async_trait]
+impl Handler for CommandHandler {
+    async fn handle(&self, call: &Call) -> Outcome {
+        let begun = self.definition.metrics.as_ref().map(|metrics| (metrics, Instant::now()));
+        let mark = call.output.mark();
+        let env = environment(call);
+        let stdin = Stdin { body: call.message.body.clone(), env: &env, replies: self.definition.reply_from_stdout };
+        let wasi = self.definition.grants.wasi(stdin, &Sink::new(&call.output), &self.limits);
+        let wasi = match wasi {
+            Ok(mut wasi) => Preview1::new(wasi.build_p1()),
+            Err(error) => return no_folder(&error),
+        };
+        let _running = self.engine.running();
+        let scope = Arc::new(Scope::of(call, &self.definition));
+        let mut store = sandbox::store(&self.engine, wasi, &self.limits, scope);
+        store.data_mut().wasi.ctx.ctx().table.set_max_capacity(self.limits.handles);
+        let run = async {
+            let instance = self.pre.instantiate_async(&mut store).await?;
+            begun.into_iter().for_each(|(metrics, begun)| metrics.instantiated(begun.elapsed()));
+            instance.get_typed_func::<(), ()>(&mut store, "_start")?.call_async(&mut store, ()).await
+        };
+        let code = match run.await {
+            Ok(()) => 0,
+            Err(error) => match error.downcast_ref::<I32Exit>() {
+                Some(exit) => exit.0,
+                None => return call.output.explain(store.data_mut().trapped(&error), mark),
+            },
+        };
+        store.data_mut().judge(outcome(code, call, mark, &self.definition))
+    }
+}
+
+/// Runs a WASI 0.2 command, which says only ok or err: WASI 0.2 carries no exit code.
+pub(super) struct RunHandler {
+    guest: Guest,
+    run: Export,
+    definition: Arc<Definition>,
+}
+
+impl RunHandler {
+    pub(super) fn new(
+        engine: &Engine,
+        component: &Component,
+        definition: &Arc<Definition>,
+        memory: u64,
+    ) -> Result<Self, LoadError> {
+        let run = MAIN.required(engine, component, &definition.source)?;
+        Ok(Self { guest: Guest::new(engine, component, definition, memory)?, run, definition: Arc::clone(definition) })
+    }
+}
+
+#[async_trait]
+impl Handler for RunHandler {
+    async fn handle(&self, call: &Call) -> Outcome {
+        let mark = call.output.mark();
+        let env = environment(call);
+        let stdin = Stdin { body: call.message.body.clone(), env: &env, replies: self.definition.reply_from_stdout };
+        let mut live = match self.guest.instantiate(self.guest.scope(call), &call.output, stdin).await {
+            Ok(live) => live,
+            Err(outcome) => return outcome,
+        };
+        let code = match live.call::<_, (Result<(), ()>,)>(&self.run, ()).await {
+            Ok((Ok(()),)) => 0,
+            Ok((Err(()),)) => 1,
+            Err(error) => match error.downcast_ref::<I32Exit>() {
+                Some(exit) => exit.0,
+                None => return call.output.explain(live.trapped(&error), mark),
+            },
+        };
+        live.judge(outcome(code, call, mark, &self.definition))
+    }
+}
+
+/// What an exit code says. The reason is what standard error says of it, as programs use to say why they failed there. What was
+/// written before the mark is not the command's, but a hook's.
+fn outcome(code: i32, call: &Call, mark: Mark, definition: &Definition) -> Outcome {
+    if code == 0 {
+        return match definition.reply_from_stdout {
+            false => Outcome::Ack,
+            true => match call.output.take_reply(mark) {
+                Some(reply) => Outcome::Reply(reply),
+                None => Outcome::Failed("its reply exceeds limits.output, and was cut short".into()),
+            },
+        };
+    }
+    let said = call.output.last_words_since(mark);
+    match code {
+        EX_TEMPFAIL => Outcome::Retry(said),
+        EX_DATAERR => Outcome::DeadLetter(said.unwrap_or_else(|| format!("exit code {code}"))),
+        _ => Outcome::Failed(match said {
+            Some(said) => format!("exit code {code}: {said}"),
+            None => format!("exit code {code}"),
+        }),
+    }
+}
+
+/// The message as a command sees it in its environment.
+fn environment(call: &Call) -> Vec<(&'static str, String)> {
+    let attributes = call.message.attributes.iter().map(|(name, value)| {
+        let value = match value.plain() {
+            Plain::Text(text) => serde_json::Value::from(text),
+            Plain::Binary(bytes) => serde_json::json!({ "base64": STANDARD.encode(bytes) }),
+        };
+        (name.clone(), value)
+    });
+    let mut environment = vec![
+        ("MESSAGE_ID", call.message.id.clone()),
+        ("MESSAGE_CHANNEL", call.channel.to_string()),
+        ("MESSAGE_ATTEMPT", call.attempt.to_string()),
+        ("MESSAGE_ATTRIBUTES", serde_json::Value::Object(attributes.collect()).to_string()),
+    ];
+    if let Some(trace) = &call.trace {
+        environment.push(("TRACEPARENT", trace.traceparent()));
+        environment.extend(trace.tracestate().map(|state| ("TRACESTATE", state)));
+    }
+    environment
+}

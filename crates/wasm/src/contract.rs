@@ -1,0 +1,249 @@
+//! The contract of `wit/consumer.wit`: its types, as the host passes them to and from guests, and how a handler is called.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use wasmtime::component::{Component, ComponentType, Lift, Lower};
+
+use super::Definition;
+use super::artifact::LoadError;
+use super::component::{Contract, Export, Live};
+use super::engine::Engine;
+use super::shape::Function;
+use hostler_handler::{Call, Outcome};
+use hostler_types::State;
+use hostler_types::message::Plain;
+
+/// `handler`, by which a component is known as a handler.
+pub(super) const HANDLER: &str = "hostler:consumer/handler";
+
+/// The version of the contract that this host speaks.
+pub(super) const VERSION: &str = "0.1.0";
+
+/// Where its WIT is to be had, for people.
+pub(super) const WIT: &str = "wit/ of this hostler";
+
+/// The types of the contract in the words of `shape.rs`, for the types of its functions.
+macro_rules! words {
+    (message) => {
+        "record { id: string, channel: string, body: list<u8>, content-type: option<string>, \
+         attributes: list<record { name: string, value: variant { text(string), binary(list<u8>) } }>, attempt: u32, \
+         enqueued-at: u64, group-id: option<string>, routing-key: option<string> }"
+    };
+    (outcome) => {
+        "variant { ack, reply(list<u8>), retry, delay(u32), dead-letter(string) }"
+    };
+    (report) => {
+        "record { message-id: string, attempt: u32, outcome: string, reason: option<string>, duration-ms: u64 }"
+    };
+    (state) => {
+        "enum { initializing, initialized, listening, processing, idle, exiting }"
+    };
+}
+
+/// `handle` of `handler`.
+const HANDLE: Function = Function {
+    interface: HANDLER,
+    name: "handle",
+    ty: concat!("func(", words!(message), ") -> result<", words!(outcome), ", string>"),
+    wit: WIT,
+};
+
+/// The hook `message-start`.
+pub(super) const MESSAGE_START: Function = Function {
+    interface: "hostler:consumer/message-start",
+    name: "message-start",
+    ty: concat!("func(", words!(message), ") -> result<_, string>"),
+    wit: WIT,
+};
+
+/// The hook `message-end`.
+pub(super) const MESSAGE_END: Function = Function {
+    interface: "hostler:consumer/message-end",
+    name: "message-end",
+    ty: concat!("func(", words!(report), ")"),
+    wit: WIT,
+};
+
+/// The hook `processing-timeout`.
+pub(super) const PROCESSING_TIMEOUT: Function = Function {
+    interface: "hostler:consumer/processing-timeout",
+    name: "processing-timeout",
+    ty: concat!("func(", words!(message), ", u64) -> ", words!(outcome)),
+    wit: WIT,
+};
+
+/// The hook `state-changed`.
+pub(super) const STATE_CHANGED: Function = Function {
+    interface: "hostler:consumer/state-changed",
+    name: "state-changed",
+    ty: concat!("func(", words!(state), ", ", words!(state), ")"),
+    wit: WIT,
+};
+
+/// A component that exports the contract's own `handler`.
+pub(super) struct Consumer {
+    handle: Export,
+}
+
+impl Contract for Consumer {
+    fn find(engine: &Engine, component: &Component, definition: &Definition) -> Result<Self, LoadError> {
+        Ok(Self { handle: HANDLE.required(engine, component, &definition.source)? })
+    }
+
+    async fn handle(&self, live: &mut Live, call: &Call) -> Result<Outcome, wasmtime::Error> {
+        let params = (MessageRef::new(call),);
+        let (result,) = live.call::<_, (Result<GuestOutcome, String>,)>(&self.handle, params).await?;
+        Ok(result.map_or_else(Outcome::Failed, Outcome::from))
+    }
+}
+
+/// `attribute-value`.
+#[derive(ComponentType, Lower)]
+#[component(variant)]
+pub(super) enum ValueRef<'a> {
+    #[component(name = "text")]
+    Text(&'a str),
+    #[component(name = "binary")]
+    Binary(&'a [u8]),
+}
+
+/// `attribute`.
+#[derive(ComponentType, Lower)]
+#[component(record)]
+pub(super) struct AttributeRef<'a> {
+    name: &'a str,
+    value: ValueRef<'a>,
+}
+
+/// `message`, lowered into the guest without a copy of ours.
+#[derive(ComponentType, Lower)]
+#[component(record)]
+pub(super) struct MessageRef<'a> {
+    id: &'a str,
+    channel: &'a str,
+    body: &'a [u8],
+    #[component(name = "content-type")]
+    content_type: Option<&'a str>,
+    attributes: Vec<AttributeRef<'a>>,
+    attempt: u32,
+    #[component(name = "enqueued-at")]
+    enqueued_at: u64,
+    #[component(name = "group-id")]
+    group_id: Option<&'a str>,
+    #[component(name = "routing-key")]
+    routing_key: Option<&'a str>,
+}
+
+impl<'a> MessageRef<'a> {
+    pub(super) fn new(call: &'a Call) -> Self {
+        let message = &*call.message;
+        let attributes = message.attributes.iter().map(|(name, value)| AttributeRef {
+            name,
+            value: match value.plain() {
+                Plain::Text(text) => ValueRef::Text(text),
+                Plain::Binary(bytes) => ValueRef::Binary(bytes),
+            },
+        });
+        Self {
+            id: &message.id,
+            channel: &call.channel,
+            body: &message.body,
+            content_type: message.content_type(),
+            attributes: attributes.collect(),
+            attempt: call.attempt,
+            enqueued_at: message.enqueued_at.duration_since(UNIX_EPOCH).map_or(0, milliseconds),
+            group_id: message.group.as_deref(),
+            routing_key: message.routing_key.as_deref(),
+        }
+    }
+}
+
+/// `outcome`.
+#[derive(ComponentType, Lift)]
+#[component(variant)]
+pub(super) enum GuestOutcome {
+    #[component(name = "ack")]
+    Ack,
+    #[component(name = "reply")]
+    Reply(Vec<u8>),
+    #[component(name = "retry")]
+    Retry,
+    #[component(name = "delay")]
+    Delay(u32),
+    #[component(name = "dead-letter")]
+    DeadLetter(String),
+}
+
+impl From<GuestOutcome> for Outcome {
+    fn from(outcome: GuestOutcome) -> Self {
+        match outcome {
+            GuestOutcome::Ack => Self::Ack,
+            GuestOutcome::Reply(body) => Self::Reply(body),
+            GuestOutcome::Retry => Self::Retry(None),
+            GuestOutcome::Delay(seconds) => Self::Delay(Duration::from_secs(seconds.into())),
+            GuestOutcome::DeadLetter(reason) => Self::DeadLetter(reason),
+        }
+    }
+}
+
+/// `report`.
+#[derive(ComponentType, Lower)]
+#[component(record)]
+pub(super) struct ReportRef<'a> {
+    #[component(name = "message-id")]
+    message_id: &'a str,
+    attempt: u32,
+    outcome: &'a str,
+    reason: Option<String>,
+    #[component(name = "duration-ms")]
+    duration_ms: u64,
+}
+
+impl<'a> ReportRef<'a> {
+    pub(super) fn new(call: &'a Call, outcome: &'a Outcome, took: Duration) -> Self {
+        Self {
+            message_id: &call.message.id,
+            attempt: call.attempt,
+            outcome: outcome.name(),
+            reason: outcome.reason(),
+            duration_ms: milliseconds(took),
+        }
+    }
+}
+
+/// `state`.
+#[derive(ComponentType, Lower, Clone, Copy)]
+#[component(enum)]
+#[repr(u8)]
+pub(super) enum GuestState {
+    #[component(name = "initializing")]
+    Initializing,
+    #[component(name = "initialized")]
+    Initialized,
+    #[component(name = "listening")]
+    Listening,
+    #[component(name = "processing")]
+    Processing,
+    #[component(name = "idle")]
+    Idle,
+    #[component(name = "exiting")]
+    Exiting,
+}
+
+impl From<State> for GuestState {
+    fn from(state: State) -> Self {
+        match state {
+            State::Initializing => Self::Initializing,
+            State::Initialized => Self::Initialized,
+            State::Listening => Self::Listening,
+            State::Processing => Self::Processing,
+            State::Idle => Self::Idle,
+            State::Exiting => Self::Exiting,
+        }
+    }
+}
+
+/// Whole milliseconds, saturating.
+pub(super) fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,173 @@
+//! Files and sockets that a component asks for and is denied, told in the log.
+
+use std::sync::Once;
+
+use wasmtime::StoreContextMut;
+use wasmtime::component::{Linker, Resource};
+use wasmtime_wasi::filesystem::{Descriptor, WasiFilesystemView as _};
+use wasmtime_wasi::p2::bindings::filesystem::types::{
+    DescriptorFlags, ErrorCode as FileError, HostDescriptor as _, NewTimestamp, OpenFlags, PathFlags,
+};
+use wasmtime_wasi::p2::bindings::sockets::ip_name_lookup::ResolveAddressStream;
+use wasmtime_wasi::p2::bindings::sockets::network::{ErrorCode as NetworkError, IpAddressFamily, Network};
+use wasmtime_wasi::p2::{FsResult, TcpSocket, UdpSocket};
+
+use crate::expected::expect;
+use crate::files;
+use crate::sandbox::{ComponentWasi, Sandbox};
+
+/// The version of WASI that the linker has; others of 0.2 are matched with it.
+const WASI: &str = "0.2.12";
+
+/// The functions that this file puts its own before, some of them only where folders are granted.
+const BEFORE: [(&str, &[&str]); 5] = [
+    (
+        "wasi:filesystem/types",
+        &[
+            "[method]descriptor.open-at",
+            "[method]descriptor.stat-at",
+            "[method]descriptor.readlink-at",
+            "[method]descriptor.create-directory-at",
+            "[method]descriptor.remove-directory-at",
+            "[method]descriptor.unlink-file-at",
+            "[method]descriptor.rename-at",
+            "[method]descriptor.symlink-at",
+            "[method]descriptor.link-at",
+            "[method]descriptor.set-times-at",
+        ],
+    ),
+    ("wasi:filesystem/preopens", &["get-directories"]),
+    ("wasi:sockets/tcp-create-socket", &["create-tcp-socket"]),
+    ("wasi:sockets/udp-create-socket", &["create-udp-socket"]),
+    ("wasi:sockets/ip-name-lookup", &["resolve-addresses"]),
+];
+
+type Host<'a> = StoreContextMut<'a, Sandbox<ComponentWasi>>;
+
+/// Puts itself before the functions of WASI, which are in the linker already. `has_folders`: some are granted.
+pub(crate) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, has_folders: bool) -> wasmtime::Result<()> {
+    for (interface, functions) in BEFORE {
+        expect(linker, &format!("{interface}@{WASI}"), functions)?;
+    }
+    linker.allow_shadowing(true);
+    if has_folders {
+        files(linker)?
+    } else {
+        folders(linker)?
+    }
+    sockets(linker)?;
+    linker.allow_shadowing(false);
+    Ok(())
+}
+
+/// A function of WASI that changes or looks at what a path names, with what it is called, its parameters (of which
+/// the first is the folder), and the path among them that a denial names.
+macro_rules! asks {
+    ($types:ident, $name:literal, $method:ident($($parameter:ident: $type:ty),*), $path:ident, $writes:expr) => {
+        $types.func_wrap_async(
+            concat!("[method]descriptor.", $name),
+            |mut host: Host<'_>, (at, $($parameter),*): (Resource<Descriptor>, $($type),*)| {
+                Box::new(async move {
+                    let (path, writes): (String, bool) = ($path.clone(), $writes);
+                    let answer = host.data_mut().filesystem().$method(at, $($parameter),*).await;
+                    Ok((told(&host, answer, &path, writes)?,))
+                })
+            },
+        )?;
+    };
+}
+
+fn files(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
+    let mut types = linker.instance(&format!("wasi:filesystem/types@{WASI}"))?;
+    types.func_wrap_async("[method]descriptor.open-at", |host: Host<'_>, asked: Open| {
+        Box::new(async move { Ok((open(host, asked).await?,)) })
+    })?;
+    asks!(types, "stat-at", stat_at(how: PathFlags, path: String), path, false);
+    asks!(types, "readlink-at", readlink_at(path: String), path, false);
+    asks!(types, "create-directory-at", create_directory_at(path: String), path, true);
+    asks!(types, "remove-directory-at", remove_directory_at(path: String), path, true);
+    asks!(types, "unlink-file-at", unlink_file_at(path: String), path, true);
+    asks!(types, "rename-at", rename_at(path: String, to: Resource<Descriptor>, name: String), path, true);
+    asks!(types, "symlink-at", symlink_at(old: String, path: String), path, true);
+    asks!(types, "link-at", link_at(how: PathFlags, path: String, to: Resource<Descriptor>, name: String), path, true);
+    asks!(
+        types,
+        "set-times-at",
+        set_times_at(how: PathFlags, path: String, accessed: NewTimestamp, changed: NewTimestamp),
+        path,
+        true
+    );
+    Ok(())
+}
+
+/// What `open-at` is asked.
+type Open = (Resource<Descriptor>, PathFlags, String, OpenFlags, DescriptorFlags);
+
+/// Opens a file, if the sandbox may have another.
+async fn open(mut host: Host<'_>, asked: Open) -> wasmtime::Result<Result<Resource<Descriptor>, FileError>> {
+    let (at, how, path, create, flags) = asked;
+    let writes = flags.contains(DescriptorFlags::WRITE) || create.contains(OpenFlags::CREATE);
+    let most = host.data().limits.files;
+    if !files::may_open(host.data_mut().filesystem().table, most) {
+        files::tell(&host.data().scope.denials, most);
+        return Ok(Err(FileError::Quota));
+    }
+    let answer = host.data_mut().filesystem().open_at(at, how, path.clone(), create, flags).await;
+    let answer = told(&host, answer, &path, writes)?;
+    // The name under which WASI passes on what it has no name for.
+    if matches!(answer, Err(FileError::Io)) {
+        files::exhausted().into_iter().for_each(|limit| host.data().scope.reach(limit));
+    }
+    Ok(answer)
+}
+
+fn folders(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
+    let told = Once::new();
+    linker.instance(&format!("wasi:filesystem/preopens@{WASI}"))?.func_wrap(
+        "get-directories",
+        move |host: Host<'_>, (): ()| {
+            super::no_folders(&told, &host.data().scope.denials);
+            Ok((Vec::<(Resource<Descriptor>, String)>::new(),))
+        },
+    )
+}
+
+/// What the guest is told, after the log was told if it is denied.
+fn told<T>(host: &Host<'_>, answer: FsResult<T>, path: &str, writes: bool) -> wasmtime::Result<Result<T, FileError>> {
+    let error = match answer {
+        Ok(value) => return Ok(Ok(value)),
+        Err(error) => error.downcast()?,
+    };
+    if matches!(error, FileError::NotPermitted | FileError::ReadOnly) {
+        super::file(&host.data().scope.denials, path, writes);
+    }
+    Ok(Err(error))
+}
+
+fn sockets(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
+    let deny = |host: &Host<'_>, what: &str| {
+        let cure = "handlers have no sockets; HTTP they have: see the consumer's allow.http";
+        host.data().scope.denials.tell(what, cure);
+    };
+    linker.instance(&format!("wasi:sockets/tcp-create-socket@{WASI}"))?.func_wrap(
+        "create-tcp-socket",
+        move |host: Host<'_>, (_,): (IpAddressFamily,)| {
+            deny(&host, "a TCP socket");
+            Ok((Err::<Resource<TcpSocket>, _>(NetworkError::AccessDenied),))
+        },
+    )?;
+    linker.instance(&format!("wasi:sockets/udp-create-socket@{WASI}"))?.func_wrap(
+        "create-udp-socket",
+        move |host: Host<'_>, (_,): (IpAddressFamily,)| {
+            deny(&host, "a UDP socket");
+            Ok((Err::<Resource<UdpSocket>, _>(NetworkError::AccessDenied),))
+        },
+    )?;
+    linker.instance(&format!("wasi:sockets/ip-name-lookup@{WASI}"))?.func_wrap(
+        "resolve-addresses",
+        move |host: Host<'_>, (_, _name): (Resource<Network>, String)| {
+            deny(&host, "a name look-up");
+            Ok((Err::<Resource<ResolveAddressStream>, _>(NetworkError::PermanentResolverFailure),))
+        },
+    )
+}

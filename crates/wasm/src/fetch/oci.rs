@@ -1,0 +1,281 @@
+//! A handler in an OCI registry: manifest, then layer, each verified by its digest (OCI distribution specification 1.1).
+//!
+//! The protocol is spoken here, since what a caller does next depends on each status, and since every answer has to be
+//! bounded, manifests and tokens included.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderValue, WWW_AUTHENTICATE};
+use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
+use serde_json::Value;
+
+use super::login::{Challenge, docker_login};
+use super::manifest::{self, Leads, Part};
+use super::reference::Address;
+use super::{Bounded, Fault, MAX_HANDLER};
+use crate::cache::Cache;
+use hostler_types::digest::{hex, sha256};
+use hostler_types::error_chain::with_causes;
+
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// How long a connection may be silent.
+const SILENCE: Duration = Duration::from_secs(20);
+
+/// The largest manifest or token that is read, in bytes (the specification asks registries for 4 MiB).
+const MAX_MANIFEST: u64 = 4 * 1024 * 1024;
+
+/// How much of an answer that says no is read for its reason, in bytes.
+const MAX_REASON: u64 = 16 * 1024;
+
+/// How many manifests lead to each other: an index and what it names.
+const MAX_MANIFESTS: usize = 2;
+
+/// An artifact, and a client that may read it.
+pub(super) struct Artifact<'a> {
+    address: &'a Address,
+    client: Client,
+    /// `https://host/v2/repository`.
+    base: String,
+    cache: Option<&'a Cache>,
+}
+
+/// What one try has learned of who it is.
+type Session = Option<HeaderValue>;
+
+impl<'a> Artifact<'a> {
+    pub(super) fn new(address: &'a Address, cache: Option<&'a Cache>) -> Result<Self, Fault> {
+        let local = is_local(&address.registry);
+        let client = Client::builder()
+            .user_agent(concat!("hostler/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(CONNECT)
+            .read_timeout(SILENCE)
+            // Redirects and the addresses of tokens included.
+            .https_only(!local)
+            .build();
+        let client = client.map_err(|error| {
+            Fault::Lasting(format!("no HTTPS: {}", with_causes(&error)), "install the machine's CA certificates")
+        })?;
+        let scheme = if local { "http" } else { "https" };
+        let base = format!("{scheme}://{}/v2/{}", address.registry, address.repository);
+        Ok(Self { address, client, base, cache })
+    }
+
+    /// The handler, each part out of the cache if it is there.
+    pub(super) async fn pull(&self) -> Result<Bytes, Fault> {
+        let mut session = Session::None;
+        let mut manifest = match &self.address.digest {
+            Some(digest) => self.by_digest(&mut session, "manifests", digest, MAX_MANIFEST).await?,
+            None => {
+                let tag = self.address.tag.as_deref().unwrap_or("latest");
+                self.get(&mut session, &format!("manifests/{tag}"), MAX_MANIFEST).await?
+            }
+        };
+        for _ in 0..MAX_MANIFESTS {
+            match manifest::read(&manifest)? {
+                Leads::ToLayer(part) => {
+                    let layer = self.layer(&mut session, part).await?;
+                    return manifest::check_layer(&layer).map(|()| layer);
+                }
+                Leads::ToManifest(part) => {
+                    manifest = self.by_digest(&mut session, "manifests", &part.digest, MAX_MANIFEST).await?;
+                }
+            }
+        }
+        Err(Fault::Lasting("its indexes only lead to further ones".into(), "name the manifest by its digest"))
+    }
+
+    async fn layer(&self, session: &mut Session, part: Part) -> Result<Bytes, Fault> {
+        // A manifest that names no size is none of the specification's, yet harmless.
+        let limit = if part.size == 0 { MAX_HANDLER } else { part.size };
+        self.by_digest(session, "blobs", &part.digest, limit).await
+    }
+
+    /// What has this digest, out of the cache if it is there.
+    async fn by_digest(
+        &self,
+        session: &mut Session,
+        kind: &str,
+        digest: &[u8; 32],
+        limit: u64,
+    ) -> Result<Bytes, Fault> {
+        if let Some(bytes) = self.cache.and_then(|cache| cache.blob(digest)) {
+            return Ok(bytes);
+        }
+        let bytes = self.get(session, &format!("{kind}/sha256:{}", hex(digest)), limit).await?;
+        let found = sha256(&bytes);
+        if found != *digest {
+            let what = format!("the registry sent sha256:{} instead of sha256:{}", hex(&found), hex(digest));
+            return Err(Fault::Lasting(what, "see who changed it: a digest never fits other bytes"));
+        }
+        if let Some(cache) = self.cache {
+            cache.put_blob(digest, &bytes);
+        }
+        Ok(bytes)
+    }
+
+    /// Gets what is at a path below the repository; says who we are if the registry asks.
+    async fn get(&self, session: &mut Session, path: &str, limit: u64) -> Result<Bytes, Fault> {
+        let url = format!("{}/{path}", self.base);
+        let request = |session: &Session| {
+            let request = self.client.get(&url).header(ACCEPT, manifest::ACCEPT);
+            session.iter().fold(request, |request, value| request.header(AUTHORIZATION, value))
+        };
+        let mut response = send(request(session)).await?;
+        if response.status() == StatusCode::UNAUTHORIZED && session.is_none() {
+            let headers = response.headers().get_all(WWW_AUTHENTICATE);
+            let challenge = headers.iter().find_map(|header| Challenge::read(header.to_str().ok()?));
+            *session = self.answer(challenge).await?;
+            if session.is_some() {
+                response = send(request(session)).await?;
+            }
+        }
+        match response.status() {
+            StatusCode::OK => body(response, limit).await,
+            _ => Err(refusal("the registry", response).await),
+        }
+    }
+
+    /// The header that answers a challenge; `None` where we have nothing to answer.
+    async fn answer(&self, challenge: Option<Challenge>) -> Result<Session, Fault> {
+        let login = docker_login(&self.address.registry);
+        let header = match (challenge, login) {
+            (Some(Challenge::Bearer { realm, service }), login) => {
+                let bad =
+                    |_| Fault::Lasting("the registry names no valid address for tokens".into(), "tell its operator");
+                let mut url = Url::parse(&realm).map_err(bad)?;
+                let scope = format!("repository:{}:pull", self.base.split_once("/v2/").map_or("", |(_, name)| name));
+                url.query_pairs_mut().append_pair("scope", &scope);
+                service.iter().for_each(|service| {
+                    url.query_pairs_mut().append_pair("service", service);
+                });
+                let request = self.client.get(url);
+                let request = match &login {
+                    Some(login) => request.basic_auth(&login.user, Some(&login.password)),
+                    None => request,
+                };
+                format!("Bearer {}", token(send(request).await?).await?)
+            }
+            (Some(Challenge::Basic), Some(login)) => {
+                use base64::Engine as _;
+                let pair = format!("{}:{}", login.user, login.password);
+                format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(pair))
+            }
+            _ => return Ok(None),
+        };
+        let mut header = HeaderValue::try_from(header)
+            .map_err(|_| Fault::Lasting("the registry gave no valid token".into(), "tell its operator"))?;
+        header.set_sensitive(true);
+        Ok(Some(header))
+    }
+}
+
+async fn token(response: Response) -> Result<String, Fault> {
+    if response.status() != StatusCode::OK {
+        return Err(refusal("the registry's token service", response).await);
+    }
+    let answer: Value = serde_json::from_slice(&body(response, MAX_MANIFEST).await?).unwrap_or_default();
+    let token = ["token", "access_token"].iter().find_map(|name| answer.get(name)?.as_str());
+    token.map(str::to_owned).ok_or_else(|| Fault::Lasting("the registry gave no token".into(), "tell its operator"))
+}
+
+async fn send(request: RequestBuilder) -> Result<Response, Fault> {
+    request.send().await.map_err(broken)
+}
+
+async fn body(mut response: Response, limit: u64) -> Result<Bytes, Fault> {
+    let mut bounded = Bounded::new(limit, response.content_length())?;
+    while let Some(piece) = response.chunk().await.map_err(broken)? {
+        bounded.push(&piece)?;
+    }
+    Ok(bounded.bytes.into())
+}
+
+/// A connection that failed. Addresses of storage behind a registry carry signatures, so none is told.
+fn broken(error: reqwest::Error) -> Fault {
+    let error = error.without_url();
+    match error.is_builder() || error.is_redirect() {
+        true => Fault::Lasting(with_causes(&error), "use a registry that speaks HTTPS; HTTP is for localhost alone"),
+        false => Fault::Passing(with_causes(&error)),
+    }
+}
+
+/// What an answer that says no comes to.
+async fn refusal(who: &str, response: Response) -> Fault {
+    let status = response.status();
+    let reason = match body(response, MAX_REASON).await {
+        Ok(bytes) => reason(&bytes),
+        Err(_) => String::new(),
+    };
+    let what = format!("{who} answered {}{reason}", status.as_u16());
+    match status.as_u16() {
+        408 | 429 | 500.. => Fault::Passing(what),
+        401 | 403 => Fault::Lasting(
+            what,
+            "give hostler a config.json with `auths` for this registry (DOCKER_CONFIG names its folder), or make it public",
+        ),
+        404 => Fault::Lasting(what, "push it, or name the repository and tag that are there"),
+        _ => Fault::Lasting(what, "name a repository and tag that are there"),
+    }
+}
+
+/// The first error of a registry's answer, if it has one.
+fn reason(bytes: &[u8]) -> String {
+    let answer: Value = serde_json::from_slice(bytes).unwrap_or_default();
+    let error = answer.pointer("/errors/0").unwrap_or(&Value::Null);
+    let text = |name: &str| error.get(name).and_then(Value::as_str).unwrap_or_default();
+    let reason = format!(" {}: {}", text("code"), text("message"));
+    let clean: String = reason.chars().filter(|char| !char.is_control()).take(200).collect();
+    if error.is_null() { String::new() } else { clean }
+}
+
+/// Whether a registry is on this machine: it alone may be spoken to without TLS, as with Docker.
+fn is_local(registry: &str) -> bool {
+    let host = match registry.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+        _ => registry,
+    };
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_registries_of_this_machine_may_do_without_tls() {
+        for local in ["localhost", "localhost:5000", "127.0.0.1:5000", "127.9.9.9", "[::1]:5000", "[::1]"] {
+            assert!(is_local(local), "{local}");
+        }
+        for remote in [
+            "registry.example",
+            "10.0.0.1:5000",
+            "localhost.example",
+            "127.0.0.1.example:80",
+            "r:443",
+            "[2001:db8::1]:80",
+        ] {
+            assert!(!is_local(remote), "{remote}");
+        }
+    }
+
+    #[test]
+    fn the_address_is_what_the_specification_says() {
+        let base = |registry: &str| {
+            let address = Address { registry: registry.into(), repository: "me/h".into(), tag: None, digest: None };
+            Artifact::new(&address, None).unwrap_or_else(|fault| panic!("{fault:?}")).base
+        };
+        assert_eq!(base("localhost:5000"), "http://localhost:5000/v2/me/h");
+        assert_eq!(base("registry.example"), "https://registry.example/v2/me/h");
+    }
+
+    #[test]
+    fn a_reason_is_short_and_plain() {
+        let answer = r#"{"errors":[{"code":"DENIED","message":"no\nway"}]}"#;
+        assert_eq!(reason(answer.as_bytes()), " DENIED: noway");
+        assert_eq!(reason(b"<html>"), "");
+    }
+}

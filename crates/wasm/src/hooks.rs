@@ -1,0 +1,247 @@
+//! Lifecycle hooks: in the handler's own component, or in one apart that wraps a handler of any kind.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use tokio::time::timeout;
+use wasmtime::component::Component;
+
+use super::Definition;
+use super::artifact::{self, Artifact, LoadError};
+use super::capabilities::Stdin;
+use super::component::{Export, Guest, Live};
+use super::contract::{GuestOutcome, GuestState, MessageRef, ReportRef, milliseconds};
+use super::contract::{MESSAGE_END, MESSAGE_START, PROCESSING_TIMEOUT, STATE_CHANGED};
+use super::engine::Engine;
+use super::sandbox::Scope;
+use super::shape::Function;
+use super::source::Source;
+use hostler_handler::{Bounds, Call, Outcome};
+use hostler_handler::{Excerpt, Mark, Output};
+use hostler_handler::{HOOK_TIMEOUT, Handler};
+use hostler_telemetry::GUEST;
+use hostler_types::State;
+
+/// How much output of a hook that has no message is kept, in bytes.
+const OUTPUT: usize = 4 * 1024;
+
+/// The hooks that a component exports.
+#[derive(Default)]
+pub(super) struct HookSet {
+    message_start: Option<Export>,
+    message_end: Option<Export>,
+    processing_timeout: Option<Export>,
+    state_changed: Option<Export>,
+}
+
+impl HookSet {
+    /// Finds them; refuses one that is not as the contract says.
+    pub(super) fn find(engine: &Engine, component: &Component, source: &Source) -> Result<Self, LoadError> {
+        let hook = |function: &Function| function.optional(engine, component, source);
+        Ok(Self {
+            message_start: hook(&MESSAGE_START)?,
+            message_end: hook(&MESSAGE_END)?,
+            processing_timeout: hook(&PROCESSING_TIMEOUT)?,
+            state_changed: hook(&STATE_CHANGED)?,
+        })
+    }
+
+    /// Whether there is any hook at all.
+    pub(super) fn is_empty(&self) -> bool {
+        [&self.message_start, &self.message_end, &self.processing_timeout, &self.state_changed]
+            .iter()
+            .all(|hook| hook.is_none())
+    }
+
+    /// Whether `state-changed` is among them.
+    pub(super) fn observe_states(&self) -> bool {
+        self.state_changed.is_some()
+    }
+
+    /// `message-start`. What goes wrong in it is the message's failure, since its handler counts on it.
+    pub(super) async fn start(&self, live: &mut Live, call: &Call) -> Result<(), Outcome> {
+        let Some(hook) = &self.message_start else { return Ok(()) };
+        match live.call::<_, (Result<(), String>,)>(hook, (MessageRef::new(call),)).await {
+            Ok((Ok(()),)) => Ok(()),
+            Ok((Err(reason),)) => Err(Outcome::Failed(format!("message-start: {reason}"))),
+            Err(error) => Err(match call.output.explain(live.trapped(&error), Mark::default()) {
+                Outcome::Trapped(reason) => Outcome::Trapped(format!("message-start: {reason}")),
+                outcome => outcome,
+            }),
+        }
+    }
+
+    /// `message-end` of a call that started then, in an instance of `guest`; whether the instance is still sound. What goes wrong in it is logged and
+    /// changes nothing.
+    pub(super) async fn end(
+        &self,
+        guest: &Guest,
+        live: &mut Live,
+        call: &Call,
+        outcome: &Outcome,
+        started: Instant,
+    ) -> bool {
+        let Some(hook) = &self.message_end else { return true };
+        let report = ReportRef::new(call, outcome, started.elapsed());
+        let fault = match timeout(HOOK_TIMEOUT, live.call::<_, ()>(hook, (report,))).await {
+            Ok(Ok(())) => return true,
+            Ok(Err(error)) => live.fault(&error),
+            Err(_) => too_long(),
+        };
+        let (consumer, message_id) = (guest.consumer(), &*call.message.id);
+        tracing::warn!(consumer, message_id, hook = "message-end", reason = fault, "hook failed");
+        false
+    }
+
+    /// Whether there is a hook that decides about a processing timeout.
+    pub(super) fn decide_timeouts(&self) -> bool {
+        self.processing_timeout.is_some()
+    }
+
+    /// `processing-timeout`, in a fresh instance of `guest`.
+    pub(super) async fn processing_timeout(&self, guest: &Guest, call: &Call, elapsed: Duration) -> Option<Outcome> {
+        let hook = self.processing_timeout.as_ref()?;
+        let decide = async {
+            let bounds = Bounds::new(HOOK_TIMEOUT);
+            let scope = Scope { bounds, ..guest.scope(call) };
+            let live = guest.instantiate(scope, &call.output, Stdin::default()).await;
+            let mut live = live.map_err(|outcome| why(&outcome))?;
+            let params = (MessageRef::new(call), milliseconds(elapsed));
+            let result = live.call::<_, (GuestOutcome,)>(hook, params).await;
+            result.map(|(outcome,)| Outcome::from(outcome)).map_err(|error| live.fault(&error))
+        };
+        match timeout(HOOK_TIMEOUT, decide).await.unwrap_or_else(|_| Err(too_long())) {
+            Ok(outcome) => Some(outcome),
+            Err(reason) => {
+                let (consumer, message_id) = (guest.consumer(), &*call.message.id);
+                tracing::warn!(consumer, message_id, hook = "processing-timeout", reason, "hook failed");
+                None
+            }
+        }
+    }
+
+    /// `state-changed`, in a fresh instance of `guest`.
+    pub(super) async fn state_changed(&self, guest: &Guest, from: State, to: State) {
+        let Some(hook) = &self.state_changed else { return };
+        let consumer = guest.consumer();
+        let output = Output::new(OUTPUT);
+        let tell = async {
+            let scope = guest.scope_without_message(Bounds::new(HOOK_TIMEOUT));
+            let live = guest.instantiate(scope, &output, Stdin::default()).await;
+            let mut live = live.map_err(|outcome| why(&outcome))?;
+            let result = live.call::<_, ()>(hook, (GuestState::from(from), GuestState::from(to))).await;
+            result.map_err(|error| live.fault(&error))
+        };
+        if let Err(reason) = timeout(HOOK_TIMEOUT, tell).await.unwrap_or_else(|_| Err(too_long())) {
+            tracing::warn!(consumer, hook = "state-changed", reason, "hook failed");
+        }
+        let captured = output.take();
+        let tell = |(stream, line)| {
+            tracing::info!(target: GUEST, consumer, hook = "state-changed", stream, "{line}");
+        };
+        let Excerpt { first, left_out, last } = captured.excerpt();
+        first.into_iter().for_each(tell);
+        if left_out > 0 {
+            tracing::warn!(target: GUEST, consumer, hook = "state-changed", "{left_out} more lines of output are not logged");
+        }
+        last.into_iter().for_each(tell);
+        if captured.dropped > 0 {
+            let (dropped, kept) = (captured.dropped, OUTPUT / 1024);
+            tracing::warn!(target: GUEST, consumer, hook = "state-changed", dropped, "output beyond {kept} KiB was dropped");
+        }
+    }
+}
+
+/// Why there is no instance for a hook.
+fn why(outcome: &Outcome) -> String {
+    outcome.reason().unwrap_or_default()
+}
+
+fn too_long() -> String {
+    format!("it took longer than {} s", HOOK_TIMEOUT.as_secs())
+}
+
+/// A component apart with at least one hook.
+pub(super) struct Apart {
+    pub(super) source: Source,
+    /// A component.
+    pub(super) artifact: Artifact,
+    component: Component,
+}
+
+impl Apart {
+    /// Reads it, checks its SHA-256 if it is pinned, and compiles it.
+    pub(super) fn read(engine: &Engine, source: &Source, pin: Option<&[u8; 32]>) -> Result<Self, LoadError> {
+        let artifact = artifact::read(engine, source, pin)?;
+        let Artifact::Component(component, _) = &artifact else {
+            return Err(LoadError::no_hooks(source));
+        };
+        let component = component.clone();
+        match HookSet::find(engine, &component, source)?.is_empty() {
+            true => Err(LoadError::no_hooks(source)),
+            false => Ok(Self { source: source.clone(), artifact, component }),
+        }
+    }
+}
+
+/// A handler wrapped in the hooks of a component apart.
+pub(super) struct Hooked {
+    inner: Arc<dyn Handler>,
+    guest: Guest,
+    hooks: HookSet,
+}
+
+impl Hooked {
+    /// Wraps `inner`, whose sandboxes and the hooks' own get `memory` bytes each.
+    pub(super) fn new(
+        engine: &Engine,
+        apart: &Apart,
+        definition: &Arc<Definition>,
+        memory: u64,
+        inner: Arc<dyn Handler>,
+    ) -> Result<Self, LoadError> {
+        let definition = Arc::new(Definition { source: apart.source.clone(), ..(**definition).clone() });
+        let guest = Guest::new(engine, &apart.component, &definition, memory)?;
+        Ok(Self { inner, guest, hooks: HookSet::find(engine, &apart.component, &apart.source)? })
+    }
+}
+
+#[async_trait]
+impl Handler for Hooked {
+    async fn handle(&self, call: &Call) -> Outcome {
+        let started = Instant::now();
+        let mut live = match self.guest.instantiate(self.guest.scope(call), &call.output, Stdin::default()).await {
+            Ok(live) => live,
+            Err(Outcome::Trapped(reason)) => return Outcome::Trapped(format!("hooks: {reason}")),
+            Err(outcome) => return outcome,
+        };
+        if let Err(outcome) = self.hooks.start(&mut live, call).await {
+            return live.judge(outcome);
+        }
+        let outcome = self.inner.handle(call).await.bounded();
+        let _ = call.decided.set(outcome.clone());
+        self.hooks.end(&self.guest, &mut live, call, &outcome, started).await;
+        outcome
+    }
+
+    fn decides_timeouts(&self) -> bool {
+        self.hooks.decide_timeouts() || self.inner.decides_timeouts()
+    }
+
+    async fn processing_timeout(&self, call: &Call, elapsed: Duration) -> Option<Outcome> {
+        match self.hooks.processing_timeout(&self.guest, call, elapsed).await {
+            Some(outcome) => Some(outcome),
+            None => self.inner.processing_timeout(call, elapsed).await,
+        }
+    }
+
+    fn observes_states(&self) -> bool {
+        self.hooks.observe_states() || self.inner.observes_states()
+    }
+
+    async fn state_changed(&self, from: State, to: State) {
+        self.hooks.state_changed(&self.guest, from, to).await;
+        self.inner.state_changed(from, to).await;
+    }
+}

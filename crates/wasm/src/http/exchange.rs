@@ -1,0 +1,199 @@
+//! One request of a guest and its response: admitted or denied, bounded in time, streamed both ways.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{HeaderName, HeaderValue};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt as _;
+use reqwest::{Request, Url};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, Sleep, sleep, timeout};
+use wasmtime_wasi_http::{Error, RequestOptions, WasiBody};
+
+use super::span::RequestSpan;
+use super::{CONNECT, Prohibited, Web, cause, head};
+use crate::host_limit;
+use crate::sandbox::Scope;
+use hostler_types::error_chain::with_causes;
+use hostler_types::message::{TRACEPARENT, TraceContext};
+
+/// What `wasi:http` takes as the answer to a request: the response, and what has to run for it beside.
+pub(super) type Answer = (http::Response<WasiBody>, Box<dyn Future<Output = Result<(), Error>> + Send>);
+
+/// One request.
+pub(super) struct Exchange {
+    pub(super) web: Arc<Web>,
+    pub(super) scope: Arc<Scope>,
+}
+
+impl Exchange {
+    /// Sends the request and waits for the head of its response. The permit is held until the response's body is dropped.
+    pub(super) async fn run(
+        self,
+        request: http::Request<WasiBody>,
+        options: RequestOptions,
+        permit: OwnedSemaphorePermit,
+    ) -> Result<Answer, Error> {
+        let url = Url::parse(&request.uri().to_string()).map_err(|_| Error::HttpRequestUriInvalid)?;
+        let client = self.web.admit(&url).map_err(|origin| {
+            let cure = format!("add \"{origin}\" to the consumer's allow.http");
+            self.scope.denials.tell(&format!("HTTP to {origin}"), &cure);
+            Error::HttpRequestDenied
+        })?;
+        let mut span =
+            RequestSpan::begin(self.web.traces.as_ref(), self.scope.trace.as_deref(), request.method(), &url);
+        let trace = span.context().or_else(|| self.scope.trace.clone());
+        let request = outgoing(request, trace.as_deref())?;
+        let sent = client.execute(request);
+        // The client tells nobody when it has a connection, so the guest's limits count as one, until the first byte: when
+        // it passes, that is told as a late response, though it may have been the connection. A limit for connecting alone
+        // has no effect beside that of all requests. Without any, the guest's processing timeout is the limit.
+        let answered = match options.first_byte_timeout {
+            Some(first_byte) => {
+                let connect = options.connect_timeout.unwrap_or(CONNECT);
+                timeout(connect + first_byte, sent).await.map_err(|_| Error::HttpResponseTimeout)
+            }
+            None => Ok(sent.await),
+        };
+        // The address may hold a secret, and the guest's error may be logged.
+        let answered = answered.and_then(|answer| answer.map_err(|error| self.fault(&error.without_url())));
+        let response = answered.inspect_err(|error| span.failed(error))?;
+        span.answered(response.status());
+        let mut response: http::Response<reqwest::Body> = response.into();
+        *response.headers_mut() = head::copied(response.headers()).ok_or_else(too_large)?;
+        let pause = Pause::new(options.between_bytes_timeout);
+        let body = |body| Incoming { body, pause, _permit: permit, _span: span };
+        Ok((response.map(|stream| body(stream).boxed_unsync()), Box::new(std::future::ready(Ok(())))))
+    }
+
+    /// Why there is no response, in the words of `wasi:http`.
+    fn fault(&self, error: &reqwest::Error) -> Error {
+        if let Some(prohibited) = cause::<Prohibited>(error) {
+            let cure = format!("add \"{}\" to the consumer's allow.networks", prohibited.address);
+            self.scope.denials.tell(&format!("HTTP: {prohibited}"), &cure);
+            return Error::DestinationIpProhibited;
+        }
+        if let Some(limit) = host_limit::of(error) {
+            self.scope.reach(limit);
+        }
+        if let Some(error) = cause::<Error>(error) {
+            // The guest's own body broke off.
+            return Error::InternalError(Some(error.to_string()));
+        }
+        match (error.is_connect(), cause::<io::Error>(error).map(io::Error::kind)) {
+            (true, Some(io::ErrorKind::ConnectionRefused)) => Error::ConnectionRefused,
+            (true, _) if error.is_timeout() => Error::ConnectionTimeout,
+            (_, Some(io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof)) => Error::ConnectionTerminated,
+            (_, _) if error.is_timeout() => Error::HttpResponseTimeout,
+            _ => Error::InternalError(Some(with_causes(error))),
+        }
+    }
+}
+
+/// The request as the client sends it, in this trace unless the guest says otherwise.
+fn outgoing(request: http::Request<WasiBody>, trace: Option<&TraceContext>) -> Result<Request, Error> {
+    if request.method() == http::Method::CONNECT {
+        return Err(Error::HttpRequestMethodInvalid);
+    }
+    let (mut parts, body) = request.into_parts();
+    let trace = trace.filter(|_| !parts.headers.contains_key(TRACEPARENT));
+    for (name, value) in trace.into_iter().flat_map(TraceContext::fields) {
+        if let Ok(value) = HeaderValue::from_str(&value) {
+            parts.headers.insert(HeaderName::from_static(name), value);
+        }
+    }
+    let body = match body.is_end_stream() || body.size_hint().exact() == Some(0) {
+        true => reqwest::Body::default(),
+        false => reqwest::Body::wrap(Outgoing(Mutex::new(body))),
+    };
+    let request = http::Request::from_parts(parts, body);
+    Request::try_from(request).map_err(|_| Error::HttpRequestUriInvalid)
+}
+
+/// A guest's body, for a client that wants to share it between threads, though it never does.
+struct Outgoing(Mutex<WasiBody>);
+
+impl Outgoing {
+    fn body(&mut self) -> &mut WasiBody {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Body for Outgoing {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        Pin::new(self.get_mut().body()).poll_frame(context)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).size_hint()
+    }
+}
+
+/// A response's body, which may not pause for longer than the guest allows.
+struct Incoming {
+    body: reqwest::Body,
+    pause: Option<Pause>,
+    _permit: OwnedSemaphorePermit,
+    /// Ends with it.
+    _span: RequestSpan,
+}
+
+/// The error for a head, or trailers, of more than the host keeps for a guest.
+fn too_large() -> Error {
+    Error::HttpResponseHeaderSectionSize(u32::try_from(head::MAX_HEAD).ok())
+}
+
+/// A part of a body; trailers only as large as a head may be.
+fn bounded(frame: Frame<Bytes>) -> Result<Frame<Bytes>, Error> {
+    match frame.into_trailers() {
+        Ok(trailers) => head::copied(&trailers).map(Frame::trailers).ok_or_else(too_large),
+        Err(data) => Ok(data),
+    }
+}
+
+/// The time until the next bytes.
+struct Pause {
+    limit: Duration,
+    timer: Pin<Box<Sleep>>,
+}
+
+impl Pause {
+    fn new(limit: Option<Duration>) -> Option<Self> {
+        limit.map(|limit| Self { limit, timer: Box::pin(sleep(limit)) })
+    }
+}
+
+impl Body for Incoming {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
+            if let Some(pause) = &mut self.pause {
+                let next = Instant::now() + pause.limit;
+                pause.timer.as_mut().reset(next);
+            }
+            return Poll::Ready(frame.map(|frame| frame.map_err(|_| Error::HttpResponseIncomplete).and_then(bounded)));
+        }
+        match self.pause.as_mut().map(|pause| pause.timer.as_mut().poll(context)) {
+            Some(Poll::Ready(())) => Poll::Ready(Some(Err(Error::ConnectionReadTimeout))),
+            _ => Poll::Pending,
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

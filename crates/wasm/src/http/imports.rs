@@ -1,0 +1,158 @@
+//! `wasi:http` in the linker, with a bound on each text that a guest can make the host keep, nothing kept of a request
+//! that was sent, and bodies that end well only if the guest finished them.
+
+use wasmtime::StoreContextMut;
+use wasmtime::component::{Linker, Resource};
+use wasmtime_wasi_http::p2::HttpResult;
+use wasmtime_wasi_http::p2::bindings::http::outgoing_handler::Host as _;
+use wasmtime_wasi_http::p2::bindings::http::types::{
+    ErrorCode, HostOutgoingBody as _, HostOutgoingRequest as _, Method, Scheme,
+};
+use wasmtime_wasi_http::p2::body::HostOutgoingBody;
+use wasmtime_wasi_http::p2::types::{HostFutureIncomingResponse, HostOutgoingRequest};
+use wasmtime_wasi_http::{FieldMap, RequestOptions, WasiHttpCtxView, WasiHttpView as _};
+
+use crate::expected::expect;
+use crate::sandbox::{ComponentWasi, Sandbox};
+
+/// The interface with the requests' setters.
+const TYPES: &str = "wasi:http/types@0.2.12";
+
+/// The interface by which requests are sent.
+const OUTGOING: &str = "wasi:http/outgoing-handler@0.2.12";
+
+/// The setters that are bounded here.
+const SETTERS: [&str; 4] = [
+    "[method]outgoing-request.set-path-with-query",
+    "[method]outgoing-request.set-authority",
+    "[method]outgoing-request.set-method",
+    "[method]outgoing-request.set-scheme",
+];
+
+/// The longest path with its query, in bytes: what servers take at most by default.
+const MAX_PATH: usize = 16 * 1024;
+
+/// The longest host with its port, in bytes (RFC 1035: 253 of a name).
+const MAX_AUTHORITY: usize = 512;
+
+/// The longest name of a method or a scheme, in bytes.
+const MAX_WORD: usize = 64;
+
+type Host<'a> = StoreContextMut<'a, Sandbox<ComponentWasi>>;
+type Request = Resource<HostOutgoingRequest>;
+type Options = Resource<RequestOptions>;
+type Answer = wasmtime::Result<Result<(), ()>>;
+type Response = Resource<HostFutureIncomingResponse>;
+type Body = Resource<HostOutgoingBody>;
+
+/// Adds `wasi:http/types` and `wasi:http/outgoing-handler`.
+pub(crate) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
+    wasmtime_wasi_http::p2::add_only_http_to_linker_async(linker)?;
+
+    expect(linker, TYPES, &SETTERS)?;
+    expect(linker, OUTGOING, &["handle"])?;
+    linker.allow_shadowing(true);
+    let mut types = linker.instance(TYPES)?;
+    types.func_wrap(
+        "[method]outgoing-request.set-path-with-query",
+        |host: Host<'_>, (to, path): (Request, Option<String>)| {
+            set(host, path.as_ref().is_none_or(|path| path.len() <= MAX_PATH), |http| {
+                http.set_path_with_query(to, path)
+            })
+        },
+    )?;
+    types.func_wrap(
+        "[method]outgoing-request.set-authority",
+        |host: Host<'_>, (to, authority): (Request, Option<String>)| {
+            let fits = authority.as_ref().is_none_or(|authority| authority.len() <= MAX_AUTHORITY);
+            set(host, fits, |http| http.set_authority(to, authority))
+        },
+    )?;
+    types.func_wrap("[method]outgoing-request.set-method", |host: Host<'_>, (to, method): (Request, Method)| {
+        let fits = !matches!(&method, Method::Other(word) if word.len() > MAX_WORD);
+        set(host, fits, |http| http.set_method(to, method))
+    })?;
+    types.func_wrap(
+        "[method]outgoing-request.set-scheme",
+        |host: Host<'_>, (to, scheme): (Request, Option<Scheme>)| {
+            let fits = !matches!(&scheme, Some(Scheme::Other(word)) if word.len() > MAX_WORD);
+            set(host, fits, |http| http.set_scheme(to, scheme))
+        },
+    )?;
+    types.func_wrap("[method]outgoing-request.body", |host: Host<'_>, (of,): (Request,)| Ok((body(host, of)?,)))?;
+    types.func_wrap(
+        "[static]outgoing-body.finish",
+        |host: Host<'_>, (body, trailers): (Body, Option<Resource<FieldMap>>)| Ok((finish(host, body, trailers)?,)),
+    )?;
+    linker
+        .instance(OUTGOING)?
+        .func_wrap("handle", |host: Host<'_>, (request, options): (Request, Option<Options>)| {
+            Ok((handle(host, request, options)?,))
+        })?;
+    linker.allow_shadowing(false);
+    Ok(())
+}
+
+/// Sends a request. Its options become the host's by this call, but the function of wasmtime-wasi-http leaves them in the
+/// table, where a place would be lost with each request.
+fn handle(
+    mut host: Host<'_>,
+    request: Request,
+    options: Option<Options>,
+) -> wasmtime::Result<Result<Response, ErrorCode>> {
+    let mut http = host.data_mut().http();
+    let taken = options.as_ref().map(|options| Options::new_own(options.rep()));
+    let sent = http.handle(request, options);
+    if let Some(taken) = taken {
+        http.table.delete(taken)?;
+    }
+    answered(sent)
+}
+
+/// The body of a request, for the guest to write. What the server gets of it ends well only after [`finish`].
+fn body(mut host: Host<'_>, of: Request) -> wasmtime::Result<Result<Body, ()>> {
+    let request = Request::new_own(of.rep());
+    let sandbox = host.data_mut();
+    let Ok(body) = sandbox.http().body(of)? else { return Ok(Err(())) };
+    let (table, uploads) = sandbox.wasi.uploads();
+    let request = table.get_mut(&request)?;
+    request.body = request.body.take().map(|sent| uploads.guard(body.rep(), &request.headers, sent));
+    Ok(Ok(body))
+}
+
+/// Ends a body well.
+fn finish(
+    mut host: Host<'_>,
+    body: Body,
+    trailers: Option<Resource<FieldMap>>,
+) -> wasmtime::Result<Result<(), ErrorCode>> {
+    let handle = body.rep();
+    let sandbox = host.data_mut();
+    // Before the client sees the end, which it may at once, on another thread.
+    sandbox.wasi.uploads().1.finish(handle, true);
+    let finished = sandbox.http().finish(body, trailers);
+    if finished.is_err() {
+        sandbox.wasi.uploads().1.finish(handle, false);
+    }
+    answered(finished)
+}
+
+/// What the guest gets: an error of `wasi:http` is its own, any other traps it.
+fn answered<T>(result: HttpResult<T>) -> wasmtime::Result<Result<T, ErrorCode>> {
+    match result {
+        Ok(answer) => Ok(Ok(answer)),
+        Err(error) => Ok(Err(error.downcast()?)),
+    }
+}
+
+/// The setter's own answer, or its error for what does not fit.
+fn set(
+    mut host: Host<'_>,
+    fits: bool,
+    setter: impl FnOnce(&mut WasiHttpCtxView<'_>) -> Answer,
+) -> wasmtime::Result<(Result<(), ()>,)> {
+    match fits {
+        true => Ok((setter(&mut host.data_mut().http())?,)),
+        false => Ok((Err(()),)),
+    }
+}

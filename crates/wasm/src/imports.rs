@@ -1,0 +1,138 @@
+//! What the host offers to components beyond WASI: `context` and `producer`, and how guests of any contract send.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use wasmtime::StoreContextMut;
+use wasmtime::component::{ComponentType, Lift, Linker, Lower};
+
+use super::capabilities::Grants;
+use super::contract::{VERSION, milliseconds};
+use super::sandbox::{ComponentWasi, Sandbox, Scope};
+use super::{denied, http, messaging, wasmcloud};
+use hostler_queue::SendError;
+use hostler_queue_telemetry::Producer;
+use hostler_types::channel::Channel;
+use hostler_types::message::{AttributeValue, Outgoing};
+
+pub(super) type Host<'a> = StoreContextMut<'a, Sandbox<ComponentWasi>>;
+
+/// Adds WASI 0.2 with outgoing HTTP, `context` and `producer`, and what the packages of the other contracts offer.
+pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) -> wasmtime::Result<()> {
+    wasmtime_wasi::p2::add_to_linker_async(linker)?;
+    denied::add(linker, !grants.dirs.is_empty())?;
+    http::add(linker)?;
+
+    let mut context = linker.instance(&format!("hostler:consumer/context@{VERSION}"))?;
+    context
+        .func_wrap("remaining-ms", |host: Host<'_>, ()| Ok((milliseconds(host.data().scope.bounds.remaining()),)))?;
+    context.func_wrap("should-stop", |host: Host<'_>, ()| Ok((host.data().scope.bounds.stop.is_asked(),)))?;
+    context.func_wrap("attempt", |host: Host<'_>, ()| Ok((host.data().scope.attempt,)))?;
+    context.func_wrap("traceparent", |host: Host<'_>, ()| {
+        Ok((host.data().scope.trace.as_ref().map(|trace| trace.traceparent()),))
+    })?;
+
+    let mut producer = linker.instance(&format!("hostler:consumer/producer@{VERSION}"))?;
+    let (all_grants, grants) = (grants, grants.clone());
+    producer.func_wrap_async("send", move |host: Host<'_>, (channel, body, options): (String, Vec<u8>, Options)| {
+        let (grants, scope) = (grants.clone(), Arc::clone(&host.data().scope));
+        Box::new(async move { Ok((send(&grants, &scope, &channel, options.outgoing(body)).await,)) })
+    })?;
+    messaging::add(linker, all_grants)?;
+    wasmcloud::add(linker, all_grants)
+}
+
+/// `attribute-value`, from a guest.
+#[derive(ComponentType, Lift)]
+#[component(variant)]
+enum Value {
+    #[component(name = "text")]
+    Text(String),
+    #[component(name = "binary")]
+    Binary(Vec<u8>),
+}
+
+/// `attribute`, from a guest.
+#[derive(ComponentType, Lift)]
+#[component(record)]
+struct Attribute {
+    name: String,
+    value: Value,
+}
+
+/// `options` of `producer`.
+#[derive(ComponentType, Lift)]
+#[component(record)]
+struct Options {
+    attributes: Vec<Attribute>,
+    #[component(name = "routing-key")]
+    routing_key: Option<String>,
+    delay: Option<u32>,
+    #[component(name = "group-id")]
+    group_id: Option<String>,
+    #[component(name = "dedupe-key")]
+    dedupe_key: Option<String>,
+}
+
+impl Options {
+    fn outgoing(self, body: Vec<u8>) -> Outgoing {
+        let attributes = self.attributes.into_iter().map(|attribute| match attribute.value {
+            Value::Text(text) => (attribute.name, AttributeValue::Text(text)),
+            Value::Binary(bytes) => (attribute.name, AttributeValue::Binary(bytes)),
+        });
+        Outgoing {
+            body,
+            attributes: attributes.collect(),
+            routing_key: self.routing_key,
+            delay: Duration::from_secs(self.delay.unwrap_or(0).into()),
+            group: self.group_id,
+            dedupe: self.dedupe_key,
+            ..Outgoing::default()
+        }
+    }
+}
+
+/// `send-error`.
+#[derive(ComponentType, Lower)]
+#[component(variant)]
+pub(super) enum Refusal {
+    #[component(name = "denied")]
+    Denied(String),
+    #[component(name = "invalid")]
+    Invalid(String),
+    #[component(name = "unavailable")]
+    Unavailable(String),
+}
+
+impl From<SendError> for Refusal {
+    fn from(error: SendError) -> Self {
+        match error {
+            SendError::Invalid(error) => Self::Invalid(error.to_string()),
+            SendError::Queue(error) => Self::Unavailable(error.to_string()),
+        }
+    }
+}
+
+/// Sends for a guest, to a channel that its consumer's `allow.send` names; the id of the message.
+pub(super) async fn send(
+    grants: &Grants,
+    scope: &Scope,
+    channel: &str,
+    mut message: Outgoing,
+) -> Result<String, Refusal> {
+    let channel: Channel = channel.parse().map_err(|error| Refusal::Invalid(format!("{error}")))?;
+    if !grants.send.contains(&channel) {
+        let cure = format!("add \"{channel}\" to the consumer's allow.send");
+        scope.denials.tell(&format!("sending to {channel}"), &cure);
+        return Err(Refusal::Denied(format!("allow.send of this consumer does not name `{channel}`")));
+    }
+    let producer = producer(grants)?;
+    message.trace.clone_from(&scope.trace);
+    Ok(producer.send_one(&channel, message).await?)
+}
+
+/// What sends guests' messages.
+pub(super) fn producer(grants: &Grants) -> Result<&Producer, Refusal> {
+    let none = || Refusal::Unavailable("this run of the handler has no queue to send to".into());
+    grants.producer.as_ref().ok_or_else(none)
+}

@@ -1,0 +1,245 @@
+//! What a guest may use of the machine: linear memory, tables, instances, and what the host holds on its behalf.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use wasmtime::ResourceLimiter;
+
+use super::files::MOST_FILES;
+use super::host_limit;
+use hostler_handler::Limit;
+use hostler_telemetry::metrics::ConsumerMetrics;
+
+/// The most elements that the tables of one sandbox may have together; also what the pool reserves for each.
+pub(super) const TABLE_ELEMENTS: usize = 100_000;
+
+/// The most core instances in one sandbox; components of dynamic languages have dozens.
+pub(super) const CORE_INSTANCES: u32 = 256;
+
+/// The most linear memories in one sandbox. The pool has fewer where addresses are scarce.
+pub(super) const MEMORIES: u32 = 16;
+
+/// The most tables in one sandbox.
+pub(super) const TABLES: u32 = 64;
+
+/// What the go-between of a preview-1 guest (`denied`) adds to its one instance.
+const BESIDE: usize = 1;
+
+/// The most handles to resources of its own that a guest may have.
+pub(super) const GUEST_HANDLES: usize = 16 * 1024;
+
+/// The most handles to resources of the host (files, streams, pollables), where memory does not bound them earlier.
+const MAX_HANDLES: usize = 1_024;
+
+/// What a handle may make the host hold, in bytes: what an open file stream reads ahead (wasmtime-wasi's own limit), or a
+/// request that is not sent yet (half of it is for its headers).
+pub(super) const HELD_PER_HANDLE: usize = 64 * 1024;
+
+const MIB: u64 = 1 << 20;
+
+/// What a sandbox costs beside its memory and what the host holds for it, in bytes: its stack (512 KiB of the guest's
+/// frames, and the host's), its tables (8 bytes an element), the handles themselves, and what the pool keeps of it while
+/// it is idle.
+const SANDBOX: u64 = 3 * MIB;
+
+/// What a sandbox may cost the host in all, in bytes, whatever its guest does: its linear memory, what the host holds for
+/// it, and what every sandbox costs.
+pub fn footprint(memory: u64) -> u64 {
+    memory.saturating_add(held(memory)).saturating_add(SANDBOX)
+}
+
+/// What the host may hold on behalf of a guest with so much memory, in bytes: half of that again, but enough for small
+/// guests to work with.
+fn held(memory: u64) -> u64 {
+    (memory / 2).max(4 * MIB)
+}
+
+/// Bounds one sandbox, and remembers that it hit the bound, since a guest rarely says so when it then aborts.
+#[derive(Debug, Clone)]
+pub(super) struct Limits {
+    /// Bytes, all linear memories of the sandbox together.
+    memory: usize,
+    /// Bytes that one call of the host may take over from the guest.
+    pub(super) transfer: usize,
+    /// Handles to resources of the host.
+    pub(super) handles: usize,
+    /// Files that may be open.
+    pub(super) files: usize,
+    used: usize,
+    elements: usize,
+    refused: Option<Refused>,
+    /// The limit of the host that the call ran into, if any.
+    pub(super) reached: Option<Limit>,
+    /// The most memory that any sandbox has had, if anybody wants to know.
+    peak: Option<Arc<AtomicU64>>,
+}
+
+/// What was refused last.
+#[derive(Debug, Clone, Copy)]
+enum Refused {
+    Memory,
+    Elements,
+}
+
+impl Limits {
+    /// For a component: half of what may be held is for one call, half for what streams have read ahead.
+    pub(super) fn component(memory: u64) -> Self {
+        Self::new(memory, held(memory) / 2)
+    }
+
+    /// For a command, whose files have no streams: a read or write may be as large as all that may be held.
+    pub(super) fn command(memory: u64) -> Self {
+        Self::new(memory, held(memory))
+    }
+
+    fn new(memory: u64, transfer: u64) -> Self {
+        let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        let handles = bytes(held(memory) / 2 / HELD_PER_HANDLE as u64).min(MAX_HANDLES);
+        Self {
+            memory: bytes(memory),
+            transfer: bytes(transfer),
+            handles,
+            files: MOST_FILES,
+            used: 0,
+            elements: 0,
+            refused: None,
+            reached: None,
+            peak: None,
+        }
+    }
+
+    /// The same, measured.
+    pub(super) fn measured(self, metrics: Option<&ConsumerMetrics>) -> Self {
+        Self { peak: metrics.map(ConsumerMetrics::memory_peak), ..self }
+    }
+
+    /// The same, with so many open files at most.
+    pub(super) fn with_files(self, files: usize) -> Self {
+        Self { files, ..self }
+    }
+
+    /// What to add to the reason of a trap that the limit probably caused.
+    pub(super) fn hint(&self) -> Option<String> {
+        match self.refused? {
+            Refused::Memory => {
+                Some(format!("out of memory: limits.memory is {}", bytesize::ByteSize(self.memory as u64)))
+            }
+            Refused::Elements => Some(format!("its tables are full: {TABLE_ELEMENTS} elements at most")),
+        }
+    }
+}
+
+impl ResourceLimiter for Limits {
+    fn memory_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
+        // The memory's own maximum, by which the engine would refuse it only once it is counted here as used.
+        if maximum.is_some_and(|maximum| desired > maximum) {
+            return Ok(false);
+        }
+        let used = self.used.saturating_add(desired.saturating_sub(current));
+        if used > self.memory {
+            self.refused = Some(Refused::Memory);
+            return Ok(false);
+        }
+        self.used = used;
+        if let Some(peak) = &self.peak {
+            peak.fetch_max(used as u64, Ordering::Relaxed);
+        }
+        Ok(true)
+    }
+
+    fn memory_grow_failed(&mut self, error: wasmtime::Error) -> wasmtime::Result<()> {
+        match host_limit::of(error.as_ref()) {
+            Some(limit) => self.reached = Some(limit),
+            None => self.refused = Some(Refused::Memory),
+        }
+        Ok(())
+    }
+
+    fn table_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
+        let elements = self.elements.saturating_add(desired.saturating_sub(current));
+        // First, as a table of the pool has its place there as its maximum.
+        if elements > TABLE_ELEMENTS {
+            self.refused = Some(Refused::Elements);
+            return Ok(false);
+        }
+        if maximum.is_some_and(|maximum| desired > maximum) {
+            return Ok(false);
+        }
+        self.elements = elements;
+        Ok(true)
+    }
+
+    // The pool refuses what has more when it is loaded. Where there is no pool, these hold.
+    fn instances(&self) -> usize {
+        CORE_INSTANCES as usize + BESIDE
+    }
+
+    fn tables(&self) -> usize {
+        TABLES as usize
+    }
+
+    fn memories(&self) -> usize {
+        MEMORIES as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memories_share_one_limit_and_a_refusal_is_remembered() {
+        let mut limits = Limits::component(100);
+        assert!(limits.memory_growing(0, 60, None).unwrap());
+        assert!(limits.memory_growing(0, 40, None).unwrap());
+        assert_eq!(limits.hint(), None);
+        assert!(!limits.memory_growing(60, 61, None).unwrap());
+        assert!(limits.hint().unwrap().contains("limits.memory is 100 B"));
+    }
+
+    #[test]
+    fn memory_that_the_kernel_refuses_is_the_host_s_limit_and_not_the_guest_s() {
+        let mut limits = Limits::component(MIB);
+        limits.memory_grow_failed(std::io::Error::from_raw_os_error(12).into()).unwrap();
+        assert_eq!((limits.reached, limits.hint()), (Some(Limit::Memory), None));
+        limits.memory_grow_failed(wasmtime::Error::msg("the pool's own maximum")).unwrap();
+        assert!(limits.hint().is_some());
+    }
+
+    #[test]
+    fn tables_share_one_limit() {
+        let mut limits = Limits::component(MIB);
+        assert!(limits.table_growing(0, TABLE_ELEMENTS / 2, None).unwrap());
+        assert!(limits.table_growing(0, TABLE_ELEMENTS / 2, None).unwrap());
+        assert_eq!(limits.hint(), None);
+        assert!(!limits.table_growing(TABLE_ELEMENTS / 2, TABLE_ELEMENTS / 2 + 1, None).unwrap());
+        assert!(limits.hint().unwrap().contains("100000 elements"));
+    }
+
+    #[test]
+    fn what_the_guest_itself_forbids_is_neither_counted_nor_told() {
+        let mut limits = Limits::component(100);
+        for _ in 0..3 {
+            assert!(!limits.memory_growing(10, 70, Some(60)).unwrap());
+            assert!(!limits.memory_growing(10, 1000, Some(60)).unwrap());
+            assert!(!limits.table_growing(10, TABLE_ELEMENTS, Some(60)).unwrap());
+        }
+        assert!(limits.memory_growing(0, 100, Some(100)).unwrap());
+        assert!(limits.table_growing(0, TABLE_ELEMENTS, Some(TABLE_ELEMENTS)).unwrap());
+        assert_eq!(limits.hint(), None);
+        // A table of the pool has this maximum, whatever its guest says.
+        assert!(!limits.table_growing(TABLE_ELEMENTS, TABLE_ELEMENTS + 1, Some(TABLE_ELEMENTS)).unwrap());
+        assert!(limits.hint().unwrap().contains("100000 elements"));
+    }
+
+    #[test]
+    fn the_footprint_covers_all_that_the_host_may_hold() {
+        for memory in [MIB, 8 * MIB, 128 * MIB, 4096 * MIB] {
+            let beside = footprint(memory) - memory - SANDBOX;
+            let component = Limits::component(memory);
+            assert!(component.transfer as u64 + (component.handles * HELD_PER_HANDLE) as u64 <= beside, "{memory}");
+            assert!(Limits::command(memory).transfer as u64 <= beside, "{memory}");
+            assert!(component.handles >= 32);
+        }
+    }
+}

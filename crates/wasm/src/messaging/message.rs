@@ -1,0 +1,293 @@
+//! The resource `message` of wasi:messaging: what the guest was given, or makes in order to send it.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use wasmtime::component::{LinkerInstance, Resource, ResourceTable, ResourceType};
+use wasmtime_wasi::WasiView as _;
+
+use super::super::imports::Host;
+use super::super::limits::HELD_PER_HANDLE;
+use super::super::sandbox::{ComponentWasi, Sandbox};
+use hostler_handler::Call;
+use hostler_types::message::{AttributeValue, CONTENT_TYPE, Outgoing, Plain};
+
+/// What one entry of the metadata costs beside its text, in bytes.
+const ENTRY: usize = 128;
+
+/// `metadata`.
+type Metadata = Vec<(String, String)>;
+
+/// A message. The content type is the attribute of that name.
+#[derive(Default)]
+pub(super) struct Message {
+    topic: Option<String>,
+    data: Data,
+    attributes: BTreeMap<String, String>,
+    /// Stands for what it holds: see [`weigh`].
+    ballast: Vec<Resource<Ballast>>,
+}
+
+enum Data {
+    /// The body that was received, shared with the host.
+    Received(Bytes),
+    /// The guest's own.
+    Made(Vec<u8>),
+}
+
+/// Takes a place in the table of handles, and holds nothing.
+pub(super) struct Ballast;
+
+impl Default for Data {
+    fn default() -> Self {
+        Self::Made(Vec::new())
+    }
+}
+
+impl Data {
+    /// The bytes held for this message alone.
+    fn weight(&self) -> usize {
+        match self {
+            Self::Received(_) => 0,
+            Self::Made(data) => data.capacity(),
+        }
+    }
+}
+
+impl Message {
+    /// The message of a call. Binary attributes are text here too: Base64.
+    pub(super) fn received(call: &Call) -> Self {
+        let attributes = call.message.attributes.iter().map(|(name, value)| {
+            let value = match value.plain() {
+                Plain::Text(text) => text.to_owned(),
+                Plain::Binary(bytes) => STANDARD.encode(bytes),
+            };
+            (name.clone(), value)
+        });
+        Self {
+            topic: Some(call.channel.to_string()),
+            data: Data::Received(call.message.body.clone()),
+            attributes: attributes.collect(),
+            ballast: Vec::new(),
+        }
+    }
+
+    /// Enters it into the table of what the guest holds.
+    pub(super) fn enter(mut self, table: &mut ResourceTable) -> wasmtime::Result<Resource<Self>> {
+        weigh(table, &mut self)?;
+        table.push(self).map_err(|_| too_much())
+    }
+
+    /// Takes it out of the table.
+    pub(super) fn leave(table: &mut ResourceTable, message: Resource<Self>) -> wasmtime::Result<Self> {
+        let mut message = table.delete(message)?;
+        for ballast in message.ballast.drain(..) {
+            table.delete(ballast)?;
+        }
+        Ok(message)
+    }
+
+    /// Changes it where it is.
+    fn change(host: &mut Host<'_>, message: &Resource<Self>, change: impl FnOnce(&mut Self)) -> wasmtime::Result<()> {
+        let table = host.data_mut().ctx().table;
+        let mut changed = std::mem::take(table.get_mut(message)?);
+        change(&mut changed);
+        weigh(table, &mut changed)?;
+        *table.get_mut(message)? = changed;
+        Ok(())
+    }
+
+    fn content_type(&self) -> Option<String> {
+        self.attributes.iter().find(|(name, _)| is_content_type(name)).map(|(_, value)| value.clone())
+    }
+
+    fn set_content_type(&mut self, content_type: String) {
+        self.attributes.retain(|name, _| !is_content_type(name));
+        self.attributes.insert(CONTENT_TYPE.to_owned(), content_type);
+    }
+
+    /// Replaces the metadata. A content type that was set remains, unless there is one among them.
+    fn set_metadata(&mut self, metadata: Metadata) {
+        let content_type = self.content_type();
+        self.attributes = metadata.into_iter().collect();
+        if let (Some(content_type), None) = (content_type, self.content_type()) {
+            self.set_content_type(content_type);
+        }
+    }
+
+    /// The bytes that the host holds for it.
+    fn weight(&self) -> usize {
+        let attributes = self.attributes.iter().map(|(name, value)| name.len() + value.len() + ENTRY);
+        self.data.weight() + attributes.sum::<usize>()
+    }
+}
+
+impl From<Message> for Outgoing {
+    fn from(message: Message) -> Self {
+        let body = match message.data {
+            Data::Received(body) => body.to_vec(),
+            Data::Made(data) => data,
+        };
+        let attributes = message.attributes.into_iter().map(|(name, value)| (name, AttributeValue::Text(value)));
+        Self { body, attributes: attributes.collect(), ..Self::default() }
+    }
+}
+
+fn is_content_type(name: &str) -> bool {
+    name.eq_ignore_ascii_case(CONTENT_TYPE)
+}
+
+/// Bounds what messages hold together with the guest's other handles, each of which may hold as much as one handle of a
+/// stream does: a message has as many places in the table as its bytes would fill.
+fn weigh(table: &mut ResourceTable, message: &mut Message) -> wasmtime::Result<()> {
+    let places = message.weight() / HELD_PER_HANDLE;
+    while message.ballast.len() < places {
+        message.ballast.push(table.push(Ballast).map_err(|_| too_much())?);
+    }
+    for ballast in message.ballast.drain(places..) {
+        table.delete(ballast)?;
+    }
+    Ok(())
+}
+
+fn too_much() -> wasmtime::Error {
+    wasmtime::Error::msg("its messages and open files are more than limits.memory allows the host to hold")
+}
+
+/// Adds the resource and its functions to `types`.
+pub(super) fn add(types: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
+    types.resource("message", ResourceType::host::<Message>(), |mut host, handle| {
+        Message::leave(host.data_mut().ctx().table, Resource::new_own(handle)).map(drop)
+    })?;
+    types.func_wrap("[constructor]message", |mut host: Host<'_>, (data,): (Vec<u8>,)| {
+        let message = Message { data: Data::Made(data), ..Message::default() };
+        Ok((message.enter(host.data_mut().ctx().table)?,))
+    })?;
+    add_getters(types)?;
+    add_setters(types)
+}
+
+fn add_getters(types: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
+    types.func_wrap("[method]message.topic", |mut host: Host<'_>, (message,): (Resource<Message>,)| {
+        Ok((host.data_mut().ctx().table.get(&message)?.topic.clone(),))
+    })?;
+    types.func_wrap("[method]message.content-type", |mut host: Host<'_>, (message,): (Resource<Message>,)| {
+        Ok((host.data_mut().ctx().table.get(&message)?.content_type(),))
+    })?;
+    types.func_wrap("[method]message.data", |mut host: Host<'_>, (message,): (Resource<Message>,)| {
+        let message = host.data_mut().ctx().table.get(&message)?;
+        Ok((match &message.data {
+            Data::Received(body) => body.to_vec(),
+            Data::Made(data) => data.clone(),
+        },))
+    })?;
+    types.func_wrap("[method]message.metadata", |mut host: Host<'_>, (message,): (Resource<Message>,)| {
+        let attributes = host.data_mut().ctx().table.get(&message)?.attributes.clone();
+        Ok(((!attributes.is_empty()).then(|| attributes.into_iter().collect::<Metadata>()),))
+    })
+}
+
+fn add_setters(types: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
+    types.func_wrap(
+        "[method]message.set-content-type",
+        |mut host: Host<'_>, (message, content_type): (Resource<Message>, String)| {
+            Message::change(&mut host, &message, |message| message.set_content_type(content_type))
+        },
+    )?;
+    types.func_wrap(
+        "[method]message.set-data",
+        |mut host: Host<'_>, (message, data): (Resource<Message>, Vec<u8>)| {
+            Message::change(&mut host, &message, |message| message.data = Data::Made(data))
+        },
+    )?;
+    types.func_wrap(
+        "[method]message.add-metadata",
+        |mut host: Host<'_>, (message, key, value): (Resource<Message>, String, String)| {
+            Message::change(&mut host, &message, |message| {
+                message.attributes.insert(key, value);
+            })
+        },
+    )?;
+    types.func_wrap(
+        "[method]message.set-metadata",
+        |mut host: Host<'_>, (message, metadata): (Resource<Message>, Metadata)| {
+            Message::change(&mut host, &message, |message| message.set_metadata(metadata))
+        },
+    )?;
+    types.func_wrap(
+        "[method]message.remove-metadata",
+        |mut host: Host<'_>, (message, key): (Resource<Message>, String)| {
+            Message::change(&mut host, &message, |message| {
+                message.attributes.remove(&key);
+            })
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use super::*;
+    use hostler_handler::{Bounds, Output};
+
+    fn received(attributes: &[(&str, AttributeValue)]) -> Message {
+        let attributes = attributes.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        let message = hostler_types::message::Message {
+            id: "1".into(),
+            body: Bytes::from_static(b"body"),
+            attributes,
+            enqueued_at: UNIX_EPOCH,
+            group: None,
+            routing_key: None,
+            claim: None,
+            trace: None,
+        };
+        let bounds = Bounds::new(Duration::from_secs(1));
+        Message::received(&Call::new(Arc::new(message), "in".into(), 1, bounds, Output::new(0)))
+    }
+
+    fn text(text: &str) -> AttributeValue {
+        AttributeValue::Text(text.into())
+    }
+
+    #[test]
+    fn attributes_are_its_metadata_and_binary_ones_are_base64() {
+        let message = received(&[("zone", text("ä")), ("raw", AttributeValue::Binary(vec![0xff, 0]))]);
+        assert_eq!(message.topic.as_deref(), Some("in"));
+        let outgoing = Outgoing::from(message);
+        assert_eq!(outgoing.body, b"body");
+        assert_eq!(outgoing.attributes, [("zone".into(), text("ä")), ("raw".into(), text("/wA="))].into());
+    }
+
+    #[test]
+    fn the_content_type_is_the_attribute_of_that_name_and_outlives_other_metadata() {
+        let mut message = received(&[("Content-Type", text("text/csv"))]);
+        assert_eq!(message.content_type().as_deref(), Some("text/csv"));
+        message.set_content_type("text/html".into());
+        assert_eq!(message.attributes.len(), 1);
+        message.set_metadata(vec![("a".into(), "1".into())]);
+        assert_eq!((message.attributes.len(), message.content_type().as_deref()), (2, Some("text/html")));
+        message.set_metadata(vec![("CONTENT-TYPE".into(), "text/plain".into())]);
+        assert_eq!((message.attributes.len(), message.content_type().as_deref()), (1, Some("text/plain")));
+    }
+
+    #[test]
+    fn a_message_takes_the_place_of_what_it_holds() {
+        let mut table = ResourceTable::new();
+        table.set_max_capacity(4);
+        let large = || Message { data: Data::Made(vec![0; 3 * HELD_PER_HANDLE]), ..Message::default() };
+        let first = large().enter(&mut table).unwrap();
+        assert!(large().enter(&mut table).is_err());
+        drop(Message::leave(&mut table, first).unwrap());
+        assert_eq!(table.iter_mut().count(), 0);
+        let second = large().enter(&mut table).unwrap();
+        let mut emptied = std::mem::take(table.get_mut(&second).unwrap());
+        emptied.data = Data::default();
+        weigh(&mut table, &mut emptied).unwrap();
+        assert_eq!(table.iter_mut().count(), 1);
+    }
+}

@@ -1,0 +1,180 @@
+//! Components that export `wasi:messaging/incoming-handler`, and what that package offers them.
+//!
+//! All drafts of the package share one version. This host speaks the newest (December 2024); types tell it from others.
+
+mod message;
+
+use std::fmt;
+use std::sync::Arc;
+
+use wasmtime::component::{Component, ComponentType, Lift, Linker, LinkerInstance, Lower, Resource, ResourceType};
+use wasmtime_wasi::WasiView as _;
+
+use super::Definition;
+use super::artifact::LoadError;
+use super::capabilities::Grants;
+use super::component::{Contract, Export, Live};
+use super::engine::Engine;
+use super::imports::{Host, Refusal, send};
+use super::sandbox::{ComponentWasi, Sandbox};
+use super::shape::Function;
+use hostler_handler::{Call, Outcome};
+use hostler_types::message::Outgoing;
+use message::Message;
+
+/// The package.
+pub(super) const PACKAGE: &str = "wasi:messaging/";
+
+/// The export by which such a component is known.
+pub(super) const HANDLER: &str = "wasi:messaging/incoming-handler";
+
+/// The version that this host speaks.
+pub(super) const VERSION: &str = "0.2.0-draft";
+
+/// Where its WIT is to be had, for people.
+pub(super) const WIT: &str =
+    "the newest draft of wasi:messaging@0.2.0-draft (`topic` of a message is an option<string>)";
+
+/// Its function.
+const HANDLE: Function = Function {
+    interface: HANDLER,
+    name: "handle",
+    ty: "func(own<resource>) -> result<_, variant { timeout, connection(string), permission-denied(string), other(string) }>",
+    wit: WIT,
+};
+
+/// A component that exports `incoming-handler`.
+pub(super) struct Messaging {
+    handle: Export,
+}
+
+/// `client`. There is one service to connect to, whatever its name: the consumer's own queue.
+struct Client {
+    connected: bool,
+}
+
+/// `request-options`, which nothing looks at.
+struct RequestOptions;
+
+/// `error`.
+#[derive(ComponentType, Lift, Lower)]
+#[component(variant)]
+enum Error {
+    #[component(name = "timeout")]
+    Timeout,
+    #[component(name = "connection")]
+    Connection(String),
+    #[component(name = "permission-denied")]
+    PermissionDenied(String),
+    #[component(name = "other")]
+    Other(String),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Timeout => f.write_str("timeout"),
+            Self::Connection(text) => write!(f, "connection: {text}"),
+            Self::PermissionDenied(text) => write!(f, "permission denied: {text}"),
+            Self::Other(text) => f.write_str(text),
+        }
+    }
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Denied(text) => Self::PermissionDenied(text),
+            Refusal::Invalid(text) => Self::Other(text),
+            Refusal::Unavailable(text) => Self::Connection(text),
+        }
+    }
+}
+
+impl Contract for Messaging {
+    fn find(engine: &Engine, component: &Component, definition: &Definition) -> Result<Self, LoadError> {
+        Ok(Self { handle: HANDLE.only(engine, component, &definition.source)? })
+    }
+
+    async fn handle(&self, live: &mut Live, call: &Call) -> Result<Outcome, wasmtime::Error> {
+        let message = Message::received(call).enter(live.sandbox().ctx().table)?;
+        let (result,) = live.call::<_, (Result<(), Error>,)>(&self.handle, (message,)).await?;
+        Ok(result.map_or_else(|error| Outcome::Failed(error.to_string()), |()| Outcome::Ack))
+    }
+}
+
+/// Adds `types`, `producer` and `request-reply`.
+pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) -> wasmtime::Result<()> {
+    type Send = (Resource<Client>, String, Resource<Message>);
+    let interface = |name: &str| format!("{PACKAGE}{name}@{VERSION}");
+    let mut types = linker.instance(&interface("types"))?;
+    message::add(&mut types)?;
+    add_client(&mut types)?;
+    let mut producer = linker.instance(&interface("producer"))?;
+    let grants = grants.clone();
+    producer.func_wrap_async("send", move |mut host: Host<'_>, (client, topic, message): Send| {
+        let (grants, scope) = (grants.clone(), Arc::clone(&host.data().scope));
+        let outgoing = take(&mut host, &client, message);
+        Box::new(async move {
+            let result = match outgoing? {
+                Ok(outgoing) => send(&grants, &scope, &topic, outgoing).await.map(drop).map_err(Error::from),
+                Err(error) => Err(error),
+            };
+            Ok((result,))
+        })
+    })?;
+    add_request_reply(&mut linker.instance(&interface("request-reply"))?)
+}
+
+fn add_client(types: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
+    types.resource("client", ResourceType::host::<Client>(), |mut host, handle| {
+        host.data_mut().ctx().table.delete(Resource::<Client>::new_own(handle))?;
+        Ok(())
+    })?;
+    types.func_wrap("[static]client.connect", |mut host: Host<'_>, (_,): (String,)| {
+        let client = host.data_mut().ctx().table.push(Client { connected: true })?;
+        Ok((Ok::<_, Error>(client),))
+    })?;
+    types.func_wrap("[method]client.disconnect", |mut host: Host<'_>, (client,): (Resource<Client>,)| {
+        host.data_mut().ctx().table.get_mut(&client)?.connected = false;
+        Ok((Ok::<_, Error>(()),))
+    })
+}
+
+/// Takes a message out of the guest's hands; the outer error traps.
+fn take(
+    host: &mut Host<'_>,
+    client: &Resource<Client>,
+    message: Resource<Message>,
+) -> wasmtime::Result<Result<Outgoing, Error>> {
+    let table = host.data_mut().ctx().table;
+    let message = Message::leave(table, message)?;
+    Ok(match table.get(client)?.connected {
+        true => Ok(message.into()),
+        false => Err(Error::Connection("the client is disconnected".into())),
+    })
+}
+
+/// What queues have nothing for: it answers errors.
+fn add_request_reply(linker: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
+    type Request = (Resource<Client>, String, Resource<Message>, Option<Resource<RequestOptions>>);
+    // Options have nothing in them, so they need no place in the table.
+    linker.resource("request-options", ResourceType::host::<RequestOptions>(), |_, _| Ok(()))?;
+    linker
+        .func_wrap("[constructor]request-options", |_: Host<'_>, ()| Ok((Resource::<RequestOptions>::new_own(0),)))?;
+    for setter in ["set-timeout-ms", "set-expected-replies"] {
+        let name = format!("[method]request-options.{setter}");
+        linker.func_wrap(&name, |_: Host<'_>, _: (Resource<RequestOptions>, u32)| Ok(()))?;
+    }
+    linker.func_wrap("request", |_: Host<'_>, _: Request| {
+        Ok((Err::<Vec<Resource<Message>>, _>(not_offered("request")),))
+    })?;
+    linker.func_wrap("reply", |mut host: Host<'_>, (_, reply): (Resource<Message>, Resource<Message>)| {
+        Message::leave(host.data_mut().ctx().table, reply)?;
+        Ok((Err::<(), _>(not_offered("reply")),))
+    })
+}
+
+fn not_offered(function: &str) -> Error {
+    Error::Other(format!("`{function}`: this host does not offer wasi:messaging/request-reply; use producer.send"))
+}

@@ -1,0 +1,97 @@
+//! A guest's standard streams, which lead to the output of the call that runs in its sandbox.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use hostler_handler::{Output, Stream};
+use tokio::io::AsyncWrite;
+use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
+use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError};
+
+/// How much a guest may hand over in one write.
+const WRITE_SIZE: usize = 64 * 1024;
+
+/// Where the streams of a sandbox lead: to the output of the call that runs in it.
+#[derive(Debug, Clone)]
+pub(super) struct Sink(Arc<Mutex<Output>>);
+
+impl Sink {
+    pub(super) fn new(output: &Output) -> Self {
+        Self(Arc::new(Mutex::new(output.clone())))
+    }
+
+    /// Leads to another call's output from now on.
+    pub(super) fn redirect(&self, output: &Output) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = output.clone();
+    }
+
+    /// One of the two, as a guest's standard stream.
+    pub(super) fn stream(&self, stream: Stream) -> GuestStream {
+        GuestStream { sink: self.clone(), stream }
+    }
+}
+
+/// A standard stream of a guest.
+#[derive(Debug, Clone)]
+pub(super) struct GuestStream {
+    sink: Sink,
+    stream: Stream,
+}
+
+impl GuestStream {
+    fn put(&self, bytes: &[u8]) {
+        self.sink.0.lock().unwrap_or_else(PoisonError::into_inner).write(self.stream, bytes);
+    }
+}
+
+impl IsTerminal for GuestStream {
+    fn is_terminal(&self) -> bool {
+        false
+    }
+}
+
+impl StdoutStream for GuestStream {
+    fn async_stream(&self) -> Box<dyn AsyncWrite + Send + Sync> {
+        Box::new(self.clone())
+    }
+
+    fn p2_stream(&self) -> Box<dyn OutputStream> {
+        Box::new(self.clone())
+    }
+}
+
+#[async_trait::async_trait]
+impl Pollable for GuestStream {
+    async fn ready(&mut self) {}
+}
+
+impl OutputStream for GuestStream {
+    fn write(&mut self, bytes: bytes::Bytes) -> Result<(), StreamError> {
+        self.put(&bytes);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), StreamError> {
+        Ok(())
+    }
+
+    fn check_write(&mut self) -> Result<usize, StreamError> {
+        Ok(WRITE_SIZE)
+    }
+}
+
+impl AsyncWrite for GuestStream {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+        self.put(bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}

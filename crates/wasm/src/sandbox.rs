@@ -1,0 +1,227 @@
+//! A sandbox: one store, with its limits, its capabilities and the call that runs in it.
+
+use std::cell::LazyCell;
+use std::sync::{Arc, OnceLock};
+
+use wasmtime::Store;
+use wasmtime::component::ResourceTable;
+use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
+use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
+
+use super::Definition;
+use super::denial::Denials;
+use super::engine::Engine;
+use super::host_limit;
+use super::http::{Hooks, Uploads, Web};
+use super::limits::{GUEST_HANDLES, HELD_PER_HANDLE, Limits};
+use hostler_handler::Limit;
+use hostler_handler::{Bounds, Call, Outcome};
+use hostler_types::message::{Message, TraceContext};
+
+/// What a sandbox of any kind of guest knows.
+pub(super) struct Sandbox<W> {
+    pub(super) wasi: W,
+    pub(super) limits: Limits,
+    /// The call that runs in it; replaced when an instance is used again.
+    pub(super) scope: Arc<Scope>,
+    /// What it processes, where its contract lets it reply by sending.
+    pub(super) answering: Option<Answering>,
+}
+
+/// A message that a guest may reply to.
+pub(super) struct Answering {
+    pub(super) message: Arc<Message>,
+    /// The channel that it came from.
+    pub(super) from: Arc<str>,
+    /// How many replies it has sent.
+    pub(super) replies: u32,
+}
+
+/// What a sandbox knows of the call that runs in it.
+#[derive(Debug)]
+pub(super) struct Scope {
+    /// How long it may take.
+    pub(super) bounds: Bounds,
+    /// Which delivery of its message it is; 0 without a message.
+    pub(super) attempt: u32,
+    /// The trace that it runs in.
+    pub(super) trace: Option<Arc<TraceContext>>,
+    pub(super) denials: Denials,
+    /// The limit of the host that the call ran into, if any.
+    pub(super) reached: OnceLock<Limit>,
+}
+
+impl Scope {
+    /// Notes that the call ran into a limit of the host.
+    pub(super) fn reach(&self, limit: Limit) {
+        let _ = self.reached.set(limit);
+    }
+
+    /// That of a call by this consumer.
+    pub(super) fn of(call: &Call, definition: &Definition) -> Self {
+        let denials = Denials::new(Arc::clone(&definition.consumer), Some(Arc::clone(&call.message)));
+        Self {
+            bounds: call.bounds.clone(),
+            attempt: call.attempt,
+            trace: call.trace.clone(),
+            denials,
+            reached: OnceLock::new(),
+        }
+    }
+
+    /// That of a hook which has no message.
+    pub(super) fn without_message(bounds: Bounds, definition: &Definition) -> Self {
+        Self {
+            bounds,
+            attempt: 0,
+            trace: None,
+            denials: Denials::new(Arc::clone(&definition.consumer), None),
+            reached: OnceLock::new(),
+        }
+    }
+}
+
+/// What a guest may do by WASI: made when it first asks for any of it, as many a guest never does.
+pub(super) type LazyWasi = LazyCell<WasiCtx, Box<dyn FnOnce() -> WasiCtx + Send>>;
+
+/// WASI as components see it.
+pub(super) struct ComponentWasi {
+    ctx: LazyWasi,
+    table: ResourceTable,
+    http: WasiHttpCtx,
+    http_hooks: Hooks,
+}
+
+impl ComponentWasi {
+    pub(super) fn new(ctx: LazyWasi, limits: &Limits, web: &Arc<Web>, scope: &Arc<Scope>) -> Self {
+        let mut table = ResourceTable::new();
+        table.set_max_capacity(limits.handles);
+        let mut http = WasiHttpCtx::new();
+        http.set_field_size_limit(HELD_PER_HANDLE / 2);
+        Self { ctx, table, http, http_hooks: Hooks::new(web, Arc::clone(scope)) }
+    }
+
+    /// The bodies of the guest's requests, and the table with what they belong to.
+    pub(super) fn uploads(&mut self) -> (&mut ResourceTable, &mut Uploads) {
+        (&mut self.table, &mut self.http_hooks.uploads)
+    }
+}
+
+impl<W> Sandbox<W> {
+    /// The outcome of a call that ends so. What fails after the host was at a limit is not the handler's fault.
+    pub(super) fn judge(&mut self, outcome: Outcome) -> Outcome {
+        let Some(limit) = self.limits.reached.take().or_else(|| self.scope.reached.get().copied()) else {
+            return outcome;
+        };
+        match outcome {
+            Outcome::Failed(reason) | Outcome::Trapped(reason) => Outcome::HostLimit(limit, reason),
+            Outcome::Retry(reason) => Outcome::HostLimit(limit, reason.unwrap_or_default()),
+            outcome => outcome,
+        }
+    }
+
+    /// The outcome of a call whose guest did not finish.
+    pub(super) fn trapped(&mut self, error: &wasmtime::Error) -> Outcome {
+        if let Some(limit) = host_limit::of(error.as_ref()) {
+            self.scope.reach(limit);
+        }
+        let reason = fault(error, &self.limits);
+        self.judge(Outcome::Trapped(reason))
+    }
+}
+
+impl Sandbox<ComponentWasi> {
+    /// Lets another call run in it. What the last one processed is none of its business.
+    pub(super) fn enter(&mut self, scope: Arc<Scope>) {
+        self.wasi.http_hooks.scope = Arc::clone(&scope);
+        self.scope = scope;
+        self.answering = None;
+    }
+}
+
+impl WasiView for Sandbox<ComponentWasi> {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        WasiCtxView { ctx: &mut self.wasi.ctx, table: &mut self.wasi.table }
+    }
+}
+
+impl WasiHttpView for Sandbox<ComponentWasi> {
+    fn http(&mut self) -> WasiHttpCtxView<'_> {
+        let wasi = &mut self.wasi;
+        WasiHttpCtxView { hooks: &mut wasi.http_hooks, table: &mut wasi.table, ctx: &mut wasi.http }
+    }
+}
+
+/// The store of a component.
+pub(super) type ComponentStore = Store<Sandbox<ComponentWasi>>;
+
+/// A fresh store with these limits; its guest yields at every epoch tick.
+pub(super) fn store<W: Send + 'static>(
+    engine: &Engine,
+    wasi: W,
+    limits: &Limits,
+    scope: Arc<Scope>,
+) -> Store<Sandbox<W>> {
+    let sandbox = Sandbox { wasi, limits: limits.clone(), scope, answering: None };
+    let mut store = Store::new(engine.inner(), sandbox);
+    store.limiter(|sandbox| &mut sandbox.limits);
+    store.set_hostcall_fuel(limits.transfer);
+    store.set_max_component_handles(GUEST_HANDLES);
+    store.set_epoch_deadline(1);
+    // A guest that is to stop is dropped when it yields, rather than trapped: a trap would look like its own.
+    store.epoch_deadline_async_yield_and_update(1);
+    store
+}
+
+/// Why a guest did not finish, for people: what its limits know of it and the innermost cause, without a backtrace.
+pub(super) fn fault(error: &wasmtime::Error, limits: &Limits) -> String {
+    let cause = match error.downcast_ref::<wasmtime::Trap>() {
+        Some(trap) => trap.to_string(),
+        None => error.root_cause().to_string(),
+    };
+    match limits.hint() {
+        Some(hint) => format!("{hint} ({cause})"),
+        None => cause,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use wasmtime_wasi::WasiCtxBuilder;
+
+    use super::*;
+
+    fn scope() -> Arc<Scope> {
+        let denials = Denials::new("one".into(), None);
+        Arc::new(Scope {
+            bounds: Bounds::new(Duration::from_secs(1)),
+            attempt: 1,
+            trace: None,
+            denials,
+            reached: OnceLock::new(),
+        })
+    }
+
+    #[test]
+    fn the_next_message_of_an_instance_answers_nothing_of_the_last() {
+        let message = Message {
+            id: "a".into(),
+            body: Vec::new().into(),
+            attributes: hostler_types::message::Attributes::default(),
+            enqueued_at: SystemTime::UNIX_EPOCH,
+            group: None,
+            routing_key: None,
+            claim: None,
+            trace: None,
+        };
+        let (web, limits) = (Arc::new(Web::new(&[], &[]).unwrap()), Limits::component(1 << 20));
+        let wasi = LazyWasi::new(Box::new(|| WasiCtxBuilder::new().build()));
+        let wasi = ComponentWasi::new(wasi, &limits, &web, &scope());
+        let answering = Some(Answering { message: Arc::new(message), from: "work".into(), replies: 1 });
+        let mut sandbox = Sandbox { wasi, limits, scope: scope(), answering };
+        sandbox.enter(scope());
+        assert!(sandbox.answering.is_none());
+    }
+}

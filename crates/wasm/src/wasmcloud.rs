@@ -1,0 +1,135 @@
+//! Components that export `wasmcloud:messaging/handler`, and what that package offers them.
+
+use std::sync::Arc;
+
+use wasmtime::component::{Component, ComponentType, Lift, Linker, Lower};
+
+use super::Definition;
+use super::artifact::LoadError;
+use super::capabilities::Grants;
+use super::component::{Contract, Export, Live};
+use super::engine::Engine;
+use super::imports::{self, Host, Refusal};
+use super::sandbox::{Answering, ComponentWasi, Sandbox, Scope};
+use super::shape::Function;
+use hostler_handler::{Call, Outcome};
+use hostler_queue_telemetry::Replies;
+use hostler_types::channel::Channel;
+use hostler_types::message::{AttributeValue, Outgoing};
+
+/// The package.
+pub(super) const PACKAGE: &str = "wasmcloud:messaging/";
+
+/// The export by which such a component is known.
+pub(super) const HANDLER: &str = "wasmcloud:messaging/handler";
+
+/// The version that this host speaks.
+pub(super) const VERSION: &str = "0.2.0";
+
+/// Where its WIT is to be had, for people.
+pub(super) const WIT: &str = "wasmcloud:messaging@0.2.0";
+
+/// Its function.
+const HANDLE: Function = Function {
+    interface: HANDLER,
+    name: "handle-message",
+    ty: "func(record { subject: string, body: list<u8>, reply-to: option<string> }) -> result<_, string>",
+    wit: WIT,
+};
+
+/// The attribute that carries a `reply-to` which a guest gives a message that it sends.
+const REPLY_TO_ATTRIBUTE: &str = "reply-to";
+
+/// A component that exports `handler`.
+pub(super) struct Wasmcloud {
+    handle: Export,
+    /// The consumer's reply channel.
+    reply_to: Option<String>,
+}
+
+/// `broker-message`, lowered into the guest without a copy of ours.
+#[derive(ComponentType, Lower)]
+#[component(record)]
+struct MessageRef<'a> {
+    subject: &'a str,
+    body: &'a [u8],
+    #[component(name = "reply-to")]
+    reply_to: Option<&'a str>,
+}
+
+/// `broker-message`.
+#[derive(ComponentType, Lift, Lower)]
+#[component(record)]
+struct BrokerMessage {
+    subject: String,
+    body: Vec<u8>,
+    #[component(name = "reply-to")]
+    reply_to: Option<String>,
+}
+
+impl Contract for Wasmcloud {
+    fn find(engine: &Engine, component: &Component, definition: &Definition) -> Result<Self, LoadError> {
+        let handle = HANDLE.only(engine, component, &definition.source)?;
+        Ok(Self { handle, reply_to: definition.grants.reply_channel.as_ref().map(ToString::to_string) })
+    }
+
+    async fn handle(&self, live: &mut Live, call: &Call) -> Result<Outcome, wasmtime::Error> {
+        let (message, from) = (Arc::clone(&call.message), Arc::clone(&call.channel));
+        live.sandbox().answering = Some(Answering { message, from, replies: 0 });
+        let message =
+            MessageRef { subject: &call.channel, body: &call.message.body, reply_to: self.reply_to.as_deref() };
+        let (result,) = live.call::<_, (Result<(), String>,)>(&self.handle, (message,)).await?;
+        Ok(result.map_or_else(Outcome::Failed, |()| Outcome::Ack))
+    }
+}
+
+/// Adds `consumer`.
+pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) -> wasmtime::Result<()> {
+    let mut consumer = linker.instance(&format!("wasmcloud:messaging/consumer@{VERSION}"))?;
+    let grants = grants.clone();
+    consumer.func_wrap_async("publish", move |mut host: Host<'_>, (message,): (BrokerMessage,)| {
+        let (grants, scope) = (grants.clone(), Arc::clone(&host.data().scope));
+        let answered = answered(&mut host, &grants, &message.subject);
+        Box::new(async move { Ok((publish(&grants, &scope, message, answered).await.map_err(text),)) })
+    })?;
+    consumer.func_wrap("request", |_: Host<'_>, (subject, ..): (String, Vec<u8>, u32)| {
+        let refusal = format!("`request` to `{subject}`: this host offers no request and reply, as queues have none");
+        Ok((Err::<BrokerMessage, _>(refusal),))
+    })
+}
+
+/// The reply channel and the message that a send to this subject replies to, if it is a reply.
+fn answered(host: &mut Host<'_>, grants: &Grants, subject: &str) -> Option<(Channel, Answering)> {
+    let channel = grants.reply_channel.as_ref().filter(|channel| channel.to_string() == subject)?;
+    let answering = host.data_mut().answering.as_mut()?;
+    let (message, from) = (Arc::clone(&answering.message), Arc::clone(&answering.from));
+    let answered = Answering { message, from, replies: answering.replies };
+    answering.replies += 1;
+    Some((channel.clone(), answered))
+}
+
+async fn publish(
+    grants: &Grants,
+    scope: &Scope,
+    message: BrokerMessage,
+    answered: Option<(Channel, Answering)>,
+) -> Result<(), Refusal> {
+    let BrokerMessage { subject, body, reply_to } = message;
+    let reply_to = reply_to.map(|channel| (REPLY_TO_ATTRIBUTE.to_owned(), AttributeValue::Text(channel)));
+    let (attributes, trace) = (reply_to.into_iter().collect(), scope.trace.clone());
+    let outgoing = Outgoing { body, attributes, trace, ..Outgoing::default() };
+    let sent = match answered {
+        Some((channel, Answering { message, from, replies })) => {
+            let producer = imports::producer(grants)?.clone();
+            Replies { producer, channel, from }.send(&message, replies, outgoing).await.map_err(Refusal::from)
+        }
+        None => imports::send(grants, scope, &subject, outgoing).await,
+    };
+    sent.map(drop)
+}
+
+fn text(refusal: Refusal) -> String {
+    match refusal {
+        Refusal::Denied(text) | Refusal::Invalid(text) | Refusal::Unavailable(text) => text,
+    }
+}
