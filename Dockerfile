@@ -16,7 +16,7 @@ COPY . .
 # builds hostler alone. Cargo goes by times of change, and those of the checkout may be older than the caches.
 RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/src/target \
     target="$(uname -m)-unknown-linux-gnu" \
-    && find src -name '*.rs' -exec touch {} + \
+    && find src crates -name '*.rs' -exec touch {} + \
     && RUSTFLAGS=-Ctarget-feature=+crt-static cargo build --release --locked --bin hostler --target "$target" \
     && mkdir -p /image/etc/hostler /image/etc/ssl/certs /image/tmp /image/var/lib/hostler \
     && strip --strip-all -o /image/hostler "target/$target/release/hostler" \

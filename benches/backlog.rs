@@ -4,10 +4,10 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hostler::channel::Channel;
-use hostler::message::Outgoing;
-use hostler::queue::embedded::EmbeddedBroker;
-use hostler::queue::{Broker, ChannelSpec, Queue, Receive, Settlement};
+use hostler_queue::{Broker, ChannelSpec, Queue, Receive, Settlement};
+use hostler_queue_embedded::EmbeddedBroker;
+use hostler_types::channel::Channel;
+use hostler_types::message::Outgoing;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 

@@ -5,8 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use hostler::handler::{self, Bounds, Call, Definition, Engine, Grants, Handler, Outcome, Output, Pool, Source};
-use hostler::message::Message;
+use hostler_handler::{Bounds, Call, Handler, Outcome, Output};
+use hostler_types::message::Message;
+use hostler_wasm::{self as wasm, Definition, Engine, Grants, Pool, Source};
 
 /// Bytes of a sandbox's memory, as a consumer's by default.
 const MEMORY: u64 = 128 << 20;
@@ -39,7 +40,7 @@ impl Caller {
             reply_from_stdout: false,
             metrics: None,
         };
-        let handler = handler::load(&Engine::new(Pool { sandboxes: 4 })?, &definition)?.handler(MEMORY)?;
+        let handler = wasm::load(&Engine::new(Pool { sandboxes: 4 })?, &definition)?.handler(MEMORY)?;
         let message = Message {
             id: "bench".into(),
             body: body.into(),
@@ -58,6 +59,6 @@ impl Caller {
         let bounds = Bounds::new(Duration::from_secs(60));
         let output = Output::new(64 * 1024);
         let call = Call::new(Arc::clone(&self.message), Arc::clone(&self.channel), 1, bounds, output);
-        handler::run(&*self.handler, &call).await
+        hostler_handler::run(&*self.handler, &call).await
     }
 }

@@ -15,10 +15,10 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hostler::channel::Channel;
-use hostler::message::Outgoing;
-use hostler::queue::Broker;
-use hostler::queue::embedded::EmbeddedBroker;
+use hostler_queue::Broker;
+use hostler_queue_embedded::EmbeddedBroker;
+use hostler_types::channel::Channel;
+use hostler_types::message::Outgoing;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 

@@ -14,7 +14,7 @@ use std::fs;
 use std::path::Path;
 
 use call::Caller;
-use hostler::handler::Outcome;
+use hostler_handler::Outcome;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 

@@ -14,24 +14,3 @@
 pub mod cli;
 pub mod exit;
 pub mod host;
-
-/// The queue contract and its drivers.
-pub mod queue {
-    pub use hostler_queue::*;
-    #[cfg(feature = "embedded")]
-    pub use hostler_queue_embedded as embedded;
-    #[cfg(feature = "sqs")]
-    pub use hostler_queue_sqs as sqs;
-    pub use hostler_queue_telemetry::*;
-}
-
-pub use hostler_types::{channel, digest, message};
-pub use {hostler_config as config, hostler_health as health, hostler_telemetry as telemetry};
-
-/// Handlers.
-pub mod handler {
-    pub use hostler_handler::*;
-    pub use hostler_wasm::*;
-}
-
-pub use {hostler_consumer as consumer, hostler_ops as upkeep};

@@ -5,8 +5,8 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::time::{Duration, SystemTime};
 
-use hostler::queue::sqs::{Options, SqsBroker};
-use hostler::queue::{Body, Disposal, Removal};
+use hostler_queue::{Body, Disposal, Removal};
+use hostler_queue_sqs::{Options, SqsBroker};
 use serde_json::{Value, json};
 
 use crate::support::hostler::{Said, World};

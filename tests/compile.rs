@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use hostler::digest::{hex, sha256};
+use hostler_types::digest::{hex, sha256};
 
 use crate::invoke::{answer, consumer};
 use crate::support::guests::{command, component};

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use figment::Figment;
 use figment::providers::{Format as _, Toml};
-use hostler::config::{self, Config, ConfigError};
+use hostler_config::{self as config, Config, ConfigError};
 
 #[path = "../fuzz/src/schema.rs"]
 mod schema;
@@ -73,7 +73,7 @@ fn each_valid_config_loads() {
 
 #[test]
 fn each_valid_config_fits_the_schema() {
-    let schema = hostler::config::schema();
+    let schema = hostler_config::schema();
     for file in fixtures("valid") {
         let config: serde_json::Value = Figment::from(Toml::file(&file)).extract().unwrap();
         assert_eq!(schema::misfit(&schema, &config), None, "{}", file.display());

@@ -5,10 +5,9 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use hostler::handler::{
-    self, Bounds, Call, Definition, Engine, Fetched, Grants, LoadError, Loaded, Outcome, Output, Pool, Source,
-};
-use hostler::message::{Attributes, Message};
+use hostler_handler::{Bounds, Call, Outcome, Output};
+use hostler_types::message::{Attributes, Message};
+use hostler_wasm::{self as handler, Definition, Engine, Fetched, Grants, LoadError, Loaded, Pool, Source};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::support::guests::{component, core_module};
@@ -62,7 +61,7 @@ fn works(bytes: Vec<u8>) -> bool {
     }
 }
 
-fn run(handler: Arc<dyn handler::Handler>) -> Option<Outcome> {
+fn run(handler: Arc<dyn hostler_handler::Handler>) -> Option<Outcome> {
     let message = Message {
         id: "1".into(),
         body: Bytes::from_static(b"{}"),
@@ -76,7 +75,7 @@ fn run(handler: Arc<dyn handler::Handler>) -> Option<Outcome> {
     let call = Call::new(Arc::new(message), "damaged".into(), 1, Bounds::new(TIMEOUT), Output::new(1024));
     let stop = call.bounds.stop.clone();
     RUNTIME.block_on(async move {
-        let mut guest = tokio::spawn(async move { handler::run(&*handler, &call).await });
+        let mut guest = tokio::spawn(async move { hostler_handler::run(&*handler, &call).await });
         match tokio::time::timeout(TIMEOUT, &mut guest).await {
             Ok(ended) => ended.unwrap(),
             Err(_) => {

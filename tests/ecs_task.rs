@@ -173,7 +173,7 @@ fn it_is_found_unhealthy_and_stopped_in_time() {
 
     let grace = variable("HOSTLER_HOST__SHUTDOWN_GRACE");
     let default = format!("| `host.shutdown_grace` | `{grace}` |");
-    assert!(hostler::config::reference().contains(&default), "not the default: {grace}");
+    assert!(hostler_config::reference().contains(&default), "not the default: {grace}");
     let grace = humantime::parse_duration(&grace).unwrap().as_secs();
     // Fargate's limit, and time for what comes after the drain.
     assert!((grace + 5..=120).contains(&container["stopTimeout"].as_u64().unwrap()), "{container:#}");

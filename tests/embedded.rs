@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use hostler::channel::Channel;
-use hostler::message::Outgoing;
-use hostler::queue::embedded::EmbeddedBroker;
-use hostler::queue::{Broker, ChannelSpec, Delivery, LeaseError, Queue, QueueError, Receive, SendError, Settlement};
+use hostler_queue::{Broker, ChannelSpec, Delivery, LeaseError, Queue, QueueError, Receive, SendError, Settlement};
+use hostler_queue_embedded::EmbeddedBroker;
+use hostler_types::channel::Channel;
+use hostler_types::message::Outgoing;
 use rusqlite::Connection;
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use fs2::FileExt;
 use hostler::cli::check_consumer_health;
-use hostler::health::{
+use hostler_health::{
     BreakerState, Clock, ConsumerReport, FailureReport, HealthFile, LOCK_WAIT, MAX_BYTES, ReadError, Report,
     SettlingFails, State, Timestamp, Why, WriteError, process, read,
 };
@@ -421,7 +421,7 @@ fn the_schema_describes_the_file_and_nothing_else() -> Outcome {
     let all = ConsumerReport { paused: true, breaker, settling_fails, last_failures, ..consumer("c") };
     let described = &schema["$defs"]["consumer"];
     compare(described, &serde_json::to_value(all)?, &file["consumers"][0])?;
-    assert_eq!(described["properties"]["last_failures"]["maxItems"], hostler::consumer::MAX_FAILURES);
+    assert_eq!(described["properties"]["last_failures"]["maxItems"], hostler_consumer::MAX_FAILURES);
     let breaker = serde_json::to_value([BreakerState::Open, BreakerState::Probing])?;
     assert_eq!(described["properties"]["breaker"]["enum"], breaker);
 

@@ -236,7 +236,7 @@ fn stop(host: Option<Host>) {
 fn the_reference_is_the_table_of_keys() {
     let readme = fs::read_to_string(Path::new(ROOT).join("README.md")).unwrap();
     assert!(
-        readme.contains(hostler::config::reference().trim_end()),
+        readme.contains(hostler_config::reference().trim_end()),
         "paste `hostler schema --markdown` into the chapter Config of the README"
     );
 }

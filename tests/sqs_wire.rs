@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use hostler::message::Outgoing;
-use hostler::queue::sqs::{Options, SqsBroker};
-use hostler::queue::{
+use hostler_queue::{
     Broker, ChannelSpec, Delivery, LeaseError, Queue, QueueError, Receive, SendError, Settlement, Unsettled,
 };
+use hostler_queue_sqs::{Options, SqsBroker};
+use hostler_types::message::Outgoing;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 

@@ -7,8 +7,8 @@
 use std::sync::LazyLock;
 
 use arbitrary::Arbitrary;
-use hostler::handler::{CpuBaseline, Fetched, Recipe, Source, Summary, compile};
 use hostler_fuzz::guest;
+use hostler_wasm::{CpuBaseline, Fetched, Recipe, Source, Summary, compile};
 use libfuzzer_sys::fuzz_target;
 
 const GUEST: &[u8] = b"(module (memory (export \"memory\") 1) (func (export \"_start\")))";

@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use hostler::config::{self, Config, ConfigError, Loaded};
+use hostler_config::{self as config, Config, ConfigError, Loaded};
 use hostler_fuzz::{schema, scratch};
 use libfuzzer_sys::fuzz_target;
 use toml::{Table, Value};

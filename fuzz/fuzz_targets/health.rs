@@ -7,9 +7,11 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::time::{Duration, UNIX_EPOCH};
 
-use hostler::health::process::ProcessInfo;
-use hostler::health::{self, HealthFile, ReadError, Report, STALE_AFTER, StartPeriod, Status, Timestamp, Verdict};
 use hostler_fuzz::{scratch, take};
+use hostler_health::process::ProcessInfo;
+use hostler_health::{
+    self as health, HealthFile, ReadError, Report, STALE_AFTER, StartPeriod, Status, Timestamp, Verdict,
+};
 use libfuzzer_sys::fuzz_target;
 
 static FILE: LazyLock<PathBuf> = LazyLock::new(|| scratch("health.json"));

@@ -10,11 +10,11 @@ use std::time::SystemTime;
 
 use aws_sdk_sqs::primitives::Blob;
 use aws_sdk_sqs::types::{self, MessageAttributeValue, MessageSystemAttributeName};
-use hostler::message::{
+use hostler_queue::dead_letter_attributes;
+use hostler_queue_sqs::wire::{Entry, Incoming, incoming, is_carried};
+use hostler_types::message::{
     Attributes, Claim, LEGACY_SIZE_ATTRIBUTE, MAX_ATTRIBUTES, Message, Outgoing, Plain, SIZE_ATTRIBUTE, TraceContext,
 };
-use hostler::queue::dead_letter_attributes;
-use hostler::queue::sqs::wire::{Entry, Incoming, incoming, is_carried};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 

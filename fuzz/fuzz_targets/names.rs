@@ -3,9 +3,9 @@
 
 #![no_main]
 
-use hostler::channel::{Channel, Filter, MAX_NAME};
-use hostler::handler::fetch::Reference;
-use hostler::upkeep::requeue::Condition;
+use hostler_ops::requeue::Condition;
+use hostler_types::channel::{Channel, Filter, MAX_NAME};
+use hostler_wasm::fetch::Reference;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {

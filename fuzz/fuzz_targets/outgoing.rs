@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arbitrary::Arbitrary;
-use hostler::message::{
+use hostler_queue_sqs::wire::{Entry, incoming, is_carried, size};
+use hostler_types::message::{
     AttributeValue, Attributes, Claim, Invalid, LEGACY_SIZE_ATTRIBUTE, MAX_ATTRIBUTES, Outgoing, SIZE_ATTRIBUTE, Typed,
 };
-use hostler::queue::sqs::wire::{Entry, incoming, is_carried, size};
 use libfuzzer_sys::fuzz_target;
 
 /// Names that say how a body is carried: who sets them means that.

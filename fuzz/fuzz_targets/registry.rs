@@ -3,8 +3,8 @@
 
 #![no_main]
 
-use hostler::handler::fetch::manifest::{self, Leads};
-use hostler::handler::fetch::{Challenge, Fault, MAX_HANDLER};
+use hostler_wasm::fetch::manifest::{self, Leads};
+use hostler_wasm::fetch::{Challenge, Fault, MAX_HANDLER};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|answer: &[u8]| {

@@ -4,10 +4,9 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
-use hostler::handler::{
-    self, Bounds, Call, Definition, Engine, Fetched, Grants, LoadError, Loaded, Outcome, Output, Source,
-};
-use hostler::message::{AttributeValue, Message};
+use hostler_handler::{Bounds, Call, Outcome, Output};
+use hostler_types::message::{AttributeValue, Message};
+use hostler_wasm::{self as wasm, Definition, Engine, Fetched, Grants, LoadError, Loaded, Source};
 use tokio::runtime::{Builder, Runtime};
 
 /// Linear memory of a sandbox, in bytes.
@@ -21,7 +20,7 @@ const GONE: Duration = Duration::from_secs(5);
 
 /// Compiles on the thread that asks.
 pub static ENGINE: LazyLock<Engine> = LazyLock::new(|| {
-    handler::compile_with(1);
+    wasm::compile_with(1);
     Engine::on_demand().expect("an engine")
 });
 
@@ -42,7 +41,7 @@ pub fn load(bytes: &[u8], pinned: bool) -> Result<Loaded, LoadError> {
         reply_from_stdout: true,
         metrics: None,
     };
-    handler::load(&ENGINE, &definition)
+    wasm::load(&ENGINE, &definition)
 }
 
 /// Runs it on one message. `None`: it cannot run in a sandbox of this size, or it was stopped, and is gone in time.
@@ -61,7 +60,7 @@ pub fn run(loaded: &Loaded) -> Option<Outcome> {
     let call = Call::new(Arc::new(message), "fuzz".into(), 1, Bounds::new(TIMEOUT), Output::new(1024));
     let (guest, stop, started) = (call.clone(), call.bounds.stop.clone(), Instant::now());
     let outcome = RUNTIME.block_on(async move {
-        let mut guest = tokio::spawn(async move { handler::run(&*handler, &guest).await });
+        let mut guest = tokio::spawn(async move { hostler_handler::run(&*handler, &guest).await });
         match tokio::time::timeout(TIMEOUT, &mut guest).await {
             Ok(ended) => ended.expect("the host does not panic"),
             Err(_) => {

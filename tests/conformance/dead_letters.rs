@@ -1,7 +1,7 @@
 //! What cannot be processed is kept in a queue of its own, as it was sent and with its story.
 
-use hostler::message::{AttributeValue, Attributes};
-use hostler::queue::{ATTEMPTS_ATTRIBUTE, MAX_REASON, REASON_ATTRIBUTE, SOURCE_ATTRIBUTE};
+use hostler_queue::{ATTEMPTS_ATTRIBUTE, MAX_REASON, REASON_ATTRIBUTE, SOURCE_ATTRIBUTE};
+use hostler_types::message::{AttributeValue, Attributes};
 
 use super::*;
 
@@ -35,7 +35,7 @@ pub async fn copy_keeps_what_was_sent<H: Harness>(harness: &H) {
     assert_eq!(told(&copy, REASON_ATTRIBUTE), Some("no such customer"));
     assert_eq!(told(&copy, SOURCE_ATTRIBUTE), Some("jobs"));
     assert_eq!(told(&copy, ATTEMPTS_ATTRIBUTE), Some("2"));
-    let mut message = hostler::message::Message::clone(&copy.message);
+    let mut message = hostler_types::message::Message::clone(&copy.message);
     message.attributes.retain(|name, _| sent.contains_key(name));
     if H::AWS {
         // There, a copy is another message.

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hostler::queue::embedded::{self, EmbeddedBroker, Options};
-use hostler::queue::fake::{self, FakeBroker};
-use hostler::queue::sqs::{self, SqsBroker};
-use hostler::queue::{Broker, DEDUPE_WINDOW};
+use hostler_queue::fake::{self, FakeBroker};
+use hostler_queue::{Broker, DEDUPE_WINDOW};
+use hostler_queue_embedded::{self as embedded, EmbeddedBroker, Options};
+use hostler_queue_sqs::{self as sqs, SqsBroker};
 use tempfile::TempDir;
 
 use super::{Harness, beyond_aws, cases, suite};

@@ -113,10 +113,10 @@ pub async fn dead_letter_queue_keeps_the_order<H: Harness>(harness: &H) {
 pub async fn no_group_is_one_group<H: Harness>(harness: &H) {
     let broker = harness.broker().await;
     let queue = broker.open(&ordered("jobs")).await.unwrap();
-    send(&broker, "jobs", vec![text("1"), grouped("2", hostler::queue::DEFAULT_GROUP)]).await;
+    send(&broker, "jobs", vec![text("1"), grouped("2", hostler_queue::DEFAULT_GROUP)]).await;
     let received = gather(&queue, 1).await;
     assert_eq!(bodies(&received), ["1"]);
-    assert_eq!(received[0].message.group.as_deref(), Some(hostler::queue::DEFAULT_GROUP));
+    assert_eq!(received[0].message.group.as_deref(), Some(hostler_queue::DEFAULT_GROUP));
 }
 
 pub async fn duplicate_is_dropped_in_order<H: Harness>(harness: &H) {

@@ -1,6 +1,6 @@
 //! A message is leased to one receiver at a time, and a lease that ended gives no right to anything.
 
-use hostler::queue::{LeaseError, Receipt, Settlement, Unsettled};
+use hostler_queue::{LeaseError, Receipt, Settlement, Unsettled};
 use tokio::time::Instant;
 
 use super::*;

@@ -1,8 +1,8 @@
 //! A look at a queue shows what is there, and leaves it there.
 
-use hostler::message::{AttributeValue, Attributes};
-use hostler::queue::REASON_ATTRIBUTE;
-use hostler::upkeep::{Look, look};
+use hostler_ops::{Look, look};
+use hostler_queue::REASON_ATTRIBUTE;
+use hostler_types::message::{AttributeValue, Attributes};
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn everything(name: &str) -> Look {
 
 async fn seen(broker: &Arc<dyn Broker>, wanted: Look) -> Vec<String> {
     let mut seen = Vec::new();
-    let mut show = |message: &hostler::message::Message| {
+    let mut show = |message: &hostler_types::message::Message| {
         let reason = message.attributes.get(REASON_ATTRIBUTE).and_then(AttributeValue::as_text);
         seen.push(format!("{} {}", str::from_utf8(&message.body).unwrap(), reason.unwrap_or("-")));
     };
@@ -42,7 +42,7 @@ pub async fn look_shows_all_and_changes_nothing<H: Harness>(harness: &H) {
         assert!(received.iter().all(|delivery| delivery.attempt == 1), "a look is no attempt");
     }
     let missing = look(&*broker, everything("jbos"), &CancellationToken::new(), &mut |_| {}).await;
-    assert!(matches!(missing, Err(hostler::queue::QueueError::Refused(_))), "{missing:?}");
+    assert!(matches!(missing, Err(hostler_queue::QueueError::Refused(_))), "{missing:?}");
 }
 
 /// AWS: only who receives a message sees it.

@@ -15,9 +15,9 @@ mod waiting;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hostler::channel::{Channel, Filter};
-use hostler::message::Outgoing;
-use hostler::queue::{Broker, ChannelSpec, Delivery, LeaseError, Queue, Receive, Sent, Settlement};
+use hostler_queue::{Broker, ChannelSpec, Delivery, LeaseError, Queue, Receive, Sent, Settlement};
+use hostler_types::channel::{Channel, Filter};
+use hostler_types::message::Outgoing;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 

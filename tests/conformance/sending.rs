@@ -2,8 +2,8 @@
 
 use std::time::SystemTime;
 
-use hostler::message::{AttributeValue, Invalid, MAX_DELAY};
-use hostler::queue::{Depth, SendError};
+use hostler_queue::{Depth, SendError};
+use hostler_types::message::{AttributeValue, Invalid, MAX_DELAY};
 
 use super::*;
 

@@ -6,17 +6,17 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use hostler::config::{Breaker, Rate, Share};
-use hostler::consumer::{Consumer, Phase, Spec, StatusBoard};
-use hostler::handler::Lanes;
-use hostler::health::process::ProcessInfo;
-use hostler::health::{BreakerState, Reason, Report, SCHEMA, StartPeriod, State, Timestamp, verdict};
-use hostler::message::{Attributes, Message, Outgoing};
-use hostler::queue::fake::{Ending, LIMITS};
-use hostler::queue::{
+use hostler_config::{Breaker, Rate, Share};
+use hostler_consumer::{Consumer, Phase, Spec, StatusBoard};
+use hostler_handler::Lanes;
+use hostler_health::process::ProcessInfo;
+use hostler_health::{BreakerState, Reason, Report, SCHEMA, StartPeriod, State, Timestamp, verdict};
+use hostler_queue::fake::{Ending, LIMITS};
+use hostler_queue::{
     Broker, Delivery, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError, Receipt, Receive, Settlement,
     Unsettled,
 };
+use hostler_types::message::{Attributes, Message, Outgoing};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};

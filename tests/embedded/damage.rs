@@ -1,6 +1,6 @@
 //! A file that is taken away, rows that cannot be read, and messages that the queue itself dead-letters.
 
-use hostler::queue::{ATTEMPTS_ATTRIBUTE, REASON_ATTRIBUTE};
+use hostler_queue::{ATTEMPTS_ATTRIBUTE, REASON_ATTRIBUTE};
 
 use super::*;
 use crate::support::hostler::World;
@@ -23,7 +23,9 @@ async fn receive_for(queue: &Arc<dyn Queue>, wait: Duration, lease: Duration) ->
 }
 
 fn text<'a>(delivery: &'a Delivery, name: &str) -> &'a str {
-    let hostler::message::AttributeValue::Text(text) = &delivery.message.attributes[name] else { panic!("no text") };
+    let hostler_types::message::AttributeValue::Text(text) = &delivery.message.attributes[name] else {
+        panic!("no text")
+    };
     text
 }
 
@@ -114,7 +116,7 @@ async fn a_look_shows_what_cannot_be_read() {
     let meddler = Connection::open(&path).unwrap();
     meddler.execute("UPDATE content SET attributes = '{torn' WHERE id = ?1", [&ids[0]]).unwrap();
     let mut seen = Vec::new();
-    let mut each = |message: &hostler::message::Message| {
+    let mut each = |message: &hostler_types::message::Message| {
         seen.push((message.id.clone(), message.attributes.contains_key(REASON_ATTRIBUTE)));
         std::ops::ControlFlow::Continue(())
     };

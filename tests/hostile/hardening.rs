@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, thread};
 
-use hostler::config;
 use hostler::host::hardening::Hardening;
+use hostler_config as config;
 
 use crate::support::guests::command;
 use crate::support::hostler::{Host, PATIENCE, World, announce};

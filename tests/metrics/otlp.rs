@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use hostler::telemetry::metrics::names::ALL;
+use hostler_telemetry::metrics::names::ALL;
 
 use super::{DELIVERIES, send_hundred, start_with, world};
 use crate::support::collector::{Collector, Point, names_of, points};

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use hostler::config::Rate;
-use hostler::message::{AttributeValue, Claim, Invalid, Message, Outgoing, Typed};
-use hostler::queue::fake::{Ending, MAX_MESSAGE};
-use hostler::queue::{Broker, ChannelSpec, LeaseError, ORIGINAL_ID_ATTRIBUTE, QueueError, SendError};
-use hostler::upkeep::requeue::{Condition, Ended, LEASE, Note, Order, Report, run};
+use hostler_config::Rate;
+use hostler_ops::requeue::{Condition, Ended, LEASE, Note, Order, Report, run};
+use hostler_queue::fake::{Ending, MAX_MESSAGE};
+use hostler_queue::{Broker, ChannelSpec, LeaseError, ORIGINAL_ID_ATTRIBUTE, QueueError, SendError};
+use hostler_types::message::{AttributeValue, Claim, Invalid, Message, Outgoing, Typed};
 use tokio::time::{Instant, advance};
 use tokio_util::sync::CancellationToken;
 

@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hostler::channel::Channel;
-use hostler::message::{Invalid, Message, Outgoing};
-use hostler::queue::fake::FakeBroker;
-use hostler::queue::{
+use hostler_ops::requeue::{Ended, Order, Report, run};
+use hostler_queue::fake::FakeBroker;
+use hostler_queue::{
     Broker, ChannelSpec, Delivery, Depth, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError, Receive,
     SendError, Sent, Settlement, Unsettled,
 };
-use hostler::upkeep::requeue::{Ended, Order, Report, run};
+use hostler_types::channel::Channel;
+use hostler_types::message::{Invalid, Message, Outgoing};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hostler::config::OnProcessingTimeout;
+use hostler_config::OnProcessingTimeout;
 
 use super::record::Delivery;
 use super::scenario::{End, Scenario};

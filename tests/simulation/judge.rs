@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use hostler::health::{BreakerState, ConsumerReport};
+use hostler_health::{BreakerState, ConsumerReport};
 
 use super::dispositions::allowed;
 pub use super::progress::wall;

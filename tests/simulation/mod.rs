@@ -96,7 +96,7 @@ pub fn report(failure: &Failure) -> String {
 }
 
 fn subject() -> System {
-    run::system!(hostler::consumer, hostler::queue::sqs)
+    run::system!(hostler_consumer, hostler_queue_sqs)
 }
 
 /// How many seeds are tried: many in a release build, some in a debug build.

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use hostler::health::process::ProcessInfo;
-use hostler::health::{BreakerState, ConsumerReport, Reason, Report, SCHEMA, StartPeriod, Timestamp, verdict};
+use hostler_health::process::ProcessInfo;
+use hostler_health::{BreakerState, ConsumerReport, Reason, Report, SCHEMA, StartPeriod, Timestamp, verdict};
 use tokio::time::Instant;
 
 use super::judge::{Judge, LATE};

@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
-use hostler::handler::Handler;
-use hostler::health::ConsumerReport;
-use hostler::queue::{Broker, ChannelSpec, Producer, Queue, QueueError, Replies};
+use hostler_handler::Handler;
+use hostler_health::ConsumerReport;
+use hostler_queue::{Broker, ChannelSpec, Queue, QueueError};
+use hostler_queue_telemetry::{Producer, Replies};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -79,7 +80,7 @@ macro_rules! system {
                         ..sqs::Options::default()
                     };
                     let broker = sqs::SqsBroker::connect(options).await?;
-                    Ok(std::sync::Arc::new(broker) as std::sync::Arc<dyn hostler::queue::Broker>)
+                    Ok(std::sync::Arc::new(broker) as std::sync::Arc<dyn hostler_queue::Broker>)
                 })
             },
             consume: |mut parts| {
@@ -125,7 +126,7 @@ macro_rules! system {
                     queue: parts.queue,
                     handler: parts.handler,
                     replies: parts.replies,
-                    guests: hostler::handler::Lanes::new(tokio::runtime::Handle::current(), None),
+                    guests: hostler_handler::Lanes::new(tokio::runtime::Handle::current(), None),
                     status,
                     metrics: None,
                     traces: None,

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use fastrand::Rng;
-use hostler::config::{Breaker, OnProcessingTimeout, Rate, Retry, Share};
+use hostler_config::{Breaker, OnProcessingTimeout, Rate, Retry, Share};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -11,7 +11,7 @@ use aws_smithy_runtime_api::client::http::{
 use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
 use aws_smithy_runtime_api::client::result::ConnectorError;
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
-use hostler::health::ConsumerReport;
+use hostler_health::ConsumerReport;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hostler::handler::{Call, Handler, Limit, Outcome};
+use hostler_handler::{Call, Handler, Limit, Outcome};
 use tokio::time::sleep;
 
 use super::judge::Judge;

@@ -3,7 +3,7 @@
 use std::sync::Barrier;
 use std::time::SystemTime;
 
-use hostler::upkeep::requeue::{Ended, Order, run};
+use hostler_ops::requeue::{Ended, Order, run};
 
 use super::*;
 use crate::support::scripted::{Nature, REQUEST_ID};

@@ -10,8 +10,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hostler::queue::embedded::EmbeddedBroker;
-use hostler::queue::{Broker, ChannelSpec};
+use hostler_queue::{Broker, ChannelSpec};
+use hostler_queue_embedded::EmbeddedBroker;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;

@@ -4,7 +4,7 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command};
 
-use hostler::digest::{hex, sha256};
+use hostler_types::digest::{hex, sha256};
 use reqwest::{Client, Method, StatusCode, Url};
 use serde_json::{Value, json};
 use tempfile::TempDir;

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::digest::{Context, SHA256};
-use hostler::digest::hex;
+use hostler_types::digest::hex;
 
 /// When a build that is of no use any more goes; another checkout of the repository may use it still.
 const UNUSED: Duration = Duration::from_secs(3600);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hostler::queue::{Queue, Receive, Settlement};
+use hostler_queue::{Queue, Receive, Settlement};
 use tokio_util::sync::CancellationToken;
 
 /// The body of the messages.

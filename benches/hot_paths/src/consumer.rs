@@ -3,10 +3,10 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use hostler::config::{OnProcessingTimeout, Retry};
-use hostler::consumer::{Batcher, Ledger, Policy};
-use hostler::handler::Outcome;
-use hostler::queue::{Limits, Receipt, Settlement};
+use hostler_config::{OnProcessingTimeout, Retry};
+use hostler_consumer::{Batcher, Ledger, Policy};
+use hostler_handler::Outcome;
+use hostler_queue::{Limits, Receipt, Settlement};
 use tokio::time::Instant;
 
 use crate::{Result, Step};

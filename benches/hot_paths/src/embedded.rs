@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hostler::channel::Channel;
-use hostler::message::Outgoing;
-use hostler::queue::embedded::EmbeddedBroker;
-use hostler::queue::{Broker, ChannelSpec, Queue};
+use hostler_queue::{Broker, ChannelSpec, Queue};
+use hostler_queue_embedded::EmbeddedBroker;
+use hostler_types::channel::Channel;
+use hostler_types::message::Outgoing;
 use tokio::runtime::Runtime;
 
 use crate::acked::{self, BODY};

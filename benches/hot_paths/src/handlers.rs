@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use hostler::handler::Outcome;
+use hostler_handler::Outcome;
 
 use crate::call::Caller;
 use crate::{Result, Step};

@@ -13,14 +13,15 @@ use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
 use aws_smithy_runtime_api::client::result::ConnectorError;
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use aws_smithy_runtime_api::http::StatusCode;
-use hostler::consumer::{Consumer, Phase, Spec, StatusBoard};
-use hostler::handler::{Call, Handler, Lanes, Outcome};
-use hostler::queue::sqs::{Options, SqsBroker};
-use hostler::queue::{Broker, ChannelSpec, MeteredQueue, Queue};
-use hostler::telemetry::Form;
-use hostler::telemetry::Resource;
-use hostler::telemetry::metrics::{Metrics, Named, Ways, listen};
-use hostler::telemetry::traces::Traces;
+use hostler_consumer::{Consumer, Phase, Spec, StatusBoard};
+use hostler_handler::{Call, Handler, Lanes, Outcome};
+use hostler_queue::{Broker, ChannelSpec, Queue};
+use hostler_queue_sqs::{Options, SqsBroker};
+use hostler_queue_telemetry::MeteredQueue;
+use hostler_telemetry::Form;
+use hostler_telemetry::Resource;
+use hostler_telemetry::metrics::{Metrics, Named, Ways, listen};
+use hostler_telemetry::traces::Traces;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -160,7 +161,7 @@ pub fn consumed_sampled() -> Result<Step> {
 }
 
 fn consumer(trace: Option<&str>, metrics: bool, traces: bool) -> Result<Step> {
-    std::mem::forget(hostler::telemetry::start(Form::Json));
+    std::mem::forget(hostler_telemetry::start(Form::Json));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let permits = Arc::new(Semaphore::new(0));
     let service = Canned { permits: Some(Arc::clone(&permits)), ..Canned::new(trace) };
