@@ -130,9 +130,10 @@ fn dead_letters_do_not_fit(wanted: &Wanted, observed: &Observed, options: &Optio
     if target_takes >= source_takes {
         return None;
     }
-    let consequence = match &options.bucket {
-        Some(_) => "a larger one with ten attributes of its own",
-        None => "a larger one",
+    // With a bucket, only a body that leaves no attribute for its pointer cannot go there.
+    let (consequence, fatal) = match &options.bucket {
+        Some(_) => ("a larger one with ten attributes of its own", false),
+        None => ("a larger one", true),
     };
     let fault = format!(
         "{} takes messages of {}, less than {}, {} ({consequence} cannot be dead-lettered)",
@@ -145,7 +146,7 @@ fn dead_letters_do_not_fit(wanted: &Wanted, observed: &Observed, options: &Optio
         "run `aws sqs set-queue-attributes --queue-url {} --attributes {MAX_SIZE}={source_takes}`",
         target.address
     );
-    Some(warning(fault, cure))
+    Some(Finding { fault, cure, fatal })
 }
 
 /// Queues of old take 256 KiB.
@@ -323,9 +324,10 @@ mod tests {
         let (fault, fatal) = found(too_small);
         let told = "queue t-thumbnails-dlq takes messages of 256.0 KiB, less than queue t-thumbnails, 1.0 MiB";
         assert_eq!(fault, format!("{told} (a larger one cannot be dead-lettered)"));
-        assert!(!fatal);
+        assert!(fatal);
         let bucket = Options { bucket: Some("bodies".into()), ..Options::default() };
-        assert!(found_with(&bucket, too_small).0.contains("(a larger one with ten attributes of its own cannot"));
+        let (fault, fatal) = found_with(&bucket, too_small);
+        assert!(fault.contains("(a larger one with ten attributes of its own cannot") && !fatal, "{fault}");
         assert_eq!(found(|seen| seen.queue.set(MAX_SIZE, "262144")).0, "nothing");
         let wanted = fanned(&Options::default());
         let mut observed = whole(&wanted);
