@@ -27,21 +27,23 @@ fn on_moto() -> Estate<'static> {
 
 /// Queues of every class, the oldest and the newest at either end of what is listed.
 const EVERYTHING: &str = "
-queue('a-old', days=4)
-queue('a-busy', days=4); used('a-busy', 'NumberOfMessagesSent', 5); used('a-busy', 'NumberOfMessagesReceived', 5)
-queue('full', days=4, messages=2)
-queue('unsent', days=4); used('unsent', 'NumberOfMessagesReceived', 3)
-queue('polled', days=4); used('polled', 'NumberOfEmptyReceives', 3)
-queue('unheard', days=4, messages=3); used('unheard', 'NumberOfMessagesSent', 3)
-queue('long-ago', days=90); used('long-ago', 'NumberOfMessagesSent', 3, hours=80)
-queue('orders', days=4); queue('orders-dlq', days=4); queue('done', days=4)
-queue('a-busy-dlq', days=4); queue('gone-dlq', days=4); queue('a-old-dlq', days=4)
+queue('a-old', days=40)
+queue('a-busy', days=40); used('a-busy', 'NumberOfMessagesSent', 5); used('a-busy', 'NumberOfMessagesReceived', 5)
+queue('full', days=40, messages=2)
+queue('unsent', days=40); used('unsent', 'NumberOfMessagesReceived', 3)
+queue('polled', days=40); used('polled', 'NumberOfEmptyReceives', 3)
+queue('unheard', days=40, messages=3); used('unheard', 'NumberOfMessagesSent', 3)
+queue('long-ago', days=90); used('long-ago', 'NumberOfMessagesSent', 3, hours=900)
+queue('orders', days=40); queue('orders-dlq', days=40); queue('done', days=40)
+queue('a-busy-dlq', days=40); queue('gone-dlq', days=40); queue('a-old-dlq', days=40)
+news = sns.create_topic(Name=prefix + 'others-news')['TopicArn']
+sns.subscribe(TopicArn=news, Protocol='sqs', Endpoint=arn(queue('listening', days=40))); queue('listening-dlq', days=40)
 queue('forgotten', days=90); queue('forgotten-dlq', days=90, messages=1)
 queue('others', days=90, tags={'team': 'x'})
 queue('young')
 many(200)
 many(1850, 'strange', tags={'team': 'x'})
-queue('z-old', days=4)
+queue('z-old', days=40)
 for name in ('uploads', 'quiet', 'loud'):
     sns.create_topic(Name=prefix + name, Tags=[{'Key': 'hostler:managed', 'Value': 'true'}])
 sns.create_topic(Name=prefix + 'strange')
@@ -76,9 +78,10 @@ fn what_is_unused_is_found_among_thousands_and_removed_only_when_asked() {
     assert_eq!(classes("inactive-with-messages"), set(&["forgotten-dlq", "full"]));
     assert_eq!(classes("no-producers"), set(&["polled", "unsent"]));
     assert_eq!(classes("no-consumers"), set(&["unheard"]));
-    assert_eq!(classes("in-use"), set(&["a-busy", "a-busy-dlq", "orders-dlq"]));
+    assert_eq!(classes("in-use"), set(&["a-busy", "a-busy-dlq", "listening-dlq", "orders-dlq"]));
+    assert_eq!(classes("subscribed"), set(&["listening"]), "a topic of others delivers to it");
     assert_eq!(classes("young").len(), 201);
-    assert_eq!(report["queues"].as_array().unwrap().len(), 200 + 17);
+    assert_eq!(report["queues"].as_array().unwrap().len(), 200 + 19);
     let topic = |name: &str, inactive, published: Value, named| json!({"topic": format!("{}{name}", estate.prefix), "inactive": inactive, "published": published, "named_by_config": named});
     let topics = [
         topic("uploads", true, Value::Null, true),
@@ -89,7 +92,7 @@ fn what_is_unused_is_found_among_thousands_and_removed_only_when_asked() {
     assert!(found.len() == 3 && topics.iter().all(|topic| found.contains(topic)), "{found:?}");
 
     let before = estate.queues();
-    assert_eq!(before.len(), 2050 + 18, "without --apply nothing is removed");
+    assert_eq!(before.len(), 2050 + 20, "without --apply nothing is removed");
 
     let said = estate.world.output(&["clean", "--apply", "--pause", "0s", "--json"]);
     assert_eq!(said.code, 0, "{said:?}");
@@ -106,8 +109,8 @@ fn a_message_that_comes_between_the_looks_keeps_its_queue() {
     let estate = on_moto();
     estate.python(
         "
-queue('one', days=4); queue('two', days=4)
-queue('known', days=4); used('known', 'NumberOfMessagesSent', 5)
+queue('one', days=40); queue('two', days=40)
+queue('known', days=40); used('known', 'NumberOfMessagesSent', 5)
 ",
     );
     let mut command = estate.world.command(&["clean", "--apply", "--pause", "15s", "--json"]);
@@ -130,7 +133,7 @@ queue('known', days=4); used('known', 'NumberOfMessagesSent', 5)
 #[test]
 fn without_a_record_of_use_nothing_is_removed() {
     let estate = on_moto();
-    estate.python("queue('one', days=4)");
+    estate.python("queue('one', days=40)");
     let said = estate.world.output(&["clean", "--apply", "--pause", "0s"]);
     assert!(said.code == 1 && said.stderr.contains("CloudWatch has no record of use"), "{said:?}");
     assert_eq!(estate.queues(), ["one"]);
@@ -221,15 +224,19 @@ fn what_may_not_be_looked_at_is_named_and_the_rest_goes_on() {
     let estate = Estate::new(&server, &consumer());
     estate.python(
         "
-queue('one', days=4); queue('two', days=4); queue('two-dlq', days=4)
-queue('known', days=4); used('known', 'NumberOfMessagesSent', 5)
+queue('one', days=40); queue('two', days=40); queue('two-dlq', days=40)
+queue('known', days=40); used('known', 'NumberOfMessagesSent', 5)
 ",
     );
-    let denied = "('sqs:ListQueueTags', f'arn:aws:sqs:*:*:{prefix}two'), ('sns:ListTopics', '*')";
-    let said = estate.output_as(denied, &["clean", "--json"]);
-    assert_eq!(said.code, 0, "{said:?}");
+    let denied = "('sqs:ListQueueTags', f'arn:aws:sqs:*:*:{prefix}two'), ('sns:List*', '*')";
+    let said = estate.output_as(denied, &["clean", "--apply", "--json"]);
+    assert!(
+        said.code == 1 && said.stderr.contains("subscriptions cannot be listed, so no queue is removed"),
+        "{said:?}"
+    );
     let report = json(&said);
-    assert_eq!(names(&report["not_looked_at"], "name", &estate.prefix), ["two", "topics"]);
+    assert_eq!(names(&report["not_looked_at"], "name", &estate.prefix), ["two", "subscriptions", "topics"]);
+    assert_eq!(estate.queues().len(), 4, "without the subscriptions no queue may go");
     assert_eq!(of_class(&report, "in-use", &estate.prefix), set(&["two-dlq"]), "its queue may be there");
     assert_eq!(of_class(&report, "deletable", &estate.prefix), set(&["one"]));
 
@@ -244,7 +251,7 @@ fn without_a_look_at_the_record_of_use_there_is_no_report() {
     let denies = Web::start(|_, _| Reply::status(403));
     let server = Server::shared(Kind::Moto);
     let estate = Estate::beside(server, &format!("http://{}", denies.address), &consumer());
-    estate.python("queue('one', days=4)");
+    estate.python("queue('one', days=40)");
     let said = estate.world.output(&["clean", "--apply", "--pause", "0s"]);
     assert!(said.code == 69 && said.stderr.contains("GetMetricData: HTTP status 403"), "{said:?}");
     assert_eq!(estate.queues(), ["one"]);
@@ -253,7 +260,7 @@ fn without_a_look_at_the_record_of_use_there_is_no_report() {
 #[test]
 fn the_report_goes_to_the_webhook() {
     let estate = on_moto();
-    estate.python("queue('full', days=4, messages=2)");
+    estate.python("queue('full', days=40, messages=2)");
     let table = estate.world.output(&["clean"]);
     let row = format!("queue {}full  inactive, with messages         2     -         -   shop\n", estate.prefix);
     let summary = "of 1 queue: 1 queue inactive, with messages\n";
@@ -286,7 +293,7 @@ fn the_embedded_queue_has_no_record_to_clean_by() {
 fn a_server_without_metrics_is_named_as_such() {
     let web = Web::start(|_, _| Reply::status(404));
     let estate = Estate::beside(Server::shared(Kind::Moto), &format!("http://{}", web.address), &consumer());
-    estate.python("queue('a', days=4)");
+    estate.python("queue('a', days=40)");
     let said = estate.world.output(&["clean"]);
     assert_eq!((said.code, said.stdout.as_str()), (69, ""), "{said:?}");
     for part in ["this server has no CloudWatch metrics (HTTP status 404)", "AWS_ENDPOINT_URL_CLOUDWATCH"] {

@@ -19,8 +19,9 @@ use hostler_types::duration;
 /// Find queues, topics and stored bodies that nobody uses, and remove them
 ///
 /// Looks at everything under the config's prefix that is hostler's by its tags, and at its use as CloudWatch knows it. Only
-/// with --apply it removes: queues that two looks found empty and unused for three days, and bodies that were
-/// stored, or last renewed, longer ago than --bodies-older; never a queue that holds a message, that this config names, or that takes another one's dead letters.
+/// with --apply it removes: queues that two looks found empty and unused for as long as --queues-idle, and bodies that were
+/// stored, or last renewed, longer ago than --bodies-older; never a queue that holds a message, that this config names, that a
+/// topic of this account and region delivers to, or that takes another one's dead letters.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Remove what is deletable; without it, only report
@@ -29,8 +30,9 @@ pub(super) struct Args {
     /// With --apply: the pause between the two looks. Counts of SQS are exact only a minute after the last message
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "60s")]
     pause: Duration,
-    /// How long a queue has to be unused, and to exist
-    #[arg(long, value_name = "DURATION", value_parser = window, default_value = "3d")]
+    /// How long a queue has to be unused, and to exist: longer than the longest pause of whoever uses it. A worker that is started
+    /// once a quarter needs 100d
+    #[arg(long, value_name = "DURATION", value_parser = window, default_value = "35d")]
     queues_idle: Duration,
     /// How long a topic has to be unused
     #[arg(long, value_name = "DURATION", value_parser = window, default_value = "1d")]
@@ -85,11 +87,17 @@ pub(super) fn run(args: &Args) -> Result {
                         as each look makes a queue known to it";
             say(format_args!("hostler: warning: {text}"));
         }
+        let unsure = survey.queues.iter().any(|finding| finding.subscribed.is_none());
+        if unsure {
+            let text =
+                "subscriptions cannot be listed, so no queue is removed: `hostler iam --with-clean` prints the policy";
+            say(format_args!("hostler: warning: {text}"));
+        }
         if let Some(carrier) = carrier {
             deliver(&*carrier, &notice, &stop).await.map_err(|error| Failure::new(Exit::Failed, error))?;
         }
         let failed = done.as_ref().is_some_and(|done| !done.failed.is_empty());
-        Ok(if failed || (blind && args.apply) { Exit::Failed } else { Exit::Ok })
+        Ok(if failed || ((blind || unsure) && args.apply) { Exit::Failed } else { Exit::Ok })
     })
 }
 
@@ -211,7 +219,7 @@ mod tests {
         }
         let defaults = Windows::default();
         assert_eq!(
-            (window("3d"), window("1d"), bodies("90d")),
+            (window("35d"), window("1d"), bodies("90d")),
             (Ok(defaults.queues), Ok(defaults.topics), Ok(defaults.bodies))
         );
     }

@@ -1,6 +1,6 @@
 //! What there is under our prefix that is hostler's by its tags.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -102,6 +102,18 @@ pub(super) async fn topics(service: &Service) -> Result<Listing<HeldTopic>, Queu
         }
     }
     Ok(listing)
+}
+
+/// The names of the queues with a subscription, to whatever topic. Subscriptions that another account or region has are not told.
+pub(super) async fn subscribed(service: &Service) -> Result<BTreeSet<String>, QueueError> {
+    let mut pages = service.clients.sns.list_subscriptions().into_paginator().items().send();
+    let mut queues = BTreeSet::new();
+    while let Some(subscription) = pages.next().await {
+        let subscription = subscription.map_err(|error| Fault::of("ListSubscriptions", &error))?;
+        let queue = subscription.endpoint.filter(|_| subscription.protocol.as_deref() == Some("sqs"));
+        queues.extend(queue.as_deref().and_then(|arn| arn.rsplit(':').next()).map(str::to_owned));
+    }
+    Ok(queues)
 }
 
 /// An answer to a look at something; `None`: it is not there.

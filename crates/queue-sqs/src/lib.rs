@@ -276,6 +276,10 @@ impl Disposal for SqsBroker {
         inventory::topics(&self.0).await.map_err(|error| self.located(error))
     }
 
+    async fn subscribed(&self) -> Result<BTreeSet<String>, QueueError> {
+        inventory::subscribed(&self.0).await.map_err(|error| self.located(error))
+    }
+
     async fn queue_use(&self, names: &[String], over: Duration) -> Result<Vec<Option<QueueUse>>, QueueError> {
         metrics::queue_use(&self.0, names, over).await.map_err(|error| self.located(error))
     }

@@ -162,6 +162,12 @@ pub trait Disposal: Inventory {
     /// [`QueueError`] when the service cannot be asked which there are.
     async fn topics(&self) -> Result<Listing<HeldTopic>, QueueError>;
 
+    /// The queues, by their names on the service, that a topic delivers to: as far as subscriptions belong to this account and region.
+    ///
+    /// # Errors
+    /// [`QueueError`] when the service cannot be asked which there are.
+    async fn subscribed(&self) -> Result<BTreeSet<String>, QueueError>;
+
     /// How each of these queues was used over the last `over`, in their order; `None` where there is no record at all.
     ///
     /// # Errors

@@ -12,6 +12,8 @@ use hostler_queue::QueueUse;
 pub enum Class {
     /// Nobody has sent, received or listened, and it is empty: nobody would miss it.
     Deletable,
+    /// Nobody has sent, received or listened, and it is empty; but a topic still delivers to it.
+    Subscribed,
     /// Nobody has sent, received or listened, and it holds messages.
     InactiveWithMessages,
     /// Somebody listens, and nothing is sent.
@@ -29,6 +31,7 @@ impl Class {
     pub fn name(self) -> &'static str {
         match self {
             Self::Deletable => "deletable",
+            Self::Subscribed => "idle, but subscribed",
             Self::InactiveWithMessages => "inactive, with messages",
             Self::NoProducers => "no producers",
             Self::NoConsumers => "no consumers",
@@ -50,11 +53,13 @@ pub struct Observed {
     pub used: Option<QueueUse>,
     /// Whether it takes the dead letters of a queue that stays.
     pub dead_letters: bool,
+    /// Whether a topic delivers to it.
+    pub subscribed: bool,
 }
 
 /// What a queue is, over this time.
 pub fn classify(observed: &Observed, over: Duration) -> Class {
-    let Observed { messages, age, used, dead_letters } = *observed;
+    let Observed { messages, age, used, dead_letters, subscribed } = *observed;
     let QueueUse { sent, received, empty_receives } = used.unwrap_or_default();
     let (sends, listens) = (sent > 0, received > 0 || empty_receives > 0);
     match (sends, listens, messages > 0) {
@@ -65,6 +70,7 @@ pub fn classify(observed: &Observed, over: Duration) -> Class {
         },
         (true, true, _) => Class::InUse,
         _ if age.is_none_or(|age| age < over) => Class::Young,
+        (false, false, false) if subscribed => Class::Subscribed,
         (false, false, false) => Class::Deletable,
         (false, false, true) => Class::InactiveWithMessages,
         (false, true, _) => Class::NoProducers,
@@ -76,11 +82,11 @@ pub fn classify(observed: &Observed, over: Duration) -> Class {
 mod tests {
     use super::*;
 
-    const OVER: Duration = Duration::from_secs(3 * 86_400);
+    const OVER: Duration = Duration::from_secs(35 * 86_400);
 
     fn observed(sent: u64, received: u64, empty_receives: u64, messages: u64) -> Observed {
         let used = Some(QueueUse { sent, received, empty_receives });
-        Observed { messages, age: Some(OVER), used, dead_letters: false }
+        Observed { messages, age: Some(OVER), used, dead_letters: false, subscribed: false }
     }
 
     fn class(sent: u64, received: u64, empty_receives: u64, messages: u64) -> Class {
@@ -98,6 +104,15 @@ mod tests {
         assert_eq!(class(3, 0, 0, 0), Class::NoConsumers, "they were lost at the end of their retention");
         assert_eq!(class(3, 3, 0, 0), Class::InUse);
         assert_eq!(class(3, 0, 7, 3), Class::InUse, "somebody listens, and what was sent may be delayed");
+    }
+
+    #[test]
+    fn a_queue_that_a_topic_delivers_to_is_not_deletable() {
+        let subscribed = |observed| classify(&Observed { subscribed: true, ..observed }, OVER);
+        assert_eq!(subscribed(observed(0, 0, 0, 0)), Class::Subscribed);
+        assert_eq!(subscribed(observed(0, 0, 0, 2)), Class::InactiveWithMessages);
+        assert_eq!(subscribed(observed(0, 0, 4, 0)), Class::NoProducers);
+        assert_eq!(subscribed(Observed { age: None, ..observed(0, 0, 0, 0) }), Class::Young);
     }
 
     #[test]

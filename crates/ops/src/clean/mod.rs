@@ -7,8 +7,8 @@
 //! | `removal` | what two looks agree on; removing it | removes |
 //! | `report` | what people and programs are told of it | none |
 //!
-//! Nothing is removed that this config names, that is not hostler's by its tags, that holds a message, or that takes the dead
-//! letters of something that stays.
+//! Nothing is removed that this config names, that is not hostler's by its tags, that holds a message, that a topic delivers to,
+//! or that takes the dead letters of something that stays.
 
 mod class;
 mod removal;
@@ -41,9 +41,9 @@ impl Windows {
 }
 
 impl Default for Windows {
-    /// Three days, one day, and 90 days. A message lives for 14 days, and its body is renewed with each copy that hostler makes of it. A
+    /// 35 days, one day, and 90 days. A queue is kept for longer than the pause of a job that runs once a month. A message lives for 14 days, and its body is renewed with each copy that hostler makes of it. A
     /// move by the service itself gives it as many days more without that: this allows for five.
     fn default() -> Self {
-        Self { queues: DAY * 3, topics: DAY, bodies: DAY * 90 }
+        Self { queues: DAY * 35, topics: DAY, bodies: DAY * 90 }
     }
 }

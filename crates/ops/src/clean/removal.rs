@@ -111,6 +111,10 @@ mod tests {
             Ok(Listing::default())
         }
 
+        async fn subscribed(&self) -> Result<BTreeSet<String>, QueueError> {
+            Ok(BTreeSet::new())
+        }
+
         async fn queue_use(&self, _: &[String], _: Duration) -> Result<Vec<Option<QueueUse>>, QueueError> {
             Ok(Vec::new())
         }
@@ -158,6 +162,7 @@ mod tests {
             class,
             named_by_config: false,
             messages: 0,
+            subscribed: Some(false),
             used: Some(QueueUse::default()),
             consumer: None,
             owner: None,

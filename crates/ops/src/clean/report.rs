@@ -129,6 +129,7 @@ mod tests {
             class,
             named_by_config: queue == "p-named",
             messages: 2,
+            subscribed: Some(false),
             used: Some(QueueUse::default()),
             consumer: None,
             owner: Some("shop".into()),

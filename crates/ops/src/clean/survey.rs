@@ -32,6 +32,8 @@ pub struct QueueFinding {
     pub named_by_config: bool,
     /// Messages in it now.
     pub messages: u64,
+    /// Whether a topic delivers to it; `None`: subscriptions cannot be listed.
+    pub subscribed: Option<bool>,
     /// How it was used; `None`: there is no record.
     #[serde(flatten, serialize_with = "use_or_nulls")]
     pub used: Option<QueueUse>,
@@ -44,7 +46,7 @@ pub struct QueueFinding {
 impl QueueFinding {
     /// Whether it may go, if another look agrees.
     pub fn may_go(&self) -> bool {
-        self.class == Class::Deletable && !self.named_by_config
+        self.class == Class::Deletable && !self.named_by_config && self.subscribed == Some(false)
     }
 }
 
@@ -82,7 +84,8 @@ impl Survey {
     }
 }
 
-/// Looks at everything once. Topics and bodies that cannot be listed are among what could not be looked at.
+/// Looks at everything once. Subscriptions, topics and bodies that cannot be listed are among what could not be looked at; without
+/// the subscriptions no queue may go.
 ///
 /// # Errors
 /// [`QueueError`] when it cannot be said which queues there are, or how they were used.
@@ -95,7 +98,8 @@ pub async fn survey(
     let Listing { found, mut unread } = estate.queues().await?;
     let names: Vec<_> = found.iter().map(|held| held.name.clone()).collect();
     let used = if names.is_empty() { Vec::new() } else { estate.queue_use(&names, windows.queues).await? };
-    let queues = queue_findings(&found, &unread, &used, windows, named, now);
+    let subscribed = part(&mut unread, "subscriptions", estate.subscribed().await);
+    let queues = queue_findings(&Seen { held: &found, unread: &unread, used: &used, subscribed }, windows, named, now);
     let topics = part(&mut unread, "topics", topics(estate, windows, named).await).unwrap_or_default();
     unread.extend(topics.unread);
     let before = now.checked_sub(windows.bodies).unwrap_or(SystemTime::UNIX_EPOCH);
@@ -129,29 +133,34 @@ async fn topics(estate: &dyn Disposal, windows: &Windows, named: &Named) -> Resu
     Ok(Listing { found: found.map(finding).collect(), unread })
 }
 
-/// What each queue is. `used` is in the order of `held`.
-fn queue_findings(
-    held: &[HeldQueue],
-    unread: &[Unread],
-    used: &[Option<QueueUse>],
-    windows: &Windows,
-    named: &Named,
-    now: SystemTime,
-) -> Vec<QueueFinding> {
+/// What there is to judge queues by.
+struct Seen<'a> {
+    held: &'a [HeldQueue],
+    unread: &'a [Unread],
+    /// In the order of `held`.
+    used: &'a [Option<QueueUse>],
+    /// The names of those that a topic delivers to; `None`: they cannot be listed.
+    subscribed: Option<BTreeSet<String>>,
+}
+
+/// What each queue is.
+fn queue_findings(seen: &Seen<'_>, windows: &Windows, named: &Named, now: SystemTime) -> Vec<QueueFinding> {
+    let Seen { held, unread, used, subscribed } = seen;
     let used = |n: usize| used.get(n).copied().flatten();
+    let subscribed = |queue: &HeldQueue| subscribed.as_ref().map(|names| names.contains(&queue.name));
     let observed = |n: usize, queue: &HeldQueue, dead_letters| Observed {
         messages: queue.messages(),
         age: queue.created.and_then(|created| now.duration_since(created).ok()),
         used: used(n),
         dead_letters,
+        subscribed: subscribed(queue) == Some(true),
     };
     let alone: Vec<_> =
         held.iter().enumerate().map(|(n, queue)| classify(&observed(n, queue, false), windows.queues)).collect();
     // Whatever is not known to go, stays; of a queue that could not be looked at, its name is all that is known.
-    let stays = held
-        .iter()
-        .zip(&alone)
-        .filter(|(queue, class)| **class != Class::Deletable || named.queues.contains(&queue.queue));
+    let stays = held.iter().zip(&alone).filter(|(queue, class)| {
+        **class != Class::Deletable || named.queues.contains(&queue.queue) || subscribed(queue) != Some(false)
+    });
     let stays: BTreeSet<&str> =
         stays.map(|(queue, _)| queue.name.as_str()).chain(unread.iter().map(|unread| unread.name.as_str())).collect();
     let finding = |(n, queue): (usize, &HeldQueue)| {
@@ -162,6 +171,7 @@ fn queue_findings(
             class: classify(&observed(n, queue, dead_letters), windows.queues),
             named_by_config: named.queues.contains(&queue.queue),
             messages: queue.messages(),
+            subscribed: subscribed(queue),
             used: used(n),
             consumer: tag(tag::CONSUMER),
             owner: tag(tag::OWNER),
@@ -204,14 +214,25 @@ mod tests {
     fn held(queue: &str) -> HeldQueue {
         let name = format!("p-{queue}");
         let queue = queue.trim_end_matches(".fifo").to_owned();
-        HeldQueue { name, queue, created: Some(now() - DAY * 10), ..HeldQueue::default() }
+        HeldQueue { name, queue, created: Some(now() - DAY * 40), ..HeldQueue::default() }
     }
 
     fn classes(held: &[HeldQueue], used: &[Option<QueueUse>], hidden: &[&str], named: &[&str]) -> Vec<(Class, bool)> {
+        with_subscriptions(Some(BTreeSet::new()), held, used, hidden, named)
+    }
+
+    fn with_subscriptions(
+        subscribed: Option<BTreeSet<String>>,
+        held: &[HeldQueue],
+        used: &[Option<QueueUse>],
+        hidden: &[&str],
+        named: &[&str],
+    ) -> Vec<(Class, bool)> {
         let unread = |name: &&str| Unread { name: (*name).to_owned(), reason: String::new(), denied: true };
         let unread: Vec<_> = hidden.iter().map(unread).collect();
         let named = Named { queues: named.iter().map(|name| (*name).to_owned()).collect(), ..Named::default() };
-        let findings = queue_findings(held, &unread, used, &Windows::default(), &named, now());
+        let seen = Seen { held, unread: &unread, used, subscribed };
+        let findings = queue_findings(&seen, &Windows::default(), &named, now());
         findings.iter().map(|finding| (finding.class, finding.may_go())).collect()
     }
 
@@ -237,6 +258,16 @@ mod tests {
     }
 
     #[test]
+    fn a_subscribed_queue_stays_with_its_dead_letter_queue() {
+        let queues = [held("orders"), held("orders-dlq"), held("old")];
+        let some = Some(["p-orders".to_owned()].into());
+        let expected = [(Class::Subscribed, false), (Class::InUse, false), (Class::Deletable, true)];
+        assert_eq!(with_subscriptions(some, &queues, &[None; 3], &[], &[]), expected);
+        let unknown = with_subscriptions(None, &queues, &[None; 3], &[], &[]);
+        assert!(unknown.iter().all(|(_, may_go)| !may_go), "{unknown:?}");
+    }
+
+    #[test]
     fn a_queue_from_the_future_is_young() {
         let queue = HeldQueue { created: Some(now() + DAY), ..held("orders") };
         assert_eq!(classes(&[queue], &[None], &[], &[]), [(Class::Young, false)]);
@@ -245,13 +276,15 @@ mod tests {
     #[test]
     fn a_finding_tells_its_counts_or_that_there_is_no_record() {
         let finding = |used| {
-            let findings = queue_findings(&[held("a")], &[], &[used], &Windows::default(), &Named::default(), now());
+            let subscribed = Some(BTreeSet::new());
+            let seen = Seen { held: &[held("a")], unread: &[], used: &[used], subscribed };
+            let findings = queue_findings(&seen, &Windows::default(), &Named::default(), now());
             serde_json::to_value(&findings[0]).unwrap()
         };
         let used = QueueUse { sent: 0, received: 2, empty_receives: 3 };
         let expected = serde_json::json!({
-            "queue": "p-a", "class": "no-producers", "named_by_config": false, "messages": 0, "sent": 0, "received": 2,
-            "empty_receives": 3, "consumer": null, "owner": null,
+            "queue": "p-a", "class": "no-producers", "named_by_config": false, "messages": 0, "subscribed": false,
+            "sent": 0, "received": 2, "empty_receives": 3, "consumer": null, "owner": null,
         });
         assert_eq!(finding(Some(used)), expected);
         assert!(finding(None)["sent"].is_null());

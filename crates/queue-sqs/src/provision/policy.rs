@@ -71,7 +71,7 @@ pub fn cleaning(options: &Options, account: Option<&str>) -> Vec<Json> {
         Statement::new("RecordOfUse", &["cloudwatch:GetMetricData"], &anywhere).json(),
         Statement::new("FindUnused", &find, &[all("sqs")]).json(),
         remove,
-        Statement::new("ListTopics", &["sns:ListTopics"], &anywhere).json(),
+        Statement::new("ListTopics", &["sns:ListTopics", "sns:ListSubscriptions"], &anywhere).json(),
         Statement::new("LookAtTopics", &["sns:ListTagsForResource"], &[all("sns")]).json(),
     ];
     if let Some(bucket) = &options.bucket {
