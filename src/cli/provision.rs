@@ -4,12 +4,14 @@ use super::{ConfigArg, block_on, print};
 use crate::exit::{Exit, Result};
 use crate::host;
 use hostler_config::Config;
+use hostler_queue::{Action, Change};
 
 /// Bring queues, topics and subscriptions to what the config says
 ///
-/// Prints one line for each change: `+` is created, `~` is changed. Queues, dead-letter queues, redrive, retention, KMS
+/// Prints one line for each change: `+` is created, `~` is changed, `=` is left as it is for the reason told. Queues, dead-letter queues, redrive, retention, KMS
 /// keys, topics, subscriptions with their filters, queue policies and tags; run again, it changes nothing. What others
-/// have set beside it stays: other policy statements, other tags, the retention of a queue that is consumed.
+/// have set beside it stays: other policy statements, other tags, the retention of a queue that is consumed. A queue or topic that was
+/// there before, without a tag of hostler's, is not tagged: it stays its owner's, and `alarms` and `clean` pass it over.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Only print what would change
@@ -31,6 +33,11 @@ pub(super) fn run(args: &Args) -> Result {
     Ok(Exit::Ok)
 }
 
+/// Whether something changes.
+fn is_made(change: &Change) -> bool {
+    change.action != Action::Leave
+}
+
 /// Prints the changes, and makes them unless they are only asked for; how many they are.
 async fn changes(args: &Args, config: &Config) -> Result<usize> {
     let wanted: Vec<_> = config.consumers.iter().map(host::channel_spec).collect();
@@ -38,13 +45,13 @@ async fn changes(args: &Args, config: &Config) -> Result<usize> {
         let broker = host::connect_to_look(config).await?;
         let changes = broker.plan(&wanted).await?;
         changes.iter().for_each(print);
-        return Ok(changes.len());
+        return Ok(changes.iter().filter(|change| is_made(change)).count());
     }
     let broker = super::connect(config).await?;
     let mut count = 0;
-    let mut made = |change: &_| {
+    let mut made = |change: &Change| {
         print(change);
-        count += 1;
+        count += usize::from(is_made(change));
     };
     broker.provision(&wanted, &mut made).await?;
     Ok(count)

@@ -20,6 +20,8 @@ pub enum Action {
     Create,
     /// It is there, and not as wanted.
     Update,
+    /// Nothing: it is there, not as wanted, and not ours to change. The detail says why.
+    Leave,
 }
 
 impl Change {
@@ -32,6 +34,11 @@ impl Change {
     pub fn update(resource: String, detail: String) -> Self {
         Self { action: Action::Update, resource, detail }
     }
+
+    /// A resource that is not as wanted, and stays so for this reason.
+    pub fn leave(resource: String, reason: String) -> Self {
+        Self { action: Action::Leave, resource, detail: reason }
+    }
 }
 
 impl fmt::Display for Change {
@@ -39,6 +46,7 @@ impl fmt::Display for Change {
         let sign = match self.action {
             Action::Create => '+',
             Action::Update => '~',
+            Action::Leave => '=',
         };
         write!(f, "{sign} {}", self.resource)?;
         if self.detail.is_empty() { Ok(()) } else { write!(f, ": {}", self.detail) }

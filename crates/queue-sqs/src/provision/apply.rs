@@ -45,6 +45,7 @@ impl<'a> Applier<'a> {
     /// [`QueueError`]: it was not taken; it may be tried again.
     pub(super) async fn take(&mut self, act: &Act<'_>) -> Result<(), QueueError> {
         match act {
+            Act::Leave => Ok(()),
             Act::Create(piece) => self.create(piece).await.map(drop),
             Act::Set { kind, address, attribute, value } => self.set(*kind, address, attribute, value).await,
             Act::Tag { kind: Kind::Queue, address, tags } => {

@@ -7,7 +7,7 @@ use super::admission;
 use super::desired::{FanOut, Kind, Piece, Wanted};
 use super::observed::{Observed, PENDING, Resource, Seen};
 use super::setting::Setting;
-use hostler_queue::{Action, Change};
+use hostler_queue::{Action, Change, tag};
 
 /// One call that changes something.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub(super) struct Step<'a> {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Act<'a> {
+    /// Nothing is done.
+    Leave,
     Create(&'a Piece),
     Set {
         kind: Kind,
@@ -50,6 +52,10 @@ pub(super) enum Act<'a> {
 
 /// What begins so is a tag of ours: one that is no longer wanted is removed.
 const OUR_TAGS: &str = "hostler:";
+
+/// Why something that others have made is not marked as ours: `clean` would remove it one day.
+const NOT_TAGGED: &str = "not tagged, as it was there before and has no tag of hostler's; `alarms` and `clean` pass it over \
+                          (tag it hostler:managed=true to hand it over)";
 
 /// The attribute of a dead-letter queue that says which queues may use it. Without it all may, and it is not set for ours: not
 /// every look-alike of SQS remembers it.
@@ -88,7 +94,7 @@ pub(super) fn creations<'a>(wanted: &'a Wanted, observed: &Observed) -> Vec<Step
     steps.retain(|step| match step.act {
         Act::Create(_) | Act::Subscribe { .. } => true,
         Act::Admit { queue, .. } => incomplete || is_new(queue),
-        Act::Set { .. } | Act::Tag { .. } | Act::Untag { .. } => false,
+        Act::Leave | Act::Set { .. } | Act::Tag { .. } | Act::Untag { .. } => false,
     });
     steps
 }
@@ -132,6 +138,10 @@ fn settings<'a>(
 }
 
 fn tags<'a>(piece: &Piece, resource: &Resource) -> Vec<Step<'a>> {
+    if !tag::is_owned(&resource.tags) {
+        let change = Change::leave(piece.title(), NOT_TAGGED.to_owned());
+        return vec![Step { change, act: Act::Leave }];
+    }
     let differing = piece.tags.iter().filter(|(name, value)| resource.tags.get(*name) != Some(value));
     let tags: BTreeMap<_, _> = differing.map(|(name, value)| (name.clone(), value.clone())).collect();
     // A topic belongs to more consumers than this config may know.
@@ -324,6 +334,21 @@ mod tests {
         let expected =
             [format!("{title} tags: hostler:owner=media"), format!("{title} tags no longer wanted: hostler:former")];
         assert_eq!(changed, expected);
+    }
+
+    #[test]
+    fn what_others_have_made_is_not_claimed() {
+        let wanted = fanned();
+        let changed = after(&wanted, |seen| {
+            let foreign = [("team", "x"), ("hostler:managed", "false")].map(|(a, b)| (a.to_owned(), b.to_owned()));
+            seen.queue.get_mut().tags = foreign.clone().into();
+            seen.topic.get_mut().tags = foreign.into();
+            seen.queue.set("VisibilityTimeout", "45");
+        });
+        let [timeout, queue, topic] = &changed[..] else { panic!("{changed:?}") };
+        assert_eq!(timeout, "~ queue t-thumbnails: visibility timeout: 45s → 30s");
+        assert!(queue.starts_with("= queue t-thumbnails: not tagged, as it was there before"), "{queue}");
+        assert!(topic.starts_with("= topic t-uploads: not tagged"), "{topic}");
     }
 
     #[test]
