@@ -1,9 +1,10 @@
 //! Every command as a user who may do exactly what `hostler iam` prints for it, on a server that enforces policies.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::support::guard::Guard;
 use crate::support::hostler::{Host, Said};
-use crate::support::servers::Server;
+use crate::support::servers::{Kind, Server};
 use crate::support::upkeep::Estate;
 
 /// Handlers exit with the code that the body says: 0 acks, 65 dead-letters.
@@ -116,8 +117,112 @@ fn every_command_gets_by_with_the_policy_that_is_printed_for_it() {
         let moved = operator.may(&["requeue", "--from", dead]).stdout;
         assert_eq!(moved, format!("1 message moved from {dead} to {queue}\n"));
     }
+    let script = "sqs.send_message(QueueUrl=url(prefix + 'orders-dlq'), MessageBody='dead')";
+    estate.python(script);
+    let letters: Value = serde_json::from_str(&operator.may(&["dlq", "ls", "orders", "--json"]).stdout).unwrap();
+    let id = letters[0]["id"].as_str().unwrap();
+    assert!(operator.may(&["dlq", "show", "orders", id, "--body"]).stdout.contains("dead"));
+    operator.may(&["requeue", "--from", "orders", "--dry-run"]);
+    operator.may(&["dlq", "drop", "orders", "--id", id, "--dry-run"]);
+    operator.may(&["dlq", "drop", "orders", "--id", id, "--yes"]);
+    assert!(operator.may(&["dlq", "ls", "orders"]).stdout.contains("no dead letters"));
     let watcher = User::new(&estate, &["--with-alarms"]);
     watcher.may(&["queues"]);
     watcher.may(&["alarms"]);
-    User::new(&estate, &["--with-alarms", "--with-clean"]).may(&["clean"]);
+    watcher.may(&["queues", "orders", "ledger"]);
+    User::new(&estate, &["--with-clean"]).may(&["clean"]);
+}
+
+/// The policy that is printed with these options, for an account.
+fn printed(estate: &Estate<'_>, account: &str, options: &[&str]) -> Value {
+    let printed = estate.world.output(&[&["iam", "--account", account], options].concat());
+    assert_eq!(printed.code, 0, "{printed:?}");
+    serde_json::from_str(&printed.stdout).unwrap()
+}
+
+/// Runs a command through a guard, and CloudWatch through another. It is denied nothing.
+fn guarded(estate: &Estate<'_>, guard: &Guard, metrics: Option<&Guard>, args: &[&str]) -> Said {
+    let mut command = estate.world.command(args);
+    command.env("AWS_ENDPOINT_URL", guard.endpoint());
+    if let Some(metrics) = metrics {
+        command.env("AWS_ENDPOINT_URL_CLOUDWATCH", metrics.endpoint());
+    }
+    let said = Said::new(command.output().unwrap());
+    let denied: Vec<_> = [Some(guard), metrics].into_iter().flatten().flat_map(Guard::denied).collect();
+    assert!(said.code == 0 && denied.is_empty(), "{args:?}: {denied:?} {said:?}");
+    said
+}
+
+const DEAD: &str = "
+    [consumers.orders]
+    channel = 'orders'
+    handler = 'guests/main-exits.wat'
+    [consumers.ledger]
+    channel = 'ledger'
+    ordered = true
+    handler = 'guests/main-exits.wat'
+";
+
+/// LocalStack is the one server here that has move tasks, and it enforces nothing.
+#[test]
+fn a_native_redrive_gets_by_with_the_policy_that_is_printed_for_it() {
+    let server = Server::shared(Kind::LocalStack);
+    let estate = Estate::new(server, DEAD);
+    assert_eq!(estate.world.output(&["provision"]).code, 0);
+    estate.python("sqs.send_message(QueueUrl=url(prefix + 'orders-dlq'), MessageBody='0')");
+    let account = "000000000000";
+    let plain = Guard::before(server.address(), account, printed(&estate, account, &[]));
+    let mut command = estate.world.command(&["requeue", "--from", "orders", "--native"]);
+    let said = Said::new(command.env("AWS_ENDPOINT_URL", plain.endpoint()).output().unwrap());
+    assert!(said.code != 0 && !plain.denied().is_empty(), "the guard denies: {said:?}");
+
+    let guard = Guard::before(server.address(), account, printed(&estate, account, &["--with-requeue"]));
+    let said = guarded(&estate, &guard, None, &["requeue", "--from", "orders", "--native"]);
+    assert_eq!(said.stdout, "1 message moved from orders-dlq to orders\n");
+    assert!(guard.allowed().contains("sqs:StartMessageMoveTask"), "{:?}", guard.allowed());
+}
+
+/// Moto says whose dead-letter queue a queue is, and enforces nothing that names a resource.
+#[test]
+fn cleaning_gets_by_with_the_policy_that_is_printed_for_it() {
+    let (server, account) = (Server::shared(Kind::Moto), "123456789012");
+    let metrics = Server::shared(Kind::Ministack);
+    let estate = Estate::beside(server, &metrics.endpoint(), DEAD);
+    let bucket = estate.prefix.trim_end_matches('-');
+    estate.world.config(&format!("payload = {{ bucket = '{bucket}' }}\n{DEAD}"));
+    estate.python(&format!(
+        "
+s3.create_bucket(Bucket='{bucket}', CreateBucketConfiguration={{'LocationConstraint': 'eu-west-1'}})
+queue('old', days=40); queue('old-dlq', days=40); queue('strange', days=40, tags={{'hostler:owner': 'x'}})
+queue('busy', days=40); used('busy', 'NumberOfMessagesSent', 5); used('busy', 'NumberOfMessagesReceived', 5)
+sns.create_topic(Name=prefix + 'quiet', Tags=[{{'Key': 'hostler:managed', 'Value': 'true'}}])
+"
+    ));
+    let policy = printed(&estate, account, &["--with-clean"]);
+    let guard = Guard::before(server.address(), account, policy.clone());
+    let beside = Guard::before(metrics.address(), account, policy.clone());
+    let report = guarded(&estate, &guard, Some(&beside), &["clean", "--json"]);
+    let report: Value = serde_json::from_str(&report.stdout).unwrap();
+    assert_eq!(report["not_looked_at"], json!([]), "{report}");
+    assert_eq!(report["bodies"]["bucket"], bucket);
+
+    // What is not marked as managed may not be deleted, whatever it is classed as.
+    let said = estate.world.command(&["clean", "--apply", "--pause", "0s"]);
+    let said = with_guards(said, &guard, &beside);
+    assert!(said.code == 1 && said.stdout.contains("strange: DeleteQueue"), "{said:?}");
+    assert_eq!(estate.queues(), ["busy", "strange"]);
+    let denied: Vec<_> = guard.denied().into_iter().collect();
+    assert!(
+        matches!(&denied[..], [one] if one.starts_with("sqs:DeleteQueue on ") && one.ends_with("strange")),
+        "{denied:?}"
+    );
+    for action in ["sqs:DeleteQueue", "sqs:ListDeadLetterSourceQueues", "sns:ListSubscriptions", "s3:ListBucket"] {
+        assert!(guard.allowed().contains(action), "{action} in {:?}", guard.allowed());
+    }
+    assert!(beside.allowed().contains("cloudwatch:GetMetricData"), "{:?}", beside.allowed());
+}
+
+fn with_guards(mut command: std::process::Command, guard: &Guard, metrics: &Guard) -> Said {
+    command.env("AWS_ENDPOINT_URL", guard.endpoint()).env("AWS_ENDPOINT_URL_CLOUDWATCH", metrics.endpoint());
+    Said::new(command.output().unwrap())
 }

@@ -4,6 +4,7 @@ pub mod cgroup;
 pub mod collector;
 pub mod ecs;
 pub mod engine;
+pub mod guard;
 pub mod guests;
 pub mod hostler;
 pub mod mounts;
