@@ -533,3 +533,34 @@ fn a_dead_letter_queue_that_takes_less_than_its_source_fails_the_check() {
     let said = setup.hostler(&["check"]);
     assert_eq!(said.code, 0, "{said:?}");
 }
+
+#[test]
+fn high_throughput_of_a_fifo_queue_is_as_the_config_says() {
+    let consumers = |high: &str| {
+        format!("[consumers.ledger]\nchannel = 'ledger'\nordered = true\n{high}\nhandler = 'guests/main-echoes.wat'")
+    };
+    let setup = Setup::new(Kind::LocalStack, "", &consumers("high_throughput = true"));
+    let created = setup.lines(&["provision"]);
+    assert!(
+        created[1].contains("deduplication scope messageGroup, throughput limit perMessageGroupId"),
+        "{created:#?}"
+    );
+    setup.is_whole();
+    for queue in ["ledger.fifo", "ledger-dlq.fifo"] {
+        let queue = setup.look(queue);
+        assert_eq!(queue["FifoThroughputLimit"], "perMessageGroupId");
+        assert_eq!(queue["DeduplicationScope"], "messageGroup");
+    }
+    setup.write("", &consumers(""));
+    setup.is_whole();
+    setup.write("", &consumers("high_throughput = false"));
+    let checked = setup.hostler(&["check"]);
+    assert!(
+        checked.stderr.contains("throughput limit is perMessageGroupId, not perQueue: run `hostler provision`"),
+        "{checked:?}"
+    );
+    assert_eq!(setup.lines(&["provision"]).len(), 4);
+    setup.write("", &consumers("high_throughput = true"));
+    assert_eq!(setup.lines(&["provision"]).len(), 4, "on a queue that is there");
+    setup.is_whole();
+}

@@ -48,6 +48,7 @@ pub fn channel_spec(consumer: &config::Consumer) -> ChannelSpec {
     ChannelSpec {
         channel: consumer.channel.clone(),
         ordered: consumer.ordered,
+        high_throughput: consumer.high_throughput,
         filter: consumer.filter.clone(),
         max_receives: consumer.dead_letter.then(|| policy(consumer).attempts().saturating_add(2)),
         lease: consumer.lease,

@@ -23,6 +23,9 @@ pub struct Consumer {
     pub channel: Channel,
     /// FIFO.
     pub ordered: bool,
+    /// Whether deduplication and throughput limit of its FIFO queue go by message group; `None`: as the queue is. Never `true` unless
+    /// `ordered`.
+    pub high_throughput: Option<bool>,
     /// The WASM handler.
     pub handler: HandlerRef,
     /// A component with lifecycle hooks beside the handler.
@@ -155,6 +158,7 @@ impl Consumer {
             name: name.to_owned(),
             channel: at.need("channel")?,
             ordered: at.need("ordered")?,
+            high_throughput: at.maybe("high_throughput")?,
             handler: at.need("handler")?,
             hooks: at.maybe("hooks")?,
             sha256: at.maybe("sha256")?,

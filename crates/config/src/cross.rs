@@ -27,7 +27,7 @@ pub(super) fn check(settings: &Settings, source: &Source, problems: &mut Vec<Pro
     for name in settings.consumers.keys() {
         let at = settings.consumer(name);
         problems.extend(
-            [health(&at), filter(&at), timeout(&at), delays(&at), reply(&at, settings), breaker(&at)]
+            [health(&at), filter(&at), timeout(&at), delays(&at), reply(&at, settings), breaker(&at), throughput(&at)]
                 .into_iter()
                 .flatten(),
         );
@@ -106,6 +106,12 @@ fn breaker(at: &Section<'_>) -> Option<Problem> {
     let key = others.into_iter().find(|key| at.is_set(key)).filter(|_| !is_said)?;
     let fault = format!("{} is not set, so this means nothing", at.path("breaker.failures"));
     Some(problem(at, key, fault, "set `breaker.failures` to a share such as 0.5".to_owned()))
+}
+
+fn throughput(at: &Section<'_>) -> Option<Problem> {
+    let (Some(true), Some(false)) = (at.get::<bool>("high_throughput"), at.get::<bool>("ordered")) else { return None };
+    let fault = "only FIFO queues have a high throughput to turn on, and `ordered` is false".to_owned();
+    Some(problem(at, "high_throughput", fault, "set `ordered = true`, or leave `high_throughput` out".to_owned()))
 }
 
 fn timeout(at: &Section<'_>) -> Option<Problem> {

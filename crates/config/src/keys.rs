@@ -150,6 +150,13 @@ pub(super) static KEYS: &[Key] = &[
         "FIFO: messages of one group in order, one at a time.",
     ),
     key(
+        "consumers.*.high_throughput",
+        Kind::Bool,
+        Preset::Unset,
+        "High throughput of a FIFO queue on SQS, as `hostler provision` sets it: `true`: deduplication scope and throughput limit \
+         for each message group; `false`: for the whole queue. Unset: as the queue is.",
+    ),
+    key(
         "consumers.*.handler",
         Kind::Handler,
         Preset::Required,

@@ -318,6 +318,8 @@ pub struct ChannelSpec {
     pub channel: Channel,
     /// FIFO: order within a group.
     pub ordered: bool,
+    /// Whether deduplication and throughput limit of a FIFO queue go by message group (SQS: high throughput); `None`: as it is.
+    pub high_throughput: Option<bool>,
     /// Which of the exchange's messages reach it; only for a fan-out channel.
     pub filter: Filter,
     /// After how many receives without a settlement the queue itself dead-letters a message; `None`: it has no
@@ -335,6 +337,7 @@ impl ChannelSpec {
         Self {
             channel,
             ordered: false,
+            high_throughput: None,
             filter: Filter::All,
             max_receives: None,
             lease: Duration::from_secs(30),

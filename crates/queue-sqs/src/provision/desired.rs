@@ -27,6 +27,8 @@ pub(super) const RETENTION: &str = "MessageRetentionPeriod";
 pub(super) const REDRIVE_POLICY: &str = "RedrivePolicy";
 pub(super) const WAIT_TIME: &str = "ReceiveMessageWaitTimeSeconds";
 pub(super) const MAX_SIZE: &str = "MaximumMessageSize";
+pub(super) const DEDUPLICATION_SCOPE: &str = "DeduplicationScope";
+pub(super) const THROUGHPUT_LIMIT: &str = "FifoThroughputLimit";
 
 /// Everything of one channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,6 +93,7 @@ impl Piece {
 pub(super) fn channel(spec: &ChannelSpec, options: &Options, names: &Names) -> Result<Wanted, QueueError> {
     let dead_letters = spec.max_receives.map(|_| {
         let mut piece = queue(&spec.channel.dead_letter_queue(), spec.ordered, options, names);
+        piece.settings.extend(throughput(spec));
         let retention = Value::Seconds(DEAD_LETTER_RETENTION.as_secs());
         piece.settings.push(Setting::new(RETENTION, "retention", retention));
         tagged(piece, spec)
@@ -100,6 +103,7 @@ pub(super) fn channel(spec: &ChannelSpec, options: &Options, names: &Names) -> R
         Setting::new(REDRIVE_POLICY, "redrive", Value::Redrive(to.map(|to| Redrive { to, after })))
     };
     let mut consumed = queue(spec.channel.queue(), spec.ordered, options, names);
+    consumed.settings.extend(throughput(spec));
     consumed.settings.extend([
         Setting::new(VISIBILITY_TIMEOUT, "visibility timeout", Value::Seconds(whole_seconds(spec.lease))),
         Setting::new(WAIT_TIME, "receive wait", Value::Seconds(MAX_WAIT.as_secs())),
@@ -115,6 +119,18 @@ pub(super) fn channel(spec: &ChannelSpec, options: &Options, names: &Names) -> R
         }
     };
     Ok(Wanted { queue: tagged(consumed, spec), dead_letters, fan_out })
+}
+
+/// How a FIFO queue is limited, in the order in which SQS takes it: a limit by group is refused while deduplication is not by group.
+fn throughput(spec: &ChannelSpec) -> Vec<Setting> {
+    let text = |attribute, label, value: &str| Setting::new(attribute, label, Value::Text(value.to_owned()));
+    let scope = |value| text(DEDUPLICATION_SCOPE, "deduplication scope", value);
+    let limit = |value| text(THROUGHPUT_LIMIT, "throughput limit", value);
+    match spec.high_throughput.filter(|_| spec.ordered) {
+        Some(true) => vec![scope("messageGroup"), limit("perMessageGroupId")],
+        Some(false) => vec![limit("perQueue"), scope("queue")],
+        None => Vec::new(),
+    }
 }
 
 /// All that consumers of these want. A dead-letter queue that one of them consumes has that consumer's tags: with those of the

@@ -321,6 +321,26 @@ mod tests {
     }
 
     #[test]
+    fn high_throughput_is_turned_on_and_off_in_the_order_that_sqs_takes() {
+        let ordered = |high_throughput| wanted(&ChannelSpec { ordered: true, high_throughput, ..spec("orders") });
+        let (high, low, any) = (ordered(Some(true)), ordered(Some(false)), ordered(None));
+        let of_queue = |changes: Vec<String>| {
+            let of_queue =
+                changes.into_iter().filter_map(|line| Some(line.strip_prefix("~ queue t-orders.fifo: ")?.to_owned()));
+            of_queue.collect::<Vec<_>>()
+        };
+        let raised = of_queue(changes(&steps(&high, &whole(&any))));
+        let expected = ["deduplication scope: queue → messageGroup", "throughput limit: perQueue → perMessageGroupId"];
+        assert_eq!(raised, expected);
+        let lowered = of_queue(changes(&steps(&low, &whole(&high))));
+        let expected = ["throughput limit: perMessageGroupId → perQueue", "deduplication scope: messageGroup → queue"];
+        assert_eq!(lowered, expected);
+        assert_eq!((steps(&any, &whole(&high)), steps(&low, &whole(&any))), (Vec::new(), Vec::new()));
+        let standard = wanted(&ChannelSpec { high_throughput: Some(true), ..spec("orders") });
+        assert_eq!(standard.queue, wanted(&spec("orders")).queue);
+    }
+
+    #[test]
     fn our_tags_are_kept_and_other_peoples_left() {
         let wanted = fanned();
         let changed = after(&wanted, |seen| {

@@ -7,6 +7,7 @@ use bytesize::ByteSize;
 use serde_json::{Value as Json, json};
 
 use super::account::{Account, name_in};
+use super::desired::{DEDUPLICATION_SCOPE, THROUGHPUT_LIMIT};
 
 /// An attribute of a queue, a topic or a subscription.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,8 +82,7 @@ impl Setting {
 
     /// How what AWS says is not what it should be; `None`: it is the same, however it is written.
     pub(super) fn difference(&self, seen: Option<&str>, account: &Account) -> Option<Difference> {
-        // What AWS leaves out while it is at its default.
-        let seen = seen.or((self.attribute == FILTER_SCOPE).then_some("MessageAttributes"));
+        let seen = seen.or_else(|| default_of(self.attribute));
         let (agrees, words) = match &self.value {
             Value::Seconds(wanted) => {
                 let seen = number(seen);
@@ -116,6 +116,16 @@ impl Setting {
 
 /// What a subscription's filter looks at; not said while it is the default.
 pub(super) const FILTER_SCOPE: &str = "FilterPolicyScope";
+
+/// What an attribute is while AWS leaves it out.
+fn default_of(attribute: &str) -> Option<&'static str> {
+    match attribute {
+        FILTER_SCOPE => Some("MessageAttributes"),
+        DEDUPLICATION_SCOPE => Some("queue"),
+        THROUGHPUT_LIMIT => Some("perQueue"),
+        _ => None,
+    }
+}
 
 /// A redrive policy as AWS says it.
 #[derive(Debug, Clone, PartialEq, Eq)]
