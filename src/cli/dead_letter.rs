@@ -13,6 +13,7 @@ use super::text::on_one_line;
 use hostler_queue::{ATTEMPTS_ATTRIBUTE, ORIGINAL_ID_ATTRIBUTE, REASON_ATTRIBUTE, SOURCE_ATTRIBUTE};
 use hostler_types::Timestamp;
 use hostler_types::message::{AttributeValue, Message, Plain};
+use hostler_types::printable::{on_one_line, shortened};
 
 /// A dead letter, as `--json` prints it. What it does not say of itself is null, such as all of its story where SQS moved
 /// it by its own redrive.
@@ -152,6 +153,9 @@ impl DeadLetter {
     }
 }
 
+/// Bytes of a reason that a list shows.
+pub(super) const MAX_LISTED: usize = 1024;
+
 /// The attributes that have a line of their own.
 const STORY: [&str; 4] = [REASON_ATTRIBUTE, SOURCE_ATTRIBUTE, ATTEMPTS_ATTRIBUTE, ORIGINAL_ID_ATTRIBUTE];
 
@@ -170,7 +174,8 @@ pub(super) fn table(letters: &[DeadLetter]) -> String {
         })
         .collect();
     let left = table::table(&["ID", "SOURCE", "ATTEMPTS", "AGE"], &cells);
-    let reasons = letters.iter().map(|letter| letter.reason.as_deref().map_or_else(unknown, on_one_line));
+    let reason = |reason: &str| on_one_line(&shortened(reason, MAX_LISTED));
+    let reasons = letters.iter().map(|letter| letter.reason.as_deref().map_or_else(unknown, reason));
     let reasons = std::iter::once("REASON".to_owned()).chain(reasons);
     left.lines().zip(reasons).map(|(line, reason)| format!("{line}  {reason}")).collect::<Vec<_>>().join("\n")
 }
@@ -212,6 +217,14 @@ mod tests {
                         7   orders         3  1m 30s  can't find\\na \"customer\"\n\
                         7        -         -      0s  -";
         assert_eq!(table(&[letter(), nameless]), expected);
+    }
+
+    #[test]
+    fn a_list_cuts_a_reason_that_a_page_shows_whole() {
+        let mut long = letter();
+        long.reason = Some("x".repeat(2000));
+        assert!(table(std::slice::from_ref(&long)).ends_with(&format!("  {}… (cut, of 2000 bytes)", "x".repeat(1024))));
+        assert!(long.page().contains(&"x".repeat(2000)));
     }
 
     #[test]

@@ -26,7 +26,6 @@ mod schema;
 mod send;
 mod source;
 mod table;
-mod text;
 mod top;
 
 use std::path::PathBuf;

@@ -6,20 +6,21 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
+use super::dead_letter::MAX_LISTED;
 use super::dlq::dead_letters;
 use super::picked::Picked;
 use super::progress::progress;
-use super::text::on_one_line;
 use super::{ConfigArg, block_on, print, say};
 use crate::exit::{Exit, Failure, Result};
-use crate::host;
+use crate::{host, telemetry};
 use hostler_config::Config;
 use hostler_ops::requeue::{self, Ended, MAX_HELD, Note, Order, Report};
 use hostler_queue::{Broker, QueueError, REASON_ATTRIBUTE, Redriven};
-use hostler_telemetry as telemetry;
 use hostler_types::Rate;
 use hostler_types::channel::Channel;
 use hostler_types::message::{AttributeValue, Message};
+use hostler_types::printable::{on_one_line, shortened};
+use hostler_telemetry as telemetry;
 
 /// Move messages from one queue to another, such as out of a dead-letter queue back to work
 ///
@@ -168,7 +169,7 @@ fn would_move(message: &Message, now: SystemTime) -> String {
     let age = humantime::format_duration(Duration::from_secs(message.age(now).as_secs()));
     let reason = message.attributes.get(REASON_ATTRIBUTE).and_then(AttributeValue::as_text);
     match reason {
-        Some(reason) => format!("{}  {age}  {}", message.id, on_one_line(reason)),
+        Some(reason) => format!("{}  {age}  {}", message.id, on_one_line(&shortened(reason, MAX_LISTED))),
         None => format!("{}  {age}", message.id),
     }
 }

@@ -15,7 +15,11 @@ const SHOWN: &str = r"up\rover\u{1b}[2J\u{7}\u{9b}";
 /// It is cut to some pages, and says so.
 fn is_cut(said: &Value, outcome: &str) {
     assert_eq!(said["outcome"], outcome, "{}", said["outcome"]);
-    let reason = said["reason"].as_str().unwrap();
+    is_kept(said["reason"].as_str().unwrap());
+}
+
+/// As much of it as is kept of a reason.
+fn is_kept(reason: &str) {
     let (start, end) = (&reason[..20], &reason[reason.floor_char_boundary(reason.len().saturating_sub(40))..]);
     let fits = reason.len() > 16_000 && reason.len() < 17_000;
     assert!(fits && end.contains("cut, of 52"), "{} bytes: {start} … {end}", reason.len());
@@ -33,7 +37,7 @@ fn a_reason_is_cut_wherever_it_comes_from() {
 }
 
 #[test]
-fn every_message_of_a_long_reason_has_its_line() {
+fn every_message_of_a_long_reason_has_its_line_and_its_dead_letter_the_rest() {
     let hooks = format!("processing_timeout = '1s'\nhooks = '{}'", component("hooks-say-much").display());
     for (guest, lines, body, outcome) in
         [("says-much", "", "d", "dead-letter"), ("loops", hooks.as_str(), "t", "timed-out")]
@@ -42,11 +46,15 @@ fn every_message_of_a_long_reason_has_its_line() {
         world.send("one", [body; 3]);
         let mut host = world.started();
         for line in host.settled(3) {
-            is_cut(&line, outcome);
-            assert_eq!(line["disposition"], "dead-letter");
+            assert_eq!((&line["outcome"], &line["disposition"]), (&outcome.into(), &"dead-letter".into()));
+            let reason = line["reason"].as_str().unwrap();
+            assert!(reason.len() < 1100 && reason.contains("… (cut, of 16"), "{} bytes", reason.len());
         }
         assert_eq!(host.stop(), 0);
-        assert_eq!(world.depth("one").dead_lettered, 3);
+        let letters: Value = serde_json::from_str(&world.output(&["dlq", "ls", "one", "--json"]).stdout).unwrap();
+        let letters = letters.as_array().unwrap();
+        letters.iter().for_each(|letter| is_kept(letter["reason"].as_str().unwrap()));
+        assert_eq!(letters.len(), 3);
     }
 }
 

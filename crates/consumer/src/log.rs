@@ -11,6 +11,10 @@ use hostler_handler::{Captured, Excerpt, Outcome};
 use hostler_telemetry::GUEST;
 use hostler_telemetry::traces::{SpanId, TraceId};
 use hostler_types::message::TraceContext;
+use hostler_types::printable::shortened;
+
+/// Bytes of a reason that the line has. The dead letter carries it whole.
+const MAX_REASON: usize = 1024;
 
 /// What the line says of one message.
 pub(super) struct Line<'a> {
@@ -63,7 +67,7 @@ pub(super) fn settled(spec: &Spec, line: &Line<'_>) {
         queue_delay_ms = milliseconds(line.queue_delay),
         late = line.late.then_some(true),
         delay_seconds,
-        reason = reason.as_deref().unwrap_or_default(),
+        reason = &*shortened(reason.as_deref().unwrap_or_default(), MAX_REASON),
         trace_id = line.trace.trace_id(),
         span_id = line.trace.span_id(),
         "settled"

@@ -220,6 +220,9 @@ fn bare_copy(message: &Message, dedupe: Option<String>) -> Outgoing {
     }
 }
 
+/// Bytes of a reason where there is no room for all of it.
+const SHORT_REASON: usize = 1024;
+
 /// The copy with the story of its dead-lettering, as far as there is room. `most`: how many bytes the queue takes.
 fn with_story(mut copy: Outgoing, reason: &str, channel: &str, attempt: u32, most: usize) -> Outgoing {
     let reason: String = reason.chars().map(|char| if is_carried(char) { char } else { ' ' }).collect();
@@ -228,12 +231,15 @@ fn with_story(mut copy: Outgoing, reason: &str, channel: &str, attempt: u32, mos
     let goes_apart = copy.claim.is_none() && size(&copy) > most;
     let has_claim = goes_apart || copy.claim.is_some();
     let room = MAX_ATTRIBUTES.saturating_sub(beside(&copy.body, copy.routing_key.is_some(), has_claim));
-    let attributes = dead_letter_attributes(&copy.attributes, reason, channel, attempt, room);
-    let own = std::mem::replace(&mut copy.attributes, attributes);
-    // A message as large as can be goes without its story: better than not at all.
-    if !goes_apart && size(&copy) > most {
-        copy.attributes = own;
+    let own = copy.attributes;
+    // A message as large as can be goes with a part of its story, or without: better than not at all.
+    for reason in [reason, &reason[..reason.floor_char_boundary(SHORT_REASON)]] {
+        copy.attributes = dead_letter_attributes(&own, reason, channel, attempt, room);
+        if goes_apart || size(&copy) <= most {
+            return copy;
+        }
     }
+    copy.attributes = own;
     copy
 }
 
@@ -321,6 +327,7 @@ mod tests {
     use super::super::held::MessageId;
     use super::*;
     use hostler_types::message::AttributeValue;
+    use hostler_queue::REASON_ATTRIBUTE;
 
     #[test]
     fn visibility_is_clamped_to_twelve_hours_from_the_receive() {
@@ -362,6 +369,11 @@ mod tests {
         };
         let most = 10_000;
         let told = |attributes, bytes| with_story(message(attributes, bytes), "why", "jobs", 3, most).attributes.len();
+        let reason = |bytes| {
+            let copy = with_story(message(0, bytes), &"x".repeat(5000), "jobs", 3, most);
+            copy.attributes.get(REASON_ATTRIBUTE).map(AttributeValue::len)
+        };
+        assert_eq!((reason(4000), reason(8000), reason(9900)), (Some(5000), Some(SHORT_REASON), None));
         assert_eq!((told(0, 9000), told(7, 9000), told(9, 9000)), (3, 10, 10));
         assert_eq!(told(2, 9970), 2, "it fits without its story only");
         // Its body goes to the bucket, and its pointer takes one of the ten.

@@ -143,8 +143,9 @@ pub const ATTEMPTS_ATTRIBUTE: &str = "hostler-attempts";
 /// The attribute of a requeued message that holds the id which it had before it was first moved.
 pub const ORIGINAL_ID_ATTRIBUTE: &str = "hostler-original-id";
 
-/// The longest reason that a dead-lettered message carries, in bytes; what is beyond is cut.
-pub const MAX_REASON: usize = 1024;
+/// The longest reason that a dead-lettered message carries, in bytes; what is beyond is cut. As much as is kept of a handler's,
+/// and more, so that what says that it is cut is not.
+pub const MAX_REASON: usize = 17 * 1024;
 
 /// The attributes of a message's copy in the dead-letter queue: the original ones, and what tells its story as far
 /// as there is room for `most` in all. What an earlier dead-lettering left is replaced.

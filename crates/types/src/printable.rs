@@ -1,8 +1,9 @@
-//! Text of others for people to read: control characters are shown, and never obeyed by a terminal.
+//! Text of others for people to read: what a terminal acts on is shown, and never obeyed.
 
+use std::borrow::Cow;
 use std::fmt::{self, Write};
 
-/// Displays a text with its control characters escaped, but for line ends and tabs.
+/// Displays a text, escaped but for line ends and tabs.
 #[derive(Debug, Clone, Copy)]
 pub struct Printable<'a>(pub &'a str);
 
@@ -12,30 +13,52 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
-/// Writes on what is written to it, with control characters escaped in the same way.
+/// Writes on what is written to it, escaped but for line ends and tabs.
 #[derive(Debug)]
 pub struct Escaping<W>(pub W);
 
 impl<W: Write> Write for Escaping<W> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        let mut rest = text;
-        while let Some(at) = rest.find(is_odd) {
-            let (plain, odd) = rest.split_at(at);
-            self.0.write_str(plain)?;
-            let mut chars = odd.chars();
-            if let Some(char) = chars.next() {
-                write!(self.0, "{}", char.escape_default())?;
-            }
-            rest = chars.as_str();
-        }
-        self.0.write_str(rest)
+        escape(&mut self.0, text, |char| acts(char) && char != '\n' && char != '\t')
     }
 }
 
-/// Whether a terminal would obey it: the controls of C0 and C1 and DEL, and the marks that turn the direction of what follows.
-fn is_odd(char: char) -> bool {
-    (char.is_control() && char != '\n' && char != '\t')
-        || matches!(char, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+/// The text on one line. What moves the cursor, colours the screen or turns the direction of writing is escaped, and nothing
+/// else: quotes and backslashes stay as they are.
+pub fn on_one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    // Writing to a text does not fail.
+    let _ = escape(&mut line, text, acts);
+    line
+}
+
+/// No more than `most` bytes of the text, and a word about the rest.
+pub fn shortened(text: &str, most: usize) -> Cow<'_, str> {
+    if text.len() <= most {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(format!("{}… (cut, of {} bytes)", &text[..text.floor_char_boundary(most)], text.len()))
+}
+
+fn escape(to: &mut impl Write, text: &str, is_odd: fn(char) -> bool) -> fmt::Result {
+    let mut rest = text;
+    while let Some(at) = rest.find(is_odd) {
+        let (plain, odd) = rest.split_at(at);
+        to.write_str(plain)?;
+        let mut chars = odd.chars();
+        if let Some(char) = chars.next() {
+            write!(to, "{}", char.escape_default())?;
+        }
+        rest = chars.as_str();
+    }
+    to.write_str(rest)
+}
+
+/// Whether a terminal does something else with it than to show it: control characters, line and paragraph separators, and the
+/// invisible ones that turn the direction of writing or only hide. Those that join letters and emoji are part of a text.
+fn acts(char: char) -> bool {
+    char.is_control()
+        || matches!(char, '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 #[cfg(test)]
@@ -44,8 +67,27 @@ mod tests {
 
     #[test]
     fn what_a_terminal_obeys_is_shown() {
-        let text = "plain ü\n\tnext\r\u{1b}[2J\u{7}\u{9b}1m\u{202e}end\0";
-        let shown = "plain ü\n\tnext\\r\\u{1b}[2J\\u{7}\\u{9b}1m\\u{202e}end\\u{0}";
+        let text = "plain ü\n\tnext\r\u{1b}[2J\u{7}\u{9b}1m\u{202e}end\0\u{2028}";
+        let shown = "plain ü\n\tnext\\r\\u{1b}[2J\\u{7}\\u{9b}1m\\u{202e}end\\u{0}\\u{2028}";
         assert_eq!(Printable(text).to_string(), shown);
+    }
+
+    #[test]
+    fn on_one_line_only_what_a_terminal_acts_on_is_escaped() {
+        for (text, line) in [
+            (r#"can't "do" C:\x"#, r#"can't "do" C:\x"#),
+            ("Zoë, \u{65}\u{301}, 名前 🎉 👨\u{200d}👩", "Zoë, \u{65}\u{301}, 名前 🎉 👨\u{200d}👩"),
+            ("a\nb\tc\r\0", "a\\nb\\tc\\r\\u{0}"),
+            ("\u{1b}[31mred\u{9b}0m\u{7f}", "\\u{1b}[31mred\\u{9b}0m\\u{7f}"),
+            ("\u{202e}txt\u{2028}\u{feff}", "\\u{202e}txt\\u{2028}\\u{feff}"),
+        ] {
+            assert_eq!(on_one_line(text), line);
+        }
+    }
+
+    #[test]
+    fn a_long_text_is_cut_between_characters_and_says_so() {
+        assert_eq!(shortened("äöü", 6), "äöü");
+        assert_eq!(shortened("äöü", 5), "äö… (cut, of 6 bytes)");
     }
 }

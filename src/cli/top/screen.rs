@@ -12,6 +12,7 @@ use ratatui::widgets::{Block, Cell, Row as Cells, Sparkline, Table};
 use super::model::Row;
 use crate::cli::text::on_one_line;
 use hostler_health::FailureReport;
+use hostler_types::printable::on_one_line;
 
 /// The columns, for the screen and for `--once`.
 pub(super) const HEADER: [&str; 12] =
