@@ -4,6 +4,7 @@ use std::sync::Barrier;
 use std::time::SystemTime;
 
 use hostler_ops::requeue::{Ended, Order, run};
+use hostler_types::message::AttributeValue;
 
 use super::*;
 use crate::support::scripted::{Nature, REQUEST_ID};
@@ -22,6 +23,56 @@ async fn an_error_names_the_request() {
     }
     let sent = broker.send(&"jobs".parse().unwrap(), vec![text("a")]).await;
     assert!(sent[0].as_ref().unwrap_err().to_string().contains(REQUEST_ID), "{sent:?}");
+}
+
+#[tokio::test]
+async fn an_entry_that_fails_names_the_request_of_its_batch() {
+    let receives = AtomicUsize::new(0);
+    let server = Scripted::start(move |action, input| match action {
+        // After it the SDK makes all calls for a while.
+        "ReceiveMessage" if receives.fetch_add(1, Ordering::Relaxed) == 1 => Answer::Error(500, "InternalError"),
+        "ReceiveMessage" => Answer::Ok(messages(&["a", "b"])),
+        _ => Answer::Ok(batch(input, &["r-a"], "InternalError")),
+    });
+    let (_, queue) = open(&server, false).await;
+    for way in ["without the SDK", "by the SDK"] {
+        let deliveries = receive(&queue).await.unwrap();
+        let leases: Vec<_> = deliveries.iter().map(|delivery| delivery.receipt.lease()).collect();
+        let extended = queue.extend(&leases, LEASE).await;
+        let [Err(error), Ok(())] = &extended[..] else { panic!("{way}: {extended:?}") };
+        assert!(error.to_string().contains(REQUEST_ID), "{way}: {error}");
+        let settled = errors(queue.settle(acks(deliveries.into_iter().take(1).collect())).await);
+        assert!(settled[0].as_ref().unwrap().to_string().contains(REQUEST_ID), "{way}: {settled:?}");
+        if way == "without the SDK" {
+            receive(&queue).await.unwrap_err();
+        }
+    }
+}
+
+/// The SDK reads all of an answer or nothing. What it brought is leased, and would be lost until the leases end.
+#[tokio::test]
+async fn one_odd_message_is_none_of_the_others_fault_by_the_sdk_either() {
+    const BINARY: &str = "?";
+    let receives = AtomicUsize::new(0);
+    let server = Scripted::start(move |_, _| match receives.fetch_add(1, Ordering::Relaxed) {
+        0 => Answer::Error(500, "InternalError"),
+        1 => {
+            let mut brought = messages(&["odd", "a", "unreadable"]);
+            let attribute = |value: Value| json!({ "x": { "DataType": "Binary", "BinaryValue": value } });
+            brought["Messages"][0]["MessageAttributes"] = attribute(json!(BINARY));
+            brought["Messages"][2]["MessageAttributes"] = attribute(json!(7));
+            Answer::Ok(brought)
+        }
+        _ => Answer::Ok(json!({ "Messages": "?" })),
+    });
+    let (_, queue) = open(&server, false).await;
+    receive(&queue).await.unwrap_err();
+    let received = receive(&queue).await.unwrap();
+    let ids: Vec<_> = received.iter().map(|delivery| &*delivery.message.id).collect();
+    assert_eq!(ids, ["odd", "a"]);
+    let odd = &received[0].message.attributes["x"];
+    assert_eq!(odd, &AttributeValue::Binary(BINARY.into()), "its handler may judge it");
+    assert!(receive(&queue).await.is_err(), "what is no list of messages is an error as before");
 }
 
 /// The policy that `hostler iam` prints names each queue as what it is, and no dead-letter queue where there is none.

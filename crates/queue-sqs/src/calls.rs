@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use aws_sdk_sqs::error::BoxError;
+use aws_sdk_sqs::error::{BoxError, SdkError};
+use aws_sdk_sqs::operation::RequestId as _;
+use aws_sdk_sqs::operation::receive_message::ReceiveMessageError;
 use aws_sdk_sqs::operation::receive_message::builders::ReceiveMessageInputBuilder;
 use aws_sdk_sqs::types::{
     BatchResultErrorEntry, ChangeMessageVisibilityBatchRequestEntry, DeleteMessageBatchRequestEntry,
@@ -10,13 +12,21 @@ use aws_sdk_sqs::types::{
 use tokio::time::timeout;
 
 use super::clients::{CALL, Clients};
-use super::fault::Fault;
+use super::fault::{Fault, Request};
 use super::json::{self, Entry};
-use super::shortcut::Detour;
+use super::shortcut::{Answered, Detour};
 use super::wire::{Incoming, incoming};
 
-/// The ids of the entries of a batch that were carried out, and what is wrong with the others.
-pub(super) type Told = (Vec<String>, Vec<BatchResultErrorEntry>);
+/// What a batch call answered, entry by entry.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    /// The ids of the entries that were carried out.
+    pub(super) done: Vec<String>,
+    /// What is wrong with the others.
+    pub(super) failed: Vec<BatchResultErrorEntry>,
+    /// The id of the request.
+    pub(super) request_id: Option<String>,
+}
 
 // What the SDK does for a call is a future of some 10 KB: boxed, as it is rarely needed, and would be moved with each call otherwise.
 impl Clients {
@@ -29,19 +39,22 @@ impl Clients {
     ) -> Result<Vec<Incoming>, Fault> {
         let body = json::ask(&input);
         if let Some(answer) = self.directly("ReceiveMessage", body, patience, what, json::read_messages).await {
-            return answer;
+            return answer.map(|(messages, _)| messages);
         }
         let answer =
             timeout(patience, Box::pin(input.send_with(&self.polls))).await.map_err(|_| late(what, patience))?;
-        let messages = answer.map_err(|error| Fault::of(what, &error))?.messages;
-        Ok(messages.into_iter().flatten().filter_map(incoming).collect())
+        match answer {
+            Ok(answer) => Ok(answer.messages.into_iter().flatten().filter_map(incoming).collect()),
+            // The SDK reads all or nothing, and what it brought is leased: one odd message would hold up the others.
+            Err(error) => messages_beside(&error).ok_or_else(|| Fault::of(what, &error)),
+        }
     }
 
     /// Deletes messages.
     pub(super) async fn delete(&self, queue_url: &str, entries: &[Entry<'_>], what: &str) -> Result<Told, Fault> {
         let body = json::batch(queue_url, entries);
         if let Some(answer) = self.directly("DeleteMessageBatch", body, CALL, what, json::read_batch).await {
-            return answer;
+            return answer.map(told);
         }
         let sdks = |entry: &Entry<'_>| {
             let built = DeleteMessageBatchRequestEntry::builder().id(&entry.id).receipt_handle(entry.receipt_handle);
@@ -50,7 +63,9 @@ impl Clients {
         let entries = entries.iter().filter_map(sdks).collect();
         let call = self.sqs.delete_message_batch().queue_url(queue_url).set_entries(Some(entries));
         let answer = Box::pin(call.send()).await.map_err(|error| Fault::of(what, &error))?;
-        Ok((answer.successful.into_iter().map(|entry| entry.id).collect(), answer.failed))
+        let request_id = answer.request_id().map(str::to_owned);
+        let done = answer.successful.into_iter().map(|entry| entry.id).collect();
+        Ok(Told { done, failed: answer.failed, request_id })
     }
 
     /// Changes when messages become visible.
@@ -62,7 +77,7 @@ impl Clients {
     ) -> Result<Told, Fault> {
         let body = json::batch(queue_url, entries);
         if let Some(answer) = self.directly("ChangeMessageVisibilityBatch", body, CALL, what, json::read_batch).await {
-            return answer;
+            return answer.map(told);
         }
         let sdks = |entry: &Entry<'_>| {
             let built = ChangeMessageVisibilityBatchRequestEntry::builder().id(&entry.id);
@@ -72,10 +87,12 @@ impl Clients {
         let entries = entries.iter().filter_map(sdks).collect();
         let call = self.sqs.change_message_visibility_batch().queue_url(queue_url).set_entries(Some(entries));
         let answer = Box::pin(call.send()).await.map_err(|error| Fault::of(what, &error))?;
-        Ok((answer.successful.into_iter().map(|entry| entry.id).collect(), answer.failed))
+        let request_id = answer.request_id().map(str::to_owned);
+        let done = answer.successful.into_iter().map(|entry| entry.id).collect();
+        Ok(Told { done, failed: answer.failed, request_id })
     }
 
-    /// Makes a call by the shortcut; `None`: it is to be made by the SDK.
+    /// Makes a call by the shortcut, and says which request it was; `None`: it is to be made by the SDK.
     async fn directly<T>(
         &self,
         action: &str,
@@ -83,16 +100,30 @@ impl Clients {
         patience: Duration,
         what: &str,
         read: impl Fn(&[u8]) -> Result<T, BoxError>,
-    ) -> Option<Result<T, Fault>> {
+    ) -> Option<Result<(T, Option<String>), Fault>> {
         let lost = |why: &dyn std::fmt::Display| Fault::Unanswered(format!("{what}: {why}"));
         Some(match self.shortcut.call(action, body.ok()?, patience).await {
-            Ok(answer) => read(&answer).map_err(|error| lost(&error)),
+            Ok(Answered { body, request_id }) => match read(&body) {
+                Ok(answer) => Ok((answer, request_id)),
+                Err(error) => Err(lost(&format_args!("{error}{}", Request(request_id.as_deref())))),
+            },
             Err(Detour::NotTaken) => return None,
             Err(Detour::Refused(refusal)) => Err(Fault::of_refusal(what, &refusal)),
             Err(Detour::Broken(error)) => Err(lost(&error)),
             Err(Detour::Late) => Err(late(what, patience)),
         })
     }
+}
+
+/// What a batch call by the shortcut answered.
+fn told(((done, failed), request_id): ((Vec<String>, Vec<BatchResultErrorEntry>), Option<String>)) -> Told {
+    Told { done, failed, request_id }
+}
+
+/// The messages of a good answer that the SDK could not read; `None`: it is none.
+fn messages_beside(error: &SdkError<ReceiveMessageError>) -> Option<Vec<Incoming>> {
+    let answer = error.raw_response().filter(|answer| answer.status().is_success())?;
+    json::read_messages(answer.body().bytes()?).ok()
 }
 
 fn late(what: &str, patience: Duration) -> Fault {

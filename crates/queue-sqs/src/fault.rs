@@ -119,14 +119,9 @@ impl Fault {
     }
 
     /// The fault of one entry of a batch, which came with the answer to this request.
-    pub(super) fn of_entry_of(what: &str, entry: &BatchResultErrorEntry, request: Option<&str>) -> Self {
+    pub(super) fn of_entry(what: &str, entry: &BatchResultErrorEntry, request: Option<&str>) -> Self {
         let text = format!("{what}: {}: {}{}", entry.code(), entry.message().unwrap_or("no message"), Request(request));
         Self::by_code(entry.code(), text, !entry.sender_fault()).of_one()
-    }
-
-    /// The fault of one entry of a batch.
-    pub(super) fn of_entry(what: &str, entry: &BatchResultErrorEntry) -> Self {
-        Self::of_entry_of(what, entry, None)
     }
 
     /// The same fault, known to be that of one message.
@@ -232,7 +227,7 @@ mod tests {
     fn entries_are_told_apart_by_code_and_then_by_whose_fault_it_is() {
         let entry = |code: &str, sender: bool| {
             let entry = BatchResultErrorEntry::builder().id("0").code(code).sender_fault(sender).build().unwrap();
-            Fault::of_entry("DeleteMessageBatch", &entry)
+            Fault::of_entry("DeleteMessageBatch", &entry, None)
         };
         assert!(matches!(entry("ReceiptHandleIsInvalid", true), Fault::Stale(_)));
         assert!(matches!(entry("RequestThrottled", true), Fault::Later(_)));

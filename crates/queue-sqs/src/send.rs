@@ -357,7 +357,7 @@ impl Service {
                 let request = answer.request_id().map(str::to_owned);
                 let sent = answer.successful.into_iter().map(|entry| (entry.id, Ok(entry.message_id)));
                 let failed = answer.failed.into_iter().map(|entry| {
-                    let fault = Fault::of_entry_of(&what, &entry, request.as_deref());
+                    let fault = Fault::of_entry(&what, &entry, request.as_deref());
                     (entry.id, Err(fault))
                 });
                 in_order(count, &what, sent.chain(failed))
@@ -377,7 +377,7 @@ impl Service {
                 .id(n.to_string())
                 .message(&entry.body)
                 .set_message_attributes(entry.for_sns())
-                .set_message_group_id(entry.group.clone().filter(|_| place.ordered))
+                .set_message_group_id(entry.group.clone())
                 .set_message_deduplication_id(entry.dedupe.clone())
                 .build()
                 .ok()

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use aws_sdk_sqs::types::BatchResultErrorEntry;
 use tokio::time::Instant;
 
 use super::batch::MAX_ENTRIES;
@@ -245,27 +244,28 @@ fn with_story(mut copy: Outgoing, reason: &str, channel: &str, attempt: u32, mos
 
 /// What a batch call answered: by entry, or for the whole of it.
 pub(super) struct Answers {
-    done: Vec<String>,
-    failed: Vec<BatchResultErrorEntry>,
+    told: Told,
     otherwise: Option<Fault>,
 }
 
 impl Answers {
     fn of_call(answered: Result<Told, Fault>) -> Self {
         match answered {
-            Ok((done, failed)) => Self { done, failed, otherwise: None },
-            Err(fault) => Self { done: Vec::new(), failed: Vec::new(), otherwise: Some(fault) },
+            Ok(told) => Self { told, otherwise: None },
+            Err(fault) => Self { told: Told::default(), otherwise: Some(fault) },
         }
     }
 
     /// The answer to the n-th entry. An entry that is not mentioned was not done.
     pub(super) fn of(&self, what: &str, n: usize) -> Result<(), LeaseError> {
+        let Told { done, failed, request_id } = &self.told;
         let id = n.to_string();
         // As a rule they come in the order in which they were asked.
-        if self.done.get(n) == Some(&id) || self.done.contains(&id) {
+        if done.get(n) == Some(&id) || done.contains(&id) {
             return Ok(());
         }
-        let failed = self.failed.iter().find(|entry| entry.id == id).map(|entry| Fault::of_entry(what, entry));
+        let failed = failed.iter().find(|entry| entry.id == id);
+        let failed = failed.map(|entry| Fault::of_entry(what, entry, request_id.as_deref()));
         let fault = failed.or_else(|| self.otherwise.clone());
         Err(fault.unwrap_or_else(|| Fault::Later(format!("{what}: the answer does not mention the entry"))).into())
     }
@@ -325,6 +325,8 @@ async fn in_batches<F: Future<Output = Settled>>(mut endings: Vec<Ending>, call:
 #[cfg(test)]
 mod tests {
     use super::super::held::MessageId;
+    use aws_sdk_sqs::types::BatchResultErrorEntry;
+
     use super::*;
     use hostler_types::message::AttributeValue;
     use hostler_queue::REASON_ATTRIBUTE;
@@ -352,7 +354,7 @@ mod tests {
         let endings = [ending(7), ending(3), ending(5)];
         let after = |seconds| async move {
             tokio::time::sleep(Duration::from_secs(seconds)).await;
-            Answers::of_call(Ok((vec!["0".to_owned()], Vec::new())))
+            Answers::of_call(Ok(Told { done: vec!["0".to_owned()], ..Told::default() }))
         };
         assert_eq!(while_leased("x", &endings, after(2)).await.of("x", 0), Ok(()));
         let answers = while_leased("x", &endings, after(9)).await;
@@ -394,11 +396,8 @@ mod tests {
         let failed = |id: &str, code: &str| {
             BatchResultErrorEntry::builder().id(id).code(code).sender_fault(true).build().unwrap()
         };
-        let answers = Answers {
-            done: vec!["0".into()],
-            failed: vec![failed("1", "ReceiptHandleIsInvalid"), failed("2", "RequestThrottled")],
-            otherwise: None,
-        };
+        let failed = vec![failed("1", "ReceiptHandleIsInvalid"), failed("2", "RequestThrottled")];
+        let answers = Answers::of_call(Ok(Told { done: vec!["0".into()], failed, request_id: None }));
         assert_eq!(answers.of("x", 0), Ok(()));
         assert!(matches!(answers.of("x", 1), Err(LeaseError::Lost(_))));
         assert!(matches!(answers.of("x", 2), Err(LeaseError::Retry(_))));

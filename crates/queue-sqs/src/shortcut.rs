@@ -53,6 +53,14 @@ pub(super) enum Detour {
     Late,
 }
 
+/// A good answer.
+#[derive(Debug)]
+pub(super) struct Answered {
+    pub(super) body: Bytes,
+    /// The id of the request.
+    pub(super) request_id: Option<String>,
+}
+
 /// Signs the SDK's calls, and makes calls like them. Clones know of each other's.
 #[derive(Clone)]
 pub(super) struct Shortcut {
@@ -82,8 +90,8 @@ impl Shortcut {
         Self { signer, known: Arc::default() }
     }
 
-    /// Makes a call, such as `ReceiveMessage`, with this body; what a good answer holds.
-    pub(super) async fn call(&self, action: &str, body: Vec<u8>, patience: Duration) -> Result<Bytes, Detour> {
+    /// Makes a call, such as `ReceiveMessage`, with this body.
+    pub(super) async fn call(&self, action: &str, body: Vec<u8>, patience: Duration) -> Result<Answered, Detour> {
         let way = self.way(Instant::now(), SystemTime::now()).ok_or(Detour::NotTaken)?;
         let request = way.request(action, body).and_then(|mut request| {
             self.signer.sign_now(&mut request, &way.identity, &way.region, SystemTime::now())?;
@@ -155,15 +163,15 @@ impl Way {
     }
 }
 
-/// Sends a call; the body of a good answer.
-async fn exchange(connector: &SharedHttpConnector, request: HttpRequest) -> Result<Bytes, Detour> {
+/// Sends a call.
+async fn exchange(connector: &SharedHttpConnector, request: HttpRequest) -> Result<Answered, Detour> {
     let broken = |error: &(dyn Error + 'static)| Detour::Broken(with_causes(error));
     let answer = connector.call(request).await.map_err(|error| broken(&error))?;
     let (status, code) = (answer.status(), answer.headers().get(QUERY_ERROR).map(str::to_owned));
     let request_id = answer.headers().get(REQUEST_ID).map(str::to_owned);
     let body = ByteStream::new(answer.into_body()).collect().await.map_err(|error| broken(&error))?.into_bytes();
     match status.is_success() {
-        true => Ok(body),
+        true => Ok(Answered { body, request_id }),
         false => {
             let refusal = json::refusal(status.as_u16(), code.as_deref(), &body);
             Err(Detour::Refused(Refusal { request_id, ..refusal }))
@@ -242,7 +250,7 @@ mod tests {
         assert!(!is_taken(&shortcut).await, "nothing is known yet");
         by_sdk(&client).await;
         let body = br#"{"QueueUrl":"https://sqs/1/q"}"#;
-        assert_eq!(shortcut.call("PurgeQueue", body.to_vec(), SECOND).await.unwrap(), "{}");
+        assert_eq!(shortcut.call("PurgeQueue", body.to_vec(), SECOND).await.unwrap().body, "{}");
         let of = |mut call: HttpRequest| {
             for each in ["amz-sdk-invocation-id", "amz-sdk-request", "x-amz-date", "authorization"] {
                 call.headers_mut().remove(each);
