@@ -309,3 +309,16 @@ fn a_reason_that_sqs_cannot_carry_is_told_as_far_as_it_can(kind: Kind) {
     assert!(reasons.contains(&"plain"), "{reasons:?}");
     assert!(reasons.iter().any(|reason| reason.contains("no such ") && reason.contains(" row")), "{reasons:?}");
 }
+
+/// LocalStack forwards the group of a standard topic as SNS does.
+#[test]
+fn a_group_passes_an_exchange_that_is_not_fifo() {
+    let consumer = "[consumers.fair]\nchannel = 'news.fair'\nhandler = 'guests/main-echoes.wat'";
+    let world = Aws::new(Kind::LocalStack, consumer);
+    assert_eq!(world.output(&["provision"]).code, 0);
+    send(&world, &["news", "--body", "x", "--group", "tenant"]);
+    send(&world, &["news", "--body", "y"]);
+    let taken = take(&world, "fair", 2);
+    let groups: BTreeMap<_, _> = taken.values().map(|one| (one["body"].as_str().unwrap(), &one["group"])).collect();
+    assert_eq!(groups, BTreeMap::from([("x", &json!("tenant")), ("y", &Value::Null)]));
+}
