@@ -226,3 +226,26 @@ fn with_guards(mut command: std::process::Command, guard: &Guard, metrics: &Guar
     command.env("AWS_ENDPOINT_URL", guard.endpoint()).env("AWS_ENDPOINT_URL_CLOUDWATCH", metrics.endpoint());
     Said::new(command.output().unwrap())
 }
+
+#[test]
+fn one_queue_that_may_not_be_read_hides_no_other() {
+    let (server, account) = (Server::shared(Kind::Moto), "123456789012");
+    let estate = Estate::new(server, "[consumers.one]\nchannel = 'one'\nhandler = 'guests/main-exits.wat'");
+    estate.python("queue('one', messages=2); queue('one-dlq'); queue('two', messages=1); queue('three', messages=3)");
+    let arns = |names: &[&str]| {
+        names.iter().map(|name| format!("arn:aws:sqs:*:{account}:{}{name}", estate.prefix)).collect::<Vec<_>>()
+    };
+    let policy = json!({ "Statement": [
+        { "Action": ["sqs:ListQueues"], "Resource": ["*"] },
+        { "Action": ["sqs:GetQueueUrl"], "Resource": arns(&["*"]) },
+        { "Action": ["sqs:GetQueueAttributes"], "Resource": arns(&["one*", "three*"]) },
+    ]});
+    let guard = Guard::before(server.address(), account, policy);
+    let mut command = estate.world.command(&["queues", "--json"]);
+    let said = Said::new(command.env("AWS_ENDPOINT_URL", guard.endpoint()).output().unwrap());
+    let rows: Value = serde_json::from_str(&said.stdout).unwrap();
+    let rows: Vec<_> =
+        rows.as_array().unwrap().iter().map(|row| (row["channel"].as_str().unwrap(), &row["visible"])).collect();
+    assert_eq!(rows, [("one", &json!(2)), ("three", &json!(3))], "{said:?}");
+    assert!(said.code == 1 && said.stderr.contains("two cannot be counted: "), "{said:?}");
+}

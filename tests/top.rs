@@ -23,7 +23,7 @@ fn once_shows_what_a_host_does() {
         assert!(said.stdout.starts_with("CONSUMER"), "{said:?}");
         assert!(said.stdout.ends_with("healthy\n"), "{said:?}");
         assert_eq!(said.stderr, "hostler: no metrics: telemetry.prometheus is not set\n");
-        let done = cells.iter().rev().nth(4)?;
+        let done = cells.iter().rev().nth(5)?;
         (*done == "3").then_some(())
     });
 }
@@ -66,4 +66,26 @@ fn a_screen_needs_a_terminal() {
     assert_eq!(said.code, 2, "{said:?}");
     assert!(said.stderr.contains("--once"), "{said:?}");
     drop(host);
+}
+
+#[test]
+fn counts_of_a_queue_say_how_old_they_are() {
+    let world = World::new(&format!("telemetry.prometheus = '127.0.0.1:{}'\n{JOBS}", free_port()));
+    world.send("jobs-dlq", ["1", "2"]);
+    let host = world.started();
+    crate::support::hostler::until("a look at the queue", PATIENCE, || {
+        let said = world.output(&["top", "--once"]);
+        let header: Vec<&str> = said.stdout.lines().next()?.split_whitespace().collect();
+        let row = said.stdout.lines().find(|line| line.starts_with("jobs"))?.to_owned();
+        let cells: Vec<&str> = row.split_whitespace().collect();
+        assert_eq!(header[9..], ["VISIBLE", "DEAD", "OLDEST", "COUNTED"], "{said:?}");
+        let [dead, _, counted, ago] = cells[cells.len() - 4..] else { return None };
+        (dead == "2" && counted.ends_with('s') && ago == "ago").then_some(())
+    });
+    drop(host);
+}
+
+/// A port that nobody has now.
+fn free_port() -> u16 {
+    std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }

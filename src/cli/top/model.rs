@@ -37,6 +37,8 @@ pub(super) struct Row {
     pub(super) dead_lettered: Option<f64>,
     /// The age of the oldest message, in seconds.
     pub(super) oldest: Option<f64>,
+    /// How long ago the queue's counts were read, in seconds.
+    pub(super) counted: Option<f64>,
     /// Messages by outcome, since the host started.
     pub(super) outcomes: BTreeMap<String, f64>,
     /// The last failures, the latest first, each with its age.
@@ -102,6 +104,7 @@ fn row(before: Option<&Look>, now: &Look, consumer: &ConsumerReport) -> Row {
         visible: metric("hostler_queue_visible"),
         dead_lettered: metric("hostler_queue_dead_lettered"),
         oldest: metric("hostler_queue_oldest_age_seconds"),
+        counted: metric("hostler_queue_counts_age_seconds"),
         outcomes: scrape
             .map(|scrape| scrape.by("hostler_messages_settled_total", name, "hostler_outcome"))
             .unwrap_or_default(),

@@ -15,8 +15,10 @@ use hostler_health::FailureReport;
 use hostler_types::printable::on_one_line;
 
 /// The columns, for the screen and for `--once`.
-pub(super) const HEADER: [&str; 12] =
-    ["CONSUMER", "STATE", "SINCE", "SLOTS", "MSG/S", "P50", "P99", "HANDLED", "FAILED", "VISIBLE", "DEAD", "OLDEST"];
+pub(super) const HEADER: [&str; 13] = [
+    "CONSUMER", "STATE", "SINCE", "SLOTS", "MSG/S", "P50", "P99", "HANDLED", "FAILED", "VISIBLE", "DEAD", "OLDEST",
+    "COUNTED",
+];
 
 /// The most failures that are shown.
 const MAX_FAILURES: usize = 5;
@@ -68,7 +70,8 @@ pub(super) fn cells(row: &Row) -> Vec<String> {
         row.failed.to_string(),
         count(row.visible),
         count(row.dead_lettered),
-        row.oldest.map_or_else(|| "-".to_owned(), |age| rounded(Duration::from_secs_f64(age.clamp(0.0, 1e9)))),
+        age(row.oldest).unwrap_or_else(|| "-".to_owned()),
+        age(row.counted).map_or_else(|| "-".to_owned(), |age| format!("{age} ago")),
     ]
 }
 
@@ -80,6 +83,11 @@ fn took(seconds: Option<f64>) -> String {
         Some(seconds) if seconds < 1.0 => format!("{:.0}ms", seconds * 1e3),
         Some(seconds) => format!("{seconds:.1}s"),
     }
+}
+
+/// An age in seconds, in its two largest units.
+fn age(seconds: Option<f64>) -> Option<String> {
+    seconds.map(|seconds| rounded(Duration::from_secs_f64(seconds.clamp(0.0, 1e9))))
 }
 
 /// A duration in its two largest units.
@@ -190,6 +198,7 @@ mod tests {
             visible: Some(9_000.0),
             dead_lettered: Some(0.0),
             oldest: None,
+            counted: Some(12.7),
             outcomes: BTreeMap::from([("ack".into(), 1_193.0), ("failed".into(), 7.0), ("reply".into(), 0.0)]),
             failures: vec![failure(12, "m-2", "no such\nbucket\u{1b}[2J"), failure(90, "m-1", "")],
         }
@@ -221,9 +230,24 @@ mod tests {
 
     #[test]
     fn a_row_says_what_it_knows() {
-        let expected =
-            ["mails", "PROCESSING", "1h 2m", "3/16", "41.3", "400µs", "250ms", "1200", "7", "9000", "0", "-"];
+        let expected = [
+            "mails",
+            "PROCESSING",
+            "1h 2m",
+            "3/16",
+            "41.3",
+            "400µs",
+            "250ms",
+            "1200",
+            "7",
+            "9000",
+            "0",
+            "-",
+            "12s ago",
+        ];
         assert_eq!(cells(&row()), expected);
+        let unread = Row { visible: None, dead_lettered: None, counted: None, ..row() };
+        assert_eq!(cells(&unread)[9..], ["-"; 4], "nothing passes for a count before there is one");
         assert_eq!(cells(&Row { slots: None, median: Some(2.0), ..row() })[3..6], ["3", "41.3", "2.0s"]);
         assert_eq!(outcomes(&row()).as_deref(), Some("mails: ack 1193 · failed 7"));
         assert_eq!(outcomes(&Row { outcomes: BTreeMap::new(), ..row() }), None);

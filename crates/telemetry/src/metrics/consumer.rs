@@ -83,6 +83,7 @@ pub struct Depths {
 /// How full a queue was when it was last looked at.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seen {
+    pub(super) at: Instant,
     pub(super) depths: Depths,
     /// How long what is visible takes at the present rate; `None` while nothing is settled.
     pub(super) time_to_drain: Option<Duration>,
@@ -335,7 +336,11 @@ impl ConsumerMetrics {
         let rate = queue.rate.sample(now, removed);
         queue.seen = depths.map(|depths| {
             let seconds = rate.map(|per_second| depths.visible as f64 / per_second);
-            Seen { depths, time_to_drain: seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()) }
+            Seen {
+                at: now,
+                depths,
+                time_to_drain: seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
+            }
         });
     }
 

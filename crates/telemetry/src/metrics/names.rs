@@ -38,6 +38,8 @@ pub const QUEUE_DELAYED: &str = "hostler.queue.delayed";
 pub const QUEUE_IN_FLIGHT: &str = "hostler.queue.in_flight";
 /// Messages in the dead-letter queue.
 pub const QUEUE_DEAD_LETTERED: &str = "hostler.queue.dead_lettered";
+/// Time since these were read.
+pub const QUEUE_COUNTS_AGE: &str = "hostler.queue.counts_age";
 /// Age of the oldest message in the queue.
 pub const QUEUE_OLDEST_AGE: &str = "hostler.queue.oldest_age";
 /// Messages that wait, for each task that takes them.

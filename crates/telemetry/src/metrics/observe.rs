@@ -131,7 +131,8 @@ impl Watch<'_> {
                 consumer.seen().into_iter().for_each(|seen| take(read(&seen), consumer.base()));
             });
         }
-        let times: [Row<TimeOfSeen>; 2] = [
+        let times: [Row<TimeOfSeen>; 3] = [
+            (names::QUEUE_COUNTS_AGE, "s", "Time since the queue's counts were read", |seen| Some(seen.at.elapsed())),
             (names::QUEUE_OLDEST_AGE, "s", "Age of the oldest message", |seen| seen.depths.oldest_age),
             (names::TIME_TO_DRAIN, "s", "Time that the queue takes at the rate of the last minute", |s| {
                 s.time_to_drain
