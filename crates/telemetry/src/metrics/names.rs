@@ -58,7 +58,7 @@ pub const UP: &str = "hostler.up";
 pub const HEALTH_STATE: &str = "hostler.health.state";
 
 /// All metrics.
-pub const ALL: [&str; 26] = [
+pub const ALL: [&str; 27] = [
     MESSAGING_CLIENT_CONSUMED_MESSAGES,
     MESSAGING_CLIENT_OPERATION_DURATION,
     MESSAGING_CLIENT_SENT_MESSAGES,
@@ -77,6 +77,7 @@ pub const ALL: [&str; 26] = [
     QUEUE_DELAYED,
     QUEUE_IN_FLIGHT,
     QUEUE_DEAD_LETTERED,
+    QUEUE_COUNTS_AGE,
     QUEUE_OLDEST_AGE,
     BACKLOG_PER_TASK,
     TIME_TO_DRAIN,

@@ -22,7 +22,7 @@ const NAMESPACE: &str = "hostler";
 const DIMENSIONS: [&str; 2] = ["service", "consumer"];
 
 /// Metrics that are plain members of a line.
-const PLAIN: [&str; 8] = [
+const PLAIN: [&str; 9] = [
     names::MESSAGING_CLIENT_CONSUMED_MESSAGES,
     names::MESSAGING_CLIENT_SENT_MESSAGES,
     names::MESSAGING_CLIENT_OPERATION_DURATION,
@@ -30,6 +30,7 @@ const PLAIN: [&str; 8] = [
     names::INSTANTIATION,
     names::LEASES_EXTENDED,
     names::QUEUE_DELAYED,
+    names::QUEUE_COUNTS_AGE,
     names::TICK_DELAY,
 ];
 
