@@ -170,8 +170,8 @@ pub const FAULTS: &[Fault] = &[
     fault(
         "takes the answers of a batch in their order",
         "queue/sqs/settle.rs",
-        "if self.done.get(n) == Some(&id) || self.done.contains(&id) {",
-        "if n < self.done.len() {",
+        "if done.get(n) == Some(&id) || done.contains(&id) {",
+        "if n < done.len() {",
     ),
     fault(
         "forgets what it has finished",
