@@ -27,7 +27,7 @@ pub(super) fn run(args: &Args) -> Result {
     }
     raise_descriptors();
     let machine = Machine::measure();
-    handler::compile_with(Threads::of(&machine).compiling);
+    handler::compile_with(Threads::of(&machine, 1).compiling);
     // Every part is looked at, so that one run shows all that is wrong.
     telemetry::show_warnings();
     let grants = host::check_grants(&loaded);

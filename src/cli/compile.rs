@@ -33,7 +33,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result {
-    handler::compile_with(Threads::of(&Machine::measure()).compiling);
+    handler::compile_with(Threads::of(&Machine::measure(), 1).compiling);
     telemetry::show_warnings();
     let source = match Reference::is_meant_by(&args.handler) {
         true => block_on(host::fetch(&args.handler, None, None))?,

@@ -83,7 +83,7 @@ struct Subject {
 pub(super) fn run(args: &Args) -> Result {
     telemetry::show_warnings();
     let machine = Machine::measure();
-    handler::compile_with(Threads::of(&machine).compiling);
+    handler::compile_with(Threads::of(&machine, 1).compiling);
     let attributes = source::attributes(&args.attr);
     sendable(&attributes)?;
     let subject = subject(args, &machine)?;

@@ -5,8 +5,11 @@ mod connect;
 mod ecs;
 mod estate;
 mod grant_conflicts;
+mod guests;
 mod handlers;
 pub mod hardening;
+mod hung_files;
+mod loading;
 mod metering;
 mod pulse;
 pub mod resources;
@@ -20,13 +23,14 @@ pub use connect::{connect, connect_to_look, declare, file_to_come, full};
 pub use ecs::Metadata;
 pub use estate::{disposal, inventory};
 pub use grant_conflicts::check_grants;
+pub use guests::{Guests, Shared};
 pub use handlers::{all, cache, definitions, fetch};
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::runtime::Builder;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -46,6 +50,7 @@ use hostler_telemetry::{self as telemetry, Resource};
 use hostler_types::State;
 use hostler_wasm::cache::Cache;
 use hostler_wasm::{self as handler, Definition, Engine, Loaded};
+use loading::Loading;
 use metering::Metering;
 use pulse::{Pulse, Watched};
 use resources::{Machine, Threads};
@@ -99,68 +104,17 @@ pub fn run(file: Option<&Path>) -> Result {
         Err(failure) => return Ok(logged(&failure)),
     };
     let machine = Machine::measure();
-    let threads = Threads::of(&machine);
+    let threads = Threads::of(&machine, guests::sets(&loaded.config.consumers));
     handler::compile_with(threads.compiling);
-    let guests = Guests::start(threads).map_err(internal)?;
+    let guests = Guests::start(&loaded.config, threads).map_err(internal)?;
     let mut control = Builder::new_current_thread();
     let control = control.enable_all().max_blocking_threads(threads.control_blocking).build().map_err(internal)?;
-    let host =
-        Host { hardening, workers: guests.runtimes(), ..Host::new(loaded.config, machine, signals, guests.lanes()) };
+    let (lanes, shared, loading_blocking) = (guests.lanes(), guests.shared(), threads.control_blocking);
+    let host = Host { hardening, shared, loading_blocking, ..Host::new(loaded.config, machine, signals, lanes) };
     let result = control.block_on(host.run(ways));
     guests.shut_down();
     control.shutdown_background();
     result
-}
-
-/// How many guests go on for a while until timers and connections are looked at: each may take an epoch tick, by which hooks'
-/// deadlines and guests' own sleeps come late. In the quick lane few do, and to look takes a tenth of what a small guest does.
-const QUICK_POLLS_PER_LOOK: u32 = 16;
-
-/// The same in the long lane, where all do.
-const LONG_POLLS_PER_LOOK: u32 = 4;
-
-/// What guests run on.
-struct Guests {
-    /// The quick lane's first thread.
-    first: Runtime,
-    /// Its others, if there are any.
-    others: Option<Runtime>,
-    /// The long lane; none where there are no threads for it.
-    long: Option<Runtime>,
-}
-
-impl Guests {
-    fn start(threads: Threads) -> std::io::Result<Self> {
-        let lane = |name: &str, workers: usize, polls_per_look: u32| {
-            let mut builder = Builder::new_multi_thread();
-            builder.thread_name(name).worker_threads(workers).max_blocking_threads(threads.guests_blocking);
-            builder.event_interval(polls_per_look).enable_all();
-            builder
-        };
-        let quick = |workers| lane("hostler-guest", workers, QUICK_POLLS_PER_LOOK).build();
-        let others = (threads.long > 0 && threads.guests > 1).then(|| quick(threads.guests - 1));
-        let long = (threads.long > 0).then(|| {
-            lane("hostler-long", threads.long, LONG_POLLS_PER_LOOK).on_thread_start(Lanes::yield_to_others).build()
-        });
-        Ok(Self { first: quick(1)?, others: others.transpose()?, long: long.transpose()? })
-    }
-
-    fn lanes(&self) -> Lanes {
-        let handle = |runtime: &Runtime| runtime.handle().clone();
-        let quick = self.others.as_ref().map(handle);
-        Lanes::new(handle(&self.first), self.long.as_ref().map(|long| Beyond { quick, long: handle(long) }))
-    }
-
-    fn runtimes(&self) -> Vec<Handle> {
-        let all = [Some(&self.first), self.others.as_ref(), self.long.as_ref()];
-        all.into_iter().flatten().map(|runtime| runtime.handle().clone()).collect()
-    }
-
-    /// A host call that blocks (a read of a pipe, say) is not waited for: its guest is gone.
-    fn shut_down(self) {
-        let all = [Some(self.first), self.others, self.long];
-        all.into_iter().flatten().for_each(Runtime::shutdown_background);
-    }
 }
 
 /// Writes what keeps it from starting, as a line like all that follow the log's begin; the exit code.
@@ -184,10 +138,13 @@ struct Host {
     config: Config,
     machine: Machine,
     signals: Signals,
-    guests: Lanes,
+    /// Where the guests of each consumer run.
+    guests: Vec<Lanes>,
     hardening: Option<Hardening>,
     /// The runtimes of the guests, whose threads are restricted once all is loaded.
-    workers: Vec<Handle>,
+    shared: Vec<Shared>,
+    /// Threads for what blocks while handlers are fetched and loaded.
+    loading_blocking: usize,
     boards: Vec<StatusBoard>,
     /// For each consumer, whether it is to pause.
     pauses: Vec<watch::Sender<bool>>,
@@ -198,14 +155,27 @@ struct Host {
 }
 
 impl Host {
-    fn new(config: Config, machine: Machine, signals: Signals, guests: Lanes) -> Self {
+    fn new(config: Config, machine: Machine, signals: Signals, guests: Vec<Lanes>) -> Self {
         let (transitions, work) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let board = |_| StatusBoard::new(Arc::clone(&transitions), Arc::clone(&work));
         let boards = config.consumers.iter().map(board).collect();
         let pauses = config.consumers.iter().map(|_| watch::Sender::new(false)).collect();
         let ecs = Ecs::from(|name| std::env::var(name).ok());
-        let (hardening, workers) = (None, Vec::new());
-        Self { config, machine, signals, guests, hardening, workers, boards, pauses, transitions, work, ecs }
+        let (hardening, shared, loading_blocking) = (None, Vec::new(), 1);
+        Self {
+            config,
+            machine,
+            signals,
+            guests,
+            hardening,
+            shared,
+            loading_blocking,
+            boards,
+            pauses,
+            transitions,
+            work,
+            ecs,
+        }
     }
 
     async fn run(self, ways: Ways) -> Result {
@@ -257,7 +227,8 @@ impl Host {
         let mut consumers = Vec::new();
         let shown = self.boards.iter().zip(&self.pauses);
         let parts = self.config.consumers.iter().zip(queues).zip(shown).zip(loaded.iter().zip(&plan.shares));
-        for (place, (((config, queue), (board, pause)), (loaded, share))) in parts.enumerate() {
+        let parts = parts.zip(&self.guests);
+        for (place, ((((config, queue), (board, pause)), (loaded, share)), guests)) in parts.enumerate() {
             let metrics = metering.as_ref().and_then(|metering| metering.consumer(place));
             let (limit, by) = (plan.limit.bytes, plan.limit.by.to_string());
             let (consumer, slots, memory) = (&*share.consumer, share.slots, share.memory);
@@ -272,7 +243,7 @@ impl Host {
                 handler,
                 replies: config.reply_channel.clone().map(replies),
                 spec,
-                guests: self.guests.for_another(),
+                guests: guests.clone(),
                 status: board.clone(),
                 metrics,
                 traces: traces.clone(),
@@ -284,7 +255,7 @@ impl Host {
             metering.watch(&self.config, &broker, &self.boards, &plan.shares);
         }
         if let Some(hardening) = self.hardening.clone() {
-            hardening.restrict_guests(&self.workers).await?;
+            hardening.restrict_guests(&self.shared).await?;
         }
         Ok(Some(Started { consumers, metering }))
     }
@@ -305,7 +276,8 @@ impl Host {
         traces: Option<&Traces>,
     ) -> Result<Vec<Loaded>> {
         let cache = cache(&self.config);
-        let mut definitions = all(self.fetch_handlers(cache.clone()).await?)?;
+        let loading = Loading::start(self.loading_blocking).map_err(internal)?;
+        let mut definitions = all(self.fetch_handlers(&loading, cache.clone()).await?)?;
         for (place, definition) in definitions.iter_mut().enumerate() {
             let metrics = metering.and_then(|metering| metering.consumer(place));
             let broker = metering::broker(broker, metrics.as_ref());
@@ -327,19 +299,18 @@ impl Host {
             loaded.collect()
         };
         // Compiling can take long, and must not keep a signal or the health file waiting.
-        match self.guests.quick.spawn_blocking(load).await {
+        match loading.on.spawn_blocking(load).await {
             Ok(loaded) => loaded,
             Err(error) => Err(internal(format!("loading the handlers failed: {error}"))),
         }
     }
 
-    /// Fetches what is elsewhere, where guests will run: hashing and TLS would keep the health file waiting. Dropping the
-    /// future ends it at once.
-    async fn fetch_handlers(&self, cache: Option<Arc<Cache>>) -> Result<Vec<Result<Definition>>> {
+    /// Fetches what is elsewhere, apart: hashing and TLS would keep the health file waiting. Dropping the future ends it at
+    /// once.
+    async fn fetch_handlers(&self, loading: &Loading, cache: Option<Arc<Cache>>) -> Result<Vec<Result<Definition>>> {
         let config = self.config.clone();
         let mut fetching = JoinSet::new();
-        fetching
-            .spawn_on(async move { definitions(&config, &config.consumers, cache, None).await }, &self.guests.quick);
+        fetching.spawn_on(async move { definitions(&config, &config.consumers, cache, None).await }, &loading.on);
         match fetching.join_next().await {
             Some(Ok(definitions)) => Ok(definitions),
             Some(Err(error)) => Err(internal(format!("fetching the handlers failed: {error}"))),
@@ -353,6 +324,7 @@ impl Host {
         let traces = consumers.first().and_then(|consumer| consumer.traces.clone());
         let (phase, watched) = watch::channel(Phase::Running);
         let protection = self.ecs.protect(&self.config, &self.boards, &self.work);
+        let _watching = hung_files::watch(&self.config, &self.shared);
         let mut running = JoinSet::new();
         for consumer in consumers {
             tracing::info!(consumer = &*consumer.spec.name, channel = &*consumer.spec.channel, "consuming");

@@ -7,6 +7,8 @@ use std::process::Command;
 use std::{env, fs, thread};
 
 use hostler::host::hardening::Hardening;
+use hostler::host::Guests;
+use hostler::host::resources::{Machine, Threads};
 use hostler_config as config;
 
 use crate::support::guests::command;
@@ -20,7 +22,7 @@ const DEEDS: [&str; 14] = [
     "read a granted folder",
     "write to a granted folder",
     "read the queue",
-    "read another host's granted folder",
+    "read another consumer's granted folder",
     "read /etc/passwd",
     "read /etc/passwd by /proc",
     "fork",
@@ -43,8 +45,11 @@ fn world(hardening: &str) -> World {
         ),
         Vec::new(),
         &format!(
-            "[consumers.work]\nchannel = 'work'\nhandler = '{}'\nallow.dirs = [{{ host = 'mine', guest = '/mine' }}]",
-            command("main-exits").display()
+            "[consumers.work]\nchannel = 'work'\nhandler = '{0}'\nallow.dirs = [{{ host = 'mine', guest = '/mine' }}]\n\
+             [consumers.other]\nchannel = 'other'\nhandler = '{1}'\nallow.dirs = [{{ host = 'other', guest = '/other' }}]\n\
+             [consumers.third]\nchannel = 'third'\nhandler = '{0}'",
+            command("main-exits").display(),
+            command("main-reads-file").display()
         ),
     )
 }
@@ -57,6 +62,7 @@ fn text(path: &Path) -> CString {
 #[allow(unsafe_code, reason = "native code is what this is about")]
 fn escape(root: &Path) -> Vec<&'static str> {
     let paths = ["mine/file", "queue/q.db", "other/file"].map(|name| text(&root.join(name)));
+    // A thread that may not read it finds it by its name, as it stays loaded.
     let library = text(&root.join("mine/escape.so"));
     let achieved = unsafe {
         let library = libc::dlopen(library.as_ptr(), libc::RTLD_NOW);
@@ -88,16 +94,26 @@ fn hardened_child() {
     go.send(()).unwrap();
     let early = early.join().unwrap();
     let process = thread::scope(|scope| scope.spawn(|| escape(&root)).join()).unwrap();
-    let guest = || {
-        hardening.restrict_guest_thread().unwrap();
-        // What a guest's thread starts is restricted as well: that reads its files.
-        thread::scope(|scope| scope.spawn(|| escape(&root)).join()).unwrap()
-    };
-    let guest = thread::scope(|scope| scope.spawn(guest).join()).unwrap();
-    println!(
-        "RESULT {}",
-        serde_json::json!({ "files": hardening.files, "early": early, "process": process, "guest": guest })
-    );
+    let mut result = serde_json::json!({ "files": hardening.files, "early": early, "process": process });
+    // The threads that `run` has for guests.
+    let guests = Guests::start(&config, Threads::of(&Machine::measure(), config.consumers.len())).unwrap();
+    let control = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    control.block_on(hardening.restrict_guests(&guests.shared())).unwrap();
+    for (consumer, lanes) in config.consumers.iter().zip(guests.lanes()) {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let root = root.clone();
+        lanes.spawn(async move {
+            let here = escape(&root);
+            // A thread that reads and writes guests' files.
+            let files = tokio::task::spawn_blocking(move || escape(&root)).await.unwrap();
+            sender.send((here, files)).unwrap();
+        });
+        let (here, files) = receiver.recv().unwrap();
+        assert_eq!(here, files, "{}", consumer.name);
+        result[&consumer.name] = serde_json::json!(here);
+    }
+    guests.shut_down();
+    println!("RESULT {result}");
 }
 
 #[test]
@@ -123,15 +139,47 @@ fn native_code_in_a_hardened_process_finds_nothing() {
         serde_json::from_str(result.unwrap_or_else(|| panic!("the process has not told: {output:?}"))).unwrap();
     let achieved = |threads: &str| -> Vec<String> { serde_json::from_value(result[threads].clone()).unwrap() };
     let is_call = |deed: &String| !DEEDS[FILES].contains(&deed.as_str()) && deed != DEEDS[0];
-    for threads in ["early", "process", "guest"] {
+    for threads in ["early", "process", "work", "other", "third"] {
         assert!(!achieved(threads).iter().any(is_call), "{threads}: {result}");
     }
     if result["files"].as_str().unwrap().contains("no Landlock") {
         announce("NOT RUN, limits on files of native code: THIS KERNEL HAS NO LANDLOCK");
         return;
     }
-    assert_eq!(achieved("process"), ["read a granted folder", "read the queue"], "{result}");
-    assert_eq!(achieved("guest"), ["read a granted folder"], "{result}");
+    let granted = ["read a granted folder", "read another consumer's granted folder"];
+    assert_eq!(achieved("process"), [granted[0], "read the queue", granted[1]], "{result}");
+    assert_eq!(achieved("work"), [granted[0]], "{result}");
+    assert_eq!(achieved("other"), [granted[1]], "{result}");
+    assert_eq!(achieved("third"), Vec::<String>::new(), "{result}");
+}
+
+#[test]
+fn consumers_with_different_folders_both_work_in_a_hardened_host() {
+    let world = world("auto");
+    let read = command("main-reads-file").display().to_string();
+    let consumer = |name: &str| {
+        format!(
+            "[consumers.{name}]\nchannel = '{name}'\nhandler = '{read}'\nretry = {{ requeues = 0, delays = 0 }}\n\
+             allow.dirs = [{{ host = '{name}', guest = '/' }}]\n"
+        )
+    };
+    world.config(&format!("{}{}", consumer("mine"), consumer("other")));
+    for folder in ["mine", "other"] {
+        fs::create_dir(world.path(folder)).unwrap();
+        fs::write(world.path(&format!("{folder}/{folder}.txt")), "secret").unwrap();
+    }
+    let mut host = world.started();
+    for name in ["mine", "other"] {
+        world.send(name, ["mine.txt", "other.txt"]);
+    }
+    let lines = host.settled(4);
+    for name in ["mine", "other"] {
+        let of = lines.iter().filter(|line| line["consumer"] == name);
+        let mut outcomes: Vec<_> = of.map(|line| line["outcome"].as_str().unwrap()).collect();
+        outcomes.sort_unstable();
+        assert_eq!(outcomes, ["ack", "failed"], "each reads its own file, and not the other's: {lines:#?}");
+    }
+    assert_eq!(host.stop(), 0);
 }
 
 /// The fields of every thread of a host, as `/proc` has them.
@@ -146,7 +194,9 @@ fn threads(host: &Host, field: &str) -> Vec<String> {
 fn every_thread_of_a_host_is_hardened() {
     for (hardening, filtered) in [("auto", "2"), ("off", "0")] {
         let world = world(hardening);
-        fs::create_dir(world.path("mine")).unwrap();
+        for folder in ["mine", "other"] {
+            fs::create_dir(world.path(folder)).unwrap();
+        }
         let mut host = world.start();
         host.wait_for(PATIENCE, |line| line["message"] == "consuming");
         let said = host.lines().into_iter().filter(|line| line["message"] == "hardening").count();

@@ -8,6 +8,8 @@ mod fresh;
 mod grants;
 #[cfg(test)]
 mod hardening;
+#[cfg(test)]
+mod hung;
 mod limits;
 #[cfg(test)]
 mod neighbour;

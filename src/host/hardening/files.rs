@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::Environment;
 use super::aws::Profile;
-use hostler_config::{Config, DirMode, Driver, HandlerRef};
+use hostler_config::{Config, DirMode, Driver, HandlerRef, Consumer};
 
 /// A file or a folder with all that is in it. One that does not exist is left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,8 +20,8 @@ pub struct Rule {
 pub struct Decision {
     /// Of the whole process. `None`: everything, as the AWS SDK runs a program that may need any file.
     pub process: Option<Vec<Rule>>,
-    /// Of the threads that run guests, and of those that read and write guests' files.
-    pub guests: Vec<Rule>,
+    /// Of the threads that run guests, and of those that read and write guests' files: for each consumer.
+    pub guests: Vec<Vec<Rule>>,
     /// Folders that are made before, as nobody can make them afterwards, with their modes.
     pub folders: Vec<(PathBuf, u32)>,
 }
@@ -93,7 +93,7 @@ pub fn decide(config: &Config, environment: Environment<'_>, profile: &Profile) 
     let process = (!runs_program).then(|| {
         let mut rules: Vec<_> = folders(config).into_iter().map(|(folder, _)| write(folder)).collect();
         rules.extend(handlers(config));
-        rules.extend(granted(config));
+        rules.extend(config.consumers.iter().flat_map(granted));
         rules
             .extend(reading(MACHINE).chain(reading(RANDOM)).chain(network(environment)).chain(registries(environment)));
         rules.push(write("/dev/null"));
@@ -102,10 +102,14 @@ pub fn decide(config: &Config, environment: Environment<'_>, profile: &Profile) 
         }
         rules
     });
-    let mut guests: Vec<_> = granted(config).into_iter().chain(reading(RANDOM)).collect();
-    if config.consumers.iter().any(|consumer| !consumer.allow.http.is_empty()) {
-        guests.extend(network(environment));
-    }
+    let guests = |consumer: &Consumer| {
+        let mut rules: Vec<_> = granted(consumer).chain(reading(RANDOM)).collect();
+        if !consumer.allow.http.is_empty() {
+            rules.extend(network(environment));
+        }
+        rules
+    };
+    let guests = config.consumers.iter().map(guests).collect();
     Decision { process, guests, folders: folders(config) }
 }
 
@@ -143,9 +147,9 @@ fn folders(config: &Config) -> Vec<(PathBuf, u32)> {
     folders
 }
 
-fn granted(config: &Config) -> Vec<Rule> {
-    let dirs = config.consumers.iter().flat_map(|consumer| &consumer.allow.dirs);
-    dirs.map(|dir| Rule { path: dir.host.clone(), writable: dir.mode == DirMode::ReadWrite }).collect()
+fn granted(consumer: &Consumer) -> impl Iterator<Item = Rule> {
+    let dirs = consumer.allow.dirs.iter();
+    dirs.map(|dir| Rule { path: dir.host.clone(), writable: dir.mode == DirMode::ReadWrite })
 }
 
 fn handlers(config: &Config) -> impl Iterator<Item = Rule> {
@@ -233,7 +237,7 @@ mod tests {
         assert!(read.contains(&"/handlers/one.wasm".to_owned()) && read.contains(&"/etc/hosts".to_owned()));
         assert!(!read.iter().any(|path| path.contains("aws") || path == "/etc" || path == "/etc/passwd"), "{read:?}");
         assert_eq!(
-            (paths(&decision.guests, false), paths(&decision.guests, true)),
+            (paths(&decision.guests[0], false), paths(&decision.guests[0], true)),
             (["/in", "/dev/urandom", "/dev/random"].map(String::from).to_vec(), vec!["/out".into()])
         );
     }
@@ -247,8 +251,8 @@ mod tests {
         for path in ["/var/run/secrets/eks", "/etc/aws.conf", "/home/me/.aws"] {
             assert!(read.contains(&path.to_owned()), "{path} of {read:?}");
         }
-        assert_eq!(paths(&decision.guests, false), RANDOM);
-        assert_eq!(paths(&decision.guests, true), Vec::<String>::new());
+        assert_eq!(paths(&decision.guests[0], false), RANDOM);
+        assert_eq!(paths(&decision.guests[0], true), Vec::<String>::new());
     }
 
     #[test]
@@ -256,7 +260,7 @@ mod tests {
         let profile = Profile { runs_program: true, token_files: Vec::new() };
         let decision = decide(&config("sqs", DIRS), &variable, &profile);
         assert_eq!(decision.process, None);
-        assert_eq!(decision.guests.len(), 4);
+        assert_eq!(decision.guests[0].len(), 4);
         assert!(decide(&config("embedded", ""), &variable, &profile).process.is_some(), "the SDK is not used");
     }
 
@@ -264,6 +268,15 @@ mod tests {
     fn a_guest_that_may_send_requests_can_look_names_up() {
         let http = "allow.http = ['https://example.com']";
         let guests = decide(&config("embedded", http), &variable, &Profile::default()).guests;
-        assert!(paths(&guests, false).contains(&"/etc/resolv.conf".to_owned()));
+        assert!(paths(&guests[0], false).contains(&"/etc/resolv.conf".to_owned()));
+    }
+
+    #[test]
+    fn a_guest_gets_nothing_of_what_another_consumer_grants() {
+        let other = format!("{DIRS}\nallow.http = ['https://example.com']");
+        let two = format!("[consumers.two]\nchannel = 'two'\nhandler = '/handlers/two.wasm'\n{other}");
+        let guests = decide(&config("embedded", &two), &variable, &Profile::default()).guests;
+        assert_eq!((paths(&guests[0], false), paths(&guests[0], true)), (RANDOM.map(String::from).to_vec(), vec![]));
+        assert_eq!(paths(&guests[1], true), ["/out"]);
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! Landlock and seccomp only ever take rights away, and new threads inherit what is left. So the whole process is restricted
 //! before it starts its runtimes, to what loading and running need; the threads of guests are restricted further, to what
-//! guests are granted, once everything is loaded.
+//! their consumers grant, once everything is loaded.
 
 mod aws;
 mod calls;
@@ -25,11 +25,16 @@ use std::path::PathBuf;
 use std::sync::{Arc, Barrier};
 
 use tokio::runtime::Handle;
-
+use super::guests::Shared;
+use hostler_config::{Config, HardeningMode};
 use crate::exit::{Exit, Failure, Result};
 use calls::Filters;
 use enforce::Threads;
 use hostler_config::{Config, HardeningMode};
+
+/// Said where guests of several consumers share threads although one of them grants folders.
+const MIXED: &str =
+    "consumers with folders share threads, as the limit of processes is too low for threads of their own";
 
 /// Looks up a variable of the environment that names a file.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<PathBuf>;
@@ -38,7 +43,8 @@ pub type Environment<'a> = &'a dyn Fn(&str) -> Option<PathBuf>;
 #[derive(Debug, Clone)]
 pub struct Hardening {
     mode: HardeningMode,
-    guests: Vec<Rule>,
+    /// For each consumer, what its guests may reach.
+    guests: Vec<Vec<Rule>>,
     /// Refuses programs too, whatever the process may do; none on an architecture without filters.
     filters: Option<Filters>,
     /// For the log and for `check`.
@@ -138,31 +144,35 @@ impl Hardening {
         Ok(self)
     }
 
-    /// Restricts the calling thread, and those that it starts, to what guests are granted.
+    /// Restricts the calling thread, and those that it starts, to what the guests of these consumers are granted, by their places.
     ///
     /// # Errors
     /// A text for people: the kernel refuses.
-    pub fn restrict_guest_thread(&self) -> std::result::Result<(), String> {
-        enforce::restrict_files(&self.guests, Threads::This).map_err(|error| format!("Landlock: {error}"))?;
+    fn restrict_guest_thread(&self, consumers: &[usize]) -> std::result::Result<(), String> {
+        let rules: Vec<_> = consumers.iter().filter_map(|place| self.guests.get(*place)).flatten().cloned().collect();
+        enforce::restrict_files(&rules, Threads::This).map_err(|error| format!("Landlock: {error}"))?;
         let Some(filters) = &self.filters else { return Ok(()) };
         enforce::restrict_calls(filters, Threads::This).map_err(|error| format!("seccomp: {error}"))
     }
 
-    /// Restricts every worker of these runtimes, and logs what is in force.
+    /// Restricts every worker of these runtimes to what its own consumers grant, and logs what is in force.
     ///
     /// # Errors
     /// As [`Hardening::enforce`].
-    pub(super) async fn restrict_guests(mut self, runtimes: &[Handle]) -> Result<()> {
-        let shared = Arc::new(self.clone());
-        for runtime in runtimes {
+    pub async fn restrict_guests(mut self, sets: &[Shared]) -> Result<()> {
+        let hardening = Arc::new(self.clone());
+        let all = sets.iter().flat_map(|set| set.runtimes.iter().map(|runtime| (&*set.consumers, runtime)));
+        for (consumers, runtime) in all {
+            let consumers: Arc<[usize]> = consumers.into();
             let workers = runtime.metrics().num_workers();
             // None of the tasks ends before all have begun, so each has a worker of its own.
             let all = Arc::new(Barrier::new(workers));
             let tasks: Vec<_> = (0..workers)
                 .map(|_| {
-                    let (hardening, all) = (Arc::clone(&shared), Arc::clone(&all));
+                    let (hardening, all) = (Arc::clone(&hardening), Arc::clone(&all));
+                    let consumers = Arc::clone(&consumers);
                     runtime.spawn(async move {
-                        let restricted = hardening.restrict_guest_thread();
+                        let restricted = hardening.restrict_guest_thread(&consumers);
                         all.wait();
                         restricted
                     })
@@ -175,6 +185,7 @@ impl Hardening {
                 }
             }
         }
+        self.faults.extend(sets.iter().filter(|set| set.mixes_folders).map(|_| MIXED.to_owned()));
         let hardening = self.checked()?;
         let missing = hardening.faults.join("; ");
         let (files, calls) = (hardening.files, hardening.calls);

@@ -6,9 +6,15 @@ use super::Machine;
 /// engine's, in the container's own group.
 const OTHERS: u64 = 24;
 
-/// Pools that share what is left: quick and long guests, the blocking calls of both (quick guests begin in one runtime of two, each
-/// with its own), those of the host, and compiling.
-const POOLS: u64 = 7;
+/// Pools that share what is left: the blocking calls of the host, and compiling.
+const POOLS: u64 = 2;
+
+/// Pools of each set of runtimes for guests: quick and long guests, and the blocking calls of both (quick guests begin in one
+/// runtime of two, each with its own).
+const POOLS_PER_SET: u64 = 5;
+
+/// Threads that a set of runtimes has at least: one for guests, and one for their blocking calls.
+const LEAST_PER_SET: u64 = 2;
 
 /// The most threads that compile handlers together: more gain little.
 const MAX_COMPILING: usize = 16;
@@ -19,14 +25,16 @@ const MAX_BLOCKING: usize = 512;
 /// Memory that a thread for guests must have on its side, in bytes: each has an arena of the allocator.
 const MEMORY_PER_WORKER: u64 = 16 << 20;
 
-/// Sizes of the pools; each at least 1, but for `long`.
+/// Sizes of the pools; each at least 1, but for `long`. Those of guests are for each set of runtimes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Threads {
+    /// Sets of runtimes for guests: as many as are wanted, or one where processes are too few.
+    pub sets: usize,
     /// Guests begin on these.
     pub guests: usize,
     /// Guests that compute for long go on on these; none where processes are few.
     pub long: usize,
-    /// Files of guests are read and written on these, at most, for each of three runtimes.
+    /// Files of guests are read and written on these, at most, for each of the three runtimes of a set.
     pub guests_blocking: usize,
     /// Names are looked up and files of our own are read on these, at most.
     pub control_blocking: usize,
@@ -35,16 +43,20 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// What fits the machine: with 64 processes at most, a seventh of what is left for each pool.
-    pub fn of(machine: &Machine) -> Self {
+    /// What fits the machine, with so many sets of runtimes for guests: with 64 processes at most and one set, a seventh of
+    /// what is left for each pool.
+    pub fn of(machine: &Machine, sets: usize) -> Self {
         let room = machine.pids.map_or(u64::MAX, |pids| pids.saturating_sub(OTHERS));
-        let most = usize::try_from(room / POOLS).unwrap_or(usize::MAX);
+        let wanted = (sets as u64).max(1);
+        let sets = if room >= POOLS + LEAST_PER_SET * wanted { sets.max(1) } else { 1 };
+        let most = usize::try_from(room / (POOLS + POOLS_PER_SET * sets as u64)).unwrap_or(usize::MAX);
         let share = most.max(1);
         let memory = usize::try_from(machine.memory.bytes / MEMORY_PER_WORKER).unwrap_or(usize::MAX).max(1);
         let cpus = machine.cpus.max(1);
         Self {
-            guests: cpus.min(share).min(memory),
-            long: cpus.min(most).min(memory / 2),
+            sets,
+            guests: cpus.min(share).min((memory / sets).max(1)),
+            long: cpus.min(most).min((memory / 2).div_ceil(sets)),
             guests_blocking: share.min(MAX_BLOCKING),
             control_blocking: share.min(MAX_BLOCKING),
             compiling: cpus.min(share).min(memory).min(MAX_COMPILING),
@@ -63,33 +75,40 @@ mod tests {
 
     #[test]
     fn without_limits_there_is_a_thread_per_cpu() {
-        let threads = Threads::of(&machine(64, None, 256 * 1024));
+        let threads = Threads::of(&machine(64, None, 256 * 1024), 1);
         assert_eq!(
             threads,
-            Threads { guests: 64, long: 64, guests_blocking: 512, control_blocking: 512, compiling: 16 }
+            Threads { sets: 1, guests: 64, long: 64, guests_blocking: 512, control_blocking: 512, compiling: 16 }
         );
     }
 
     #[test]
     fn all_pools_together_stay_below_the_limit_of_processes() {
-        for pids in [30, 64, 100, 1_000] {
-            let threads = Threads::of(&machine(256, Some(pids), 1024 * 1024));
-            let guests = threads.guests + threads.long + 3 * threads.guests_blocking;
+        for (pids, sets) in [30, 64, 100, 1_000].into_iter().flat_map(|pids| [1, 2, 3, 19, 40].map(|sets| (pids, sets)))
+        {
+            let threads = Threads::of(&machine(256, Some(pids), 1024 * 1024), sets);
+            let runtimes = if threads.long > 0 { 3 } else { 1 };
+            let guests = threads.sets * (threads.guests + threads.long + runtimes * threads.guests_blocking);
             let sum = guests + threads.control_blocking + threads.compiling;
             assert!(sum as u64 + OTHERS <= pids, "{pids}: {threads:?}");
         }
-        assert_eq!(Threads::of(&machine(64, Some(64), 1024 * 1024)).guests, 5);
+        let sets = |sets| Threads::of(&machine(64, Some(64), 1024 * 1024), sets);
+        assert_eq!((sets(1).guests, sets(3).guests, sets(19).guests), (5, 2, 1));
+        // Too few for a set each: all share one.
+        assert_eq!((sets(19).sets, sets(20)), (19, sets(1)));
     }
 
     #[test]
     fn a_small_container_on_a_large_machine_has_few() {
-        let threads = Threads::of(&machine(64, None, 128));
+        let threads = Threads::of(&machine(64, None, 128), 1);
         assert_eq!((threads.guests, threads.long, threads.compiling), (8, 4, 8));
+        let threads = Threads::of(&machine(64, None, 128), 4);
+        assert_eq!((threads.guests, threads.long, threads.compiling), (2, 1, 8));
     }
 
     #[test]
     fn there_is_always_one() {
-        let one = Threads { guests: 1, long: 0, guests_blocking: 1, control_blocking: 1, compiling: 1 };
-        assert_eq!(Threads::of(&machine(0, Some(1), 0)), one);
+        let one = Threads { sets: 1, guests: 1, long: 0, guests_blocking: 1, control_blocking: 1, compiling: 1 };
+        assert_eq!(Threads::of(&machine(0, Some(1), 0), 1), one);
     }
 }

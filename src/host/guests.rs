@@ -1,0 +1,220 @@
+//! The runtimes that guests run on: a set of them for each consumer that grants folders, and one set for all the others.
+//!
+//! A thread can be limited to some files, but never again to others. So what keeps a guest's native code from another consumer's
+//! folders is that no thread ever runs guests of both. A file operation that hangs, which takes a thread until the process
+//! ends, then takes it from its own consumer alone.
+
+use std::io;
+
+use tokio::runtime::{Builder, Handle, Runtime};
+
+use super::resources::{SLOTS, Threads};
+use crate::config::{Config, Consumer};
+use crate::handler::{Beyond, Lanes};
+
+/// How many guests go on for a while until timers and connections are looked at: each may take an epoch tick, by which hooks'
+/// deadlines and guests' own sleeps come late. In the quick lane few do, and to look takes a tenth of what a small guest does.
+const QUICK_POLLS_PER_LOOK: u32 = 16;
+
+/// The same in the long lane, where all do.
+const LONG_POLLS_PER_LOOK: u32 = 4;
+
+/// Threads that each runtime of a consumer with folders has for files, unless it has more slots. More would not make a disk
+/// faster, and they are all that operations which hang can take.
+const FILES: usize = 64;
+
+/// All runtimes that guests run on.
+pub struct Guests {
+    sets: Vec<Set>,
+}
+
+/// The runtimes of some consumers, and what is known of them.
+#[derive(Debug, Clone)]
+pub struct Shared {
+    /// The places of the consumers in the config.
+    pub consumers: Vec<usize>,
+    /// The runtimes: no other consumer's guests run there.
+    pub runtimes: Vec<Handle>,
+    /// Threads that each of them has for files, at most.
+    pub files: usize,
+    /// Several consumers share them although one grants folders.
+    pub mixes_folders: bool,
+}
+
+impl Guests {
+    /// Starts the runtimes. Where the limit of processes does not allow for a set of each consumer with folders, all share one.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub fn start(config: &Config, threads: Threads) -> io::Result<Self> {
+        let mut groups = groups(&config.consumers);
+        if threads.sets < groups.len() {
+            let cure = "raise the limit of processes (`pids` of the container)";
+            tracing::warn!(
+                cure,
+                "consumers with folders share threads: too few processes are allowed for threads of their own"
+            );
+            groups = vec![(0..config.consumers.len()).collect()];
+        }
+        let start = |consumers: Vec<usize>| {
+            let all: Vec<_> = consumers.iter().filter_map(|place| config.consumers.get(*place)).collect();
+            let (alone, mixes_folders) = match &*all {
+                [alone] => (Some(alone), false),
+                several => (None, several.iter().any(|consumer| has_folders(consumer))),
+            };
+            let alone = alone.filter(|consumer| has_folders(consumer));
+            let threads = alone.map_or(threads, |consumer| of_one(consumer, threads));
+            Ok(Set { mixes_folders, ..Set::start(threads, consumers)? })
+        };
+        Ok(Self { sets: groups.into_iter().map(start).collect::<io::Result<_>>()? })
+    }
+
+    /// The lanes of each consumer, in the order of the config.
+    pub fn lanes(&self) -> Vec<Lanes> {
+        let mut lanes: Vec<_> = self.sets.iter().flat_map(Set::lanes).collect();
+        lanes.sort_by_key(|(place, _)| *place);
+        lanes.into_iter().map(|(_, lanes)| lanes).collect()
+    }
+
+    /// The runtimes, by the consumers that share them.
+    pub fn shared(&self) -> Vec<Shared> {
+        let of = |set: &Set| Shared {
+            consumers: set.consumers.clone(),
+            runtimes: set.all().map(|runtime| runtime.handle().clone()).collect(),
+            files: set.files,
+            mixes_folders: set.mixes_folders,
+        };
+        self.sets.iter().map(of).collect()
+    }
+
+    /// Ends them. A host call that blocks (a read of a pipe, say) is not waited for: its guest is gone.
+    pub fn shut_down(self) {
+        let all = self.sets.into_iter().flat_map(|set| [Some(set.first), set.others, set.long]);
+        all.flatten().for_each(Runtime::shutdown_background);
+    }
+}
+
+/// How many sets of runtimes these consumers should have.
+pub(super) fn sets(consumers: &[Consumer]) -> usize {
+    groups(consumers).len()
+}
+
+/// The places of the consumers that may share threads: each with folders is alone.
+fn groups(consumers: &[Consumer]) -> Vec<Vec<usize>> {
+    let places = |wanted: bool| {
+        let fits = move |(_, consumer): &(usize, &Consumer)| has_folders(consumer) == wanted;
+        consumers.iter().enumerate().filter(fits).map(|(place, _)| place)
+    };
+    let together: Vec<_> = places(false).collect();
+    let together = (!together.is_empty()).then_some(together);
+    together.into_iter().chain(places(true).map(|place| vec![place])).collect()
+}
+
+fn has_folders(consumer: &Consumer) -> bool {
+    !consumer.allow.dirs.is_empty()
+}
+
+/// The threads of a consumer that shares its own with nobody: no more than it has sandboxes to run, with its `state-changed` hook.
+fn of_one(consumer: &Consumer, threads: Threads) -> Threads {
+    let slots = consumer.concurrency.unwrap_or(SLOTS).saturating_add(1);
+    Threads {
+        guests: threads.guests.min(slots),
+        long: threads.long.min(slots),
+        guests_blocking: threads.guests_blocking.min(slots.max(FILES)),
+        ..threads
+    }
+}
+
+/// The runtimes of some consumers.
+struct Set {
+    /// The places of these consumers.
+    consumers: Vec<usize>,
+    /// The quick lane's first thread.
+    first: Runtime,
+    /// Its others, if there are any.
+    others: Option<Runtime>,
+    /// The long lane; none where there are no threads for it.
+    long: Option<Runtime>,
+    /// Threads that each has for files.
+    files: usize,
+    /// Several consumers share it although one grants folders.
+    mixes_folders: bool,
+}
+
+impl Set {
+    fn start(threads: Threads, consumers: Vec<usize>) -> io::Result<Self> {
+        let lane = |name: &str, workers: usize, polls_per_look: u32| {
+            let mut builder = Builder::new_multi_thread();
+            builder.thread_name(name).worker_threads(workers).max_blocking_threads(threads.guests_blocking);
+            builder.event_interval(polls_per_look).enable_all();
+            builder
+        };
+        let quick = |workers| lane("hostler-guest", workers, QUICK_POLLS_PER_LOOK).build();
+        let others = (threads.long > 0 && threads.guests > 1).then(|| quick(threads.guests - 1));
+        let long = (threads.long > 0).then(|| {
+            lane("hostler-long", threads.long, LONG_POLLS_PER_LOOK).on_thread_start(Lanes::yield_to_others).build()
+        });
+        let files = threads.guests_blocking;
+        let (first, others, long) = (quick(1)?, others.transpose()?, long.transpose()?);
+        Ok(Self { consumers, first, others, long, files, mixes_folders: false })
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Runtime> {
+        [Some(&self.first), self.others.as_ref(), self.long.as_ref()].into_iter().flatten()
+    }
+
+    /// The lanes of each of its consumers, with its place.
+    fn lanes(&self) -> impl Iterator<Item = (usize, Lanes)> {
+        let handle = |runtime: &Runtime| runtime.handle().clone();
+        let quick = self.others.as_ref().map(handle);
+        let beyond = self.long.as_ref().map(|long| Beyond { quick, long: handle(long) });
+        let lanes = Lanes::new(handle(&self.first), beyond);
+        self.consumers.iter().map(move |place| (*place, lanes.for_another()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(consumers: &[&str]) -> Config {
+        let mut text = "host.health_file = '/run/h/health.json'\nqueue.embedded.path = '/q/queue.db'\n".to_owned();
+        for (number, keys) in consumers.iter().enumerate() {
+            text += &format!("[consumers.c{number}]\nchannel = 'c{number}'\nhandler = '/h.wasm'\n{keys}\n");
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        crate::config::load(Some(file.path()), std::iter::empty::<(String, String)>()).unwrap().config
+    }
+
+    const FOLDER: &str = "concurrency = 2\nallow.dirs = [{ host = '/in', guest = '/in' }]";
+
+    const THREADS: Threads =
+        Threads { sets: 3, guests: 4, long: 4, guests_blocking: 512, control_blocking: 1, compiling: 1 };
+
+    #[test]
+    fn each_consumer_with_folders_has_threads_of_its_own_and_the_others_share() {
+        let config = config(&[FOLDER, "", FOLDER, ""]);
+        let guests = Guests::start(&config, THREADS).unwrap();
+        let shared = guests.shared();
+        assert_eq!(shared.iter().map(|set| &*set.consumers).collect::<Vec<_>>(), [&[1, 3][..], &[0], &[2]]);
+        let workers = |set: &Shared| set.runtimes.iter().map(|one| one.metrics().num_workers()).collect::<Vec<_>>();
+        // Two slots, and the hook.
+        assert_eq!(shared.iter().map(workers).collect::<Vec<_>>(), [[1, 3, 4], [1, 2, 3], [1, 2, 3]]);
+        assert_eq!(shared.iter().map(|set| set.files).collect::<Vec<_>>(), [512, FILES, FILES]);
+        let lanes: Vec<_> = guests.lanes().iter().map(|lanes| lanes.quick.id()).collect();
+        assert_eq!(lanes, [1, 0, 2, 0].map(|set: usize| shared[set].runtimes[0].id()));
+        guests.shut_down();
+    }
+
+    #[test]
+    fn there_is_one_set_where_nobody_has_folders_or_threads_are_few() {
+        assert_eq!(
+            [&["", ""][..], &[FOLDER], &[FOLDER, FOLDER, ""]].map(|keys| sets(&config(keys).consumers)),
+            [1, 1, 3]
+        );
+        let guests = Guests::start(&config(&[FOLDER, ""]), Threads { sets: 1, ..THREADS }).unwrap();
+        assert_eq!(guests.shared().iter().map(|set| &*set.consumers).collect::<Vec<_>>(), [&[0, 1]]);
+        guests.shut_down();
+    }
+}

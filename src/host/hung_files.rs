@@ -1,0 +1,62 @@
+//! Watches for file operations that hang until no thread is left for another, and tells of it.
+//!
+//! An operation that never returns (a FIFO that nobody writes to, a network file system that does not answer) takes a thread until
+//! the process ends, as the kernel has no way to call it back. Its guest is stopped all the same; what needs files after it waits.
+
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::{sleep, timeout};
+
+use super::guests::Shared;
+use crate::config::Config;
+
+/// How long it takes from one look to the next.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// How long an operation waits for a thread until that is told.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Watches the runtimes of each consumer with folders, until the set is dropped.
+pub(super) fn watch(config: &Config, shared: &[Shared]) -> JoinSet<()> {
+    let mut watching = JoinSet::new();
+    for Shared { consumers, runtimes, files, .. } in shared {
+        let all = consumers.iter().filter_map(|place| config.consumers.get(*place));
+        let names: Vec<_> = all.filter(|one| !one.allow.dirs.is_empty()).map(|one| one.name.as_str()).collect();
+        if names.is_empty() {
+            continue;
+        }
+        for runtime in runtimes {
+            watching.spawn(watch_one(names.join(", "), runtime.clone(), *files));
+        }
+    }
+    watching
+}
+
+async fn watch_one(consumer: String, runtime: Handle, threads: usize) {
+    loop {
+        sleep(INTERVAL).await;
+        let (queue, queued) = oneshot::channel();
+        // By a worker, as a new thread has the limits of the one that starts it.
+        let mut operation = runtime.spawn(async move {
+            let operation = spawn_blocking(|| ());
+            let _ = queue.send(());
+            let _ = operation.await;
+        });
+        // A worker that is busy with guests is none of this.
+        let _ = queued.await;
+        if timeout(PATIENCE, &mut operation).await.is_err() {
+            tracing::warn!(
+                consumer,
+                threads,
+                cure = "find what hangs in its allow.dirs (a FIFO that nobody writes to, a network file system that does not \
+                        answer), remove it, and restart hostler",
+                "file operations of its guests hang, and took all threads for files; messages that need files time out"
+            );
+            let _ = operation.await;
+            tracing::info!(consumer, "file operations of its guests go on");
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! A runtime to fetch and load handlers on, which is gone before guests run: its threads keep rights that guests' threads must
+//! not have.
+
+use std::io;
+
+use tokio::runtime::{Builder, Handle, Runtime};
+
+/// The runtime. Dropping it waits for nothing.
+pub(super) struct Loading {
+    /// Where to spawn.
+    pub(super) on: Handle,
+    runtime: Option<Runtime>,
+}
+
+impl Loading {
+    /// A runtime with one worker, which hashes and speaks TLS, and so many threads for what blocks, at most.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub(super) fn start(blocking: usize) -> io::Result<Self> {
+        let mut builder = Builder::new_multi_thread();
+        builder.thread_name("hostler-load").worker_threads(1).max_blocking_threads(blocking);
+        let runtime = builder.enable_all().build()?;
+        Ok(Self { on: runtime.handle().clone(), runtime: Some(runtime) })
+    }
+}
+
+impl Drop for Loading {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
