@@ -33,6 +33,11 @@ static RUNTIME: LazyLock<Runtime> =
     LazyLock::new(|| Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap());
 
 fn load(bytes: Vec<u8>) -> Result<Loaded, LoadError> {
+    load_with(&ENGINE, bytes)
+}
+
+/// Loads a handler that grants nothing.
+pub fn load_with(engine: &Engine, bytes: Vec<u8>) -> Result<Loaded, LoadError> {
     let definition = Definition {
         consumer: "damaged".into(),
         source: Source::Fetched(Fetched { reference: "damaged".into(), bytes: Bytes::from(bytes), pinned: false }),
@@ -44,14 +49,14 @@ fn load(bytes: Vec<u8>) -> Result<Loaded, LoadError> {
         reply_from_stdout: false,
         metrics: None,
     };
-    handler::load(&ENGINE, &definition)
+    handler::load(engine, &definition)
 }
 
 /// Whether a file still works: it loads, links and runs on a message for a moment. Else its error has a cure.
 fn works(bytes: Vec<u8>) -> bool {
     match load(bytes).and_then(|loaded| loaded.handler(MEMORY)) {
         Ok(handler) => {
-            run(handler);
+            run(handler, TIMEOUT);
             true
         }
         Err(error) => {
@@ -61,7 +66,8 @@ fn works(bytes: Vec<u8>) -> bool {
     }
 }
 
-fn run(handler: Arc<dyn hostler_handler::Handler>) -> Option<Outcome> {
+/// Runs it on a message for so long at most; `None`: it was stopped.
+pub fn run(handler: Arc<dyn hostler_handler::Handler>, within: Duration) -> Option<Outcome> {
     let message = Message {
         id: "1".into(),
         body: Bytes::from_static(b"{}"),
@@ -72,11 +78,11 @@ fn run(handler: Arc<dyn hostler_handler::Handler>) -> Option<Outcome> {
         claim: None,
         trace: None,
     };
-    let call = Call::new(Arc::new(message), "damaged".into(), 1, Bounds::new(TIMEOUT), Output::new(1024));
+    let call = Call::new(Arc::new(message), "damaged".into(), 1, Bounds::new(within), Output::new(1024));
     let stop = call.bounds.stop.clone();
     RUNTIME.block_on(async move {
         let mut guest = tokio::spawn(async move { hostler_handler::run(&*handler, &call).await });
-        match tokio::time::timeout(TIMEOUT, &mut guest).await {
+        match tokio::time::timeout(within, &mut guest).await {
             Ok(ended) => ended.unwrap(),
             Err(_) => {
                 stop.force();

@@ -17,9 +17,9 @@ use crate::support::hostler::{Depth, Host, PATIENCE, World, pid, until};
 /// Instances of the component that has many.
 const MANY: u8 = 80;
 
-/// The guest that waits, with many core instances beside its own.
-pub fn many_instances() -> PathBuf {
-    let mut bytes = fs::read(component("waits")).unwrap();
+/// A guest with many core instances beside its own, so many times over.
+pub fn with_instances(guest: &str, times: usize) -> Vec<u8> {
+    let mut bytes = fs::read(component(guest)).unwrap();
     let modules = sections(&bytes).into_iter().filter(|id| *id == 1).count();
     // One more core module, which is empty, and its instances.
     let empty = b"\0asm\x01\0\0\0";
@@ -28,8 +28,16 @@ pub fn many_instances() -> PathBuf {
     let instances = instance.repeat(MANY.into());
     let size = 1 + instances.len();
     assert!((128..16_384).contains(&size), "two bytes are for the size");
-    bytes.extend([2, (size & 0x7f | 0x80) as u8, (size >> 7) as u8, MANY]);
-    bytes.extend(instances);
+    for _ in 0..times {
+        bytes.extend([2, (size & 0x7f | 0x80) as u8, (size >> 7) as u8, MANY]);
+        bytes.extend(&instances);
+    }
+    bytes
+}
+
+/// The guest that waits, with many core instances beside its own.
+pub fn many_instances() -> PathBuf {
+    let bytes = with_instances("waits", 1);
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("guests");
     let file = NamedTempFile::new_in(&folder).unwrap();
     fs::write(&file, bytes).unwrap();

@@ -13,6 +13,8 @@ mod hung;
 mod limits;
 #[cfg(test)]
 mod neighbour;
+#[cfg(test)]
+mod no_pool;
 mod upload;
 
 use std::fs;
