@@ -23,8 +23,6 @@ const OWED: Duration = Duration::from_secs(40);
 const REST: Duration = Duration::from_secs(10);
 /// See [`REST`]: several at once, each of them once more at once, and then ever more slowly.
 const MOST_FAILED: usize = 40;
-/// How long a message that was removed must not be processed again by the process that removed it.
-const MEMORY: Duration = Duration::from_secs(600);
 /// What a call on the wire asks for, as far as the promises go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Asked {
@@ -244,7 +242,7 @@ impl Judge {
         if this.drained_at.is_some_and(|at| now > at) {
             broken.push(format!("6: {name} starts after SIGTERM"));
         }
-        if this.removed.get(name).is_some_and(|at| now < *at + MEMORY) {
+        if this.has_finished(name, now) {
             broken.push(format!("{name} is processed again after it was removed"));
         }
         let mine = state.deliveries.values().find(|one| (one.life, &*one.name, one.attempt) == (life, name, attempt));
@@ -542,8 +540,9 @@ impl Judge {
     pub fn received(&self, life: usize, receipts: &BTreeSet<String>, asked_at: Instant) {
         let mut state = self.see(|| format!("process {life} receives {receipts:?}"));
         state.lives[life].changed_at = Some(Instant::now());
-        let broken = state.lives[life].fault_of_rate(&self.scenario, receipts.len(), Instant::now());
-        state.violations.extend(broken);
+        let State { lives, deliveries, violations, .. } = &mut *state;
+        let names = receipts.iter().filter_map(|receipt| deliveries.get(receipt)).map(|delivery| &*delivery.name);
+        violations.extend(lives[life].fault_of_rate(&self.scenario, names, Instant::now()));
         if state.lives[life].over {
             state.violations.push(format!("6: process {life} has exited, and {receipts:?} came for it"));
         }

@@ -102,7 +102,7 @@ fn subject() -> System {
 /// How many seeds are tried: many in a release build, some in a debug build.
 fn seeds() -> u64 {
     let told = env::var("HOSTLER_SEEDS").ok().map(|count| count.parse().unwrap());
-    told.unwrap_or(if cfg!(debug_assertions) { 200 } else { 7_000 })
+    told.unwrap_or(if cfg!(debug_assertions) { 200 } else { 10_000 })
 }
 
 #[test]

@@ -108,9 +108,15 @@ fn faults_of_health(
 }
 
 impl Life {
-    /// So many messages came: no more than the rate limit allows since it started.
-    pub fn fault_of_rate(&mut self, scenario: &Scenario, count: usize, now: Instant) -> Option<String> {
-        self.received += count;
+    /// Messages of these names came: no more than the rate limit allows since it started. Copies of what it has finished are
+    /// not processed, and do not count.
+    pub fn fault_of_rate<'a>(
+        &mut self,
+        scenario: &Scenario,
+        names: impl Iterator<Item = &'a str>,
+        now: Instant,
+    ) -> Option<String> {
+        self.received += names.filter(|name| !self.has_finished(name, now)).count();
         let rate = scenario.rate_limit?;
         let allowed = f64::from(rate.permits) / rate.per.as_secs_f64() * (now - self.born_at?).as_secs_f64();
         (self.received as f64 > allowed + 1.0).then(|| format!("{} came where {allowed:.1} may", self.received))
@@ -149,5 +155,32 @@ impl Life {
             broken.push(format!("a handler starts after {} failures in a row, with the breaker closed", narrow.len()));
         }
         broken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hostler::config::Rate;
+
+    use super::super::scenario::Key;
+    use super::*;
+
+    #[test]
+    fn the_rate_limit_counts_what_is_processed() {
+        let scenario = Scenario { rate_limit: Some(Rate { permits: 1, per: SECOND }), ..Scenario::of(&Key::default()) };
+        let born_at = Instant::now();
+        let mut life = Life { born_at: Some(born_at), ..Life::default() };
+        let came = |life: &mut Life, name, after| life.fault_of_rate(&scenario, [name].into_iter(), born_at + after);
+        assert_eq!(came(&mut life, "a", SECOND), None);
+        life.removed.insert("a".into(), born_at + SECOND);
+        for _ in 0..3 {
+            assert_eq!(came(&mut life, "a", SECOND), None, "a copy of what is finished is only removed");
+        }
+        assert_eq!(came(&mut life, "b", SECOND), None);
+        assert_eq!(
+            came(&mut life, "b", SECOND).as_deref(),
+            Some("3 came where 1.0 may"),
+            "what is not finished counts"
+        );
     }
 }

@@ -7,6 +7,9 @@ use tokio::time::Instant;
 
 use super::scenario::{End, SHORTEST_LEASE, Scenario};
 
+/// How long a message that was removed must not be processed again by the process that removed it.
+const MEMORY: Duration = Duration::from_secs(600);
+
 /// What became of a message.
 #[derive(Debug, Default)]
 pub struct Fate {
@@ -66,7 +69,7 @@ pub struct Life {
     /// When a receive, and a settlement, last went well.
     pub polled_at: Option<Instant>,
     pub settled_at: Option<Instant>,
-    /// Messages that came.
+    /// Messages that came to be processed.
     pub received: usize,
     /// Since when an operator has paused it, and since when it shows that it rests.
     pub held_since: Option<Instant>,
@@ -96,6 +99,13 @@ pub struct State {
     pub outage: Option<(Instant, Instant)>,
     /// When something stood still for the last time.
     pub paused_at: Option<Instant>,
+}
+
+impl Life {
+    /// Whether it has removed this message: should it come again, the driver removes it, and the consumer never gets it.
+    pub fn has_finished(&self, name: &str, now: Instant) -> bool {
+        self.removed.get(name).is_some_and(|at| now < *at + MEMORY)
+    }
 }
 
 impl State {
