@@ -9,7 +9,6 @@ use serde::Serialize;
 
 use super::dlq::age;
 use super::table;
-use super::text::on_one_line;
 use hostler_queue::{ATTEMPTS_ATTRIBUTE, ORIGINAL_ID_ATTRIBUTE, REASON_ATTRIBUTE, SOURCE_ATTRIBUTE};
 use hostler_types::Timestamp;
 use hostler_types::message::{AttributeValue, Message, Plain};

@@ -12,15 +12,15 @@ use super::picked::Picked;
 use super::progress::progress;
 use super::{ConfigArg, block_on, print, say};
 use crate::exit::{Exit, Failure, Result};
-use crate::{host, telemetry};
+use crate::host;
 use hostler_config::Config;
 use hostler_ops::requeue::{self, Ended, MAX_HELD, Note, Order, Report};
 use hostler_queue::{Broker, QueueError, REASON_ATTRIBUTE, Redriven};
+use hostler_telemetry as telemetry;
 use hostler_types::Rate;
 use hostler_types::channel::Channel;
 use hostler_types::message::{AttributeValue, Message};
 use hostler_types::printable::{on_one_line, shortened};
-use hostler_telemetry as telemetry;
 
 /// Move messages from one queue to another, such as out of a dead-letter queue back to work
 ///

@@ -9,8 +9,8 @@ use std::io;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use super::resources::{SLOTS, Threads};
-use crate::config::{Config, Consumer};
-use crate::handler::{Beyond, Lanes};
+use hostler_config::{Config, Consumer};
+use hostler_handler::{Beyond, Lanes};
 
 /// How many guests go on for a while until timers and connections are looked at: each may take an epoch tick, by which hooks'
 /// deadlines and guests' own sleeps come late. In the quick lane few do, and to look takes a tenth of what a small guest does.
@@ -184,7 +184,7 @@ mod tests {
         }
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
-        crate::config::load(Some(file.path()), std::iter::empty::<(String, String)>()).unwrap().config
+        hostler_config::load(Some(file.path()), std::iter::empty::<(String, String)>()).unwrap().config
     }
 
     const FOLDER: &str = "concurrency = 2\nallow.dirs = [{ host = '/in', guest = '/in' }]";

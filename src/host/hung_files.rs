@@ -11,7 +11,7 @@ use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
 use super::guests::Shared;
-use crate::config::Config;
+use hostler_config::Config;
 
 /// How long it takes from one look to the next.
 const INTERVAL: Duration = Duration::from_secs(5);

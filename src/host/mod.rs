@@ -41,7 +41,7 @@ use ecs::Ecs;
 use hardening::Hardening;
 use hostler_config::{self as config, Config, LogFormat};
 use hostler_consumer::{Consumer, Phase, StatusBoard, Summary};
-use hostler_handler::{Beyond, Lanes};
+use hostler_handler::Lanes;
 use hostler_queue::{Broker, QueueError};
 use hostler_queue_telemetry::{Producer, Replies};
 use hostler_telemetry::metrics::Ways;

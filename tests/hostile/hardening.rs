@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, thread};
 
-use hostler::host::hardening::Hardening;
 use hostler::host::Guests;
+use hostler::host::hardening::Hardening;
 use hostler::host::resources::{Machine, Threads};
 use hostler_config as config;
 

@@ -1,6 +1,7 @@
 //! Limits of a sandbox where there is no pool, as addresses are too scarce for one: the store keeps them.
 
-use hostler::handler::{Engine, Outcome};
+use hostler_handler::Outcome;
+use hostler_wasm::Engine;
 
 use super::limits::with_instances;
 use crate::damaged::{load_with, run};

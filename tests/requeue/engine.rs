@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use hostler_config::Rate;
 use hostler_ops::requeue::{Condition, Ended, LEASE, Note, Order, Report, run};
 use hostler_queue::fake::{Ending, MAX_MESSAGE};
 use hostler_queue::{Broker, ChannelSpec, LeaseError, ORIGINAL_ID_ATTRIBUTE, QueueError, SendError};
+use hostler_types::Rate;
 use hostler_types::message::{AttributeValue, Claim, Invalid, Message, Outgoing, Typed};
 use tokio::time::{Instant, advance};
 use tokio_util::sync::CancellationToken;

@@ -160,7 +160,7 @@ impl Life {
 
 #[cfg(test)]
 mod tests {
-    use hostler::config::Rate;
+    use hostler_types::Rate;
 
     use super::super::scenario::Key;
     use super::*;

@@ -328,8 +328,8 @@ mod tests {
     use aws_sdk_sqs::types::BatchResultErrorEntry;
 
     use super::*;
-    use hostler_types::message::AttributeValue;
     use hostler_queue::REASON_ATTRIBUTE;
+    use hostler_types::message::AttributeValue;
 
     #[test]
     fn visibility_is_clamped_to_twelve_hours_from_the_receive() {

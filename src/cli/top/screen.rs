@@ -10,7 +10,6 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Cell, Row as Cells, Sparkline, Table};
 
 use super::model::Row;
-use crate::cli::text::on_one_line;
 use hostler_health::FailureReport;
 use hostler_types::printable::on_one_line;
 

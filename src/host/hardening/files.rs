@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::Environment;
 use super::aws::Profile;
-use hostler_config::{Config, DirMode, Driver, HandlerRef, Consumer};
+use hostler_config::{Config, Consumer, DirMode, Driver, HandlerRef};
 
 /// A file or a folder with all that is in it. One that does not exist is left out.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -24,9 +24,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Barrier};
 
-use tokio::runtime::Handle;
 use super::guests::Shared;
-use hostler_config::{Config, HardeningMode};
 use crate::exit::{Exit, Failure, Result};
 use calls::Filters;
 use enforce::Threads;
