@@ -104,7 +104,7 @@ pub struct Message {
     pub group: Option<String>,
     /// The routing key that it was published with.
     pub routing_key: Option<String>,
-    /// Where the body is, if it is not here: `body` is then empty until [`Queue::load`](hostler_queue::Queue::load) has fetched it.
+    /// Where the body is, if it is not here: `body` is then empty until `Queue::load` has fetched it.
     pub claim: Option<Arc<Claim>>,
     /// The trace that its producer sent it in, read once, wherever the queue carries it.
     pub trace: Option<Arc<TraceContext>>,
