@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Handler, Limit, Output};
 use hostler_types::message::{Message, TraceContext};
+use hostler_types::printable::shortened;
 
 /// The longest reason that a guest can give, in bytes: some pages of it. It goes into the log, on the control thread, and into
 /// the dead-letter queue, so that what a guest may make of it has to be bounded.
@@ -94,11 +95,8 @@ impl Outcome {
             | Self::Shutdown => return self,
         };
         if reason.len() > MAX_REASON + CUT_WORD {
-            let whole = reason.len();
-            reason.truncate(reason.floor_char_boundary(MAX_REASON));
             // What was cut off goes back now, not when the message is over.
-            reason.shrink_to_fit();
-            reason.push_str(&format!("… (cut, of {whole} bytes)"));
+            *reason = shortened(reason, MAX_REASON).into_owned();
         }
         self
     }
