@@ -253,6 +253,7 @@ mod tests {
     use tracing_subscriber::layer::SubscriberExt as _;
 
     use super::*;
+    use crate::lines::Lines;
 
     fn line<W>(backlog: &Backlog, queue: W, origin: Origin) -> Line<W> {
         Line { backlog: backlog.clone(), queue, origin }
@@ -380,7 +381,7 @@ mod tests {
     fn the_line_that_tells_finds_room_where_others_do_not() {
         let (backlog, queue) = (Backlog::default(), Arc::<Mutex<Vec<u8>>>::default());
         let writer = Arc::clone(&queue);
-        let bounded = backlog.bounded(move || Shared(Arc::clone(&writer)));
+        let bounded = backlog.bounded(move || Lines(Arc::clone(&writer)));
         let layer = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(bounded);
         assert!(backlog.admit(BYTES, Origin::Own));
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
@@ -390,17 +391,5 @@ mod tests {
         let lines = String::from_utf8(queue.lock().unwrap().clone()).unwrap();
         assert!(lines.contains("dropped=1") && !lines.contains("of others"), "{lines}");
         assert_eq!(backlog.0.own.load(Ordering::Relaxed), 0);
-    }
-
-    struct Shared(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Shared {
-        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().write(line)
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
     }
 }

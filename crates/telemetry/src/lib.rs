@@ -2,6 +2,8 @@
 
 mod collector;
 mod json;
+#[cfg(test)]
+mod lines;
 pub mod metrics;
 mod resource;
 mod text;

@@ -55,6 +55,7 @@ mod tests {
 
     use super::super::json::Json;
     use super::*;
+    use crate::lines::Lines;
 
     #[test]
     fn a_panic_is_one_line_of_json_that_says_where_and_why() {
@@ -77,17 +78,5 @@ mod tests {
         let line: Value = serde_json::from_str(&lines).unwrap();
         assert_eq!((&line["level"], &line["message"]), (&"ERROR".into(), &"panicked: no\nway".into()));
         assert!(line["location"].as_str().unwrap().contains("panics.rs:"), "{line}");
-    }
-
-    struct Lines(Arc<Mutex<Vec<u8>>>);
-
-    impl std::io::Write for Lines {
-        fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().write(line)
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
     }
 }
