@@ -124,7 +124,7 @@ fn task_role(key: &'static str) -> String {
         for mut stream in listener.incoming().map_while(Result::ok) {
             let _ = stream.read(&mut [0; 4096]);
             let body = json!({
-                "AccessKeyId": key, "SecretAccessKey": "secret-4711", "Token": "token-4711",
+                "AccessKeyId": key, "SecretAccessKey": "secret-not-for-the-log", "Token": "token-not-for-the-log",
                 "Expiration": "2099-01-01T00:00:00Z",
             })
             .to_string();
@@ -159,13 +159,13 @@ fn neither_a_body_nor_a_credential_is_logged() {
     let world = Aws::new(Kind::Ministack, WORK);
     let mut command = world.command(&["run"]);
     command.env("RUST_LOG", "trace").env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY");
-    command.env("AWS_CONTAINER_CREDENTIALS_FULL_URI", task_role("key-4711"));
+    command.env("AWS_CONTAINER_CREDENTIALS_FULL_URI", task_role("key-not-for-the-log"));
     let mut host = Host::start(command);
-    world.send("work", ["ack body-4711", "x65 body-4711"]);
+    world.send("work", ["ack body-not-for-the-log", "x65 body-not-for-the-log"]);
     host.settled(2);
     assert_eq!(host.stop(), 0);
     let lines = host.lines();
     assert!(lines.iter().any(|line| line["level"] == "TRACE"), "it logs in detail");
-    let leaked: Vec<_> = lines.iter().filter(|line| line.to_string().contains("4711")).collect();
+    let leaked: Vec<_> = lines.iter().filter(|line| line.to_string().contains("not-for-the-log")).collect();
     assert!(leaked.is_empty(), "{leaked:?}");
 }
