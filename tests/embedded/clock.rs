@@ -136,8 +136,8 @@ async fn a_task_waits_by_the_clock_of_the_runtime() {
     }
     let folder = tempfile::tempdir().unwrap();
     let begun = tokio::time::Instant::now();
-    let options =
-        Options { clock: Arc::new(Virtual(begun)), worker: hostler_queue_embedded::Worker::Task, ..Options::default() };
+    let worker = hostler_queue_embedded::Worker::Task { poll: Duration::from_millis(15) };
+    let options = Options { clock: Arc::new(Virtual(begun)), worker, ..Options::default() };
     let broker = EmbeddedBroker::open_with(&folder.path().join("queue.db"), options).unwrap();
     let queue = broker.open(&ChannelSpec { max_receives: Some(9), ..ChannelSpec::new(jobs()) }).await.unwrap();
     let delayed = Outgoing { delay: Duration::from_secs(10), ..message("later") };

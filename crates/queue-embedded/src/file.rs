@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags, Transaction, TransactionBehavior};
 
+use super::Worker;
 use super::clock::{Clock, QueueTime};
 use hostler_queue::QueueError;
 
@@ -109,7 +110,7 @@ fn identity(path: &Path) -> Option<Identity> {
 }
 
 /// A connection to the queue at `path`, which is created if nothing is there.
-pub(super) fn open(path: &Path, clock: Arc<dyn Clock>) -> Result<Opened, QueueError> {
+pub(super) fn open(path: &Path, clock: Arc<dyn Clock>, worker: Worker) -> Result<Opened, QueueError> {
     // SQLite would create it too, but readable by others; its companions take over these permissions.
     OpenOptions::new()
         .read(true)
@@ -120,7 +121,7 @@ pub(super) fn open(path: &Path, clock: Arc<dyn Clock>) -> Result<Opened, QueueEr
         .open(path)
         .map_err(|error| cannot_open(path, &error))?;
     let identity = identity(path);
-    let db = connect(path).map_err(|error| error.of(path))?;
+    let db = connect(path, worker).map_err(|error| error.of(path))?;
     let time = QueueTime::of(&db, clock).map_err(|error| fault(path, &error))?;
     let opened = Opened { db, path: path.to_owned(), time, identity };
     opened.still_there()?;
@@ -131,7 +132,7 @@ pub(super) fn open(path: &Path, clock: Arc<dyn Clock>) -> Result<Opened, QueueEr
 pub(super) fn open_to_look(path: &Path, clock: Arc<dyn Clock>) -> Result<Opened, QueueError> {
     let opened = match path.try_exists() {
         Ok(false) => empty(path, clock).map_err(|error| error.of(path))?,
-        Ok(true) | Err(_) => open(path, clock)?,
+        Ok(true) | Err(_) => open(path, clock, Worker::Thread)?,
     };
     opened.db.pragma_update(None, "query_only", true).map_err(|error| opened.fault(&error))?;
     Ok(opened)
@@ -174,10 +175,10 @@ impl From<rusqlite::Error> for OpenError {
     }
 }
 
-fn connect(path: &Path) -> Result<Connection, OpenError> {
+fn connect(path: &Path, worker: Worker) -> Result<Connection, OpenError> {
     let mut db =
         Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
-    db.busy_handler(Some(wait_for_lock))?;
+    db.busy_handler((worker == Worker::Thread).then_some(wait_for_lock as fn(i32) -> bool))?;
     db.set_prepared_statement_cache_capacity(64);
     if db.is_readonly(MAIN_DB)? {
         return Err(OpenError::Refused(format!("the queue `{}` is read-only for this user", path.display())));

@@ -54,8 +54,12 @@ pub enum Worker {
     /// On a thread of its own, which blocks nobody.
     #[default]
     Thread,
-    /// In a task on the caller's runtime, which waits by tokio's clock: for tests in virtual time.
-    Task,
+    /// In a task on the caller's runtime, which waits by tokio's clock: for tests in virtual time. Where another process has
+    /// the file locked, it does not wait, but says so at once.
+    Task {
+        /// How often a waiting receive looks for what other processes have sent.
+        poll: Duration,
+    },
 }
 
 impl Default for Options {
@@ -87,7 +91,7 @@ impl EmbeddedBroker {
     /// # Errors
     /// As [`EmbeddedBroker::open`].
     pub fn open_with(path: &Path, options: Options) -> Result<Self, QueueError> {
-        Self::over(file::open(path, Arc::clone(&options.clock))?, options)
+        Self::over(file::open(path, Arc::clone(&options.clock), options.worker)?, options)
     }
 
     /// Opens the file for who only looks: nothing can be written, and a file that is not there is not created, but taken

@@ -21,7 +21,7 @@ const BETWEEN_FLUSHES: u32 = 5;
 /// How long nothing else may come before a flush need not wait for others.
 const IDLE: Duration = Duration::from_micros(200);
 
-/// How often a waiting receive looks for what other processes have sent.
+/// How often a waiting receive of the thread looks for what other processes have sent.
 const POLL: Duration = Duration::from_millis(15);
 
 /// How often receives make sure that the file is still at its path.
@@ -100,6 +100,7 @@ impl Writer {
             seen: 0,
             flushes: Flushes::default(),
             next_check: Duration::ZERO,
+            poll: if let Worker::Task { poll } = worker { poll } else { POLL },
         };
         let orders = match worker {
             Worker::Thread => {
@@ -108,7 +109,7 @@ impl Writer {
                 thread::Builder::new().name("hostler-queue".to_owned()).spawn(move || thread.run())?;
                 Orders::Thread(orders)
             }
-            Worker::Task => {
+            Worker::Task { .. } => {
                 let (orders, inbox) = unbounded_channel();
                 tokio::spawn(run_task(core, inbox));
                 Orders::Task(orders)
@@ -178,6 +179,8 @@ struct Core {
     flushes: Flushes,
     /// When receives make sure again that the file is still at its path, by the monotonic clock.
     next_check: Duration,
+    /// How often a waiting receive looks for what other processes have sent.
+    poll: Duration,
 }
 
 /// Commands that wait for the next flush. Whoever sends one message after the other would otherwise have everyone wait for
@@ -253,7 +256,7 @@ async fn run_task(mut core: Core, mut inbox: UnboundedReceiver<Order>) {
 impl Core {
     /// How long it can be left alone unless something is ordered; `None`: for ever.
     fn patience(&self) -> Option<Duration> {
-        let receives = self.waiting.iter().map(|waiting| waiting.patience(&self.file.time).min(POLL)).min();
+        let receives = self.waiting.iter().map(|waiting| waiting.patience(&self.file.time).min(self.poll)).min();
         receives.into_iter().chain(self.flushes.patience(self.file.time.monotonic())).min()
     }
 
@@ -451,7 +454,7 @@ mod tests {
     async fn only_durable_calls_flush() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("queue.db");
-        let opened = file::open(&path, Arc::new(SystemClock)).unwrap();
+        let opened = file::open(&path, Arc::new(SystemClock), Worker::Thread).unwrap();
         let writer = Writer::start(opened, Worker::Thread).unwrap();
         for (need, expected) in [(Need::Durable, 2), (Need::Write, 1), (Need::Durable, 2)] {
             let level: i64 =
