@@ -79,9 +79,6 @@ mod sdk_rust;
 #[cfg(test)]
 mod send_lines;
 #[cfg(test)]
-#[cfg(feature = "sqs")]
-mod simulation;
-#[cfg(test)]
 mod sqs;
 #[cfg(test)]
 mod sqs_wire;

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Plants faults in the consumer and the SQS driver, and sees that the simulation finds each of them: mutants.sh [--quick] [WORD], where
-# WORD chooses those that are named with it. --quick plants a few that are spread over the list.
+# Plants faults in the consumer and the drivers, and sees that the simulation finds each of them: mutants.sh [--quick] [WORD], where
+# WORD chooses those that have it in their name or file. --quick plants a few that are spread over the list.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=static.sh
 source tests/static.sh
-planted=all
-if [ "${1:-}" = --quick ]; then planted=few && shift; fi
+planted=${1:-all}
+if [ "$planted" = --quick ]; then planted=few && shift; fi
 HOSTLER_PLANTED=$planted cargo build --release --workspace --all-targets --locked --quiet
 exec "$release/mutants" "$@"

@@ -1,6 +1,7 @@
-//! Makes a copy of the consumer, or of the SQS driver, for each planted fault.
+//! Makes a copy of the consumer, or of a driver, for each planted fault.
 //!
-//! `HOSTLER_PLANTED` says for which: `all`, or for a few that are spread over the list, which is the default and quick to build.
+//! `HOSTLER_PLANTED` says for which: `all`; `few`, which are spread over the list, the default, and quick to build; or a word of the
+//! names or files of those that are meant.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,10 +10,14 @@ use std::{env, fs};
 include!("faults.rs");
 
 /// The parts that faults are planted in: how their files begin in the list, where they lie, and their names here.
-const PARTS: [(&str, &str, &str); 2] = [
+const PARTS: [(&str, &str, &str); 3] = [
     ("consumer/", "crates/consumer/src", "hostler_consumer"),
     ("queue/sqs/", "crates/queue-sqs/src", "hostler_queue_sqs"),
+    (EMBEDDED, "crates/queue-embedded/src", "hostler_queue_embedded"),
 ];
+
+/// Faults of this part are looked for in its own world, all others in that of SQS.
+const EMBEDDED: &str = "queue/embedded/";
 
 /// How many are planted by default, at most.
 const FEW: usize = 3;
@@ -25,11 +30,15 @@ fn main() {
         println!("cargo:rerun-if-changed={}", root(folder).display());
     }
     println!("cargo:rerun-if-env-changed=HOSTLER_PLANTED");
-    let all = env::var("HOSTLER_PLANTED").is_ok_and(|planted| planted == "all");
-    let step = if all { 1 } else { FAULTS.len().div_ceil(FEW) };
+    let planted = env::var("HOSTLER_PLANTED").unwrap_or_else(|_| "few".to_owned());
+    let is_meant = |number: usize, fault: &Fault| match planted.as_str() {
+        "all" => true,
+        "few" => number.is_multiple_of(FAULTS.len().div_ceil(FEW)),
+        word => fault.is_named(word),
+    };
     let (mut modules, mut systems) = (String::new(), String::new());
     FAULTS.iter().for_each(check);
-    for (number, fault) in FAULTS.iter().enumerate().step_by(step) {
+    for (number, fault) in FAULTS.iter().enumerate().filter(|(number, fault)| is_meant(*number, fault)) {
         let (part, file) = place(fault);
         let (copy, name) = (out.join(format!("m{number}")), format!("m{number}"));
         let _ = fs::remove_dir_all(&copy);
@@ -40,11 +49,11 @@ fn main() {
         let names =
             names.map(|(at, (_, _, own))| if at == part { format!("crate::{name}") } else { (*own).to_owned() });
         let names: Vec<_> = names.collect();
-        writeln!(systems, "    ({number}, crate::simulation::run::system!({})),", names.join(", ")).unwrap();
+        let kind = if PARTS[part].0 == EMBEDDED { "Embedded" } else { "Sqs" };
+        let names = names.join(", ");
+        writeln!(systems, "    ({number}, Kind::{kind}, simulation::system!({names})),").unwrap();
     }
-    let list = format!(
-        "{modules}\nfn systems() -> Vec<(usize, crate::simulation::run::System)> {{\n    vec![\n{systems}    ]\n}}\n"
-    );
+    let list = format!("{modules}\nfn systems() -> Vec<(usize, Kind, System)> {{\n    vec![\n{systems}    ]\n}}\n");
     fs::write(out.join("mutants.rs"), list).unwrap();
 }
 

@@ -10,6 +10,13 @@ pub struct Fault {
     pub new: &'static str,
 }
 
+impl Fault {
+    /// Whether its name or its file has this in it.
+    pub fn is_named(&self, word: &str) -> bool {
+        self.name.contains(word) || self.file.contains(word)
+    }
+}
+
 const fn fault(name: &'static str, file: &'static str, old: &'static str, new: &'static str) -> Fault {
     Fault { name, file, old, new }
 }
@@ -287,5 +294,49 @@ pub const FAULTS: &[Fault] = &[
         "consumer/policy.rs",
         "Disposition::Release((*delay).min(MAX_RELEASE))",
         "Disposition::Release((*delay * 2).min(MAX_RELEASE))",
+    ),
+    fault(
+        "lets a stale receipt end the lease of another",
+        "queue/embedded/lease.rs",
+        "            \"UPDATE entry SET visible_at = ?6, lease = ?7
+             WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3 AND lease = ?4 AND visible_at > ?5\",",
+        "            \"UPDATE entry SET visible_at = ?6, lease = ?7
+             WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3 AND ?4 = ?4 AND visible_at > ?5\",",
+    ),
+    fault(
+        "counts leases by the wall clock",
+        "queue/embedded/clock.rs",
+        "millis(self.clock.monotonic()).saturating_add(self.ahead)",
+        "wall_millis(&*self.clock)",
+    ),
+    fault(
+        "lets nothing follow in a group",
+        "queue/embedded/lease.rs",
+        "    if let Some(group) = &entry.group {\n",
+        "    if let Some(group) = entry.group.as_ref().filter(|_| false) {\n",
+    ),
+    fault(
+        "shows what its group is to hold back",
+        "queue/embedded/send.rs",
+        "let visible_at = (!blocked).then_some(due_at);",
+        "let visible_at = Some(due_at).or((!blocked).then_some(due_at));",
+    ),
+    fault(
+        "takes a change that failed for done",
+        "queue/embedded/writer.rs",
+        "jobs.iter().map(|_| Err(fault.clone())).collect()",
+        "jobs.iter().map(|_| Ok(drop(fault.clone()))).collect()",
+    ),
+    fault(
+        "removes what it dead-letters, and makes no copy",
+        "queue/embedded/lease.rs",
+        "    place(db, target, seq, group.as_deref(), enqueued_at, now)\n",
+        "    drop((target, seq, group)); Ok(())\n",
+    ),
+    fault(
+        "counts an attempt that is given back",
+        "queue/embedded/lease.rs",
+        "                uncount(db, source.queue, ticket)?;\n",
+        "",
     ),
 ];

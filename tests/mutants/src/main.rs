@@ -1,16 +1,14 @@
-//! Plants faults in the consumer and in the SQS driver, one at a time, and sees whether the simulation finds them.
+//! Plants faults in the consumer and in the drivers, one at a time, and sees whether the simulation finds them.
 //!
-//! Prints what was found by which seed, and fails if a fault was not. A word as argument: only the faults named with it. Each
+//! Prints what was found by which seed, and fails if a fault was not. A word as argument: only the faults that have it in their name or file. Each
 //! fault has a process of its own, as one may make the consumer run in circles, of which nothing else can stop it.
-
-#[allow(dead_code, unused_imports)]
-#[path = "../../simulation/mod.rs"]
-mod simulation;
 
 use std::process::{Command, ExitCode};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 use std::{env, process, thread};
+
+use simulation::{Kind, System};
 
 include!("../faults.rs");
 include!(concat!(env!("OUT_DIR"), "/mutants.rs"));
@@ -26,13 +24,14 @@ const ONE: &str = "HOSTLER_MUTANT";
 
 fn main() -> ExitCode {
     if let Some(number) = env::var(ONE).ok().and_then(|text| text.parse::<usize>().ok()) {
-        let system = systems().into_iter().find_map(|(planted, system)| (planted == number).then_some(system));
-        try_one(&FAULTS[number], system.expect("a fault that is planted"))
+        let found = systems().into_iter().find(|(planted, ..)| *planted == number);
+        let (_, kind, system) = found.expect("a fault that is planted");
+        try_one(&FAULTS[number], kind, system)
     }
     let word = env::args().nth(1).unwrap_or_default();
     let (mut planted, mut missed) = (0, 0);
     println!("{:<54} {:>6}  broken", "planted: it …", "seed");
-    for number in systems().iter().map(|(number, _)| *number).filter(|number| FAULTS[*number].name.contains(&word)) {
+    for number in systems().iter().map(|(number, ..)| *number).filter(|number| FAULTS[*number].is_named(&word)) {
         planted += 1;
         let exe = env::current_exe().expect("the path of this program");
         let found = Command::new(exe).env(ONE, number.to_string()).status();
@@ -42,7 +41,7 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(missed > 0 || planted == 0))
 }
 
-fn try_one(fault: &'static Fault, system: simulation::run::System) -> ! {
+fn try_one(fault: &'static Fault, kind: Kind, system: System) -> ! {
     let (alive, life) = channel();
     thread::spawn(move || {
         while life.recv_timeout(ENDLESS).is_ok() {}
@@ -50,7 +49,7 @@ fn try_one(fault: &'static Fault, system: simulation::run::System) -> ! {
         process::exit(0);
     });
     for first in (0..SEEDS).step_by(STEP) {
-        let found = simulation::search(system, first..first + STEP as u64, 1);
+        let found = simulation::search(system, kind, first..first + STEP as u64, 1);
         if let Some(key) = found.iter().min_by_key(|key| key.seed) {
             let (broken, _) = simulation::play(system, key, false);
             println!("{:<54} {:>6}  {}", fault.name, key.seed, broken.first().map_or("", String::as_str));

@@ -11,12 +11,13 @@ use tokio::time::Instant;
 use hostler_health::{BreakerState, ConsumerReport};
 
 use super::dispositions::allowed;
-pub use super::progress::wall;
 use super::record::{Delivery, Fate, Life, State};
 use super::scenario::{End, Scenario};
 
 /// How much later than its time a thing may happen: the clock of the simulation has no load.
 pub const LATE: Duration = Duration::from_millis(100);
+/// How much earlier a lease of the embedded queue may end, which counts milliseconds and cuts off what is less.
+const TICK: Duration = Duration::from_millis(2);
 /// How long a settlement may be on its way to the wire: behind calls that hang, until those are given up.
 const OWED: Duration = Duration::from_secs(40);
 /// Receives that fail are repeated with rests between: in so much time no more than [`MOST_FAILED`] do.
@@ -28,16 +29,28 @@ const MOST_FAILED: usize = 40;
 pub enum Asked {
     Receive,
     Delete(Vec<String>),
-    /// Receipts, and for how many seconds from now.
+    /// Receipts, and for how many seconds from now: a heartbeat, or, on the wire, a release.
     Change(Vec<(String, u64)>),
+    /// The same, for certain a release.
+    Release(Vec<(String, u64)>),
     /// Copies for the dead-letter queue, by name.
     Bury(Vec<String>),
+    /// Receipts of what goes to the dead-letter queue, copied and removed at once.
+    Move(Vec<String>),
     Other,
 }
 
-/// The delivery that a process runs a handler or a hook on.
+/// The receipt of the delivery that a process runs a handler or a hook on: the last one, as an attempt that was given back is
+/// followed by another of the same number.
+fn receipt_of(state: &State, life: usize, name: &str, attempt: u32) -> Option<String> {
+    let is_it = |one: &Delivery| (one.life, one.name.as_str(), one.attempt) == (life, name, attempt);
+    let found = state.deliveries.iter().filter(|(_, one)| is_it(one)).max_by_key(|(_, one)| one.number);
+    found.map(|(receipt, _)| receipt.clone())
+}
+
 fn delivery<'a>(state: &'a mut State, life: usize, name: &str, attempt: u32) -> Option<&'a mut Delivery> {
-    state.deliveries.values_mut().find(|one| (one.life, one.name.as_str(), one.attempt) == (life, name, attempt))
+    let receipt = receipt_of(state, life, name, attempt)?;
+    state.deliveries.get_mut(&receipt)
 }
 
 /// What became of one entry of a call, as its caller saw it.
@@ -102,7 +115,15 @@ impl Judge {
 
     pub fn leased(&self, life: usize, receipt: &str, name: &str, attempt: u32, until: Instant) {
         let mut state = self.see(|| format!("queue leases {name} attempt {attempt} to process {life} as {receipt}"));
+        let now = Instant::now();
+        let holds = |one: &Delivery| one.name == name && one.until > now + TICK && !one.settled;
+        if self.scenario.is_exact() && state.deliveries.values().any(holds) {
+            state.violations.push(format!("3: {name} is leased while it is leased"));
+        }
+        let broken = self.fault_of_attempt(&state, life, name, attempt);
+        state.violations.extend(broken);
         let delivery = Delivery {
+            number: state.deliveries.len(),
             name: name.to_owned(),
             attempt,
             life,
@@ -121,10 +142,21 @@ impl Judge {
             settling: false,
             asked: 0,
             settled: false,
+            released: false,
             lost_at: None,
             owed: None,
         };
         state.deliveries.insert(receipt.to_owned(), delivery);
+    }
+
+    /// The embedded queue counts every receive but those that were given back. What a process took just before it was killed,
+    /// nobody has seen.
+    fn fault_of_attempt(&self, state: &State, life: usize, name: &str, attempt: u32) -> Option<String> {
+        let same = |one: &&Delivery| one.name == name && self.scenario.is_exact();
+        let last = state.deliveries.values().filter(same).max_by_key(|one| one.number)?;
+        let is_given_back = last.released && last.end() == Some(&End::HostLimit);
+        let expected = last.attempt + u32::from(!is_given_back);
+        (last.life == life && attempt != expected).then(|| format!("attempt {attempt} of {name} comes, not {expected}"))
     }
 
     /// A lease now ends at `until`.
@@ -135,7 +167,9 @@ impl Judge {
             let is_shorter = delivery.until > until + Duration::from_secs(10);
             let is_shorter = is_shorter && delivery.ended.is_none() && delivery.started_at.is_some();
             delivery.until = until;
-            (until > delivery.received_at + Duration::from_secs(12 * 3600))
+            delivery.released |= delivery.settling;
+            // The embedded queue has no such limit.
+            (!self.scenario.is_exact() && until > delivery.received_at + Duration::from_secs(12 * 3600))
                 .then_some("leased for more than 12 h")
                 .or(is_shorter.then_some("a lease was shortened under a running handler"))
         });
@@ -176,6 +210,12 @@ impl Judge {
 
     pub fn paused(&self, by: Duration) {
         self.see(|| format!("all stands still for {by:?}")).paused_at = Some(Instant::now());
+    }
+
+    /// The machine starts anew: by what time its leases end then, the wall clock decides.
+    pub fn booted(&self) {
+        let mut state = self.see(|| "the machine starts anew".into());
+        state.deliveries.values_mut().for_each(|delivery| delivery.until = Instant::now());
     }
 
     /// It is gone, and all its handlers with it.
@@ -223,14 +263,21 @@ impl Judge {
         state.lives[life].probes += usize::from(is_probe);
         state.lives[life].running += 1;
         state.lives[life].changed_at = Some(now);
-        let found = state
-            .deliveries
-            .iter_mut()
-            .find(|(_, delivery)| (delivery.life, delivery.name.as_str(), delivery.attempt) == (life, name, attempt));
-        let (receipt, delivery) = found.expect("a handler starts on what the queue has leased");
+        state.fates.entry(name.to_owned()).or_default().starts += 1;
+        let receipt = receipt_of(&state, life, name, attempt).expect("a handler starts on what the queue has leased");
+        let delivery = state.deliveries.get_mut(&receipt).unwrap();
         delivery.started_at = Some(now);
         delivery.is_probe = is_probe;
-        receipt.clone()
+        receipt
+    }
+
+    /// By what number a handler of a message looks up what it is to do: its attempt; or how often it was started, where an
+    /// attempt may not count.
+    pub fn turn(&self, name: &str, attempt: u32) -> u32 {
+        if !self.scenario.is_exact() {
+            return attempt;
+        }
+        self.state.lock().unwrap().fates.get(name).map_or(attempt, |fate| fate.starts)
     }
 
     fn faults_of_start(&self, state: &State, life: usize, name: &str, attempt: u32, now: Instant) -> Vec<String> {
@@ -245,7 +292,7 @@ impl Judge {
         if this.has_finished(name, now) {
             broken.push(format!("{name} is processed again after it was removed"));
         }
-        let mine = state.deliveries.values().find(|one| (one.life, &*one.name, one.attempt) == (life, name, attempt));
+        let mine = receipt_of(state, life, name, attempt).map(|receipt| &state.deliveries[&receipt]);
         if mine.is_none_or(|delivery| delivery.until <= now) {
             broken.push(format!("3: {name} starts without a lease"));
         }
@@ -356,7 +403,9 @@ impl Judge {
             }
             let untouched = |delivery: &&Delivery| {
                 let is_held = delivery.life == life && delivery.ours_until > Some(now) && delivery.asked == 0;
-                is_held && delivery.ended.is_none() && delivery.lost_at.is_none()
+                // A follower goes back as soon as its heartbeat that is under way is answered.
+                let is_parting = delivery.started_at.is_none() && delivery.calls > 0;
+                is_held && !is_parting && delivery.ended.is_none() && delivery.lost_at.is_none()
             };
             let held = deliveries.values().filter(untouched).count();
             if held >= self.scenario.concurrency {
@@ -379,26 +428,40 @@ impl Judge {
         }
         let entries: Vec<(&String, Option<u64>)> = match asked {
             Asked::Delete(receipts) => receipts.iter().map(|receipt| (receipt, None)).collect(),
-            Asked::Change(changes) => changes.iter().map(|(receipt, seconds)| (receipt, Some(*seconds))).collect(),
+            Asked::Change(changes) | Asked::Release(changes) => {
+                changes.iter().map(|(receipt, seconds)| (receipt, Some(*seconds))).collect()
+            }
             Asked::Bury(names) => {
                 violations.extend(names.iter().filter_map(|name| self.fault_of_burial(deliveries, life, name)));
                 return;
             }
+            Asked::Move(receipts) => {
+                let names = receipts.iter().filter_map(|receipt| Some(&deliveries.get(receipt)?.name));
+                violations.extend(names.filter_map(|name| self.fault_of_burial(deliveries, life, name)));
+                receipts.iter().map(|receipt| (receipt, None)).collect()
+            }
             Asked::Receive | Asked::Other => return,
         };
-        let spoilt = |receipt: &String| Some((receipt.clone(), spoilt_before(deliveries, deliveries.get(receipt)?)));
+        let moves = matches!(asked, Asked::Move(_));
+        let spoilt =
+            |receipt: &String| Some((receipt.clone(), self.spoilt_before(deliveries, deliveries.get(receipt)?)));
         let spoilt: BTreeMap<String, u32> = entries.iter().filter_map(|(receipt, _)| spoilt(receipt)).collect();
         for (receipt, seconds) in entries {
             let Some(delivery) = deliveries.get_mut(receipt) else { continue };
             delivery.calls += 1;
             // What the SDK repeats is the same call.
             if !again {
-                delivery.settling = delivery.is_settling(seconds, &self.scenario);
+                delivery.settling = match asked {
+                    Asked::Change(_) if self.scenario.is_exact() => false,
+                    Asked::Release(_) => true,
+                    _ => delivery.is_settling(seconds, &self.scenario),
+                };
                 delivery.called_at = now;
                 delivery.called_for = Duration::from_secs(seconds.unwrap_or(0));
                 let drained = lives[life].drained_at.is_some();
                 let counted = delivery.attempt - spoilt.get(receipt).copied().unwrap_or(0);
-                let broken = self.faults_of_call(delivery, counted, &fates[&delivery.name], seconds, drained);
+                let fate = (!moves).then(|| &fates[&delivery.name]);
+                let broken = self.faults_of_call(delivery, counted, fate, seconds, drained);
                 violations.extend(broken.into_iter().map(|broken| format!("{} ({receipt}): {broken}", delivery.name)));
             }
             let is_unclear = seconds.is_some_and(|seconds| delivery.is_unclear(seconds, &self.scenario));
@@ -409,12 +472,12 @@ impl Judge {
         }
     }
 
-    /// Promises 2, 4 and 6, and the policy.
+    /// Promises 2, 4 and 6, and the policy. `fate`: of a message that is not moved to the dead-letter queue.
     fn faults_of_call(
         &self,
         one: &Delivery,
         counted: u32,
-        fate: &Fate,
+        fate: Option<&Fate>,
         seconds: Option<u64>,
         drained: bool,
     ) -> Vec<String> {
@@ -432,6 +495,7 @@ impl Judge {
             if one.started_at.is_some() && one.ended.is_none() {
                 broken.push("2: removed while its handler runs".into());
             }
+            let Some(fate) = fate else { return broken };
             if matches!(one.ended, Some((_, Some(End::Reply)))) && !fate.replied && fate.copies == 0 {
                 broken.push("its reply was not sent before its removal".into());
             }
@@ -477,7 +541,7 @@ impl Judge {
     /// A copy goes to the dead-letter queue only if a delivery of its message has come to that.
     fn fault_of_burial(&self, deliveries: &BTreeMap<String, Delivery>, life: usize, name: &str) -> Option<String> {
         let is_wrong = |one: &Delivery| {
-            let counted = one.attempt - spoilt_before(deliveries, one);
+            let counted = one.attempt - self.spoilt_before(deliveries, one);
             allowed(&self.scenario, one, counted, true).is_some_and(|allowed| !allowed.bury)
         };
         let ended = |one: &&Delivery| one.life == life && one.name == name && one.ended.is_some() && !one.settled;
@@ -493,8 +557,10 @@ impl Judge {
         let now = Instant::now();
         let State { deliveries, lives, .. } = &mut *state;
         let (receipts, removes): (Vec<&String>, bool) = match asked {
-            Asked::Delete(receipts) => (receipts.iter().collect(), true),
-            Asked::Change(changes) => (changes.iter().map(|(receipt, _)| receipt).collect(), false),
+            Asked::Delete(receipts) | Asked::Move(receipts) => (receipts.iter().collect(), true),
+            Asked::Change(changes) | Asked::Release(changes) => {
+                (changes.iter().map(|(receipt, _)| receipt).collect(), false)
+            }
             Asked::Receive => {
                 match result(0) {
                     Answered::Done => lives[life].polled_at = Some(now),
@@ -563,15 +629,18 @@ impl Judge {
             }
         }
     }
-}
 
-/// How many earlier attempts of a delivery's message the host spoilt, as far as its process can know.
-fn spoilt_before(deliveries: &BTreeMap<String, Delivery>, one: &Delivery) -> u32 {
-    let is_spoilt = |other: &&Delivery| {
-        (other.life, &other.name) == (one.life, &one.name)
-            && other.attempt < one.attempt
-            && matches!(other.ended, Some((at, Some(End::HostLimit))) if at <= one.received_at)
-    };
-    let attempts: BTreeSet<u32> = deliveries.values().filter(is_spoilt).map(|other| other.attempt).collect();
-    u32::try_from(attempts.len()).unwrap()
+    /// How many earlier attempts of a delivery's message the host spoilt, as far as its process can know. What it has given back
+    /// to a queue that takes its count back is none.
+    fn spoilt_before(&self, deliveries: &BTreeMap<String, Delivery>, one: &Delivery) -> u32 {
+        let is_exact = self.scenario.is_exact();
+        let is_spoilt = |other: &&Delivery| {
+            (other.life, &other.name) == (one.life, &one.name)
+                && other.attempt < one.attempt
+                && !(is_exact && other.released)
+                && matches!(other.ended, Some((at, Some(End::HostLimit))) if at <= one.received_at)
+        };
+        let attempts: BTreeSet<u32> = deliveries.values().filter(is_spoilt).map(|other| other.attempt).collect();
+        u32::try_from(attempts.len()).unwrap()
+    }
 }

@@ -18,11 +18,15 @@ pub struct Fate {
     pub replied: bool,
     pub copies: u32,
     pub removed: bool,
+    /// How often a handler started on it.
+    pub starts: u32,
 }
 
 /// One receive of a message.
 #[derive(Debug)]
 pub struct Delivery {
+    /// How many there were before it.
+    pub number: usize,
     pub name: String,
     pub attempt: u32,
     pub life: usize,
@@ -49,6 +53,8 @@ pub struct Delivery {
     /// How often its settlement was asked for.
     pub asked: u32,
     pub settled: bool,
+    /// Whether the queue has released it; its process may not know yet.
+    pub released: bool,
     pub lost_at: Option<Instant>,
     /// Since when a call is owed to it.
     pub owed: Option<Instant>,
@@ -126,7 +132,7 @@ impl Delivery {
     pub fn is_unclear(&self, seconds: u64, scenario: &Scenario) -> bool {
         let now = Some(Instant::now());
         let ends_now = self.ended.as_ref().map(|(at, _)| *at) == now || self.decided_at == now;
-        scenario.is_short && ends_now && seconds == scenario.lease.as_secs()
+        scenario.is_short && !scenario.is_exact() && ends_now && seconds == scenario.lease.as_secs()
     }
 
     /// Whether a call is this delivery's settlement, rather than a heartbeat. The policy of no scenario delays a message for as

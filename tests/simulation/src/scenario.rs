@@ -14,7 +14,7 @@ const SECOND: Duration = Duration::from_secs(1);
 pub const SHORTEST_LEASE: u64 = 12;
 
 /// What goes wrong in some scenarios. Shrinking leaves out one after the other.
-pub const CLASSES: [&str; 17] = [
+pub const CLASSES: [&str; 18] = [
     "lost-requests",
     "lost-answers",
     "refusals",
@@ -32,18 +32,35 @@ pub const CLASSES: [&str; 17] = [
     "breaker",
     "rate-limit",
     "lingering",
+    "clocks",
 ];
 
-/// Names a scenario: its seed, and what was left out of it. As text: `17`, `17:messages=3:without=latency,work`.
+/// The worlds that there are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Kind {
+    #[default]
+    Sqs,
+    Embedded,
+}
+
+/// Names a scenario: its world, its seed, and what was left out of it. As text: `17`, `embedded:17`,
+/// `17:messages=3:without=latency,work`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Key {
+    pub kind: Kind,
     pub seed: u64,
     pub messages: Option<usize>,
     pub without: BTreeSet<&'static str>,
 }
 
+/// How the text of a key of the embedded queue's world begins.
+const EMBEDDED: &str = "embedded:";
+
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.kind == Kind::Embedded {
+            f.write_str(EMBEDDED)?;
+        }
         write!(f, "{}", self.seed)?;
         if let Some(count) = self.messages {
             write!(f, ":messages={count}")?;
@@ -59,9 +76,10 @@ impl FromStr for Key {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        let (kind, text) = text.strip_prefix(EMBEDDED).map_or((Kind::Sqs, text), |text| (Kind::Embedded, text));
         let mut parts = text.split(':');
         let seed = parts.next().and_then(|seed| seed.parse().ok()).ok_or_else(|| format!("no seed in {text:?}"))?;
-        let mut key = Self { seed, ..Self::default() };
+        let mut key = Self { kind, seed, ..Self::default() };
         for part in parts {
             match part.split_once('=') {
                 Some(("messages", count)) => key.messages = Some(count.parse().map_err(|_| format!("{part:?}"))?),
@@ -103,6 +121,10 @@ pub enum Turn {
     Hold(Duration),
     /// The service answers nothing, or with errors, for so long.
     Outage(Duration),
+    /// The machine starts anew.
+    Boot,
+    /// Somebody sets the wall clock, by so many seconds.
+    Clock(i64),
 }
 
 /// A message that is sent at some time.
@@ -221,8 +243,31 @@ impl Scenario {
         if !long {
             scenario.add_turns(more);
         }
+        if key.kind == Kind::Embedded {
+            scenario.suit_embedded(&mut Rng::with_seed(key.seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0xeb));
+        }
         scenario.shrink();
         scenario
+    }
+
+    /// Leaves out what only a network does, and adds what happens to a machine.
+    fn suit_embedded(&mut self, rng: &mut Rng) {
+        let Rates { refusals, entries, latency, .. } = self.rates;
+        self.rates = Rates { refusals, entries, latency, ..Rates::default() };
+        for _ in 0..rng.usize(0..=3) {
+            let place = rng.usize(0..=self.turns.len());
+            let turn = match rng.u32(0..3) {
+                0 => Turn::Boot,
+                1 => Turn::Clock(rng.i64(-20..20)),
+                _ => Turn::Clock(rng.i64(-7200..7200)),
+            };
+            self.turns.insert(place, (up_to(rng, 20 * SECOND), turn));
+        }
+    }
+
+    /// Whether the queue hands a message out to one at a time, counts each receive, and can take its count back.
+    pub fn is_exact(&self) -> bool {
+        self.key.kind == Kind::Embedded
     }
 
     /// How long its consumer may go without progress.
@@ -272,6 +317,7 @@ impl Scenario {
                 "outages" => self.turns.retain(|(_, turn)| !matches!(turn, Turn::Outage(_))),
                 "breaker" => self.breaker = None,
                 "rate-limit" => self.rate_limit = None,
+                "clocks" => self.turns.retain(|(_, turn)| !matches!(turn, Turn::Boot | Turn::Clock(_))),
                 "pauses" => self.turns.retain(|(_, turn)| !matches!(turn, Turn::Pause(_))),
                 _ => {}
             }
@@ -282,7 +328,7 @@ impl Scenario {
         !self.key.without.contains(class)
     }
 
-    /// What the handler does with an attempt.
+    /// What the handler does with an attempt, or, where attempts do not always count, with so many a start.
     pub fn behaviour(&self, name: &str, attempt: u32) -> Behaviour {
         let number = name.bytes().fold(0, |sum, byte| sum * 31 + u64::from(byte));
         let rng = &mut Rng::with_seed(self.key.seed ^ (number << 20) ^ (u64::from(attempt) << 52));

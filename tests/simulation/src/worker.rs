@@ -1,7 +1,6 @@
 //! The handler of the simulation: works and ends as its scenario says, and tells the judge.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,16 +9,13 @@ use tokio::time::sleep;
 
 use super::judge::Judge;
 use super::scenario::{Behaviour, End, Scenario};
-use super::wire::Shown;
+use super::site::Line;
 
 /// The handler of one process.
 pub struct Worker {
-    pub life: usize,
+    pub line: Line,
     pub scenario: Arc<Scenario>,
     pub judge: Arc<Judge>,
-    /// Whether the process was killed.
-    pub dead: Arc<AtomicBool>,
-    pub shown: Shown,
 }
 
 /// A handler that runs; it is over when this is dropped.
@@ -72,13 +68,13 @@ impl End {
 #[async_trait]
 impl Handler for Worker {
     async fn handle(&self, call: &Call) -> Outcome {
-        if self.dead.load(Ordering::Relaxed) {
+        if self.line.is_dead() {
             return std::future::pending().await;
         }
         let name = name(call);
-        let receipt = self.judge.started(self.life, &name, call.attempt, (self.shown)().as_ref());
+        let receipt = self.judge.started(self.line.life, &name, call.attempt, self.line.shown().as_ref());
         let mut run = Run { judge: &self.judge, receipt, end: None };
-        let Behaviour { work, end, lingers, .. } = self.scenario.behaviour(&name, call.attempt);
+        let Behaviour { work, end, lingers, .. } = self.scenario.behaviour(&name, self.judge.turn(&name, call.attempt));
         sleep(work).await;
         if end == End::Stuck {
             return std::future::pending().await;
@@ -98,9 +94,9 @@ impl Handler for Worker {
 
     async fn processing_timeout(&self, call: &Call, _: Duration) -> Option<Outcome> {
         let name = name(call);
-        let Behaviour { hook, decision, .. } = self.scenario.behaviour(&name, call.attempt);
-        self.judge.deciding(self.life, &name, call.attempt);
-        let (life, attempt) = (self.life, call.attempt);
+        let Behaviour { hook, decision, .. } = self.scenario.behaviour(&name, self.judge.turn(&name, call.attempt));
+        self.judge.deciding(self.line.life, &name, call.attempt);
+        let (life, attempt) = (self.line.life, call.attempt);
         let mut deciding = Deciding { judge: &self.judge, life, name, attempt, decision: None };
         sleep(hook).await;
         deciding.decision = decision.clone();

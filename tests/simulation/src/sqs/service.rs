@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use super::judge::Judge;
-use super::scenario::Scenario;
+use super::super::judge::Judge;
+use super::super::scenario::Scenario;
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use aws_smithy_runtime_api::client::http::{
@@ -11,32 +10,26 @@ use aws_smithy_runtime_api::client::http::{
 use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
 use aws_smithy_runtime_api::client::result::ConnectorError;
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
-use hostler_health::ConsumerReport;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::judge::{Answered, Asked, Judge};
-use super::scenario::Scenario;
+use super::super::judge::{Answered, Asked, Judge};
+use super::super::scenario::Scenario;
+use super::super::site::Line;
 use super::service::{INVALID_RECEIPT, NOT_IN_FLIGHT, Service};
-
-/// What the health file would say of a process's consumer.
-pub type Shown = Arc<dyn Fn() -> Option<ConsumerReport> + Send + Sync>;
 
 /// The wire of one process.
 #[derive(Clone)]
 pub struct Wire {
-    pub life: usize,
+    pub line: Line,
     pub scenario: Arc<Scenario>,
     pub service: Arc<Service>,
     pub judge: Arc<Judge>,
-    /// Whether the process was killed.
-    pub dead: Arc<AtomicBool>,
-    pub shown: Shown,
 }
 
 impl std::fmt::Debug for Wire {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "wire of process {}", self.life)
+        write!(f, "wire of process {}", self.line.life)
     }
 }
 
@@ -65,8 +58,8 @@ impl Drop for UnderWay {
             None => Answered::Failed,
             Some(answer) => entry(answer, index),
         };
-        if !self.wire.dead.load(Ordering::Relaxed) {
-            self.wire.judge.answered(self.wire.life, &self.asked, &of);
+        if !self.wire.line.is_dead() {
+            self.wire.judge.answered(self.wire.line.life, &self.asked, &of);
         }
     }
 }
@@ -83,7 +76,7 @@ fn entry(answer: &Value, index: usize) -> Answered {
 
 impl Wire {
     async fn carry(self, request: HttpRequest) -> Result<HttpResponse, ConnectorError> {
-        if self.dead.load(Ordering::Relaxed) {
+        if self.line.is_dead() {
             return Err(ConnectorError::io("the process is gone".into()));
         }
         let action = request.headers().get("x-amz-target").and_then(|target| target.rsplit('.').next());
@@ -91,7 +84,7 @@ impl Wire {
         let input: Value = serde_json::from_slice(request.body().bytes().unwrap_or_default()).unwrap_or_default();
         let again = request.headers().get("amz-sdk-request").is_some_and(|text| !text.contains("attempt=1"));
         let (asked, asked_at) = (asked(&action, &input), Instant::now());
-        self.judge.asked(self.life, &asked, again, (self.shown)().as_ref());
+        self.judge.asked(self.line.life, &asked, again, self.line.shown().as_ref());
         let mut under_way = UnderWay { wire: self.clone(), asked, answer: None };
 
         if action.starts_with("GetQueue") {
@@ -113,13 +106,13 @@ impl Wire {
         let (wire, action) = (self.clone(), action);
         let applied = tokio::spawn(async move {
             sleep(there).await;
-            let is_lost = is_lost || (wire.dead.load(Ordering::Relaxed) && wire.service.random() < 0.5);
+            let is_lost = is_lost || (wire.line.is_dead() && wire.service.random() < 0.5);
             if is_lost { None } else { Some(wire.apply(&action, &input).await) }
         });
         let answer = applied.await.ok().flatten();
         sleep(back).await;
         match answer {
-            Some(answer) if !self.service.is_struck(rates.lost_answers) && !self.dead.load(Ordering::Relaxed) => {
+            Some(answer) if !self.service.is_struck(rates.lost_answers) && !self.line.is_dead() => {
                 self.tell_received(&answer, asked_at);
                 let response = respond(200, &answer);
                 under_way.answer = Some(answer);
@@ -146,7 +139,7 @@ impl Wire {
                 let (max, attempt) = (number("MaxNumberOfMessages"), input["ReceiveRequestAttemptId"].as_str());
                 let (wait, lease) = (number("WaitTimeSeconds"), number("VisibilityTimeout"));
                 let max = usize::try_from(max).unwrap();
-                json!({ "Messages": service.receive(self.life, max, wait, lease, attempt).await })
+                json!({ "Messages": service.receive(self.line.life, max, wait, lease, attempt).await })
             }
             "DeleteMessageBatch" => self.each(input, |entry| service.delete(receipt(entry))),
             "ChangeMessageVisibilityBatch" => {
@@ -191,7 +184,7 @@ impl Wire {
         let messages = answer["Messages"].as_array().into_iter().flatten();
         let receipts: BTreeSet<_> = messages.map(|message| receipt(message).to_owned()).collect();
         if !receipts.is_empty() {
-            self.judge.received(self.life, &receipts, asked_at);
+            self.judge.received(self.line.life, &receipts, asked_at);
         }
     }
 }

@@ -1,0 +1,138 @@
+//! The world of the embedded queue: the driver works on a real file, by clocks that are the simulation's.
+
+pub mod clock;
+mod file;
+mod trouble;
+mod watched;
+
+use std::fs;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use hostler_queue::{Broker, ChannelSpec, QueueError};
+use hostler_types::message::Outgoing;
+use tempfile::TempDir;
+use tokio::time::sleep;
+
+use super::judge::Judge;
+use super::scenario::{Planned, Scenario};
+use super::site::{Line, Opened, Site};
+use super::system::System;
+use clock::Clocks;
+use file::File;
+use trouble::Trouble;
+use watched::Watched;
+
+/// How long an operator, a supervisor or a producer waits before it tries again.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// A machine with the file.
+pub struct Embedded {
+    system: System,
+    judge: Arc<Judge>,
+    clocks: Mutex<Clocks>,
+    file: Arc<File>,
+    trouble: Arc<Trouble>,
+    producer: Mutex<Arc<dyn Broker>>,
+    _folder: TempDir,
+}
+
+impl Embedded {
+    /// A machine with a queue.
+    pub async fn new(system: System, scenario: Arc<Scenario>, judge: Arc<Judge>) -> Self {
+        let memory = Path::new("/dev/shm");
+        let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+        let folder = folder.unwrap();
+        let path = folder.path().join("queue.db");
+        let clocks = Clocks::start();
+        let producer = (system.embedded)(&path, clocks.of_process()).unwrap();
+        producer.declare(&ChannelSpec::new("replies".parse().unwrap())).await.unwrap();
+        producer.declare(&spec(&scenario)).await.unwrap();
+        let file = Arc::new(File::new(&path, Arc::clone(&judge)));
+        let trouble = Arc::new(Trouble::new(scenario, Arc::clone(&file)));
+        let (clocks, producer) = (Mutex::new(clocks), Mutex::new(producer));
+        Self { system, judge, clocks, file, trouble, producer, _folder: folder }
+    }
+
+    fn connect(&self) -> Result<Arc<dyn Broker>, QueueError> {
+        if !fs::exists(&self.file.path).unwrap() {
+            // It would make a new one, and an operator puts the old one back first.
+            return Err(QueueError::Unavailable("the file is away".into()));
+        }
+        let clock = self.clocks.lock().unwrap().of_process();
+        (self.system.embedded)(&self.file.path, clock)
+    }
+
+    /// Connects as often as it takes.
+    async fn connected(&self) -> Arc<dyn Broker> {
+        loop {
+            match self.connect() {
+                Ok(broker) => return broker,
+                Err(_) => sleep(AGAIN).await,
+            }
+        }
+    }
+}
+
+fn spec(scenario: &Scenario) -> ChannelSpec {
+    ChannelSpec {
+        ordered: scenario.ordered,
+        max_receives: Some(scenario.max_receives),
+        ..ChannelSpec::new("work".parse().unwrap())
+    }
+}
+
+#[async_trait]
+impl Site for Embedded {
+    async fn open(&self, line: &Line, spec: &ChannelSpec) -> Opened {
+        loop {
+            let broker = self.connected().await;
+            if let Ok(queue) = broker.open(spec).await {
+                let queue = Arc::new(Watched {
+                    line: line.clone(),
+                    inner: queue,
+                    judge: Arc::clone(&self.judge),
+                    file: Arc::clone(&self.file),
+                    trouble: Arc::clone(&self.trouble),
+                });
+                return Opened { broker, queue };
+            }
+            sleep(AGAIN).await;
+        }
+    }
+
+    async fn put(&self, message: &Planned) {
+        self.judge.sent(&message.name, message.group.as_deref());
+        let outgoing =
+            Outgoing { body: message.name.clone().into(), group: message.group.clone(), ..Outgoing::default() };
+        loop {
+            let producer = Arc::clone(&self.producer.lock().unwrap());
+            let sent = producer.send(&"work".parse().unwrap(), vec![outgoing.clone()]).await;
+            if sent.iter().all(Result::is_ok) {
+                break;
+            }
+            sleep(AGAIN).await;
+        }
+        self.file.put(&message.name);
+    }
+
+    fn fail_for(&self, outage: Duration) {
+        tokio::spawn(Arc::clone(&self.trouble).outage(outage));
+    }
+
+    fn set_clock(&self, by: i64) {
+        self.clocks.lock().unwrap().set(by);
+    }
+
+    async fn boot(&self) {
+        self.clocks.lock().unwrap().boot();
+        let producer = self.connected().await;
+        *self.producer.lock().unwrap() = producer;
+    }
+
+    async fn until_empty(&self, count: usize) {
+        self.file.until_empty(count).await;
+    }
+}

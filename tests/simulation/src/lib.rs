@@ -1,0 +1,99 @@
+//! Deterministic simulation by virtual time, of two worlds: the consumer and the SQS driver over a model of SQS at its worst (`sqs`), and
+//! the consumer and the embedded queue over a real file, beside processes that lock and spoil it (`embedded`).
+//!
+//! A seed makes a scenario (`scenario`), which is played (`run`) with processes that come and go (`system`) in a world (`site`). The
+//! handler does as planned (`worker`), and the `judge` sees everything, keeps what it needs of it (`record`), and holds it
+//! against the promises: the settlements against the policy (`dispositions`), the health of each second, the breaker, pauses and
+//! the rate limit against what happened (`progress`). The same seed gives the same run.
+//!
+//! `HOSTLER_SEEDS` says how many seeds are tried, `HOSTLER_SEED` which run to play again, with its trace.
+
+pub mod dispositions;
+pub mod embedded;
+pub mod judge;
+pub mod progress;
+pub mod record;
+pub mod run;
+pub mod scenario;
+pub mod site;
+pub mod sqs;
+pub mod system;
+pub mod worker;
+
+use std::panic;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+pub use scenario::{Key, Kind};
+pub use system::System;
+
+use scenario::{CLASSES, Scenario};
+
+/// A run that broke a promise.
+pub struct Failure {
+    pub key: Key,
+    pub violations: Vec<String>,
+    pub trace: Vec<String>,
+}
+
+/// Plays a scenario; a panic is a broken promise too.
+pub fn play(system: System, key: &Key, keeps_trace: bool) -> (Vec<String>, Vec<String>) {
+    panic::catch_unwind(|| run::play(system, key, keeps_trace)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        (vec![format!("8: it panicked: {}", text.unwrap_or_default())], Vec::new())
+    })
+}
+
+/// Plays so many seeds of a world on all CPUs, until `enough` of them have failed; those that failed.
+pub fn search(system: System, kind: Kind, seeds: std::ops::Range<u64>, enough: usize) -> Vec<Key> {
+    let next = AtomicU64::new(seeds.start);
+    let failed = std::sync::Mutex::new(Vec::new());
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while failed.lock().unwrap().len() < enough {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end {
+                        break;
+                    }
+                    let key = Key { kind, seed, ..Key::default() };
+                    if !play(system, &key, false).0.is_empty() {
+                        failed.lock().unwrap().push(key);
+                    }
+                }
+            });
+        }
+    });
+    failed.into_inner().unwrap()
+}
+
+/// The shortest run that still fails: with fewer messages, and without what is not needed for it.
+pub fn shortest(system: System, key: &Key) -> Failure {
+    let fails = |key: &Key| !play(system, key, false).0.is_empty();
+    let mut best = key.clone();
+    for class in CLASSES {
+        let mut smaller = best.clone();
+        smaller.without.insert(class);
+        if fails(&smaller) {
+            best = smaller;
+        }
+    }
+    let count = Scenario::of(&best).messages.len();
+    if let Some(fewer) = (1..count).map(|count| Key { messages: Some(count), ..best.clone() }).find(fails) {
+        best = fewer;
+    }
+    let (violations, trace) = play(system, &best, true);
+    Failure { key: best, violations, trace }
+}
+
+/// A failure, for people.
+pub fn report(failure: &Failure) -> String {
+    let Failure { key, violations, trace } = failure;
+    format!(
+        "{}\n\nbroken:\n  {}\n\nagain: HOSTLER_SEED={key} cargo test --release --workspace --test seeds replay -- --nocapture\n",
+        trace.join("\n"),
+        violations.join("\n  "),
+    )
+}

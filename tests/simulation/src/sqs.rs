@@ -1,0 +1,68 @@
+//! The world of SQS: the driver speaks the real protocol to a model of the service.
+
+pub mod service;
+pub mod wire;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use aws_smithy_runtime_api::client::http::SharedHttpClient;
+use hostler_queue::{Broker, ChannelSpec};
+
+use super::judge::Judge;
+use super::scenario::{Planned, Scenario};
+use super::site::{Line, Opened, Site};
+use super::system::System;
+use service::Service;
+use wire::Wire;
+
+/// The model, and the brokers of the processes to come.
+pub struct Sqs {
+    scenario: Arc<Scenario>,
+    judge: Arc<Judge>,
+    service: Arc<Service>,
+    brokers: Mutex<BTreeMap<usize, Arc<dyn Broker>>>,
+}
+
+impl Sqs {
+    /// A world for processes on these lines.
+    pub async fn new(system: System, scenario: Arc<Scenario>, judge: Arc<Judge>, lines: &[Line]) -> Self {
+        let service = Arc::new(Service::new(Arc::clone(&scenario), Arc::clone(&judge)));
+        let world = Self { scenario, judge, service, brokers: Mutex::default() };
+        // The SDK reads the machine's files for it, on threads that know nothing of this clock.
+        for line in lines {
+            let wire = Wire {
+                line: line.clone(),
+                scenario: Arc::clone(&world.scenario),
+                service: Arc::clone(&world.service),
+                judge: Arc::clone(&world.judge),
+            };
+            let broker = (system.sqs)(SharedHttpClient::new(wire)).await.unwrap();
+            world.brokers.lock().unwrap().insert(line.life, broker);
+        }
+        world
+    }
+}
+
+#[async_trait]
+impl Site for Sqs {
+    async fn open(&self, line: &Line, spec: &ChannelSpec) -> Opened {
+        let broker = self.brokers.lock().unwrap().remove(&line.life).expect("a broker for each process");
+        let queue = broker.open(spec).await.unwrap();
+        Opened { broker, queue }
+    }
+
+    async fn put(&self, message: &Planned) {
+        self.service.put(&message.name, message.group.as_deref());
+    }
+
+    fn fail_for(&self, outage: Duration) {
+        self.service.fail_for(outage);
+    }
+
+    async fn until_empty(&self, count: usize) {
+        self.service.until_empty(count).await;
+    }
+}

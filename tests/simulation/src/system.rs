@@ -1,0 +1,159 @@
+//! What the simulation tests: drivers and a consumer, which may be copies with a fault planted in them.
+
+use std::future::Future;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use aws_smithy_runtime_api::client::http::SharedHttpClient;
+use hostler_handler::Handler;
+use hostler_health::ConsumerReport;
+use hostler_queue::{Broker, Queue, QueueError};
+use hostler_queue_telemetry::Replies;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::embedded::clock::ProcessClock;
+use super::scenario::Scenario;
+
+/// A future that is given away.
+pub type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// A broker, or why there is none.
+pub type Connected = Result<Arc<dyn Broker>, QueueError>;
+
+/// How far a process is, whatever the system under test calls it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    Running,
+    Draining,
+    Deadline,
+}
+
+/// What one process works with.
+pub struct Parts {
+    pub scenario: Arc<Scenario>,
+    pub queue: Arc<dyn Queue>,
+    pub handler: Arc<dyn Handler>,
+    pub replies: Option<Replies>,
+    pub stage: watch::Receiver<Stage>,
+    pub pause: watch::Receiver<bool>,
+    /// When the run began.
+    pub origin: Instant,
+    /// Gets what tells how the consumer is.
+    pub board: Arc<Mutex<Option<Board>>>,
+}
+
+/// Tells what the health file would say, and how many messages are in hand.
+pub type Board = Box<dyn Fn() -> (ConsumerReport, usize) + Send>;
+
+/// What is tested: the drivers and a consumer.
+#[derive(Clone, Copy)]
+pub struct System {
+    pub sqs: fn(SharedHttpClient) -> Boxed<Connected>,
+    pub embedded: fn(&Path, ProcessClock) -> Connected,
+    pub consume: fn(Parts) -> Boxed<()>,
+}
+
+/// How often a waiting receive of the embedded queue looks for what others have sent. It is longer than in a process, lest the
+/// simulation looks all the time.
+pub const POLL: Duration = Duration::from_secs(1);
+
+/// Makes a [`System`] of the modules of a consumer, of the driver of SQS and of the embedded one.
+#[macro_export]
+macro_rules! system {
+    ($($consumer:ident)::+, $($sqs:ident)::+, $($embedded:ident)::+) => {{
+        use $($consumer)::+ as consumer;
+        use $($sqs)::+ as sqs;
+        use $($embedded)::+ as embedded;
+        /// The clocks of the machine, as the driver wants them.
+        #[derive(Debug)]
+        struct Clock($crate::embedded::clock::ProcessClock);
+        impl embedded::Clock for Clock {
+            fn monotonic(&self) -> std::time::Duration {
+                self.0.monotonic()
+            }
+            fn wall(&self) -> std::time::SystemTime {
+                self.0.wall()
+            }
+            fn origin(&self) -> Option<String> {
+                Some(self.0.origin())
+            }
+        }
+        $crate::system::System {
+            embedded: |path, clock| {
+                let worker = embedded::Worker::Task { poll: $crate::system::POLL };
+                let clock = std::sync::Arc::new(Clock(clock));
+                let options = embedded::Options { clock, worker, ..embedded::Options::default() };
+                let broker = embedded::EmbeddedBroker::open_with(path, options)?;
+                Ok(std::sync::Arc::new(broker) as std::sync::Arc<dyn hostler_queue::Broker>)
+            },
+            sqs: |http| {
+                Box::pin(async move {
+                    let options = sqs::Options {
+                        region: Some("eu-central-1".into()),
+                        endpoint_url: Some("http://sqs".into()),
+                        credentials: Some(("key".into(), "secret".into())),
+                        http: Some(http),
+                        ..sqs::Options::default()
+                    };
+                    let broker = sqs::SqsBroker::connect(options).await?;
+                    Ok(std::sync::Arc::new(broker) as std::sync::Arc<dyn hostler_queue::Broker>)
+                })
+            },
+            consume: |mut parts| {
+                let scenario = std::sync::Arc::clone(&parts.scenario);
+                let status = consumer::StatusBoard::new(Default::default(), Default::default());
+                let (shown, timeout) = (status.clone(), scenario.healthcheck_timeout());
+                *parts.board.lock().unwrap() = Some(Box::new(move || {
+                    let status = shown.get();
+                    let wall = |at| $crate::progress::wall(parts.origin, at);
+                    let (limit, now) = (timeout, tokio::time::Instant::now());
+                    (status.report("work", limit, limit, now, wall), status.in_hand)
+                }));
+                let (sender, phase) = tokio::sync::watch::channel(consumer::Phase::Running);
+                tokio::spawn(async move {
+                    while parts.stage.changed().await.is_ok() {
+                        let _ = sender.send(match *parts.stage.borrow_and_update() {
+                            $crate::system::Stage::Running => consumer::Phase::Running,
+                            $crate::system::Stage::Draining => consumer::Phase::Draining,
+                            $crate::system::Stage::Deadline => consumer::Phase::Deadline,
+                        });
+                    }
+                });
+                let spec = consumer::Spec {
+                    name: "work".into(),
+                    channel: "work".into(),
+                    ordered: scenario.ordered,
+                    concurrency: scenario.concurrency,
+                    lease: scenario.lease,
+                    processing_timeout: scenario.processing_timeout,
+                    delay_tolerance: std::time::Duration::from_secs(60),
+                    longest_poll: std::time::Duration::from_secs(20),
+                    rate_limit: scenario.rate_limit,
+                    policy: consumer::Policy {
+                        retry: scenario.retry,
+                        on_processing_timeout: scenario.on_processing_timeout,
+                        dead_letter: true,
+                    },
+                    breaker: scenario.breaker,
+                    output: 1024,
+                };
+                let consumer = consumer::Consumer {
+                    spec,
+                    queue: parts.queue,
+                    handler: parts.handler,
+                    replies: parts.replies,
+                    guests: hostler_handler::Lanes::new(tokio::runtime::Handle::current(), None),
+                    status,
+                    metrics: None,
+                    traces: None,
+                    pause: parts.pause,
+                    exit: Default::default(),
+                };
+                Box::pin(async move { _ = consumer.run(phase).await })
+            },
+        }
+    }};
+}

@@ -1,0 +1,66 @@
+//! Plays seeds of both worlds: none of them breaks a promise.
+
+use std::collections::BTreeMap;
+use std::env;
+
+use simulation::scenario::Scenario;
+use simulation::{Key, Kind, System, play, report, search, shortest};
+
+fn subject() -> System {
+    simulation::system!(hostler_consumer, hostler_queue_sqs, hostler_queue_embedded)
+}
+
+/// How many seeds are tried: many in a release build, some in a debug build.
+fn seeds() -> u64 {
+    let told = env::var("HOSTLER_SEEDS").ok().map(|count| count.parse().unwrap());
+    told.unwrap_or(if cfg!(debug_assertions) { 200 } else { 10_000 })
+}
+
+fn break_no_promise(kind: Kind) {
+    let failed = search(subject(), kind, 0..seeds(), 1);
+    if let Some(key) = failed.first() {
+        panic!("\n{}", report(&shortest(subject(), key)));
+    }
+}
+
+#[test]
+fn no_seed_of_sqs_breaks_a_promise() {
+    break_no_promise(Kind::Sqs);
+}
+
+#[test]
+fn no_seed_of_the_embedded_queue_breaks_a_promise() {
+    break_no_promise(Kind::Embedded);
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    for (kind, seed) in [Kind::Sqs, Kind::Embedded].into_iter().flat_map(|kind| (0..50).map(move |seed| (kind, seed))) {
+        let key = Key { kind, seed, ..Key::default() };
+        let (first, second) = (play(subject(), &key, true), play(subject(), &key, true));
+        assert_eq!(first, second, "{key}");
+        assert!(!first.1.is_empty());
+    }
+}
+
+/// Plays the run that `HOSTLER_SEED` names, and shows what happens.
+#[test]
+fn replay() {
+    let key = env::var("HOSTLER_SEED").unwrap_or_else(|_| "0".into()).parse::<Key>().unwrap();
+    let (violations, trace) = play(subject(), &key, true);
+    println!("{}", trace.join("\n"));
+    assert!(violations.is_empty(), "{violations:#?}");
+}
+
+#[test]
+fn keys_are_read_as_they_are_written() {
+    for text in ["17", "embedded:17", "17:messages=3", "17:messages=3:without=latency,work"] {
+        assert_eq!(text.parse::<Key>().unwrap().to_string(), text);
+    }
+    assert!("17:without=nonsense".parse::<Key>().is_err());
+    let kinds: BTreeMap<bool, usize> = (0..100).fold(BTreeMap::new(), |mut kinds, seed| {
+        *kinds.entry(Scenario::of(&Key { seed, ..Key::default() }).ordered).or_default() += 1;
+        kinds
+    });
+    assert!(kinds.values().all(|count| *count > 10), "{kinds:?}");
+}
