@@ -31,7 +31,7 @@ pub(super) fn run(args: &Args) -> Result {
     // Every part is looked at, so that one run shows all that is wrong.
     telemetry::show_warnings();
     let grants = host::check_grants(&loaded);
-    let hardening = check_hardening(&loaded.config);
+    let hardening = check_hardening(&loaded.config, &machine);
     let handlers = block_on(check_handlers(&loaded.config, &machine));
     let queues = block_on(check_queues(&loaded.config));
     let failures: Vec<_> = [grants, hardening, handlers, queues].into_iter().filter_map(Result::err).collect();
@@ -40,8 +40,13 @@ pub(super) fn run(args: &Args) -> Result {
     Err(Failure::new(first.exit, messages.join("\nhostler: ")))
 }
 
-fn check_hardening(config: &Config) -> Result<()> {
-    match Hardening::examine(config)? {
+fn check_hardening(config: &Config, machine: &Machine) -> Result<()> {
+    let hardening = Hardening::examine(config, machine)?;
+    // Where it is required, that was refused.
+    if let Some(shortage) = host::too_few_processes(config, machine) {
+        say(format_args!("hostler: warning: {shortage}\n  cure: {}", shortage.cure()));
+    }
+    match hardening {
         Some(Hardening { files, calls, .. }) => {
             print(format!("hardening ok  files: {files}\n              calls: {calls}"))
         }

@@ -8,7 +8,7 @@ use std::io;
 
 use tokio::runtime::{Builder, Handle, Runtime};
 
-use super::resources::{SLOTS, Threads};
+use super::resources::{Machine, SLOTS, Threads, TooFewProcesses};
 use hostler_config::{Config, Consumer};
 use hostler_handler::{Beyond, Lanes};
 
@@ -37,8 +37,6 @@ pub struct Shared {
     pub runtimes: Vec<Handle>,
     /// Threads that each of them has for files, at most.
     pub files: usize,
-    /// Several consumers share them although one grants folders.
-    pub mixes_folders: bool,
 }
 
 impl Guests {
@@ -49,22 +47,15 @@ impl Guests {
     pub fn start(config: &Config, threads: Threads) -> io::Result<Self> {
         let mut groups = groups(&config.consumers);
         if threads.sets < groups.len() {
-            let cure = "raise the limit of processes (`pids` of the container)";
-            tracing::warn!(
-                cure,
-                "consumers with folders share threads: too few processes are allowed for threads of their own"
-            );
             groups = vec![(0..config.consumers.len()).collect()];
         }
         let start = |consumers: Vec<usize>| {
             let all: Vec<_> = consumers.iter().filter_map(|place| config.consumers.get(*place)).collect();
-            let (alone, mixes_folders) = match &*all {
-                [alone] => (Some(alone), false),
-                several => (None, several.iter().any(|consumer| has_folders(consumer))),
+            let threads = match &*all {
+                [alone] if has_folders(alone) => of_one(alone, threads),
+                _ => threads,
             };
-            let alone = alone.filter(|consumer| has_folders(consumer));
-            let threads = alone.map_or(threads, |consumer| of_one(consumer, threads));
-            Ok(Set { mixes_folders, ..Set::start(threads, consumers)? })
+            Set::start(threads, consumers)
         };
         Ok(Self { sets: groups.into_iter().map(start).collect::<io::Result<_>>()? })
     }
@@ -82,7 +73,6 @@ impl Guests {
             consumers: set.consumers.clone(),
             runtimes: set.all().map(|runtime| runtime.handle().clone()).collect(),
             files: set.files,
-            mixes_folders: set.mixes_folders,
         };
         self.sets.iter().map(of).collect()
     }
@@ -97,6 +87,11 @@ impl Guests {
 /// How many sets of runtimes these consumers should have.
 pub(super) fn sets(consumers: &[Consumer]) -> usize {
     groups(consumers).len()
+}
+
+/// Tells whether the limit of processes is too low for a set of each consumer with folders, so that all share one.
+pub fn too_few_processes(config: &Config, machine: &Machine) -> Option<TooFewProcesses> {
+    TooFewProcesses::of(machine, sets(&config.consumers))
 }
 
 /// The places of the consumers that may share threads: each with folders is alone.
@@ -137,8 +132,6 @@ struct Set {
     long: Option<Runtime>,
     /// Threads that each has for files.
     files: usize,
-    /// Several consumers share it although one grants folders.
-    mixes_folders: bool,
 }
 
 impl Set {
@@ -156,7 +149,7 @@ impl Set {
         });
         let files = threads.guests_blocking;
         let (first, others, long) = (quick(1)?, others.transpose()?, long.transpose()?);
-        Ok(Self { consumers, first, others, long, files, mixes_folders: false })
+        Ok(Self { consumers, first, others, long, files })
     }
 
     fn all(&self) -> impl Iterator<Item = &Runtime> {

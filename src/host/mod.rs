@@ -23,7 +23,7 @@ pub use connect::{connect, connect_to_look, declare, file_to_come, full};
 pub use ecs::Metadata;
 pub use estate::{disposal, inventory};
 pub use grant_conflicts::check_grants;
-pub use guests::{Guests, Shared};
+pub use guests::{Guests, Shared, too_few_processes};
 pub use handlers::{all, cache, definitions, fetch};
 
 use std::path::Path;
@@ -84,8 +84,9 @@ pub fn run(file: Option<&Path>) -> Result {
     let signals =
         Signals::install(None).map_err(|error| internal(format!("cannot install signal handlers: {error}")))?;
     let loaded = config::load(file, std::env::vars_os()).map_err(|error| Failure::new(Exit::BadConfig, error))?;
+    let machine = Machine::measure();
     // Before any other thread starts, as new threads inherit it.
-    let hardening = check_grants(&loaded).and_then(|()| Hardening::enforce(&loaded.config));
+    let hardening = check_grants(&loaded).and_then(|()| Hardening::enforce(&loaded.config, &machine));
     let mut logs = telemetry::start(match loaded.config.telemetry.log {
         LogFormat::Json => telemetry::Form::Json,
         LogFormat::Text => telemetry::Form::Text,
@@ -103,7 +104,9 @@ pub fn run(file: Option<&Path>) -> Result {
         Ok(ways) => ways,
         Err(failure) => return Ok(logged(&failure)),
     };
-    let machine = Machine::measure();
+    if let Some(shortage) = too_few_processes(&loaded.config, &machine) {
+        tracing::warn!(cure = shortage.cure(), "{shortage}");
+    }
     let threads = Threads::of(&machine, guests::sets(&loaded.config.consumers));
     handler::compile_with(threads.compiling);
     let guests = Guests::start(&loaded.config, threads).map_err(internal)?;

@@ -12,7 +12,7 @@ use hostler::host::resources::{Machine, Threads};
 use hostler_config as config;
 
 use crate::support::guests::command;
-use crate::support::hostler::{Host, PATIENCE, World, announce};
+use crate::support::hostler::{Host, PATIENCE, Said, World, announce};
 
 /// Names the world of the process that is to be hardened.
 const CHILD: &str = "HOSTLER_TEST_HARDENED";
@@ -89,7 +89,7 @@ fn hardened_child() {
             escape(&root)
         })
     };
-    let hardening = Hardening::enforce(&config).unwrap().unwrap();
+    let hardening = Hardening::enforce(&config, &Machine::measure()).unwrap().unwrap();
     // One after the other: a thread that traces would keep the next from it.
     go.send(()).unwrap();
     let early = early.join().unwrap();
@@ -209,4 +209,53 @@ fn every_thread_of_a_host_is_hardened() {
         assert_eq!(host.settled(1)[0]["outcome"], "ack");
         assert_eq!(host.stop(), 0);
     }
+}
+
+/// The command as a user that is not root, with so few processes. `None`, said loudly, where this user cannot become another.
+fn with_processes(world: &World, limit: u32, args: &[&str]) -> Option<Command> {
+    // The kernel counts all processes of a user, so it is one of this test process's own. It reads what only root may.
+    let user = (100_000 + std::process::id()).to_string();
+    let other = ["--reuid", &user, "--clear-groups", "--inh-caps", "+dac_override", "--ambient-caps", "+dac_override"];
+    if !world.program("setpriv", &[&other[..], &["true"]].concat()).status().is_ok_and(|status| status.success()) {
+        announce("NOT RUN: setpriv cannot become another user here; run the tests as root");
+        return None;
+    }
+    let limit = format!("--nproc={limit}");
+    let limited = ["prlimit", &limit, env!("CARGO_BIN_EXE_hostler")];
+    Some(world.program("setpriv", &[&other[..], &limited, args].concat()))
+}
+
+#[test]
+fn run_and_check_say_that_too_few_processes_make_consumers_share_threads() {
+    let shared = "consumers with folders share threads: for threads of their own they need a limit of 32 processes, and it is 30";
+    let cure = "raise the limit of processes to 32 or more";
+    let world = world("auto");
+    for folder in ["mine", "other"] {
+        fs::create_dir(world.path(folder)).unwrap();
+    }
+    let Some(mut check) = with_processes(&world, 30, &["check"]) else { return };
+    let said = Said::new(check.output().unwrap());
+    assert_eq!(said.code, 0, "{said:?}");
+    assert!(said.stderr.contains(&format!("hostler: warning: {shared}\n  cure: {cure}")), "{said:?}");
+    let mut host = Host::start(with_processes(&world, 30, &["run"]).unwrap());
+    let warning = host.wait_for(PATIENCE, |line| line["message"] == shared);
+    assert_eq!(warning["level"], "WARN");
+    assert!(warning["cure"].as_str().unwrap().starts_with(cure), "{warning}");
+    world.send("work", ["0"]);
+    assert_eq!(host.settled(1)[0]["outcome"], "ack");
+    assert_eq!(host.stop(), 0);
+
+    let said = Said::new(with_processes(&world, 32, &["check"]).unwrap().output().unwrap());
+    assert!(said.code == 0 && !said.stderr.contains("share threads"), "{said:?}");
+
+    let text = fs::read_to_string(world.path("hostler.toml")).unwrap();
+    fs::write(world.path("hostler.toml"), text.replace("'auto'", "'require'")).unwrap();
+    let said = Said::new(with_processes(&world, 30, &["check"]).unwrap().output().unwrap());
+    assert_eq!(said.code, 70, "{said:?}");
+    let mut host = Host::start(with_processes(&world, 30, &["run"]).unwrap());
+    assert_eq!(host.wait_exit(PATIENCE), 70);
+    let lines = host.lines();
+    let refusal = lines.iter().find(|line| line["level"] == "ERROR").unwrap()["message"].as_str().unwrap();
+    assert!(refusal.contains(shared) && refusal.contains(cure), "{refusal}");
+    assert!(said.stderr.contains(refusal), "check says the same: {said:?}");
 }

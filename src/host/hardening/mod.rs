@@ -24,15 +24,16 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Barrier};
 
-use super::guests::Shared;
+use super::guests::{Shared, too_few_processes};
+use super::resources::{Machine, TooFewProcesses};
 use crate::exit::{Exit, Failure, Result};
 use calls::Filters;
 use enforce::Threads;
 use hostler_config::{Config, HardeningMode};
 
-/// Said where guests of several consumers share threads although one of them grants folders.
-const MIXED: &str =
-    "consumers with folders share threads, as the limit of processes is too low for threads of their own";
+/// The cure of a kernel, or a container's engine, that cannot harden the process.
+const KERNEL_CURE: &str = "run on Linux 6.2 or newer with Landlock, and let the container's seccomp profile allow landlock_* \
+                           and seccomp";
 
 /// Looks up a variable of the environment that names a file.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<PathBuf>;
@@ -50,6 +51,8 @@ pub struct Hardening {
     /// The same of system calls.
     pub calls: String,
     faults: Vec<String>,
+    /// Guests with different folders share threads.
+    shortage: Option<TooFewProcesses>,
 }
 
 impl Hardening {
@@ -57,8 +60,8 @@ impl Hardening {
     ///
     /// # Errors
     /// As [`Hardening::enforce`].
-    pub fn examine(config: &Config) -> Result<Option<Self>> {
-        let Some((mut hardening, decision)) = Self::plan(config) else { return Ok(None) };
+    pub fn examine(config: &Config, machine: &Machine) -> Result<Option<Self>> {
+        let Some((mut hardening, decision)) = Self::plan(config, machine) else { return Ok(None) };
         hardening.describe(&decision, enforce::landlock_here().is_some(), enforce::seccomp_here());
         hardening.checked().map(Some)
     }
@@ -67,9 +70,9 @@ impl Hardening {
     /// if the kernel can; threads that are started later get both. `None`: it is off.
     ///
     /// # Errors
-    /// With 70 where `host.hardening = "require"` and this kernel cannot.
-    pub fn enforce(config: &Config) -> Result<Option<Self>> {
-        let Some((mut hardening, decision)) = Self::plan(config) else { return Ok(None) };
+    /// With 70 where `host.hardening = "require"` and this kernel cannot, or too few processes are allowed.
+    pub fn enforce(config: &Config, machine: &Machine) -> Result<Option<Self>> {
+        let Some((mut hardening, decision)) = Self::plan(config, machine) else { return Ok(None) };
         for (folder, mode) in &decision.folders {
             // Whoever uses it says why it cannot be made.
             let _ = DirBuilder::new().recursive(true).mode(*mode).create(folder);
@@ -86,7 +89,7 @@ impl Hardening {
         hardening.checked().map(Some)
     }
 
-    fn plan(config: &Config) -> Option<(Self, Decision)> {
+    fn plan(config: &Config, machine: &Machine) -> Option<(Self, Decision)> {
         let mode = config.host.hardening;
         if mode == HardeningMode::Off {
             return None;
@@ -94,7 +97,9 @@ impl Hardening {
         let environment = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let decision = decide(config, &environment, &profile(config, &environment));
         let (guests, filters) = (decision.guests.clone(), calls::filters(false).ok());
-        let hardening = Self { mode, guests, filters, files: String::new(), calls: String::new(), faults: Vec::new() };
+        let (files, calls, faults) = (String::new(), String::new(), Vec::new());
+        let shortage = too_few_processes(config, machine);
+        let hardening = Self { mode, guests, filters, files, calls, faults, shortage };
         Some((hardening, decision))
     }
 
@@ -129,17 +134,25 @@ impl Hardening {
 
     /// Refuses to go on with less than is required.
     fn checked(self) -> Result<Self> {
-        if self.mode == HardeningMode::Require && !self.faults.is_empty() {
-            let faults = self.faults.join("; ");
-            return Err(Failure::new(
-                Exit::Internal,
-                format!(
-                    "host.hardening = \"require\" cannot be kept: {faults}\n  cure: run on Linux 6.2 or newer with Landlock, and let \
-                     the container's seccomp profile allow landlock_* and seccomp, or set host.hardening = \"auto\""
-                ),
-            ));
+        let missing = self.missing();
+        if self.mode != HardeningMode::Require || missing.is_empty() {
+            return Ok(self);
         }
-        Ok(self)
+        let kernel = (!self.faults.is_empty()).then(|| KERNEL_CURE.to_owned());
+        let cures: Vec<_> = kernel.into_iter().chain(self.shortage.as_ref().map(TooFewProcesses::cure)).collect();
+        let cures = cures.join(", and ");
+        Err(Failure::new(
+            Exit::Internal,
+            format!(
+                "host.hardening = \"require\" cannot be kept: {missing}\n  cure: {cures}, or set host.hardening = \"auto\""
+            ),
+        ))
+    }
+
+    /// Lists what is not in force; empty if all is.
+    fn missing(&self) -> String {
+        let shortage = self.shortage.as_ref().map(ToString::to_string);
+        self.faults.iter().cloned().chain(shortage).collect::<Vec<_>>().join("; ")
     }
 
     /// Restricts the calling thread, and those that it starts, to what the guests of these consumers are granted, by their places.
@@ -183,9 +196,8 @@ impl Hardening {
                 }
             }
         }
-        self.faults.extend(sets.iter().filter(|set| set.mixes_folders).map(|_| MIXED.to_owned()));
         let hardening = self.checked()?;
-        let missing = hardening.faults.join("; ");
+        let missing = hardening.missing();
         let (files, calls) = (hardening.files, hardening.calls);
         match missing.is_empty() {
             true => tracing::info!(files, calls, "hardening"),

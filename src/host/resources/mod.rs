@@ -17,17 +17,19 @@ mod threads;
 pub use descriptors::{FilePlan, Handles, raise_descriptors};
 pub use plan::{Demand, HOST, MEMORY, Plan, SLOTS, Share, plan};
 pub use refusal::Refusal;
-pub use threads::Threads;
+pub use threads::{Threads, TooFewProcesses};
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+
+use rustix::process::{Resource, getrlimit, getuid};
 
 /// What the process may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
     /// Memory.
     pub memory: Limit,
-    /// Threads and processes together; `None`: no limit.
+    /// Threads and processes together, by the container's limit or the user's (RLIMIT_NPROC); `None`: no limit.
     pub pids: Option<u64>,
     /// CPUs, as scheduler affinity and cgroup quotas leave them: at least 1.
     pub cpus: usize,
@@ -70,6 +72,9 @@ impl Machine {
         let total = Limit { bytes: total.unwrap_or(u64::MAX), by: LimitedBy::Machine };
         let cgroup = memory.map(|(bytes, file)| Limit { bytes, by: LimitedBy::Cgroup(file) });
         let memory = cgroup.filter(|limit| limit.bytes < total.bytes).unwrap_or(total);
+        // The kernel holds every user to it but root.
+        let of_user = getrlimit(Resource::Nproc).current.filter(|_| !getuid().is_root());
+        let pids = pids.into_iter().chain(of_user).min();
         Self { memory, pids, cpus: std::thread::available_parallelism().map_or(1, usize::from) }
     }
 

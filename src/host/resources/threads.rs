@@ -1,5 +1,7 @@
 //! How many threads each pool gets, so that nothing that is started later can fail for lack of one.
 
+use std::fmt;
+
 use super::Machine;
 
 /// Threads of our own beside the pools, and room for health checks: each comes with a few threads of the container
@@ -47,8 +49,7 @@ impl Threads {
     /// what is left for each pool.
     pub fn of(machine: &Machine, sets: usize) -> Self {
         let room = machine.pids.map_or(u64::MAX, |pids| pids.saturating_sub(OTHERS));
-        let wanted = (sets as u64).max(1);
-        let sets = if room >= POOLS + LEAST_PER_SET * wanted { sets.max(1) } else { 1 };
+        let sets = if TooFewProcesses::of(machine, sets).is_none() { sets.max(1) } else { 1 };
         let most = usize::try_from(room / (POOLS + POOLS_PER_SET * sets as u64)).unwrap_or(usize::MAX);
         let share = most.max(1);
         let memory = usize::try_from(machine.memory.bytes / MEMORY_PER_WORKER).unwrap_or(usize::MAX).max(1);
@@ -61,6 +62,41 @@ impl Threads {
             control_blocking: share.min(MAX_BLOCKING),
             compiling: cpus.min(share).min(memory).min(MAX_COMPILING),
         }
+    }
+}
+
+/// The limit of processes is too low for so many sets of runtimes, so that all guests share one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TooFewProcesses {
+    allowed: u64,
+    needed: u64,
+}
+
+impl TooFewProcesses {
+    /// Compares the machine with what so many sets need.
+    pub fn of(machine: &Machine, sets: usize) -> Option<Self> {
+        let needed = OTHERS + POOLS + LEAST_PER_SET * sets as u64;
+        let allowed = machine.pids.filter(|allowed| sets > 1 && *allowed < needed)?;
+        Some(Self { allowed, needed })
+    }
+
+    /// The advice for the user.
+    pub fn cure(&self) -> String {
+        format!(
+            "raise the limit of processes to {} or more (`--pids-limit` of the container, `ulimit -u` of the user)",
+            self.needed
+        )
+    }
+}
+
+impl fmt::Display for TooFewProcesses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { allowed, needed } = self;
+        write!(
+            f,
+            "consumers with folders share threads: for threads of their own they need a limit of {needed} processes, and it \
+             is {allowed}"
+        )
     }
 }
 
@@ -96,6 +132,9 @@ mod tests {
         assert_eq!((sets(1).guests, sets(3).guests, sets(19).guests), (5, 2, 1));
         // Too few for a set each: all share one.
         assert_eq!((sets(19).sets, sets(20)), (19, sets(1)));
+        let shortage = |pids, sets| TooFewProcesses::of(&machine(64, pids, 1024), sets);
+        assert_eq!([shortage(None, 20), shortage(Some(64), 19), shortage(Some(1), 1)], [None, None, None]);
+        assert_eq!(shortage(Some(64), 20), Some(TooFewProcesses { allowed: 64, needed: 66 }));
     }
 
     #[test]
