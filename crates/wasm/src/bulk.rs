@@ -4,57 +4,34 @@
 //! `memory.fill` or `memory.copy`, which take a second and more for a large memory that is touched for the first time. So before a guest is compiled, each
 //! of these instructions becomes a call of a function that is added to its module, and does the same in a loop, a piece at a time.
 //! What is out of bounds traps before anything is written, as it does without this.
+//!
+//! The added functions are written as text. The sections that they do not concern are copied as they are.
 
 use std::borrow::Cow;
 
-use wasmparser::{
-    BinaryReader, BinaryReaderError, FunctionBody, Import, MemoryType, Operator, RecGroup, SectionLimited, TypeRef,
+use wasm_encoder::reencode::{Reencode as _, RoundtripReencoder};
+use wasm_encoder::{
+    CodeSection, Component, ComponentSectionId, Encode as _, FunctionSection, Instruction, Module, RawSection,
+    SectionId, TypeSection,
 };
+use wasmparser::{BinaryReader, FunctionBody, Import, MemoryType, Operator, RecGroup, SectionLimited, TypeRef};
 
-/// The largest piece, in bytes: less than a millisecond's work, even where each page is touched for the first time. A power of two.
-const PIECE: u64 = 1 << 20;
+/// The largest piece, in bytes: less than a millisecond's work, even where each page is touched for the first time.
+const PIECE: u32 = 1 << 20;
 
 /// How deep components may lie in one another; the engine takes no more.
 const MAX_DEPTH: usize = 128;
 
-/// The first bytes of a core module, and of a component.
-const MODULE: &[u8; 8] = b"\0asm\x01\0\0\0";
-const COMPONENT: &[u8; 8] = b"\0asm\x0d\0\x01\0";
-
 /// Sections of a core module.
-const TYPES: u8 = 1;
-const IMPORTS: u8 = 2;
-const FUNCTIONS: u8 = 3;
-const MEMORIES: u8 = 5;
-const CODE: u8 = 10;
+const TYPES: u8 = SectionId::Type as u8;
+const IMPORTS: u8 = SectionId::Import as u8;
+const FUNCTIONS: u8 = SectionId::Function as u8;
+const MEMORIES: u8 = SectionId::Memory as u8;
+const CODE: u8 = SectionId::Code as u8;
 
 /// Sections of a component.
-const CORE_MODULE: u8 = 1;
-const NESTED: u8 = 4;
-
-/// Opcodes, as the core specification numbers them.
-mod op {
-    pub(super) const LOOP: [u8; 2] = [0x03, 0x40];
-    pub(super) const IF: [u8; 2] = [0x04, 0x40];
-    pub(super) const ELSE: u8 = 0x05;
-    pub(super) const END: u8 = 0x0b;
-    pub(super) const AGAIN: [u8; 2] = [0x0d, 0];
-    pub(super) const CALL: u8 = 0x10;
-    pub(super) const GET: u8 = 0x20;
-    pub(super) const SET: u8 = 0x21;
-    pub(super) const TEE: u8 = 0x22;
-    pub(super) const MEMORY_SIZE: u8 = 0x3f;
-    pub(super) const I32_CONST: u8 = 0x41;
-    pub(super) const I64_CONST: u8 = 0x42;
-    pub(super) const I64_LE_U: u8 = 0x58;
-    pub(super) const I32_AND: u8 = 0x71;
-    pub(super) const I64_SUB: u8 = 0x7d;
-    pub(super) const I64_SHL: u8 = 0x86;
-    pub(super) const EXTEND: u8 = 0xad;
-    pub(super) const BULK: u8 = 0xfc;
-    pub(super) const COPY: u8 = 0x0a;
-    pub(super) const FILL: u8 = 0x0b;
-}
+const CORE_MODULE: u8 = ComponentSectionId::CoreModule as u8;
+const NESTED: u8 = ComponentSectionId::Component as u8;
 
 /// What is to be compiled of a binary: the same with its bulk memory operations in pieces.
 pub(super) fn in_pieces(binary: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
@@ -69,12 +46,21 @@ fn divided(binary: &[u8]) -> Option<Vec<u8>> {
     of_binary(binary, 0).ok().flatten()
 }
 
-type Result<T> = std::result::Result<T, BinaryReaderError>;
+/// The binary is no valid WASM.
+struct Invalid;
+
+impl<E: std::error::Error> From<E> for Invalid {
+    fn from(_: E) -> Self {
+        Self
+    }
+}
+
+type Result<T> = std::result::Result<T, Invalid>;
 
 fn of_binary(binary: &[u8], depth: usize) -> Result<Option<Vec<u8>>> {
-    if binary.starts_with(MODULE) {
+    if binary.starts_with(&Module::HEADER) {
         of_module(binary)
-    } else if binary.starts_with(COMPONENT) && depth < MAX_DEPTH {
+    } else if binary.starts_with(&Component::HEADER) && depth < MAX_DEPTH {
         of_component(binary, depth)
     } else {
         Ok(None)
@@ -82,22 +68,73 @@ fn of_binary(binary: &[u8], depth: usize) -> Result<Option<Vec<u8>>> {
 }
 
 fn of_component(binary: &[u8], depth: usize) -> Result<Option<Vec<u8>>> {
-    let (mut out, mut is_changed) = (COMPONENT.to_vec(), false);
-    for (id, content) in sections(binary)? {
+    let (mut out, mut is_changed) = (Component::new(), false);
+    for (id, data) in sections(binary)? {
         let changed = match id {
-            CORE_MODULE | NESTED => of_binary(content, depth + 1)?,
+            CORE_MODULE | NESTED => of_binary(data, depth + 1)?,
             _ => None,
         };
         is_changed |= changed.is_some();
-        section(&mut out, id, changed.as_deref().unwrap_or(content));
+        out.section(&RawSection { id, data: changed.as_deref().unwrap_or(data) });
     }
-    Ok(is_changed.then_some(out))
+    Ok(is_changed.then(|| out.finish()))
+}
+
+fn of_module(binary: &[u8]) -> Result<Option<Vec<u8>>> {
+    let sections = sections(binary)?;
+    let mut known = Known::default();
+    for (id, content) in &sections {
+        known.note(*id, content)?;
+    }
+    let Some((_, content)) = sections.iter().find(|(id, _)| *id == CODE) else { return Ok(None) };
+    let (mut code, operations) = known.replaced(content)?;
+    if operations.is_empty() {
+        return Ok(None);
+    }
+    // The functions to be added, as a module of their own.
+    let added: String = operations.iter().map(|operation| known.function(*operation)).collect();
+    let added = wat::parse_str(format!("(module {added})"))?;
+    let added = self::sections(&added)?;
+    let added = |wanted: u8| added.iter().filter(move |(id, _)| *id == wanted).map(|(_, content)| *content);
+
+    let mut out = Module::new();
+    for (id, data) in sections {
+        match id {
+            TYPES => {
+                let mut types = TypeSection::new();
+                for content in [data].into_iter().chain(added(id)) {
+                    RoundtripReencoder.parse_type_section(&mut types, SectionLimited::new(reader(content))?)?;
+                }
+                out.section(&types)
+            }
+            FUNCTIONS => {
+                let mut functions = FunctionSection::new();
+                RoundtripReencoder.parse_function_section(&mut functions, SectionLimited::new(reader(data))?)?;
+                for content in added(id) {
+                    for number in SectionLimited::<u32>::new(reader(content))? {
+                        functions.function(known.types.saturating_add(number?));
+                    }
+                }
+                out.section(&functions)
+            }
+            CODE => {
+                for content in added(id) {
+                    for body in SectionLimited::<FunctionBody<'_>>::new(reader(content))? {
+                        code.raw(body?.as_bytes());
+                    }
+                }
+                out.section(&code)
+            }
+            _ => out.section(&RawSection { id, data }),
+        };
+    }
+    Ok(Some(out.finish()))
 }
 
 /// The sections of a module or component: their ids and contents.
 fn sections(binary: &[u8]) -> Result<Vec<(u8, &[u8])>> {
-    let mut reader = BinaryReader::new(binary, 0);
-    reader.read_bytes(MODULE.len())?;
+    let mut reader = reader(binary);
+    reader.read_bytes(Module::HEADER.len())?;
     let mut sections = Vec::new();
     while !reader.eof() {
         let (id, size) = (reader.read_u8()?, reader.read_var_u32()?);
@@ -106,10 +143,8 @@ fn sections(binary: &[u8]) -> Result<Vec<(u8, &[u8])>> {
     Ok(sections)
 }
 
-fn section(out: &mut Vec<u8>, id: u8, content: &[u8]) {
-    out.push(id);
-    unsigned(out, content.len() as u64);
-    out.extend_from_slice(content);
+fn reader(bytes: &[u8]) -> BinaryReader<'_> {
+    BinaryReader::new(bytes, 0)
 }
 
 /// An operation that is done in pieces, with the memories that it works on.
@@ -132,57 +167,16 @@ impl Bulk {
 
 /// What of a module matters here.
 #[derive(Default)]
-struct Module {
+struct Known {
     types: u32,
     functions: u32,
-    /// Whether each memory has 64-bit addresses.
-    memories: Vec<bool>,
-    /// What is added, in the order of the functions.
-    added: Vec<Bulk>,
+    /// The type of each memory's addresses.
+    memories: Vec<&'static str>,
 }
 
-fn of_module(binary: &[u8]) -> Result<Option<Vec<u8>>> {
-    let sections = sections(binary)?;
-    let mut module = Module::default();
-    for (id, content) in &sections {
-        module.note(*id, content)?;
-    }
-    let code = sections.iter().find(|(id, _)| *id == CODE);
-    let Some(code) = code.map(|(_, content)| module.code(content)).transpose()? else { return Ok(None) };
-    if module.added.is_empty() {
-        return Ok(None);
-    }
-    let mut out = MODULE.to_vec();
-    for (id, content) in sections {
-        match id {
-            TYPES => {
-                let signatures = module.added.iter().map(|bulk| module.signature(*bulk)).collect();
-                section(&mut out, id, &longer(content, signatures)?);
-            }
-            FUNCTIONS => {
-                let types = (module.types..).zip(&module.added).map(|(number, _)| leb(number.into())).collect();
-                section(&mut out, id, &longer(content, types)?);
-            }
-            CODE => section(&mut out, id, &code),
-            _ => section(&mut out, id, content),
-        }
-    }
-    Ok(Some(out))
-}
-
-/// A section that is a list, with more entries.
-fn longer(content: &[u8], entries: Vec<Vec<u8>>) -> Result<Vec<u8>> {
-    let mut reader = BinaryReader::new(content, 0);
-    let count = u64::from(reader.read_var_u32()?) + entries.len() as u64;
-    let mut out = leb(count);
-    out.extend_from_slice(reader.read_bytes(reader.bytes_remaining())?);
-    entries.into_iter().for_each(|entry| out.extend(entry));
-    Ok(out)
-}
-
-impl Module {
+impl Known {
     fn note(&mut self, id: u8, content: &[u8]) -> Result<()> {
-        let reader = BinaryReader::new(content, 0);
+        let reader = reader(content);
         match id {
             TYPES => {
                 for group in SectionLimited::<RecGroup>::new(reader)? {
@@ -194,7 +188,7 @@ impl Module {
                     let Import { ty, .. } = import?;
                     match ty {
                         TypeRef::Func(_) | TypeRef::FuncExact(_) => self.functions += 1,
-                        TypeRef::Memory(memory) => self.memories.push(memory.memory64),
+                        TypeRef::Memory(memory) => self.memories.push(addresses(&memory)),
                         TypeRef::Table(_) | TypeRef::Global(_) | TypeRef::Tag(_) => {}
                     }
                 }
@@ -202,7 +196,7 @@ impl Module {
             FUNCTIONS => self.functions = self.functions.saturating_add(SectionLimited::<u32>::new(reader)?.count()),
             MEMORIES => {
                 for memory in SectionLimited::<MemoryType>::new(reader)? {
-                    self.memories.push(memory?.memory64);
+                    self.memories.push(addresses(&memory?));
                 }
             }
             _ => {}
@@ -210,238 +204,101 @@ impl Module {
         Ok(())
     }
 
-    /// The code section with each operation replaced, and the functions that take their place.
-    fn code(&mut self, content: &[u8]) -> Result<Vec<u8>> {
-        let mut bodies = Vec::new();
-        for body in SectionLimited::<FunctionBody<'_>>::new(BinaryReader::new(content, 0))? {
-            bodies.push(self.body(content, &body?)?);
-        }
-        bodies.extend(self.added.iter().map(|bulk| self.function(*bulk)));
-        let mut out = leb(bodies.len() as u64);
-        for body in bodies {
-            unsigned(&mut out, body.len() as u64);
-            out.extend(body);
-        }
-        Ok(out)
-    }
-
-    fn body(&mut self, content: &[u8], body: &FunctionBody<'_>) -> Result<Vec<u8>> {
-        let range = body.range();
-        let (mut out, mut copied) = (Vec::with_capacity(range.len()), range.start);
-        let mut operators = body.get_operators_reader()?;
-        while !operators.eof() {
-            let (operator, at) = operators.read_with_offset()?;
-            let Some(bulk) = Bulk::of(&operator) else { continue };
-            out.extend_from_slice(content.get(copied..at).unwrap_or_default());
-            out.push(op::CALL);
-            unsigned(&mut out, self.place(bulk));
-            copied = operators.original_position();
-        }
-        out.extend_from_slice(content.get(copied..range.end).unwrap_or_default());
-        Ok(out)
-    }
-
-    /// The index of the function that does this.
-    fn place(&mut self, bulk: Bulk) -> u64 {
-        let found = self.added.iter().position(|added| *added == bulk);
-        let place = found.unwrap_or_else(|| {
-            self.added.push(bulk);
-            self.added.len() - 1
-        });
-        u64::from(self.functions) + place as u64
-    }
-
-    /// Addresses of a memory.
-    fn address(&self, memory: u32) -> Width {
-        match self.memories.get(memory as usize) {
-            Some(true) => Width::Long,
-            _ => Width::Short,
-        }
-    }
-
-    /// The types of the parameters.
-    fn widths(&self, bulk: Bulk) -> [Width; 3] {
-        match bulk {
-            Bulk::Fill(memory) => [self.address(memory), Width::Short, self.address(memory)],
-            Bulk::Copy(to, from) => {
-                let (to, from) = (self.address(to), self.address(from));
-                [to, from, if to == Width::Long { from } else { Width::Short }]
+    /// The code section with each operation replaced by a call, and the operations that the functions to be added do, in order.
+    fn replaced(&self, content: &[u8]) -> Result<(CodeSection, Vec<Bulk>)> {
+        let (mut code, mut operations) = (CodeSection::new(), Vec::new());
+        for body in SectionLimited::<FunctionBody<'_>>::new(reader(content))? {
+            let body = body?;
+            let range = body.range();
+            let (mut out, mut copied) = (Vec::with_capacity(range.len()), range.start);
+            let mut operators = body.get_operators_reader()?;
+            while !operators.eof() {
+                let (operator, at) = operators.read_with_offset()?;
+                let Some(bulk) = Bulk::of(&operator) else { continue };
+                out.extend_from_slice(content.get(copied..at).unwrap_or_default());
+                let place = operations.iter().position(|one| *one == bulk).unwrap_or_else(|| {
+                    operations.push(bulk);
+                    operations.len() - 1
+                });
+                let place = u32::try_from(place).unwrap_or(u32::MAX);
+                Instruction::Call(self.functions.saturating_add(place)).encode(&mut out);
+                copied = operators.original_position();
             }
+            out.extend_from_slice(content.get(copied..range.end).unwrap_or_default());
+            code.raw(&out);
         }
+        Ok((code, operations))
     }
 
-    fn signature(&self, bulk: Bulk) -> Vec<u8> {
-        let [first, second, third] = self.widths(bulk).map(Width::code);
-        vec![0x60, 3, first, second, third, 0]
-    }
-
-    /// The body of the function that does this. Its parameters are those of the instruction, of which the last is the length.
-    fn function(&self, bulk: Bulk) -> Vec<u8> {
-        let widths = self.widths(bulk);
-        let [to, second, length] = widths;
-        let mut body = Body(vec![0]);
-        body.get(2).piece(length).op(length.gt_u()).ops(&op::IF);
-        match bulk {
-            Bulk::Fill(memory) => {
-                body.fits(0, memory, widths).ops(&op::IF).ops(&op::LOOP);
-                body.get(0).get(1).piece(length).bulk(bulk);
-                body.add(0, to).take(length).ops(&op::AGAIN).op(op::END);
+    /// The text of the function that does this. Its parameters are those of the instruction, of which the last is the length.
+    fn function(&self, bulk: Bulk) -> String {
+        let memory = |number: u32| self.memories.get(number as usize).copied().unwrap_or("i32");
+        let (name, to, second, length) = match bulk {
+            Bulk::Fill(to) => (format!("memory.fill {to}"), memory(to), "i32", memory(to)),
+            Bulk::Copy(to, from) => {
+                let length = if memory(to) == "i64" { memory(from) } else { "i32" };
+                (format!("memory.copy {to} {from}"), memory(to), memory(from), length)
+            }
+        };
+        let piece = format!("({length}.const {PIECE})");
+        let shorter = format!("({length}.sub (local.get 2) {piece})");
+        let first_piece = format!("({name} (local.get 0) (local.get 1) {piece})");
+        // Moves a parameter on by a piece.
+        let advance =
+            |number, width| format!("(local.set {number} ({width}.add (local.get {number}) ({width}.const {PIECE})))");
+        let pieces = match bulk {
+            Bulk::Fill(target) => {
+                let (fits, advance) = (fits(target, to, 0, length), advance(0, to));
+                format!(
+                    "(if {fits} (then (loop $again {first_piece} {advance}
+                        (br_if $again ({length}.gt_u (local.tee 2 {shorter}) {piece})))))"
+                )
             }
             Bulk::Copy(target, source) => {
-                body.fits(0, target, widths).fits(1, source, widths).op(op::I32_AND).ops(&op::IF);
-                // Whatever overlaps is read before it is written over.
-                body.get(0).extended(to).get(1).extended(second).op(op::I64_LE_U).ops(&op::IF).ops(&op::LOOP);
-                body.get(0).get(1).piece(length).bulk(bulk);
-                body.add(0, to).add(1, second).take(length).ops(&op::AGAIN).op(op::END).op(op::ELSE).ops(&op::LOOP);
-                body.get(2).piece(length).op(length.sub()).op(op::SET).index(2);
-                for (parameter, width) in [(0, to), (1, second)] {
-                    body.get(parameter).get(2);
-                    if width != length {
-                        body.op(op::EXTEND);
-                    }
-                    body.op(width.add());
-                }
-                body.piece(length).bulk(bulk);
-                body.get(2).piece(length).op(length.gt_u()).ops(&op::AGAIN).op(op::END).op(op::END);
+                let both_fit = format!("(i32.and {} {})", fits(target, to, 0, length), fits(source, second, 1, length));
+                // Whatever overlaps is read before it is written over: from the begin on, or from the end back.
+                let is_before = format!("(i64.le_u {} {})", long(to, 0), long(second, 1));
+                let advance = advance(0, to) + &advance(1, second);
+                let end = |number, width| {
+                    let length = if width == length { "(local.get 2)".into() } else { long(length, 2) };
+                    format!("({width}.add (local.get {number}) {length})")
+                };
+                let (to_end, from_end) = (end(0, to), end(1, second));
+                format!(
+                    "(if {both_fit} (then (if {is_before}
+                        (then (loop $again {first_piece} {advance}
+                            (br_if $again ({length}.gt_u (local.tee 2 {shorter}) {piece}))))
+                        (else (loop $again (local.set 2 {shorter}) ({name} {to_end} {from_end} {piece})
+                            (br_if $again ({length}.gt_u (local.get 2) {piece})))))))"
+                )
             }
-        }
-        body.op(op::END).op(op::END).get(0).get(1).get(2).bulk(bulk).op(op::END);
-        body.0
+        };
+        // What is left is the last piece, or all of what does not fit, which traps.
+        format!(
+            "(func (param {to} {second} {length}) (if ({length}.gt_u (local.get 2) {piece}) (then {pieces}))
+                ({name} (local.get 0) (local.get 1) (local.get 2)))"
+        )
     }
 }
 
-/// The type of an address or a length.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Width {
-    /// 32 bits.
-    Short,
-    /// 64 bits.
-    Long,
+/// The type of a memory's addresses.
+fn addresses(memory: &MemoryType) -> &'static str {
+    if memory.memory64 { "i64" } else { "i32" }
 }
 
-impl Width {
-    fn code(self) -> u8 {
-        self.choose(0x7f, 0x7e)
-    }
-
-    fn gt_u(self) -> u8 {
-        self.choose(0x4b, 0x56)
-    }
-
-    fn add(self) -> u8 {
-        self.choose(0x6a, 0x7c)
-    }
-
-    fn sub(self) -> u8 {
-        self.choose(0x6b, 0x7d)
-    }
-
-    fn choose(self, short: u8, long: u8) -> u8 {
-        match self {
-            Self::Short => short,
-            Self::Long => long,
-        }
-    }
+/// A parameter of this type, 64 bits wide.
+fn long(width: &str, parameter: u32) -> String {
+    let value = format!("(local.get {parameter})");
+    if width == "i64" { value } else { format!("(i64.extend_i32_u {value})") }
 }
 
-/// The body of a function, as it is written.
-struct Body(Vec<u8>);
-
-impl Body {
-    fn op(&mut self, op: u8) -> &mut Self {
-        self.0.push(op);
-        self
-    }
-
-    fn ops(&mut self, ops: &[u8]) -> &mut Self {
-        self.0.extend_from_slice(ops);
-        self
-    }
-
-    fn index(&mut self, index: u32) -> &mut Self {
-        unsigned(&mut self.0, index.into());
-        self
-    }
-
-    fn get(&mut self, parameter: u32) -> &mut Self {
-        self.op(op::GET).index(parameter)
-    }
-
-    /// The length of a piece.
-    fn piece(&mut self, width: Width) -> &mut Self {
-        self.op(width.choose(op::I32_CONST, op::I64_CONST));
-        signed(&mut self.0, PIECE);
-        self
-    }
-
-    /// Makes what is on the stack 64 bits wide.
-    fn extended(&mut self, width: Width) -> &mut Self {
-        if width == Width::Short {
-            self.op(op::EXTEND);
-        }
-        self
-    }
-
-    /// Moves a parameter on by a piece.
-    fn add(&mut self, parameter: u32, width: Width) -> &mut Self {
-        self.get(parameter).piece(width).op(width.add()).op(op::SET).index(parameter)
-    }
-
-    /// Takes a piece from the length; whether more than one is left.
-    fn take(&mut self, width: Width) -> &mut Self {
-        self.get(2).piece(width).op(width.sub()).op(op::TEE).index(2).piece(width).op(width.gt_u())
-    }
-
-    /// The size of a memory in bytes.
-    fn size(&mut self, memory: u32, width: Width) -> &mut Self {
-        self.op(op::MEMORY_SIZE).index(memory).extended(width).op(op::I64_CONST);
-        signed(&mut self.0, 16);
-        self.op(op::I64_SHL)
-    }
-
-    /// Whether the length fits a memory from the address on that this parameter has.
-    fn fits(&mut self, parameter: u32, memory: u32, widths: [Width; 3]) -> &mut Self {
-        let (address, length) = (widths[parameter as usize], widths[2]);
-        self.get(2).extended(length).size(memory, address).op(op::I64_LE_U);
-        self.get(parameter).extended(address);
-        self.size(memory, address).get(2).extended(length).op(op::I64_SUB).op(op::I64_LE_U).op(op::I32_AND)
-    }
-
-    fn bulk(&mut self, bulk: Bulk) -> &mut Self {
-        match bulk {
-            Bulk::Fill(memory) => self.ops(&[op::BULK, op::FILL]).index(memory),
-            Bulk::Copy(to, from) => self.ops(&[op::BULK, op::COPY]).index(to).index(from),
-        }
-    }
-}
-
-fn leb(number: u64) -> Vec<u8> {
-    let mut out = Vec::new();
-    unsigned(&mut out, number);
-    out
-}
-
-/// Writes a number in LEB128.
-fn unsigned(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push(low(number) | 0x80);
-        number >>= 7;
-    }
-    out.push(low(number));
-}
-
-/// The same where a number may be negative, though this is not.
-fn signed(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x40 {
-        out.push(low(number) | 0x80);
-        number >>= 7;
-    }
-    out.push(low(number));
-}
-
-/// The lowest seven bits.
-fn low(number: u64) -> u8 {
-    number.to_le_bytes()[0] & 0x7f
+/// Whether the length, of this type, fits a memory from the address on that a parameter has. `width`: the type of addresses.
+fn fits(memory: u32, width: &str, parameter: u32, length: &str) -> String {
+    let pages = format!("(memory.size {memory})");
+    let pages = if width == "i64" { pages } else { format!("(i64.extend_i32_u {pages})") };
+    let (size, length, address) =
+        (format!("(i64.shl {pages} (i64.const 16))"), long(length, 2), long(width, parameter));
+    format!("(i32.and (i64.le_u {length} {size}) (i64.le_u {address} (i64.sub {size} {length})))")
 }
 
 #[cfg(test)]
@@ -457,6 +314,21 @@ mod tests {
         (func (export \"fill\") (param i32 i32 i32) (memory.fill (local.get 0) (local.get 1) (local.get 2)))
         (func (export \"copy\") (param i32 i32 i32) (memory.copy (local.get 0) (local.get 1) (local.get 2)))
         (func (export \"both\") (memory.fill (i32.const 1) (i32.const 2) (i32.const 3)) (memory.copy (i32.const 1) (i32.const 2) (i32.const 3))))";
+
+    /// The same with 64-bit addresses.
+    const LONG_TEXT: &str = "(module (import \"x\" \"y\" (func)) (memory (export \"memory\") i64 64)
+        (func (export \"fill\") (param i32 i32 i32)
+            (memory.fill (i64.extend_i32_u (local.get 0)) (local.get 1) (i64.extend_i32_u (local.get 2))))
+        (func (export \"copy\") (param i32 i32 i32) (memory.copy
+            (i64.extend_i32_u (local.get 0)) (i64.extend_i32_u (local.get 1)) (i64.extend_i32_u (local.get 2)))))";
+
+    /// Copies by way of a memory with addresses of another width, and back all of it.
+    const MIXED_TEXT: &str = "(module (import \"x\" \"y\" (func)) (memory (export \"memory\") 64) (memory i64 64)
+        (func (export \"fill\") (param i32 i32 i32)
+            (memory.fill 1 (i64.extend_i32_u (local.get 0)) (local.get 1) (i64.extend_i32_u (local.get 2))) (call 3))
+        (func (export \"copy\") (param i32 i32 i32)
+            (memory.copy 1 0 (i64.extend_i32_u (local.get 0)) (local.get 1) (local.get 2)) (call 3))
+        (func (memory.copy 0 1 (i32.const 0) (i64.const 0) (i32.const 4194304))))";
 
     /// A module in an instance, and how often its guest was looked at.
     struct Run {
@@ -497,7 +369,12 @@ mod tests {
 
     #[test]
     fn pieces_do_the_same_as_the_whole() {
-        let binary = wat::parse_str(MODULE_TEXT).unwrap();
+        [MODULE_TEXT, LONG_TEXT, MIXED_TEXT].iter().for_each(|text| compare(text));
+    }
+
+    /// Does the same to the memories of both, and compares them after each call.
+    fn compare(text: &str) {
+        let binary = wat::parse_str(text).unwrap();
         let (mut whole, mut pieces) = (run(&binary), run(&divided(&binary).unwrap()));
         let (mib, end) = (1 << 20, 4 << 20);
         for at in (0..end).step_by(4096) {
