@@ -72,6 +72,9 @@ async fn check_handlers(config: &Config, machine: &Machine) -> Result<()> {
         let loaded = loaded?;
         loaded.handler(share.memory).map_err(|error| Failure::new(Exit::BadHandler, error))?;
         print(format!("handler   ok  {}: {}{}", consumer.name, consumer.handler, describe(&loaded.summary)));
+        for copies in loaded.long_copies(share.memory) {
+            say(format_args!("hostler: warning: consumers.{}: {copies}\n  cure: {}", consumer.name, copies.cure()));
+        }
         Ok(())
     };
     if let Some(warning) = host::file_plan(config).warning() {

@@ -237,6 +237,9 @@ impl Host {
             let (consumer, slots, memory) = (&*share.consumer, share.slots, share.memory);
             tracing::info!(consumer, slots, memory, limit, by, "resources");
             let handler = loaded.handler(share.memory).map_err(|error| Failure::new(Exit::BadHandler, error))?;
+            for copies in loaded.long_copies(share.memory) {
+                tracing::warn!(consumer, cure = copies.cure(), "{copies}");
+            }
             board.update(|status| status.state = State::Initialized);
             let producer = Producer::new(metering::broker(&broker, metrics.as_ref()), traces.clone());
             let spec = assemble::spec(config, share, until_stop(self.config.host.shutdown_grace));

@@ -3,6 +3,7 @@
 
 #[cfg(test)]
 mod audit;
+mod composed;
 mod fresh;
 #[cfg(test)]
 mod grants;

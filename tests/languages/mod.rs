@@ -245,6 +245,9 @@ fn keeps_its_promises(language: Language) {
         Kind::Command => "handler   WASI preview-1 command (_start)",
     };
     assert!(said.stdout.contains(kind), "{said:?}");
+    let said = subject.world.output(&["check"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    assert!(!said.stderr.contains("composed of several components"), "{said:?}");
     for case in &CASES {
         // Shown if it fails.
         println!("{}: {}", language.name, case.name);

@@ -10,6 +10,7 @@
 //! | `foreign` | programs that are not WASM, told apart from damaged files |
 //! | `contain` | panics of the libraries that read a file, as faults of that file |
 //! | `componentize` | a core module that says what it exports → a component |
+//! | `composed` | handlers of several components, which are stopped late where they copy much |
 //! | `bulk` | bulk memory operations in pieces, so that a guest can be stopped in the midst of one |
 //! | `build`, `compiled` | WASM → code; code compiled ahead of time, and whether it is believed |
 //! | `cache` | what was fetched and compiled, for the next start |
@@ -40,6 +41,7 @@ mod command;
 mod compiled;
 mod component;
 mod componentize;
+mod composed;
 mod contain;
 mod contract;
 mod denial;
@@ -69,6 +71,7 @@ mod wasmcloud;
 pub use artifact::{Artifact, Kind, LoadError, Role};
 pub use capabilities::{Dir, Grants};
 pub use compiled::{CompileError, CpuBaseline, Recipe, compile};
+pub use composed::LongCopies;
 pub use engine::{Engine, EngineError, Pool, compile_with};
 pub use files::MOST_FILES;
 pub use http::{FOOTPRINT as HTTP_FOOTPRINT, MAX_IDLE_PER_ORIGIN, MAX_OPEN};
@@ -146,6 +149,13 @@ impl Loaded {
         let artifacts = [Some(&self.artifact), self.hooks.as_ref().map(|hooks| &hooks.artifact)];
         let mut components = artifacts.into_iter().flatten().filter_map(Artifact::component);
         components.any(|component| artifact::interface(&self.engine, component, STATE_CHANGED.interface).is_some())
+    }
+
+    /// The handler and the hooks whose guests may outlive their processing timeout, with sandboxes of `memory` bytes.
+    pub fn long_copies(&self, memory: u64) -> Vec<LongCopies> {
+        let handler = LongCopies::of(&self.definition.source, &self.artifact, memory);
+        let hooks = self.hooks.as_ref().and_then(|hooks| LongCopies::of(&hooks.source, &hooks.artifact, memory));
+        handler.into_iter().chain(hooks).collect()
     }
 
     /// Makes the handler, with sandboxes of `memory` bytes of linear memory.
