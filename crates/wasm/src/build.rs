@@ -21,7 +21,7 @@ use hostler_types::digest::{hex, sha256};
 const LARGE: usize = 2 << 20;
 
 /// Changes whenever a binary is changed in another way before it is compiled. 1: bulk memory operations in pieces.
-const SHAPE: u32 = 1;
+const SHAPE: u32 = 2;
 
 /// The code of a WASM binary or text.
 pub(super) fn build(engine: &Engine, source: &Source, wasm: &[u8]) -> Result<Code, LoadError> {

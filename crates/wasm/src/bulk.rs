@@ -1,7 +1,7 @@
 //! Bulk memory operations in pieces, so that a guest can be stopped in the midst of one.
 //!
 //! The engine looks whether a guest is to stop when a function begins and when a loop goes round, and never within
-//! `memory.fill` or `memory.copy`, which take a second and more for a large memory that is touched for the first time. So before a guest is compiled, each
+//! `memory.fill`, `memory.copy` or `memory.init`, which take a second and more for a large memory that is touched for the first time. So before a guest is compiled, each
 //! of these instructions becomes a call of a function that is added to its module, and does the same in a loop, a piece at a time.
 //! What is out of bounds traps before anything is written, as it does without this.
 //!
@@ -153,6 +153,8 @@ enum Bulk {
     Fill(u32),
     /// To this memory, from that.
     Copy(u32, u32),
+    /// To this memory, from that segment.
+    Init(u32, u32),
 }
 
 impl Bulk {
@@ -160,6 +162,7 @@ impl Bulk {
         match operator {
             Operator::MemoryFill { mem } => Some(Self::Fill(*mem)),
             Operator::MemoryCopy { dst_mem, src_mem } => Some(Self::Copy(*dst_mem, *src_mem)),
+            Operator::MemoryInit { data_index, mem } => Some(Self::Init(*mem, *data_index)),
             _ => None,
         }
     }
@@ -239,6 +242,7 @@ impl Known {
                 let length = if memory(to) == "i64" { memory(from) } else { "i32" };
                 (format!("memory.copy {to} {from}"), memory(to), memory(from), length)
             }
+            Bulk::Init(to, data) => (format!("memory.init {to} {data}"), memory(to), "i32", "i32"),
         };
         let piece = format!("({length}.const {PIECE})");
         let shorter = format!("({length}.sub (local.get 2) {piece})");
@@ -247,8 +251,11 @@ impl Known {
         let advance =
             |number, width| format!("(local.set {number} ({width}.add (local.get {number}) ({width}.const {PIECE})))");
         let pieces = match bulk {
-            Bulk::Fill(target) => {
-                let (fits, advance) = (fits(target, to, 0, length), advance(0, to));
+            // How long a segment is, nobody tells. A piece beyond its end traps, and nobody sees what was written before.
+            Bulk::Fill(target) | Bulk::Init(target, _) => {
+                let fits = fits(target, to, 0, length);
+                let advance =
+                    advance(0, to) + &if name.starts_with("memory.init") { advance(1, second) } else { String::new() };
                 format!(
                     "(if {fits} (then (loop $again {first_piece} {advance}
                         (br_if $again ({length}.gt_u (local.tee 2 {shorter}) {piece})))))"
@@ -406,6 +413,35 @@ mod tests {
             let is_same = whole.memory.data(&whole.store) == pieces.memory.data(&pieces.store);
             assert!(is_same, "{name} {arguments:?}");
         }
+    }
+
+    /// A module with a segment of 3 MiB and a byte.
+    fn with_segment() -> Vec<u8> {
+        let text = "(module (import \"x\" \"y\" (func)) (memory (export \"memory\") 64) (data \"SEGMENT\")
+            (func (export \"init\") (param i32 i32 i32) (memory.init 0 (local.get 0) (local.get 1) (local.get 2))))";
+        wat::parse_str(text.replace("SEGMENT", &("abc".repeat(1 << 20) + "d"))).unwrap()
+    }
+
+    #[test]
+    fn a_segment_is_copied_in_pieces() {
+        let binary = with_segment();
+        let (mut whole, mut pieces) = (run(&binary), run(&divided(&binary).unwrap()));
+        let mib = 1 << 20;
+        for (arguments, traps) in [
+            ((5, 0, 3 * mib + 1), false),
+            ((0, 1, 3 * mib), false),
+            ((2 * mib - 1, mib, 2 * mib + 1), false),
+            ((2 * mib + 1, mib, 2 * mib), true),
+            ((0, 2, 3 * mib), true),
+            ((0, u32::MAX, 2 * mib), true),
+            ((0, 0, u32::MAX), true),
+        ] {
+            let (one, other) = (whole.call("init", arguments), pieces.call("init", arguments));
+            assert_eq!((one.is_err(), &one), (traps, &other), "{arguments:?}");
+            let is_same = whole.memory.data(&whole.store) == pieces.memory.data(&pieces.store);
+            assert!(traps || is_same, "{arguments:?}");
+        }
+        assert!(pieces.looks.load(Ordering::Relaxed) >= whole.looks.load(Ordering::Relaxed) + 3);
     }
 
     #[test]
