@@ -2,12 +2,13 @@
 //! the consumer and the embedded queue over a real file, beside processes that lock and spoil it (`embedded`).
 //!
 //! A seed makes a scenario (`scenario`), which is played (`run`) with processes that come and go (`system`) in a world (`site`). The
-//! handler does as planned (`worker`), and the `judge` sees everything, keeps what it needs of it (`record`), and holds it
-//! against the promises: the settlements against the policy (`dispositions`), the health of each second, the breaker, pauses and
+//! handler does as planned (`worker`), and the `judge` sees everything, calls to the queue too (`calls`), keeps what it needs of it
+//! (`record`), and holds it against the promises: the settlements against the policy (`dispositions`), the health of each second, the breaker, pauses and
 //! the rate limit against what happened (`progress`). The same seed gives the same run.
 //!
 //! `HOSTLER_SEEDS` says how many seeds are tried, `HOSTLER_SEED` which run to play again, with its trace.
 
+pub mod calls;
 pub mod dispositions;
 pub mod embedded;
 pub mod judge;

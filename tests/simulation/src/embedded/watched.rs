@@ -12,7 +12,8 @@ use hostler_queue::{
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::super::judge::{Answered, Asked, Judge};
+use super::super::calls::{Answered, Asked};
+use super::super::judge::Judge;
 use super::super::site::Line;
 use super::file::File;
 use super::trouble::Trouble;

@@ -13,7 +13,8 @@ use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::super::judge::{Answered, Asked, Judge};
+use super::super::calls::{Answered, Asked};
+use super::super::judge::Judge;
 use super::super::scenario::Scenario;
 use super::super::site::Line;
 use super::service::{INVALID_RECEIPT, NOT_IN_FLIGHT, Service};

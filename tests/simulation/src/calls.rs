@@ -1,0 +1,292 @@
+//! What the judge makes of calls: what a process asks of its queue, and how it is answered.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use hostler_health::ConsumerReport;
+use tokio::time::Instant;
+
+use super::dispositions::allowed;
+use super::judge::{Judge, LATE};
+use super::record::{Delivery, Fate, State};
+use super::scenario::End;
+
+/// How long a settlement may be on its way to the wire: behind calls that hang, until those are given up.
+const OWED: Duration = Duration::from_secs(40);
+/// Receives that fail are repeated with rests between: in so much time no more than [`MOST_FAILED`] do.
+const REST: Duration = Duration::from_secs(10);
+/// See [`REST`]: several at once, each of them once more at once, and then ever more slowly.
+const MOST_FAILED: usize = 40;
+
+/// What a call on the wire asks for, as far as the promises go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Asked {
+    Receive,
+    Delete(Vec<String>),
+    /// Receipts, and for how many seconds from now: a heartbeat, or, on the wire, a release.
+    Change(Vec<(String, u64)>),
+    /// The same, for certain a release.
+    Release(Vec<(String, u64)>),
+    /// Copies for the dead-letter queue, by name.
+    Bury(Vec<String>),
+    /// Receipts of what goes to the dead-letter queue, copied and removed at once.
+    Move(Vec<String>),
+    Other,
+}
+
+/// What became of one entry of a call, as its caller saw it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answered {
+    Done,
+    Stale,
+    Failed,
+}
+
+impl Judge {
+    /// A call begins. `again`: it is one that the SDK repeats.
+    pub fn asked(&self, life: usize, asked: &Asked, again: bool, shown: Option<&ConsumerReport>) {
+        let mut state = self.see(|| format!("process {life} asks: {asked:?}{}", if again { " again" } else { "" }));
+        let now = Instant::now();
+        let unpaused = state.paused_at.is_none_or(|at| now > at + OWED);
+        let State { deliveries, violations, lives, fates, .. } = &mut *state;
+        let this = &mut lives[life];
+        if let (Asked::Receive, false) = (asked, again) {
+            this.failed_polls.retain(|at| now < *at + REST);
+            if this.failed_polls.len() > MOST_FAILED {
+                violations.push(format!("{} receives failed within {REST:?}", this.failed_polls.len()));
+            }
+            if this.drained_at.is_some_and(|at| now > at) {
+                violations.push("6: a receive begins after SIGTERM".into());
+            }
+            let untouched = |delivery: &&Delivery| {
+                let is_held = delivery.life == life && delivery.ours_until > Some(now) && delivery.asked == 0;
+                // A follower goes back as soon as its heartbeat that is under way is answered.
+                let is_parting = delivery.started_at.is_none() && delivery.calls > 0;
+                is_held && !is_parting && delivery.ended.is_none() && delivery.lost_at.is_none()
+            };
+            let held = deliveries.values().filter(untouched).count();
+            if held >= self.scenario.concurrency {
+                violations.push(format!("a receive begins while {held} messages wait or run"));
+            }
+            violations.extend(this.faults_of_intake("a receive", shown, now));
+            let shown = shown.map(|shown| shown.in_flight as usize);
+            let is_settled = this.changed_at.is_none_or(|at| now > at + LATE);
+            if let Some(shown) = shown.filter(|shown| is_settled && *shown != this.running) {
+                violations.push(format!("9: it shows {shown} in flight, and {} are", this.running));
+            }
+        }
+        for (receipt, delivery) in
+            deliveries.iter_mut().filter(|(_, one)| one.life == life && one.ours_until > Some(now))
+        {
+            if unpaused && delivery.lost_at.is_none() && delivery.owed.is_some_and(|since| now > since + OWED) {
+                violations.push(format!("2: {} ({receipt}) is done, and not settled", delivery.name));
+                delivery.owed = None;
+            }
+        }
+        let entries: Vec<(&String, Option<u64>)> = match asked {
+            Asked::Delete(receipts) => receipts.iter().map(|receipt| (receipt, None)).collect(),
+            Asked::Change(changes) | Asked::Release(changes) => {
+                changes.iter().map(|(receipt, seconds)| (receipt, Some(*seconds))).collect()
+            }
+            Asked::Bury(names) => {
+                violations.extend(names.iter().filter_map(|name| self.fault_of_burial(deliveries, life, name)));
+                return;
+            }
+            Asked::Move(receipts) => {
+                let names = receipts.iter().filter_map(|receipt| Some(&deliveries.get(receipt)?.name));
+                violations.extend(names.filter_map(|name| self.fault_of_burial(deliveries, life, name)));
+                receipts.iter().map(|receipt| (receipt, None)).collect()
+            }
+            Asked::Receive | Asked::Other => return,
+        };
+        let moves = matches!(asked, Asked::Move(_));
+        let spoilt =
+            |receipt: &String| Some((receipt.clone(), self.spoilt_before(deliveries, deliveries.get(receipt)?)));
+        let spoilt: BTreeMap<String, u32> = entries.iter().filter_map(|(receipt, _)| spoilt(receipt)).collect();
+        for (receipt, seconds) in entries {
+            let Some(delivery) = deliveries.get_mut(receipt) else { continue };
+            delivery.calls += 1;
+            // What the SDK repeats is the same call.
+            if !again {
+                delivery.settling = match asked {
+                    Asked::Change(_) if self.scenario.is_exact() => false,
+                    Asked::Release(_) => true,
+                    _ => delivery.is_settling(seconds, &self.scenario),
+                };
+                delivery.called_at = now;
+                delivery.called_for = Duration::from_secs(seconds.unwrap_or(0));
+                let drained = lives[life].drained_at.is_some();
+                let counted = delivery.attempt - spoilt.get(receipt).copied().unwrap_or(0);
+                let fate = (!moves).then(|| &fates[&delivery.name]);
+                let broken = self.faults_of_call(delivery, counted, fate, seconds, drained);
+                violations.extend(broken.into_iter().map(|broken| format!("{} ({receipt}): {broken}", delivery.name)));
+            }
+            let is_unclear = seconds.is_some_and(|seconds| delivery.is_unclear(seconds, &self.scenario));
+            if delivery.settling || is_unclear {
+                delivery.asked += 1;
+                delivery.owed = None;
+            }
+        }
+    }
+
+    /// Promises 2, 4 and 6, and the policy. `fate`: of a message that is not moved to the dead-letter queue.
+    fn faults_of_call(
+        &self,
+        one: &Delivery,
+        counted: u32,
+        fate: Option<&Fate>,
+        seconds: Option<u64>,
+        drained: bool,
+    ) -> Vec<String> {
+        let mut broken = Vec::new();
+        if one.calls > 1 {
+            broken.push("4: two calls at once".into());
+        }
+        if one.settled {
+            broken.push("2: asked for again after it was settled".into());
+        }
+        if one.lost_at.is_some() {
+            broken.push("2: asked for after its lease was lost".into());
+        }
+        let Some(seconds) = seconds else {
+            if one.started_at.is_some() && one.ended.is_none() {
+                broken.push("2: removed while its handler runs".into());
+            }
+            let Some(fate) = fate else { return broken };
+            if matches!(one.ended, Some((_, Some(End::Reply)))) && !fate.replied && fate.copies == 0 {
+                broken.push("its reply was not sent before its removal".into());
+            }
+            if fate.copies == 0
+                && !fate.acked
+                && allowed(&self.scenario, one, counted, drained).is_some_and(|allowed| !allowed.ack)
+            {
+                broken.push(format!("1: removed after attempt {}, which came to {:?}", one.attempt, one.end()));
+            }
+            return broken;
+        };
+        match &one.ended {
+            // While a reply is sent, and while a hook decides about what was stopped, the lease is kept.
+            // The hook begins once the consumer knows that the guest is gone.
+            Some((at, None))
+                if !one.settling
+                    && !one.deciding
+                    && one.decision != Some(End::Reply)
+                    && Instant::now() > *at + LATE
+                    && one.decided_at != Some(Instant::now()) =>
+            {
+                broken.push("4: a heartbeat too many after a stop".into());
+            }
+            Some((at, Some(end))) if !one.settling && *end != End::Reply && Instant::now() > *at => {
+                broken.push("4: a heartbeat too many".into());
+            }
+            _ if !one.settling => {}
+            Some((_, ended)) => {
+                let release = allowed(&self.scenario, one, counted, drained).and_then(|allowed| allowed.release);
+                if !release.is_some_and(|(least, most)| (least..=most).contains(&seconds)) {
+                    broken.push(format!("released for {seconds} s, not {release:?}: attempt {counted}, {ended:?}"));
+                }
+            }
+            // What was overtaken before keeps its delay.
+            None if one.started_at.is_none() && one.asked == 0 && drained && seconds > 0 => {
+                broken.push("6: what was not started is released with a delay".into());
+            }
+            _ => {}
+        }
+        broken
+    }
+
+    /// A copy goes to the dead-letter queue only if a delivery of its message has come to that.
+    fn fault_of_burial(&self, deliveries: &BTreeMap<String, Delivery>, life: usize, name: &str) -> Option<String> {
+        let is_wrong = |one: &Delivery| {
+            let counted = one.attempt - self.spoilt_before(deliveries, one);
+            allowed(&self.scenario, one, counted, true).is_some_and(|allowed| !allowed.bury)
+        };
+        let ended = |one: &&Delivery| one.life == life && one.name == name && one.ended.is_some() && !one.settled;
+        let mut ended = deliveries.values().filter(ended).peekable();
+        let first = ended.peek()?;
+        let (attempt, end) = (first.attempt, format!("{:?}", first.end()));
+        ended.all(is_wrong).then(|| format!("{name} is dead-lettered after attempt {attempt}, which came to {end}"))
+    }
+
+    /// A call ended, as its caller saw it.
+    pub fn answered(&self, life: usize, asked: &Asked, result: &dyn Fn(usize) -> Answered) {
+        let mut state = self.see(|| format!("process {life} is answered: {asked:?}"));
+        let now = Instant::now();
+        let State { deliveries, lives, .. } = &mut *state;
+        let (receipts, removes): (Vec<&String>, bool) = match asked {
+            Asked::Delete(receipts) | Asked::Move(receipts) => (receipts.iter().collect(), true),
+            Asked::Change(changes) | Asked::Release(changes) => {
+                (changes.iter().map(|(receipt, _)| receipt).collect(), false)
+            }
+            Asked::Receive => {
+                match result(0) {
+                    Answered::Done => lives[life].polled_at = Some(now),
+                    Answered::Stale | Answered::Failed => lives[life].failed_polls.push(now),
+                }
+                return;
+            }
+            Asked::Bury(_) | Asked::Other => return,
+        };
+        for (index, receipt) in receipts.into_iter().enumerate() {
+            let Some(delivery) = deliveries.get_mut(receipt) else { continue };
+            delivery.calls -= 1;
+            match result(index) {
+                Answered::Done if delivery.settling => {
+                    delivery.settled = true;
+                    // What never started was finished before: the driver removes it again, which settles nothing.
+                    if !removes || delivery.started_at.is_some() {
+                        lives[life].settled_at = Some(now);
+                    }
+                    if removes {
+                        lives[life].removed.insert(delivery.name.clone(), now);
+                    }
+                }
+                // An answer after the lease was over by its own clock is too late for it.
+                Answered::Done if delivery.ours_until.is_none_or(|until| until < now) => {}
+                Answered::Done => {
+                    delivery.ours_until = Some(self.ours_until(delivery.called_at, delivery.called_for));
+                }
+                Answered::Stale => delivery.lost_at = Some(now),
+                Answered::Failed if delivery.settling => delivery.owed = Some(now),
+                Answered::Failed => {}
+            }
+        }
+    }
+
+    /// Until when a lease holds that was asked for at this time: no promise is made for the last of it, in which a handler
+    /// is stopped.
+    fn ours_until(&self, asked_at: Instant, asked_for: Duration) -> Instant {
+        asked_at + asked_for.saturating_sub((self.scenario.lease / 20).clamp(LATE, Duration::from_secs(1)) + LATE)
+    }
+
+    /// The process got to know of these deliveries, which it asked for at this time.
+    pub fn received(&self, life: usize, receipts: &BTreeSet<String>, asked_at: Instant) {
+        let mut state = self.see(|| format!("process {life} receives {receipts:?}"));
+        state.lives[life].changed_at = Some(Instant::now());
+        let State { lives, deliveries, violations, .. } = &mut *state;
+        let names = receipts.iter().filter_map(|receipt| deliveries.get(receipt)).map(|delivery| &*delivery.name);
+        violations.extend(lives[life].fault_of_rate(&self.scenario, names, Instant::now()));
+        if state.lives[life].over {
+            state.violations.push(format!("6: process {life} has exited, and {receipts:?} came for it"));
+        }
+        for receipt in receipts {
+            if let Some(delivery) = state.deliveries.get_mut(receipt) {
+                delivery.ours_until = Some(self.ours_until(asked_at, self.scenario.lease));
+            }
+        }
+    }
+
+    /// How many earlier attempts of a delivery's message the host spoilt, as far as its process can know. What it has given back
+    /// to a queue that takes its count back is none.
+    fn spoilt_before(&self, deliveries: &BTreeMap<String, Delivery>, one: &Delivery) -> u32 {
+        let is_exact = self.scenario.is_exact();
+        let is_spoilt = |other: &&Delivery| {
+            (other.life, &other.name) == (one.life, &one.name)
+                && other.attempt < one.attempt
+                && !(is_exact && other.released)
+                && matches!(other.ended, Some((at, Some(End::HostLimit))) if at <= one.received_at)
+        };
+        let attempts: BTreeSet<u32> = deliveries.values().filter(is_spoilt).map(|other| other.attempt).collect();
+        u32::try_from(attempts.len()).unwrap()
+    }
+}
