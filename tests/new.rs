@@ -8,6 +8,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::damaged::damage;
 use crate::support::hostler::{Host, Said, World};
 use crate::support::toolchains::{here, programs, without_own_flags};
 
@@ -74,7 +75,8 @@ impl Project {
     }
 }
 
-/// Makes a project and does what its README says; then what `hostler run` makes of its messages.
+/// Makes a project and does what its README says; then what `hostler run` makes of its messages, and of its handler when that is
+/// damaged.
 fn works(lang: &str, keeps: &[&str]) {
     let project = Project::new(lang, keeps);
     let commands = project.commands();
@@ -109,6 +111,10 @@ fn works(lang: &str, keeps: &[&str]) {
     let replies = project.run("hostler queues --json order-mails-replies order-mails-dlq").stdout;
     let replies: Value = serde_json::from_str(&replies).unwrap();
     assert_eq!([&replies[0]["visible"], &replies[1]["visible"]], [1, 1], "{replies}");
+
+    let config = fs::read_to_string(project.folder.join("hostler.toml")).unwrap();
+    let handler = config.lines().find_map(|line| line.strip_prefix("handler = \"")?.strip_suffix('"')).unwrap();
+    damage(lang, &fs::read(project.folder.join(handler)).unwrap());
 }
 
 #[test]
