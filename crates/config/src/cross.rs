@@ -1,11 +1,13 @@
 //! Faults between keys: each value is right by itself, but not beside another.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::choice::{Driver, FilterType, OnProcessingTimeout};
 use super::error::Problem;
 use super::keys::MAX_IN_FLIGHT;
+use super::paths::shared_file;
 use super::settings::{Section, Settings};
 use super::source::Source;
 use super::units::duration_text;
@@ -35,6 +37,7 @@ pub(super) fn check(settings: &Settings, source: &Source, problems: &mut Vec<Pro
             problems.extend([in_flight(&at), queue_name(&at, &settings.root())].into_iter().flatten());
         }
     }
+    problems.extend(health_file(&settings.root(), source));
     shared_queues(settings, problems);
     dead_letter_queues(settings, problems);
     if on_sqs {
@@ -65,6 +68,20 @@ fn health(at: &Section<'_>) -> Option<Problem> {
         let cure = "raise `healthcheck_timeout` above `processing_timeout`; default: 30 s longer";
         problem(at, "healthcheck_timeout", fault, cure.to_owned())
     })
+}
+
+/// The health file is replaced as a whole, so the embedded queue must not lie in it or in one of its companions.
+fn health_file(root: &Section<'_>, source: &Source) -> Option<Problem> {
+    let (health, queue): (PathBuf, PathBuf) = (root.get("host.health_file")?, root.get("queue.embedded.path")?);
+    if root.get("queue.driver") != Some(Driver::Embedded) {
+        return None;
+    }
+    let shared = shared_file(&health, &source.beside(&root.place("queue.embedded.path"), &queue))?;
+    let other = beside(root, "queue.embedded.path", &format!("{:?}", queue.display().to_string()));
+    let fault = format!("the health file would overwrite the queue in {}: {other}", shared.display());
+    let cure =
+        "name a path of its own: `.lock` and `.tmp` behind it, and `-wal` and `-shm` behind the queue's, are taken";
+    Some(problem(root, "host.health_file", fault, cure.to_owned()))
 }
 
 fn filter(at: &Section<'_>) -> Option<Problem> {

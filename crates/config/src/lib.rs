@@ -12,6 +12,7 @@ mod error;
 mod grants;
 mod keys;
 mod kind;
+mod paths;
 mod read;
 mod reference;
 mod schema;
@@ -120,6 +121,28 @@ mod tests {
         assert_eq!(path("queue.embedded.path = 'b.db'", &variable), Path::new("a.db"), "as the shell has it");
         let alone = load(None, env(&LEAST)).unwrap().config.queue.embedded.path;
         assert_eq!(alone, Path::new("./hostler.db"), "no file, no folder");
+    }
+
+    #[test]
+    fn the_health_file_is_no_file_of_the_queue() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("hostler.toml");
+        let load_with = |health: &str, queue: &str| {
+            let health = folder.path().join(health).display().to_string();
+            std::fs::write(&file, format!("host.health_file = {health:?}\nqueue.{queue}")).unwrap();
+            load(Some(&file), env(&LEAST)).map(drop)
+        };
+        for queue in ["embedded.path = 'q.db'", "embedded.path = './x/../q.db'"] {
+            std::fs::create_dir_all(folder.path().join("x")).unwrap();
+            for health in ["q.db", "q.db-wal"] {
+                let error = load_with(health, queue).unwrap_err();
+                let keys: Vec<_> = error.problems().iter().map(|problem| problem.key.as_str()).collect();
+                assert_eq!(keys, ["host.health_file"], "{health} {queue}: {error}");
+                assert!(error.to_string().contains("would overwrite the queue in "), "{error}");
+            }
+        }
+        load_with("q.json", "embedded.path = 'q.db'").unwrap();
+        load_with("hostler.db", "driver = 'sqs'").unwrap();
     }
 
     #[test]

@@ -1,0 +1,64 @@
+//! Files that hostler writes by itself, which must not be the same file.
+
+use std::path::{Path, PathBuf};
+
+/// Names of the files that are written for a health file: the file, its lock, and the file that replaces it.
+const HEALTH: [&str; 3] = ["", ".lock", ".tmp"];
+
+/// Names of the files of an SQLite database: the database, its log, the log's index, and its journal.
+const QUEUE: [&str; 4] = ["", "-wal", "-shm", "-journal"];
+
+/// Returns the file that would be written as health file and as queue, with links and dots resolved as far as its folders exist.
+pub(super) fn shared_file(health: &Path, queue: &Path) -> Option<PathBuf> {
+    let queue: Vec<PathBuf> = QUEUE.iter().map(|ending| resolved(&with_ending(queue, ending))).collect();
+    HEALTH.iter().map(|ending| resolved(&with_ending(health, ending))).find(|file| queue.contains(file))
+}
+
+fn with_ending(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
+/// Resolves a path that need not exist: the folders that do are followed through their links.
+fn resolved(path: &Path) -> PathBuf {
+    if let Ok(found) = path.canonicalize() {
+        return found;
+    }
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    match (path.parent(), path.file_name()) {
+        (Some(folder), Some(name)) => resolved(folder).join(name),
+        _ => path,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_file_is_known_by_all_of_its_paths() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::create_dir(at("real")).unwrap();
+        std::os::unix::fs::symlink(at("real"), at("link")).unwrap();
+        std::fs::write(at("real/there.db"), "").unwrap();
+        for (health, queue, shared) in [
+            ("real/q.db", "real/q.db", Some("real/q.db")),
+            ("link/q.db", "real/q.db", Some("real/q.db")),
+            ("link/there.db", "real/there.db", Some("real/there.db")),
+            ("real/../real/q.db", "link/q.db", Some("real/q.db")),
+            ("real/new/q.db", "link/new/q.db", Some("real/new/q.db")),
+            ("real/q.db-wal", "real/q.db", Some("real/q.db-wal")),
+            ("real/q.db-shm", "real/q.db", Some("real/q.db-shm")),
+            ("real/h", "real/h.lock", Some("real/h.lock")),
+            ("real/h", "real/h.tmp", Some("real/h.tmp")),
+            ("real/h.json", "real/q.db", None),
+            ("q.db", "real/q.db", None),
+        ] {
+            let root = folder.path().canonicalize().unwrap();
+            let expected = shared.map(|file| root.join(file));
+            assert_eq!(shared_file(&at(health), &at(queue)), expected, "{health} {queue}");
+        }
+    }
+}
