@@ -337,6 +337,17 @@ async fn messages_that_fail_again_at_once_do_not_go_round_for_ever() {
     assert_eq!((service.visible("jobs").await, service.visible("jobs-dlq").await), (500, 500));
 }
 
+/// Stamps of an embedded queue may be a tenth of a second behind our clock: what comes back then looks older than the run.
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_is_behind_moves_nothing_twice() {
+    let service = Service::with(false, numbered(50)).await;
+    service.fake.send(&channel("jobs"), vec![message("mark")]).await.remove(0).unwrap();
+    let stamp = service.take("jobs").await.remove(0).message.enqueued_at;
+    service.script(|script| script.back_to = Some(channel("jobs-dlq")));
+    let order = Order { began: stamp + Duration::from_millis(100), max: Some(150), ..order() };
+    assert_eq!(service.run(order).await, (moved(50), Ended::Done));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_queue_that_fills_all_the_time_is_left_in_the_end() {
     let service = Service::with(false, numbered(50)).await;

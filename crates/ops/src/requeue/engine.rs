@@ -287,6 +287,9 @@ impl Run<'_> {
             let answers = self.broker.send(target, batch).await;
             let mut later = None;
             for (parcel, answer) in std::mem::take(&mut parcels).into_iter().zip(answers) {
+                if let Ok(copy) = &answer {
+                    self.sorter.moved(&parcel.delivery.message, &copy.id);
+                }
                 match after(answer, parcel.extras) {
                     Next::Ack => sent.push(parcel.delivery),
                     Next::Again(extras) => {

@@ -51,8 +51,8 @@ pub struct Order {
     pub rate: Option<Rate>,
     /// Only look. Each look counts as a receive on the queue.
     pub dry_run: bool,
-    /// When the run begins, by our clock. What is sent to `from` later stays, so that messages which fail again at
-    /// once do not go round for ever; ages are counted up to it. Both go by the queue's clock.
+    /// When the run begins, by our clock. What is sent to `from` later stays, and so does what this run has moved before, so that
+    /// messages which fail again at once do not go round for ever; ages are counted up to it. Both go by the queue's clock.
     pub began: SystemTime,
 }
 

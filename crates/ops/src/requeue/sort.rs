@@ -1,11 +1,16 @@
 //! Which messages of a batch move, and in which order they may be sent.
 
 use std::collections::{HashMap, HashSet};
-use std::time::SystemTime;
+use std::hash::{BuildHasher as _, RandomState};
+use std::time::{Duration, SystemTime};
 
 use super::Condition;
-use hostler_queue::Delivery;
-use hostler_types::message::Message;
+use hostler_queue::{Delivery, ORIGINAL_ID_ATTRIBUTE};
+use hostler_types::message::{AttributeValue, Message};
+
+/// How far the stamps of messages may be behind our clock: an embedded queue's by 0.1 s, those of SQS by a second that its answers
+/// round away. A message with such a stamp may have come after the run began.
+const DRIFT: Duration = Duration::from_secs(2);
 
 /// What becomes of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,7 +21,7 @@ pub(super) enum Verdict {
     Left,
     /// It stays: one of its group that comes before it stays.
     Behind,
-    /// It stays: it came after the run began.
+    /// It stays: it came after the run began, or came back to the queue after this run had moved it.
     Late,
 }
 
@@ -28,12 +33,16 @@ pub(super) struct Sorter {
     ordered: bool,
     /// Groups of an ordered queue of which a message stays: nothing behind it may move.
     stuck: HashSet<Option<String>>,
+    /// Messages that the run has moved, by the hashes of their ids: a run may move millions.
+    moved: HashSet<u64>,
+    hasher: RandomState,
 }
 
 impl Sorter {
     /// For a queue that keeps an order within groups, or does not; later than `began` is late.
     pub(super) fn new(conditions: Vec<Condition>, began: SystemTime, ordered: bool) -> Self {
-        Self { conditions, began, ordered, stuck: HashSet::new() }
+        let (stuck, moved, hasher) = (HashSet::new(), HashSet::new(), RandomState::new());
+        Self { conditions, began, ordered, stuck, moved, hasher }
     }
 
     /// Whether the conditions ask for the body.
@@ -45,7 +54,7 @@ impl Sorter {
     pub(super) fn judge(&mut self, message: &Message) -> Verdict {
         let verdict = match () {
             () if self.ordered && self.stuck.contains(&message.group) => Verdict::Behind,
-            () if message.enqueued_at > self.began => Verdict::Late,
+            () if message.enqueued_at > self.began || self.came_back(message) => Verdict::Late,
             () if self.conditions.iter().all(|condition| condition.holds(message, self.began)) => Verdict::Move,
             () => Verdict::Left,
         };
@@ -53,6 +62,23 @@ impl Sorter {
             self.stays(message);
         }
         verdict
+    }
+
+    /// A copy of a message was sent, with this id.
+    pub(super) fn moved(&mut self, message: &Message, copy: &str) {
+        // A copy has the id that the message had at first, but where there is no room for it.
+        for id in [original_id(message), copy] {
+            self.moved.insert(self.hasher.hash_one(id));
+        }
+    }
+
+    /// Whether the run has moved this message before, and it was dead-lettered again. Copies for several queues share their first
+    /// id, so an older message with a known id is another.
+    fn came_back(&self, message: &Message) -> bool {
+        let is_known = |id: &str| self.moved.contains(&self.hasher.hash_one(id));
+        !self.moved.is_empty()
+            && message.enqueued_at + DRIFT > self.began
+            && (is_known(original_id(message)) || is_known(&message.id))
     }
 
     /// A message stays, whatever was thought of it before.
@@ -82,10 +108,14 @@ impl Sorter {
     }
 }
 
+/// The id that a message had before it was first moved.
+fn original_id(message: &Message) -> &str {
+    message.attributes.get(ORIGINAL_ID_ATTRIBUTE).and_then(AttributeValue::as_text).unwrap_or(&message.id)
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::time::Duration;
 
     use tokio::time::Instant;
 
@@ -148,5 +178,27 @@ mod tests {
         let mut sorter = Sorter::new(Vec::new(), BEGAN, false);
         let late = Message { enqueued_at: BEGAN + Duration::from_millis(1), ..message("a1") };
         assert_eq!((sorter.judge(&late), sorter.judge(&message("a1"))), (Verdict::Late, Verdict::Move));
+    }
+    /// The stamp of a message that a handler fails at once may lie before the run's begin, by clocks that differ.
+    #[test]
+    fn what_the_run_has_moved_and_finds_again_is_late() {
+        let stamp = BEGAN - Duration::from_millis(100);
+        let original = Message { enqueued_at: BEGAN - Duration::from_secs(60), ..message("a1") };
+        let first = AttributeValue::Text(original.id.clone());
+        let named = [(ORIGINAL_ID_ATTRIBUTE.to_owned(), first)].into();
+        let back = Message { id: "a9".into(), enqueued_at: stamp, attributes: named, ..message("a1") };
+        let nameless = Message { attributes: Default::default(), ..back.clone() };
+        let mut sorter = Sorter::new(Vec::new(), BEGAN, false);
+        for one in [&original, &back, &nameless] {
+            assert_eq!(sorter.judge(one), Verdict::Move, "nothing has moved yet");
+        }
+        sorter.moved(&original, &nameless.id);
+        for one in [&back, &nameless] {
+            assert_eq!(sorter.judge(one), Verdict::Late, "{one:?}");
+        }
+        // Another copy of the same message, for another queue, that was here before.
+        let sibling = Message { enqueued_at: original.enqueued_at, ..back };
+        assert_eq!(sorter.judge(&sibling), Verdict::Move);
+        assert_eq!(sorter.judge(&Message { enqueued_at: stamp, ..message("b1") }), Verdict::Move, "never moved");
     }
 }
