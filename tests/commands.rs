@@ -312,7 +312,13 @@ fn queues_are_counted_for_people_and_for_programs() {
     let row = json!({ "channel": "jobs", "visible": 2, "delayed": 1, "in_flight": 0, "dead_lettered": 1,
                       "oldest_age_seconds": age });
     assert_eq!(rows[0].to_string(), row.to_string(), "these keys, in this order");
-    assert_eq!(rows[1]["oldest_age_seconds"], Value::Null);
+    let missing = json!({ "channel": "answers", "visible": null, "delayed": null, "in_flight": null,
+                          "dead_lettered": null, "oldest_age_seconds": null, "missing": true });
+    assert_eq!(rows[1], missing, "nothing has been sent there");
+    let said = world.output(&["queues"]);
+    let lines: Vec<String> =
+        said.stdout.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    assert!(lines.contains(&"answers - - - - -".to_owned()), "{lines:?}");
 
     let text = world.output(&["queues", "jobs-dlq", "jobs"]).stdout;
     let cells: Vec<Vec<_>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
@@ -321,6 +327,24 @@ fn queues_are_counted_for_people_and_for_programs() {
         (&cells[1][..5], &cells[2][..5]),
         (&["jobs-dlq", "1", "0", "0", "0"][..], &["jobs", "2", "1", "0", "1"][..])
     );
+}
+
+#[test]
+fn queues_tells_a_slip_from_an_empty_queue() {
+    let fan_out =
+        "[consumers.mobile]\nchannel = 'news.mobile'\nhandler = 'guests/run-tell.wat'\nallow.send = ['news']\n";
+    let world = World::new(&format!("{fan_out}{JOBS}"));
+    for named in [false, true] {
+        let said = world.output(&["queues", "jobs", "jbos"]);
+        assert!(said.code == 69 && said.stderr.contains("there is no queue `jbos`"), "{named}: {said:?}");
+        // An exchange is no channel of its own.
+        let names: Vec<_> = world.queues().as_array().unwrap().iter().map(|row| row["channel"].to_string()).collect();
+        assert_eq!(names, ["\"jobs\"", "\"news.mobile\""]);
+        assert_eq!(world.output(&["queues", "news"]).code, 69);
+        assert_eq!(world.output(&["queues", "jobs", "jobs-dlq", "mobile"]).code, 0, "those of the config");
+        assert_eq!(world.row("jobs").get("missing").is_some(), !named);
+        world.provision();
+    }
 }
 
 #[test]

@@ -14,7 +14,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use hostler_queue::{Broker, ChannelSpec, Delivery, LeaseError, Queue, QueueError, Receive, SendError, Settlement};
+use hostler_queue::{
+    Broker, ChannelSpec, Delivery, Depth, LeaseError, Queue, QueueError, Receive, SendError, Settlement,
+};
 use hostler_queue_embedded::EmbeddedBroker;
 use hostler_types::channel::Channel;
 use hostler_types::message::Outgoing;
@@ -374,7 +376,7 @@ async fn who_only_looks_sees_what_is_there_and_cannot_write() {
     let missing = folder.path().join("missing/queue.db");
     let looker = EmbeddedBroker::open_to_look(&missing).unwrap();
     assert_eq!(looker.channels().await.unwrap(), []);
-    assert_eq!(looker.depths(&[jobs()]).await.unwrap(), [Default::default()]);
+    assert_eq!(looker.depths(&[jobs()]).await.unwrap(), [Depth { missing: true, ..Depth::default() }]);
     assert!(looker.send(&jobs(), vec![message("a")]).await.remove(0).is_err(), "it would be lost");
     assert!(!folder.path().join("missing").exists());
 }

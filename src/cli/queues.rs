@@ -10,13 +10,14 @@ use super::{ConfigArg, block_on, note_if_new, print, say};
 use crate::exit::{Exit, Failure, Result};
 use crate::host;
 use hostler_config::Config;
-use hostler_queue::{Broker, Depth, QueueError};
+use hostler_queue::{Broker, Depth, QueueError, no_queue};
 use hostler_types::channel::Channel;
 
 /// Show how full each channel is
 ///
-/// Lists every channel that the config names and every other queue there is. A dead-letter queue is counted beside its
-/// channel; name it to see it by itself. Queues that cannot be read are named on standard error, and the exit code is 1.
+/// Lists every channel that the config names and every other queue there is; `-` where a channel has no queue yet. A
+/// dead-letter queue is counted beside its channel; name it to see it by itself. Queues that cannot be read are named on
+/// standard error, and the exit code is 1. With 69 if one of the channels given is neither there nor in the config.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Only these channels
@@ -28,15 +29,18 @@ pub(super) struct Args {
     config: ConfigArg,
 }
 
-/// A channel, as `--json` prints it.
+/// A channel, as `--json` prints it. Counts are null where there is nothing to count.
 #[derive(Serialize)]
 struct Row {
     channel: String,
-    visible: u64,
-    delayed: u64,
-    in_flight: u64,
-    dead_lettered: u64,
+    visible: Option<u64>,
+    delayed: Option<u64>,
+    in_flight: Option<u64>,
+    dead_lettered: Option<u64>,
     oldest_age_seconds: Option<u64>,
+    /// There is no queue. Not printed of a channel that has one.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    missing: bool,
 }
 
 pub(super) fn run(args: &Args) -> Result {
@@ -65,7 +69,37 @@ async fn counted(args: &Args, config: &Config) -> std::result::Result<Counted, Q
         true => all(config, &*broker).await?,
         false => args.channels.clone(),
     };
-    sorted(&channels, broker.each_depth(&channels).await?)
+    let depths = broker.each_depth(&channels).await?;
+    // A channel of the config has no queue before its first run; any other name is a slip.
+    let is_missing = |depth: &std::result::Result<Depth, QueueError>| depth.as_ref().is_ok_and(|depth| depth.missing);
+    let named = args.channels.iter().zip(&depths);
+    let unknown =
+        named.filter(|(channel, depth)| is_missing(depth) && !is_of(config, channel)).map(|(channel, _)| channel);
+    match unknown.collect::<Vec<_>>().first() {
+        Some(channel) => Err(no_queue(channel)),
+        None => sorted(&channels, depths),
+    }
+}
+
+/// Whether the config names this queue: as a consumer's, as that of its dead letters, or as one that it sends to.
+fn is_of(config: &Config, channel: &Channel) -> bool {
+    let exchanges = exchanges(config);
+    config.consumers.iter().any(|consumer| {
+        let queue = channel.queue();
+        let is_sent_to = consumer.reply_channel.iter().chain(&consumer.allow.send).any(|sent| sent.queue() == queue);
+        consumer.channel.queue() == queue
+            || consumer.dead_letter && consumer.channel.dead_letter_queue() == queue
+            || is_sent_to && !exchanges.contains(queue)
+    })
+}
+
+/// The exchanges that the config names. A name alone that is one of these is no channel of its own.
+fn exchanges(config: &Config) -> BTreeSet<&str> {
+    let channels = config.consumers.iter().flat_map(|consumer| {
+        let sent = consumer.reply_channel.iter().chain(&consumer.allow.send);
+        sent.chain([&consumer.channel])
+    });
+    channels.filter_map(Channel::exchange).collect()
 }
 
 /// One unreadable queue hides no other. If none can be read, that is an error of the service.
@@ -91,10 +125,12 @@ fn sorted(
 /// The channels of the config, then the queues beside them that are nobody's dead-letter queue.
 async fn all(config: &Config, broker: &dyn Broker) -> std::result::Result<Vec<Channel>, QueueError> {
     let mut channels: Vec<Channel> = config.consumers.iter().map(|consumer| consumer.channel.clone()).collect();
+    let exchanges = exchanges(config);
     for consumer in &config.consumers {
         let outgoing = consumer.reply_channel.iter().chain(&consumer.allow.send);
         for channel in outgoing {
-            if !channels.iter().any(|known| known.queue() == channel.queue()) {
+            let is_exchange = channel.exchange().is_none() && exchanges.contains(channel.queue());
+            if !is_exchange && !channels.iter().any(|known| known.queue() == channel.queue()) {
                 channels.push(channel.clone());
             }
         }
@@ -111,12 +147,15 @@ async fn all(config: &Config, broker: &dyn Broker) -> std::result::Result<Vec<Ch
 }
 
 fn row(channel: &Channel, depth: Depth) -> Row {
+    let count = |count: u64| (!depth.missing).then_some(count);
     Row {
         channel: channel.to_string(),
-        visible: depth.visible,
-        delayed: depth.delayed,
-        in_flight: depth.in_flight,
-        dead_lettered: depth.dead_lettered,
+        visible: count(depth.visible),
+        delayed: count(depth.delayed),
+        in_flight: count(depth.in_flight),
+        // Dead letters may outlive their channel.
+        dead_lettered: count(depth.dead_lettered).or(Some(depth.dead_lettered).filter(|count| *count > 0)),
+        missing: depth.missing,
         oldest_age_seconds: depth.oldest_age.map(|age| age.as_secs()),
     }
 }
@@ -128,7 +167,8 @@ fn for_people(rows: &[Row]) -> String {
             let age = row
                 .oldest_age_seconds
                 .map_or("-".into(), |seconds| humantime::format_duration(Duration::from_secs(seconds)).to_string());
-            let counts = [row.visible, row.delayed, row.in_flight, row.dead_lettered].map(|count| count.to_string());
+            let counts = [row.visible, row.delayed, row.in_flight, row.dead_lettered];
+            let counts = counts.map(|count| count.map_or("-".into(), |count| count.to_string()));
             std::iter::once(row.channel.clone()).chain(counts).chain([age]).collect()
         })
         .collect();
@@ -146,7 +186,7 @@ mod tests {
         let denied = || Err(QueueError::Refused("access denied".to_owned()));
         let counted = sorted(&channels, vec![depth(1), denied(), depth(3)]).ok().unwrap();
         let rows: Vec<_> = counted.rows.iter().map(|row| (row.channel.as_str(), row.visible)).collect();
-        assert_eq!(rows, [("a", 1), ("c", 3)]);
+        assert_eq!(rows, [("a", Some(1)), ("c", Some(3))]);
         assert_eq!(counted.faults, ["b cannot be counted: access denied"]);
         assert!(sorted(&channels, vec![denied(), denied(), denied()]).is_err());
         assert!(sorted(&[], Vec::new()).is_ok_and(|counted| counted.faults.is_empty()));

@@ -132,7 +132,7 @@ async fn see(broker: &dyn Broker, channel: &Channel) -> Option<Depths> {
 }
 
 fn depths_of(depth: &Depth) -> Depths {
-    let Depth { visible, delayed, in_flight, dead_lettered, oldest_age } = *depth;
+    let Depth { visible, delayed, in_flight, dead_lettered, missing: _, oldest_age } = *depth;
     Depths { visible, delayed, in_flight, dead_lettered, oldest_age }
 }
 

@@ -95,6 +95,23 @@ async fn a_kind_that_a_queue_is_not_is_not_asked_for_again() {
     assert!(!denied.contains(&&"jobs") && !denied.contains(&&"plain.fifo"), "known from the start: {denied:?}");
 }
 
+/// A consumer without a dead-letter queue, under a policy that names no queue: each count would ask for both kinds of one.
+#[tokio::test]
+async fn a_dead_letter_queue_that_is_not_there_is_not_looked_for_with_every_count() {
+    let nature = Nature { missing: &["jobs-dlq", "jobs-dlq.fifo", "gone", "gone.fifo"], ..Nature::default() };
+    let server = Scripted::with(nature, bringing(&[]));
+    let broker = broker_on(&server).await;
+    let channels = ["jobs".parse().unwrap(), "gone".parse().unwrap()];
+    for _ in 0..3 {
+        let depths = broker.depths(&channels).await.unwrap();
+        assert_eq!(depths.iter().map(|depth| depth.missing).collect::<Vec<_>>(), [false, true]);
+    }
+    let asked = server.calls("GetQueueUrl");
+    let asked = |name: &str| asked.iter().filter(|call| call["QueueName"] == *name).count();
+    assert_eq!((asked("jobs-dlq"), asked("jobs-dlq.fifo")), (1, 1));
+    assert_eq!(asked("gone"), 3, "a queue may come to be at any time");
+}
+
 /// That call is never answered. While one waits for it, the leases of the rest run.
 #[tokio::test]
 async fn a_receive_does_not_wait_until_finished_messages_are_removed() {

@@ -48,8 +48,11 @@ pub struct Depth {
 }
 
 impl Depth {
-    /// Reads a row of `queues --json`.
+    /// Reads a row of `queues --json`; a queue that is not there yet is empty.
     pub fn of(row: &Value) -> Self {
+        if row["missing"] == true {
+            return Self::default();
+        }
         let count = |name: &str| row[name].as_u64().unwrap();
         Self {
             visible: count("visible"),

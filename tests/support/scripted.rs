@@ -27,6 +27,8 @@ pub const REQUEST_ID: &str = "8b07f84c-0e4c-5a3f-9f0a-a1b2c3d4e5f6";
 pub struct Nature {
     /// Names of queues that nobody may ask for, as under a policy that does not name them.
     pub denied: &'static [&'static str],
+    /// Names of queues that do not exist.
+    pub missing: &'static [&'static str],
     /// How far its clock is ahead of ours.
     pub ahead: Duration,
 }
@@ -128,6 +130,9 @@ fn serve(stream: &TcpStream, base: &str, nature: Nature, seen: &Mutex<Vec<Call>>
         let answer = match action.as_str() {
             "GetQueueUrl" if nature.denied.contains(&input["QueueName"].as_str()?) => {
                 Answer::Error(400, "AccessDeniedException")
+            }
+            "GetQueueUrl" if nature.missing.contains(&input["QueueName"].as_str()?) => {
+                Answer::Error(400, "QueueDoesNotExist")
             }
             "GetQueueUrl" => Answer::Ok(json!({ "QueueUrl": format!("{base}/1/{}", input["QueueName"].as_str()?) })),
             "GetQueueAttributes" => Answer::Ok(json!({ "Attributes": { "MaximumMessageSize": "1048576" } })),

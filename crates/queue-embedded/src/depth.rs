@@ -19,7 +19,9 @@ fn depth(db: &Connection, channel: &Channel, now: i64) -> rusqlite::Result<Depth
         Some(queue) => count(db, "SELECT count(*) FROM entry WHERE queue = ?1", &[&queue])?,
         None => 0,
     };
-    let Some(queue) = id(db, channel.queue())? else { return Ok(Depth { dead_lettered, ..Depth::default() }) };
+    let Some(queue) = id(db, channel.queue())? else {
+        return Ok(Depth { dead_lettered, missing: true, ..Depth::default() });
+    };
     let visible = count(db, "SELECT count(*) FROM entry WHERE queue = ?1 AND visible_at <= ?2", &[&queue, &now])?;
     let blocked = count(db, "SELECT count(*) FROM entry WHERE queue = ?1 AND visible_at IS NULL", &[&queue])?;
     let (later, in_flight): (u32, u32) = db
@@ -35,6 +37,7 @@ fn depth(db: &Connection, channel: &Channel, now: i64) -> rusqlite::Result<Depth
         delayed: u64::from(later - in_flight),
         in_flight: in_flight.into(),
         dead_lettered,
+        missing: false,
         oldest_age: oldest.map(|at| Duration::from_millis(u64::try_from(now.saturating_sub(at)).unwrap_or(0))),
     })
 }

@@ -25,20 +25,26 @@ pub(super) async fn depths(service: &Arc<Service>, channels: &[Channel]) -> Vec<
 }
 
 async fn depth(service: Arc<Service>, channel: Channel) -> Result<Depth, QueueError> {
-    let Counts { visible, delayed, in_flight } = counts(&service, channel.queue()).await?;
+    let found = counts(&service, channel.queue()).await?;
+    let Counts { visible, delayed, in_flight } = found.unwrap_or_default();
     let name = channel.dead_letter_queue();
     let dead = counts_of_dead_letters(&service, channel.queue(), &name).await;
     let dead = uncounted_if_refused(&service, &name, dead)?;
     let dead_lettered = dead.visible + dead.delayed + dead.in_flight;
-    Ok(Depth { visible, delayed, in_flight, dead_lettered, oldest_age: None })
+    Ok(Depth { visible, delayed, in_flight, dead_lettered, missing: found.is_none(), oldest_age: None })
 }
 
-/// A dead-letter queue has none of its own.
+/// A dead-letter queue has none of its own. One that is not there is not looked for with every look.
 async fn counts_of_dead_letters(service: &Service, queue: &str, dead: &str) -> Result<Counts, QueueError> {
-    match queue.ends_with("-dlq") || service.resolver.is_denied(dead) {
-        true => Ok(Counts::default()),
-        false => counts(service, dead).await,
+    let is_known = !service.resolver.known_kinds(&service.names, dead).is_empty();
+    if queue.ends_with("-dlq") || !is_known && service.resolver.is_passed_over(dead) {
+        return Ok(Counts::default());
     }
+    let found = counts(service, dead).await?;
+    if found.is_none() {
+        service.resolver.pass_over(dead);
+    }
+    Ok(found.unwrap_or_default())
 }
 
 /// A policy names the dead-letter queues that there are; of a queue that has none, it refuses the question. That hides nothing of
@@ -48,16 +54,16 @@ fn uncounted_if_refused(service: &Service, name: &str, dead: Result<Counts, Queu
         Err(QueueError::Refused(refusal)) => refusal,
         counted => return counted,
     };
-    service.resolver.remember_denial(name);
+    service.resolver.pass_over(name);
     service.uncounted.call_once(|| {
         tracing::warn!(refusal, "dead letters that may not be counted are told as none; others may follow");
     });
     Ok(Counts::default())
 }
 
-/// What is in the queue of this name, of either kind; nothing if there is none. Of a kind that it is known to be, the other is not asked
+/// What is in the queue of this name, of either kind; `None`: there is none. Of a kind that it is known to be, the other is not asked
 /// for.
-async fn counts(service: &Service, name: &str) -> Result<Counts, QueueError> {
+async fn counts(service: &Service, name: &str) -> Result<Option<Counts>, QueueError> {
     match service.resolver.known_kinds(&service.names, name)[..] {
         [ordered] => both([counts_of(service, name, ordered).await, Ok(None)]),
         _ => both([counts_of(service, name, false).await, counts_of(service, name, true).await]),
@@ -66,7 +72,7 @@ async fn counts(service: &Service, name: &str) -> Result<Counts, QueueError> {
 
 /// What both kinds have together. A policy that names the queues there are refuses the question for the other kind, so a
 /// refusal counts only if there is neither.
-fn both(kinds: [Result<Option<Counts>, QueueError>; 2]) -> Result<Counts, QueueError> {
+fn both(kinds: [Result<Option<Counts>, QueueError>; 2]) -> Result<Option<Counts>, QueueError> {
     let (mut total, mut refusal) = (None, None);
     for kind in kinds {
         match kind {
@@ -78,7 +84,7 @@ fn both(kinds: [Result<Option<Counts>, QueueError>; 2]) -> Result<Counts, QueueE
     }
     match (total, refusal) {
         (None, Some(refusal)) => Err(refusal),
-        (total, _) => Ok(total.unwrap_or_default()),
+        (total, _) => Ok(total),
     }
 }
 
@@ -156,12 +162,12 @@ mod tests {
         let some = |visible| Ok(Some(Counts { visible, ..Counts::default() }));
         let refused = || Err(QueueError::Refused("AccessDenied".into()));
         let down = || Err(QueueError::Unavailable("timeout".into()));
-        let visible = |kinds| both(kinds).map(|counts| counts.visible);
-        assert_eq!(visible([some(3), Ok(None)]), Ok(3));
-        assert_eq!(visible([some(3), some(4)]), Ok(7));
-        assert_eq!(visible([some(3), refused()]), Ok(3));
-        assert_eq!(visible([refused(), some(4)]), Ok(4));
-        assert_eq!(visible([Ok(None), Ok(None)]), Ok(0));
+        let visible = |kinds| both(kinds).map(|counts| counts.map(|counts| counts.visible));
+        assert_eq!(visible([some(3), Ok(None)]), Ok(Some(3)));
+        assert_eq!(visible([some(3), some(4)]), Ok(Some(7)));
+        assert_eq!(visible([some(3), refused()]), Ok(Some(3)));
+        assert_eq!(visible([refused(), some(4)]), Ok(Some(4)));
+        assert_eq!(visible([Ok(None), Ok(None)]), Ok(None));
         assert!(matches!(both([refused(), Ok(None)]), Err(QueueError::Refused(_))));
         assert!(matches!(both([some(3), down()]), Err(QueueError::Unavailable(_))));
     }

@@ -38,12 +38,12 @@ pub(super) struct Resolver {
     queues: Mutex<HashMap<String, Place>>,
     topics: Mutex<HashMap<String, Place>>,
     targets: Mutex<HashMap<Channel, Target>>,
-    /// Queues that nobody may ask us for, by their names in channels, and until when that is believed.
-    denied: Mutex<HashMap<String, Instant>>,
+    /// Dead-letter queues that are not there, or may not be asked for, by their names in channels, and until when that is believed.
+    passed_over: Mutex<HashMap<String, Instant>>,
 }
 
-/// How long a queue is not asked for again that may not be asked for.
-const DENIED: Duration = Duration::from_secs(30 * 60);
+/// How long such a dead-letter queue is not asked for again.
+const PASSED_OVER: Duration = Duration::from_secs(30 * 60);
 
 fn known(places: &Mutex<HashMap<String, Place>>, name: &str) -> Option<Place> {
     places.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
@@ -80,16 +80,16 @@ impl Resolver {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner).remove(&*place.name);
     }
 
-    /// Whether it was denied lately to ask for a queue of this name.
-    pub(super) fn is_denied(&self, name: &str) -> bool {
-        let denied = self.denied.lock().unwrap_or_else(PoisonError::into_inner);
-        denied.get(name).is_some_and(|until| Instant::now() < *until)
+    /// Whether a dead-letter queue of this name was found lately to be missing or denied.
+    pub(super) fn is_passed_over(&self, name: &str) -> bool {
+        let passed_over = self.passed_over.lock().unwrap_or_else(PoisonError::into_inner);
+        passed_over.get(name).is_some_and(|until| Instant::now() < *until)
     }
 
-    /// It is denied to ask for a queue of this name.
-    pub(super) fn remember_denial(&self, name: &str) {
-        let until = Instant::now() + DENIED;
-        self.denied.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), until);
+    /// A dead-letter queue of this name is missing, or denied.
+    pub(super) fn pass_over(&self, name: &str) {
+        let until = Instant::now() + PASSED_OVER;
+        self.passed_over.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), until);
     }
 
     /// Forgets where a channel's messages went, and the place, which turned out to be gone.

@@ -358,6 +358,8 @@ pub struct Depth {
     pub in_flight: u64,
     /// In its dead-letter queue.
     pub dead_lettered: u64,
+    /// There is no queue of this name, so all other counts of it are zero.
+    pub missing: bool,
     /// Age of the oldest message that waits or is in flight; `None` also where the service does not tell (SQS).
     pub oldest_age: Option<Duration>,
 }
@@ -420,7 +422,26 @@ pub trait Broker: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// How full each of these channels is, in their order; a channel that does not exist yet is empty.
+    /// Those of these channels that lead nowhere, as their queue or exchange is not there, each with the change that would make it.
+    /// Empty on a service where a send makes what is missing.
+    ///
+    /// # Errors
+    /// [`QueueError`] when the service cannot be asked.
+    async fn missing_destinations(&self, channels: &[Channel]) -> Result<Vec<(Channel, Change)>, QueueError> {
+        let _ = channels;
+        Ok(Vec::new())
+    }
+
+    /// Makes one of [`Self::missing_destinations`]: a plain queue, or an exchange, with nothing but its name.
+    ///
+    /// # Errors
+    /// [`QueueError`] when it cannot be made.
+    async fn make_destination(&self, channel: &Channel) -> Result<(), QueueError> {
+        let _ = channel;
+        Ok(())
+    }
+
+    /// How full each of these channels is, in their order; a channel that does not exist is empty, and said to be missing.
     ///
     /// # Errors
     /// [`QueueError`] when the service cannot be asked.

@@ -146,6 +146,7 @@ impl State {
             delayed: (waits - in_flight) as u64,
             in_flight: in_flight as u64,
             dead_lettered: self.entries(&channel.dead_letter_queue()).len() as u64,
+            missing: !self.queues.contains_key(channel.queue()),
             oldest_age: entries.iter().map(|entry| entry.message.age(wall_clock)).max(),
         }
     }
