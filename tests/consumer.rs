@@ -388,6 +388,32 @@ async fn a_queue_that_fails_is_asked_again_and_shown_as_not_polled() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_queue_that_refuses_the_first_receive_ends_its_consumer() {
+    let stage = Stage::start(spec(), ["ack"]).await;
+    stage.broker.fail_receives(1, &QueueError::Unavailable("down".into()));
+    stage.broker.fail_receives(1, &QueueError::Refused("denied".into()));
+    let broker = stage.broker.clone();
+    let summary = stage.ended().await;
+    assert_eq!(summary, Summary { refused: Some("consumer test cannot receive: denied".into()), ..Summary::default() });
+    assert_eq!(broker.calls().receive, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_refuses_a_later_receive_is_asked_again() {
+    let stage = Stage::start(spec(), []).await;
+    while stage.status.get().last_poll_at.is_none() {
+        sleep(SECOND / 10).await;
+    }
+    stage.broker.fail_receives(3, &QueueError::Refused("denied".into()));
+    while stage.broker.calls().receive < 5 {
+        sleep(SECOND / 10).await;
+    }
+    stage.broker.send(&work(), vec![Outgoing { body: "ack".into(), ..Outgoing::default() }]).await;
+    stage.until_settled(1).await;
+    assert_eq!(stage.drained().await.refused, None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_idle_consumer_drains_in_the_middle_of_its_long_poll() {
     let stage = Stage::start(spec(), []).await;
     sleep(SECOND).await;

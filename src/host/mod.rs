@@ -39,7 +39,7 @@ use tokio_util::sync::CancellationToken;
 use crate::exit::{Exit, Failure, Result};
 use ecs::Ecs;
 use hardening::Hardening;
-use hostler_config::{self as config, Config, LogFormat};
+use hostler_config::{self as config, Config, Driver, LogFormat};
 use hostler_consumer::{Consumer, Phase, StatusBoard, Summary};
 use hostler_handler::Lanes;
 use hostler_queue::{Broker, QueueError};
@@ -344,13 +344,13 @@ impl Host {
             }
             running.spawn(consumer.run(watched.clone()));
         }
-        let mut faults = false;
+        let (mut faults, mut first) = (false, Summary::default());
         let reason = tokio::select! {
             () = self.signals.drain.cancelled() => "signal",
             () = exit.cancelled() => "processing timeout",
             Some(ended) = running.join_next() => {
-                faults = report(ended, &mut Summary::default());
-                "a consumer ended"
+                faults = report(ended, &mut first);
+                if first.refused.is_some() { "a queue refuses its consumer" } else { "a consumer ended" }
             }
         };
         let grace = self.config.host.shutdown_grace;
@@ -401,6 +401,11 @@ async fn drain(running: &mut JoinSet<Summary>, phase: &watch::Sender<Phase>, gra
     let end = Instant::now() + grace;
     let stop_at = Instant::now() + until_stop(grace);
     let mut total = Summary::default();
+        if let Some(refused) = first.refused.or(summary.refused).filter(|_| !faults && !panicked) {
+            let on_sqs = self.config.queue.driver == Driver::Sqs;
+            let cure = if on_sqs { "; `hostler iam` prints the policy that this config needs" } else { "" };
+            return Ok(logged(&Failure::new(Exit::QueueUnreachable, format!("{refused}{cure}"))));
+        }
     let mut panicked = false;
     phase.send_replace(Phase::Draining);
     let all = async {
@@ -443,3 +448,4 @@ impl From<QueueError> for Failure {
         Self::new(Exit::QueueUnreachable, error)
     }
 }
+            total.refused = total.refused.take().or(summary.refused);

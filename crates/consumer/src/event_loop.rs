@@ -238,9 +238,15 @@ impl EventLoop {
         }
         self.reserved += max;
         self.effects.poll_again();
-        let wait = self.limits.max_wait.min(spec.longest_poll);
+        // The first receive waits for nothing, so that a queue which refuses to be received from says so at once.
+        let wait = if self.has_received() { self.limits.max_wait.min(spec.longest_poll) } else { Duration::ZERO };
         self.effects.receive(Receive { max, wait, lease: spec.lease }, max);
         true
+    }
+
+    /// Whether a receive has ever succeeded.
+    fn has_received(&self) -> bool {
+        self.last_poll_at.is_some()
     }
 
     /// When something is due next. What could start a receive counts only while it lies ahead: once it is past, it is
@@ -311,8 +317,8 @@ impl EventLoop {
         match result {
             Ok(deliveries) => {
                 tracing::debug!(consumer = &*self.consumer.spec.name, count, "received");
+                self.idle = count == 0 && self.has_received();
                 self.last_poll_at = Some(now);
-                self.idle = count == 0;
                 let time = SystemTime::now();
                 let followers =
                     deliveries.into_iter().filter_map(|delivery| self.admit(delivery, time).then_some(())).count();
@@ -321,8 +327,13 @@ impl EventLoop {
             Err(error) => {
                 self.idle = true;
                 let rest = self.pace.failed(now, fastrand::f64());
-                let (consumer, rest) = (&*self.consumer.spec.name, humantime::format_duration(rest).to_string());
+                let consumer = Arc::clone(&self.consumer.spec.name);
+                let (consumer, rest) = (&*consumer, humantime::format_duration(rest).to_string());
                 tracing::warn!(consumer, %error, rest, "receive failed");
+                if let (QueueError::Refused(text), false) = (error, self.has_received()) {
+                    self.summary.refused = Some(format!("consumer {consumer} cannot receive: {text}"));
+                    self.enter(Phase::Draining);
+                }
             }
         }
     }

@@ -128,7 +128,7 @@ pub struct Consumer {
 }
 
 /// What a consumer did in its life.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Messages whose handler came to an end, whatever it was.
     pub processed: u64,
@@ -138,10 +138,13 @@ pub struct Summary {
     pub late: u64,
     /// Messages whose work was cut off by the drain deadline, and which were released.
     pub abandoned: u64,
+    /// Why the queue refused to hand out messages from the start; the consumer ended because of it.
+    pub refused: Option<String>,
 }
 
 impl Consumer {
-    /// Consumes until `phase` says to drain, and everything in hand is settled or its lease lost. `phase` must begin as
+    /// Consumes until `phase` says to drain, and everything in hand is settled or its lease lost. Ends by itself if the queue refuses
+    /// its first receive: see [`Summary::refused`]. `phase` must begin as
     /// it is, and a dropped sender means [`Phase::Deadline`].
     pub async fn run(self, phase: watch::Receiver<Phase>) -> Summary {
         event_loop::EventLoop::new(self).run(phase).await
