@@ -100,7 +100,8 @@ async fn check_queues(config: &Config) -> Result<()> {
     let broker = super::connect(config).await?;
     let mut faulty = 0;
     for consumer in &config.consumers {
-        let findings = broker.inspect(&host::channel_spec(consumer)).await?;
+        let mut findings = broker.inspect(&host::channel_spec(consumer)).await?;
+        findings.extend(host::unsendable(&broker, config, consumer).await?);
         for finding in &findings {
             say(format_args!("queue     !!  {}: {finding}", consumer.name));
         }

@@ -1,15 +1,19 @@
 //! `hostler provision`.
 
+use std::collections::BTreeSet;
+
 use super::{ConfigArg, block_on, print};
 use crate::exit::{Exit, Result};
 use crate::host;
 use hostler_config::Config;
 use hostler_queue::{Action, Change};
+use hostler_types::channel::Channel;
 
 /// Bring queues, topics and subscriptions to what the config says
 ///
 /// Prints one line for each change: `+` is created, `~` is changed, `=` is left as it is for the reason told. Queues, dead-letter queues, redrive, retention, KMS
-/// keys, topics, subscriptions with their filters, queue policies and tags; run again, it changes nothing. What others
+/// keys, topics, subscriptions with their filters, queue policies and tags; run again, it changes nothing. What replies and
+/// allow.send go to is created if it is missing, and otherwise left alone. What others
 /// have set beside it stays: other policy statements, other tags, the retention of a queue that is consumed. A queue or topic that was
 /// there before, without a tag of hostler's, is not tagged: it stays its owner's, and `alarms` and `clean` pass it over.
 #[derive(Debug, clap::Args)]
@@ -41,9 +45,13 @@ fn is_made(change: &Change) -> bool {
 /// Prints the changes, and makes them unless they are only asked for; how many they are.
 async fn changes(args: &Args, config: &Config) -> Result<usize> {
     let wanted: Vec<_> = config.consumers.iter().map(host::channel_spec).collect();
+    let destinations: BTreeSet<Channel> =
+        config.consumers.iter().flat_map(|consumer| host::destinations(config, consumer)).collect();
+    let destinations: Vec<Channel> = destinations.into_iter().collect();
     if args.plan {
         let broker = host::connect_to_look(config).await?;
-        let changes = broker.plan(&wanted).await?;
+        let mut changes = broker.plan(&wanted).await?;
+        changes.extend(broker.missing_destinations(&destinations).await?.into_iter().map(|(_, change)| change));
         changes.iter().for_each(print);
         return Ok(changes.iter().filter(|change| is_made(change)).count());
     }
@@ -54,5 +62,9 @@ async fn changes(args: &Args, config: &Config) -> Result<usize> {
         count += usize::from(is_made(change));
     };
     broker.provision(&wanted, &mut made).await?;
+    for (channel, change) in broker.missing_destinations(&destinations).await? {
+        broker.make_destination(&channel).await?;
+        made(&change);
+    }
     Ok(count)
 }

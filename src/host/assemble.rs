@@ -10,6 +10,7 @@ use hostler_consumer::{Policy, Spec};
 use hostler_queue::{ChannelSpec, tag};
 use hostler_queue_telemetry::Producer;
 use hostler_telemetry::traces;
+use hostler_types::channel::Channel;
 use hostler_wasm::{Definition, Dir, Grants, Loaded, Pool, Source};
 
 /// Sandboxes beyond the slots of a consumer, of which only addresses are taken: its `state-changed` hook needs one, and
@@ -54,6 +55,28 @@ pub fn channel_spec(consumer: &config::Consumer) -> ChannelSpec {
         lease: consumer.lease,
         tags: tags(consumer),
     }
+}
+
+/// Channels that a consumer sends to and that no consumer of the config makes by consuming them.
+pub fn destinations(config: &Config, consumer: &config::Consumer) -> Vec<Channel> {
+    let is_made = |channel: &Channel| {
+        config.consumers.iter().any(|other| {
+            let (made, name) = (&other.channel, channel.queue());
+            match channel.exchange() {
+                Some(_) => made.exchange() == channel.exchange(),
+                None => {
+                    made.queue() == name
+                        || made.exchange() == Some(name)
+                        || other.dead_letter && made.dead_letter_queue() == name
+                }
+            }
+        })
+    };
+    let mut sent: Vec<Channel> = consumer.reply_channel.iter().chain(&consumer.allow.send).cloned().collect();
+    sent.retain(|channel| !is_made(channel));
+    sent.sort();
+    sent.dedup();
+    sent
 }
 
 /// The tags of a consumer's queues, by which they are known as ours and alarms find their thresholds.

@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::channel_spec;
-use hostler_config::{Config, Driver, Provision};
+use super::{channel_spec, destinations};
+use hostler_config::{Config, Consumer, Driver, Provision};
 use hostler_queue::parallel::{side_by_side, stopping};
-use hostler_queue::{Broker, Queue, QueueError};
+use hostler_queue::{Broker, Change, Finding, Queue, QueueError};
+use hostler_types::channel::Channel;
 
 /// Connects to the queue service that the config names.
 ///
@@ -72,6 +73,37 @@ pub async fn declare(broker: &Arc<dyn Broker>, config: &Config) -> Result<(), Qu
         async move { broker.declare(&spec).await }
     });
     side_by_side(declaring).await.into_iter().try_for_each(|declared| declared.ok_or_else(stopping)?)
+}
+
+/// What keeps a consumer from sending to its reply channel and to what it is granted. Where a send makes what is missing, nothing does.
+///
+/// # Errors
+/// The service cannot be asked now.
+pub async fn unsendable(
+    broker: &Arc<dyn Broker>,
+    config: &Config,
+    consumer: &Consumer,
+) -> Result<Vec<Finding>, QueueError> {
+    if config.queue.driver == Driver::Sqs && config.queue.sqs.provision == Provision::Auto {
+        return Ok(Vec::new());
+    }
+    let missing = match broker.missing_destinations(&destinations(config, consumer)).await {
+        Ok(missing) => missing,
+        Err(QueueError::Refused(refusal)) => {
+            let fault = format!("where it sends to cannot be looked at: {refusal}");
+            let cure = "`hostler iam` prints the policy that this config needs".to_owned();
+            return Ok(vec![Finding { fault, cure, fatal: false }]);
+        }
+        Err(error) => return Err(error),
+    };
+    let finding = |(channel, change): (Channel, Change)| {
+        let is_reply = consumer.reply_channel.as_ref() == Some(&channel);
+        let key = if is_reply { "reply_channel" } else { "allow.send" };
+        let fault = format!("there is no {}, which `{key}` names", change.resource);
+        let cure = "run `hostler provision`, or set queue.sqs.provision = \"auto\"".to_owned();
+        Finding { fault, cure, fatal: true }
+    };
+    Ok(missing.into_iter().map(finding).collect())
 }
 
 /// The queues of all consumers, in the config's order, opened side by side: each takes some calls one after the other.

@@ -15,11 +15,11 @@ mod pulse;
 pub mod resources;
 mod signals;
 
-pub use assemble::{channel_spec, file_plan, plan, pool, unused};
+pub use assemble::{channel_spec, destinations, file_plan, plan, pool, unused};
 use connect::open_all;
 #[cfg(feature = "sqs")]
 pub use connect::sqs_options;
-pub use connect::{connect, connect_to_look, declare, file_to_come, full};
+pub use connect::{connect, connect_to_look, declare, file_to_come, full, unsendable};
 pub use ecs::Metadata;
 pub use estate::{disposal, inventory};
 pub use grant_conflicts::check_grants;
@@ -226,6 +226,7 @@ impl Host {
         let machine = self.machine.clone().in_task(metadata.and_then(|metadata| metadata.memory_limit));
         let plan = plan(&self.config, &machine, &loaded.iter().map(Some).collect::<Vec<_>>())?;
         let queues = open_all(&broker, &self.config).await?;
+        self.check_destinations(&broker).await?;
         let exit = CancellationToken::new();
         let mut consumers = Vec::new();
         let shown = self.boards.iter().zip(&self.pauses);
@@ -264,6 +265,20 @@ impl Host {
             hardening.restrict_guests(&self.shared).await?;
         }
         Ok(Some(Started { consumers, metering }))
+    }
+
+    /// Makes sure that replies, and what handlers send, have somewhere to go.
+    async fn check_destinations(&self, broker: &Arc<dyn Broker>) -> Result<()> {
+        let mut fatal = Vec::new();
+        for consumer in &self.config.consumers {
+            for finding in unsendable(broker, &self.config, consumer).await? {
+                match finding.fatal {
+                    true => fatal.push(format!("consumer {}: {finding}", consumer.name)),
+                    false => tracing::warn!(consumer = consumer.name, "{finding}"),
+                }
+            }
+        }
+        if fatal.is_empty() { Ok(()) } else { Err(Failure::new(Exit::QueueUnreachable, fatal.join("; "))) }
     }
 
     /// Where spans go, if the config says so. That they cannot be sent keeps no message from being processed.
@@ -386,6 +401,11 @@ impl Host {
             abandoned = summary.abandoned,
             "drained"
         );
+        if let Some(refused) = first.refused.or(summary.refused).filter(|_| !faults && !panicked) {
+            let on_sqs = self.config.queue.driver == Driver::Sqs;
+            let cure = if on_sqs { "; `hostler iam` prints the policy that this config needs" } else { "" };
+            return Ok(logged(&Failure::new(Exit::QueueUnreachable, format!("{refused}{cure}"))));
+        }
         Ok(match () {
             () if faults || panicked => Exit::Internal,
             () if exit.is_cancelled() => Exit::ProcessingTimeout,
@@ -401,11 +421,6 @@ async fn drain(running: &mut JoinSet<Summary>, phase: &watch::Sender<Phase>, gra
     let end = Instant::now() + grace;
     let stop_at = Instant::now() + until_stop(grace);
     let mut total = Summary::default();
-        if let Some(refused) = first.refused.or(summary.refused).filter(|_| !faults && !panicked) {
-            let on_sqs = self.config.queue.driver == Driver::Sqs;
-            let cure = if on_sqs { "; `hostler iam` prints the policy that this config needs" } else { "" };
-            return Ok(logged(&Failure::new(Exit::QueueUnreachable, format!("{refused}{cure}"))));
-        }
     let mut panicked = false;
     phase.send_replace(Phase::Draining);
     let all = async {
@@ -433,6 +448,7 @@ fn report(ended: std::result::Result<Summary, tokio::task::JoinError>, total: &m
             total.failed += summary.failed;
             total.late += summary.late;
             total.abandoned += summary.abandoned;
+            total.refused = total.refused.take().or(summary.refused);
             false
         }
         Err(error) => {
@@ -448,4 +464,3 @@ impl From<QueueError> for Failure {
         Self::new(Exit::QueueUnreachable, error)
     }
 }
-            total.refused = total.refused.take().or(summary.refused);

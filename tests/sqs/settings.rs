@@ -6,8 +6,9 @@ use std::time::Instant;
 use serde_json::json;
 
 use super::{WORK, send, settlements, text};
-use crate::support::hostler::{PATIENCE, SECOND, Said, World, until};
+use crate::support::hostler::{Host, PATIENCE, SECOND, Said, World, until};
 use crate::support::proxy::{Line, Proxy};
+use crate::support::scripted::{Answer, Scripted};
 use crate::support::servers::{Kind, Server};
 use crate::support::sqs::Aws;
 
@@ -46,6 +47,71 @@ fn a_missing_queue_is_named_with_the_cure() {
     assert_eq!(world.counts("work"), [2, 0, 0]);
     assert_eq!(world.output(&["send", "elsewhere", "--body", "x"]).code, 0, "a queue that no consumer has");
     assert_eq!(world.counts("elsewhere"), [1, 0, 0]);
+}
+
+#[test]
+fn a_missing_destination_is_named_with_the_cure() {
+    let world = Aws::new(Kind::LocalStack, &format!("{WORK}reply_channel = 'done'\nallow.send = ['news.any', 'work']"));
+    let check = |args: &[&str]| {
+        let mut command = world.command(args);
+        command.env("HOSTLER_QUEUE__SQS__PROVISION", "check");
+        Said::new(command.output().unwrap())
+    };
+    assert_eq!(world.output(&["check"]).code, 0, "a send makes them");
+    world.python("for name in ['work', 'work-dlq']: create_queue(prefix + name)", &[]);
+    let missing = [
+        format!("there is no queue {}done, which `reply_channel` names", world.prefix),
+        format!("there is no topic {}news, which `allow.send` names", world.prefix),
+        "hostler provision".to_owned(),
+    ];
+    let missing: Vec<&str> = missing.iter().map(String::as_str).collect();
+    said_with(69, &check(&["run"]), &missing);
+    said_with(69, &check(&["check"]), &missing);
+
+    let plan = check(&["provision", "--plan"]).stdout;
+    for change in ["+ queue ", "+ topic "] {
+        assert!(plan.contains(change), "{plan}");
+    }
+    assert_eq!(check(&["provision"]).code, 0);
+    assert!(check(&["provision", "--plan"]).stdout.ends_with("\nno change\n"));
+    assert_eq!(check(&["check"]).code, 0);
+    let mut host = Host::start({
+        let mut command = world.command(&["run"]);
+        command.env("HOSTLER_QUEUE__SQS__PROVISION", "check");
+        command
+    });
+    host.wait_for(PATIENCE, |line| line["message"] == "consuming");
+    assert_eq!(host.stop(), 0);
+}
+
+#[test]
+fn a_send_says_that_no_consumer_has_this_queue_of_an_exchange() {
+    let consumer = "[consumers.mobile]\nchannel = 'news.mobile'\nhandler = 'guests/run-word.wat'";
+    let world = Aws::new(Kind::LocalStack, consumer);
+    assert_eq!(world.output(&["provision"]).code, 0);
+    for (channel, note) in [
+        ("news.nope", "hostler: note: no consumer of this config listens on news.nope\n"),
+        ("news.mobile", ""),
+        ("news", ""),
+        ("mobile", ""),
+    ] {
+        let said = world.output(&["send", channel, "--body", "x"]);
+        assert_eq!((said.code, said.stderr.as_str()), (0, note), "{channel}: {said:?}");
+    }
+}
+
+#[test]
+fn a_receive_that_is_refused_from_the_start_ends_it() {
+    let server = Scripted::start(|_, _| Answer::Error(400, "AccessDeniedException"));
+    let head = format!(
+        "host.health_file = 'health.json'
+        queue.driver = 'sqs'
+        queue.sqs = {{ region = 'eu-west-1', endpoint_url = '{}' }}",
+        server.endpoint()
+    );
+    let env = vec![("AWS_ACCESS_KEY_ID", "test".to_owned()), ("AWS_SECRET_ACCESS_KEY", "test".to_owned())];
+    let world = World::with(&head, env, WORK);
+    said_with(69, &run(&world), &["consumer work cannot receive: ReceiveMessage on work: AccessDenied", "hostler iam"]);
 }
 
 #[test]

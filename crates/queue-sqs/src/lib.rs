@@ -209,6 +209,14 @@ impl Broker for SqsBroker {
         sent.into_iter().map(|sent| sent.map_err(located)).collect()
     }
 
+    async fn missing_destinations(&self, channels: &[Channel]) -> Result<Vec<(Channel, Change)>, QueueError> {
+        provision::missing_destinations(&self.0, channels).await.map_err(|error| self.located(error))
+    }
+
+    async fn make_destination(&self, channel: &Channel) -> Result<(), QueueError> {
+        provision::make_destination(&self.0, channel).await.map_err(|error| self.located(error))
+    }
+
     async fn depths(&self, channels: &[Channel]) -> Result<Vec<Depth>, QueueError> {
         self.each_depth(channels).await?.into_iter().collect()
     }

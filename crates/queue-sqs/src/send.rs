@@ -292,7 +292,8 @@ impl Service {
         Ok(target)
     }
 
-    async fn find_target(&self, channel: &Channel) -> Result<Option<Target>, QueueError> {
+    /// The same, as far as it is there.
+    pub(super) async fn find_target(&self, channel: &Channel) -> Result<Option<Target>, QueueError> {
         if channel.exchange().is_none()
             && let Some(place) = self.find_queue_of_either_kind(channel.queue()).await?
         {

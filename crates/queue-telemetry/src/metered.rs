@@ -117,6 +117,14 @@ impl Broker for MeteredBroker {
         self.inner.destinations().await
     }
 
+    async fn missing_destinations(&self, channels: &[Channel]) -> Result<Vec<(Channel, Change)>, QueueError> {
+        self.inner.missing_destinations(channels).await
+    }
+
+    async fn make_destination(&self, channel: &Channel) -> Result<(), QueueError> {
+        self.inner.make_destination(channel).await
+    }
+
     async fn depths(&self, channels: &[Channel]) -> Result<Vec<Depth>, QueueError> {
         self.inner.depths(channels).await
     }

@@ -32,6 +32,7 @@ use super::resolve::Place;
 use apply::Applier;
 use desired::{Piece, Wanted};
 use hostler_queue::{Change, ChannelSpec, Finding, QueueError};
+use hostler_types::channel::Channel;
 use observed::{Observed, Tags};
 
 pub(super) async fn plan(service: &Service, wanted: &[ChannelSpec]) -> Result<Vec<Change>, QueueError> {
@@ -105,6 +106,39 @@ async fn create(service: &Service, piece: &Piece) -> Result<Place, QueueError> {
     let place = Applier::new(service, None).create(piece).await?;
     tracing::info!(created = piece.title(), "created");
     Ok(place)
+}
+
+/// Those of these channels to which nothing can be sent, with the change that would make each.
+pub(super) async fn missing_destinations(
+    service: &Service,
+    channels: &[Channel],
+) -> Result<Vec<(Channel, Change)>, QueueError> {
+    let mut missing: Vec<(Channel, Change)> = Vec::new();
+    for channel in channels {
+        if service.find_target(channel).await?.is_some() {
+            continue;
+        }
+        let change = Change::create(destination(service, channel).title());
+        // Channels of one exchange share its topic.
+        if !missing.iter().any(|(_, known)| *known == change) {
+            missing.push((channel.clone(), change));
+        }
+    }
+    Ok(missing)
+}
+
+/// Makes what a channel's messages are sent to.
+pub(super) async fn make_destination(service: &Service, channel: &Channel) -> Result<(), QueueError> {
+    Applier::new(service, None).create(&destination(service, channel)).await.map(drop)
+}
+
+/// What a channel's messages are sent to, as it is made where nothing but its name is known.
+fn destination(service: &Service, channel: &Channel) -> Piece {
+    let (options, names) = (&service.options, &service.names);
+    match channel.exchange() {
+        Some(exchange) => desired::topic(exchange, false, options, names),
+        None => desired::queue(channel.queue(), false, options, names),
+    }
 }
 
 /// Whether the queues are there; what is found is remembered for those who open them next.
