@@ -127,8 +127,46 @@ fn a_dry_run_of_drop_lists_and_drops_nothing() {
     assert_eq!((said.code, said.stdout.as_str()), (1, "0 messages would be dropped from work-dlq\n"), "{said:?}");
     assert!(drop(&[]).stderr.contains("by --id or --filter"));
     assert_eq!(list(&world, &[]), letters, "none is gone, and none was received");
-    let said = world.output(&["dlq", "drop", "work", "--yes", "--id", "4711"]);
-    assert!(said.code == 1 && said.stderr.contains("no message in work-dlq has the id 4711"), "{said:?}");
+    for picked in [&["--id", "4711"][..], &["--filter", "id=4711"], &["--id", "4711", "--max", "5"]] {
+        for mode in ["--yes", "--dry-run"] {
+            let said = world.output(&[&["dlq", "drop", "work", mode], picked].concat());
+            let is_told = said.stderr.contains("no message in work-dlq has the id 4711");
+            assert!(said.code == 1 && is_told, "{picked:?} {mode}: {said:?}");
+        }
+    }
+}
+
+/// Of an ordered queue the first of each group is handed out, and what is behind it once it is gone.
+#[test]
+fn what_is_behind_a_message_of_its_group_is_not_said_to_be_missing() {
+    let world = World::new(&format!("{WORK}ordered = true"));
+    world.provision();
+    for body in ["one", "two", "three"] {
+        let said = world.output(&["send", "work-dlq", "--body", body, "--group", "g"]);
+        assert_eq!(said.code, 0, "{said:?}");
+    }
+    let letters = list(&world, &[]);
+    let last = id(&letters[2]);
+    let behind = "2 were not looked at: they are delayed, in flight, or behind a message of their group that stays";
+    for args in [
+        &["dlq", "drop", "work", "--yes"][..],
+        &["dlq", "drop", "work", "--dry-run"],
+        &["requeue", "--from", "work"],
+        &["requeue", "--from", "work", "--dry-run"],
+    ] {
+        for picked in [&["--id", last][..], &["--filter", "body~three", "--id", last]] {
+            let said = world.output(&[args, picked].concat());
+            assert!(said.code == 1 && said.stderr.contains(behind), "{args:?}: {said:?}");
+            assert!(said.stderr.contains("those before it in its group"), "{args:?}: {said:?}");
+        }
+    }
+    assert_eq!(list(&world, &[]).len(), 3, "all are still there");
+    // The cure.
+    let ids: Vec<&str> = letters.iter().map(id).collect();
+    let said = world.output(&[&["dlq", "drop", "work", "--dry-run", "--id"], &ids[..]].concat());
+    assert_eq!(said.code, 0, "{said:?}");
+    let said = world.output(&[&["requeue", "--from", "work", "--id"], &ids[..]].concat());
+    assert_eq!((said.code, said.stdout.as_str()), (0, "3 messages moved from work-dlq to work\n"), "{said:?}");
 }
 
 #[test]

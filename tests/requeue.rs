@@ -155,7 +155,8 @@ fn an_id_that_meets_no_message_is_a_failure() {
     let world = dead_letters(2);
     let id = world.output(&["send", "jobs-dlq", "--body", "x"]).stdout;
     let requeue = |args: &[&str]| world.output(&[&["requeue", "--from", "jobs-dlq"], args].concat());
-    for args in [&["--id", "4711"][..], &["--id", "4711", "--dry-run"], &["--id", "4711", "--json"]] {
+    let more = [&["--id", "4711", "--json"][..], &["--id", "4711", "--max", "5"]];
+    for args in [&["--id", "4711"][..], &["--id", "4711", "--dry-run"]].into_iter().chain(more) {
         let said = requeue(args);
         assert_eq!(said.code, 1, "{args:?}: {said:?}");
         assert!(said.stderr.contains("no message in jobs-dlq has the id 4711"), "{args:?}: {said:?}");
@@ -163,9 +164,14 @@ fn an_id_that_meets_no_message_is_a_failure() {
     let said = requeue(&["--id", id.trim_end(), "4711"]);
     assert_eq!((said.code, said.stdout.starts_with("1 message moved")), (1, true), "{said:?}");
     assert!(said.stderr.contains("1 of the 2 messages that --id names are in jobs-dlq"), "{said:?}");
-    // A filter that nothing fits is no fault.
+    // What is beyond the maximum was not looked for.
+    let letters: Value = serde_json::from_str(&world.output(&["dlq", "ls", "jobs", "--json"]).stdout).unwrap();
+    assert_eq!(requeue(&["--id", "4711", letters[0]["id"].as_str().unwrap(), "--max", "1"]).code, 0);
+    // A filter that nothing fits is no fault, but for one that names a message.
     assert_eq!(requeue(&["--filter", "reason~nothing like it"]).code, 0);
-    assert_eq!(world.depth("jobs-dlq").visible, 2);
+    let said = requeue(&["--filter", "id=4711", "--filter", "older:0s"]);
+    assert!(said.code == 1 && said.stderr.contains("has the id 4711 and fits the filter"), "{said:?}");
+    assert_eq!(world.depth("jobs-dlq").visible, 1);
 }
 
 #[test]

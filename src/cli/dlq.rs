@@ -192,15 +192,24 @@ fn remove(args: &DropArgs) -> Result {
     if report.failed > 0 {
         return Ok(Exit::Failed);
     }
-    // With a maximum, what is beyond it was not looked at.
-    let unmet = (!stopped && args.max.is_none()).then(|| args.picked.unmet(report.moved, &from)).flatten();
+    // What is beyond a maximum was not looked at.
+    let all = !stopped && args.max.is_none_or(|max| report.moved < max);
+    let unmet = all.then(|| args.picked.unmet(report.moved, report.not_looked_at, &from)).flatten();
     unmet.map_or(Ok(Exit::Ok), Err)
 }
 
 /// Shows what would be dropped.
 fn rehearse(args: &DropArgs, from: &Channel) -> Result {
     let (conditions, max) = (args.picked.conditions(), args.max.unwrap_or(u64::MAX));
-    let found = find(&args.config, Look { at: from.clone(), conditions, max, began: SystemTime::now() }, false)?;
+    let wanted = Look { at: from.clone(), conditions, max, began: SystemTime::now() };
+    let (config, stop, began) = (args.config.load()?.config, stop_on_signal()?, wanted.began);
+    let mut found = Vec::new();
+    let mut each = |message: &Message| found.push(DeadLetter::of(message, began));
+    let (ended, unseen) = block_on(async {
+        let broker = host::connect_to_look(&config).await?;
+        Ok(requeue::rehearse(&*broker, wanted, &stop, &mut each).await?)
+    })?;
+    ended_well(ended)?;
     let count = found.len();
     if args.json {
         print(serde_json::json!({ "dry_run": true, "dropped": count }));
@@ -210,7 +219,8 @@ fn rehearse(args: &DropArgs, from: &Channel) -> Result {
         }
         print(format_args!("{count} {} would be dropped from {from}", if count == 1 { "message" } else { "messages" }));
     }
-    let unmet = args.max.is_none().then(|| args.picked.unmet(count as u64, from)).flatten();
+    let all = args.max.is_none_or(|max| (count as u64) < max);
+    let unmet = all.then(|| args.picked.unmet(count as u64, unseen, from)).flatten();
     unmet.map_or(Ok(Exit::Ok), Err)
 }
 

@@ -134,8 +134,9 @@ async fn requeue(args: &Args, broker: &dyn Broker, (from, to): (Channel, Channel
         let Report { doubled, .. } = report;
         say(format_args!("hostler: warning: {doubled} of these could not be removed from {from}, and are in both"));
     }
-    // With a maximum, what is beyond it was not looked at.
-    let unmet = args.max.is_none().then(|| args.picked.unmet(report.moved + report.failed, &from)).flatten();
+    // What is beyond a maximum was not looked at.
+    let all = args.max.is_none_or(|max| report.moved < max);
+    let unmet = all.then(|| args.picked.unmet(report.moved + report.failed, report.not_looked_at, &from)).flatten();
     match ended {
         Ended::Broken(error) => Err(error.into()),
         Ended::Full => Err(Failure::new(

@@ -7,6 +7,7 @@
 //! | `copy` | what is sent for a message, and what an answer to it means | none |
 //! | `held` | what was looked at and stays, with its leases | none |
 //! | `calls` | settling, extending and loading, several calls at once | yes |
+//! | `rehearsal` | what a drop would remove | yes |
 //! | `engine` | the loop: receive, sort, send, ack | yes |
 //!
 //! A message is sent before it is removed, so that an end at any point loses none; the dedupe key of what is sent makes a
@@ -18,10 +19,12 @@ mod condition;
 mod copy;
 mod engine;
 mod held;
+mod rehearsal;
 mod sort;
 
 pub use condition::{Condition, InvalidCondition};
 pub use engine::run;
+pub use rehearsal::rehearse;
 
 use std::time::{Duration, SystemTime};
 

@@ -1,0 +1,49 @@
+//! Tells what a drop would remove, without receiving anything where the service shows messages as they are.
+
+use std::ops::ControlFlow;
+
+use tokio_util::sync::CancellationToken;
+
+use super::sort::{Sorter, Verdict};
+use super::{Ended, Note, Order, run};
+use crate::Look;
+use hostler_queue::{Broker, QueueError};
+use hostler_types::message::Message;
+
+/// Shows each message that a drop would remove. Returns how it ended, and how many messages it could not look at: of an ordered queue
+/// those behind a message of their group that stays.
+///
+/// # Errors
+/// [`QueueError`] if the queue cannot be opened. What goes wrong later is in [`Ended`].
+pub async fn rehearse(
+    broker: &dyn Broker,
+    look: Look,
+    stop: &CancellationToken,
+    show: &mut (dyn FnMut(&Message) + Send),
+) -> Result<(Ended, u64), QueueError> {
+    let Look { at, conditions, max, began } = look;
+    let ordered = broker.open_stored(&at).await?.is_ordered();
+    let mut sorter = Sorter::new(conditions.clone(), broker.on_its_clock(began), ordered);
+    let (mut left, mut behind) = (max, 0);
+    let mut each = |message: &Message| {
+        match sorter.judge(message) {
+            Verdict::Move => {
+                show(message);
+                left = left.saturating_sub(1);
+            }
+            Verdict::Behind => behind += 1,
+            Verdict::Left | Verdict::Late => {}
+        }
+        if left == 0 || stop.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    if broker.look(&at, &mut each).await? {
+        return Ok((if stop.is_cancelled() { Ended::Stopped } else { Ended::Done }, behind));
+    }
+    let order = Order { from: at, to: None, conditions, max: Some(max), rate: None, dry_run: true, began };
+    let mut tell = |note: Note<'_>| {
+        if let Note::WouldMove(message) = note {
+            show(message);
+        }
+    };
+    run(broker, order, stop, &mut tell).await.map(|(report, ended)| (ended, report.not_looked_at))
+}
