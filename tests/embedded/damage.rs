@@ -47,6 +47,28 @@ async fn a_burial_wakes_who_waits_for_dead_letters() {
     assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
 }
 
+/// A file that lacks a part of itself is refused when it is opened, not message by message.
+#[tokio::test]
+async fn a_file_without_a_table_or_with_an_impossible_clock_is_refused() {
+    for (damage, told) in [
+        ("DROP TABLE entry", "its table `entry` is missing"),
+        ("DROP TABLE dedupe", "its table `dedupe` is missing"),
+        ("UPDATE clock SET ahead = 9223372036854775807", "which no clock has written"),
+        ("UPDATE clock SET ahead = -9223372036854775808", "which no clock has written"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("queue.db");
+        let broker = EmbeddedBroker::open(&path).unwrap();
+        broker.open(&ChannelSpec::new(jobs())).await.unwrap();
+        drop(broker);
+        Connection::open(&path).unwrap().execute_batch(damage).unwrap();
+        for opened in [EmbeddedBroker::open(&path), EmbeddedBroker::open_to_look(&path)] {
+            let Err(QueueError::Refused(text)) = opened else { panic!("{damage}: not refused") };
+            assert!(text.contains("is damaged") && text.contains(told), "{damage}: {text}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn an_unreadable_row_is_set_aside_and_the_others_go_on() {
     for max_receives in [Some(9), None] {

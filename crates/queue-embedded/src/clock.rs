@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -50,6 +51,9 @@ impl Clock for SystemClock {
 /// The wall clock may seem to differ by this much, in milliseconds, before it counts as set.
 const MAX_DRIFT: i64 = 100;
 
+/// The latest time that a file may have, in milliseconds: the year 3000. No clock has written one beyond.
+const MAX_TIME: i64 = 32_503_680_000_000;
+
 /// The file's own time, by which leases and delays are counted: milliseconds that begin at a moment of the wall clock and then
 /// go on by the monotonic one. So setting the wall clock neither ends a lease nor prolongs a delay. The first process after a
 /// boot writes the beginning into the file, and all others take it from there. Time goes on from one boot to the next by the
@@ -71,7 +75,11 @@ impl QueueTime {
             Some(ahead) => ahead,
             None => begin(db, &*clock, origin.as_deref())?,
         };
-        Ok(Self { clock, ahead, wall_ahead: Arc::default() })
+        let time = Self { clock, ahead, wall_ahead: Arc::default() };
+        match time.now() {
+            now if now.unsigned_abs() <= MAX_TIME.unsigned_abs() => Ok(time),
+            now => Err(impossible(now)),
+        }
     }
 
     /// Milliseconds of the queue's time; as those since 1970 unless the wall clock was set.
@@ -92,6 +100,12 @@ impl QueueTime {
         self.wall_ahead.store(wall_ahead, Ordering::Relaxed);
         to_system_time(at.saturating_add(wall_ahead))
     }
+}
+
+/// A fault of the file: its clock, or a message in it, is of a time that cannot be.
+fn impossible(now: i64) -> rusqlite::Error {
+    let text = format!("its clock stands at {now} ms since 1970, which no clock has written");
+    rusqlite::Error::FromSqlConversionFailure(0, Type::Integer, text.into())
 }
 
 /// What the file says of this origin of the monotonic clock. A file of an earlier version has no such table.

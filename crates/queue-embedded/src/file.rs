@@ -21,6 +21,9 @@ const APPLICATION_ID: i32 = 0x4873_746c;
 /// The layout that this version reads and writes.
 const VERSION: i32 = 1;
 
+/// The tables that every queue has. The clock's is made where it is missing.
+const TABLES: [&str; 5] = ["queue", "subscription", "content", "entry", "dedupe"];
+
 /// How long a lock of another process is waited for.
 const BUSY: Duration = Duration::from_secs(5);
 
@@ -204,15 +207,30 @@ fn is_fresh(db: &Connection, path: &Path) -> Result<bool, OpenError> {
     let application: i32 = db.pragma_query_value(None, "application_id", |row| row.get(0))?;
     let version: i32 = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
     let objects: i64 = db.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
-    let path = path.display();
     match (application, version) {
-        (APPLICATION_ID, VERSION) => Ok(false),
+        (APPLICATION_ID, VERSION) => match missing_table(db)? {
+            Some(table) => Err(OpenError::Refused(damaged(path, &format!("its table `{table}` is missing")))),
+            None => Ok(false),
+        },
         (APPLICATION_ID, _) => Err(OpenError::Refused(format!(
-            "the queue `{path}` has layout {version}, this hostler knows {VERSION}: use the hostler that wrote it, or another path"
+            "the queue `{}` has layout {version}, this hostler knows {VERSION}: use the hostler that wrote it, or another path",
+            path.display()
         ))),
         (0, 0) if objects == 0 => Ok(true),
-        _ => Err(OpenError::Refused(format!("`{path}` is a database, but no hostler queue: name another path"))),
+        _ => {
+            let text = format!("`{}` is a database, but no hostler queue: name another path", path.display());
+            Err(OpenError::Refused(text))
+        }
     }
+}
+
+fn missing_table(db: &Connection) -> rusqlite::Result<Option<&'static str>> {
+    for table in TABLES {
+        if !db.table_exists(None, table)? {
+            return Ok(Some(table));
+        }
+    }
+    Ok(None)
 }
 
 /// Two processes may create the file at the same time; the second one finds it done.
@@ -257,8 +275,8 @@ fn is_busy(error: &rusqlite::Error) -> bool {
 }
 
 /// What an SQLite error means for the caller.
-fn fault(path: &Path, error: &rusqlite::Error) -> QueueError {
-    let path = path.display();
+fn fault(file: &Path, error: &rusqlite::Error) -> QueueError {
+    let path = file.display();
     let refused = |text| QueueError::Refused(text);
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
@@ -272,10 +290,15 @@ fn fault(path: &Path, error: &rusqlite::Error) -> QueueError {
             refused(format!("cannot write the queue `{path}` ({error}): its folder must be writable for this user"))
         }
         // Anything that is not SQLite's own error is a value that we did not write so.
-        Some(ErrorCode::DatabaseCorrupt) | None => refused(format!(
-            "the queue `{path}` is damaged ({error}): put a sound copy in its place, \
-             or move it away with its -wal and -shm files to start with an empty one"
-        )),
+        Some(ErrorCode::DatabaseCorrupt) | None => refused(damaged(file, &error.to_string())),
         Some(_) => QueueError::Unavailable(format!("the queue `{path}` failed: {error}")),
     }
+}
+
+fn damaged(file: &Path, how: &str) -> String {
+    format!(
+        "the queue `{}` is damaged ({how}): put a sound copy in its place, \
+         or move it away with its -wal and -shm files to start with an empty one",
+        file.display()
+    )
 }
