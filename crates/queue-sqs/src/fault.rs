@@ -91,7 +91,7 @@ impl Fault {
         E: ProvideErrorMetadata + std::error::Error + 'static,
     {
         let SdkError::ServiceError(answer) = error else {
-            let text = no_credentials(error).unwrap_or_else(|| with_causes(error));
+            let text = no_credentials(error, |name| std::env::var(name).ok()).unwrap_or_else(|| with_causes(error));
             let text = format!("{what}: {text}{}", Request(error.request_id()));
             return if matches!(error, SdkError::ConstructionFailure(_)) {
                 Self::Never(text)
@@ -172,23 +172,52 @@ impl Fault {
 const GIVE: &str = "give the ECS task or EC2 instance a role; elsewhere set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or \
                     AWS_PROFILE after `aws configure` or `aws sso login` (a local stand-in for AWS takes any key)";
 
+/// How the SDK begins to say that the machine's metadata service has no credentials for us.
+const METADATA: &str = "failed to load IMDS";
+
 /// That a call was not signed for lack of credentials, in words for people; `None`: it failed otherwise. The SDK's error is known
-/// by its text, as its type is of a crate that hostler does not name.
-fn no_credentials(error: &(dyn std::error::Error + 'static)) -> Option<String> {
+/// by its text, as its type is of a crate that hostler does not name. `variable`: looks up a variable of the environment.
+fn no_credentials(
+    error: &(dyn std::error::Error + 'static),
+    variable: impl Fn(&str) -> Option<String>,
+) -> Option<String> {
+    let asked = asked_for(variable);
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(|cause| (cause, cause.to_string())).find_map(|(cause, text)| match text.as_str() {
         text if text.starts_with("the credential provider was not enabled") => Some(format!(
             "no AWS credentials: looked in the environment (AWS_ACCESS_KEY_ID), the profiles (~/.aws, AWS_PROFILE), web identity \
-             (AWS_WEB_IDENTITY_TOKEN_FILE), the ECS task role and the EC2 instance role; {GIVE}"
+             (AWS_WEB_IDENTITY_TOKEN_FILE), the ECS task role and the EC2 instance role{asked}; {GIVE}"
         )),
         text if text.starts_with("an error occurred while loading credentials")
             || text.starts_with("credentials provider timed out")
             || text.starts_with("the credentials provider was not properly configured") =>
         {
-            Some(format!("AWS credentials cannot be had: {}; {GIVE}", with_causes(cause)))
+            let causes = with_causes(cause);
+            Some(match causes.contains(METADATA) {
+                true => format!(
+                    "no AWS credentials: there are none in the environment, the profiles or the ECS task role, and this machine's \
+                     metadata service gives out no instance role{asked}; {GIVE}"
+                ),
+                false => format!("AWS credentials cannot be had: {causes}{asked}; {GIVE}"),
+            })
         }
         _ => None,
     })
+}
+
+/// The places that the environment names for credentials; a slip in one of these is the usual cause.
+fn asked_for(variable: impl Fn(&str) -> Option<String>) -> String {
+    let profile = variable("AWS_PROFILE").map(|name| {
+        format!(" (AWS_PROFILE is `{name}`: is there a profile of this name in ~/.aws/config or ~/.aws/credentials?)")
+    });
+    let token = variable("AWS_WEB_IDENTITY_TOKEN_FILE").map(|file| {
+        let state = match std::fs::File::open(&file) {
+            Ok(_) => "can be read".to_owned(),
+            Err(error) => format!("cannot be read: {error}"),
+        };
+        format!(" (AWS_WEB_IDENTITY_TOKEN_FILE is `{file}`, which {state})")
+    });
+    profile.into_iter().chain(token).collect()
 }
 
 /// Whether we lack the permission. SQS, SNS and KMS each call it otherwise.
@@ -247,7 +276,7 @@ mod tests {
     fn missing_credentials_are_told_without_the_sdks_words() {
         let dispatch =
             |text| Cause("dispatch failure", Some(Box::new(Cause("other", Some(Box::new(Cause(text, None)))))));
-        let told = |text| no_credentials(&dispatch(text));
+        let told = |text| no_credentials(&dispatch(text), |_| None);
         let missing = told("the credential provider was not enabled: no credentials found in chain").unwrap();
         for part in ["no AWS credentials", "AWS_ACCESS_KEY_ID", "~/.aws", "ECS task", "aws sso login"] {
             assert!(missing.contains(part), "{part} in {missing}");
@@ -256,6 +285,27 @@ mod tests {
         let failed = told("an error occurred while loading credentials").unwrap();
         assert!(failed.starts_with("AWS credentials cannot be had: an error occurred"), "{failed}");
         assert_eq!(told("connection refused"), None);
+    }
+
+    #[test]
+    fn what_the_environment_names_for_credentials_is_told() {
+        let metadata = Cause("failed to load IMDS session token", Some(Box::new(Cause("request forbidden", None))));
+        let refused = Cause("an error occurred while loading credentials", Some(Box::new(metadata)));
+        let none = Cause("the credential provider was not enabled: no credentials found in chain", None);
+        let failed = Cause("an error occurred while loading credentials", None);
+        let variable = |name: &str| match name {
+            "AWS_PROFILE" => Some("produktion".to_owned()),
+            "AWS_WEB_IDENTITY_TOKEN_FILE" => Some("/no/such/token".to_owned()),
+            _ => None,
+        };
+        for error in [&refused, &none, &failed] {
+            let text = no_credentials(error, variable).unwrap();
+            let token = "AWS_WEB_IDENTITY_TOKEN_FILE is `/no/such/token`, which cannot be read: No such file";
+            assert!(text.contains("AWS_PROFILE is `produktion`") && text.contains(token), "{text}");
+        }
+        let text = no_credentials(&refused, |_| None).unwrap();
+        assert!(text.contains("this machine's metadata service gives out no instance role"), "{text}");
+        assert!(!text.contains("IMDS") && !text.contains("AWS_PROFILE is"), "{text}");
     }
 
     /// As they are on the wire: SQS and SNS have names of their own for what KMS says, and none is that of the error's shape.
