@@ -11,10 +11,10 @@ use hostler_config::{Config, Driver, HandlerRef};
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The AWS account [default: any]
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = account)]
     account: Option<String>,
     /// The ECS cluster that it runs in: allow scale-in protection there, unless host.task_protection is "off"
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = cluster)]
     cluster: Option<String>,
     /// Allow what `hostler provision` does as well
     #[arg(long)]
@@ -43,6 +43,23 @@ pub(super) fn run(args: &Args) -> Result {
         _ => print(serde_json::to_string_pretty(&policy(args, &config)?).map_err(internal)?),
     }
     Ok(Exit::Ok)
+}
+
+/// Reads the number of an AWS account (AWS: 12 digits). Anything else would make ARNs that match nothing, or too much.
+fn account(text: &str) -> std::result::Result<String, &'static str> {
+    let is_one = text.len() == 12 && text.bytes().all(|byte| byte.is_ascii_digit());
+    if is_one { Ok(text.to_owned()) } else { Err("write the 12 digits of an AWS account") }
+}
+
+/// Reads the name of an ECS cluster (AWS: up to 255 letters, digits, hyphens and underscores).
+fn cluster(text: &str) -> std::result::Result<String, &'static str> {
+    let is_of_a_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    let is_one = (1..=255).contains(&text.len()) && text.bytes().all(is_of_a_name);
+    if is_one {
+        Ok(text.to_owned())
+    } else {
+        Err("write the cluster's name: letters, digits, `-` and `_`, 255 at most")
+    }
 }
 
 /// The handlers and hooks of all consumers.
@@ -100,4 +117,21 @@ fn policy(args: &Args, config: &Config) -> Result<serde_json::Value> {
 #[cfg(not(feature = "sqs"))]
 fn policy(_: &Args, _: &Config) -> Result<serde_json::Value> {
     Err(Failure::new(Exit::QueueUnreachable, "queue.driver: this build of hostler has no driver `sqs`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_make_another_policy_is_refused() {
+        assert_eq!(account("123456789012").as_deref(), Ok("123456789012"));
+        for wrong in ["", "12", "1234567890123", "a\"b", "12345678901x", "*", "１２３４５６７８９０１２"] {
+            assert!(account(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(cluster("hostler-worker_2").as_deref(), Ok("hostler-worker_2"));
+        for wrong in ["", "x\"y*", "a/b", "a b", &"x".repeat(256)] {
+            assert!(cluster(wrong).is_err(), "{wrong}");
+        }
+    }
 }
