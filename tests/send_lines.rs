@@ -3,9 +3,10 @@
 use std::io::Write;
 use std::process::Stdio;
 
+use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::support::hostler::{PATIENCE, Said, World, until};
+use crate::support::hostler::{PATIENCE, Said, World, pid, until};
 use crate::support::scripted::{Answer, Scripted};
 
 const JOBS: &str = "
@@ -29,6 +30,23 @@ fn a_whole_line_is_sent_while_the_pipe_stays_open() {
     drop(input);
     let said = Said::new(sender.wait_with_output().unwrap());
     assert_eq!((said.code, said.stdout.as_str()), (0, "4 messages sent to jobs\n"), "{said:?}");
+}
+
+#[test]
+fn a_signal_says_how_many_were_sent() {
+    let world = World::new(JOBS);
+    let mut command = world.command(&["send", "jobs", "--lines", "-"]);
+    let sender = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut sender = sender.unwrap();
+    let mut input = sender.stdin.take().unwrap();
+    input.write_all(b"one\ntwo\nthr").unwrap();
+    until("what is whole is there", PATIENCE, || (world.depth("jobs").visible == 2).then_some(()));
+    // The input stays open, with a line that is not whole.
+    kill_process(pid(sender.id()), Signal::INT).unwrap();
+    let said = Said::new(sender.wait_with_output().unwrap());
+    assert_eq!((said.code, said.stdout.as_str()), (1, "stopped: 2 messages sent to jobs\n"), "{said:?}");
+    assert_eq!(world.depth("jobs").visible, 2);
+    drop(input);
 }
 
 #[test]

@@ -1,8 +1,11 @@
 //! `hostler send`.
 
+use std::thread;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
+use tokio::sync::mpsc::{Receiver, channel};
+use tokio_util::sync::CancellationToken;
 
 use super::lines::Batch;
 use super::progress::progress;
@@ -34,7 +37,8 @@ pub(super) struct Args {
     channel: Channel,
     #[command(flatten)]
     body: BodyArgs,
-    /// One message per line of the input; blank lines are passed over
+    /// One message per line of the input; blank lines are passed over. Ctrl-C finishes the lines under way, says how many were sent,
+    /// and ends with 1
     #[arg(long)]
     lines: bool,
     /// Decides which subscribed queues of an exchange get the message
@@ -115,9 +119,10 @@ async fn send_one(args: &Args, channel: &Channel, producer: &Producer, input: In
 async fn send_lines(args: &Args, channel: &Channel, producer: &Producer, input: Input) -> Result {
     let progress = progress(input.size);
     let mut tally = Tally::default();
-    let ended = send_batches(args, channel, producer, input, &progress, &mut tally).await;
+    let stop = host::stop_on_signal().map_err(|error| Failure::new(Exit::Internal, error))?;
+    let ended = send_batches(args, channel, producer, read_ahead(input)?, &stop, &progress, &mut tally).await;
     match ended {
-        Ok(()) => progress.finish_and_clear(),
+        Ok(_) => progress.finish_and_clear(),
         Err(_) => progress.abandon(),
     }
     let Tally { sent, unreached } = tally;
@@ -126,9 +131,27 @@ async fn send_lines(args: &Args, channel: &Channel, producer: &Producer, input: 
         say(format_args!("hostler: note: {unreached} reached no queue: no subscription lets the routing key pass"));
     }
     let sent = format!("{} sent", messages(sent));
-    ended.map_err(|failure| Failure::new(failure.exit, format!("{}\n  {sent} in all", failure.message)))?;
+    let in_all = |failure: Failure| Failure::new(failure.exit, format!("{}\n  {sent} in all", failure.message));
+    if !ended.map_err(in_all)? {
+        print(format_args!("stopped: {sent} to {}", args.channel));
+        return Ok(Exit::Failed);
+    }
     print(format_args!("{sent} to {}", args.channel));
     Ok(Exit::Ok)
+}
+
+/// Reads batches on a thread of its own, one ahead: a signal must not wait for a line that is long in coming.
+fn read_ahead(input: Input) -> Result<Receiver<Result<Batch>>> {
+    let (batches, read) = channel(1);
+    let thread = thread::Builder::new().name("hostler-input".into());
+    let reading = thread.spawn(move || {
+        for batch in input.lines() {
+            if batches.blocking_send(batch).is_err() {
+                return;
+            }
+        }
+    });
+    reading.map(|_| read).map_err(|error| Failure::new(Exit::Internal, error))
 }
 
 fn messages(count: u64) -> String {
@@ -143,16 +166,24 @@ struct Tally {
     unreached: u64,
 }
 
-/// Sends batch after batch, until some line cannot be sent: the others of its batch may have been.
+/// Sends batch after batch, until it is told to stop, or some line cannot be sent: the others of its batch may have been. Returns
+/// whether all of the input was sent.
 async fn send_batches(
     args: &Args,
     channel: &Channel,
     producer: &Producer,
-    input: Input,
+    mut input: Receiver<Result<Batch>>,
+    stop: &CancellationToken,
     progress: &ProgressBar,
     tally: &mut Tally,
-) -> Result<()> {
-    for batch in input.lines() {
+) -> Result<bool> {
+    loop {
+        let next = tokio::select! {
+            biased;
+            () = stop.cancelled() => return Ok(false),
+            next = input.recv() => next,
+        };
+        let Some(batch) = next else { return Ok(true) };
         let Batch { bodies, numbers, read } = batch?;
         let last = numbers.last().copied().unwrap_or_default();
         let messages = bodies.into_iter().map(|body| outgoing(args, body)).collect();
@@ -172,7 +203,6 @@ async fn send_batches(
         progress.inc(read);
         progress.set_message(format!("{} sent", tally.sent));
     }
-    Ok(())
 }
 
 /// The lines that were not sent, the first of them by name; `last`: the last one that was tried.
@@ -206,10 +236,9 @@ fn exit(error: &SendError) -> Exit {
 /// Whether some consumer of the config gets what is sent there.
 fn is_known(config: &Config, channel: &Channel) -> bool {
     config.consumers.iter().any(|consumer| {
-        let known = &consumer.channel;
+        let (known, name) = (&consumer.channel, channel.queue());
         known == channel
-            || known.exchange() == channel.exchange().or(Some(channel.queue()))
-            || channel.exchange().is_none() && channel.queue() == known.queue()
+            || channel.exchange().is_none() && [Some(known.queue()), known.exchange()].contains(&Some(name))
     })
 }
 

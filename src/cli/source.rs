@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, IsTerminal as _, Read};
 use std::path::PathBuf;
 
-use super::lines::{Batch, Lines};
+use super::lines::{Batch, LONGEST, Lines};
 use crate::exit::{Exit, Failure, Result};
 use hostler_types::message::{AttributeValue, Attributes};
 
@@ -25,7 +25,7 @@ pub(super) struct BodyArgs {
 
 /// An open input.
 pub(super) struct Input {
-    reader: Box<dyn Read>,
+    reader: Box<dyn Read + Send>,
     /// Its size in bytes, where that is known.
     pub(super) size: Option<u64>,
     is_stdin: bool,
@@ -66,10 +66,19 @@ impl BodyArgs {
 }
 
 impl Input {
-    /// All of it.
-    pub(super) fn read_all(mut self) -> Result<Vec<u8>> {
+    /// All of it, up to what a message may have: an input such as a device has no end.
+    pub(super) fn read_all(self) -> Result<Vec<u8>> {
+        self.read_up_to(LONGEST)
+    }
+
+    fn read_up_to(mut self, most: usize) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        self.reader.read_to_end(&mut bytes).map_err(|error| cannot_read(&self.name, &error))?;
+        let read = self.reader.by_ref().take(most as u64 + 1).read_to_end(&mut bytes);
+        read.map_err(|error| cannot_read(&self.name, &error))?;
+        if bytes.len() > most {
+            let text = format!("{} has more than {most} bytes, which is the longest body of a message", self.name);
+            return Err(Failure::new(Exit::Usage, text));
+        }
         Ok(bytes)
     }
 
@@ -107,4 +116,19 @@ pub(super) fn attribute(text: &str) -> std::result::Result<(String, String), Str
 /// Text attributes by name; of a name given twice the last one counts.
 pub(super) fn attributes(pairs: &[(String, String)]) -> Attributes {
     pairs.iter().map(|(name, value)| (name.clone(), AttributeValue::Text(value.clone()))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_input_without_end_is_refused() {
+        let input = || Input { reader: Box::new(io::repeat(0)), size: None, is_stdin: false, name: "/dev/zero".into() };
+        let refused = input().read_up_to(1000).unwrap_err();
+        assert_eq!(refused.exit, Exit::Usage);
+        assert!(refused.message.starts_with("/dev/zero has more than 1000 bytes"), "{}", refused.message);
+        let whole = Input { reader: Box::new(io::Cursor::new(vec![b'x'; 1000])), ..input() };
+        assert_eq!(whole.read_up_to(1000).map(|bytes| bytes.len()).ok(), Some(1000));
+    }
 }
