@@ -401,17 +401,20 @@ impl Host {
             abandoned = summary.abandoned,
             "drained"
         );
-        if let Some(refused) = first.refused.or(summary.refused).filter(|_| !faults && !panicked) {
-            let on_sqs = self.config.queue.driver == Driver::Sqs;
-            let cure = if on_sqs { "; `hostler iam` prints the policy that this config needs" } else { "" };
-            return Ok(logged(&Failure::new(Exit::QueueUnreachable, format!("{refused}{cure}"))));
-        }
-        Ok(match () {
-            () if faults || panicked => Exit::Internal,
-            () if exit.is_cancelled() => Exit::ProcessingTimeout,
-            () if !in_time || summary.abandoned > 0 => Exit::Abandoned,
-            () => Exit::Ok,
+        Ok(match first.refused.or(summary.refused) {
+            _ if faults || panicked => Exit::Internal,
+            Some(refused) => logged(&self.refusal(&refused)),
+            None if exit.is_cancelled() => Exit::ProcessingTimeout,
+            None if !in_time || summary.abandoned > 0 => Exit::Abandoned,
+            None => Exit::Ok,
         })
+    }
+
+    /// The failure that a queue refused to be received from.
+    fn refusal(&self, refused: &str) -> Failure {
+        let on_sqs = self.config.queue.driver == Driver::Sqs;
+        let cure = if on_sqs { "; `hostler iam` prints the policy that this config needs" } else { "" };
+        Failure::new(Exit::QueueUnreachable, format!("{refused}{cure}"))
     }
 }
 
