@@ -5,8 +5,10 @@
 
 use std::path::{Path, PathBuf};
 
+use super::located::Located;
+use super::mounts::Mounts;
 use crate::exit::{Exit, Failure, Result};
-use hostler_config::{Config, DirMode, HandlerRef, Loaded};
+use hostler_config::{Config, DirGrant, DirMode, HandlerRef, Loaded};
 use hostler_health::Pauses;
 
 /// A file or folder that no guest may replace.
@@ -29,8 +31,8 @@ impl Protected {
         Self { is_whole: true, ..self }
     }
 
-    fn overlaps(&self, folder: &Path) -> bool {
-        may_be_replaced(&self.path, folder) || self.is_whole && folder.starts_with(real(&self.path))
+    fn overlaps(&self, at: &Located, folder: &Located) -> bool {
+        at.passes(folder) || at.is_in(folder) || self.is_whole && folder.is_in(at)
     }
 }
 
@@ -38,8 +40,7 @@ impl Protected {
 struct Writable<'a> {
     consumer: &'a str,
     host: &'a Path,
-    /// Where `host` leads.
-    real: PathBuf,
+    at: Located,
 }
 
 /// Refuses a config that lets a guest write to what hostler reads.
@@ -47,12 +48,18 @@ struct Writable<'a> {
 /// # Errors
 /// With 64, naming each grant and the key of each path that it overlaps with.
 pub fn check_grants(loaded: &Loaded) -> Result<()> {
+    let mounts = Mounts::read();
     let protected = protected(&loaded.config, loaded.file.as_deref(), |name| std::env::var_os(name).map(PathBuf::from));
+    let protected: Vec<_> =
+        protected.into_iter().map(|protected| (Located::find(&protected.path, &mounts), protected)).collect();
     let mut conflicts = Vec::new();
-    for folder in writable(&loaded.config) {
-        let overlaps = protected.iter().filter(|protected| protected.overlaps(&folder.real));
-        conflicts.extend(overlaps.map(|protected| overlap(&folder, protected)));
-        conflicts.extend(grants_within(&loaded.config, &folder));
+    for folder in writable(&loaded.config, &mounts) {
+        for (at, protected) in &protected {
+            if protected.overlaps(at, &folder.at) {
+                conflicts.push(overlap(&folder, protected));
+            }
+        }
+        conflicts.extend(grants_within(&loaded.config, &folder, &mounts));
     }
     match conflicts.is_empty() {
         true => Ok(()),
@@ -60,11 +67,14 @@ pub fn check_grants(loaded: &Loaded) -> Result<()> {
     }
 }
 
-fn writable(config: &Config) -> impl Iterator<Item = Writable<'_>> {
-    config.consumers.iter().flat_map(|consumer| {
-        let writable = consumer.allow.dirs.iter().filter(|dir| dir.mode == DirMode::ReadWrite);
-        writable.map(|dir| Writable { consumer: &consumer.name, host: &dir.host, real: real(&dir.host) })
-    })
+/// All grants of folders, each with the name of its consumer.
+fn granted(config: &Config) -> impl Iterator<Item = (&str, &DirGrant)> {
+    config.consumers.iter().flat_map(|consumer| consumer.allow.dirs.iter().map(|dir| (&*consumer.name, dir)))
+}
+
+fn writable<'a>(config: &'a Config, mounts: &Mounts) -> impl Iterator<Item = Writable<'a>> {
+    let writable = granted(config).filter(|(_, dir)| dir.mode == DirMode::ReadWrite);
+    writable.map(|(consumer, dir)| Writable { consumer, host: &dir.host, at: Located::find(&dir.host, mounts) })
 }
 
 fn overlap(folder: &Writable<'_>, Protected { key, path, harm, .. }: &Protected) -> String {
@@ -77,12 +87,10 @@ fn overlap(folder: &Writable<'_>, Protected { key, path, harm, .. }: &Protected)
 }
 
 /// Folders whose path a guest could turn into a link to anywhere, since it may write to a folder above.
-fn grants_within(config: &Config, folder: &Writable<'_>) -> Vec<String> {
-    let granted =
-        config.consumers.iter().flat_map(|consumer| consumer.allow.dirs.iter().map(move |dir| (consumer, dir)));
-    let within = granted.filter(|(_, dir)| leads_through(&dir.host, &folder.real));
-    let text = |(consumer, dir): (&hostler_config::Consumer, &hostler_config::DirGrant)| {
-        let (writer, host, name, inner) = (folder.consumer, folder.host.display(), &consumer.name, dir.host.display());
+fn grants_within(config: &Config, folder: &Writable<'_>, mounts: &Mounts) -> Vec<String> {
+    let within = granted(config).filter(|(_, dir)| Located::find(&dir.host, mounts).passes(&folder.at));
+    let text = |(name, dir): (&str, &DirGrant)| {
+        let (writer, host, inner) = (folder.consumer, folder.host.display(), dir.host.display());
         format!(
             "consumers.{writer}.allow.dirs lets guests write to `{host}`, which holds `{inner}` of consumers.{name}.allow.dirs: \
              a guest could put a link to any folder in its place\n  cure: grant folders of which none lies within another, or \
@@ -147,76 +155,5 @@ fn folder_of(file: &Path) -> PathBuf {
     match file.parent() {
         Some(folder) if folder != Path::new("") => folder.to_owned(),
         _ => PathBuf::from("."),
-    }
-}
-
-/// Whether who may write to the folder may decide what is found under the path: it, or a link on the way to it, is in there.
-fn may_be_replaced(path: &Path, folder: &Path) -> bool {
-    real(path).starts_with(folder) || leads_through(path, folder)
-}
-
-/// Whether the path, as it is written, has an entry in the folder: one that who may write there may replace by a link.
-fn leads_through(path: &Path, folder: &Path) -> bool {
-    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let is_within = |entry: PathBuf| entry != folder && entry.starts_with(folder);
-    path.ancestors().filter(|part| part.file_name().is_some()).map(entry).any(is_within)
-}
-
-/// Where a path leads, as far as there is anything.
-fn real(path: &Path) -> PathBuf {
-    path.canonicalize().unwrap_or_else(|_| entry(&std::path::absolute(path).unwrap_or_else(|_| path.to_owned())))
-}
-
-/// The real place of the entry that an absolute path names, which may be a link to elsewhere.
-fn entry(path: &Path) -> PathBuf {
-    match (path.parent(), path.file_name()) {
-        (Some(parent), Some(name)) => real(parent).join(name),
-        _ => path.to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::os::unix::fs::symlink;
-
-    use super::*;
-
-    #[test]
-    fn what_is_in_a_folder_is_found_however_it_is_named() {
-        let root = tempfile::tempdir().unwrap();
-        let at = |name: &str| root.path().join(name);
-        for folder in ["open/deep", "shut", "opener"] {
-            fs::create_dir_all(at(folder)).unwrap();
-        }
-        for file in ["open/a.wasm", "open/deep/b.wasm", "shut/c.wasm"] {
-            fs::write(at(file), "").unwrap();
-        }
-        symlink(at("open"), at("link")).unwrap();
-        symlink(at("open/a.wasm"), at("shut/in.wasm")).unwrap();
-        symlink(at("shut"), at("open/out")).unwrap();
-        for folder in [at("open"), at("link"), at("shut/../open/deep/..")] {
-            let folder = real(&folder);
-            for inside in [
-                "open",
-                "open/a.wasm",
-                "open/deep/b.wasm",
-                "open/missing/cache",
-                "link/a.wasm",
-                "link/missing.wasm",
-                "shut/in.wasm",
-                "shut/../open/a.wasm",
-                // These are elsewhere, but the link to there can be replaced.
-                "open/out/c.wasm",
-                "link/out",
-            ] {
-                assert!(may_be_replaced(&at(inside), &folder), "{inside} in {}", folder.display());
-            }
-            for outside in ["shut/c.wasm", "opener/d.wasm", "missing/e.wasm", "open/../shut/c.wasm"] {
-                assert!(!may_be_replaced(&at(outside), &folder), "{outside} in {}", folder.display());
-            }
-        }
-        // A folder that is made only when it is needed.
-        assert!(may_be_replaced(&at("later/cache"), &real(&at("later"))));
     }
 }

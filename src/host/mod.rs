@@ -10,10 +10,13 @@ mod handlers;
 pub mod hardening;
 mod hung_files;
 mod loading;
+mod located;
 mod metering;
+mod mounts;
 mod pulse;
 pub mod resources;
 mod signals;
+mod trail;
 
 pub use assemble::{channel_spec, destinations, file_plan, plan, pool, unused};
 use connect::open_all;

@@ -5,6 +5,7 @@ use std::os::unix::fs::symlink;
 
 use crate::support::guests::{command, component};
 use crate::support::hostler::{Said, World};
+use crate::support::mounts::Mounts;
 
 /// A world whose health file, queue, cache and handler each have a folder of their own, with these grants.
 fn world(dirs: &str, more: &str) -> World {
@@ -29,12 +30,16 @@ fn grant(host: &str, mode: &str) -> String {
 
 /// Asserts that nothing starts, with the cure, and that `key` is named.
 fn assert_refused(world: &World, key: &str) {
-    for command in ["run", "check"] {
-        let said: Said = world.output(&[command]);
-        assert_eq!(said.code, 64, "{command} with {key}: {said:?}");
-        let named = said.stderr.contains("consumers.one.allow.dirs") && said.stderr.contains(key);
-        assert!(named && said.stderr.contains("cure: "), "{command} with {key}: {said:?}");
+    // What `check` lets pass, `run` would start.
+    for command in ["check", "run"] {
+        assert_refusal(&world.output(&[command]), key);
     }
+}
+
+fn assert_refusal(said: &Said, key: &str) {
+    assert_eq!(said.code, 64, "{key}: {said:?}");
+    let named = said.stderr.contains("consumers.one.allow.dirs") && said.stderr.contains(key);
+    assert!(named && said.stderr.contains("cure: "), "{key}: {said:?}");
 }
 
 #[test]
@@ -81,6 +86,38 @@ fn a_grant_within_a_writable_one_is_refused() {
     };
     assert_refused(&world(&[grant("data", "rw"), grant("data/deep", "rw")].join(", "), ""), "data/deep");
     assert_refused(&world(&grant("data", "rw"), &two("ro")), "consumers.two.allow.dirs");
+}
+
+#[test]
+fn every_link_on_the_way_to_a_handler_is_out_of_reach() {
+    let world = world(&grant("data", "rw"), "");
+    fs::rename(world.path("code/one.wasm"), world.path("code/v3.wasm")).unwrap();
+    symlink(world.path("data/current.wasm"), world.path("code/one.wasm")).unwrap();
+    symlink("../code/v3.wasm", world.path("data/current.wasm")).unwrap();
+    assert_refused(&world, "consumers.one.handler");
+}
+
+#[test]
+fn a_queue_that_a_link_would_make_in_a_writable_folder_is_refused() {
+    let world = world(&grant("data", "rw"), "");
+    symlink(world.path("data/real.db"), world.path("queue/queue.db")).unwrap();
+    assert_refused(&world, "queue.embedded.path");
+}
+
+#[test]
+fn a_volume_that_is_mounted_at_two_places_is_one_folder() {
+    for (volume, key) in [("cache", "host.cache_dir"), ("code", "consumers.one.handler")] {
+        let world = world(&grant("data", "rw"), "");
+        for folder in ["volume/cache", "volume/code"] {
+            fs::create_dir_all(world.path(folder)).unwrap();
+        }
+        fs::copy(component("acks"), world.path("volume/code/one.wasm")).unwrap();
+        let script = format!("mount --bind volume data && mount --bind volume/{volume} {volume}");
+        let Some(mounts) = Mounts::new(&world, &script) else { return };
+        for command in ["check", "run"] {
+            assert_refusal(&Said::new(mounts.hostler(&world, &[command]).output().unwrap()), key);
+        }
+    }
 }
 
 #[test]

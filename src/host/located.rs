@@ -1,0 +1,149 @@
+//! A path with all that tells whether it overlaps with another: the entries that lead to it, the file systems that hold it, and
+//! the identities of the folders above it. Each finds overlaps that the others miss.
+
+use std::collections::BTreeSet;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use super::mounts::{Mounts, Place};
+use super::trail::Trail;
+
+/// Device and inode number, which are the same for one file or folder however it is named.
+pub(super) type Identity = (u64, u64);
+
+/// The identity that this metadata belongs to.
+pub(super) fn identity(metadata: &Metadata) -> Identity {
+    (metadata.dev(), metadata.ino())
+}
+
+/// A path, located.
+pub(super) struct Located {
+    /// The way that it takes.
+    pub(super) trail: Trail,
+    /// The folders that hold its entries, and all folders above them, as far as they exist.
+    folders: BTreeSet<Identity>,
+    /// The places of the folders that hold its entries.
+    holders: Vec<Place>,
+    /// Of what is there, if there is something.
+    identity: Option<Identity>,
+    place: Option<Place>,
+    /// The places within it, those of mounts included.
+    reach: Vec<Place>,
+}
+
+impl Located {
+    /// Locates a path, which need not exist.
+    pub(super) fn find(path: &Path, mounts: &Mounts) -> Self {
+        let trail = Trail::of(path);
+        let found = |path: &Path| path.symlink_metadata().ok().map(|metadata| identity(&metadata));
+        let holders: BTreeSet<&Path> = trail.entries.iter().filter_map(|entry| entry.parent()).collect();
+        let above: BTreeSet<&Path> = holders.iter().flat_map(|folder| folder.ancestors()).collect();
+        Self {
+            folders: above.into_iter().filter_map(found).collect(),
+            holders: holders.into_iter().filter_map(|folder| mounts.place(folder)).collect(),
+            identity: found(&trail.end),
+            place: mounts.place(&trail.end),
+            reach: mounts.reach(&trail.end),
+            trail,
+        }
+    }
+
+    /// Tells whether an entry that leads there lies in this folder: someone who may write to the folder may replace it by a link.
+    pub(super) fn passes(&self, folder: &Self) -> bool {
+        self.trail.passes(&folder.trail.end)
+            || folder.identity.is_some_and(|identity| self.folders.contains(&identity))
+            || self.holders.iter().any(|holder| folder.reach.iter().any(|place| holder.is_in(place)))
+    }
+
+    /// Tells whether it leads to this folder, or to something within it.
+    pub(super) fn is_in(&self, folder: &Self) -> bool {
+        let in_reach = |place: &Place| folder.reach.iter().any(|folder| place.is_in(folder));
+        self.trail.end.starts_with(&folder.trail.end)
+            || folder.identity.is_some_and(|identity| self.is(identity))
+            || self.place.as_ref().is_some_and(in_reach)
+    }
+
+    fn is(&self, folder: Identity) -> bool {
+        let above = self.trail.end.ancestors().filter_map(|above| above.symlink_metadata().ok());
+        self.identity == Some(folder) || above.map(|metadata| identity(&metadata)).any(|above| above == folder)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::path::PathBuf;
+
+    use super::*;
+
+    /// A folder with `data/deep`, `shut` and files in them.
+    fn tree() -> (tempfile::TempDir, PathBuf) {
+        let root = tempfile::tempdir().unwrap();
+        let real = root.path().canonicalize().unwrap();
+        for folder in ["data/deep", "shut"] {
+            fs::create_dir_all(real.join(folder)).unwrap();
+        }
+        fs::write(real.join("shut/file"), "").unwrap();
+        (root, real)
+    }
+
+    #[test]
+    fn paths_overlap_however_they_are_named() {
+        let (_root, real) = tree();
+        symlink(real.join("data"), real.join("link")).unwrap();
+        symlink(real.join("shut"), real.join("data/out")).unwrap();
+        let find = |name: &str| Located::find(&real.join(name), &Mounts::default());
+        for folder in ["data", "link", "shut/../data/deep/.."].map(find) {
+            for name in ["data/a", "data/deep/b", "data/missing/c", "link/d", "data/out/file", "shut/../data/a"] {
+                assert!(find(name).passes(&folder), "{name}");
+            }
+            assert!(find("data").is_in(&folder) && !find("data").passes(&folder));
+            assert!(find("data/deep").is_in(&folder) && !find("data/out").is_in(&folder));
+            for name in ["shut/file", "database/a", "missing", "data/../shut/file"] {
+                assert!(!find(name).passes(&folder) && !find(name).is_in(&folder), "{name}");
+            }
+        }
+        // A folder that is made only when it is needed.
+        assert!(find("later/cache").passes(&find("later")));
+    }
+
+    /// Mounts of the tree's folder `data` at `shut` too, or of `data/deep` at it.
+    fn mounted(real: &Path, root: &str) -> Mounts {
+        let (top, shut, root) = (real.display(), real.join("shut"), real.join(root));
+        Mounts::parse(&format!(
+            "1 0 8:1 / / rw - ext4 a rw\n2 1 8:1 {top} {top} rw - ext4 a rw\n3 2 8:1 {} {} rw - ext4 a rw\n",
+            root.display(),
+            shut.display()
+        ))
+    }
+
+    #[test]
+    fn paths_overlap_wherever_their_file_system_is_mounted() {
+        let (_root, real) = tree();
+        for root in ["data", "data/deep"] {
+            let mounts = mounted(&real, root);
+            let find = |name: &str| Located::find(&real.join(name), &mounts);
+            assert!(find("shut").is_in(&find("data")), "{root}");
+            assert!(find("shut/cache/code").passes(&find("data")), "{root}");
+            assert!(find("shut/a").is_in(&find("data/deep")) == (root == "data/deep"), "{root}");
+            // The mount stays where it is, whatever happens to the folder that it shows.
+            assert!(!find("shut").passes(&find("data")), "{root}");
+            assert!(find("data/deep").is_in(&find("shut")), "{root}");
+            assert!(!find("beside").is_in(&find("data")) && !find("beside/a").passes(&find("data")), "{root}");
+        }
+    }
+
+    #[test]
+    fn a_mount_within_a_folder_is_within_its_reach() {
+        let (_root, real) = tree();
+        let text = format!(
+            "1 0 8:1 / / rw - ext4 a rw\n2 1 8:2 /c {0}/data/deep rw - ext4 b rw\n3 1 8:2 /c/cache {0}/shut rw - ext4 b rw\n",
+            real.display()
+        );
+        let mounts = Mounts::parse(&text);
+        let find = |name: &str| Located::find(&real.join(name), &mounts);
+        assert!(find("shut").is_in(&find("data")) && find("shut/x").passes(&find("data")));
+    }
+}

@@ -1,0 +1,141 @@
+//! Resolves a path component by component, as the kernel does, and keeps every directory entry that is followed on the way.
+//!
+//! Whoever may write to the folder of one of these entries decides where the path leads, now or when something is made there.
+
+use std::ffi::OsString;
+use std::path::{Component, Path, PathBuf};
+
+/// The most links that are followed; the kernel stops there as well (path_resolution(7)).
+const MOST_LINKS: usize = 40;
+
+/// The way that a path takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Trail {
+    /// Each directory entry that is looked up, links and folders alike: the real folder that it lies in, and its name.
+    pub(super) entries: Vec<PathBuf>,
+    /// Where the path leads, whether there is something or not.
+    pub(super) end: PathBuf,
+}
+
+impl Trail {
+    /// Follows a path; a relative one counts from the working directory. What does not exist counts as a folder to come.
+    pub(super) fn of(path: &Path) -> Self {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let mut to_come = Steps::default();
+        to_come.push(&path);
+        let (mut entries, mut end, mut links) = (Vec::new(), PathBuf::from("/"), 0);
+        while let Some(step) = to_come.0.pop() {
+            let name = match step {
+                Step::Top => {
+                    end = PathBuf::from("/");
+                    continue;
+                }
+                Step::Up => {
+                    end.pop();
+                    continue;
+                }
+                Step::Down(name) => name,
+            };
+            let entry = end.join(name);
+            match std::fs::read_link(&entry) {
+                Ok(target) if links < MOST_LINKS => {
+                    links += 1;
+                    to_come.push(&target);
+                }
+                _ => end.clone_from(&entry),
+            }
+            entries.push(entry);
+        }
+        Self { entries, end }
+    }
+
+    /// Tells whether one of the entries lies in this folder, which is itself real: someone who may write there may replace it.
+    pub(super) fn passes(&self, folder: &Path) -> bool {
+        self.entries.iter().any(|entry| entry != folder && entry.starts_with(folder))
+    }
+}
+
+/// What is still to be followed, the next step last.
+#[derive(Default)]
+struct Steps(Vec<Step>);
+
+enum Step {
+    Top,
+    Up,
+    Down(OsString),
+}
+
+impl Steps {
+    fn push(&mut self, path: &Path) {
+        let steps = path.components().rev().filter_map(|part| match part {
+            Component::RootDir => Some(Step::Top),
+            Component::ParentDir => Some(Step::Up),
+            Component::Normal(name) => Some(Step::Down(name.to_owned())),
+            Component::CurDir | Component::Prefix(_) => None,
+        });
+        self.0.extend(steps);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// A folder with `folders`, and links by their names and targets.
+    fn tree(folders: &[&str], links: &[(&str, &str)]) -> (tempfile::TempDir, PathBuf) {
+        let root = tempfile::tempdir().unwrap();
+        let real = root.path().canonicalize().unwrap();
+        for folder in folders {
+            fs::create_dir_all(real.join(folder)).unwrap();
+        }
+        for (name, target) in links {
+            symlink(target, real.join(name)).unwrap();
+        }
+        (root, real)
+    }
+
+    #[test]
+    fn every_link_of_a_chain_is_kept() {
+        let links = [("h/app", "../data/current"), ("data/current", "../h/v3"), ("h/v3", "v4")];
+        let (_root, real) = tree(&["h", "data"], &links);
+        let trail = Trail::of(&real.join("h/app"));
+        for entry in ["h", "h/app", "data", "data/current", "h/v3", "h/v4"] {
+            assert!(trail.entries.contains(&real.join(entry)), "{entry} in {trail:?}");
+        }
+        assert_eq!(trail.end, real.join("h/v4"));
+        assert!(trail.passes(&real.join("data")) && trail.passes(&real.join("h")) && !trail.passes(&real.join("h/v4")));
+    }
+
+    #[test]
+    fn links_to_what_does_not_exist_lead_there() {
+        let (_root, real) = tree(&["q", "g"], &[("q/q.db", "../g/new/real.db"), ("later", "missing")]);
+        assert_eq!(Trail::of(&real.join("q/q.db")).end, real.join("g/new/real.db"));
+        assert!(Trail::of(&real.join("q/q.db")).passes(&real.join("g")));
+        assert_eq!(Trail::of(&real.join("later/a/../b")).end, real.join("missing/b"));
+    }
+
+    #[test]
+    fn a_parent_is_that_of_where_the_link_leads() {
+        let (_root, real) = tree(&["a/b", "c"], &[("c/to", "../a/b")]);
+        assert_eq!(Trail::of(&real.join("c/to/../x")).end, real.join("a/x"));
+        assert_eq!(Trail::of(&real.join("c/./../a")).end, real.join("a"));
+    }
+
+    #[test]
+    fn a_circle_of_links_ends() {
+        let (_root, real) = tree(&[], &[("one", "two"), ("two", "one")]);
+        let trail = Trail::of(&real.join("one"));
+        assert!(trail.passes(&real) && trail.entries.len() <= 2 * (MOST_LINKS + real.components().count()));
+    }
+
+    #[test]
+    fn an_existing_path_leads_to_where_the_kernel_says() {
+        let (_root, real) = tree(&["a/b"], &[("l", "a/../a/b/..")]);
+        for path in [real.join("l/b"), PathBuf::from("/proc/self/../self/fd"), PathBuf::from(".")] {
+            assert_eq!(Trail::of(&path).end, path.canonicalize().unwrap(), "{path:?}");
+        }
+    }
+}
