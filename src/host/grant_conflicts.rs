@@ -1,10 +1,12 @@
-//! Granted folders that guests may write to and that overlap with what hostler itself reads: refused at the start.
+//! Granted folders that guests may write to and that overlap with what hostler itself reads, and folders of the kernel's:
+//! refused at the start.
 //!
 //! Compiled code runs outside of the sandbox, the config says what guests may do, and a file beside the health file pauses a
 //! consumer. A guest that can write to any of these can do all that hostler can, so such a grant is never a warning.
 
 use std::path::{Path, PathBuf};
 
+use super::kernel_files;
 use super::located::Located;
 use super::mounts::Mounts;
 use crate::exit::{Exit, Failure, Result};
@@ -43,7 +45,7 @@ struct Writable<'a> {
     at: Located,
 }
 
-/// Refuses a config that lets a guest write to what hostler reads.
+/// Refuses a config that lets a guest write to what hostler reads, or see the kernel's own files.
 ///
 /// # Errors
 /// With 64, naming each grant and the key of each path that it overlaps with.
@@ -52,7 +54,8 @@ pub fn check_grants(loaded: &Loaded) -> Result<()> {
     let protected = protected(&loaded.config, loaded.file.as_deref(), |name| std::env::var_os(name).map(PathBuf::from));
     let protected: Vec<_> =
         protected.into_iter().map(|protected| (Located::find(&protected.path, &mounts), protected)).collect();
-    let mut conflicts = Vec::new();
+    let mut conflicts: Vec<_> =
+        granted(&loaded.config).filter_map(|(name, dir)| of_kernel(name, dir, &mounts)).collect();
     for folder in writable(&loaded.config, &mounts) {
         for (at, protected) in &protected {
             if protected.overlaps(at, &folder.at) {
@@ -75,6 +78,15 @@ fn granted(config: &Config) -> impl Iterator<Item = (&str, &DirGrant)> {
 fn writable<'a>(config: &'a Config, mounts: &Mounts) -> impl Iterator<Item = Writable<'a>> {
     let writable = granted(config).filter(|(_, dir)| dir.mode == DirMode::ReadWrite);
     writable.map(|(consumer, dir)| Writable { consumer, host: &dir.host, at: Located::find(&dir.host, mounts) })
+}
+
+fn of_kernel(consumer: &str, dir: &DirGrant, mounts: &Mounts) -> Option<String> {
+    let refusal = kernel_files::refusal(&dir.host, dir.mode, mounts)?;
+    Some(format!(
+        "consumers.{consumer}.allow.dirs grants `{}`, which {refusal}\n  cure: grant a folder that holds the guest's files \
+         and nothing else; pass what a guest has to know of the machine by allow.env",
+        dir.host.display()
+    ))
 }
 
 fn overlap(folder: &Writable<'_>, Protected { key, path, harm, .. }: &Protected) -> String {

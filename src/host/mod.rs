@@ -9,6 +9,7 @@ mod guests;
 mod handlers;
 pub mod hardening;
 mod hung_files;
+mod kernel_files;
 mod loading;
 mod located;
 mod metering;

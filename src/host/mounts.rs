@@ -18,6 +18,8 @@ pub(super) struct Mount {
     root: PathBuf,
     /// Where.
     pub(super) point: PathBuf,
+    /// The type of the file system.
+    pub(super) kind: String,
 }
 
 /// A path within a file system, wherever that is mounted.
@@ -74,10 +76,10 @@ impl Mounts {
 impl Mount {
     /// `36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw`, with any number of fields before the dash.
     fn parse(line: &str) -> Option<Self> {
-        let (fields, _) = line.split_once(" - ")?;
+        let (fields, after) = line.split_once(" - ")?;
         let mut fields = fields.split(' ').skip(2);
         let (device, root, point) = (fields.next()?.to_owned(), unescaped(fields.next()?), unescaped(fields.next()?));
-        Some(Self { device, root, point })
+        Some(Self { device, root, point, kind: after.split(' ').next()?.to_owned() })
     }
 }
 

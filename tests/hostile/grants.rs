@@ -88,6 +88,24 @@ fn a_grant_within_a_writable_one_is_refused() {
     assert_refused(&world(&grant("data", "rw"), &two("ro")), "consumers.two.allow.dirs");
 }
 
+/// `/proc/self/mem` is hostler's memory, its code included, and `/proc/self/environ` has its secrets.
+#[test]
+fn what_the_kernel_shows_as_files_is_refused() {
+    for (folder, mode) in [
+        ("/proc", "rw"),
+        ("/proc", "ro"),
+        ("/proc/self", "ro"),
+        ("link", "ro"),
+        ("/", "ro"),
+        ("/sys", "rw"),
+        ("/dev", "rw"),
+    ] {
+        let world = world(&grant(folder, mode), "");
+        symlink("/proc/self", world.path("link")).unwrap();
+        assert_refused(&world, "cure: grant a folder that holds the guest's files");
+    }
+}
+
 #[test]
 fn every_link_on_the_way_to_a_handler_is_out_of_reach() {
     let world = world(&grant("data", "rw"), "");
