@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::hard_links::{self, Search};
 use super::kernel_files;
 use super::located::Located;
 use super::mounts::Mounts;
@@ -58,9 +59,7 @@ pub fn check_grants(loaded: &Loaded) -> Result<()> {
         granted(&loaded.config).filter_map(|(name, dir)| of_kernel(name, dir, &mounts)).collect();
     for folder in writable(&loaded.config, &mounts) {
         for (at, protected) in &protected {
-            if protected.overlaps(at, &folder.at) {
-                conflicts.push(overlap(&folder, protected));
-            }
+            conflicts.extend(conflict(&folder, at, protected));
         }
         conflicts.extend(grants_within(&loaded.config, &folder, &mounts));
     }
@@ -86,6 +85,24 @@ fn of_kernel(consumer: &str, dir: &DirGrant, mounts: &Mounts) -> Option<String> 
         "consumers.{consumer}.allow.dirs grants `{}`, which {refusal}\n  cure: grant a folder that holds the guest's files \
          and nothing else; pass what a guest has to know of the machine by allow.env",
         dir.host.display()
+    ))
+}
+
+fn conflict(folder: &Writable<'_>, at: &Located, protected: &Protected) -> Option<String> {
+    if protected.overlaps(at, &folder.at) {
+        return Some(overlap(folder, protected));
+    }
+    let file = hard_links::linked(&at.trail.end)?;
+    let another = match hard_links::search(&folder.at.trail.end, file) {
+        Search::None => return None,
+        Search::Found(path) => format!("another name of it is `{}`", path.display()),
+        Search::Unfinished => "another name of it may be among the many files there".to_owned(),
+    };
+    let (consumer, host, Protected { key, path, harm, .. }) = (folder.consumer, folder.host.display(), protected);
+    Some(format!(
+        "consumers.{consumer}.allow.dirs lets guests write to `{host}`, and `{}` of {key} has hard links, {another}: {harm}\n  \
+         cure: put a copy in its place, which has no other name, or remove the other name",
+        path.display()
     ))
 }
 

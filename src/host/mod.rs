@@ -7,6 +7,7 @@ mod estate;
 mod grant_conflicts;
 mod guests;
 mod handlers;
+mod hard_links;
 pub mod hardening;
 mod hung_files;
 mod kernel_files;

@@ -139,6 +139,15 @@ fn a_volume_that_is_mounted_at_two_places_is_one_folder() {
 }
 
 #[test]
+fn another_name_of_a_handler_in_a_writable_folder_is_refused() {
+    let world = world(&grant("data", "rw"), "");
+    fs::hard_link(world.path("code/one.wasm"), world.path("code/same.wasm")).unwrap();
+    assert_eq!(world.output(&["check"]).code, 0, "no guest reaches the other name");
+    fs::hard_link(world.path("code/one.wasm"), world.path("data/deep/again")).unwrap();
+    assert_refused(&world, "consumers.one.handler has hard links");
+}
+
+#[test]
 fn what_no_guest_can_use_is_granted() {
     let same =
         format!("[consumers.two]\nchannel = 'two'\nhandler = 'code/one.wasm'\nallow.dirs = [{}]", grant("data", "rw"));

@@ -1,0 +1,77 @@
+//! Other names of a file: a hard link in a folder that guests may write to lets them change the file through it.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use super::located::{Identity, identity};
+
+/// The most entries that are looked at. A file with several links is rare, and such a folder that large is rarer.
+const MOST: usize = 100_000;
+
+/// The result of a search for another name of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Search {
+    /// Here it is.
+    Found(PathBuf),
+    /// There is none.
+    None,
+    /// The folder holds too much to tell.
+    Unfinished,
+}
+
+/// The file that a path names, if it is one that has several names.
+pub(super) fn linked(path: &Path) -> Option<Identity> {
+    let metadata = fs::metadata(path).ok()?;
+    (metadata.is_file() && metadata.nlink() > 1).then(|| identity(&metadata))
+}
+
+/// Searches a folder, and those within it, for the file.
+pub(super) fn search(folder: &Path, file: Identity) -> Search {
+    search_most(folder, file, MOST)
+}
+
+fn search_most(folder: &Path, file: Identity, most: usize) -> Search {
+    let (mut folders, mut left) = (vec![folder.to_owned()], most);
+    while let Some(folder) = folders.pop() {
+        // No file has names in two file systems.
+        let Ok(metadata) = fs::metadata(&folder) else { continue };
+        if metadata.dev() != file.0 {
+            continue;
+        }
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            let Some(fewer) = left.checked_sub(1) else { return Search::Unfinished };
+            left = fewer;
+            let Ok(kind) = entry.file_type() else { continue };
+            if kind.is_dir() {
+                folders.push(entry.path());
+            } else if kind.is_file() && entry.metadata().is_ok_and(|metadata| identity(&metadata) == file) {
+                return Search::Found(entry.path());
+            }
+        }
+    }
+    Search::None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_name_of_a_file_is_found() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |name: &str| root.path().join(name);
+        fs::create_dir_all(at("data/deep")).unwrap();
+        fs::write(at("app.wasm"), "").unwrap();
+        assert_eq!(linked(&at("app.wasm")), None);
+        fs::hard_link(at("app.wasm"), at("beside.wasm")).unwrap();
+        let file = linked(&at("app.wasm")).unwrap();
+        fs::write(at("data/other"), "").unwrap();
+        assert_eq!(search(&at("data"), file), Search::None);
+        fs::hard_link(at("app.wasm"), at("data/deep/again")).unwrap();
+        assert_eq!(search(&at("data"), file), Search::Found(at("data/deep/again")));
+        assert_eq!(search_most(&at("data"), file, 1), Search::Unfinished);
+        assert_eq!(search(&at("data"), (file.0 + 1, file.1)), Search::None);
+        assert_eq!(linked(&at("data")), None);
+    }
+}
