@@ -7,11 +7,11 @@
 use std::path::{Path, PathBuf};
 
 use super::hard_links::{self, Search};
-use super::kernel_files;
 use super::located::Located;
 use super::mounts::Mounts;
+use super::{hardening, kernel_files};
 use crate::exit::{Exit, Failure, Result};
-use hostler_config::{Config, DirGrant, DirMode, HandlerRef, Loaded};
+use hostler_config::{Config, DirGrant, DirMode, HandlerRef, Loaded, USUAL_PLACES};
 use hostler_health::Pauses;
 
 /// A file or folder that no guest may replace.
@@ -143,13 +143,14 @@ fn protected(config: &Config, file: Option<&Path>, variable: impl Fn(&str) -> Op
         Protected::new("host.health_file (the pauses)", Pauses::beside(health_file).folder(), HEALTH).whole(),
     ];
     all.extend(config.host.cache_dir.iter().map(|path| Protected::new("host.cache_dir", path, CODE).whole()));
-    all.extend(file.map(|file| Protected::new("--config", file, CONFIG)));
+    all.extend(configs(file).into_iter().map(|file| Protected::new("--config", file, CONFIG)));
     if config.queue.driver == hostler_config::Driver::Embedded {
         all.push(Protected::new("queue.embedded.path", &config.queue.embedded.path, QUEUE));
     }
     // A guest that could write to the SDK's files would name a program in them, by `credential_process`.
     all.extend(
-        aws_files(&variable).map(|(name, path)| Protected::new(name, path, "the AWS SDK runs programs named there")),
+        aws_files(config, &variable)
+            .map(|(name, path)| Protected::new(name, path, "the AWS SDK runs programs named there")),
     );
     all.extend(std::env::current_exe().ok().map(|path| Protected::new("hostler's own program", path, CODE)));
     all.extend(code(config));
@@ -170,13 +171,34 @@ fn code(config: &Config) -> impl Iterator<Item = Protected> + '_ {
     })
 }
 
-/// The AWS SDK's own files that exist.
-fn aws_files(variable: &impl Fn(&str) -> Option<PathBuf>) -> impl Iterator<Item = (&'static str, PathBuf)> {
+/// The config, and the files that the next start would read instead if they were there.
+fn configs(file: Option<&Path>) -> Vec<&Path> {
+    let usual = USUAL_PLACES.map(Path::new);
+    let Some(file) = file else { return usual.into() };
+    match usual.iter().position(|place| *place == file) {
+        Some(place) => usual.into_iter().take(place + 1).collect(),
+        None => vec![file],
+    }
+}
+
+/// The AWS SDK's own files: those that exist, and where the config uses AWS also those that would be read if they were there.
+fn aws_files(
+    config: &Config,
+    variable: &impl Fn(&str) -> Option<PathBuf>,
+) -> impl Iterator<Item = (&'static str, PathBuf)> {
+    let home = variable("HOME");
     let file = |name: &'static str, of_home: &str| {
-        let path = variable(name).or_else(|| Some(variable("HOME")?.join(".aws").join(of_home)))?;
-        path.exists().then_some((name, path))
+        let named = variable(name).filter(|path| path != Path::new(""));
+        // The SDK's own way of naming the home folder, which no shell has replaced.
+        let named = named.map(|path| match (path.strip_prefix("~"), &home) {
+            (Ok(below), Some(home)) => home.join(below),
+            _ => path,
+        });
+        let path = named.or_else(|| Some(home.as_ref()?.join(".aws").join(of_home)))?;
+        (hardening::uses_aws(config) || path.exists()).then_some((name, path))
     };
-    [file("AWS_CONFIG_FILE", "config"), file("AWS_SHARED_CREDENTIALS_FILE", "credentials")].into_iter().flatten()
+    let files = [file("AWS_CONFIG_FILE", "config"), file("AWS_SHARED_CREDENTIALS_FILE", "credentials")];
+    files.into_iter().flatten()
 }
 
 /// The folder that a file lies in.
@@ -184,5 +206,51 @@ fn folder_of(file: &Path) -> PathBuf {
     match file.parent() {
         Some(folder) if folder != Path::new("") => folder.to_owned(),
         _ => PathBuf::from("."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is protected, by its key, with these lines of config and this home.
+    fn found(more: &str, file: Option<&str>, home: &Path) -> Vec<(String, PathBuf)> {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("hostler.toml");
+        std::fs::write(&config, format!("{more}\n[consumers.a]\nchannel = 'a'\nhandler = '/h/a.wasm'")).unwrap();
+        let config = hostler_config::load(Some(&config), std::iter::empty::<(String, String)>()).unwrap().config;
+        let variable = |name: &str| (name == "HOME").then(|| home.to_owned());
+        let all = protected(&config, file.map(Path::new), variable);
+        all.into_iter().map(|protected| (protected.key, protected.path)).collect()
+    }
+
+    fn of_key(all: &[(String, PathBuf)], key: &str) -> Vec<PathBuf> {
+        all.iter().filter(|(name, _)| name == key).map(|(_, path)| path.clone()).collect()
+    }
+
+    #[test]
+    fn a_config_that_the_next_start_would_find_is_protected() {
+        let home = Path::new("/nonexistent");
+        let config = |file| of_key(&found("", file, home), "--config");
+        let [system, here] = ["/etc/hostler/hostler.toml", "./hostler.toml"].map(PathBuf::from);
+        assert_eq!(config(None), [system.clone(), here.clone()]);
+        assert_eq!(config(Some("./hostler.toml")), [system.clone(), here]);
+        assert_eq!(config(Some("/etc/hostler/hostler.toml")), [system]);
+        assert_eq!(config(Some("my.toml")), [PathBuf::from("my.toml")]);
+    }
+
+    #[test]
+    fn files_of_the_aws_sdk_are_protected_before_they_exist() {
+        let home = tempfile::tempdir().unwrap();
+        let files = |driver: &str| {
+            let all = found(&format!("queue.driver = '{driver}'\nqueue.sqs.region = 'eu-west-1'"), None, home.path());
+            [of_key(&all, "AWS_CONFIG_FILE"), of_key(&all, "AWS_SHARED_CREDENTIALS_FILE")].concat()
+        };
+        let [config, credentials] = [".aws/config", ".aws/credentials"].map(|name| home.path().join(name));
+        assert_eq!(files("sqs"), [config.clone(), credentials]);
+        assert!(files("embedded").is_empty());
+        std::fs::create_dir(home.path().join(".aws")).unwrap();
+        std::fs::write(&config, "").unwrap();
+        assert_eq!(files("embedded"), [config]);
     }
 }

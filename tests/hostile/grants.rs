@@ -147,6 +147,35 @@ fn another_name_of_a_handler_in_a_writable_folder_is_refused() {
     assert_refused(&world, "consumers.one.handler has hard links");
 }
 
+/// Whoever configures by variables alone has no file, and a guest must not make one.
+#[test]
+fn a_config_that_is_not_there_yet_is_out_of_reach() {
+    let world = world(&grant("data", "rw"), "");
+    fs::rename(world.path("hostler.toml"), world.path("named.toml")).unwrap();
+    let check = |named: bool| {
+        let mut command = world.command(&["check"]);
+        command.current_dir(world.path("data"));
+        command.env("HOSTLER_CONSUMERS__ONE__ALLOW__DIRS", r#"[{host=".",guest="/",mode="rw"}]"#);
+        for (key, path) in [
+            ("HOST__HEALTH_FILE", "run/health.json"),
+            ("QUEUE__EMBEDDED__PATH", "queue/queue.db"),
+            ("HOST__CACHE_DIR", "cache"),
+            ("CONSUMERS__ONE__HANDLER", "code/one.wasm"),
+            ("CONSUMERS__ONE__HOOKS", "hooks/hooks.wasm"),
+        ] {
+            command.env(format!("HOSTLER_{key}"), world.path(path));
+        }
+        match named {
+            true => command.env("HOSTLER_CONFIG", world.path("named.toml")),
+            false => command.env("HOSTLER_CONSUMERS__ONE__CHANNEL", "one"),
+        };
+        Said::new(command.output().unwrap())
+    };
+    let said = check(true);
+    assert_eq!(said.code, 0, "{said:?}");
+    assert_refusal(&check(false), "hostler.toml");
+}
+
 #[test]
 fn what_no_guest_can_use_is_granted() {
     let same =

@@ -28,6 +28,7 @@ pub use error::{ConfigError, Place, Problem};
 pub use grants::{DirGrant, HandlerRef, SecretUrl};
 pub use reference::reference;
 pub use schema::schema;
+pub use source::USUAL_PLACES;
 pub use suggest::alike;
 pub use units::Share;
 // A type of its fields.

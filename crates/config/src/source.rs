@@ -17,7 +17,7 @@ use super::suggest::dotted;
 const SYSTEM_FILE: &str = "/etc/hostler/hostler.toml";
 
 /// Where a file is looked for when none is named, in this order.
-const USUAL_PLACES: [&str; 2] = [SYSTEM_FILE, "./hostler.toml"];
+pub const USUAL_PLACES: [&str; 2] = [SYSTEM_FILE, "./hostler.toml"];
 
 /// All that was written, wherever it was.
 pub(super) struct Source {

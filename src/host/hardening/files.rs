@@ -114,7 +114,7 @@ pub fn decide(config: &Config, environment: Environment<'_>, profile: &Profile) 
 }
 
 /// Whether anything is fetched from AWS.
-pub(super) fn uses_aws(config: &Config) -> bool {
+pub fn uses_aws(config: &Config) -> bool {
     config.queue.driver == Driver::Sqs || references(config).any(|reference| matches!(reference, HandlerRef::S3 { .. }))
 }
 

@@ -17,6 +17,7 @@ mod enforce;
 mod files;
 
 pub use aws::Profile;
+pub(super) use files::uses_aws;
 pub use files::{Decision, Rule, decide};
 
 use std::fs::DirBuilder;
