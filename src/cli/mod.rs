@@ -135,7 +135,9 @@ pub fn main() -> Exit {
         let HealthCheck::CheckConsumerHealth(command) = HealthCheckOnly::parse().command;
         return check_health(&command);
     }
-    let result = match Cli::parse().command {
+    let command = Cli::parse().command;
+    host::outlive_size_limit();
+    let result = match command {
         Command::CheckConsumerHealth(command) => Ok(check_health(&command)),
         Command::Run(args) => run::run(&args),
         Command::Check(args) => check::run(&args),

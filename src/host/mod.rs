@@ -75,6 +75,11 @@ pub fn stop_on_signal() -> std::io::Result<CancellationToken> {
     Signals::install(Some("finishing what is under way; Ctrl-C again ends at once")).map(|signals| signals.drain)
 }
 
+/// Lets writes beyond the limit of file sizes fail, rather than end the process.
+pub fn outlive_size_limit() {
+    signals::outlive_size_limit();
+}
+
 /// How long after the begin of a drain what still runs is stopped.
 fn until_stop(grace: Duration) -> Duration {
     grace - SETTLING.min(grace / 5)

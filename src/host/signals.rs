@@ -5,9 +5,9 @@ use std::io::{self, Write as _};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
-use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 use signal_hook::iterator::Signals as Incoming;
-use signal_hook::low_level;
+use signal_hook::{flag, low_level};
 use tokio_util::sync::CancellationToken;
 
 use hostler_children as children;
@@ -20,6 +20,13 @@ pub(super) struct Signals {
     pub(super) drain: CancellationToken,
     /// Unset until there is a log.
     verbosity: Arc<OnceLock<Verbosity>>,
+}
+
+/// Lets a write beyond the limit of file sizes (`ulimit -f`) fail with EFBIG. Otherwise its signal ends the process, and one guest
+/// with a large file all other consumers. Programs that are started get the signal as ever.
+pub(super) fn outlive_size_limit() {
+    // That there is a handler is enough; without one, all is as before.
+    let _ = flag::register(SIGXFSZ, Arc::default());
 }
 
 impl Signals {

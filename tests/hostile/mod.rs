@@ -16,6 +16,8 @@ mod limits;
 mod neighbour;
 #[cfg(test)]
 mod no_pool;
+#[cfg(test)]
+mod process_limits;
 mod upload;
 
 use std::fs;
