@@ -27,6 +27,8 @@ pub(super) fn run(args: &Args) -> Result {
     }
     raise_descriptors();
     let machine = Machine::measure();
+    // As `run`: whoever cannot start the threads must not learn it only there.
+    machine.try_threads(Threads::of(&machine, host::sets(&loaded.config.consumers)).least())?;
     handler::compile_with(Threads::of(&machine, 1).compiling);
     // Every part is looked at, so that one run shows all that is wrong.
     telemetry::show_warnings();

@@ -26,6 +26,9 @@ use hostler_wasm::{self as handler, Definition, Engine, Grants, Pool, Source};
 const TIMEOUT: Duration = Duration::from_secs(60);
 const OUTPUT: usize = 64 * 1024;
 
+/// Threads that it starts for one message: for the guest, its blocking calls, the epoch, and fetching.
+const THREADS: usize = 6;
+
 /// What its pool is made for: more than its handler and hooks need, so that the largest component fits.
 const POOL: Pool = Pool { sandboxes: 8 };
 
@@ -83,6 +86,7 @@ struct Subject {
 pub(super) fn run(args: &Args) -> Result {
     telemetry::show_warnings();
     let machine = Machine::measure();
+    machine.try_threads(THREADS)?;
     handler::compile_with(Threads::of(&machine, 1).compiling);
     let attributes = source::attributes(&args.attr);
     sendable(&attributes)?;

@@ -85,7 +85,7 @@ impl Guests {
 }
 
 /// How many sets of runtimes these consumers should have.
-pub(super) fn sets(consumers: &[Consumer]) -> usize {
+pub fn sets(consumers: &[Consumer]) -> usize {
     groups(consumers).len()
 }
 

@@ -28,7 +28,7 @@ pub use connect::{connect, connect_to_look, declare, file_to_come, full, unsenda
 pub use ecs::Metadata;
 pub use estate::{disposal, inventory};
 pub use grant_conflicts::check_grants;
-pub use guests::{Guests, Shared, too_few_processes};
+pub use guests::{Guests, Shared, sets, too_few_processes};
 pub use handlers::{all, cache, definitions, fetch};
 
 use std::path::Path;
@@ -92,11 +92,13 @@ fn until_stop(grace: Duration) -> Duration {
 pub fn run(file: Option<&Path>) -> Result {
     // First of all: PID 1 ignores every signal that it has no handler for.
     let signals =
-        Signals::install(None).map_err(|error| internal(format!("cannot install signal handlers: {error}")))?;
+        Signals::install(None).map_err(|error| resources::too_few_threads("its thread for signals", &error))?;
     let loaded = config::load(file, std::env::vars_os()).map_err(|error| Failure::new(Exit::BadConfig, error))?;
     let machine = Machine::measure();
     // Before any other thread starts, as new threads inherit it.
     let hardening = check_grants(&loaded).and_then(|()| Hardening::enforce(&loaded.config, &machine));
+    let threads = Threads::of(&machine, guests::sets(&loaded.config.consumers));
+    machine.try_threads(threads.least())?;
     let mut logs = telemetry::start(match loaded.config.telemetry.log {
         LogFormat::Json => telemetry::Form::Json,
         LogFormat::Text => telemetry::Form::Text,
@@ -117,7 +119,6 @@ pub fn run(file: Option<&Path>) -> Result {
     if let Some(shortage) = too_few_processes(&loaded.config, &machine) {
         tracing::warn!(cure = shortage.cure(), "{shortage}");
     }
-    let threads = Threads::of(&machine, guests::sets(&loaded.config.consumers));
     handler::compile_with(threads.compiling);
     let guests = Guests::start(&loaded.config, threads).map_err(internal)?;
     let mut control = Builder::new_current_thread();

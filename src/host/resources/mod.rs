@@ -5,17 +5,20 @@
 //! | `cgroup` | reads the limits of memory and processes, of cgroups v1 and v2 | `/proc`, `/sys/fs/cgroup` |
 //! | `descriptors` | raises the limit of open files, and shares it out | the limit |
 //! | `plan` | shares the memory out, or refuses with the arithmetic | none |
+//! | `probe` | tries whether threads can be started | threads |
 //! | `refusal` | the words of a refusal, and its cures | none |
 //! | `threads` | how many threads each pool gets | none |
 
 mod cgroup;
 mod descriptors;
 mod plan;
+mod probe;
 mod refusal;
 mod threads;
 
 pub use descriptors::{FilePlan, Handles, raise_descriptors};
 pub use plan::{Demand, HOST, MEMORY, Plan, SLOTS, Share, plan};
+pub use probe::too_few_threads;
 pub use refusal::Refusal;
 pub use threads::{Threads, TooFewProcesses};
 
@@ -69,6 +72,9 @@ impl Machine {
     /// What the system says.
     pub fn measure() -> Self {
         let cgroup::Limits { memory, pids, total } = cgroup::read(Path::new("/"));
+        // Root is not bound by the limit of the user.
+        let of_user = if getuid().is_root() { None } else { getrlimit(Resource::Nproc).current };
+        let pids = pids.into_iter().chain(of_user).min();
         let total = Limit { bytes: total.unwrap_or(u64::MAX), by: LimitedBy::Machine };
         let cgroup = memory.map(|(bytes, file)| Limit { bytes, by: LimitedBy::Cgroup(file) });
         let memory = cgroup.filter(|limit| limit.bytes < total.bytes).unwrap_or(total);

@@ -100,6 +100,21 @@ impl fmt::Display for TooFewProcesses {
     }
 }
 
+/// Threads that a host has beside the pools and the one for signals: for the log, the health file, the epoch and the queue's writer.
+const OWN: usize = 4;
+
+/// Threads that load handlers, and are gone before guests need theirs for files.
+const LOADING: usize = 2;
+
+impl Threads {
+    /// The threads that a host starts in any case, but for the one for signals. Of pools for blocking calls it is one of the
+    /// host's own.
+    pub fn least(&self) -> usize {
+        let compiling = if self.compiling > 1 { self.compiling } else { 0 };
+        OWN + LOADING + compiling + self.sets * (self.guests + self.long) + 1
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::{Limit, LimitedBy};
@@ -143,6 +158,15 @@ mod tests {
         assert_eq!((threads.guests, threads.long, threads.compiling), (8, 4, 8));
         let threads = Threads::of(&machine(64, None, 128), 4);
         assert_eq!((threads.guests, threads.long, threads.compiling), (2, 1, 8));
+    }
+
+    #[test]
+    fn what_is_started_at_least_stays_below_the_limit_of_processes() {
+        for (pids, sets) in [30, 64, 1_000].into_iter().flat_map(|pids| [1, 3, 19].map(|sets| (pids, sets))) {
+            let threads = Threads::of(&machine(256, Some(pids), 1024 * 1024), sets);
+            assert!(threads.least() as u64 <= pids, "{pids}: {threads:?}");
+        }
+        assert_eq!(Threads::of(&machine(2, Some(12), 1024), 1).least(), 8, "ten processes are enough");
     }
 
     #[test]
