@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::notify::NotifyArgs;
 use super::table::table;
-use super::{ConfigArg, block_on, note_if_new, print, say};
+use super::{ConfigArg, block_on, note_if_new, output, print, say};
 use crate::exit::{Exit, Failure, Result};
 use crate::host;
 use hostler_config::Config;
@@ -15,6 +15,7 @@ use hostler_ops::alarms::{self, Level, Look, Order, Seen, Step, Watch};
 use hostler_ops::delivery::{Carrier, deliver};
 use hostler_queue::Inventory;
 use hostler_types::duration;
+use hostler_types::printable::in_json;
 
 /// Tell which queues hold too many messages
 ///
@@ -87,7 +88,7 @@ async fn once(
         () = stop.cancelled() => return Ok(Exit::Failed),
     };
     match (args.json, args.dry_run) {
-        (true, _) => print(for_programs(&seen)),
+        (true, _) => print(output::json(&for_programs(&seen))?),
         (false, false) => print(for_people(&seen)),
         (false, true) => {}
     }
@@ -104,7 +105,7 @@ async fn once(
 
 fn show(args: &Args, step: &Step<'_>) {
     match step {
-        Step::Tells(notice) if args.json => print(&notice.document),
+        Step::Tells(notice) if args.json => print(in_json(&notice.document.to_string())),
         // The rehearsal prints it.
         Step::Tells(_) if args.dry_run => {}
         Step::Tells(notice) => print(notice.text()),

@@ -7,6 +7,7 @@ use crate::host::hardening::Hardening;
 use crate::host::resources::{MEMORY, Machine, Plan, SLOTS, Share, Threads, raise_descriptors};
 use hostler_config::{Config, Consumer};
 use hostler_telemetry as telemetry;
+use hostler_types::printable::on_one_line;
 use hostler_wasm::{self as handler, Definition, Engine, Loaded, Summary};
 
 /// Validate the config, load the handlers, reach the queues; consumes nothing
@@ -130,6 +131,6 @@ fn unreachable_channels(who: &str) -> Failure {
 
 /// What kind of handler it is, and what it imports.
 pub(super) fn describe(summary: &Summary) -> String {
-    let imports = summary.imports.iter().map(|import| format!("\n                imports {import}"));
+    let imports = summary.imports.iter().map(|import| format!("\n                imports {}", on_one_line(import)));
     format!("\n              {}{}", summary.kind, imports.collect::<String>())
 }

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use hostler_health::{self as health, Reason, Report, StartPeriod, Status, Timestamp, Verdict, process};
 use hostler_types::duration;
+use hostler_types::printable::{Printable, in_json};
 
 /// Tell from the health file whether every consumer makes progress
 ///
@@ -38,9 +39,9 @@ pub fn run(args: &Args, health_file: &Path) -> u8 {
 
     let line = if args.json { json(&verdict, report) } else { line(&verdict, report) };
     // The exit code is the answer; where nobody reads the words, it still has to be given.
-    let _ = writeln!(io::stdout(), "{line}");
+    let _ = writeln!(io::stdout(), "{}", Printable(&line));
     if !verdict.healthy() {
-        let _ = writeln!(io::stderr(), "{}", joined(&verdict.reasons, "\n"));
+        let _ = writeln!(io::stderr(), "{}", Printable(&joined(&verdict.reasons, "\n")));
     }
     u8::from(!verdict.healthy())
 }
@@ -66,7 +67,8 @@ fn json(verdict: &Verdict, report: Option<&Report>) -> String {
     }
     let answer = Answer { status: verdict.status, healthy: verdict.healthy(), reasons: &verdict.reasons, report };
     // Nothing in it can fail to serialize; should it ever, its text is no worse than none.
-    serde_json::to_string(&answer).unwrap_or_else(|error| error.to_string())
+    let text = serde_json::to_string(&answer).unwrap_or_else(|error| error.to_string());
+    in_json(&text).into_owned()
 }
 
 fn counted(count: usize, noun: &str) -> String {

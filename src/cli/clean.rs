@@ -6,6 +6,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::notify::NotifyArgs;
+use super::output::pretty_json;
 use super::table::table;
 use super::{ConfigArg, block_on, print, say};
 use crate::exit::{Exit, Failure, Result};
@@ -78,7 +79,7 @@ pub(super) fn run(args: &Args) -> Result {
         };
         let notice = clean::notice(&survey, done.as_ref(), SystemTime::now());
         match args.json {
-            true => print(json(&clean::document(&survey, done.as_ref()))?),
+            true => print(pretty_json(&clean::document(&survey, done.as_ref()))?),
             false => print(for_people(&survey, done.as_ref(), &notice.summary)),
         }
         let blind = no_record(&survey);
@@ -154,10 +155,6 @@ fn named(config: &Config) -> Named {
 /// Whether there are queues, and CloudWatch knows none of them.
 fn no_record(survey: &Survey) -> bool {
     !survey.queues.is_empty() && !survey.has_record()
-}
-
-fn json(document: &serde_json::Value) -> std::result::Result<String, Failure> {
-    serde_json::to_string_pretty(document).map_err(|error| Failure::new(Exit::Internal, error))
 }
 
 fn for_people(survey: &Survey, done: Option<&Done>, summary: &str) -> String {

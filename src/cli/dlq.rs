@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use tokio_util::sync::CancellationToken;
 
 use super::dead_letter::{self, DeadLetter};
+use super::output::pretty_json;
 use super::picked::Picked;
 use super::{ConfigArg, block_on, print, say};
 use crate::exit::{Exit, Failure, Result};
@@ -119,7 +120,7 @@ fn list(args: &LsArgs) -> Result {
     let wanted = Look { at: at.clone(), conditions: args.picked.conditions(), max: args.max, began: SystemTime::now() };
     let found = find(&args.config, wanted, false)?;
     match args.json {
-        true => print(serde_json::to_string_pretty(&found).map_err(|error| Failure::new(Exit::Internal, error))?),
+        true => print(pretty_json(&found)?),
         false if found.is_empty() => print(format_args!("no dead letters in {at}")),
         false => print(dead_letter::table(&found)),
     }
@@ -139,7 +140,7 @@ fn show(args: &ShowArgs) -> Result {
     })?;
     let found = if args.body { found } else { found.without_body() };
     match args.json {
-        true => print(serde_json::to_string_pretty(&found).map_err(|error| Failure::new(Exit::Internal, error))?),
+        true => print(pretty_json(&found)?),
         false => print(found.page()),
     }
     Ok(Exit::Ok)

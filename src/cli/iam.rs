@@ -1,7 +1,8 @@
 //! `hostler iam`.
 
+use super::output::pretty_json;
 use super::{ConfigArg, print, say};
-use crate::exit::{Exit, Failure, Result};
+use crate::exit::{Exit, Result};
 use hostler_config::{Config, Driver, HandlerRef};
 
 /// Print the least-privilege IAM policy that this config needs
@@ -40,7 +41,7 @@ pub(super) fn run(args: &Args) -> Result {
             // IAM knows no policy without a statement, so there is nothing for a program to read.
             say("hostler: the embedded queue needs no permission on AWS");
         }
-        _ => print(serde_json::to_string_pretty(&policy(args, &config)?).map_err(internal)?),
+        _ => print(pretty_json(&policy(args, &config)?)?),
     }
     Ok(Exit::Ok)
 }
@@ -65,10 +66,6 @@ fn cluster(text: &str) -> std::result::Result<String, &'static str> {
 /// The handlers and hooks of all consumers.
 fn handlers(config: &Config) -> impl Iterator<Item = &HandlerRef> {
     config.consumers.iter().flat_map(|consumer| std::iter::once(&consumer.handler).chain(&consumer.hooks))
-}
-
-fn internal(error: impl std::fmt::Display) -> Failure {
-    Failure::new(Exit::Internal, error)
 }
 
 #[cfg(feature = "sqs")]
@@ -116,7 +113,7 @@ fn policy(args: &Args, config: &Config) -> Result<serde_json::Value> {
 
 #[cfg(not(feature = "sqs"))]
 fn policy(_: &Args, _: &Config) -> Result<serde_json::Value> {
-    Err(Failure::new(Exit::QueueUnreachable, "queue.driver: this build of hostler has no driver `sqs`"))
+    Err(crate::exit::Failure::new(Exit::QueueUnreachable, "queue.driver: this build of hostler has no driver `sqs`"))
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 
+use super::output::json;
 use super::source::{self, BodyArgs};
 use super::{ConfigArg, block_on, print};
 use crate::exit::{Exit, Failure, Result};
@@ -126,8 +127,7 @@ pub(super) fn run(args: &Args) -> Result {
     }
     match args.json {
         true => {
-            let answer = serde_json::to_string(&answer(&outcome, took, &captured));
-            print(answer.map_err(|error| Failure::new(Exit::Internal, error))?);
+            print(json(&answer(&outcome, took, &captured))?);
         }
         false => for_people(&outcome, took, &captured, &loaded.summary),
     }

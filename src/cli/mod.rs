@@ -129,13 +129,25 @@ impl ConfigArg {
     }
 }
 
+/// Parses the arguments. Ends the process where they are wrong, or ask for help; they may be anybody's text.
+fn parse<T: Parser>() -> T {
+    T::try_parse().unwrap_or_else(|error| {
+        let text = error.render().to_string();
+        match error.use_stderr() {
+            true => say(text.trim_end_matches('\n')),
+            false => print(text.trim_end_matches('\n')),
+        }
+        std::process::exit(error.exit_code())
+    })
+}
+
 /// Parses the arguments and runs the command.
 pub fn main() -> Exit {
     if std::env::args_os().nth(1).is_some_and(|word| word == "check-consumer-health") {
-        let HealthCheck::CheckConsumerHealth(command) = HealthCheckOnly::parse().command;
+        let HealthCheck::CheckConsumerHealth(command) = parse::<HealthCheckOnly>().command;
         return check_health(&command);
     }
-    let command = Cli::parse().command;
+    let command = parse::<Cli>().command;
     host::outlive_size_limit();
     let result = match command {
         Command::CheckConsumerHealth(command) => Ok(check_health(&command)),

@@ -8,6 +8,7 @@ use hostler_config::Config;
 use hostler_ops::delivery::{Carrier, Undelivered};
 use hostler_ops::notice::{Format, Notice};
 use hostler_ops::webhook::Webhook;
+use hostler_types::printable::in_json;
 
 /// The options about telling people.
 #[derive(Debug, clap::Args)]
@@ -96,7 +97,7 @@ pub(super) struct Rehearsal(Option<Format>);
 impl Carrier for Rehearsal {
     async fn carry(&self, notice: &Notice) -> std::result::Result<(), Undelivered> {
         print(match self.0 {
-            Some(format) => notice.payload(format).to_string(),
+            Some(format) => in_json(&notice.payload(format).to_string()).into_owned(),
             None => notice.text(),
         });
         Ok(())

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::output::pretty_json;
 use super::table::table;
 use super::{ConfigArg, block_on, note_if_new, print, say};
-use crate::exit::{Exit, Failure, Result};
+use crate::exit::{Exit, Result};
 use crate::host;
 use hostler_config::Config;
 use hostler_queue::{Broker, Depth, QueueError, no_queue};
@@ -47,7 +48,7 @@ pub(super) fn run(args: &Args) -> Result {
     let config = args.config.load()?.config;
     let Counted { rows, faults } = block_on(async { Ok(counted(args, &config).await?) })?;
     match args.json {
-        true => print(serde_json::to_string_pretty(&rows).map_err(|error| Failure::new(Exit::Internal, error))?),
+        true => print(pretty_json(&rows)?),
         false => print(for_people(&rows)),
     }
     for fault in &faults {

@@ -13,6 +13,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::resource;
 use hostler_types::Timestamp;
+use hostler_types::printable::acts;
 
 /// The longest value, in bytes; each is six in JSON at most, so that a line with a long one fits into the backlog.
 const LONGEST: usize = 512 * 1024;
@@ -151,7 +152,8 @@ impl<W: Write> Write for Escaped<'_, W> {
 
 fn escaped(out: &mut impl Write, text: &str) -> fmt::Result {
     let mut rest = text;
-    let is_odd = |byte: u8| (byte < b' ') | (byte == b'"') | (byte == b'\\');
+    // Those that JSON escapes, and the first bytes of all characters that a terminal acts on.
+    let is_odd = |byte: u8| (byte < b' ') | matches!(byte, b'"' | b'\\' | 0x7f) | matches!(byte, 0xc2 | 0xe2 | 0xef);
     // Nearly all texts are as they are; without a way out of the loop, many bytes are looked at in one step.
     if !text.bytes().fold(false, |odd, byte| odd | is_odd(byte)) {
         return out.write_str(text);
@@ -166,7 +168,8 @@ fn escaped(out: &mut impl Write, text: &str) -> fmt::Result {
             Some('\n') => out.write_str("\\n")?,
             Some('\r') => out.write_str("\\r")?,
             Some('\t') => out.write_str("\\t")?,
-            Some(control) => write!(out, "\\u{:04x}", u32::from(control))?,
+            Some(char) if acts(char) => write!(out, "\\u{:04x}", u32::from(char))?,
+            Some(char) => out.write_char(char)?,
             None => {}
         }
         rest = chars.as_str();
@@ -245,6 +248,8 @@ mod tests {
         let mut line = String::new();
         text(&mut line, &all).unwrap();
         assert_eq!(serde_json::from_str::<String>(&line).unwrap(), all);
+        assert!(!line.contains(acts), "a terminal acts on it");
+        assert!(["ü", "…", "\u{200d}", "名"].iter().all(|plain| line.contains(plain)), "the others stay");
     }
 
     #[test]

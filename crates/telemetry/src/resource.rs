@@ -5,6 +5,8 @@ use std::sync::OnceLock;
 
 use serde::Serialize;
 
+use hostler_types::printable::in_json;
+
 /// The value of an attribute.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
@@ -78,7 +80,7 @@ static KNOWN: OnceLock<Known> = OnceLock::new();
 /// Says what this process is. From here on JSON log lines carry it. Only the first call counts.
 pub fn describe(resource: Resource) {
     if let Ok(json) = serde_json::to_string(&resource) {
-        KNOWN.get_or_init(|| Known { resource, json });
+        KNOWN.get_or_init(|| Known { resource, json: in_json(&json).into_owned() });
     }
 }
 

@@ -57,12 +57,12 @@ mod tests {
         let writer = lines.clone();
         let layer =
             tracing_subscriber::fmt::layer().fmt_fields(Text).with_ansi(false).with_writer(move || writer.clone());
-        let odd = "a\rb\u{1b}[2J\u{9b}c";
+        let odd = "a\rb\u{1b}[2J\u{9b}\u{7f}c";
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
             tracing::info!(field = odd, shown = %odd, n = 7, "{odd}");
         });
         let line = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
-        let shown = "a\\rb\\u{1b}[2J\\u{9b}c";
+        let shown = "a\\rb\\u{1b}[2J\\u{9b}\\u{7f}c";
         let wanted = format!("{shown} field=\"{shown}\" shown={shown} n=7\n");
         assert!(line.ends_with(&wanted), "{line:?} does not end with {wanted:?}");
     }

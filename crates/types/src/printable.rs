@@ -32,6 +32,24 @@ pub fn on_one_line(text: &str) -> String {
     line
 }
 
+/// A JSON text in which all that a terminal acts on is escaped as JSON has it: the same document for whatever reads it.
+pub fn in_json(text: &str) -> Cow<'_, str> {
+    // Line ends and tabs are its layout, and no other control characters of ASCII may stand in it as they are.
+    let is_odd = |char: char| char != '\n' && char != '\t' && acts(char);
+    if !text.contains(is_odd) {
+        return Cow::Borrowed(text);
+    }
+    let mut escaped = String::with_capacity(text.len() + 32);
+    for char in text.chars() {
+        match is_odd(char) {
+            // All of them are of the basic plane. Writing to a text does not fail.
+            true => drop(write!(escaped, "\\u{:04x}", u32::from(char))),
+            false => escaped.push(char),
+        }
+    }
+    Cow::Owned(escaped)
+}
+
 /// No more than `most` bytes of the text, and a word about the rest.
 pub fn shortened(text: &str, most: usize) -> Cow<'_, str> {
     if text.len() <= most {
@@ -54,9 +72,9 @@ fn escape(to: &mut impl Write, text: &str, is_odd: fn(char) -> bool) -> fmt::Res
     to.write_str(rest)
 }
 
-/// Whether a terminal does something else with it than to show it: control characters, line and paragraph separators, and the
+/// Tells whether a terminal does something else with it than to show it: control characters, line and paragraph separators, and the
 /// invisible ones that turn the direction of writing or only hide. Those that join letters and emoji are part of a text.
-fn acts(char: char) -> bool {
+pub fn acts(char: char) -> bool {
     char.is_control()
         || matches!(char, '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
@@ -83,6 +101,17 @@ mod tests {
         ] {
             assert_eq!(on_one_line(text), line);
         }
+    }
+
+    #[test]
+    fn a_json_text_says_the_same_in_characters_that_a_terminal_shows() {
+        let value = serde_json::json!({ "a\u{7f}": ["\u{9b}1m\u{202e}\u{2066}x\u{feff}", "ü\n\u{1b}\t\u{200d}"] });
+        let text = serde_json::to_string_pretty(&value).unwrap();
+        let shown = in_json(&text);
+        assert!(!shown.chars().any(|char| acts(char) && char != '\n'), "{shown}");
+        assert!(shown.contains("\\u009b1m\\u202e\\u2066x\\ufeff") && shown.contains("ü"), "{shown}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
+        assert!(matches!(in_json("{\n\t\"a\": \"ü\"}"), Cow::Borrowed(_)));
     }
 
     #[test]
