@@ -2,6 +2,7 @@
 
 use std::ffi::{CString, c_char, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, thread};
@@ -114,6 +115,20 @@ fn hardened_child() {
     }
     guests.shut_down();
     println!("RESULT {result}");
+}
+
+/// SQLite keeps its other files beside the one that the link leads to.
+#[test]
+fn a_queue_file_that_is_a_link_works_in_a_hardened_process() {
+    let world = world("auto");
+    for folder in ["queue", "real", "mine", "other"] {
+        fs::create_dir(world.path(folder)).unwrap();
+    }
+    symlink("../real/q.db", world.path("queue/q.db")).unwrap();
+    world.send("third", ["0"]);
+    let host = world.start();
+    assert_eq!(host.settled(1)[0]["outcome"], "ack");
+    assert!(world.path("real/q.db").exists());
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! The files that the process, and the threads that run guests, may reach. Pure: from the config and the environment.
+//! The files that the process, and the threads that run guests, may reach. Pure: from the config, the environment, and where links
+//! lead.
 
 use std::path::{Path, PathBuf};
 
@@ -87,18 +88,25 @@ const AWS_FILES: [&str; 4] = [
 /// Folders that hold much else, so that a file in them does not open the folder.
 const SHARED: [&str; 8] = ["/", "/etc", "/tmp", "/var/tmp", "/run", "/var/run", "/root", "/home"];
 
+/// Tells where the links of a path lead.
+pub type Real<'a> = &'a dyn Fn(&Path) -> PathBuf;
+
 /// Decides what the process and its guests' threads may reach.
-pub fn decide(config: &Config, environment: Environment<'_>, profile: &Profile) -> Decision {
+pub fn decide(config: &Config, environment: Environment<'_>, profile: &Profile, real: Real<'_>) -> Decision {
     let runs_program = uses_aws(config) && profile.runs_program;
     let process = (!runs_program).then(|| {
         let mut rules: Vec<_> = folders(config).into_iter().map(|(folder, _)| write(folder)).collect();
+        if config.queue.driver == Driver::Embedded {
+            // SQLite keeps its other files beside the one that a link leads to.
+            rules.push(write(folder_of(&real(&config.queue.embedded.path))));
+        }
         rules.extend(handlers(config));
         rules.extend(config.consumers.iter().flat_map(granted));
         rules
             .extend(reading(MACHINE).chain(reading(RANDOM)).chain(network(environment)).chain(registries(environment)));
         rules.push(write("/dev/null"));
         if uses_aws(config) {
-            rules.extend(aws(environment, profile));
+            rules.extend(aws(environment, profile, real));
         }
         rules
     });
@@ -171,11 +179,13 @@ fn registries(environment: Environment<'_>) -> Option<Rule> {
     Some(read(folder.join("config.json")))
 }
 
-/// The SDK's files, each with its folder, as they are replaced when they are renewed.
-fn aws(environment: Environment<'_>, profile: &Profile) -> Vec<Rule> {
+/// The SDK's files, each with its folder, as they are replaced when they are renewed; and where they are if they are links.
+fn aws(environment: Environment<'_>, profile: &Profile, real: Real<'_>) -> Vec<Rule> {
     let home = environment("HOME");
+    let of_home = home.iter().flat_map(|home| ["config", "credentials"].map(|name| home.join(".aws").join(name)));
     let named = AWS_FILES.into_iter().filter_map(environment).chain(profile.token_files.iter().cloned());
-    let mut rules: Vec<_> = named.map(|file| read(renewed(&file, home.as_deref()))).collect();
+    let files = named.chain(of_home).flat_map(|file| [real(&file), file]);
+    let mut rules: Vec<_> = files.map(|file| read(renewed(&file, home.as_deref()))).collect();
     if let Some(home) = home {
         rules.push(read(home.join(".aws")));
         // A token that is renewed is kept there.
@@ -217,6 +227,27 @@ mod tests {
         rules.iter().filter(|rule| rule.writable == writable).map(|rule| rule.path.display().to_string()).collect()
     }
 
+    fn decide(config: &Config, environment: Environment<'_>, profile: &Profile) -> Decision {
+        super::decide(config, environment, profile, &|path| path.to_owned())
+    }
+
+    #[test]
+    fn a_file_that_is_a_link_is_reached_where_it_is() {
+        let real = |path: &Path| match path.to_str() {
+            Some("/var/lib/q/queue.db") => "/mnt/volume/real.db".into(),
+            Some("/home/me/.aws/credentials") => "/secrets/aws/now".into(),
+            Some("/etc/aws.conf") => "/etc/real.conf".into(),
+            _ => path.to_owned(),
+        };
+        let rules = |driver| super::decide(&config(driver, ""), &variable, &Profile::default(), &real).process.unwrap();
+        assert!(paths(&rules("embedded"), true).contains(&"/mnt/volume".to_owned()));
+        let read = paths(&rules("sqs"), false);
+        for path in ["/secrets/aws", "/home/me/.aws", "/etc/aws.conf", "/etc/real.conf"] {
+            assert!(read.contains(&path.to_owned()), "{path} of {read:?}");
+        }
+        assert!(!read.iter().any(|path| path == "/etc" || path == "/"), "{read:?}");
+    }
+
     const DIRS: &str = "allow.dirs = [{ host = '/in', guest = '/in' }, { host = '/out', guest = '/out', mode = 'rw' }]";
 
     fn variable(name: &str) -> Option<PathBuf> {
@@ -232,7 +263,7 @@ mod tests {
     fn the_embedded_queue_gets_its_folder_and_guests_get_their_grants() {
         let decision = decide(&config("embedded", DIRS), &variable, &Profile::default());
         let process = decision.process.unwrap();
-        assert_eq!(paths(&process, true), ["/run/h", "/var/lib/q", "/out", "/out", "/dev/null"]);
+        assert_eq!(paths(&process, true), ["/run/h", "/var/lib/q", "/out", "/var/lib/q", "/out", "/dev/null"]);
         let read = paths(&process, false);
         assert!(read.contains(&"/handlers/one.wasm".to_owned()) && read.contains(&"/etc/hosts".to_owned()));
         assert!(!read.iter().any(|path| path.contains("aws") || path == "/etc" || path == "/etc/passwd"), "{read:?}");

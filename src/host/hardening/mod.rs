@@ -18,7 +18,7 @@ mod files;
 
 pub use aws::Profile;
 pub(super) use files::uses_aws;
-pub use files::{Decision, Rule, decide};
+pub use files::{Decision, Real, Rule, decide};
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -27,6 +27,7 @@ use std::sync::{Arc, Barrier};
 
 use super::guests::{Shared, too_few_processes};
 use super::resources::{Machine, TooFewProcesses};
+use super::trail::Trail;
 use crate::exit::{Exit, Failure, Result};
 use calls::Filters;
 use enforce::Threads;
@@ -96,7 +97,7 @@ impl Hardening {
             return None;
         }
         let environment = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let decision = decide(config, &environment, &profile(config, &environment));
+        let decision = decide(config, &environment, &profile(config, &environment), &|path| Trail::of(path).end);
         let (guests, filters) = (decision.guests.clone(), calls::filters(false).ok());
         let (files, calls, faults) = (String::new(), String::new(), Vec::new());
         let shortage = too_few_processes(config, machine);
