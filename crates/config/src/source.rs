@@ -1,8 +1,12 @@
 //! Finds and reads the file and lays the environment over it: values with their places, not yet judged.
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use figment::providers::{Format, Toml};
 use figment::value::{Dict, Value};
@@ -18,6 +22,12 @@ const SYSTEM_FILE: &str = "/etc/hostler/hostler.toml";
 
 /// Where a file is looked for when none is named, in this order.
 pub const USUAL_PLACES: [&str; 2] = [SYSTEM_FILE, "./hostler.toml"];
+
+/// The largest file that is read, in bytes.
+const LARGEST: u64 = 16 << 20;
+
+/// How long a pipe may take to give its text.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// All that was written, wherever it was.
 pub(super) struct Source {
@@ -114,13 +124,48 @@ pub(super) fn find(
 }
 
 fn read(path: &Path, named_by: &'static str) -> Result<String, ConfigError> {
-    std::fs::read_to_string(path).map_err(|error| match error.kind() {
+    text_of(path, PATIENCE).map_err(|error| match error.kind() {
         ErrorKind::NotFound => ConfigError::Missing { path: path.to_owned(), named_by },
         ErrorKind::InvalidData => {
             ConfigError::Unreadable { path: path.to_owned(), named_by, reason: "not UTF-8 text".to_owned() }
         }
         _ => ConfigError::Unreadable { path: path.to_owned(), named_by, reason: error.to_string() },
     })
+}
+
+/// The text of a file, or of a pipe to which a shell writes a config. A pipe of which nothing comes is not waited for for ever.
+fn text_of(path: &Path, patience: Duration) -> io::Result<String> {
+    let kind = std::fs::metadata(path)?.file_type();
+    if kind.is_file() || kind.is_dir() {
+        return text_within(File::open(path)?);
+    }
+    let (sender, text) = mpsc::channel();
+    let path = path.to_owned();
+    let reader = thread::Builder::new().name("hostler-config".to_owned()).spawn(move || {
+        // If nobody waits any more, the process ends.
+        let _ = sender.send(File::open(path).and_then(text_within));
+    })?;
+    let text = text.recv_timeout(patience).unwrap_or_else(|_| {
+        let text =
+            format!("it is a pipe, and nobody wrote a whole configuration to it within {} s", patience.as_secs());
+        Err(io::Error::new(ErrorKind::TimedOut, text))
+    });
+    if text.is_ok() {
+        // No other thread is there when the process gives up its rights.
+        let _ = reader.join();
+    }
+    text
+}
+
+fn text_within(file: File) -> io::Result<String> {
+    let mut text = String::new();
+    file.take(LARGEST + 1).read_to_string(&mut text)?;
+    match text.len() as u64 > LARGEST {
+        true => {
+            Err(io::Error::other(format!("it has more than the {} MiB that a configuration may have", LARGEST >> 20)))
+        }
+        false => Ok(text),
+    }
 }
 
 /// `host.health_file` as written in the variables or the file, if it is a path. Without figment, whose code would take a good part
@@ -206,6 +251,33 @@ mod tests {
         assert_eq!(find(None, &Variables::default(), &places).unwrap().unwrap().0, second);
         std::fs::write(&first, "").unwrap();
         assert_eq!(find(None, &Variables::default(), &places).unwrap().unwrap().0, first);
+    }
+
+    #[test]
+    fn a_pipe_is_read_and_one_that_nobody_writes_to_is_given_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let error = text_of(&pipe, Duration::from_millis(20)).unwrap_err();
+        assert!(error.kind() == ErrorKind::TimedOut && error.to_string().contains("pipe"), "{error}");
+        // A thread still waits for that one.
+        let pipe = folder.path().join("another");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let writer = thread::spawn({
+            let pipe = pipe.clone();
+            move || std::fs::write(pipe, "a = 1").unwrap()
+        });
+        assert_eq!(text_of(&pipe, PATIENCE).unwrap(), "a = 1");
+        writer.join().unwrap();
+    }
+
+    #[test]
+    fn a_file_that_is_no_configuration_by_its_size_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("large");
+        File::create(&path).unwrap().set_len(1 << 40).unwrap();
+        let error = read(&path, "").unwrap_err().to_string();
+        assert!(error.contains("more than the 16 MiB"), "{error}");
     }
 
     #[test]

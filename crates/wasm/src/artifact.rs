@@ -208,7 +208,7 @@ fn read_uncontained(engine: &Engine, source: &Source, pin: Option<&[u8; 32]>) ->
     let unreadable = |error: io::Error| {
         LoadError::new(source, error.to_string(), "name a file that exists and that hostler's user can read")
     };
-    let mut contents = Contents::open(source).map_err(unreadable)?;
+    let mut contents = Contents::open(source)?;
     if let Some(pin) = pin {
         // What is checked is what is loaded, whatever becomes of the file.
         let bytes = contents.all().map_err(unreadable)?;

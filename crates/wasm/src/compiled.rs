@@ -217,7 +217,7 @@ pub fn compile(source: &Source, recipe: Recipe<'_>) -> Result<Vec<u8>, CompileEr
     let engine = wasmtime::Engine::new(&config).map_err(refused)?;
 
     let unreadable = |error: std::io::Error| LoadError::new(source, error.to_string(), "name a file that exists");
-    let contents = Contents::open(source).map_err(unreadable)?;
+    let contents = Contents::open(source)?;
     foreign::refuse(source, &contents)?;
     if is_compiled(&contents).map_err(unreadable)? {
         return Err(LoadError::new(source, "it is compiled already", "name the .wasm or .wat file").into());

@@ -1,14 +1,19 @@
 //! Where a handler's bytes are: in a file, or in memory when they came from elsewhere.
 
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::fs::{File, Metadata};
+use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::artifact::LoadError;
+use super::fetch::MAX_HANDLER;
 
 /// A handler as something to load.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,19 +80,29 @@ enum Place {
 }
 
 impl Contents {
-    pub(super) fn open(source: &Source) -> io::Result<Self> {
+    /// Opens a source.
+    ///
+    /// # Errors
+    /// [`LoadError`] for what cannot be read, is not a file, or is larger than a handler may be.
+    pub(super) fn open(source: &Source) -> Result<Self, LoadError> {
         let path = match source {
             Source::File(path) => path,
             Source::Fetched(fetched) => return Ok(fetched.bytes.clone().into()),
         };
-        let mut file = File::open(path)?;
-        let metadata = file.metadata()?;
-        if metadata.is_file() {
-            return Ok(Self { place: Place::File(file), length: metadata.len() });
+        let unreadable = |error: io::Error| {
+            LoadError::new(source, error.to_string(), "name a file that exists and that hostler's user can read")
+        };
+        let (file, metadata) = open_now(path).map_err(unreadable)?;
+        if !metadata.is_file() {
+            let what = "it is not a file: a handler is not read from a pipe or a device";
+            return Err(LoadError::new(source, what, "write the handler to a file, and name that"));
         }
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes)?;
-        Ok(Bytes::from(bytes).into())
+        let (length, most) = (metadata.len(), bytesize::ByteSize(MAX_HANDLER));
+        if length > MAX_HANDLER {
+            let what = format!("it has {}, and a handler may have {most}", bytesize::ByteSize(length));
+            return Err(LoadError::new(source, what, "name a smaller handler; the file may be the wrong one"));
+        }
+        Ok(Self { place: Place::File(file), length })
     }
 
     /// How many bytes there are.
@@ -118,8 +133,46 @@ impl Contents {
     }
 }
 
+/// Opens a file. A pipe is opened too, rather than waited for until somebody writes to it.
+fn open_now(path: &Path) -> io::Result<(File, Metadata)> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let metadata = file.metadata()?;
+    match metadata.is_dir() {
+        true => Err(Errno::ISDIR.into()),
+        false => Ok((file, metadata)),
+    }
+}
+
 impl From<Bytes> for Contents {
     fn from(bytes: Bytes) -> Self {
         Self { length: bytes.len() as u64, place: Place::Memory(bytes) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(path: &Path) -> String {
+        Contents::open(&path.into()).err().map(|error| error.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn only_files_of_a_handler_s_size_are_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        // Nobody writes to it: whoever waits for that waits for ever.
+        rustix::fs::mknodat(rustix::fs::CWD, at("pipe"), rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
+        std::os::unix::fs::symlink(at("pipe"), at("link")).unwrap();
+        for path in [at("pipe"), at("link"), "/dev/null".into()] {
+            assert!(refusal(&path).contains("it is not a file"), "{path:?}: {}", refusal(&path));
+        }
+        let file = File::create(at("large")).unwrap();
+        file.set_len(MAX_HANDLER).unwrap();
+        assert_eq!(refusal(&at("large")), "");
+        file.set_len(MAX_HANDLER + 1).unwrap();
+        assert!(refusal(&at("large")).contains("may have 256"), "{}", refusal(&at("large")));
+        assert!(refusal(folder.path()).contains("Is a directory") && refusal(&at("no")).contains("No such file"));
     }
 }
