@@ -21,6 +21,7 @@
 //! | `in_order` | the same to a FIFO target, in the order of each group | yes |
 //! | `batch` | which messages fit into one call | none |
 //! | `payload` | the claim check | yes |
+//! | `sharing` | whether other queues may have the messages of a queue | yes |
 //! | `redrive` | SQS's own move task | yes |
 //! | `depth` | how full queues are; which there are | yes |
 //! | `inventory` | what is hostler's by its tags | yes |
@@ -57,6 +58,7 @@ mod resolve;
 mod scripted;
 mod send;
 mod settle;
+mod sharing;
 mod shortcut;
 mod signer;
 pub mod wire;

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::fault::Fault;
 use super::names::Names;
 use super::send::Target;
+use super::sharing::Sharing;
 use super::{MAX_MESSAGE, Service};
 use hostler_queue::QueueError;
 use hostler_types::channel::Channel;
@@ -28,8 +29,6 @@ pub(super) struct Place {
     pub(super) ordered: bool,
     /// The largest message that it takes, in bytes.
     pub(super) max_message: usize,
-    /// Whether topics may send to it: then other queues may have the same messages.
-    pub(super) has_topics: bool,
 }
 
 /// What has been asked already. Only what exists is remembered.
@@ -40,6 +39,7 @@ pub(super) struct Resolver {
     targets: Mutex<HashMap<Channel, Target>>,
     /// Dead-letter queues that are not there, or may not be asked for, by their names in channels, and until when that is believed.
     passed_over: Mutex<HashMap<String, Instant>>,
+    pub(super) sharing: Sharing,
 }
 
 /// How long such a dead-letter queue is not asked for again.
@@ -51,11 +51,6 @@ fn known(places: &Mutex<HashMap<String, Place>>, name: &str) -> Option<Place> {
 
 fn remember(places: &Mutex<HashMap<String, Place>>, place: &Place) {
     places.lock().unwrap_or_else(PoisonError::into_inner).insert(place.name.to_string(), place.clone());
-}
-
-/// Whether a queue's policy speaks of SNS, whatever it says: there is no call that finds the subscriptions of a queue.
-fn names_topics(policy: &str) -> bool {
-    policy.contains("sns.amazonaws.com") || policy.contains(":sns:")
 }
 
 impl Resolver {
@@ -115,8 +110,7 @@ impl Service {
             Err(fault) => return Err(fault.into()),
         };
         let asked = self.clients.sqs.get_queue_attributes().queue_url(&url);
-        let asked = asked.attribute_names(QueueAttributeName::MaximumMessageSize);
-        let asked = asked.attribute_names(QueueAttributeName::Policy).send().await;
+        let asked = asked.attribute_names(QueueAttributeName::MaximumMessageSize).send().await;
         let attributes = match asked.map_err(|error| Fault::of(&format!("GetQueueAttributes of {name}"), &error)) {
             Ok(answer) => answer.attributes.unwrap_or_default(),
             Err(fault) if fault.is_missing() => return Ok(None),
@@ -124,8 +118,7 @@ impl Service {
         };
         let max_message = attributes.get(&QueueAttributeName::MaximumMessageSize).and_then(|bytes| bytes.parse().ok());
         let max_message = max_message.unwrap_or(MAX_MESSAGE).min(MAX_MESSAGE);
-        let has_topics = attributes.get(&QueueAttributeName::Policy).is_some_and(|policy| names_topics(policy));
-        let place = Place { address: url.into(), name: name.into(), ordered, max_message, has_topics };
+        let place = Place { address: url.into(), name: name.into(), ordered, max_message };
         remember(&self.resolver.queues, &place);
         Ok(Some(place))
     }
@@ -168,8 +161,7 @@ impl Service {
     /// Remembers a topic that exists.
     pub(super) fn remember_topic(&self, name: &str, arn: &str) -> Place {
         let ordered = name.ends_with(".fifo");
-        let place =
-            Place { address: arn.into(), name: name.into(), ordered, max_message: MAX_PUBLISH, has_topics: false };
+        let place = Place { address: arn.into(), name: name.into(), ordered, max_message: MAX_PUBLISH };
         remember(&self.resolver.topics, &place);
         place
     }

@@ -107,21 +107,28 @@ impl SqsQueue {
                 holdings.finish(&ending.held.id, now);
                 holdings.remove(&ending.settlement.receipt().lease());
                 let is_gone = matches!(ending.settlement, Settlement::Ack(_)) && self.owns_bodies;
-                let claim = ending.held.claim.as_ref().filter(|_| is_gone);
-                // A topic's messages are in other queues too. What hostler stores for one queue alone, has a key that says so.
-                let is_own = |claim: &&Arc<Claim>| !self.place.has_topics || is_body(&claim.key);
-                bodies.extend(claim.filter(is_own).cloned());
+                bodies.extend(ending.held.claim.as_ref().filter(|_| is_gone).cloned());
             }
         }
         // Queue first, object after: the other way round, a crash leaves a message without its body.
         if !bodies.is_empty() {
-            let discard = |body: Arc<Claim>| {
-                let service = Arc::clone(&self.service);
-                async move { service.discard(&body).await }
-            };
-            Box::pin(side_by_side(bodies.into_iter().map(discard))).await;
+            Box::pin(self.discard_all(bodies)).await;
         }
         settled
+    }
+
+    /// Removes the bodies of messages that are gone. A topic's messages are in other queues too; but what hostler stores for
+    /// one queue alone has a key that says so.
+    async fn discard_all(&self, mut bodies: Vec<Arc<Claim>>) {
+        let has_others = bodies.iter().any(|body| !is_body(&body.key));
+        if has_others && self.service.may_share(&self.place).await {
+            bodies.retain(|body| is_body(&body.key));
+        }
+        let discard = |body: Arc<Claim>| {
+            let service = Arc::clone(&self.service);
+            async move { service.discard(&body).await }
+        };
+        side_by_side(bodies.into_iter().map(discard)).await;
     }
 
     /// Makes messages visible again, each after its own time.
