@@ -164,9 +164,9 @@ pub const FAULTS: &[Fault] = &[
     fault(
         "deletes before the copy is in the dead-letter queue",
         "queue/sqs/settle.rs",
-        "let results = forward(",
+        "let results = self.copy_all(",
         "let to_copy: Vec<Ending> = self.ack(to_copy).await.into_iter().map(|(ending, _)| ending).collect();\n\
-         let results = forward(",
+         let results = self.copy_all(",
     ),
     fault(
         "deletes though the copy failed",

@@ -12,9 +12,10 @@ use super::held::Held;
 use super::json::Entry;
 use super::payload::is_body;
 use super::queue::{MAX_LEASE, SqsQueue, lost};
+use super::resolve::Place;
 use super::send::forward;
 use super::wire::{beside, is_carried, size, whole_seconds};
-use hostler_queue::parallel::side_by_side;
+use hostler_queue::parallel::{side_by_side, stopping};
 use hostler_queue::{LeaseError, Receipt, Settlement, Unsettled, dead_letter_attributes};
 use hostler_types::message::{Claim, MAX_ATTRIBUTES, Message, Outgoing};
 
@@ -171,12 +172,10 @@ impl SqsQueue {
             let holdings = self.holdings();
             endings.into_iter().partition(|ending| holdings.is_finished(&ending.held.id))
         };
-        let copies = to_copy.iter().map(|ending| self.copy(ending, target.max_message)).collect();
-        let last_end = to_copy.iter().map(|ending| ending.held.until).max().unwrap_or_else(Instant::now);
-        let results = forward(&self.service, target, copies, last_end).await;
+        let results = self.copy_all(target, to_copy).await;
         let now = Instant::now();
         let (mut settled, mut gone): (Settled, Vec<Ending>) = (Vec::new(), copied);
-        for (ending, result) in to_copy.into_iter().zip(results) {
+        for (ending, result) in results {
             match result {
                 Ok(()) => {
                     // From here on a second copy would be one too many, even if the removal fails.
@@ -199,6 +198,26 @@ impl SqsQueue {
             settled.extend(removed);
         }
         settled
+    }
+
+    /// Copies messages to the dead-letter queue. A call has those whose leases end together, and is given up when the first of
+    /// them does: a copy that is made later is one too many.
+    async fn copy_all(&self, target: &Place, to_copy: Vec<Ending>) -> Settled {
+        let calls = by_lease_end(to_copy);
+        let work = calls.iter().map(|endings| {
+            let (service, target) = (Arc::clone(&self.service), target.clone());
+            let copies = endings.iter().map(|ending| self.copy(ending, target.max_message)).collect();
+            let first_end = first_end(endings);
+            async move { forward(&service, &target, copies, first_end).await }
+        });
+        let forwarded = side_by_side(work.collect::<Vec<_>>()).await;
+        let mut copied = Settled::new();
+        for (endings, results) in calls.into_iter().zip(forwarded) {
+            let died = || vec![Err(LeaseError::Retry(stopping().to_string())); endings.len()];
+            let results = results.unwrap_or_else(died);
+            copied.extend(endings.into_iter().zip(results));
+        }
+        copied
     }
 
     /// The message's copy for a dead-letter queue that takes so many bytes. Its id there is another, so it keeps the first one as its
@@ -285,11 +304,31 @@ impl Answers {
 /// A call about leased messages, given up when the first of their leases ends: from then on SQS may answer yes to a receipt that it
 /// has replaced by another.
 async fn while_leased(what: &str, endings: &[Ending], call: impl Future<Output = Answers>) -> Answers {
-    let first_end = endings.iter().map(|ending| ending.held.until).min();
-    match tokio::time::timeout_at(first_end.unwrap_or_else(Instant::now), call).await {
+    match tokio::time::timeout_at(first_end(endings), call).await {
         Ok(answers) => answers,
         Err(_) => Answers::of_call(Err(Fault::Unanswered(format!("{what}: no answer before the lease's end")))),
     }
+}
+
+/// The end of the first of these leases.
+fn first_end(endings: &[Ending]) -> Instant {
+    endings.iter().map(|ending| ending.held.until).min().unwrap_or_else(Instant::now)
+}
+
+/// Leases end together if they do within this time: a call for all of them loses no more of its patience.
+const TOGETHER: Duration = Duration::from_secs(1);
+
+/// Parts deliveries by when their leases end; the first to end come first.
+fn by_lease_end(mut endings: Vec<Ending>) -> Vec<Vec<Ending>> {
+    endings.sort_by_key(|ending| ending.held.until);
+    let mut parts: Vec<Vec<Ending>> = Vec::new();
+    for ending in endings {
+        match parts.last_mut() {
+            Some(part) if ending.held.until <= first_end(part) + TOGETHER => part.push(ending),
+            _ => parts.push(vec![ending]),
+        }
+    }
+    parts
 }
 
 /// The entries of a call that removes messages.
@@ -367,6 +406,20 @@ mod tests {
         let answers = while_leased("x", &endings, after(9)).await;
         assert_eq!(now.elapsed(), Duration::from_secs(3));
         assert!(matches!(answers.of("x", 0), Err(LeaseError::Retry(_))));
+    }
+
+    #[test]
+    fn only_leases_that_end_together_share_a_call() {
+        let now = Instant::now();
+        let ending = |millis| {
+            let until = now + Duration::from_millis(millis);
+            let held = Held { id: MessageId::of("m"), until, since: now, attempt: 1, claim: None };
+            Ending { index: 0, settlement: Settlement::Ack(Receipt::new("r")), held }
+        };
+        let parts = by_lease_end([9000, 1000, 2500, 1900, 2000, 2001, 3002].into_iter().map(ending).collect());
+        let ends = |part: &Vec<Ending>| part.iter().map(|one| (one.held.until - now).as_millis()).collect::<Vec<_>>();
+        let ends: Vec<_> = parts.iter().map(ends).collect();
+        assert_eq!(ends, [vec![1000, 1900, 2000], vec![2001, 2500], vec![3002], vec![9000]]);
     }
 
     #[test]
