@@ -313,6 +313,8 @@ impl EventLoop {
         let count = result.as_ref().map_or(0, Vec::len);
         if let Some(bucket) = &mut self.bucket {
             bucket.give_back(reserved.saturating_sub(count));
+            // A queue that brings more than it was asked for is paid for later.
+            bucket.take(count.saturating_sub(reserved));
         }
         match result {
             Ok(deliveries) => {

@@ -62,8 +62,19 @@ struct Attempt {
     id: String,
     /// When it was first asked for.
     since: Instant,
+    /// The most messages that it asked for, and so brings whenever it is asked for again.
+    max: usize,
     /// Whether an answer to it was lost.
     is_lost: bool,
+}
+
+impl Attempt {
+    /// The last of those whose answers were lost that brings no more than `max`, or else a new one.
+    fn next(lost: &mut Vec<Self>, max: usize, now: Instant) -> Self {
+        lost.retain(|lost| now < lost.since + SAME_RECEIVE);
+        let again = lost.iter().rposition(|lost| lost.max <= max).map(|n| lost.remove(n));
+        again.unwrap_or_else(|| Self { id: Uuid::now_v7().to_string(), since: now, max, is_lost: false })
+    }
 }
 
 impl SqsQueue {
@@ -86,15 +97,14 @@ impl SqsQueue {
         format!("{action} on {}", self.place.name)
     }
 
-    /// A receive of an ordered queue: one whose answer was lost, if there is one. Of several, each is asked for by one receive.
-    fn attempt(&self, now: Instant) -> Option<Attempt> {
+    /// A receive of an ordered queue for so many messages at most: one whose answer was lost, if there is one that brings no
+    /// more. Of several, each is asked for by one receive.
+    fn attempt(&self, max: usize, now: Instant) -> Option<Attempt> {
         if !self.place.ordered {
             return None;
         }
         let mut lost = self.lost_receives.lock().unwrap_or_else(PoisonError::into_inner);
-        lost.retain(|lost| now < lost.since + SAME_RECEIVE);
-        let anew = || Attempt { id: Uuid::now_v7().to_string(), since: now, is_lost: false };
-        Some(lost.pop().unwrap_or_else(anew))
+        Some(Attempt::next(&mut lost, max, now))
     }
 
     /// Keeps a receive that failed, to be asked for again. One that was refused has brought nothing, so that it is kept only
@@ -190,8 +200,9 @@ impl Queue for SqsQueue {
             return Ok(Vec::new());
         }
         let (since, taken) = (Instant::now(), Taken::of(request));
-        let attempt = self.attempt(since);
         let max = request.max.clamp(1, MAX_ENTRIES);
+        let attempt = self.attempt(max, since);
+        let max = attempt.as_ref().map_or(max, |attempt| attempt.max);
         let input = ReceiveMessageInput::builder()
             .queue_url(&*self.place.address)
             .max_number_of_messages(i32::try_from(max).unwrap_or(1))
@@ -255,6 +266,22 @@ impl Queue for SqsQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_receive_is_asked_for_again_only_where_there_is_room_for_all_that_it_brings() {
+        let now = Instant::now();
+        let attempt = |max: usize, since| Attempt { id: max.to_string(), since, max, is_lost: true };
+        let mut lost = vec![attempt(10, now), attempt(2, now), attempt(3, now)];
+        let mut next = |max, after: u64| {
+            let Attempt { id, max, is_lost, .. } = Attempt::next(&mut lost, max, now + Duration::from_secs(after));
+            (is_lost.then_some(id), max)
+        };
+        assert_eq!(next(1, 0), (None, 1));
+        assert_eq!(next(9, 0), (Some("3".into()), 3));
+        assert_eq!(next(2, 0), (Some("2".into()), 2));
+        assert_eq!(next(9, 0), (None, 9));
+        assert_eq!(next(10, SAME_RECEIVE.as_secs()), (None, 10), "it is too late for that");
+    }
 
     #[test]
     fn a_lease_outlasts_its_wait() {

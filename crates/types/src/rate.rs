@@ -64,7 +64,7 @@ impl Bucket {
         self.tokens >= 1.0
     }
 
-    /// Takes tokens that are [`Self::available`].
+    /// Takes tokens. What is not [`Self::available`] is a debt, which later tokens pay.
     pub fn take(&mut self, count: usize) {
         self.tokens -= count as f64;
     }
@@ -116,6 +116,15 @@ mod tests {
         let mut bucket = Bucket::empty(rate, start);
         let taken = |bucket: &mut Bucket, second| bucket.available(start + Duration::from_secs(second));
         assert_eq!((taken(&mut bucket, 359), taken(&mut bucket, 361)), (0, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_debt_is_paid_before_there_is_a_token() {
+        let start = Instant::now();
+        let mut bucket = Bucket::empty(Rate { permits: 1, per: Duration::from_secs(1) }, start);
+        bucket.take(3);
+        let seconds = |seconds| start + Duration::from_secs(seconds);
+        assert_eq!([0, 3, 4].map(|at| bucket.available(seconds(at))), [0, 0, 1]);
     }
 
     #[tokio::test(start_paused = true)]
