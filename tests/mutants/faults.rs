@@ -312,8 +312,8 @@ pub const FAULTS: &[Fault] = &[
     fault(
         "lets nothing follow in a group",
         "queue/embedded/lease.rs",
-        "    if let Some(group) = &entry.group {\n",
-        "    if let Some(group) = entry.group.as_ref().filter(|_| false) {\n",
+        "    if entry.group != Group::None {\n",
+        "    if entry.group != Group::None && entry.group == Group::None {\n",
     ),
     fault(
         "shows what its group is to hold back",

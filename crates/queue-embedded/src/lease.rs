@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use rusqlite::types::{FromSqlError, Type, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use tokio::time::Instant;
 
 use super::clock::Session;
 use super::rows::{millis, read_attributes, write_attributes};
 use super::send::place;
-use super::set_aside::{SetAside, is_of_the_row, rescue, set_aside};
+use super::set_aside::{SetAside, is_of_the_row, lossy, rescue, set_aside};
 use super::topology::{Target, is_ordered};
 use hostler_queue::{Delivery, Receipt, Receive, dead_letter_attributes};
 use hostler_types::message::{MAX_ATTRIBUTES, Message, TraceContext};
@@ -63,7 +64,27 @@ pub(super) enum Ending {
 pub(super) struct Entry {
     ticket: Ticket,
     attempts: u32,
-    group: Option<String>,
+    group: Group,
+}
+
+/// The content of a group's column. Its text stays in the file: SQL finds the others of the group by its bytes,
+/// readable or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Group {
+    None,
+    Readable,
+    /// Bytes that are no text.
+    Damaged,
+}
+
+impl Group {
+    fn of(stored: ValueRef<'_>) -> Self {
+        match stored.as_str_or_null() {
+            Ok(None) => Self::None,
+            Ok(Some(_)) => Self::Readable,
+            Err(_) => Self::Damaged,
+        }
+    }
 }
 
 /// When the next message of a queue is visible, in milliseconds since 1970; it may be long since.
@@ -121,7 +142,7 @@ fn due(db: &Connection, queue: i64, now: i64, limit: usize) -> rusqlite::Result<
     .query_map(params![queue, now, i64::try_from(limit).unwrap_or(i64::MAX)], |row| {
         let lease = i64::from_ne_bytes(fastrand::u64(..).to_ne_bytes());
         let ticket = Ticket { enqueued_at: row.get(0)?, seq: row.get(1)?, lease };
-        Ok(Entry { ticket, attempts: count(row.get(2)?), group: row.get(3)? })
+        Ok(Entry { ticket, attempts: count(row.get(2)?), group: Group::of(row.get_ref(3)?) })
     })?
     .collect()
 }
@@ -131,7 +152,14 @@ fn count(stored: i64) -> u32 {
     u32::try_from(stored).unwrap_or(u32::MAX)
 }
 
+/// The column in which [`due`] reads the group.
+const GROUP_COLUMN: usize = 3;
+
 fn hand_out(db: &Session<'_>, queue: i64, entry: &Entry, until: i64, leased_at: Instant) -> rusqlite::Result<Delivery> {
+    if entry.group == Group::Damaged {
+        let error = FromSqlError::Other("its group is no text".into());
+        return Err(rusqlite::Error::FromSqlConversionFailure(GROUP_COLUMN, Type::Text, error.into()));
+    }
     let Ticket { enqueued_at, seq, lease } = entry.ticket;
     let attempt = entry.attempts.saturating_add(1);
     db.prepare_cached(
@@ -249,7 +277,7 @@ fn leased(db: &Connection, queue: i64, ticket: Ticket, now: i64) -> rusqlite::Re
          WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3 AND lease = ?4 AND visible_at > ?5",
     )?
     .query_row(params![queue, ticket.enqueued_at, ticket.seq, ticket.lease, now], |row| {
-        Ok(Entry { ticket, attempts: count(row.get(0)?), group: row.get(1)? })
+        Ok(Entry { ticket, attempts: count(row.get(0)?), group: Group::of(row.get_ref(1)?) })
     })
     .optional()
 }
@@ -257,20 +285,33 @@ fn leased(db: &Connection, queue: i64, ticket: Ticket, now: i64) -> rusqlite::Re
 /// Takes an entry out of its queue and lets the next of its group take its place.
 fn remove(db: &Connection, queue: i64, entry: &Entry, now: i64) -> rusqlite::Result<()> {
     let Ticket { enqueued_at, seq, .. } = entry.ticket;
+    if entry.group != Group::None {
+        db.prepare_cached(
+            "UPDATE entry SET visible_at = max(due_at, ?4) WHERE (queue, enqueued_at, seq) = (
+                 SELECT queue, enqueued_at, seq FROM entry INDEXED BY entry_group
+                 WHERE queue = ?1 AND seq != ?3 AND group_name = (
+                     SELECT group_name FROM entry WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3
+                 ) ORDER BY seq LIMIT 1
+             )",
+        )?
+        .execute(params![queue, enqueued_at, seq, now])?;
+    }
+    if entry.group == Group::Damaged {
+        // Those that wait behind it have the group that it was sent to, which its content may still know.
+        db.prepare_cached(
+            "UPDATE entry SET visible_at = max(due_at, ?3) WHERE visible_at IS NULL AND (queue, enqueued_at, seq) = (
+                 SELECT queue, enqueued_at, seq FROM entry INDEXED BY entry_group
+                 WHERE queue = ?1 AND seq != ?2 AND group_name = (SELECT group_name FROM content WHERE seq = ?2)
+                 ORDER BY seq LIMIT 1
+             )",
+        )?
+        .execute(params![queue, seq, now])?;
+    }
     db.prepare_cached("DELETE FROM entry WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3")?.execute([
         queue,
         enqueued_at,
         seq,
     ])?;
-    if let Some(group) = &entry.group {
-        db.prepare_cached(
-            "UPDATE entry SET visible_at = max(due_at, ?3) WHERE (queue, enqueued_at, seq) = (
-                 SELECT queue, enqueued_at, seq FROM entry INDEXED BY entry_group
-                 WHERE queue = ?1 AND group_name = ?2 ORDER BY seq LIMIT 1
-             )",
-        )?
-        .execute(params![queue, group, now])?;
-    }
     Ok(())
 }
 
@@ -299,11 +340,74 @@ pub(super) fn bury(
         Err(error) if is_of_the_row(&error) => rescue(db, seq)?,
         stored => stored?,
     };
-    let group: Option<String> =
-        db.prepare_cached("SELECT group_name FROM content WHERE seq = ?1")?.query_row([seq], |row| row.get(0))?;
+    let group = lossy(db, "group_name", seq)?;
     let attributes = dead_letter_attributes(&attributes, reason, &source.name, entry.attempts, MAX_ATTRIBUTES);
     db.prepare_cached("UPDATE content SET attributes = ?2 WHERE seq = ?1")?
         .execute(params![seq, write_attributes(&attributes)?])?;
     let target = Target { id: dead_letter_queue, ordered: is_ordered(db, dead_letter_queue)? };
     place(db, target, seq, group.as_deref(), enqueued_at, now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::EmbeddedBroker;
+    use hostler_queue::{Broker, ChannelSpec, Queue, Settlement};
+    use hostler_types::message::Outgoing;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+
+    async fn receive(queue: &Arc<dyn Queue>) -> Vec<Delivery> {
+        let request = Receive { max: 10, wait: Duration::ZERO, lease: Duration::from_secs(30) };
+        queue.receive(request, &CancellationToken::new()).await.unwrap()
+    }
+
+    fn bodies(deliveries: &[Delivery]) -> Vec<String> {
+        let mut bodies: Vec<_> =
+            deliveries.iter().map(|one| String::from_utf8_lossy(&one.message.body).into_owned()).collect();
+        bodies.sort();
+        bodies
+    }
+
+    #[tokio::test]
+    async fn a_group_that_cannot_be_read_holds_up_nobody() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("queue.db");
+        let broker = EmbeddedBroker::open(&path).unwrap();
+        let channel = "jobs".parse().unwrap();
+        let spec = ChannelSpec { max_receives: Some(9), ordered: true, ..ChannelSpec::new(channel) };
+        let queue = broker.open(&spec).await.unwrap();
+        let message = |(body, group): (&str, &str)| Outgoing {
+            body: body.into(),
+            group: Some(group.to_owned()),
+            ..Outgoing::default()
+        };
+        let messages = [("a1", "a"), ("a2", "a"), ("b1", "b"), ("b2", "b"), ("c1", "c"), ("c2", "c")];
+        broker.send(&"jobs".parse().unwrap(), messages.map(message).into()).await;
+        let meddler = Connection::open(&path).unwrap();
+        let damage = |body: &str, value: &str| {
+            let changed = meddler.execute(
+                &format!(
+                    "UPDATE entry SET group_name = {value} WHERE seq =
+                     (SELECT seq FROM content WHERE body = CAST(?1 AS BLOB))"
+                ),
+                [body],
+            );
+            assert_eq!(changed.unwrap(), 1);
+        };
+        // The head of a group alone; another with its follower, in the same way.
+        damage("a1", "CAST(x'ff61' AS TEXT)");
+        damage("b1", "CAST(x'ff62' AS TEXT)");
+        damage("b2", "CAST(x'ff62' AS TEXT)");
+        let received = receive(&queue).await;
+        assert_eq!(bodies(&received), ["a2", "c1"], "the others go on");
+        let dead_lettered = broker.depths(&["jobs".parse().unwrap()]).await.unwrap()[0].dead_lettered;
+        assert_eq!(dead_lettered, 3);
+
+        // One that is leased is settled all the same, and lets the next of its group follow.
+        damage("c1", "CAST(x'ff63' AS TEXT)");
+        let acks = received.into_iter().map(|one| Settlement::Ack(one.receipt)).collect();
+        assert!(queue.settle(acks).await.iter().all(Result::is_ok));
+        assert_eq!(bodies(&receive(&queue).await), ["c2"]);
+    }
 }

@@ -77,7 +77,7 @@ pub(super) fn rescue(db: &Connection, seq: i64) -> rusqlite::Result<Attributes> 
 }
 
 /// A text column of a message's content, with a mark for each byte that is no text; `None` also where the content is missing.
-fn lossy(db: &Connection, column: &str, seq: i64) -> rusqlite::Result<Option<String>> {
+pub(super) fn lossy(db: &Connection, column: &str, seq: i64) -> rusqlite::Result<Option<String>> {
     let bytes: Option<Option<Vec<u8>>> = db
         .query_row(&format!("SELECT CAST({column} AS BLOB) FROM content WHERE seq = ?1"), [seq], |row| row.get(0))
         .optional()?;
