@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use hostler_consumer::{Failed, Status, StatusBoard};
-use hostler_health::{self as health, Clock, ConsumerReport, FailureReport, HealthFile, Pauses, Report, TICK};
+use hostler_health::{self as health, Clock, ConsumerReport, FailureReport, HealthFile, Pauses, Report, Rivals, TICK};
 
 /// How close two writes may follow on one another: a busy consumer changes its state thousands of times a second.
 const SPACING: Duration = Duration::from_millis(50);
@@ -53,10 +53,11 @@ impl Pulse {
         warn_of_another_host(path);
         let mut watch = PauseWatch::new(path, &consumers);
         watch.look();
+        let path = path.to_owned();
         let (reports, queue) = mpsc::sync_channel::<Report>(1);
         let (writing, written) = oneshot::channel();
         thread::Builder::new().name("hostler-health".into()).spawn(move || {
-            write_all(&file, &queue, watch);
+            write_all(&file, &path, &queue, watch);
             drop(writing);
         })?;
         let stop = CancellationToken::new();
@@ -94,13 +95,17 @@ impl Pulse {
 /// Two hosts on one health file hide each other: `top`, `pause` and the health check reach the one that wrote last.
 fn warn_of_another_host(path: &Path) {
     if let Some(pid) = health::other_writer(path) {
-        tracing::error!(
-            pid,
-            path = %path.display(),
-            "another host writes this health file: give each a path of its own with `host.health_file` \
-             (HOSTLER_HOST__HEALTH_FILE), or their health, `hostler top` and `hostler pause` are mixed up"
-        );
+        log_another_host(pid, path);
     }
+}
+
+fn log_another_host(pid: u32, path: &Path) {
+    tracing::error!(
+        pid,
+        path = %path.display(),
+        "another host writes this health file: give each a path of its own with `host.health_file` \
+         (HOSTLER_HOST__HEALTH_FILE), or their health, `hostler top` and `hostler pause` are mixed up"
+    );
 }
 
 /// Looks which consumers are to pause, and tells them.
@@ -139,12 +144,18 @@ impl PauseWatch {
     }
 }
 
-fn write_all(file: &HealthFile, reports: &mpsc::Receiver<Report>, mut watch: PauseWatch) {
-    let mut failing = false;
+fn write_all(file: &HealthFile, path: &Path, reports: &mpsc::Receiver<Report>, mut watch: PauseWatch) {
+    let (mut failing, mut rivals) = (false, Rivals::default());
     for report in reports {
         watch.look();
+        if let Some(pid) = rivals.look(path) {
+            log_another_host(pid, path);
+        }
         match file.write(&report) {
-            Ok(()) => failing = false,
+            Ok(()) => {
+                failing = false;
+                rivals.wrote(&report);
+            }
             // The verdict goes stale by itself; the log says why, once.
             Err(error) if !failing => {
                 tracing::error!(%error, "cannot write the health file");

@@ -8,6 +8,7 @@
 //! | `write` | replaces the file |
 //! | `read` | reads it, or says why not |
 //! | `pauses` | which consumers an operator has paused: files beside it |
+//! | `rival` | notices another host that writes the same file |
 //! | `process` | whether a process lives, and since when |
 //! | `verdict` | the pure decision: healthy, starting or unhealthy |
 //!
@@ -19,6 +20,7 @@ mod lock;
 mod pauses;
 pub mod process;
 mod read;
+mod rival;
 mod verdict;
 mod write;
 
@@ -31,6 +33,7 @@ pub use hostler_types::{State, Timestamp};
 pub use clock::Clock;
 pub use pauses::{PauseError, Pauses};
 pub use read::{LOCK_WAIT, MAX_BYTES, ReadError, Why, read};
+pub use rival::Rivals;
 pub use verdict::{Reason, StartPeriod, Status, Verdict, other_writer, verdict};
 pub use write::{HealthFile, WRITE_LOCK_WAIT, WriteError};
 
