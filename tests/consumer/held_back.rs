@@ -11,10 +11,10 @@ use hostler_consumer::{Consumer, Phase, Spec, StatusBoard};
 use hostler_handler::Lanes;
 use hostler_health::process::ProcessInfo;
 use hostler_health::{BreakerState, Reason, Report, SCHEMA, StartPeriod, State, Timestamp, verdict};
-use hostler_queue::fake::{Ending, LIMITS};
+use hostler_queue::fake::{Ending, FakeBroker, LIMITS};
 use hostler_queue::{
-    Broker, Delivery, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError, Receipt, Receive, Settlement,
-    Unsettled,
+    Broker, ChannelSpec, Delivery, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError, Receipt, Receive,
+    Settlement, Unsettled,
 };
 use hostler_types::message::{Attributes, Message, Outgoing};
 use tokio::runtime::Handle;
@@ -132,11 +132,16 @@ async fn settlements_that_always_fail_show_and_rest_ever_longer() {
     let calls = stage.broker.calls().settle;
     assert!((6..=18).contains(&calls), "{calls} calls in a lease of 30 s");
     sleep(111 * SECOND).await;
-    let failing = stage.status.get().failing.expect("nothing fails");
+    let failing = stage.status.get().failures.longest(Instant::now(), SECOND).expect("nothing fails");
     assert!(failing.last - failing.since > 100 * SECOND, "{failing:?}");
+    assert!(!settles(&stage.status));
+}
+
+/// Returns false if the health check says that settlements fail. It must find nothing else.
+fn settles(status: &StatusBoard) -> bool {
     let now = Instant::now();
     let wall = |at: Instant| Timestamp::now().minus(now - at);
-    let report = stage.status.get().report("work", 90 * SECOND, 25 * SECOND, now, wall);
+    let report = status.get().report("work", 90 * SECOND, 25 * SECOND, now, wall);
     let report = Report {
         schema: SCHEMA,
         pid: std::process::id(),
@@ -146,7 +151,96 @@ async fn settlements_that_always_fail_show_and_rest_ever_longer() {
     };
     let start_period = StartPeriod { limit: SECOND, pid1_started_at: None };
     let judged = verdict(Ok(&report), Some(ProcessInfo { started_at: None }), Timestamp::now(), start_period);
-    assert!(matches!(judged.reasons[..], [Reason::NotSettling { .. }]), "{judged:?}");
+    assert!(matches!(judged.reasons[..], [] | [Reason::NotSettling { .. }]), "{judged:?}");
+    judged.reasons.is_empty()
+}
+
+/// A queue on which some things may not be done.
+struct Denying {
+    queue: Arc<dyn Queue>,
+    denies: fn(&Settlement) -> bool,
+    denies_extensions: bool,
+}
+
+impl Denying {
+    fn denial() -> LeaseError {
+        LeaseError::Refused("AccessDenied".into())
+    }
+}
+
+#[async_trait]
+impl Queue for Denying {
+    fn limits(&self) -> Limits {
+        self.queue.limits()
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.queue.is_ordered()
+    }
+
+    fn origin(&self) -> Origin {
+        self.queue.origin()
+    }
+
+    async fn receive(&self, request: Receive, stop: &CancellationToken) -> Result<Vec<Delivery>, QueueError> {
+        self.queue.receive(request, stop).await
+    }
+
+    async fn extend(&self, leases: &[LeaseHandle], by: Duration) -> Vec<Result<(), LeaseError>> {
+        match self.denies_extensions {
+            true => vec![Err(Self::denial()); leases.len()],
+            false => self.queue.extend(leases, by).await,
+        }
+    }
+
+    async fn settle(&self, batch: Vec<Settlement>) -> Vec<Result<(), Unsettled>> {
+        let mut results = Vec::new();
+        for settlement in batch {
+            match (self.denies)(&settlement) {
+                true => results.push(Err(Unsettled { settlement, error: Self::denial() })),
+                false => results.extend(self.queue.settle(vec![settlement]).await),
+            }
+        }
+        results
+    }
+}
+
+/// Runs a consumer of a queue that denies something; what it shows after each of these times.
+async fn settles_at<const N: usize>(bodies: &[&str], denying: Denying, times: [u32; N]) -> [bool; N] {
+    let broker = FakeBroker::default();
+    let queue = broker.open(&ChannelSpec { max_receives: Some(5), ..ChannelSpec::new(work()) }).await.unwrap();
+    let outgoing = bodies.iter().map(|body| Outgoing { body: (*body).into(), ..Outgoing::default() });
+    broker.send(&work(), outgoing.collect()).await;
+    let (_phase, watched) = watch::channel(Phase::Running);
+    let (consumer, _pause) = consumer_of(Arc::new(Denying { queue, ..denying }), spec());
+    let status = consumer.status.clone();
+    let running = tokio::spawn(consumer.run(watched));
+    let begin = Instant::now();
+    let mut shown = [true; N];
+    for (shown, time) in shown.iter_mut().zip(times) {
+        tokio::time::sleep_until(begin + time * SECOND).await;
+        *shown = settles(&status);
+    }
+    running.abort();
+    shown
+}
+
+fn no_queue() -> Arc<dyn Queue> {
+    Arc::new(Several::default())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_works_does_not_hide_that_removals_fail() {
+    let is_removal = |settlement: &Settlement| matches!(settlement, Settlement::Ack(_) | Settlement::DeadLetter { .. });
+    let denying = Denying { queue: no_queue(), denies: is_removal, denies_extensions: false };
+    assert_eq!(settles_at(&["ack", "delay 5", "delay 7"], denying, [80, 130]).await, [true, false]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_that_all_end_because_heartbeats_fail_show_until_nothing_is_left_that_could_fail() {
+    let denying = Denying { queue: no_queue(), denies: |_| false, denies_extensions: true };
+    // It is received five times in 150 s. The last lease ends then, and a message could come again until 140 s later.
+    assert_eq!(settles_at(&["work 50"], denying, [100, 160, 280, 300]).await, [true, false, false, true]);
 }
 
 /// What a consumer shows once it is as `shown` wants it.

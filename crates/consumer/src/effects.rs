@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Consumer;
 use super::changes::Changes;
+use super::failures::Kind;
 use super::ledger::Heartbeat;
 use super::log::{self, Place};
 use super::mailbox::Mailbox;
@@ -36,7 +37,7 @@ pub(super) enum Signal {
     /// A batch of heartbeats is answered.
     Extended { ids: Vec<Id>, by: Duration, sent_at: Instant, results: Vec<Result<(), LeaseError>> },
     /// A batch of settlements is answered.
-    Settled { ids: Vec<Id>, results: Vec<Result<(), Unsettled>> },
+    Settled { ids: Vec<(Id, Kind)>, results: Vec<Result<(), Unsettled>> },
 }
 
 /// Starts effects. There is one per consumer.
@@ -114,7 +115,8 @@ impl Effects {
 
     /// Settles. `span` is about it.
     pub(super) fn settle(&self, batch: Vec<(Id, Settlement)>, span: Option<Span>) {
-        let (ids, settlements): (Vec<Id>, _) = batch.into_iter().unzip();
+        let named = batch.into_iter().map(|(id, settlement)| ((id, Kind::of(&settlement)), settlement));
+        let (ids, settlements): (Vec<_>, _) = named.unzip();
         let answer = self.answer(Signal::Settled { ids: ids.clone(), results: Vec::new() });
         tokio::spawn(async move {
             let results = answer.world.queue.settle(settlements).await;

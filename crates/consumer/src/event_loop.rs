@@ -13,6 +13,7 @@ use tokio::time::{Duration, Instant, sleep_until};
 
 use super::delivery::{Action, Event, Machine};
 use super::effects::{Effects, Id, Signal};
+use super::failures::{Failures, Kind};
 use super::fifo::Gate;
 use super::intake::Intake;
 use super::ledger::{Change, Ledger};
@@ -24,7 +25,6 @@ use super::polling::{Hold, Polling};
 use super::settle::Batcher;
 use super::spans::{Settled, Spans};
 use super::spared::Spared;
-use super::status::Failing;
 use super::{Consumer, Phase, Summary};
 use hostler_config::OnProcessingTimeout;
 use hostler_handler::{Bounds, Call, Output, Stop};
@@ -48,6 +48,8 @@ struct InHand {
     late: bool,
     started_at: Option<Instant>,
     ran_for: Duration,
+    /// Its last heartbeat failed: if its lease ends, it ends for that.
+    heartbeat_failed: bool,
     call: Arc<Call>,
     /// The span of its processing, if that is sampled, and when it began.
     span: Option<(Span, SystemTime)>,
@@ -91,8 +93,7 @@ pub(super) struct EventLoop {
     /// Whether the last receive brought nothing.
     idle: bool,
     polling: Polling,
-    /// Settlements that fail, since the last one that did not.
-    failing: Option<Failing>,
+    failures: Failures,
     summary: Summary,
 }
 
@@ -127,7 +128,7 @@ impl EventLoop {
             last_poll_at: None,
             idle: false,
             polling: Polling::default(),
-            failing: None,
+            failures: Failures::new(spec),
             summary: Summary::default(),
             consumer,
         }
@@ -283,7 +284,7 @@ impl EventLoop {
             Signal::Decided { id, outcome } => self.ended(id, Event::Decided(outcome), now),
             Signal::Replied { id, result } => self.apply(id, Event::Replied(result)),
             Signal::Extended { ids, by, sent_at, results } => {
-                self.complain(&ids, &results);
+                self.note_heartbeats(&ids, &results);
                 for change in self.ledger.answered(&ids, by, &results, sent_at, now) {
                     match change {
                         Change::Lost(id) => self.lose(id),
@@ -294,12 +295,12 @@ impl EventLoop {
             Signal::Settled { ids, results } => {
                 self.batcher.answered();
                 let mut results = results.into_iter();
-                for id in ids {
+                for (id, kind) in ids {
                     match results.next() {
-                        Some(result) => self.settled(id, result, now),
+                        Some(result) => self.settled(id, kind, result, now),
                         // What became of it is not known, and nothing is left to try again with.
                         None => {
-                            self.settling_failed(now);
+                            self.failures.failed(kind, now);
                             self.apply(id, Event::Settled(false));
                         }
                     }
@@ -363,6 +364,7 @@ impl EventLoop {
             late,
             started_at: None,
             ran_for: Duration::ZERO,
+            heartbeat_failed: false,
             call,
             span: None,
         };
@@ -476,11 +478,11 @@ impl EventLoop {
         self.batcher.push(id, settlement, self.now, self.ledger.deadline(id));
     }
 
-    fn settled(&mut self, id: Id, result: Result<(), Unsettled>, now: Instant) {
+    fn settled(&mut self, id: Id, kind: Kind, result: Result<(), Unsettled>, now: Instant) {
         match result {
             Ok(()) => {
-                self.failing = None;
-                self.batcher.succeeded();
+                self.failures.succeeded(kind);
+                self.batcher.succeeded(kind);
                 self.apply(id, Event::Settled(true));
             }
             Err(Unsettled { settlement, error }) => {
@@ -492,21 +494,13 @@ impl EventLoop {
                     metrics.lease_lost();
                 }
                 // A lost lease counts too: where calls hang, settling ends with nothing else.
-                self.settling_failed(now);
+                self.failures.failed(kind, now);
                 match error.is_final() || is_lost {
                     true => self.apply(id, Event::Settled(false)),
                     false => self.batcher.retry(id, settlement, now, self.ledger.deadline(id)),
                 }
             }
         }
-    }
-
-    /// A settlement failed. Failures that lie further apart than a message that comes again takes are not one outage.
-    fn settling_failed(&mut self, now: Instant) {
-        let spec = &self.consumer.spec;
-        let patience = spec.processing_timeout + 2 * spec.lease + spec.longest_poll;
-        let since = self.failing.filter(|failing| now < failing.last + patience).map_or(now, |failing| failing.since);
-        self.failing = Some(Failing { since, last: now });
     }
 
     /// A lease is lost. A settlement that is on its way is waited for: it may have come in time.
@@ -516,6 +510,9 @@ impl EventLoop {
             return;
         }
         tracing::warn!(consumer = &*self.consumer.spec.name, message_id = in_hand.message.id, "lease lost");
+        if in_hand.heartbeat_failed {
+            self.failures.failed(Kind::Extension, self.now);
+        }
         if let Some(metrics) = &self.consumer.metrics {
             metrics.lease_lost();
         }

@@ -9,6 +9,7 @@
 //! | `settle` | gathers settlements into batches | none |
 //! | `breaker` | when to stop receiving because too much fails, and when to go on | none |
 //! | `intake` | whether to take messages: pauses and the breaker | none |
+//! | `failures` | which settlements and extensions keep failing, and since when | none |
 //! | `spared` | attempts that the host spoilt, and so do not count | none |
 //! | `pace` | when to poll, and how long to rest | none |
 //! | `polling` | since when a poll could begin | none |
@@ -30,6 +31,7 @@ mod changes;
 mod delivery;
 mod effects;
 mod event_loop;
+mod failures;
 mod fifo;
 mod intake;
 mod ledger;
@@ -43,10 +45,11 @@ mod spans;
 mod spared;
 mod status;
 
+pub use failures::{Failing, Failures};
 pub use ledger::{Change, Heartbeat, Ledger};
 pub use policy::{Disposition, Policy};
 pub use settle::Batcher;
-pub use status::{Failed, Failing, MAX_FAILURES, Status, StatusBoard};
+pub use status::{Failed, MAX_FAILURES, Status, StatusBoard};
 
 use std::sync::Arc;
 use std::time::Duration;

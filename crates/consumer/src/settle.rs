@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use tokio::time::{Duration, Instant};
 
+use super::failures::Kind;
 use hostler_queue::{Limits, Settlement};
 
 /// After a settlement failed for the moment, it is tried again after this; after each further one in a row, after twice as
@@ -32,11 +33,17 @@ pub struct Batcher<I> {
     due: Option<Instant>,
     /// Failed for the moment, in the order of their times; each comes back into `waiting` at its own.
     resting: VecDeque<(Instant, Waiting<I>)>,
-    /// Failures in a row.
+    /// By [`Kind`], as one kind may fail while another works.
+    streaks: [Streak; 3],
+    under_way: usize,
+}
+
+/// Failures in a row.
+#[derive(Debug, Clone, Copy, Default)]
+struct Streak {
     failures: u32,
     /// When the last of them was counted.
     failed_at: Option<Instant>,
-    under_way: usize,
 }
 
 impl<I: Copy + PartialEq> Batcher<I> {
@@ -49,8 +56,7 @@ impl<I: Copy + PartialEq> Batcher<I> {
             waiting: VecDeque::new(),
             due: None,
             resting: VecDeque::new(),
-            failures: 0,
-            failed_at: None,
+            streaks: [Streak::default(); 3],
             under_way: 0,
         }
     }
@@ -67,14 +73,15 @@ impl<I: Copy + PartialEq> Batcher<I> {
         self.waiting.push_back(waiting);
     }
 
-    /// Takes back a settlement that the queue did not carry out this time. The more of them fail in a row, the longer it
+    /// Takes back a settlement that the queue did not carry out this time. The more of its kind fail in a row, the longer it
     /// rests; but it is tried again while half of what is left of its lease is still ahead.
     pub fn retry(&mut self, id: I, settlement: Settlement, now: Instant, lease_ends: Option<Instant>) {
         // The entries of one answer are one failure.
-        if self.failed_at.replace(now) != Some(now) {
-            self.failures = self.failures.saturating_add(1);
+        let streak = &mut self.streaks[Kind::of(&settlement) as usize];
+        if streak.failed_at.replace(now) != Some(now) {
+            streak.failures = streak.failures.saturating_add(1);
         }
-        let doublings = self.failures.saturating_sub(1).min(8);
+        let doublings = streak.failures.saturating_sub(1).min(8);
         let rest = RETRY_AFTER.saturating_mul(1 << doublings).min(MAX_RETRY_AFTER);
         let half = lease_ends.map_or(rest, |end| end.saturating_duration_since(now) / 2);
         let at = now + rest.min(half.max(RETRY_AFTER));
@@ -82,9 +89,9 @@ impl<I: Copy + PartialEq> Batcher<I> {
         self.resting.insert(place, (at, Waiting { id, settlement, due: at }));
     }
 
-    /// A settlement was carried out: what failed before is over.
-    pub fn succeeded(&mut self) {
-        (self.failures, self.failed_at) = (0, None);
+    /// A settlement of this kind was carried out: what failed of it before is over.
+    pub(super) fn succeeded(&mut self, kind: Kind) {
+        self.streaks[kind as usize] = Streak::default();
     }
 
     /// Drops the settlement of a delivery whose lease is lost; whether it was still here.
@@ -230,9 +237,22 @@ mod tests {
         let rests: Vec<_> = (0..7).map(|at| rest(at, None)).collect();
         assert_eq!(rests, [200, 400, 800, 1600, 3200, 5000, 5000].map(Some));
         assert_eq!([rest(10, Some(14)), rest(20, Some(20))], [Some(2000), Some(200)]);
-        batcher.succeeded();
+        batcher.succeeded(Kind::Removal);
         batcher.retry(1, ack(1), start, None);
         assert_eq!(batcher.next_at(), Some(start + RETRY_AFTER));
+    }
+
+    #[test]
+    fn a_release_that_works_does_not_hurry_removals_that_fail() {
+        let (start, mut batcher) = (Instant::now(), batcher(false));
+        for at in 0..5 {
+            batcher.retry(1, ack(1), start + at * MAX_RETRY_AFTER, None);
+            assert!(batcher.withdraw(1));
+            batcher.succeeded(Kind::Release);
+        }
+        let now = start + 5 * MAX_RETRY_AFTER;
+        batcher.retry(1, ack(1), now, None);
+        assert_eq!(batcher.next_at(), Some(now + MAX_RETRY_AFTER));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::failures::Failures;
 use hostler_health::{BreakerState, ConsumerReport, SettlingFails, State, Timestamp};
 
 /// What a consumer does now.
@@ -22,8 +23,8 @@ pub struct Status {
     pub could_poll_since: Option<Instant>,
     /// No receive is to begin: all slots run, the rate limit has no token, or it is paused.
     pub held_back: bool,
-    /// Settlements that fail, since the last one that did not.
-    pub failing: Option<Failing>,
+    /// Settlements and extensions that keep failing.
+    pub failures: Failures,
     /// Messages whose guest runs.
     pub in_flight: usize,
     /// Messages that are taken and not over: they wait for their turn, run, or are being settled.
@@ -73,20 +74,12 @@ impl Status {
             paused: self.paused,
             breaker: self.breaker,
             settling_fails: self
-                .failing
+                .failures
+                .longest(now, healthcheck_timeout)
                 .map(|failing| SettlingFails { since: wall(failing.since), last: wall(failing.last) }),
             last_failures: Vec::new(),
         }
     }
-}
-
-/// Settlements that fail, one after the other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Failing {
-    /// When the first did.
-    pub since: Instant,
-    /// When the last did.
-    pub last: Instant,
 }
 
 /// The most failures that are remembered of a consumer.
@@ -126,7 +119,7 @@ impl StatusBoard {
             last_poll_at: None,
             could_poll_since: None,
             held_back: false,
-            failing: None,
+            failures: Failures::default(),
             in_flight: 0,
             in_hand: 0,
             oldest_started_at: None,

@@ -93,7 +93,8 @@ pub struct ConsumerReport {
     /// What its breaker does. Left out of the file while there is none, or it is closed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub breaker: Option<BreakerState>,
-    /// Settlements that fail, since the last one that did not. Left out of the file unless the last one failed.
+    /// The removals, releases or lease extensions that fail, whichever do for the longest. Left out of the file from the first
+    /// success of that kind on, or once none has failed for as long as a message that was not settled takes to come again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settling_fails: Option<SettlingFails>,
     /// The last of those that `failed` counts, the latest first; a few at most. Left out of the file while there are none.
@@ -101,7 +102,7 @@ pub struct ConsumerReport {
     pub last_failures: Vec<FailureReport>,
 }
 
-/// Settlements (acks, releases, dead letters) that the queue does not carry out, one after the other.
+/// Calls of one kind (removals, releases, lease extensions) that fail, one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SettlingFails {
     /// When the first failed.

@@ -135,8 +135,11 @@ pub enum Reason {
         /// Its `healthcheck_timeout`.
         limit: Duration,
     },
-    /// A consumer's settlements fail: it works, and nothing is ever done.
-    #[error("consumer `{consumer}`: every ack and release has failed for {}; its limit is {}", shown(*.age), shown(*.limit))]
+    /// All of a consumer's removals, releases or lease extensions fail: it works, and nothing is ever done.
+    #[error(
+        "consumer `{consumer}`: settlements or lease extensions have failed for {}, and none has succeeded; its limit is {}",
+        shown(*.age), shown(*.limit)
+    )]
     NotSettling {
         /// The consumer's name.
         consumer: String,
@@ -242,11 +245,7 @@ fn reasons(report: &Report, now: Timestamp) -> Vec<Reason> {
     } else if by > STALE_AFTER {
         vec![Reason::Ahead { by }]
     } else {
-        report
-            .consumers
-            .iter()
-            .filter_map(|consumer| judge(consumer, now).or_else(|| settling(consumer, now)))
-            .collect()
+        report.consumers.iter().filter_map(|consumer| judge(consumer, now).or_else(|| settling(consumer))).collect()
     }
 }
 
@@ -270,13 +269,11 @@ fn judge(report: &ConsumerReport, now: Timestamp) -> Option<Reason> {
     })
 }
 
-/// Failures count once they last for longer than the limit, and as long as there is no more than the limit since the last: with
-/// nothing left to settle, nothing is wrong.
-fn settling(report: &ConsumerReport, now: Timestamp) -> Option<Reason> {
+/// Failures count once they last for longer than the limit, and for as long as the consumer reports them.
+fn settling(report: &ConsumerReport) -> Option<Reason> {
     let (fails, limit) = (report.settling_fails?, report.healthcheck_timeout);
     let age = fails.last.since(fails.since);
-    let counts = age > limit && now.since(fails.last) <= limit;
-    counts.then(|| Reason::NotSettling { consumer: report.name.clone(), age, limit })
+    (age > limit).then(|| Reason::NotSettling { consumer: report.name.clone(), age, limit })
 }
 
 /// For people: whole seconds, or milliseconds below one.
@@ -340,7 +337,7 @@ mod tests {
         let limit = LIMIT.as_secs();
         assert!(!fails(limit + 2, 1));
         assert!(fails(limit + 2, 3), "it may yet succeed");
-        assert!(fails(3 * limit + 2, limit + 1), "nothing is left to settle");
+        assert!(!fails(3 * limit + 2, limit + 1), "none has succeeded since");
     }
 
     #[test]

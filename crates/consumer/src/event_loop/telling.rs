@@ -3,6 +3,7 @@
 use tokio::time::Instant;
 
 use super::super::effects::Id;
+use super::super::failures::Kind;
 use super::super::log::{self, Line};
 use super::super::policy::Disposition;
 use super::super::status::Failed;
@@ -70,12 +71,21 @@ impl EventLoop {
         tracing::warn!(consumer, message_id, limit = %limit, error, cure, "host limit reached: the attempt does not count");
     }
 
-    /// Heartbeats have failed.
-    pub(super) fn complain(&self, ids: &[Id], results: &[Result<(), LeaseError>]) {
-        for (id, result) in ids.iter().zip(results) {
-            let Err(error) = result else { continue };
-            let message_id = self.in_hand.get(id).map(|in_hand| &*in_hand.message.id);
-            tracing::warn!(consumer = &*self.consumer.spec.name, message_id, %error, "heartbeat failed");
+    /// Notes which heartbeats failed, and logs them.
+    pub(super) fn note_heartbeats(&mut self, ids: &[Id], results: &[Result<(), LeaseError>]) {
+        for (n, id) in ids.iter().enumerate() {
+            let in_hand = self.in_hand.get_mut(id);
+            let message_id = in_hand.as_ref().map(|in_hand| &*in_hand.message.id);
+            match results.get(n) {
+                Some(Ok(())) => self.failures.succeeded(Kind::Extension),
+                Some(Err(error)) => {
+                    tracing::warn!(consumer = &*self.consumer.spec.name, message_id, %error, "heartbeat failed");
+                }
+                None => {}
+            }
+            if let Some(in_hand) = in_hand {
+                in_hand.heartbeat_failed = !matches!(results.get(n), Some(Ok(())));
+            }
         }
     }
 
@@ -92,7 +102,7 @@ impl EventLoop {
             status.last_poll_at = self.last_poll_at;
             status.could_poll_since = self.polling.could_poll_since();
             status.held_back = self.polling.is_held();
-            status.failing = self.failing;
+            status.failures = self.failures;
             status.in_flight = self.running.len();
             status.in_hand = self.in_hand.len();
             status.oldest_started_at = self.running.first().map(|(started_at, _)| *started_at);

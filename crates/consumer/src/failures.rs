@@ -1,0 +1,130 @@
+//! The calls about deliveries that keep failing, and since when. Each kind is judged by itself, because a release that
+//! works says nothing of removals. No I/O.
+
+use tokio::time::{Duration, Instant};
+
+use super::Spec;
+use hostler_queue::Settlement;
+
+/// Calls that fail and succeed together, as a queue permits them by the same right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A removal: an ack, or a move to the dead-letter queue.
+    Removal,
+    /// A release.
+    Release,
+    /// An extension of a lease. It counts as failed once the lease ends for it.
+    Extension,
+}
+
+impl Kind {
+    /// The kind of a settlement.
+    pub(super) fn of(settlement: &Settlement) -> Self {
+        match settlement {
+            Settlement::Ack(_) | Settlement::DeadLetter { .. } => Self::Removal,
+            Settlement::Release(..) | Settlement::GiveBack(..) => Self::Release,
+        }
+    }
+}
+
+/// Calls of one kind that fail, one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Failing {
+    /// The first failure.
+    pub since: Instant,
+    /// The last failure.
+    pub last: Instant,
+}
+
+/// The failures of one consumer, by kind. Those of a kind end with its first success, or once none has failed for as long
+/// as a message that was not settled takes to come again: then nothing is left that could fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Failures {
+    patience: Duration,
+    kinds: [Option<Failing>; 3],
+}
+
+impl Failures {
+    /// No failures of a consumer like this.
+    pub(super) fn new(spec: &Spec) -> Self {
+        let token = spec.rate_limit.map_or(Duration::ZERO, |rate| rate.per / rate.permits.max(1));
+        let patience = spec.processing_timeout + 2 * spec.lease + spec.longest_poll + token;
+        Self { patience, kinds: [None; 3] }
+    }
+
+    /// Notes a call of this kind that failed.
+    pub(super) fn failed(&mut self, kind: Kind, now: Instant) {
+        let patience = self.patience;
+        let failing = &mut self.kinds[kind as usize];
+        let since = failing.filter(|failing| now < failing.last + patience).map_or(now, |failing| failing.since);
+        *failing = Some(Failing { since, last: now });
+    }
+
+    /// Notes a call of this kind that succeeded.
+    pub(super) fn succeeded(&mut self, kind: Kind) {
+        self.kinds[kind as usize] = None;
+    }
+
+    /// Returns the failures of the kind that fails for the longest. A kind is forgotten when none of it has failed for
+    /// `at_least`, or for longer if a message takes longer to come again.
+    pub fn longest(&self, now: Instant, at_least: Duration) -> Option<Failing> {
+        let lasts = self.patience.max(at_least);
+        let lasting = self.kinds.iter().flatten().filter(|failing| now <= failing.last + lasts);
+        lasting.max_by_key(|failing| failing.last - failing.since).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn failures() -> Failures {
+        Failures { patience: 60 * SECOND, ..Failures::default() }
+    }
+
+    #[test]
+    fn only_a_success_of_the_same_kind_ends_failures() {
+        let (mut failures, start) = (failures(), Instant::now());
+        for second in 0..100 {
+            failures.failed(Kind::Removal, start + second * SECOND);
+            failures.failed(Kind::Release, start + second * SECOND);
+            failures.succeeded(Kind::Release);
+            failures.succeeded(Kind::Extension);
+        }
+        let now = start + 99 * SECOND;
+        assert_eq!(failures.longest(now, SECOND), Some(Failing { since: start, last: now }));
+        failures.succeeded(Kind::Removal);
+        assert_eq!(failures.longest(now, SECOND), None);
+    }
+
+    #[test]
+    fn without_a_success_failures_last_until_every_message_had_time_to_come_again() {
+        let (mut failures, start) = (failures(), Instant::now());
+        failures.failed(Kind::Extension, start);
+        failures.failed(Kind::Extension, start + 59 * SECOND);
+        let shown = |after: u32, at_least: u32| failures.longest(start + after * SECOND, at_least * SECOND).is_some();
+        assert!(shown(119, 9) && !shown(120, 9), "as long as a message takes");
+        assert!(shown(149, 90) && !shown(150, 90), "or as long as the health check is patient");
+    }
+
+    #[test]
+    fn failures_that_lie_far_apart_are_not_one_outage() {
+        let (mut failures, start) = (failures(), Instant::now());
+        failures.failed(Kind::Removal, start);
+        failures.failed(Kind::Removal, start + 60 * SECOND);
+        let at = start + 60 * SECOND;
+        assert_eq!(failures.longest(at, SECOND), Some(Failing { since: at, last: at }));
+    }
+
+    #[test]
+    fn the_kind_that_fails_for_the_longest_is_shown() {
+        let (mut failures, start) = (failures(), Instant::now());
+        failures.failed(Kind::Removal, start);
+        failures.failed(Kind::Removal, start + 50 * SECOND);
+        failures.failed(Kind::Extension, start + 51 * SECOND);
+        let longest = failures.longest(start + 52 * SECOND, SECOND);
+        assert_eq!(longest, Some(Failing { since: start, last: start + 50 * SECOND }));
+    }
+}
