@@ -21,6 +21,12 @@ use hostler_telemetry::traces::Span;
 use hostler_types::State;
 use hostler_types::message::Outgoing;
 
+/// The longest that a processing-timeout hook may take, with the body of its message being fetched before.
+const DECISION: Duration = HOOK_TIMEOUT.saturating_mul(2);
+
+/// The longest until the loop knows of the decision: it also waits for a thread.
+pub(super) const DECIDED_AFTER: Duration = DECISION.saturating_add(Duration::from_secs(1));
+
 /// Names a delivery within its consumer.
 pub(super) type Id = u64;
 
@@ -161,7 +167,7 @@ impl Effects {
                 let call = load(&**queue, Arc::clone(&call)).await?.ok()?;
                 handler.processing_timeout(&call, elapsed).await
             };
-            let decision = tokio::time::timeout(HOOK_TIMEOUT * 2, decision);
+            let decision = tokio::time::timeout(DECISION, decision);
             let outcome = run_until_stopped(&stop, decision).await.and_then(Result::ok).flatten();
             answer.world.log_output(&call, sampled);
             answer.soon(Signal::Decided { id, outcome: outcome.map(Outcome::bounded) }).await;

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::{Duration, Instant, sleep_until};
 
 use super::delivery::{Action, Event, Machine};
-use super::effects::{Effects, Id, Signal};
+use super::effects::{DECIDED_AFTER, Effects, Id, Signal};
 use super::failures::{Failures, Kind};
 use super::fifo::Gate;
 use super::intake::Intake;
@@ -136,6 +136,9 @@ impl EventLoop {
 
     pub(super) async fn run(mut self, mut phase: watch::Receiver<Phase>) -> Summary {
         self.effects.state_changed(Some((State::Initializing, State::Initialized)));
+        if self.consumer.handler.decides_timeouts() {
+            self.consumer.status.update(|status| status.hook_takes = DECIDED_AFTER);
+        }
         let mut pause = self.consumer.pause.clone();
         let mut can_pause = true;
         let mut came = VecDeque::new();

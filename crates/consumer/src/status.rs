@@ -25,6 +25,9 @@ pub struct Status {
     pub held_back: bool,
     /// Settlements and extensions that keep failing.
     pub failures: Failures,
+    /// The longest that a processing-timeout hook takes, with all that belongs to it. Meanwhile a consumer with one slot can
+    /// neither poll nor process. Zero where there is no such hook.
+    pub hook_takes: Duration,
     /// Messages whose guest runs.
     pub in_flight: usize,
     /// Messages that are taken and not over: they wait for their turn, run, or are being settled.
@@ -59,6 +62,7 @@ impl Status {
     ) -> ConsumerReport {
         let healthcheck_timeout = match self.state {
             State::Exiting => healthcheck_timeout.max(grace),
+            State::Listening | State::Idle => healthcheck_timeout.max(self.hook_takes),
             _ => healthcheck_timeout,
         };
         ConsumerReport {
@@ -120,6 +124,7 @@ impl StatusBoard {
             could_poll_since: None,
             held_back: false,
             failures: Failures::default(),
+            hook_takes: Duration::ZERO,
             in_flight: 0,
             in_hand: 0,
             oldest_started_at: None,
@@ -187,6 +192,20 @@ mod tests {
         assert_eq!(polled_after(500), Some(100 * second), "from the moment it could");
         board.update(|status| status.last_poll_at = Some(now + 101 * second));
         assert_eq!(polled_after(500), Some(101 * second));
+    }
+
+    #[test]
+    fn a_hook_may_take_its_time_however_short_the_health_check_s_is() {
+        let board = StatusBoard::new(Arc::default(), Arc::default());
+        let limit = |state, hook_takes| {
+            board.update(|status| (status.state, status.hook_takes) = (state, hook_takes));
+            let wall = |_| Timestamp::now();
+            board.get().report("work", 2 * SECOND, SECOND, Instant::now(), wall).healthcheck_timeout
+        };
+        for state in [State::Listening, State::Idle] {
+            assert_eq!([0, 5].map(|takes| limit(state, takes * SECOND)), [2 * SECOND, 5 * SECOND], "{state:?}");
+        }
+        assert_eq!(limit(State::Processing, 5 * SECOND), 2 * SECOND, "no handler takes longer for it");
     }
 
     #[tokio::test]
