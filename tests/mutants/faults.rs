@@ -74,7 +74,7 @@ pub const FAULTS: &[Fault] = &[
     fault(
         "forgets what has not started when it drains",
         "consumer/delivery.rs",
-        "(State::Waiting, Event::Drain | Event::DrainDeadline) => self.part(Outcome::Shutdown, policy),",
+        "(State::Waiting, Event::Drain | Event::DrainDeadline) => self.go_back(Outcome::Shutdown, Duration::ZERO),",
         "(State::Waiting, Event::Drain | Event::DrainDeadline) => self.forget(),",
     ),
     fault(

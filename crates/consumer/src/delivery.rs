@@ -133,8 +133,10 @@ impl Machine {
     pub fn handle(&mut self, event: Event, policy: &Policy) -> Action {
         match (std::mem::replace(&mut self.state, State::Over), event) {
             (State::Waiting, Event::Start) => self.go(State::Running, Action::Run),
-            (State::Waiting, Event::Drain | Event::DrainDeadline) => self.part(Outcome::Shutdown, policy),
-            (State::Waiting, Event::Overtaken(delay)) => self.go_back(delay),
+            (State::Waiting, Event::Drain | Event::DrainDeadline) => self.go_back(Outcome::Shutdown, Duration::ZERO),
+            (State::Waiting, Event::Overtaken(delay)) => {
+                self.go_back(Outcome::Retry(Some("an earlier message of its group failed".into())), delay)
+            }
             (State::Waiting | State::Parting | State::Settling, Event::LeaseLost) => self.forget(),
 
             (State::Running, Event::Ended(Some(outcome))) => self.conclude(outcome, policy),
@@ -238,9 +240,10 @@ impl Machine {
         self.go(State::Parting, Action::StopHeartbeat)
     }
 
-    fn go_back(&mut self, delay: Duration) -> Action {
-        self.disposition = Disposition::Release(delay);
-        self.outcome = Some(Outcome::Retry(Some("an earlier message of its group failed".into())));
+    /// It never ran, so its attempt does not count where the queue can take it back.
+    fn go_back(&mut self, outcome: Outcome, delay: Duration) -> Action {
+        self.disposition = Disposition::GiveBack(delay);
+        self.outcome = Some(outcome);
         self.go(State::Parting, Action::StopHeartbeat)
     }
 
@@ -346,13 +349,22 @@ mod tests {
     #[test]
     fn draining_gives_back_what_has_not_started_and_asks_the_rest() {
         let (machine, actions) = play([Event::Drain, Event::HeartbeatStopped]);
-        let release = Disposition::Release(Duration::ZERO);
-        assert_eq!(actions, [Action::StopHeartbeat, Action::Settle(release.clone())]);
-        assert_eq!((machine.outcome(), machine.disposition()), (&Outcome::Shutdown, &release));
+        let untouched = Disposition::GiveBack(Duration::ZERO);
+        assert_eq!(actions, [Action::StopHeartbeat, Action::Settle(untouched.clone())]);
+        assert_eq!((machine.outcome(), machine.disposition()), (&Outcome::Shutdown, &untouched));
 
         let (machine, actions) = play([Event::Start, Event::Drain, Event::DrainDeadline, Event::Ended(None)]);
         assert_eq!(actions, [Action::Run, Action::AskToStop, Action::Stop, Action::StopHeartbeat]);
-        assert_eq!((machine.outcome(), machine.disposition()), (&Outcome::Shutdown, &release));
+        let release = Disposition::Release(Duration::ZERO);
+        assert_eq!((machine.outcome(), machine.disposition()), (&Outcome::Shutdown, &release), "this attempt counts");
+    }
+
+    #[test]
+    fn what_never_ran_spends_no_attempt() {
+        for (event, delay) in [(Event::Drain, 0), (Event::DrainDeadline, 0), (Event::Overtaken(7 * SECOND), 7)] {
+            let (machine, _) = play([event]);
+            assert_eq!(machine.disposition(), &Disposition::GiveBack(delay * SECOND));
+        }
     }
 
     #[test]

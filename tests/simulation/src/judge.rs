@@ -118,12 +118,12 @@ impl Judge {
         state.deliveries.insert(receipt.to_owned(), delivery);
     }
 
-    /// The embedded queue counts every receive but those that were given back. What a process took just before it was killed,
-    /// nobody has seen.
+    /// The embedded queue counts every receive but those that were given back, because no handler ran or the host was at a
+    /// limit. What a process took just before it was killed, nobody has seen.
     fn fault_of_attempt(&self, state: &State, life: usize, name: &str, attempt: u32) -> Option<String> {
         let same = |one: &&Delivery| one.name == name && self.scenario.is_exact();
         let last = state.deliveries.values().filter(same).max_by_key(|one| one.number)?;
-        let is_given_back = last.released && last.end() == Some(&End::HostLimit);
+        let is_given_back = last.released && (last.started_at.is_none() || last.end() == Some(&End::HostLimit));
         let expected = last.attempt + u32::from(!is_given_back);
         (last.life == life && attempt != expected).then(|| format!("attempt {attempt} of {name} comes, not {expected}"))
     }
