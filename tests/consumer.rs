@@ -26,7 +26,8 @@ const SECOND: Duration = Duration::from_secs(1);
 /// How long an event is waited for, by the paused clock.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
-/// Does what the body says: `ack`, `work SECONDS`, `fail`, `fail-once`, `hang`, `panic`, `reply TEXT`, `delay SECONDS`.
+/// Does what the body says: `ack`, `work SECONDS`, `fail`, `fail-after SECONDS`, `fail-once`, `hang`, `panic`, `reply TEXT`,
+/// `delay SECONDS`.
 #[derive(Default)]
 struct Script {
     runs: Mutex<Vec<Run>>,
@@ -67,6 +68,10 @@ impl Handler for Script {
             }
             "fail-once" if call.attempt > 1 => Outcome::Ack,
             "fail" | "fail-once" => Outcome::Failed("as told".into()),
+            "fail-after" => {
+                sleep(Duration::from_secs(rest.parse().unwrap())).await;
+                Outcome::Failed("as told".into())
+            }
             "hang" => std::future::pending().await,
             "panic" => panic!("as told"),
             "reply" => Outcome::Reply(rest.into()),

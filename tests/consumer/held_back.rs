@@ -322,6 +322,8 @@ struct Several {
     /// How many calls, by turns receives and settlements, panic before one does what it should.
     panics: AtomicUsize,
     messages: Mutex<VecDeque<(&'static str, &'static str)>>,
+    /// The time that an extension takes.
+    extending: Duration,
     settled: Mutex<Vec<(String, String)>>,
     changed: Notify,
 }
@@ -380,12 +382,19 @@ impl Queue for Several {
     }
 
     async fn extend(&self, leases: &[LeaseHandle], _: Duration) -> Vec<Result<(), LeaseError>> {
+        sleep(self.extending).await;
         vec![Ok(()); leases.len()]
     }
 
     async fn settle(&self, batch: Vec<Settlement>) -> Vec<Result<(), Unsettled>> {
         self.panic_at(&[1]);
-        let told = batch.iter().map(|one| (one.receipt().as_str().to_owned(), one.name().to_owned()));
+        let name = |one: &Settlement| match one {
+            Settlement::Release(_, delay) | Settlement::GiveBack(_, delay) if *delay > Duration::ZERO => {
+                format!("{} {}", one.name(), delay.as_secs())
+            }
+            one => one.name().to_owned(),
+        };
+        let told = batch.iter().map(|one| (one.receipt().as_str().to_owned(), name(one)));
         self.settled.lock().unwrap().extend(told);
         self.changed.notify_one();
         batch.iter().map(|_| Ok(())).collect()
@@ -411,4 +420,20 @@ async fn a_breaker_that_opens_sends_nothing_back_before_the_failure_that_opened_
     assert_eq!(ids, ["ack", "fail", "ack 2"], "the follower goes back after its head: {settled:?}");
     phase.send_replace(Phase::Draining);
     timeout(PATIENCE, running).await.expect("not ended").unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_sends_followers_back_after_their_head_and_no_sooner() {
+    let queue = Arc::new(Several { extending: 5 * SECOND, ..Several::default() });
+    queue.messages.lock().unwrap().extend([("fail-after 11", "a"), ("ack 2", "a")]);
+    let (phase, watched) = watch::channel(Phase::Running);
+    let (consumer, _pause) = consumer_of(queue.clone(), Spec { ordered: true, ..spec() });
+    let running = tokio::spawn(consumer.run(watched));
+    // The head has failed, and waits for the heartbeat that began after 10 s.
+    sleep(12 * SECOND).await;
+    phase.send_replace(Phase::Draining);
+    timeout(PATIENCE, running).await.expect("not ended").unwrap();
+    let settled = queue.settled.lock().unwrap().clone();
+    let told: Vec<_> = settled.iter().map(|(id, how)| (id.as_str(), how.as_str())).collect();
+    assert_eq!(told, [("fail-after 11", "release 5"), ("ack 2", "release 5")]);
 }

@@ -122,8 +122,53 @@ pub const FAULTS: &[Fault] = &[
     fault(
         "starts the followers of a failure",
         "consumer/event_loop/groups.rs",
-        "if running { Event::Overtaken(delay) } else { Event::Drain }",
-        "if running { Event::Start } else { Event::Overtaken(delay) }",
+        "self.apply(follower, Event::Overtaken(delay));",
+        "let running = self.phase == Phase::Running;
+         self.apply(follower, if running { Event::Start } else { Event::Overtaken(delay) });",
+    ),
+    fault(
+        "forgets the delay of a failure for its followers when it drains",
+        "consumer/event_loop/groups.rs",
+        "self.apply(follower, Event::Overtaken(delay));",
+        "let running = self.phase == Phase::Running;
+         self.apply(follower, if running { Event::Overtaken(delay) } else { Event::Drain });",
+    ),
+    fault(
+        "sends followers back before what they follow when it drains",
+        "consumer/event_loop.rs",
+        "phase == Phase::Draining && in_hand.machine.is_waiting() && self.follows_one_that_parts(in_hand)",
+        "phase == Phase::Deadline && in_hand.machine.is_waiting() && self.follows_one_that_parts(in_hand)",
+    ),
+    fault(
+        "takes a release that works for proof that removals do",
+        "consumer/failures.rs",
+        "self.kinds[kind as usize] = None;",
+        "self.kinds = [None; 3]; drop(kind);",
+    ),
+    fault(
+        "does not count leases that end because heartbeats fail",
+        "consumer/event_loop.rs",
+        "if in_hand.heartbeat_failed {",
+        "if in_hand.heartbeat_failed && in_hand.started_at.is_none() {",
+    ),
+    fault(
+        "forgets failures while none has succeeded",
+        "consumer/failures.rs",
+        "now <= failing.last + lasts",
+        "now <= failing.since + lasts",
+    ),
+    fault(
+        "waits for a copy beyond the lease of its message",
+        "queue/sqs/settle.rs",
+        "let first_end = first_end(endings);",
+        "let ends = calls.iter().flatten().map(|ending| ending.held.until);
+            let first_end = ends.max().unwrap_or_else(|| first_end(endings));",
+    ),
+    fault(
+        "asks again for more than it has room for",
+        "queue/sqs/queue.rs",
+        "lost.iter().rposition(|lost| lost.max <= max)",
+        "lost.iter().rposition(|_| true)",
     ),
     fault(
         "gives a settlement up when it fails",

@@ -29,8 +29,7 @@ impl EventLoop {
         let delay =
             if let Disposition::Release(delay) | Disposition::GiveBack(delay) = head { *delay } else { Duration::ZERO };
         for follower in self.gate.close(group, id) {
-            let running = self.phase == Phase::Running;
-            self.apply(follower, if running { Event::Overtaken(delay) } else { Event::Drain });
+            self.apply(follower, Event::Overtaken(delay));
         }
     }
 
