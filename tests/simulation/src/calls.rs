@@ -8,8 +8,10 @@ use tokio::time::Instant;
 
 use super::dispositions::allowed;
 use super::judge::{Judge, LATE};
+use super::order::Behind;
 use super::record::{Delivery, Fate, State};
 use super::scenario::End;
+use super::settling::Kind;
 
 /// How long a settlement may be on its way to the wire: behind calls that hang, until those are given up.
 const OWED: Duration = Duration::from_secs(40);
@@ -40,6 +42,13 @@ pub enum Answered {
     Done,
     Stale,
     Failed,
+}
+
+/// Tells if a process still waited for the copy of a message now, although the lease of the message is over.
+fn is_late_copy(deliveries: &BTreeMap<String, Delivery>, life: usize, name: &str, now: Instant) -> bool {
+    let is_it = |one: &&Delivery| one.life == life && one.name == name && one.ended.is_some() && !one.settled;
+    let last = deliveries.values().filter(is_it).max_by_key(|one| one.number);
+    last.is_some_and(|one| now > one.until + LATE)
 }
 
 impl Judge {
@@ -100,6 +109,8 @@ impl Judge {
             Asked::Receive | Asked::Other => return,
         };
         let moves = matches!(asked, Asked::Move(_));
+        let behind: BTreeMap<String, Behind> =
+            entries.iter().filter_map(|(receipt, _)| Behind::of(receipt, &entries, deliveries, fates, this)).collect();
         let spoilt =
             |receipt: &String| Some((receipt.clone(), self.spoilt_before(deliveries, deliveries.get(receipt)?)));
         let spoilt: BTreeMap<String, u32> = entries.iter().filter_map(|(receipt, _)| spoilt(receipt)).collect();
@@ -116,9 +127,11 @@ impl Judge {
                 delivery.called_at = now;
                 delivery.called_for = Duration::from_secs(seconds.unwrap_or(0));
                 let drained = lives[life].drained_at.is_some();
+                let behind = behind.get(receipt).copied().unwrap_or_default();
                 let counted = delivery.attempt - spoilt.get(receipt).copied().unwrap_or(0);
                 let fate = (!moves).then(|| &fates[&delivery.name]);
-                let broken = self.faults_of_call(delivery, counted, fate, seconds, drained);
+                let mut broken = self.faults_of_call(delivery, counted, fate, seconds, drained);
+                broken.extend(seconds.and_then(|seconds| behind.fault(delivery, seconds)));
                 violations.extend(broken.into_iter().map(|broken| format!("{} ({receipt}): {broken}", delivery.name)));
             }
             let is_unclear = seconds.is_some_and(|seconds| delivery.is_unclear(seconds, &self.scenario));
@@ -186,10 +199,6 @@ impl Judge {
                     broken.push(format!("released for {seconds} s, not {release:?}: attempt {counted}, {ended:?}"));
                 }
             }
-            // What was overtaken before keeps its delay.
-            None if one.started_at.is_none() && one.asked == 0 && drained && seconds > 0 => {
-                broken.push("6: what was not started is released with a delay".into());
-            }
             _ => {}
         }
         broken
@@ -212,7 +221,8 @@ impl Judge {
     pub fn answered(&self, life: usize, asked: &Asked, result: &dyn Fn(usize) -> Answered) {
         let mut state = self.see(|| format!("process {life} is answered: {asked:?}"));
         let now = Instant::now();
-        let State { deliveries, lives, .. } = &mut *state;
+        let paused_at = state.paused_at;
+        let State { deliveries, lives, violations, .. } = &mut *state;
         let (receipts, removes): (Vec<&String>, bool) = match asked {
             Asked::Delete(receipts) | Asked::Move(receipts) => (receipts.iter().collect(), true),
             Asked::Change(changes) | Asked::Release(changes) => {
@@ -225,18 +235,38 @@ impl Judge {
                 }
                 return;
             }
-            Asked::Bury(_) | Asked::Other => return,
+            Asked::Bury(names) => {
+                if (0..names.len()).any(|index| result(index) != Answered::Done) {
+                    lives[life].calls[Kind::Removal as usize].failed(false, &self.scenario);
+                }
+                let is_smooth = paused_at.is_none_or(|at| now > at + OWED);
+                let late = names.iter().filter(|name| is_smooth && is_late_copy(deliveries, life, name, now));
+                violations.extend(late.map(|name| format!("3: a copy of {name} is waited for after its lease")));
+                return;
+            }
+            Asked::Other => return,
         };
         for (index, receipt) in receipts.into_iter().enumerate() {
             let Some(delivery) = deliveries.get_mut(receipt) else { continue };
             delivery.calls -= 1;
+            delivery.answered_at = Some(now);
+            let kind = match () {
+                () if removes => Kind::Removal,
+                () if delivery.settling => Kind::Release,
+                () => Kind::Extension,
+            };
+            // What never started was finished before: the driver removes it again, which settles nothing.
+            let is_own = !removes || delivery.started_at.is_some();
+            let calls = &mut lives[life].calls[kind as usize];
+            match result(index) {
+                Answered::Done if is_own => calls.done(),
+                Answered::Done => {}
+                Answered::Stale | Answered::Failed => calls.failed(is_own && kind != Kind::Extension, &self.scenario),
+            }
+            delivery.heartbeat_failed = kind == Kind::Extension && result(index) != Answered::Done;
             match result(index) {
                 Answered::Done if delivery.settling => {
                     delivery.settled = true;
-                    // What never started was finished before: the driver removes it again, which settles nothing.
-                    if !removes || delivery.started_at.is_some() {
-                        lives[life].settled_at = Some(now);
-                    }
                     if removes {
                         lives[life].removed.insert(delivery.name.clone(), now);
                     }

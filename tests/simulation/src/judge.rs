@@ -11,6 +11,7 @@ use hostler_health::{BreakerState, ConsumerReport};
 
 use super::record::{Delivery, Fate, Life, State};
 use super::scenario::{End, Scenario};
+use super::settling::Kind;
 
 /// How much later than its time a thing may happen: the clock of the simulation has no load.
 pub const LATE: Duration = Duration::from_millis(100);
@@ -109,6 +110,8 @@ impl Judge {
             is_probe: false,
             calls: 0,
             settling: false,
+            heartbeat_failed: false,
+            answered_at: None,
             asked: 0,
             settled: false,
             released: false,
@@ -175,6 +178,10 @@ impl Judge {
 
     pub fn draining(&self, life: usize) {
         self.see(|| format!("process {life} gets SIGTERM")).lives[life].drained_at = Some(Instant::now());
+    }
+
+    pub fn grace_over(&self, life: usize) {
+        self.see(|| format!("the grace of process {life} is over")).lives[life].deadline_at = Some(Instant::now());
     }
 
     pub fn paused(&self, by: Duration) {
@@ -324,6 +331,11 @@ impl Judge {
         }
         if matches!(end, Some(End::Ack | End::Reply)) {
             fates.entry(delivery.name.clone()).or_default().acked = true;
+        }
+        // Stopped before its time: its lease was over.
+        let is_early = now + LATE < started_at + self.scenario.processing_timeout && this.drained_at.is_none();
+        if end.is_none() && is_early && delivery.heartbeat_failed {
+            this.calls[Kind::Extension as usize].failed(true, &self.scenario);
         }
         delivery.ended = Some((now, end));
         delivery.owed = Some(now);

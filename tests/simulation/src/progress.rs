@@ -85,10 +85,7 @@ fn faults_of_health(
     for reason in reasons {
         let is_wrong = match reason {
             Reason::NotPolling { .. } => calm || within(life.polled_at.max(life.resumed_at), limit - 2 * SECOND),
-            // The file shows a success a moment after it.
-            Reason::NotSettling { .. } => {
-                within(life.settled_at, limit - 2 * SECOND) && !within(life.settled_at, 2 * SECOND)
-            }
+            Reason::NotSettling { .. } => !life.may_fail_to_settle(scenario, limit, now),
             // No handler runs for longer than its processing timeout.
             Reason::Stuck { .. } => stall_over,
             _ => true,
@@ -96,6 +93,10 @@ fn faults_of_health(
         if is_wrong {
             return Some("it is called unhealthy, and is not".into());
         }
+    }
+    let unsettled = life.fails_to_settle(scenario, limit, now).filter(|_| reasons.is_empty());
+    if let Some((kind, time)) = unsettled {
+        return Some(format!("it is called healthy, and each {kind:?} has failed for {time:?}"));
     }
     // While the service is out, nothing may look well for long, unless the consumer is not to ask it.
     let (out_since, _) = state.outage.filter(|(_, until)| now < *until)?;

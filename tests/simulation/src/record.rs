@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::scenario::{End, SHORTEST_LEASE, Scenario};
+use super::settling::Calls;
 
 /// How long a message that was removed must not be processed again by the process that removed it.
 const MEMORY: Duration = Duration::from_secs(600);
@@ -50,6 +51,10 @@ pub struct Delivery {
     pub calls: u32,
     /// Whether the last call was for its settlement, rather than a heartbeat.
     pub settling: bool,
+    /// Its last heartbeat failed.
+    pub heartbeat_failed: bool,
+    /// The time of the last answer to a call about it.
+    pub answered_at: Option<Instant>,
     /// How often its settlement was asked for.
     pub asked: u32,
     pub settled: bool,
@@ -64,6 +69,8 @@ pub struct Delivery {
 #[derive(Debug, Default)]
 pub struct Life {
     pub drained_at: Option<Instant>,
+    /// The end of its drain's grace.
+    pub deadline_at: Option<Instant>,
     pub over: bool,
     pub running: usize,
     /// When receives failed lately.
@@ -72,9 +79,10 @@ pub struct Life {
     pub changed_at: Option<Instant>,
     pub removed: BTreeMap<String, Instant>,
     pub born_at: Option<Instant>,
-    /// When a receive, and a settlement, last went well.
+    /// The last receive that went well.
     pub polled_at: Option<Instant>,
-    pub settled_at: Option<Instant>,
+    /// The fate of removals, releases and extensions, by their kind.
+    pub calls: [Calls; 3],
     /// Messages that came to be processed.
     pub received: usize,
     /// Since when an operator has paused it, and since when it shows that it rests.

@@ -105,6 +105,11 @@ impl World {
                     process.pause.send_replace(false);
                     self.judge.held(process.line.life, false);
                 }
+                Turn::Denial(denied, duration) => {
+                    self.judge.note(|| format!("{denied:?} are denied for {duration:?}"));
+                    self.site.deny(denied, duration);
+                    sleep(duration).await;
+                }
                 Turn::Outage(duration) => {
                     self.site.fail_for(duration);
                     self.judge.outage(duration);
@@ -182,7 +187,7 @@ impl World {
         let _ = process.stage.send(Stage::Draining);
         let mut exited = timeout(grace, &mut process.running).await;
         if exited.is_err() {
-            self.judge.note(|| format!("the grace of process {} is over", process.line.life));
+            self.judge.grace_over(process.line.life);
             let _ = process.stage.send(Stage::Deadline);
             exited = timeout(EXIT, &mut process.running).await;
         }

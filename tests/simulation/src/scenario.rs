@@ -14,7 +14,7 @@ const SECOND: Duration = Duration::from_secs(1);
 pub const SHORTEST_LEASE: u64 = 12;
 
 /// What goes wrong in some scenarios. Shrinking leaves out one after the other.
-pub const CLASSES: [&str; 18] = [
+pub const CLASSES: [&str; 19] = [
     "lost-requests",
     "lost-answers",
     "refusals",
@@ -33,6 +33,7 @@ pub const CLASSES: [&str; 18] = [
     "rate-limit",
     "lingering",
     "clocks",
+    "denials",
 ];
 
 /// The worlds that there are.
@@ -108,6 +109,16 @@ pub struct Rates {
     pub stale: f64,
 }
 
+/// Calls that are refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Denied {
+    Removals,
+    /// Heartbeats and releases, which are the same call.
+    Changes,
+    /// Heartbeats alone.
+    Extensions,
+}
+
 /// What happens to the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
@@ -121,6 +132,8 @@ pub enum Turn {
     Hold(Duration),
     /// The service answers nothing, or with errors, for so long.
     Outage(Duration),
+    /// The service refuses calls of a kind for so long, as it does where a permission is missing.
+    Denial(Denied, Duration),
     /// The machine starts anew.
     Boot,
     /// Somebody sets the wall clock, by so many seconds.
@@ -254,6 +267,7 @@ impl Scenario {
     fn suit_embedded(&mut self, rng: &mut Rng) {
         let Rates { refusals, entries, latency, .. } = self.rates;
         self.rates = Rates { refusals, entries, latency, ..Rates::default() };
+        self.turns.retain(|(_, turn)| !matches!(turn, Turn::Denial(..)));
         for _ in 0..rng.usize(0..=3) {
             let place = rng.usize(0..=self.turns.len());
             let turn = match rng.u32(0..3) {
@@ -295,6 +309,13 @@ impl Scenario {
             let outage = if more.bool() { long } else { up_to(more, 60 * SECOND) };
             self.turns.insert(place, (up_to(more, 20 * SECOND), Turn::Outage(outage)));
         }
+        if more.u32(0..8) == 0 {
+            let place = more.usize(0..=self.turns.len());
+            let denied = [Denied::Removals, Denied::Changes, Denied::Extensions][more.usize(0..3)];
+            let long = self.healthcheck_timeout() + self.lease + 100 * SECOND;
+            let denial = if more.bool() { long } else { up_to(more, 60 * SECOND) };
+            self.turns.insert(place, (up_to(more, 10 * SECOND), Turn::Denial(denied, denial)));
+        }
     }
 
     fn shrink(&mut self) {
@@ -315,6 +336,7 @@ impl Scenario {
                 "crashes" => self.turns.retain(|(_, turn)| !matches!(turn, Turn::Crash)),
                 "holds" => self.turns.retain(|(_, turn)| !matches!(turn, Turn::Hold(_))),
                 "outages" => self.turns.retain(|(_, turn)| !matches!(turn, Turn::Outage(_))),
+                "denials" => self.turns.retain(|(_, turn)| !matches!(turn, Turn::Denial(..))),
                 "breaker" => self.breaker = None,
                 "rate-limit" => self.rate_limit = None,
                 "clocks" => self.turns.retain(|(_, turn)| !matches!(turn, Turn::Boot | Turn::Clock(_))),
@@ -322,6 +344,11 @@ impl Scenario {
                 _ => {}
             }
         }
+    }
+
+    fn denies_heartbeats(&self) -> bool {
+        let denies = |turn: &Turn| matches!(turn, Turn::Denial(Denied::Extensions | Denied::Changes, _));
+        self.turns.iter().any(|(_, turn)| denies(turn))
     }
 
     fn has(&self, class: &str) -> bool {
@@ -376,6 +403,9 @@ impl Scenario {
         // Whatever comes, it comes to an end.
         let fails = self.has("failures") && attempt < 20;
         let end = if fails || matches!(end, End::Reply) { end } else { End::Ack };
+        // Where heartbeats are denied, there are enough of them.
+        let outlasts = self.denies_heartbeats() && number.is_multiple_of(2);
+        let work = if outlasts { work.max(lease * 5 / 4) } else { work };
         let work = if self.has("work") { work } else { Duration::ZERO };
         Behaviour { work, end: plain(end), lingers, hook, decision: decision.map(plain) }
     }

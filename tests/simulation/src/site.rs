@@ -8,7 +8,7 @@ use hostler_health::ConsumerReport;
 use hostler_queue::{Broker, ChannelSpec, Queue};
 use tokio_util::sync::CancellationToken;
 
-use super::scenario::Planned;
+use super::scenario::{Denied, Planned};
 use super::system::Board;
 
 /// What ties a process to its world.
@@ -65,6 +65,11 @@ pub trait Site: Send + Sync {
 
     /// Fails for so long.
     fn fail_for(&self, outage: Duration);
+
+    /// Refuses calls of a kind for so long.
+    fn deny(&self, denied: Denied, denial: Duration) {
+        let _ = (denied, denial);
+    }
 
     /// Sets the wall clock by so many seconds.
     fn set_clock(&self, by: i64) {

@@ -12,7 +12,7 @@ use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use hostler_queue::{Broker, ChannelSpec};
 
 use super::judge::Judge;
-use super::scenario::{Planned, Scenario};
+use super::scenario::{Denied, Planned, Scenario};
 use super::site::{Line, Opened, Site};
 use super::system::System;
 use service::Service;
@@ -60,6 +60,10 @@ impl Site for Sqs {
 
     fn fail_for(&self, outage: Duration) {
         self.service.fail_for(outage);
+    }
+
+    fn deny(&self, denied: Denied, denial: Duration) {
+        self.service.deny(denied, denial);
     }
 
     async fn until_empty(&self, count: usize) {

@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
+use super::super::calls::Asked;
 use super::super::judge::Judge;
-use super::super::scenario::Scenario;
+use super::super::scenario::{Denied, Scenario};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -53,6 +54,8 @@ struct State {
     leases: BTreeMap<String, Lease>,
     /// Until when it answers nothing but errors.
     out_until: Instant,
+    /// The calls that it refuses, and until when.
+    denied: Option<(Denied, Instant)>,
     /// The receives of an ordered queue by their attempt ids: what they brought.
     attempts: BTreeMap<String, (Instant, Vec<usize>)>,
 }
@@ -75,6 +78,7 @@ impl Service {
             leases: BTreeMap::new(),
             attempts: BTreeMap::new(),
             out_until: Instant::now(),
+            denied: None,
         };
         Self { scenario, judge, started_at: Instant::now(), state: Mutex::new(state), changed: Notify::new() }
     }
@@ -92,6 +96,22 @@ impl Service {
     /// Answers nothing but errors for so long.
     pub fn fail_for(&self, outage: Duration) {
         self.state.lock().unwrap().out_until = Instant::now() + outage;
+    }
+
+    /// Refuses calls of a kind for so long.
+    pub fn deny(&self, denied: Denied, denial: Duration) {
+        self.state.lock().unwrap().denied = Some((denied, Instant::now() + denial));
+    }
+
+    /// Tells if it refuses a call. A change to exactly a lease is a heartbeat.
+    pub fn denies(&self, asked: &Asked) -> bool {
+        let denied = self.state.lock().unwrap().denied.filter(|(_, until)| Instant::now() < *until);
+        let lease = self.scenario.lease.as_secs();
+        match (asked, denied.map(|(denied, _)| denied)) {
+            (Asked::Delete(_), Some(Denied::Removals)) | (Asked::Change(_), Some(Denied::Changes)) => true,
+            (Asked::Change(entries), Some(Denied::Extensions)) => entries.iter().all(|(_, seconds)| *seconds == lease),
+            _ => false,
+        }
     }
 
     /// Whether it answers nothing but errors.

@@ -91,6 +91,13 @@ impl Wire {
         if action.starts_with("GetQueue") {
             return Ok(respond(200, &self.apply(&action, &input).await));
         }
+        if self.service.denies(&under_way.asked) {
+            sleep(self.latency()).await;
+            return Ok(respond(
+                400,
+                &json!({ "__type": "com.amazonaws.sqs#AccessDenied", "message": "not authorized" }),
+            ));
+        }
         let rates = &self.scenario.rates;
         if self.service.is_out() || self.service.is_struck(rates.refusals) {
             sleep(self.latency()).await;
