@@ -49,7 +49,7 @@ impl Embedded {
         let clocks = Clocks::start();
         let producer = (system.embedded)(&path, clocks.of_process()).unwrap();
         producer.declare(&ChannelSpec::new("replies".parse().unwrap())).await.unwrap();
-        producer.declare(&spec(&scenario)).await.unwrap();
+        producer.declare(&scenario.channel()).await.unwrap();
         let file = Arc::new(File::new(&path, Arc::clone(&judge)));
         let trouble = Arc::new(Trouble::new(scenario, Arc::clone(&file)));
         let (clocks, producer) = (Mutex::new(clocks), Mutex::new(producer));
@@ -73,14 +73,6 @@ impl Embedded {
                 Err(_) => sleep(AGAIN).await,
             }
         }
-    }
-}
-
-fn spec(scenario: &Scenario) -> ChannelSpec {
-    ChannelSpec {
-        ordered: scenario.ordered,
-        max_receives: Some(scenario.max_receives),
-        ..ChannelSpec::new("work".parse().unwrap())
     }
 }
 

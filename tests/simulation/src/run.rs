@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hostler_queue::ChannelSpec;
 use hostler_queue_telemetry::{Producer, Replies};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -140,12 +139,7 @@ impl World {
     async fn start(&self) -> Process {
         let life = self.judge.born();
         let line = self.lines[life].clone();
-        let spec = ChannelSpec {
-            ordered: self.scenario.ordered,
-            max_receives: Some(self.scenario.max_receives),
-            ..ChannelSpec::new("work".parse().unwrap())
-        };
-        let Opened { broker, queue } = self.site.open(&line, &spec).await;
+        let Opened { broker, queue } = self.site.open(&line, &self.scenario.channel()).await;
         let (scenario, judge) = (Arc::clone(&self.scenario), Arc::clone(&self.judge));
         let (pause, paused) = watch::channel(false);
         let (stage, watched) = watch::channel(Stage::Running);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use hostler_config::{Breaker, OnProcessingTimeout, Rate, Retry, Share};
+use hostler_queue::ChannelSpec;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -282,6 +283,15 @@ impl Scenario {
     /// Whether the queue hands a message out to one at a time, counts each receive, and can take its count back.
     pub fn is_exact(&self) -> bool {
         self.key.kind == Kind::Embedded
+    }
+
+    /// The channel that is consumed.
+    pub fn channel(&self) -> ChannelSpec {
+        ChannelSpec {
+            ordered: self.ordered,
+            max_receives: Some(self.max_receives),
+            ..ChannelSpec::new("work".parse().unwrap())
+        }
     }
 
     /// How long its consumer may go without progress.
