@@ -12,6 +12,7 @@ use super::bulk::in_pieces;
 use super::cache::Cache;
 use super::compiled::{self, Code};
 use super::componentize::componentized;
+use super::demand;
 use super::engine::Engine;
 use super::source::Source;
 use hostler_telemetry::PROGRESS;
@@ -70,10 +71,12 @@ fn compile(engine: &Engine, source: &Source, binary: &[u8]) -> Result<Code, Load
         true => Component::from_binary(engine, &binary).map(Code::Component),
         false => Module::from_binary(engine, &binary).map(Code::Module),
     };
-    code.map_err(|error| match is_sound(engine, &binary) {
+    let code = code.map_err(|error| match is_sound(engine, &binary) {
         true => LoadError::too_large(source, &error),
         false => LoadError::invalid(source, &error),
-    })
+    })?;
+    demand::check(source, &binary)?;
+    Ok(code)
 }
 
 /// Whether a binary that does not load is valid all the same: compiling alone looks at no limit of the pool.

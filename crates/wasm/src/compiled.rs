@@ -21,6 +21,7 @@ use super::build::build;
 use super::bulk::in_pieces;
 use super::componentize::componentized;
 use super::contain::contain;
+use super::demand;
 use super::engine::{Engine, base_config};
 use super::foreign;
 use super::source::{Contents, Source};
@@ -231,6 +232,7 @@ pub fn compile(source: &Source, recipe: Recipe<'_>) -> Result<Vec<u8>, CompileEr
             false => engine.precompile_module(&divided),
         };
         let code = code.map_err(|error| LoadError::invalid(source, &error))?;
+        demand::check(source, &binary)?;
         Ok((binary, code))
     })?;
     let component = is_component(&binary);

@@ -12,6 +12,7 @@
 //! | `componentize` | a core module that says what it exports → a component |
 //! | `composed` | handlers of several components, which are stopped late where they copy much |
 //! | `bulk` | bulk memory operations in pieces, so that a guest can be stopped in the midst of one |
+//! | `demand` | what a handler needs of its sandbox that the engine does not look at |
 //! | `build`, `compiled` | WASM → code; code compiled ahead of time, and whether it is believed |
 //! | `cache` | what was fetched and compiled, for the next start |
 //! | `engine` | wasmtime's settings, the pool of sandboxes, the epoch |
@@ -44,6 +45,7 @@ mod componentize;
 mod composed;
 mod contain;
 mod contract;
+mod demand;
 mod denial;
 mod denied;
 mod engine;

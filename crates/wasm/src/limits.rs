@@ -13,6 +13,9 @@ use hostler_telemetry::metrics::ConsumerMetrics;
 /// The most elements that the tables of one sandbox may have together; also what the pool reserves for each.
 pub(super) const TABLE_ELEMENTS: usize = 100_000;
 
+/// The most elements that the passive segments of all instances of a sandbox may have together: the engine keeps 16 bytes for each.
+pub(super) const PASSIVE_ELEMENTS: u64 = 32 * 1024;
+
 /// The most core instances in one sandbox; components of dynamic languages have dozens.
 pub(super) const CORE_INSTANCES: u32 = 256;
 
@@ -38,7 +41,7 @@ pub(super) const HELD_PER_HANDLE: usize = 64 * 1024;
 const MIB: u64 = 1 << 20;
 
 /// What a sandbox costs beside its memory and what the host holds for it, in bytes: its stack (512 KiB of the guest's
-/// frames, and the host's), its tables (8 bytes an element), the handles themselves, and what the pool keeps of it while
+/// frames, and the host's), its tables (8 bytes an element), its passive segments (16 bytes an element), the handles themselves, and what the pool keeps of it while
 /// it is idle.
 const SANDBOX: u64 = 3 * MIB;
 
