@@ -157,10 +157,18 @@ fn a_guest_sees_no_variable_but_those_that_are_granted() {
 /// The lines of every message that is settled come out, however much its guest writes and however slowly the log is read.
 #[test]
 fn no_output_displaces_the_line_of_a_settled_message() {
+    displaces_no_settled_line(&attempt("short", "32768", "ack", ""));
+}
+
+#[test]
+fn no_denials_displace_the_line_of_a_settled_message() {
+    displaces_no_settled_line(&Attempt { grants: GRANT, ..attempt("denials", "now", "ack", "") });
+}
+
+fn displaces_no_settled_line(attempt: &Attempt) {
     const MESSAGES: usize = 200;
-    let attempt = attempt("short", "32768", "ack", "");
-    let world = world(&attempt);
-    send(&world, &attempt, MESSAGES);
+    let world = world(attempt);
+    send(&world, attempt, MESSAGES);
     // Nobody reads until all are done with: what waits fills the backlog, but for the part that guests' output may not have.
     let (read, gate) = std::sync::mpsc::channel();
     let mut host = Host::start_unread(world.command(&["run"]), gate);

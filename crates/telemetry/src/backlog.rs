@@ -4,8 +4,8 @@
 //! What is dropped is counted, and told once there is room again, by a line like any other: it goes through the queue, for which
 //! nobody waits, and room is kept for it.
 //!
-//! Lines of guests fit only while less than half of the room is taken. So they are dropped first, and what a guest writes never
-//! displaces a line of hostler's own, such as that of a settled message.
+//! Lines of guests, and those about what guests tried, fit only while less than half of the room is taken. So they are dropped first,
+//! and what a guest does never displaces another line of hostler's own, such as that of a settled message.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tracing::Metadata;
 use tracing_subscriber::fmt::MakeWriter;
 
-use super::GUEST;
+use super::{BY_GUEST, GUEST};
 
 /// The most bytes that may wait.
 pub(super) const BYTES: usize = 4 * 1024 * 1024;
@@ -123,7 +123,7 @@ pub(super) fn warn(dropped: Dropped) {
 /// Whose line it is, by which it is decided how full the backlog may be for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
-    /// Output of a guest.
+    /// Output of a guest, or a line that it caused.
     Guest,
     /// A line of hostler's own.
     Own,
@@ -134,7 +134,7 @@ enum Origin {
 impl Origin {
     fn of(metadata: &Metadata<'_>) -> Self {
         match metadata.target() {
-            GUEST => Self::Guest,
+            GUEST | BY_GUEST => Self::Guest,
             TARGET => Self::Telling,
             _ => Self::Own,
         }

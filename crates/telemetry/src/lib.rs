@@ -35,6 +35,9 @@ use backlog::Backlog;
 /// The target of the lines that guests write.
 pub const GUEST: &str = "hostler::guest";
 
+/// The target of hostler's own lines that a guest can cause as many of as it likes. They never displace others.
+pub const BY_GUEST: &str = "hostler::by_guest";
+
 /// The form of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {

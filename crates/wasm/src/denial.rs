@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use hostler_telemetry::BY_GUEST;
 use hostler_types::message::Message;
 
 /// Lines per call: a guest that tries one thing after the other must not flood the log.
@@ -36,9 +37,9 @@ impl Denials {
         let last = told.len() == MAX_LINES;
         drop(told);
         let (consumer, message_id) = (&*self.consumer, self.message.as_ref().map_or("", |message| &message.id));
-        tracing::warn!(consumer, message_id, denied = what, cure, "denied to the handler");
+        tracing::warn!(target: BY_GUEST, consumer, message_id, denied = what, cure, "denied to the handler");
         if last {
-            tracing::warn!(consumer, message_id, "more was denied to the handler; not logged for this message");
+            tracing::warn!(target: BY_GUEST, consumer, message_id, "more was denied to the handler; not logged for this message");
         }
     }
 }

@@ -20,7 +20,7 @@ use super::source::Source;
 use hostler_handler::{Bounds, Call, Outcome};
 use hostler_handler::{Excerpt, Mark, Output};
 use hostler_handler::{HOOK_TIMEOUT, Handler};
-use hostler_telemetry::GUEST;
+use hostler_telemetry::{BY_GUEST, GUEST};
 use hostler_types::State;
 
 /// How much output of a hook that has no message is kept, in bytes.
@@ -90,7 +90,7 @@ impl HookSet {
             Err(_) => too_long(),
         };
         let (consumer, message_id) = (guest.consumer(), &*call.message.id);
-        tracing::warn!(consumer, message_id, hook = "message-end", reason = fault, "hook failed");
+        tracing::warn!(target: BY_GUEST, consumer, message_id, hook = "message-end", reason = fault, "hook failed");
         false
     }
 
@@ -115,7 +115,7 @@ impl HookSet {
             Ok(outcome) => Some(outcome),
             Err(reason) => {
                 let (consumer, message_id) = (guest.consumer(), &*call.message.id);
-                tracing::warn!(consumer, message_id, hook = "processing-timeout", reason, "hook failed");
+                tracing::warn!(target: BY_GUEST, consumer, message_id, hook = "processing-timeout", reason, "hook failed");
                 None
             }
         }
@@ -134,7 +134,7 @@ impl HookSet {
             result.map_err(|error| live.fault(&error))
         };
         if let Err(reason) = timeout(HOOK_TIMEOUT, tell).await.unwrap_or_else(|_| Err(too_long())) {
-            tracing::warn!(consumer, hook = "state-changed", reason, "hook failed");
+            tracing::warn!(target: BY_GUEST, consumer, hook = "state-changed", reason, "hook failed");
         }
         let captured = output.take();
         let tell = |(stream, line)| {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 use exports::hostler::consumer::handler::Guest;
 use hostler::consumer::producer::{self, Options};
 use hostler::consumer::types::{Attribute, AttributeValue, Message, Outcome};
+use wasip2::filesystem::types::{Descriptor, DescriptorFlags, OpenFlags, PathFlags};
 
 wit_bindgen::generate!({ path: "../../../wit", world: "consumer" });
 
@@ -45,6 +46,20 @@ impl Guest for Hostile {
             "read" => std::fs::read(&text).map(Outcome::Reply).map_err(|error| error.to_string()),
             "write" => done(std::fs::write(&text, b"mine")),
             "files" => files(&text),
+            "list" => {
+                let folder = granted()?;
+                spin(|| {
+                    _ = black_box(
+                        folder
+                            .read_directory()
+                            .map(|entries| while let Ok(Some(_)) = entries.read_directory_entry() {}),
+                    )
+                })
+            }
+            "listings" => listings(&text),
+            "denials" => denials(),
+            "polls" => polls(&text),
+            "attributes" => attributes(&text),
             "tamper" => tamper(std::path::Path::new(&text)),
             "tcp" => done(TcpStream::connect(&text)),
             "udp" => done(UdpSocket::bind("0.0.0.0:0")),
@@ -188,4 +203,55 @@ fn files(count: &str) -> Answer {
     loop {
         std::thread::sleep(Duration::from_secs(3600));
     }
+}
+
+/// The first granted folder.
+fn granted() -> Result<Descriptor, String> {
+    let folders = wasip2::filesystem::preopens::get_directories();
+    folders.into_iter().next().map(|(folder, _)| folder).ok_or_else(|| "no folder is granted".to_owned())
+}
+
+/// Begins so many listings of the granted folder, keeps all of them, and says how many entries the last one has.
+fn listings(count: &str) -> Answer {
+    let (folder, mut listings) = (granted()?, Vec::new());
+    for _ in 0..number(count)? {
+        let listing = folder.read_directory().map_err(|error| error.to_string())?;
+        listing.read_directory_entry().map_err(|error| error.to_string())?;
+        listings.push(listing);
+    }
+    let Some(last) = listings.last() else { return Ok(Outcome::Ack) };
+    let mut entries = 1;
+    while last.read_directory_entry().map_err(|error| error.to_string())?.is_some() {
+        entries += 1;
+    }
+    Err(format!("{} listings of {entries} entries", listings.len()))
+}
+
+/// Tries for files outside of the granted folder, whose names are as long in the log as can be.
+fn denials() -> Answer {
+    let folder = granted()?;
+    for file in 0..16 {
+        let path = format!("../{file}{}", "\u{10ffff}".repeat(250));
+        let _ = folder.open_at(PathFlags::empty(), &path, OpenFlags::empty(), DescriptorFlags::READ);
+    }
+    Ok(Outcome::Ack)
+}
+
+/// Waits for the same thing so many times over.
+fn polls(count: &str) -> Answer {
+    let ready = wasip2::clocks::monotonic_clock::subscribe_duration(0);
+    wasip2::io::poll::poll(&vec![&ready; number(count)?]);
+    Ok(Outcome::Ack)
+}
+
+/// Sends a message with so many attributes.
+fn attributes(count: &str) -> Answer {
+    let attribute = Attribute { name: String::new(), value: AttributeValue::Text(String::new()) };
+    let attributes = vec![attribute; number(count)?];
+    let options = Options { attributes, routing_key: None, delay: None, group_id: None, dedupe_key: None };
+    producer::send("neighbour", b"0", &options).map(|_| Outcome::Ack).map_err(|error| error.to_string())
+}
+
+fn number(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|error| format!("{error}"))
 }
