@@ -36,8 +36,8 @@ pub enum Event {
     Overtaken(Duration),
     /// The processing-timeout hook has decided, or there is none.
     Decided(Option<Outcome>),
-    /// Its reply was sent, or why it was not.
-    Replied(Result<(), String>),
+    /// Its reply was sent, or what becomes of it as it was not.
+    Replied(Result<(), Outcome>),
     /// No heartbeat of it is under way, and none will be.
     HeartbeatStopped,
     /// The queue did what was asked, or the lease was lost before it could.
@@ -163,9 +163,7 @@ impl Machine {
             (State::Stopping(Cause::LeaseLost), Event::Decided(_)) => self.forget(),
 
             (State::Replying(outcome), Event::Replied(Ok(()))) => self.part(outcome, policy),
-            (State::Replying(_), Event::Replied(Err(why))) => {
-                self.part(Outcome::Failed(format!("its reply was not sent: {why}")), policy)
-            }
+            (State::Replying(_), Event::Replied(Err(outcome))) => self.part(outcome, policy),
             (State::Replying(_), Event::LeaseLost) => self.forget(),
 
             (State::Parting, Event::HeartbeatStopped) => {
@@ -271,6 +269,7 @@ mod tests {
 
     use super::*;
     use hostler_config::{OnProcessingTimeout, Retry};
+    use hostler_handler::Limit;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -374,8 +373,10 @@ mod tests {
         let (machine, actions) = replied(Ok(()));
         assert_eq!(actions, [Action::Run, Action::Reply(vec![7]), Action::StopHeartbeat]);
         assert_eq!(machine.disposition(), &Disposition::Ack);
-        let (machine, _) = replied(Err("full".into()));
+        let (machine, _) = replied(Err(Outcome::Failed("full".into())));
         assert_eq!(machine.disposition(), &Disposition::Release(SECOND));
+        let (machine, _) = replied(Err(Outcome::HostLimit(Limit::Descriptors, "no socket".into())));
+        assert!(matches!(machine.disposition(), Disposition::GiveBack(_)), "{machine:?}");
     }
 
     #[test]

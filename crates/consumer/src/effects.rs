@@ -1,5 +1,6 @@
 //! What a consumer does to the world: each effect is a task that answers with one signal.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -14,8 +15,8 @@ use super::log::{self, Place};
 use super::mailbox::Mailbox;
 use super::spans::{self, Spans};
 use hostler_handler::{self as handler};
-use hostler_handler::{Call, HOOK_TIMEOUT, Handler, Lanes, Outcome, run_until_stopped};
-use hostler_queue::{Delivery, LeaseError, Queue, QueueError, Receive, Settlement, Unsettled};
+use hostler_handler::{Call, HOOK_TIMEOUT, Handler, Lanes, Limit, Outcome, run_until_stopped, with_threads};
+use hostler_queue::{Delivery, LeaseError, Queue, QueueError, Receive, SendError, Settlement, Unsettled};
 use hostler_queue_telemetry::Replies;
 use hostler_telemetry::traces::Span;
 use hostler_types::State;
@@ -38,8 +39,8 @@ pub(super) enum Signal {
     Ended { id: Id, outcome: Option<Outcome> },
     /// The processing-timeout hook is gone.
     Decided { id: Id, outcome: Option<Outcome> },
-    /// A reply was sent, or not.
-    Replied { id: Id, result: Result<(), String> },
+    /// A reply was sent, or what becomes of its message as it was not.
+    Replied { id: Id, result: Result<(), Outcome> },
     /// A batch of heartbeats is answered.
     Extended { ids: Vec<Id>, by: Duration, sent_at: Instant, results: Vec<Result<(), LeaseError>> },
     /// A batch of settlements is answered.
@@ -144,7 +145,7 @@ impl Effects {
                     answer.world.log_output(&call, sampled);
                     outcome
                 }
-                Some(Err(fault)) => Some(Outcome::Failed(fault)),
+                Some(Err(fault)) => Some(unfit(fault, Limit::at_hand())),
                 None => None,
             };
             // That it was stopped is told at once, as the answer is dropped.
@@ -181,10 +182,15 @@ impl Effects {
             return;
         };
         let (message, trace) = (Arc::clone(&call.message), call.trace.clone());
-        let answer = self.answer(Signal::Replied { id, result: Err(died("reply").to_string()) });
+        let answer = self.answer(Signal::Replied { id, result: Err(unsent(&died("reply"), None)) });
         tokio::spawn(async move {
-            let result = replies.send(&message, 0, Outgoing { body, trace, ..Outgoing::default() }).await;
-            let result = result.map(drop).map_err(|error| error.to_string());
+            let sent = replies.send(&message, 0, Outgoing { body, trace, ..Outgoing::default() });
+            let result = match with_threads(sent).await {
+                Ok(Ok(_)) => Ok(()),
+                Ok(Err(error @ SendError::Queue(_))) => Err(unsent(&error, Limit::at_hand())),
+                Ok(Err(error @ SendError::Invalid(_))) => Err(unsent(&error, None)),
+                Err(refused) => Err(unsent(&refused, Some(Limit::Threads))),
+            };
             answer.now(Signal::Replied { id, result });
         });
     }
@@ -207,6 +213,19 @@ impl Effects {
             states.all_told().await;
         }
     }
+}
+
+/// The outcome of a message whose body cannot be had. Where the host is at a limit, that is why.
+fn unfit(fault: String, limit: Option<Limit>) -> Outcome {
+    match limit {
+        Some(limit) => Outcome::HostLimit(limit, fault),
+        None => Outcome::Failed(fault),
+    }
+}
+
+/// The same of one whose reply was not sent.
+fn unsent(error: &dyn Display, limit: Option<Limit>) -> Outcome {
+    unfit(format!("its reply was not sent: {error}"), limit)
 }
 
 /// The call with its message's body, wherever that lies; `None` if it is stopped meanwhile.
@@ -255,4 +274,18 @@ impl Drop for Answer {
 /// The error of a task that ended without an answer, which is a fault of hostler's.
 fn died(task: &str) -> QueueError {
     QueueError::Unavailable(format!("the {task} ended without an answer"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_limit_of_the_host_prevents_is_no_failure_of_the_handler() {
+        let fault = || "S3 cannot be reached".to_owned();
+        assert_eq!(unfit(fault(), None), Outcome::Failed(fault()));
+        assert_eq!(unfit(fault(), Some(Limit::Descriptors)), Outcome::HostLimit(Limit::Descriptors, fault()));
+        assert_eq!(unsent(&"full", None), Outcome::Failed("its reply was not sent: full".into()));
+        assert!(matches!(unsent(&"full", Some(Limit::Threads)), Outcome::HostLimit(Limit::Threads, _)));
+    }
 }

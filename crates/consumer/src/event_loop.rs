@@ -27,7 +27,7 @@ use super::spans::{Settled, Spans};
 use super::spared::Spared;
 use super::{Consumer, Phase, Summary};
 use hostler_config::OnProcessingTimeout;
-use hostler_handler::{Bounds, Call, Output, Stop};
+use hostler_handler::{Bounds, Call, Outcome, Output, Stop};
 use hostler_queue::{Delivery, LeaseError, Limits, QueueError, Receipt, Receive, Settlement, Unsettled};
 use hostler_telemetry::traces::Span;
 use hostler_types::Bucket;
@@ -286,11 +286,18 @@ impl EventLoop {
         match signal {
             Signal::Received { reserved, result } => self.received(reserved, result, now),
             Signal::Ended { id, outcome } => {
-                self.note(id, outcome.as_ref());
+                // A reply may run into a limit yet.
+                let replies = self.consumer.replies.is_some() && matches!(outcome, Some(Outcome::Reply(_)));
+                if !replies {
+                    self.note(id, outcome.as_ref());
+                }
                 self.ended(id, Event::Ended(outcome), now);
             }
             Signal::Decided { id, outcome } => self.ended(id, Event::Decided(outcome), now),
-            Signal::Replied { id, result } => self.apply(id, Event::Replied(result)),
+            Signal::Replied { id, result } => {
+                self.note(id, result.as_ref().err());
+                self.apply(id, Event::Replied(result));
+            }
             Signal::Extended { ids, by, sent_at, results } => {
                 self.note_heartbeats(&ids, &results);
                 for change in self.ledger.answered(&ids, by, &results, sent_at, now) {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Handler, Limit, Output};
+use super::{Handler, Limit, Output, with_threads};
 use hostler_types::message::{Message, TraceContext};
 use hostler_types::printable::shortened;
 
@@ -192,9 +192,13 @@ impl Stop {
 /// Runs a handler on one message until it is done or stopped by force; `None`: it was stopped before it decided, and its
 /// guest is gone.
 pub async fn run(handler: &dyn Handler, call: &Call) -> Option<Outcome> {
-    let outcome = run_until_stopped(&call.bounds.stop, handler.handle(call)).await.map(Outcome::bounded);
+    let (outcome, refused) = match run_until_stopped(&call.bounds.stop, with_threads(handler.handle(call))).await {
+        Some(Ok(outcome)) => (Some(outcome.bounded()), None),
+        Some(Err(refused)) => (None, Some(Outcome::HostLimit(Limit::Threads, refused))),
+        None => (None, None),
+    };
     // What it decided stands, even if it was stopped in a hook that followed.
-    outcome.or_else(|| call.decided.get().cloned())
+    outcome.or_else(|| call.decided.get().cloned()).or(refused)
 }
 
 /// Runs a guest's future until it is done or stopped by force; `None`: it was stopped, and its guest is gone.

@@ -17,7 +17,7 @@ mod output;
 
 pub use call::{Bounds, Call, Outcome, Stop, run, run_until_stopped};
 pub use lanes::{Beyond, Lanes};
-pub use limit::Limit;
+pub use limit::{Limit, with_threads};
 pub use output::{Captured, Excerpt, MAX_LINES, Mark, Output, Stream};
 
 use std::time::Duration;

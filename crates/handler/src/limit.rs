@@ -1,6 +1,18 @@
 //! Limits of the host that a call can run into through no fault of its handler: the pool of sandboxes, open files, memory and threads.
 
+use std::any::Any;
 use std::fmt;
+use std::future::{Future, poll_fn};
+use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::pin;
+use std::task::Poll;
+use std::thread;
+
+use rustix::io::{Errno, dup};
+
+/// The words with which tokio panics where the kernel refuses a thread that its runtime cannot do without.
+const NO_THREAD: &str = "OS can't spawn worker thread";
 
 /// A limit of the host, not of a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,6 +28,38 @@ pub enum Limit {
 }
 
 impl Limit {
+    /// The limit that a system call ran into, if its error says so.
+    pub fn of_errno(errno: Errno) -> Option<Self> {
+        match errno {
+            Errno::MFILE | Errno::NFILE => Some(Self::Descriptors),
+            Errno::NOMEM => Some(Self::Memory),
+            Errno::AGAIN => Some(Self::Threads),
+            _ => None,
+        }
+    }
+
+    /// The limit that the process is at if it can open nothing more.
+    pub fn of_descriptors() -> Option<Self> {
+        match dup(std::io::stderr().as_fd()) {
+            Ok(_) => None,
+            // Without a standard error there is nothing to try by.
+            Err(Errno::BADF) => None,
+            Err(errno) => Self::of_errno(errno),
+        }
+    }
+
+    /// The limit that the process is at if it can open nothing more, or start no thread. Asked after something failed whose error does not
+    /// say why.
+    pub fn at_hand() -> Option<Self> {
+        Self::of_descriptors().or_else(|| match thread::Builder::new().spawn(|| {}) {
+            Ok(started) => {
+                let _ = started.join();
+                None
+            }
+            Err(error) => Errno::from_io_error(&error).and_then(Self::of_errno),
+        })
+    }
+
     /// What a person does about it.
     pub fn cure(self) -> &'static str {
         match self {
@@ -39,5 +83,95 @@ impl fmt::Display for Limit {
             Self::Memory => "no memory left on the host",
             Self::Threads => "no free thread",
         })
+    }
+}
+
+/// Does this work. An error says that the kernel refused a thread for it, which tokio tells by a panic. Any other panic goes on.
+///
+/// # Errors
+/// The words of that panic.
+pub async fn with_threads<T>(work: impl Future<Output = T>) -> Result<T, String> {
+    let mut work = pin!(work);
+    // After a panic it is not polled again, but dropped.
+    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
+        Ok(polled) => polled.map(Ok),
+        Err(panic) => match refused(&*panic) {
+            Some(words) => Poll::Ready(Err(words)),
+            None => resume_unwind(panic),
+        },
+    })
+    .await
+}
+
+fn refused(panic: &(dyn Any + Send)) -> Option<String> {
+    panic.downcast_ref::<String>().filter(|words| words.starts_with(NO_THREAD)).cloned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::{Duration, SystemTime};
+
+    use async_trait::async_trait;
+    use hostler_types::message::Message;
+
+    use super::*;
+    use crate::{Bounds, Call, Handler, Outcome, Output, run};
+
+    /// A runtime with threads of its own for what blocks, each of which asks the kernel for more memory than there are addresses.
+    fn without_threads() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread().thread_stack_size(1 << 60).build().unwrap()
+    }
+
+    /// A handler whose guest reads a file.
+    struct Reads;
+
+    #[async_trait]
+    impl Handler for Reads {
+        async fn handle(&self, _: &Call) -> Outcome {
+            tokio::task::spawn_blocking(|| Outcome::Ack).await.unwrap()
+        }
+    }
+
+    fn call() -> Call {
+        let message = Message {
+            id: "1".into(),
+            body: Vec::new().into(),
+            attributes: hostler_types::message::Attributes::default(),
+            enqueued_at: SystemTime::UNIX_EPOCH,
+            group: None,
+            routing_key: None,
+            claim: None,
+            trace: None,
+        };
+        Call::new(Arc::new(message), "in".into(), 1, Bounds::new(Duration::from_secs(1)), Output::new(0))
+    }
+
+    /// This shows tokio's own words as well.
+    #[test]
+    fn a_thread_that_the_kernel_refuses_is_the_host_s_limit() {
+        let call = call();
+        let outcome = without_threads().block_on(run(&Reads, &call));
+        assert!(
+            matches!(&outcome, Some(Outcome::HostLimit(Limit::Threads, why)) if why.contains(NO_THREAD)),
+            "{outcome:?}"
+        );
+        // What the handler had decided by then stands.
+        call.decided.set(Outcome::Ack).unwrap();
+        assert_eq!(without_threads().block_on(run(&Reads, &call)), Some(Outcome::Ack));
+    }
+
+    #[test]
+    fn any_other_panic_goes_on() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let odd = async { resume_unwind(Box::new("odd".to_owned())) };
+        let panic = catch_unwind(AssertUnwindSafe(|| runtime.block_on(with_threads::<()>(odd)))).unwrap_err();
+        assert_eq!(panic.downcast_ref::<String>().unwrap(), "odd");
+        assert_eq!(runtime.block_on(with_threads(async { 7 })), Ok(7));
+    }
+
+    #[test]
+    fn a_process_with_room_is_at_no_limit() {
+        assert_eq!(Limit::at_hand(), None);
     }
 }

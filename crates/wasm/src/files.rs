@@ -1,17 +1,12 @@
-//! Open files of a sandbox: how many it may have, and whether the process has descriptors left.
+//! Open files of a sandbox: how many it may have.
 //!
 //! Each sandbox has a share of the process's descriptors, so that guests leave the host and one another enough.
 
-use std::os::fd::AsFd;
-
-use rustix::io::{Errno, dup};
 use wasmtime::component::ResourceTable;
 use wasmtime_wasi::filesystem::Descriptor;
 use wasmtime_wasi::p2::{DynInputStream, DynOutputStream};
 
 use super::denial::Denials;
-use super::host_limit;
-use hostler_handler::Limit;
 
 /// The files that a sandbox may have open where descriptors are not scarce.
 pub const MOST_FILES: usize = 1_024;
@@ -31,16 +26,6 @@ pub(super) fn tell(denials: &Denials, most: usize) {
     denials.tell(&format!("more than {most} open files"), cure);
 }
 
-/// Returns the limit that the process is at if it can open nothing more.
-pub(super) fn exhausted() -> Option<Limit> {
-    match dup(std::io::stderr().as_fd()) {
-        Ok(_) => None,
-        // Without a standard error there is nothing to try by.
-        Err(Errno::BADF) => None,
-        Err(errno) => host_limit::of_errno(errno),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -57,6 +42,5 @@ mod tests {
         assert!(!may_open(&mut table, 2));
         table.delete(first).unwrap();
         assert!(may_open(&mut table, 2));
-        assert_eq!(exhausted(), None);
     }
 }

@@ -7,16 +7,6 @@ use hostler_handler::Limit;
 use rustix::io::Errno;
 use wasmtime::PoolConcurrencyLimitError;
 
-/// The limit that a system call ran into, if its error says so.
-pub(crate) fn of_errno(errno: Errno) -> Option<Limit> {
-    match errno {
-        Errno::MFILE | Errno::NFILE => Some(Limit::Descriptors),
-        Errno::NOMEM => Some(Limit::Memory),
-        Errno::AGAIN => Some(Limit::Threads),
-        _ => None,
-    }
-}
-
 /// The limit that is the cause of an error, if one is.
 pub(crate) fn of(error: &(dyn StdError + 'static)) -> Option<Limit> {
     std::iter::successors(Some(error), |&error| error.source()).find_map(|cause| {
@@ -24,7 +14,7 @@ pub(crate) fn of(error: &(dyn StdError + 'static)) -> Option<Limit> {
             return Some(Limit::Pool);
         }
         let of_io = || cause.downcast_ref::<io::Error>().and_then(Errno::from_io_error);
-        cause.downcast_ref::<Errno>().copied().or_else(of_io).and_then(of_errno)
+        cause.downcast_ref::<Errno>().copied().or_else(of_io).and_then(Limit::of_errno)
     })
 }
 

@@ -10,6 +10,7 @@ use super::capabilities::Grants;
 use super::contract::{VERSION, milliseconds};
 use super::sandbox::{ComponentWasi, Sandbox, Scope};
 use super::{denied, http, messaging, wasmcloud};
+use hostler_handler::Limit;
 use hostler_queue::SendError;
 use hostler_queue_telemetry::Producer;
 use hostler_types::channel::Channel;
@@ -128,7 +129,15 @@ pub(super) async fn send(
     }
     let producer = producer(grants)?;
     message.trace.clone_from(&scope.trace);
-    Ok(producer.send_one(&channel, message).await?)
+    producer.send_one(&channel, message).await.map_err(|error| unsent(scope, error))
+}
+
+/// Why a message was not sent. A limit of the host that the queue's client ran into is noted, as it is no fault of the guest's.
+pub(super) fn unsent(scope: &Scope, error: SendError) -> Refusal {
+    if let (SendError::Queue(_), Some(limit)) = (&error, Limit::at_hand()) {
+        scope.reach(limit);
+    }
+    error.into()
 }
 
 /// What sends guests' messages.

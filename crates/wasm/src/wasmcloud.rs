@@ -121,7 +121,8 @@ async fn publish(
     let sent = match answered {
         Some((channel, Answering { message, from, replies })) => {
             let producer = imports::producer(grants)?.clone();
-            Replies { producer, channel, from }.send(&message, replies, outgoing).await.map_err(Refusal::from)
+            let sent = Replies { producer, channel, from }.send(&message, replies, outgoing).await;
+            sent.map_err(|error| imports::unsent(scope, error))
         }
         None => imports::send(grants, scope, &subject, outgoing).await,
     };

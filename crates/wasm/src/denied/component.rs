@@ -15,6 +15,7 @@ use wasmtime_wasi::p2::{FsResult, TcpSocket, UdpSocket};
 use crate::expected::expect;
 use crate::files;
 use crate::sandbox::{ComponentWasi, Sandbox};
+use hostler_handler::Limit;
 
 /// The version of WASI that the linker has; others of 0.2 are matched with it.
 const WASI: &str = "0.2.12";
@@ -116,7 +117,7 @@ async fn open(mut host: Host<'_>, asked: Open) -> wasmtime::Result<Result<Resour
     let answer = told(&host, answer, &path, writes)?;
     // The name under which WASI passes on what it has no name for.
     if matches!(answer, Err(FileError::Io)) {
-        files::exhausted().into_iter().for_each(|limit| host.data().scope.reach(limit));
+        Limit::of_descriptors().into_iter().for_each(|limit| host.data().scope.reach(limit));
     }
     Ok(answer)
 }

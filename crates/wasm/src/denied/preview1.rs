@@ -13,6 +13,7 @@ use wasmtime_wasi::p1::WasiP1Ctx;
 
 use crate::files;
 use crate::sandbox::Sandbox;
+use hostler_handler::Limit;
 
 /// The name of WASI preview 1 in the imports of a module.
 const WASI: &str = "wasi_snapshot_preview1";
@@ -126,7 +127,7 @@ fn paths(linker: &mut Linker<Sandbox<Preview1>>, module: &Module) -> wasmtime::R
                 }
                 between.call(&mut host, asks, parameters, results).await?;
                 if asks.name == OPEN && results.first().and_then(Val::i32) == Some(IO) {
-                    files::exhausted().into_iter().for_each(|limit| host.data().scope.reach(limit));
+                    Limit::of_descriptors().into_iter().for_each(|limit| host.data().scope.reach(limit));
                 }
                 if results.first().and_then(Val::i32).is_some_and(|errno| DENIED.contains(&errno)) {
                     tell(&mut host, asks, parameters);
