@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wasmtime::StoreContextMut;
-use wasmtime::component::{ComponentType, Lift, Linker, Lower};
+use wasmtime::component::{ComponentType, Lift, Linker, Lower, WasmList};
 
 use super::capabilities::Grants;
 use super::contract::{VERSION, milliseconds};
+use super::lists::MAX_ENTRIES;
 use super::sandbox::{ComponentWasi, Sandbox, Scope};
-use super::{denied, http, messaging, wasmcloud};
+use super::{denied, http, lists, messaging, wasmcloud};
 use hostler_handler::Limit;
 use hostler_queue::SendError;
 use hostler_queue_telemetry::Producer;
@@ -22,6 +23,7 @@ pub(super) type Host<'a> = StoreContextMut<'a, Sandbox<ComponentWasi>>;
 pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) -> wasmtime::Result<()> {
     wasmtime_wasi::p2::add_to_linker_async(linker)?;
     denied::add(linker, !grants.dirs.is_empty())?;
+    lists::add(linker)?;
     http::add(linker)?;
 
     let mut context = linker.instance(&format!("hostler:consumer/context@{VERSION}"))?;
@@ -35,10 +37,23 @@ pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) 
 
     let mut producer = linker.instance(&format!("hostler:consumer/producer@{VERSION}"))?;
     let (all_grants, grants) = (grants, grants.clone());
-    producer.func_wrap_async("send", move |host: Host<'_>, (channel, body, options): (String, Vec<u8>, Options)| {
-        let (grants, scope) = (grants.clone(), Arc::clone(&host.data().scope));
-        Box::new(async move { Ok((send(&grants, &scope, &channel, options.outgoing(body)).await,)) })
-    })?;
+    producer.func_wrap_async(
+        "send",
+        move |mut host: Host<'_>, (channel, body, options): (String, Vec<u8>, Options)| {
+            let (grants, scope) = (grants.clone(), Arc::clone(&host.data().scope));
+            // Attributes are taken over only if they may be sent.
+            let outgoing = match granted(&grants, &scope, &channel) {
+                Ok(channel) => options.outgoing(&mut host, body).map(|taken| taken.map(|outgoing| (channel, outgoing))),
+                Err(refusal) => Ok(Err(refusal)),
+            };
+            Box::new(async move {
+                Ok((match outgoing? {
+                    Ok((channel, outgoing)) => pass_on(&grants, &scope, &channel, outgoing).await,
+                    Err(refusal) => Err(refusal),
+                },))
+            })
+        },
+    )?;
     messaging::add(linker, all_grants)?;
     wasmcloud::add(linker, all_grants)
 }
@@ -65,7 +80,7 @@ struct Attribute {
 #[derive(ComponentType, Lift)]
 #[component(record)]
 struct Options {
-    attributes: Vec<Attribute>,
+    attributes: WasmList<Attribute>,
     #[component(name = "routing-key")]
     routing_key: Option<String>,
     delay: Option<u32>,
@@ -76,12 +91,17 @@ struct Options {
 }
 
 impl Options {
-    fn outgoing(self, body: Vec<u8>) -> Outgoing {
-        let attributes = self.attributes.into_iter().map(|attribute| match attribute.value {
+    /// The message to send; the outer error traps.
+    fn outgoing(self, host: &mut Host<'_>, body: Vec<u8>) -> wasmtime::Result<Result<Outgoing, Refusal>> {
+        let attributes = match lists::take(host, &self.attributes, MAX_ENTRIES)? {
+            Ok(attributes) => attributes,
+            Err(what) => return Ok(Err(Refusal::Invalid(format!("its attributes: {what}")))),
+        };
+        let attributes = attributes.into_iter().map(|attribute| match attribute.value {
             Value::Text(text) => (attribute.name, AttributeValue::Text(text)),
             Value::Binary(bytes) => (attribute.name, AttributeValue::Binary(bytes)),
         });
-        Outgoing {
+        Ok(Ok(Outgoing {
             body,
             attributes: attributes.collect(),
             routing_key: self.routing_key,
@@ -89,7 +109,7 @@ impl Options {
             group: self.group_id,
             dedupe: self.dedupe_key,
             ..Outgoing::default()
-        }
+        }))
     }
 }
 
@@ -115,21 +135,26 @@ impl From<SendError> for Refusal {
 }
 
 /// Sends for a guest, to a channel that its consumer's `allow.send` names; the id of the message.
-pub(super) async fn send(
-    grants: &Grants,
-    scope: &Scope,
-    channel: &str,
-    mut message: Outgoing,
-) -> Result<String, Refusal> {
+pub(super) async fn send(grants: &Grants, scope: &Scope, channel: &str, message: Outgoing) -> Result<String, Refusal> {
+    let channel = granted(grants, scope, channel)?;
+    pass_on(grants, scope, &channel, message).await
+}
+
+/// The channel of this name, if `allow.send` names it. A denial is logged.
+fn granted(grants: &Grants, scope: &Scope, channel: &str) -> Result<Channel, Refusal> {
     let channel: Channel = channel.parse().map_err(|error| Refusal::Invalid(format!("{error}")))?;
     if !grants.send.contains(&channel) {
         let cure = format!("add \"{channel}\" to the consumer's allow.send");
         scope.denials.tell(&format!("sending to {channel}"), &cure);
         return Err(Refusal::Denied(format!("allow.send of this consumer does not name `{channel}`")));
     }
+    Ok(channel)
+}
+
+async fn pass_on(grants: &Grants, scope: &Scope, channel: &Channel, mut message: Outgoing) -> Result<String, Refusal> {
     let producer = producer(grants)?;
     message.trace.clone_from(&scope.trace);
-    producer.send_one(&channel, message).await.map_err(|error| unsent(scope, error))
+    producer.send_one(channel, message).await.map_err(|error| unsent(scope, error))
 }
 
 /// Why a message was not sent. A limit of the host that the queue's client ran into is noted, as it is no fault of the guest's.

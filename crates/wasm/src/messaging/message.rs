@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use wasmtime::component::{LinkerInstance, Resource, ResourceTable, ResourceType};
+use wasmtime::component::{LinkerInstance, Resource, ResourceTable, ResourceType, WasmList};
 use wasmtime_wasi::WasiView as _;
 
 use super::super::imports::Host;
 use super::super::limits::HELD_PER_HANDLE;
+use super::super::lists::{self, MAX_ENTRIES};
 use super::super::sandbox::{ComponentWasi, Sandbox};
 use hostler_handler::Call;
 use hostler_types::message::{AttributeValue, CONTENT_TYPE, Outgoing, Plain};
@@ -93,7 +94,12 @@ impl Message {
     fn change(host: &mut Host<'_>, message: &Resource<Self>, change: impl FnOnce(&mut Self)) -> wasmtime::Result<()> {
         let table = host.data_mut().ctx().table;
         let mut changed = std::mem::take(table.get_mut(message)?);
+        // What was received may have more.
+        let most = changed.attributes.len().max(MAX_ENTRIES);
         change(&mut changed);
+        if changed.attributes.len() > most {
+            return Err(wasmtime::Error::msg(format!("a message's metadata has more than {most} entries")));
+        }
         weigh(table, &mut changed)?;
         *table.get_mut(message)? = changed;
         Ok(())
@@ -212,7 +218,10 @@ fn add_setters(types: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmti
     )?;
     types.func_wrap(
         "[method]message.set-metadata",
-        |mut host: Host<'_>, (message, metadata): (Resource<Message>, Metadata)| {
+        |mut host: Host<'_>, (message, metadata): (Resource<Message>, WasmList<(String, String)>)| {
+            // The function has no error to answer.
+            let taken = lists::take(&mut host, &metadata, MAX_ENTRIES)?;
+            let metadata = taken.map_err(|what| wasmtime::Error::msg(format!("a message's metadata: {what}")))?;
             Message::change(&mut host, &message, |message| message.set_metadata(metadata))
         },
     )?;
