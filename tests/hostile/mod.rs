@@ -13,6 +13,8 @@ mod hardening;
 mod hung;
 mod limits;
 #[cfg(test)]
+mod listings;
+#[cfg(test)]
 mod neighbour;
 #[cfg(test)]
 mod no_pool;
@@ -64,6 +66,7 @@ fn attempts() -> Vec<Attempt> {
         attempt("read", "../../etc/passwd", "failed", "allow.dirs"),
         Attempt { grants: GRANT, ..attempt("read", "/granted/../../etc/passwd", "failed", "allow.dirs") },
         Attempt { grants: GRANT, ..attempt("files", "100", "timed-out", "processing timeout") },
+        Attempt { grants: GRANT, ..attempt("list", "now", "timed-out", "processing timeout") },
         attempt(INSTANCES, "now", "timed-out", "processing timeout"),
         Attempt { grants: GRANT, ..attempt("read", "/granted/out", "failed", "allow.dirs") },
         Attempt { grants: GRANT, ..attempt("write", "/granted/new", "failed", "allow.dirs") },
@@ -93,6 +96,9 @@ fn world(attempt: &Attempt) -> World {
     std::os::unix::fs::symlink(component("hook-state-loops"), world.path("hooks.wasm")).unwrap();
     fs::create_dir(world.path("granted")).unwrap();
     fs::write(world.path("granted/file"), "").unwrap();
+    for more in 0..if attempt.word == "list" { 5_000 } else { 0 } {
+        fs::write(world.path("granted").join(more.to_string()), "").unwrap();
+    }
     std::os::unix::fs::symlink("/etc/passwd", world.path("granted/out")).unwrap();
     world
 }

@@ -72,7 +72,7 @@ fn a_neighbour_keeps_its_throughput() {
     // `ack` is the one whose state-changed hook loops.
     let words = [
         "loop", "sleep", "clock", "random", "flood", "memory", "stack", "lines", "short", "ack", "fork", "get",
-        "files", INSTANCES,
+        "files", "list", INSTANCES,
     ];
     let mut table = String::from("hostile guest   neighbour keeps   rounds\n");
     let mut slow = BTreeMap::new();

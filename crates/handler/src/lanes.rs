@@ -8,6 +8,7 @@
 //! In the quick lane guests begin on one thread, as long as it will soon come to them, as waking another costs about as much as
 //! a small guest does.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -37,6 +38,16 @@ const SOON: u64 = 1_000;
 /// What a guest is taken to compute, in microseconds, before any is known: not so much that the first few would be parted, nor so
 /// little that all of them would be given to one thread, should they compute for long.
 const UNKNOWN: u64 = SOON / 4;
+
+thread_local! {
+    /// What the guest that this thread runs has had computed for it elsewhere, since it was last polled.
+    static ELSEWHERE: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// Counts time that another thread computed for the guest at hand as the guest's own. Called where the guest runs.
+pub fn charge(computed: Duration) {
+    ELSEWHERE.set(ELSEWHERE.get() + computed);
+}
 
 /// Where the guests of one consumer run.
 #[derive(Debug, Clone)]
@@ -167,8 +178,9 @@ impl<G: Future<Output = ()>> Future for Timed<G> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let started = Instant::now();
+        ELSEWHERE.set(Duration::ZERO);
         let polled = self.guest.as_mut().poll(context);
-        self.computed += started.elapsed();
+        self.computed += started.elapsed() + ELSEWHERE.get();
         self.waits_no_more();
         polled
     }
@@ -300,6 +312,20 @@ mod tests {
         assert!(waiting() > 0);
         drop(gone);
         assert_eq!(waiting(), 0);
+    }
+
+    #[tokio::test]
+    async fn what_others_compute_for_a_guest_is_its_own_time() {
+        let beyond = Beyond { quick: None, long: Handle::current() };
+        let choice = Arc::new(Choice::new(beyond, Arc::default()));
+        let guest = async {
+            for _ in 0..3 {
+                charge(QUICK / 2);
+                tokio::task::yield_now().await;
+            }
+        };
+        let guest = quickly(Timed::new(guest, 0, &choice)).await.expect("it is to go on in the long lane");
+        assert!(guest.computed >= QUICK, "{:?}", guest.computed);
     }
 
     #[tokio::test]

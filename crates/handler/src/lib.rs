@@ -16,7 +16,7 @@ mod limit;
 mod output;
 
 pub use call::{Bounds, Call, Outcome, Stop, run, run_until_stopped};
-pub use lanes::{Beyond, Lanes};
+pub use lanes::{Beyond, Lanes, charge};
 pub use limit::{Limit, with_threads};
 pub use output::{Captured, Excerpt, MAX_LINES, Mark, Output, Stream};
 

@@ -7,15 +7,19 @@ use wasmtime_wasi::filesystem::Descriptor;
 use wasmtime_wasi::p2::{DynInputStream, DynOutputStream};
 
 use super::denial::Denials;
+use super::listing::Listing;
 
 /// The files that a sandbox may have open where descriptors are not scarce.
 pub const MOST_FILES: usize = 1_024;
 
-/// Whether a sandbox that may have so many files open may open another. A stream keeps a file open after its handle is gone, so
-/// that both count.
+/// Whether a sandbox that may have so many files open may open another. A stream or a listing keeps a file open after its handle is
+/// gone, so that all count.
 pub(super) fn may_open(table: &mut ResourceTable, most: usize) -> bool {
     let holds = |entry: &&mut (dyn std::any::Any + Send)| {
-        entry.is::<Descriptor>() || entry.is::<DynInputStream>() || entry.is::<DynOutputStream>()
+        entry.is::<Descriptor>()
+            || entry.is::<Listing>()
+            || entry.is::<DynInputStream>()
+            || entry.is::<DynOutputStream>()
     };
     table.iter_mut().filter(holds).count() < most
 }

@@ -10,7 +10,7 @@ use super::capabilities::Grants;
 use super::contract::{VERSION, milliseconds};
 use super::lists::MAX_ENTRIES;
 use super::sandbox::{ComponentWasi, Sandbox, Scope};
-use super::{denied, http, lists, messaging, wasmcloud};
+use super::{denied, http, listing, lists, messaging, wasmcloud};
 use hostler_handler::Limit;
 use hostler_queue::SendError;
 use hostler_queue_telemetry::Producer;
@@ -23,6 +23,7 @@ pub(super) type Host<'a> = StoreContextMut<'a, Sandbox<ComponentWasi>>;
 pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) -> wasmtime::Result<()> {
     wasmtime_wasi::p2::add_to_linker_async(linker)?;
     denied::add(linker, !grants.dirs.is_empty())?;
+    listing::add(linker)?;
     lists::add(linker)?;
     http::add(linker)?;
 

@@ -25,6 +25,7 @@
 //! | `limits` | memory, tables, and what the host holds for a guest |
 //! | `expected` | functions of WASI that have to be there to be bounded |
 //! | `files` | open files of a sandbox |
+//! | `listing/` | listings of granted folders, in parts |
 //! | `lists` | lists that guests pass, bounded |
 //! | `host_limit` | limits of the host that a call ran into |
 //! | `capabilities` | grants → a WASI context |
@@ -63,6 +64,7 @@ mod host_limit;
 mod http;
 mod imports;
 mod limits;
+mod listing;
 mod lists;
 mod messaging;
 mod output;

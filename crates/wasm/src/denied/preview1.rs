@@ -11,8 +11,8 @@ use wasmtime::{Caller, Extern, FuncType, Instance, Linker, Memory, Module, Val, 
 use wasmtime_wasi::WasiView as _;
 use wasmtime_wasi::p1::WasiP1Ctx;
 
-use crate::files;
 use crate::sandbox::Sandbox;
+use crate::{files, listing};
 use hostler_handler::Limit;
 
 /// The name of WASI preview 1 in the imports of a module.
@@ -50,7 +50,7 @@ impl Preview1 {
 
 /// A function of WASI that takes a path.
 #[derive(Clone, Copy)]
-struct Asks {
+pub(crate) struct Asks {
     name: &'static str,
     /// Its parameters: `i` for 32 bits, `l` for 64. All give an `errno`.
     parameters: &'static str,
@@ -77,6 +77,12 @@ const ASKS: [Asks; 10] = [
     asks("path_link", "iiiiiii", 2, true),
     asks("path_filestat_set_times", "iiiilli", 2, true),
 ];
+
+/// What tells a folder's serial number, by which `listing` finds it. It takes no path; the go-between has it for that alone.
+pub(crate) const FILESTAT: Asks = asks("fd_filestat_get", "ii", 0, false);
+
+/// The function that lists folders.
+const LIST: &str = "fd_readdir";
 
 /// What a denial may show of a path, in bytes.
 const MOST_SHOWN: usize = 4 * super::SHOWN;
@@ -106,15 +112,24 @@ fn folders(linker: &mut Linker<Sandbox<Preview1>>) -> wasmtime::Result<()> {
 }
 
 fn paths(linker: &mut Linker<Sandbox<Preview1>>, module: &Module) -> wasmtime::Result<()> {
-    let imports = |asks: &Asks| module.imports().any(|import| import.module() == WASI && import.name() == asks.name);
-    let used: Vec<Asks> = ASKS.into_iter().filter(imports).collect();
+    let imports = |name: &str| module.imports().any(|import| import.module() == WASI && import.name() == name);
+    let asked: Vec<Asks> = ASKS.into_iter().filter(|asks| imports(asks.name)).collect();
+    let lists = imports(LIST);
+    let used: Vec<Asks> = asked.iter().copied().chain(lists.then_some(FILESTAT)).collect();
     if used.is_empty() {
         return Ok(());
     }
     let between = Between { module: Module::new(linker.engine(), text(&used))?, wasi: linker.clone(), used };
     // Shared, as a linker is a table that would be copied for each call.
     let between = Arc::new(between);
-    for asks in between.used.iter().copied() {
+    if lists {
+        let between = Arc::clone(&between);
+        linker.func_wrap_async(WASI, LIST, move |mut host: Host<'_>, asked: listing::Asked| {
+            let between = Arc::clone(&between);
+            Box::new(async move { listing::read(&between, &mut host, asked).await })
+        })?;
+    }
+    for asks in asked {
         let kinds = asks.parameters.chars().map(|kind| if kind == 'l' { ValType::I64 } else { ValType::I32 });
         let signature = FuncType::new(linker.engine(), kinds, [ValType::I32]);
         let between = Arc::clone(&between);
@@ -150,7 +165,7 @@ fn may_open(host: &mut Host<'_>) -> bool {
 }
 
 /// What makes go-betweens.
-struct Between {
+pub(crate) struct Between {
     module: Module,
     /// WASI itself.
     wasi: Linker<Sandbox<Preview1>>,
@@ -158,7 +173,7 @@ struct Between {
 }
 
 impl Between {
-    async fn call(
+    pub(crate) async fn call(
         &self,
         host: &mut Host<'_>,
         asks: Asks,
@@ -201,7 +216,8 @@ fn text(used: &[Asks]) -> String {
     module + ")"
 }
 
-fn memory(host: &mut Host<'_>) -> wasmtime::Result<Memory> {
+/// The guest's memory.
+pub(crate) fn memory(host: &mut Host<'_>) -> wasmtime::Result<Memory> {
     let memory = host.get_export("memory").and_then(Extern::into_memory);
     memory.ok_or_else(|| wasmtime::Error::msg("the module does not export its memory as `memory`"))
 }

@@ -1,0 +1,118 @@
+//! Listings of components: `read-directory` and its stream of WASI 0.2.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::fs::FileType;
+use wasmtime::StoreContextMut;
+use wasmtime::component::{Linker, Resource, ResourceType};
+use wasmtime_wasi::WasiView as _;
+use wasmtime_wasi::filesystem::Descriptor;
+use wasmtime_wasi::p2::bindings::filesystem::types::{DescriptorType, DirectoryEntry, ErrorCode};
+
+use super::{Entry, apart, entries, open};
+use crate::expected::expect;
+use crate::files;
+use crate::sandbox::{ComponentWasi, Sandbox};
+use hostler_handler::Limit;
+
+/// The interface with the functions that this file puts its own before.
+const TYPES: &str = "wasi:filesystem/types@0.2.12";
+
+/// The functions that open and read a listing. The resource is replaced with them.
+const READ: &str = "[method]descriptor.read-directory";
+const NEXT: &str = "[method]directory-entry-stream.read-directory-entry";
+
+type Host<'a> = StoreContextMut<'a, Sandbox<ComponentWasi>>;
+
+/// `directory-entry-stream`.
+pub(crate) struct Listing {
+    folder: Arc<OwnedFd>,
+    /// What was read of the folder and not handed out.
+    ready: VecDeque<Result<DirectoryEntry, ErrorCode>>,
+}
+
+/// Puts itself before the functions of WASI, which are in the linker already.
+pub(crate) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
+    expect(linker, TYPES, &[READ, NEXT])?;
+    linker.allow_shadowing(true);
+    let mut types = linker.instance(TYPES)?;
+    types.resource("directory-entry-stream", ResourceType::host::<Listing>(), |mut host, handle| {
+        host.data_mut().ctx().table.delete(Resource::<Listing>::new_own(handle))?;
+        Ok(())
+    })?;
+    types.func_wrap_async(READ, |mut host: Host<'_>, (folder,): (Resource<Descriptor>,)| {
+        Box::new(async move { Ok((read(&mut host, &folder).await?,)) })
+    })?;
+    types.func_wrap_async(NEXT, |mut host: Host<'_>, (listing,): (Resource<Listing>,)| {
+        Box::new(async move { Ok((next(&mut host, &listing).await?,)) })
+    })?;
+    linker.allow_shadowing(false);
+    Ok(())
+}
+
+/// Opens a listing, which counts as an open file.
+async fn read(
+    host: &mut Host<'_>,
+    folder: &Resource<Descriptor>,
+) -> wasmtime::Result<Result<Resource<Listing>, ErrorCode>> {
+    let most = host.data().limits.files;
+    let table = host.data_mut().ctx().table;
+    let Descriptor::Dir(folder) = table.get(folder)? else { return Ok(Err(ErrorCode::NotDirectory)) };
+    let folder = Arc::clone(&folder.dir);
+    if !files::may_open(table, most) {
+        files::tell(&host.data().scope.denials, most);
+        return Ok(Err(ErrorCode::Quota));
+    }
+    let folder = match apart(move || open(&folder)).await? {
+        Ok(folder) => Arc::new(folder),
+        Err(error) => {
+            if let Some(limit) = Limit::of_descriptors() {
+                host.data().scope.reach(limit);
+            }
+            return Ok(Err(error.into()));
+        }
+    };
+    let listing = Listing { folder, ready: VecDeque::new() };
+    Ok(Ok(host.data_mut().ctx().table.push(listing)?))
+}
+
+/// The next entry; `None` at the end.
+async fn next(
+    host: &mut Host<'_>,
+    listing: &Resource<Listing>,
+) -> wasmtime::Result<Result<Option<DirectoryEntry>, ErrorCode>> {
+    loop {
+        let known = host.data_mut().ctx().table.get_mut(listing)?;
+        if let Some(entry) = known.ready.pop_front() {
+            return Ok(entry.map(Some));
+        }
+        let folder = Arc::clone(&known.folder);
+        let part = match apart(move || entries(&folder)).await? {
+            Ok(part) if part.is_empty() => return Ok(Ok(None)),
+            Ok(part) => part,
+            Err(error) => return Ok(Err(error.into())),
+        };
+        host.data_mut().ctx().table.get_mut(listing)?.ready = part.into_iter().filter_map(shown).collect();
+    }
+}
+
+/// An entry as guests see it; `None` for those that WASI leaves out.
+fn shown(entry: Entry) -> Option<Result<DirectoryEntry, ErrorCode>> {
+    if matches!(&*entry.name, b"." | b"..") {
+        return None;
+    }
+    let type_ = match entry.kind {
+        FileType::RegularFile => DescriptorType::RegularFile,
+        FileType::Directory => DescriptorType::Directory,
+        FileType::Symlink => DescriptorType::SymbolicLink,
+        FileType::Fifo => DescriptorType::Fifo,
+        FileType::Socket => DescriptorType::Socket,
+        FileType::CharacterDevice => DescriptorType::CharacterDevice,
+        FileType::BlockDevice => DescriptorType::BlockDevice,
+        FileType::Unknown => DescriptorType::Unknown,
+    };
+    let name = String::from_utf8(entry.name).map_err(|_| ErrorCode::IllegalByteSequence);
+    Some(name.map(|name| DirectoryEntry { type_, name }))
+}

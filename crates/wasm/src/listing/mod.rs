@@ -1,0 +1,85 @@
+//! Listings of granted folders, read in parts as the guest asks for them.
+//!
+//! wasmtime-wasi reads a folder as a whole when its listing is opened, and keeps every entry until the guest lets go of the listing.
+//! A folder may have any number of entries, so neither its memory nor its time would be bounded. Here, a listing is an open folder
+//! and the entries of one system call. The time that the kernel takes for it counts as the guest's own (`hostler_handler::charge`).
+
+mod component;
+mod preview1;
+
+pub(super) use component::{Listing, add};
+pub(super) use preview1::{Asked, read};
+
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom};
+use rustix::time::{ClockId, clock_gettime};
+
+/// The bytes of entries that are read from the kernel at once. With what Rust keeps of each, they stay below what a handle may make the host
+/// hold.
+const PART: usize = 16 * 1024;
+
+/// An entry as the kernel has it.
+struct Entry {
+    name: Vec<u8>,
+    kind: FileType,
+    /// Where the listing goes on after it.
+    next: u64,
+}
+
+/// Opens a folder again, so that the listing has a position of its own.
+fn open(folder: &File) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(folder, ".", flags, Mode::empty())?)
+}
+
+/// Goes on from a position that an [`Entry`] named; 0 is the start.
+fn seek(open: &OwnedFd, position: u64) -> io::Result<()> {
+    rustix::fs::seek(open, SeekFrom::Start(position))?;
+    Ok(())
+}
+
+/// The next entries, `.` and `..` among them; none at the end.
+fn entries(open: &OwnedFd) -> io::Result<Vec<Entry>> {
+    let mut buffer = [MaybeUninit::uninit(); PART];
+    let mut folder = RawDir::new(open, &mut buffer);
+    let mut entries = Vec::new();
+    while let Some(entry) = folder.next() {
+        let entry = entry?;
+        let name = entry.file_name();
+        let kind = match entry.file_type() {
+            // Some file systems do not tell.
+            FileType::Unknown => rustix::fs::statat(open, name, AtFlags::SYMLINK_NOFOLLOW)
+                .map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode)),
+            kind => kind,
+        };
+        entries.push(Entry { name: name.to_bytes().to_vec(), kind, next: entry.next_entry_cookie() });
+        if folder.is_buffer_empty() {
+            break;
+        }
+    }
+    Ok(entries)
+}
+
+/// Does this where it may block, and has the guest pay for the time that it takes of a CPU.
+async fn apart<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> wasmtime::Result<io::Result<T>> {
+    let timed = move || {
+        let begun = cpu_time();
+        let result = work();
+        (result, cpu_time().saturating_sub(begun))
+    };
+    let (result, took) = tokio::task::spawn_blocking(timed).await?;
+    hostler_handler::charge(took);
+    Ok(result)
+}
+
+/// The time that this thread has had of a CPU.
+fn cpu_time() -> Duration {
+    clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_default()
+}
