@@ -83,7 +83,7 @@ impl Handler for Worker {
         let is_limit = end == End::HostLimit;
         run.end = Some(end);
         // One limit of the host shows as a panic of tokio's. No hook tells of this one.
-        if is_limit && call.attempt % 2 == 0 {
+        if is_limit && call.attempt.is_multiple_of(2) {
             std::panic::resume_unwind(Box::new("OS can't spawn worker thread: as planned".to_owned()));
         }
         if lingers {
