@@ -205,14 +205,16 @@ impl Queue for Denying {
     }
 }
 
-/// Runs a consumer of a queue that denies something; what it shows after each of these times.
-async fn settles_at<const N: usize>(bodies: &[&str], denying: Denying, times: [u32; N]) -> [bool; N] {
+/// Runs a consumer of a queue that denies something, and hands a message out so often; what it shows after each of these times.
+async fn settles_at<const N: usize>(bodies: &[&str], denying: Denying, receives: u32, times: [u32; N]) -> [bool; N] {
     let broker = FakeBroker::default();
-    let queue = broker.open(&ChannelSpec { max_receives: Some(5), ..ChannelSpec::new(work()) }).await.unwrap();
+    let queue = broker.open(&ChannelSpec { max_receives: Some(receives), ..ChannelSpec::new(work()) }).await.unwrap();
     let outgoing = bodies.iter().map(|body| Outgoing { body: (*body).into(), ..Outgoing::default() });
     broker.send(&work(), outgoing.collect()).await;
     let (_phase, watched) = watch::channel(Phase::Running);
-    let (consumer, _pause) = consumer_of(Arc::new(Denying { queue, ..denying }), spec());
+    let mut spec = spec();
+    spec.policy.retry.requeues = receives;
+    let (consumer, _pause) = consumer_of(Arc::new(Denying { queue, ..denying }), spec);
     let status = consumer.status.clone();
     let running = tokio::spawn(consumer.run(watched));
     let begin = Instant::now();
@@ -233,14 +235,14 @@ fn no_queue() -> Arc<dyn Queue> {
 async fn a_release_that_works_does_not_hide_that_removals_fail() {
     let is_removal = |settlement: &Settlement| matches!(settlement, Settlement::Ack(_) | Settlement::DeadLetter { .. });
     let denying = Denying { queue: no_queue(), denies: is_removal, denies_extensions: false };
-    assert_eq!(settles_at(&["ack", "delay 5", "delay 7"], denying, [80, 130]).await, [true, false]);
+    assert_eq!(settles_at(&["ack", "delay 5", "delay 7"], denying, 1000, [80, 130]).await, [true, false]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn leases_that_all_end_because_heartbeats_fail_show_until_nothing_is_left_that_could_fail() {
     let denying = Denying { queue: no_queue(), denies: |_| false, denies_extensions: true };
     // It is received five times in 150 s. The last lease ends then, and a message could come again until 140 s later.
-    assert_eq!(settles_at(&["work 50"], denying, [100, 160, 280, 300]).await, [true, false, false, true]);
+    assert_eq!(settles_at(&["work 50"], denying, 5, [100, 160, 280, 300]).await, [true, false, false, true]);
 }
 
 /// What a consumer shows once it is as `shown` wants it.

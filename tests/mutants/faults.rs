@@ -127,19 +127,6 @@ pub const FAULTS: &[Fault] = &[
          self.apply(follower, if running { Event::Start } else { Event::Overtaken(delay) });",
     ),
     fault(
-        "forgets the delay of a failure for its followers when it drains",
-        "consumer/event_loop/groups.rs",
-        "self.apply(follower, Event::Overtaken(delay));",
-        "let running = self.phase == Phase::Running;
-         self.apply(follower, if running { Event::Overtaken(delay) } else { Event::Drain });",
-    ),
-    fault(
-        "sends followers back before what they follow when it drains",
-        "consumer/event_loop.rs",
-        "phase == Phase::Draining && in_hand.machine.is_waiting() && self.follows_one_that_parts(in_hand)",
-        "phase == Phase::Deadline && in_hand.machine.is_waiting() && self.follows_one_that_parts(in_hand)",
-    ),
-    fault(
         "takes a release that works for proof that removals do",
         "consumer/failures.rs",
         "self.kinds[kind as usize] = None;",

@@ -67,13 +67,7 @@ impl Judge {
             if this.drained_at.is_some_and(|at| now > at) {
                 violations.push("6: a receive begins after SIGTERM".into());
             }
-            let untouched = |delivery: &&Delivery| {
-                let is_held = delivery.life == life && delivery.ours_until > Some(now) && delivery.asked == 0;
-                // A follower goes back as soon as its heartbeat that is under way is answered.
-                let is_parting = delivery.started_at.is_none() && delivery.calls > 0;
-                is_held && !is_parting && delivery.ended.is_none() && delivery.lost_at.is_none()
-            };
-            let held = deliveries.values().filter(untouched).count();
+            let held = deliveries.values().filter(|one| one.life == life && one.takes_slot(now)).count();
             if held >= self.scenario.concurrency {
                 violations.push(format!("a receive begins while {held} messages wait or run"));
             }
@@ -303,6 +297,14 @@ impl Judge {
             if let Some(delivery) = state.deliveries.get_mut(receipt) {
                 delivery.ours_until = Some(self.ours_until(asked_at, self.scenario.lease));
             }
+        }
+        let State { lives, deliveries, violations, .. } = &mut *state;
+        let now = Instant::now();
+        // What is finished is removed by the driver, and takes no slot.
+        let is_own = |one: &&Delivery| one.life == life && !lives[life].has_finished(&one.name, now);
+        let held = deliveries.values().filter(is_own).filter(|one| one.takes_slot(now)).count();
+        if held > self.scenario.concurrency {
+            violations.push(format!("{held} messages wait or run in {} slots", self.scenario.concurrency));
         }
     }
 

@@ -135,6 +135,14 @@ impl Delivery {
         self.ended.as_ref().and_then(|(_, end)| end.as_ref())
     }
 
+    /// Tells if it waits or runs, as far as its process has to know.
+    pub fn takes_slot(&self, now: Instant) -> bool {
+        let is_held = self.ours_until > Some(now) && self.asked == 0;
+        // A follower goes back as soon as its heartbeat that is under way is answered.
+        let is_parting = self.started_at.is_none() && self.calls > 0;
+        is_held && !is_parting && self.ended.is_none() && self.lost_at.is_none()
+    }
+
     /// Whether a call may be a last heartbeat as well as a release: of a lease of a few seconds, in the very moment in which its
     /// handler or its hook ends.
     pub fn is_unclear(&self, seconds: u64, scenario: &Scenario) -> bool {
