@@ -72,6 +72,7 @@ fn attempts() -> Vec<Attempt> {
         Attempt { grants: GRANT, ..attempt("write", "/granted/new", "failed", "allow.dirs") },
         Attempt { grants: GRANT, ..attempt("tamper", "/granted/..", "failed", "9 of 9 denied") },
         attempt("polls", "200000", "trapped", "a list of 200000 entries was passed"),
+        attempt("fields", "100000", "trapped", "a list of 100000 entries was passed"),
         Attempt {
             grants: "allow.send = ['neighbour']",
             ..attempt("attributes", "100000", "failed", "a list of 100000 entries was passed")

@@ -12,7 +12,7 @@ use wasmtime_wasi_io::bindings::wasi::io::poll::Host as _;
 use crate::expected::expect;
 use crate::sandbox::{ComponentWasi, Sandbox};
 
-/// The most attributes of a message, or entries of its metadata: a hundred times what SQS allows, and less than a millisecond's work.
+/// The most attributes of a message, entries of its metadata, or fields of an HTTP head that are passed at once: a hundred times what SQS allows, and less than a millisecond's work.
 pub(crate) const MAX_ENTRIES: usize = 1_000;
 
 /// The interface and the function that this file puts its own before.

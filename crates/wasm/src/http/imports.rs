@@ -1,18 +1,19 @@
-//! `wasi:http` in the linker, with a bound on each text that a guest can make the host keep, nothing kept of a request
+//! `wasi:http` in the linker, with a bound on each text and each list that a guest can make the host take over, nothing kept of a request
 //! that was sent, and bodies that end well only if the guest finished them.
 
 use wasmtime::StoreContextMut;
-use wasmtime::component::{Linker, Resource};
-use wasmtime_wasi_http::p2::HttpResult;
+use wasmtime::component::{Linker, Resource, WasmList};
 use wasmtime_wasi_http::p2::bindings::http::outgoing_handler::Host as _;
 use wasmtime_wasi_http::p2::bindings::http::types::{
-    ErrorCode, HostOutgoingBody as _, HostOutgoingRequest as _, Method, Scheme,
+    ErrorCode, HeaderError, HostFields, HostOutgoingBody as _, HostOutgoingRequest as _, Method, Scheme,
 };
 use wasmtime_wasi_http::p2::body::HostOutgoingBody;
 use wasmtime_wasi_http::p2::types::{HostFutureIncomingResponse, HostOutgoingRequest};
+use wasmtime_wasi_http::p2::{HeaderResult, HttpResult};
 use wasmtime_wasi_http::{FieldMap, RequestOptions, WasiHttpCtxView, WasiHttpView as _};
 
 use crate::expected::expect;
+use crate::lists::{self, MAX_ENTRIES};
 use crate::sandbox::{ComponentWasi, Sandbox};
 
 /// The interface with the requests' setters.
@@ -28,6 +29,9 @@ const SETTERS: [&str; 4] = [
     "[method]outgoing-request.set-method",
     "[method]outgoing-request.set-scheme",
 ];
+
+/// The functions that take lists.
+const LISTS: [&str; 2] = ["[static]fields.from-list", "[method]fields.set"];
 
 /// The longest path with its query, in bytes: what servers take at most by default.
 const MAX_PATH: usize = 16 * 1024;
@@ -50,6 +54,7 @@ pub(crate) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Resu
     wasmtime_wasi_http::p2::add_only_http_to_linker_async(linker)?;
 
     expect(linker, TYPES, &SETTERS)?;
+    expect(linker, TYPES, &LISTS)?;
     expect(linker, OUTGOING, &["handle"])?;
     linker.allow_shadowing(true);
     let mut types = linker.instance(TYPES)?;
@@ -77,6 +82,18 @@ pub(crate) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Resu
         |host: Host<'_>, (to, scheme): (Request, Option<Scheme>)| {
             let fits = !matches!(&scheme, Some(Scheme::Other(word)) if word.len() > MAX_WORD);
             set(host, fits, |http| http.set_scheme(to, scheme))
+        },
+    )?;
+    types.func_wrap(LISTS[0], |mut host: Host<'_>, (list,): (WasmList<(String, Vec<u8>)>,)| {
+        // WASI has no error for this.
+        let entries = lists::take(&mut host, &list, MAX_ENTRIES)?.map_err(wasmtime::Error::msg)?;
+        Ok((header(host.data_mut().http().from_list(entries))?,))
+    })?;
+    types.func_wrap(
+        LISTS[1],
+        |mut host: Host<'_>, (to, name, list): (Resource<FieldMap>, String, WasmList<Vec<u8>>)| {
+            let values = lists::take(&mut host, &list, MAX_ENTRIES)?.map_err(wasmtime::Error::msg)?;
+            Ok((header(HostFields::set(&mut host.data_mut().http(), to, name, values))?,))
         },
     )?;
     types.func_wrap("[method]outgoing-request.body", |host: Host<'_>, (of,): (Request,)| Ok((body(host, of)?,)))?;
@@ -139,6 +156,14 @@ fn finish(
 
 /// What the guest gets: an error of `wasi:http` is its own, any other traps it.
 fn answered<T>(result: HttpResult<T>) -> wasmtime::Result<Result<T, ErrorCode>> {
+    match result {
+        Ok(answer) => Ok(Ok(answer)),
+        Err(error) => Ok(Err(error.downcast()?)),
+    }
+}
+
+/// The same of fields.
+fn header<T>(result: HeaderResult<T>) -> wasmtime::Result<Result<T, HeaderError>> {
     match result {
         Ok(answer) => Ok(Ok(answer)),
         Err(error) => Ok(Err(error.downcast()?)),

@@ -60,6 +60,7 @@ impl Guest for Hostile {
             "denials" => denials(),
             "polls" => polls(&text),
             "attributes" => attributes(&text),
+            "fields" => fields(&text),
             "tamper" => tamper(std::path::Path::new(&text)),
             "tcp" => done(TcpStream::connect(&text)),
             "udp" => done(UdpSocket::bind("0.0.0.0:0")),
@@ -250,6 +251,13 @@ fn attributes(count: &str) -> Answer {
     let attributes = vec![attribute; number(count)?];
     let options = Options { attributes, routing_key: None, delay: None, group_id: None, dedupe_key: None };
     producer::send("neighbour", b"0", &options).map(|_| Outcome::Ack).map_err(|error| error.to_string())
+}
+
+/// Makes the head of a request with so many fields.
+fn fields(count: &str) -> Answer {
+    let entries = vec![("a".to_owned(), Vec::new()); number(count)?];
+    let made = wasip2::http::types::Fields::from_list(&entries);
+    made.map(|_| Outcome::Ack).map_err(|error| error.to_string())
 }
 
 fn number(text: &str) -> Result<usize, String> {
