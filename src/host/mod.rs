@@ -424,7 +424,11 @@ impl Host {
     /// The failure that a queue refused to be received from.
     fn refusal(&self, refused: &str) -> Failure {
         let on_sqs = self.config.queue.driver == Driver::Sqs;
-        let cure = if on_sqs { "; `hostler iam` prints the policy that this config needs" } else { "" };
+        let cure = if on_sqs {
+            "; `hostler check` says what is missing, and `hostler iam` prints the policy that this config needs"
+        } else {
+            ""
+        };
         Failure::new(Exit::QueueUnreachable, format!("{refused}{cure}"))
     }
 }

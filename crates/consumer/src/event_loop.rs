@@ -37,6 +37,12 @@ use hostler_types::message::Message;
 /// How long to sleep when nothing is due.
 const IDLE: Duration = Duration::from_secs(3600);
 
+/// How long a queue has to refuse receives from the start until it is certain that it does.
+const CERTAIN: Duration = Duration::from_secs(3);
+
+/// How long a consumer starts: refusals from then on are retried.
+const START: Duration = Duration::from_secs(30);
+
 /// A delivery in hand.
 struct InHand {
     machine: Machine,
@@ -90,6 +96,9 @@ pub(super) struct EventLoop {
     /// When what is dealt with now happened: the clock is read once for each event.
     now: Instant,
     last_poll_at: Option<Instant>,
+    started_at: Instant,
+    /// When the first receive was refused, as long as none has succeeded.
+    refused_since: Option<Instant>,
     /// Whether the last receive brought nothing.
     idle: bool,
     polling: Polling,
@@ -126,6 +135,8 @@ impl EventLoop {
             spared: Spared::default(),
             now,
             last_poll_at: None,
+            started_at: Instant::now(),
+            refused_since: None,
             idle: false,
             polling: Polling::default(),
             failures: Failures::new(spec),
@@ -349,8 +360,12 @@ impl EventLoop {
                 let (consumer, rest) = (&*consumer, humantime::format_duration(rest).to_string());
                 tracing::warn!(consumer, %error, rest, "receive failed");
                 if let (QueueError::Refused(text), false) = (error, self.has_received()) {
-                    self.summary.refused = Some(format!("consumer {consumer} cannot receive: {text}"));
-                    self.enter(Phase::Draining);
+                    let since = *self.refused_since.get_or_insert(now);
+                    // A queue that was made just now may not be known everywhere, and after the start a refusal is no longer its fault.
+                    if now >= since + CERTAIN && now < self.started_at + START {
+                        self.summary.refused = Some(format!("consumer {consumer} cannot receive: {text}"));
+                        self.enter(Phase::Draining);
+                    }
                 }
             }
         }

@@ -27,6 +27,10 @@ impl Kind {
     }
 }
 
+/// How much longer than a message takes to come again failures may lie apart. It is the longest poll of any queue, however short those
+/// of this consumer are, as messages may be rare.
+const RARELY: Duration = Duration::from_secs(20);
+
 /// Calls of one kind that fail, one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failing {
@@ -48,7 +52,7 @@ impl Failures {
     /// No failures of a consumer like this.
     pub(super) fn new(spec: &Spec) -> Self {
         let token = spec.rate_limit.map_or(Duration::ZERO, |rate| rate.per / rate.permits.max(1));
-        let patience = spec.processing_timeout + 2 * spec.lease + spec.longest_poll + token;
+        let patience = spec.processing_timeout + 2 * spec.lease + RARELY + token;
         Self { patience, kinds: [None; 3] }
     }
 
