@@ -129,6 +129,16 @@ fn grants_within(config: &Config, folder: &Writable<'_>, mounts: &Mounts) -> Vec
     within.map(text).collect()
 }
 
+/// Variables that name files which tell hostler whom to trust, or who it is.
+const TRUSTED: [&str; 6] = [
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "AWS_CA_BUNDLE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+    "OTEL_EXPORTER_OTLP_CERTIFICATE",
+];
+
 const CODE: &str =
     "code that a guest puts there would be loaded at the next start, outside of the sandbox if it is compiled";
 const CONFIG: &str = "a guest could grant itself anything for the next start";
@@ -145,13 +155,22 @@ fn protected(config: &Config, file: Option<&Path>, variable: impl Fn(&str) -> Op
     all.extend(config.host.cache_dir.iter().map(|path| Protected::new("host.cache_dir", path, CODE).whole()));
     all.extend(configs(file).into_iter().map(|file| Protected::new("--config", file, CONFIG)));
     if config.queue.driver == hostler_config::Driver::Embedded {
-        all.push(Protected::new("queue.embedded.path", &config.queue.embedded.path, QUEUE));
+        let companions = ["", "-wal", "-shm"].map(|end| {
+            let mut path = config.queue.embedded.path.clone().into_os_string();
+            path.push(end);
+            Protected::new("queue.embedded.path", PathBuf::from(path), QUEUE)
+        });
+        all.extend(companions);
     }
     // A guest that could write to the SDK's files would name a program in them, by `credential_process`.
     all.extend(
         aws_files(config, &variable)
             .map(|(name, path)| Protected::new(name, path, "the AWS SDK runs programs named there")),
     );
+    all.extend(TRUSTED.iter().filter_map(|name| {
+        let path = variable(name).filter(|path| path != Path::new(""))?;
+        Some(Protected::new(*name, path, "hostler trusts what is written there, and guests could write it"))
+    }));
     all.extend(std::env::current_exe().ok().map(|path| Protected::new("hostler's own program", path, CODE)));
     all.extend(code(config));
     all
@@ -237,6 +256,26 @@ mod tests {
         assert_eq!(config(Some("./hostler.toml")), [system.clone(), here]);
         assert_eq!(config(Some("/etc/hostler/hostler.toml")), [system]);
         assert_eq!(config(Some("my.toml")), [PathBuf::from("my.toml")]);
+    }
+
+    #[test]
+    fn a_queue_s_companions_and_files_that_say_whom_to_trust_are_protected() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("hostler.toml");
+        let text = "queue = { driver = 'embedded', embedded.path = '/q/q.db' }\n[consumers.a]\nchannel = 'a'\nhandler = '/h/a.wasm'";
+        std::fs::write(&file, text).unwrap();
+        let config = hostler_config::load(Some(&file), std::iter::empty::<(String, String)>()).unwrap().config;
+        let variable = |name: &str| match name {
+            "SSL_CERT_FILE" => Some(PathBuf::from("/trust/roots.pem")),
+            "SSL_CERT_DIR" => Some(PathBuf::new()),
+            _ => None,
+        };
+        let all = protected(&config, Some(&file), variable);
+        let found = |key: &str| all.iter().filter(|one| one.key == key).map(|one| &*one.path).collect::<Vec<_>>();
+        let queue = ["/q/q.db", "/q/q.db-wal", "/q/q.db-shm"].map(Path::new);
+        assert_eq!(found("queue.embedded.path"), queue);
+        assert_eq!(found("SSL_CERT_FILE"), [Path::new("/trust/roots.pem")]);
+        assert!(found("SSL_CERT_DIR").is_empty());
     }
 
     #[test]

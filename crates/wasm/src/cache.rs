@@ -103,6 +103,10 @@ impl Cache {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err("it is no regular file".into());
         }
+        // Whoever may write to the folder of another name may change it; a backup by hard links makes one.
+        if stat.st_nlink > 1 {
+            return Err("it has another name elsewhere, a hard link".into());
+        }
         // It was of use, so it is not the next to go.
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         let untouched = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
@@ -230,6 +234,16 @@ mod tests {
 
     fn mode(path: &Path) -> u32 {
         fs::metadata(path).unwrap().mode() & 0o7777
+    }
+
+    #[test]
+    fn an_entry_with_another_name_is_not_trusted() {
+        let (_root, folder, cache) = opened(LIMIT);
+        cache.put("code-1", b"code");
+        assert_eq!(cache.get("code-1").as_deref(), Some(&b"code"[..]));
+        fs::hard_link(folder.join("code-1"), folder.join("backup")).unwrap();
+        assert_eq!(cache.get("code-1"), None);
+        assert!(!folder.join("code-1").exists(), "it is made anew");
     }
 
     #[test]
