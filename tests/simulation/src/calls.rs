@@ -287,9 +287,11 @@ impl Judge {
     pub fn received(&self, life: usize, receipts: &BTreeSet<String>, asked_at: Instant) {
         let mut state = self.see(|| format!("process {life} receives {receipts:?}"));
         state.lives[life].changed_at = Some(Instant::now());
-        let State { lives, deliveries, violations, .. } = &mut *state;
-        let names = receipts.iter().filter_map(|receipt| deliveries.get(receipt)).map(|delivery| &*delivery.name);
-        violations.extend(lives[life].fault_of_rate(&self.scenario, names, Instant::now()));
+        let now = Instant::now();
+        let names = receipts.iter().filter_map(|receipt| state.deliveries.get(receipt)).map(|delivery| &delivery.name);
+        let count = names.filter(|name| !state.is_done(life, name, now)).count();
+        let broken = state.lives[life].fault_of_rate(&self.scenario, count, now);
+        state.violations.extend(broken);
         if state.lives[life].over {
             state.violations.push(format!("6: process {life} has exited, and {receipts:?} came for it"));
         }
@@ -298,13 +300,11 @@ impl Judge {
                 delivery.ours_until = Some(self.ours_until(asked_at, self.scenario.lease));
             }
         }
-        let State { lives, deliveries, violations, .. } = &mut *state;
-        let now = Instant::now();
         // What is finished is removed by the driver, and takes no slot.
-        let is_own = |one: &&Delivery| one.life == life && !lives[life].has_finished(&one.name, now);
-        let held = deliveries.values().filter(is_own).filter(|one| one.takes_slot(now)).count();
+        let is_own = |one: &&Delivery| one.life == life && !state.is_done(life, &one.name, now);
+        let held = state.deliveries.values().filter(is_own).filter(|one| one.takes_slot(now)).count();
         if held > self.scenario.concurrency {
-            violations.push(format!("{held} messages wait or run in {} slots", self.scenario.concurrency));
+            state.violations.push(format!("{held} messages wait or run in {} slots", self.scenario.concurrency));
         }
     }
 

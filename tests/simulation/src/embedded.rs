@@ -88,6 +88,7 @@ impl Site for Embedded {
                     judge: Arc::clone(&self.judge),
                     file: Arc::clone(&self.file),
                     trouble: Arc::clone(&self.trouble),
+                    has_received: Arc::default(),
                 });
                 return Opened { broker, queue };
             }

@@ -331,6 +331,7 @@ impl Judge {
         }
         if matches!(end, Some(End::Ack | End::Reply)) {
             fates.entry(delivery.name.clone()).or_default().acked = true;
+            this.acked.insert(delivery.name.clone());
         }
         // Stopped before its time: its lease was over.
         let is_early = now + LATE < started_at + self.scenario.processing_timeout && this.drained_at.is_none();
@@ -357,6 +358,7 @@ impl Judge {
         }
         if matches!(end, Some(End::Ack | End::Reply)) {
             state.fates.entry(name.to_owned()).or_default().acked = true;
+            state.lives[life].acked.insert(name.to_owned());
         }
         if let Some(delivery) = delivery(&mut state, life, name, attempt) {
             (delivery.deciding, delivery.decision) = (false, end);

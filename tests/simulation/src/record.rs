@@ -1,6 +1,6 @@
 //! What the judge keeps of a run: messages, deliveries, processes, and the trace.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -78,6 +78,8 @@ pub struct Life {
     /// When a message came, or a handler started or ended, for the last time.
     pub changed_at: Option<Instant>,
     pub removed: BTreeMap<String, Instant>,
+    /// What its handlers acked, whether or not it could be removed.
+    pub acked: BTreeSet<String>,
     pub born_at: Option<Instant>,
     /// The last receive that went well.
     pub polled_at: Option<Instant>,
@@ -123,6 +125,14 @@ impl Life {
 }
 
 impl State {
+    /// Whether a process is done with a message: should it come again, the driver only tries to remove it, and the consumer never
+    /// gets it.
+    pub fn is_done(&self, life: usize, name: &str, now: Instant) -> bool {
+        let life = &self.lives[life];
+        let is_copied = self.fates.get(name).is_some_and(|fate| fate.copies > 0);
+        life.has_finished(name, now) || life.acked.contains(name) || is_copied
+    }
+
     /// When the run began.
     pub fn began_at(&self) -> Instant {
         self.began_at.unwrap_or_else(Instant::now)

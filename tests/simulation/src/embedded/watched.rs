@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::future::pending;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -26,6 +27,8 @@ pub struct Watched {
     pub judge: Arc<Judge>,
     pub file: Arc<File>,
     pub trouble: Arc<Trouble>,
+    /// Whether a receive has succeeded.
+    pub has_received: Arc<AtomicBool>,
 }
 
 /// Tells the judge how a call ended for its caller, who may give up at any time.
@@ -141,7 +144,12 @@ impl Queue for Watched {
         }
         sleep(self.trouble.latency()).await;
         self.lives().await;
-        let deliveries = received?;
+        let deliveries = received.map_err(|error| match error {
+            // Refusals from the start end a process, for its supervisor to start it again; none is here.
+            QueueError::Refused(text) if !self.has_received.load(Ordering::Relaxed) => QueueError::Unavailable(text),
+            error => error,
+        })?;
+        self.has_received.store(true, Ordering::Relaxed);
         let receipts: BTreeSet<_> = deliveries.iter().map(|one| one.receipt.as_str().to_owned()).collect();
         if let Some(first) = deliveries.first() {
             self.judge.received(self.line.life, &receipts, first.leased_at);

@@ -56,8 +56,8 @@ struct State {
     out_until: Instant,
     /// The calls that it refuses, and until when.
     denied: Option<(Denied, Instant)>,
-    /// The receives of an ordered queue by their attempt ids: what they brought.
-    attempts: BTreeMap<String, (Instant, Vec<usize>)>,
+    /// The receives of an ordered queue by their attempt ids: what they brought, and how often that was received then.
+    attempts: BTreeMap<String, (Instant, Vec<(usize, u32)>)>,
 }
 
 /// The queue and its dead-letter queue.
@@ -179,16 +179,20 @@ impl Service {
         let state = &mut *state;
         self.bury_exhausted(state, now);
         let chosen = match attempt.and_then(|attempt| state.attempts.get(attempt)) {
-            // The same receive again: it brings the same, as far as nothing else happened to it.
-            Some((at, indices)) if now < *at + 300 * SECOND => {
-                let same = |index: &usize| state.stored[*index].removed_at.is_none();
-                indices.iter().copied().filter(same).collect()
+            // The same receive again: it brings the same, as far as nothing else happened to it, such as another receive.
+            Some((at, brought)) if now < *at + 300 * SECOND => {
+                let is_same = |(index, receives): &&(usize, u32)| {
+                    let one = &state.stored[*index];
+                    one.removed_at.is_none() && one.receives == *receives
+                };
+                brought.iter().filter(is_same).map(|(index, _)| *index).collect()
             }
             _ if self.scenario.ordered => state.choose_ordered(max, now),
             _ => state.choose(max, now, if wild { self.scenario.rates.duplicates } else { 0.0 }),
         };
         if let (Some(attempt), false) = (attempt, chosen.is_empty()) {
-            state.attempts.insert(attempt.to_owned(), (now, chosen.clone()));
+            let brought = chosen.iter().map(|index| (*index, state.stored[*index].receives + 1)).collect();
+            state.attempts.insert(attempt.to_owned(), (now, brought));
         }
         let taken = chosen.into_iter().map(|index| self.lease(state, life, index, now + lease)).collect();
         let waiting = state.stored.iter().filter(|one| one.removed_at.is_none() && one.visible_at > now);
