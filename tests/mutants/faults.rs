@@ -152,12 +152,6 @@ pub const FAULTS: &[Fault] = &[
             let first_end = ends.max().unwrap_or_else(|| first_end(endings));",
     ),
     fault(
-        "asks again for more than it has room for",
-        "queue/sqs/queue.rs",
-        "lost.iter().rposition(|lost| lost.max <= max)",
-        "lost.iter().rposition(|_| true)",
-    ),
-    fault(
         "gives a settlement up when it fails",
         "consumer/event_loop.rs",
         "false => self.batcher.retry(id, settlement, now, self.ledger.deadline(id)),",
