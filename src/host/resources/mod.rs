@@ -78,9 +78,6 @@ impl Machine {
         let total = Limit { bytes: total.unwrap_or(u64::MAX), by: LimitedBy::Machine };
         let cgroup = memory.map(|(bytes, file)| Limit { bytes, by: LimitedBy::Cgroup(file) });
         let memory = cgroup.filter(|limit| limit.bytes < total.bytes).unwrap_or(total);
-        // The kernel holds every user to it but root.
-        let of_user = getrlimit(Resource::Nproc).current.filter(|_| !getuid().is_root());
-        let pids = pids.into_iter().chain(of_user).min();
         Self { memory, pids, cpus: std::thread::available_parallelism().map_or(1, usize::from) }
     }
 
