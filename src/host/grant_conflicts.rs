@@ -39,10 +39,10 @@ impl Protected {
     }
 }
 
-/// A folder that a consumer grants with `mode = "rw"`.
-struct Writable<'a> {
+/// A folder that a consumer grants.
+struct Granted<'a> {
     consumer: &'a str,
-    host: &'a Path,
+    dir: &'a DirGrant,
     at: Located,
 }
 
@@ -55,13 +55,13 @@ pub fn check_grants(loaded: &Loaded) -> Result<()> {
     let protected = protected(&loaded.config, loaded.file.as_deref(), |name| std::env::var_os(name).map(PathBuf::from));
     let protected: Vec<_> =
         protected.into_iter().map(|protected| (Located::find(&protected.path, &mounts), protected)).collect();
-    let mut conflicts: Vec<_> =
-        granted(&loaded.config).filter_map(|(name, dir)| of_kernel(name, dir, &mounts)).collect();
-    for folder in writable(&loaded.config, &mounts) {
+    let grants: Vec<_> = granted(&loaded.config, &mounts).collect();
+    let mut conflicts: Vec<_> = grants.iter().filter_map(|grant| of_kernel(grant, &mounts)).collect();
+    for folder in grants.iter().filter(|grant| grant.dir.mode == DirMode::ReadWrite) {
         for (at, protected) in &protected {
-            conflicts.extend(conflict(&folder, at, protected));
+            conflicts.extend(conflict(folder, at, protected));
         }
-        conflicts.extend(grants_within(&loaded.config, &folder, &mounts));
+        conflicts.extend(grants_within(&grants, folder));
     }
     match conflicts.is_empty() {
         true => Ok(()),
@@ -69,17 +69,14 @@ pub fn check_grants(loaded: &Loaded) -> Result<()> {
     }
 }
 
-/// All grants of folders, each with the name of its consumer.
-fn granted(config: &Config) -> impl Iterator<Item = (&str, &DirGrant)> {
-    config.consumers.iter().flat_map(|consumer| consumer.allow.dirs.iter().map(|dir| (&*consumer.name, dir)))
+/// All grants of folders, located once.
+fn granted<'a>(config: &'a Config, mounts: &Mounts) -> impl Iterator<Item = Granted<'a>> {
+    let grants =
+        config.consumers.iter().flat_map(|consumer| consumer.allow.dirs.iter().map(|dir| (&*consumer.name, dir)));
+    grants.map(|(consumer, dir)| Granted { consumer, dir, at: Located::find(&dir.host, mounts) })
 }
 
-fn writable<'a>(config: &'a Config, mounts: &Mounts) -> impl Iterator<Item = Writable<'a>> {
-    let writable = granted(config).filter(|(_, dir)| dir.mode == DirMode::ReadWrite);
-    writable.map(|(consumer, dir)| Writable { consumer, host: &dir.host, at: Located::find(&dir.host, mounts) })
-}
-
-fn of_kernel(consumer: &str, dir: &DirGrant, mounts: &Mounts) -> Option<String> {
+fn of_kernel(Granted { consumer, dir, .. }: &Granted<'_>, mounts: &Mounts) -> Option<String> {
     let refusal = kernel_files::refusal(&dir.host, dir.mode, mounts)?;
     Some(format!(
         "consumers.{consumer}.allow.dirs grants `{}`, which {refusal}\n  cure: grant a folder that holds the guest's files \
@@ -88,7 +85,7 @@ fn of_kernel(consumer: &str, dir: &DirGrant, mounts: &Mounts) -> Option<String> 
     ))
 }
 
-fn conflict(folder: &Writable<'_>, at: &Located, protected: &Protected) -> Option<String> {
+fn conflict(folder: &Granted<'_>, at: &Located, protected: &Protected) -> Option<String> {
     if protected.overlaps(at, &folder.at) {
         return Some(overlap(folder, protected));
     }
@@ -98,7 +95,7 @@ fn conflict(folder: &Writable<'_>, at: &Located, protected: &Protected) -> Optio
         Search::Found(path) => format!("another name of it is `{}`", path.display()),
         Search::Unfinished => "another name of it may be among the many files there".to_owned(),
     };
-    let (consumer, host, Protected { key, path, harm, .. }) = (folder.consumer, folder.host.display(), protected);
+    let (consumer, host, Protected { key, path, harm, .. }) = (folder.consumer, folder.dir.host.display(), protected);
     Some(format!(
         "consumers.{consumer}.allow.dirs lets guests write to `{host}`, and `{}` of {key} has hard links, {another}: {harm}\n  \
          cure: put a copy in its place, which has no other name, or remove the other name",
@@ -106,8 +103,8 @@ fn conflict(folder: &Writable<'_>, at: &Located, protected: &Protected) -> Optio
     ))
 }
 
-fn overlap(folder: &Writable<'_>, Protected { key, path, harm, .. }: &Protected) -> String {
-    let (consumer, host, path) = (folder.consumer, folder.host.display(), path.display());
+fn overlap(folder: &Granted<'_>, Protected { key, path, harm, .. }: &Protected) -> String {
+    let (consumer, host, path) = (folder.consumer, folder.dir.host.display(), path.display());
     let pin = if key.ends_with(".handler") { ", or pin the handler by sha256" } else { "" };
     format!(
         "consumers.{consumer}.allow.dirs lets guests write to `{host}`, which overlaps with `{path}` of {key}: {harm}\n  \
@@ -116,10 +113,10 @@ fn overlap(folder: &Writable<'_>, Protected { key, path, harm, .. }: &Protected)
 }
 
 /// Folders whose path a guest could turn into a link to anywhere, since it may write to a folder above.
-fn grants_within(config: &Config, folder: &Writable<'_>, mounts: &Mounts) -> Vec<String> {
-    let within = granted(config).filter(|(_, dir)| Located::find(&dir.host, mounts).passes(&folder.at));
-    let text = |(name, dir): (&str, &DirGrant)| {
-        let (writer, host, inner) = (folder.consumer, folder.host.display(), dir.host.display());
+fn grants_within(grants: &[Granted<'_>], folder: &Granted<'_>) -> Vec<String> {
+    let within = grants.iter().filter(|grant| grant.at.passes(&folder.at));
+    let text = |Granted { consumer: name, dir, .. }: &Granted<'_>| {
+        let (writer, host, inner) = (folder.consumer, folder.dir.host.display(), dir.host.display());
         format!(
             "consumers.{writer}.allow.dirs lets guests write to `{host}`, which holds `{inner}` of consumers.{name}.allow.dirs: \
              a guest could put a link to any folder in its place\n  cure: grant folders of which none lies within another, or \
