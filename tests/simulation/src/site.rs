@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use hostler_health::ConsumerReport;
 use hostler_queue::{Broker, ChannelSpec, Queue};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::scenario::{Denied, Planned};
@@ -45,6 +46,19 @@ impl Line {
     /// Kills it: nothing that it asks for is heard any more.
     pub fn cut(&self) {
         self.dead.cancel();
+    }
+}
+
+/// Returns once this is so; it is looked at after every change.
+pub async fn until(changed: &Notify, is_so: impl Fn() -> bool) {
+    loop {
+        let next = changed.notified();
+        tokio::pin!(next);
+        next.as_mut().enable();
+        if is_so() {
+            return;
+        }
+        next.await;
     }
 }
 

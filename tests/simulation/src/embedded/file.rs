@@ -10,6 +10,7 @@ use rusqlite::{Connection, OpenFlags};
 use tokio::sync::Notify;
 
 use super::super::judge::Judge;
+use super::super::site::until;
 
 /// What makes a change of any entry, or of one, fail.
 const BREAK: &str = "
@@ -113,18 +114,11 @@ impl File {
 
     /// Returns once so many messages were put, and none of them is left.
     pub async fn until_empty(&self, count: usize) {
-        loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            {
-                let seen = self.seen.lock().unwrap();
-                if seen.put >= count && seen.present.is_empty() {
-                    return;
-                }
-            }
-            changed.await;
-        }
+        let is_empty = || {
+            let seen = self.seen.lock().unwrap();
+            seen.put >= count && seen.present.is_empty()
+        };
+        until(&self.changed, is_empty).await;
     }
 
     /// Locks the file against every change; whether that was possible.

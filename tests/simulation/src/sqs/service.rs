@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep_until};
 use super::super::calls::Asked;
 use super::super::judge::Judge;
 use super::super::scenario::{Denied, Scenario};
+use super::super::site::until;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -137,15 +138,7 @@ impl Service {
 
     /// Returns once so many messages came and all of them are gone.
     pub async fn until_empty(&self, count: usize) {
-        loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            if self.is_empty_after(count) {
-                return;
-            }
-            changed.await;
-        }
+        until(&self.changed, || self.is_empty_after(count)).await;
     }
 
     fn is_empty_after(&self, count: usize) -> bool {
