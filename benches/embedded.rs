@@ -15,7 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hostler_queue::Broker;
+use hostler_queue::{Admin, Broker};
 use hostler_queue_embedded::EmbeddedBroker;
 use hostler_types::channel::Channel;
 use hostler_types::message::Outgoing;

@@ -12,7 +12,7 @@ use hostler_consumer::{Consumer, Phase, Policy, Spec, StatusBoard, Summary};
 use hostler_handler::{Call, Handler, Lanes, Outcome};
 use hostler_health::State;
 use hostler_queue::fake::{Ending, FakeBroker};
-use hostler_queue::{Broker, ChannelSpec, LeaseError, QueueError};
+use hostler_queue::{Admin, Broker, ChannelSpec, LeaseError, QueueError};
 use hostler_queue_telemetry::{Producer, Replies};
 use hostler_types::channel::Channel;
 use hostler_types::message::Outgoing;

@@ -15,7 +15,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use hostler_queue::{
-    Broker, ChannelSpec, Delivery, Depth, LeaseError, Queue, QueueError, Receive, SendError, Settlement,
+    Admin, Broker, ChannelSpec, Delivery, Depth, LeaseError, Queue, QueueError, Receive, SendError, Settlement,
 };
 use hostler_queue_embedded::EmbeddedBroker;
 use hostler_types::channel::Channel;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hostler_queue::{
-    Broker, ChannelSpec, Delivery, LeaseError, Queue, QueueError, Receive, SendError, Settlement, Unsettled,
+    Admin, Broker, ChannelSpec, Delivery, LeaseError, Queue, QueueError, Receive, SendError, Settlement, Unsettled,
 };
 use hostler_queue_sqs::{Options, SqsBroker};
 use hostler_types::message::Outgoing;

@@ -104,7 +104,7 @@ async fn check_queues(config: &Config) -> Result<()> {
     let mut faulty = 0;
     for consumer in &config.consumers {
         let mut findings = broker.inspect(&host::channel_spec(consumer)).await?;
-        findings.extend(host::unsendable(&broker, config, consumer).await?);
+        findings.extend(host::unsendable(&*broker, config, consumer).await?);
         for finding in &findings {
             say(format_args!("queue     !!  {}: {finding}", consumer.name));
         }

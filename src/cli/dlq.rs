@@ -12,7 +12,7 @@ use crate::exit::{Exit, Failure, Result};
 use crate::host;
 use hostler_ops::requeue::{self, Condition, Ended, MAX_HELD, Note, Order, Report};
 use hostler_ops::{Look, look};
-use hostler_queue::Broker;
+use hostler_queue::Admin;
 use hostler_telemetry as telemetry;
 use hostler_types::channel::Channel;
 use hostler_types::message::Message;
@@ -226,7 +226,7 @@ fn rehearse(args: &DropArgs, from: &Channel) -> Result {
 }
 
 /// Drops; of what was to go and is still there, the report says that it failed.
-async fn dropped(broker: &dyn Broker, order: Order, stop: &CancellationToken) -> Result<(Report, Ended)> {
+async fn dropped(broker: &dyn Admin, order: Order, stop: &CancellationToken) -> Result<(Report, Ended)> {
     let mut tell = |note: Note<'_>| {
         if let Note::Failed { id, reason } = note {
             say(format_args!("hostler: message {id} stays: {reason}"));

@@ -36,7 +36,7 @@ use clap::{Parser, Subcommand};
 use crate::exit::{Exit, Failure};
 use crate::host;
 use hostler_config::{self as config, Config, Loaded};
-use hostler_queue::{Broker, QueueError};
+use hostler_queue::{Provisioner, QueueError};
 use output::{print, say};
 
 /// Runs a WASM handler on each message of a queue
@@ -192,7 +192,7 @@ fn block_on<T>(future: impl Future<Output = crate::exit::Result<T>>) -> crate::e
 }
 
 /// Connects to the queue service of the config, and says so if that creates the embedded queue: perhaps another one is meant.
-async fn connect(config: &Config) -> Result<Arc<dyn Broker>, QueueError> {
+async fn connect(config: &Config) -> Result<Arc<dyn Provisioner>, QueueError> {
     let created = host::file_to_come(config).map(host::full);
     let broker = host::connect(config).await?;
     if let Some(file) = created {

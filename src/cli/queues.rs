@@ -11,7 +11,7 @@ use super::{ConfigArg, block_on, note_if_new, print, say};
 use crate::exit::{Exit, Result};
 use crate::host;
 use hostler_config::Config;
-use hostler_queue::{Broker, Depth, QueueError, no_queue};
+use hostler_queue::{Admin, Depth, QueueError, no_queue};
 use hostler_types::channel::Channel;
 
 /// Show how full each channel is
@@ -124,7 +124,7 @@ fn sorted(
 }
 
 /// The channels of the config, then the queues beside them that are nobody's dead-letter queue.
-async fn all(config: &Config, broker: &dyn Broker) -> std::result::Result<Vec<Channel>, QueueError> {
+async fn all(config: &Config, broker: &dyn Admin) -> std::result::Result<Vec<Channel>, QueueError> {
     let mut channels: Vec<Channel> = config.consumers.iter().map(|consumer| consumer.channel.clone()).collect();
     let exchanges = exchanges(config);
     for consumer in &config.consumers {

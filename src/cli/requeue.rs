@@ -15,7 +15,7 @@ use crate::exit::{Exit, Failure, Result};
 use crate::host;
 use hostler_config::Config;
 use hostler_ops::requeue::{self, Ended, MAX_HELD, Note, Order, Report};
-use hostler_queue::{Broker, QueueError, REASON_ATTRIBUTE, Redriven};
+use hostler_queue::{Admin, Provisioner, QueueError, REASON_ATTRIBUTE, Redriven};
 use hostler_telemetry as telemetry;
 use hostler_types::Rate;
 use hostler_types::channel::Channel;
@@ -102,7 +102,7 @@ fn ends(args: &Args) -> std::result::Result<(Channel, Channel), Failure> {
 }
 
 /// The service; a target that is the config's is made if it is missing.
-async fn connect(config: &Config, to: &Channel) -> std::result::Result<std::sync::Arc<dyn Broker>, QueueError> {
+async fn connect(config: &Config, to: &Channel) -> std::result::Result<std::sync::Arc<dyn Provisioner>, QueueError> {
     let broker = super::connect(config).await?;
     if let Some(consumer) = config.consumers.iter().find(|consumer| consumer.channel.queue() == to.queue()) {
         broker.declare(&host::channel_spec(consumer)).await?;
@@ -110,7 +110,7 @@ async fn connect(config: &Config, to: &Channel) -> std::result::Result<std::sync
     Ok(broker)
 }
 
-async fn requeue(args: &Args, broker: &dyn Broker, (from, to): (Channel, Channel), stop: &CancellationToken) -> Result {
+async fn requeue(args: &Args, broker: &dyn Admin, (from, to): (Channel, Channel), stop: &CancellationToken) -> Result {
     let order = Order {
         from: from.clone(),
         to: Some(to.clone()),
@@ -202,7 +202,7 @@ fn summary(report: &Report, stopped: bool, dry_run: bool, from: &Channel, to: &C
 
 async fn redrive(
     args: &Args,
-    broker: &dyn Broker,
+    broker: &dyn Admin,
     (from, to): (&Channel, &Channel),
     stop: &CancellationToken,
 ) -> Result {

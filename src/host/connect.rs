@@ -6,14 +6,14 @@ use std::sync::Arc;
 use super::{channel_spec, destinations};
 use hostler_config::{Config, Consumer, Driver, Provision};
 use hostler_queue::parallel::{side_by_side, stopping};
-use hostler_queue::{Broker, Change, Finding, Queue, QueueError};
+use hostler_queue::{Broker, Change, Finding, Provisioner, Queue, QueueError};
 use hostler_types::channel::Channel;
 
 /// Connects to the queue service that the config names.
 ///
 /// # Errors
 /// [`QueueError`] when it cannot be reached, or when this build has no driver for it.
-pub async fn connect(config: &Config) -> Result<Arc<dyn Broker>, QueueError> {
+pub async fn connect(config: &Config) -> Result<Arc<dyn Provisioner>, QueueError> {
     match config.queue.driver {
         #[cfg(feature = "embedded")]
         Driver::Embedded => {
@@ -39,7 +39,7 @@ pub async fn connect(config: &Config) -> Result<Arc<dyn Broker>, QueueError> {
 ///
 /// # Errors
 /// As [`connect`].
-pub async fn connect_to_look(config: &Config) -> Result<Arc<dyn Broker>, QueueError> {
+pub async fn connect_to_look(config: &Config) -> Result<Arc<dyn Provisioner>, QueueError> {
     #[cfg(feature = "embedded")]
     if config.queue.driver == Driver::Embedded {
         let path = &config.queue.embedded.path;
@@ -64,7 +64,7 @@ pub fn file_to_come(config: &Config) -> Option<&Path> {
 ///
 /// # Errors
 /// The first channel that cannot be made.
-pub async fn declare(broker: &Arc<dyn Broker>, config: &Config) -> Result<(), QueueError> {
+pub async fn declare(broker: &Arc<dyn Provisioner>, config: &Config) -> Result<(), QueueError> {
     if config.queue.driver == Driver::Sqs && config.queue.sqs.provision == Provision::Check {
         return Ok(());
     }
@@ -80,14 +80,14 @@ pub async fn declare(broker: &Arc<dyn Broker>, config: &Config) -> Result<(), Qu
 /// # Errors
 /// The service cannot be asked now.
 pub async fn unsendable(
-    broker: &Arc<dyn Broker>,
+    service: &dyn Provisioner,
     config: &Config,
     consumer: &Consumer,
 ) -> Result<Vec<Finding>, QueueError> {
     if config.queue.driver == Driver::Sqs && config.queue.sqs.provision == Provision::Auto {
         return Ok(Vec::new());
     }
-    let missing = match broker.missing_destinations(&destinations(config, consumer)).await {
+    let missing = match service.missing_destinations(&destinations(config, consumer)).await {
         Ok(missing) => missing,
         Err(QueueError::Refused(refusal)) => {
             let fault = format!("where it sends to cannot be looked at: {refusal}");

@@ -11,7 +11,7 @@ use super::resources::Share;
 use crate::exit::{Exit, Failure, Result};
 use hostler_config::{Config, Driver};
 use hostler_consumer::StatusBoard;
-use hostler_queue::{Broker, Depth, Queue};
+use hostler_queue::{Admin, Broker, Depth, Queue};
 use hostler_queue_telemetry::{MeteredBroker, MeteredQueue};
 use hostler_telemetry::Resource;
 use hostler_telemetry::metrics::{self, ConsumerMetrics, Depths, HostMetrics, Metrics, Named, Shown, StartError, Ways};
@@ -66,13 +66,7 @@ impl Metering {
     }
 
     /// Begins to look at the consumers' boards and queues, and to tick. Must be called within the control runtime.
-    pub(super) fn watch(
-        &mut self,
-        config: &Config,
-        broker: &Arc<dyn Broker>,
-        boards: &[StatusBoard],
-        shares: &[Share],
-    ) {
+    pub(super) fn watch(&mut self, config: &Config, service: Arc<dyn Admin>, boards: &[StatusBoard], shares: &[Share]) {
         let mut queues = Vec::new();
         for (place, ((consumer, board), share)) in config.consumers.iter().zip(boards).zip(shares).enumerate() {
             let Some(metrics) = self.consumer(place) else { continue };
@@ -83,7 +77,7 @@ impl Metering {
             });
             queues.push((consumer.channel.clone(), metrics));
         }
-        self.looking.spawn(look(Arc::clone(broker), queues));
+        self.looking.spawn(look(service, queues));
         self.looking.spawn(tick(self.metrics.host()));
     }
 
@@ -110,19 +104,19 @@ pub(super) fn broker(broker: &Arc<dyn Broker>, metrics: Option<&ConsumerMetrics>
 }
 
 /// Looks at each queue by itself, so that one which cannot be seen leaves no gap in the others.
-async fn look(broker: Arc<dyn Broker>, queues: Vec<(Channel, ConsumerMetrics)>) {
+async fn look(service: Arc<dyn Admin>, queues: Vec<(Channel, ConsumerMetrics)>) {
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         looks.tick().await;
         for (channel, metrics) in &queues {
-            metrics.queue_seen(see(&*broker, channel).await, Instant::now());
+            metrics.queue_seen(see(&*service, channel).await, Instant::now());
         }
     }
 }
 
-async fn see(broker: &dyn Broker, channel: &Channel) -> Option<Depths> {
-    let fault = match timeout(PATIENCE, broker.depths(std::slice::from_ref(channel))).await {
+async fn see(service: &dyn Admin, channel: &Channel) -> Option<Depths> {
+    let fault = match timeout(PATIENCE, service.depths(std::slice::from_ref(channel))).await {
         Ok(Ok(depths)) => return depths.first().map(depths_of),
         Ok(Err(error)) => error.to_string(),
         Err(_) => "no answer in time".to_owned(),

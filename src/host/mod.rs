@@ -47,7 +47,7 @@ use hardening::Hardening;
 use hostler_config::{self as config, Config, Driver, LogFormat};
 use hostler_consumer::{Consumer, Phase, StatusBoard, Summary};
 use hostler_handler::Lanes;
-use hostler_queue::{Broker, QueueError};
+use hostler_queue::{Broker, Provisioner, QueueError};
 use hostler_queue_telemetry::{Producer, Replies};
 use hostler_telemetry::metrics::Ways;
 use hostler_telemetry::traces::Traces;
@@ -229,7 +229,8 @@ impl Host {
         // What cannot fit even before the handlers are known is refused before anything is tried.
         plan(&self.config, &self.machine, &[])?;
         let metadata = async { Ok(self.ecs.metadata(self.config.telemetry.log).await) };
-        let (broker, metadata) = tokio::try_join!(connect(&self.config), metadata)?;
+        let (service, metadata) = tokio::try_join!(connect(&self.config), metadata)?;
+        let broker: Arc<dyn Broker> = service.clone();
         let resource = metadata.as_ref().map_or_else(Resource::new, |metadata| metadata.resource.clone());
         let mut metering = Metering::start(ways, &self.config, &resource)?;
         let traces = self.traces(&resource);
@@ -237,7 +238,7 @@ impl Host {
         let machine = self.machine.clone().in_task(metadata.and_then(|metadata| metadata.memory_limit));
         let plan = plan(&self.config, &machine, &loaded.iter().map(Some).collect::<Vec<_>>())?;
         let queues = open_all(&broker, &self.config).await?;
-        self.check_destinations(&broker).await?;
+        self.check_destinations(&*service).await?;
         let exit = CancellationToken::new();
         let mut consumers = Vec::new();
         let shown = self.boards.iter().zip(&self.pauses);
@@ -270,7 +271,7 @@ impl Host {
             });
         }
         if let Some(metering) = &mut metering {
-            metering.watch(&self.config, &broker, &self.boards, &plan.shares);
+            metering.watch(&self.config, service, &self.boards, &plan.shares);
         }
         if let Some(hardening) = self.hardening.clone() {
             hardening.restrict_guests(&self.shared).await?;
@@ -279,10 +280,10 @@ impl Host {
     }
 
     /// Makes sure that replies, and what handlers send, have somewhere to go.
-    async fn check_destinations(&self, broker: &Arc<dyn Broker>) -> Result<()> {
+    async fn check_destinations(&self, service: &dyn Provisioner) -> Result<()> {
         let mut fatal = Vec::new();
         for consumer in &self.config.consumers {
-            for finding in unsendable(broker, &self.config, consumer).await? {
+            for finding in unsendable(service, &self.config, consumer).await? {
                 match finding.fatal {
                     true => fatal.push(format!("consumer {}: {finding}", consumer.name)),
                     false => tracing::warn!(consumer = consumer.name, "{finding}"),

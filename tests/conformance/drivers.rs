@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hostler_queue::fake::{self, FakeBroker};
-use hostler_queue::{Broker, DEDUPE_WINDOW};
+use hostler_queue::{DEDUPE_WINDOW, Provisioner};
 use hostler_queue_embedded::{self as embedded, EmbeddedBroker, Options};
 use hostler_queue_sqs::{self as sqs, SqsBroker};
 use tempfile::TempDir;
@@ -24,7 +24,7 @@ impl Harness for Embedded {
         Self(tempfile::tempdir().unwrap())
     }
 
-    async fn broker(&self) -> Arc<dyn Broker> {
+    async fn broker(&self) -> Arc<dyn Provisioner> {
         let options = Options { dedupe_window: Self::DEDUPE_WINDOW, ..Options::default() };
         Arc::new(EmbeddedBroker::open_with(&self.0.path().join("queue.db"), options).unwrap())
     }
@@ -42,7 +42,7 @@ impl Harness for Fake {
         Self(FakeBroker::default())
     }
 
-    async fn broker(&self) -> Arc<dyn Broker> {
+    async fn broker(&self) -> Arc<dyn Provisioner> {
         Arc::new(self.0.clone())
     }
 }
@@ -70,7 +70,7 @@ impl<const KIND: usize> Harness for Aws<KIND> {
         Self(unique("c"))
     }
 
-    async fn broker(&self) -> Arc<dyn Broker> {
+    async fn broker(&self) -> Arc<dyn Provisioner> {
         let options = sqs::Options {
             region: Some("eu-west-1".to_owned()),
             endpoint_url: Some(Self::server().endpoint()),

@@ -12,7 +12,7 @@ fn everything(name: &str) -> Look {
     Look { at: channel(name), conditions: Vec::new(), max: 1000, began }
 }
 
-async fn seen(broker: &Arc<dyn Broker>, wanted: Look) -> Vec<String> {
+async fn seen(broker: &Arc<dyn Provisioner>, wanted: Look) -> Vec<String> {
     let mut seen = Vec::new();
     let mut show = |message: &hostler_types::message::Message| {
         let reason = message.attributes.get(REASON_ATTRIBUTE).and_then(AttributeValue::as_text);

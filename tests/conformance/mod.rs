@@ -15,7 +15,7 @@ mod waiting;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hostler_queue::{Broker, ChannelSpec, Delivery, LeaseError, Queue, Receive, Sent, Settlement};
+use hostler_queue::{ChannelSpec, Delivery, LeaseError, Provisioner, Queue, Receive, Sent, Settlement};
 use hostler_types::channel::{Channel, Filter};
 use hostler_types::message::Outgoing;
 use tokio::time::Instant;
@@ -36,7 +36,7 @@ pub trait Harness: Sized {
     async fn start() -> Self;
 
     /// A client of the service; each call makes another one, as if in another process.
-    async fn broker(&self) -> Arc<dyn Broker>;
+    async fn broker(&self) -> Arc<dyn Provisioner>;
 }
 
 macro_rules! cases {
@@ -179,7 +179,7 @@ fn grouped(body: &str, group: &str) -> Outgoing {
 }
 
 /// Sends messages that must all be taken.
-async fn send(broker: &Arc<dyn Broker>, name: &str, batch: Vec<Outgoing>) -> Vec<Sent> {
+async fn send(broker: &Arc<dyn Provisioner>, name: &str, batch: Vec<Outgoing>) -> Vec<Sent> {
     broker.send(&channel(name), batch).await.into_iter().map(|sent| sent.unwrap()).collect()
 }
 

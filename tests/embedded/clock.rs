@@ -1,5 +1,6 @@
 //! Steps of the wall clock, which hold up no message and end no lease.
 
+use hostler_queue::Admin;
 use std::sync::Mutex;
 use std::time::SystemTime;
 
@@ -112,7 +113,7 @@ async fn ages_are_right_by_the_clock_as_it_is_set_now() {
             ages.push(machine.wall().duration_since(message.enqueued_at).unwrap());
             std::ops::ControlFlow::Continue(())
         };
-        broker.look(&jobs(), &mut each).await.unwrap();
+        broker.peek(&jobs(), &mut each).await.unwrap();
         assert!(ages.len() == 1 && ages[0] < HOUR / 2, "{ages:?}");
         assert!(broker.depths(&[jobs()]).await.unwrap()[0].oldest_age.unwrap() < HOUR / 2);
     }

@@ -1,6 +1,6 @@
 //! A file that is taken away, rows that cannot be read, and messages that the queue itself dead-letters.
 
-use hostler_queue::{ATTEMPTS_ATTRIBUTE, REASON_ATTRIBUTE};
+use hostler_queue::{ATTEMPTS_ATTRIBUTE, Admin, REASON_ATTRIBUTE};
 
 use super::*;
 use crate::support::hostler::World;
@@ -142,7 +142,7 @@ async fn a_look_shows_what_cannot_be_read() {
         seen.push((message.id.clone(), message.attributes.contains_key(REASON_ATTRIBUTE)));
         std::ops::ControlFlow::Continue(())
     };
-    assert!(broker.look(&jobs(), &mut each).await.unwrap());
+    assert!(broker.peek(&jobs(), &mut each).await.unwrap());
     assert_eq!(seen, [(ids[0].clone(), true), (ids[1].clone(), false)]);
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use hostler_ops::requeue::{Condition, Ended, LEASE, Note, Order, Report, run};
 use hostler_queue::fake::{Ending, MAX_MESSAGE};
-use hostler_queue::{Broker, ChannelSpec, LeaseError, ORIGINAL_ID_ATTRIBUTE, QueueError, SendError};
+use hostler_queue::{Admin, Broker, ChannelSpec, LeaseError, ORIGINAL_ID_ATTRIBUTE, QueueError, SendError};
 use hostler_types::Rate;
 use hostler_types::message::{AttributeValue, Claim, Invalid, Message, Outgoing, Typed};
 use tokio::time::{Instant, advance};

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use hostler_ops::requeue::{Ended, Order, Report, run};
 use hostler_queue::fake::FakeBroker;
 use hostler_queue::{
-    Broker, ChannelSpec, Delivery, Depth, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError, Receive,
+    Admin, Broker, ChannelSpec, Delivery, Depth, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError, Receive,
     SendError, Sent, Settlement, Unsettled,
 };
 use hostler_types::channel::Channel;
@@ -71,9 +71,12 @@ impl Broker for Service {
         }
         answers
     }
+}
 
-    async fn depths(&self, channels: &[Channel]) -> Result<Vec<Depth>, QueueError> {
-        self.fake.depths(channels).await
+#[async_trait]
+impl Admin for Service {
+    async fn each_depth(&self, channels: &[Channel]) -> Result<Vec<Result<Depth, QueueError>>, QueueError> {
+        self.fake.each_depth(channels).await
     }
 
     async fn channels(&self) -> Result<Vec<Channel>, QueueError> {

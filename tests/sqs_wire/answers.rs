@@ -1,5 +1,6 @@
 //! Answers that are odd, late or lost, and what is asked for after them.
 
+use hostler_queue::Admin;
 use std::sync::Barrier;
 use std::time::SystemTime;
 

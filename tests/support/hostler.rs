@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hostler_queue::{Broker, ChannelSpec};
+use hostler_queue::{ChannelSpec, Provisioner};
 use hostler_queue_embedded::EmbeddedBroker;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use tokio_util::sync::CancellationToken;
 
 use super::requeue::{self, Condition, Ended, Note, Order};
-use hostler_queue::{Broker, QueueError};
+use hostler_queue::{Admin, QueueError};
 use hostler_types::channel::Channel;
 use hostler_types::message::Message;
 
@@ -31,7 +31,7 @@ pub struct Look {
 /// # Errors
 /// [`QueueError`] if the queue cannot be opened. What goes wrong later is in [`Ended`].
 pub async fn look(
-    broker: &dyn Broker,
+    broker: &dyn Admin,
     look: Look,
     stop: &CancellationToken,
     show: &mut (dyn FnMut(&Message) + Send),
@@ -45,7 +45,7 @@ pub async fn look(
         }
         if left == 0 || stop.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
-    if broker.look(&at, &mut each).await? {
+    if broker.peek(&at, &mut each).await? {
         return Ok(if stop.is_cancelled() { Ended::Stopped } else { Ended::Done });
     }
     let order = Order { from: at, to: None, conditions, max: Some(max), rate: None, dry_run: true, began };

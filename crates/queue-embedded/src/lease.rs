@@ -351,7 +351,7 @@ pub(super) fn bury(
 #[cfg(test)]
 mod tests {
     use super::super::EmbeddedBroker;
-    use hostler_queue::{Broker, ChannelSpec, Queue, Settlement};
+    use hostler_queue::{Admin, Broker, ChannelSpec, Queue, Settlement};
     use hostler_types::message::Outgoing;
     use tokio_util::sync::CancellationToken;
 

@@ -23,7 +23,8 @@ use async_trait::async_trait;
 
 use file::Opened;
 use hostler_queue::{
-    Broker, Change, ChannelSpec, DEDUPE_WINDOW, Depth, Finding, Origin, Queue, QueueError, SendError, Sent, no_queue,
+    Admin, Broker, Change, ChannelSpec, DEDUPE_WINDOW, Depth, Finding, Origin, Provisioner, Queue, QueueError,
+    SendError, Sent, no_queue,
 };
 use hostler_types::channel::Channel;
 use hostler_types::message::{MAX_ATTRIBUTES, Message, Outgoing};
@@ -126,15 +127,6 @@ impl Broker for EmbeddedBroker {
         Ok(Arc::new(EmbeddedQueue::new(self.writer.clone(), source)))
     }
 
-    async fn declare(&self, spec: &ChannelSpec) -> Result<(), QueueError> {
-        let wanted = spec.clone();
-        self.writer.call(Need::Write, move |db| topology::declare(db, &wanted).map(drop)).await
-    }
-
-    fn origin(&self, _: &Channel) -> Origin {
-        Origin::default()
-    }
-
     async fn send(&self, channel: &Channel, batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>> {
         let checked: Vec<_> = batch.iter().map(|message| message.validate(MAX_MESSAGE)).collect();
         let valid = batch.into_iter().zip(&checked).filter_map(|(message, check)| check.is_ok().then_some(message));
@@ -156,20 +148,28 @@ impl Broker for EmbeddedBroker {
             .collect()
     }
 
-    async fn destinations(&self) -> Result<Option<Vec<Channel>>, QueueError> {
-        let names = self.writer.call(Need::Read, |db| topology::destinations(db)).await?;
-        Ok(Some(names.iter().filter_map(|name| name.parse().ok()).collect()))
+    fn origin(&self, _: &Channel) -> Origin {
+        Origin::default()
     }
+}
 
-    async fn depths(&self, channels: &[Channel]) -> Result<Vec<Depth>, QueueError> {
-        let channels = channels.to_vec();
-        self.writer.call(Need::Read, move |db| depth::depths(db, &channels)).await
-    }
-
+#[async_trait]
+impl Admin for EmbeddedBroker {
     async fn channels(&self) -> Result<Vec<Channel>, QueueError> {
         let names = self.writer.call(Need::Read, |db| topology::channels(db)).await?;
         // A dead-letter queue of a name that is itself as long as can be is no channel.
         Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
+    }
+
+    async fn each_depth(&self, channels: &[Channel]) -> Result<Vec<Result<Depth, QueueError>>, QueueError> {
+        let channels = channels.to_vec();
+        let depths = self.writer.call(Need::Read, move |db| depth::depths(db, &channels)).await?;
+        Ok(depths.into_iter().map(Ok).collect())
+    }
+
+    async fn destinations(&self) -> Result<Option<Vec<Channel>>, QueueError> {
+        let names = self.writer.call(Need::Read, |db| topology::destinations(db)).await?;
+        Ok(Some(names.iter().filter_map(|name| name.parse().ok()).collect()))
     }
 
     async fn open_stored(&self, channel: &Channel) -> Result<Arc<dyn Queue>, QueueError> {
@@ -184,7 +184,7 @@ impl Broker for EmbeddedBroker {
         Ok(Arc::new(EmbeddedQueue::new(self.writer.clone(), source)))
     }
 
-    async fn look(
+    async fn peek(
         &self,
         channel: &Channel,
         each: &mut (dyn for<'m> FnMut(&'m Message) -> ControlFlow<()> + Send),
@@ -199,6 +199,14 @@ impl Broker for EmbeddedBroker {
                 return Ok(true);
             }
         }
+    }
+}
+
+#[async_trait]
+impl Provisioner for EmbeddedBroker {
+    async fn declare(&self, spec: &ChannelSpec) -> Result<(), QueueError> {
+        let wanted = spec.clone();
+        self.writer.call(Need::Write, move |db| topology::declare(db, &wanted).map(drop)).await
     }
 
     async fn plan(&self, wanted: &[ChannelSpec]) -> Result<Vec<Change>, QueueError> {

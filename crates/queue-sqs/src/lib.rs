@@ -77,8 +77,8 @@ use tokio_util::sync::CancellationToken;
 
 use clients::Clients;
 use hostler_queue::{
-    Body, Broker, Change, ChannelSpec, Depth, Disposal, Finding, HeldQueue, HeldTopic, Inventory, Listing, Origin,
-    Queue, QueueError, QueueUse, Redriven, Removal, SendError, Sent, StoredBodies,
+    Admin, Body, Broker, Change, ChannelSpec, Depth, Disposal, Finding, HeldQueue, HeldTopic, Inventory, Listing,
+    Origin, Provisioner, Queue, QueueError, QueueUse, Redriven, Removal, SendError, Sent, StoredBodies,
 };
 use hostler_types::channel::Channel;
 use hostler_types::message::Outgoing;
@@ -188,18 +188,6 @@ impl Broker for SqsBroker {
         .map_err(|error| self.located(error))
     }
 
-    fn on_its_clock(&self, time: SystemTime) -> SystemTime {
-        self.0.clients.clock.show(time)
-    }
-
-    fn origin(&self, channel: &Channel) -> Origin {
-        match self.0.resolver.target(channel) {
-            Some(send::Target::Queue(place)) => Origin { system: SQS, address: Some(place.address) },
-            Some(send::Target::Topic(place)) => Origin { system: SNS, address: Some(place.address) },
-            None => Origin { system: if channel.exchange().is_some() { SNS } else { SQS }, address: None },
-        }
-    }
-
     async fn send(&self, channel: &Channel, batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>> {
         let (channel, count) = (channel.clone(), batch.len());
         let sent = self.on_runtime(|service| async move { send::send(&service, &channel, batch).await }).await;
@@ -211,28 +199,27 @@ impl Broker for SqsBroker {
         sent.into_iter().map(|sent| sent.map_err(located)).collect()
     }
 
-    async fn missing_destinations(&self, channels: &[Channel]) -> Result<Vec<(Channel, Change)>, QueueError> {
-        provision::missing_destinations(&self.0, channels).await.map_err(|error| self.located(error))
+    fn origin(&self, channel: &Channel) -> Origin {
+        match self.0.resolver.target(channel) {
+            Some(send::Target::Queue(place)) => Origin { system: SQS, address: Some(place.address) },
+            Some(send::Target::Topic(place)) => Origin { system: SNS, address: Some(place.address) },
+            None => Origin { system: if channel.exchange().is_some() { SNS } else { SQS }, address: None },
+        }
     }
+}
 
-    async fn make_destination(&self, channel: &Channel) -> Result<(), QueueError> {
-        provision::make_destination(&self.0, channel).await.map_err(|error| self.located(error))
-    }
-
-    async fn depths(&self, channels: &[Channel]) -> Result<Vec<Depth>, QueueError> {
-        self.each_depth(channels).await?.into_iter().collect()
+#[async_trait]
+impl Admin for SqsBroker {
+    async fn channels(&self) -> Result<Vec<Channel>, QueueError> {
+        self.on_runtime(|service| async move { depth::channels(&service).await })
+            .await?
+            .map_err(|error| self.located(error))
     }
 
     async fn each_depth(&self, channels: &[Channel]) -> Result<Vec<Result<Depth, QueueError>>, QueueError> {
         let channels = channels.to_vec();
         let depths = self.on_runtime(|service| async move { depth::depths(&service, &channels).await }).await?;
         Ok(depths.into_iter().map(|depth| depth.map_err(|error| self.located(error))).collect())
-    }
-
-    async fn channels(&self) -> Result<Vec<Channel>, QueueError> {
-        self.on_runtime(|service| async move { depth::channels(&service).await })
-            .await?
-            .map_err(|error| self.located(error))
     }
 
     async fn open_stored(&self, channel: &Channel) -> Result<Arc<dyn Queue>, QueueError> {
@@ -256,6 +243,13 @@ impl Broker for SqsBroker {
         redrive::redrive(&self.0, from, to, per_second, stop, progress).await
     }
 
+    fn on_its_clock(&self, time: SystemTime) -> SystemTime {
+        self.0.clients.clock.show(time)
+    }
+}
+
+#[async_trait]
+impl Provisioner for SqsBroker {
     async fn plan(&self, wanted: &[ChannelSpec]) -> Result<Vec<Change>, QueueError> {
         provision::plan(&self.0, wanted).await.map_err(|error| self.located(error))
     }
@@ -270,6 +264,14 @@ impl Broker for SqsBroker {
 
     async fn inspect(&self, spec: &ChannelSpec) -> Result<Vec<Finding>, QueueError> {
         provision::inspect(&self.0, spec).await.map_err(|error| self.located(error))
+    }
+
+    async fn missing_destinations(&self, channels: &[Channel]) -> Result<Vec<(Channel, Change)>, QueueError> {
+        provision::missing_destinations(&self.0, channels).await.map_err(|error| self.located(error))
+    }
+
+    async fn make_destination(&self, channel: &Channel) -> Result<(), QueueError> {
+        provision::make_destination(&self.0, channel).await.map_err(|error| self.located(error))
     }
 }
 

@@ -12,8 +12,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Broker, ChannelSpec, Delivery, Depth, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError, Receive,
-    SendError, Sent, Settlement, Unsettled, no_queue,
+    Admin, Broker, ChannelSpec, Delivery, Depth, LeaseError, LeaseHandle, Limits, Origin, Provisioner, Queue,
+    QueueError, Receive, SendError, Sent, Settlement, Unsettled, no_queue,
 };
 use hostler_types::channel::Channel;
 use hostler_types::message::{MAX_ATTRIBUTES, Message, Outgoing};
@@ -181,15 +181,6 @@ impl Broker for FakeBroker {
         Ok(Arc::new(FakeQueue { shared: self.0.clone(), spec: spec.clone() }))
     }
 
-    async fn declare(&self, spec: &ChannelSpec) -> Result<(), QueueError> {
-        self.0.lock().declare(spec);
-        Ok(())
-    }
-
-    fn origin(&self, _: &Channel) -> Origin {
-        Origin::default()
-    }
-
     async fn send(&self, channel: &Channel, batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>> {
         let now = Instant::now();
         let mut state = self.0.lock();
@@ -206,12 +197,13 @@ impl Broker for FakeBroker {
         sent
     }
 
-    async fn depths(&self, channels: &[Channel]) -> Result<Vec<Depth>, QueueError> {
-        let now = Instant::now();
-        let state = self.0.lock();
-        Ok(channels.iter().map(|channel| state.depth(channel, now, self.0.wall_clock(now))).collect())
+    fn origin(&self, _: &Channel) -> Origin {
+        Origin::default()
     }
+}
 
+#[async_trait]
+impl Admin for FakeBroker {
     async fn channels(&self) -> Result<Vec<Channel>, QueueError> {
         let state = self.0.lock();
         let name = |queue: &String| match state.subscriptions.keys().find(|(_, subscribed)| subscribed == queue) {
@@ -219,6 +211,12 @@ impl Broker for FakeBroker {
             None => queue.clone(),
         };
         Ok(state.queues.keys().filter_map(|queue| name(queue).parse().ok()).collect())
+    }
+
+    async fn each_depth(&self, channels: &[Channel]) -> Result<Vec<Result<Depth, QueueError>>, QueueError> {
+        let now = Instant::now();
+        let state = self.0.lock();
+        Ok(channels.iter().map(|channel| Ok(state.depth(channel, now, self.0.wall_clock(now)))).collect())
     }
 
     async fn open_stored(&self, channel: &Channel) -> Result<Arc<dyn Queue>, QueueError> {
@@ -230,7 +228,7 @@ impl Broker for FakeBroker {
         Ok(Arc::new(FakeQueue { shared: self.0.clone(), spec }))
     }
 
-    async fn look(
+    async fn peek(
         &self,
         channel: &Channel,
         each: &mut (dyn for<'m> FnMut(&'m Message) -> ControlFlow<()> + Send),
@@ -239,6 +237,14 @@ impl Broker for FakeBroker {
         let entries = state.queues.get(channel.queue()).ok_or_else(|| no_queue(channel))?;
         let _ = entries.iter().try_for_each(|entry| each(&entry.message));
         Ok(true)
+    }
+}
+
+#[async_trait]
+impl Provisioner for FakeBroker {
+    async fn declare(&self, spec: &ChannelSpec) -> Result<(), QueueError> {
+        self.0.lock().declare(spec);
+        Ok(())
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hostler_queue::{Broker, ChannelSpec, QueueError};
+use hostler_queue::{ChannelSpec, Provisioner, QueueError};
 use hostler_types::message::Outgoing;
 use tempfile::TempDir;
 use tokio::time::sleep;
@@ -35,7 +35,7 @@ pub struct Embedded {
     clocks: Mutex<Clocks>,
     file: Arc<File>,
     trouble: Arc<Trouble>,
-    producer: Mutex<Arc<dyn Broker>>,
+    producer: Mutex<Arc<dyn Provisioner>>,
     _folder: TempDir,
 }
 
@@ -56,7 +56,7 @@ impl Embedded {
         Self { system, judge, clocks, file, trouble, producer, _folder: folder }
     }
 
-    fn connect(&self) -> Result<Arc<dyn Broker>, QueueError> {
+    fn connect(&self) -> Result<Arc<dyn Provisioner>, QueueError> {
         if !fs::exists(&self.file.path).unwrap() {
             // It would make a new one, and an operator puts the old one back first.
             return Err(QueueError::Unavailable("the file is away".into()));
@@ -66,7 +66,7 @@ impl Embedded {
     }
 
     /// Connects as often as it takes.
-    async fn connected(&self) -> Arc<dyn Broker> {
+    async fn connected(&self) -> Arc<dyn Provisioner> {
         loop {
             match self.connect() {
                 Ok(broker) => return broker,

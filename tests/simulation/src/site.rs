@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hostler_health::ConsumerReport;
-use hostler_queue::{Broker, ChannelSpec, Queue};
+use hostler_queue::{ChannelSpec, Provisioner, Queue};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -64,7 +64,7 @@ pub async fn until(changed: &Notify, is_so: impl Fn() -> bool) {
 
 /// What a process gets of its world.
 pub struct Opened {
-    pub broker: Arc<dyn Broker>,
+    pub broker: Arc<dyn Provisioner>,
     pub queue: Arc<dyn Queue>,
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
-use hostler_queue::{Broker, ChannelSpec};
+use hostler_queue::{ChannelSpec, Provisioner};
 
 use super::judge::Judge;
 use super::scenario::{Denied, Planned, Scenario};
@@ -23,7 +23,7 @@ pub struct Sqs {
     scenario: Arc<Scenario>,
     judge: Arc<Judge>,
     service: Arc<Service>,
-    brokers: Mutex<BTreeMap<usize, Arc<dyn Broker>>>,
+    brokers: Mutex<BTreeMap<usize, Arc<dyn Provisioner>>>,
 }
 
 impl Sqs {

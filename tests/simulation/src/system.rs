@@ -9,7 +9,7 @@ use std::time::Duration;
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use hostler_handler::Handler;
 use hostler_health::ConsumerReport;
-use hostler_queue::{Broker, Queue, QueueError};
+use hostler_queue::{Provisioner, Queue, QueueError};
 use hostler_queue_telemetry::Replies;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -21,7 +21,7 @@ use super::scenario::Scenario;
 pub type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// A broker, or why there is none.
-pub type Connected = Result<Arc<dyn Broker>, QueueError>;
+pub type Connected = Result<Arc<dyn Provisioner>, QueueError>;
 
 /// How far a process is, whatever the system under test calls it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +87,7 @@ macro_rules! system {
                 let clock = std::sync::Arc::new(Clock(clock));
                 let options = embedded::Options { clock, worker, ..embedded::Options::default() };
                 let broker = embedded::EmbeddedBroker::open_with(path, options)?;
-                Ok(std::sync::Arc::new(broker) as std::sync::Arc<dyn hostler_queue::Broker>)
+                Ok(std::sync::Arc::new(broker) as std::sync::Arc<dyn hostler_queue::Provisioner>)
             },
             sqs: |http| {
                 Box::pin(async move {
@@ -99,7 +99,7 @@ macro_rules! system {
                         ..sqs::Options::default()
                     };
                     let broker = sqs::SqsBroker::connect(options).await?;
-                    Ok(std::sync::Arc::new(broker) as std::sync::Arc<dyn hostler_queue::Broker>)
+                    Ok(std::sync::Arc::new(broker) as std::sync::Arc<dyn hostler_queue::Provisioner>)
                 })
             },
             consume: |mut parts| {

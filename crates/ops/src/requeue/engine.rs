@@ -12,7 +12,7 @@ use super::copy::{Extras, Next, after, outgoing};
 use super::held::{Held, extension};
 use super::sort::{Sorter, Verdict};
 use super::{Ended, LEASE, MAX_HELD, Note, Order, Report};
-use hostler_queue::{Broker, Delivery, Queue, QueueError, Receive, Settlement};
+use hostler_queue::{Admin, Delivery, Queue, QueueError, Receive, Settlement};
 use hostler_types::Bucket;
 use hostler_types::channel::Channel;
 use hostler_types::message::{Message, Outgoing};
@@ -29,7 +29,7 @@ const STALE: usize = 100;
 /// [`QueueError`] if one of the queues cannot be opened; nothing has been touched then. What goes wrong later is in
 /// [`Ended`], as the report counts even so.
 pub async fn run(
-    broker: &dyn Broker,
+    broker: &dyn Admin,
     order: Order,
     stop: &CancellationToken,
     tell: &mut (dyn FnMut(Note<'_>) + Send),
@@ -69,7 +69,7 @@ pub async fn run(
 }
 
 struct Run<'a> {
-    broker: &'a dyn Broker,
+    broker: &'a dyn Admin,
     order: Order,
     queue: Arc<dyn Queue>,
     /// The target's queue by itself; `None`: what moves is removed.

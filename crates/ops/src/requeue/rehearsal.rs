@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use super::sort::{Sorter, Verdict};
 use super::{Ended, Note, Order, run};
 use crate::Look;
-use hostler_queue::{Broker, QueueError};
+use hostler_queue::{Admin, QueueError};
 use hostler_types::message::Message;
 
 /// Shows each message that a drop would remove. Returns how it ended, and how many messages it could not look at: of an ordered queue
@@ -16,7 +16,7 @@ use hostler_types::message::Message;
 /// # Errors
 /// [`QueueError`] if the queue cannot be opened. What goes wrong later is in [`Ended`].
 pub async fn rehearse(
-    broker: &dyn Broker,
+    broker: &dyn Admin,
     look: Look,
     stop: &CancellationToken,
     show: &mut (dyn FnMut(&Message) + Send),
@@ -36,7 +36,7 @@ pub async fn rehearse(
         }
         if left == 0 || stop.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
-    if broker.look(&at, &mut each).await? {
+    if broker.peek(&at, &mut each).await? {
         return Ok((if stop.is_cancelled() { Ended::Stopped } else { Ended::Done }, behind));
     }
     let order = Order { from: at, to: None, conditions, max: Some(max), rate: None, dry_run: true, began };
