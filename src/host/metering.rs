@@ -9,7 +9,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 use super::resources::Share;
 use crate::exit::{Exit, Failure, Result};
-use hostler_config::{Config, Driver};
+use hostler_config::Config;
 use hostler_consumer::StatusBoard;
 use hostler_queue::{Admin, Broker, Depth, Queue};
 use hostler_queue_telemetry::{MeteredBroker, MeteredQueue};
@@ -48,10 +48,7 @@ impl Metering {
     /// # Errors
     /// 64 for what cannot be as it is configured, 70 if there is no thread to be had.
     pub(super) fn start(ways: Ways, config: &Config, resource: &Resource) -> Result<Option<Self>> {
-        let system = match config.queue.driver {
-            Driver::Embedded => "hostler",
-            Driver::Sqs => "aws_sqs",
-        };
+        let system = super::drivers::system(config);
         let consumers = config.consumers.iter().map(|consumer| {
             let (consumer, channel) = (consumer.name.clone(), consumer.channel.to_string());
             Named { consumer, channel, system }

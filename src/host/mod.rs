@@ -2,8 +2,8 @@
 
 mod assemble;
 mod connect;
+mod drivers;
 mod ecs;
-mod estate;
 mod grant_conflicts;
 mod guests;
 mod handlers;
@@ -22,11 +22,11 @@ mod trail;
 
 pub use assemble::{channel_spec, destinations, file_plan, plan, pool, unused};
 use connect::open_all;
+pub use connect::{declare, file_to_come, full, unsendable};
 #[cfg(feature = "sqs")]
-pub use connect::sqs_options;
-pub use connect::{connect, connect_to_look, declare, file_to_come, full, unsendable};
+pub use drivers::sqs_options;
+pub use drivers::{connect, connect_to_look, disposal, inventory};
 pub use ecs::Metadata;
-pub use estate::{disposal, inventory};
 pub use grant_conflicts::check_grants;
 pub use guests::{Guests, Shared, sets, too_few_processes};
 pub use handlers::{all, cache, definitions, fetch};
@@ -44,7 +44,7 @@ use tokio_util::sync::CancellationToken;
 use crate::exit::{Exit, Failure, Result};
 use ecs::Ecs;
 use hardening::Hardening;
-use hostler_config::{self as config, Config, Driver, LogFormat};
+use hostler_config::{self as config, Config, LogFormat};
 use hostler_consumer::{Consumer, Phase, StatusBoard, Summary};
 use hostler_handler::Lanes;
 use hostler_queue::{Broker, Provisioner, QueueError};
@@ -424,12 +424,7 @@ impl Host {
 
     /// The failure that a queue refused to be received from.
     fn refusal(&self, refused: &str) -> Failure {
-        let on_sqs = self.config.queue.driver == Driver::Sqs;
-        let cure = if on_sqs {
-            "; `hostler check` says what is missing, and `hostler iam` prints the policy that this config needs"
-        } else {
-            ""
-        };
+        let cure = drivers::cure_of_a_refusal(&self.config);
         Failure::new(Exit::QueueUnreachable, format!("{refused}{cure}"))
     }
 }

@@ -1,0 +1,56 @@
+//! The embedded queue: a file, made by its first use.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::QueueDriver;
+use crate::host::full;
+use hostler_config::Config;
+use hostler_queue::{Disposal, Provisioner, QueueError};
+use hostler_queue_embedded::EmbeddedBroker;
+
+pub(super) struct Embedded;
+
+#[async_trait]
+impl QueueDriver for Embedded {
+    async fn connect(&self, config: &Config) -> Result<Arc<dyn Provisioner>, QueueError> {
+        let path = &config.queue.embedded.path;
+        let is_new = !path.exists();
+        create_folder(path)?;
+        let broker = EmbeddedBroker::open(path)?;
+        if is_new {
+            tracing::info!(path = %full(path).display(), "created the embedded queue");
+        }
+        Ok(Arc::new(broker))
+    }
+
+    async fn connect_to_look(&self, config: &Config) -> Result<Arc<dyn Provisioner>, QueueError> {
+        Ok(Arc::new(EmbeddedBroker::open_to_look(&config.queue.embedded.path)?))
+    }
+
+    async fn disposal(&self, _: &Config) -> Result<Arc<dyn Disposal>, QueueError> {
+        Err(QueueError::Refused(
+            "queue.driver: only SQS has a record of use to clean by; the embedded queue is one file, of one deployment"
+                .into(),
+        ))
+    }
+
+    fn system(&self) -> &'static str {
+        "hostler"
+    }
+
+    fn file<'a>(&self, config: &'a Config) -> Option<&'a Path> {
+        Some(&config.queue.embedded.path)
+    }
+}
+
+/// The folder of a first run's queue need not exist.
+fn create_folder(path: &Path) -> Result<(), QueueError> {
+    let Some(folder) = path.parent() else { return Ok(()) };
+    std::fs::create_dir_all(folder).map_err(|error| {
+        let folder = folder.display();
+        QueueError::Refused(format!("queue.embedded.path: cannot create the folder {folder}: {error}"))
+    })
+}

@@ -1,0 +1,55 @@
+//! SQS, with SNS and S3.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::QueueDriver;
+use hostler_config::{Config, Provision};
+use hostler_queue::{Disposal, Inventory, Provisioner, QueueError};
+use hostler_queue_sqs::{Options, SqsBroker};
+
+pub(super) struct Sqs;
+
+#[async_trait]
+impl QueueDriver for Sqs {
+    async fn connect(&self, config: &Config) -> Result<Arc<dyn Provisioner>, QueueError> {
+        Ok(Arc::new(SqsBroker::connect(options(config)).await?))
+    }
+
+    async fn inventory(&self, config: &Config) -> Result<Arc<dyn Inventory>, QueueError> {
+        Ok(Arc::new(SqsBroker::connect(options(config)).await?))
+    }
+
+    async fn disposal(&self, config: &Config) -> Result<Arc<dyn Disposal>, QueueError> {
+        Ok(Arc::new(SqsBroker::connect(options(config)).await?))
+    }
+
+    fn system(&self) -> &'static str {
+        "aws_sqs"
+    }
+
+    fn makes_what_is_missing(&self, config: &Config) -> bool {
+        config.queue.sqs.provision == Provision::Auto
+    }
+
+    fn cure_of_a_refusal(&self) -> &'static str {
+        "; `hostler check` says what is missing, and `hostler iam` prints the policy that this config needs"
+    }
+}
+
+/// What the config says of SQS.
+pub fn options(config: &Config) -> Options {
+    let (sqs, payload) = (&config.queue.sqs, &config.payload);
+    Options {
+        region: sqs.region.clone(),
+        endpoint_url: sqs.endpoint_url.clone(),
+        credentials: None,
+        prefix: sqs.prefix.clone(),
+        create_missing: sqs.provision == Provision::Auto,
+        kms_key: sqs.kms_key.clone(),
+        bucket: payload.bucket.clone(),
+        threshold: usize::try_from(payload.threshold).unwrap_or(usize::MAX),
+        http: None,
+    }
+}

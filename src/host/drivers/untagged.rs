@@ -1,0 +1,52 @@
+//! The inventory of a service without tags.
+
+use std::collections::BTreeSet;
+
+use async_trait::async_trait;
+
+use super::connect_to_look;
+use crate::host::channel_spec;
+use hostler_config::Config;
+use hostler_queue::{ChannelSpec, HeldQueue, Inventory, Listing, QueueError, tag};
+use hostler_types::channel::Channel;
+
+/// Queues of a service without tags: all of them are ours, and their consumers' tags stand in the config.
+pub(super) struct Untagged {
+    config: Config,
+    specs: Vec<ChannelSpec>,
+}
+
+impl Untagged {
+    pub(super) fn new(config: &Config) -> Self {
+        Self { config: config.clone(), specs: config.consumers.iter().map(channel_spec).collect() }
+    }
+}
+
+#[async_trait]
+impl Inventory for Untagged {
+    async fn queues(&self) -> Result<Listing<HeldQueue>, QueueError> {
+        // Anew for each look: a queue that was not there yet may be by now.
+        let broker = connect_to_look(&self.config).await?;
+        let existing = broker.channels().await?;
+        let named = existing.iter().chain(self.specs.iter().map(|spec| &spec.channel));
+        // Each queue once, whether or not it is named with its exchange.
+        let channels: Vec<_> = named.map(Channel::alone).collect::<BTreeSet<_>>().into_iter().collect();
+        let depths = broker.depths(&channels).await?;
+        let held = channels.iter().zip(depths).map(|(channel, depth)| {
+            let queue = channel.queue();
+            let ours = |spec: &&ChannelSpec| spec.channel.queue() == queue || spec.channel.dead_letter_queue() == queue;
+            let mut tags = self.specs.iter().find(ours).map(|spec| spec.tags.clone()).unwrap_or_default();
+            tags.insert(tag::MANAGED.to_owned(), "true".to_owned());
+            HeldQueue {
+                name: queue.to_owned(),
+                queue: queue.to_owned(),
+                tags,
+                visible: depth.visible,
+                delayed: depth.delayed,
+                in_flight: depth.in_flight,
+                created: None,
+            }
+        });
+        Ok(Listing { found: held.collect(), unread: Vec::new() })
+    }
+}
