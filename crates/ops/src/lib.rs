@@ -9,7 +9,7 @@
 //! | `delivery` | telling them, again where it may work the next time | yes |
 //! | `webhook` | one way to tell them | yes |
 //!
-//! What only one service has is the driver's: provisioning is behind [`Broker::plan`](hostler_queue::Broker::plan) and its
+//! What only one service has is the driver's: provisioning is behind [`Provisioner::plan`](hostler_queue::Provisioner::plan) and its
 //! neighbours, what there is and its removal behind [`Inventory`](hostler_queue::Inventory) and
 //! [`Disposal`](hostler_queue::Disposal).
 
