@@ -160,8 +160,8 @@ pub const FAULTS: &[Fault] = &[
     fault(
         "gives up an attempt too early",
         "consumer/policy.rs",
-        "if attempt < self.attempts() {\n            let doublings",
-        "if attempt + 1 < self.attempts() {\n            let doublings",
+        "if attempt < self.attempts() {\n            let delays",
+        "if attempt + 1 < self.attempts() {\n            let delays",
     ),
     fault(
         "spends an attempt when the host is at a limit",
@@ -178,8 +178,8 @@ pub const FAULTS: &[Fault] = &[
     fault(
         "does not bound the delays",
         "consumer/policy.rs",
-        "retry.delay.saturating_mul(1 << doublings).min(retry.max_delay);",
-        "retry.delay.saturating_mul(2 << doublings);",
+        "Backoff::new(retry.delay, retry.max_delay);",
+        "Backoff::new(2 * retry.delay, Duration::MAX);",
     ),
     fault(
         "does not rest after a failed receive",

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use hostler_config::{OnProcessingTimeout, Retry};
 use hostler_handler::Outcome;
+use hostler_types::Backoff;
 
 /// The longest release that a queue takes (AWS: the 12-hour visibility timeout).
 const MAX_RELEASE: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// How long a message rests after the host was at a limit; twice as long each time in a row, up to the second.
-const FIRST_REST: Duration = Duration::from_secs(1);
-const LONGEST_REST: Duration = Duration::from_secs(60);
+/// How long a message rests after the host was at a limit.
+const REST: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 /// What the host does with a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,8 +79,7 @@ impl Policy {
     /// What to do after the host was at a limit, and had been so for this message so often in a row before. Jitter takes up to half
     /// of the rest, so that not all come back at once.
     pub fn give_back(times: u32, jitter: f64) -> Disposition {
-        let rest = FIRST_REST.saturating_mul(1 << times.min(16)).min(LONGEST_REST);
-        Disposition::GiveBack(rest.mul_f64(0.5 + jitter.clamp(0.0, 1.0) / 2.0))
+        Disposition::GiveBack(REST.rest(times, jitter))
     }
 
     /// Requeues first, then delays that double, then the dead-letter queue.
@@ -90,9 +89,8 @@ impl Policy {
             return Disposition::Release(retry.requeue_delay);
         }
         if attempt < self.attempts() {
-            let doublings = (attempt - retry.requeues - 1).min(31);
-            let ceiling = retry.delay.saturating_mul(1 << doublings).min(retry.max_delay);
-            return Disposition::Release(ceiling.mul_f64(jitter.clamp(0.0, 1.0)));
+            let delays = Backoff::new(retry.delay, retry.max_delay);
+            return Disposition::Release(delays.spread(attempt - retry.requeues - 1, jitter));
         }
         self.give_up(reason, attempt)
     }
@@ -104,10 +102,7 @@ impl Policy {
 
     /// Without a dead-letter queue the message stays, and comes again as late as the policy allows.
     fn dead_letter(&self, reason: String) -> Disposition {
-        match self.dead_letter {
-            true => Disposition::DeadLetter(reason),
-            false => Disposition::Release(self.retry.max_delay),
-        }
+        if self.dead_letter { Disposition::DeadLetter(reason) } else { Disposition::Release(self.retry.max_delay) }
     }
 }
 

@@ -6,12 +6,10 @@ use tokio::time::{Duration, Instant};
 
 use super::failures::Kind;
 use hostler_queue::{Limits, Settlement};
+use hostler_types::Backoff;
 
-/// After a settlement failed for the moment, it is tried again after this; after each further one in a row, after twice as
-/// long.
-const RETRY_AFTER: Duration = Duration::from_millis(200);
-/// The longest rest before a settlement is tried again.
-const MAX_RETRY_AFTER: Duration = Duration::from_secs(5);
+/// How long a settlement that failed for the moment rests before it is tried again.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
 
 /// A settlement that waits; `I` names its delivery.
 #[derive(Debug)]
@@ -81,10 +79,9 @@ impl<I: Copy + PartialEq> Batcher<I> {
         if streak.failed_at.replace(now) != Some(now) {
             streak.failures = streak.failures.saturating_add(1);
         }
-        let doublings = streak.failures.saturating_sub(1).min(8);
-        let rest = RETRY_AFTER.saturating_mul(1 << doublings).min(MAX_RETRY_AFTER);
+        let rest = RETRY.ceiling(streak.failures.saturating_sub(1));
         let half = lease_ends.map_or(rest, |end| end.saturating_duration_since(now) / 2);
-        let at = now + rest.min(half.max(RETRY_AFTER));
+        let at = now + rest.min(half.max(RETRY.first));
         let place = self.resting.partition_point(|(other, _)| *other <= at);
         self.resting.insert(place, (at, Waiting { id, settlement, due: at }));
     }
@@ -217,10 +214,10 @@ mod tests {
         batcher.retry(1, ack(1), now, None);
         batcher.retry(2, ack(2), now, None);
         assert!(ids(batcher.next(now, false)).is_empty());
-        assert_eq!(batcher.next_at(), Some(now + RETRY_AFTER));
+        assert_eq!(batcher.next_at(), Some(now + RETRY.first));
         assert!(batcher.withdraw(1));
         assert!(!batcher.withdraw(1));
-        assert_eq!(ids(batcher.next(now + RETRY_AFTER, false)), [2]);
+        assert_eq!(ids(batcher.next(now + RETRY.first, false)), [2]);
     }
 
     #[test]
@@ -239,20 +236,20 @@ mod tests {
         assert_eq!([rest(10, Some(14)), rest(20, Some(20))], [Some(2000), Some(200)]);
         batcher.succeeded(Kind::Removal);
         batcher.retry(1, ack(1), start, None);
-        assert_eq!(batcher.next_at(), Some(start + RETRY_AFTER));
+        assert_eq!(batcher.next_at(), Some(start + RETRY.first));
     }
 
     #[test]
     fn a_release_that_works_does_not_hurry_removals_that_fail() {
         let (start, mut batcher) = (Instant::now(), batcher(false));
         for at in 0..5 {
-            batcher.retry(1, ack(1), start + at * MAX_RETRY_AFTER, None);
+            batcher.retry(1, ack(1), start + at * RETRY.longest, None);
             assert!(batcher.withdraw(1));
             batcher.succeeded(Kind::Release);
         }
-        let now = start + 5 * MAX_RETRY_AFTER;
+        let now = start + 5 * RETRY.longest;
         batcher.retry(1, ack(1), now, None);
-        assert_eq!(batcher.next_at(), Some(now + MAX_RETRY_AFTER));
+        assert_eq!(batcher.next_at(), Some(now + RETRY.longest));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Words that every part of hostler shares: messages, channels, rates, states, times and texts. A leaf of the workspace; it does no
 //! I/O and knows no runtime.
 
+mod backoff;
 pub mod channel;
 pub mod digest;
 pub mod duration;
@@ -11,6 +12,7 @@ mod rate;
 mod state;
 mod timestamp;
 
+pub use backoff::Backoff;
 pub use rate::{Bucket, Rate};
 pub use state::State;
 pub use timestamp::Timestamp;

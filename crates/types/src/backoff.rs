@@ -1,0 +1,57 @@
+//! How long to rest before another try. No I/O, and no randomness of its own.
+
+use std::time::Duration;
+
+/// Rests that double with each failure in a row, up to a longest one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Backoff {
+    /// The rest after the first failure.
+    pub first: Duration,
+    /// The longest rest.
+    pub longest: Duration,
+}
+
+impl Backoff {
+    /// Rests from `first` to `longest`.
+    pub const fn new(first: Duration, longest: Duration) -> Self {
+        Self { first, longest }
+    }
+
+    /// The rest after a failure that so many others in a row preceded, without jitter.
+    pub fn ceiling(&self, preceding: u32) -> Duration {
+        self.first.saturating_mul(2_u32.saturating_pow(preceding)).min(self.longest)
+    }
+
+    /// The same with jitter, but half of it at least: a service that is down is asked at once by nobody. `random` is a number from
+    /// 0 to 1.
+    pub fn rest(&self, preceding: u32, random: f64) -> Duration {
+        self.ceiling(preceding).mul_f64(0.5 + random.clamp(0.0, 1.0) / 2.0)
+    }
+
+    /// The same with full jitter, from nothing up to the ceiling. `random` is a number from 0 to 1.
+    pub fn spread(&self, preceding: u32, random: f64) -> Duration {
+        self.ceiling(preceding).mul_f64(random.clamp(0.0, 1.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const BACKOFF: Backoff = Backoff::new(SECOND, SECOND.saturating_mul(20));
+
+    #[test]
+    fn rests_double_up_to_the_longest_however_many_failures_there_were() {
+        let seconds = [0, 1, 2, 3, 4, 5, 31, 32, u32::MAX].map(|preceding| BACKOFF.ceiling(preceding).as_secs());
+        assert_eq!(seconds, [1, 2, 4, 8, 16, 20, 20, 20, 20]);
+        assert_eq!(Backoff::new(Duration::MAX, SECOND).ceiling(u32::MAX), SECOND);
+        assert_eq!(Backoff::new(Duration::ZERO, SECOND).ceiling(9), Duration::ZERO);
+    }
+
+    #[test]
+    fn jitter_takes_up_to_half_of_a_rest_and_all_of_one_that_is_spread() {
+        assert_eq!([-1.0, 0.0, 0.5, 1.0, 2.0].map(|random| BACKOFF.rest(2, random).as_secs()), [2, 2, 3, 4, 4]);
+        assert_eq!([-1.0, 0.0, 0.5, 1.0, 2.0].map(|random| BACKOFF.spread(2, random).as_secs()), [0, 0, 2, 4, 4]);
+    }
+}
