@@ -86,8 +86,8 @@ pub const FAULTS: &[Fault] = &[
     fault(
         "polls while it drains",
         "consumer/event_loop.rs",
-        "if self.phase == Phase::Running {\n            while self.poll(now) {}",
-        "if self.phase < Phase::Deadline {\n            while self.poll(now) {}",
+        "if self.phase == Phase::Running { self.poll(now) }",
+        "if self.phase < Phase::Deadline { self.poll(now) }",
     ),
     fault(
         "starts what arrives while it drains",
@@ -97,20 +97,20 @@ pub const FAULTS: &[Fault] = &[
     ),
     fault(
         "takes more than it has slots for",
-        "consumer/event_loop.rs",
-        "spec.concurrency.saturating_sub(self.occupied + self.reserved);",
-        "spec.concurrency.saturating_sub(self.occupied);",
+        "consumer/poll_schedule.rs",
+        "self.concurrency.saturating_sub(load.occupied + self.promised);",
+        "self.concurrency.saturating_sub(load.occupied);",
     ),
     fault(
         "exits before all is settled",
         "consumer/event_loop.rs",
-        "if self.phase > Phase::Running && self.in_hand.is_empty() && self.pace.under_way() == 0 {",
-        "if self.phase > Phase::Running && self.running.is_empty() && self.pace.under_way() == 0 {",
+        "if self.phase > Phase::Running && self.in_hand.is_empty() && self.schedule.under_way() == 0 {",
+        "if self.phase > Phase::Running && self.running.is_empty() && self.schedule.under_way() == 0 {",
     ),
     fault(
         "exits while a receive is under way",
         "consumer/event_loop.rs",
-        "if self.phase > Phase::Running && self.in_hand.is_empty() && self.pace.under_way() == 0 {",
+        "if self.phase > Phase::Running && self.in_hand.is_empty() && self.schedule.under_way() == 0 {",
         "if self.phase > Phase::Running && self.in_hand.is_empty() {",
     ),
     fault(
@@ -183,7 +183,7 @@ pub const FAULTS: &[Fault] = &[
     ),
     fault(
         "does not rest after a failed receive",
-        "consumer/pace.rs",
+        "consumer/poll_schedule.rs",
         "self.rest_until = Some(now + rest);",
         "self.rest_until = Some(now);",
     ),
@@ -250,13 +250,13 @@ pub const FAULTS: &[Fault] = &[
     ),
     fault(
         "receives while an operator has paused it",
-        "consumer/intake.rs",
+        "consumer/admission.rs",
         "_ if self.paused => 0,",
         "_ if self.paused => usize::MAX,",
     ),
     fault(
         "keeps what comes while an operator has paused it",
-        "consumer/intake.rs",
+        "consumer/admission.rs",
         "!self.paused && self.breaker.as_mut().is_none_or(|breaker| breaker.admits(id))",
         "self.breaker.as_mut().is_none_or(|breaker| breaker.admits(id))",
     ),
@@ -272,10 +272,10 @@ pub const FAULTS: &[Fault] = &[
         "State::Open { .. } | State::Probing(Some(_)) => 0,",
         "State::Open { .. } | State::Probing(Some(_)) => usize::MAX,",
     ),
-    fault("takes no tokens for what it receives", "consumer/event_loop.rs", "bucket.take(max);", "bucket.take(0);"),
+    fault("takes no tokens for what it receives", "consumer/poll_schedule.rs", "bucket.take(max);", "bucket.take(0);"),
     fault(
         "starts with all tokens",
-        "consumer/event_loop.rs",
+        "consumer/poll_schedule.rs",
         "Bucket::empty(rate, now)",
         "Bucket::new(rate, now)",
     ),
@@ -287,15 +287,15 @@ pub const FAULTS: &[Fault] = &[
     ),
     fault(
         "forgets that it could not poll",
-        "consumer/polling.rs",
+        "consumer/poll_schedule.rs",
         "self.could_poll_since = Some(now);",
         "self.could_poll_since = None;",
     ),
     fault(
         "takes a failed receive for a poll",
-        "consumer/event_loop.rs",
-        "                self.idle = true;\n",
-        "                self.idle = true;\n                self.last_poll_at = Some(now);\n",
+        "consumer/poll_schedule.rs",
+        "        self.brought = Brought::Nothing;\n",
+        "        self.brought = Brought::Nothing;\n        self.last_poll_at = Some(now);\n",
     ),
     fault(
         "leaves no time to stop a guest in",

@@ -33,8 +33,8 @@ pub(super) type Id = u64;
 
 /// What the world answers.
 pub(super) enum Signal {
-    /// A receive that had reserved so many slots is back.
-    Received { reserved: usize, result: Result<Vec<Delivery>, QueueError> },
+    /// A receive for so many messages is back.
+    Received { asked: usize, result: Result<Vec<Delivery>, QueueError> },
     /// A guest is gone; with its outcome, unless it was stopped.
     Ended { id: Id, outcome: Option<Outcome> },
     /// The processing-timeout hook is gone.
@@ -88,25 +88,23 @@ impl Effects {
         }
     }
 
-    /// Receives. It is never cancelled, because what it brings is leased to us.
-    pub(super) fn receive(&self, request: Receive, reserved: usize) {
+    /// Receives, and waits for messages though earlier receives were cut short. It is never cancelled, because what it brings is
+    /// leased to us.
+    pub(super) fn receive(&mut self, request: Receive) {
+        if self.stop_polling.is_cancelled() {
+            self.stop_polling = CancellationToken::new();
+        }
+        let asked = request.max;
         let stop = self.stop_polling.clone();
         let spans = self.spans.clone().map(|spans| (spans, SystemTime::now()));
-        let answer = self.answer(Signal::Received { reserved, result: Err(died("receive")) });
+        let answer = self.answer(Signal::Received { asked, result: Err(died("receive")) });
         tokio::spawn(async move {
             let result = answer.world.queue.receive(request, &stop).await;
             if let Some((spans, since)) = spans {
                 spans.received(since, &result);
             }
-            answer.now(Signal::Received { reserved, result });
+            answer.now(Signal::Received { asked, result });
         });
-    }
-
-    /// Lets receives that begin from now on wait, though earlier ones were cut short.
-    pub(super) fn poll_again(&mut self) {
-        if self.stop_polling.is_cancelled() {
-            self.stop_polling = CancellationToken::new();
-        }
     }
 
     /// Extends leases.

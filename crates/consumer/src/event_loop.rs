@@ -11,37 +11,29 @@ use std::time::SystemTime;
 use tokio::sync::watch;
 use tokio::time::{Duration, Instant, sleep_until};
 
+use super::admission::Admission;
 use super::delivery::{Action, Event, Machine};
 use super::effects::{DECIDED_AFTER, Effects, Id, Signal};
 use super::failures::{Failures, Kind};
 use super::fifo::Gate;
-use super::intake::Intake;
 use super::ledger::{Change, Ledger};
 use super::log::Place;
 use super::mailbox::Mailbox;
-use super::pace::Pace;
 use super::policy::Disposition;
-use super::polling::{Hold, Polling};
+use super::poll_schedule::{Failed, Load, Next, PollSchedule};
 use super::settle::Batcher;
 use super::spans::{Settled, Spans};
 use super::spared::Spared;
 use super::{Consumer, Phase, Summary};
 use hostler_config::OnProcessingTimeout;
 use hostler_handler::{Bounds, Call, Outcome, Output, Stop};
-use hostler_queue::{Delivery, LeaseError, Limits, QueueError, Receipt, Receive, Settlement, Unsettled};
+use hostler_queue::{Delivery, LeaseError, Limits, QueueError, Receipt, Settlement, Unsettled};
 use hostler_telemetry::traces::Span;
-use hostler_types::Bucket;
 use hostler_types::State;
 use hostler_types::message::Message;
 
 /// How long to sleep when nothing is due.
 const IDLE: Duration = Duration::from_secs(3600);
-
-/// How long a queue has to refuse receives from the start until it is certain that it does.
-const CERTAIN: Duration = Duration::from_secs(3);
-
-/// How long a consumer starts: refusals from then on are retried.
-const START: Duration = Duration::from_secs(30);
 
 /// A delivery in hand.
 struct InHand {
@@ -78,8 +70,6 @@ pub(super) struct EventLoop {
     /// In the order of their receives; boxed, as a tree moves what it holds.
     in_hand: BTreeMap<Id, Box<InHand>>,
     next_id: Id,
-    /// Slots that are promised to receives under way.
-    reserved: usize,
     /// Deliveries that wait for their turn or run.
     occupied: usize,
     /// Deliveries whose guest runs, by when it started.
@@ -88,20 +78,12 @@ pub(super) struct EventLoop {
     deadlines: BTreeSet<(Instant, Id)>,
     ledger: Ledger<Id>,
     batcher: Batcher<Id>,
-    pace: Pace,
-    bucket: Option<Bucket>,
-    intake: Intake<Id>,
+    schedule: PollSchedule,
+    admission: Admission<Id>,
     gate: Gate<Id>,
     spared: Spared,
     /// When what is dealt with now happened: the clock is read once for each event.
     now: Instant,
-    last_poll_at: Option<Instant>,
-    started_at: Instant,
-    /// When the first receive was refused, as long as none has succeeded.
-    refused_since: Option<Instant>,
-    /// Whether the last receive brought nothing.
-    idle: bool,
-    polling: Polling,
     failures: Failures,
     summary: Summary,
 }
@@ -122,23 +104,16 @@ impl EventLoop {
             phase: Phase::Running,
             in_hand: BTreeMap::new(),
             next_id: 0,
-            reserved: 0,
             occupied: 0,
             running: BTreeSet::new(),
             deadlines: BTreeSet::new(),
             ledger: Ledger::new(spec.lease, limits.max_lease),
             batcher: Batcher::new(limits, spec.ordered),
-            pace: Pace::new(limits, spec.ordered),
-            bucket: spec.rate_limit.map(|rate| Bucket::empty(rate, now)),
-            intake: Intake::new(spec.breaker, now),
+            schedule: PollSchedule::new(spec, limits, now),
+            admission: Admission::new(spec.breaker, now),
             gate: Gate::default(),
             spared: Spared::default(),
             now,
-            last_poll_at: None,
-            started_at: Instant::now(),
-            refused_since: None,
-            idle: false,
-            polling: Polling::default(),
             failures: Failures::new(spec),
             summary: Summary::default(),
             consumer,
@@ -156,12 +131,12 @@ impl EventLoop {
         self.pause(*pause.borrow_and_update());
         loop {
             self.now = Instant::now();
-            self.advance(self.now);
+            let poll_at = self.advance(self.now);
             self.show();
-            if self.phase > Phase::Running && self.in_hand.is_empty() && self.pace.under_way() == 0 {
+            if self.phase > Phase::Running && self.in_hand.is_empty() && self.schedule.under_way() == 0 {
                 break;
             }
-            let wake_at = self.next_at(self.now).unwrap_or(self.now + IDLE);
+            let wake_at = self.next_at(poll_at).unwrap_or(self.now + IDLE);
             // In this order, so that the same events are always taken in the same way.
             tokio::select! {
                 biased;
@@ -193,9 +168,9 @@ impl EventLoop {
         self.summary
     }
 
-    /// Does all that is due.
-    fn advance(&mut self, now: Instant) {
-        self.intake.tick(now).into_iter().for_each(|change| self.turned(change));
+    /// Does all that is due; when something that could start a receive is due next.
+    fn advance(&mut self, now: Instant) -> Option<Instant> {
+        self.admission.tick(now).into_iter().for_each(|change| self.turned(change));
         for id in self.ledger.expire(now) {
             self.lose(id);
         }
@@ -216,63 +191,25 @@ impl EventLoop {
             });
             self.effects.settle(batch, span);
         }
-        if self.phase == Phase::Running {
-            while self.poll(now) {}
-        }
-        self.polling.observe(self.hold(), now);
+        if self.phase == Phase::Running { self.poll(now) } else { None }
     }
 
-    /// What keeps a receive from beginning. That it rests after an error, or waits for settlements, is no excuse.
-    fn hold(&self) -> Hold {
-        let is_full = self.occupied >= self.consumer.spec.concurrency;
-        let has_tokens = self.bucket.as_ref().is_none_or(Bucket::has_some);
-        match () {
-            () if self.intake.is_shut() => Hold::Held,
-            () if self.pace.under_way() > 0 => Hold::Free,
-            () if self.intake.room(self.reserved) == 0 || !has_tokens => Hold::Held,
-            () if is_full && self.running.is_empty() => Hold::Taken,
-            () if is_full => Hold::Held,
-            () => Hold::Free,
+    /// Starts the receives that the schedule wants; when to ask it again.
+    fn poll(&mut self, now: Instant) -> Option<Instant> {
+        loop {
+            let load = Load { occupied: self.occupied, running: self.running.len(), in_hand: self.in_hand.len() };
+            match self.schedule.next(load, &self.admission, now) {
+                Next::Receive(request) => self.effects.receive(request),
+                Next::At(at) => return Some(at),
+                Next::Event => return None,
+            }
         }
     }
 
-    /// Starts a receive if there is room and it is time.
-    fn poll(&mut self, now: Instant) -> bool {
-        let spec = &self.consumer.spec;
-        let slots = spec.concurrency.saturating_sub(self.occupied + self.reserved);
-        // Slots are free once their guest is gone, but what waits to be settled is bounded too.
-        let unsettled =
-            (2 * spec.concurrency + self.limits.settle_batch).saturating_sub(self.in_hand.len() + self.reserved);
-        let mut free = slots.min(unsettled).min(self.intake.room(self.reserved));
-        if let Some(bucket) = &mut self.bucket {
-            free = free.min(bucket.available(now));
-        }
-        let Some(max) = self.pace.start(free, spec.concurrency, now) else { return false };
-        if let Some(bucket) = &mut self.bucket {
-            bucket.take(max);
-        }
-        self.reserved += max;
-        self.effects.poll_again();
-        // The first receive waits for nothing, so that a queue which refuses to be received from says so at once.
-        let wait = if self.has_received() { self.limits.max_wait.min(spec.longest_poll) } else { Duration::ZERO };
-        self.effects.receive(Receive { max, wait, lease: spec.lease }, max);
-        true
-    }
-
-    /// Whether a receive has ever succeeded.
-    fn has_received(&self) -> bool {
-        self.last_poll_at.is_some()
-    }
-
-    /// When something is due next. What could start a receive counts only while it lies ahead: once it is past, it is
-    /// something else that the receive waits for.
-    fn next_at(&self, now: Instant) -> Option<Instant> {
+    /// When something is due next.
+    fn next_at(&self, poll_at: Option<Instant>) -> Option<Instant> {
         let deadline = self.deadlines.first().map(|(at, _)| *at);
-        let tokens = self.bucket.as_ref().and_then(Bucket::next_at).map(Instant::from);
-        let poll =
-            [self.pace.next_at(), tokens, self.intake.next_at()].into_iter().flatten().filter(|at| *at > now).min();
-        let poll = poll.filter(|_| self.phase == Phase::Running);
-        [self.ledger.next_at(), self.batcher.next_at(), deadline, poll].into_iter().flatten().min()
+        [self.ledger.next_at(), self.batcher.next_at(), deadline, poll_at].into_iter().flatten().min()
     }
 
     fn enter(&mut self, phase: Phase) {
@@ -295,7 +232,7 @@ impl EventLoop {
         let now = Instant::now();
         self.now = now;
         match signal {
-            Signal::Received { reserved, result } => self.received(reserved, result, now),
+            Signal::Received { asked, result } => self.received(asked, result, now),
             Signal::Ended { id, outcome } => {
                 // A reply may run into a limit yet.
                 let replies = self.consumer.replies.is_some() && matches!(outcome, Some(Outcome::Reply(_)));
@@ -335,37 +272,25 @@ impl EventLoop {
         }
     }
 
-    fn received(&mut self, reserved: usize, result: Result<Vec<Delivery>, QueueError>, now: Instant) {
-        self.reserved -= reserved;
-        let count = result.as_ref().map_or(0, Vec::len);
-        if let Some(bucket) = &mut self.bucket {
-            bucket.give_back(reserved.saturating_sub(count));
-            // A queue that brings more than it was asked for is paid for later.
-            bucket.take(count.saturating_sub(reserved));
-        }
+    fn received(&mut self, asked: usize, result: Result<Vec<Delivery>, QueueError>, now: Instant) {
         match result {
             Ok(deliveries) => {
+                let count = deliveries.len();
                 tracing::debug!(consumer = &*self.consumer.spec.name, count, "received");
-                self.idle = count == 0 && self.has_received();
-                self.last_poll_at = Some(now);
                 let time = SystemTime::now();
                 let followers =
                     deliveries.into_iter().filter_map(|delivery| self.admit(delivery, time).then_some(())).count();
-                self.pace.received(count, followers);
+                self.schedule.received(asked, count, followers, now);
             }
             Err(error) => {
-                self.idle = true;
-                let rest = self.pace.failed(now, fastrand::f64());
-                let consumer = Arc::clone(&self.consumer.spec.name);
-                let (consumer, rest) = (&*consumer, humantime::format_duration(rest).to_string());
+                let refused = matches!(error, QueueError::Refused(_));
+                let Failed { rest, gives_up } = self.schedule.failed(asked, refused, now, fastrand::f64());
+                let consumer = &*self.consumer.spec.name;
+                let rest = humantime::format_duration(rest).to_string();
                 tracing::warn!(consumer, %error, rest, "receive failed");
-                if let (QueueError::Refused(text), false) = (error, self.has_received()) {
-                    let since = *self.refused_since.get_or_insert(now);
-                    // A queue that was made just now may not be known everywhere, and after the start a refusal is no longer its fault.
-                    if now >= since + CERTAIN && now < self.started_at + START {
-                        self.summary.refused = Some(format!("consumer {consumer} cannot receive: {text}"));
-                        self.enter(Phase::Draining);
-                    }
+                if let (QueueError::Refused(text), true) = (error, gives_up) {
+                    self.summary.refused = Some(format!("consumer {consumer} cannot receive: {text}"));
+                    self.enter(Phase::Draining);
                 }
             }
         }
@@ -404,7 +329,7 @@ impl EventLoop {
             None => true,
         };
         self.in_hand.insert(id, Box::new(in_hand));
-        let is_kept = self.intake.admits(id);
+        let is_kept = self.admission.admits(id);
         let is_over = self.ledger.deadline(id).is_some_and(|deadline| deadline <= self.now);
         match (self.phase, may_start) {
             // It was so long on its way that its lease is over.
@@ -441,7 +366,7 @@ impl EventLoop {
                 Action::Reply(body) => self.effects.reply(id, &in_hand.call, body),
                 Action::StopHeartbeat => {
                     let (outcome, started) = (in_hand.machine.outcome(), in_hand.started_at.is_some());
-                    turned = self.intake.ended(id, outcome, started, self.now);
+                    turned = self.admission.ended(id, outcome, started, self.now);
                     next = self.ledger.stop(id).then_some(Event::HeartbeatStopped);
                 }
                 Action::Settle(Disposition::Ack) => self.settle(id, Disposition::Ack),
@@ -553,7 +478,7 @@ impl EventLoop {
         let Some(mut in_hand) = self.in_hand.remove(&id) else { return };
         self.ledger.remove(id);
         self.over(&mut in_hand);
-        self.intake.forget(id);
+        self.admission.forget(id);
         let exits = self.consumer.spec.policy.on_processing_timeout == OnProcessingTimeout::Exit;
         if exits && in_hand.machine.timed_out_undecided() {
             self.consumer.exit.cancel();

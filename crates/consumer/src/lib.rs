@@ -8,11 +8,10 @@
 //! | `fifo` | one of each group at a time | none |
 //! | `settle` | gathers settlements into batches | none |
 //! | `breaker` | when to stop receiving because too much fails, and when to go on | none |
-//! | `intake` | whether to take messages: pauses and the breaker | none |
+//! | `admission` | whether to take messages: pauses and the breaker | none |
 //! | `failures` | which settlements and extensions keep failing, and since when | none |
 //! | `spared` | attempts that the host spoilt, and so do not count | none |
-//! | `pace` | when to poll, and how long to rest | none |
-//! | `polling` | since when a poll could begin | none |
+//! | `poll_schedule` | when to receive how much, and since when a receive could begin | none |
 //! | `event_loop` | turns the world into events, and drives all of the above | through `effects` |
 //! | `event_loop/groups` | what the loop does so that nothing overtakes another of its FIFO group | through `effects` |
 //! | `event_loop/telling` | what the loop says of its deliveries and of itself | log, metrics, spans, status |
@@ -26,6 +25,7 @@
 //!
 //! Everything but the guests runs on the control thread, so nothing here is locked, and no guest can delay a heartbeat.
 
+mod admission;
 mod breaker;
 mod changes;
 mod delivery;
@@ -33,13 +33,11 @@ mod effects;
 mod event_loop;
 mod failures;
 mod fifo;
-mod intake;
 mod ledger;
 mod log;
 mod mailbox;
-mod pace;
 mod policy;
-mod polling;
+mod poll_schedule;
 mod settle;
 mod spans;
 mod spared;

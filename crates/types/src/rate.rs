@@ -59,11 +59,6 @@ impl Bucket {
         self.tokens as usize
     }
 
-    /// Whether there was a token when it was last looked.
-    pub fn has_some(&self) -> bool {
-        self.tokens >= 1.0
-    }
-
     /// Takes tokens. What is not [`Self::available`] is a debt, which later tokens pay.
     pub fn take(&mut self, count: usize) {
         self.tokens -= count as f64;

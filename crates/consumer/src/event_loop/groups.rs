@@ -15,7 +15,7 @@ impl EventLoop {
         match disposition {
             Disposition::Ack => {
                 if let Some(next) = self.gate.pass(group, id) {
-                    let starts = self.phase == Phase::Running && self.intake.may_start(next);
+                    let starts = self.phase == Phase::Running && self.admission.may_start(next);
                     self.apply(next, if starts { Event::Start } else { Event::Drain });
                 }
             }

@@ -10,7 +10,7 @@ use super::{EventLoop, InHand};
 impl EventLoop {
     /// An operator pauses the consumer, or lets it go on.
     pub(super) fn pause(&mut self, paused: bool) {
-        if !self.intake.pause(paused) {
+        if !self.admission.pause(paused) {
             return;
         }
         self.now = Instant::now();

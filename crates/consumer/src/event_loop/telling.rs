@@ -94,22 +94,22 @@ impl EventLoop {
         let state = match self.phase {
             Phase::Draining | Phase::Deadline => State::Exiting,
             Phase::Running if !self.running.is_empty() => State::Processing,
-            Phase::Running if self.idle || self.intake.is_shut() => State::Idle,
+            Phase::Running if self.schedule.is_idle() || self.admission.is_shut() => State::Idle,
             Phase::Running => State::Listening,
         };
         let transition = self.consumer.status.update(|status| {
             status.state = state;
-            status.last_poll_at = self.last_poll_at;
-            status.could_poll_since = self.polling.could_poll_since();
-            status.held_back = self.polling.is_held();
+            status.last_poll_at = self.schedule.last_poll_at();
+            status.could_poll_since = self.schedule.could_poll_since();
+            status.held_back = self.schedule.is_held();
             status.failures = self.failures;
             status.in_flight = self.running.len();
             status.in_hand = self.in_hand.len();
             status.oldest_started_at = self.running.first().map(|(started_at, _)| *started_at);
             status.processed = self.summary.processed;
             status.failed = self.summary.failed;
-            status.paused = self.intake.is_paused();
-            status.breaker = self.intake.breaker();
+            status.paused = self.admission.is_paused();
+            status.breaker = self.admission.breaker();
         });
         self.effects.state_changed(transition);
     }

@@ -9,12 +9,12 @@ use hostler_health::BreakerState;
 
 /// What keeps a consumer from taking messages.
 #[derive(Debug)]
-pub(super) struct Intake<I> {
+pub(super) struct Admission<I> {
     paused: bool,
     breaker: Option<Breaker<I>>,
 }
 
-impl<I: Copy + PartialEq> Intake<I> {
+impl<I: Copy + PartialEq> Admission<I> {
     /// Open, with a breaker if there is to be one.
     pub(super) fn new(breaker: Option<config::Breaker>, now: Instant) -> Self {
         Self { paused: false, breaker: breaker.map(|settings| Breaker::new(settings, now)) }

@@ -1,0 +1,516 @@
+//! The poll schedule: when to receive, how much at once, and since when a receive could begin. No I/O.
+//!
+//! The loop asks after each event for as long as the answer is to receive. Slots, unsettled messages, the rate limit, the
+//! admission, receives under way, a rest after an error and the gathering of slots all limit a receive.
+
+use tokio::time::{Duration, Instant};
+
+use super::Spec;
+use super::admission::Admission;
+use hostler_queue::{Limits, Receive};
+use hostler_types::{Backoff, Bucket};
+
+/// How long to rest after a failed receive.
+const REST: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(20));
+
+/// How long a queue has to refuse receives from the start until it is certain that it does: one that was made just now may not be
+/// known everywhere.
+const CERTAIN: Duration = Duration::from_secs(3);
+
+/// How long a consumer starts: refusals from then on are retried.
+const START: Duration = Duration::from_secs(30);
+
+/// What to do next.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Receive now, and ask again.
+    Receive(Receive),
+    /// Ask again at this time, or after an event before it.
+    At(Instant),
+    /// Ask again after an event.
+    Event,
+}
+
+/// The deliveries that a consumer has.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Load {
+    /// They wait for their turn or run.
+    pub(super) occupied: usize,
+    /// Their guest runs.
+    pub(super) running: usize,
+    /// All that are not over.
+    pub(super) in_hand: usize,
+}
+
+/// The answer to a failed receive.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Failed {
+    /// How long the consumer rests.
+    pub(super) rest: Duration,
+    /// The queue has refused every receive since the start: to try again is pointless.
+    pub(super) gives_up: bool,
+}
+
+/// What the last receive brought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Brought {
+    /// There was none, or it was the first, which waits for nothing.
+    Unknown,
+    /// Nothing.
+    Nothing,
+    /// Messages, so that more receives at once may be worth it.
+    Messages,
+}
+
+/// What keeps a receive from beginning. That it rests after an error, or waits for settlements, is no excuse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hold {
+    /// Nothing, or one is under way.
+    Free,
+    /// All slots are taken, and no guest runs in any of them: a hook decides, or FIFO followers wait for their head. Both
+    /// are bounded, so this excuses nothing.
+    Taken,
+    /// A pause, the breaker, the rate limit, or guests in all slots: a consumer that is not to poll is none the worse for it.
+    Held,
+}
+
+/// When a consumer polls.
+#[derive(Debug)]
+pub(super) struct PollSchedule {
+    limits: Limits,
+    ordered: bool,
+    concurrency: usize,
+    lease: Duration,
+    wait: Duration,
+    bucket: Option<Bucket>,
+    /// The most messages worth asking for at once.
+    batch: usize,
+    under_way: usize,
+    /// Slots that are promised to receives under way.
+    promised: usize,
+    brought: Brought,
+    /// Failed receives in a row.
+    failures: u32,
+    rest_until: Option<Instant>,
+    /// Since when there are free slots, but too few for a full receive.
+    gathering_since: Option<Instant>,
+    started_at: Instant,
+    /// When the first receive was refused, as long as none has succeeded.
+    refused_since: Option<Instant>,
+    last_poll_at: Option<Instant>,
+    hold: Hold,
+    could_poll_since: Option<Instant>,
+}
+
+impl PollSchedule {
+    /// The schedule of a consumer that starts at `now`, for a queue with these limits.
+    ///
+    /// A receive of an ordered queue may bring several of one group, and those behind its head may go back untouched,
+    /// with a receive more on their count. So it asks for one message at first, and for one more after each receive that
+    /// brought no group twice.
+    pub(super) fn new(spec: &Spec, limits: Limits, now: Instant) -> Self {
+        Self {
+            limits,
+            ordered: spec.ordered,
+            concurrency: spec.concurrency,
+            lease: spec.lease,
+            wait: limits.max_wait.min(spec.longest_poll),
+            bucket: spec.rate_limit.map(|rate| Bucket::empty(rate, now)),
+            batch: if spec.ordered { 1 } else { limits.receive_batch.max(1) },
+            under_way: 0,
+            promised: 0,
+            brought: Brought::Unknown,
+            failures: 0,
+            rest_until: None,
+            gathering_since: None,
+            started_at: now,
+            refused_since: None,
+            last_poll_at: None,
+            hold: Hold::Free,
+            could_poll_since: None,
+        }
+    }
+
+    /// Returns what to do at `now`. A receive counts as under way from here on.
+    pub(super) fn next<I: Copy + PartialEq>(&mut self, load: Load, admission: &Admission<I>, now: Instant) -> Next {
+        let tokens = self.bucket.as_mut().map_or(usize::MAX, |bucket| bucket.available(now));
+        let room = admission.room(self.promised).min(tokens);
+        if let Some(max) = self.begin(self.free(load).min(room), now) {
+            if let Some(bucket) = &mut self.bucket {
+                bucket.take(max);
+            }
+            self.promised += max;
+            // The first waits for nothing, so that a queue which refuses to be received from says so at once.
+            let wait = if self.last_poll_at.is_some() { self.wait } else { Duration::ZERO };
+            return Next::Receive(Receive { max, wait, lease: self.lease });
+        }
+        self.observe(self.hold(load, admission.is_shut(), room), now);
+        let gathered = self.gathering_since.map(|since| since + self.limits.settle_linger);
+        let token = self.bucket.as_ref().and_then(Bucket::next_at).map(Instant::from);
+        // A time counts only while it lies ahead: once it is past, the receive waits for something else.
+        let ahead =
+            [self.rest_until.or(gathered), token, admission.next_at()].into_iter().flatten().filter(|at| *at > now);
+        ahead.min().map_or(Next::Event, Next::At)
+    }
+
+    /// How many messages could be taken. Slots are free once their guest is gone, but what waits to be settled is bounded too.
+    fn free(&self, load: Load) -> usize {
+        let slots = self.concurrency.saturating_sub(load.occupied + self.promised);
+        let most = 2 * self.concurrency + self.limits.settle_batch;
+        slots.min(most.saturating_sub(load.in_hand + self.promised))
+    }
+
+    /// Begins a receive, if it is time; for how many messages. A call costs the same for one message as for a full batch, so a busy
+    /// consumer lets slots gather for a while.
+    fn begin(&mut self, free: usize, now: Instant) -> Option<usize> {
+        if self.rest_until.is_some_and(|until| now < until) {
+            return None;
+        }
+        self.rest_until = None;
+        let busy = self.brought == Brought::Messages;
+        let at_once = if busy { self.limits.parallel_receives.max(1) } else { 1 };
+        if free == 0 || self.under_way >= at_once {
+            return None;
+        }
+        let since = *self.gathering_since.get_or_insert(now);
+        if busy && free < self.batch.min(self.concurrency) && now < since + self.limits.settle_linger {
+            return None;
+        }
+        self.gathering_since = None;
+        self.under_way += 1;
+        Some(free.min(self.batch))
+    }
+
+    fn hold(&self, load: Load, is_shut: bool, room: usize) -> Hold {
+        let is_full = load.occupied >= self.concurrency;
+        match load.running {
+            _ if is_shut => Hold::Held,
+            _ if self.under_way > 0 => Hold::Free,
+            _ if room == 0 => Hold::Held,
+            0 if is_full => Hold::Taken,
+            _ if is_full => Hold::Held,
+            _ => Hold::Free,
+        }
+    }
+
+    /// Takes in how things are at `now`. Whenever that changes, the time that a receive may take begins anew.
+    fn observe(&mut self, hold: Hold, now: Instant) {
+        if std::mem::replace(&mut self.hold, hold) != hold {
+            self.could_poll_since = Some(now);
+        }
+    }
+
+    /// Takes note that a receive for `asked` messages brought `count`, `followers` of which wait behind others of their group.
+    pub(super) fn received(&mut self, asked: usize, count: usize, followers: usize, now: Instant) {
+        self.answered(asked, count);
+        if self.ordered && count > 0 {
+            self.batch = if followers > 0 { 1 } else { self.limits.receive_batch.min(self.batch + 1).max(1) };
+        }
+        self.brought = match count {
+            0 if self.last_poll_at.is_none() => Brought::Unknown,
+            0 => Brought::Nothing,
+            _ => Brought::Messages,
+        };
+        self.last_poll_at = Some(now);
+        self.failures = 0;
+    }
+
+    /// Takes note that a receive for `asked` messages failed. `refused`: the queue does not permit it. `random` is a number from 0
+    /// to 1.
+    pub(super) fn failed(&mut self, asked: usize, refused: bool, now: Instant, random: f64) -> Failed {
+        self.answered(asked, 0);
+        self.brought = Brought::Nothing;
+        let rest = REST.rest(self.failures, random);
+        self.failures = self.failures.saturating_add(1);
+        self.rest_until = Some(now + rest);
+        let gives_up = refused && self.last_poll_at.is_none() && {
+            let since = *self.refused_since.get_or_insert(now);
+            now >= since + CERTAIN && now < self.started_at + START
+        };
+        Failed { rest, gives_up }
+    }
+
+    fn answered(&mut self, asked: usize, count: usize) {
+        self.under_way = self.under_way.saturating_sub(1);
+        self.promised = self.promised.saturating_sub(asked);
+        if let Some(bucket) = &mut self.bucket {
+            bucket.give_back(asked.saturating_sub(count));
+            // A queue that brings more than it was asked for is paid for later.
+            bucket.take(count.saturating_sub(asked));
+        }
+    }
+
+    /// How many receives are under way.
+    pub(super) fn under_way(&self) -> usize {
+        self.under_way
+    }
+
+    /// Whether there was nothing to receive the last time.
+    pub(super) fn is_idle(&self) -> bool {
+        self.brought == Brought::Nothing
+    }
+
+    /// When a receive last came back without an error.
+    pub(super) fn last_poll_at(&self) -> Option<Instant> {
+        self.last_poll_at
+    }
+
+    /// Whether no receive is to begin.
+    pub(super) fn is_held(&self) -> bool {
+        self.hold == Hold::Held
+    }
+
+    /// Since when one could begin; `None`: it always could.
+    pub(super) fn could_poll_since(&self) -> Option<Instant> {
+        self.could_poll_since
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::policy::Policy;
+    use super::*;
+    use hostler_config::{self as config, OnProcessingTimeout, Retry};
+    use hostler_types::Rate;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const LINGER: Duration = Duration::from_millis(100);
+    const LIMITS: Limits = Limits {
+        receive_batch: 10,
+        settle_batch: 10,
+        settle_linger: Duration::ZERO,
+        max_wait: SECOND.saturating_mul(20),
+        max_lease: Duration::ZERO,
+        parallel_receives: 3,
+    };
+
+    fn spec() -> Spec {
+        let retry = Retry { requeues: 0, requeue_delay: SECOND, delays: 0, delay: SECOND, max_delay: SECOND };
+        Spec {
+            name: "work".into(),
+            channel: "work".into(),
+            ordered: false,
+            concurrency: 64,
+            lease: 30 * SECOND,
+            processing_timeout: SECOND,
+            delay_tolerance: SECOND,
+            longest_poll: 5 * SECOND,
+            rate_limit: None,
+            policy: Policy { retry, on_processing_timeout: OnProcessingTimeout::Retry, dead_letter: true },
+            breaker: None,
+            output: 0,
+        }
+    }
+
+    /// A schedule, with what else it is asked about.
+    struct Bench {
+        schedule: PollSchedule,
+        load: Load,
+        admission: Admission<u32>,
+        now: Instant,
+    }
+
+    impl Bench {
+        fn new(spec: Spec, limits: Limits) -> Self {
+            let now = Instant::now();
+            let load = Load { occupied: 0, running: 0, in_hand: 0 };
+            Self {
+                schedule: PollSchedule::new(&spec, limits, now),
+                load,
+                admission: Admission::new(spec.breaker, now),
+                now,
+            }
+        }
+
+        fn with_slots(concurrency: usize) -> Self {
+            Self::new(Spec { concurrency, ..spec() }, LIMITS)
+        }
+
+        /// Time has passed, and the schedule is asked.
+        fn after(&mut self, passed: Duration) -> Next {
+            self.now += passed;
+            self.schedule.next(self.load, &self.admission, self.now)
+        }
+
+        /// For how many messages a receive begins now.
+        fn asks(&mut self) -> Option<usize> {
+            if let Next::Receive(request) = self.after(Duration::ZERO) { Some(request.max) } else { None }
+        }
+
+        fn received(&mut self, asked: usize, count: usize, followers: usize) {
+            self.schedule.received(asked, count, followers, self.now);
+        }
+
+        /// So many messages have come, and run.
+        fn run(&mut self, count: usize) {
+            self.load = Load { occupied: count, running: count, in_hand: count };
+        }
+
+        fn failed(&mut self, asked: usize, refused: bool) -> Failed {
+            self.schedule.failed(asked, refused, self.now, 1.0)
+        }
+
+        fn could_poll_since(&self) -> Option<Duration> {
+            self.schedule.could_poll_since().map(|since| self.now - since)
+        }
+    }
+
+    #[test]
+    fn one_poll_while_idle_and_more_after_one_that_brought_something() {
+        let mut bench = Bench::with_slots(64);
+        assert_eq!((bench.asks(), bench.asks()), (Some(10), None));
+        bench.received(10, 10, 0);
+        bench.run(10);
+        assert_eq!([(); 4].map(|()| bench.asks()), [Some(10), Some(10), Some(10), None]);
+        bench.received(10, 0, 0);
+        assert_eq!((bench.asks(), bench.schedule.under_way()), (None, 2), "two are still under way");
+    }
+
+    #[test]
+    fn the_first_receive_waits_for_nothing_and_an_idle_consumer_is_one_whose_second_was_empty() {
+        let mut bench = Bench::with_slots(64);
+        let mut waits = || {
+            let Next::Receive(Receive { max, wait, lease }) = bench.after(SECOND) else {
+                panic!("{:?}", bench.schedule)
+            };
+            assert_eq!((max, lease), (10, 30 * SECOND));
+            bench.received(max, 0, 0);
+            (wait, bench.schedule.is_idle())
+        };
+        assert_eq!([waits(), waits()], [(Duration::ZERO, false), (5 * SECOND, true)]);
+    }
+
+    #[test]
+    fn an_ordered_queue_is_asked_for_few_of_a_group() {
+        let mut bench = Bench::new(Spec { ordered: true, ..spec() }, LIMITS);
+        for (asked, followers) in [(1, 0), (2, 0), (3, 2), (1, 0), (2, 1), (1, 0)] {
+            assert_eq!(bench.asks(), Some(asked));
+            bench.received(asked, asked, followers);
+        }
+        for _ in 0..20 {
+            let asked = bench.asks().unwrap();
+            bench.received(asked, 1, 0);
+        }
+        assert_eq!(bench.asks(), Some(10));
+    }
+
+    #[test]
+    fn a_busy_consumer_lets_slots_gather_for_a_full_receive() {
+        let mut bench = Bench::new(spec(), Limits { settle_linger: LINGER, ..LIMITS });
+        bench.run(61);
+        assert_eq!(bench.asks(), Some(3), "an idle one does not wait");
+        bench.received(3, 3, 0);
+        assert_eq!(bench.after(Duration::ZERO), Next::At(bench.now + LINGER));
+        bench.run(54);
+        assert_eq!(bench.asks(), Some(10));
+        bench.received(10, 10, 0);
+        bench.run(60);
+        assert_eq!(bench.asks(), None);
+        assert!(matches!(bench.after(LINGER), Next::Receive(Receive { max: 4, .. })));
+        let mut small = Bench::new(Spec { concurrency: 4, ..spec() }, Limits { settle_linger: LINGER, ..LIMITS });
+        for _ in 0..2 {
+            assert_eq!(small.asks(), Some(4), "all there are");
+            small.received(4, 4, 0);
+        }
+    }
+
+    #[test]
+    fn slots_are_promised_once_and_unsettled_messages_are_bounded() {
+        let mut bench = Bench::with_slots(12);
+        bench.received(0, 1, 0);
+        assert_eq!([(); 3].map(|()| bench.asks()), [Some(10), Some(2), None]);
+        bench.received(10, 0, 0);
+        bench.received(2, 0, 0);
+        bench.load = Load { occupied: 0, running: 0, in_hand: 31 };
+        assert_eq!(bench.asks(), Some(3), "of twice the slots and a batch of settlements");
+        bench.received(3, 3, 0);
+        bench.load.in_hand = 34;
+        assert_eq!(bench.after(Duration::ZERO), Next::Event);
+    }
+
+    #[test]
+    fn tokens_are_taken_by_a_receive_and_given_back_for_what_it_did_not_bring() {
+        let mut bench = Bench::new(Spec { rate_limit: Some(Rate { permits: 4, per: SECOND }), ..spec() }, LIMITS);
+        assert_eq!(bench.after(Duration::ZERO), Next::At(bench.now + SECOND / 4 + Duration::from_millis(1)));
+        assert!(bench.schedule.is_held());
+        assert!(matches!(bench.after(SECOND), Next::Receive(Receive { max: 4, .. })));
+        bench.received(4, 1, 0);
+        assert_eq!((bench.asks(), bench.asks()), (Some(3), None));
+        // More than it was asked for is paid for later.
+        bench.received(3, 5, 0);
+        assert_eq!(bench.after(SECOND / 2), Next::At(bench.now + SECOND / 4 + Duration::from_millis(1)));
+        assert!(matches!(bench.after(SECOND / 2), Next::Receive(Receive { max: 2, .. })));
+    }
+
+    #[test]
+    fn errors_back_off_to_twenty_seconds_and_a_success_forgets_them() {
+        let mut bench = Bench::with_slots(64);
+        let rests = [(); 7].map(|()| {
+            assert!(matches!(bench.after(20 * SECOND), Next::Receive(_)));
+            bench.failed(10, false).rest.as_secs()
+        });
+        assert_eq!(rests, [1, 2, 4, 8, 16, 20, 20]);
+        assert!(bench.schedule.is_idle() && bench.schedule.last_poll_at().is_none());
+        assert_eq!(bench.after(Duration::ZERO), Next::At(bench.now + 20 * SECOND));
+        assert!(matches!(bench.after(20 * SECOND), Next::Receive(_)));
+        bench.received(10, 0, 0);
+        assert_eq!(bench.failed(0, false).rest, SECOND);
+    }
+
+    #[test]
+    fn a_queue_that_refuses_from_the_start_is_given_up_and_no_other() {
+        let gives_up = |refusals: &[(u32, bool)], received: bool| {
+            let mut bench = Bench::with_slots(64);
+            if received {
+                bench.received(0, 0, 0);
+            }
+            let start = bench.now;
+            refusals.iter().any(|(at, refused)| {
+                bench.now = start + *at * SECOND;
+                bench.failed(0, *refused).gives_up
+            })
+        };
+        assert!(gives_up(&[(0, true), (3, true)], false));
+        assert!(!gives_up(&[(0, true), (2, true)], false), "it may be new");
+        assert!(!gives_up(&[(0, true), (3, false), (30, true)], false), "the start is over");
+        assert!(!gives_up(&[(0, true), (3, true)], true), "it has been received from");
+    }
+
+    #[test]
+    fn nothing_is_received_while_the_admission_is_shut() {
+        let mut bench = Bench::with_slots(64);
+        bench.admission.pause(true);
+        assert_eq!(bench.after(SECOND), Next::Event);
+        assert!(bench.schedule.is_held() && bench.could_poll_since() == Some(Duration::ZERO));
+        bench.admission.pause(false);
+        assert_eq!(bench.asks(), Some(10));
+
+        let failures = config::Share::new(0.5).unwrap();
+        let breaker = Some(config::Breaker { failures, over: 60 * SECOND, min: 1, pause: 30 * SECOND });
+        let mut bench = Bench::new(Spec { breaker, ..spec() }, LIMITS);
+        let failed = hostler_handler::Outcome::Failed(String::new());
+        assert!(bench.admission.ended(0, &failed, true, bench.now).is_some());
+        assert_eq!(bench.after(SECOND), Next::At(bench.now + 29 * SECOND));
+        bench.now += 29 * SECOND;
+        assert!(bench.admission.tick(bench.now).is_some());
+        assert_eq!((bench.asks(), bench.asks()), (Some(1), None), "one message is tried");
+    }
+
+    #[test]
+    fn the_time_that_a_receive_may_take_begins_when_one_could_begin() {
+        let mut bench = Bench::with_slots(2);
+        assert_eq!(bench.asks(), Some(2));
+        assert_eq!((bench.after(SECOND), bench.could_poll_since()), (Next::Event, None), "one is under way");
+        bench.received(2, 2, 0);
+        bench.run(2);
+        assert_eq!((bench.after(SECOND), bench.schedule.is_held()), (Next::Event, true), "guests in all slots");
+        bench.load.running = 0;
+        assert_eq!((bench.after(SECOND), bench.schedule.is_held()), (Next::Event, false), "slots without a guest");
+        assert_eq!((bench.after(SECOND), bench.could_poll_since()), (Next::Event, Some(SECOND)));
+        bench.run(0);
+        assert_eq!((bench.asks(), bench.asks()), (Some(2), None));
+        bench.failed(2, false);
+        assert!(matches!(bench.after(SECOND / 2), Next::At(_)));
+        assert_eq!(bench.could_poll_since(), Some(SECOND / 2), "a rest is no excuse");
+    }
+}
