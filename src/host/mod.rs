@@ -253,7 +253,7 @@ impl Host {
             for copies in loaded.long_copies(share.memory) {
                 tracing::warn!(consumer, cure = copies.cure(), "{copies}");
             }
-            board.update(|status| status.state = State::Initialized);
+            board.update(Instant::now(), |status| status.state = State::Initialized);
             let producer = Producer::new(metering::broker(&broker, metrics.as_ref()), traces.clone());
             let spec = assemble::spec(config, share, until_stop(self.config.host.shutdown_grace));
             let replies = |channel| Replies { producer, channel, from: Arc::clone(&spec.channel) };

@@ -203,7 +203,7 @@ mod tests {
                 (State::Processing, healthcheck_timeout),
                 (State::Exiting, exiting),
             ] {
-                watched.board.update(|status| status.state = state);
+                watched.board.update(Instant::now().into(), |status| status.state = state);
                 let report = clock.report(|clock| vec![describe(&watched, clock)]);
                 let shown: Vec<_> =
                     report.consumers.iter().map(|shown| (shown.state, shown.healthcheck_timeout)).collect();

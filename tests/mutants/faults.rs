@@ -24,34 +24,36 @@ const fn fault(name: &'static str, file: &'static str, old: &'static str, new: &
 pub const FAULTS: &[Fault] = &[
     fault(
         "settles before the heartbeat is awaited",
-        "consumer/ledger.rs",
-        "        !entry.under_way\n",
-        "        true\n",
+        "consumer/leases.rs",
+        "                entry.beat = Beat::Last;\n                false\n",
+        "                entry.beat = Beat::Last;\n                true\n",
     ),
     fault(
         "does not clamp extensions to 12 hours",
-        "consumer/ledger.rs",
+        "consumer/leases.rs",
         "let by = self.lease.min(Duration::from_secs(left.as_secs()));",
         "let by = self.lease.max(Duration::from_secs(left.as_secs()).min(Duration::ZERO));",
     ),
     fault(
         "counts an extension from its answer",
-        "consumer/ledger.rs",
+        "consumer/leases.rs",
         "let deadline = self.deadline_of(sent_at, by);",
         "let deadline = self.deadline_of(now, by);",
     ),
     fault(
         "takes a failed extension for a success",
-        "consumer/ledger.rs",
-        "entry.due = Some(now + self.lease / RETRY_FRACTION)",
-        "self.deadlines.remove(&(entry.deadline, *id)); entry.deadline = deadline; \
-         self.deadlines.insert((deadline, *id)); entry.due = Some(now + self.lease / RETRY_FRACTION)",
+        "consumer/leases.rs",
+        "| None => now + self.lease / RETRY_FRACTION,",
+        "| None => {
+             self.deadlines.remove(&(entry.deadline, *id)); entry.deadline = deadline;
+             self.deadlines.insert((deadline, *id)); now + self.lease / RETRY_FRACTION
+         }",
     ),
     fault(
         "does nothing about a lease that ends",
         "consumer/event_loop.rs",
-        "for id in self.ledger.expire(now) {\n            self.lose(id);",
-        "for id in self.ledger.expire(now) {\n            drop(id);",
+        "for id in self.leases.expire(now) {\n            self.lose(id);",
+        "for id in self.leases.expire(now) {\n            drop(id);",
     ),
     fault(
         "lets a handler run on without a lease",
@@ -86,12 +88,12 @@ pub const FAULTS: &[Fault] = &[
     fault(
         "polls while it drains",
         "consumer/event_loop.rs",
-        "if self.phase == Phase::Running { self.poll(now) }",
-        "if self.phase < Phase::Deadline { self.poll(now) }",
+        "if self.phase == Phase::Running { self.poll() }",
+        "if self.phase < Phase::Deadline { self.poll() }",
     ),
     fault(
         "starts what arrives while it drains",
-        "consumer/event_loop.rs",
+        "consumer/event_loop/deliveries.rs",
         "(Phase::Draining | Phase::Deadline, _) => self.apply(id, Event::Drain),",
         "(Phase::Draining | Phase::Deadline, _) => self.apply(id, Event::Start),",
     ),
@@ -115,16 +117,15 @@ pub const FAULTS: &[Fault] = &[
     ),
     fault(
         "has no FIFO gate",
-        "consumer/event_loop.rs",
+        "consumer/event_loop/deliveries.rs",
         "Some(group) => self.gate.enter(&group, id),",
         "Some(group) => self.gate.enter(&group, id) || !group.is_empty(),",
     ),
     fault(
         "starts the followers of a failure",
         "consumer/event_loop/groups.rs",
-        "self.apply(follower, Event::Overtaken(delay));",
-        "let running = self.phase == Phase::Running;
-         self.apply(follower, if running { Event::Start } else { Event::Overtaken(delay) });",
+        "Command::Feed(follower, Event::Overtaken(delay))",
+        "Command::Feed(follower, if self.phase == Phase::Running { Event::Start } else { Event::Overtaken(delay) })",
     ),
     fault(
         "takes a release that works for proof that removals do",
@@ -134,7 +135,7 @@ pub const FAULTS: &[Fault] = &[
     ),
     fault(
         "does not count leases that end because heartbeats fail",
-        "consumer/event_loop.rs",
+        "consumer/event_loop/deliveries.rs",
         "if in_hand.heartbeat_failed {",
         "if in_hand.heartbeat_failed && in_hand.started_at.is_none() {",
     ),
@@ -154,8 +155,8 @@ pub const FAULTS: &[Fault] = &[
     fault(
         "gives a settlement up when it fails",
         "consumer/event_loop.rs",
-        "false => self.batcher.retry(id, settlement, now, self.ledger.deadline(id)),",
-        "false => drop(settlement),",
+        "self.batcher.retry(id, settlement, self.now, self.leases.deadline(id));",
+        "drop(settlement);",
     ),
     fault(
         "gives up an attempt too early",
@@ -232,7 +233,7 @@ pub const FAULTS: &[Fault] = &[
     ),
     fault(
         "takes every attempt for the first",
-        "consumer/event_loop.rs",
+        "consumer/event_loop/deliveries.rs",
         "Machine::new(counted, ",
         "Machine::new(1, ",
     ),
@@ -299,7 +300,7 @@ pub const FAULTS: &[Fault] = &[
     ),
     fault(
         "leaves no time to stop a guest in",
-        "consumer/ledger.rs",
+        "consumer/leases.rs",
         ".clamp(MIN_MARGIN, MAX_MARGIN)",
         ".min(MAX_MARGIN)",
     ),

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use hostler_config::{OnProcessingTimeout, Retry};
-use hostler_consumer::{Batcher, Ledger, Policy};
+use hostler_consumer::{Batcher, Leases, Policy};
 use hostler_handler::Outcome;
 use hostler_queue::{Limits, Receipt, Settlement};
 use tokio::time::Instant;
@@ -18,43 +18,43 @@ const LEASES: u64 = 10_000;
 const BETWEEN: Duration = Duration::from_millis(1);
 const BATCH: u32 = 10;
 
-fn ledger(start: Instant) -> Ledger<u64> {
-    let mut ledger = Ledger::new(LEASE, 12 * 3600 * SECOND);
+fn leases(start: Instant) -> Leases<u64> {
+    let mut leases = Leases::new(LEASE, 12 * 3600 * SECOND);
     let mut at = start;
     for id in 0..LEASES {
-        ledger.enter(id, Receipt::new(id.to_string()).lease(), at);
+        leases.enter(id, Receipt::new(id.to_string()).lease(), at);
         at += BETWEEN;
     }
-    ledger
+    leases
 }
 
 /// Time goes on until ten heartbeats are due; they are sent and answered.
 pub fn heartbeats() -> Result<Step> {
     let start = Instant::now();
-    let mut ledger = ledger(start);
+    let mut leases = leases(start);
     let mut now = start + LEASE / 3 - BETWEEN;
     Ok(Box::new(move || {
         now += BETWEEN * BATCH;
-        assert!(ledger.expire(now).is_empty());
-        for beat in ledger.heartbeats(now, BATCH as usize) {
+        assert!(leases.expire(now).is_empty());
+        for beat in leases.heartbeats(now, BATCH as usize) {
             let results: Vec<_> = beat.ids.iter().map(|_| Ok(())).collect();
-            assert!(ledger.answered(&beat.ids, beat.by, &results, now, now).is_empty());
+            assert!(leases.answered(&beat.ids, beat.by, &results, now, now).is_empty());
         }
-        black_box(ledger.next_at());
+        black_box(leases.next_at());
     }))
 }
 
 /// A delivery comes and is settled.
 pub fn in_and_out() -> Result<Step> {
     let start = Instant::now();
-    let mut ledger = ledger(start);
+    let mut leases = leases(start);
     let receipt = Receipt::new("one more");
     let mut id = LEASES;
     Ok(Box::new(move || {
-        ledger.enter(id, receipt.lease(), start + SECOND);
-        assert!(ledger.stop(id));
-        ledger.remove(id);
-        black_box(ledger.next_at());
+        leases.enter(id, receipt.lease(), start + SECOND);
+        assert!(leases.stop(id));
+        leases.remove(id);
+        black_box(leases.next_at());
         id += 1;
     }))
 }

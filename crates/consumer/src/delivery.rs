@@ -1,13 +1,13 @@
 //! One delivery's life as a state machine: events in, actions out, no I/O.
 //!
 //! ```text
-//! Waiting ─start→ Running ─finished→ (Replying) → Parting ─heartbeat stopped→ Settling ─settled→ Over
+//! Waiting ─start→ Running ─finished→ (Replying) → StoppingHeartbeat ─stopped→ Settling ─settled→ Done
 //!                    │ deadline, drain deadline, lease lost
 //!                    ▼
-//!                 Stopping ─guest gone→ (Deciding: the processing-timeout hook) → Parting
+//!                 Stopping ─guest gone→ (Deciding: the processing-timeout hook) → StoppingHeartbeat
 //! ```
 //!
-//! A lost lease leads from every state to Over without a settlement, but never before the guest is gone.
+//! A lost lease leads from every state to Done without a settlement, but never before the guest is gone.
 
 use std::time::Duration;
 
@@ -75,9 +75,9 @@ enum State {
     Stopping(Cause),
     Deciding,
     Replying(Outcome),
-    Parting,
+    StoppingHeartbeat,
     Settling,
-    Over,
+    Done,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,13 +131,13 @@ impl Machine {
 
     /// Takes an event, and says what to do.
     pub fn handle(&mut self, event: Event, policy: &Policy) -> Action {
-        match (std::mem::replace(&mut self.state, State::Over), event) {
+        match (std::mem::replace(&mut self.state, State::Done), event) {
             (State::Waiting, Event::Start) => self.go(State::Running, Action::Run),
             (State::Waiting, Event::Drain | Event::DrainDeadline) => self.go_back(Outcome::Shutdown, Duration::ZERO),
             (State::Waiting, Event::Overtaken(delay)) => {
                 self.go_back(Outcome::Retry(Some("an earlier message of its group failed".into())), delay)
             }
-            (State::Waiting | State::Parting | State::Settling, Event::LeaseLost) => self.forget(),
+            (State::Waiting | State::StoppingHeartbeat | State::Settling, Event::LeaseLost) => self.forget(),
 
             (State::Running, Event::Ended(Some(outcome))) => self.conclude(outcome, policy),
             (State::Running, Event::Ended(None)) => {
@@ -166,7 +166,7 @@ impl Machine {
             (State::Replying(_), Event::Replied(Err(outcome))) => self.part(outcome, policy),
             (State::Replying(_), Event::LeaseLost) => self.forget(),
 
-            (State::Parting, Event::HeartbeatStopped) => {
+            (State::StoppingHeartbeat, Event::HeartbeatStopped) => {
                 self.go(State::Settling, Action::Settle(self.disposition.clone()))
             }
             (State::Settling, Event::Settled(true)) => Action::Finish,
@@ -235,14 +235,14 @@ impl Machine {
             outcome => policy.disposition(outcome, self.attempt, self.jitter),
         };
         self.outcome.get_or_insert(outcome);
-        self.go(State::Parting, Action::StopHeartbeat)
+        self.go(State::StoppingHeartbeat, Action::StopHeartbeat)
     }
 
     /// It never ran, so its attempt does not count where the queue can take it back.
     fn go_back(&mut self, outcome: Outcome, delay: Duration) -> Action {
         self.disposition = Disposition::GiveBack(delay);
         self.outcome = Some(outcome);
-        self.go(State::Parting, Action::StopHeartbeat)
+        self.go(State::StoppingHeartbeat, Action::StopHeartbeat)
     }
 
     /// The hook decides as a handler does; without a hook, the timeout leads to what is configured.

@@ -10,9 +10,9 @@ use tokio_util::sync::CancellationToken;
 use super::Consumer;
 use super::changes::Changes;
 use super::failures::Kind;
-use super::ledger::Heartbeat;
+use super::leases::Heartbeat;
 use super::log::{self, Place};
-use super::mailbox::Mailbox;
+use super::signals::Signals;
 use super::spans::{self, Spans};
 use hostler_handler::{self as handler};
 use hostler_handler::{Call, HOOK_TIMEOUT, Handler, Lanes, Limit, Outcome, run_until_stopped, with_threads};
@@ -62,7 +62,7 @@ struct World {
     queue: Arc<dyn Queue>,
     handler: Arc<dyn Handler>,
     guests: Lanes,
-    signals: Arc<Mailbox<Signal>>,
+    signals: Arc<Signals<Signal>>,
     /// The consumer's name.
     name: Arc<str>,
 }
@@ -76,7 +76,7 @@ impl World {
 }
 
 impl Effects {
-    pub(super) fn new(consumer: &Consumer, spans: Option<Spans>, signals: Arc<Mailbox<Signal>>) -> Self {
+    pub(super) fn new(consumer: &Consumer, spans: Option<Spans>, signals: Arc<Signals<Signal>>) -> Self {
         let (queue, handler) = (Arc::clone(&consumer.queue), Arc::clone(&consumer.handler));
         let (guests, name) = (consumer.guests.clone(), Arc::clone(&consumer.spec.name));
         Self {
@@ -107,10 +107,9 @@ impl Effects {
         });
     }
 
-    /// Extends leases.
-    pub(super) fn extend(&self, heartbeat: Heartbeat<Id>) {
+    /// Extends leases; they count from `sent_at`.
+    pub(super) fn extend(&self, heartbeat: Heartbeat<Id>, sent_at: Instant) {
         let Heartbeat { ids, leases, by } = heartbeat;
-        let sent_at = Instant::now();
         let answer = self.answer(Signal::Extended { ids: ids.clone(), by, sent_at, results: Vec::new() });
         tokio::spawn(async move {
             let results = answer.world.queue.extend(&leases, by).await;
@@ -176,7 +175,7 @@ impl Effects {
     /// Sends a reply.
     pub(super) fn reply(&self, id: Id, call: &Call, body: Vec<u8>) {
         let Some(replies) = self.replies.clone() else {
-            self.world.signals.tell(Signal::Replied { id, result: Ok(()) });
+            self.world.signals.send(Signal::Replied { id, result: Ok(()) });
             return;
         };
         let (message, trace) = (Arc::clone(&call.message), call.trace.clone());
@@ -254,9 +253,10 @@ impl Answer {
     /// A small guest's with those that end next, to save what it can; any other at once.
     async fn soon(mut self, signal: Signal) {
         self.signal = None;
-        match self.world.guests.are_quick() {
-            true => self.world.signals.tell_soon(signal).await,
-            false => self.world.signals.tell(signal),
+        if self.world.guests.are_quick() {
+            self.world.signals.send_coalesced(signal).await;
+        } else {
+            self.world.signals.send(signal);
         }
     }
 }
@@ -264,7 +264,7 @@ impl Answer {
 impl Drop for Answer {
     fn drop(&mut self) {
         if let Some(signal) = self.signal.take() {
-            self.world.signals.tell(signal);
+            self.world.signals.send(signal);
         }
     }
 }

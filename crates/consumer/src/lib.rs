@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `delivery` | one delivery's life: events in, actions out | none |
 //! | `policy` | what an outcome leads to | none |
-//! | `ledger` | when leases end, and which to extend | none |
+//! | `leases` | when leases end, and which to extend | none |
 //! | `fifo` | one of each group at a time | none |
 //! | `settle` | gathers settlements into batches | none |
 //! | `breaker` | when to stop receiving because too much fails, and when to go on | none |
@@ -13,10 +13,11 @@
 //! | `spared` | attempts that the host spoilt, and so do not count | none |
 //! | `poll_schedule` | when to receive how much, and since when a receive could begin | none |
 //! | `event_loop` | turns the world into events, and drives all of the above | through `effects` |
+//! | `event_loop/deliveries` | what the loop does about each delivery, from its receive to its end | through `effects` |
 //! | `event_loop/groups` | what the loop does so that nothing overtakes another of its FIFO group | through `effects` |
-//! | `event_loop/telling` | what the loop says of its deliveries and of itself | log, metrics, spans, status |
-//! | `event_loop/pausing` | what the loop does when it is to take nothing, and when it may go on | through `effects` |
-//! | `mailbox` | signals on their way to the loop | none |
+//! | `event_loop/report` | what the loop says of its deliveries and of itself | log, metrics, spans, status |
+//! | `event_loop/pause` | what the loop does when it is to take nothing, and when it may go on | through `effects` |
+//! | `signals` | signals on their way to the loop | none |
 //! | `changes` | changes of state on their way to the hook that hears of them | through the handler |
 //! | `effects` | receives, extends, settles, runs guests; answers with signals | all of it |
 //! | `status` | what the consumer shows of itself | none |
@@ -33,18 +34,18 @@ mod effects;
 mod event_loop;
 mod failures;
 mod fifo;
-mod ledger;
+mod leases;
 mod log;
-mod mailbox;
 mod policy;
 mod poll_schedule;
 mod settle;
+mod signals;
 mod spans;
 mod spared;
 mod status;
 
 pub use failures::{Failing, Failures};
-pub use ledger::{Change, Heartbeat, Ledger};
+pub use leases::{Change, Heartbeat, Leases};
 pub use policy::{Disposition, Policy};
 pub use settle::Batcher;
 pub use status::{Failed, MAX_FAILURES, Status, StatusBoard};

@@ -52,10 +52,7 @@ impl Place<'_> {
 /// Writes the line of a message that is over.
 pub(super) fn settled(spec: &Spec, line: &Line<'_>) {
     let reason = reason(line.outcome, line.disposition);
-    let delay_seconds = match line.disposition {
-        Disposition::Release(delay) | Disposition::GiveBack(delay) => Some(milliseconds(*delay) / 1_000.0),
-        Disposition::DeadLetter(_) | Disposition::Ack | Disposition::None => None,
-    };
+    let delay_seconds = line.disposition.delay().map(|delay| milliseconds(delay) / 1_000.0);
     tracing::info!(
         consumer = &*spec.name,
         channel = &*spec.channel,
@@ -76,10 +73,7 @@ pub(super) fn settled(spec: &Spec, line: &Line<'_>) {
 
 /// Why a message came to what it came to, if there is anything to say.
 pub(super) fn reason(outcome: &Outcome, disposition: &Disposition) -> Option<String> {
-    match disposition {
-        Disposition::DeadLetter(why) => Some(why.clone()),
-        Disposition::Release(_) | Disposition::GiveBack(_) | Disposition::Ack | Disposition::None => outcome.reason(),
-    }
+    if let Disposition::DeadLetter(why) = disposition { Some(why.clone()) } else { outcome.reason() }
 }
 
 /// Writes a change of the breaker.

@@ -37,6 +37,14 @@ impl Disposition {
             Self::None => "none",
         }
     }
+
+    /// How long the message stays invisible, if it is released.
+    pub(super) fn delay(&self) -> Option<Duration> {
+        match self {
+            Self::Release(delay) | Self::GiveBack(delay) => Some(*delay),
+            Self::Ack | Self::DeadLetter(_) | Self::None => None,
+        }
+    }
 }
 
 /// The policy of one consumer.

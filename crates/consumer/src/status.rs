@@ -153,8 +153,8 @@ impl StatusBoard {
         *self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the status; the state before and after, if it changed.
-    pub fn update(&self, change: impl FnOnce(&mut Status)) -> Option<(State, State)> {
+    /// Changes the status at `now`; the state before and after, if it changed.
+    pub fn update(&self, now: Instant, change: impl FnOnce(&mut Status)) -> Option<(State, State)> {
         let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
         let Status { state: before, in_hand, paused, breaker, .. } = *status;
         change(&mut status);
@@ -162,7 +162,7 @@ impl StatusBoard {
         let rests = (status.paused, status.breaker) != (paused, breaker);
         let transition = (status.state != before).then_some((before, status.state));
         if transition.is_some() {
-            status.since = Instant::now();
+            status.since = now;
         }
         drop(status);
         if transition.is_some() || rests {
@@ -186,11 +186,13 @@ mod tests {
         let (board, now, second) = (StatusBoard::new(Arc::default(), Arc::default()), Instant::now(), SECOND);
         let polled_after = |seconds: u32| board.get().polled_at(now + seconds * second).map(|at| at - now);
         assert_eq!(polled_after(5), None, "it has never polled");
-        board.update(|status| status.held_back = true);
+        board.update(Instant::now(), |status| status.held_back = true);
         assert_eq!([0, 500].map(polled_after), [0, 500].map(|seconds| Some(seconds * second)));
-        board.update(|status| (status.held_back, status.could_poll_since) = (false, Some(now + 100 * second)));
+        board.update(Instant::now(), |status| {
+            (status.held_back, status.could_poll_since) = (false, Some(now + 100 * second))
+        });
         assert_eq!(polled_after(500), Some(100 * second), "from the moment it could");
-        board.update(|status| status.last_poll_at = Some(now + 101 * second));
+        board.update(Instant::now(), |status| status.last_poll_at = Some(now + 101 * second));
         assert_eq!(polled_after(500), Some(101 * second));
     }
 
@@ -198,7 +200,7 @@ mod tests {
     fn a_hook_may_take_its_time_however_short_the_health_check_s_is() {
         let board = StatusBoard::new(Arc::default(), Arc::default());
         let limit = |state, hook_takes| {
-            board.update(|status| (status.state, status.hook_takes) = (state, hook_takes));
+            board.update(Instant::now(), |status| (status.state, status.hook_takes) = (state, hook_takes));
             let wall = |_| Timestamp::now();
             board.get().report("work", 2 * SECOND, SECOND, Instant::now(), wall).healthcheck_timeout
         };
@@ -229,7 +231,7 @@ mod tests {
         let work = Arc::new(Notify::new());
         let board = StatusBoard::new(Arc::default(), Arc::clone(&work));
         for (in_hand, told) in [(0, false), (1, true), (3, false), (1, false), (0, true), (0, false), (2, true)] {
-            board.update(|status| status.in_hand = in_hand);
+            board.update(Instant::now(), |status| status.in_hand = in_hand);
             let was_told = tokio::select! {
                 biased;
                 () = work.notified() => true,

@@ -152,7 +152,12 @@ pub struct Bounds {
 impl Bounds {
     /// Bounds that end `after` from now.
     pub fn new(after: Duration) -> Self {
-        Self { deadline: Instant::now() + after, stop: Stop::default() }
+        Self::until(Instant::now() + after)
+    }
+
+    /// Bounds that end at `deadline`.
+    pub fn until(deadline: Instant) -> Self {
+        Self { deadline, stop: Stop::default() }
     }
 
     /// Time left until the deadline.

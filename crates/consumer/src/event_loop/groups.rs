@@ -6,6 +6,7 @@ use super::super::Phase;
 use super::super::delivery::Event;
 use super::super::effects::Id;
 use super::super::policy::Disposition;
+use super::deliveries::Command;
 use super::{EventLoop, InHand};
 use hostler_queue::DEFAULT_GROUP;
 
@@ -16,21 +17,19 @@ impl EventLoop {
             Disposition::Ack => {
                 if let Some(next) = self.gate.pass(group, id) {
                     let starts = self.phase == Phase::Running && self.admission.may_start(next);
-                    self.apply(next, if starts { Event::Start } else { Event::Drain });
+                    let event = if starts { Event::Start } else { Event::Drain };
+                    self.commands.push(Command::Feed(next, event));
                 }
             }
-            head => self.send_back_followers(id, group, head),
+            head => self.send_back_followers(id, group, head.delay().unwrap_or_default()),
         }
     }
 
     /// The followers of a message that was not acked go back untouched, so that none overtakes it; with its delay, because
     /// some servers hand out a follower while its head still waits.
-    pub(super) fn send_back_followers(&mut self, id: Id, group: &str, head: &Disposition) {
-        let delay =
-            if let Disposition::Release(delay) | Disposition::GiveBack(delay) = head { *delay } else { Duration::ZERO };
-        for follower in self.gate.close(group, id) {
-            self.apply(follower, Event::Overtaken(delay));
-        }
+    pub(super) fn send_back_followers(&mut self, id: Id, group: &str, delay: Duration) {
+        let followers = self.gate.close(group, id).into_iter().rev();
+        self.commands.extend(followers.map(|follower| Command::Feed(follower, Event::Overtaken(delay))));
     }
 
     /// Whether the head of its group is not over, though its guest is gone.

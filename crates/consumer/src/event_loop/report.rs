@@ -1,4 +1,4 @@
-//! Telling: what the loop says of its deliveries and of itself, to the log, metrics, traces, the health file and its hooks.
+//! Report: what the loop says of its deliveries and of itself, to the log, metrics, traces, the health file and its hooks.
 
 use tokio::time::Instant;
 
@@ -26,7 +26,7 @@ impl EventLoop {
             self.summary.abandoned += u64::from(*outcome == Outcome::Shutdown);
             if outcome.is_failure() || matches!(disposition, Disposition::DeadLetter(_)) {
                 self.summary.failed += 1;
-                self.consumer.status.failed(failed(in_hand));
+                self.consumer.status.failed(failed(in_hand, self.now));
             }
         }
         if let Some(metrics) = &self.consumer.metrics {
@@ -97,7 +97,7 @@ impl EventLoop {
             Phase::Running if self.schedule.is_idle() || self.admission.is_shut() => State::Idle,
             Phase::Running => State::Listening,
         };
-        let transition = self.consumer.status.update(|status| {
+        let transition = self.consumer.status.update(self.now, |status| {
             status.state = state;
             status.last_poll_at = self.schedule.last_poll_at();
             status.could_poll_since = self.schedule.could_poll_since();
@@ -115,13 +115,13 @@ impl EventLoop {
     }
 }
 
-fn failed(in_hand: &InHand) -> Failed {
+fn failed(in_hand: &InHand, at: Instant) -> Failed {
     let (outcome, disposition) = (in_hand.machine.outcome(), in_hand.machine.disposition());
     let reason = log::reason(outcome, disposition).unwrap_or_default();
     // A copy, so that the rest of a long one is not remembered with it.
     let reason = reason[..reason.floor_char_boundary(MAX_REASON)].to_owned();
     Failed {
-        at: Instant::now(),
+        at,
         message_id: in_hand.message.id.clone(),
         outcome: outcome.name(),
         disposition: disposition.name(),

@@ -1,4 +1,4 @@
-//! The lease ledger: when each lease ends by our own clock, and which are to be extended. No I/O.
+//! Leases: when each lease ends by our own clock, and which are to be extended. No I/O.
 //!
 //! A deadline is counted on the monotonic clock from before the call that set it, less a margin in which a guest can be
 //! stopped, and moves only when the queue has said so for that very entry. So a lease ends here before it ends at the
@@ -22,7 +22,7 @@ const MIN_MARGIN: Duration = Duration::from_millis(100);
 /// See [`MARGIN_FRACTION`].
 const MAX_MARGIN: Duration = Duration::from_secs(1);
 
-/// What the ledger found out about a delivery.
+/// A change of a delivery's lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change<I> {
     /// Its lease is lost.
@@ -47,15 +47,25 @@ struct Entry {
     lease: LeaseHandle,
     received_at: Instant,
     deadline: Instant,
-    /// When the next heartbeat is due; `None` while one is under way, and once no more shall come.
-    due: Option<Instant>,
-    under_way: bool,
-    stopping: bool,
+    beat: Beat,
+}
+
+/// The next heartbeat of a lease.
+#[derive(Debug, Clone, Copy)]
+enum Beat {
+    /// It is due then.
+    Due(Instant),
+    /// One is under way.
+    UnderWay,
+    /// One is under way, and is the last.
+    Last,
+    /// None shall come.
+    Stopped,
 }
 
 /// The leases of one consumer. `I` names a delivery.
 #[derive(Debug)]
-pub struct Ledger<I> {
+pub struct Leases<I> {
     lease: Duration,
     max_lease: Duration,
     entries: HashMap<I, Entry>,
@@ -63,8 +73,8 @@ pub struct Ledger<I> {
     deadlines: BTreeSet<(Instant, I)>,
 }
 
-impl<I: Copy + Ord + std::hash::Hash> Ledger<I> {
-    /// A ledger of leases of `lease` each, which can reach at most `max_lease` from their receive.
+impl<I: Copy + Ord + std::hash::Hash> Leases<I> {
+    /// Leases of `lease` each, which can reach at most `max_lease` from their receive.
     pub fn new(lease: Duration, max_lease: Duration) -> Self {
         Self { lease, max_lease, entries: HashMap::new(), due: BTreeSet::new(), deadlines: BTreeSet::new() }
     }
@@ -73,9 +83,7 @@ impl<I: Copy + Ord + std::hash::Hash> Ledger<I> {
     pub fn enter(&mut self, id: I, lease: LeaseHandle, leased_at: Instant) {
         let deadline = self.deadline_of(leased_at, self.lease);
         let due = leased_at + self.lease / 3;
-        let entry =
-            Entry { lease, received_at: leased_at, deadline, due: Some(due), under_way: false, stopping: false };
-        self.entries.insert(id, entry);
+        self.entries.insert(id, Entry { lease, received_at: leased_at, deadline, beat: Beat::Due(due) });
         self.due.insert((due, id));
         self.deadlines.insert((deadline, id));
     }
@@ -90,14 +98,14 @@ impl<I: Copy + Ord + std::hash::Hash> Ledger<I> {
             }
             self.due.pop_first();
             let Some(entry) = self.entries.get_mut(&id) else { continue };
-            entry.due = None;
+            entry.beat = Beat::Stopped;
             // The queue refuses to extend beyond its limit rather than clamping, so the clamp is ours.
             let left = (entry.received_at + self.max_lease).saturating_duration_since(now);
             let by = self.lease.min(Duration::from_secs(left.as_secs()));
             if now + by <= entry.deadline + margin {
                 continue;
             }
-            entry.under_way = true;
+            entry.beat = Beat::UnderWay;
             match groups.iter_mut().find(|group| group.by == by && group.ids.len() < batch) {
                 Some(group) => {
                     group.ids.push(id);
@@ -122,32 +130,26 @@ impl<I: Copy + Ord + std::hash::Hash> Ledger<I> {
         let deadline = self.deadline_of(sent_at, by);
         for (index, id) in ids.iter().enumerate() {
             let Some(entry) = self.entries.get_mut(id) else { continue };
-            entry.under_way = false;
-            match results.get(index) {
+            let due = match results.get(index) {
                 Some(Ok(())) => {
                     self.deadlines.remove(&(entry.deadline, *id));
                     entry.deadline = deadline;
                     self.deadlines.insert((entry.deadline, *id));
-                    entry.due = Some(sent_at + self.lease / 3);
+                    sent_at + self.lease / 3
                 }
                 Some(Err(LeaseError::Lost(_))) => {
                     self.remove(*id);
                     changes.push(Change::Lost(*id));
                     continue;
                 }
-                Some(Err(LeaseError::Retry(_) | LeaseError::Refused(_))) | None => {
-                    entry.due = Some(now + self.lease / RETRY_FRACTION)
-                }
-            }
-            match (entry.stopping, entry.due) {
-                (true, _) => {
-                    entry.due = None;
-                    changes.push(Change::Stopped(*id));
-                }
-                (false, Some(due)) => {
-                    self.due.insert((due, *id));
-                }
-                (false, None) => {}
+                Some(Err(LeaseError::Retry(_) | LeaseError::Refused(_))) | None => now + self.lease / RETRY_FRACTION,
+            };
+            if matches!(entry.beat, Beat::Last) {
+                entry.beat = Beat::Stopped;
+                changes.push(Change::Stopped(*id));
+            } else {
+                entry.beat = Beat::Due(due);
+                self.due.insert((due, *id));
             }
         }
         changes
@@ -157,14 +159,21 @@ impl<I: Copy + Ord + std::hash::Hash> Ledger<I> {
     /// follows. The deadline is still watched.
     pub fn stop(&mut self, id: I) -> bool {
         let Some(entry) = self.entries.get_mut(&id) else { return true };
-        entry.stopping = true;
-        if let Some(due) = entry.due.take() {
-            self.due.remove(&(due, id));
+        match entry.beat {
+            Beat::Due(due) => {
+                self.due.remove(&(due, id));
+                entry.beat = Beat::Stopped;
+                true
+            }
+            Beat::UnderWay | Beat::Last => {
+                entry.beat = Beat::Last;
+                false
+            }
+            Beat::Stopped => true,
         }
-        !entry.under_way
     }
 
-    /// The deliveries whose lease has ended at `now`; they are out of the ledger.
+    /// The deliveries whose lease has ended at `now`; they are forgotten.
     pub fn expire(&mut self, now: Instant) -> Vec<I> {
         let mut lost = Vec::new();
         while let Some(&(deadline, id)) = self.deadlines.first() {
@@ -185,7 +194,7 @@ impl<I: Copy + Ord + std::hash::Hash> Ledger<I> {
         from + lease.saturating_sub(self.margin())
     }
 
-    /// When a lease ends, while it is in the ledger.
+    /// When a lease ends, while it is known.
     pub fn deadline(&self, id: I) -> Option<Instant> {
         self.entries.get(&id).map(|entry| entry.deadline)
     }
@@ -194,7 +203,7 @@ impl<I: Copy + Ord + std::hash::Hash> Ledger<I> {
     pub fn remove(&mut self, id: I) {
         if let Some(entry) = self.entries.remove(&id) {
             self.deadlines.remove(&(entry.deadline, id));
-            if let Some(due) = entry.due {
+            if let Beat::Due(due) = entry.beat {
                 self.due.remove(&(due, id));
             }
         }
@@ -222,93 +231,93 @@ mod tests {
         Receipt::new(name).lease()
     }
 
-    fn ledger(ids: impl IntoIterator<Item = u64>, at: Instant) -> Ledger<u64> {
-        let mut ledger = Ledger::new(LEASE, 12 * 3600 * SECOND);
+    fn leases(ids: impl IntoIterator<Item = u64>, at: Instant) -> Leases<u64> {
+        let mut leases = Leases::new(LEASE, 12 * 3600 * SECOND);
         for id in ids {
-            ledger.enter(id, lease(&id.to_string()), at);
+            leases.enter(id, lease(&id.to_string()), at);
         }
-        ledger
+        leases
     }
 
     #[test]
     fn heartbeats_come_every_third_of_the_lease_in_batches() {
         let start = Instant::now();
-        let mut ledger = ledger(0..25, start);
-        assert_eq!(ledger.next_at(), Some(start + LEASE / 3));
-        assert_eq!(ledger.heartbeats(start + 9 * SECOND, 10), []);
-        let beats = ledger.heartbeats(start + 10 * SECOND, 10);
+        let mut leases = leases(0..25, start);
+        assert_eq!(leases.next_at(), Some(start + LEASE / 3));
+        assert_eq!(leases.heartbeats(start + 9 * SECOND, 10), []);
+        let beats = leases.heartbeats(start + 10 * SECOND, 10);
         assert_eq!(beats.iter().map(|beat| beat.ids.len()).collect::<Vec<_>>(), [10, 10, 5]);
-        assert_eq!(ledger.heartbeats(start + 11 * SECOND, 10), [], "they are under way");
+        assert_eq!(leases.heartbeats(start + 11 * SECOND, 10), [], "they are under way");
 
         let sent_at = start + 10 * SECOND;
         for beat in &beats {
             let results = vec![Ok(()); beat.ids.len()];
-            assert_eq!(ledger.answered(&beat.ids, beat.by, &results, sent_at, sent_at + SECOND), []);
+            assert_eq!(leases.answered(&beat.ids, beat.by, &results, sent_at, sent_at + SECOND), []);
         }
-        assert_eq!(ledger.deadline(3), Some(sent_at + LEASE - MARGIN), "counted from before the call");
-        assert_eq!(ledger.next_at(), Some(sent_at + LEASE / 3));
+        assert_eq!(leases.deadline(3), Some(sent_at + LEASE - MARGIN), "counted from before the call");
+        assert_eq!(leases.next_at(), Some(sent_at + LEASE / 3));
     }
 
     #[test]
     fn a_deadline_moves_only_for_entries_that_succeeded() {
         let start = Instant::now();
-        let mut ledger = ledger(0..3, start);
+        let mut leases = leases(0..3, start);
         let at = start + 10 * SECOND;
-        ledger.heartbeats(at, 10);
+        leases.heartbeats(at, 10);
         let results = [Ok(()), Err(LeaseError::Retry("throttled".into())), Err(LeaseError::Lost("gone".into()))];
-        assert_eq!(ledger.answered(&[0, 1, 2], LEASE, &results, at, at), [Change::Lost(2)]);
-        assert_eq!(ledger.deadline(0), Some(at + LEASE - MARGIN));
-        assert_eq!(ledger.deadline(1), Some(start + LEASE - MARGIN));
-        assert_eq!(ledger.deadline(2), None);
-        let retry = ledger.heartbeats(at + LEASE / 10, 10);
+        assert_eq!(leases.answered(&[0, 1, 2], LEASE, &results, at, at), [Change::Lost(2)]);
+        assert_eq!(leases.deadline(0), Some(at + LEASE - MARGIN));
+        assert_eq!(leases.deadline(1), Some(start + LEASE - MARGIN));
+        assert_eq!(leases.deadline(2), None);
+        let retry = leases.heartbeats(at + LEASE / 10, 10);
         assert_eq!(retry.iter().map(|beat| beat.ids.clone()).collect::<Vec<_>>(), [[1]]);
     }
 
     #[test]
     fn an_answer_that_is_too_short_counts_as_not_extended() {
         let start = Instant::now();
-        let mut ledger = ledger(0..2, start);
+        let mut leases = leases(0..2, start);
         let at = start + 10 * SECOND;
-        ledger.heartbeats(at, 10);
-        assert_eq!(ledger.answered(&[0, 1], LEASE, &[Ok(())], at, at), []);
-        assert_eq!(ledger.deadline(1), Some(start + LEASE - MARGIN));
-        assert!(ledger.expire(start + LEASE - MARGIN - SECOND / 100).is_empty());
-        assert_eq!(ledger.expire(start + LEASE - MARGIN), [1]);
-        assert!(ledger.expire(start + LEASE).is_empty());
+        leases.heartbeats(at, 10);
+        assert_eq!(leases.answered(&[0, 1], LEASE, &[Ok(())], at, at), []);
+        assert_eq!(leases.deadline(1), Some(start + LEASE - MARGIN));
+        assert!(leases.expire(start + LEASE - MARGIN - SECOND / 100).is_empty());
+        assert_eq!(leases.expire(start + LEASE - MARGIN), [1]);
+        assert!(leases.expire(start + LEASE).is_empty());
     }
 
     #[test]
     fn a_stop_waits_for_the_heartbeat_under_way_and_none_follows() {
         let start = Instant::now();
-        let mut ledger = ledger(0..2, start);
-        assert!(ledger.stop(0), "none is under way");
+        let mut leases = leases(0..2, start);
+        assert!(leases.stop(0), "none is under way");
         let at = start + 10 * SECOND;
-        assert_eq!(ledger.heartbeats(at, 10).iter().map(|beat| beat.ids.clone()).collect::<Vec<_>>(), [[1]]);
-        assert!(!ledger.stop(1));
-        assert_eq!(ledger.answered(&[1], LEASE, &[Ok(())], at, at), [Change::Stopped(1)]);
-        assert_eq!(ledger.heartbeats(at + LEASE, 10), []);
-        assert_eq!(ledger.expire(start + LEASE), [0], "the deadline is still watched");
+        assert_eq!(leases.heartbeats(at, 10).iter().map(|beat| beat.ids.clone()).collect::<Vec<_>>(), [[1]]);
+        assert!(!leases.stop(1));
+        assert_eq!(leases.answered(&[1], LEASE, &[Ok(())], at, at), [Change::Stopped(1)]);
+        assert_eq!(leases.heartbeats(at + LEASE, 10), []);
+        assert_eq!(leases.expire(start + LEASE), [0], "the deadline is still watched");
     }
 
     #[test]
     fn the_shortest_lease_leaves_time_to_stop_a_guest_in() {
         let start = Instant::now();
-        let mut ledger: Ledger<u32> = Ledger::new(SECOND, LEASE);
-        ledger.enter(1, lease("1"), start);
-        assert!(ledger.expire(start + Duration::from_millis(899)).is_empty());
-        assert_eq!(ledger.expire(start + Duration::from_millis(900)), [1], "it takes 60 ms to stop a guest");
+        let mut leases: Leases<u32> = Leases::new(SECOND, LEASE);
+        leases.enter(1, lease("1"), start);
+        assert!(leases.expire(start + Duration::from_millis(899)).is_empty());
+        assert_eq!(leases.expire(start + Duration::from_millis(900)), [1], "it takes 60 ms to stop a guest");
     }
 
     #[test]
     fn nothing_is_asked_for_beyond_the_queue_s_limit() {
         let start = Instant::now();
-        let mut ledger = Ledger::new(LEASE, 45 * SECOND);
-        ledger.enter(1, lease("1"), start);
+        let mut leases = Leases::new(LEASE, 45 * SECOND);
+        leases.enter(1, lease("1"), start);
         let at = start + 20 * SECOND;
-        let beats = ledger.heartbeats(at, 10);
+        let beats = leases.heartbeats(at, 10);
         assert_eq!(beats.first().map(|beat| beat.by), Some(25 * SECOND));
-        ledger.answered(&[1], 25 * SECOND, &[Ok(())], at, at);
-        assert_eq!(ledger.heartbeats(at + 10 * SECOND, 10), [], "there is nothing to gain");
-        assert_eq!(ledger.expire(start + 45 * SECOND), [1]);
+        leases.answered(&[1], 25 * SECOND, &[Ok(())], at, at);
+        assert_eq!(leases.heartbeats(at + 10 * SECOND, 10), [], "there is nothing to gain");
+        assert_eq!(leases.expire(start + 45 * SECOND), [1]);
     }
 }

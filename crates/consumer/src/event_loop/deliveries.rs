@@ -1,0 +1,210 @@
+//! Deliveries: what the loop does about each, from its receive to its end.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use super::super::Phase;
+use super::super::breaker::Change;
+use super::super::delivery::{Action, Event, Machine};
+use super::super::effects::Id;
+use super::super::failures::Kind;
+use super::super::policy::Disposition;
+use super::{EventLoop, InHand};
+use hostler_config::OnProcessingTimeout;
+use hostler_handler::{Bounds, Call, HOOK_TIMEOUT, Output};
+use hostler_queue::{Delivery, Settlement};
+
+/// What is left to do about an event.
+pub(super) enum Command {
+    /// Feed a delivery's machine, and do what it says.
+    Feed(Id, Event),
+    /// The breaker has changed its state.
+    Turned(Change),
+    /// Take nothing more, and give back what has not started.
+    Shut,
+}
+
+impl EventLoop {
+    /// Takes a delivery in hand that came at this time; whether it waits behind another of its group.
+    pub(super) fn admit(&mut self, delivery: Delivery, time: SystemTime) -> bool {
+        let id = self.next_id;
+        self.next_id += 1;
+        let Delivery { message, receipt, attempt, leased_at } = delivery;
+        let spec = &self.consumer.spec;
+        self.leases.enter(id, receipt.lease(), leased_at);
+        let queue_delay = message.age(time);
+        let late = queue_delay > spec.delay_tolerance;
+        let bounds = Bounds::until(self.now.into_std() + spec.processing_timeout);
+        let output = Output::new(spec.output);
+        let call = Arc::new(Call::new(Arc::clone(&message), Arc::clone(&spec.channel), attempt, bounds, output));
+        let (counted, spoilt) = self.spared.counted(&message.id, attempt);
+        let machine = Machine::new(counted, self.consumer.replies.is_some(), fastrand::f64()).spoilt_before(spoilt);
+        let in_hand = InHand {
+            machine,
+            message,
+            attempt,
+            receipt: Some(receipt),
+            queue_delay,
+            late,
+            started_at: None,
+            ran_for: Duration::ZERO,
+            heartbeat_failed: false,
+            call,
+            span: None,
+        };
+        self.occupied += 1;
+        let may_start = match self.group_of(&in_hand) {
+            Some(group) => self.gate.enter(&group, id),
+            None => true,
+        };
+        self.in_hand.insert(id, Box::new(in_hand));
+        let is_kept = self.admission.admits(id);
+        let is_over = self.leases.deadline(id).is_some_and(|deadline| deadline <= self.now);
+        match (self.phase, may_start) {
+            // It was so long on its way that its lease is over.
+            _ if is_over => self.lose(id),
+            (Phase::Running, true) if is_kept => self.apply(id, Event::Start),
+            (Phase::Running, false) if is_kept => {}
+            // It was on its way when nothing more was to come.
+            (Phase::Running, _) => self.apply(id, Event::Drain),
+            (Phase::Draining | Phase::Deadline, _) => self.apply(id, Event::Drain),
+        }
+        !may_start
+    }
+
+    /// Feeds a delivery's machine, and does all that follows.
+    pub(super) fn apply(&mut self, id: Id, event: Event) {
+        self.carry_out(Command::Feed(id, event));
+    }
+
+    /// Carries out a command and all that follow from it, the last one first: whatever follows for a delivery comes before what
+    /// was to be done after it.
+    pub(super) fn carry_out(&mut self, command: Command) {
+        self.commands.push(command);
+        while let Some(command) = self.commands.pop() {
+            match command {
+                Command::Feed(id, event) => self.feed(id, event),
+                Command::Turned(change) => self.turned(change),
+                Command::Shut => self.shut(),
+            }
+        }
+    }
+
+    fn feed(&mut self, id: Id, event: Event) {
+        let Some(in_hand) = self.in_hand.get_mut(&id) else { return };
+        let held_slot = in_hand.machine.holds_slot();
+        let action = in_hand.machine.handle(event, &self.consumer.spec.policy);
+        self.occupied -= usize::from(held_slot && !in_hand.machine.holds_slot());
+        match action {
+            Action::Nothing => {}
+            Action::Run => self.start(id),
+            Action::AskToStop => in_hand.call.bounds.stop.ask(),
+            Action::Stop => in_hand.call.bounds.stop.force(),
+            // Nothing waits for a hook any more.
+            Action::Decide(_) if self.phase == Phase::Deadline => {
+                self.commands.push(Command::Feed(id, Event::Decided(None)));
+            }
+            Action::Decide(elapsed) => {
+                Arc::make_mut(&mut in_hand.call).bounds = Bounds::until(self.now.into_std() + HOOK_TIMEOUT);
+                self.effects.decide(id, Arc::clone(&in_hand.call), elapsed, in_hand.span.is_some());
+            }
+            Action::Reply(body) => self.effects.reply(id, &in_hand.call, body),
+            Action::StopHeartbeat => {
+                let (outcome, started) = (in_hand.machine.outcome(), in_hand.started_at.is_some());
+                let turned = self.admission.ended(id, outcome, started, self.now);
+                // After what follows for this delivery, so that none of its group goes back before it.
+                self.commands.extend(turned.map(Command::Turned));
+                if self.leases.stop(id) {
+                    self.commands.push(Command::Feed(id, Event::HeartbeatStopped));
+                }
+            }
+            Action::Settle(disposition) => self.settle(id, disposition),
+            Action::Finish => self.finish(id),
+        }
+    }
+
+    fn start(&mut self, id: Id) {
+        let Some(in_hand) = self.in_hand.get_mut(&id) else { return };
+        let (now, timeout) = (self.now, self.consumer.spec.processing_timeout);
+        in_hand.started_at = Some(now);
+        // Nobody else has it yet, so that nothing is copied.
+        let call = Arc::make_mut(&mut in_hand.call);
+        call.bounds.deadline = now.into_std() + timeout;
+        self.summary.late += u64::from(in_hand.late);
+        if let Some(metrics) = &self.consumer.metrics {
+            metrics.started(in_hand.queue_delay, in_hand.late);
+        }
+        if let Some(spans) = &self.spans {
+            let (span, trace) = spans.process(&in_hand.message, in_hand.attempt);
+            call.trace = trace;
+            in_hand.span = span.is_recording().then(|| (span, SystemTime::now()));
+        }
+        self.running.insert((now, id));
+        self.deadlines.insert((now + timeout, id));
+        self.effects.run(id, Arc::clone(&in_hand.call), in_hand.span.is_some());
+    }
+
+    /// A guest, or the hook that decided for it, is gone.
+    pub(super) fn ended(&mut self, id: Id, event: Event) {
+        if let Some(in_hand) = self.in_hand.get_mut(&id)
+            && let Some(started_at) = in_hand.started_at
+        {
+            self.running.remove(&(started_at, id));
+            self.deadlines.remove(&(started_at + self.consumer.spec.processing_timeout, id));
+            if matches!(event, Event::Ended(_)) {
+                in_hand.ran_for = self.now - started_at;
+            }
+        }
+        self.apply(id, event);
+    }
+
+    fn settle(&mut self, id: Id, disposition: Disposition) {
+        let Some(in_hand) = self.in_hand.get_mut(&id) else { return };
+        let Some(receipt) = in_hand.receipt.take() else { return };
+        let (is_ack, delay) = (disposition == Disposition::Ack, disposition.delay().unwrap_or_default());
+        let settlement = match disposition {
+            Disposition::Ack => Settlement::Ack(receipt),
+            Disposition::Release(delay) => Settlement::Release(receipt, delay),
+            Disposition::GiveBack(delay) => Settlement::GiveBack(receipt, delay),
+            Disposition::DeadLetter(reason) => {
+                Settlement::DeadLetter { receipt, message: Arc::clone(&in_hand.message), reason }
+            }
+            Disposition::None => return self.finish(id),
+        };
+        self.batcher.push(id, settlement, self.now, self.leases.deadline(id));
+        // After it, so that it is visible again before them.
+        if let Some(group) = self.in_hand.get(&id).filter(|_| !is_ack).and_then(|in_hand| self.group_of(in_hand)) {
+            self.send_back_followers(id, &group, delay);
+        }
+    }
+
+    /// A lease is lost. A settlement that is on its way is waited for: it may have come in time.
+    pub(super) fn lose(&mut self, id: Id) {
+        let Some(in_hand) = self.in_hand.get(&id) else { return };
+        if in_hand.machine.is_settling() && !self.batcher.withdraw(id) {
+            return;
+        }
+        tracing::warn!(consumer = &*self.consumer.spec.name, message_id = in_hand.message.id, "lease lost");
+        if in_hand.heartbeat_failed {
+            self.failures.failed(Kind::Extension, self.now);
+        }
+        if let Some(metrics) = &self.consumer.metrics {
+            metrics.lease_lost();
+        }
+        self.apply(id, Event::LeaseLost);
+    }
+
+    fn finish(&mut self, id: Id) {
+        let Some(mut in_hand) = self.in_hand.remove(&id) else { return };
+        self.leases.remove(id);
+        self.over(&mut in_hand);
+        self.admission.forget(id);
+        let exits = self.consumer.spec.policy.on_processing_timeout == OnProcessingTimeout::Exit;
+        if exits && in_hand.machine.timed_out_undecided() {
+            self.consumer.exit.cancel();
+        }
+        if let Some(group) = self.group_of(&in_hand) {
+            self.leave(id, &group, in_hand.machine.disposition());
+        }
+    }
+}
