@@ -94,8 +94,8 @@ pub const FAULTS: &[Fault] = &[
     fault(
         "starts what arrives while it drains",
         "consumer/event_loop/deliveries.rs",
-        "(Phase::Draining | Phase::Deadline, _) => self.apply(id, Event::Drain),",
-        "(Phase::Draining | Phase::Deadline, _) => self.apply(id, Event::Start),",
+        "} else if self.phase > Phase::Running || !is_kept {",
+        "} else if !is_kept {",
     ),
     fault(
         "takes more than it has slots for",

@@ -92,7 +92,6 @@ enum Cause {
 pub struct Machine {
     state: State,
     attempt: u32,
-    /// How often in a row the host spoilt an attempt of its message before.
     spoilt: u32,
     /// What became of it, once that is known.
     outcome: Option<Outcome>,
@@ -106,27 +105,20 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A delivery that has just been received. `replies`: its consumer has a channel for replies. `jitter`: a random
-    /// number from 0 to 1.
-    pub fn new(attempt: u32, replies: bool, jitter: f64) -> Self {
-        let (state, disposition) = (State::Waiting, Disposition::None);
+    /// A delivery that has just been received. `spoilt`: how often in a row the host spoilt an attempt of its message before.
+    /// `replies`: its consumer has a channel for replies. `jitter`: a random number from 0 to 1.
+    pub fn new(attempt: u32, spoilt: u32, replies: bool, jitter: f64) -> Self {
         Self {
-            state,
+            state: State::Waiting,
             attempt,
-            spoilt: 0,
+            spoilt,
             outcome: None,
-            disposition,
+            disposition: Disposition::None,
             hook_decided: false,
             replies,
             large_reply: false,
             jitter,
         }
-    }
-
-    /// The same, of a message whose attempts before this the host spoilt, so often in a row.
-    #[must_use]
-    pub fn spoilt_before(self, spoilt: u32) -> Self {
-        Self { spoilt, ..self }
     }
 
     /// Takes an event, and says what to do.
@@ -279,7 +271,7 @@ mod tests {
     }
 
     fn play(events: impl IntoIterator<Item = Event>) -> (Machine, Vec<Action>) {
-        let mut machine = Machine::new(1, true, 1.0);
+        let mut machine = Machine::new(1, 0, true, 1.0);
         let actions = events.into_iter().map(|event| machine.handle(event, &policy())).collect();
         (machine, actions)
     }

@@ -14,51 +14,24 @@ use tokio::time::{Duration, Instant, sleep_until};
 
 use self::deliveries::Command;
 use super::admission::Admission;
-use super::delivery::{Event, Machine};
+use super::delivery::Event;
 use super::effects::{DECIDED_AFTER, Effects, Id, Signal};
 use super::failures::{Failures, Kind};
 use super::fifo::Gate;
+use super::in_hand::InHand;
 use super::leases::{Change, Leases};
-use super::log::Place;
 use super::poll_schedule::{Failed, Load, Next, PollSchedule};
 use super::settle::Batcher;
 use super::signals::Signals;
-use super::spans::{Settled, Spans};
+use super::spans::Spans;
 use super::spared::Spared;
 use super::{Consumer, Phase, Summary};
-use hostler_handler::{Call, Outcome};
-use hostler_queue::{Delivery, LeaseError, Limits, QueueError, Receipt, Unsettled};
-use hostler_telemetry::traces::Span;
+use hostler_handler::Outcome;
+use hostler_queue::{Delivery, LeaseError, Limits, QueueError, Unsettled};
 use hostler_types::State;
-use hostler_types::message::Message;
 
 /// How long to sleep when nothing is due.
 const IDLE: Duration = Duration::from_secs(3600);
-
-/// A delivery in hand.
-struct InHand {
-    machine: Machine,
-    message: Arc<Message>,
-    attempt: u32,
-    /// Taken when it is settled, so that it is settled once.
-    receipt: Option<Receipt>,
-    queue_delay: Duration,
-    late: bool,
-    started_at: Option<Instant>,
-    ran_for: Duration,
-    /// Its last heartbeat failed: if its lease ends, it ends for that.
-    heartbeat_failed: bool,
-    call: Arc<Call>,
-    /// The span of its processing, if that is sampled, and when it began.
-    span: Option<(Span, SystemTime)>,
-}
-
-impl InHand {
-    /// Where in its trace the lines about it belong.
-    fn place(&self) -> Place<'_> {
-        Place { trace: self.call.trace.as_deref(), own: self.span.is_some() }
-    }
-}
 
 /// What woke the loop.
 enum Woken {
@@ -198,7 +171,7 @@ impl EventLoop {
         while let Some(batch) = self.batcher.next(now, !self.running.is_empty() && self.phase == Phase::Running) {
             let span = self.spans.as_ref().and_then(|spans| {
                 let about = batch.iter().filter_map(|(id, _)| self.in_hand.get(id));
-                spans.settle(&about.map(|one| Settled::of(&one.message, one.call.trace.as_ref())).collect::<Vec<_>>())
+                spans.settle(&about.map(|in_hand| &*in_hand.call).collect::<Vec<_>>())
             });
             self.effects.settle(batch, span);
         }
@@ -324,7 +297,7 @@ impl EventLoop {
             }
             Err(Unsettled { settlement, error }) => {
                 let (consumer, action) = (&*self.consumer.spec.name, settlement.name());
-                let message_id = self.in_hand.get(&id).map(|in_hand| &*in_hand.message.id);
+                let message_id = self.in_hand.get(&id).map(|in_hand| in_hand.message_id());
                 tracing::warn!(consumer, message_id, action, %error, "not settled");
                 let is_lost = matches!(error, LeaseError::Lost(_)) || self.leases.deadline(id).is_none();
                 if let Some(metrics) = self.consumer.metrics.as_ref().filter(|_| is_lost) {

@@ -3,15 +3,9 @@
 use std::collections::{HashMap, VecDeque};
 
 /// Holds back the followers of each group's head. `I` names a delivery.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Gate<I> {
     groups: HashMap<String, VecDeque<I>>,
-}
-
-impl<I> Default for Gate<I> {
-    fn default() -> Self {
-        Self { groups: HashMap::new() }
-    }
 }
 
 impl<I: Copy + PartialEq> Gate<I> {

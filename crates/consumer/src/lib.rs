@@ -12,6 +12,7 @@
 //! | `failures` | which settlements and extensions keep failing, and since when | none |
 //! | `spared` | attempts that the host spoilt, and so do not count | none |
 //! | `poll_schedule` | when to receive how much, and since when a receive could begin | none |
+//! | `in_hand` | what the loop knows of a delivery | none |
 //! | `event_loop` | turns the world into events, and drives all of the above | through `effects` |
 //! | `event_loop/deliveries` | what the loop does about each delivery, from its receive to its end | through `effects` |
 //! | `event_loop/groups` | what the loop does so that nothing overtakes another of its FIFO group | through `effects` |
@@ -34,6 +35,7 @@ mod effects;
 mod event_loop;
 mod failures;
 mod fifo;
+mod in_hand;
 mod leases;
 mod log;
 mod policy;

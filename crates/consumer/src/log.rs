@@ -6,6 +6,7 @@ use tracing::field::{DisplayValue, display};
 
 use super::Spec;
 use super::breaker::Change;
+use super::in_hand::InHand;
 use super::policy::Disposition;
 use hostler_handler::{Captured, Excerpt, Outcome};
 use hostler_telemetry::GUEST;
@@ -15,20 +16,6 @@ use hostler_types::printable::shortened;
 
 /// Bytes of a reason that the line has. The dead letter carries it whole.
 const MAX_REASON: usize = 1024;
-
-/// What the line says of one message.
-pub(super) struct Line<'a> {
-    pub(super) message_id: &'a str,
-    pub(super) attempt: u32,
-    pub(super) outcome: &'a Outcome,
-    pub(super) disposition: &'a Disposition,
-    /// How long the handler ran; zero if it never did.
-    pub(super) duration: Duration,
-    /// The age of the message when it was received.
-    pub(super) queue_delay: Duration,
-    pub(super) late: bool,
-    pub(super) trace: Place<'a>,
-}
 
 /// Where in a trace a line belongs.
 #[derive(Debug, Clone, Copy)]
@@ -50,23 +37,23 @@ impl Place<'_> {
 }
 
 /// Writes the line of a message that is over.
-pub(super) fn settled(spec: &Spec, line: &Line<'_>) {
-    let reason = reason(line.outcome, line.disposition);
-    let delay_seconds = line.disposition.delay().map(|delay| milliseconds(delay) / 1_000.0);
+pub(super) fn settled(spec: &Spec, in_hand: &InHand) {
+    let (outcome, disposition) = (in_hand.machine.outcome(), in_hand.machine.disposition());
+    let (reason, place) = (reason(outcome, disposition), in_hand.place());
     tracing::info!(
         consumer = &*spec.name,
         channel = &*spec.channel,
-        message_id = line.message_id,
-        attempt = line.attempt,
-        outcome = line.outcome.name(),
-        disposition = line.disposition.name(),
-        duration_ms = milliseconds(line.duration),
-        queue_delay_ms = milliseconds(line.queue_delay),
-        late = line.late.then_some(true),
-        delay_seconds,
+        message_id = in_hand.message_id(),
+        attempt = in_hand.call.attempt,
+        outcome = outcome.name(),
+        disposition = disposition.name(),
+        duration_ms = milliseconds(in_hand.ran_for),
+        queue_delay_ms = milliseconds(in_hand.queue_delay),
+        late = in_hand.late.then_some(true),
+        delay_seconds = disposition.delay().map(|delay| milliseconds(delay) / 1_000.0),
         reason = &*shortened(reason.as_deref().unwrap_or_default(), MAX_REASON),
-        trace_id = line.trace.trace_id(),
-        span_id = line.trace.span_id(),
+        trace_id = place.trace_id(),
+        span_id = place.span_id(),
         "settled"
     );
 }

@@ -7,6 +7,7 @@ use tokio::time::{Duration, Instant};
 
 use super::Spec;
 use super::admission::Admission;
+use super::status::Status;
 use hostler_queue::{Limits, Receive};
 use hostler_types::{Backoff, Bucket};
 
@@ -250,19 +251,11 @@ impl PollSchedule {
         self.brought == Brought::Nothing
     }
 
-    /// When a receive last came back without an error.
-    pub(super) fn last_poll_at(&self) -> Option<Instant> {
-        self.last_poll_at
-    }
-
-    /// Whether no receive is to begin.
-    pub(super) fn is_held(&self) -> bool {
-        self.hold == Hold::Held
-    }
-
-    /// Since when one could begin; `None`: it always could.
-    pub(super) fn could_poll_since(&self) -> Option<Instant> {
-        self.could_poll_since
+    /// Shows since when it has not polled, and why.
+    pub(super) fn show(&self, status: &mut Status) {
+        status.last_poll_at = self.last_poll_at;
+        status.could_poll_since = self.could_poll_since;
+        status.held_back = self.hold == Hold::Held;
     }
 }
 
@@ -350,8 +343,12 @@ mod tests {
             self.schedule.failed(asked, refused, self.now, 1.0)
         }
 
+        fn is_held(&self) -> bool {
+            self.schedule.hold == Hold::Held
+        }
+
         fn could_poll_since(&self) -> Option<Duration> {
-            self.schedule.could_poll_since().map(|since| self.now - since)
+            self.schedule.could_poll_since.map(|since| self.now - since)
         }
     }
 
@@ -432,7 +429,7 @@ mod tests {
     fn tokens_are_taken_by_a_receive_and_given_back_for_what_it_did_not_bring() {
         let mut bench = Bench::new(Spec { rate_limit: Some(Rate { permits: 4, per: SECOND }), ..spec() }, LIMITS);
         assert_eq!(bench.after(Duration::ZERO), Next::At(bench.now + SECOND / 4 + Duration::from_millis(1)));
-        assert!(bench.schedule.is_held());
+        assert!(bench.is_held());
         assert!(matches!(bench.after(SECOND), Next::Receive(Receive { max: 4, .. })));
         bench.received(4, 1, 0);
         assert_eq!((bench.asks(), bench.asks()), (Some(3), None));
@@ -450,7 +447,7 @@ mod tests {
             bench.failed(10, false).rest.as_secs()
         });
         assert_eq!(rests, [1, 2, 4, 8, 16, 20, 20]);
-        assert!(bench.schedule.is_idle() && bench.schedule.last_poll_at().is_none());
+        assert!(bench.schedule.is_idle() && bench.schedule.last_poll_at.is_none());
         assert_eq!(bench.after(Duration::ZERO), Next::At(bench.now + 20 * SECOND));
         assert!(matches!(bench.after(20 * SECOND), Next::Receive(_)));
         bench.received(10, 0, 0);
@@ -481,7 +478,7 @@ mod tests {
         let mut bench = Bench::with_slots(64);
         bench.admission.pause(true);
         assert_eq!(bench.after(SECOND), Next::Event);
-        assert!(bench.schedule.is_held() && bench.could_poll_since() == Some(Duration::ZERO));
+        assert!(bench.is_held() && bench.could_poll_since() == Some(Duration::ZERO));
         bench.admission.pause(false);
         assert_eq!(bench.asks(), Some(10));
 
@@ -503,9 +500,9 @@ mod tests {
         assert_eq!((bench.after(SECOND), bench.could_poll_since()), (Next::Event, None), "one is under way");
         bench.received(2, 2, 0);
         bench.run(2);
-        assert_eq!((bench.after(SECOND), bench.schedule.is_held()), (Next::Event, true), "guests in all slots");
+        assert_eq!((bench.after(SECOND), bench.is_held()), (Next::Event, true), "guests in all slots");
         bench.load.running = 0;
-        assert_eq!((bench.after(SECOND), bench.schedule.is_held()), (Next::Event, false), "slots without a guest");
+        assert_eq!((bench.after(SECOND), bench.is_held()), (Next::Event, false), "slots without a guest");
         assert_eq!((bench.after(SECOND), bench.could_poll_since()), (Next::Event, Some(SECOND)));
         bench.run(0);
         assert_eq!((bench.asks(), bench.asks()), (Some(2), None));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::policy::Disposition;
-use hostler_handler::Outcome;
+use hostler_handler::{Call, Outcome};
 use hostler_queue::{Delivery, Queue, QueueError, Unsettled};
 use hostler_telemetry::traces::{Beginning, KeyValue, Operation, Span, SpanContext, Traces, attribute};
 use hostler_types::message::{Message, TraceContext};
@@ -27,14 +27,6 @@ pub(super) struct Spans {
     channel: Arc<str>,
     /// What all of them say.
     attributes: Arc<[KeyValue]>,
-}
-
-/// One message that a settling is about.
-#[derive(Debug, Clone)]
-pub(super) struct Settled {
-    message: Arc<Message>,
-    /// The trace that its handler ran in.
-    trace: Option<Arc<TraceContext>>,
 }
 
 impl Spans {
@@ -90,14 +82,13 @@ impl Spans {
         (span, trace)
     }
 
-    /// Begins the span of a settling.
-    pub(super) fn settle(&self, batch: &[Settled]) -> Option<Span> {
-        if !is_wanted(batch.iter().map(Settled::processed)) {
+    /// Begins the span of a settling of the messages of these calls.
+    pub(super) fn settle(&self, batch: &[&Call]) -> Option<Span> {
+        if !is_wanted(batch.iter().map(|call| ran_in(call))) {
             return None;
         }
-        let about = |one: &Settled| produced(&one.message).or(one.processed()).cloned();
-        let links = batch.iter().filter_map(about).collect();
-        let parent = if let [one] = batch { one.processed() } else { None };
+        let links = batch.iter().filter_map(|call| produced(&call.message).or(ran_in(call)).cloned()).collect();
+        let parent = if let [one] = batch { ran_in(one) } else { None };
         let mut span = self.begin(Operation::Settle, Beginning { parent, links, since: None });
         match batch {
             [one] => span.set(attribute::MESSAGING_MESSAGE_ID, one.message.id.clone()),
@@ -107,16 +98,9 @@ impl Spans {
     }
 }
 
-impl Settled {
-    /// A message, and the trace that its handler ran in.
-    pub(super) fn of(message: &Arc<Message>, trace: Option<&Arc<TraceContext>>) -> Self {
-        Self { message: Arc::clone(message), trace: trace.cloned() }
-    }
-
-    /// The span of its processing.
-    fn processed(&self) -> Option<&SpanContext> {
-        self.trace.as_ref().map(|trace| trace.span())
-    }
+/// The span that its handler ran in.
+fn ran_in(call: &Call) -> Option<&SpanContext> {
+    call.trace.as_ref().map(|trace| trace.span())
 }
 
 /// Ends the span of a settling.
@@ -161,6 +145,7 @@ fn count(number: usize) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hostler_handler::{Bounds, Output};
     use hostler_queue::fake::FakeBroker;
     use hostler_queue::{Broker as _, ChannelSpec, LeaseError, Receive, Settlement};
     use hostler_telemetry::traces::memory::{Kept, attribute as value};
@@ -183,6 +168,13 @@ mod tests {
         (kept, spans, deliveries)
     }
 
+    /// A call of a message whose handler ran in this trace.
+    fn call(message: &Arc<Message>, trace: Option<&Arc<TraceContext>>) -> Call {
+        let bounds = Bounds::new(Duration::ZERO);
+        let call = Call::new(Arc::clone(message), "jobs".into(), 1, bounds, Output::new(0));
+        Call { trace: trace.cloned(), ..call }
+    }
+
     #[tokio::test]
     async fn a_message_is_processed_in_its_producer_s_trace_and_settled_there() {
         let (kept, spans, deliveries) = consumer(&[Some(PARENT)]).await;
@@ -191,7 +183,7 @@ mod tests {
         let (span, trace) = spans.process(&message, 2);
         let trace = trace.unwrap();
         let began = SystemTime::now();
-        let settling = spans.settle(&[Settled::of(&message, Some(&trace))]).unwrap();
+        let settling = spans.settle(&[&call(&message, Some(&trace))]).unwrap();
         processed(span, (began, Duration::from_secs(1)), &Outcome::Ack, &Disposition::Ack);
         settled(settling, &[Ok(())]);
 
@@ -234,7 +226,7 @@ mod tests {
         end(Outcome::Trapped("unreachable".into()));
         end(Outcome::Delay(Duration::ZERO));
         end(Outcome::LeaseLost);
-        let settling = spans.settle(&[Settled::of(&deliveries[0].message, None)]).unwrap();
+        let settling = spans.settle(&[&call(&deliveries[0].message, None)]).unwrap();
         let settlement = Settlement::Ack(hostler_queue::Receipt::new("r"));
         settled(settling, &[Err(Unsettled { settlement, error: LeaseError::Lost("over".into()) }), Ok(())]);
         let types: Vec<_> = kept.spans().iter().map(|span| value(span, "error.type")).collect();
@@ -254,17 +246,17 @@ mod tests {
         let traces: Vec<_> = messages.iter().map(|message| spans.process(message, 1).1.unwrap()).collect();
         assert!(traces.iter().all(|trace| !trace.span().is_sampled()));
         assert_eq!(traces[0].trace_id().to_string(), "0af7651916cd43dd8448eb211c80319c");
-        let both: Vec<_> = messages.iter().zip(&traces).map(|(one, trace)| Settled::of(one, Some(trace))).collect();
-        assert!(spans.settle(&both).is_none());
+        let both: Vec<_> = messages.iter().zip(&traces).map(|(one, trace)| call(one, Some(trace))).collect();
+        assert!(spans.settle(&both.iter().collect::<Vec<_>>()).is_none());
         assert_eq!(kept.spans().len(), 0);
     }
 
     #[tokio::test]
     async fn a_batch_links_to_each_of_its_messages() {
         let (kept, spans, deliveries) = consumer(&[Some(PARENT), None, Some(&PARENT.replace("-01", "-00"))]).await;
-        let settled_ones: Vec<_> = deliveries.iter().map(|one| Settled::of(&one.message, None)).collect();
+        let calls: Vec<_> = deliveries.iter().map(|one| call(&one.message, None)).collect();
         spans.received(SystemTime::now(), &Ok(deliveries));
-        drop(spans.settle(&settled_ones).unwrap());
+        drop(spans.settle(&calls.iter().collect::<Vec<_>>()).unwrap());
         for span in kept.spans() {
             assert_eq!((span.links.len(), span.parent_span_id.to_string().as_str()), (2, "0000000000000000"));
             assert_eq!(value(&span, "messaging.batch.message_count").as_deref(), Some("3"));

@@ -8,8 +8,9 @@ use super::super::breaker::Change;
 use super::super::delivery::{Action, Event, Machine};
 use super::super::effects::Id;
 use super::super::failures::Kind;
+use super::super::in_hand::InHand;
 use super::super::policy::Disposition;
-use super::{EventLoop, InHand};
+use super::EventLoop;
 use hostler_config::OnProcessingTimeout;
 use hostler_handler::{Bounds, Call, HOOK_TIMEOUT, Output};
 use hostler_queue::{Delivery, Settlement};
@@ -36,20 +37,16 @@ impl EventLoop {
         let late = queue_delay > spec.delay_tolerance;
         let bounds = Bounds::until(self.now.into_std() + spec.processing_timeout);
         let output = Output::new(spec.output);
-        let call = Arc::new(Call::new(Arc::clone(&message), Arc::clone(&spec.channel), attempt, bounds, output));
         let (counted, spoilt) = self.spared.counted(&message.id, attempt);
-        let machine = Machine::new(counted, self.consumer.replies.is_some(), fastrand::f64()).spoilt_before(spoilt);
         let in_hand = InHand {
-            machine,
-            message,
-            attempt,
+            machine: Machine::new(counted, spoilt, self.consumer.replies.is_some(), fastrand::f64()),
+            call: Arc::new(Call::new(message, Arc::clone(&spec.channel), attempt, bounds, output)),
             receipt: Some(receipt),
             queue_delay,
             late,
             started_at: None,
             ran_for: Duration::ZERO,
             heartbeat_failed: false,
-            call,
             span: None,
         };
         self.occupied += 1;
@@ -60,14 +57,14 @@ impl EventLoop {
         self.in_hand.insert(id, Box::new(in_hand));
         let is_kept = self.admission.admits(id);
         let is_over = self.leases.deadline(id).is_some_and(|deadline| deadline <= self.now);
-        match (self.phase, may_start) {
-            // It was so long on its way that its lease is over.
-            _ if is_over => self.lose(id),
-            (Phase::Running, true) if is_kept => self.apply(id, Event::Start),
-            (Phase::Running, false) if is_kept => {}
+        if is_over {
+            // It was so long on its way that its lease has ended.
+            self.lose(id);
+        } else if self.phase > Phase::Running || !is_kept {
             // It was on its way when nothing more was to come.
-            (Phase::Running, _) => self.apply(id, Event::Drain),
-            (Phase::Draining | Phase::Deadline, _) => self.apply(id, Event::Drain),
+            self.apply(id, Event::Drain);
+        } else if may_start {
+            self.apply(id, Event::Start);
         }
         !may_start
     }
@@ -135,7 +132,7 @@ impl EventLoop {
             metrics.started(in_hand.queue_delay, in_hand.late);
         }
         if let Some(spans) = &self.spans {
-            let (span, trace) = spans.process(&in_hand.message, in_hand.attempt);
+            let (span, trace) = spans.process(&call.message, call.attempt);
             call.trace = trace;
             in_hand.span = span.is_recording().then(|| (span, SystemTime::now()));
         }
@@ -167,7 +164,7 @@ impl EventLoop {
             Disposition::Release(delay) => Settlement::Release(receipt, delay),
             Disposition::GiveBack(delay) => Settlement::GiveBack(receipt, delay),
             Disposition::DeadLetter(reason) => {
-                Settlement::DeadLetter { receipt, message: Arc::clone(&in_hand.message), reason }
+                Settlement::DeadLetter { receipt, message: Arc::clone(&in_hand.call.message), reason }
             }
             Disposition::None => return self.finish(id),
         };
@@ -184,7 +181,7 @@ impl EventLoop {
         if in_hand.machine.is_settling() && !self.batcher.withdraw(id) {
             return;
         }
-        tracing::warn!(consumer = &*self.consumer.spec.name, message_id = in_hand.message.id, "lease lost");
+        tracing::warn!(consumer = &*self.consumer.spec.name, message_id = in_hand.message_id(), "lease lost");
         if in_hand.heartbeat_failed {
             self.failures.failed(Kind::Extension, self.now);
         }

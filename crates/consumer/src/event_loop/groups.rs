@@ -5,9 +5,10 @@ use std::time::Duration;
 use super::super::Phase;
 use super::super::delivery::Event;
 use super::super::effects::Id;
+use super::super::in_hand::InHand;
 use super::super::policy::Disposition;
+use super::EventLoop;
 use super::deliveries::Command;
-use super::{EventLoop, InHand};
 use hostler_queue::DEFAULT_GROUP;
 
 impl EventLoop {
@@ -41,7 +42,7 @@ impl EventLoop {
 
     /// The group that it is one of; `None`: its queue is not ordered.
     pub(super) fn group_of(&self, in_hand: &InHand) -> Option<String> {
-        let group = in_hand.message.group.as_deref().unwrap_or(DEFAULT_GROUP);
+        let group = in_hand.call.message.group.as_deref().unwrap_or(DEFAULT_GROUP);
         self.consumer.spec.ordered.then(|| group.to_owned())
     }
 }

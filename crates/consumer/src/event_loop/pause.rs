@@ -2,9 +2,10 @@
 
 use super::super::breaker::Change;
 use super::super::delivery::Event;
+use super::super::in_hand::InHand;
 use super::super::log;
+use super::EventLoop;
 use super::deliveries::Command;
-use super::{EventLoop, InHand};
 
 impl EventLoop {
     /// An operator pauses the consumer, or lets it go on.

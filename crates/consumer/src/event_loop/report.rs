@@ -4,11 +4,12 @@ use tokio::time::Instant;
 
 use super::super::effects::Id;
 use super::super::failures::Kind;
-use super::super::log::{self, Line};
+use super::super::in_hand::InHand;
+use super::super::log;
 use super::super::policy::Disposition;
 use super::super::status::Failed;
 use super::super::{Phase, spans};
-use super::{EventLoop, InHand};
+use super::EventLoop;
 use hostler_handler::Outcome;
 use hostler_queue::LeaseError;
 use hostler_telemetry::metrics::Ending;
@@ -33,23 +34,11 @@ impl EventLoop {
             metrics.ended(Ending {
                 outcome: outcome.name(),
                 disposition: disposition.name(),
-                attempt: in_hand.attempt,
+                attempt: in_hand.call.attempt,
                 ran_for: in_hand.started_at.map(|_| in_hand.ran_for),
             });
         }
-        log::settled(
-            &self.consumer.spec,
-            &Line {
-                message_id: &in_hand.message.id,
-                attempt: in_hand.attempt,
-                outcome,
-                disposition,
-                duration: in_hand.ran_for,
-                queue_delay: in_hand.queue_delay,
-                late: in_hand.late,
-                trace: in_hand.place(),
-            },
-        );
+        log::settled(&self.consumer.spec, in_hand);
         if let Some((span, since)) = in_hand.span.take() {
             spans::processed(span, (since, in_hand.ran_for), outcome, disposition);
         }
@@ -62,11 +51,11 @@ impl EventLoop {
             return;
         }
         let Some(in_hand) = self.in_hand.get(&id) else { return };
-        let message_id = &*in_hand.message.id;
+        let message_id = in_hand.message_id();
         let Some(Outcome::HostLimit(limit, error)) = outcome else {
             return self.spared.ended(message_id);
         };
-        self.spared.note(message_id, in_hand.attempt);
+        self.spared.note(message_id, in_hand.call.attempt);
         let (consumer, cure) = (&*self.consumer.spec.name, limit.cure());
         tracing::warn!(consumer, message_id, limit = %limit, error, cure, "host limit reached: the attempt does not count");
     }
@@ -75,7 +64,7 @@ impl EventLoop {
     pub(super) fn note_heartbeats(&mut self, ids: &[Id], results: &[Result<(), LeaseError>]) {
         for (n, id) in ids.iter().enumerate() {
             let in_hand = self.in_hand.get_mut(id);
-            let message_id = in_hand.as_ref().map(|in_hand| &*in_hand.message.id);
+            let message_id = in_hand.as_ref().map(|in_hand| in_hand.message_id());
             match results.get(n) {
                 Some(Ok(())) => self.failures.succeeded(Kind::Extension),
                 Some(Err(error)) => {
@@ -99,9 +88,7 @@ impl EventLoop {
         };
         let transition = self.consumer.status.update(self.now, |status| {
             status.state = state;
-            status.last_poll_at = self.schedule.last_poll_at();
-            status.could_poll_since = self.schedule.could_poll_since();
-            status.held_back = self.schedule.is_held();
+            self.schedule.show(status);
             status.failures = self.failures;
             status.in_flight = self.running.len();
             status.in_hand = self.in_hand.len();
@@ -122,7 +109,7 @@ fn failed(in_hand: &InHand, at: Instant) -> Failed {
     let reason = reason[..reason.floor_char_boundary(MAX_REASON)].to_owned();
     Failed {
         at,
-        message_id: in_hand.message.id.clone(),
+        message_id: in_hand.message_id().to_owned(),
         outcome: outcome.name(),
         disposition: disposition.name(),
         reason,

@@ -1,0 +1,42 @@
+//! A delivery in hand: what the loop knows of it. No I/O.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::time::Instant;
+
+use super::delivery::Machine;
+use super::log::Place;
+use hostler_handler::Call;
+use hostler_queue::Receipt;
+use hostler_telemetry::traces::Span;
+
+/// A delivery that is not over.
+pub(super) struct InHand {
+    pub(super) machine: Machine,
+    pub(super) call: Arc<Call>,
+    /// Taken when it is settled, so that it is settled once.
+    pub(super) receipt: Option<Receipt>,
+    /// The age of the message when it was received.
+    pub(super) queue_delay: Duration,
+    pub(super) late: bool,
+    pub(super) started_at: Option<Instant>,
+    /// How long the handler ran; zero if it never did.
+    pub(super) ran_for: Duration,
+    /// Its last heartbeat failed: if its lease ends, it ends for that.
+    pub(super) heartbeat_failed: bool,
+    /// The span of its processing, if that is sampled, and when it began.
+    pub(super) span: Option<(Span, SystemTime)>,
+}
+
+impl InHand {
+    /// The id of its message.
+    pub(super) fn message_id(&self) -> &str {
+        &self.call.message.id
+    }
+
+    /// The place in its trace that lines about it belong to.
+    pub(super) fn place(&self) -> Place<'_> {
+        Place { trace: self.call.trace.as_deref(), own: self.span.is_some() }
+    }
+}
