@@ -252,19 +252,19 @@ pub const FAULTS: &[Fault] = &[
     fault(
         "receives while an operator has paused it",
         "consumer/admission.rs",
-        "_ if self.paused => 0,",
-        "_ if self.paused => usize::MAX,",
+        "if self.paused { 0 } else { self.breaker.room(promised) }",
+        "self.breaker.room(promised)",
     ),
     fault(
         "keeps what comes while an operator has paused it",
         "consumer/admission.rs",
-        "!self.paused && self.breaker.as_mut().is_none_or(|breaker| breaker.admits(id))",
-        "self.breaker.as_mut().is_none_or(|breaker| breaker.admits(id))",
+        "!self.paused && self.breaker.admits(id)",
+        "self.breaker.admits(id)",
     ),
     fault(
         "never opens the breaker",
         "consumer/breaker.rs",
-        "let opens = of >= u64::from(self.settings.min)",
+        "let opens = of >= u64::from(settings.min)",
         "let opens = of >= u64::from(u32::MAX)",
     ),
     fault(

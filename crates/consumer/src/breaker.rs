@@ -11,6 +11,8 @@
 use tokio::time::{Duration, Instant};
 
 use hostler_config as config;
+use hostler_handler::Outcome;
+use hostler_health::BreakerState;
 
 /// The longest pause; each probe that fails doubles it up to here.
 const MAX_PAUSE: Duration = Duration::from_secs(600);
@@ -27,6 +29,21 @@ pub enum End {
     Failed,
     /// It tells nothing: it never started, or was given back, or its lease was lost.
     Neither,
+}
+
+impl End {
+    /// The end of a message with this outcome. `started`: its handler was. A handler that asks for another attempt works as it
+    /// should.
+    pub(super) fn of(outcome: &Outcome, started: bool) -> Self {
+        match outcome {
+            _ if !started => Self::Neither,
+            Outcome::Ack | Outcome::Reply(_) | Outcome::Retry(_) | Outcome::Delay(_) | Outcome::DeadLetter(_) => {
+                Self::Decided
+            }
+            Outcome::Failed(_) | Outcome::Trapped(_) | Outcome::TimedOut(_) => Self::Failed,
+            Outcome::HostLimit(..) | Outcome::LeaseLost | Outcome::Shutdown => Self::Neither,
+        }
+    }
 }
 
 /// A change of its state, for the log.
@@ -73,7 +90,7 @@ struct Part {
 /// The breaker of one consumer, whose messages have such names.
 #[derive(Debug)]
 pub struct Breaker<I> {
-    settings: config::Breaker,
+    settings: Option<config::Breaker>,
     since: Instant,
     parts: [Part; PARTS as usize],
     state: State<I>,
@@ -81,10 +98,10 @@ pub struct Breaker<I> {
 }
 
 impl<I: Copy + PartialEq> Breaker<I> {
-    /// Closed, from now on.
-    pub fn new(settings: config::Breaker, now: Instant) -> Self {
-        let parts = [Part::default(); PARTS as usize];
-        Self { settings, since: now, parts, state: State::Closed, pause: settings.pause }
+    /// Closed, from now on. Without settings it never opens.
+    pub fn new(settings: Option<config::Breaker>, now: Instant) -> Self {
+        let pause = settings.map_or(Duration::ZERO, |settings| settings.pause);
+        Self { settings, since: now, parts: [Part::default(); PARTS as usize], state: State::Closed, pause }
     }
 
     /// Whether receiving pauses.
@@ -92,16 +109,20 @@ impl<I: Copy + PartialEq> Breaker<I> {
         matches!(self.state, State::Open { .. })
     }
 
-    /// Whether one message is being tried.
-    pub fn is_probing(&self) -> bool {
-        matches!(self.state, State::Probing(_))
+    /// The state that the health file shows; `None`: closed.
+    pub fn shown(&self) -> Option<BreakerState> {
+        match self.state {
+            State::Closed => None,
+            State::Open { .. } => Some(BreakerState::Open),
+            State::Probing(_) => Some(BreakerState::Probing),
+        }
     }
 
-    /// The most messages to have under way to us.
-    pub fn room(&self) -> usize {
+    /// The most messages to ask for, with so many slots promised to receives under way. While one is tried, no other is to come.
+    pub fn room(&self, promised: usize) -> usize {
         match self.state {
             State::Closed => usize::MAX,
-            State::Probing(None) => 1,
+            State::Probing(None) => 1_usize.saturating_sub(promised),
             State::Open { .. } | State::Probing(Some(_)) => 0,
         }
     }
@@ -162,7 +183,9 @@ impl<I: Copy + PartialEq> Breaker<I> {
     }
 
     fn count(&mut self, failed: bool, now: Instant) -> Option<Change> {
-        let number = self.number(now);
+        let settings = self.settings?;
+        let part = (settings.over.as_nanos() / u128::from(PARTS)).max(1);
+        let number = u64::try_from(now.duration_since(self.since).as_nanos() / part).unwrap_or(u64::MAX);
         let place = usize::try_from(number % PARTS).unwrap_or_default();
         if let Some(part) = self.parts.get_mut(place) {
             if part.number != number {
@@ -173,17 +196,11 @@ impl<I: Copy + PartialEq> Breaker<I> {
         }
         let within = self.parts.iter().filter(|part| part.number + PARTS > number);
         let (failed, of) = within.fold((0, 0), |(failed, of), part| (failed + part.failed, of + part.of));
-        let opens = of >= u64::from(self.settings.min) && self.settings.failures.is_exceeded(failed, of);
+        let opens = of >= u64::from(settings.min) && settings.failures.is_exceeded(failed, of);
         opens.then(|| {
             self.state = State::Open { until: now + self.pause };
             Change::Opened { failed, of, pause: self.pause }
         })
-    }
-
-    /// The part of the window that is counted now.
-    fn number(&self, now: Instant) -> u64 {
-        let part = self.settings.over.as_nanos() / u128::from(PARTS);
-        u64::try_from(now.duration_since(self.since).as_nanos() / part.max(1)).unwrap_or(u64::MAX)
     }
 
     fn close(&mut self, now: Instant) -> Change {
@@ -211,7 +228,7 @@ mod tests {
         let failures = Share::new(0.5).unwrap();
         let settings = config::Breaker { failures, over: 60 * SECOND, min: 4, pause: 30 * SECOND };
         let now = Instant::now();
-        (Breaker::new(settings, now), now)
+        (Breaker::new(Some(settings), now), now)
     }
 
     fn end(breaker: &mut Breaker<u32>, ends: &str, now: Instant) -> Option<Change> {
@@ -228,7 +245,7 @@ mod tests {
             let (mut breaker, now) = breaker();
             assert_eq!(end(&mut breaker, ends, now).is_some(), opens, "{ends}");
             assert_eq!(breaker.is_open(), opens);
-            assert_eq!(breaker.room(), if opens { 0 } else { usize::MAX });
+            assert_eq!(breaker.room(0), if opens { 0 } else { usize::MAX });
         }
         let (mut breaker, now) = breaker();
         let pause = 30 * SECOND;
@@ -264,13 +281,13 @@ mod tests {
         assert!(!breaker.admits(1) && !breaker.may_start(1));
         let now = now + 30 * SECOND;
         assert_eq!((breaker.tick(now), breaker.tick(now)), (Some(Change::Probing), None));
-        assert_eq!((breaker.room(), breaker.admits(7), breaker.admits(8), breaker.room()), (1, true, false, 0));
+        assert_eq!((breaker.room(0), breaker.admits(7), breaker.admits(8), breaker.room(0)), (1, true, false, 0));
         assert!(breaker.may_start(7) && !breaker.may_start(8));
         assert_eq!(breaker.ended(3, End::Failed, now), None, "of another time");
         assert_eq!(breaker.ended(7, End::Neither, now), None);
-        assert_eq!((breaker.room(), breaker.admits(9)), (1, true), "another one is tried");
+        assert_eq!((breaker.room(0), breaker.admits(9)), (1, true), "another one is tried");
         assert_eq!(breaker.ended(9, End::Decided, now), Some(Change::Closed));
-        assert_eq!(breaker.room(), usize::MAX);
+        assert_eq!(breaker.room(0), usize::MAX);
         assert_eq!(end(&mut breaker, "xxx", now), None, "it counts anew");
     }
 

@@ -152,7 +152,7 @@ impl EventLoop {
     /// Does all that is due; when something that could start a receive is due next.
     fn advance(&mut self) -> Option<Instant> {
         let now = self.now;
-        if let Some(change) = self.admission.tick(now) {
+        if let Some(change) = self.admission.breaker.tick(now) {
             self.carry_out(Command::Turned(change));
         }
         for id in self.leases.expire(now) {

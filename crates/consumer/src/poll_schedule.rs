@@ -149,8 +149,10 @@ impl PollSchedule {
         let gathered = self.gathering_since.map(|since| since + self.limits.settle_linger);
         let token = self.bucket.as_ref().and_then(Bucket::next_at).map(Instant::from);
         // A time counts only while it lies ahead: once it is past, the receive waits for something else.
-        let ahead =
-            [self.rest_until.or(gathered), token, admission.next_at()].into_iter().flatten().filter(|at| *at > now);
+        let ahead = [self.rest_until.or(gathered), token, admission.breaker.next_at()]
+            .into_iter()
+            .flatten()
+            .filter(|at| *at > now);
         ahead.min().map_or(Next::Event, Next::At)
     }
 
@@ -261,6 +263,7 @@ impl PollSchedule {
 
 #[cfg(test)]
 mod tests {
+    use super::super::breaker::End;
     use super::super::policy::Policy;
     use super::*;
     use hostler_config::{self as config, OnProcessingTimeout, Retry};
@@ -476,20 +479,19 @@ mod tests {
     #[test]
     fn nothing_is_received_while_the_admission_is_shut() {
         let mut bench = Bench::with_slots(64);
-        bench.admission.pause(true);
+        bench.admission.paused = true;
         assert_eq!(bench.after(SECOND), Next::Event);
         assert!(bench.is_held() && bench.could_poll_since() == Some(Duration::ZERO));
-        bench.admission.pause(false);
+        bench.admission.paused = false;
         assert_eq!(bench.asks(), Some(10));
 
         let failures = config::Share::new(0.5).unwrap();
         let breaker = Some(config::Breaker { failures, over: 60 * SECOND, min: 1, pause: 30 * SECOND });
         let mut bench = Bench::new(Spec { breaker, ..spec() }, LIMITS);
-        let failed = hostler_handler::Outcome::Failed(String::new());
-        assert!(bench.admission.ended(0, &failed, true, bench.now).is_some());
+        assert!(bench.admission.breaker.ended(0, End::Failed, bench.now).is_some());
         assert_eq!(bench.after(SECOND), Next::At(bench.now + 29 * SECOND));
         bench.now += 29 * SECOND;
-        assert!(bench.admission.tick(bench.now).is_some());
+        assert!(bench.admission.breaker.tick(bench.now).is_some());
         assert_eq!((bench.asks(), bench.asks()), (Some(1), None), "one message is tried");
     }
 

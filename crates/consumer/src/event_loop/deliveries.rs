@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::super::Phase;
-use super::super::breaker::Change;
+use super::super::breaker::{Change, End};
 use super::super::delivery::{Action, Event, Machine};
 use super::super::effects::Id;
 use super::super::failures::Kind;
@@ -107,8 +107,8 @@ impl EventLoop {
             }
             Action::Reply(body) => self.effects.reply(id, &in_hand.call, body),
             Action::StopHeartbeat => {
-                let (outcome, started) = (in_hand.machine.outcome(), in_hand.started_at.is_some());
-                let turned = self.admission.ended(id, outcome, started, self.now);
+                let end = End::of(in_hand.machine.outcome(), in_hand.started_at.is_some());
+                let turned = self.admission.breaker.ended(id, end, self.now);
                 // After what follows for this delivery, so that none of its group goes back before it.
                 self.commands.extend(turned.map(Command::Turned));
                 if self.leases.stop(id) {
@@ -195,7 +195,7 @@ impl EventLoop {
         let Some(mut in_hand) = self.in_hand.remove(&id) else { return };
         self.leases.remove(id);
         self.over(&mut in_hand);
-        self.admission.forget(id);
+        self.admission.breaker.forget(id);
         let exits = self.consumer.spec.policy.on_processing_timeout == OnProcessingTimeout::Exit;
         if exits && in_hand.machine.timed_out_undecided() {
             self.consumer.exit.cancel();

@@ -10,7 +10,7 @@ use super::deliveries::Command;
 impl EventLoop {
     /// An operator pauses the consumer, or lets it go on.
     pub(super) fn pause(&mut self, paused: bool) {
-        if !self.admission.pause(paused) {
+        if std::mem::replace(&mut self.admission.paused, paused) == paused {
             return;
         }
         let consumer = &*self.consumer.spec.name;

@@ -95,8 +95,8 @@ impl EventLoop {
             status.oldest_started_at = self.running.first().map(|(started_at, _)| *started_at);
             status.processed = self.summary.processed;
             status.failed = self.summary.failed;
-            status.paused = self.admission.is_paused();
-            status.breaker = self.admission.breaker();
+            status.paused = self.admission.paused;
+            status.breaker = self.admission.breaker.shown();
         });
         self.effects.state_changed(transition);
     }
