@@ -20,7 +20,7 @@ use super::failures::{Failures, Kind};
 use super::fifo::Gate;
 use super::in_hand::InHand;
 use super::leases::{Change, Leases};
-use super::poll_schedule::{Failed, Load, Next, PollSchedule};
+use super::poll_schedule::{Load, Next, PollSchedule};
 use super::settle::Batcher;
 use super::signals::Signals;
 use super::spans::Spans;
@@ -276,7 +276,7 @@ impl EventLoop {
             }
             Err(error) => {
                 let refused = matches!(error, QueueError::Refused(_));
-                let Failed { rest, gives_up } = self.schedule.failed(asked, refused, self.now, fastrand::f64());
+                let (rest, gives_up) = self.schedule.failed(asked, refused, self.now, fastrand::f64());
                 let consumer = &*self.consumer.spec.name;
                 let rest = humantime::format_duration(rest).to_string();
                 tracing::warn!(consumer, %error, rest, "receive failed");

@@ -43,15 +43,6 @@ pub(super) struct Load {
     pub(super) in_hand: usize,
 }
 
-/// The answer to a failed receive.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Failed {
-    /// How long the consumer rests.
-    pub(super) rest: Duration,
-    /// The queue has refused every receive since the start: to try again is pointless.
-    pub(super) gives_up: bool,
-}
-
 /// What the last receive brought.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Brought {
@@ -219,8 +210,8 @@ impl PollSchedule {
     }
 
     /// Takes note that a receive for `asked` messages failed. `refused`: the queue does not permit it. `random` is a number from 0
-    /// to 1.
-    pub(super) fn failed(&mut self, asked: usize, refused: bool, now: Instant, random: f64) -> Failed {
+    /// to 1. Returns how long to rest, and whether to give up, as the queue has refused every receive since the start.
+    pub(super) fn failed(&mut self, asked: usize, refused: bool, now: Instant, random: f64) -> (Duration, bool) {
         self.answered(asked, 0);
         self.brought = Brought::Nothing;
         let rest = REST.rest(self.failures, random);
@@ -230,7 +221,7 @@ impl PollSchedule {
             let since = *self.refused_since.get_or_insert(now);
             now >= since + CERTAIN && now < self.started_at + START
         };
-        Failed { rest, gives_up }
+        (rest, gives_up)
     }
 
     fn answered(&mut self, asked: usize, count: usize) {
@@ -309,13 +300,8 @@ mod tests {
     impl Bench {
         fn new(spec: Spec, limits: Limits) -> Self {
             let now = Instant::now();
-            let load = Load { occupied: 0, running: 0, in_hand: 0 };
-            Self {
-                schedule: PollSchedule::new(&spec, limits, now),
-                load,
-                admission: Admission::new(spec.breaker, now),
-                now,
-            }
+            let (schedule, admission) = (PollSchedule::new(&spec, limits, now), Admission::new(spec.breaker, now));
+            Self { schedule, load: Load { occupied: 0, running: 0, in_hand: 0 }, admission, now }
         }
 
         fn with_slots(concurrency: usize) -> Self {
@@ -342,12 +328,8 @@ mod tests {
             self.load = Load { occupied: count, running: count, in_hand: count };
         }
 
-        fn failed(&mut self, asked: usize, refused: bool) -> Failed {
+        fn failed(&mut self, asked: usize, refused: bool) -> (Duration, bool) {
             self.schedule.failed(asked, refused, self.now, 1.0)
-        }
-
-        fn is_held(&self) -> bool {
-            self.schedule.hold == Hold::Held
         }
 
         fn could_poll_since(&self) -> Option<Duration> {
@@ -408,10 +390,8 @@ mod tests {
         assert_eq!(bench.asks(), None);
         assert!(matches!(bench.after(LINGER), Next::Receive(Receive { max: 4, .. })));
         let mut small = Bench::new(Spec { concurrency: 4, ..spec() }, Limits { settle_linger: LINGER, ..LIMITS });
-        for _ in 0..2 {
-            assert_eq!(small.asks(), Some(4), "all there are");
-            small.received(4, 4, 0);
-        }
+        small.received(0, 4, 0);
+        assert_eq!(small.asks(), Some(4), "all there are");
     }
 
     #[test]
@@ -432,7 +412,7 @@ mod tests {
     fn tokens_are_taken_by_a_receive_and_given_back_for_what_it_did_not_bring() {
         let mut bench = Bench::new(Spec { rate_limit: Some(Rate { permits: 4, per: SECOND }), ..spec() }, LIMITS);
         assert_eq!(bench.after(Duration::ZERO), Next::At(bench.now + SECOND / 4 + Duration::from_millis(1)));
-        assert!(bench.is_held());
+        assert_eq!(bench.schedule.hold, Hold::Held);
         assert!(matches!(bench.after(SECOND), Next::Receive(Receive { max: 4, .. })));
         bench.received(4, 1, 0);
         assert_eq!((bench.asks(), bench.asks()), (Some(3), None));
@@ -447,33 +427,37 @@ mod tests {
         let mut bench = Bench::with_slots(64);
         let rests = [(); 7].map(|()| {
             assert!(matches!(bench.after(20 * SECOND), Next::Receive(_)));
-            bench.failed(10, false).rest.as_secs()
+            bench.failed(10, false).0.as_secs()
         });
         assert_eq!(rests, [1, 2, 4, 8, 16, 20, 20]);
         assert!(bench.schedule.is_idle() && bench.schedule.last_poll_at.is_none());
         assert_eq!(bench.after(Duration::ZERO), Next::At(bench.now + 20 * SECOND));
         assert!(matches!(bench.after(20 * SECOND), Next::Receive(_)));
         bench.received(10, 0, 0);
-        assert_eq!(bench.failed(0, false).rest, SECOND);
+        assert_eq!(bench.failed(0, false).0, SECOND);
     }
 
     #[test]
     fn a_queue_that_refuses_from_the_start_is_given_up_and_no_other() {
-        let gives_up = |refusals: &[(u32, bool)], received: bool| {
+        // Receives a second apart: R is refused, F fails otherwise, S succeeds.
+        let gives_up = |receives: &str| {
             let mut bench = Bench::with_slots(64);
-            if received {
-                bench.received(0, 0, 0);
+            let mut gives_up = false;
+            for receive in receives.chars() {
+                match receive {
+                    'S' => bench.received(0, 0, 0),
+                    _ => gives_up |= bench.failed(0, receive == 'R').1,
+                }
+                bench.now += SECOND;
             }
-            let start = bench.now;
-            refusals.iter().any(|(at, refused)| {
-                bench.now = start + *at * SECOND;
-                bench.failed(0, *refused).gives_up
-            })
+            gives_up
         };
-        assert!(gives_up(&[(0, true), (3, true)], false));
-        assert!(!gives_up(&[(0, true), (2, true)], false), "it may be new");
-        assert!(!gives_up(&[(0, true), (3, false), (30, true)], false), "the start is over");
-        assert!(!gives_up(&[(0, true), (3, true)], true), "it has been received from");
+        let late = format!("{}RRRR", "F".repeat(30));
+        let cases =
+            [("RRRR", true), ("RRR", false), ("RFFFR", true), ("RFFF", false), ("SRRRR", false), (&late, false)];
+        for (receives, expected) in cases {
+            assert_eq!(gives_up(receives), expected, "{receives}");
+        }
     }
 
     #[test]
@@ -481,7 +465,7 @@ mod tests {
         let mut bench = Bench::with_slots(64);
         bench.admission.paused = true;
         assert_eq!(bench.after(SECOND), Next::Event);
-        assert!(bench.is_held() && bench.could_poll_since() == Some(Duration::ZERO));
+        assert_eq!((bench.schedule.hold, bench.could_poll_since()), (Hold::Held, Some(Duration::ZERO)));
         bench.admission.paused = false;
         assert_eq!(bench.asks(), Some(10));
 
@@ -502,9 +486,9 @@ mod tests {
         assert_eq!((bench.after(SECOND), bench.could_poll_since()), (Next::Event, None), "one is under way");
         bench.received(2, 2, 0);
         bench.run(2);
-        assert_eq!((bench.after(SECOND), bench.is_held()), (Next::Event, true), "guests in all slots");
+        assert_eq!((bench.after(SECOND), bench.schedule.hold), (Next::Event, Hold::Held), "guests in all slots");
         bench.load.running = 0;
-        assert_eq!((bench.after(SECOND), bench.is_held()), (Next::Event, false), "slots without a guest");
+        assert_eq!((bench.after(SECOND), bench.schedule.hold), (Next::Event, Hold::Taken), "slots without a guest");
         assert_eq!((bench.after(SECOND), bench.could_poll_since()), (Next::Event, Some(SECOND)));
         bench.run(0);
         assert_eq!((bench.asks(), bench.asks()), (Some(2), None));
