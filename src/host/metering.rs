@@ -152,27 +152,8 @@ mod tests {
     use hostler_queue::fake::FakeBroker;
 
     #[test]
-    fn the_words_of_outcomes_and_states_are_those_of_the_metrics() {
-        use hostler_handler::Outcome;
+    fn the_words_of_states_and_dispositions_are_those_of_the_metrics() {
         use hostler_types::State;
-        let outcomes = [
-            Outcome::Ack,
-            Outcome::Reply(Vec::new()),
-            Outcome::Retry(None),
-            Outcome::Delay(Duration::ZERO),
-            Outcome::DeadLetter(String::new()),
-            Outcome::Failed(String::new()),
-            Outcome::Trapped(String::new()),
-            Outcome::HostLimit(hostler_handler::Limit::Pool, String::new()),
-            Outcome::TimedOut(Duration::ZERO),
-            Outcome::LeaseLost,
-            Outcome::Shutdown,
-        ];
-        let named: Vec<_> = outcomes.iter().map(Outcome::name).chain([metrics::names::OTHER]).collect();
-        assert_eq!(named, metrics::names::OUTCOMES);
-        for (word, outcome) in metrics::names::OUTCOMES.into_iter().zip(&outcomes) {
-            assert_eq!(outcome.is_success(), ["ack", "reply"].contains(&word));
-        }
         let states =
             [State::Initializing, State::Initialized, State::Listening, State::Processing, State::Idle, State::Exiting];
         assert_eq!(states.map(State::name), metrics::names::STATES);

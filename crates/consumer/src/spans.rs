@@ -10,15 +10,12 @@ use std::time::{Duration, SystemTime};
 use super::policy::Disposition;
 use hostler_handler::{Call, Outcome};
 use hostler_queue::{Delivery, Queue, QueueError, Unsettled};
+use hostler_telemetry::metrics::names::{DISPOSITION, OUTCOME};
 use hostler_telemetry::traces::{Beginning, KeyValue, Operation, Span, SpanContext, Traces, attribute};
 use hostler_types::message::{Message, TraceContext};
 
 /// Which delivery of its message it is; 1 is the first.
 const ATTEMPT: &str = "hostler.attempt";
-/// What the handler did.
-const OUTCOME: &str = "hostler.outcome";
-/// What became of the message.
-const DISPOSITION: &str = "hostler.disposition";
 
 /// Makes the spans of one consumer.
 #[derive(Clone)]
@@ -120,8 +117,7 @@ pub(super) fn processed(
 ) {
     span.set(OUTCOME, outcome.name());
     span.set(DISPOSITION, disposition.name());
-    // That a handler asks to be called later is no failure.
-    if !outcome.is_success() && !matches!(outcome, Outcome::Delay(_)) {
+    if outcome.kind().is_error() {
         span.fail(outcome.name(), &outcome.reason().unwrap_or_default());
     }
     span.end_at(since + took);

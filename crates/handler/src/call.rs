@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{Handler, Limit, Output, with_threads};
+use hostler_types::OutcomeKind;
 use hostler_types::message::{Message, TraceContext};
 use hostler_types::printable::shortened;
 
@@ -49,21 +50,26 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// Its kind.
+    pub fn kind(&self) -> OutcomeKind {
+        match self {
+            Self::Ack => OutcomeKind::Ack,
+            Self::Reply(_) => OutcomeKind::Reply,
+            Self::Retry(_) => OutcomeKind::Retry,
+            Self::Delay(_) => OutcomeKind::Delay,
+            Self::DeadLetter(_) => OutcomeKind::DeadLetter,
+            Self::Failed(_) => OutcomeKind::Failed,
+            Self::Trapped(_) => OutcomeKind::Trapped,
+            Self::HostLimit(..) => OutcomeKind::HostLimit,
+            Self::TimedOut(_) => OutcomeKind::TimedOut,
+            Self::LeaseLost => OutcomeKind::LeaseLost,
+            Self::Shutdown => OutcomeKind::Shutdown,
+        }
+    }
+
     /// Its name in logs and in `invoke --json`.
     pub fn name(&self) -> &'static str {
-        match self {
-            Self::Ack => "ack",
-            Self::Reply(_) => "reply",
-            Self::Retry(_) => "retry",
-            Self::Delay(_) => "delay",
-            Self::DeadLetter(_) => "dead-letter",
-            Self::Failed(_) => "failed",
-            Self::Trapped(_) => "trapped",
-            Self::HostLimit(..) => "host-limit",
-            Self::TimedOut(_) => "timed-out",
-            Self::LeaseLost => "lease-lost",
-            Self::Shutdown => "shutdown",
-        }
+        self.kind().name()
     }
 
     /// Why, where there is anything to say.
@@ -109,7 +115,7 @@ impl Outcome {
 
     /// Whether the message's work is done.
     pub fn is_success(&self) -> bool {
-        matches!(self, Self::Ack | Self::Reply(_))
+        self.kind().is_success()
     }
 }
 

@@ -7,12 +7,14 @@ pub mod digest;
 pub mod duration;
 pub mod error_chain;
 pub mod message;
+mod outcome;
 pub mod printable;
 mod rate;
 mod state;
 mod timestamp;
 
 pub use backoff::Backoff;
+pub use outcome::OutcomeKind;
 pub use rate::{Bucket, Rate};
 pub use state::State;
 pub use timestamp::Timestamp;

@@ -32,7 +32,7 @@ impl EventLoop {
         }
         if let Some(metrics) = &self.consumer.metrics {
             metrics.ended(Ending {
-                outcome: outcome.name(),
+                outcome: outcome.kind(),
                 disposition: disposition.name(),
                 attempt: in_hand.call.attempt,
                 ran_for: in_hand.started_at.map(|_| in_hand.ran_for),

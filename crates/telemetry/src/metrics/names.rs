@@ -1,6 +1,8 @@
 //! What the metrics and their attributes are called, and the words that attributes are made of. Names that begin with
 //! `messaging.` are those of the OpenTelemetry conventions (opentelemetry.io/docs/specs/semconv/messaging).
 
+use hostler_types::OutcomeKind;
+
 pub use opentelemetry_semantic_conventions::attribute::{
     ERROR_TYPE, MESSAGING_CONSUMER_GROUP_NAME, MESSAGING_DESTINATION_NAME, MESSAGING_OPERATION_NAME,
     MESSAGING_OPERATION_TYPE, MESSAGING_SYSTEM, SERVICE_NAME, SERVICE_VERSION,
@@ -97,25 +99,6 @@ pub const DISPOSITION: &str = "hostler.disposition";
 /// A state of the health file.
 pub const STATE: &str = "hostler.state";
 
-/// What any word counts as that is not in its list (the conventions' word for it).
-pub const OTHER: &str = "_OTHER";
-/// What handlers do. The first two are success.
-pub const OUTCOMES: [&str; 12] = [
-    "ack",
-    "reply",
-    "retry",
-    "delay",
-    "dead-letter",
-    "failed",
-    "trapped",
-    "host-limit",
-    "timed-out",
-    "lease-lost",
-    "shutdown",
-    OTHER,
-];
-/// How many of [`OUTCOMES`] are success.
-pub(super) const SUCCESSES: usize = 2;
 /// What is done with messages. The first two remove them from their queue.
 pub const DISPOSITIONS: [&str; 4] = ["ack", "dead-letter", "release", "none"];
 /// How many of [`DISPOSITIONS`] remove a message from its queue.
@@ -125,26 +108,26 @@ pub const STATES: [&str; 6] = ["INITIALIZING", "INITIALIZED", "LISTENING", "PROC
 
 /// Outcomes with the dispositions that usually follow. These are counted from zero on, so that the first of a rare kind is
 /// seen as an increase.
-pub(super) const USUAL: [(&str, &str); 19] = [
-    ("ack", "ack"),
-    ("reply", "ack"),
-    ("retry", "release"),
-    ("retry", "dead-letter"),
-    ("delay", "release"),
-    ("delay", "dead-letter"),
-    ("dead-letter", "dead-letter"),
-    ("failed", "release"),
-    ("failed", "dead-letter"),
-    ("trapped", "release"),
-    ("trapped", "dead-letter"),
-    ("host-limit", "release"),
-    ("timed-out", "release"),
-    ("timed-out", "dead-letter"),
-    ("lease-lost", "none"),
-    ("shutdown", "release"),
-    ("ack", "none"),
-    ("failed", "none"),
-    ("trapped", "none"),
+pub(super) const USUAL: [(OutcomeKind, &str); 19] = [
+    (OutcomeKind::Ack, "ack"),
+    (OutcomeKind::Reply, "ack"),
+    (OutcomeKind::Retry, "release"),
+    (OutcomeKind::Retry, "dead-letter"),
+    (OutcomeKind::Delay, "release"),
+    (OutcomeKind::Delay, "dead-letter"),
+    (OutcomeKind::DeadLetter, "dead-letter"),
+    (OutcomeKind::Failed, "release"),
+    (OutcomeKind::Failed, "dead-letter"),
+    (OutcomeKind::Trapped, "release"),
+    (OutcomeKind::Trapped, "dead-letter"),
+    (OutcomeKind::HostLimit, "release"),
+    (OutcomeKind::TimedOut, "release"),
+    (OutcomeKind::TimedOut, "dead-letter"),
+    (OutcomeKind::LeaseLost, "none"),
+    (OutcomeKind::Shutdown, "release"),
+    (OutcomeKind::Ack, "none"),
+    (OutcomeKind::Failed, "none"),
+    (OutcomeKind::Trapped, "none"),
 ];
 
 /// Buckets of times that handlers take, in seconds: those that the conventions advise, and more of them up to half an hour, which a

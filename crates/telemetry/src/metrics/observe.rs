@@ -10,6 +10,7 @@ use opentelemetry::metrics::Meter;
 
 use super::consumer::{ConsumerMetrics, Counts, Seen, Shown};
 use super::names;
+use hostler_types::OutcomeKind;
 
 /// All consumers of the host.
 pub(super) type Consumers = Arc<[ConsumerMetrics]>;
@@ -71,7 +72,7 @@ impl Watch<'_> {
             });
         }
         self.counter(names::PROCESSING_TIMEOUTS, "{timeout}", "Handlers stopped at their timeout", |consumer, take| {
-            let timed_out = consumer.counts().settled().filter(|(outcome, ..)| *outcome == "timed-out");
+            let timed_out = consumer.counts().settled().filter(|(outcome, ..)| *outcome == OutcomeKind::TimedOut);
             take(timed_out.map(|(_, _, count)| count).sum(), consumer.base());
         });
         self.counter(
@@ -81,8 +82,10 @@ impl Watch<'_> {
             |consumer, take| {
                 for (outcome, disposition, count) in consumer.counts().settled() {
                     if count > 0 || names::USUAL.contains(&(outcome, disposition)) {
-                        let (outcome, disposition) =
-                            (KeyValue::new(names::OUTCOME, outcome), KeyValue::new(names::DISPOSITION, disposition));
+                        let (outcome, disposition) = (
+                            KeyValue::new(names::OUTCOME, outcome.name()),
+                            KeyValue::new(names::DISPOSITION, disposition),
+                        );
                         let attributes: Vec<_> =
                             consumer.base().iter().cloned().chain([outcome, disposition]).collect();
                         take(count, &attributes);

@@ -1,0 +1,118 @@
+//! The kinds of outcomes: the one place that says what logs, metrics and spans call them.
+
+/// The kind of an outcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OutcomeKind {
+    /// The handler is done.
+    Ack,
+    /// The handler is done, with an answer.
+    Reply,
+    /// The handler asks for another attempt.
+    Retry,
+    /// The handler asks for another attempt after a while.
+    Delay,
+    /// The handler can never succeed.
+    DeadLetter,
+    /// The handler reported an error.
+    Failed,
+    /// The guest trapped.
+    Trapped,
+    /// The host was at a limit of its own.
+    HostLimit,
+    /// The guest was stopped at its processing timeout.
+    TimedOut,
+    /// The guest was stopped as the lease was lost.
+    LeaseLost,
+    /// The guest was stopped, or never started, as the host shuts down.
+    Shutdown,
+}
+
+impl OutcomeKind {
+    /// All of them: first what the contract lets a handler say, then what happens to one.
+    pub const ALL: [Self; 11] = [
+        Self::Ack,
+        Self::Reply,
+        Self::Retry,
+        Self::Delay,
+        Self::DeadLetter,
+        Self::Failed,
+        Self::Trapped,
+        Self::HostLimit,
+        Self::TimedOut,
+        Self::LeaseLost,
+        Self::Shutdown,
+    ];
+
+    /// Its name in logs, metrics, spans and `invoke --json`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ack => "ack",
+            Self::Reply => "reply",
+            Self::Retry => "retry",
+            Self::Delay => "delay",
+            Self::DeadLetter => "dead-letter",
+            Self::Failed => "failed",
+            Self::Trapped => "trapped",
+            Self::HostLimit => "host-limit",
+            Self::TimedOut => "timed-out",
+            Self::LeaseLost => "lease-lost",
+            Self::Shutdown => "shutdown",
+        }
+    }
+
+    /// Whether the message's work is done.
+    pub const fn is_success(self) -> bool {
+        matches!(self, Self::Ack | Self::Reply)
+    }
+
+    /// Whether a span has it as an error. A handler that asks to be called later has not failed.
+    pub const fn is_error(self) -> bool {
+        !self.is_success() && !matches!(self, Self::Delay)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn names(kinds: impl IntoIterator<Item = OutcomeKind>) -> BTreeSet<&'static str> {
+        kinds.into_iter().map(OutcomeKind::name).collect()
+    }
+
+    /// The words in backquotes between `from` and the next `to` of a page.
+    fn quoted<'a>(page: &'a str, from: &str, to: &str) -> BTreeSet<&'a str> {
+        let (_, rest) = page.split_once(from).unwrap();
+        let (list, _) = rest.split_once(to).unwrap();
+        list.split('`').skip(1).step_by(2).collect()
+    }
+
+    #[test]
+    fn each_kind_has_its_place_and_a_name_of_its_own() {
+        assert!(OutcomeKind::ALL.iter().enumerate().all(|(place, kind)| *kind as usize == place));
+        assert_eq!(names(OutcomeKind::ALL).len(), OutcomeKind::ALL.len());
+    }
+
+    #[test]
+    fn docs_name_the_same_outcomes() {
+        let metrics = include_str!("../../../docs/metrics.md");
+        assert_eq!(quoted(metrics, "by `hostler.outcome` (", ")"), names(OutcomeKind::ALL));
+        let traces = include_str!("../../../docs/traces.md");
+        let errors = OutcomeKind::ALL.into_iter().filter(|kind| kind.is_error());
+        assert_eq!(quoted(traces, "- the outcome: ", "("), names(errors));
+    }
+
+    #[test]
+    fn the_contract_lets_a_handler_say_the_first_of_them() {
+        let wit = include_str!("../../../wit/consumer.wit");
+        let (_, variant) = wit.split_once("variant outcome {").unwrap();
+        let cases = variant.lines().map(str::trim).take_while(|line| *line != "}");
+        let cases: Vec<_> = cases
+            .filter(|line| !line.is_empty() && !line.starts_with("///"))
+            .filter_map(|line| line.split([',', '(']).next())
+            .collect();
+        assert_eq!(cases, OutcomeKind::ALL[..cases.len()].iter().map(|kind| kind.name()).collect::<Vec<_>>());
+        assert_eq!(OutcomeKind::ALL[cases.len()], OutcomeKind::Failed);
+    }
+}
