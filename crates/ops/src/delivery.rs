@@ -7,13 +7,12 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::notice::Notice;
+use hostler_types::Backoff;
 
 /// How often a notice is tried.
 const TRIES: u32 = 5;
-/// The pause after the first try; twice as long after each.
-const PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause that the other side may ask for.
-const MAX_PAUSE: Duration = Duration::from_secs(60);
+/// The pause after a try. The other side may ask for the longest.
+const PAUSE: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 /// A way to tell people something.
 #[async_trait]
@@ -41,14 +40,12 @@ pub enum Undelivered {
 /// # Errors
 /// What the last try ended with.
 pub async fn deliver(carrier: &dyn Carrier, notice: &Notice, stop: &CancellationToken) -> Result<(), Undelivered> {
-    let mut pause = PAUSE;
     for tried in 1.. {
         let (text, asked) = match carrier.carry(notice).await {
             Err(Undelivered::Passing(text, asked)) if tried < TRIES => (text, asked),
             ended => return ended,
         };
-        let wait = asked.map_or(pause.mul_f64(0.5 + fastrand::f64() / 2.0), |asked| asked.min(MAX_PAUSE));
-        pause *= 2;
+        let wait = asked.map_or_else(|| PAUSE.rest(tried - 1, fastrand::f64()), |asked| asked.min(PAUSE.longest));
         tokio::select! {
             () = sleep(wait) => {}
             () = stop.cancelled() => return Err(Undelivered::Passing(text, None)),

@@ -8,6 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use hostler_queue::{LeaseError, LeaseHandle, Queue, Settlement};
+use hostler_types::Backoff;
 use hostler_types::message::Message;
 
 /// How many calls are under way at once.
@@ -16,9 +17,12 @@ const PARALLEL: usize = 16;
 /// How often something is tried that may work later.
 pub(super) const TRIES: u32 = 5;
 
-/// How long to wait before the next try: 200 ms after the first, then double.
+/// How long to wait before the next try.
+const REST: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_millis(3200));
+
+/// Waits before the next try, after so many.
 pub(super) async fn back_off(tries: u32) {
-    sleep(Duration::from_millis(100) * 2_u32.saturating_pow(tries.min(TRIES))).await;
+    sleep(REST.ceiling(tries.saturating_sub(1))).await;
 }
 
 /// Settles these; answers each by its id, in any order.
