@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
 use super::{Fault, Reference};
+use hostler_types::Backoff;
 
 /// How long a fetch may take, and how often it is tried.
 #[derive(Debug, Clone, Copy)]
@@ -15,10 +16,8 @@ pub struct Patience {
     pub each: Duration,
     /// How long all of it may take.
     pub all: Duration,
-    /// The longest pause before the second try; doubled each time, with full jitter.
-    pub pause: Duration,
-    /// The longest pause.
-    pub longest_pause: Duration,
+    /// How long to pause between tries, with full jitter.
+    pub pause: Backoff,
 }
 
 impl Default for Patience {
@@ -28,17 +27,8 @@ impl Default for Patience {
             tries: 6,
             each: Duration::from_secs(60),
             all: Duration::from_secs(150),
-            pause: Duration::from_millis(500),
-            longest_pause: Duration::from_secs(4),
+            pause: Backoff::new(Duration::from_millis(500), Duration::from_secs(4)),
         }
-    }
-}
-
-impl Patience {
-    /// The longest pause after so many failed tries; `None`: there is no further try.
-    fn pause_after(&self, failed: u32) -> Option<Duration> {
-        let doubled = self.pause.saturating_mul(1 << failed.saturating_sub(1).min(16));
-        (failed < self.tries).then_some(doubled.min(self.longest_pause))
     }
 }
 
@@ -59,10 +49,10 @@ where
                 Err(_) => format!("it was not there after {}", humantime::format_duration(patience.each)),
             };
             failed += 1;
-            let Some(longest) = patience.pause_after(failed) else {
+            if failed >= patience.tries {
                 return Err(Fault::Passing(format!("{last} (tried {failed} times)")));
-            };
-            let pause = longest.mul_f64(fastrand::f64());
+            }
+            let pause = patience.pause.spread(failed - 1, fastrand::f64());
             tracing::warn!(handler = %reference, reason = last, pause_ms = pause.as_millis(), "fetching again");
             sleep(pause).await;
         }
