@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use hostler_types::Backoff;
+
 /// A holder needs microseconds, so the first retries come quickly and the later ones cost next to nothing.
-const FIRST_PAUSE: Duration = Duration::from_micros(50);
-const LONGEST_PAUSE: Duration = Duration::from_millis(5);
+const PAUSE: Backoff = Backoff::new(Duration::from_micros(50), Duration::from_millis(5));
 
 /// The path of the lock that guards `file`.
 pub(super) fn path_for(file: &Path) -> PathBuf {
@@ -34,7 +35,7 @@ pub(super) fn is_symlink(error: &io::Error) -> bool {
 /// Calls `try_lock` on `file` until it holds the lock (true) or `limit` has passed (false). Closing the file unlocks.
 pub(super) fn acquire(file: &File, try_lock: fn(&File) -> io::Result<()>, limit: Duration) -> io::Result<bool> {
     let begin = Instant::now();
-    let mut pause = FIRST_PAUSE;
+    let mut tries = 0;
     loop {
         match try_lock(file) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -45,7 +46,7 @@ pub(super) fn acquire(file: &File, try_lock: fn(&File) -> io::Result<()>, limit:
             return Ok(false);
         }
         #[allow(clippy::disallowed_methods, reason = "a file lock of another process tells nobody when it goes")]
-        thread::sleep(pause.min(left));
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        thread::sleep(PAUSE.ceiling(tries).min(left));
+        tries = tries.saturating_add(1);
     }
 }
