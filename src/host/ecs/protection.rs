@@ -15,6 +15,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::agent::Call;
+use hostler_types::Backoff;
 
 /// How long a task stays protected when its work is done. Long enough that a steady trickle of messages costs no calls, and
 /// that on and off cost 12 calls a minute at worst; short beside the minutes in which a service scales in.
@@ -23,11 +24,8 @@ pub(super) const LINGER: Duration = Duration::from_secs(10);
 /// The shortest and the longest protection, in minutes (the guide, "Task scale-in protection endpoint").
 const MINUTES: std::ops::RangeInclusive<u64> = 1..=2880;
 
-/// The rest after a first failure; doubled with each that follows.
-const FIRST_REST: Duration = Duration::from_secs(1);
-
-/// The longest rest.
-const LONGEST_REST: Duration = Duration::from_secs(60);
+/// How long to rest after a failure.
+const REST: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 /// For how many minutes to protect at a time, if one message may take `longest`: twice that. A protection is renewed
 /// half-way, so what starts just before a renewal that fails is still protected to its end.
@@ -163,8 +161,7 @@ impl Machine {
         if how == Answer::Done {
             (self.failures, self.rest_until) = (0, None);
         } else {
-            let rest = FIRST_REST.saturating_mul(2_u32.saturating_pow(self.failures)).min(LONGEST_REST);
-            self.rest_until = Some(now + rest.mul_f64(0.5 + jitter.clamp(0.0, 1.0) / 2.0));
+            self.rest_until = Some(now + REST.rest(self.failures, jitter));
             self.failures += 1;
             self.gave_up = self.is_drained();
         }
