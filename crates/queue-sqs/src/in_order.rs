@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::Service;
 use super::fault::Fault;
-use super::send::{Delivered, FIRST_REST, Job, LONGEST_REST, PATIENCE, Target, refusal};
+use super::send::{Delivered, Job, PATIENCE, REST, Target, refusal};
 use hostler_queue::{QueueError, SendError, Sent};
 use hostler_types::channel::Channel;
 
@@ -23,7 +23,7 @@ pub(super) async fn deliver_in_order(
     jobs: Vec<Job>,
     ended: &mut Ended,
 ) -> Delivered {
-    let (give_up_at, mut rest) = (Instant::now() + PATIENCE, FIRST_REST);
+    let (give_up_at, mut failures) = (Instant::now() + PATIENCE, 0);
     let (mut delivered, mut waiting, mut singly) = (Vec::new(), jobs, false);
     loop {
         let (stopped, going): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|job| ended.contains(&job.entry.group));
@@ -34,7 +34,7 @@ pub(super) async fn deliver_in_order(
         let (now, later) = if singly { first_of_each_group(going) } else { (going, Vec::new()) };
         let count = now.len();
         let answers = service.call(target, now.iter().map(|job| &job.entry)).await;
-        let again = Instant::now() + rest < give_up_at;
+        let again = Instant::now() + REST.ceiling(failures) < give_up_at;
         let Sorted { done, left, is_gone } = sort(now.into_iter().zip(answers), again, ended);
         delivered.extend(done);
         // A call that failed as a whole has let nothing pass anything: it goes as a whole again.
@@ -53,8 +53,8 @@ pub(super) async fn deliver_in_order(
             }
         }
         if has_failed {
-            tokio::time::sleep(rest.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
-            rest = (rest * 2).min(LONGEST_REST);
+            tokio::time::sleep(REST.rest(failures, fastrand::f64())).await;
+            failures += 1;
         }
     }
 }

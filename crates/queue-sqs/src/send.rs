@@ -18,14 +18,14 @@ use super::resolve::Place;
 use super::wire::{Entry, beside, size, trace_size};
 use hostler_queue::parallel::{side_by_side, stopping};
 use hostler_queue::{DEFAULT_GROUP, LeaseError, QueueError, SendError, Sent};
+use hostler_types::Backoff;
 use hostler_types::channel::Channel;
 use hostler_types::message::{Invalid, MAX_ATTRIBUTES, Outgoing};
 
 /// How long a message that the queue does not take now is tried again.
 pub(super) const PATIENCE: Duration = Duration::from_secs(18);
-/// The first rest before that; it doubles each time.
-pub(super) const FIRST_REST: Duration = Duration::from_millis(100);
-pub(super) const LONGEST_REST: Duration = Duration::from_secs(4);
+/// How long to rest before that.
+pub(super) const REST: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(4));
 
 /// Where a channel's messages go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,11 +112,11 @@ async fn deliver_all(service: &Arc<Service>, channel: &Channel, target: &Target,
 
 /// Sends one batch. What the queue does not take this time is tried again, until its patience ends.
 async fn deliver(service: Arc<Service>, channel: Channel, mut target: Target, mut jobs: Vec<Job>) -> Delivered {
-    let (give_up_at, mut rest) = (Instant::now() + PATIENCE, FIRST_REST);
+    let (give_up_at, mut failures) = (Instant::now() + PATIENCE, 0);
     let mut delivered = Vec::new();
     loop {
         let answers = service.call(&target, jobs.iter().map(|job| &job.entry)).await;
-        let again = Instant::now() + rest < give_up_at;
+        let again = Instant::now() + REST.ceiling(failures) < give_up_at;
         let (mut left, mut is_gone) = (Vec::new(), false);
         for (job, answer) in jobs.into_iter().zip(answers) {
             match answer {
@@ -142,8 +142,8 @@ async fn deliver(service: Arc<Service>, channel: Channel, mut target: Target, mu
                 }
             };
         }
-        tokio::time::sleep(rest.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
-        rest = (rest * 2).min(LONGEST_REST);
+        tokio::time::sleep(REST.rest(failures, fastrand::f64())).await;
+        failures += 1;
     }
 }
 
