@@ -1,4 +1,4 @@
-//! The whole consumer on the fake queue, under a paused clock: poller, ledger, policy, settler, FIFO gate, drain.
+//! The whole consumer on the fake queue, under a paused clock: poll schedule, leases, policy, settler, FIFO gate, drain.
 
 mod held_back;
 

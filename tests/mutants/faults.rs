@@ -71,7 +71,7 @@ pub const FAULTS: &[Fault] = &[
         "settles after the lease was lost",
         "consumer/delivery.rs",
         "(State::Stopping(Cause::LeaseLost), Event::Ended(_)) => self.forget(),",
-        "(State::Stopping(Cause::LeaseLost), Event::Ended(_)) => self.part(Outcome::Failed(String::new()), policy),",
+        "(State::Stopping(Cause::LeaseLost), Event::Ended(_)) => self.stop_heartbeat(Outcome::Failed(String::new()), policy),",
     ),
     fault(
         "forgets what has not started when it drains",

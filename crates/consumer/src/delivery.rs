@@ -133,7 +133,7 @@ impl Machine {
 
             (State::Running, Event::Ended(Some(outcome))) => self.conclude(outcome, policy),
             (State::Running, Event::Ended(None)) => {
-                self.part(Outcome::Trapped("the host failed to run it".into()), policy)
+                self.stop_heartbeat(Outcome::Trapped("the host failed to run it".into()), policy)
             }
             (State::Running, Event::Drain) => self.go(State::Running, Action::AskToStop),
             (State::Running, Event::Deadline(after)) => self.go(State::Stopping(Cause::Timeout(after)), Action::Stop),
@@ -147,15 +147,15 @@ impl Machine {
                 self.outcome = Some(Outcome::TimedOut(after));
                 self.go(State::Deciding, Action::Decide(after))
             }
-            (State::Stopping(Cause::Shutdown), Event::Ended(None)) => self.part(Outcome::Shutdown, policy),
+            (State::Stopping(Cause::Shutdown), Event::Ended(None)) => self.stop_heartbeat(Outcome::Shutdown, policy),
 
             (State::Deciding, Event::Decided(decision)) => self.decided(decision, policy),
             (State::Deciding, Event::DrainDeadline) => self.go(State::Deciding, Action::Stop),
             (State::Deciding, Event::LeaseLost) => self.go(State::Stopping(Cause::LeaseLost), Action::Stop),
             (State::Stopping(Cause::LeaseLost), Event::Decided(_)) => self.forget(),
 
-            (State::Replying(outcome), Event::Replied(Ok(()))) => self.part(outcome, policy),
-            (State::Replying(_), Event::Replied(Err(outcome))) => self.part(outcome, policy),
+            (State::Replying(outcome), Event::Replied(Ok(()))) => self.stop_heartbeat(outcome, policy),
+            (State::Replying(_), Event::Replied(Err(outcome))) => self.stop_heartbeat(outcome, policy),
             (State::Replying(_), Event::LeaseLost) => self.forget(),
 
             (State::StoppingHeartbeat, Event::HeartbeatStopped) => {
@@ -216,12 +216,12 @@ impl Machine {
                 self.large_reply = body.len() > LARGE_REPLY;
                 self.go(State::Replying(Outcome::Reply(Vec::new())), Action::Reply(body))
             }
-            outcome => self.part(outcome, policy),
+            outcome => self.stop_heartbeat(outcome, policy),
         }
     }
 
     /// What is known of it stays: it timed out, whatever the hook makes of that.
-    fn part(&mut self, outcome: Outcome, policy: &Policy) -> Action {
+    fn stop_heartbeat(&mut self, outcome: Outcome, policy: &Policy) -> Action {
         self.disposition = match &outcome {
             Outcome::HostLimit(..) => Policy::give_back(self.spoilt, self.jitter),
             outcome => policy.disposition(outcome, self.attempt, self.jitter),

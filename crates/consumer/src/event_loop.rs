@@ -204,7 +204,7 @@ impl EventLoop {
         self.effects.stop_polling.cancel();
         // What waits behind a message that is being settled goes back after that one, unless there is no time left to wait.
         let stays = |in_hand: &InHand| {
-            phase == Phase::Draining && in_hand.machine.is_waiting() && self.follows_one_that_parts(in_hand)
+            phase == Phase::Draining && in_hand.machine.is_waiting() && self.follows_one_that_settles(in_hand)
         };
         let told = self.in_hand.iter().filter(|(_, in_hand)| !stays(in_hand));
         for id in told.map(|(id, _)| *id).collect::<Vec<_>>() {

@@ -34,7 +34,7 @@ impl EventLoop {
     }
 
     /// Whether the head of its group is not over, though its guest is gone.
-    pub(super) fn follows_one_that_parts(&self, in_hand: &InHand) -> bool {
+    pub(super) fn follows_one_that_settles(&self, in_hand: &InHand) -> bool {
         let head = self.group_of(in_hand).and_then(|group| self.gate.head(&group));
         let head = head.and_then(|head| self.in_hand.get(&head));
         head.is_some_and(|head| !head.machine.is_waiting() && !head.machine.is_running())

@@ -35,7 +35,7 @@ impl EventLoop {
     /// back after that one, or it would overtake it.
     pub(super) fn shut(&mut self) {
         self.effects.stop_polling.cancel();
-        let goes_back = |in_hand: &InHand| in_hand.machine.is_waiting() && !self.follows_one_that_parts(in_hand);
+        let goes_back = |in_hand: &InHand| in_hand.machine.is_waiting() && !self.follows_one_that_settles(in_hand);
         let waiting = self.in_hand.iter().rev().filter(|(_, in_hand)| goes_back(in_hand));
         let drains: Vec<_> = waiting.map(|(id, _)| Command::Feed(*id, Event::Drain)).collect();
         self.commands.extend(drains);
