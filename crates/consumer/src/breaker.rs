@@ -17,17 +17,17 @@ use hostler_health::BreakerState;
 /// The longest pause; each probe that fails doubles it up to here.
 const MAX_PAUSE: Duration = Duration::from_secs(600);
 
-/// In how many parts the window is counted: what leaves it does so a part at a time.
+/// The parts of the window: what leaves it does so a part at a time.
 const PARTS: u64 = 20;
 
-/// How a message ended, as the breaker sees it.
+/// The end of a message, as the breaker sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// Its handler came to a decision, be it that it wants another attempt.
     Decided,
     /// Its handler failed, trapped or timed out.
     Failed,
-    /// It tells nothing: it never started, or was given back, or its lease was lost.
+    /// Nothing is known of it: it never started, or was given back, or its lease was lost.
     Neither,
 }
 
@@ -49,20 +49,20 @@ impl End {
 /// A change of its state, for the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// It opened: so many of these failed.
+    /// Opened: so many of these failed.
     Opened {
         /// Messages that failed.
         failed: u64,
         /// Messages in the window.
         of: u64,
-        /// How long receiving pauses.
+        /// The pause of receiving.
         pause: Duration,
     },
     /// The pause is over; one message is tried.
     Probing,
     /// The probe failed.
     Reopened {
-        /// How long receiving pauses now.
+        /// The pause of receiving now.
         pause: Duration,
     },
     /// The probe went well.
@@ -104,7 +104,7 @@ impl<I: Copy + PartialEq> Breaker<I> {
         Self { settings, since: now, parts: [Part::default(); PARTS as usize], state: State::Closed, pause }
     }
 
-    /// Whether receiving pauses.
+    /// Returns true while receiving pauses.
     pub fn is_open(&self) -> bool {
         matches!(self.state, State::Open { .. })
     }
@@ -127,7 +127,7 @@ impl<I: Copy + PartialEq> Breaker<I> {
         }
     }
 
-    /// Whether a message that has come is kept; the first while probing is the one to try.
+    /// Returns true if a message that has come is kept; the first while probing is the one to try.
     pub fn admits(&mut self, id: I) -> bool {
         match &mut self.state {
             State::Closed => true,
@@ -139,7 +139,7 @@ impl<I: Copy + PartialEq> Breaker<I> {
         }
     }
 
-    /// Whether a message that was kept may start.
+    /// Returns true if a message that was kept may start.
     pub fn may_start(&self, id: I) -> bool {
         match self.state {
             State::Closed => true,
@@ -148,7 +148,7 @@ impl<I: Copy + PartialEq> Breaker<I> {
         }
     }
 
-    /// When a pause ends, if there is one.
+    /// The end of the pause, if there is one.
     pub fn next_at(&self) -> Option<Instant> {
         if let State::Open { until } = self.state { Some(until) } else { None }
     }
@@ -162,7 +162,7 @@ impl<I: Copy + PartialEq> Breaker<I> {
         Some(Change::Probing)
     }
 
-    /// It is known how a message ended.
+    /// Takes note of how a message ended.
     pub fn ended(&mut self, id: I, end: End, now: Instant) -> Option<Change> {
         match (&self.state, end) {
             (State::Closed, End::Decided | End::Failed) => self.count(end == End::Failed, now),

@@ -28,7 +28,7 @@ struct Waiting {
 }
 
 impl Changes {
-    /// For the hook of this handler; `None`: it has none.
+    /// Returns the changes for the hook of this handler; `None`: it has none.
     pub(super) fn watch(handler: &Arc<dyn Handler>, guests: &Lanes) -> Option<Self> {
         if !handler.observes_states() {
             return None;

@@ -17,10 +17,10 @@ use hostler_handler::Outcome;
 /// A reply of more than this many bytes keeps its slot until it is sent; smaller ones are counted with the message.
 const LARGE_REPLY: usize = 256 * 1024;
 
-/// What happens to a delivery.
+/// An event in the life of a delivery.
 #[derive(Debug)]
 pub enum Event {
-    /// It may run now.
+    /// Permits it to run.
     Start,
     /// Its guest is gone: finished by itself with an outcome, or stopped (`None`).
     Ended(Option<Outcome>),
@@ -32,7 +32,7 @@ pub enum Event {
     Drain,
     /// The host cannot wait any longer.
     DrainDeadline,
-    /// It is to go back untouched, because an earlier message of its FIFO group failed; no sooner than that one.
+    /// Sends it back untouched, because an earlier message of its FIFO group failed; no sooner than that one.
     Overtaken(Duration),
     /// The processing-timeout hook has decided, or there is none.
     Decided(Option<Outcome>),
@@ -44,7 +44,7 @@ pub enum Event {
     Settled(bool),
 }
 
-/// What is to be done about it.
+/// The action that follows.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Action {
@@ -93,13 +93,13 @@ pub struct Machine {
     state: State,
     attempt: u32,
     spoilt: u32,
-    /// What became of it, once that is known.
+    /// Its outcome, once that is known.
     outcome: Option<Outcome>,
     disposition: Disposition,
-    /// Whether the processing-timeout hook has said what becomes of it.
+    /// True if the processing-timeout hook has decided.
     hook_decided: bool,
     replies: bool,
-    /// Whether its reply is so large that its slot is kept until the reply is sent.
+    /// True if its reply is so large that its slot is kept until the reply is sent.
     large_reply: bool,
     jitter: f64,
 }
@@ -168,39 +168,39 @@ impl Machine {
         }
     }
 
-    /// Whether its handler has not been started.
+    /// Returns true if its handler has not been started.
     pub fn is_waiting(&self) -> bool {
         matches!(self.state, State::Waiting)
     }
 
-    /// Whether guest code may be running for it, so that it takes a slot.
+    /// Returns true if guest code may be running for it, so that it takes a slot.
     pub fn is_running(&self) -> bool {
         matches!(self.state, State::Running | State::Stopping(_) | State::Deciding)
     }
 
-    /// Whether it takes a slot. A large reply outlives its sandbox; the memory plan counts it as what the sandbox held, so no other starts
-    /// in its place before it is sent.
+    /// Returns true if it takes a slot. A large reply outlives its sandbox; the memory plan counts it as what the sandbox held, so no
+    /// other starts in its place before it is sent.
     pub fn holds_slot(&self) -> bool {
         let replies = self.large_reply && matches!(self.state, State::Replying(_));
         self.is_waiting() || self.is_running() || replies
     }
 
-    /// Whether all that is left is the answer of the queue.
+    /// Returns true if all that is left is the answer of the queue.
     pub fn is_settling(&self) -> bool {
         matches!(self.state, State::Settling)
     }
 
-    /// What became of it; known once it is over.
+    /// Its outcome; known once it is over.
     pub fn outcome(&self) -> &Outcome {
         self.outcome.as_ref().unwrap_or(&Outcome::LeaseLost)
     }
 
-    /// Whether it ran into its processing timeout, and no hook decided in place of `on_processing_timeout`.
+    /// Returns true if it ran into its processing timeout, and no hook decided in place of `on_processing_timeout`.
     pub fn timed_out_undecided(&self) -> bool {
         matches!(self.outcome, Some(Outcome::TimedOut(_))) && !self.hook_decided
     }
 
-    /// What is, or was, to be done with it on the queue.
+    /// Its disposition on the queue.
     pub fn disposition(&self) -> &Disposition {
         &self.disposition
     }
@@ -220,7 +220,7 @@ impl Machine {
         }
     }
 
-    /// What is known of it stays: it timed out, whatever the hook makes of that.
+    /// Begins its end. An outcome that is known stays: it timed out, whatever the hook makes of that.
     fn stop_heartbeat(&mut self, outcome: Outcome, policy: &Policy) -> Action {
         self.disposition = match &outcome {
             Outcome::HostLimit(..) => Policy::give_back(self.spoilt, self.jitter),
@@ -230,7 +230,7 @@ impl Machine {
         self.go(State::StoppingHeartbeat, Action::StopHeartbeat)
     }
 
-    /// It never ran, so its attempt does not count where the queue can take it back.
+    /// Gives it back: it never ran, so its attempt does not count where the queue can take it back.
     fn go_back(&mut self, outcome: Outcome, delay: Duration) -> Action {
         self.disposition = Disposition::GiveBack(delay);
         self.outcome = Some(outcome);

@@ -1,4 +1,4 @@
-//! What a consumer does to the world: each effect is a task that answers with one signal.
+//! Effects of a consumer on the world: each is a task that answers with one signal.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(super) const DECIDED_AFTER: Duration = DECISION.saturating_add(Duration::fro
 /// Names a delivery within its consumer.
 pub(super) type Id = u64;
 
-/// What the world answers.
+/// An answer of the world.
 pub(super) enum Signal {
     /// A receive for so many messages is back.
     Received { asked: usize, result: Result<Vec<Delivery>, QueueError> },
@@ -57,7 +57,8 @@ pub(super) struct Effects {
     states: Option<Changes>,
 }
 
-/// What effects work with, and whom they answer. One count of who has it, as that of each message's guest changes on another CPU.
+/// The context of effects, and the signals that they answer with. One count of who has it, as that of each message's guest
+/// changes on another CPU.
 struct World {
     queue: Arc<dyn Queue>,
     handler: Arc<dyn Handler>,
@@ -192,7 +193,7 @@ impl Effects {
         });
     }
 
-    /// What answers for an effect; with `lost` if its task ends without an answer.
+    /// Makes the answer of an effect; it is `lost` if its task ends without an answer.
     fn answer(&self, lost: Signal) -> Answer {
         Answer { world: Arc::clone(&self.world), signal: Some(lost) }
     }
@@ -220,7 +221,7 @@ fn unfit(fault: String, limit: Option<Limit>) -> Outcome {
     }
 }
 
-/// The same of one whose reply was not sent.
+/// The outcome of a message whose reply was not sent.
 fn unsent(error: &dyn Display, limit: Option<Limit>) -> Outcome {
     unfit(format!("its reply was not sent: {error}"), limit)
 }

@@ -30,10 +30,10 @@ use hostler_handler::Outcome;
 use hostler_queue::{Delivery, LeaseError, Limits, QueueError, Unsettled};
 use hostler_types::State;
 
-/// How long to sleep when nothing is due.
+/// The longest sleep when nothing is due.
 const IDLE: Duration = Duration::from_secs(3600);
 
-/// What woke the loop.
+/// The cause of a wake.
 enum Woken {
     /// The host's phase; `false`: nobody is left who could change it.
     Phase(bool),
@@ -50,14 +50,14 @@ pub(super) struct EventLoop {
     spans: Option<Spans>,
     signals: Arc<Signals<Signal>>,
     phase: Phase,
-    /// In the order of their receives; boxed, as a tree moves what it holds.
+    /// Deliveries in the order of their receives; boxed, as a tree moves what it holds.
     in_hand: BTreeMap<Id, Box<InHand>>,
     next_id: Id,
     /// Deliveries that wait for their turn or run.
     occupied: usize,
     /// Deliveries whose guest runs, by when it started.
     running: BTreeSet<(Instant, Id)>,
-    /// When their processing timeouts end.
+    /// The ends of their processing timeouts.
     deadlines: BTreeSet<(Instant, Id)>,
     leases: Leases<Id>,
     batcher: Batcher<Id>,
@@ -65,9 +65,9 @@ pub(super) struct EventLoop {
     admission: Admission<Id>,
     gate: Gate<Id>,
     spared: Spared,
-    /// What is left to do about the event that is dealt with; the last comes first.
+    /// Commands that are left of the event that is dealt with; the last comes first.
     commands: Vec<Command>,
-    /// When what is dealt with now happened: the clock is read once each time the loop wakes.
+    /// The time of the event that is dealt with: the clock is read once each time the loop wakes.
     now: Instant,
     failures: Failures,
     summary: Summary,
@@ -190,7 +190,7 @@ impl EventLoop {
         }
     }
 
-    /// When something is due next.
+    /// The time at which something is due next.
     fn next_at(&self, poll_at: Option<Instant>) -> Option<Instant> {
         let deadline = self.deadlines.first().map(|(at, _)| *at);
         [self.leases.next_at(), self.batcher.next_at(), deadline, poll_at].into_iter().flatten().min()

@@ -27,7 +27,7 @@ impl Kind {
     }
 }
 
-/// How much longer than a message takes to come again failures may lie apart. It is the longest poll of any queue, however short those
+/// The time beyond what a message takes to come again that failures may lie apart. It is the longest poll of any queue, however short those
 /// of this consumer are, as messages may be rare.
 const RARELY: Duration = Duration::from_secs(20);
 

@@ -23,7 +23,7 @@ impl<I: Copy + PartialEq> Gate<I> {
         }
     }
 
-    /// Which of a group's deliveries in hand comes first.
+    /// The first of a group's deliveries in hand.
     pub fn head(&self, group: &str) -> Option<I> {
         self.groups.get(group)?.front().copied()
     }

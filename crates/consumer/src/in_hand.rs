@@ -21,7 +21,7 @@ pub(super) struct InHand {
     pub(super) queue_delay: Duration,
     pub(super) late: bool,
     pub(super) started_at: Option<Instant>,
-    /// How long the handler ran; zero if it never did.
+    /// The time that the handler ran; zero if it never did.
     pub(super) ran_for: Duration,
     /// Its last heartbeat failed: if its lease ends, it ends for that.
     pub(super) heartbeat_failed: bool,

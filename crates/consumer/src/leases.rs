@@ -38,7 +38,7 @@ pub struct Heartbeat<I> {
     pub ids: Vec<I>,
     /// The leases.
     pub leases: Vec<LeaseHandle>,
-    /// How far from now they are to end.
+    /// The time from now to their new end.
     pub by: Duration,
 }
 
@@ -53,7 +53,7 @@ struct Entry {
 /// The next heartbeat of a lease.
 #[derive(Debug, Clone, Copy)]
 enum Beat {
-    /// It is due then.
+    /// Due at this time.
     Due(Instant),
     /// One is under way.
     UnderWay,
@@ -194,7 +194,7 @@ impl<I: Copy + Ord + std::hash::Hash> Leases<I> {
         from + lease.saturating_sub(self.margin())
     }
 
-    /// When a lease ends, while it is known.
+    /// The end of a lease, while it is known.
     pub fn deadline(&self, id: I) -> Option<Instant> {
         self.entries.get(&id).map(|entry| entry.deadline)
     }
@@ -209,7 +209,7 @@ impl<I: Copy + Ord + std::hash::Hash> Leases<I> {
         }
     }
 
-    /// When there is something to do next.
+    /// The time at which something is due next.
     pub fn next_at(&self) -> Option<Instant> {
         let due = self.due.first().map(|(at, _)| *at);
         let deadline = self.deadlines.first().map(|(at, _)| *at);

@@ -66,7 +66,7 @@ use hostler_telemetry::metrics::ConsumerMetrics;
 use hostler_telemetry::traces::Traces;
 use hostler_types::Rate;
 
-/// How far the host is.
+/// The phase of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     /// Consume.
@@ -77,61 +77,61 @@ pub enum Phase {
     Deadline,
 }
 
-/// What a consumer is, as configured.
+/// The configuration of a consumer.
 #[derive(Debug, Clone)]
 pub struct Spec {
     /// Its name.
     pub name: Arc<str>,
     /// The channel that it listens on.
     pub channel: Arc<str>,
-    /// Whether the order within a group must hold.
+    /// True if the order within a group must hold.
     pub ordered: bool,
-    /// How many messages it processes at once.
+    /// The number of messages that it processes at once.
     pub concurrency: usize,
-    /// How long a message is leased at a time.
+    /// The time for which a message is leased at once.
     pub lease: Duration,
-    /// How long a handler may run.
+    /// The longest time that a handler may run.
     pub processing_timeout: Duration,
     /// The age at its receive beyond which a message counts as late.
     pub delay_tolerance: Duration,
     /// The longest time that a poll may wait for a message: well below the health check's patience, and below the grace
     /// of a shutdown, as a poll that is under way may have to be waited for.
     pub longest_poll: Duration,
-    /// How fast messages may be taken.
+    /// The rate at which messages may be taken.
     pub rate_limit: Option<Rate>,
-    /// What outcomes lead to.
+    /// The escalation policy.
     pub policy: Policy,
-    /// When receiving pauses because too much fails; `None`: never.
+    /// The breaker, which pauses receiving when too much fails; `None`: there is none.
     pub breaker: Option<config::Breaker>,
-    /// How much of a guest's output is kept, in bytes.
+    /// The bytes of a guest's output that are kept.
     pub output: usize,
 }
 
 /// All that a consumer works with.
 pub struct Consumer {
-    /// What it is.
+    /// Its configuration.
     pub spec: Spec,
     /// Its queue.
     pub queue: Arc<dyn Queue>,
     /// Its handler.
     pub handler: Arc<dyn Handler>,
-    /// Where replies go; without it a reply counts as an ack.
+    /// The channel of replies; without it a reply counts as an ack.
     pub replies: Option<Replies>,
-    /// Where guests run.
+    /// The runtimes of guests.
     pub guests: Lanes,
-    /// Where it shows its status.
+    /// The board that shows its status.
     pub status: StatusBoard,
-    /// What it measures of itself, if anything does.
+    /// Its metrics, if there are any.
     pub metrics: Option<ConsumerMetrics>,
-    /// Where its spans go; `None`: there are none.
+    /// Its traces; `None`: there are no spans.
     pub traces: Option<Traces>,
-    /// Whether an operator wants it to pause: to take nothing more, give back what has not started, and finish what runs.
+    /// True while an operator wants it to pause: to take nothing more, give back what has not started, and finish what runs.
     pub pause: watch::Receiver<bool>,
     /// Cancelled when a processing timeout asks the whole host to exit.
     pub exit: CancellationToken,
 }
 
-/// What a consumer did in its life.
+/// A summary of a consumer's life.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Messages whose handler came to an end, whatever it was.
@@ -142,7 +142,7 @@ pub struct Summary {
     pub late: u64,
     /// Messages whose work was cut off by the drain deadline, and which were released.
     pub abandoned: u64,
-    /// Why the queue refused to hand out messages from the start; the consumer ended because of it.
+    /// The queue's reason for refusing every receive from the start; the consumer ended because of it.
     pub refused: Option<String>,
 }
 

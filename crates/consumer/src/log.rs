@@ -17,12 +17,12 @@ use hostler_types::printable::shortened;
 /// Bytes of a reason that the line has. The dead letter carries it whole.
 const MAX_REASON: usize = 1024;
 
-/// Where in a trace a line belongs.
+/// The place in a trace that a line belongs to.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place<'a> {
     /// The trace that the handler ran in, if there is one.
     pub(super) trace: Option<&'a TraceContext>,
-    /// Whether its span is ours, and so exported.
+    /// True if its span is ours, and so exported.
     pub(super) own: bool,
 }
 
@@ -58,7 +58,7 @@ pub(super) fn settled(spec: &Spec, in_hand: &InHand) {
     );
 }
 
-/// Why a message came to what it came to, if there is anything to say.
+/// The reason for what was done with a message, if there is one.
 pub(super) fn reason(outcome: &Outcome, disposition: &Disposition) -> Option<String> {
     if let Disposition::DeadLetter(why) = disposition { Some(why.clone()) } else { outcome.reason() }
 }

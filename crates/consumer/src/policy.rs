@@ -9,17 +9,17 @@ use hostler_types::Backoff;
 /// The longest release that a queue takes (AWS: the 12-hour visibility timeout).
 const MAX_RELEASE: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// How long a message rests after the host was at a limit.
+/// Rests of a message after the host was at a limit.
 const REST: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
-/// What the host does with a message.
+/// The host's decision about a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Disposition {
     /// Remove it.
     Ack,
     /// Make it visible again after this long.
     Release(Duration),
-    /// The same, but the attempt was the host's failure and is not to count.
+    /// A release whose attempt was the host's failure, and is not to count.
     GiveBack(Duration),
     /// Move it to the dead-letter queue, with this reason.
     DeadLetter(String),
@@ -38,7 +38,7 @@ impl Disposition {
         }
     }
 
-    /// How long the message stays invisible, if it is released.
+    /// The time for which the message stays invisible, if it is released.
     pub(super) fn delay(&self) -> Option<Duration> {
         match self {
             Self::Release(delay) | Self::GiveBack(delay) => Some(*delay),
@@ -50,21 +50,21 @@ impl Disposition {
 /// The policy of one consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
-    /// How failures escalate.
+    /// The escalation of failures.
     pub retry: Retry,
-    /// What a processing timeout leads to.
+    /// The consequence of a processing timeout.
     pub on_processing_timeout: OnProcessingTimeout,
-    /// Whether there is a dead-letter queue.
+    /// True if there is a dead-letter queue.
     pub dead_letter: bool,
 }
 
 impl Policy {
-    /// How many attempts a message gets.
+    /// The number of attempts that a message gets.
     pub fn attempts(&self) -> u32 {
         self.retry.requeues.saturating_add(self.retry.delays).saturating_add(1)
     }
 
-    /// What to do about the outcome of the `attempt`-th delivery (1 is the first). `jitter` is a random number from 0
+    /// Decides about the outcome of the `attempt`-th delivery (1 is the first). `jitter` is a random number from 0
     /// to 1, which spreads the delays (full jitter).
     pub fn disposition(&self, outcome: &Outcome, attempt: u32, jitter: f64) -> Disposition {
         let reason = || outcome.reason().unwrap_or_else(|| "the handler asked for a retry".into());
@@ -84,7 +84,7 @@ impl Policy {
         }
     }
 
-    /// What to do after the host was at a limit, and had been so for this message so often in a row before. Jitter takes up to half
+    /// Decides after the host was at a limit, and had been so for this message so often in a row before. Jitter takes up to half
     /// of the rest, so that not all come back at once.
     pub fn give_back(times: u32, jitter: f64) -> Disposition {
         Disposition::GiveBack(REST.rest(times, jitter))

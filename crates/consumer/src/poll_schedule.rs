@@ -11,17 +11,17 @@ use super::status::Status;
 use hostler_queue::{Limits, Receive};
 use hostler_types::{Backoff, Bucket};
 
-/// How long to rest after a failed receive.
+/// Rests after failed receives.
 const REST: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(20));
 
-/// How long a queue has to refuse receives from the start until it is certain that it does: one that was made just now may not be
+/// The time for which a queue has to refuse receives from the start until that is certain: one that was made just now may not be
 /// known everywhere.
 const CERTAIN: Duration = Duration::from_secs(3);
 
-/// How long a consumer starts: refusals from then on are retried.
+/// The start of a consumer: refusals after it are retried.
 const START: Duration = Duration::from_secs(30);
 
-/// What to do next.
+/// The next step.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// Receive now, and ask again.
@@ -43,7 +43,7 @@ pub(super) struct Load {
     pub(super) in_hand: usize,
 }
 
-/// What the last receive brought.
+/// The result of the last receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Brought {
     /// There was none, or it was the first, which waits for nothing.
@@ -54,7 +54,7 @@ enum Brought {
     Messages,
 }
 
-/// What keeps a receive from beginning. That it rests after an error, or waits for settlements, is no excuse.
+/// The reason why no receive begins. A rest after an error, or a wait for settlements, is no excuse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hold {
     /// Nothing, or one is under way.
@@ -66,7 +66,7 @@ enum Hold {
     Held,
 }
 
-/// When a consumer polls.
+/// The schedule of one consumer.
 #[derive(Debug)]
 pub(super) struct PollSchedule {
     limits: Limits,
@@ -84,10 +84,10 @@ pub(super) struct PollSchedule {
     /// Failed receives in a row.
     failures: u32,
     rest_until: Option<Instant>,
-    /// Since when there are free slots, but too few for a full receive.
+    /// The time since which there are free slots, but too few for a full receive.
     gathering_since: Option<Instant>,
     started_at: Instant,
-    /// When the first receive was refused, as long as none has succeeded.
+    /// The time of the first refused receive, as long as none has succeeded.
     refused_since: Option<Instant>,
     last_poll_at: Option<Instant>,
     hold: Hold,
@@ -147,7 +147,7 @@ impl PollSchedule {
         ahead.min().map_or(Next::Event, Next::At)
     }
 
-    /// How many messages could be taken. Slots are free once their guest is gone, but what waits to be settled is bounded too.
+    /// Returns how many messages could be taken. Slots are free once their guest is gone, but what waits to be settled is bounded too.
     fn free(&self, load: Load) -> usize {
         let slots = self.concurrency.saturating_sub(load.occupied + self.promised);
         let most = 2 * self.concurrency + self.limits.settle_batch;
@@ -234,12 +234,12 @@ impl PollSchedule {
         }
     }
 
-    /// How many receives are under way.
+    /// The number of receives under way.
     pub(super) fn under_way(&self) -> usize {
         self.under_way
     }
 
-    /// Whether there was nothing to receive the last time.
+    /// Returns true if there was nothing to receive the last time.
     pub(super) fn is_idle(&self) -> bool {
         self.brought == Brought::Nothing
     }
@@ -314,7 +314,7 @@ mod tests {
             self.schedule.next(self.load, &self.admission, self.now)
         }
 
-        /// For how many messages a receive begins now.
+        /// The number of messages that a receive asks for now.
         fn asks(&mut self) -> Option<usize> {
             if let Next::Receive(request) = self.after(Duration::ZERO) { Some(request.max) } else { None }
         }

@@ -8,7 +8,7 @@ use super::failures::Kind;
 use hostler_queue::{Limits, Settlement};
 use hostler_types::Backoff;
 
-/// How long a settlement that failed for the moment rests before it is tried again.
+/// Rests of a settlement that failed for the moment.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
 
 /// A settlement that waits; `I` names its delivery.
@@ -16,7 +16,7 @@ const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_s
 struct Waiting<I> {
     id: I,
     settlement: Settlement,
-    /// When it is to be sent at the latest, alone if need be.
+    /// The latest time to send it, alone if need be.
     due: Instant,
 }
 
@@ -27,11 +27,11 @@ pub struct Batcher<I> {
     linger: Duration,
     parallel: usize,
     waiting: VecDeque<Waiting<I>>,
-    /// When the first of those is due.
+    /// The time at which the first of those is due.
     due: Option<Instant>,
     /// Failed for the moment, in the order of their times; each comes back into `waiting` at its own.
     resting: VecDeque<(Instant, Waiting<I>)>,
-    /// By [`Kind`], as one kind may fail while another works.
+    /// A streak for each [`Kind`], as one kind may fail while another works.
     streaks: [Streak; 3],
     under_way: usize,
 }
@@ -40,7 +40,7 @@ pub struct Batcher<I> {
 #[derive(Debug, Clone, Copy, Default)]
 struct Streak {
     failures: u32,
-    /// When the last of them was counted.
+    /// The time of the last one that was counted.
     failed_at: Option<Instant>,
 }
 
@@ -126,7 +126,7 @@ impl<I: Copy + PartialEq> Batcher<I> {
         self.under_way = self.under_way.saturating_sub(1);
     }
 
-    /// When there is something to do next, if nothing happens before.
+    /// The time at which something is due next, if nothing happens before.
     pub fn next_at(&self) -> Option<Instant> {
         let lingering = self.due.filter(|_| self.under_way < self.parallel);
         let resting = self.resting.front().map(|(at, _)| *at);

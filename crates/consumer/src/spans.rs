@@ -1,4 +1,4 @@
-//! What the spans of one consumer say: of each receive that brought messages, of each message, of each settling.
+//! Spans of one consumer: of each receive that brought messages, of each message, of each settling.
 //!
 //! The span of a message has its producer's span as its parent, and a link to it as well. Those of receives and settlings can be
 //! about several messages, so they link to each; one about a single message is settled within its trace. Where no message of
@@ -14,7 +14,7 @@ use hostler_telemetry::metrics::names::{DISPOSITION, OUTCOME};
 use hostler_telemetry::traces::{Beginning, KeyValue, Operation, Span, SpanContext, Traces, attribute};
 use hostler_types::message::{Message, TraceContext};
 
-/// Which delivery of its message it is; 1 is the first.
+/// The number of the delivery of its message; 1 is the first.
 const ATTEMPT: &str = "hostler.attempt";
 
 /// Makes the spans of one consumer.
@@ -22,7 +22,7 @@ const ATTEMPT: &str = "hostler.attempt";
 pub(super) struct Spans {
     traces: Traces,
     channel: Arc<str>,
-    /// What all of them say.
+    /// The attributes of all of them.
     attributes: Arc<[KeyValue]>,
 }
 
@@ -128,7 +128,7 @@ fn produced(message: &Message) -> Option<&SpanContext> {
     message.trace.as_ref().map(|trace| trace.span())
 }
 
-/// Whether a call about messages of these traces is to be seen: not if they all say that they are not.
+/// Returns true if a call about messages of these traces is sampled: unless all of them say that they are not.
 fn is_wanted<'a>(contexts: impl Iterator<Item = Option<&'a SpanContext>>) -> bool {
     let mut contexts = contexts;
     contexts.any(|context| context.is_none_or(SpanContext::is_sampled))

@@ -10,7 +10,7 @@ const MOST: usize = 10_000;
 struct Spoilt {
     /// Their numbers, by the queue's own count, as far as the queue keeps counting them.
     attempts: Vec<u32>,
-    /// How many there were in a row.
+    /// The number of them in a row.
     times: u32,
 }
 
@@ -22,7 +22,7 @@ pub(super) struct Spared {
 }
 
 impl Spared {
-    /// Whether no attempt was spoilt.
+    /// Returns true if no attempt was spoilt.
     pub(super) fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }

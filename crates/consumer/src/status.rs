@@ -1,4 +1,4 @@
-//! What a consumer shows of itself, for the health file and whoever else looks.
+//! The status of a consumer, for the health file and whoever else looks.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,16 +10,16 @@ use tokio::time::Instant;
 use super::failures::Failures;
 use hostler_health::{BreakerState, ConsumerReport, SettlingFails, State, Timestamp};
 
-/// What a consumer does now.
+/// The status of a consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
     /// Its state.
     pub state: State,
-    /// Since when.
+    /// The time of the change to it.
     pub since: Instant,
-    /// When a receive last came back without an error.
+    /// The last time that a receive came back without an error.
     pub last_poll_at: Option<Instant>,
-    /// Since when a receive could begin again; `None`: it always could.
+    /// The time since which a receive could begin again; `None`: it always could.
     pub could_poll_since: Option<Instant>,
     /// No receive is to begin: all slots run, the rate limit has no token, or it is paused.
     pub held_back: bool,
@@ -32,25 +32,25 @@ pub struct Status {
     pub in_flight: usize,
     /// Messages that are taken and not over: they wait for their turn, run, or are being settled.
     pub in_hand: usize,
-    /// When the oldest of them started.
+    /// The start of the oldest of them.
     pub oldest_started_at: Option<Instant>,
     /// Messages whose handler came to an end.
     pub processed: u64,
     /// Those of them that failed: see [`ConsumerReport::failed`].
     pub failed: u64,
-    /// Whether an operator has paused it.
+    /// True while an operator has paused it.
     pub paused: bool,
-    /// What its breaker does, unless it is closed.
+    /// The state of its breaker, unless it is closed.
     pub breaker: Option<BreakerState>,
 }
 
 impl Status {
-    /// When it last polled, as far as its health goes: one that its rate limit keeps from polling is none the worse for it.
+    /// The time of its last poll, as far as its health goes: one that its rate limit keeps from polling is none the worse for it.
     pub fn polled_at(&self, now: Instant) -> Option<Instant> {
         if self.held_back { Some(now) } else { self.last_poll_at.max(self.could_poll_since) }
     }
 
-    /// What the health file says of it at `now`. `wall` turns instants into wall-clock times; a drain may take all of
+    /// Makes the health file's report of it at `now`. `wall` turns instants into wall-clock times; a drain may take all of
     /// `grace`.
     pub fn report(
         &self,
@@ -92,19 +92,19 @@ pub const MAX_FAILURES: usize = 5;
 /// A message that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failed {
-    /// When it was over.
+    /// The time of its end.
     pub at: Instant,
     /// Its id.
     pub message_id: String,
-    /// What the handler did.
+    /// Its outcome.
     pub outcome: &'static str,
-    /// What became of the message.
+    /// Its disposition.
     pub disposition: &'static str,
-    /// Why, as the log has it; empty where nothing is known.
+    /// The reason, as the log has it; empty where nothing is known.
     pub reason: String,
 }
 
-/// Where one consumer writes its status, and others read it.
+/// A board on which one consumer writes its status, and others read it.
 #[derive(Debug, Clone)]
 pub struct StatusBoard {
     status: Arc<Mutex<Status>>,

@@ -1,4 +1,4 @@
-//! How long to rest before another try. No I/O, and no randomness of its own.
+//! Rests before another try. No I/O, and no randomness of its own.
 
 use std::time::Duration;
 
@@ -22,13 +22,13 @@ impl Backoff {
         self.first.saturating_mul(2_u32.saturating_pow(preceding)).min(self.longest)
     }
 
-    /// The same with jitter, but half of it at least: a service that is down is asked at once by nobody. `random` is a number from
+    /// The rest with jitter, but half of it at least: a service that is down is asked at once by nobody. `random` is a number from
     /// 0 to 1.
     pub fn rest(&self, preceding: u32, random: f64) -> Duration {
         self.ceiling(preceding).mul_f64(0.5 + random.clamp(0.0, 1.0) / 2.0)
     }
 
-    /// The same with full jitter, from nothing up to the ceiling. `random` is a number from 0 to 1.
+    /// The rest with full jitter, from nothing up to the ceiling. `random` is a number from 0 to 1.
     pub fn spread(&self, preceding: u32, random: f64) -> Duration {
         self.ceiling(preceding).mul_f64(random.clamp(0.0, 1.0))
     }

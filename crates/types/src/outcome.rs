@@ -60,12 +60,12 @@ impl OutcomeKind {
         }
     }
 
-    /// Whether the message's work is done.
+    /// Returns true if the message's work is done.
     pub const fn is_success(self) -> bool {
         matches!(self, Self::Ack | Self::Reply)
     }
 
-    /// Whether a span has it as an error. A handler that asks to be called later has not failed.
+    /// Returns true if a span has it as an error. A handler that asks to be called later has not failed.
     pub const fn is_error(self) -> bool {
         !self.is_success() && !matches!(self, Self::Delay)
     }

@@ -15,7 +15,7 @@ use hostler_config::OnProcessingTimeout;
 use hostler_handler::{Bounds, Call, HOOK_TIMEOUT, Output};
 use hostler_queue::{Delivery, Settlement};
 
-/// What is left to do about an event.
+/// One thing that is left to do about an event.
 pub(super) enum Command {
     /// Feed a delivery's machine, and do what it says.
     Feed(Id, Event),

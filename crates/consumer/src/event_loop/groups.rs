@@ -33,7 +33,7 @@ impl EventLoop {
         self.commands.extend(followers.map(|follower| Command::Feed(follower, Event::Overtaken(delay))));
     }
 
-    /// Whether the head of its group is not over, though its guest is gone.
+    /// Returns true if the head of its group is not over, though its guest is gone.
     pub(super) fn follows_one_that_settles(&self, in_hand: &InHand) -> bool {
         let head = self.group_of(in_hand).and_then(|group| self.gate.head(&group));
         let head = head.and_then(|head| self.in_hand.get(&head));
