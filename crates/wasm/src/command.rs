@@ -8,16 +8,17 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use wasmtime::component::Component;
 use wasmtime::{InstancePre, Linker, Module};
-use wasmtime_wasi::p1;
+use wasmtime_wasi::p1::{self, WasiP1Ctx};
 use wasmtime_wasi::{I32Exit, WasiView as _};
 
 use super::Definition;
 use super::artifact::{LoadError, RUN};
 use super::capabilities::Stdin;
 use super::component::{Export, Guest, no_folder};
-use super::denied::{self, Preview1};
+use super::denied;
 use super::engine::Engine;
 use super::limits::Limits;
+use super::listing;
 use super::output::Sink;
 use super::sandbox::{self, Sandbox, Scope};
 use super::shape::Function;
@@ -37,7 +38,7 @@ const MAIN: Function = Function { interface: RUN, name: "run", ty: "func() -> re
 /// Runs a preview-1 module: exit 0 acks, 75 retries, 65 dead-letters, anything else fails.
 pub(super) struct CommandHandler {
     engine: Engine,
-    pre: InstancePre<Sandbox<Preview1>>,
+    pre: InstancePre<Sandbox<WasiP1Ctx>>,
     definition: Arc<Definition>,
     limits: Limits,
 }
@@ -49,10 +50,11 @@ impl CommandHandler {
         definition: &Arc<Definition>,
         memory: u64,
     ) -> Result<Self, LoadError> {
-        let mut linker = Linker::<Sandbox<Preview1>>::new(engine.inner());
+        let mut linker = Linker::<Sandbox<WasiP1Ctx>>::new(engine.inner());
         let has_folders = !definition.grants.dirs.is_empty();
-        let pre = p1::add_to_linker_async(&mut linker, |sandbox| &mut sandbox.wasi.ctx)
-            .and_then(|()| denied::add_preview1(&mut linker, module, has_folders))
+        let pre = p1::add_to_linker_async(&mut linker, |sandbox| &mut sandbox.wasi)
+            .and_then(|()| denied::add_preview1(&mut linker, has_folders))
+            .and_then(|()| listing::add_preview1(&mut linker))
             .and_then(|()| linker.define_unknown_imports_as_traps(module))
             .and_then(|()| linker.instantiate_pre(module))
             .map_err(|error| LoadError::link(&definition.source, &error))?;
@@ -71,13 +73,13 @@ impl Handler for CommandHandler {
         let stdin = Stdin { body: call.message.body.clone(), env: &env, replies: self.definition.reply_from_stdout };
         let wasi = self.definition.grants.wasi(stdin, &Sink::new(&call.output), &self.limits);
         let wasi = match wasi {
-            Ok(mut wasi) => Preview1::new(wasi.build_p1()),
+            Ok(mut wasi) => wasi.build_p1(),
             Err(error) => return no_folder(&error),
         };
         let _running = self.engine.running();
         let scope = Arc::new(Scope::of(call, &self.definition));
         let mut store = sandbox::store(&self.engine, wasi, &self.limits, scope);
-        store.data_mut().wasi.ctx.ctx().table.set_max_capacity(self.limits.handles);
+        store.data_mut().wasi.ctx().table.set_max_capacity(self.limits.handles);
         let run = async {
             let instance = self.pre.instantiate_async(&mut store).await?;
             begun.into_iter().for_each(|(metrics, begun)| metrics.instantiated(begun.elapsed()));

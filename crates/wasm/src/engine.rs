@@ -153,12 +153,10 @@ fn pooling(pool: Pool, memories: u32) -> PoolingAllocationConfig {
     let mut config = PoolingAllocationConfig::new();
     config
         .total_component_instances(pool.sandboxes)
-        // A preview-1 guest that asks for a path has a go-between beside its own instance (`denied`).
-        .total_core_instances(all(CORE_INSTANCES + 1))
+        .total_core_instances(all(CORE_INSTANCES))
         .total_memories(all(memories))
         .total_tables(all(TABLES))
-        // The go-between has a stack of its own.
-        .total_stacks(all(2))
+        .total_stacks(pool.sandboxes)
         // Each sandbox has a limit of its own.
         .max_memory_size(MAX_MEMORY)
         // What idle ones keep is counted once per sandbox.

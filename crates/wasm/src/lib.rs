@@ -32,6 +32,7 @@
 //! | `imports` | what a component may import beyond WASI |
 //! | `stubs` | imports that nobody offers |
 //! | `http/` | outgoing HTTP |
+//! | `preview1` | functions of WASI preview 1, called by those put before them |
 //! | `denial`, `denied/` | what was denied, told in the log |
 //! | `output` | standard output and error |
 
@@ -68,6 +69,7 @@ mod listing;
 mod lists;
 mod messaging;
 mod output;
+mod preview1;
 mod sandbox;
 mod shape;
 mod source;

@@ -25,9 +25,6 @@ pub(super) const MEMORIES: u32 = 16;
 /// The most tables in one sandbox.
 pub(super) const TABLES: u32 = 64;
 
-/// What the go-between of a preview-1 guest (`denied`) adds to its one instance.
-const BESIDE: usize = 1;
-
 /// The most handles to resources of its own that a guest may have.
 pub(super) const GUEST_HANDLES: usize = 16 * 1024;
 
@@ -174,7 +171,7 @@ impl ResourceLimiter for Limits {
 
     // The pool refuses what has more when it is loaded. Where there is no pool, these hold.
     fn instances(&self) -> usize {
-        CORE_INSTANCES as usize + BESIDE
+        CORE_INSTANCES as usize
     }
 
     fn tables(&self) -> usize {

@@ -7,7 +7,7 @@ mod component;
 mod preview1;
 
 pub(super) use component::add;
-pub(super) use preview1::{Between, FILESTAT, Preview1, add as add_preview1, memory};
+pub(super) use preview1::add as add_preview1;
 
 use std::sync::Once;
 

@@ -8,7 +8,7 @@ mod component;
 mod preview1;
 
 pub(super) use component::{Listing, add};
-pub(super) use preview1::{Asked, read};
+pub(super) use preview1::add as add_preview1;
 
 use std::fs::File;
 use std::io;

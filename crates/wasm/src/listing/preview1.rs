@@ -11,51 +11,44 @@ use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, FileType, statat};
-use rustix::io::Errno;
-use wasmtime::{Caller, Val};
+use rustix::io::Errno as SystemError;
+use wasmtime::Linker;
 use wasmtime_wasi::WasiView as _;
 use wasmtime_wasi::filesystem::Descriptor;
+use wasmtime_wasi::p1::WasiP1Ctx;
+use wasmtime_wasi::p1::types::{Errno, Fd, Filetype};
+use wasmtime_wasi::p1::wasi_snapshot_preview1::WasiSnapshotPreview1 as _;
 
 use super::{Entry, apart, entries, open, seek};
-use crate::denied::{Between, FILESTAT, Preview1, memory};
+use crate::preview1::{Host, WASI, memory, parts};
 use crate::sandbox::Sandbox;
 use hostler_handler::Limit;
-
-/// `errno`s of WASI preview 1.
-mod errno {
-    pub(super) const SUCCESS: i32 = 0;
-    pub(super) const ACCES: i32 = 2;
-    pub(super) const FAULT: i32 = 21;
-    pub(super) const ILSEQ: i32 = 25;
-    pub(super) const IO: i32 = 29;
-    pub(super) const MFILE: i32 = 33;
-    pub(super) const NOENT: i32 = 44;
-    pub(super) const NOTDIR: i32 = 54;
-}
-
-/// The size of a `filestat`, and where in it are the serial number and the type of a file.
-const FILESTAT_SIZE: usize = 64;
-const SERIAL: usize = 8;
-const TYPE: usize = 16;
-
-/// The type `directory`.
-const DIRECTORY: u8 = 3;
 
 /// The bytes of an entry before its name (`dirent`).
 const HEAD: usize = 24;
 
-type Host<'a> = Caller<'a, Sandbox<Preview1>>;
-
 /// The parameters of `fd_readdir`: the folder, the buffer and its length, where to go on, and where to say how much was written.
-pub(crate) type Asked = (i32, i32, i32, i64, i32);
+type Asked = (i32, i32, i32, i64, i32);
 
-/// Reads as many entries of a folder as fit the guest's buffer; the `errno`.
-pub(crate) async fn read(between: &Between, host: &mut Host<'_>, asked: Asked) -> wasmtime::Result<i32> {
+/// Puts itself before `fd_readdir` of WASI, which is in the linker already.
+pub(crate) fn add(linker: &mut Linker<Sandbox<WasiP1Ctx>>) -> wasmtime::Result<()> {
+    linker.allow_shadowing(true);
+    linker.func_wrap_async(WASI, "fd_readdir", |mut host: Host<'_>, asked: Asked| {
+        Box::new(async move { Ok(read(&mut host, asked).await? as i32) })
+    })?;
+    linker.allow_shadowing(false);
+    Ok(())
+}
+
+/// Reads as many entries of a folder as fit the guest's buffer.
+async fn read(host: &mut Host<'_>, asked: Asked) -> wasmtime::Result<Errno> {
     let (folder, buffer, length, cookie, used) = asked;
     let [buffer, length, used] = [buffer, length, used].map(|number| number.cast_unsigned() as usize);
-    let serial = match serial(between, host, folder).await? {
-        Ok(serial) => serial,
-        Err(errno) => return Ok(errno),
+    let (wasi, mut guest) = parts(host)?;
+    let serial = match wasi.fd_filestat_get(&mut guest, Fd::from(folder)).await {
+        Ok(stat) if stat.filetype == Filetype::Directory => stat.ino,
+        Ok(_) => return Ok(Errno::Notdir),
+        Err(error) => return error.downcast(),
     };
     let folders = folders(host);
     let folder = match apart(move || reopen(&folders, serial, cookie.cast_unsigned())).await? {
@@ -71,33 +64,12 @@ pub(crate) async fn read(between: &Between, host: &mut Host<'_>, asked: Asked) -
             Err(error) => return Ok(fault(host, &error)),
         };
         if memory(host)?.write(&mut *host, buffer + written, &part).is_err() {
-            return Ok(errno::FAULT);
+            return Ok(Errno::Fault);
         }
         written += part.len();
     }
     let said = u32::try_from(written).unwrap_or(u32::MAX).to_le_bytes();
-    Ok(if memory(host)?.write(&mut *host, used, &said).is_ok() { errno::SUCCESS } else { errno::FAULT })
-}
-
-/// The serial number by which WASI knows a folder of the guest, or the `errno`. WASI writes it into the guest's memory, where it is taken back.
-async fn serial(between: &Between, host: &mut Host<'_>, folder: i32) -> wasmtime::Result<Result<u64, i32>> {
-    let memory = memory(host)?;
-    let mut before = [0; FILESTAT_SIZE];
-    if memory.read(&mut *host, 0, &mut before).is_err() {
-        return Ok(Err(errno::FAULT));
-    }
-    let mut answer = [Val::I32(errno::IO)];
-    between.call(host, FILESTAT, &[Val::I32(folder), Val::I32(0)], &mut answer).await?;
-    let mut stat = [0; FILESTAT_SIZE];
-    memory.read(&mut *host, 0, &mut stat)?;
-    memory.write(&mut *host, 0, &before)?;
-    let serial = stat.get(SERIAL..).and_then(|rest| rest.first_chunk().copied()).map_or(0, u64::from_le_bytes);
-    Ok(match answer[0] {
-        Val::I32(errno::SUCCESS) if stat[TYPE] == DIRECTORY => Ok(serial),
-        Val::I32(errno::SUCCESS) => Err(errno::NOTDIR),
-        Val::I32(errno) => Err(errno),
-        _ => Err(errno::IO),
-    })
+    Ok(if memory(host)?.write(&mut *host, used, &said).is_ok() { Errno::Success } else { Errno::Fault })
 }
 
 /// The folders that the guest has open.
@@ -106,7 +78,7 @@ fn folders(host: &mut Host<'_>) -> Vec<Arc<File>> {
         Descriptor::Dir(folder) => Some(Arc::clone(&folder.dir)),
         Descriptor::File(_) => None,
     };
-    host.data_mut().wasi.ctx.ctx().table.iter_mut().filter_map(folder).collect()
+    host.data_mut().wasi.ctx().table.iter_mut().filter_map(folder).collect()
 }
 
 /// Opens the folder with this serial number again, to go on from a position.
@@ -154,32 +126,32 @@ fn shown(folder: &OwnedFd, own: u64, entry: &Entry) -> io::Result<Vec<u8>> {
         }),
     };
     let kind = match kind {
-        FileType::BlockDevice => 1,
-        FileType::CharacterDevice => 2,
-        FileType::Directory => DIRECTORY,
-        FileType::RegularFile => 4,
-        FileType::Symlink => 7,
-        FileType::Fifo | FileType::Socket | FileType::Unknown => 0_u8,
+        FileType::BlockDevice => Filetype::BlockDevice,
+        FileType::CharacterDevice => Filetype::CharacterDevice,
+        FileType::Directory => Filetype::Directory,
+        FileType::RegularFile => Filetype::RegularFile,
+        FileType::Symlink => Filetype::SymbolicLink,
+        FileType::Fifo | FileType::Socket | FileType::Unknown => Filetype::Unknown,
     };
     let mut shown = Vec::with_capacity(HEAD + name.len());
     shown.extend(entry.next.to_le_bytes());
     shown.extend(serial.to_le_bytes());
     shown.extend(u32::try_from(name.len()).unwrap_or(u32::MAX).to_le_bytes());
-    shown.extend([kind, 0, 0, 0]);
+    shown.extend([kind as u8, 0, 0, 0]);
     shown.extend(name.bytes());
     Ok(shown)
 }
 
 /// The `errno` for an error. A limit of the host is noted.
-fn fault(host: &Host<'_>, error: &io::Error) -> i32 {
+fn fault(host: &Host<'_>, error: &io::Error) -> Errno {
     if let Some(limit) = Limit::of_descriptors() {
         host.data().scope.reach(limit);
     }
-    match Errno::from_io_error(error) {
-        Some(Errno::ACCESS) => errno::ACCES,
-        Some(Errno::NOENT) => errno::NOENT,
-        Some(Errno::MFILE | Errno::NFILE) => errno::MFILE,
-        _ if error.kind() == io::ErrorKind::InvalidData => errno::ILSEQ,
-        _ => errno::IO,
+    match SystemError::from_io_error(error) {
+        Some(SystemError::ACCESS) => Errno::Acces,
+        Some(SystemError::NOENT) => Errno::Noent,
+        Some(SystemError::MFILE | SystemError::NFILE) => Errno::Mfile,
+        _ if error.kind() == io::ErrorKind::InvalidData => Errno::Ilseq,
+        _ => Errno::Io,
     }
 }

@@ -1,0 +1,31 @@
+//! WASI preview 1: its own functions, for those that hostler puts before them.
+//!
+//! The functions of wasmtime-wasi find the guest's memory through their caller, so nothing can call them in the linker. What they are
+//! made of can be called: it takes the memory as a parameter.
+
+use wasmtime::{AsContextMut as _, Caller, Extern, Memory};
+use wasmtime_wasi::p1::WasiP1Ctx;
+use wasmtime_wasi::p1::wasi_snapshot_preview1::WasiSnapshotPreview1 as _;
+use wiggle::GuestMemory;
+
+use crate::sandbox::Sandbox;
+
+/// The name of WASI preview 1 in the imports of a module.
+pub(crate) const WASI: &str = "wasi_snapshot_preview1";
+
+/// A module that calls the host.
+pub(crate) type Host<'a> = Caller<'a, Sandbox<WasiP1Ctx>>;
+
+/// WASI, and the guest's memory: what its functions are called with.
+pub(crate) fn parts<'a>(host: &'a mut Host<'_>) -> wasmtime::Result<(&'a mut WasiP1Ctx, GuestMemory<'a>)> {
+    let fuel = host.as_context_mut().hostcall_fuel();
+    let (memory, sandbox) = memory(host)?.data_and_store_mut(host);
+    sandbox.wasi.set_hostcall_fuel(fuel);
+    Ok((&mut sandbox.wasi, GuestMemory::Unshared(memory)))
+}
+
+/// The guest's memory.
+pub(crate) fn memory(host: &mut Host<'_>) -> wasmtime::Result<Memory> {
+    let memory = host.get_export("memory").and_then(Extern::into_memory);
+    memory.ok_or_else(|| wasmtime::Error::msg("the module does not export its memory as `memory`"))
+}
