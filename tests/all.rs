@@ -3,6 +3,7 @@
 //! `cfg(test)` on each tells clippy that its helpers are test code as well.
 
 #[cfg(test)]
+#[cfg(feature = "messaging")]
 mod adapters;
 #[cfg(test)]
 mod alarms;

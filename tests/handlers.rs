@@ -309,9 +309,9 @@ fn what_a_hook_prints_is_logged_and_is_no_part_of_a_command_s_reply() {
 fn a_function_of_another_type_is_refused_before_there_is_a_message() {
     let hook = format!("hooks = '{}'", component("hook-other-type").display());
     for (handler, lines, fault) in [
-        (component("handle-other-type"), "", "its `handle` is func(list<u8>) -> result<_, string>, not func(record {"),
-        (component("acks"), hook.as_str(), "its `message-end` is func(string), not func(record {"),
-        (component("run-other-type"), "", "its `run` is func(list<string>), not func() -> result<_, _>"),
+        (component("handle-other-type"), "", "does not fit: its `handle` is of another type: expected `record` found `list`"),
+        (component("acks"), hook.as_str(), "its `message-end` is of another type: "),
+        (component("run-other-type"), "", "its `run` is of another type: "),
         (command("main-takes-parameters"), "", "its `_start` takes parameters"),
     ] {
         let world = consumer(&handler, lines);

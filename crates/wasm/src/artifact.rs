@@ -2,23 +2,21 @@
 
 use std::fmt;
 use std::io;
-use std::path::Path;
 
-use wasmtime::component::{Component, ComponentExportIndex};
+use wasmtime::component::Component;
 use wasmtime::{ExternType, Module};
 
-use super::build;
-use super::compiled::{self, Code};
+use super::command::RUN;
+use super::compiled::{self, Code, Loaded};
 use super::contain::contain;
-use super::contract::{HANDLER, VERSION, WIT};
 use super::engine::Engine;
-use super::hooks::HookSet;
+use super::load_error::LoadError;
+use super::signature::{Interface, export_names};
 use super::source::{Contents, Source};
-use super::{foreign, messaging, wasmcloud};
+use super::{VERSION, build, contract, foreign, hooks};
+#[cfg(feature = "messaging")]
+use super::{messaging, wasmcloud};
 use hostler_types::digest::{hex, sha256};
-
-/// The export by which a component is known as a WASI 0.2 command.
-pub(super) const RUN: &str = "wasi:cli/run";
 
 /// Bytes of a page of linear memory (WebAssembly core specification).
 const WASM_PAGE: u64 = 64 * 1024;
@@ -46,8 +44,10 @@ pub enum Role {
     /// It exports the contract's `handler`.
     Handler,
     /// It exports `incoming-handler` of wasi:messaging.
+    #[cfg(feature = "messaging")]
     Messaging,
     /// It exports `handler` of wasmcloud:messaging.
+    #[cfg(feature = "messaging")]
     Wasmcloud,
     /// A WASI 0.2 command.
     Run,
@@ -59,7 +59,9 @@ impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Component(Role::Handler) => "component (hostler:consumer/handler)",
+            #[cfg(feature = "messaging")]
             Self::Component(Role::Messaging) => "component (wasi:messaging/incoming-handler)",
+            #[cfg(feature = "messaging")]
             Self::Component(Role::Wasmcloud) => "component (wasmcloud:messaging/handler)",
             Self::Component(Role::Run) => "WASI 0.2 command (wasi:cli/run)",
             Self::Component(Role::Hooks) => "hooks component",
@@ -118,84 +120,6 @@ impl Artifact {
     }
 }
 
-/// Why a handler cannot be loaded: what is at fault, what is wrong with it, and what to do.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("handler {handler}: {what}\n  cure: {cure}")]
-pub struct LoadError {
-    handler: String,
-    what: String,
-    cure: String,
-}
-
-impl LoadError {
-    pub(super) fn new(source: &Source, what: impl Into<String>, cure: impl Into<String>) -> Self {
-        Self { handler: source.to_string(), what: what.into(), cure: cure.into() }
-    }
-
-    /// That of a binary which does not validate.
-    pub(super) fn invalid(source: &Source, error: &wasmtime::Error) -> Self {
-        Self::new(
-            source,
-            format!("it is no valid WASM: {error:#}"),
-            "build it again; the file may be damaged or cut short",
-        )
-    }
-
-    /// That of sound WASM which needs more than any sandbox has.
-    pub(super) fn too_large(source: &Source, error: &wasmtime::Error) -> Self {
-        Self::new(
-            source,
-            format!("it needs more than a sandbox has: {error:#}"),
-            "build it with smaller tables, or of fewer parts; the file is sound, and no key raises this limit",
-        )
-    }
-
-    pub(super) fn grant(path: &Path, error: &io::Error) -> Self {
-        Self::new(
-            &path.into(),
-            format!("the folder in allow.dirs cannot be opened: {error}"),
-            "create it, or let hostler's user read it",
-        )
-    }
-
-    pub(super) fn link(source: &Source, error: &wasmtime::Error) -> Self {
-        let what = format!("its imports do not fit: {error:#}");
-        let wit = match () {
-            () if what.contains(messaging::PACKAGE) => messaging::WIT.to_owned(),
-            () if what.contains(wasmcloud::PACKAGE) => wasmcloud::WIT.to_owned(),
-            () => format!("wit/ of this hostler (hostler:consumer@{VERSION}, WASI 0.2 or preview 1)"),
-        };
-        Self::new(source, what, format!("build it against {wit}"))
-    }
-
-    pub(super) fn web(source: &Source, error: &str) -> Self {
-        let cure = "put CA certificates where OpenSSL looks for them, or name their file in SSL_CERT_FILE";
-        Self::new(source, format!("what allow.http grants cannot be set up: {error}"), cure)
-    }
-
-    pub(super) fn needs_memory(source: &Source, least: u64, memory: u64) -> Self {
-        let (least, memory) = (bytesize::ByteSize(least), bytesize::ByteSize(memory));
-        Self::new(
-            source,
-            format!("it starts with {least} of memory, but limits.memory is {memory}"),
-            "raise limits.memory, give the container more memory, or build it with a smaller initial memory",
-        )
-    }
-
-    pub(super) fn only_hooks(source: &Source) -> Self {
-        Self::new(source, "it exports hooks, but no handler", "name it under `hooks`, and a handler under `handler`")
-    }
-
-    pub(super) fn no_hooks(source: &Source) -> Self {
-        let hooks = "message-start, message-end, processing-timeout or state-changed";
-        Self::new(
-            source,
-            "it exports no hook",
-            format!("export one of hostler:consumer/{hooks}, or drop the key `hooks`"),
-        )
-    }
-}
-
 /// Reads a handler and compiles it unless it is compiled already.
 ///
 /// # Errors
@@ -205,9 +129,7 @@ pub(super) fn read(engine: &Engine, source: &Source, pin: Option<&[u8; 32]>) -> 
 }
 
 fn read_uncontained(engine: &Engine, source: &Source, pin: Option<&[u8; 32]>) -> Result<Artifact, LoadError> {
-    let unreadable = |error: io::Error| {
-        LoadError::new(source, error.to_string(), "name a file that exists and that hostler's user can read")
-    };
+    let unreadable = |error: io::Error| LoadError::unreadable(source, &error);
     let mut contents = Contents::open(source)?;
     if let Some(pin) = pin {
         // What is checked is what is loaded, whatever becomes of the file.
@@ -217,12 +139,27 @@ fn read_uncontained(engine: &Engine, source: &Source, pin: Option<&[u8; 32]>) ->
     }
     foreign::refuse(source, &contents)?;
     let code = match compiled::is_compiled(&contents).map_err(unreadable)? {
-        true => compiled::load(engine, source, &contents, pin.is_some() || source.is_trusted())?,
+        true => match compiled::load(engine, source, &contents, pin.is_some() || source.is_trusted())? {
+            Loaded::Code(code) => code,
+            Loaded::Wasm(wasm) => build::build(engine, source, &wasm)?,
+        },
         false => build::build(engine, source, &contents.all().map_err(unreadable)?)?,
     };
     match code {
-        Code::Component(component) => recognise_component(engine, source, component),
+        Code::Component(component) => recognise_component(source, component),
         Code::Module(module) => recognise_module(source, module),
+    }
+}
+
+/// Reads a component with hooks, apart from the handler.
+///
+/// # Errors
+/// The same, and for one that exports no hook.
+pub(super) fn read_hooks(engine: &Engine, source: &Source, pin: Option<&[u8; 32]>) -> Result<Artifact, LoadError> {
+    let artifact = read(engine, source, pin)?;
+    match artifact.component().is_some_and(hooks::has_any) {
+        true => Ok(artifact),
+        false => Err(LoadError::no_hooks(source)),
     }
 }
 
@@ -239,76 +176,48 @@ fn check_pin(source: &Source, bytes: &[u8], pin: &[u8; 32]) -> Result<(), LoadEr
     ))
 }
 
-/// The binary form of a `.wasm` or `.wat` file.
-pub(super) fn to_binary<'a>(source: &Source, bytes: &'a [u8]) -> Result<std::borrow::Cow<'a, [u8]>, LoadError> {
-    if bytes.is_empty() {
-        return Err(LoadError::new(source, "the file is empty", "build it again"));
-    }
-    wat::parse_bytes(bytes).map_err(|error| {
-        LoadError::new(
-            source,
-            format!("it is neither WASM nor its text form: {error}"),
-            "name a .wasm, .wat or .cwasm file",
-        )
-    })
-}
-
-/// Whether a WASM binary is a component: bytes 6 and 7 of its header are the layer, 1 for components
-/// (component model, Binary.md).
-pub(super) fn is_component(binary: &[u8]) -> bool {
-    binary.get(6..8) == Some(&[1, 0])
-}
-
-/// The contracts of handlers that are no commands, in the order in which they are looked for: the export, the version that
-/// this host speaks, and where its WIT is to be had.
-const CONTRACTS: [(Role, &str, &str, &str); 3] = [
-    (Role::Handler, HANDLER, VERSION, WIT),
-    (Role::Messaging, messaging::HANDLER, messaging::VERSION, messaging::WIT),
-    (Role::Wasmcloud, wasmcloud::HANDLER, wasmcloud::VERSION, wasmcloud::WIT),
+/// The contracts of handlers that are no commands, in the order in which they are looked for.
+pub(super) const CONTRACTS: &[(Role, Interface)] = &[
+    (Role::Handler, contract::HANDLER),
+    #[cfg(feature = "messaging")]
+    (Role::Messaging, messaging::HANDLER),
+    #[cfg(feature = "messaging")]
+    (Role::Wasmcloud, wasmcloud::HANDLER),
 ];
 
 /// How the SDKs mark the function that is exported, for who forgot it.
 const SDKS: &str = "with an SDK: `#[handler]` above the function in Rust, `@hostler.handler` above it in Python, \
                     `export default` in JavaScript, `hostler.Run(handle)` in `main` in Go";
 
-fn recognise_component(engine: &Engine, source: &Source, component: Component) -> Result<Artifact, LoadError> {
-    let exports = |interface| self::interface(engine, &component, interface).is_some();
-    if let Some((role, ..)) = CONTRACTS.iter().find(|(_, interface, ..)| exports(interface)) {
+fn recognise_component(source: &Source, component: Component) -> Result<Artifact, LoadError> {
+    if let Some((role, _)) = CONTRACTS.iter().find(|(_, interface)| interface.of(&component).is_some()) {
         return Ok(Artifact::Component(component, *role));
     }
-    let names = export_names(engine, &component);
-    for (_, interface, version, wit) in CONTRACTS {
+    let names = export_names(&component);
+    for (_, interface) in CONTRACTS {
         if let Some(other) = names.iter().find(|name| is_another(name, interface)) {
-            let cure = format!("build it against {wit} ({interface}@{version})");
-            return Err(LoadError::new(
-                source,
-                format!("it exports `{other}`, which this hostler does not speak"),
-                cure,
-            ));
+            let Interface { name, version, wit } = interface;
+            let what = format!("it exports `{other}`, which this hostler does not speak");
+            return Err(LoadError::new(source, what, format!("build it against {wit} ({name}@{version})")));
         }
     }
-    if exports(RUN) {
+    if RUN.of(&component).is_some() {
         return Ok(Artifact::Component(component, Role::Run));
     }
-    if !HookSet::find(engine, &component, source)?.is_empty() {
+    if hooks::has_any(&component) {
         return Ok(Artifact::Component(component, Role::Hooks));
     }
     let found = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
-    let cure = format!("export {HANDLER}@{VERSION} or {RUN}@0.2; {SDKS}");
+    let cure = format!("export {}@{VERSION} or {}@0.2; {SDKS}", contract::HANDLER.name, RUN.name);
     Err(LoadError::new(source, format!("it is a component that exports no handler (it exports {found})"), cure))
-}
-
-/// The names of a component's exports.
-fn export_names(engine: &Engine, component: &Component) -> Vec<String> {
-    component.component_type().exports(engine.inner()).map(|(name, _)| name.to_owned()).collect()
 }
 
 /// Whether an export that is not the one of a contract is meant as such: the same interface in another version, or, of a
 /// package that is not ours, an interface of another draft.
-fn is_another(export: &str, interface: &str) -> bool {
+fn is_another(export: &str, interface: &Interface) -> bool {
     let name = export.split('@').next().unwrap_or_default();
-    let package = interface.split('/').next().filter(|_| interface != HANDLER);
-    name == interface || package.is_some_and(|package| name.split('/').next() == Some(package))
+    let package = interface.package().filter(|_| *interface != contract::HANDLER);
+    name == interface.name || package.is_some_and(|package| name.split('/').next() == Some(package))
 }
 
 fn recognise_module(source: &Source, module: Module) -> Result<Artifact, LoadError> {
@@ -325,25 +234,4 @@ fn recognise_module(source: &Source, module: Module) -> Result<Artifact, LoadErr
         "build it as a command (a program with `main`), or as a component that exports hostler:consumer/handler; {SDKS}"
     );
     Err(LoadError::new(source, "it is a core module without the function `_start`", cure))
-}
-
-/// The full name of the export `interface` in a version that this host speaks: the same minor version, as semver has it
-/// for 0.x; or, of a draft, that version itself.
-pub(super) fn interface(engine: &Engine, component: &Component, interface: &str) -> Option<String> {
-    let spoken = |version: &str| match interface {
-        messaging::HANDLER => version == messaging::VERSION,
-        RUN | wasmcloud::HANDLER => version.starts_with("0.2."),
-        _ => version.starts_with("0.1."),
-    };
-    export_names(engine, component).into_iter().find(|name| match name.split_once('@') {
-        Some((name, version)) => name == interface && spoken(version),
-        None => name == interface,
-    })
-}
-
-/// Finds a function of an exported interface.
-pub(super) fn find(engine: &Engine, component: &Component, name: &str, function: &str) -> Option<ComponentExportIndex> {
-    let full = interface(engine, component, name)?;
-    let instance = component.get_export_index(None, full.as_str())?;
-    component.get_export_index(Some(&instance), function)
 }

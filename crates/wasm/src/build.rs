@@ -7,13 +7,13 @@ use std::time::Instant;
 use wasmtime::Module;
 use wasmtime::component::Component;
 
-use super::artifact::{LoadError, is_component, to_binary};
 use super::bulk::in_pieces;
 use super::cache::Cache;
 use super::compiled::{self, Code};
-use super::componentize::componentized;
+use super::componentize::{componentized, is_component, to_binary};
 use super::demand;
 use super::engine::Engine;
+use super::load_error::LoadError;
 use super::source::Source;
 use hostler_telemetry::PROGRESS;
 use hostler_types::digest::{hex, sha256};

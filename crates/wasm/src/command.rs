@@ -6,25 +6,21 @@ use std::time::Instant;
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use wasmtime::component::Component;
 use wasmtime::{InstancePre, Linker, Module};
 use wasmtime_wasi::p1::{self, WasiP1Ctx};
 use wasmtime_wasi::{I32Exit, WasiView as _};
 
-use super::Definition;
-use super::artifact::{LoadError, RUN};
 use super::capabilities::Stdin;
-use super::component::{Export, Guest, no_folder};
-use super::denied;
 use super::engine::Engine;
+use super::guest::{Export, Guest, no_folder};
 use super::limits::Limits;
-use super::listing;
+use super::load_error::LoadError;
 use super::output::Sink;
-use super::sandbox::{self, Sandbox, Scope};
-use super::shape::Function;
-use hostler_handler::Handler;
-use hostler_handler::Mark;
-use hostler_handler::{Call, Outcome};
+use super::sandbox::{self, Sandbox};
+use super::scope::Scope;
+use super::signature::{Function, Interface};
+use super::{Definition, denied, listing};
+use hostler_handler::{Call, Handler, Mark, Outcome};
 use hostler_types::message::Plain;
 
 /// Exit code for "try again" (`EX_TEMPFAIL` of sysexits.h).
@@ -32,8 +28,11 @@ const EX_TEMPFAIL: i32 = 75;
 /// Exit code for "this input can never be processed" (`EX_DATAERR` of sysexits.h).
 const EX_DATAERR: i32 = 65;
 
-/// What a WASI 0.2 command exports.
-const MAIN: Function = Function { interface: RUN, name: "run", ty: "func() -> result<_, _>", wit: "wasi:cli@0.2" };
+/// The export by which a component is known as a WASI 0.2 command.
+pub(super) const RUN: Interface = Interface { name: "wasi:cli/run", version: "0.2.0", wit: "wasi:cli@0.2" };
+
+/// Its function.
+const MAIN: Function = Function { interface: RUN, name: "run", alone: false };
 
 /// Runs a preview-1 module: exit 0 acks, 75 retries, 65 dead-letters, anything else fails.
 pub(super) struct CommandHandler {
@@ -57,10 +56,9 @@ impl CommandHandler {
             .and_then(|()| listing::add_preview1(&mut linker))
             .and_then(|()| linker.define_unknown_imports_as_traps(module))
             .and_then(|()| linker.instantiate_pre(module))
-            .map_err(|error| LoadError::link(&definition.source, &error))?;
-        let (engine, definition, limits) = (engine.clone(), Arc::clone(definition), Limits::command(memory));
-        let limits = limits.measured(definition.metrics.as_ref()).with_files(engine.files());
-        Ok(Self { engine, pre, definition, limits })
+            .map_err(|error| LoadError::link(&definition.source, &error, None))?;
+        let limits = Limits::command(memory).of(engine.files(), definition);
+        Ok(Self { engine: engine.clone(), pre, definition: Arc::clone(definition), limits })
     }
 }
 
@@ -100,27 +98,20 @@ impl Handler for CommandHandler {
 pub(super) struct RunHandler {
     guest: Guest,
     run: Export,
-    definition: Arc<Definition>,
 }
 
 impl RunHandler {
-    pub(super) fn new(
-        engine: &Engine,
-        component: &Component,
-        definition: &Arc<Definition>,
-        memory: u64,
-    ) -> Result<Self, LoadError> {
-        let run = MAIN.required(engine, component, &definition.source)?;
-        Ok(Self { guest: Guest::new(engine, component, definition, memory)?, run, definition: Arc::clone(definition) })
+    pub(super) fn new(guest: Guest) -> Result<Self, LoadError> {
+        Ok(Self { run: MAIN.required::<(), (Result<(), ()>,)>(&guest)?, guest })
     }
 }
 
 #[async_trait]
 impl Handler for RunHandler {
     async fn handle(&self, call: &Call) -> Outcome {
-        let mark = call.output.mark();
+        let (mark, definition) = (call.output.mark(), self.guest.definition());
         let env = environment(call);
-        let stdin = Stdin { body: call.message.body.clone(), env: &env, replies: self.definition.reply_from_stdout };
+        let stdin = Stdin { body: call.message.body.clone(), env: &env, replies: definition.reply_from_stdout };
         let mut live = match self.guest.instantiate(self.guest.scope(call), &call.output, stdin).await {
             Ok(live) => live,
             Err(outcome) => return outcome,
@@ -133,7 +124,7 @@ impl Handler for RunHandler {
                 None => return call.output.explain(live.trapped(&error), mark),
             },
         };
-        live.judge(outcome(code, call, mark, &self.definition))
+        live.judge(outcome(code, call, mark, definition))
     }
 }
 

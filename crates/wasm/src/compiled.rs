@@ -16,14 +16,13 @@ use serde::{Deserialize, Serialize};
 use wasmtime::Module;
 use wasmtime::component::Component;
 
-use super::artifact::{LoadError, is_component, to_binary};
-use super::build::build;
 use super::bulk::in_pieces;
-use super::componentize::componentized;
+use super::componentize::{componentized, is_component, to_binary};
 use super::contain::contain;
 use super::demand;
 use super::engine::{Engine, base_config};
 use super::foreign;
+use super::load_error::LoadError;
 use super::source::{Contents, Source};
 use hostler_types::digest::{hex, sha256};
 
@@ -111,6 +110,9 @@ impl CpuBaseline {
     /// The names that the command line takes.
     pub const NAMES: [&str; 4] = ["generic", "x86-64-v2", "x86-64-v3", "native"];
 
+    /// All of them, as they are named.
+    const ALL: [Self; 4] = [Self::Generic, Self::V2, Self::V3, Self::Native];
+
     /// Cranelift's names for what the baseline adds to plain x86-64 (x86-64 psABI, micro-architecture levels).
     fn x86_flags(self) -> &'static [&'static str] {
         const V3: [&str; 12] = [
@@ -137,12 +139,7 @@ impl CpuBaseline {
 
 impl fmt::Display for CpuBaseline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Generic => "generic",
-            Self::V2 => "x86-64-v2",
-            Self::V3 => "x86-64-v3",
-            Self::Native => "native",
-        })
+        f.write_str(Self::NAMES[*self as usize])
     }
 }
 
@@ -150,13 +147,9 @@ impl FromStr for CpuBaseline {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "generic" => Ok(Self::Generic),
-            "x86-64-v2" => Ok(Self::V2),
-            "x86-64-v3" => Ok(Self::V3),
-            "native" => Ok(Self::Native),
-            _ => Err(format!("`{text}` is none of {}", Self::NAMES.join(", "))),
-        }
+        let all = Self::ALL.into_iter().zip(Self::NAMES);
+        let mut named = all.filter(|(_, name)| *name == text).map(|(baseline, _)| baseline);
+        named.next().ok_or_else(|| format!("`{text}` is none of {}", Self::NAMES.join(", ")))
     }
 }
 
@@ -217,7 +210,7 @@ pub fn compile(source: &Source, recipe: Recipe<'_>) -> Result<Vec<u8>, CompileEr
     }
     let engine = wasmtime::Engine::new(&config).map_err(refused)?;
 
-    let unreadable = |error: std::io::Error| LoadError::new(source, error.to_string(), "name a file that exists");
+    let unreadable = |error: std::io::Error| LoadError::unreadable(source, &error);
     let contents = Contents::open(source)?;
     foreign::refuse(source, &contents)?;
     if is_compiled(&contents).map_err(unreadable)? {
@@ -268,9 +261,16 @@ enum Fault {
     Unfit(String, &'static str),
 }
 
-/// Checks and loads compiled code, or compiles the WASM beside it where the code is not for here. `trusted`: whether the
+/// What a compiled file gives.
+pub(super) enum Loaded {
+    Code(Code),
+    /// The WASM beside code that is not for here.
+    Wasm(Bytes),
+}
+
+/// Checks and loads compiled code, or gives the WASM beside it where the code is not for here. `trusted`: whether the
 /// operator vouches for these bytes.
-pub(super) fn load(engine: &Engine, source: &Source, contents: &Contents, trusted: bool) -> Result<Code, LoadError> {
+pub(super) fn load(engine: &Engine, source: &Source, contents: &Contents, trusted: bool) -> Result<Loaded, LoadError> {
     let damaged = |what| LoadError::new(source, what, CURE);
     let file = File::open(contents).map_err(damaged)?;
     let loaded = match trusted {
@@ -278,7 +278,7 @@ pub(super) fn load(engine: &Engine, source: &Source, contents: &Contents, truste
         false => Err(Fault::Unfit("it is compiled code from elsewhere, and not pinned by a digest".into(), PIN)),
     };
     let (reason, cure) = match loaded {
-        Ok(code) => return Ok(code),
+        Ok(code) => return Ok(Loaded::Code(code)),
         Err(Fault::Damaged(what)) => return Err(damaged(what)),
         Err(Fault::Unfit(reason, cure)) => (reason, cure),
     };
@@ -286,7 +286,7 @@ pub(super) fn load(engine: &Engine, source: &Source, contents: &Contents, truste
         return Err(LoadError::new(source, reason, cure));
     };
     tracing::warn!(handler = %source, reason, cure, "compiled code is not used: the WASM beside it is compiled instead");
-    build(engine, source, &wasm)
+    Ok(Loaded::Wasm(wasm))
 }
 
 /// Loads compiled code that this machine made for itself; an error says why it cannot be used.

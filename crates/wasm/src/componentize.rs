@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use wasmtime::Module;
 use wit_component::{ComponentEncoder, metadata};
 
-use super::artifact::{LoadError, is_component};
+use super::load_error::LoadError;
 use super::source::Source;
 
 /// What the name of a custom section begins with in which a module says what it exports (`wit-component`, metadata).
@@ -38,6 +38,26 @@ pub(super) fn componentized<'a>(
             "build it for wasm32-wasip2, or for wasm32-unknown-unknown if it needs no WASI",
         )
     })
+}
+
+/// The binary form of a `.wasm` or `.wat` file.
+pub(super) fn to_binary<'a>(source: &Source, bytes: &'a [u8]) -> Result<Cow<'a, [u8]>, LoadError> {
+    if bytes.is_empty() {
+        return Err(LoadError::new(source, "the file is empty", "build it again"));
+    }
+    wat::parse_bytes(bytes).map_err(|error| {
+        LoadError::new(
+            source,
+            format!("it is neither WASM nor its text form: {error}"),
+            "name a .wasm, .wat or .cwasm file",
+        )
+    })
+}
+
+/// Whether a WASM binary is a component: bytes 6 and 7 of its header are the layer, 1 for components
+/// (component model, Binary.md).
+pub(super) fn is_component(binary: &[u8]) -> bool {
+    binary.get(6..8) == Some(&[1, 0])
 }
 
 fn contains(binary: &[u8], part: &[u8]) -> bool {

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::artifact::LoadError;
+use super::load_error::LoadError;
 use super::source::Source;
 use hostler_telemetry as telemetry;
 

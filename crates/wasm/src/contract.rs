@@ -2,83 +2,38 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use wasmtime::component::{Component, ComponentType, Lift, Lower};
+use wasmtime::component::{ComponentType, Lift, Lower};
 
-use super::Definition;
-use super::artifact::LoadError;
-use super::component::{Contract, Export, Live};
-use super::engine::Engine;
-use super::shape::Function;
+use super::guest::{Contract, Export, Guest, Live};
+use super::load_error::LoadError;
+use super::signature::{Function, Interface};
+use super::{VERSION, WIT};
 use hostler_handler::{Call, Outcome};
 use hostler_types::State;
 use hostler_types::message::Plain;
 
 /// `handler`, by which a component is known as a handler.
-pub(super) const HANDLER: &str = "hostler:consumer/handler";
-
-/// The version of the contract that this host speaks.
-pub(super) const VERSION: &str = "0.1.0";
-
-/// Where its WIT is to be had, for people.
-pub(super) const WIT: &str = "wit/ of this hostler";
-
-/// The types of the contract in the words of `shape.rs`, for the types of its functions.
-macro_rules! words {
-    (message) => {
-        "record { id: string, channel: string, body: list<u8>, content-type: option<string>, \
-         attributes: list<record { name: string, value: variant { text(string), binary(list<u8>) } }>, attempt: u32, \
-         enqueued-at: u64, group-id: option<string>, routing-key: option<string> }"
-    };
-    (outcome) => {
-        "variant { ack, reply(list<u8>), retry, delay(u32), dead-letter(string) }"
-    };
-    (report) => {
-        "record { message-id: string, attempt: u32, outcome: string, reason: option<string>, duration-ms: u64 }"
-    };
-    (state) => {
-        "enum { initializing, initialized, listening, processing, idle, exiting }"
-    };
-}
+pub(super) const HANDLER: Interface = own("hostler:consumer/handler");
 
 /// `handle` of `handler`.
-const HANDLE: Function = Function {
-    interface: HANDLER,
-    name: "handle",
-    ty: concat!("func(", words!(message), ") -> result<", words!(outcome), ", string>"),
-    wit: WIT,
-};
+const HANDLE: Function = Function { interface: HANDLER, name: "handle", alone: false };
 
-/// The hook `message-start`.
-pub(super) const MESSAGE_START: Function = Function {
-    interface: "hostler:consumer/message-start",
-    name: "message-start",
-    ty: concat!("func(", words!(message), ") -> result<_, string>"),
-    wit: WIT,
-};
+/// The hooks, each an interface with a function of its name.
+pub(super) const MESSAGE_START: Function = hook("hostler:consumer/message-start", "message-start");
+pub(super) const MESSAGE_END: Function = hook("hostler:consumer/message-end", "message-end");
+pub(super) const PROCESSING_TIMEOUT: Function = hook("hostler:consumer/processing-timeout", "processing-timeout");
+pub(super) const STATE_CHANGED: Function = hook("hostler:consumer/state-changed", "state-changed");
 
-/// The hook `message-end`.
-pub(super) const MESSAGE_END: Function = Function {
-    interface: "hostler:consumer/message-end",
-    name: "message-end",
-    ty: concat!("func(", words!(report), ")"),
-    wit: WIT,
-};
+const fn own(name: &'static str) -> Interface {
+    Interface { name, version: VERSION, wit: WIT }
+}
 
-/// The hook `processing-timeout`.
-pub(super) const PROCESSING_TIMEOUT: Function = Function {
-    interface: "hostler:consumer/processing-timeout",
-    name: "processing-timeout",
-    ty: concat!("func(", words!(message), ", u64) -> ", words!(outcome)),
-    wit: WIT,
-};
+const fn hook(interface: &'static str, name: &'static str) -> Function {
+    Function { interface: own(interface), name, alone: false }
+}
 
-/// The hook `state-changed`.
-pub(super) const STATE_CHANGED: Function = Function {
-    interface: "hostler:consumer/state-changed",
-    name: "state-changed",
-    ty: concat!("func(", words!(state), ", ", words!(state), ")"),
-    wit: WIT,
-};
+/// What `handle` returns.
+type HandleResult = (Result<GuestOutcome, String>,);
 
 /// A component that exports the contract's own `handler`.
 pub(super) struct Consumer {
@@ -86,13 +41,13 @@ pub(super) struct Consumer {
 }
 
 impl Contract for Consumer {
-    fn find(engine: &Engine, component: &Component, definition: &Definition) -> Result<Self, LoadError> {
-        Ok(Self { handle: HANDLE.required(engine, component, &definition.source)? })
+    fn find(guest: &Guest) -> Result<Self, LoadError> {
+        Ok(Self { handle: HANDLE.required::<(MessageRef<'_>,), HandleResult>(guest)? })
     }
 
     async fn handle(&self, live: &mut Live, call: &Call) -> Result<Outcome, wasmtime::Error> {
         let params = (MessageRef::new(call),);
-        let (result,) = live.call::<_, (Result<GuestOutcome, String>,)>(&self.handle, params).await?;
+        let (result,) = live.call::<_, HandleResult>(&self.handle, params).await?;
         Ok(result.map_or_else(Outcome::Failed, Outcome::from))
     }
 }

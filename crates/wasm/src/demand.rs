@@ -15,8 +15,9 @@ use wasmparser::{
     SectionLimited, Table,
 };
 
-use super::artifact::{LoadError, is_component};
+use super::componentize::is_component;
 use super::limits::{PASSIVE_ELEMENTS, TABLE_ELEMENTS};
+use super::load_error::LoadError;
 use super::source::Source;
 
 /// Bytes before the first section.

@@ -1,8 +1,6 @@
 //! Files that are programs, but not WASM: told from damaged ones by their first bytes.
 
-use std::io;
-
-use super::artifact::LoadError;
+use super::load_error::LoadError;
 use super::source::{Contents, Source};
 
 /// What an ELF file says about its system if it is the engine's own artifact (`ELFOSABI_WASMTIME`).
@@ -18,8 +16,7 @@ const CURE: &str = "build it for WASI: Go with GOOS=wasip1 GOARCH=wasm, Rust wit
 /// Refuses a program for a machine.
 pub(super) fn refuse(source: &Source, contents: &Contents) -> Result<(), LoadError> {
     let start = contents.read(0..contents.length().min(SYSTEM as u64 + 1));
-    let start =
-        start.map_err(|error: io::Error| LoadError::new(source, error.to_string(), "name a file that exists"))?;
+    let start = start.map_err(|error| LoadError::unreadable(source, &error))?;
     match kind(&start) {
         Some(kind) => Err(LoadError::new(source, format!("it is a native {kind} program, not WASM"), CURE)),
         None => Ok(()),

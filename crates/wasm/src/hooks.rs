@@ -7,19 +7,13 @@ use async_trait::async_trait;
 use tokio::time::timeout;
 use wasmtime::component::Component;
 
-use super::Definition;
-use super::artifact::{self, Artifact, LoadError};
 use super::capabilities::Stdin;
-use super::component::{Export, Guest, Live};
 use super::contract::{GuestOutcome, GuestState, MessageRef, ReportRef, milliseconds};
 use super::contract::{MESSAGE_END, MESSAGE_START, PROCESSING_TIMEOUT, STATE_CHANGED};
-use super::engine::Engine;
-use super::sandbox::Scope;
-use super::shape::Function;
-use super::source::Source;
-use hostler_handler::{Bounds, Call, Outcome};
-use hostler_handler::{Excerpt, Mark, Output};
-use hostler_handler::{HOOK_TIMEOUT, Handler};
+use super::guest::{Export, Guest, Live};
+use super::load_error::LoadError;
+use super::scope::Scope;
+use hostler_handler::{Bounds, Call, Excerpt, HOOK_TIMEOUT, Handler, Mark, Outcome, Output};
 use hostler_telemetry::{BY_GUEST, GUEST};
 use hostler_types::State;
 
@@ -27,7 +21,6 @@ use hostler_types::State;
 const OUTPUT: usize = 4 * 1024;
 
 /// The hooks that a component exports.
-#[derive(Default)]
 pub(super) struct HookSet {
     message_start: Option<Export>,
     message_end: Option<Export>,
@@ -37,21 +30,13 @@ pub(super) struct HookSet {
 
 impl HookSet {
     /// Finds them; refuses one that is not as the contract says.
-    pub(super) fn find(engine: &Engine, component: &Component, source: &Source) -> Result<Self, LoadError> {
-        let hook = |function: &Function| function.optional(engine, component, source);
+    pub(super) fn find(guest: &Guest) -> Result<Self, LoadError> {
         Ok(Self {
-            message_start: hook(&MESSAGE_START)?,
-            message_end: hook(&MESSAGE_END)?,
-            processing_timeout: hook(&PROCESSING_TIMEOUT)?,
-            state_changed: hook(&STATE_CHANGED)?,
+            message_start: MESSAGE_START.optional::<(MessageRef<'_>,), (Result<(), String>,)>(guest)?,
+            message_end: MESSAGE_END.optional::<(ReportRef<'_>,), ()>(guest)?,
+            processing_timeout: PROCESSING_TIMEOUT.optional::<(MessageRef<'_>, u64), (GuestOutcome,)>(guest)?,
+            state_changed: STATE_CHANGED.optional::<(GuestState, GuestState), ()>(guest)?,
         })
-    }
-
-    /// Whether there is any hook at all.
-    pub(super) fn is_empty(&self) -> bool {
-        [&self.message_start, &self.message_end, &self.processing_timeout, &self.state_changed]
-            .iter()
-            .all(|hook| hook.is_none())
     }
 
     /// Whether `state-changed` is among them.
@@ -162,27 +147,11 @@ fn too_long() -> String {
     format!("it took longer than {} s", HOOK_TIMEOUT.as_secs())
 }
 
-/// A component apart with at least one hook.
-pub(super) struct Apart {
-    pub(super) source: Source,
-    /// A component.
-    pub(super) artifact: Artifact,
-    component: Component,
-}
-
-impl Apart {
-    /// Reads it, checks its SHA-256 if it is pinned, and compiles it.
-    pub(super) fn read(engine: &Engine, source: &Source, pin: Option<&[u8; 32]>) -> Result<Self, LoadError> {
-        let artifact = artifact::read(engine, source, pin)?;
-        let Artifact::Component(component, _) = &artifact else {
-            return Err(LoadError::no_hooks(source));
-        };
-        let component = component.clone();
-        match HookSet::find(engine, &component, source)?.is_empty() {
-            true => Err(LoadError::no_hooks(source)),
-            false => Ok(Self { source: source.clone(), artifact, component }),
-        }
-    }
+/// Whether a component exports any hook at all.
+pub(super) fn has_any(component: &Component) -> bool {
+    [MESSAGE_START, MESSAGE_END, PROCESSING_TIMEOUT, STATE_CHANGED]
+        .iter()
+        .any(|hook| hook.interface.of(component).is_some())
 }
 
 /// A handler wrapped in the hooks of a component apart.
@@ -193,17 +162,9 @@ pub(super) struct Hooked {
 }
 
 impl Hooked {
-    /// Wraps `inner`, whose sandboxes and the hooks' own get `memory` bytes each.
-    pub(super) fn new(
-        engine: &Engine,
-        apart: &Apart,
-        definition: &Arc<Definition>,
-        memory: u64,
-        inner: Arc<dyn Handler>,
-    ) -> Result<Self, LoadError> {
-        let definition = Arc::new(Definition { source: apart.source.clone(), ..(**definition).clone() });
-        let guest = Guest::new(engine, &apart.component, &definition, memory)?;
-        Ok(Self { inner, guest, hooks: HookSet::find(engine, &apart.component, &apart.source)? })
+    /// Wraps `inner` in the hooks that a component apart exports.
+    pub(super) fn new(guest: Guest, inner: Arc<dyn Handler>) -> Result<Self, LoadError> {
+        Ok(Self { inner, hooks: HookSet::find(&guest)?, guest })
     }
 }
 

@@ -3,30 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use wasmtime::StoreContextMut;
 use wasmtime::component::{ComponentType, Lift, Linker, Lower, WasmList};
 
+use super::VERSION;
 use super::capabilities::Grants;
-use super::contract::{VERSION, milliseconds};
-use super::lists::MAX_ENTRIES;
-use super::sandbox::{ComponentWasi, Sandbox, Scope};
-use super::{denied, http, listing, lists, messaging, wasmcloud};
+use super::contract::milliseconds;
+use super::lists::{self, MAX_ENTRIES};
+use super::sandbox::{ComponentWasi, Host, Sandbox};
+use super::scope::Scope;
 use hostler_handler::Limit;
 use hostler_queue::SendError;
 use hostler_queue_telemetry::Producer;
 use hostler_types::channel::Channel;
 use hostler_types::message::{AttributeValue, Outgoing};
 
-pub(super) type Host<'a> = StoreContextMut<'a, Sandbox<ComponentWasi>>;
-
-/// Adds WASI 0.2 with outgoing HTTP, `context` and `producer`, and what the packages of the other contracts offer.
+/// Adds `context` and `producer`.
 pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) -> wasmtime::Result<()> {
-    wasmtime_wasi::p2::add_to_linker_async(linker)?;
-    denied::add(linker, !grants.dirs.is_empty())?;
-    listing::add(linker)?;
-    lists::add(linker)?;
-    http::add(linker)?;
-
     let mut context = linker.instance(&format!("hostler:consumer/context@{VERSION}"))?;
     context
         .func_wrap("remaining-ms", |host: Host<'_>, ()| Ok((milliseconds(host.data().scope.bounds.remaining()),)))?;
@@ -37,26 +29,21 @@ pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) 
     })?;
 
     let mut producer = linker.instance(&format!("hostler:consumer/producer@{VERSION}"))?;
-    let (all_grants, grants) = (grants, grants.clone());
-    producer.func_wrap_async(
-        "send",
-        move |mut host: Host<'_>, (channel, body, options): (String, Vec<u8>, Options)| {
-            let (grants, scope) = (grants.clone(), Arc::clone(&host.data().scope));
-            // Attributes are taken over only if they may be sent.
-            let outgoing = match granted(&grants, &scope, &channel) {
-                Ok(channel) => options.outgoing(&mut host, body).map(|taken| taken.map(|outgoing| (channel, outgoing))),
-                Err(refusal) => Ok(Err(refusal)),
-            };
-            Box::new(async move {
-                Ok((match outgoing? {
-                    Ok((channel, outgoing)) => pass_on(&grants, &scope, &channel, outgoing).await,
-                    Err(refusal) => Err(refusal),
-                },))
-            })
-        },
-    )?;
-    messaging::add(linker, all_grants)?;
-    wasmcloud::add(linker, all_grants)
+    let grants = grants.clone();
+    producer.func_wrap_async("send", move |mut host: Host<'_>, (channel, body, options): (String, Vec<u8>, Options)| {
+        let (grants, scope) = (grants.clone(), Arc::clone(&host.data().scope));
+        // Attributes are taken over only if they may be sent.
+        let outgoing = match granted(&grants, &scope, &channel) {
+            Ok(channel) => options.outgoing(&mut host, body).map(|taken| taken.map(|outgoing| (channel, outgoing))),
+            Err(refusal) => Ok(Err(refusal)),
+        };
+        Box::new(async move {
+            Ok((match outgoing? {
+                Ok((channel, outgoing)) => pass_on(&grants, &scope, &channel, outgoing).await,
+                Err(refusal) => Err(refusal),
+            },))
+        })
+    })
 }
 
 /// `attribute-value`, from a guest.

@@ -7,6 +7,7 @@
 //! | `source` | where a handler's bytes are |
 //! | `fetch/` | handlers from elsewhere |
 //! | `artifact` | a handler's file: its pin, its kind by its exports |
+//! | `load_error` | why it cannot be loaded |
 //! | `foreign` | programs that are not WASM, told apart from damaged files |
 //! | `contain` | panics of the libraries that read a file, as faults of that file |
 //! | `componentize` | a core module that says what it exports → a component |
@@ -16,12 +17,13 @@
 //! | `build`, `compiled` | WASM → code; code compiled ahead of time, and whether it is believed |
 //! | `cache` | what was fetched and compiled, for the next start |
 //! | `engine` | wasmtime's settings, the pool of sandboxes, the epoch |
-//! | `component` | handlers that are components: instances, their reuse, hooks inside |
+//! | `link`, `guest` | a component, linked with all that the host offers; its instances |
+//! | `component` | handlers that are components: instances used again, hooks inside |
 //! | `contract`, `messaging/`, `wasmcloud` | how components of each contract are called |
 //! | `command` | commands as handlers |
 //! | `hooks` | lifecycle hooks, inside a handler or around one |
-//! | `shape` | functions that a component exports, and whether they are of the contract's types |
-//! | `sandbox` | one store: its limits, its capabilities, its call |
+//! | `signature` | functions that a component exports for a contract, and whether their types are the contract's |
+//! | `sandbox`, `scope` | one store: its limits, its capabilities; its call |
 //! | `limits` | memory, tables, and what the host holds for a guest |
 //! | `expected` | functions of WASI that have to be there to be bounded |
 //! | `files` | open files of a sandbox |
@@ -60,23 +62,29 @@ mod expected;
 pub mod fetch;
 mod files;
 mod foreign;
+mod guest;
 mod hooks;
 mod host_limit;
 mod http;
 mod imports;
 mod limits;
+mod link;
 mod listing;
 mod lists;
+mod load_error;
+#[cfg(feature = "messaging")]
 mod messaging;
 mod output;
 mod preview1;
 mod sandbox;
-mod shape;
+mod scope;
+mod signature;
 mod source;
 mod stubs;
+#[cfg(feature = "messaging")]
 mod wasmcloud;
 
-pub use artifact::{Artifact, Kind, LoadError, Role};
+pub use artifact::{Artifact, Kind, Role};
 pub use capabilities::{Dir, Grants};
 pub use compiled::{CompileError, CpuBaseline, Recipe, compile};
 pub use composed::LongCopies;
@@ -84,6 +92,7 @@ pub use engine::{Engine, EngineError, Pool, compile_with};
 pub use files::MOST_FILES;
 pub use http::{FOOTPRINT as HTTP_FOOTPRINT, MAX_IDLE_PER_ORIGIN, MAX_OPEN};
 pub use limits::footprint;
+pub use load_error::LoadError;
 pub use source::{Fetched, Source};
 
 use std::sync::Arc;
@@ -91,11 +100,17 @@ use std::sync::Arc;
 use command::{CommandHandler, RunHandler};
 use component::ComponentHandler;
 use contract::{Consumer, STATE_CHANGED};
-use hooks::{Apart, Hooked};
+use hooks::Hooked;
 use hostler_handler::Handler;
 use hostler_telemetry::metrics::ConsumerMetrics;
-use messaging::Messaging;
-use wasmcloud::Wasmcloud;
+#[cfg(feature = "messaging")]
+use {messaging::Messaging, wasmcloud::Wasmcloud};
+
+/// The version of the contract that this host speaks.
+const VERSION: &str = "0.1.0";
+
+/// Where its WIT is to be had, for people.
+const WIT: &str = "wit/ of this hostler";
 
 /// All that is needed to load a handler.
 #[derive(Debug, Clone)]
@@ -131,7 +146,8 @@ pub fn load(engine: &Engine, definition: &Definition) -> Result<Loaded, LoadErro
         return Err(LoadError::only_hooks(&definition.source));
     }
     let pin = definition.hooks_sha256.as_ref();
-    let hooks = definition.hooks.as_ref().map(|source| Apart::read(engine, source, pin)).transpose()?;
+    let hooks = definition.hooks.as_ref();
+    let hooks = hooks.map(|source| Ok((source.clone(), artifact::read_hooks(engine, source, pin)?))).transpose()?;
     let summary = Summary { kind: artifact.kind(), imports: artifact.imports(engine) };
     Ok(Loaded { engine: engine.clone(), definition: Arc::new(definition.clone()), artifact, hooks, summary })
 }
@@ -141,7 +157,8 @@ pub struct Loaded {
     engine: Engine,
     definition: Arc<Definition>,
     artifact: Artifact,
-    hooks: Option<Apart>,
+    /// A component with hooks, apart from the handler.
+    hooks: Option<(Source, Artifact)>,
     /// What was found in its file.
     pub summary: Summary,
 }
@@ -149,20 +166,20 @@ pub struct Loaded {
 impl Loaded {
     /// The bytes of its compiled code and data, its hooks' included.
     pub fn code_size(&self) -> u64 {
-        self.artifact.code_size() + self.hooks.as_ref().map_or(0, |hooks| hooks.artifact.code_size())
+        self.artifact.code_size() + self.hooks.as_ref().map_or(0, |(_, hooks)| hooks.code_size())
     }
 
     /// Whether it has a `state-changed` hook, which runs in a sandbox of its own beside those of messages.
     pub fn observes_states(&self) -> bool {
-        let artifacts = [Some(&self.artifact), self.hooks.as_ref().map(|hooks| &hooks.artifact)];
+        let artifacts = [Some(&self.artifact), self.hooks.as_ref().map(|(_, hooks)| hooks)];
         let mut components = artifacts.into_iter().flatten().filter_map(Artifact::component);
-        components.any(|component| artifact::interface(&self.engine, component, STATE_CHANGED.interface).is_some())
+        components.any(|component| STATE_CHANGED.interface.of(component).is_some())
     }
 
     /// The handler and the hooks whose guests may outlive their processing timeout, with sandboxes of `memory` bytes.
     pub fn long_copies(&self, memory: u64) -> Vec<LongCopies> {
         let handler = LongCopies::of(&self.definition.source, &self.artifact, memory);
-        let hooks = self.hooks.as_ref().and_then(|hooks| LongCopies::of(&hooks.source, &hooks.artifact, memory));
+        let hooks = self.hooks.as_ref().and_then(|(source, hooks)| LongCopies::of(source, hooks, memory));
         handler.into_iter().chain(hooks).collect()
     }
 
@@ -177,23 +194,24 @@ impl Loaded {
     fn link(&self, memory: u64) -> Result<Arc<dyn Handler>, LoadError> {
         let (engine, definition) = (&self.engine, &self.definition);
         roomy(&definition.source, &self.artifact, memory)?;
+        let guest = |component| link::guest(engine, component, definition, memory);
         let handler: Arc<dyn Handler> = match &self.artifact {
             Artifact::Component(component, role) => match role {
-                Role::Handler => Arc::new(ComponentHandler::<Consumer>::new(engine, component, definition, memory)?),
-                Role::Messaging => Arc::new(ComponentHandler::<Messaging>::new(engine, component, definition, memory)?),
-                Role::Wasmcloud => Arc::new(ComponentHandler::<Wasmcloud>::new(engine, component, definition, memory)?),
-                Role::Run => Arc::new(RunHandler::new(engine, component, definition, memory)?),
+                Role::Handler => Arc::new(ComponentHandler::<Consumer>::new(guest(component)?)?),
+                #[cfg(feature = "messaging")]
+                Role::Messaging => Arc::new(ComponentHandler::<Messaging>::new(guest(component)?)?),
+                #[cfg(feature = "messaging")]
+                Role::Wasmcloud => Arc::new(ComponentHandler::<Wasmcloud>::new(guest(component)?)?),
+                Role::Run => Arc::new(RunHandler::new(guest(component)?)?),
                 Role::Hooks => return Err(LoadError::only_hooks(&definition.source)),
             },
             Artifact::Command(module) => Arc::new(CommandHandler::new(engine, module, definition, memory)?),
         };
-        Ok(match &self.hooks {
-            Some(hooks) => {
-                roomy(&hooks.source, &hooks.artifact, memory)?;
-                Arc::new(Hooked::new(engine, hooks, definition, memory, handler)?)
-            }
-            None => handler,
-        })
+        let Some((source, hooks)) = &self.hooks else { return Ok(handler) };
+        roomy(source, hooks, memory)?;
+        let Some(component) = hooks.component() else { return Err(LoadError::no_hooks(source)) };
+        let definition = Arc::new(Definition { source: source.clone(), ..(**definition).clone() });
+        Ok(Arc::new(Hooked::new(link::guest(engine, component, &definition, memory)?, handler)?))
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use wasmtime::ResourceLimiter;
 
+use super::Definition;
 use super::files::MOST_FILES;
 use super::host_limit;
 use hostler_handler::Limit;
@@ -108,14 +109,10 @@ impl Limits {
         }
     }
 
-    /// The same, measured.
-    pub(super) fn measured(self, metrics: Option<&ConsumerMetrics>) -> Self {
-        Self { peak: metrics.map(ConsumerMetrics::memory_peak), ..self }
-    }
-
-    /// The same, with so many open files at most.
-    pub(super) fn with_files(self, files: usize) -> Self {
-        Self { files, ..self }
+    /// The same with so many open files at most, measured where anybody wants to know.
+    pub(super) fn of(self, files: usize, definition: &Definition) -> Self {
+        let peak = definition.metrics.as_ref().map(ConsumerMetrics::memory_peak);
+        Self { files, peak, ..self }
     }
 
     /// What to add to the reason of a trap that the limit probably caused.

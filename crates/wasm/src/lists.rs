@@ -3,14 +3,14 @@
 //! A guest cannot be stopped within a call of the host. To take over a list costs the host work for each entry, so a list of millions
 //! would keep its guest running long after its processing timeout.
 
+use wasmtime::AsContextMut as _;
 use wasmtime::component::{Lift, Linker, Resource, WasmList};
-use wasmtime::{AsContextMut as _, StoreContextMut};
 use wasmtime_wasi::WasiView as _;
 use wasmtime_wasi::p2::DynPollable;
 use wasmtime_wasi_io::bindings::wasi::io::poll::Host as _;
 
 use crate::expected::expect;
-use crate::sandbox::{ComponentWasi, Sandbox};
+use crate::sandbox::{ComponentWasi, Host, Sandbox};
 
 /// The most attributes of a message, entries of its metadata, or fields of an HTTP head that are passed at once: a hundred times what SQS allows, and less than a millisecond's work.
 pub(crate) const MAX_ENTRIES: usize = 1_000;
@@ -18,8 +18,6 @@ pub(crate) const MAX_ENTRIES: usize = 1_000;
 /// The interface and the function that this file puts its own before.
 const POLL: &str = "wasi:io/poll@0.2.12";
 const FUNCTION: &str = "poll";
-
-type Host<'a> = StoreContextMut<'a, Sandbox<ComponentWasi>>;
 
 /// Takes over a list of so many entries at most. The inner error says how many there are.
 ///

@@ -1,22 +1,20 @@
 //! A sandbox: one store, with its limits, its capabilities and the call that runs in it.
 
 use std::cell::LazyCell;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use wasmtime::Store;
 use wasmtime::component::ResourceTable;
+use wasmtime::{Store, StoreContextMut};
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
 
-use super::Definition;
-use super::denial::Denials;
 use super::engine::Engine;
 use super::host_limit;
 use super::http::{Hooks, Uploads, Web};
 use super::limits::{GUEST_HANDLES, HELD_PER_HANDLE, Limits};
-use hostler_handler::Limit;
-use hostler_handler::{Bounds, Call, Outcome};
-use hostler_types::message::{Message, TraceContext};
+use super::scope::Scope;
+use hostler_handler::Outcome;
+use hostler_types::message::Message;
 
 /// What a sandbox of any kind of guest knows.
 pub(super) struct Sandbox<W> {
@@ -35,50 +33,6 @@ pub(super) struct Answering {
     pub(super) from: Arc<str>,
     /// How many replies it has sent.
     pub(super) replies: u32,
-}
-
-/// What a sandbox knows of the call that runs in it.
-#[derive(Debug)]
-pub(super) struct Scope {
-    /// How long it may take.
-    pub(super) bounds: Bounds,
-    /// Which delivery of its message it is; 0 without a message.
-    pub(super) attempt: u32,
-    /// The trace that it runs in.
-    pub(super) trace: Option<Arc<TraceContext>>,
-    pub(super) denials: Denials,
-    /// The limit of the host that the call ran into, if any.
-    pub(super) reached: OnceLock<Limit>,
-}
-
-impl Scope {
-    /// Notes that the call ran into a limit of the host.
-    pub(super) fn reach(&self, limit: Limit) {
-        let _ = self.reached.set(limit);
-    }
-
-    /// That of a call by this consumer.
-    pub(super) fn of(call: &Call, definition: &Definition) -> Self {
-        let denials = Denials::new(Arc::clone(&definition.consumer), Some(Arc::clone(&call.message)));
-        Self {
-            bounds: call.bounds.clone(),
-            attempt: call.attempt,
-            trace: call.trace.clone(),
-            denials,
-            reached: OnceLock::new(),
-        }
-    }
-
-    /// That of a hook which has no message.
-    pub(super) fn without_message(bounds: Bounds, definition: &Definition) -> Self {
-        Self {
-            bounds,
-            attempt: 0,
-            trace: None,
-            denials: Denials::new(Arc::clone(&definition.consumer), None),
-            reached: OnceLock::new(),
-        }
-    }
 }
 
 /// What a guest may do by WASI: made when it first asks for any of it, as many a guest never does.
@@ -152,6 +106,9 @@ impl WasiHttpView for Sandbox<ComponentWasi> {
     }
 }
 
+/// A component that calls the host.
+pub(super) type Host<'a> = StoreContextMut<'a, Sandbox<ComponentWasi>>;
+
 /// The store of a component.
 pub(super) type ComponentStore = Store<Sandbox<ComponentWasi>>;
 
@@ -191,17 +148,12 @@ mod tests {
 
     use wasmtime_wasi::WasiCtxBuilder;
 
+    use super::super::denial::Denials;
     use super::*;
+    use hostler_handler::Bounds;
 
     fn scope() -> Arc<Scope> {
-        let denials = Denials::new("one".into(), None);
-        Arc::new(Scope {
-            bounds: Bounds::new(Duration::from_secs(1)),
-            attempt: 1,
-            trace: None,
-            denials,
-            reached: OnceLock::new(),
-        })
+        Arc::new(Scope::new(Bounds::new(Duration::from_secs(1)), Denials::new("one".into(), None)))
     }
 
     #[test]

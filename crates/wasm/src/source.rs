@@ -12,8 +12,10 @@ use bytes::Bytes;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::artifact::LoadError;
-use super::fetch::MAX_HANDLER;
+use super::load_error::LoadError;
+
+/// The largest handler, in bytes.
+pub const MAX_HANDLER: u64 = 256 * 1024 * 1024;
 
 /// A handler as something to load.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,10 +91,7 @@ impl Contents {
             Source::File(path) => path,
             Source::Fetched(fetched) => return Ok(fetched.bytes.clone().into()),
         };
-        let unreadable = |error: io::Error| {
-            LoadError::new(source, error.to_string(), "name a file that exists and that hostler's user can read")
-        };
-        let (file, metadata) = open_now(path).map_err(unreadable)?;
+        let (file, metadata) = open_now(path).map_err(|error| LoadError::unreadable(source, &error))?;
         if !metadata.is_file() {
             let what = "it is not a file: a handler is not read from a pipe or a device";
             return Err(LoadError::new(source, what, "write the handler to a file, and name that"));

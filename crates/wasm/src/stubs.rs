@@ -6,10 +6,10 @@
 use wasmtime::component::types::{ComponentInstance, ComponentItem};
 use wasmtime::component::{Component, Linker, LinkerInstance, ResourceType};
 
-use super::contract::VERSION;
+use super::VERSION;
 
 /// The packages and interfaces that the linker offers, by the start of their names.
-const OFFERED: [&str; 16] = [
+const OFFERED: &[&str] = &[
     "wasi:cli/",
     "wasi:clocks/",
     "wasi:filesystem/",
@@ -21,10 +21,15 @@ const OFFERED: [&str; 16] = [
     "hostler:consumer/context@",
     "hostler:consumer/producer@",
     "hostler:consumer/types@",
+    #[cfg(feature = "messaging")]
     "wasi:messaging/producer@0.2.0-draft",
+    #[cfg(feature = "messaging")]
     "wasi:messaging/request-reply@0.2.0-draft",
+    #[cfg(feature = "messaging")]
     "wasi:messaging/types@0.2.0-draft",
+    #[cfg(feature = "messaging")]
     "wasmcloud:messaging/consumer@0.2.",
+    #[cfg(feature = "messaging")]
     "wasmcloud:messaging/types@0.2.",
 ];
 

@@ -2,40 +2,26 @@
 
 use std::sync::Arc;
 
-use wasmtime::component::{Component, ComponentType, Lift, Linker, Lower};
+use wasmtime::component::{ComponentType, Lift, Linker, Lower};
 
-use super::Definition;
-use super::artifact::LoadError;
 use super::capabilities::Grants;
-use super::component::{Contract, Export, Live};
-use super::engine::Engine;
-use super::imports::{self, Host, Refusal};
-use super::sandbox::{Answering, ComponentWasi, Sandbox, Scope};
-use super::shape::Function;
+use super::guest::{Contract, Export, Guest, Live};
+use super::imports::{self, Refusal};
+use super::load_error::LoadError;
+use super::sandbox::{Answering, ComponentWasi, Host, Sandbox};
+use super::scope::Scope;
+use super::signature::{Function, Interface};
 use hostler_handler::{Call, Outcome};
 use hostler_queue_telemetry::Replies;
 use hostler_types::channel::Channel;
 use hostler_types::message::{AttributeValue, Outgoing};
 
-/// The package.
-pub(super) const PACKAGE: &str = "wasmcloud:messaging/";
-
 /// The export by which such a component is known.
-pub(super) const HANDLER: &str = "wasmcloud:messaging/handler";
-
-/// The version that this host speaks.
-pub(super) const VERSION: &str = "0.2.0";
-
-/// Where its WIT is to be had, for people.
-pub(super) const WIT: &str = "wasmcloud:messaging@0.2.0";
+pub(super) const HANDLER: Interface =
+    Interface { name: "wasmcloud:messaging/handler", version: "0.2.0", wit: "wasmcloud:messaging@0.2.0" };
 
 /// Its function.
-const HANDLE: Function = Function {
-    interface: HANDLER,
-    name: "handle-message",
-    ty: "func(record { subject: string, body: list<u8>, reply-to: option<string> }) -> result<_, string>",
-    wit: WIT,
-};
+const HANDLE: Function = Function { interface: HANDLER, name: "handle-message", alone: true };
 
 /// The attribute that carries a `reply-to` which a guest gives a message that it sends.
 const REPLY_TO_ATTRIBUTE: &str = "reply-to";
@@ -68,9 +54,9 @@ struct BrokerMessage {
 }
 
 impl Contract for Wasmcloud {
-    fn find(engine: &Engine, component: &Component, definition: &Definition) -> Result<Self, LoadError> {
-        let handle = HANDLE.only(engine, component, &definition.source)?;
-        Ok(Self { handle, reply_to: definition.grants.reply_channel.as_ref().map(ToString::to_string) })
+    fn find(guest: &Guest) -> Result<Self, LoadError> {
+        let handle = HANDLE.required::<(MessageRef<'_>,), (Result<(), String>,)>(guest)?;
+        Ok(Self { handle, reply_to: guest.definition().grants.reply_channel.as_ref().map(ToString::to_string) })
     }
 
     async fn handle(&self, live: &mut Live, call: &Call) -> Result<Outcome, wasmtime::Error> {
@@ -85,7 +71,7 @@ impl Contract for Wasmcloud {
 
 /// Adds `consumer`.
 pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) -> wasmtime::Result<()> {
-    let mut consumer = linker.instance(&format!("wasmcloud:messaging/consumer@{VERSION}"))?;
+    let mut consumer = linker.instance(&format!("wasmcloud:messaging/consumer@{}", HANDLER.version))?;
     let grants = grants.clone();
     consumer.func_wrap_async("publish", move |mut host: Host<'_>, (message,): (BrokerMessage,)| {
         let (grants, scope) = (grants.clone(), Arc::clone(&host.data().scope));

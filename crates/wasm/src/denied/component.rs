@@ -2,7 +2,6 @@
 
 use std::sync::Once;
 
-use wasmtime::StoreContextMut;
 use wasmtime::component::{Linker, Resource};
 use wasmtime_wasi::filesystem::{Descriptor, WasiFilesystemView as _};
 use wasmtime_wasi::p2::bindings::filesystem::types::{
@@ -14,7 +13,7 @@ use wasmtime_wasi::p2::{FsResult, TcpSocket, UdpSocket};
 
 use crate::expected::expect;
 use crate::files;
-use crate::sandbox::{ComponentWasi, Sandbox};
+use crate::sandbox::{ComponentWasi, Host, Sandbox};
 use hostler_handler::Limit;
 
 /// The version of WASI that the linker has; others of 0.2 are matched with it.
@@ -42,8 +41,6 @@ const BEFORE: [(&str, &[&str]); 5] = [
     ("wasi:sockets/udp-create-socket", &["create-udp-socket"]),
     ("wasi:sockets/ip-name-lookup", &["resolve-addresses"]),
 ];
-
-type Host<'a> = StoreContextMut<'a, Sandbox<ComponentWasi>>;
 
 /// Puts itself before the functions of WASI, which are in the linker already. `has_folders`: some are granted.
 pub(crate) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, has_folders: bool) -> wasmtime::Result<()> {

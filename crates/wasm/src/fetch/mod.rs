@@ -23,6 +23,7 @@ mod retry;
 #[cfg(feature = "sqs")]
 mod s3;
 
+pub use super::source::MAX_HANDLER;
 #[cfg(feature = "oci")]
 pub use login::Challenge;
 pub use reference::{Address, Reference, ReferenceError};
@@ -37,9 +38,6 @@ use tokio::task::JoinSet;
 use super::cache::Cache;
 use super::source::Fetched;
 use hostler_types::digest::{hex, sha256};
-
-/// The largest handler that is fetched, in bytes.
-pub const MAX_HANDLER: u64 = 256 * 1024 * 1024;
 
 /// What to fetch, and the SHA-256 that its bytes must have, if they are pinned.
 pub type Wanted = (Reference, Option<[u8; 32]>);

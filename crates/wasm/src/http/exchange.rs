@@ -18,7 +18,7 @@ use wasmtime_wasi_http::{Error, RequestOptions, WasiBody};
 use super::span::RequestSpan;
 use super::{CONNECT, Prohibited, Web, cause, head};
 use crate::host_limit;
-use crate::sandbox::Scope;
+use crate::scope::Scope;
 use hostler_types::error_chain::with_causes;
 use hostler_types::message::{TRACEPARENT, TraceContext};
 

@@ -1,20 +1,19 @@
 //! `wasi:http` in the linker, with a bound on each text and each list that a guest can make the host take over, nothing kept of a request
 //! that was sent, and bodies that end well only if the guest finished them.
 
-use wasmtime::StoreContextMut;
 use wasmtime::component::{Linker, Resource, WasmList};
 use wasmtime_wasi_http::p2::bindings::http::outgoing_handler::Host as _;
 use wasmtime_wasi_http::p2::bindings::http::types::{
-    ErrorCode, HeaderError, HostFields, HostOutgoingBody as _, HostOutgoingRequest as _, Method, Scheme,
+    ErrorCode, HostFields, HostOutgoingBody as _, HostOutgoingRequest as _, Method, Scheme,
 };
 use wasmtime_wasi_http::p2::body::HostOutgoingBody;
 use wasmtime_wasi_http::p2::types::{HostFutureIncomingResponse, HostOutgoingRequest};
-use wasmtime_wasi_http::p2::{HeaderResult, HttpResult};
+use wasmtime_wasi_http::p2::{HeaderError, HttpError};
 use wasmtime_wasi_http::{FieldMap, RequestOptions, WasiHttpCtxView, WasiHttpView as _};
 
 use crate::expected::expect;
 use crate::lists::{self, MAX_ENTRIES};
-use crate::sandbox::{ComponentWasi, Sandbox};
+use crate::sandbox::{ComponentWasi, Host, Sandbox};
 
 /// The interface with the requests' setters.
 const TYPES: &str = "wasi:http/types@0.2.12";
@@ -42,7 +41,6 @@ const MAX_AUTHORITY: usize = 512;
 /// The longest name of a method or a scheme, in bytes.
 const MAX_WORD: usize = 64;
 
-type Host<'a> = StoreContextMut<'a, Sandbox<ComponentWasi>>;
 type Request = Resource<HostOutgoingRequest>;
 type Options = Resource<RequestOptions>;
 type Answer = wasmtime::Result<Result<(), ()>>;
@@ -87,13 +85,14 @@ pub(crate) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Resu
     types.func_wrap(LISTS[0], |mut host: Host<'_>, (list,): (WasmList<(String, Vec<u8>)>,)| {
         // WASI has no error for this.
         let entries = lists::take(&mut host, &list, MAX_ENTRIES)?.map_err(wasmtime::Error::msg)?;
-        Ok((header(host.data_mut().http().from_list(entries))?,))
+        Ok((answered(host.data_mut().http().from_list(entries), HeaderError::downcast)?,))
     })?;
     types.func_wrap(
         LISTS[1],
         |mut host: Host<'_>, (to, name, list): (Resource<FieldMap>, String, WasmList<Vec<u8>>)| {
             let values = lists::take(&mut host, &list, MAX_ENTRIES)?.map_err(wasmtime::Error::msg)?;
-            Ok((header(HostFields::set(&mut host.data_mut().http(), to, name, values))?,))
+            let set = HostFields::set(&mut host.data_mut().http(), to, name, values);
+            Ok((answered(set, HeaderError::downcast)?,))
         },
     )?;
     types.func_wrap("[method]outgoing-request.body", |host: Host<'_>, (of,): (Request,)| Ok((body(host, of)?,)))?;
@@ -123,7 +122,7 @@ fn handle(
     if let Some(taken) = taken {
         http.table.delete(taken)?;
     }
-    answered(sent)
+    answered(sent, HttpError::downcast)
 }
 
 /// The body of a request, for the guest to write. What the server gets of it ends well only after [`finish`].
@@ -151,23 +150,15 @@ fn finish(
     if finished.is_err() {
         sandbox.wasi.uploads().1.finish(handle, false);
     }
-    answered(finished)
+    answered(finished, HttpError::downcast)
 }
 
 /// What the guest gets: an error of `wasi:http` is its own, any other traps it.
-fn answered<T>(result: HttpResult<T>) -> wasmtime::Result<Result<T, ErrorCode>> {
-    match result {
-        Ok(answer) => Ok(Ok(answer)),
-        Err(error) => Ok(Err(error.downcast()?)),
-    }
-}
-
-/// The same of fields.
-fn header<T>(result: HeaderResult<T>) -> wasmtime::Result<Result<T, HeaderError>> {
-    match result {
-        Ok(answer) => Ok(Ok(answer)),
-        Err(error) => Ok(Err(error.downcast()?)),
-    }
+fn answered<T, F, E>(
+    result: Result<T, F>,
+    own: impl FnOnce(F) -> wasmtime::Result<E>,
+) -> wasmtime::Result<Result<T, E>> {
+    result.map_or_else(|error| own(error).map(Err), |answer| Ok(Ok(answer)))
 }
 
 /// The setter's own answer, or its error for what does not fit.

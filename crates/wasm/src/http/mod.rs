@@ -35,7 +35,7 @@ use reqwest::{Client, Url, redirect};
 use tokio::sync::Semaphore;
 use wasmtime_wasi_http::{RequestOptions, WasiBody, WasiHttpHooks};
 
-use super::sandbox::Scope;
+use super::scope::Scope;
 use exchange::{Answer, Exchange};
 use hostler_telemetry::traces::Traces;
 use hostler_types::error_chain::with_causes;

@@ -5,7 +5,6 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::fs::FileType;
-use wasmtime::StoreContextMut;
 use wasmtime::component::{Linker, Resource, ResourceType};
 use wasmtime_wasi::WasiView as _;
 use wasmtime_wasi::filesystem::Descriptor;
@@ -14,7 +13,7 @@ use wasmtime_wasi::p2::bindings::filesystem::types::{DescriptorType, DirectoryEn
 use super::{Entry, apart, entries, open};
 use crate::expected::expect;
 use crate::files;
-use crate::sandbox::{ComponentWasi, Sandbox};
+use crate::sandbox::{ComponentWasi, Host, Sandbox};
 use hostler_handler::Limit;
 
 /// The interface with the functions that this file puts its own before.
@@ -23,8 +22,6 @@ const TYPES: &str = "wasi:filesystem/types@0.2.12";
 /// The functions that open and read a listing. The resource is replaced with them.
 const READ: &str = "[method]descriptor.read-directory";
 const NEXT: &str = "[method]directory-entry-stream.read-directory-entry";
-
-type Host<'a> = StoreContextMut<'a, Sandbox<ComponentWasi>>;
 
 /// `directory-entry-stream`.
 pub(crate) struct Listing {

@@ -8,10 +8,9 @@ use bytes::Bytes;
 use wasmtime::component::{LinkerInstance, Resource, ResourceTable, ResourceType, WasmList};
 use wasmtime_wasi::WasiView as _;
 
-use super::super::imports::Host;
 use super::super::limits::HELD_PER_HANDLE;
 use super::super::lists::{self, MAX_ENTRIES};
-use super::super::sandbox::{ComponentWasi, Sandbox};
+use super::super::sandbox::{ComponentWasi, Host, Sandbox};
 use hostler_handler::Call;
 use hostler_types::message::{AttributeValue, CONTENT_TYPE, Outgoing, Plain};
 

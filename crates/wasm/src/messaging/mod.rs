@@ -7,41 +7,31 @@ mod message;
 use std::fmt;
 use std::sync::Arc;
 
-use wasmtime::component::{Component, ComponentType, Lift, Linker, LinkerInstance, Lower, Resource, ResourceType};
+use wasmtime::component::{ComponentType, Lift, Linker, LinkerInstance, Lower, Resource, ResourceType};
 use wasmtime_wasi::WasiView as _;
 
-use super::Definition;
-use super::artifact::LoadError;
 use super::capabilities::Grants;
-use super::component::{Contract, Export, Live};
-use super::engine::Engine;
-use super::imports::{Host, Refusal, send};
-use super::sandbox::{ComponentWasi, Sandbox};
-use super::shape::Function;
+use super::guest::{Contract, Export, Guest, Live};
+use super::imports::{Refusal, send};
+use super::load_error::LoadError;
+use super::sandbox::{ComponentWasi, Host, Sandbox};
+use super::signature::{Function, Interface};
 use hostler_handler::{Call, Outcome};
 use hostler_types::message::Outgoing;
 use message::Message;
 
-/// The package.
-pub(super) const PACKAGE: &str = "wasi:messaging/";
-
 /// The export by which such a component is known.
-pub(super) const HANDLER: &str = "wasi:messaging/incoming-handler";
+pub(super) const HANDLER: Interface = Interface {
+    name: "wasi:messaging/incoming-handler",
+    version: VERSION,
+    wit: "the newest draft of wasi:messaging@0.2.0-draft (`topic` of a message is an option<string>)",
+};
 
 /// The version that this host speaks.
-pub(super) const VERSION: &str = "0.2.0-draft";
-
-/// Where its WIT is to be had, for people.
-pub(super) const WIT: &str =
-    "the newest draft of wasi:messaging@0.2.0-draft (`topic` of a message is an option<string>)";
+const VERSION: &str = "0.2.0-draft";
 
 /// Its function.
-const HANDLE: Function = Function {
-    interface: HANDLER,
-    name: "handle",
-    ty: "func(own<resource>) -> result<_, variant { timeout, connection(string), permission-denied(string), other(string) }>",
-    wit: WIT,
-};
+const HANDLE: Function = Function { interface: HANDLER, name: "handle", alone: true };
 
 /// A component that exports `incoming-handler`.
 pub(super) struct Messaging {
@@ -92,8 +82,8 @@ impl From<Refusal> for Error {
 }
 
 impl Contract for Messaging {
-    fn find(engine: &Engine, component: &Component, definition: &Definition) -> Result<Self, LoadError> {
-        Ok(Self { handle: HANDLE.only(engine, component, &definition.source)? })
+    fn find(guest: &Guest) -> Result<Self, LoadError> {
+        Ok(Self { handle: HANDLE.required::<(Resource<Message>,), (Result<(), Error>,)>(guest)? })
     }
 
     async fn handle(&self, live: &mut Live, call: &Call) -> Result<Outcome, wasmtime::Error> {
@@ -106,7 +96,7 @@ impl Contract for Messaging {
 /// Adds `types`, `producer` and `request-reply`.
 pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) -> wasmtime::Result<()> {
     type Send = (Resource<Client>, String, Resource<Message>);
-    let interface = |name: &str| format!("{PACKAGE}{name}@{VERSION}");
+    let interface = |name: &str| format!("wasi:messaging/{name}@{VERSION}");
     let mut types = linker.instance(&interface("types"))?;
     message::add(&mut types)?;
     add_client(&mut types)?;

@@ -1,0 +1,176 @@
+//! A component that is linked, and its instances.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Instant;
+
+use wasmtime::component::{ComponentExportIndex, ComponentNamedList, Instance, InstancePre, Lift, Lower};
+
+use super::Definition;
+use super::capabilities::Stdin;
+use super::denial::Denials;
+use super::engine::{Engine, Ticker};
+use super::host_limit;
+use super::http::Web;
+use super::limits::Limits;
+use super::load_error::LoadError;
+use super::output::Sink;
+use super::sandbox::{self, ComponentStore, ComponentWasi, LazyWasi, Sandbox};
+use super::scope::Scope;
+use super::source::Source;
+use hostler_handler::{Bounds, Call, Outcome, Output};
+
+/// A component that can be instantiated again and again.
+pub(super) struct Guest {
+    engine: Engine,
+    pre: InstancePre<Sandbox<ComponentWasi>>,
+    definition: Arc<Definition>,
+    limits: Limits,
+    web: Arc<Web>,
+}
+
+/// An instance, in its sandbox.
+pub(super) struct Live {
+    ticker: Arc<Ticker>,
+    store: ComponentStore,
+    instance: Instance,
+    sink: Sink,
+    /// How many messages it has processed.
+    pub(super) used: u32,
+}
+
+/// Names an exported function, found once when the component is loaded.
+pub(super) type Export = ComponentExportIndex;
+
+impl Guest {
+    /// A component that is linked, whose instances get `memory` bytes each.
+    pub(super) fn new(
+        engine: &Engine,
+        pre: InstancePre<Sandbox<ComponentWasi>>,
+        definition: &Arc<Definition>,
+        memory: u64,
+    ) -> Result<Self, LoadError> {
+        let grants = &definition.grants;
+        let web =
+            Web::new(&grants.http, &grants.networks).map_err(|error| LoadError::web(&definition.source, &error))?;
+        let web = web.traced(grants.producer.as_ref().and_then(|producer| producer.traces().cloned()));
+        let limits = Limits::component(memory).of(engine.files(), definition);
+        Ok(Self { engine: engine.clone(), pre, definition: Arc::clone(definition), limits, web: Arc::new(web) })
+    }
+
+    /// The component, linked.
+    pub(super) fn pre(&self) -> &InstancePre<Sandbox<ComponentWasi>> {
+        &self.pre
+    }
+
+    /// What it was loaded for.
+    pub(super) fn definition(&self) -> &Arc<Definition> {
+        &self.definition
+    }
+
+    /// Where it came from.
+    pub(super) fn source(&self) -> &Source {
+        &self.definition.source
+    }
+
+    /// The consumer that it works for, for the log.
+    pub(super) fn consumer(&self) -> &str {
+        &self.definition.consumer
+    }
+
+    /// What a sandbox for this call knows of it.
+    pub(super) fn scope(&self, call: &Call) -> Scope {
+        Scope::of(call, &self.definition)
+    }
+
+    /// The same for a hook which has no message.
+    pub(super) fn scope_without_message(&self, bounds: Bounds) -> Scope {
+        Scope::new(bounds, Denials::new(Arc::clone(&self.definition.consumer), None))
+    }
+
+    /// A fresh sandbox with an instance in it, or the outcome of a call that has none.
+    pub(super) async fn instantiate(&self, scope: Scope, output: &Output, stdin: Stdin<'_>) -> Result<Live, Outcome> {
+        let begun = self.definition.metrics.as_ref().map(|metrics| (metrics, Instant::now()));
+        let _running = self.engine.running();
+        let (sink, scope) = (Sink::new(output), Arc::new(scope));
+        let wasi = ComponentWasi::new(self.wasi(stdin, &sink)?, &self.limits, &self.web, &scope);
+        let mut store = sandbox::store(&self.engine, wasi, &self.limits, scope);
+        match self.pre.instantiate_async(&mut store).await {
+            Ok(instance) => {
+                begun.into_iter().for_each(|(metrics, begun)| metrics.instantiated(begun.elapsed()));
+                Ok(Live { ticker: Arc::clone(self.engine.ticker()), store, instance, sink, used: 0 })
+            }
+            Err(error) => Err(store.data_mut().trapped(&error)),
+        }
+    }
+
+    /// WASI for one sandbox. Folders are opened at once, so that a message fails for one that is gone before its guest starts;
+    /// what comes from the message cannot be kept for later.
+    fn wasi(&self, stdin: Stdin<'_>, sink: &Sink) -> Result<LazyWasi, Outcome> {
+        if self.definition.grants.dirs.is_empty() && stdin.env.is_empty() && stdin.body.is_empty() {
+            let (definition, sink, limits) = (Arc::clone(&self.definition), sink.clone(), self.limits.clone());
+            let make = move || definition.grants.wasi_without_folders(Stdin::default(), &sink, &limits).build();
+            return Ok(LazyWasi::new(Box::new(make)));
+        }
+        let wasi = self.definition.grants.wasi(stdin, sink, &self.limits);
+        let wasi = wasi.map_err(|error| no_folder(&error))?.build();
+        Ok(LazyWasi::new(Box::new(move || wasi)))
+    }
+}
+
+/// The outcome of a call whose folders cannot be opened.
+pub(super) fn no_folder(error: &wasmtime::Error) -> Outcome {
+    let reason = format!("a granted folder cannot be opened: {error:#}");
+    match host_limit::of(error.as_ref()) {
+        Some(limit) => Outcome::HostLimit(limit, reason),
+        None => Outcome::Trapped(reason),
+    }
+}
+
+impl Live {
+    /// Calls an export; an error says why the guest did not return.
+    pub(super) async fn call<P, R>(&mut self, export: &Export, params: P) -> Result<R, wasmtime::Error>
+    where
+        P: ComponentNamedList + Lower,
+        R: ComponentNamedList + Lift + 'static,
+    {
+        let _running = self.ticker.running();
+        let function = self.instance.get_typed_func::<P, R>(&mut self.store, export)?;
+        function.call_async(&mut self.store, params).await
+    }
+
+    /// Why a call did not return, for people.
+    pub(super) fn fault(&self, error: &wasmtime::Error) -> String {
+        sandbox::fault(error, &self.store.data().limits)
+    }
+
+    /// The outcome of a call that did not return.
+    pub(super) fn trapped(&mut self, error: &wasmtime::Error) -> Outcome {
+        self.store.data_mut().trapped(error)
+    }
+
+    /// The outcome of a call that returned this.
+    pub(super) fn judge(&mut self, outcome: Outcome) -> Outcome {
+        self.store.data_mut().judge(outcome)
+    }
+
+    /// The sandbox that it lives in.
+    pub(super) fn sandbox(&mut self) -> &mut Sandbox<ComponentWasi> {
+        self.store.data_mut()
+    }
+
+    /// Has another call run in it from now on.
+    pub(super) fn reuse_for(&mut self, scope: Scope, output: &Output) {
+        self.sink.redirect(output);
+        self.store.data_mut().enter(Arc::new(scope));
+    }
+}
+
+/// How components of one kind are called.
+pub(super) trait Contract: Sized + Send + Sync + 'static {
+    /// Finds what such a component exports.
+    fn find(guest: &Guest) -> Result<Self, LoadError>;
+
+    /// Calls it on one message; an error says why the guest did not return.
+    fn handle(&self, live: &mut Live, call: &Call) -> impl Future<Output = Result<Outcome, wasmtime::Error>> + Send;
+}

@@ -1,0 +1,55 @@
+//! All that the host offers to a component, linked.
+
+use std::sync::Arc;
+
+use wasmtime::component::{Component, Linker};
+
+use super::artifact::CONTRACTS;
+use super::capabilities::Grants;
+use super::engine::Engine;
+use super::guest::Guest;
+use super::load_error::LoadError;
+use super::sandbox::{ComponentWasi, Sandbox};
+use super::{Definition, denied, http, imports, listing, lists, stubs};
+#[cfg(feature = "messaging")]
+use super::{messaging, wasmcloud};
+
+/// Links a component, whose instances get `memory` bytes each.
+///
+/// # Errors
+/// What it imports is not what the host has under that name.
+pub(super) fn guest(
+    engine: &Engine,
+    component: &Component,
+    definition: &Arc<Definition>,
+    memory: u64,
+) -> Result<Guest, LoadError> {
+    let mut linker = Linker::new(engine.inner());
+    let pre = add(&mut linker, &definition.grants)
+        .and_then(|()| stubs::add(&mut linker, component))
+        .and_then(|()| linker.instantiate_pre(component));
+    Guest::new(engine, pre.map_err(|error| misfit(definition, &error))?, definition, memory)
+}
+
+fn misfit(definition: &Definition, error: &wasmtime::Error) -> LoadError {
+    let text = format!("{error:#}");
+    let of = |package: &str| text.contains(&format!("{package}/"));
+    let contract = CONTRACTS.iter().skip(1).find(|(_, interface)| interface.package().is_some_and(of));
+    LoadError::link(&definition.source, error, contract.map(|(_, interface)| interface.wit))
+}
+
+/// Adds WASI 0.2 with outgoing HTTP, `context` and `producer`, and what the packages of the other contracts offer.
+fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) -> wasmtime::Result<()> {
+    wasmtime_wasi::p2::add_to_linker_async(linker)?;
+    denied::add(linker, !grants.dirs.is_empty())?;
+    listing::add(linker)?;
+    lists::add(linker)?;
+    http::add(linker)?;
+    imports::add(linker, grants)?;
+    #[cfg(feature = "messaging")]
+    {
+        messaging::add(linker, grants)?;
+        wasmcloud::add(linker, grants)?;
+    }
+    Ok(())
+}

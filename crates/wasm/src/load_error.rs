@@ -1,0 +1,87 @@
+//! Why a handler cannot be loaded, for people.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+use super::{VERSION, WIT};
+
+/// Why a handler cannot be loaded: what is at fault, what is wrong with it, and what to do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("handler {handler}: {what}\n  cure: {cure}")]
+pub struct LoadError {
+    handler: String,
+    what: String,
+    cure: String,
+}
+
+impl LoadError {
+    pub(super) fn new(source: &impl fmt::Display, what: impl Into<String>, cure: impl Into<String>) -> Self {
+        Self { handler: source.to_string(), what: what.into(), cure: cure.into() }
+    }
+
+    /// That of a binary which does not validate.
+    pub(super) fn invalid(source: &impl fmt::Display, error: &wasmtime::Error) -> Self {
+        Self::new(
+            source,
+            format!("it is no valid WASM: {error:#}"),
+            "build it again; the file may be damaged or cut short",
+        )
+    }
+
+    /// That of sound WASM which needs more than any sandbox has.
+    pub(super) fn too_large(source: &impl fmt::Display, error: &wasmtime::Error) -> Self {
+        Self::new(
+            source,
+            format!("it needs more than a sandbox has: {error:#}"),
+            "build it with smaller tables, or of fewer parts; the file is sound, and no key raises this limit",
+        )
+    }
+
+    pub(super) fn grant(path: &Path, error: &io::Error) -> Self {
+        Self::new(
+            &path.display(),
+            format!("the folder in allow.dirs cannot be opened: {error}"),
+            "create it, or let hostler's user read it",
+        )
+    }
+
+    /// That of a file that cannot be read.
+    pub(super) fn unreadable(source: &impl fmt::Display, error: &io::Error) -> Self {
+        Self::new(source, error.to_string(), "name a file that exists and that hostler's user can read")
+    }
+
+    /// That of imports that the host has, but not so. `wit`: what they should be of, where that is not ours.
+    pub(super) fn link(source: &impl fmt::Display, error: &wasmtime::Error, wit: Option<&str>) -> Self {
+        let own = format!("{WIT} (hostler:consumer@{VERSION}, WASI 0.2 or preview 1)");
+        let cure = format!("build it against {}", wit.unwrap_or(&own));
+        Self::new(source, format!("its imports do not fit: {error:#}"), cure)
+    }
+
+    pub(super) fn web(source: &impl fmt::Display, error: &str) -> Self {
+        let cure = "put CA certificates where OpenSSL looks for them, or name their file in SSL_CERT_FILE";
+        Self::new(source, format!("what allow.http grants cannot be set up: {error}"), cure)
+    }
+
+    pub(super) fn needs_memory(source: &impl fmt::Display, least: u64, memory: u64) -> Self {
+        let (least, memory) = (bytesize::ByteSize(least), bytesize::ByteSize(memory));
+        Self::new(
+            source,
+            format!("it starts with {least} of memory, but limits.memory is {memory}"),
+            "raise limits.memory, give the container more memory, or build it with a smaller initial memory",
+        )
+    }
+
+    pub(super) fn only_hooks(source: &impl fmt::Display) -> Self {
+        Self::new(source, "it exports hooks, but no handler", "name it under `hooks`, and a handler under `handler`")
+    }
+
+    pub(super) fn no_hooks(source: &impl fmt::Display) -> Self {
+        let hooks = "message-start, message-end, processing-timeout or state-changed";
+        Self::new(
+            source,
+            "it exports no hook",
+            format!("export one of hostler:consumer/{hooks}, or drop the key `hooks`"),
+        )
+    }
+}

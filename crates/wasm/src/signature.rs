@@ -1,0 +1,98 @@
+//! Functions that a component exports for a contract: found, and their types checked.
+
+use wasmtime::component::types::ComponentItem;
+use wasmtime::component::{Component, ComponentNamedList, Lift, Lower};
+
+use super::guest::{Export, Guest};
+use super::load_error::LoadError;
+
+/// An interface that a component may export.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Interface {
+    pub(super) name: &'static str,
+    /// The version that this host speaks.
+    pub(super) version: &'static str,
+    /// Where its WIT is to be had, for people.
+    pub(super) wit: &'static str,
+}
+
+impl Interface {
+    /// The full name of it as a component exports it, in a version that this host speaks: the same minor version, as semver
+    /// has it for 0.x; or, of a draft, that version itself.
+    pub(super) fn of(&self, component: &Component) -> Option<String> {
+        export_names(component).into_iter().find(|export| match export.split_once('@') {
+            Some((name, version)) => name == self.name && self.speaks(version),
+            None => export == self.name,
+        })
+    }
+
+    fn speaks(&self, version: &str) -> bool {
+        let is_draft = self.version.contains('-');
+        let minor = |version: &str| version.rsplit_once('.').map(|(minor, _)| minor.to_owned());
+        version == self.version || (!is_draft && minor(version) == minor(self.version))
+    }
+
+    /// The package, without its version.
+    pub(super) fn package(&self) -> Option<&'static str> {
+        self.name.split('/').next()
+    }
+}
+
+/// The names of a component's exports.
+pub(super) fn export_names(component: &Component) -> Vec<String> {
+    component.component_type().exports(component.engine()).map(|(name, _)| name.to_owned()).collect()
+}
+
+/// A function of a contract.
+pub(super) struct Function {
+    pub(super) interface: Interface,
+    pub(super) name: &'static str,
+    /// Whether the interface must have no other: drafts that share its name and version are told apart by that, and by types.
+    pub(super) alone: bool,
+}
+
+impl Function {
+    /// Finds it; refuses a component that exports the interface without it, or with another type, as each message would
+    /// otherwise fail for it.
+    pub(super) fn required<P, R>(&self, guest: &Guest) -> Result<Export, LoadError>
+    where
+        P: ComponentNamedList + Lower,
+        R: ComponentNamedList + Lift,
+    {
+        let (pre, Interface { name, wit, .. }) = (guest.pre(), self.interface);
+        let refused = |what: String| LoadError::new(guest.source(), what, format!("build it against {wit}"));
+        let missing = || refused(format!("`{name}` lacks the function `{}`", self.name));
+        let component = pre.component();
+        let full = self.interface.of(component).ok_or_else(missing)?;
+        let Some((ComponentItem::ComponentInstance(instance), index)) = component.get_export(None, &*full) else {
+            return Err(missing());
+        };
+        let mut functions = instance.exports(pre.engine());
+        let mut other = || functions.find(|(name, item)| *name != self.name && is_function(&item.ty));
+        if let Some((other, _)) = self.alone.then(&mut other).flatten() {
+            return Err(refused(format!("`{full}` is of another draft: it has the function `{other}`")));
+        }
+        match component.get_export(Some(&index), self.name) {
+            Some((ComponentItem::ComponentFunc(function), export)) => {
+                let misfit =
+                    |error| format!("`{full}` does not fit: its `{}` is of another type: {error:#}", self.name);
+                function.typecheck::<P, R>(&pre.instance_type()).map_err(|error| refused(misfit(error)))?;
+                Ok(export)
+            }
+            _ => Err(missing()),
+        }
+    }
+
+    /// The same, where the component need not export the interface at all.
+    pub(super) fn optional<P, R>(&self, guest: &Guest) -> Result<Option<Export>, LoadError>
+    where
+        P: ComponentNamedList + Lower,
+        R: ComponentNamedList + Lift,
+    {
+        self.interface.of(guest.pre().component()).map(|_| self.required::<P, R>(guest)).transpose()
+    }
+}
+
+fn is_function(item: &ComponentItem) -> bool {
+    matches!(item, ComponentItem::ComponentFunc(_))
+}
