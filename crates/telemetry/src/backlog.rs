@@ -1,15 +1,14 @@
 //! The lines that wait for a slow reader of standard error, bounded in bytes: beyond, lines are dropped. A blocked log must
 //! neither block heartbeats nor take the memory that sandboxes were promised.
 //!
-//! What is dropped is counted, and told once there is room again, by a line like any other: it goes through the queue, for which
-//! nobody waits, and room is kept for it.
+//! What is dropped is counted, and told once there is room again, by a line like any other, for which room is kept.
 //!
 //! Lines of guests, and those about what guests tried, fit only while less than half of the room is taken. So they are dropped first,
 //! and what a guest does never displaces another line of hostler's own, such as that of a settled message.
 
 use std::io::{self, Write};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use tracing::Metadata;
@@ -32,38 +31,43 @@ const TARGET: &str = module_path!();
 /// How long is waited between two of them while more lines are dropped.
 const BETWEEN: Duration = Duration::from_secs(1);
 
-/// What a line counts for at least, in bytes: its place in the queue, and its allocation.
-const LEAST: usize = 256;
-
-/// More lines than can ever wait, so that the queue itself refuses none: what it refused would stay counted.
-pub(super) const LINES: usize = (BYTES + RESERVE) / LEAST + 1;
-
 /// How many bytes of lines are written together at most, give or take a line.
 const TOGETHER: usize = 64 * 1024;
 
-/// How long lines are let gather after some were written: the latest that a line may come out.
+/// How long lines are let gather after some were written: the latest that a line may come out. To wake the thread that writes for each
+/// line costs more than the line.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What a line of so many bytes counts for.
-fn weight(bytes: usize) -> usize {
-    bytes.max(LEAST)
-}
+/// How long the end waits for lines to be written.
+const LAST: Duration = Duration::from_secs(1);
 
-/// Counts what waits, and what was dropped.
+/// Takes lines in, for a thread that writes them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Backlog(Arc<Counts>);
+pub(super) struct Backlog(Arc<Shared>);
 
 #[derive(Debug, Default)]
-struct Counts {
-    /// In bytes.
-    waiting: AtomicUsize,
-    /// Lines of hostler's own that nobody was told of yet.
-    own: AtomicU64,
-    /// The same of lines of guests.
-    of_guests: AtomicU64,
+struct Shared {
+    lines: Mutex<Lines>,
+    changed: Condvar,
 }
 
-/// Numbers of lines that were dropped.
+#[derive(Debug, Default)]
+struct Lines {
+    waiting: Vec<u8>,
+    /// Bytes that the thread has taken and not written.
+    taken: usize,
+    dropped: Dropped,
+    /// Whether the thread waits for a line.
+    sleeps: bool,
+    /// No more lines come.
+    ended: bool,
+    /// The thread has ended.
+    over: bool,
+    /// There is no thread: each line is written at once.
+    direct: bool,
+}
+
+/// Numbers of lines that were dropped, and that nobody was told of yet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Dropped {
     own: u64,
@@ -71,41 +75,72 @@ pub(super) struct Dropped {
 }
 
 impl Backlog {
-    /// Passes on to `queue` what fits.
-    pub(super) fn bounded<M>(&self, queue: M) -> Bounded<M> {
-        Bounded { backlog: self.clone(), queue }
+    /// Writes to `writer` on a thread of its own, and `tells` how many lines were dropped. Without a thread, to standard error at once.
+    pub(super) fn start<W: Write + Send + 'static>(&self, writer: W, tells: fn(Dropped)) {
+        let mut drain = Drain { backlog: self.clone(), writer, tells, told: None };
+        let run = move || {
+            while drain.turn() {}
+            drain.backlog.lock().over = true;
+            drain.backlog.0.changed.notify_all();
+        };
+        if thread::Builder::new().name("hostler-log".into()).spawn(run).is_err() {
+            let mut lines = self.lock();
+            (lines.over, lines.direct) = (true, true);
+        }
     }
 
-    /// Writes to `writer` what comes out of the queue, as often as it is flushed, and then `tells` how many lines were dropped.
-    pub(super) fn drain<W>(&self, writer: W, tells: fn(Dropped)) -> Drain<W> {
-        Drain { backlog: self.clone(), writer, tells, told: None, gathered: Vec::new(), weight: 0 }
+    /// Waits until what is there is written, but no longer than [`LAST`].
+    pub(super) fn end(&self) {
+        let mut lines = self.lock();
+        lines.ended = true;
+        self.0.changed.notify_all();
+        drop(self.0.changed.wait_timeout_while(lines, LAST, |lines| !lines.over));
     }
 
     /// Takes in a line, as long as no more bytes wait than its origin allows.
-    fn admit(&self, bytes: usize, origin: Origin) -> bool {
-        let weight = weight(bytes);
-        let limit = origin.limit();
-        let admitted = |waiting: usize| Some(waiting + weight).filter(|sum| *sum <= limit);
-        let is_admitted = self.0.waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, admitted).is_ok();
-        if !is_admitted {
-            let dropped = if origin == Origin::Guest { &self.0.of_guests } else { &self.0.own };
-            dropped.fetch_add(1, Ordering::Relaxed);
+    fn put(&self, line: &[u8], origin: Origin) {
+        let mut lines = self.lock();
+        if lines.direct {
+            return drop(io::stderr().write_all(line));
         }
-        is_admitted
+        if lines.waiting.len() + lines.taken + line.len() > origin.limit() {
+            let Dropped { own, of_guests } = &mut lines.dropped;
+            *if origin == Origin::Guest { of_guests } else { own } += 1;
+            return;
+        }
+        lines.waiting.extend_from_slice(line);
+        if std::mem::take(&mut lines.sleeps) {
+            drop(lines);
+            self.0.changed.notify_all();
+        }
     }
 
-    fn leave(&self, weight: usize) {
-        self.0.waiting.fetch_sub(weight, Ordering::AcqRel);
+    /// All that waits, once there is any; `None` at the end.
+    fn take(&self) -> Option<Vec<u8>> {
+        let mut lines = self.lock();
+        while lines.waiting.is_empty() {
+            if lines.ended {
+                return None;
+            }
+            lines.sleeps = true;
+            lines = self.0.changed.wait(lines).unwrap_or_else(PoisonError::into_inner);
+        }
+        lines.taken = lines.waiting.len();
+        // The next lines find room for as many as are usual.
+        let next = Vec::with_capacity(lines.taken.min(TOGETHER));
+        Some(std::mem::replace(&mut lines.waiting, next))
     }
 
     /// Tells how many lines were dropped since that was told last, if any were.
     pub(super) fn tell(&self, tells: fn(Dropped)) {
-        // Nearly never are there any, and this is asked often.
-        let counts = [&self.0.own, &self.0.of_guests];
-        if counts.iter().any(|count| count.load(Ordering::Relaxed) > 0) {
-            let [own, of_guests] = counts.map(|count| count.swap(0, Ordering::Relaxed));
-            tells(Dropped { own, of_guests });
+        let dropped = std::mem::take(&mut self.lock().dropped);
+        if dropped != Dropped::default() {
+            tells(dropped);
         }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Lines> {
+        self.0.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -150,161 +185,135 @@ impl Origin {
     }
 }
 
-/// The way into the queue.
-#[derive(Debug)]
-pub(super) struct Bounded<M> {
-    backlog: Backlog,
-    queue: M,
-}
+impl<'a> MakeWriter<'a> for Backlog {
+    type Writer = Line<'a>;
 
-impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for Bounded<M> {
-    type Writer = Line<M::Writer>;
-
-    fn make_writer(&'a self) -> Self::Writer {
-        Line { backlog: self.backlog.clone(), queue: self.queue.make_writer(), origin: Origin::Own }
+    fn make_writer(&'a self) -> Line<'a> {
+        Line(self, Origin::Own)
     }
 
-    fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> Self::Writer {
-        Line { origin: Origin::of(metadata), ..self.make_writer() }
+    fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> Line<'a> {
+        Line(self, Origin::of(metadata))
     }
 }
 
 /// One line on its way in. The log writes each with one call.
 #[derive(Debug)]
-pub(super) struct Line<W> {
-    backlog: Backlog,
-    queue: W,
-    origin: Origin,
-}
+pub(super) struct Line<'a>(&'a Backlog, Origin);
 
-impl<W: Write> Write for Line<W> {
+impl Write for Line<'_> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        if self.backlog.admit(line.len(), self.origin) {
-            self.queue.write_all(line)?;
-        }
+        self.0.put(line, self.1);
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.queue.flush()
+        Ok(())
     }
 }
 
-/// The way out of the queue: lines are gathered, and written together when no more of them wait.
-#[derive(Debug)]
-pub(super) struct Drain<W> {
+/// The way out.
+struct Drain<W> {
     backlog: Backlog,
     writer: W,
     tells: fn(Dropped),
     /// When it last told of dropped lines.
     told: Option<Instant>,
-    gathered: Vec<u8>,
-    /// What the gathered lines count for.
-    weight: usize,
 }
 
 impl<W: Write> Drain<W> {
-    fn write_gathered(&mut self) -> io::Result<()> {
-        let written = self.writer.write_all(&self.gathered);
-        self.gathered.clear();
-        self.backlog.leave(std::mem::take(&mut self.weight));
-        written
-    }
-
-    fn tell(&mut self) {
-        self.told = Some(Instant::now());
-        self.backlog.tell(self.tells);
-    }
-}
-
-impl<W: Write> Write for Drain<W> {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.gathered.extend_from_slice(line);
-        self.weight += weight(line.len());
-        if self.gathered.len() >= TOGETHER {
-            self.write_gathered()?;
+    /// Waits for lines, and writes what there is then; false at the end.
+    fn turn(&mut self) -> bool {
+        let Some(lines) = self.backlog.take() else { return false };
+        let mut rest = &*lines;
+        while !rest.is_empty() {
+            let line_end = rest.iter().skip(TOGETHER).position(|byte| *byte == b'\n');
+            let (part, others) = rest.split_at(line_end.map_or(rest.len(), |at| TOGETHER + at + 1));
+            // Where nobody can read it, nobody can be told.
+            let _ = self.writer.write_all(part);
+            rest = others;
+            let is_more = {
+                let mut lines = self.backlog.lock();
+                lines.taken -= part.len();
+                lines.taken + lines.waiting.len() > 0
+            };
             // More lines wait, and may go on to be too many: then this is told now and then, and not each time.
-            if self.told.is_none_or(|told| told.elapsed() >= BETWEEN) {
-                self.tell();
+            if !is_more || self.told.is_none_or(|told| told.elapsed() >= BETWEEN) {
+                self.told = Some(Instant::now());
+                self.backlog.tell(self.tells);
             }
         }
-        Ok(line.len())
-    }
-
-    /// Called when no line waits, before the thread that writes goes to sleep: to wake it for each line costs more than the line.
-    fn flush(&mut self) -> io::Result<()> {
-        if self.gathered.is_empty() {
-            return Ok(());
-        }
-        self.write_gathered()?;
-        self.writer.flush()?;
-        self.tell();
         #[allow(clippy::disallowed_methods, reason = "lines gather meanwhile")]
-        std::thread::sleep(PAUSE);
-        Ok(())
+        thread::sleep(PAUSE);
+        true
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
-    use std::sync::Mutex;
 
     use tracing_subscriber::layer::SubscriberExt as _;
 
     use super::*;
-    use crate::lines::Lines;
 
-    fn line<W>(backlog: &Backlog, queue: W, origin: Origin) -> Line<W> {
-        Line { backlog: backlog.clone(), queue, origin }
+    thread_local! {
+        static TOLD: RefCell<Vec<Dropped>> = const { RefCell::new(Vec::new()) };
+    }
+
+    fn told() -> Vec<(u64, u64)> {
+        TOLD.take().into_iter().map(|dropped| (dropped.own, dropped.of_guests)).collect()
+    }
+
+    fn drain<W: Write>(backlog: &Backlog, writer: W) -> Drain<W> {
+        let tells = |dropped| TOLD.with_borrow_mut(|told| told.push(dropped));
+        Drain { backlog: backlog.clone(), writer, tells, told: None }
+    }
+
+    fn waiting(backlog: &Backlog) -> usize {
+        backlog.lock().waiting.len()
     }
 
     #[test]
     fn lines_wait_up_to_a_number_of_bytes_and_leave_room_when_written() {
-        let backlog = Backlog::default();
-        let mut queue = Vec::new();
-        let mut bounded = line(&backlog, &mut queue, Origin::Own);
-        let long = vec![b'x'; BYTES / 4];
-        for _ in 0..5 {
-            bounded.write_all(&long).unwrap();
-        }
-        bounded.write_all(b"short").unwrap();
-        assert_eq!(bounded.queue.len(), BYTES, "the fifth and the short line are dropped");
-        let mut drain = backlog.drain(io::sink(), |_| ());
-        drain.write_all(&long).unwrap();
-        drain.write_all(b"kept").unwrap();
-        bounded.write_all(b"short").unwrap();
-        assert_eq!(bounded.queue.len(), BYTES + 5);
+        let (backlog, long) = (Backlog::default(), vec![b'x'; BYTES / 4]);
+        (0..5).for_each(|_| backlog.put(&long, Origin::Own));
+        backlog.put(b"short", Origin::Own);
+        assert_eq!(waiting(&backlog), BYTES, "the fifth and the short line are dropped");
+        // What is being written takes room as well.
+        let taken = backlog.take().unwrap();
+        backlog.put(b"short", Origin::Own);
+        assert_eq!((taken.len(), waiting(&backlog)), (BYTES, 0));
+        backlog.lock().taken -= 5;
+        backlog.put(b"short", Origin::Own);
+        assert_eq!(waiting(&backlog), 5);
     }
 
     #[test]
     fn lines_of_guests_are_dropped_first_and_counted_apart() {
-        let backlog = Backlog::default();
-        let long = vec![b'x'; OF_GUESTS / 2];
-        let mut queue = Vec::new();
-        let mut guest = line(&backlog, &mut queue, Origin::Guest);
-        for _ in 0..5 {
-            guest.write_all(&long).unwrap();
-        }
-        assert_eq!(guest.queue.len(), OF_GUESTS, "two of five fit");
-        let mut own = line(&backlog, Vec::new(), Origin::Own);
-        own.write_all(&long).unwrap();
-        assert_eq!(own.queue.len(), long.len(), "they leave room for others");
+        let (backlog, long) = (Backlog::default(), vec![b'x'; OF_GUESTS / 2]);
+        (0..5).for_each(|_| backlog.put(&long, Origin::Guest));
+        assert_eq!(waiting(&backlog), OF_GUESTS, "two of five fit");
+        backlog.put(&long, Origin::Own);
+        assert_eq!(waiting(&backlog), OF_GUESTS + long.len(), "they leave room for others");
+        drain(&backlog, io::sink()).turn();
+        assert_eq!(told(), [(0, 3)]);
         // Where hostler's own lines fill it, no guest's gets in.
-        let mut drain = backlog.drain(io::sink(), |_| ());
-        drain.write_all(&long).unwrap();
-        drain.flush().unwrap();
-        line(&backlog, io::sink(), Origin::Guest).write_all(b"short").unwrap();
-        assert_eq!(backlog.0.of_guests.load(Ordering::Relaxed), 1, "three were told of when lines were written");
-        assert_eq!(backlog.0.own.load(Ordering::Relaxed), 0);
+        (0..2).for_each(|_| backlog.put(&long, Origin::Own));
+        backlog.put(b"short", Origin::Guest);
+        assert_eq!(backlog.lock().dropped, Dropped { own: 0, of_guests: 1 });
     }
 
+    /// Keeps what is written at once, and takes in another line meanwhile.
     #[derive(Default)]
-    struct Writes(Vec<String>);
+    struct Writes(Vec<String>, Option<(Backlog, Vec<u8>)>);
 
     impl Write for Writes {
         fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
             self.0.push(String::from_utf8(lines.to_vec()).unwrap());
+            if let Some((backlog, line)) = self.1.take() {
+                backlog.put(&line, Origin::Own);
+            }
             Ok(lines.len())
         }
 
@@ -314,82 +323,63 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_come_together_are_written_together() {
+    fn lines_that_come_together_are_written_together_and_none_is_cut() {
         let backlog = Backlog::default();
-        assert!(backlog.admit(2, Origin::Own) && backlog.admit(2, Origin::Own));
-        let mut drain = backlog.drain(Writes::default(), |_| ());
-        drain.write_all(b"a\n").unwrap();
-        drain.write_all(b"b\n").unwrap();
-        assert!(drain.writer.0.is_empty());
-        drain.flush().unwrap();
-        drain.flush().unwrap();
+        let mut drain = drain(&backlog, Writes::default());
+        backlog.put(b"a\n", Origin::Own);
+        backlog.put(b"b\n", Origin::Own);
+        assert!(drain.turn());
         assert_eq!(drain.writer.0, ["a\nb\n"]);
-        assert_eq!(backlog.0.waiting.load(Ordering::Acquire), 0, "none of them waits");
-    }
-
-    #[test]
-    fn the_queue_is_longer_than_the_shortest_lines_fill_it() {
-        let backlog = Backlog::default();
-        let admitted = (0..LINES).filter(|_| backlog.admit(1, Origin::Telling)).count();
-        assert!(admitted < LINES);
-    }
-
-    thread_local! {
-        static TOLD: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
-    }
-
-    fn told() -> Vec<u64> {
-        TOLD.take()
+        let line = "x".repeat(TOGETHER / 4 * 3) + "\n";
+        (0..3).for_each(|_| backlog.put(line.as_bytes(), Origin::Own));
+        assert!(drain.turn());
+        assert_eq!(drain.writer.0[1..], [line.repeat(2), line]);
+        assert_eq!(backlog.lock().taken, 0, "none of them waits");
     }
 
     #[test]
     fn what_was_dropped_is_told_once_something_was_written() {
-        let backlog = Backlog::default();
-        let mut queue = line(&backlog, io::sink(), Origin::Own);
-        let mut drain = backlog.drain(io::sink(), |dropped| TOLD.with_borrow_mut(|told| told.push(dropped.own)));
-        let long = vec![b'x'; BYTES];
-        for _ in 0..4 {
-            queue.write_all(&long).unwrap();
-        }
+        let (backlog, long) = (Backlog::default(), vec![b'x'; BYTES]);
+        let mut drain = drain(&backlog, Writes::default());
+        (0..4).for_each(|_| backlog.put(&long, Origin::Own));
         assert!(told().is_empty());
-        // More lines wait, so it is told as soon as there is room.
-        drain.write_all(&long).unwrap();
-        assert_eq!(told(), [3]);
-        // Not for each line that is written while there are too many, but when none waits any more.
+        drain.turn();
+        assert_eq!(told(), [(3, 0)], "as soon as there is room");
+        // Not each time while there are too many, but when none waits any more.
         drain.told = Some(Instant::now() + 3_600 * BETWEEN);
-        for _ in 0..2 {
-            queue.write_all(&long).unwrap();
-        }
-        drain.write_all(&long).unwrap();
+        (0..2).for_each(|_| backlog.put(&long[1..], Origin::Own));
+        drain.writer.1 = Some((backlog.clone(), b"x".to_vec()));
+        drain.turn();
         assert!(told().is_empty());
-        queue.write_all(b"last").unwrap();
-        drain.write_all(b"last").unwrap();
-        drain.flush().unwrap();
-        assert_eq!(told(), [1]);
-        drain.flush().unwrap();
-        backlog.tell(|dropped| TOLD.with_borrow_mut(|told| told.push(dropped.own)));
-        assert!(told().is_empty(), "all is told");
+        drain.turn();
+        assert_eq!(told(), [(1, 0)]);
         // A line that never fits is told of as well.
-        queue.write_all(&vec![b'x'; BYTES + 1]).unwrap();
-        queue.write_all(b"next").unwrap();
-        drain.write_all(b"next").unwrap();
-        drain.flush().unwrap();
-        assert_eq!(told(), [1]);
+        backlog.put(&vec![b'x'; BYTES + 1], Origin::Own);
+        backlog.put(b"next", Origin::Own);
+        drain.turn();
+        assert_eq!(told(), [(1, 0)]);
     }
 
     #[test]
     fn the_line_that_tells_finds_room_where_others_do_not() {
-        let (backlog, queue) = (Backlog::default(), Arc::<Mutex<Vec<u8>>>::default());
-        let writer = Arc::clone(&queue);
-        let bounded = backlog.bounded(move || Lines(Arc::clone(&writer)));
-        let layer = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(bounded);
-        assert!(backlog.admit(BYTES, Origin::Own));
+        let backlog = Backlog::default();
+        let layer = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(backlog.clone());
+        backlog.put(&vec![b'x'; BYTES], Origin::Own);
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
             tracing::info!("of others");
             backlog.tell(warn);
         });
-        let lines = String::from_utf8(queue.lock().unwrap().clone()).unwrap();
-        assert!(lines.contains("dropped=1") && !lines.contains("of others"), "{lines}");
-        assert_eq!(backlog.0.own.load(Ordering::Relaxed), 0);
+        let lines = String::from_utf8(backlog.take().unwrap()).unwrap();
+        assert!(lines.contains("dropped=1") && !lines.contains("of others"));
+        assert_eq!(backlog.lock().dropped, Dropped::default());
+    }
+
+    #[test]
+    fn the_end_waits_for_what_is_there() {
+        let (backlog, lines) = (Backlog::default(), crate::lines::Lines::default());
+        backlog.put(b"last\n", Origin::Own);
+        backlog.start(lines.clone(), |_| ());
+        backlog.end();
+        assert_eq!(lines.text(), "last\n");
     }
 }

@@ -22,7 +22,6 @@ use std::fmt;
 use std::io::{self, IsTerminal as _};
 
 use tracing::{Event, Subscriber};
-use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -50,15 +49,15 @@ pub enum Form {
 /// Writes out what is buffered when it is dropped.
 #[must_use = "logs are lost if this is dropped early"]
 pub struct Logs {
-    _worker: WorkerGuard,
     verbosity: Option<Verbosity>,
     backlog: Backlog,
 }
 
 impl Drop for Logs {
-    /// What was dropped at last is told before the end, which waits for what is in the queue.
+    /// What was dropped at last is told before the end, which waits for what is not written.
     fn drop(&mut self) {
         self.backlog.tell(backlog::warn);
+        self.backlog.end();
     }
 }
 
@@ -80,12 +79,9 @@ pub fn start(form: Form) -> Logs {
     };
     let (filter, handle) = reload::Layer::new(filter);
     let backlog = Backlog::default();
-    let (writer, worker) = NonBlockingBuilder::default()
-        .buffered_lines_limit(backlog::LINES)
-        .thread_name("hostler-log")
-        .finish(backlog.drain(io::stderr(), backlog::warn));
+    backlog.start(io::stderr(), backlog::warn);
     let registry = tracing_subscriber::registry().with(filter);
-    let layer = tracing_subscriber::fmt::layer().fmt_fields(text::Text).with_writer(backlog.bounded(writer));
+    let layer = tracing_subscriber::fmt::layer().fmt_fields(text::Text).with_writer(backlog.clone());
     let started = match form {
         Form::Json => registry.with(layer.event_format(json::Json)).try_init(),
         Form::Text => registry.with(layer.with_ansi(io::stderr().is_terminal())).try_init(),
@@ -96,7 +92,7 @@ pub fn start(form: Form) -> Logs {
             tracing::warn!(%fault, "RUST_LOG cannot be read; logging at info");
         }
     }
-    Logs { _worker: worker, verbosity: Some(Verbosity::new(handle, wanted)), backlog }
+    Logs { verbosity: Some(Verbosity::new(handle, wanted)), backlog }
 }
 
 /// The target of events that tell a person why it takes so long. Commands show them as they show warnings.

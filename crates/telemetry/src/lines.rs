@@ -3,9 +3,35 @@
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::{Layer, Registry};
+
 /// A writer whose clones all write to the same lines.
 #[derive(Clone, Default)]
-pub(crate) struct Lines(pub(crate) Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Lines {
+    /// What this logs, in the form of such a layer.
+    pub(crate) fn of<L: Layer<Registry> + Send + Sync>(layer: impl FnOnce(Self) -> L, log: impl FnOnce()) -> String {
+        let lines = Self::default();
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer(lines.clone())), log);
+        lines.text()
+    }
+
+    /// All so far.
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+impl MakeWriter<'_> for Lines {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        self.clone()
+    }
+}
 
 impl Write for Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {

@@ -48,10 +48,7 @@ fn tell(panic: &PanicHookInfo<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
-
     use serde_json::Value;
-    use tracing_subscriber::layer::SubscriberExt as _;
 
     use super::super::json::Json;
     use super::*;
@@ -59,21 +56,15 @@ mod tests {
 
     #[test]
     fn a_panic_is_one_line_of_json_that_says_where_and_why() {
-        let lines = Arc::<Mutex<Vec<u8>>>::default();
-        let writer = Arc::clone(&lines);
-        let writer = move || Lines(Arc::clone(&writer));
-        let layer = tracing_subscriber::fmt::layer().event_format(Json).with_writer(writer);
         let (this, before) = (thread::current().id(), panic::take_hook());
         // Other tests panic as before.
         panic::set_hook(Box::new(
             move |panic| if thread::current().id() == this { tell(panic) } else { before(panic) },
         ));
-        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
-            panic::catch_unwind(|| panic!("no\n{}", "way")).unwrap_err();
-        });
+        let layer = |lines| tracing_subscriber::fmt::layer().event_format(Json).with_writer(lines);
+        let lines = Lines::of(layer, || drop(panic::catch_unwind(|| panic!("no\n{}", "way")).unwrap_err()));
         // The standard library's own again.
         drop(panic::take_hook());
-        let lines = String::from_utf8(lines.lock().unwrap().clone()).unwrap();
         assert_eq!(lines.lines().count(), 1, "{lines}");
         let line: Value = serde_json::from_str(&lines).unwrap();
         assert_eq!((&line["level"], &line["message"]), (&"ERROR".into(), &"panicked: no\nway".into()));

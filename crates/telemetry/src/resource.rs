@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
+use opentelemetry::{KeyValue, StringValue, Value};
+use opentelemetry_sdk::resource::{EnvResourceDetector, ResourceDetector as _, TelemetryResourceDetector};
+use opentelemetry_semantic_conventions::attribute::SERVICE_NAME;
 use serde::Serialize;
 
 use hostler_types::printable::in_json;
@@ -65,6 +68,27 @@ impl Resource {
     /// All attributes, sorted by name.
     pub fn attributes(&self) -> impl Iterator<Item = (&'static str, &Attribute)> {
         self.attributes.iter().map(|(name, value)| (*name, value))
+    }
+
+    /// The same for the SDK. What the standard's variables say of it wins, as for every other program (OpenTelemetry
+    /// specification, resource SDK; general SDK configuration).
+    pub(super) fn for_sdk(&self) -> opentelemetry_sdk::Resource {
+        let own = self.attributes().map(|(name, value)| match value {
+            Attribute::Text(text) => KeyValue::new(name, text.clone()),
+            Attribute::Texts(texts) => {
+                let texts: Vec<StringValue> = texts.iter().cloned().map(StringValue::from).collect();
+                KeyValue::new(name, Value::Array(texts.into()))
+            }
+        });
+        let environment = EnvResourceDetector::new().detect();
+        let environment = environment.iter().map(|(name, value)| KeyValue::new(name.clone(), value.clone()));
+        let service = std::env::var("OTEL_SERVICE_NAME").ok().filter(|name| !name.is_empty());
+        opentelemetry_sdk::Resource::builder_empty()
+            .with_attributes(own)
+            .with_detector(Box::new(TelemetryResourceDetector))
+            .with_attributes(environment)
+            .with_attributes(service.map(|name| KeyValue::new(SERVICE_NAME, name)))
+            .build()
     }
 }
 

@@ -46,22 +46,14 @@ impl fmt::Debug for Printed<'_> {
 
 #[cfg(test)]
 mod tests {
-    use tracing_subscriber::layer::SubscriberExt as _;
-
     use super::*;
     use crate::lines::Lines;
 
     #[test]
     fn no_text_of_others_moves_the_cursor() {
-        let lines = Lines::default();
-        let writer = lines.clone();
-        let layer =
-            tracing_subscriber::fmt::layer().fmt_fields(Text).with_ansi(false).with_writer(move || writer.clone());
         let odd = "a\rb\u{1b}[2J\u{9b}\u{7f}c";
-        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
-            tracing::info!(field = odd, shown = %odd, n = 7, "{odd}");
-        });
-        let line = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        let layer = |lines| tracing_subscriber::fmt::layer().fmt_fields(Text).with_ansi(false).with_writer(lines);
+        let line = Lines::of(layer, || tracing::info!(field = odd, shown = %odd, n = 7, "{odd}"));
         let shown = "a\\rb\\u{1b}[2J\\u{9b}\\u{7f}c";
         let wanted = format!("{shown} field=\"{shown}\" shown={shown} n=7\n");
         assert!(line.ends_with(&wanted), "{line:?} does not end with {wanted:?}");

@@ -1,4 +1,4 @@
-//! Metrics: one registry, and three ways out of it.
+//! Metrics: one registry, and three exporters.
 //!
 //! | file | job |
 //! |---|---|
@@ -6,22 +6,24 @@
 //! | `consumer` | what one consumer measures |
 //! | `observe` | what is looked at when metrics are collected |
 //! | `drain_rate` | how fast a consumer empties its queue |
-//! | `exits` | the thread on which metrics leave, so that nothing out there can hold up a message |
+//! | `exporters` | the thread on which metrics leave, so that nothing out there can hold up a message |
+//! | `reader` | what reads the registry for an exporter |
 //! | `prometheus` | the endpoint that Prometheus scrapes |
 //! | `otlp` | the push to a collector, by OTLP |
 //! | `emf` | lines on standard output in CloudWatch's embedded metric format |
 //!
-//! Where none of the ways out is configured there is no registry, and a consumer has no [`ConsumerMetrics`]. Series are
+//! Where no exporter is configured there is no registry, and a consumer has no [`ConsumerMetrics`]. Series are
 //! bounded: attributes are names from the config and words from fixed lists, and the SDK folds whatever is beyond into one.
 
 mod consumer;
 mod drain_rate;
 mod emf;
-mod exits;
+mod exporters;
 pub mod names;
 mod observe;
 mod otlp;
 mod prometheus;
+mod reader;
 
 pub use consumer::{ConsumerMetrics, Depths, Ending, Named, Operation, Shown};
 
@@ -29,16 +31,16 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
+use opentelemetry::InstrumentationScope;
 use opentelemetry::metrics::{Histogram, MeterProvider as _};
-use opentelemetry::{Array, InstrumentationScope, KeyValue, StringValue, Value};
 use opentelemetry_sdk::metrics::{Instrument, SdkMeterProvider, Stream};
-use opentelemetry_sdk::resource::{EnvResourceDetector, ResourceDetector as _, TelemetryResourceDetector};
 use tokio::time::Instant;
 
-use super::resource::{Attribute, Resource};
+use super::resource::Resource;
 use consumer::Instruments;
-use exits::{Exits, Reader};
+use exporters::Exporters;
 use observe::Consumers;
+use reader::Reader;
 
 /// The most series that one metric has for each consumer: more than its attributes' words allow.
 const SERIES_PER_CONSUMER: usize = 128;
@@ -80,12 +82,12 @@ pub fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
     Ok(listener)
 }
 
-/// The registry, with all that leads out of it.
+/// The registry, with its exporters.
 #[derive(Debug)]
 pub struct Metrics {
     consumers: Consumers,
     tick_delay: Histogram<f64>,
-    exits: Exits,
+    exporters: Exporters,
     /// Without it, there is nothing to collect.
     _provider: SdkMeterProvider,
 }
@@ -97,10 +99,10 @@ pub struct HostMetrics {
 }
 
 impl Metrics {
-    /// Starts measuring these consumers, in their order; nothing at all if there is no way out.
+    /// Starts measuring these consumers, in their order; nothing at all without an exporter.
     ///
     /// # Errors
-    /// [`StartError`]: a way out cannot be set up.
+    /// [`StartError`]: an exporter cannot be set up.
     pub fn start(
         ways: Ways,
         resource: &Resource,
@@ -111,26 +113,25 @@ impl Metrics {
         if prometheus.is_none() && otlp.is_none() && !emf {
             return Ok(None);
         }
-        let resource = described(resource);
         let consumers: Vec<Named> = consumers.into_iter().collect();
         let limit = SERIES_PER_CONSUMER * (consumers.len() + 1);
         let bounded = move |_: &Instrument| Stream::builder().with_cardinality_limit(limit).build().ok();
-        let mut builder = SdkMeterProvider::builder().with_resource(resource).with_view(bounded);
-        let mut exits = exits::Builder::new()?;
+        let mut builder = SdkMeterProvider::builder().with_resource(resource.for_sdk()).with_view(bounded);
+        let mut exporters = exporters::Builder::new()?;
         if let Some(listener) = prometheus {
             let (reader, endpoint) = prometheus::Endpoint::new(listener)?;
             builder = builder.with_reader(reader);
-            exits.prometheus = Some(endpoint);
+            exporters.prometheus = Some(endpoint);
         }
         if let Some(endpoint) = otlp {
-            let (reader, push) = exits.within(|| otlp::Push::new(&endpoint))?;
+            let (reader, push) = exporters.within(|| otlp::Push::new(&endpoint))?;
             builder = builder.with_reader(reader);
-            exits.otlp = Some(push);
+            exporters.otlp = Some(push);
         }
         if emf {
             let reader = Reader::delta();
             builder = builder.with_reader(reader.clone());
-            exits.emf = Some(emf::Lines::new(reader, otlp::interval())?);
+            exporters.emf = Some(emf::Lines::new(reader, otlp::interval())?);
         }
         let provider = builder.build();
         let scope = InstrumentationScope::builder("hostler").with_version(env!("CARGO_PKG_VERSION"));
@@ -142,7 +143,7 @@ impl Metrics {
         let tick_delay = meter.f64_histogram(names::TICK_DELAY).with_unit("s");
         let tick_delay = tick_delay.with_description("How late the host's own tick comes");
         let tick_delay = tick_delay.with_boundaries(names::LATENESS.to_vec()).build();
-        Ok(Some(Self { consumers, tick_delay, exits: exits.start()?, _provider: provider }))
+        Ok(Some(Self { consumers, tick_delay, exporters: exporters.start()?, _provider: provider }))
     }
 
     /// What a consumer measures, by its place among all.
@@ -157,7 +158,7 @@ impl Metrics {
 
     /// Lets all go out that is not out yet: until `deadline`, and for two and a half seconds at most.
     pub async fn end(self, deadline: Instant) {
-        self.exits.end(deadline.min(Instant::now() + FLUSH)).await;
+        self.exporters.end(deadline.min(Instant::now() + FLUSH)).await;
     }
 }
 
@@ -166,26 +167,4 @@ impl HostMetrics {
     pub fn ticked(&self, late: Duration) {
         self.tick_delay.record(late.as_secs_f64(), &[]);
     }
-}
-
-/// The resource as the SDK has it; what the environment says of it (`OTEL_RESOURCE_ATTRIBUTES`, `OTEL_SERVICE_NAME`) wins.
-fn described(resource: &Resource) -> opentelemetry_sdk::Resource {
-    let attributes = resource.attributes().map(|(name, value)| {
-        let value = match value {
-            Attribute::Text(text) => Value::from(text.clone()),
-            Attribute::Texts(texts) => {
-                Value::Array(Array::String(texts.iter().cloned().map(StringValue::from).collect()))
-            }
-        };
-        KeyValue::new(name, value)
-    });
-    let environment = EnvResourceDetector::new().detect();
-    let environment = environment.iter().map(|(name, value)| KeyValue::new(name.clone(), value.clone()));
-    let service = std::env::var("OTEL_SERVICE_NAME").ok().filter(|name| !name.is_empty());
-    opentelemetry_sdk::Resource::builder_empty()
-        .with_detector(Box::new(TelemetryResourceDetector))
-        .with_attributes(attributes)
-        .with_attributes(environment)
-        .with_attributes(service.map(|name| KeyValue::new(names::SERVICE_NAME, name)))
-        .build()
 }

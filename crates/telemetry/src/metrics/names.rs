@@ -12,83 +12,70 @@ pub use opentelemetry_semantic_conventions::metric::{
     MESSAGING_PROCESS_DURATION,
 };
 
-/// Messages that a consumer can process at once.
-pub const SLOTS: &str = "hostler.slots";
-/// Messages whose handler runs.
-pub const SLOTS_BUSY: &str = "hostler.slots.busy";
-/// Messages that are taken and not over.
-pub const IN_HAND: &str = "hostler.messages.in_hand";
-/// Messages that are over, by what their handler said and what was done.
-pub const SETTLED: &str = "hostler.messages.settled";
-/// How many attempts a message took until it left its queue.
-pub const ATTEMPTS: &str = "hostler.message.attempts";
-/// How old messages are when they start.
-pub const QUEUE_DELAY: &str = "hostler.message.queue_delay";
-/// Messages that were older than `delay_tolerance` when they started.
-pub const LATE: &str = "hostler.messages.late";
-/// Leases that were extended.
-pub const LEASES_EXTENDED: &str = "hostler.leases.extended";
-/// Leases that were lost.
-pub const LEASES_LOST: &str = "hostler.leases.lost";
-/// Handlers that were stopped at their processing timeout.
-pub const PROCESSING_TIMEOUTS: &str = "hostler.processing_timeouts";
-/// Messages that wait and can be received.
-pub const QUEUE_VISIBLE: &str = "hostler.queue.visible";
-/// Messages whose delay has not passed.
-pub const QUEUE_DELAYED: &str = "hostler.queue.delayed";
-/// Messages that are leased, by whomever.
-pub const QUEUE_IN_FLIGHT: &str = "hostler.queue.in_flight";
-/// Messages in the dead-letter queue.
-pub const QUEUE_DEAD_LETTERED: &str = "hostler.queue.dead_lettered";
-/// Time since these were read.
-pub const QUEUE_COUNTS_AGE: &str = "hostler.queue.counts_age";
-/// Age of the oldest message in the queue.
-pub const QUEUE_OLDEST_AGE: &str = "hostler.queue.oldest_age";
-/// Messages that wait, for each task that takes them.
-pub const BACKLOG_PER_TASK: &str = "hostler.backlog_per_task";
-/// How long what waits takes at the present rate.
-pub const TIME_TO_DRAIN: &str = "hostler.time_to_drain";
-/// How long it takes to make a sandbox.
-pub const INSTANTIATION: &str = "hostler.sandbox.instantiation";
-/// The most linear memory that a guest has had.
-pub const MEMORY_PEAK: &str = "hostler.sandbox.memory.peak";
-/// How late the host's own tick comes.
-pub const TICK_DELAY: &str = "hostler.host.tick_delay";
-/// 1 while the host runs.
-pub const UP: &str = "hostler.up";
-/// 1 for the state that a consumer is in, 0 for the others.
-pub const HEALTH_STATE: &str = "hostler.health.state";
+/// Names metrics, and lists them with those of the conventions.
+macro_rules! metrics {
+    ($($(#[doc = $meaning:literal])+ $name:ident = $text:literal,)+) => {
+        $($(#[doc = $meaning])+ pub const $name: &str = $text;)+
 
-/// All metrics.
-pub const ALL: [&str; 27] = [
-    MESSAGING_CLIENT_CONSUMED_MESSAGES,
-    MESSAGING_CLIENT_OPERATION_DURATION,
-    MESSAGING_CLIENT_SENT_MESSAGES,
-    MESSAGING_PROCESS_DURATION,
-    SLOTS,
-    SLOTS_BUSY,
-    IN_HAND,
-    SETTLED,
-    ATTEMPTS,
-    QUEUE_DELAY,
-    LATE,
-    LEASES_EXTENDED,
-    LEASES_LOST,
-    PROCESSING_TIMEOUTS,
-    QUEUE_VISIBLE,
-    QUEUE_DELAYED,
-    QUEUE_IN_FLIGHT,
-    QUEUE_DEAD_LETTERED,
-    QUEUE_COUNTS_AGE,
-    QUEUE_OLDEST_AGE,
-    BACKLOG_PER_TASK,
-    TIME_TO_DRAIN,
-    INSTANTIATION,
-    MEMORY_PEAK,
-    TICK_DELAY,
-    UP,
-    HEALTH_STATE,
-];
+        /// All metrics.
+        pub const ALL: &[&str] = &[
+            MESSAGING_CLIENT_CONSUMED_MESSAGES,
+            MESSAGING_CLIENT_OPERATION_DURATION,
+            MESSAGING_CLIENT_SENT_MESSAGES,
+            MESSAGING_PROCESS_DURATION,
+            $($name,)+
+        ];
+    };
+}
+
+metrics! {
+    /// Messages that a consumer can process at once.
+    SLOTS = "hostler.slots",
+    /// Messages whose handler runs.
+    SLOTS_BUSY = "hostler.slots.busy",
+    /// Messages that are taken and not over.
+    IN_HAND = "hostler.messages.in_hand",
+    /// Messages that are over, by what their handler said and what was done.
+    SETTLED = "hostler.messages.settled",
+    /// How many attempts a message took until it left its queue.
+    ATTEMPTS = "hostler.message.attempts",
+    /// How old messages are when they start.
+    QUEUE_DELAY = "hostler.message.queue_delay",
+    /// Messages that were older than `delay_tolerance` when they started.
+    LATE = "hostler.messages.late",
+    /// Leases that were extended.
+    LEASES_EXTENDED = "hostler.leases.extended",
+    /// Leases that were lost.
+    LEASES_LOST = "hostler.leases.lost",
+    /// Handlers that were stopped at their processing timeout.
+    PROCESSING_TIMEOUTS = "hostler.processing_timeouts",
+    /// Messages that wait and can be received.
+    QUEUE_VISIBLE = "hostler.queue.visible",
+    /// Messages whose delay has not passed.
+    QUEUE_DELAYED = "hostler.queue.delayed",
+    /// Messages that are leased, by whomever.
+    QUEUE_IN_FLIGHT = "hostler.queue.in_flight",
+    /// Messages in the dead-letter queue.
+    QUEUE_DEAD_LETTERED = "hostler.queue.dead_lettered",
+    /// Time since these were read.
+    QUEUE_COUNTS_AGE = "hostler.queue.counts_age",
+    /// Age of the oldest message in the queue.
+    QUEUE_OLDEST_AGE = "hostler.queue.oldest_age",
+    /// Messages that wait, for each task that takes them.
+    BACKLOG_PER_TASK = "hostler.backlog_per_task",
+    /// How long what waits takes at the present rate.
+    TIME_TO_DRAIN = "hostler.time_to_drain",
+    /// How long it takes to make a sandbox.
+    INSTANTIATION = "hostler.sandbox.instantiation",
+    /// The most linear memory that a guest has had.
+    MEMORY_PEAK = "hostler.sandbox.memory.peak",
+    /// How late the host's own tick comes.
+    TICK_DELAY = "hostler.host.tick_delay",
+    /// 1 while the host runs.
+    UP = "hostler.up",
+    /// 1 for the state that a consumer is in, 0 for the others.
+    HEALTH_STATE = "hostler.health.state",
+}
 
 /// The consumer's name.
 pub const CONSUMER: &str = "hostler.consumer";

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
-use opentelemetry::metrics::Meter;
+use opentelemetry::metrics::{AsyncInstrument, Meter};
 
 use super::consumer::{ConsumerMetrics, Counts, Seen, Shown};
 use super::names;
@@ -25,7 +25,7 @@ type OfSeen = fn(&Seen) -> u64;
 type TimeOfSeen = fn(&Seen) -> Option<Duration>;
 
 /// Takes one value, with its attributes.
-type Take<'a, T> = &'a mut dyn FnMut(T, &[KeyValue]);
+type Take<'a> = &'a mut dyn FnMut(u64, &[KeyValue]);
 
 /// Makes the instruments.
 pub(super) fn register(meter: &Meter, consumers: &Consumers) {
@@ -155,35 +155,27 @@ impl Watch<'_> {
         }
     }
 
-    fn counter(
-        &self,
-        name: &'static str,
-        unit: &'static str,
-        meaning: &'static str,
-        read: impl Fn(&ConsumerMetrics, Take<'_, u64>) + Send + Sync + 'static,
-    ) {
-        let consumers = Arc::clone(self.consumers);
+    fn counter(&self, name: &'static str, unit: &'static str, meaning: &'static str, read: impl Read) {
         let counter = self.meter.u64_observable_counter(name).with_unit(unit).with_description(meaning);
-        let counter = counter.with_callback(move |observer| {
-            let mut take = |value, attributes: &[KeyValue]| observer.observe(value, attributes);
-            consumers.iter().for_each(|consumer| read(consumer, &mut take));
-        });
-        counter.build();
+        counter.with_callback(self.read_by(read)).build();
     }
 
-    fn gauge(
-        &self,
-        name: &'static str,
-        unit: &'static str,
-        meaning: &'static str,
-        read: impl Fn(&ConsumerMetrics, Take<'_, u64>) + Send + Sync + 'static,
-    ) {
-        let consumers = Arc::clone(self.consumers);
+    fn gauge(&self, name: &'static str, unit: &'static str, meaning: &'static str, read: impl Read) {
         let gauge = self.meter.u64_observable_gauge(name).with_unit(unit).with_description(meaning);
-        let gauge = gauge.with_callback(move |observer| {
+        gauge.with_callback(self.read_by(read)).build();
+    }
+
+    /// Reads all consumers.
+    fn read_by(&self, read: impl Read) -> impl Fn(&dyn AsyncInstrument<u64>) + Send + Sync + 'static {
+        let consumers = Arc::clone(self.consumers);
+        move |observer| {
             let mut take = |value, attributes: &[KeyValue]| observer.observe(value, attributes);
             consumers.iter().for_each(|consumer| read(consumer, &mut take));
-        });
-        gauge.build();
+        }
     }
 }
+
+/// Reads what is to be observed of a consumer.
+trait Read: Fn(&ConsumerMetrics, Take<'_>) + Send + Sync + 'static {}
+
+impl<F: Fn(&ConsumerMetrics, Take<'_>) + Send + Sync + 'static> Read for F {}

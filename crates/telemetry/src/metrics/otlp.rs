@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::super::collector::{self, Client, Fault, Protocol};
 use super::super::variables::Reader as Variables;
 use super::StartError;
-use super::exits::Reader;
+use super::reader::Reader;
 
 /// Where metrics go below an endpoint for all signals.
 const PATH: &str = "/v1/metrics";

@@ -34,13 +34,12 @@ use std::time::{Duration, SystemTime};
 
 use opentelemetry::trace::{Link, SpanBuilder, TraceContextExt as _, Tracer as _, TracerProvider as _};
 use opentelemetry::{Context, InstrumentationScope};
-use opentelemetry_sdk::resource::{EnvResourceDetector, ResourceDetector as _, TelemetryResourceDetector};
 use opentelemetry_sdk::trace::{
     BatchConfigBuilder, BatchSpanProcessor, SdkTracer, SdkTracerProvider, TracerProviderBuilder,
 };
 use tokio::runtime::{Builder, Handle};
 
-use super::{Attribute, Resource};
+use super::resource::Resource;
 use environment::Environment;
 use sampler::Sampler;
 
@@ -97,7 +96,7 @@ impl Traces {
         let processor = BatchSpanProcessor::builder(exporter).with_batch_config(config).build();
         let builder = SdkTracerProvider::builder().with_span_processor(processor);
         let sampler = environment.own_sampler.then(Sampler::new);
-        Ok(Some(Self::of(builder.with_resource(sdk_resource(resource)), sampler)))
+        Ok(Some(Self::of(builder.with_resource(resource.for_sdk()), sampler)))
     }
 
     /// The SDK samples what its builder says, of what the sampler lets come that far.
@@ -148,26 +147,6 @@ impl Traces {
             tracing::warn!("the last spans did not reach the collector in time");
         }
     }
-}
-
-/// What this process is, for the SDK. The standard's variables win, as for every other program (OpenTelemetry specification,
-/// resource SDK; general SDK configuration).
-fn sdk_resource(resource: &Resource) -> opentelemetry_sdk::Resource {
-    let own = resource.attributes().map(|(name, value)| match value {
-        Attribute::Text(text) => KeyValue::new(name, text.clone()),
-        Attribute::Texts(texts) => KeyValue::new(name, list(texts)),
-    });
-    let service = std::env::var("OTEL_SERVICE_NAME").ok().filter(|name| !name.is_empty());
-    let named = service.map(|name| KeyValue::new(attribute::SERVICE_NAME, name));
-    let detected = [TelemetryResourceDetector.detect(), EnvResourceDetector::new().detect()];
-    let detected = detected.iter().flat_map(|resource| {
-        resource.iter().map(|(key, value)| KeyValue::new(key.clone(), value.clone())).collect::<Vec<_>>()
-    });
-    opentelemetry_sdk::Resource::builder_empty().with_attributes(own.chain(detected).chain(named)).build()
-}
-
-fn list(texts: &[String]) -> Value {
-    Value::Array(texts.iter().cloned().map(opentelemetry::StringValue::from).collect::<Vec<_>>().into())
 }
 
 /// Threads that look up the collector's name.

@@ -221,7 +221,7 @@ mod tests {
     use opentelemetry::metrics::MeterProvider as _;
     use opentelemetry_sdk::metrics::SdkMeterProvider;
 
-    use super::super::super::exits::Reader;
+    use super::super::super::reader::Reader;
     use super::*;
 
     #[test]

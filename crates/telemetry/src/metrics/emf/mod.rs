@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval_at, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::exits::Reader;
+use super::reader::Reader;
 
 /// How many minutes may wait for a slow reader of standard output.
 const WAITING: usize = 2;

@@ -2,14 +2,8 @@
 //! standard output takes time from messages.
 
 use std::io;
-use std::sync::{Arc, Weak};
 use std::thread;
-use std::time::Duration;
 
-use opentelemetry_sdk::error::OTelSdkResult;
-use opentelemetry_sdk::metrics::data::ResourceMetrics;
-use opentelemetry_sdk::metrics::reader::MetricReader;
-use opentelemetry_sdk::metrics::{InstrumentKind, ManualReader, Pipeline, Temporality};
 use tokio::runtime::{self, Runtime};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -22,49 +16,6 @@ use super::prometheus::Endpoint;
 
 /// Threads for what the runtime cannot wait for itself: looking names up.
 const BLOCKING: usize = 2;
-
-/// Reads the registry when it is asked to. Clones read as one.
-#[derive(Debug, Clone)]
-pub(super) struct Reader(Arc<ManualReader>);
-
-impl Reader {
-    pub(super) fn new(temporality: Temporality) -> Self {
-        Self(Arc::new(ManualReader::builder().with_temporality(temporality).build()))
-    }
-
-    /// One that gets what has changed since it last read.
-    pub(super) fn delta() -> Self {
-        Self::new(Temporality::Delta)
-    }
-
-    /// What there is now; `None` if nothing is measured any more.
-    pub(super) fn read(&self) -> Option<ResourceMetrics> {
-        let mut metrics = ResourceMetrics::default();
-        self.0.collect(&mut metrics).ok().map(|()| metrics)
-    }
-}
-
-impl MetricReader for Reader {
-    fn register_pipeline(&self, pipeline: Weak<Pipeline>) {
-        self.0.register_pipeline(pipeline);
-    }
-
-    fn collect(&self, metrics: &mut ResourceMetrics) -> OTelSdkResult {
-        self.0.collect(metrics)
-    }
-
-    fn force_flush(&self) -> OTelSdkResult {
-        self.0.force_flush()
-    }
-
-    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
-        self.0.shutdown_with_timeout(timeout)
-    }
-
-    fn temporality(&self, kind: InstrumentKind) -> Temporality {
-        self.0.temporality(kind)
-    }
-}
 
 /// A runtime that may be dropped anywhere: nothing of it is waited for, such as a name that is being looked up.
 struct Background(Option<Runtime>);
@@ -83,7 +34,7 @@ impl Drop for Background {
     }
 }
 
-/// The ways out that are to be opened.
+/// The exporters that are to be started.
 pub(super) struct Builder {
     runtime: Background,
     pub(super) prometheus: Option<Endpoint>,
@@ -104,7 +55,7 @@ impl Builder {
         make()
     }
 
-    pub(super) fn start(self) -> io::Result<Exits> {
+    pub(super) fn start(self) -> io::Result<Exporters> {
         let Self { runtime, prometheus, otlp, emf } = self;
         let stop = CancellationToken::new();
         let (stopping, (done, ended)) = (stop.clone(), oneshot::channel());
@@ -119,18 +70,18 @@ impl Builder {
                 let _ = done.send(());
             });
         })?;
-        Ok(Exits { stop: stop.drop_guard(), ended })
+        Ok(Exporters { stop: stop.drop_guard(), ended })
     }
 }
 
-/// The open ways out. Dropping them closes them.
+/// The running exporters. Dropping them stops them.
 #[derive(Debug)]
-pub(super) struct Exits {
+pub(super) struct Exporters {
     stop: DropGuard,
     ended: oneshot::Receiver<()>,
 }
 
-impl Exits {
+impl Exporters {
     /// Lets what is left go out, until the deadline.
     pub(super) async fn end(self, deadline: Instant) {
         drop(self.stop);
