@@ -146,6 +146,17 @@ fn wall_millis(clock: &dyn Clock) -> i64 {
     clock.wall().duration_since(UNIX_EPOCH).map_or(0, millis)
 }
 
+/// Something to do on the file; it may be run again if its transaction was undone.
+pub(super) trait Job: Send {
+    fn run(&mut self, db: &Session<'_>) -> rusqlite::Result<()>;
+}
+
+impl<F: FnMut(&Session<'_>) -> rusqlite::Result<()> + Send> Job for F {
+    fn run(&mut self, db: &Session<'_>) -> rusqlite::Result<()> {
+        self(db)
+    }
+}
+
 /// The connection within a job, and the time there.
 pub(super) struct Session<'a> {
     pub(super) db: &'a Connection,

@@ -6,9 +6,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::clock::{QueueTime, Session};
+use super::clock::{Job, QueueTime, Session};
 use super::lease::{Source, Taken, Ticket, next_visible, release, take};
-use super::writer::Job;
 use hostler_queue::{Delivery, QueueError, Receive};
 
 /// A receive that has not been answered yet.
@@ -84,7 +83,11 @@ impl Take {
 
     /// Answers the receive. If it got nothing, because another process was faster, it may wait on; if nobody listens
     /// any more, what it took must go back.
-    pub(super) fn end(self, outcome: Result<(), QueueError>, time: &QueueTime) -> Result<Option<Waiting>, GiveBack> {
+    pub(super) fn end(
+        self,
+        outcome: Result<(), QueueError>,
+        time: &QueueTime,
+    ) -> Result<Option<Waiting>, impl Job + use<>> {
         let Self { waiting, taken } = self;
         if outcome.is_ok() {
             taken.set_aside.iter().for_each(|message| message.log(&waiting.source.name));
@@ -94,7 +97,7 @@ impl Take {
             return Ok(Some(waiting));
         }
         match waiting.reply.send(outcome.map(|()| taken)) {
-            Err(Ok(unclaimed)) => Err(GiveBack::new(waiting.source.queue, &unclaimed)),
+            Err(Ok(unclaimed)) => Err(give_back(waiting.source.queue, &unclaimed)),
             Ok(()) | Err(Err(_)) => Ok(None),
         }
     }
@@ -108,23 +111,10 @@ impl Job for Take {
 }
 
 /// Makes messages visible again that were taken for a receive which nobody awaits any more.
-pub(super) struct GiveBack {
+pub(super) fn give_back(
     queue: i64,
-    tickets: Vec<Ticket>,
-}
-
-impl GiveBack {
-    pub(super) fn new(queue: i64, unclaimed: &[Delivery]) -> Self {
-        let tickets = unclaimed.iter().filter_map(|delivery| Ticket::parse(delivery.receipt.as_str())).collect();
-        Self { queue, tickets }
-    }
-}
-
-impl Job for GiveBack {
-    fn run(&mut self, db: &Session<'_>) -> rusqlite::Result<()> {
-        for ticket in &self.tickets {
-            release(db, self.queue, *ticket, Duration::ZERO)?;
-        }
-        Ok(())
-    }
+    unclaimed: &[Delivery],
+) -> impl FnMut(&Session<'_>) -> rusqlite::Result<()> + Send + use<> {
+    let tickets: Vec<_> = unclaimed.iter().filter_map(|one| Ticket::parse(one.receipt.as_str())).collect();
+    move |db| tickets.iter().try_for_each(|ticket| release(db, queue, *ticket, Duration::ZERO).map(drop))
 }

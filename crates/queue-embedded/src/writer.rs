@@ -10,9 +10,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
 use super::Worker;
-use super::clock::{QueueTime, Session};
+use super::clock::{Job, QueueTime, Session};
 use super::file::Opened;
-use super::waiting::{GiveBack, Take, Waiting};
+use super::waiting::{Take, Waiting, give_back};
 use hostler_queue::{Delivery, QueueError};
 
 /// How much longer others go on than the last flush to the disk took, before the next one makes them wait again.
@@ -36,11 +36,6 @@ pub(super) enum Need {
     Write,
     /// To write, and to answer only when it is on the disk.
     Durable,
-}
-
-/// Something to do on the file; it may be run again if its transaction was undone.
-pub(super) trait Job: Send {
-    fn run(&mut self, db: &Session<'_>) -> rusqlite::Result<()>;
 }
 
 /// A job that somebody waits for.
@@ -146,12 +141,9 @@ impl Writer {
 
     /// Makes messages visible that nobody got; if that fails, their lease ends by itself.
     pub(super) fn give_back(&self, queue: i64, taken: Vec<Delivery>) {
-        let mut job = GiveBack::new(queue, &taken);
         let (reply, _) = oneshot::channel();
-        self.order(Order::Call(
-            Need::Write,
-            Box::new(Call { work: move |db: &Session<'_>| job.run(db), answer: None, reply }),
-        ));
+        let call = Call { work: give_back(queue, &taken), answer: None, reply };
+        self.order(Order::Call(Need::Write, Box::new(call)));
     }
 
     fn order(&self, order: Order) {
@@ -368,7 +360,7 @@ impl Core {
     }
 
     /// Runs the jobs in one transaction. If that fails, each has its own, so that one cannot undo the others.
-    fn transact<J: AsJob>(&mut self, durable: bool, jobs: &mut [J]) -> Vec<Result<(), QueueError>> {
+    fn transact<J: Job>(&mut self, durable: bool, jobs: &mut [J]) -> Vec<Result<(), QueueError>> {
         match self.commit(durable, jobs) {
             Ok(()) => jobs.iter().map(|_| Ok(())).collect(),
             Err(CommitError::Job(_)) if jobs.len() > 1 => jobs
@@ -382,7 +374,7 @@ impl Core {
         }
     }
 
-    fn commit<J: AsJob>(&mut self, durable: bool, jobs: &mut [J]) -> Result<(), CommitError> {
+    fn commit<J: Job>(&mut self, durable: bool, jobs: &mut [J]) -> Result<(), CommitError> {
         if self.durable != Some(durable) {
             self.durable = None;
             let level = if durable { "FULL" } else { "NORMAL" };
@@ -392,7 +384,7 @@ impl Core {
         let tx =
             Transaction::new_unchecked(&self.file.db, TransactionBehavior::Immediate).map_err(CommitError::Begin)?;
         for job in jobs {
-            job.as_job().run(&Session { db: &tx, time: &self.file.time }).map_err(CommitError::Job)?;
+            job.run(&Session { db: &tx, time: &self.file.time }).map_err(CommitError::Job)?;
         }
         tx.commit().map_err(CommitError::Job)
     }
@@ -411,20 +403,9 @@ impl CommitError {
     }
 }
 
-/// Lets a transaction run boxed commands and plain jobs alike.
-trait AsJob {
-    fn as_job(&mut self) -> &mut dyn Job;
-}
-
-impl AsJob for Box<dyn Command> {
-    fn as_job(&mut self) -> &mut dyn Job {
-        self.as_mut()
-    }
-}
-
-impl<J: Job> AsJob for J {
-    fn as_job(&mut self) -> &mut dyn Job {
-        self
+impl Job for Box<dyn Command> {
+    fn run(&mut self, db: &Session<'_>) -> rusqlite::Result<()> {
+        (**self).run(db)
     }
 }
 
