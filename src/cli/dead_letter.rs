@@ -188,8 +188,6 @@ mod tests {
     fn message() -> Message {
         let text = |text: &str| AttributeValue::Text(text.to_owned());
         Message {
-            id: "7".into(),
-            body: "{}\n".into(),
             attributes: [
                 (REASON_ATTRIBUTE.to_owned(), text("can't find\na \"customer\"")),
                 (SOURCE_ATTRIBUTE.to_owned(), text("orders")),
@@ -197,11 +195,7 @@ mod tests {
                 ("tenant".to_owned(), AttributeValue::Binary(vec![0, 255])),
             ]
             .into(),
-            enqueued_at: SystemTime::UNIX_EPOCH,
-            group: None,
-            routing_key: None,
-            claim: None,
-            trace: None,
+            ..Message::new("7", "{}\n")
         }
     }
 

@@ -110,7 +110,7 @@ fn refused(panic: &(dyn Any + Send)) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::time::{Duration, SystemTime};
+    use std::time::Duration;
 
     use async_trait::async_trait;
     use hostler_types::message::Message;
@@ -134,17 +134,7 @@ mod tests {
     }
 
     fn call() -> Call {
-        let message = Message {
-            id: "1".into(),
-            body: Vec::new().into(),
-            attributes: hostler_types::message::Attributes::default(),
-            enqueued_at: SystemTime::UNIX_EPOCH,
-            group: None,
-            routing_key: None,
-            claim: None,
-            trace: None,
-        };
-        Call::new(Arc::new(message), "in".into(), 1, Bounds::new(Duration::from_secs(1)), Output::new(0))
+        Call::new(Arc::new(Message::new("1", "")), "in".into(), 1, Bounds::new(Duration::from_secs(1)), Output::new(0))
     }
 
     /// This shows tokio's own words as well.

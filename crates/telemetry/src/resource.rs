@@ -10,33 +10,8 @@ use serde::Serialize;
 
 use hostler_types::printable::in_json;
 
-/// The value of an attribute.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(untagged)]
-pub enum Attribute {
-    /// One text.
-    Text(String),
-    /// Several, in order.
-    Texts(Vec<String>),
-}
-
-impl From<&str> for Attribute {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
-    }
-}
-
-impl From<String> for Attribute {
-    fn from(text: String) -> Self {
-        Self::Text(text)
-    }
-}
-
-impl From<Vec<String>> for Attribute {
-    fn from(texts: Vec<String>) -> Self {
-        Self::Texts(texts)
-    }
-}
+/// The value of an attribute: a text, or several in order.
+pub type Attribute = serde_json::Value;
 
 /// A set of attributes by their OpenTelemetry names (opentelemetry.io/docs/specs/semconv/resource). Serializes as one object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -73,12 +48,12 @@ impl Resource {
     /// The same for the SDK. What the standard's variables say of it wins, as for every other program (OpenTelemetry
     /// specification, resource SDK; general SDK configuration).
     pub(super) fn for_sdk(&self) -> opentelemetry_sdk::Resource {
+        let text = |value: &Attribute| StringValue::from(value.as_str().unwrap_or_default().to_owned());
         let own = self.attributes().map(|(name, value)| match value {
-            Attribute::Text(text) => KeyValue::new(name, text.clone()),
-            Attribute::Texts(texts) => {
-                let texts: Vec<StringValue> = texts.iter().cloned().map(StringValue::from).collect();
-                KeyValue::new(name, Value::Array(texts.into()))
+            Attribute::Array(texts) => {
+                KeyValue::new(name, Value::Array(texts.iter().map(text).collect::<Vec<_>>().into()))
             }
+            one => KeyValue::new(name, Value::String(text(one))),
         });
         let environment = EnvResourceDetector::new().detect();
         let environment = environment.iter().map(|(name, value)| KeyValue::new(name.clone(), value.clone()));

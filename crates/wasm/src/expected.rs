@@ -2,27 +2,31 @@
 //! wasmtime-wasi would leave its own functions in place, and what bounds a guest would silently be gone.
 
 use wasmtime::StoreContextMut;
-use wasmtime::component::Linker;
+use wasmtime::component::{Linker, LinkerInstance};
 
-/// Makes sure that the linker has these functions of an interface.
+/// Puts what `add` adds before these functions of an interface, which are in the linker already.
 ///
 /// # Errors
 /// One is not there; what was added in its place is of no use, so that the linker must not be used.
-pub(super) fn expect<T: Send + 'static>(
+pub(super) fn before<T: Send + 'static>(
     linker: &mut Linker<T>,
     interface: &str,
     functions: &[&str],
+    add: impl FnOnce(&mut LinkerInstance<'_, T>) -> wasmtime::Result<()>,
 ) -> wasmtime::Result<()> {
+    let mut instance = linker.instance(interface)?;
     for function in functions {
         // What is there already refuses another of its name.
-        let added = linker.instance(interface)?.func_wrap(function, |_: StoreContextMut<'_, T>, (): ()| Ok(()));
-        if added.is_ok() {
+        if instance.func_wrap(function, |_: StoreContextMut<'_, T>, (): ()| Ok(())).is_ok() {
             return Err(wasmtime::Error::msg(format!(
                 "wasmtime-wasi has no {interface}#{function}, before which hostler puts a bound: its version has changed, and hostler's \
                  constants have to follow"
             )));
         }
     }
+    linker.allow_shadowing(true);
+    add(&mut linker.instance(interface)?)?;
+    linker.allow_shadowing(false);
     Ok(())
 }
 
@@ -39,9 +43,9 @@ mod tests {
             .unwrap()
             .func_wrap("here", |_: StoreContextMut<'_, ()>, (): ()| Ok(()))
             .unwrap();
-        expect(&mut linker, "wasi:x/y@0.2.12", &["here"]).unwrap();
-        let missing = expect(&mut linker, "wasi:x/y@0.2.13", &["here"]).unwrap_err().to_string();
+        before(&mut linker, "wasi:x/y@0.2.12", &["here"], |_| Ok(())).unwrap();
+        let missing = before(&mut linker, "wasi:x/y@0.2.13", &["here"], |_| Ok(())).unwrap_err().to_string();
         assert!(missing.contains("wasi:x/y@0.2.13#here"), "{missing}");
-        assert!(expect(&mut linker, "wasi:x/y@0.2.12", &["here", "there"]).is_err());
+        assert!(before(&mut linker, "wasi:x/y@0.2.12", &["here", "there"], |_| Ok(())).is_err());
     }
 }

@@ -9,7 +9,7 @@ use wasmtime_wasi::WasiView as _;
 use wasmtime_wasi::p2::DynPollable;
 use wasmtime_wasi_io::bindings::wasi::io::poll::Host as _;
 
-use crate::expected::expect;
+use crate::expected::before;
 use crate::sandbox::{ComponentWasi, Host, Sandbox};
 
 /// The most attributes of a message, entries of its metadata, or fields of an HTTP head that are passed at once: a hundred times what SQS allows, and less than a millisecond's work.
@@ -36,11 +36,8 @@ pub(crate) fn take<T: Lift + 'static>(
 
 /// Puts itself before `poll` of WASI, which is in the linker already: a guest may wait for as many things at once as it may have.
 pub(crate) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
-    expect(linker, POLL, &[FUNCTION])?;
-    linker.allow_shadowing(true);
-    linker.instance(POLL)?.func_wrap_async(
-        FUNCTION,
-        |mut host: Host<'_>, (list,): (WasmList<Resource<DynPollable>>,)| {
+    before(linker, POLL, &[FUNCTION], |poll| {
+        poll.func_wrap_async(FUNCTION, |mut host: Host<'_>, (list,): (WasmList<Resource<DynPollable>>,)| {
             let most = host.data().limits.handles;
             let taken = take(&mut host, &list, most);
             Box::new(async move {
@@ -48,8 +45,6 @@ pub(crate) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Resu
                 let pollables = taken?.map_err(wasmtime::Error::msg)?;
                 Ok((host.data_mut().ctx().table.poll(pollables).await?,))
             })
-        },
-    )?;
-    linker.allow_shadowing(false);
-    Ok(())
+        })
+    })
 }

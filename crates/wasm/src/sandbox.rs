@@ -144,7 +144,7 @@ pub(super) fn fault(error: &wasmtime::Error, limits: &Limits) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, SystemTime};
+    use std::time::Duration;
 
     use wasmtime_wasi::WasiCtxBuilder;
 
@@ -158,20 +158,10 @@ mod tests {
 
     #[test]
     fn the_next_message_of_an_instance_answers_nothing_of_the_last() {
-        let message = Message {
-            id: "a".into(),
-            body: Vec::new().into(),
-            attributes: hostler_types::message::Attributes::default(),
-            enqueued_at: SystemTime::UNIX_EPOCH,
-            group: None,
-            routing_key: None,
-            claim: None,
-            trace: None,
-        };
         let (web, limits) = (Arc::new(Web::new(&[], &[]).unwrap()), Limits::component(1 << 20));
         let wasi = LazyWasi::new(Box::new(|| WasiCtxBuilder::new().build()));
         let wasi = ComponentWasi::new(wasi, &limits, &web, &scope());
-        let answering = Some(Answering { message: Arc::new(message), from: "work".into(), replies: 1 });
+        let answering = Some(Answering { message: Arc::new(Message::new("a", "")), from: "work".into(), replies: 1 });
         let mut sandbox = Sandbox { wasi, limits, scope: scope(), answering };
         sandbox.enter(scope());
         assert!(sandbox.answering.is_none());

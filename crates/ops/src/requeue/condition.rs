@@ -117,8 +117,6 @@ mod tests {
     fn message(age: u64) -> Message {
         let text = |text: &str| AttributeValue::Text(text.to_owned());
         Message {
-            id: "7".into(),
-            body: "héllo".into(),
             attributes: [
                 ("tenant".into(), text("a=b")),
                 ("bytes".into(), AttributeValue::Binary(b"b".to_vec())),
@@ -127,10 +125,7 @@ mod tests {
             ]
             .into(),
             enqueued_at: SystemTime::UNIX_EPOCH + NOW - Duration::from_secs(age),
-            group: None,
-            routing_key: None,
-            claim: None,
-            trace: None,
+            ..Message::new("7", "héllo")
         }
     }
 

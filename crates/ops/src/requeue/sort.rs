@@ -126,16 +126,7 @@ mod tests {
 
     /// `g1`: the body, and the group as its first letter.
     fn message(body: &str) -> Message {
-        Message {
-            id: body.into(),
-            body: body.to_owned().into(),
-            attributes: Default::default(),
-            enqueued_at: BEGAN,
-            group: Some(body[..1].into()),
-            routing_key: None,
-            claim: None,
-            trace: None,
-        }
+        Message { enqueued_at: BEGAN, group: Some(body[..1].into()), ..Message::new(body, body.to_owned()) }
     }
 
     fn waves(ordered: bool, bodies: &[&str]) -> Vec<Vec<String>> {

@@ -111,6 +111,20 @@ pub struct Message {
 }
 
 impl Message {
+    /// A message of this id and body, and of nothing else, from the start of 1970.
+    pub fn new(id: impl Into<String>, body: impl Into<Bytes>) -> Self {
+        Self {
+            id: id.into(),
+            body: body.into(),
+            attributes: Attributes::new(),
+            enqueued_at: SystemTime::UNIX_EPOCH,
+            group: None,
+            routing_key: None,
+            claim: None,
+            trace: None,
+        }
+    }
+
     /// The media type that the producer gave in the attribute [`CONTENT_TYPE`], whatever the case of its name.
     pub fn content_type(&self) -> Option<&str> {
         self.attributes

@@ -2,7 +2,7 @@
 
 use std::sync::Once;
 
-use wasmtime::component::{Linker, Resource};
+use wasmtime::component::{ComponentNamedList, Lift, Linker, LinkerInstance, Lower, Resource};
 use wasmtime_wasi::filesystem::{Descriptor, WasiFilesystemView as _};
 use wasmtime_wasi::p2::bindings::filesystem::types::{
     DescriptorFlags, ErrorCode as FileError, HostDescriptor as _, NewTimestamp, OpenFlags, PathFlags,
@@ -11,51 +11,65 @@ use wasmtime_wasi::p2::bindings::sockets::ip_name_lookup::ResolveAddressStream;
 use wasmtime_wasi::p2::bindings::sockets::network::{ErrorCode as NetworkError, IpAddressFamily, Network};
 use wasmtime_wasi::p2::{FsResult, TcpSocket, UdpSocket};
 
-use crate::expected::expect;
+use crate::expected::before;
 use crate::files;
 use crate::sandbox::{ComponentWasi, Host, Sandbox};
 use hostler_handler::Limit;
 
-/// The version of WASI that the linker has; others of 0.2 are matched with it.
-const WASI: &str = "0.2.12";
+/// The interfaces with the functions that this file puts its own before.
+const TYPES: &str = "wasi:filesystem/types@0.2.12";
+const PREOPENS: &str = "wasi:filesystem/preopens@0.2.12";
 
-/// The functions that this file puts its own before, some of them only where folders are granted.
-const BEFORE: [(&str, &[&str]); 5] = [
-    (
-        "wasi:filesystem/types",
-        &[
-            "[method]descriptor.open-at",
-            "[method]descriptor.stat-at",
-            "[method]descriptor.readlink-at",
-            "[method]descriptor.create-directory-at",
-            "[method]descriptor.remove-directory-at",
-            "[method]descriptor.unlink-file-at",
-            "[method]descriptor.rename-at",
-            "[method]descriptor.symlink-at",
-            "[method]descriptor.link-at",
-            "[method]descriptor.set-times-at",
-        ],
-    ),
-    ("wasi:filesystem/preopens", &["get-directories"]),
-    ("wasi:sockets/tcp-create-socket", &["create-tcp-socket"]),
-    ("wasi:sockets/udp-create-socket", &["create-udp-socket"]),
-    ("wasi:sockets/ip-name-lookup", &["resolve-addresses"]),
+/// Those that take a path.
+const ASKED: [&str; 10] = [
+    "[method]descriptor.open-at",
+    "[method]descriptor.stat-at",
+    "[method]descriptor.readlink-at",
+    "[method]descriptor.create-directory-at",
+    "[method]descriptor.remove-directory-at",
+    "[method]descriptor.unlink-file-at",
+    "[method]descriptor.rename-at",
+    "[method]descriptor.symlink-at",
+    "[method]descriptor.link-at",
+    "[method]descriptor.set-times-at",
 ];
 
 /// Puts itself before the functions of WASI, which are in the linker already. `has_folders`: some are granted.
 pub(crate) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, has_folders: bool) -> wasmtime::Result<()> {
-    for (interface, functions) in BEFORE {
-        expect(linker, &format!("{interface}@{WASI}"), functions)?;
-    }
-    linker.allow_shadowing(true);
     if has_folders {
-        files(linker)?
+        before(linker, TYPES, &ASKED, files)?;
     } else {
-        folders(linker)?
+        before(linker, PREOPENS, &["get-directories"], folders)?;
     }
-    sockets(linker)?;
-    linker.allow_shadowing(false);
-    Ok(())
+    type Family = (IpAddressFamily,);
+    let (denied, failed) = (NetworkError::AccessDenied, NetworkError::PermanentResolverFailure);
+    let (tcp, udp) = ("wasi:sockets/tcp-create-socket@0.2.12", "wasi:sockets/udp-create-socket@0.2.12");
+    deny::<Family, Resource<TcpSocket>>(linker, tcp, "create-tcp-socket", "a TCP socket", denied)?;
+    deny::<Family, Resource<UdpSocket>>(linker, udp, "create-udp-socket", "a UDP socket", denied)?;
+    let (names, resolve) = ("wasi:sockets/ip-name-lookup@0.2.12", "resolve-addresses");
+    type Name = (Resource<Network>, String);
+    deny::<Name, Resource<ResolveAddressStream>>(linker, names, resolve, "a name look-up", failed)
+}
+
+/// Has a function of sockets deny what it is asked for.
+fn deny<P, T>(
+    linker: &mut Linker<Sandbox<ComponentWasi>>,
+    interface: &str,
+    function: &str,
+    what: &'static str,
+    error: NetworkError,
+) -> wasmtime::Result<()>
+where
+    P: ComponentNamedList + Lift + 'static,
+    T: Lower + 'static,
+{
+    before(linker, interface, &[function], |instance| {
+        instance.func_wrap(function, move |host: Host<'_>, _: P| {
+            let cure = "handlers have no sockets; HTTP they have: see the consumer's allow.http";
+            host.data().scope.denials.tell(what, cure);
+            Ok((Err::<T, _>(error),))
+        })
+    })
 }
 
 /// A function of WASI that changes or looks at what a path names, with what it is called, its parameters (of which
@@ -75,8 +89,7 @@ macro_rules! asks {
     };
 }
 
-fn files(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
-    let mut types = linker.instance(&format!("wasi:filesystem/types@{WASI}"))?;
+fn files(types: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
     types.func_wrap_async("[method]descriptor.open-at", |host: Host<'_>, asked: Open| {
         Box::new(async move { Ok((open(host, asked).await?,)) })
     })?;
@@ -119,15 +132,12 @@ async fn open(mut host: Host<'_>, asked: Open) -> wasmtime::Result<Result<Resour
     Ok(answer)
 }
 
-fn folders(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
+fn folders(preopens: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
     let told = Once::new();
-    linker.instance(&format!("wasi:filesystem/preopens@{WASI}"))?.func_wrap(
-        "get-directories",
-        move |host: Host<'_>, (): ()| {
-            super::no_folders(&told, &host.data().scope.denials);
-            Ok((Vec::<(Resource<Descriptor>, String)>::new(),))
-        },
-    )
+    preopens.func_wrap("get-directories", move |host: Host<'_>, (): ()| {
+        super::no_folders(&told, &host.data().scope.denials);
+        Ok((Vec::<(Resource<Descriptor>, String)>::new(),))
+    })
 }
 
 /// What the guest is told, after the log was told if it is denied.
@@ -140,32 +150,4 @@ fn told<T>(host: &Host<'_>, answer: FsResult<T>, path: &str, writes: bool) -> wa
         super::file(&host.data().scope.denials, path, writes);
     }
     Ok(Err(error))
-}
-
-fn sockets(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
-    let deny = |host: &Host<'_>, what: &str| {
-        let cure = "handlers have no sockets; HTTP they have: see the consumer's allow.http";
-        host.data().scope.denials.tell(what, cure);
-    };
-    linker.instance(&format!("wasi:sockets/tcp-create-socket@{WASI}"))?.func_wrap(
-        "create-tcp-socket",
-        move |host: Host<'_>, (_,): (IpAddressFamily,)| {
-            deny(&host, "a TCP socket");
-            Ok((Err::<Resource<TcpSocket>, _>(NetworkError::AccessDenied),))
-        },
-    )?;
-    linker.instance(&format!("wasi:sockets/udp-create-socket@{WASI}"))?.func_wrap(
-        "create-udp-socket",
-        move |host: Host<'_>, (_,): (IpAddressFamily,)| {
-            deny(&host, "a UDP socket");
-            Ok((Err::<Resource<UdpSocket>, _>(NetworkError::AccessDenied),))
-        },
-    )?;
-    linker.instance(&format!("wasi:sockets/ip-name-lookup@{WASI}"))?.func_wrap(
-        "resolve-addresses",
-        move |host: Host<'_>, (_, _name): (Resource<Network>, String)| {
-            deny(&host, "a name look-up");
-            Ok((Err::<Resource<ResolveAddressStream>, _>(NetworkError::PermanentResolverFailure),))
-        },
-    )
 }

@@ -1,7 +1,7 @@
 //! `wasi:http` in the linker, with a bound on each text and each list that a guest can make the host take over, nothing kept of a request
 //! that was sent, and bodies that end well only if the guest finished them.
 
-use wasmtime::component::{Linker, Resource, WasmList};
+use wasmtime::component::{Linker, LinkerInstance, Resource, WasmList};
 use wasmtime_wasi_http::p2::bindings::http::outgoing_handler::Host as _;
 use wasmtime_wasi_http::p2::bindings::http::types::{
     ErrorCode, HostFields, HostOutgoingBody as _, HostOutgoingRequest as _, Method, Scheme,
@@ -11,7 +11,7 @@ use wasmtime_wasi_http::p2::types::{HostFutureIncomingResponse, HostOutgoingRequ
 use wasmtime_wasi_http::p2::{HeaderError, HttpError};
 use wasmtime_wasi_http::{FieldMap, RequestOptions, WasiHttpCtxView, WasiHttpView as _};
 
-use crate::expected::expect;
+use crate::expected::before;
 use crate::lists::{self, MAX_ENTRIES};
 use crate::sandbox::{ComponentWasi, Host, Sandbox};
 
@@ -21,16 +21,17 @@ const TYPES: &str = "wasi:http/types@0.2.12";
 /// The interface by which requests are sent.
 const OUTGOING: &str = "wasi:http/outgoing-handler@0.2.12";
 
-/// The setters that are bounded here.
-const SETTERS: [&str; 4] = [
+/// The functions of requests that this file puts its own before.
+const FUNCTIONS: [&str; 8] = [
     "[method]outgoing-request.set-path-with-query",
     "[method]outgoing-request.set-authority",
     "[method]outgoing-request.set-method",
     "[method]outgoing-request.set-scheme",
+    "[static]fields.from-list",
+    "[method]fields.set",
+    "[method]outgoing-request.body",
+    "[static]outgoing-body.finish",
 ];
-
-/// The functions that take lists.
-const LISTS: [&str; 2] = ["[static]fields.from-list", "[method]fields.set"];
 
 /// The longest path with its query, in bytes: what servers take at most by default.
 const MAX_PATH: usize = 16 * 1024;
@@ -51,62 +52,49 @@ type Body = Resource<HostOutgoingBody>;
 pub(crate) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
     wasmtime_wasi_http::p2::add_only_http_to_linker_async(linker)?;
 
-    expect(linker, TYPES, &SETTERS)?;
-    expect(linker, TYPES, &LISTS)?;
-    expect(linker, OUTGOING, &["handle"])?;
-    linker.allow_shadowing(true);
-    let mut types = linker.instance(TYPES)?;
-    types.func_wrap(
-        "[method]outgoing-request.set-path-with-query",
-        |host: Host<'_>, (to, path): (Request, Option<String>)| {
-            set(host, path.as_ref().is_none_or(|path| path.len() <= MAX_PATH), |http| {
-                http.set_path_with_query(to, path)
-            })
-        },
-    )?;
-    types.func_wrap(
-        "[method]outgoing-request.set-authority",
-        |host: Host<'_>, (to, authority): (Request, Option<String>)| {
-            let fits = authority.as_ref().is_none_or(|authority| authority.len() <= MAX_AUTHORITY);
-            set(host, fits, |http| http.set_authority(to, authority))
-        },
-    )?;
-    types.func_wrap("[method]outgoing-request.set-method", |host: Host<'_>, (to, method): (Request, Method)| {
+    before(linker, TYPES, &FUNCTIONS, requests)?;
+    before(linker, OUTGOING, &["handle"], |outgoing| {
+        outgoing.func_wrap("handle", |host: Host<'_>, (request, options): (Request, Option<Options>)| {
+            Ok((handle(host, request, options)?,))
+        })
+    })
+}
+
+fn requests(types: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
+    let [set_path, set_authority, set_method, set_scheme, from_list, set_fields, get_body, finish_body] = FUNCTIONS;
+    types.func_wrap(set_path, |host: Host<'_>, (to, path): (Request, Option<String>)| {
+        let fits = path.as_ref().is_none_or(|path| path.len() <= MAX_PATH);
+        set(host, fits, |http| http.set_path_with_query(to, path))
+    })?;
+    types.func_wrap(set_authority, |host: Host<'_>, (to, authority): (Request, Option<String>)| {
+        let fits = authority.as_ref().is_none_or(|authority| authority.len() <= MAX_AUTHORITY);
+        set(host, fits, |http| http.set_authority(to, authority))
+    })?;
+    types.func_wrap(set_method, |host: Host<'_>, (to, method): (Request, Method)| {
         let fits = !matches!(&method, Method::Other(word) if word.len() > MAX_WORD);
         set(host, fits, |http| http.set_method(to, method))
     })?;
-    types.func_wrap(
-        "[method]outgoing-request.set-scheme",
-        |host: Host<'_>, (to, scheme): (Request, Option<Scheme>)| {
-            let fits = !matches!(&scheme, Some(Scheme::Other(word)) if word.len() > MAX_WORD);
-            set(host, fits, |http| http.set_scheme(to, scheme))
-        },
-    )?;
-    types.func_wrap(LISTS[0], |mut host: Host<'_>, (list,): (WasmList<(String, Vec<u8>)>,)| {
+    types.func_wrap(set_scheme, |host: Host<'_>, (to, scheme): (Request, Option<Scheme>)| {
+        let fits = !matches!(&scheme, Some(Scheme::Other(word)) if word.len() > MAX_WORD);
+        set(host, fits, |http| http.set_scheme(to, scheme))
+    })?;
+    types.func_wrap(from_list, |mut host: Host<'_>, (list,): (WasmList<(String, Vec<u8>)>,)| {
         // WASI has no error for this.
         let entries = lists::take(&mut host, &list, MAX_ENTRIES)?.map_err(wasmtime::Error::msg)?;
         Ok((answered(host.data_mut().http().from_list(entries), HeaderError::downcast)?,))
     })?;
     types.func_wrap(
-        LISTS[1],
+        set_fields,
         |mut host: Host<'_>, (to, name, list): (Resource<FieldMap>, String, WasmList<Vec<u8>>)| {
             let values = lists::take(&mut host, &list, MAX_ENTRIES)?.map_err(wasmtime::Error::msg)?;
             let set = HostFields::set(&mut host.data_mut().http(), to, name, values);
             Ok((answered(set, HeaderError::downcast)?,))
         },
     )?;
-    types.func_wrap("[method]outgoing-request.body", |host: Host<'_>, (of,): (Request,)| Ok((body(host, of)?,)))?;
-    types.func_wrap(
-        "[static]outgoing-body.finish",
-        |host: Host<'_>, (body, trailers): (Body, Option<Resource<FieldMap>>)| Ok((finish(host, body, trailers)?,)),
-    )?;
-    linker
-        .instance(OUTGOING)?
-        .func_wrap("handle", |host: Host<'_>, (request, options): (Request, Option<Options>)| {
-            Ok((handle(host, request, options)?,))
-        })?;
-    linker.allow_shadowing(false);
-    Ok(())
+    types.func_wrap(get_body, |host: Host<'_>, (of,): (Request,)| Ok((body(host, of)?,)))?;
+    types.func_wrap(finish_body, |host: Host<'_>, (body, trailers): (Body, Option<Resource<FieldMap>>)| {
+        Ok((finish(host, body, trailers)?,))
+    })
 }
 
 /// Sends a request. Its options become the host's by this call, but the function of wasmtime-wasi-http leaves them in the

@@ -11,7 +11,7 @@ use wasmtime_wasi::filesystem::Descriptor;
 use wasmtime_wasi::p2::bindings::filesystem::types::{DescriptorType, DirectoryEntry, ErrorCode};
 
 use super::{Entry, apart, entries, open};
-use crate::expected::expect;
+use crate::expected::before;
 use crate::files;
 use crate::sandbox::{ComponentWasi, Host, Sandbox};
 use hostler_handler::Limit;
@@ -32,21 +32,18 @@ pub(crate) struct Listing {
 
 /// Puts itself before the functions of WASI, which are in the linker already.
 pub(crate) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
-    expect(linker, TYPES, &[READ, NEXT])?;
-    linker.allow_shadowing(true);
-    let mut types = linker.instance(TYPES)?;
-    types.resource("directory-entry-stream", ResourceType::host::<Listing>(), |mut host, handle| {
-        host.data_mut().ctx().table.delete(Resource::<Listing>::new_own(handle))?;
-        Ok(())
-    })?;
-    types.func_wrap_async(READ, |mut host: Host<'_>, (folder,): (Resource<Descriptor>,)| {
-        Box::new(async move { Ok((read(&mut host, &folder).await?,)) })
-    })?;
-    types.func_wrap_async(NEXT, |mut host: Host<'_>, (listing,): (Resource<Listing>,)| {
-        Box::new(async move { Ok((next(&mut host, &listing).await?,)) })
-    })?;
-    linker.allow_shadowing(false);
-    Ok(())
+    before(linker, TYPES, &[READ, NEXT], |types| {
+        types.resource("directory-entry-stream", ResourceType::host::<Listing>(), |mut host, handle| {
+            host.data_mut().ctx().table.delete(Resource::<Listing>::new_own(handle))?;
+            Ok(())
+        })?;
+        types.func_wrap_async(READ, |mut host: Host<'_>, (folder,): (Resource<Descriptor>,)| {
+            Box::new(async move { Ok((read(&mut host, &folder).await?,)) })
+        })?;
+        types.func_wrap_async(NEXT, |mut host: Host<'_>, (listing,): (Resource<Listing>,)| {
+            Box::new(async move { Ok((next(&mut host, &listing).await?,)) })
+        })
+    })
 }
 
 /// Opens a listing, which counts as an open file.

@@ -237,23 +237,15 @@ fn add_setters(types: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmti
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::time::{Duration, UNIX_EPOCH};
+    use std::time::Duration;
 
     use super::*;
     use hostler_handler::{Bounds, Output};
 
     fn received(attributes: &[(&str, AttributeValue)]) -> Message {
         let attributes = attributes.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
-        let message = hostler_types::message::Message {
-            id: "1".into(),
-            body: Bytes::from_static(b"body"),
-            attributes,
-            enqueued_at: UNIX_EPOCH,
-            group: None,
-            routing_key: None,
-            claim: None,
-            trace: None,
-        };
+        let message =
+            hostler_types::message::Message { attributes, ..hostler_types::message::Message::new("1", "body") };
         let bounds = Bounds::new(Duration::from_secs(1));
         Message::received(&Call::new(Arc::new(message), "in".into(), 1, bounds, Output::new(0)))
     }
