@@ -57,6 +57,28 @@ pub(super) fn tls(endpoint: &str) -> Option<ClientTlsConfig> {
     (!is_plain).then(|| ClientTlsConfig::new().with_enabled_roots())
 }
 
+/// Builds the exporter of a signal, by its builder.
+macro_rules! exporter {
+    ($builder:expr, $protocol:expr, $endpoint:expr, $timeout:expr, $fault:expr) => {
+        match $protocol {
+            Protocol::Http => {
+                let builder = $builder.with_http().with_http_client(Client::new($timeout, $fault.clone())?);
+                let builder = builder.with_protocol(opentelemetry_otlp::Protocol::HttpBinary);
+                builder.with_endpoint($endpoint).with_timeout($timeout).build()
+            }
+            Protocol::Grpc => {
+                let builder = $builder.with_tonic().with_endpoint($endpoint).with_timeout($timeout);
+                match collector::tls($endpoint) {
+                    Some(tls) => builder.with_tls_config(tls).build(),
+                    None => builder.build(),
+                }
+            }
+        }
+    };
+}
+
+pub(super) use exporter;
+
 /// The collector for the log, without what may be a secret: a user, a path, a query.
 pub(super) fn named(endpoint: &str) -> String {
     Url::parse(endpoint).map_or_else(|_| "the collector".to_owned(), |url| url.origin().ascii_serialization())

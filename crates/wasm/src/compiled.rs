@@ -114,26 +114,14 @@ impl CpuBaseline {
     const ALL: [Self; 4] = [Self::Generic, Self::V2, Self::V3, Self::Native];
 
     /// Cranelift's names for what the baseline adds to plain x86-64 (x86-64 psABI, micro-architecture levels).
-    fn x86_flags(self) -> &'static [&'static str] {
-        const V3: [&str; 12] = [
-            "has_cmpxchg16b",
-            "has_sse3",
-            "has_ssse3",
-            "has_sse41",
-            "has_sse42",
-            "has_popcnt",
-            "has_avx",
-            "has_avx2",
-            "has_bmi1",
-            "has_bmi2",
-            "has_lzcnt",
-            "has_fma",
-        ];
-        match self {
-            Self::Generic | Self::Native => &[],
-            Self::V2 => V3.split_at(6).0,
-            Self::V3 => &V3,
-        }
+    fn x86_flags(self) -> impl Iterator<Item = &'static str> {
+        let v2 = "cmpxchg16b sse3 ssse3 sse41 sse42 popcnt";
+        let (v2, v3) = match self {
+            Self::Generic | Self::Native => ("", ""),
+            Self::V2 => (v2, ""),
+            Self::V3 => (v2, "avx avx2 bmi1 bmi2 lzcnt fma"),
+        };
+        v2.split_whitespace().chain(v3.split_whitespace())
     }
 }
 
@@ -201,7 +189,7 @@ pub fn compile(source: &Source, recipe: Recipe<'_>) -> Result<Vec<u8>, CompileEr
                 // instructions that the CPU lacks.
                 #[allow(unsafe_code, reason = "the CPU baseline is set by flags of the code generator")]
                 unsafe {
-                    config.cranelift_flag_enable(flag);
+                    config.cranelift_flag_enable(&format!("has_{flag}"));
                 }
             }
         }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use tokio::time::timeout;
-use wasmtime::component::Component;
+use wasmtime::component::{Component, ComponentNamedList, Lift, Lower};
 
 use super::capabilities::Stdin;
 use super::contract::{GuestOutcome, GuestState, MessageRef, ReportRef, milliseconds};
@@ -87,17 +87,10 @@ impl HookSet {
     /// `processing-timeout`, in a fresh instance of `guest`.
     pub(super) async fn processing_timeout(&self, guest: &Guest, call: &Call, elapsed: Duration) -> Option<Outcome> {
         let hook = self.processing_timeout.as_ref()?;
-        let decide = async {
-            let bounds = Bounds::new(HOOK_TIMEOUT);
-            let scope = Scope { bounds, ..guest.scope(call) };
-            let live = guest.instantiate(scope, &call.output, Stdin::default()).await;
-            let mut live = live.map_err(|outcome| why(&outcome))?;
-            let params = (MessageRef::new(call), milliseconds(elapsed));
-            let result = live.call::<_, (GuestOutcome,)>(hook, params).await;
-            result.map(|(outcome,)| Outcome::from(outcome)).map_err(|error| live.fault(&error))
-        };
-        match timeout(HOOK_TIMEOUT, decide).await.unwrap_or_else(|_| Err(too_long())) {
-            Ok(outcome) => Some(outcome),
+        let scope = Scope { bounds: Bounds::new(HOOK_TIMEOUT), ..guest.scope(call) };
+        let params = (MessageRef::new(call), milliseconds(elapsed));
+        match in_fresh_instance::<_, (GuestOutcome,)>(guest, scope, &call.output, hook, params).await {
+            Ok((outcome,)) => Some(outcome.into()),
             Err(reason) => {
                 let (consumer, message_id) = (guest.consumer(), &*call.message.id);
                 tracing::warn!(target: BY_GUEST, consumer, message_id, hook = "processing-timeout", reason, "hook failed");
@@ -109,16 +102,10 @@ impl HookSet {
     /// `state-changed`, in a fresh instance of `guest`.
     pub(super) async fn state_changed(&self, guest: &Guest, from: State, to: State) {
         let Some(hook) = &self.state_changed else { return };
-        let consumer = guest.consumer();
-        let output = Output::new(OUTPUT);
-        let tell = async {
-            let scope = guest.scope_without_message(Bounds::new(HOOK_TIMEOUT));
-            let live = guest.instantiate(scope, &output, Stdin::default()).await;
-            let mut live = live.map_err(|outcome| why(&outcome))?;
-            let result = live.call::<_, ()>(hook, (GuestState::from(from), GuestState::from(to))).await;
-            result.map_err(|error| live.fault(&error))
-        };
-        if let Err(reason) = timeout(HOOK_TIMEOUT, tell).await.unwrap_or_else(|_| Err(too_long())) {
+        let (consumer, output) = (guest.consumer(), Output::new(OUTPUT));
+        let scope = guest.scope_without_message(Bounds::new(HOOK_TIMEOUT));
+        let params = (GuestState::from(from), GuestState::from(to));
+        if let Err(reason) = in_fresh_instance::<_, ()>(guest, scope, &output, hook, params).await {
             tracing::warn!(target: BY_GUEST, consumer, hook = "state-changed", reason, "hook failed");
         }
         let captured = output.take();
@@ -138,9 +125,24 @@ impl HookSet {
     }
 }
 
-/// Why there is no instance for a hook.
-fn why(outcome: &Outcome) -> String {
-    outcome.reason().unwrap_or_default()
+/// Calls a hook in an instance of its own; an error says why it did not return.
+async fn in_fresh_instance<P, R>(
+    guest: &Guest,
+    scope: Scope,
+    output: &Output,
+    hook: &Export,
+    params: P,
+) -> Result<R, String>
+where
+    P: ComponentNamedList + Lower,
+    R: ComponentNamedList + Lift + 'static,
+{
+    let called = async {
+        let live = guest.instantiate(scope, output, Stdin::default()).await;
+        let mut live = live.map_err(|outcome| outcome.reason().unwrap_or_default())?;
+        live.call(hook, params).await.map_err(|error| live.fault(&error))
+    };
+    timeout(HOOK_TIMEOUT, called).await.unwrap_or_else(|_| Err(too_long()))
 }
 
 fn too_long() -> String {

@@ -141,7 +141,7 @@ struct Queue {
 }
 
 /// Counters, read when metrics are collected.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Counts {
     /// By outcome, then by disposition.
     settled: [[AtomicU64; DISPOSITIONS.len()]; OutcomeKind::ALL.len()],
@@ -221,18 +221,11 @@ impl ConsumerMetrics {
             queue_delay: Series::new(&instruments.queue_delay, base.clone()),
             instantiation: Series::new(&instruments.instantiation, base.clone()),
         };
-        let counts = Counts {
-            settled: array::from_fn(|_| array::from_fn(|_| AtomicU64::new(0))),
-            consumed: AtomicU64::new(0),
-            late: AtomicU64::new(0),
-            leases_extended: AtomicU64::new(0),
-            leases_lost: AtomicU64::new(0),
-        };
         Self(Arc::new(Inner {
             base,
             often,
             instruments,
-            counts,
+            counts: Counts::default(),
             memory_peak: Arc::default(),
             look: OnceLock::new(),
             queue: Mutex::default(),

@@ -123,20 +123,7 @@ fn exporter(endpoint: &str, fault: &Fault) -> Result<MetricExporter, String> {
     }
     let endpoint = &collector::endpoint(own, endpoint, protocol, PATH);
     let timeout = request_timeout();
-    let exporter = match protocol {
-        Protocol::Http => {
-            let client = Client::new(timeout, fault.clone())?;
-            let builder = MetricExporter::builder().with_http().with_http_client(client);
-            builder.with_protocol(opentelemetry_otlp::Protocol::HttpBinary).with_endpoint(endpoint).build()
-        }
-        Protocol::Grpc => {
-            let builder = MetricExporter::builder().with_tonic().with_endpoint(endpoint).with_timeout(timeout);
-            match collector::tls(endpoint) {
-                Some(tls) => builder.with_tls_config(tls).build(),
-                None => builder.build(),
-            }
-        }
-    };
+    let exporter = collector::exporter!(MetricExporter::builder(), protocol, endpoint, timeout, fault);
     exporter.map_err(|error| collector::refusal(&error, endpoint))
 }
 

@@ -19,15 +19,9 @@ const QUEUE: (usize, usize) = (2048, 8192);
 /// How many spans go at a time.
 const BATCH: usize = 512;
 
-/// Samplers that the SDK knows; the second of each pair tells whether it takes a ratio.
-const SAMPLERS: [(&str, bool); 6] = [
-    ("always_on", false),
-    ("always_off", false),
-    ("traceidratio", true),
-    ("parentbased_always_on", false),
-    ("parentbased_always_off", false),
-    ("parentbased_traceidratio", true),
-];
+/// Samplers that the SDK knows.
+const SAMPLERS: &str =
+    "always_on always_off traceidratio parentbased_always_on parentbased_always_off parentbased_traceidratio";
 
 /// What the variables and the config say together.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,9 +83,8 @@ fn queue<F: Fn(&str) -> Option<String>>(reader: &mut Reader<F>) -> usize {
 
 /// The sampler that is named. The SDK reads it by itself, and would pass over in silence what is wrong with it.
 fn sampler<F: Fn(&str) -> Option<String>>(reader: &mut Reader<F>) -> Option<String> {
-    let names = SAMPLERS.map(|(name, _)| name);
-    let sampler = reader.word("OTEL_TRACES_SAMPLER", &names);
-    let takes_ratio = SAMPLERS.iter().any(|(name, ratio)| *ratio && sampler.as_deref() == Some(name));
+    let sampler = reader.word("OTEL_TRACES_SAMPLER", &SAMPLERS.split(' ').collect::<Vec<_>>());
+    let takes_ratio = sampler.as_deref().is_some_and(|name| name.ends_with("ratio"));
     let argument = "OTEL_TRACES_SAMPLER_ARG";
     match (takes_ratio, reader.set(argument)) {
         (true, Some(value)) if !value.parse().is_ok_and(|ratio: f64| (0.0..=1.0).contains(&ratio)) => {

@@ -26,19 +26,7 @@ pub(super) fn connect(environment: &Environment, runtime: &Handle) -> Result<Exp
     let fault = Fault::default();
     // Neither here nor below is the endpoint told: it may hold a secret.
     Url::parse(endpoint).map_err(|error| format!("the endpoint of traces is no URL: {error}"))?;
-    let otlp = match environment.protocol {
-        Protocol::Http => {
-            let client = Client::new(*timeout, fault.clone())?;
-            Otlp::builder().with_http().with_http_client(client).with_endpoint(endpoint).with_timeout(*timeout).build()
-        }
-        Protocol::Grpc => {
-            let builder = Otlp::builder().with_tonic().with_endpoint(endpoint).with_timeout(*timeout);
-            match collector::tls(endpoint) {
-                Some(tls) => builder.with_tls_config(tls).build(),
-                None => builder.build(),
-            }
-        }
-    };
+    let otlp = collector::exporter!(Otlp::builder(), environment.protocol, endpoint, *timeout, fault);
     let collector = collector::named(endpoint);
     let refused = |error| format!("traces cannot be sent to {collector}: {}", collector::refusal(&error, endpoint));
     let otlp = otlp.map_err(refused)?;

@@ -1,38 +1,28 @@
 //! Which addresses a name may lead to: public ones, and those of granted networks.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::LazyLock;
 
 use ipnet::IpNet;
 
 /// IPv4 blocks that are not globally reachable (IANA IPv4 special-purpose address registry), multicast and reserved ones.
-const SPECIAL_V4: [(Ipv4Addr, u8); 15] = [
-    (Ipv4Addr::new(0, 0, 0, 0), 8),
-    (Ipv4Addr::new(10, 0, 0, 0), 8),
-    (Ipv4Addr::new(100, 64, 0, 0), 10),
-    (Ipv4Addr::new(127, 0, 0, 0), 8),
-    (Ipv4Addr::new(169, 254, 0, 0), 16),
-    (Ipv4Addr::new(172, 16, 0, 0), 12),
-    (Ipv4Addr::new(192, 0, 0, 0), 24),
-    (Ipv4Addr::new(192, 0, 2, 0), 24),
-    (Ipv4Addr::new(192, 88, 99, 0), 24),
-    (Ipv4Addr::new(192, 168, 0, 0), 16),
-    (Ipv4Addr::new(198, 18, 0, 0), 15),
-    (Ipv4Addr::new(198, 51, 100, 0), 24),
-    (Ipv4Addr::new(203, 0, 113, 0), 24),
-    (Ipv4Addr::new(224, 0, 0, 0), 4),
-    (Ipv4Addr::new(240, 0, 0, 0), 4),
-];
+const SPECIAL_V4: &str = "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 \
+                          192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/4 240.0.0.0/4";
 
 /// The block that IPv6 unicast addresses are given out from (RFC 4291, section 2.5.4).
-const GLOBAL_V6: (Ipv6Addr, u8) = (Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3);
+const GLOBAL_V6: &str = "2000::/3";
 
 /// Blocks of it that are not globally reachable, or lead elsewhere (IANA IPv6 special-purpose address registry).
-const SPECIAL_V6: [(Ipv6Addr, u8); 4] = [
-    (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 23),
-    (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0), 32),
-    (Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0), 16),
-    (Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 0), 20),
-];
+const SPECIAL_V6: &str = "2001::/23 2001:db8::/32 2002::/16 3fff::/20";
+
+/// Those of the special blocks, and the global one.
+static SPECIAL: LazyLock<Vec<IpNet>> =
+    LazyLock::new(|| [SPECIAL_V4, SPECIAL_V6].into_iter().flat_map(blocks).collect());
+static GLOBAL: LazyLock<Vec<IpNet>> = LazyLock::new(|| blocks(GLOBAL_V6).collect());
+
+fn blocks(text: &'static str) -> impl Iterator<Item = IpNet> {
+    text.split(' ').filter_map(|block| block.parse().ok())
+}
 
 /// The prefix of IPv4 addresses behind a translator (RFC 6052, section 2.1).
 const TRANSLATED: [u16; 6] = [0x64, 0xff9b, 0, 0, 0, 0];
@@ -54,16 +44,8 @@ fn behind(address: IpAddr) -> IpAddr {
 }
 
 fn is_public(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => {
-            let within = |(block, bits): &(Ipv4Addr, u8)| (v4.to_bits() ^ block.to_bits()) >> (32 - bits) == 0;
-            !SPECIAL_V4.iter().any(within)
-        }
-        IpAddr::V6(v6) => {
-            let within = |(block, bits): &(Ipv6Addr, u8)| (v6.to_bits() ^ block.to_bits()) >> (128 - bits) == 0;
-            within(&GLOBAL_V6) && !SPECIAL_V6.iter().any(within)
-        }
-    }
+    let within = |blocks: &[IpNet]| blocks.iter().any(|block| block.contains(&address));
+    (address.is_ipv4() || within(&GLOBAL)) && !within(&SPECIAL)
 }
 
 #[cfg(test)]
@@ -71,47 +53,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn all_blocks_are_read() {
+        assert_eq!((SPECIAL.len(), GLOBAL.len()), (19, 1));
+    }
+
+    #[test]
     fn only_public_addresses_need_no_grant() {
-        for public in [
-            "1.1.1.1",
-            "93.184.215.14",
-            "172.15.255.255",
-            "172.32.0.1",
-            "2606:4700:4700::1111",
-            "::ffff:1.1.1.1",
-            "64:ff9b::101:101",
-        ] {
+        let publics = "1.1.1.1 93.184.215.14 172.15.255.255 172.32.0.1 2606:4700:4700::1111 ::ffff:1.1.1.1 \
+            64:ff9b::101:101";
+        for public in publics.split(' ') {
             assert!(may_be_reached(public.parse().unwrap(), &[]), "{public}");
         }
-        for special in [
-            "0.0.0.0",
-            "10.1.2.3",
-            "100.64.0.1",
-            "127.0.0.1",
-            "127.255.255.254",
-            "169.254.169.254",
-            "169.254.170.2",
-            "172.16.0.1",
-            "172.31.255.255",
-            "192.168.1.1",
-            "198.19.0.1",
-            "224.0.0.1",
-            "255.255.255.255",
-            "::",
-            "::1",
-            "::127.0.0.1",
-            "::ffff:127.0.0.1",
-            "::ffff:169.254.170.2",
-            "64:ff9b::7f00:1",
-            "64:ff9b:1::1",
-            "fe80::1",
-            "fc00::1",
-            "fd00:ec2::254",
-            "ff02::1",
-            "2001:db8::1",
-            "2002:7f00:1::",
-            "2001::1",
-        ] {
+        let specials = "0.0.0.0 10.1.2.3 100.64.0.1 127.0.0.1 127.255.255.254 169.254.169.254 169.254.170.2 \
+            172.16.0.1 172.31.255.255 192.168.1.1 198.19.0.1 224.0.0.1 255.255.255.255 :: ::1 \
+            ::127.0.0.1 ::ffff:127.0.0.1 ::ffff:169.254.170.2 64:ff9b::7f00:1 64:ff9b:1::1 fe80::1 \
+            fc00::1 fd00:ec2::254 ff02::1 2001:db8::1 2002:7f00:1:: 2001::1";
+        for special in specials.split(' ') {
             assert!(!may_be_reached(special.parse().unwrap(), &[]), "{special}");
         }
     }
