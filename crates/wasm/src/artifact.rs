@@ -7,7 +7,7 @@ use wasmtime::component::Component;
 use wasmtime::{ExternType, Module};
 
 use super::command::RUN;
-use super::compiled::{self, Code, Loaded};
+use super::compiled::{self, Code, Found};
 use super::contain::contain;
 use super::engine::Engine;
 use super::load_error::LoadError;
@@ -22,97 +22,80 @@ use hostler_types::digest::{hex, sha256};
 const WASM_PAGE: u64 = 64 * 1024;
 
 /// What a handler's file holds.
-pub enum Artifact {
-    /// A component, and what it is by its exports.
-    Component(Component, Role),
-    /// A preview-1 module with `_start`.
-    Command(Module),
+pub(super) struct Artifact {
+    pub(super) code: Code,
+    pub(super) kind: Kind,
 }
 
-/// What kind of handler a file is.
+/// What kind of handler a file is, by its exports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A component.
-    Component(Role),
-    /// A preview-1 module with `_start`.
-    Command,
-}
-
-/// What a component is by its exports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// It exports the contract's `handler`.
+    /// A component that exports the contract's `handler`.
     Handler,
-    /// It exports `incoming-handler` of wasi:messaging.
+    /// A component that exports `incoming-handler` of wasi:messaging.
     #[cfg(feature = "messaging")]
     Messaging,
-    /// It exports `handler` of wasmcloud:messaging.
+    /// A component that exports `handler` of wasmcloud:messaging.
     #[cfg(feature = "messaging")]
     Wasmcloud,
     /// A WASI 0.2 command.
     Run,
-    /// It exports hooks and no handler.
+    /// A component that exports hooks and no handler.
     Hooks,
+    /// A preview-1 module with `_start`.
+    Command,
 }
 
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Component(Role::Handler) => "component (hostler:consumer/handler)",
+            Self::Handler => "component (hostler:consumer/handler)",
             #[cfg(feature = "messaging")]
-            Self::Component(Role::Messaging) => "component (wasi:messaging/incoming-handler)",
+            Self::Messaging => "component (wasi:messaging/incoming-handler)",
             #[cfg(feature = "messaging")]
-            Self::Component(Role::Wasmcloud) => "component (wasmcloud:messaging/handler)",
-            Self::Component(Role::Run) => "WASI 0.2 command (wasi:cli/run)",
-            Self::Component(Role::Hooks) => "hooks component",
+            Self::Wasmcloud => "component (wasmcloud:messaging/handler)",
+            Self::Run => "WASI 0.2 command (wasi:cli/run)",
+            Self::Hooks => "hooks component",
             Self::Command => "WASI preview-1 command (_start)",
         })
     }
 }
 
 impl Artifact {
-    /// Its kind.
-    pub fn kind(&self) -> Kind {
-        match self {
-            Self::Component(_, role) => Kind::Component(*role),
-            Self::Command(_) => Kind::Command,
-        }
-    }
-
     /// The component, if it is one.
     pub(super) fn component(&self) -> Option<&Component> {
-        match self {
-            Self::Component(component, _) => Some(component),
-            Self::Command(_) => None,
+        match &self.code {
+            Code::Component(component) => Some(component),
+            Code::Module(_) => None,
         }
     }
 
     /// The bytes of its compiled code, with its data.
     pub(super) fn code_size(&self) -> u64 {
-        let range = match self {
-            Self::Component(component, _) => component.image_range(),
-            Self::Command(module) => module.image_range(),
+        let range = match &self.code {
+            Code::Component(component) => component.image_range(),
+            Code::Module(module) => module.image_range(),
         };
         (range.end.addr() - range.start.addr()) as u64
     }
 
     /// The largest memory that it has from the start, in bytes.
     pub(super) fn least_memory(&self) -> u64 {
-        let required = match self {
-            Self::Component(component, _) => component.resources_required(),
-            Self::Command(module) => Some(module.resources_required()),
+        let required = match &self.code {
+            Code::Component(component) => component.resources_required(),
+            Code::Module(module) => Some(module.resources_required()),
         };
         let pages = required.and_then(|required| required.max_initial_memory_size).unwrap_or(0);
         pages.saturating_mul(WASM_PAGE)
     }
 
     /// The interfaces or modules that it imports, sorted and without repetition.
-    pub fn imports(&self, engine: &Engine) -> Vec<String> {
-        let mut imports: Vec<String> = match self {
-            Self::Component(component, _) => {
-                component.component_type().imports(engine.inner()).map(|(name, _)| name.to_owned()).collect()
+    pub(super) fn imports(&self) -> Vec<String> {
+        let mut imports: Vec<String> = match &self.code {
+            Code::Component(component) => {
+                component.component_type().imports(component.engine()).map(|(name, _)| name.to_owned()).collect()
             }
-            Self::Command(module) => module.imports().map(|import| import.module().to_owned()).collect(),
+            Code::Module(module) => module.imports().map(|import| import.module().to_owned()).collect(),
         };
         imports.sort();
         imports.dedup();
@@ -140,15 +123,16 @@ fn read_uncontained(engine: &Engine, source: &Source, pin: Option<&[u8; 32]>) ->
     foreign::refuse(source, &contents)?;
     let code = match compiled::is_compiled(&contents).map_err(unreadable)? {
         true => match compiled::load(engine, source, &contents, pin.is_some() || source.is_trusted())? {
-            Loaded::Code(code) => code,
-            Loaded::Wasm(wasm) => build::build(engine, source, &wasm)?,
+            Found::Code(code) => code,
+            Found::Wasm(wasm) => build::build(engine, source, &wasm)?,
         },
         false => build::build(engine, source, &contents.all().map_err(unreadable)?)?,
     };
-    match code {
+    let kind = match &code {
         Code::Component(component) => recognise_component(source, component),
         Code::Module(module) => recognise_module(source, module),
-    }
+    };
+    Ok(Artifact { kind: kind?, code })
 }
 
 /// Reads a component with hooks, apart from the handler.
@@ -177,23 +161,23 @@ fn check_pin(source: &Source, bytes: &[u8], pin: &[u8; 32]) -> Result<(), LoadEr
 }
 
 /// The contracts of handlers that are no commands, in the order in which they are looked for.
-pub(super) const CONTRACTS: &[(Role, Interface)] = &[
-    (Role::Handler, contract::HANDLER),
+pub(super) const CONTRACTS: &[(Kind, Interface)] = &[
+    (Kind::Handler, contract::HANDLER),
     #[cfg(feature = "messaging")]
-    (Role::Messaging, messaging::HANDLER),
+    (Kind::Messaging, messaging::HANDLER),
     #[cfg(feature = "messaging")]
-    (Role::Wasmcloud, wasmcloud::HANDLER),
+    (Kind::Wasmcloud, wasmcloud::HANDLER),
 ];
 
 /// How the SDKs mark the function that is exported, for who forgot it.
 const SDKS: &str = "with an SDK: `#[handler]` above the function in Rust, `@hostler.handler` above it in Python, \
                     `export default` in JavaScript, `hostler.Run(handle)` in `main` in Go";
 
-fn recognise_component(source: &Source, component: Component) -> Result<Artifact, LoadError> {
-    if let Some((role, _)) = CONTRACTS.iter().find(|(_, interface)| interface.of(&component).is_some()) {
-        return Ok(Artifact::Component(component, *role));
+fn recognise_component(source: &Source, component: &Component) -> Result<Kind, LoadError> {
+    if let Some((kind, _)) = CONTRACTS.iter().find(|(_, interface)| interface.of(component).is_some()) {
+        return Ok(*kind);
     }
-    let names = export_names(&component);
+    let names = export_names(component);
     for (_, interface) in CONTRACTS {
         if let Some(other) = names.iter().find(|name| is_another(name, interface)) {
             let Interface { name, version, wit } = interface;
@@ -201,11 +185,11 @@ fn recognise_component(source: &Source, component: Component) -> Result<Artifact
             return Err(LoadError::new(source, what, format!("build it against {wit} ({name}@{version})")));
         }
     }
-    if RUN.of(&component).is_some() {
-        return Ok(Artifact::Component(component, Role::Run));
+    if RUN.of(component).is_some() {
+        return Ok(Kind::Run);
     }
-    if hooks::has_any(&component) {
-        return Ok(Artifact::Component(component, Role::Hooks));
+    if hooks::has_any(component) {
+        return Ok(Kind::Hooks);
     }
     let found = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
     let cure = format!("export {}@{VERSION} or {}@0.2; {SDKS}", contract::HANDLER.name, RUN.name);
@@ -220,10 +204,10 @@ fn is_another(export: &str, interface: &Interface) -> bool {
     name == interface.name || package.is_some_and(|package| name.split('/').next() == Some(package))
 }
 
-fn recognise_module(source: &Source, module: Module) -> Result<Artifact, LoadError> {
+fn recognise_module(source: &Source, module: &Module) -> Result<Kind, LoadError> {
     if let Some(start) = module.get_export("_start").as_ref().and_then(ExternType::func) {
         return match (start.params().len(), start.results().len()) {
-            (0, 0) => Ok(Artifact::Command(module)),
+            (0, 0) => Ok(Kind::Command),
             _ => {
                 let what = "its `_start` takes parameters or gives results, which that of a command does not";
                 Err(LoadError::new(source, what, "build it as a command (a program with `main`)"))

@@ -76,7 +76,7 @@ impl Part {
     }
 }
 
-/// Loaded code.
+/// Found code.
 pub(super) enum Code {
     Component(Component),
     Module(Module),
@@ -250,7 +250,7 @@ enum Fault {
 }
 
 /// What a compiled file gives.
-pub(super) enum Loaded {
+pub(super) enum Found {
     Code(Code),
     /// The WASM beside code that is not for here.
     Wasm(Bytes),
@@ -258,7 +258,7 @@ pub(super) enum Loaded {
 
 /// Checks and loads compiled code, or gives the WASM beside it where the code is not for here. `trusted`: whether the
 /// operator vouches for these bytes.
-pub(super) fn load(engine: &Engine, source: &Source, contents: &Contents, trusted: bool) -> Result<Loaded, LoadError> {
+pub(super) fn load(engine: &Engine, source: &Source, contents: &Contents, trusted: bool) -> Result<Found, LoadError> {
     let damaged = |what| LoadError::new(source, what, CURE);
     let file = File::open(contents).map_err(damaged)?;
     let loaded = match trusted {
@@ -266,7 +266,7 @@ pub(super) fn load(engine: &Engine, source: &Source, contents: &Contents, truste
         false => Err(Fault::Unfit("it is compiled code from elsewhere, and not pinned by a digest".into(), PIN)),
     };
     let (reason, cure) = match loaded {
-        Ok(code) => return Ok(Loaded::Code(code)),
+        Ok(code) => return Ok(Found::Code(code)),
         Err(Fault::Damaged(what)) => return Err(damaged(what)),
         Err(Fault::Unfit(reason, cure)) => (reason, cure),
     };
@@ -274,7 +274,7 @@ pub(super) fn load(engine: &Engine, source: &Source, contents: &Contents, truste
         return Err(LoadError::new(source, reason, cure));
     };
     tracing::warn!(handler = %source, reason, cure, "compiled code is not used: the WASM beside it is compiled instead");
-    Ok(Loaded::Wasm(wasm))
+    Ok(Found::Wasm(wasm))
 }
 
 /// Loads compiled code that this machine made for itself; an error says why it cannot be used.

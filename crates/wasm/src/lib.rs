@@ -84,7 +84,7 @@ mod stubs;
 #[cfg(feature = "messaging")]
 mod wasmcloud;
 
-pub use artifact::{Artifact, Kind, Role};
+pub use artifact::Kind;
 pub use capabilities::{Dir, Grants};
 pub use compiled::{CompileError, CpuBaseline, Recipe, compile};
 pub use composed::LongCopies;
@@ -97,7 +97,9 @@ pub use source::{Fetched, Source};
 
 use std::sync::Arc;
 
+use artifact::Artifact;
 use command::{CommandHandler, RunHandler};
+use compiled::Code;
 use component::ComponentHandler;
 use contract::{Consumer, STATE_CHANGED};
 use hooks::Hooked;
@@ -142,13 +144,13 @@ pub struct Definition {
 pub fn load(engine: &Engine, definition: &Definition) -> Result<Loaded, LoadError> {
     definition.grants.prepare().map_err(|(path, error)| LoadError::grant(path, &error))?;
     let artifact = artifact::read(engine, &definition.source, definition.sha256.as_ref())?;
-    if let Artifact::Component(_, Role::Hooks) = artifact {
+    if artifact.kind == Kind::Hooks {
         return Err(LoadError::only_hooks(&definition.source));
     }
     let pin = definition.hooks_sha256.as_ref();
     let hooks = definition.hooks.as_ref();
     let hooks = hooks.map(|source| Ok((source.clone(), artifact::read_hooks(engine, source, pin)?))).transpose()?;
-    let summary = Summary { kind: artifact.kind(), imports: artifact.imports(engine) };
+    let summary = Summary { kind: artifact.kind, imports: artifact.imports() };
     Ok(Loaded { engine: engine.clone(), definition: Arc::new(definition.clone()), artifact, hooks, summary })
 }
 
@@ -195,17 +197,17 @@ impl Loaded {
         let (engine, definition) = (&self.engine, &self.definition);
         roomy(&definition.source, &self.artifact, memory)?;
         let guest = |component| link::guest(engine, component, definition, memory);
-        let handler: Arc<dyn Handler> = match &self.artifact {
-            Artifact::Component(component, role) => match role {
-                Role::Handler => Arc::new(ComponentHandler::<Consumer>::new(guest(component)?)?),
+        let handler: Arc<dyn Handler> = match (&self.artifact.code, self.artifact.kind) {
+            (Code::Module(module), _) => Arc::new(CommandHandler::new(engine, module, definition, memory)?),
+            (Code::Component(component), kind) => match kind {
+                Kind::Handler => Arc::new(ComponentHandler::<Consumer>::new(guest(component)?)?),
                 #[cfg(feature = "messaging")]
-                Role::Messaging => Arc::new(ComponentHandler::<Messaging>::new(guest(component)?)?),
+                Kind::Messaging => Arc::new(ComponentHandler::<Messaging>::new(guest(component)?)?),
                 #[cfg(feature = "messaging")]
-                Role::Wasmcloud => Arc::new(ComponentHandler::<Wasmcloud>::new(guest(component)?)?),
-                Role::Run => Arc::new(RunHandler::new(guest(component)?)?),
-                Role::Hooks => return Err(LoadError::only_hooks(&definition.source)),
+                Kind::Wasmcloud => Arc::new(ComponentHandler::<Wasmcloud>::new(guest(component)?)?),
+                Kind::Run => Arc::new(RunHandler::new(guest(component)?)?),
+                Kind::Hooks | Kind::Command => return Err(LoadError::only_hooks(&definition.source)),
             },
-            Artifact::Command(module) => Arc::new(CommandHandler::new(engine, module, definition, memory)?),
         };
         let Some((source, hooks)) = &self.hooks else { return Ok(handler) };
         roomy(source, hooks, memory)?;
