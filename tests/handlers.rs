@@ -309,7 +309,11 @@ fn what_a_hook_prints_is_logged_and_is_no_part_of_a_command_s_reply() {
 fn a_function_of_another_type_is_refused_before_there_is_a_message() {
     let hook = format!("hooks = '{}'", component("hook-other-type").display());
     for (handler, lines, fault) in [
-        (component("handle-other-type"), "", "does not fit: its `handle` is of another type: expected `record` found `list`"),
+        (
+            component("handle-other-type"),
+            "",
+            "does not fit: its `handle` is of another type: expected `record` found `list`",
+        ),
         (component("acks"), hook.as_str(), "its `message-end` is of another type: "),
         (component("run-other-type"), "", "its `run` is of another type: "),
         (command("main-takes-parameters"), "", "its `_start` takes parameters"),

@@ -76,7 +76,7 @@ impl Part {
     }
 }
 
-/// Found code.
+/// Loaded code.
 pub(super) enum Code {
     Component(Component),
     Module(Module),

@@ -155,6 +155,7 @@ impl Live {
     }
 
     /// The sandbox that it lives in.
+    #[cfg(feature = "messaging")]
     pub(super) fn sandbox(&mut self) -> &mut Sandbox<ComponentWasi> {
         self.store.data_mut()
     }

@@ -123,6 +123,7 @@ impl From<SendError> for Refusal {
 }
 
 /// Sends for a guest, to a channel that its consumer's `allow.send` names; the id of the message.
+#[cfg(feature = "messaging")]
 pub(super) async fn send(grants: &Grants, scope: &Scope, channel: &str, message: Outgoing) -> Result<String, Refusal> {
     let channel = granted(grants, scope, channel)?;
     pass_on(grants, scope, &channel, message).await

@@ -27,6 +27,7 @@ pub(super) struct Sandbox<W> {
 }
 
 /// A message that a guest may reply to.
+#[cfg_attr(not(feature = "messaging"), allow(dead_code, reason = "no other contract replies by sending"))]
 pub(super) struct Answering {
     pub(super) message: Arc<Message>,
     /// The channel that it came from.
