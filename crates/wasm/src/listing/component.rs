@@ -4,13 +4,12 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use rustix::fs::FileType;
 use wasmtime::component::{Linker, Resource, ResourceType};
 use wasmtime_wasi::WasiView as _;
 use wasmtime_wasi::filesystem::Descriptor;
-use wasmtime_wasi::p2::bindings::filesystem::types::{DescriptorType, DirectoryEntry, ErrorCode};
+use wasmtime_wasi::p2::bindings::filesystem::types::{DirectoryEntry, ErrorCode};
 
-use super::{Entry, apart, entries, open};
+use super::{Entry, apart, entries, open, wasi_type};
 use crate::expected::before;
 use crate::files;
 use crate::sandbox::{ComponentWasi, Host, Sandbox};
@@ -97,16 +96,6 @@ fn shown(entry: Entry) -> Option<Result<DirectoryEntry, ErrorCode>> {
     if matches!(&*entry.name, b"." | b"..") {
         return None;
     }
-    let type_ = match entry.kind {
-        FileType::RegularFile => DescriptorType::RegularFile,
-        FileType::Directory => DescriptorType::Directory,
-        FileType::Symlink => DescriptorType::SymbolicLink,
-        FileType::Fifo => DescriptorType::Fifo,
-        FileType::Socket => DescriptorType::Socket,
-        FileType::CharacterDevice => DescriptorType::CharacterDevice,
-        FileType::BlockDevice => DescriptorType::BlockDevice,
-        FileType::Unknown => DescriptorType::Unknown,
-    };
     let name = String::from_utf8(entry.name).map_err(|_| ErrorCode::IllegalByteSequence);
-    Some(name.map(|name| DirectoryEntry { type_, name }))
+    Some(name.map(|name| DirectoryEntry { type_: wasi_type(entry.kind), name }))
 }

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom};
 use rustix::time::{ClockId, clock_gettime};
+use wasmtime_wasi::p2::bindings::filesystem::types::DescriptorType;
 
 /// The bytes of entries that are read from the kernel at once. With what Rust keeps of each, they stay below what a handle may make the host
 /// hold.
@@ -63,6 +64,20 @@ fn entries(open: &OwnedFd) -> io::Result<Vec<Entry>> {
         }
     }
     Ok(entries)
+}
+
+/// The type of a file in the words of WASI.
+fn wasi_type(kind: FileType) -> DescriptorType {
+    match kind {
+        FileType::RegularFile => DescriptorType::RegularFile,
+        FileType::Directory => DescriptorType::Directory,
+        FileType::Symlink => DescriptorType::SymbolicLink,
+        FileType::Fifo => DescriptorType::Fifo,
+        FileType::Socket => DescriptorType::Socket,
+        FileType::CharacterDevice => DescriptorType::CharacterDevice,
+        FileType::BlockDevice => DescriptorType::BlockDevice,
+        FileType::Unknown => DescriptorType::Unknown,
+    }
 }
 
 /// Does this where it may block, and has the guest pay for the time that it takes of a CPU.

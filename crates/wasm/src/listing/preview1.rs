@@ -19,7 +19,7 @@ use wasmtime_wasi::p1::WasiP1Ctx;
 use wasmtime_wasi::p1::types::{Errno, Fd, Filetype};
 use wasmtime_wasi::p1::wasi_snapshot_preview1::WasiSnapshotPreview1 as _;
 
-use super::{Entry, apart, entries, open, seek};
+use super::{Entry, apart, entries, open, seek, wasi_type};
 use crate::preview1::{Host, WASI, memory, parts};
 use crate::sandbox::Sandbox;
 use hostler_handler::Limit;
@@ -125,14 +125,8 @@ fn shown(folder: &OwnedFd, own: u64, entry: &Entry) -> io::Result<Vec<u8>> {
             (serial_of(stat.st_dev, stat.st_ino), FileType::from_raw_mode(stat.st_mode))
         }),
     };
-    let kind = match kind {
-        FileType::BlockDevice => Filetype::BlockDevice,
-        FileType::CharacterDevice => Filetype::CharacterDevice,
-        FileType::Directory => Filetype::Directory,
-        FileType::RegularFile => Filetype::RegularFile,
-        FileType::Symlink => Filetype::SymbolicLink,
-        FileType::Fifo | FileType::Socket | FileType::Unknown => Filetype::Unknown,
-    };
+    // Preview 1 has no name for sockets.
+    let kind = Filetype::try_from(wasi_type(kind)).unwrap_or(Filetype::Unknown);
     let mut shown = Vec::with_capacity(HEAD + name.len());
     shown.extend(entry.next.to_le_bytes());
     shown.extend(serial.to_le_bytes());
