@@ -4,7 +4,7 @@ use super::{ConfigArg, block_on, print, say};
 use crate::exit::{Exit, Failure, Result};
 use crate::host;
 use crate::host::hardening::Hardening;
-use crate::host::resources::{MEMORY, Machine, Plan, SLOTS, Share, Threads, raise_descriptors};
+use crate::host::resources::{MEMORY, Machine, Plan, SLOTS, Share, Threads};
 use hostler_config::{Config, Consumer};
 use hostler_telemetry as telemetry;
 use hostler_types::printable::on_one_line;
@@ -26,7 +26,6 @@ pub(super) fn run(args: &Args) -> Result {
     for warning in host::unused(&loaded.config) {
         say(format_args!("hostler: warning: {warning}"));
     }
-    raise_descriptors();
     let machine = Machine::measure();
     // As `run`: whoever cannot start the threads must not learn it only there.
     machine.try_threads(Threads::of(&machine, host::sets(&loaded.config.consumers)).least())?;
@@ -80,7 +79,8 @@ async fn check_handlers(config: &Config, machine: &Machine) -> Result<()> {
         }
         Ok(())
     };
-    if let Some(warning) = host::file_plan(config).warning() {
+    let files = host::file_plan(config)?;
+    if let Some(warning) = files.warning() {
         say(format_args!("hostler: warning: {warning}"));
     }
     host::all(config.consumers.iter().zip(loaded).zip(&plan.shares).map(check).collect())?;

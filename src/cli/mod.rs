@@ -28,15 +28,18 @@ mod source;
 mod table;
 mod top;
 
+use std::panic::{self, AssertUnwindSafe};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{Parser, Subcommand};
 
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, Result};
 use crate::host;
+use crate::host::resources::Purpose;
 use hostler_config::{self as config, Config, Loaded};
 use hostler_queue::{Provisioner, QueueError};
+use hostler_telemetry as telemetry;
 use output::{print, say};
 
 /// Runs a WASM handler on each message of a queue
@@ -119,7 +122,7 @@ struct ConfigArg {
 
 impl ConfigArg {
     /// Loads the config; its warnings go to standard error.
-    fn load(&self) -> crate::exit::Result<Loaded> {
+    fn load(&self) -> Result<Loaded> {
         let loaded = config::load(self.config.as_deref(), std::env::vars_os())
             .map_err(|error| Failure::new(Exit::BadConfig, error))?;
         for warning in &loaded.warnings {
@@ -147,9 +150,30 @@ pub fn main() -> Exit {
         let HealthCheck::CheckConsumerHealth(command) = parse::<HealthCheckOnly>().command;
         return check_health(&command);
     }
+    telemetry::bound_panics();
+    host::exit_without_memory();
+    // Before the arguments are parsed, which takes much of the stack.
+    if let Err(failure) = Purpose::Plain.check_limits() {
+        return failed(&failure);
+    }
     let command = parse::<Cli>().command;
     host::outlive_size_limit();
-    let result = match command {
+    let result = panic::catch_unwind(AssertUnwindSafe(|| run(command)));
+    let result = result.unwrap_or_else(|_| Err(Failure::new(Exit::Internal, host::PANICKED)));
+    let result = result.and_then(|exit| output::unprinted().map_or(Ok(exit), Err));
+    result.unwrap_or_else(|failure| failed(&failure))
+}
+
+fn failed(failure: &Failure) -> Exit {
+    say(format_args!("hostler: {}", failure.message));
+    failure.exit
+}
+
+fn run(command: Command) -> Result {
+    if matches!(command, Command::Run(_) | Command::Check(_) | Command::Invoke(_)) {
+        Purpose::Handlers.check_limits()?;
+    }
+    match command {
         Command::CheckConsumerHealth(command) => Ok(check_health(&command)),
         Command::Run(args) => run::run(&args),
         Command::Check(args) => check::run(&args),
@@ -169,12 +193,7 @@ pub fn main() -> Exit {
         Command::New(args) => new::run(&args),
         Command::Schema(args) => schema::run(&args),
         Command::Completions(args) => completions::run(&args),
-    };
-    let result = result.and_then(|exit| output::unprinted().map_or(Ok(exit), Err));
-    result.unwrap_or_else(|failure| {
-        say(format_args!("hostler: {}", failure.message));
-        failure.exit
-    })
+    }
 }
 
 fn check_health(command: &CheckHealth) -> Exit {
@@ -183,7 +202,7 @@ fn check_health(command: &CheckHealth) -> Exit {
 }
 
 /// Runs a command's future on a runtime of its own.
-fn block_on<T>(future: impl Future<Output = crate::exit::Result<T>>) -> crate::exit::Result<T> {
+fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(Exit::Internal, error))?;
     let result = runtime.block_on(future);
@@ -192,7 +211,7 @@ fn block_on<T>(future: impl Future<Output = crate::exit::Result<T>>) -> crate::e
 }
 
 /// Connects to the queue service of the config, and says so if that creates the embedded queue: perhaps another one is meant.
-async fn connect(config: &Config) -> Result<Arc<dyn Provisioner>, QueueError> {
+async fn connect(config: &Config) -> std::result::Result<Arc<dyn Provisioner>, QueueError> {
     let created = host::file_to_come(config).map(host::full);
     let broker = host::connect(config).await?;
     if let Some(file) = created {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::guests::sets;
 use super::resources::{self, Demand, FilePlan, HOST, Handles, Machine, Plan, SLOTS, Share};
 use crate::exit::{self, Exit, Failure};
 use hostler_config::{self as config, Config, DirMode, Driver, Reply};
@@ -165,13 +166,17 @@ fn sandboxes(consumer: &config::Consumer) -> u32 {
 }
 
 /// How many files each sandbox may have open.
-pub fn file_plan(config: &Config) -> FilePlan {
+///
+/// # Errors
+/// The limit of open files is too low for the config's slots: exit code 64, with the arithmetic.
+pub fn file_plan(config: &Config) -> exit::Result<FilePlan> {
     let handles = config.consumers.iter().map(|consumer| Handles {
         sandboxes: sandboxes(consumer).into(),
         folders: consumer.allow.dirs.len() as u64,
         origins: consumer.allow.http.len() as u64,
     });
-    FilePlan::measure(&handles.collect::<Vec<_>>())
+    let plan = FilePlan::measure(&handles.collect::<Vec<_>>(), sets(&config.consumers));
+    plan.map_err(|few| Failure::new(Exit::BadConfig, few))
 }
 
 /// Settings that are valid but that this driver makes no use of; for the log.

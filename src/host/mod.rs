@@ -31,6 +31,7 @@ pub use grant_conflicts::check_grants;
 pub use guests::{Guests, Shared, sets, too_few_processes};
 pub use handlers::{all, cache, definitions, fetch};
 
+use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,7 +59,7 @@ use hostler_wasm::{self as handler, Definition, Engine, Loaded};
 use loading::Loading;
 use metering::Metering;
 use pulse::{Pulse, Watched};
-use resources::{Machine, Threads};
+use resources::{FilePlan, Machine, Threads};
 use signals::Signals;
 
 /// What is kept of `shutdown_grace` for settling what the drain deadline stops: a fifth, and no more than this.
@@ -80,6 +81,11 @@ pub fn outlive_size_limit() {
     signals::outlive_size_limit();
 }
 
+/// Ends the process with 70, rather than by a signal, where the memory that its own limits leave it runs out.
+pub fn exit_without_memory() {
+    signals::exit_without_memory(Exit::Internal as u8);
+}
+
 /// How long after the begin of a drain what still runs is stopped.
 fn until_stop(grace: Duration) -> Duration {
     grace - SETTLING.min(grace / 5)
@@ -95,6 +101,7 @@ pub fn run(file: Option<&Path>) -> Result {
         Signals::install(None).map_err(|error| resources::too_few_threads("its thread for signals", &error))?;
     let loaded = config::load(file, std::env::vars_os()).map_err(|error| Failure::new(Exit::BadConfig, error))?;
     let machine = Machine::measure();
+    let files = file_plan(&loaded.config)?;
     // Before any other thread starts, as new threads inherit it.
     let hardening = check_grants(&loaded).and_then(|()| Hardening::enforce(&loaded.config, &machine));
     let threads = Threads::of(&machine, guests::sets(&loaded.config.consumers));
@@ -107,7 +114,6 @@ pub fn run(file: Option<&Path>) -> Result {
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
-    resources::raise_descriptors();
     let hardening = match hardening {
         Ok(hardening) => hardening,
         Err(failure) => return Ok(logged(&failure)),
@@ -124,11 +130,12 @@ pub fn run(file: Option<&Path>) -> Result {
     let mut control = Builder::new_current_thread();
     let control = control.enable_all().max_blocking_threads(threads.control_blocking).build().map_err(internal)?;
     let (lanes, shared, loading_blocking) = (guests.lanes(), guests.shared(), threads.control_blocking);
-    let host = Host { hardening, shared, loading_blocking, ..Host::new(loaded.config, machine, signals, lanes) };
-    let result = control.block_on(host.run(ways));
+    let host = Host { hardening, shared, loading_blocking, ..Host::new(loaded.config, machine, files, signals, lanes) };
+    // Dropping a runtime waits for all that blocks, so that the end does not come from a panic that unwinds.
+    let result = panic::catch_unwind(AssertUnwindSafe(|| control.block_on(host.run(ways))));
     guests.shut_down();
     control.shutdown_background();
-    result
+    result.unwrap_or_else(|_| Err(internal(PANICKED)))
 }
 
 /// Writes what keeps it from starting, as a line like all that follow the log's begin; the exit code.
@@ -136,6 +143,9 @@ fn logged(failure: &Failure) -> Exit {
     tracing::error!(exit_code = failure.exit as u8, "{}", failure.message);
     failure.exit
 }
+
+/// What is told of a panic at last; the panic itself has been.
+pub const PANICKED: &str = "a fault of hostler's own ended it, as told above";
 
 fn internal(error: impl std::fmt::Display) -> Failure {
     Failure::new(Exit::Internal, error)
@@ -151,6 +161,7 @@ struct Started {
 struct Host {
     config: Config,
     machine: Machine,
+    files: FilePlan,
     signals: Signals,
     /// Where the guests of each consumer run.
     guests: Vec<Lanes>,
@@ -169,7 +180,7 @@ struct Host {
 }
 
 impl Host {
-    fn new(config: Config, machine: Machine, signals: Signals, guests: Vec<Lanes>) -> Self {
+    fn new(config: Config, machine: Machine, files: FilePlan, signals: Signals, guests: Vec<Lanes>) -> Self {
         let (transitions, work) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let board = |_| StatusBoard::new(Arc::clone(&transitions), Arc::clone(&work));
         let boards = config.consumers.iter().map(board).collect();
@@ -179,6 +190,7 @@ impl Host {
         Self {
             config,
             machine,
+            files,
             signals,
             guests,
             hardening,
@@ -317,7 +329,7 @@ impl Host {
             definition.grants.producer = Some(Producer::new(broker, traces.cloned()));
             definition.metrics = metrics;
         }
-        let (pool, files) = (pool(&self.config), file_plan(&self.config));
+        let (pool, files) = (pool(&self.config), self.files);
         if let Some(warning) = files.warning() {
             tracing::warn!("{warning}");
         }

@@ -2,10 +2,12 @@
 //! SIGUSR2 undoes that.
 
 use std::io::{self, Write as _};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
-use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
+use rustix::process::{Resource, getrlimit};
+use signal_hook::consts::{SIGABRT, SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 use signal_hook::iterator::Signals as Incoming;
 use signal_hook::{flag, low_level};
 use tokio_util::sync::CancellationToken;
@@ -27,6 +29,15 @@ pub(super) struct Signals {
 pub(super) fn outlive_size_limit() {
     // That there is a handler is enough; without one, all is as before.
     let _ = flag::register(SIGXFSZ, Arc::default());
+}
+
+/// Ends the process with this code, rather than by SIGABRT, where an allocation fails. That happens only where the process has a limit
+/// of memory of its own; elsewhere an abort leaves a core dump, as ever.
+pub(super) fn exit_without_memory(code: u8) {
+    if [Resource::As, Resource::Data].into_iter().any(|limit| getrlimit(limit).current.is_some()) {
+        // Without it, all is as before.
+        let _ = flag::register_conditional_shutdown(SIGABRT, code.into(), Arc::new(AtomicBool::new(true)));
+    }
 }
 
 impl Signals {

@@ -19,12 +19,9 @@ const MANY: u8 = 80;
 
 /// A guest with many core instances beside its own, so many times over.
 pub fn with_instances(guest: &str, times: usize) -> Vec<u8> {
-    let mut bytes = fs::read(component(guest)).unwrap();
-    let modules = sections(&bytes).into_iter().filter(|id| *id == 1).count();
-    // One more core module, which is empty, and its instances.
-    let empty = b"\0asm\x01\0\0\0";
-    bytes.extend([&[1, u8::try_from(empty.len()).unwrap()][..], empty].concat());
-    let instance = [0, u8::try_from(modules).unwrap(), 0];
+    // Of one more core module, which is empty.
+    let (mut bytes, module) = with_module(guest, b"\0asm\x01\0\0\0");
+    let instance = [0, module, 0];
     let instances = instance.repeat(MANY.into());
     let size = 1 + instances.len();
     assert!((128..16_384).contains(&size), "two bytes are for the size");
@@ -33,6 +30,16 @@ pub fn with_instances(guest: &str, times: usize) -> Vec<u8> {
         bytes.extend(&instances);
     }
     bytes
+}
+
+/// A guest with one more core module, and its index.
+fn with_module(guest: &str, module: &[u8]) -> (Vec<u8>, u8) {
+    let mut bytes = fs::read(component(guest)).unwrap();
+    let modules = sections(&bytes).into_iter().filter(|id| *id == 1).count();
+    assert!(module.len() < 128, "one byte is for the size");
+    bytes.extend([1, u8::try_from(module.len()).unwrap()]);
+    bytes.extend(module);
+    (bytes, u8::try_from(modules).unwrap())
 }
 
 /// The guest that waits, with many core instances beside its own.
@@ -165,4 +172,30 @@ fn a_limit_of_the_host_spends_no_attempt() {
     });
     assert_eq!(line["attempt"], 1, "the attempt was given back: {line}");
     until("an empty queue", PATIENCE, || (world.depth("work") == Depth::default()).then_some(()));
+}
+
+/// Each of three instances starts with 8 MiB. All of them together have more than their sandbox may: none could ever start.
+#[test]
+fn instances_that_together_start_with_more_than_a_sandbox_may_have_are_refused() {
+    let (mut bytes, module) = with_module("acks", &wat::parse_str("(module (memory 128))").unwrap());
+    bytes.extend([2, 10, 3, 0, module, 0, 0, module, 0, 0, module, 0]);
+    let world = |file: &str, memory: &str| {
+        let keys = format!("host.cache_dir = 'cache'\n[consumers.work]\nchannel = 'work'\nhandler = '{file}'");
+        let world = World::new(&format!("{keys}\nlimits.memory = '{memory}'"));
+        fs::write(world.path("sum.wasm"), &bytes).unwrap();
+        let said = world.output(&["compile", "sum.wasm", "-o", "sum.cwasm"]);
+        assert_eq!(said.code, 0, "{said:?}");
+        world
+    };
+    for file in ["sum.wasm", "sum.cwasm"] {
+        let refused = world(file, "16MiB");
+        // The second time from the cache.
+        for args in [&["check"][..], &["check"], &["run"], &["invoke", "work", "--body", "x"]] {
+            let said = refused.output(args);
+            let named = said.stderr.contains("of memory, but limits.memory is 16.0 MiB");
+            assert!(said.code == 65 && named, "{file} {args:?}: {said:?}");
+        }
+        let said = world(file, "32MiB").output(&["invoke", "work", "--body", "x"]);
+        assert!(said.code == 0 && said.stdout.contains("outcome   ack"), "{file}: {said:?}");
+    }
 }

@@ -113,6 +113,11 @@ pub fn show_warnings() {
     }
 }
 
+/// Keeps a panic from hanging the process where memory has run out. The hooks that come later keep this one.
+pub fn bound_panics() {
+    panics::bound();
+}
+
 /// Runs this, whose panics the caller contains and tells of: they are not logged.
 pub fn expecting_panics<T>(work: impl FnOnce() -> T) -> T {
     panics::expecting(work)

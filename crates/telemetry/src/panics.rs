@@ -3,12 +3,33 @@
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::cell::Cell;
+use std::io::{self, Write as _};
 use std::panic::{self, PanicHookInfo};
 use std::thread;
 
 thread_local! {
     /// Whether who called this thread's code contains its panics, and tells of them.
     static EXPECTED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Memory that must be free before a backtrace is made, in bytes. The standard library makes one while it holds a lock, which the
+/// report of an allocation that fails takes again: without memory for it, the thread that panics would wait for itself.
+const FOR_BACKTRACE: usize = 64 << 20;
+
+/// Prints panics without a backtrace from now on where there is no memory for one; all others as before.
+pub(super) fn bound() {
+    let others = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| {
+        if has_room() {
+            others(panic);
+        } else {
+            let _ = writeln!(io::stderr(), "{panic}");
+        }
+    }));
+}
+
+fn has_room() -> bool {
+    Vec::<u8>::new().try_reserve_exact(FOR_BACKTRACE).is_ok()
 }
 
 /// Has panics logged from now on, on all threads.
@@ -41,7 +62,7 @@ fn tell(panic: &PanicHookInfo<'_>) {
     let location = panic.location().map(tracing::field::display);
     let message = panic.payload_as_str().unwrap_or("no text");
     // There is one if `RUST_BACKTRACE` wants it.
-    let backtrace = Backtrace::capture();
+    let backtrace = if has_room() { Backtrace::capture() } else { Backtrace::disabled() };
     let backtrace = (backtrace.status() == BacktraceStatus::Captured).then(|| tracing::field::display(&backtrace));
     tracing::error!(thread = thread::current().name(), location, backtrace, "panicked: {message}");
 }

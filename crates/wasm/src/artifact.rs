@@ -7,7 +7,7 @@ use wasmtime::component::Component;
 use wasmtime::{ExternType, Module};
 
 use super::command::RUN;
-use super::compiled::{self, Code, Found};
+use super::compiled::{self, Built, Code, Found};
 use super::contain::contain;
 use super::engine::Engine;
 use super::load_error::LoadError;
@@ -25,6 +25,8 @@ const WASM_PAGE: u64 = 64 * 1024;
 pub(super) struct Artifact {
     pub(super) code: Code,
     pub(super) kind: Kind,
+    /// Bytes of memory that each sandbox starts with, in all instances.
+    pub(super) least_memory: u64,
 }
 
 /// What kind of handler a file is, by its exports.
@@ -80,7 +82,7 @@ impl Artifact {
     }
 
     /// The largest memory that it has from the start, in bytes.
-    pub(super) fn least_memory(&self) -> u64 {
+    fn largest_memory(&self) -> u64 {
         let required = match &self.code {
             Code::Component(component) => component.resources_required(),
             Code::Module(module) => Some(module.resources_required()),
@@ -121,9 +123,9 @@ fn read_uncontained(engine: &Engine, source: &Source, pin: Option<&[u8; 32]>) ->
         contents = bytes.into();
     }
     foreign::refuse(source, &contents)?;
-    let code = match compiled::is_compiled(&contents).map_err(unreadable)? {
+    let Built { code, memory } = match compiled::is_compiled(&contents).map_err(unreadable)? {
         true => match compiled::load(engine, source, &contents, pin.is_some() || source.is_trusted())? {
-            Found::Code(code) => code,
+            Found::Code(built) => built,
             Found::Wasm(wasm) => build::build(engine, source, &wasm)?,
         },
         false => build::build(engine, source, &contents.all().map_err(unreadable)?)?,
@@ -132,7 +134,9 @@ fn read_uncontained(engine: &Engine, source: &Source, pin: Option<&[u8; 32]>) ->
         Code::Component(component) => recognise_component(source, component),
         Code::Module(module) => recognise_module(source, module),
     };
-    Ok(Artifact { kind: kind?, code })
+    let artifact = Artifact { kind: kind?, code, least_memory: 0 };
+    // Compiled code of another origin may say less than it needs.
+    Ok(Artifact { least_memory: memory.max(artifact.largest_memory()), ..artifact })
 }
 
 /// Reads a component with hooks, apart from the handler.

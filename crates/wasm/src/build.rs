@@ -9,7 +9,7 @@ use wasmtime::component::Component;
 
 use super::bulk::in_pieces;
 use super::cache::Cache;
-use super::compiled::{self, Code};
+use super::compiled::{self, Built, Code};
 use super::componentize::{componentized, is_component, to_binary};
 use super::demand;
 use super::engine::Engine;
@@ -21,33 +21,34 @@ use hostler_types::digest::{hex, sha256};
 /// What takes a second or more to compile, in bytes.
 const LARGE: usize = 2 << 20;
 
-/// Changes whenever a binary is changed in another way before it is compiled. 1: bulk memory operations in pieces.
-const SHAPE: u32 = 2;
+/// Changes whenever a binary is changed in another way before it is compiled (1: bulk memory operations in pieces), or more is kept
+/// with its code (3: the memory that it starts with).
+const SHAPE: u32 = 3;
 
 /// The code of a WASM binary or text.
-pub(super) fn build(engine: &Engine, source: &Source, wasm: &[u8]) -> Result<Code, LoadError> {
+pub(super) fn build(engine: &Engine, source: &Source, wasm: &[u8]) -> Result<Built, LoadError> {
     let binary = to_binary(source, wasm)?;
     let Some(cache) = engine.cache() else {
         return compile_slowly(engine, source, &binary);
     };
     let name = entry(engine, &binary);
-    if let Some(code) = cached(engine, cache, &name) {
+    if let Some(built) = cached(engine, cache, &name) {
         tracing::info!(handler = %source, "compiled code is from the cache");
-        return Ok(code);
+        return Ok(built);
     }
-    let code = compile_slowly(engine, source, &binary)?;
-    match code.serialize() {
+    let built = compile_slowly(engine, source, &binary)?;
+    match built.code.serialize() {
         Ok(bytes) => {
             let made_for = (std::env::consts::ARCH, "native");
-            cache.put(&name, &compiled::pack(made_for, matches!(code, Code::Component(_)), &bytes, None));
+            cache.put(&name, &compiled::pack(made_for, built.kind(), &bytes, None));
         }
         Err(error) => tracing::warn!(handler = %source, reason = format!("{error:#}"), "compiled code is not kept"),
     }
-    Ok(code)
+    Ok(built)
 }
 
 /// Compiles, and says so before it where that takes a while.
-fn compile_slowly(engine: &Engine, source: &Source, binary: &[u8]) -> Result<Code, LoadError> {
+fn compile_slowly(engine: &Engine, source: &Source, binary: &[u8]) -> Result<Built, LoadError> {
     if binary.len() < LARGE {
         return compile(engine, source, binary);
     }
@@ -58,13 +59,13 @@ fn compile_slowly(engine: &Engine, source: &Source, binary: &[u8]) -> Result<Cod
     };
     tracing::info!(target: PROGRESS, handler = %source, %size, hint, "compiling a large handler, which can take half a minute");
     let begun = Instant::now();
-    let code = compile(engine, source, binary)?;
+    let built = compile(engine, source, binary)?;
     let seconds = (begun.elapsed().as_secs_f64() * 10.0).round() / 10.0;
     tracing::info!(target: PROGRESS, handler = %source, seconds, "compiled");
-    Ok(code)
+    Ok(built)
 }
 
-fn compile(engine: &Engine, source: &Source, binary: &[u8]) -> Result<Code, LoadError> {
+fn compile(engine: &Engine, source: &Source, binary: &[u8]) -> Result<Built, LoadError> {
     let engine = engine.inner();
     let binary = in_pieces(componentized(engine, source, Cow::Borrowed(binary))?);
     let code = match is_component(&binary) {
@@ -75,8 +76,8 @@ fn compile(engine: &Engine, source: &Source, binary: &[u8]) -> Result<Code, Load
         true => LoadError::too_large(source, &error),
         false => LoadError::invalid(source, &error),
     })?;
-    demand::check(source, &binary)?;
-    Ok(code)
+    let memory = demand::check(source, &binary)?;
+    Ok(Built { code, memory })
 }
 
 /// Whether a binary that does not load is valid all the same: compiling alone looks at no limit of the pool.
@@ -87,10 +88,10 @@ fn is_sound(engine: &wasmtime::Engine, binary: &[u8]) -> bool {
     }
 }
 
-fn cached(engine: &Engine, cache: &Cache, name: &str) -> Option<Code> {
+fn cached(engine: &Engine, cache: &Cache, name: &str) -> Option<Built> {
     let bytes = cache.get(name)?;
     match compiled::load_own(engine, bytes.into()) {
-        Ok(code) => Some(code),
+        Ok(built) => Some(built),
         Err(why) => {
             cache.discard(name, &why);
             None

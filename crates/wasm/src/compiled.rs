@@ -56,6 +56,9 @@ struct Header {
     cpu_baseline: String,
     /// Whether the code is a component, and not a core module.
     component: bool,
+    /// Bytes of memory that each sandbox starts with, in all instances.
+    #[serde(default)]
+    memory: u64,
     /// The code, which follows the header.
     code: Part,
     /// The WASM, which follows the code.
@@ -80,6 +83,28 @@ impl Part {
 pub(super) enum Code {
     Component(Component),
     Module(Module),
+}
+
+/// Loaded code, and what is known of its sandboxes.
+pub(super) struct Built {
+    pub(super) code: Code,
+    /// Bytes of memory that each starts with, in all instances.
+    pub(super) memory: u64,
+}
+
+impl Built {
+    pub(super) fn kind(&self) -> CodeKind {
+        CodeKind { component: matches!(self.code, Code::Component(_)), memory: self.memory }
+    }
+}
+
+/// What the header of a compiled file says of its code.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CodeKind {
+    /// Whether it is a component, and not a core module.
+    component: bool,
+    /// Bytes of memory that each sandbox starts with, in all instances.
+    memory: u64,
 }
 
 impl Code {
@@ -205,7 +230,7 @@ pub fn compile(source: &Source, recipe: Recipe<'_>) -> Result<Vec<u8>, CompileEr
         return Err(LoadError::new(source, "it is compiled already", "name the .wasm or .wat file").into());
     }
     let read = contents.all().map_err(unreadable)?;
-    let (binary, code) = contain(source, || {
+    let (binary, code, memory) = contain(source, || {
         let binary = componentized(&engine, source, to_binary(source, &read)?)?;
         let divided = in_pieces(Cow::Borrowed(&*binary));
         let code = match is_component(&divided) {
@@ -213,20 +238,21 @@ pub fn compile(source: &Source, recipe: Recipe<'_>) -> Result<Vec<u8>, CompileEr
             false => engine.precompile_module(&divided),
         };
         let code = code.map_err(|error| LoadError::invalid(source, &error))?;
-        demand::check(source, &binary)?;
-        Ok((binary, code))
+        let memory = demand::check(source, &binary)?;
+        Ok((binary, code, memory))
     })?;
-    let component = is_component(&binary);
-    Ok(pack((&target, &baseline.to_string()), component, &code, recipe.with_source.then_some(&*binary)))
+    let kind = CodeKind { component: is_component(&binary), memory };
+    Ok(pack((&target, &baseline.to_string()), kind, &code, recipe.with_source.then_some(&*binary)))
 }
 
 /// The bytes of a compiled file. `made_for`: target and CPU baseline, for people.
-pub(super) fn pack(made_for: (&str, &str), component: bool, code: &[u8], source: Option<&[u8]>) -> Vec<u8> {
+pub(super) fn pack(made_for: (&str, &str), kind: CodeKind, code: &[u8], source: Option<&[u8]>) -> Vec<u8> {
     let header = Header {
         hostler: env!("CARGO_PKG_VERSION").into(),
         target: made_for.0.into(),
         cpu_baseline: made_for.1.into(),
-        component,
+        component: kind.component,
+        memory: kind.memory,
         code: Part::of(code),
         source: source.map(Part::of),
     };
@@ -251,7 +277,7 @@ enum Fault {
 
 /// What a compiled file gives.
 pub(super) enum Found {
-    Code(Code),
+    Code(Built),
     /// The WASM beside code that is not for here.
     Wasm(Bytes),
 }
@@ -266,7 +292,7 @@ pub(super) fn load(engine: &Engine, source: &Source, contents: &Contents, truste
         false => Err(Fault::Unfit("it is compiled code from elsewhere, and not pinned by a digest".into(), PIN)),
     };
     let (reason, cure) = match loaded {
-        Ok(code) => return Ok(Found::Code(code)),
+        Ok(built) => return Ok(Found::Code(built)),
         Err(Fault::Damaged(what)) => return Err(damaged(what)),
         Err(Fault::Unfit(reason, cure)) => (reason, cure),
     };
@@ -278,9 +304,9 @@ pub(super) fn load(engine: &Engine, source: &Source, contents: &Contents, truste
 }
 
 /// Loads compiled code that this machine made for itself; an error says why it cannot be used.
-pub(super) fn load_own(engine: &Engine, bytes: Bytes) -> Result<Code, String> {
+pub(super) fn load_own(engine: &Engine, bytes: Bytes) -> Result<Built, String> {
     match File::open(&bytes.into())?.load(engine) {
-        Ok(code) => Ok(code),
+        Ok(built) => Ok(built),
         Err(Fault::Damaged(what) | Fault::Unfit(what, _)) => Err(what),
     }
 }
@@ -322,7 +348,7 @@ impl<'a> File<'a> {
         Ok(Self { contents, header, code: code..source, source: source..end })
     }
 
-    fn load(&self, engine: &Engine) -> Result<Code, Fault> {
+    fn load(&self, engine: &Engine) -> Result<Built, Fault> {
         let header = &self.header;
         if header.hostler != env!("CARGO_PKG_VERSION") {
             let what = format!("it was compiled by hostler {}; this is {}", header.hostler, env!("CARGO_PKG_VERSION"));
@@ -338,12 +364,13 @@ impl<'a> File<'a> {
         // version, its settings and the CPU fit. The operator names the file or its digest and so vouches for its
         // origin; the cache vouches for its own.
         #[allow(unsafe_code, reason = "compiled code cannot be verified, only recognised")]
-        unsafe {
+        let code = unsafe {
             match header.component {
                 true => Component::deserialize(engine.inner(), &code).map(Code::Component).map_err(unfit),
                 false => Module::deserialize(engine.inner(), &code).map(Code::Module).map_err(unfit),
             }
-        }
+        };
+        Ok(Built { code: code?, memory: header.memory })
     }
 
     /// The WASM, if it is there.

@@ -1,5 +1,5 @@
-//! Demands of a handler on its sandbox that the engine does not look at when it loads one: the elements of all tables of all instances
-//! together, and those of passive element segments, of which the engine makes a copy for each instance.
+//! Demands of a handler on its sandbox that the engine does not look at when it loads one: the memory with which all instances start
+//! together, the elements of their tables, and those of passive element segments, of which the engine makes a copy for each instance.
 //!
 //! A component says which modules are instantiated by indices into lists that it grows section by section, and that its inner components
 //! refer to. So it is walked here as the engine links it.
@@ -12,7 +12,7 @@ use std::rc::Rc;
 use wasmparser::{
     BinaryReader, BinaryReaderError, ComponentAlias, ComponentExport, ComponentExternalKind, ComponentImport,
     ComponentInstance, ComponentOuterAliasKind, Element, ElementItems, ElementKind, FromReader, Instance,
-    SectionLimited, Table,
+    MemoryType, SectionLimited, Table,
 };
 
 use super::componentize::is_component;
@@ -23,8 +23,12 @@ use super::source::Source;
 /// Bytes before the first section.
 const PREAMBLE: usize = 8;
 
+/// The size of a page of memory that names none, as a power of two (64 KiB).
+const PAGE: u32 = 16;
+
 /// Sections of a core module.
 const TABLES: u8 = 4;
+const MEMORIES: u8 = 5;
 const ELEMENTS: u8 = 9;
 
 /// Sections of a component.
@@ -39,11 +43,12 @@ const EXPORTS: u8 = 11;
 type Result<T> = std::result::Result<T, BinaryReaderError>;
 
 /// Refuses a handler whose sandboxes could never start, or would take more of the host than is planned for them. `binary` is valid.
+/// Returns the bytes of memory that each of its sandboxes starts with, which `limits.memory` has to allow.
 ///
 /// # Errors
 /// [`LoadError`] says which demand is too large.
-pub(super) fn check(source: &Source, binary: &[u8]) -> std::result::Result<(), LoadError> {
-    let Demand { tables, passive } = of_binary(binary).unwrap_or_default();
+pub(super) fn check(source: &Source, binary: &[u8]) -> std::result::Result<u64, LoadError> {
+    let Demand { memory, tables, passive } = of_binary(binary).unwrap_or_default();
     let refuse = |what: String| {
         let cure = "build it with smaller tables, or of fewer parts; the file is sound, and no key raises this limit";
         Err(LoadError::new(source, what, cure))
@@ -56,12 +61,14 @@ pub(super) fn check(source: &Source, binary: &[u8]) -> std::result::Result<(), L
             "its passive element segments have {passive} elements in all of its instances; a sandbox has {PASSIVE_ELEMENTS}"
         ));
     }
-    Ok(())
+    Ok(memory)
 }
 
-/// Elements that a sandbox has from the start.
+/// What a sandbox has from the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Demand {
+    /// Bytes of its memories.
+    memory: u64,
     /// In its tables.
     tables: u64,
     /// In copies of passive segments.
@@ -70,6 +77,7 @@ struct Demand {
 
 impl AddAssign for Demand {
     fn add_assign(&mut self, other: Self) {
+        self.memory = self.memory.saturating_add(other.memory);
         self.tables = self.tables.saturating_add(other.tables);
         self.passive = self.passive.saturating_add(other.passive);
     }
@@ -91,7 +99,14 @@ fn of_module(binary: &[u8]) -> Result<Demand> {
         match id {
             TABLES => {
                 for table in items::<Table<'_>>(content)? {
-                    demand += Demand { tables: table?.ty.initial, passive: 0 };
+                    demand += Demand { tables: table?.ty.initial, ..Demand::default() };
+                }
+            }
+            MEMORIES => {
+                for memory in items::<MemoryType>(content)? {
+                    let MemoryType { initial, page_size_log2, .. } = memory?;
+                    let page = 1_u64.checked_shl(page_size_log2.unwrap_or(PAGE)).unwrap_or(u64::MAX);
+                    demand += Demand { memory: initial.saturating_mul(page), ..Demand::default() };
                 }
             }
             ELEMENTS => {
@@ -101,7 +116,7 @@ fn of_module(binary: &[u8]) -> Result<Demand> {
                         ElementItems::Functions(items) => items.count(),
                         ElementItems::Expressions(_, items) => items.count(),
                     };
-                    demand += Demand { tables: 0, passive: count.into() };
+                    demand += Demand { passive: count.into(), ..Demand::default() };
                 }
             }
             _ => {}
@@ -282,7 +297,7 @@ mod tests {
     use crate::{CpuBaseline, Recipe, compile};
 
     fn demand(text: &str) -> (u64, u64) {
-        let Demand { tables, passive } = of_binary(&wat::parse_str(text).unwrap()).unwrap();
+        let Demand { tables, passive, .. } = of_binary(&wat::parse_str(text).unwrap()).unwrap();
         (tables, passive)
     }
 
@@ -295,6 +310,16 @@ mod tests {
     fn a_module_needs_what_it_starts_with() {
         assert_eq!(demand(&format!("(module {MODULE})")), (15, 3));
         assert_eq!(demand("(module (import \"x\" \"t\" (table 10 funcref)))"), (0, 0), "another has it");
+    }
+
+    #[test]
+    fn a_sandbox_starts_with_the_memories_of_all_instances() {
+        let memory = |text: &str| of_binary(&wat::parse_str(text).unwrap()).unwrap().memory;
+        assert_eq!(memory("(module (memory 3) (memory 2))"), 5 << 16);
+        assert_eq!(memory("(module (import \"x\" \"m\" (memory 3)))"), 0, "another has it");
+        let twice = "(core instance (instantiate $m)) (core instance (instantiate $m))";
+        assert_eq!(memory(&format!("(component (core module $m (memory 3)) {twice})")), 6 << 16);
+        assert_eq!(memory(&format!("(component (component (core module $m (memory 3)) {twice}))")), 0);
     }
 
     #[test]

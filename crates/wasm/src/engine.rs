@@ -18,8 +18,8 @@ const EPOCH_TICK: Duration = Duration::from_millis(10);
 /// for each anyway.
 const MAX_MEMORY: usize = 4 << 30;
 
-/// What a memory of the pool takes of addresses, in bytes: itself, and what guards it.
-const SLOT: u64 = MAX_MEMORY as u64 + (64 << 20);
+/// Addresses that a memory of a sandbox takes, in bytes: itself, and what guards it.
+pub const SANDBOX_ADDRESSES: u64 = MAX_MEMORY as u64 + (64 << 20);
 
 /// The addresses that the memories of the pool take at most, in bytes: half of what processors give a process (47 bits).
 const ADDRESSES: u64 = 1 << 46;
@@ -177,7 +177,7 @@ fn pooling(pool: Pool, memories: u32) -> PoolingAllocationConfig {
 
 /// How many memories each of so many sandboxes may have at most, so that their addresses fit the pool's share.
 fn memories(sandboxes: u32) -> u32 {
-    let fit = ADDRESSES / SLOT / u64::from(sandboxes.max(1));
+    let fit = ADDRESSES / SANDBOX_ADDRESSES / u64::from(sandboxes.max(1));
     u32::try_from(fit).unwrap_or(MEMORIES).clamp(1, MEMORIES)
 }
 
@@ -290,7 +290,7 @@ mod tests {
         assert_eq!([1, 16, 500, 1_000].map(memories), [MEMORIES; 4]);
         assert_eq!(memories(4_000), 4);
         assert_eq!(memories(u32::MAX), 1);
-        let addresses = |sandboxes: u32| SLOT * u64::from(memories(sandboxes)) * u64::from(sandboxes);
+        let addresses = |sandboxes: u32| SANDBOX_ADDRESSES * u64::from(memories(sandboxes)) * u64::from(sandboxes);
         assert!([1, 100, 1_100, 5_000, 16_000].iter().all(|sandboxes| addresses(*sandboxes) <= ADDRESSES));
         let started = std::time::Instant::now();
         Engine::new(Pool { sandboxes: 1_000 }).unwrap();

@@ -88,7 +88,7 @@ pub use artifact::Kind;
 pub use capabilities::{Dir, Grants};
 pub use compiled::{CompileError, CpuBaseline, Recipe, compile};
 pub use composed::LongCopies;
-pub use engine::{Engine, EngineError, Pool, compile_with};
+pub use engine::{Engine, EngineError, Pool, SANDBOX_ADDRESSES, compile_with};
 pub use files::MOST_FILES;
 pub use http::{FOOTPRINT as HTTP_FOOTPRINT, MAX_IDLE_PER_ORIGIN, MAX_OPEN};
 pub use limits::footprint;
@@ -195,7 +195,7 @@ impl Loaded {
 
     fn link(&self, memory: u64) -> Result<Arc<dyn Handler>, LoadError> {
         let (engine, definition) = (&self.engine, &self.definition);
-        roomy(&definition.source, &self.artifact, memory)?;
+        roomy(&definition.source, self.artifact.least_memory, memory)?;
         let guest = |component| link::guest(engine, component, definition, memory);
         let handler: Arc<dyn Handler> = match (&self.artifact.code, self.artifact.kind) {
             (Code::Module(module), _) => Arc::new(CommandHandler::new(engine, module, definition, memory)?),
@@ -210,7 +210,7 @@ impl Loaded {
             },
         };
         let Some((source, hooks)) = &self.hooks else { return Ok(handler) };
-        roomy(source, hooks, memory)?;
+        roomy(source, hooks.least_memory, memory)?;
         let Some(component) = hooks.component() else { return Err(LoadError::no_hooks(source)) };
         let definition = Arc::new(Definition { source: source.clone(), ..(**definition).clone() });
         Ok(Arc::new(Hooked::new(link::guest(engine, component, &definition, memory)?, handler)?))
@@ -218,11 +218,8 @@ impl Loaded {
 }
 
 /// A guest that could never start must not fail message by message.
-fn roomy(source: &Source, artifact: &Artifact, memory: u64) -> Result<(), LoadError> {
-    match artifact.least_memory() {
-        least if least > memory => Err(LoadError::needs_memory(source, least, memory)),
-        _ => Ok(()),
-    }
+fn roomy(source: &Source, least: u64, memory: u64) -> Result<(), LoadError> {
+    if least > memory { Err(LoadError::needs_memory(source, least, memory)) } else { Ok(()) }
 }
 
 /// What a handler's file turned out to be.

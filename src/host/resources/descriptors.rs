@@ -9,6 +9,12 @@ use hostler_wasm::{MAX_IDLE_PER_ORIGIN, MAX_OPEN, MOST_FILES};
 /// Descriptors that are kept for the host: its runtimes, log, health file and queue.
 const RESERVE: u64 = 128;
 
+/// Descriptors that the host cannot do without, beside those of its consumers: standard streams, log, health file, queue.
+const LEAST_RESERVE: u64 = 32;
+
+/// The same for each set of runtimes that guests run on.
+const RESERVE_PER_SET: u64 = 12;
+
 /// The same for each consumer: connections of its receives, heartbeats and settlements.
 const RESERVE_PER_CONSUMER: u64 = 16;
 
@@ -25,7 +31,7 @@ const ENOUGH: u64 = 1 << 20;
 ///
 /// What most systems set is low (1024) for the sake of programs that call select(2), which knows no descriptor beyond; hostler
 /// does not. Guests with folders and requests share it: one that opens all it can would make its neighbours' messages fail.
-pub fn raise_descriptors() {
+pub(super) fn raise_descriptors() {
     let now = getrlimit(Resource::Nofile);
     let Some(raised) = raised(&now) else { return };
     match setrlimit(Resource::Nofile, raised) {
@@ -62,18 +68,18 @@ pub struct FilePlan {
 }
 
 impl FilePlan {
-    /// The plan for these consumers by the limit of the process.
-    pub fn measure(consumers: &[Handles]) -> Self {
-        Self::of(getrlimit(Resource::Nofile).current.unwrap_or(ENOUGH), consumers)
+    /// The plan for these consumers, which run on so many sets of runtimes, by the limit of the process.
+    ///
+    /// # Errors
+    /// The guests could take what the host itself cannot do without.
+    pub fn measure(consumers: &[Handles], sets: usize) -> Result<Self, TooFewFiles> {
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(ENOUGH);
+        TooFewFiles::of(limit, consumers, sets).map_or(Ok(Self::of(limit, consumers)), Err)
     }
 
     fn of(limit: u64, consumers: &[Handles]) -> Self {
         let reserve = RESERVE + RESERVE_PER_CONSUMER * consumers.len() as u64;
-        let taken = consumers.iter().map(|consumer| {
-            let requests = if consumer.origins > 0 { MAX_OPEN } else { 0 };
-            let idle = consumer.origins.saturating_mul(MAX_IDLE_PER_ORIGIN as u64);
-            consumer.sandboxes.saturating_mul(consumer.folders + requests).saturating_add(idle)
-        });
+        let taken = consumers.iter().map(|consumer| consumer.taken(0));
         let room = limit.saturating_sub(taken.fold(reserve, u64::saturating_add));
         let sharing = consumers.iter().filter(|consumer| consumer.folders > 0).map(|consumer| consumer.sandboxes);
         let share = room.checked_div(sharing.fold(0, u64::saturating_add));
@@ -90,6 +96,48 @@ impl FilePlan {
                  (`ulimit -n`, or `ulimits` of the container), or lower concurrency"
             )
         })
+    }
+}
+
+impl Handles {
+    /// Descriptors that its sandboxes take, with so many files open in each that has folders.
+    fn taken(&self, files: u64) -> u64 {
+        let requests = if self.origins > 0 { MAX_OPEN } else { 0 };
+        let files = if self.folders > 0 { files } else { 0 };
+        let idle = self.origins.saturating_mul(MAX_IDLE_PER_ORIGIN as u64);
+        self.sandboxes.saturating_mul(self.folders.saturating_add(requests + files)).saturating_add(idle)
+    }
+}
+
+/// The limit of open files is too low: guests could take the descriptors that the health file and the queue need.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TooFewFiles {
+    limit: u64,
+    /// For the host itself.
+    host: u64,
+    /// For all sandboxes, at least.
+    guests: u64,
+}
+
+impl TooFewFiles {
+    fn of(limit: u64, consumers: &[Handles], sets: usize) -> Option<Self> {
+        let host = LEAST_RESERVE + RESERVE_PER_CONSUMER * consumers.len() as u64 + RESERVE_PER_SET * sets as u64;
+        let guests = consumers.iter().map(|consumer| consumer.taken(LEAST as u64)).fold(0, u64::saturating_add);
+        (limit < host.saturating_add(guests)).then_some(Self { limit, host, guests })
+    }
+}
+
+impl fmt::Display for TooFewFiles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { limit, host, guests } = self;
+        let needed = host.saturating_add(*guests);
+        write!(
+            f,
+            "the process may have {limit} files open, and needs {needed}: {host} for hostler itself, and {guests} for what all \
+             sandboxes may open\n  cure: raise the limit of open files to {needed} or more (`ulimit -n`, or `ulimits` of the container)"
+        )?;
+        // Fewer slots do not help a host that has too few for itself.
+        if limit > host { f.write_str(", or lower concurrency") } else { Ok(()) }
     }
 }
 
@@ -120,6 +168,26 @@ mod tests {
             let taken: u64 = consumers.iter().map(taken).sum();
             assert!(taken + RESERVE <= limit, "{consumers:?}");
         }
+    }
+
+    #[test]
+    fn a_limit_that_guests_could_use_up_is_refused() {
+        let folders = |sandboxes| Handles { sandboxes, folders: 1, origins: 0 };
+        let refused = |limit, consumers: &[Handles]| TooFewFiles::of(limit, consumers, 1).map(|few| few.to_string());
+        for limit in (40..=200).step_by(10) {
+            for sandboxes in [1, 4, 8, 20] {
+                let taken = folders(sandboxes).taken(FilePlan::of(limit, &[folders(sandboxes)]).files as u64);
+                let leaves = limit.checked_sub(taken).is_some_and(|left| left >= 60);
+                assert_eq!(refused(limit, &[folders(sandboxes)]).is_none(), leaves, "{limit} {sandboxes}");
+            }
+        }
+        assert_eq!(refused(60, &[Handles { folders: 0, ..folders(20) }]), None, "guests open nothing");
+        let text = refused(90, &[folders(20)]).unwrap();
+        assert!(text.contains("may have 90 files open, and needs 160: 60 for hostler itself, and 100 for"), "{text}");
+        assert!(text.ends_with("or lower concurrency"), "{text}");
+        assert!(!refused(59, &[folders(1)]).unwrap().contains("concurrency"));
+        let http = Handles { sandboxes: 1, folders: 0, origins: 1 };
+        assert!(refused(60 + MAX_OPEN, &[http]).is_some());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `cgroup` | reads the limits of memory and processes, of cgroups v1 and v2 | `/proc`, `/sys/fs/cgroup` |
 //! | `descriptors` | raises the limit of open files, and shares it out | the limit |
+//! | `floor` | refuses limits of the process that are too low for anything | the limits, `/proc` |
 //! | `plan` | shares the memory out, or refuses with the arithmetic | none |
 //! | `probe` | tries whether threads can be started | threads |
 //! | `refusal` | the words of a refusal, and its cures | none |
@@ -11,12 +12,14 @@
 
 mod cgroup;
 mod descriptors;
+mod floor;
 mod plan;
 mod probe;
 mod refusal;
 mod threads;
 
-pub use descriptors::{FilePlan, Handles, raise_descriptors};
+pub use descriptors::{FilePlan, Handles, TooFewFiles};
+pub use floor::Purpose;
 pub use plan::{Demand, HOST, MEMORY, Plan, SLOTS, Share, plan};
 pub use probe::too_few_threads;
 pub use refusal::Refusal;
@@ -54,6 +57,8 @@ pub enum LimitedBy {
     Cgroup(PathBuf),
     /// The ECS task, as its metadata says.
     Task,
+    /// The limit of data of the process itself (`ulimit -d`).
+    Data,
     /// Nobody: it is all that the machine has.
     Machine,
 }
@@ -63,6 +68,7 @@ impl fmt::Display for LimitedBy {
         match self {
             Self::Cgroup(file) => write!(f, "cgroup, {}", file.display()),
             Self::Task => f.write_str("ECS task"),
+            Self::Data => f.write_str("RLIMIT_DATA, `ulimit -d`"),
             Self::Machine => f.write_str("MemTotal of the machine"),
         }
     }
@@ -77,7 +83,9 @@ impl Machine {
         let pids = pids.into_iter().chain(of_user).min();
         let total = Limit { bytes: total.unwrap_or(u64::MAX), by: LimitedBy::Machine };
         let cgroup = memory.map(|(bytes, file)| Limit { bytes, by: LimitedBy::Cgroup(file) });
-        let memory = cgroup.filter(|limit| limit.bytes < total.bytes).unwrap_or(total);
+        let data = getrlimit(Resource::Data).current.map(|bytes| Limit { bytes, by: LimitedBy::Data });
+        let lower = cgroup.into_iter().chain(data).filter(|limit| limit.bytes < total.bytes);
+        let memory = lower.min_by_key(|limit| limit.bytes).unwrap_or(total);
         Self { memory, pids, cpus: std::thread::available_parallelism().map_or(1, usize::from) }
     }
 

@@ -1,15 +1,17 @@
-//! A trial of the limit of processes: runtimes panic where the kernel refuses a thread, so that it is tried before they start.
+//! A trial of the threads that are needed: runtimes panic where the kernel refuses one, so that it is tried before they start.
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, getrlimit};
+
 use super::Machine;
 use crate::exit::{Exit, Failure, Result};
 
-/// Stack of a thread that does nothing.
-const STACK: usize = 64 * 1024;
+/// Stack of a thread, as runtimes have it: where memory is limited, stacks may be what is refused.
+const STACK: usize = 2 << 20;
 
 /// The longest wait until the kernel has taken the threads off its count.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -20,7 +22,8 @@ impl Machine {
     /// # Errors
     /// With 70 and the cure where the kernel refuses one.
     pub fn try_threads(&self, threads: usize) -> Result<()> {
-        if self.pids.is_some() { try_threads(threads) } else { Ok(()) }
+        let memory = [Resource::As, Resource::Data].into_iter().any(|limit| getrlimit(limit).current.is_some());
+        if self.pids.is_some() || memory { try_threads(threads) } else { Ok(()) }
     }
 }
 
@@ -43,8 +46,8 @@ fn try_threads(threads: usize) -> Result<()> {
 /// The failure that the kernel refuses a thread.
 pub fn too_few_threads(what: &str, error: &io::Error) -> Failure {
     let text = format!(
-        "hostler cannot start {what}: {error}\n  cure: raise the limit of processes (`ulimit -u`, `pids` of the container), or run \
-         fewer other programs as this user"
+        "hostler cannot start {what}: {error}\n  cure: raise the limit of processes (`ulimit -u`, `pids` of the container) and that of \
+         memory (`ulimit -v`, `ulimit -d`) if there is one, or run fewer other programs as this user"
     );
     Failure::new(Exit::Internal, text)
 }

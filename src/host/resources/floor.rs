@@ -1,0 +1,139 @@
+//! The least that the limits of the process itself (`ulimit`) must leave, checked before anything starts. A runtime, a thread or
+//! an allocation that the kernel refuses later would end the process by a panic or a signal.
+
+use std::fs;
+
+use rustix::process::{Resource, getrlimit};
+
+use super::descriptors::raise_descriptors;
+use crate::exit::{Exit, Failure, Result};
+use hostler_wasm::SANDBOX_ADDRESSES;
+
+const MIB: u64 = 1 << 20;
+
+/// Descriptors that must be free: for a runtime, the queue and its files or connections.
+const FILES: u64 = 32;
+
+/// Bytes of stack of the main thread.
+const STACK: u64 = MIB / 2;
+
+/// Bytes of addresses: for the program, its heap, and stacks of threads.
+const ADDRESSES: u64 = 256 * MIB;
+
+/// The same for a command that loads handlers: beside the sandbox, the allocator reserves a GiB where it can.
+const ADDRESSES_FOR_HANDLERS: u64 = SANDBOX_ADDRESSES + 1536 * MIB;
+
+/// Bytes of data.
+const DATA: u64 = 32 * MIB;
+
+/// The same for a command that loads handlers: for compiling, stacks and sandboxes, beside the 128 MiB that the allocator reserves.
+const DATA_FOR_HANDLERS: u64 = 256 * MIB;
+
+/// The use that a command makes of the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// Produces messages, or looks after queues and files.
+    Plain,
+    /// Loads handlers, and runs them.
+    Handlers,
+}
+
+impl Purpose {
+    /// Checks the limits of this process. Raises that of open files as far as it may.
+    ///
+    /// # Errors
+    /// With 70, naming each limit that is too low, and the cure.
+    pub fn check_limits(self) -> Result<()> {
+        raise_descriptors();
+        let shortages = Own::measure().shortages(self);
+        if shortages.is_empty() { Ok(()) } else { Err(Failure::new(Exit::Internal, shortages.join("\nhostler: "))) }
+    }
+}
+
+/// The limits of the process and its use of them so far. `None`: no limit.
+#[derive(Debug, Clone, Default)]
+struct Own {
+    files: Option<u64>,
+    open: u64,
+    addresses: Option<u64>,
+    data: Option<u64>,
+    stack: Option<u64>,
+}
+
+impl Own {
+    fn measure() -> Self {
+        let limit = |resource| getrlimit(resource).current;
+        Self {
+            files: limit(Resource::Nofile),
+            // Without the one that reads them. Where even that is refused, the standard ones are open.
+            open: fs::read_dir("/proc/self/fd").map_or(3, |open| (open.count() as u64).saturating_sub(1)),
+            addresses: limit(Resource::As),
+            data: limit(Resource::Data),
+            stack: limit(Resource::Stack),
+        }
+    }
+
+    /// A line for each limit that is too low, with the cure.
+    fn shortages(&self, purpose: Purpose) -> Vec<String> {
+        let (addresses, data) = match purpose {
+            Purpose::Plain => (ADDRESSES, DATA),
+            Purpose::Handlers => (ADDRESSES_FOR_HANDLERS, DATA_FOR_HANDLERS),
+        };
+        let limits = [
+            ("open files", 'n', self.files, self.open.saturating_add(FILES)),
+            ("address space", 'v', self.addresses, addresses),
+            ("data", 'd', self.data, data),
+            ("the stack", 's', self.stack, STACK),
+        ];
+        let refused = limits.into_iter().filter_map(|(what, flag, limit, needed)| {
+            let limit = limit.filter(|limit| *limit < needed)?;
+            Some(if flag == 'n' { few_files(limit, needed) } else { little_memory(what, flag, limit, needed) })
+        });
+        refused.collect()
+    }
+}
+
+fn few_files(limit: u64, needed: u64) -> String {
+    format!(
+        "the limit of open files of this process is {limit}, and hostler needs {needed}\n  cure: raise it to {needed} or more \
+         (`ulimit -n`, or `ulimits` of the container)"
+    )
+}
+
+/// Shells count these limits in KiB.
+fn little_memory(what: &str, flag: char, limit: u64, needed: u64) -> String {
+    let (kib, least) = (limit >> 10, needed >> 10);
+    format!(
+        "the limit of {what} of this process (`ulimit -{flag}`) is {kib} KiB, and hostler needs {least} KiB\n  cure: raise it, or \
+         lift it by `ulimit -{flag} unlimited`; to bound the memory of hostler, limit that of its container"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_limit_that_is_too_low_is_named_with_its_cure() {
+        let none = Own { open: 4, ..Own::default() };
+        assert!(none.shortages(Purpose::Handlers).is_empty());
+        let enough = Own { files: Some(36), data: Some(32 * MIB), stack: Some(8 * MIB), ..none.clone() };
+        assert!(enough.shortages(Purpose::Plain).is_empty());
+        let handlers = enough.shortages(Purpose::Handlers);
+        assert!(matches!(&*handlers, [data] if data.contains("(`ulimit -d`) is 32768 KiB, and hostler needs 262144 KiB")));
+        let low = Own { files: Some(35), addresses: Some(400_000 << 10), data: Some(1), stack: Some(1), ..none };
+        let low = low.shortages(Purpose::Handlers);
+        assert_eq!(low.len(), 4, "{low:#?}");
+        for (text, flag) in low.iter().zip(["ulimit -n", "ulimit -v", "ulimit -d", "ulimit -s"]) {
+            assert!(text.contains(flag) && text.contains("\n  cure: raise it"), "{text}");
+        }
+        assert!(low[0].contains("is 35, and hostler needs 36"), "{}", low[0]);
+    }
+
+    #[test]
+    fn what_is_open_already_is_not_free() {
+        let before = Own::measure().open;
+        let _files = [(); 20].map(|()| fs::File::open("/dev/null").unwrap());
+        assert!(before >= 3 && Own::measure().open > 20);
+    }
+}
