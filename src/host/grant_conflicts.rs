@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use super::hard_links::{self, Search};
 use super::located::Located;
 use super::mounts::Mounts;
+use super::overlays::{self, Which};
 use super::{hardening, kernel_files};
 use crate::exit::{Exit, Failure, Result};
 use hostler_config::{Config, DirGrant, DirMode, HandlerRef, Loaded, USUAL_PLACES};
@@ -34,6 +35,11 @@ impl Protected {
         Self { is_whole: true, ..self }
     }
 
+    /// Tells whether guests that may write to this folder reach it, there or in layers.
+    fn is_reached(&self, at: &Located, folder: &Granted<'_>) -> bool {
+        [&folder.at].into_iter().chain(&folder.behind).any(|folder| self.overlaps(at, folder))
+    }
+
     fn overlaps(&self, at: &Located, folder: &Located) -> bool {
         at.passes(folder) || at.is_in(folder) || self.is_whole && folder.is_in(at)
     }
@@ -44,6 +50,8 @@ struct Granted<'a> {
     consumer: &'a str,
     dir: &'a DirGrant,
     at: Located,
+    /// The same folder in layers of overlays, as far as writes reach it there.
+    behind: Vec<Located>,
 }
 
 /// Refuses a config that lets a guest write to what hostler reads, or see the kernel's own files.
@@ -53,13 +61,24 @@ struct Granted<'a> {
 pub fn check_grants(loaded: &Loaded) -> Result<()> {
     let mounts = Mounts::read();
     let protected = protected(&loaded.config, loaded.file.as_deref(), |name| std::env::var_os(name).map(PathBuf::from));
-    let protected: Vec<_> =
-        protected.into_iter().map(|protected| (Located::find(&protected.path, &mounts), protected)).collect();
+    let protected: Vec<_> = protected
+        .into_iter()
+        .map(|protected| {
+            let at = Located::find(&protected.path, &mounts);
+            (in_layers(&at, &mounts, Which::Read), at, protected)
+        })
+        .collect();
     let grants: Vec<_> = granted(&loaded.config, &mounts).collect();
+    let writable = grants.iter().filter(|grant| grant.dir.mode == DirMode::ReadWrite);
+    if let (Some(grant), false) = (writable.clone().next(), mounts.are_complete()) {
+        return Err(Failure::new(Exit::BadConfig, unknown_root(grant)));
+    }
     let mut conflicts: Vec<_> = grants.iter().filter_map(|grant| of_kernel(grant, &mounts)).collect();
-    for folder in grants.iter().filter(|grant| grant.dir.mode == DirMode::ReadWrite) {
-        for (at, protected) in &protected {
-            conflicts.extend(conflict(folder, at, protected));
+    for folder in writable {
+        for (layers, at, protected) in &protected {
+            let in_layers = || layers.iter().any(|at| protected.is_reached(at, folder));
+            conflicts
+                .extend(conflict(folder, at, protected).or_else(|| in_layers().then(|| overlap(folder, protected))));
         }
         conflicts.extend(grants_within(&grants, folder));
     }
@@ -73,7 +92,25 @@ pub fn check_grants(loaded: &Loaded) -> Result<()> {
 fn granted<'a>(config: &'a Config, mounts: &Mounts) -> impl Iterator<Item = Granted<'a>> {
     let grants =
         config.consumers.iter().flat_map(|consumer| consumer.allow.dirs.iter().map(|dir| (&*consumer.name, dir)));
-    grants.map(|(consumer, dir)| Granted { consumer, dir, at: Located::find(&dir.host, mounts) })
+    grants.map(|(consumer, dir)| {
+        let at = Located::find(&dir.host, mounts);
+        Granted { consumer, dir, behind: in_layers(&at, mounts, Which::Written), at }
+    })
+}
+
+/// The same file or folder, and the entries that lead there, in layers of overlays.
+fn in_layers(at: &Located, mounts: &Mounts, which: Which) -> Vec<Located> {
+    overlays::others(&at.trail, mounts, which).iter().map(|path| Located::find(path, mounts)).collect()
+}
+
+/// The refusal of a writable folder where nobody can tell whether it overlaps with anything.
+fn unknown_root(Granted { consumer, dir, .. }: &Granted<'_>) -> String {
+    format!(
+        "consumers.{consumer}.allow.dirs lets guests write to `{}`, but the mounts of this process do not say where its root folder \
+         lies: a volume may show hostler's own files there\n  cure: start hostler in a container, or make the root folder a mount \
+         before chroot (`mount --bind DIR DIR`), with /proc in it",
+        dir.host.display()
+    )
 }
 
 fn of_kernel(Granted { consumer, dir, .. }: &Granted<'_>, mounts: &Mounts) -> Option<String> {
@@ -86,7 +123,7 @@ fn of_kernel(Granted { consumer, dir, .. }: &Granted<'_>, mounts: &Mounts) -> Op
 }
 
 fn conflict(folder: &Granted<'_>, at: &Located, protected: &Protected) -> Option<String> {
-    if protected.overlaps(at, &folder.at) {
+    if protected.is_reached(at, folder) {
         return Some(overlap(folder, protected));
     }
     let file = hard_links::linked(&at.trail.end)?;

@@ -15,6 +15,7 @@ mod loading;
 mod located;
 mod metering;
 mod mounts;
+mod overlays;
 mod pulse;
 pub mod resources;
 mod signals;

@@ -5,6 +5,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
+use super::overlays::Layers;
+
 /// All mounts that the process sees.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Mounts(Vec<Mount>);
@@ -20,6 +22,8 @@ pub(super) struct Mount {
     pub(super) point: PathBuf,
     /// The type of the file system.
     pub(super) kind: String,
+    /// The layers that it is made of, if it is an overlay.
+    layers: Option<Layers>,
 }
 
 /// A path within a file system, wherever that is mounted.
@@ -53,6 +57,21 @@ impl Mounts {
         above.max_by_key(|mount| mount.point.components().count())
     }
 
+    /// Tells whether every path has a mount. Where the root of the process is a folder within a mount, as chroot(2) leaves it, that
+    /// mount is not among those of the process; nor is any without `/proc`.
+    pub(super) fn are_complete(&self) -> bool {
+        self.0.iter().any(|mount| mount.point == Path::new("/"))
+    }
+
+    /// The layers of the overlay that has a real path, and the path within each of them.
+    pub(super) fn overlay(&self, path: &Path) -> Option<(&Layers, PathBuf)> {
+        let mount = self.of(path)?;
+        let below = path.strip_prefix(&mount.point).ok()?;
+        // The root is of the form `/a`.
+        let root = mount.root.strip_prefix("/").unwrap_or(&mount.root);
+        Some((mount.layers.as_ref()?, root.join(below)))
+    }
+
     /// The mounts within a real folder.
     pub(super) fn within(&self, folder: &Path) -> impl Iterator<Item = &Mount> {
         self.0.iter().filter(move |mount| mount.point != folder && mount.point.starts_with(folder))
@@ -79,12 +98,15 @@ impl Mount {
         let (fields, after) = line.split_once(" - ")?;
         let mut fields = fields.split(' ').skip(2);
         let (device, root, point) = (fields.next()?.to_owned(), unescaped(fields.next()?), unescaped(fields.next()?));
-        Some(Self { device, root, point, kind: after.split(' ').next()?.to_owned() })
+        let mut after = after.split(' ');
+        let kind = after.next()?.to_owned();
+        let layers = (kind == "overlay").then(|| Layers::parse(after.nth(1).unwrap_or_default()));
+        Some(Self { device, root, point, kind, layers })
     }
 }
 
 /// A path in which a backslash and three octal digits stand for spaces, tabs, line ends and backslashes.
-fn unescaped(text: &str) -> PathBuf {
+pub(super) fn unescaped(text: &str) -> PathBuf {
     let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
     while let Some((first, others)) = rest.split_first() {
         let code = others.get(..3).filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());

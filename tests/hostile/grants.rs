@@ -190,3 +190,57 @@ fn what_no_guest_can_use_is_granted() {
         assert_eq!(said.code, 0, "{said:?}");
     }
 }
+
+/// A change of a layer shows in the merged folder, and a change of the merged folder in its upper layer.
+#[test]
+fn layers_of_an_overlay_are_the_merged_folder() {
+    for (granted, cache) in [
+        ("layers/upper", "merged/cache"),
+        ("layers/upper/cache", "merged/cache"),
+        ("layers", "merged/cache"),
+        ("layers/lower", "merged/cache"),
+        ("merged", "layers/upper/cache"),
+    ] {
+        let world = world(&grant(granted, "rw"), "");
+        for folder in ["layers", "merged"] {
+            fs::create_dir(world.path(folder)).unwrap();
+        }
+        let text = fs::read_to_string(world.path("hostler.toml")).unwrap();
+        fs::write(world.path("hostler.toml"), text.replace("cache_dir = 'cache'", &format!("cache_dir = '{cache}'")))
+            .unwrap();
+        // A file system of its own, as an overlay cannot be the upper layer of another.
+        let script = "mount -t tmpfs none layers && mkdir -p layers/lower/cache layers/upper/cache layers/work && \
+            mount -t overlay -o \"lowerdir=$PWD/layers/lower,upperdir=$PWD/layers/upper,workdir=$PWD/layers/work\" none merged";
+        let Some(mounts) = Mounts::new(&world, script) else { return };
+        for command in ["check", "run"] {
+            assert_refusal(&Said::new(mounts.hostler(&world, &[command]).output().unwrap()), "host.cache_dir");
+        }
+    }
+}
+
+/// `mountinfo` does not have the mount that such a root lies in, so that nothing can be compared with it.
+#[test]
+fn a_root_that_is_no_mount_has_no_writable_grants() {
+    let outcome = |mode, cure: &str| {
+        let world = world(&grant("data", mode), "");
+        for folder in ["proc", "dev", "tmp", "etc"] {
+            fs::create_dir(world.path(folder)).unwrap();
+        }
+        fs::copy(env!("CARGO_BIN_EXE_hostler"), world.path("hostler")).unwrap();
+        fs::create_dir(world.path("vcache")).unwrap();
+        fs::create_dir(world.path("data/cache")).unwrap();
+        let text = fs::read_to_string(world.path("hostler.toml")).unwrap();
+        fs::write(world.path("hostler.toml"), text.replace("'cache'", "'vcache'")).unwrap();
+        let script =
+            format!("{cure} mount --rbind /proc proc && mount --rbind /dev dev && mount --bind data/cache vcache");
+        let mounts = Mounts::new(&world, &script)?;
+        let root = world.path("");
+        let args = [root.to_str().unwrap(), "/hostler", "check"];
+        Some(Said::new(mounts.program(&world, "chroot", &args).output().unwrap()))
+    };
+    let Some(said) = outcome("rw", "") else { return };
+    assert_refusal(&said, "mount --bind");
+    assert_eq!(outcome("ro", "").unwrap().code, 0);
+    // The cure, with which the volume is found.
+    assert_refusal(&outcome("rw", "mount --bind . . && cd \"$PWD\" &&").unwrap(), "host.cache_dir");
+}

@@ -11,8 +11,8 @@ use std::rc::Rc;
 
 use wasmparser::{
     BinaryReader, BinaryReaderError, ComponentAlias, ComponentExport, ComponentExternalKind, ComponentImport,
-    ComponentInstance, ComponentOuterAliasKind, Element, ElementItems, ElementKind, FromReader, Instance,
-    MemoryType, SectionLimited, Table,
+    ComponentInstance, ComponentOuterAliasKind, Element, ElementItems, ElementKind, FromReader, Instance, MemoryType,
+    SectionLimited, Table,
 };
 
 use super::componentize::is_component;

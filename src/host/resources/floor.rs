@@ -120,7 +120,9 @@ mod tests {
         let enough = Own { files: Some(36), data: Some(32 * MIB), stack: Some(8 * MIB), ..none.clone() };
         assert!(enough.shortages(Purpose::Plain).is_empty());
         let handlers = enough.shortages(Purpose::Handlers);
-        assert!(matches!(&*handlers, [data] if data.contains("(`ulimit -d`) is 32768 KiB, and hostler needs 262144 KiB")));
+        assert!(
+            matches!(&*handlers, [data] if data.contains("(`ulimit -d`) is 32768 KiB, and hostler needs 262144 KiB"))
+        );
         let low = Own { files: Some(35), addresses: Some(400_000 << 10), data: Some(1), stack: Some(1), ..none };
         let low = low.shortages(Purpose::Handlers);
         assert_eq!(low.len(), 4, "{low:#?}");

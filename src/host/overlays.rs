@@ -1,0 +1,124 @@
+//! The layers of overlay file systems: a file in the merged folder is a file of a layer as well, at another path and of another
+//! device, so that neither paths nor device and inode numbers tell that they are one.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+
+use super::mounts::{Mounts, unescaped};
+use super::trail::Trail;
+
+/// The layers of one overlay file system, as its options in `mountinfo` name them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Layers {
+    /// Files are read from these, and from the upper one.
+    lower: Vec<PathBuf>,
+    /// Files are written to it.
+    upper: Option<PathBuf>,
+}
+
+/// The layers in which a file may have another path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Which {
+    /// All, as a change of any of them may show in the merged folder.
+    Read,
+    /// Those that writes to the merged folder reach.
+    Written,
+}
+
+impl Layers {
+    /// Reads the options of an overlay file system.
+    pub(super) fn parse(options: &str) -> Self {
+        let mut layers = Self::default();
+        for (name, value) in options.split(',').filter_map(|option| option.split_once('=')) {
+            let value = unescaped(value);
+            match name {
+                "lowerdir" => layers.lower.extend(split(&value)),
+                "lowerdir+" | "datadir+" => layers.lower.push(value),
+                "upperdir" => layers.upper = Some(value),
+                _ => {}
+            }
+        }
+        layers
+    }
+
+    fn of(&self, which: Which) -> impl Iterator<Item = &PathBuf> {
+        let lower = if which == Which::Read { &*self.lower } else { &[] };
+        lower.iter().chain(&self.upper)
+    }
+}
+
+/// The parts of a list of folders: a colon separates them, and one after a backslash belongs to a name.
+fn split(list: &Path) -> Vec<PathBuf> {
+    let (mut parts, mut part, mut bytes) = (Vec::new(), Vec::new(), list.as_os_str().as_bytes().iter());
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'\\' => part.extend(bytes.next()),
+            b':' => parts.push(std::mem::take(&mut part)),
+            other => part.push(*other),
+        }
+    }
+    parts.push(part);
+    // Two colons begin layers that have data alone.
+    let parts = parts.into_iter().filter(|part| !part.is_empty());
+    parts.map(|part| OsString::from_vec(part).into()).collect()
+}
+
+/// The other paths of a path and of all directory entries that lead there, in layers that exist here. Container engines keep the
+/// layers of the root elsewhere, out of every guest's reach.
+pub(super) fn others(trail: &Trail, mounts: &Mounts, which: Which) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    let mut to_come: Vec<PathBuf> = trail.entries.iter().cloned().chain([trail.end.clone()]).collect();
+    // A layer may itself lie in a merged folder.
+    while let Some(path) = to_come.pop() {
+        let Some((layers, below)) = mounts.overlay(&path) else { continue };
+        for layer in layers.of(which).filter(|layer| layer.is_dir()) {
+            let other = layer.join(&below);
+            if found.insert(other.clone()) {
+                to_come.push(Trail::of(&other).end);
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layers(options: &str) -> (Vec<PathBuf>, Option<PathBuf>) {
+        let layers = Layers::parse(options);
+        (layers.lower, layers.upper)
+    }
+
+    #[test]
+    fn layers_are_what_the_options_name() {
+        let paths = |paths: &[&str]| paths.iter().map(PathBuf::from).collect::<Vec<_>>();
+        let upper = |path: &str| Some(PathBuf::from(path));
+        assert_eq!(layers("rw,lowerdir=/l1:/l2,upperdir=/u,workdir=/w"), (paths(&["/l1", "/l2"]), upper("/u")));
+        assert_eq!(layers("ro,lowerdir+=/l1,lowerdir+=/l:2,datadir+=/d"), (paths(&["/l1", "/l:2", "/d"]), None));
+        assert_eq!(layers("lowerdir=/a\\134:b:/c::/d\\040e"), (paths(&["/a:b", "/c", "/d e"]), None));
+        assert_eq!(layers("rw"), (paths(&[]), None));
+    }
+
+    #[test]
+    fn a_path_has_another_one_in_each_layer_that_exists() {
+        let root = tempfile::tempdir().unwrap();
+        let real = root.path().canonicalize().unwrap();
+        for folder in ["lower", "upper", "merged/in"] {
+            std::fs::create_dir_all(real.join(folder)).unwrap();
+        }
+        let top = real.display();
+        let mounts = Mounts::parse(&format!(
+            "1 0 8:1 / / rw - ext4 a rw\n2 1 0:40 / {top}/merged rw - overlay o rw,lowerdir={top}/lower:/nowhere/x,upperdir={top}/upper\n"
+        ));
+        let others = |path: &str, which| {
+            let others = others(&Trail::of(&real.join(path)), &mounts, which);
+            others.into_iter().map(|path| path.strip_prefix(&real).unwrap().display().to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(others("merged/in/file", Which::Written), ["upper/in", "upper/in/file"]);
+        assert_eq!(others("merged/in/file", Which::Read), ["lower/in", "lower/in/file", "upper/in", "upper/in/file"]);
+        assert!(others("lower/in/file", Which::Read).is_empty());
+    }
+}
