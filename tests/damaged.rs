@@ -18,8 +18,15 @@ use crate::support::toolchains::{built, here};
 const TRIALS: usize = 200;
 
 /// How many bytes of each artifact's flips are compiled, so that large ones do not take minutes. The others are cut short by
-/// a byte as well: all of such a file is read, and nothing compiled.
-const COMPILED: usize = if cfg!(debug_assertions) { 256 << 10 } else { 8 << 20 };
+/// a byte as well: all of such a file is read, and nothing compiled. `HOSTLER_DAMAGED=whole` has all compiled, which takes half an
+/// hour for each of the large ones in a release build (`tests/proofs.sh damaged`).
+fn compiled() -> usize {
+    match std::env::var("HOSTLER_DAMAGED").as_deref() {
+        Ok("whole") => usize::MAX,
+        _ if cfg!(debug_assertions) => 256 << 10,
+        _ => 8 << 20,
+    }
+}
 
 /// Linear memory of a sandbox, in bytes.
 const MEMORY: u64 = 128 << 20;
@@ -97,17 +104,25 @@ pub fn damage(name: &str, artifact: &[u8]) {
     let seed = std::env::var("HOSTLER_TEST_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().unwrap());
     announce(&format!("damaged {name} ({} bytes): HOSTLER_TEST_SEED={seed}", artifact.len()));
     let mut random = fastrand::Rng::with_seed(seed);
+    let most = compiled();
+    let (mut compiled, mut working) = (0, 0);
     for _ in 0..TRIALS {
         works(artifact[..random.usize(..artifact.len())].to_vec());
     }
     for trial in 0..TRIALS {
         let mut bytes = artifact.to_vec();
         bytes[random.usize(..artifact.len())] ^= random.u8(1..);
-        if (trial + 1) * artifact.len() > COMPILED {
+        if (trial + 1) * artifact.len() > most {
             bytes.pop();
+        } else {
+            compiled += 1;
         }
-        works(bytes);
+        working += usize::from(works(bytes));
+        if most == usize::MAX && (trial + 1) % 20 == 0 {
+            announce(&format!("damaged {name}: {} of {TRIALS} flips, {working} of them work", trial + 1));
+        }
     }
+    announce(&format!("damaged {name}: {compiled} of {TRIALS} flips compiled, {working} work"));
 }
 
 /// The artifact that a template's toolchain makes.

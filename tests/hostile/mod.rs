@@ -19,6 +19,8 @@ mod neighbour;
 #[cfg(test)]
 mod no_pool;
 #[cfg(test)]
+mod overshoot;
+#[cfg(test)]
 mod process_limits;
 mod upload;
 
