@@ -4,7 +4,7 @@ use super::{ConfigArg, block_on, print, say};
 use crate::exit::{Exit, Failure, Result};
 use crate::host;
 use crate::host::hardening::Hardening;
-use crate::host::resources::{MEMORY, Machine, Plan, SLOTS, Share, Threads};
+use crate::host::resources::{MEMORY, Machine, Plan, SLOTS, Share, Threads, own_memory_limit};
 use hostler_config::{Config, Consumer};
 use hostler_telemetry as telemetry;
 use hostler_types::printable::on_one_line;
@@ -26,9 +26,12 @@ pub(super) fn run(args: &Args) -> Result {
     for warning in host::unused(&loaded.config) {
         say(format_args!("hostler: warning: {warning}"));
     }
+    if let Some(warning) = own_memory_limit() {
+        say(format_args!("hostler: warning: {warning}"));
+    }
     let machine = Machine::measure();
-    // As `run`: whoever cannot start the threads must not learn it only there.
-    machine.try_threads(Threads::of(&machine, host::sets(&loaded.config.consumers)).least())?;
+    // As `run`, which has one for signals beside them: whoever cannot start the threads must not learn it only there.
+    machine.try_threads(Threads::of(&machine, host::sets(&loaded.config.consumers)).least() + 1)?;
     handler::compile_with(Threads::of(&machine, 1).compiling);
     // Every part is looked at, so that one run shows all that is wrong.
     telemetry::show_warnings();

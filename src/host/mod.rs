@@ -115,6 +115,9 @@ pub fn run(file: Option<&Path>) -> Result {
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
+    if let Some(warning) = resources::own_memory_limit() {
+        tracing::warn!("{warning}");
+    }
     let hardening = match hardening {
         Ok(hardening) => hardening,
         Err(failure) => return Ok(logged(&failure)),

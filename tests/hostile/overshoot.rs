@@ -32,7 +32,11 @@ fn the_overshoot_of_bulk_operations_at_512_mib() {
         let lines = host.settled(settled);
         let mut late: Vec<f64> = Vec::new();
         for line in &lines[before..] {
-            assert_eq!((&line["outcome"], &line["disposition"]), (&"timed-out".into(), &"dead-letter".into()), "{line}");
+            assert_eq!(
+                (&line["outcome"], &line["disposition"]),
+                (&"timed-out".into(), &"dead-letter".into()),
+                "{line}"
+            );
             late.push(line["duration_ms"].as_f64().unwrap() - 1_000.0);
         }
         announce(&format!("memory.{kind} of 512 MiB: stopped {late:.1?} ms after the processing timeout"));

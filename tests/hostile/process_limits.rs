@@ -107,6 +107,20 @@ fn limits_that_leave_too_little_are_refused_with_their_cure() {
     }
 }
 
+/// An allocation that the kernel refuses ends the process by its exit code, and does not leave it waiting for itself.
+#[test]
+fn memory_that_runs_out_is_exit_code_70() {
+    let world = World::new(&config("guest.wat", "concurrency = 1").replace("concurrency = 16", "concurrency = 1"));
+    // Its parts take several times as much as may be had.
+    fs::write(world.path("guest.wat"), format!("(module {})", "(func)".repeat(2_000_000))).unwrap();
+    for args in ["check", "run"] {
+        let said = limited(&world, "-d", "270000", &[args]);
+        assert_eq!(said.code, 70, "{args}: {said:?}");
+        assert!(said.stderr.contains("memory allocation of"), "{args}: {said:?}");
+        assert!(said.stderr.contains("cure: lift it by `ulimit -d unlimited`"), "{args}: {said:?}");
+    }
+}
+
 fn limited(world: &World, flag: &str, value: &str, args: &[&str]) -> Said {
     let script = format!("ulimit {flag} {value} && exec \"$0\" \"$@\"");
     let words = [&["-c", &script, env!("CARGO_BIN_EXE_hostler")], args].concat();

@@ -50,6 +50,18 @@ impl Purpose {
     }
 }
 
+/// What a person should know of a limit of memory of the process itself.
+///
+/// The kernel then refuses an allocation, which ends the process. Under the limit of a container no allocation is refused.
+pub fn own_memory_limit() -> Option<String> {
+    let limits = [(Resource::As, 'v'), (Resource::Data, 'd')];
+    let (kib, flag) = limits.into_iter().find_map(|(limit, flag)| Some((getrlimit(limit).current? >> 10, flag)))?;
+    Some(format!(
+        "this process has a memory limit of its own (`ulimit -{flag}`, {kib} KiB): where it is used up, hostler ends with exit code 70\n  \
+         cure: lift it by `ulimit -{flag} unlimited`, and limit the memory of the container"
+    ))
+}
+
 /// The limits of the process and its use of them so far. `None`: no limit.
 #[derive(Debug, Clone, Default)]
 struct Own {

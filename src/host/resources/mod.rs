@@ -19,7 +19,7 @@ mod refusal;
 mod threads;
 
 pub use descriptors::{FilePlan, Handles, TooFewFiles};
-pub use floor::Purpose;
+pub use floor::{Purpose, own_memory_limit};
 pub use plan::{Demand, HOST, MEMORY, Plan, SLOTS, Share, plan};
 pub use probe::too_few_threads;
 pub use refusal::Refusal;
