@@ -75,6 +75,8 @@ enum Group {
     Readable,
     /// Bytes that are no text.
     Damaged,
+    /// None, in a queue where each message has one.
+    Missing,
 }
 
 impl Group {
@@ -115,7 +117,11 @@ pub(super) fn take(db: &Session<'_>, source: &Source, request: Receive) -> rusql
         if due.is_empty() {
             return Ok(taken);
         }
-        for entry in due {
+        for mut entry in due {
+            // Another process may have made the queue an unordered one since it was opened.
+            if source.ordered && entry.group == Group::None && is_ordered(db, source.queue)? {
+                entry.group = Group::Missing;
+            }
             match source.dead_letter {
                 Some((queue, max)) if entry.attempts >= max => {
                     let reason = format!("received {} times without being settled", entry.attempts);
@@ -156,8 +162,13 @@ fn count(stored: i64) -> u32 {
 const GROUP_COLUMN: usize = 3;
 
 fn hand_out(db: &Session<'_>, queue: i64, entry: &Entry, until: i64, leased_at: Instant) -> rusqlite::Result<Delivery> {
-    if entry.group == Group::Damaged {
-        let error = FromSqlError::Other("its group is no text".into());
+    let unreadable = match entry.group {
+        Group::None | Group::Readable => None,
+        Group::Damaged => Some("its group is no text"),
+        Group::Missing => Some("its group is missing"),
+    };
+    if let Some(fault) = unreadable {
+        let error = FromSqlError::Other(fault.into());
         return Err(rusqlite::Error::FromSqlConversionFailure(GROUP_COLUMN, Type::Text, error.into()));
     }
     let Ticket { enqueued_at, seq, lease } = entry.ticket;
@@ -225,7 +236,10 @@ pub(super) fn settle(db: &Session<'_>, source: &Source, ticket: Ticket, ending: 
         }
         Ending::Ack | Ending::DeadLetter(..) => {}
     }
-    let Some(entry) = leased(db, source.queue, ticket, now)? else { return Ok(false) };
+    let Some(mut entry) = leased(db, source.queue, ticket, now)? else { return Ok(false) };
+    if source.ordered && entry.group == Group::None {
+        entry.group = Group::Missing;
+    }
     if let Ending::DeadLetter(queue, reason) = ending {
         bury(db, source, &entry, *queue, reason, now)?;
     } else {
@@ -285,7 +299,7 @@ fn leased(db: &Connection, queue: i64, ticket: Ticket, now: i64) -> rusqlite::Re
 /// Takes an entry out of its queue and lets the next of its group take its place.
 fn remove(db: &Connection, queue: i64, entry: &Entry, now: i64) -> rusqlite::Result<()> {
     let Ticket { enqueued_at, seq, .. } = entry.ticket;
-    if entry.group != Group::None {
+    if let Group::Readable | Group::Damaged = entry.group {
         db.prepare_cached(
             "UPDATE entry SET visible_at = max(due_at, ?4) WHERE (queue, enqueued_at, seq) = (
                  SELECT queue, enqueued_at, seq FROM entry INDEXED BY entry_group
@@ -296,13 +310,16 @@ fn remove(db: &Connection, queue: i64, entry: &Entry, now: i64) -> rusqlite::Res
         )?
         .execute(params![queue, enqueued_at, seq, now])?;
     }
-    if entry.group == Group::Damaged {
+    if let Group::Damaged | Group::Missing = entry.group {
         // Those that wait behind it have the group that it was sent to, which its content may still know.
         db.prepare_cached(
             "UPDATE entry SET visible_at = max(due_at, ?3) WHERE visible_at IS NULL AND (queue, enqueued_at, seq) = (
                  SELECT queue, enqueued_at, seq FROM entry INDEXED BY entry_group
                  WHERE queue = ?1 AND seq != ?2 AND group_name = (SELECT group_name FROM content WHERE seq = ?2)
                  ORDER BY seq LIMIT 1
+             ) AND NOT EXISTS (
+                 SELECT 1 FROM entry AS head INDEXED BY entry_group
+                 WHERE head.queue = ?1 AND head.group_name = entry.group_name AND head.visible_at IS NOT NULL
              )",
         )?
         .execute(params![queue, seq, now])?;

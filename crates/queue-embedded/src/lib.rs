@@ -10,6 +10,7 @@ mod queue;
 mod rows;
 mod send;
 mod set_aside;
+mod stranded;
 mod topology;
 mod waiting;
 mod writer;

@@ -54,6 +54,11 @@ impl Waiting {
         Ok(self.due.is_some_and(|due| due <= now))
     }
 
+    /// The queue that it waits for, and its channel, if that keeps an order.
+    pub(super) fn ordered_queue(&self) -> Option<(i64, &str)> {
+        self.source.ordered.then_some((self.source.queue, &*self.source.name))
+    }
+
     /// Whether there is nothing more to wait for.
     pub(super) fn is_over(&self, time: &QueueTime) -> bool {
         self.reply.is_closed() || self.stop.is_cancelled() || time.monotonic() >= self.deadline

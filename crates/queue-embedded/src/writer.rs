@@ -1,6 +1,6 @@
 //! The worker that owns the file: it runs all commands that wait in one transaction, and wakes waiting receives.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 use super::Worker;
 use super::clock::{Job, QueueTime, Session};
 use super::file::Opened;
+use super::stranded::{Free, Stranded};
 use super::waiting::{Take, Waiting, give_back};
 use hostler_queue::{Delivery, QueueError};
 
@@ -24,7 +25,7 @@ const IDLE: Duration = Duration::from_micros(200);
 /// How often a waiting receive of the thread looks for what other processes have sent.
 const POLL: Duration = Duration::from_millis(15);
 
-/// How often receives make sure that the file is still at its path.
+/// How often receives make sure that the file is still at its path, and look for messages that nothing would find.
 const CHECK: Duration = Duration::from_secs(1);
 
 /// What a command asks of the file.
@@ -95,6 +96,7 @@ impl Writer {
             seen: 0,
             flushes: Flushes::default(),
             next_check: Duration::ZERO,
+            stranded: Stranded::default(),
             poll: if let Worker::Task { poll } = worker { poll } else { POLL },
         };
         let orders = match worker {
@@ -171,6 +173,7 @@ struct Core {
     flushes: Flushes,
     /// When receives make sure again that the file is still at its path, by the monotonic clock.
     next_check: Duration,
+    stranded: Stranded,
     /// How often a waiting receive looks for what other processes have sent.
     poll: Duration,
 }
@@ -295,9 +298,12 @@ impl Core {
         if self.waiting.is_empty() {
             return;
         }
-        if let Err(error) = self.check() {
-            self.waiting.drain(..).for_each(|waiting| waiting.answer(Err(error.clone())));
-            return;
+        match self.check() {
+            Ok(has_freed) => changed |= has_freed,
+            Err(error) => {
+                self.waiting.drain(..).for_each(|waiting| waiting.answer(Err(error.clone())));
+                return;
+            }
         }
         changed |= self.others_wrote();
         // What went to a dead-letter queue is for the receives that wait there.
@@ -306,15 +312,34 @@ impl Core {
         }
     }
 
-    /// Makes sure that the file is still at its path, once in [`CHECK`]. Where it is not, each receive is told.
-    fn check(&mut self) -> Result<(), QueueError> {
+    /// Makes sure that the file is still at its path, once in [`CHECK`]. Where it is not, each receive is told. Returns true if
+    /// messages are visible now that nothing else would have found.
+    fn check(&mut self) -> Result<bool, QueueError> {
         let now = self.file.time.monotonic();
         if now < self.next_check {
-            return Ok(());
+            return Ok(false);
         }
         self.file.still_there()?;
         self.next_check = now + CHECK;
-        Ok(())
+        Ok(self.free_stranded())
+    }
+
+    /// Frees what is stranded in the ordered queues that receives wait for. Where that fails, so does what the receives do.
+    fn free_stranded(&mut self) -> bool {
+        let queues = self.waiting.iter().filter_map(Waiting::ordered_queue);
+        let queues: BTreeMap<i64, String> = queues.map(|(queue, channel)| (queue, channel.to_owned())).collect();
+        let mut has_freed = false;
+        for (queue, channel) in queues {
+            let found = self.stranded.look(&self.file.db, queue).unwrap_or_default();
+            if found.is_empty() {
+                continue;
+            }
+            let mut job = Free::new(queue, found);
+            if self.transact(false, std::slice::from_mut(&mut job)).iter().all(Result::is_ok) {
+                has_freed |= job.tell(&channel);
+            }
+        }
+        has_freed
     }
 
     fn session(&self) -> Session<'_> {

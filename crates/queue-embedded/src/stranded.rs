@@ -1,0 +1,218 @@
+//! Messages of an ordered queue that wait for a turn which never comes.
+//!
+//! All but one of a group wait for that one to go, and its removal finds the next by the name of the group. Where a damaged row no
+//! longer has that name, nothing finds it. Receives look for such rows now and then, a page at a time, and make them visible: what
+//! cannot be read is then set aside, as any other row.
+
+use std::collections::{HashMap, HashSet};
+
+use rusqlite::{Connection, params};
+
+use super::clock::Session;
+use super::writer::Job;
+
+/// How many waiting messages one look goes through: a few milliseconds at most.
+const PAGE: i64 = 500;
+
+/// The key of an entry within its queue.
+type Place = (i64, i64);
+
+/// How far the looks have come, by the queue.
+#[derive(Debug, Default)]
+pub(super) struct Stranded {
+    after: HashMap<i64, Place>,
+}
+
+impl Stranded {
+    /// Looks at the next page of a queue's waiting messages; one of each group of which none is visible or leased.
+    pub(super) fn look(&mut self, db: &Connection, queue: i64) -> rusqlite::Result<Vec<Place>> {
+        let after = self.after.remove(&queue).unwrap_or((i64::MIN, i64::MIN));
+        let mut page = db.prepare_cached(
+            "SELECT enqueued_at, seq, group_name FROM entry INDEXED BY entry_visible
+             WHERE queue = ?1 AND visible_at IS NULL AND (enqueued_at, seq) > (?2, ?3)
+             ORDER BY enqueued_at, seq LIMIT ?4",
+        )?;
+        let mut rows = page.query(params![queue, after.0, after.1, PAGE])?;
+        let (mut groups, mut found, mut count) = (HashSet::new(), Vec::new(), 0);
+        while let Some(row) = rows.next()? {
+            let place: Place = (row.get(0)?, row.get(1)?);
+            count += 1;
+            if count == PAGE {
+                self.after.insert(queue, place);
+            }
+            // What is stored may be no text.
+            let group = row.get_ref(2)?.as_bytes_or_null().unwrap_or_default().map(<[u8]>::to_vec);
+            let is_stranded = match group {
+                None => true,
+                Some(group) => groups.insert(group) && !has_head(db, queue, place)?,
+            };
+            if is_stranded {
+                found.push(place);
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Tells whether one of the group of this entry is visible, leased or delayed, so that the others wait for it.
+fn has_head(db: &Connection, queue: i64, (enqueued_at, seq): Place) -> rusqlite::Result<bool> {
+    db.prepare_cached(
+        "SELECT 1 FROM entry INDEXED BY entry_group WHERE queue = ?1 AND visible_at IS NOT NULL AND group_name = (
+             SELECT group_name FROM entry WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3
+         ) LIMIT 1",
+    )?
+    .exists([queue, enqueued_at, seq])
+}
+
+/// Makes visible what a look has found, unless it is no longer so.
+pub(super) struct Free {
+    queue: i64,
+    found: Vec<Place>,
+    freed: usize,
+}
+
+impl Free {
+    pub(super) fn new(queue: i64, found: Vec<Place>) -> Self {
+        Self { queue, found, freed: 0 }
+    }
+
+    /// Tells of it, once it is certain; returns whether there was something to tell.
+    pub(super) fn tell(&self, channel: &str) -> bool {
+        let count = self.freed;
+        if count > 0 {
+            tracing::warn!(
+                channel,
+                count,
+                "messages waited behind none of their group, as rows are damaged: visible now"
+            );
+        }
+        count > 0
+    }
+}
+
+impl Job for Free {
+    /// Each by itself where it has no group, else the first of its group.
+    fn run(&mut self, db: &Session<'_>) -> rusqlite::Result<()> {
+        let now = db.now();
+        self.freed = 0;
+        for (enqueued_at, seq) in &self.found {
+            let key = params![self.queue, enqueued_at, seq, now];
+            self.freed += db
+                .prepare_cached(
+                    "UPDATE entry SET visible_at = max(due_at, ?4)
+                     WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3 AND visible_at IS NULL AND group_name IS NULL",
+                )?
+                .execute(key)?;
+            self.freed += db
+                .prepare_cached(
+                    "UPDATE entry SET visible_at = max(due_at, ?4) WHERE (queue, enqueued_at, seq) = (
+                         SELECT queue, enqueued_at, seq FROM entry INDEXED BY entry_group
+                         WHERE queue = ?1 AND group_name = (
+                             SELECT group_name FROM entry WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3
+                         ) ORDER BY seq LIMIT 1
+                     ) AND NOT EXISTS (
+                         SELECT 1 FROM entry AS head INDEXED BY entry_group
+                         WHERE head.queue = ?1 AND head.group_name = entry.group_name AND head.visible_at IS NOT NULL
+                     )",
+                )?
+                .execute(key)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use hostler_queue::{Broker, ChannelSpec, Queue, Receive, Settlement};
+    use hostler_types::message::Outgoing;
+    use tokio_util::sync::CancellationToken;
+
+    use super::super::EmbeddedBroker;
+    use super::*;
+
+    /// Sends these to an ordered queue in one group, and does this to the rows of those whose bodies are given; the queue as its
+    /// consumer has it, and its broker.
+    async fn damaged(
+        folder: &std::path::Path,
+        bodies: &[&str],
+        damage: &[(&str, &str)],
+    ) -> (EmbeddedBroker, Arc<dyn Queue>) {
+        let path = folder.join("queue.db");
+        let broker = EmbeddedBroker::open(&path).unwrap();
+        let channel = "jobs".parse().unwrap();
+        let spec = ChannelSpec { max_receives: Some(9), ordered: true, ..ChannelSpec::new(channel) };
+        let queue = broker.open(&spec).await.unwrap();
+        let message =
+            |body: &&str| Outgoing { body: (*body).into(), group: Some("g".to_owned()), ..Outgoing::default() };
+        broker.send(&"jobs".parse().unwrap(), bodies.iter().map(message).collect()).await;
+        let meddler = Connection::open(&path).unwrap();
+        for (body, value) in damage {
+            let sql = format!(
+                "UPDATE entry SET group_name = {value} WHERE seq = (SELECT seq FROM content WHERE body = CAST(?1 AS BLOB))"
+            );
+            assert_eq!(meddler.execute(&sql, [body]).unwrap(), 1);
+        }
+        (broker, queue)
+    }
+
+    /// Acks what comes, one receive after the other, until nothing does for a while.
+    async fn drained(queue: &Arc<dyn Queue>) -> Vec<String> {
+        let (mut seen, stop) = (Vec::new(), CancellationToken::new());
+        loop {
+            let request = Receive { max: 10, wait: Duration::from_millis(1500), lease: Duration::from_secs(30) };
+            let received = queue.receive(request, &stop).await.unwrap();
+            if received.is_empty() {
+                return seen;
+            }
+            seen.extend(received.iter().map(|one| String::from_utf8_lossy(&one.message.body).into_owned()));
+            let acks = received.into_iter().map(|one| Settlement::Ack(one.receipt)).collect();
+            assert!(queue.settle(acks).await.iter().all(Result::is_ok));
+        }
+    }
+
+    #[tokio::test]
+    async fn what_waits_in_a_group_that_its_row_does_not_name_is_set_aside() {
+        let folder = tempfile::tempdir().unwrap();
+        let damage = [("2", "CAST(x'ff67' AS TEXT)"), ("3", "NULL"), ("5", "NULL")];
+        let (broker, queue) = damaged(folder.path(), &["1", "2", "3", "4", "5"], &damage).await;
+        assert_eq!(drained(&queue).await, ["1", "4"]);
+        let depth = &broker.depths(&["jobs".parse().unwrap()]).await.unwrap()[0];
+        assert_eq!((depth.visible, depth.in_flight, depth.dead_lettered), (0, 0, 3));
+    }
+
+    #[tokio::test]
+    async fn what_waits_in_a_group_of_its_own_by_damage_is_received() {
+        let folder = tempfile::tempdir().unwrap();
+        let (_broker, queue) = damaged(folder.path(), &["1", "2", "3"], &[("2", "'f'")]).await;
+        let mut seen = drained(&queue).await;
+        seen.sort();
+        assert_eq!(seen, ["1", "2", "3"]);
+    }
+
+    #[tokio::test]
+    async fn a_head_without_a_group_is_set_aside_and_its_followers_go_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let (broker, queue) = damaged(folder.path(), &["1", "2", "3"], &[("1", "NULL")]).await;
+        assert_eq!(drained(&queue).await, ["2", "3"]);
+        let dead_lettered = broker.depths(&["jobs".parse().unwrap()]).await.unwrap()[0].dead_lettered;
+        assert_eq!(dead_lettered, 1);
+    }
+
+    /// A queue as `requeue` opens it: all of a group is reached, whatever is damaged in the middle.
+    #[tokio::test]
+    async fn a_stored_queue_is_read_to_its_end_past_damage_in_the_middle_of_a_group() {
+        let folder = tempfile::tempdir().unwrap();
+        let damage = [("2", "NULL"), ("4", "CAST(x'ff67' AS TEXT)")];
+        let (broker, _) = damaged(folder.path(), &["1", "2", "3", "4", "5", "6"], &damage).await;
+        let meddler = Connection::open(folder.path().join("queue.db")).unwrap();
+        let torn = "UPDATE content SET attributes = '{torn' WHERE body = CAST('5' AS BLOB)";
+        assert_eq!(meddler.execute(torn, []).unwrap(), 1);
+        let stored = broker.open_stored(&"jobs".parse().unwrap()).await.unwrap();
+        assert_eq!(drained(&stored).await, ["1", "3", "6"]);
+        let depth = &broker.depths(&["jobs".parse().unwrap()]).await.unwrap()[0];
+        assert_eq!((depth.visible, depth.in_flight, depth.dead_lettered), (0, 0, 3));
+    }
+}
