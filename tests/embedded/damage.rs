@@ -185,6 +185,60 @@ async fn a_file_that_was_taken_away_is_told() {
     assert_eq!(receive(&queue, Duration::ZERO).await.len(), 1, "it is back");
 }
 
+/// Its content is in the memory of the host that has it open, and nowhere else.
+#[tokio::test]
+async fn a_file_that_was_emptied_is_told_with_the_cure() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("queue.db");
+    let (broker, queue) = open(&path).await;
+    let told = |error: &QueueError| {
+        let text = error.to_string();
+        assert!(
+            matches!(error, QueueError::Refused(_)) && text.contains("was emptied") && text.contains("-wal"),
+            "{text}"
+        );
+    };
+    let request = Receive { max: 1, wait: Duration::from_secs(20), lease: LEASE };
+    let stop = CancellationToken::new();
+    let emptied = async { fs::File::create(&path).map(drop).unwrap() };
+    let (waiting, ()) = tokio::join!(queue.receive(request, &stop), emptied);
+    told(&waiting.unwrap_err());
+    let error = broker.send(&jobs(), vec![message("lost")]).await.remove(0).unwrap_err();
+    let SendError::Queue(error) = error else { panic!("{error}") };
+    told(&error);
+}
+
+#[test]
+fn commands_beside_a_host_whose_file_was_emptied_say_so() {
+    let world = World::new(
+        "[consumers.jobs]\nchannel = 'jobs'\nhandler = 'guests/main-echoes.wat'
+         processing_timeout = '1s'\nhealthcheck_timeout = '2s'",
+    );
+    let _host = world.started();
+    fs::File::create(world.path("queue.db")).unwrap();
+    for args in [&["queues"][..], &["send", "jobs", "--body", "x"]] {
+        let said = world.output(args);
+        assert!(
+            said.code == 69 && said.stderr.contains("was emptied while a hostler had it open"),
+            "{args:?}: {said:?}"
+        );
+    }
+    let unhealthy = || (world.output(&["check-consumer-health"]).code == 1).then_some(());
+    crate::support::hostler::until("an unhealthy verdict", PATIENCE, unhealthy);
+}
+
+#[tokio::test]
+async fn an_empty_file_is_a_new_queue() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("queue.db");
+    fs::write(&path, "").unwrap();
+    assert!(EmbeddedBroker::open_to_look(&path).is_ok());
+    fs::write(&path, "").unwrap();
+    let (broker, queue) = open(&path).await;
+    send(&broker, 1).await;
+    assert_eq!(receive(&queue, Duration::ZERO).await.len(), 1);
+}
+
 #[test]
 fn a_host_whose_file_was_replaced_becomes_unhealthy() {
     let world = World::new(

@@ -92,8 +92,15 @@ type Identity = (u64, u64);
 impl Opened {
     /// Makes sure that the file is still the one at its path. What is written into another would reach nobody.
     pub(super) fn still_there(&self) -> Result<(), QueueError> {
-        if self.identity.is_none() || identity(&self.path) == self.identity {
-            return Ok(());
+        let found = fs::metadata(&self.path).ok();
+        if self.identity.is_none() || found.as_ref().map(identity) == self.identity {
+            // Since it was opened, it has had a header at least.
+            return match found {
+                Some(file) if self.identity.is_some() && file.len() == 0 => {
+                    Err(QueueError::Refused(emptied(&self.path)))
+                }
+                _ => Ok(()),
+            };
         }
         Err(QueueError::Refused(format!(
             "the queue `{}` was removed or replaced by another file while it was open: put it back, \
@@ -108,8 +115,8 @@ impl Opened {
     }
 }
 
-fn identity(path: &Path) -> Option<Identity> {
-    fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
+fn identity(file: &fs::Metadata) -> Identity {
+    (file.dev(), file.ino())
 }
 
 /// A connection to the queue at `path`, which is created if nothing is there.
@@ -123,7 +130,7 @@ pub(super) fn open(path: &Path, clock: Arc<dyn Clock>, worker: Worker) -> Result
         .mode(0o600)
         .open(path)
         .map_err(|error| cannot_open(path, &error))?;
-    let identity = identity(path);
+    let identity = fs::metadata(path).ok().as_ref().map(identity);
     let db = connect(path, worker).map_err(|error| error.of(path))?;
     let time = QueueTime::of(&db, clock).map_err(|error| fault(path, &error))?;
     let opened = Opened { db, path: path.to_owned(), time, identity };
@@ -279,6 +286,12 @@ fn fault(file: &Path, error: &rusqlite::Error) -> QueueError {
     let path = file.display();
     let refused = |text| QueueError::Refused(text);
     match error.sqlite_error_code() {
+        // Whoever creates a queue locks its empty file for milliseconds, and is waited for.
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
+            if fs::metadata(file).is_ok_and(|file| file.len() == 0) =>
+        {
+            refused(emptied(file))
+        }
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
             QueueError::Unavailable(format!("another process has locked the queue `{path}`"))
         }
@@ -293,6 +306,10 @@ fn fault(file: &Path, error: &rusqlite::Error) -> QueueError {
         Some(ErrorCode::DatabaseCorrupt) | None => refused(damaged(file, &error.to_string())),
         Some(_) => QueueError::Unavailable(format!("the queue `{path}` failed: {error}")),
     }
+}
+
+fn emptied(file: &Path) -> String {
+    damaged(file, "its file was emptied while a hostler had it open: stop that hostler first")
 }
 
 fn damaged(file: &Path, how: &str) -> String {
