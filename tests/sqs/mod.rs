@@ -8,6 +8,7 @@ mod interop;
 mod large;
 mod leases;
 mod operations;
+mod refused;
 mod settings;
 
 use std::fs;

@@ -9,8 +9,10 @@ use hostler_queue::Settlement;
 /// Calls that fail and succeed together, as a queue permits them by the same right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A removal: an ack, or a move to the dead-letter queue.
+    /// A removal: an ack.
     Removal,
+    /// A move to the dead-letter queue: a copy, and the removal once that is there. Acks that work say nothing of copies.
+    Copy,
     /// A release.
     Release,
     /// An extension of a lease. It counts as failed once the lease ends for it.
@@ -18,10 +20,14 @@ pub(super) enum Kind {
 }
 
 impl Kind {
+    /// How many there are.
+    pub(super) const COUNT: usize = Self::Extension as usize + 1;
+
     /// The kind of a settlement.
     pub(super) fn of(settlement: &Settlement) -> Self {
         match settlement {
-            Settlement::Ack(_) | Settlement::DeadLetter { .. } => Self::Removal,
+            Settlement::Ack(_) => Self::Removal,
+            Settlement::DeadLetter { .. } => Self::Copy,
             Settlement::Release(..) | Settlement::GiveBack(..) => Self::Release,
         }
     }
@@ -45,7 +51,7 @@ pub struct Failing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Failures {
     patience: Duration,
-    kinds: [Option<Failing>; 3],
+    kinds: [Option<Failing>; Kind::COUNT],
 }
 
 impl Failures {
@@ -53,7 +59,7 @@ impl Failures {
     pub(super) fn new(spec: &Spec) -> Self {
         let token = spec.rate_limit.map_or(Duration::ZERO, |rate| rate.per / rate.permits.max(1));
         let patience = spec.processing_timeout + 2 * spec.lease + RARELY + token;
-        Self { patience, kinds: [None; 3] }
+        Self { patience, kinds: [None; Kind::COUNT] }
     }
 
     /// Notes a call of this kind that failed.
@@ -95,12 +101,37 @@ mod tests {
             failures.failed(Kind::Removal, start + second * SECOND);
             failures.failed(Kind::Release, start + second * SECOND);
             failures.succeeded(Kind::Release);
+            failures.succeeded(Kind::Copy);
             failures.succeeded(Kind::Extension);
         }
         let now = start + 99 * SECOND;
         assert_eq!(failures.longest(now, SECOND), Some(Failing { since: start, last: now }));
         failures.succeeded(Kind::Removal);
         assert_eq!(failures.longest(now, SECOND), None);
+    }
+
+    /// A right to send to the dead-letter queue is one of its own.
+    #[test]
+    fn acks_that_work_do_not_end_failures_of_copies() {
+        use hostler_queue::Receipt;
+        let message = hostler_types::message::Message {
+            id: "1".into(),
+            body: "".into(),
+            attributes: Default::default(),
+            enqueued_at: std::time::SystemTime::UNIX_EPOCH,
+            group: None,
+            routing_key: None,
+            claim: None,
+            trace: None,
+        };
+        let copy =
+            Settlement::DeadLetter { receipt: Receipt::new("1"), message: message.into(), reason: String::new() };
+        let (mut failures, start) = (failures(), Instant::now());
+        failures.failed(Kind::of(&copy), start);
+        failures.succeeded(Kind::of(&Settlement::Ack(Receipt::new("2"))));
+        failures.failed(Kind::of(&copy), start + 50 * SECOND);
+        let longest = failures.longest(start + 50 * SECOND, SECOND);
+        assert_eq!(longest, Some(Failing { since: start, last: start + 50 * SECOND }));
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub struct Batcher<I> {
     /// Failed for the moment, in the order of their times; each comes back into `waiting` at its own.
     resting: VecDeque<(Instant, Waiting<I>)>,
     /// A streak for each [`Kind`], as one kind may fail while another works.
-    streaks: [Streak; 3],
+    streaks: [Streak; Kind::COUNT],
     under_way: usize,
 }
 
@@ -54,7 +54,7 @@ impl<I: Copy + PartialEq> Batcher<I> {
             waiting: VecDeque::new(),
             due: None,
             resting: VecDeque::new(),
-            streaks: [Streak::default(); 3],
+            streaks: [Streak::default(); Kind::COUNT],
             under_way: 0,
         }
     }

@@ -93,7 +93,7 @@ pub struct ConsumerReport {
     /// What its breaker does. Left out of the file while there is none, or it is closed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub breaker: Option<BreakerState>,
-    /// The removals, releases or lease extensions that fail, whichever do for the longest. Left out of the file from the first
+    /// The removals, dead-letter copies, releases or lease extensions that fail, whichever do for the longest. Left out of the file from the first
     /// success of that kind on, or once none has failed for as long as a message that was not settled takes to come again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settling_fails: Option<SettlingFails>,
@@ -102,7 +102,7 @@ pub struct ConsumerReport {
     pub last_failures: Vec<FailureReport>,
 }
 
-/// Calls of one kind (removals, releases, lease extensions) that fail, one after the other.
+/// Calls of one kind (removals, dead-letter copies, releases, lease extensions) that fail, one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SettlingFails {
     /// When the first failed.

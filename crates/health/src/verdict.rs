@@ -135,7 +135,7 @@ pub enum Reason {
         /// Its `healthcheck_timeout`.
         limit: Duration,
     },
-    /// All of a consumer's removals, releases or lease extensions fail: it works, and nothing is ever done.
+    /// All of a consumer's removals, dead-letter copies, releases or lease extensions fail: it works, and nothing is ever done.
     #[error(
         "consumer `{consumer}`: settlements or lease extensions have failed for {}, and none has succeeded; its limit is {}",
         shown(*.age), shown(*.limit)

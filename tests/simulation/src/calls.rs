@@ -124,6 +124,9 @@ impl Judge {
                 let behind = behind.get(receipt).copied().unwrap_or_default();
                 let counted = delivery.attempt - spoilt.get(receipt).copied().unwrap_or(0);
                 let fate = (!moves).then(|| &fates[&delivery.name]);
+                if seconds.is_none() {
+                    delivery.removal = self.kind_of_removal(delivery, counted, moves, drained);
+                }
                 let mut broken = self.faults_of_call(delivery, counted, fate, seconds, drained);
                 broken.extend(seconds.and_then(|seconds| behind.fault(delivery, seconds)));
                 violations.extend(broken.into_iter().map(|broken| format!("{} ({receipt}): {broken}", delivery.name)));
@@ -133,6 +136,19 @@ impl Judge {
                 delivery.asked += 1;
                 delivery.owed = None;
             }
+        }
+    }
+
+    /// The kind of a removal, by what became of the message; `None` where that leaves it open, as for a reply that may have failed.
+    fn kind_of_removal(&self, one: &Delivery, counted: u32, moves: bool, drained: bool) -> Option<Kind> {
+        if moves {
+            return Some(Kind::Copy);
+        }
+        let allowed = allowed(&self.scenario, one, counted, drained)?;
+        match (allowed.ack, allowed.bury) {
+            (true, false) => Some(Kind::Removal),
+            (false, true) => Some(Kind::Copy),
+            _ => None,
         }
     }
 
@@ -230,8 +246,11 @@ impl Judge {
                 return;
             }
             Asked::Bury(names) => {
-                if (0..names.len()).any(|index| result(index) != Answered::Done) {
-                    lives[life].calls[Kind::Removal as usize].failed(false, &self.scenario);
+                for (index, name) in names.iter().enumerate().filter(|(index, _)| result(*index) != Answered::Done) {
+                    let is_own =
+                        |one: &Delivery| one.life == life && one.name == *name && one.ended.is_some() && !one.settled;
+                    let counts = result(index) == Answered::Failed && deliveries.values().any(is_own);
+                    lives[life].calls[Kind::Copy as usize].failed(counts, &self.scenario);
                 }
                 let is_smooth = paused_at.is_none_or(|at| now > at + OWED);
                 let late = names.iter().filter(|name| is_smooth && is_late_copy(deliveries, life, name, now));
@@ -245,19 +264,24 @@ impl Judge {
             delivery.calls -= 1;
             delivery.answered_at = Some(now);
             let kind = match () {
-                () if removes => Kind::Removal,
-                () if delivery.settling => Kind::Release,
-                () => Kind::Extension,
+                () if removes => delivery.removal,
+                () if delivery.settling => Some(Kind::Release),
+                () => Some(Kind::Extension),
             };
             // What never started was finished before: the driver removes it again, which settles nothing.
             let is_own = !removes || delivery.started_at.is_some();
-            let calls = &mut lives[life].calls[kind as usize];
-            match result(index) {
-                Answered::Done if is_own => calls.done(),
-                Answered::Done => {}
-                Answered::Stale | Answered::Failed => calls.failed(is_own && kind != Kind::Extension, &self.scenario),
+            for one in kind.map_or(vec![Kind::Removal, Kind::Copy], |kind| vec![kind]) {
+                let calls = &mut lives[life].calls[one as usize];
+                match result(index) {
+                    Answered::Done if is_own && kind.is_some() => calls.done(),
+                    Answered::Done if is_own => calls.may_be_done(),
+                    Answered::Done => {}
+                    Answered::Stale | Answered::Failed => {
+                        calls.failed(is_own && kind.is_some_and(|kind| kind != Kind::Extension), &self.scenario);
+                    }
+                }
             }
-            delivery.heartbeat_failed = kind == Kind::Extension && result(index) != Answered::Done;
+            delivery.heartbeat_failed = kind == Some(Kind::Extension) && result(index) != Answered::Done;
             match result(index) {
                 Answered::Done if delivery.settling => {
                     delivery.settled = true;

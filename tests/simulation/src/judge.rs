@@ -110,6 +110,7 @@ impl Judge {
             is_probe: false,
             calls: 0,
             settling: false,
+            removal: None,
             heartbeat_failed: false,
             answered_at: None,
             asked: 0,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::scenario::{End, SHORTEST_LEASE, Scenario};
-use super::settling::Calls;
+use super::settling::{Calls, Kind};
 
 /// How long a message that was removed must not be processed again by the process that removed it.
 const MEMORY: Duration = Duration::from_secs(600);
@@ -51,6 +51,8 @@ pub struct Delivery {
     pub calls: u32,
     /// Whether the last call was for its settlement, rather than a heartbeat.
     pub settling: bool,
+    /// The kind of its removal, as far as it can be told.
+    pub removal: Option<Kind>,
     /// Its last heartbeat failed.
     pub heartbeat_failed: bool,
     /// The time of the last answer to a call about it.
@@ -83,8 +85,8 @@ pub struct Life {
     pub born_at: Option<Instant>,
     /// The last receive that went well.
     pub polled_at: Option<Instant>,
-    /// The fate of removals, releases and extensions, by their kind.
-    pub calls: [Calls; 3],
+    /// The fate of removals, copies, releases and extensions, by their kind.
+    pub calls: [Calls; 4],
     /// Messages that came to be processed.
     pub received: usize,
     /// Since when an operator has paused it, and since when it shows that it rests.

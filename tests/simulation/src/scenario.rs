@@ -114,6 +114,8 @@ pub struct Rates {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Denied {
     Removals,
+    /// To the dead-letter queue.
+    Copies,
     /// Heartbeats and releases, which are the same call.
     Changes,
     /// Heartbeats alone.
@@ -321,7 +323,7 @@ impl Scenario {
         }
         if more.u32(0..8) == 0 {
             let place = more.usize(0..=self.turns.len());
-            let denied = [Denied::Removals, Denied::Changes, Denied::Extensions][more.usize(0..3)];
+            let denied = [Denied::Removals, Denied::Copies, Denied::Changes, Denied::Extensions][more.usize(0..4)];
             let long = self.healthcheck_timeout() + self.lease + 100 * SECOND;
             let denial = if more.bool() { long } else { up_to(more, 60 * SECOND) };
             self.turns.insert(place, (up_to(more, 10 * SECOND), Turn::Denial(denied, denial)));

@@ -12,7 +12,10 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Calls that fail and succeed together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
+    /// Of what was acked.
     Removal,
+    /// To the dead-letter queue, and the removal after it.
+    Copy,
     Release,
     Extension,
 }
@@ -29,6 +32,11 @@ pub struct Calls {
 impl Calls {
     pub fn done(&mut self) {
         (self.done_at, self.run) = (Some(Instant::now()), None);
+    }
+
+    /// A call that went well, of this kind or another.
+    pub fn may_be_done(&mut self) {
+        self.run = None;
     }
 
     /// A call that failed. `counts`: the consumer has to count it.
@@ -58,13 +66,14 @@ impl Life {
 
     /// The kind of call that has failed for so long that it has to say so, and how long.
     pub fn fails_to_settle(&self, scenario: &Scenario, limit: Duration, now: Instant) -> Option<(Kind, Duration)> {
-        // What hangs is known to fail only once it is given up. Leases of a few seconds do not tell a release from a heartbeat.
-        let slack = 30 * SECOND;
+        // What hangs is known to fail only once it is given up; a copy, once its lease is over. Leases of a few seconds do not tell a
+        // release from a heartbeat.
         let fails_for = |kind: &Kind| {
+            let slack = 30 * SECOND + if *kind == Kind::Copy { scenario.lease } else { Duration::ZERO };
             let (since, last) = self.calls[*kind as usize].run?;
             let has_to_show = last > since + limit + slack && now < last + 10 * SECOND && now > last + SECOND;
             (has_to_show && !scenario.is_short).then_some((*kind, last - since))
         };
-        [Kind::Removal, Kind::Release, Kind::Extension].iter().find_map(fails_for)
+        [Kind::Removal, Kind::Copy, Kind::Release, Kind::Extension].iter().find_map(fails_for)
     }
 }

@@ -109,7 +109,9 @@ impl Service {
         let denied = self.state.lock().unwrap().denied.filter(|(_, until)| Instant::now() < *until);
         let lease = self.scenario.lease.as_secs();
         match (asked, denied.map(|(denied, _)| denied)) {
-            (Asked::Delete(_), Some(Denied::Removals)) | (Asked::Change(_), Some(Denied::Changes)) => true,
+            (Asked::Delete(_), Some(Denied::Removals))
+            | (Asked::Bury(_), Some(Denied::Copies))
+            | (Asked::Change(_), Some(Denied::Changes)) => true,
             (Asked::Change(entries), Some(Denied::Extensions)) => entries.iter().all(|(_, seconds)| *seconds == lease),
             _ => false,
         }
