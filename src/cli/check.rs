@@ -41,7 +41,13 @@ pub(super) fn run(args: &Args) -> Result {
     let queues = block_on(check_queues(&loaded.config));
     let failures: Vec<_> = [grants, hardening, handlers, queues].into_iter().filter_map(Result::err).collect();
     let Some(first) = failures.first() else { return Ok(Exit::Ok) };
-    let messages: Vec<_> = failures.iter().map(|failure| failure.message.as_str()).collect();
+    let mut messages: Vec<&str> = Vec::new();
+    for Failure { message, .. } in &failures {
+        // A grant that reaches the queue keeps it from being opened as well.
+        if !messages.iter().any(|told| told.contains(message.as_str())) {
+            messages.push(message);
+        }
+    }
     Err(Failure::new(first.exit, messages.join("\nhostler: ")))
 }
 

@@ -38,7 +38,7 @@ use crate::exit::{Exit, Failure, Result};
 use crate::host;
 use crate::host::resources::Purpose;
 use hostler_config::{self as config, Config, Loaded};
-use hostler_queue::{Provisioner, QueueError};
+use hostler_queue::Provisioner;
 use hostler_telemetry as telemetry;
 use output::{print, say};
 
@@ -211,13 +211,20 @@ fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
 }
 
 /// Connects to the queue service of the config, and says so if that creates the embedded queue: perhaps another one is meant.
-async fn connect(config: &Config) -> std::result::Result<Arc<dyn Provisioner>, QueueError> {
+async fn connect(config: &Config) -> Result<Arc<dyn Provisioner>> {
+    host::check_grants_of_queue(config)?;
     let created = host::file_to_come(config).map(host::full);
     let broker = host::connect(config).await?;
     if let Some(file) = created {
         say(format_args!("hostler: note: created the queue {}", file.display()));
     }
     Ok(broker)
+}
+
+/// The same for a command that only looks: it creates nothing.
+async fn connect_to_look(config: &Config) -> crate::exit::Result<Arc<dyn Broker>> {
+    host::check_grants_of_queue(config)?;
+    Ok(host::connect_to_look(config).await?)
 }
 
 /// Says that there is no queue to look at yet: zeros are not to be taken for those of another one.

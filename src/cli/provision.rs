@@ -49,7 +49,7 @@ async fn changes(args: &Args, config: &Config) -> Result<usize> {
         config.consumers.iter().flat_map(|consumer| host::destinations(config, consumer)).collect();
     let destinations: Vec<Channel> = destinations.into_iter().collect();
     if args.plan {
-        let broker = host::connect_to_look(config).await?;
+        let broker = super::connect_to_look(config).await?;
         let mut changes = broker.plan(&wanted).await?;
         changes.extend(broker.missing_destinations(&destinations).await?.into_iter().map(|(_, change)| change));
         changes.iter().for_each(print);

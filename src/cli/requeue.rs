@@ -15,7 +15,7 @@ use crate::exit::{Exit, Failure, Result};
 use crate::host;
 use hostler_config::Config;
 use hostler_ops::requeue::{self, Ended, MAX_HELD, Note, Order, Report};
-use hostler_queue::{Admin, Provisioner, QueueError, REASON_ATTRIBUTE, Redriven};
+use hostler_queue::{Admin, Provisioner, REASON_ATTRIBUTE, Redriven};
 use hostler_telemetry as telemetry;
 use hostler_types::Rate;
 use hostler_types::channel::Channel;
@@ -102,7 +102,7 @@ fn ends(args: &Args) -> std::result::Result<(Channel, Channel), Failure> {
 }
 
 /// The service; a target that is the config's is made if it is missing.
-async fn connect(config: &Config, to: &Channel) -> std::result::Result<std::sync::Arc<dyn Provisioner>, QueueError> {
+async fn connect(config: &Config, to: &Channel) -> Result<std::sync::Arc<dyn Provisioner>> {
     let broker = super::connect(config).await?;
     if let Some(consumer) = config.consumers.iter().find(|consumer| consumer.channel.queue() == to.queue()) {
         broker.declare(&host::channel_spec(consumer)).await?;

@@ -88,6 +88,26 @@ pub fn check_grants(loaded: &Loaded) -> Result<()> {
     }
 }
 
+/// Refuses a config that lets a guest write to the embedded queue, for commands that open it and start no guest: a link that a
+/// guest made there would have them create a queue wherever it leads.
+///
+/// # Errors
+/// As [`check_grants`].
+pub fn check_grants_of_queue(config: &Config) -> Result<()> {
+    let mounts = Mounts::read();
+    let files: Vec<_> =
+        queue_files(config).map(|protected| (Located::find(&protected.path, &mounts), protected)).collect();
+    if files.is_empty() {
+        return Ok(());
+    }
+    let writable = granted(config, &mounts).filter(|grant| grant.dir.mode == DirMode::ReadWrite);
+    let conflict = |folder: Granted<'_>| files.iter().find_map(|(at, protected)| conflict(&folder, at, protected));
+    match writable.filter_map(conflict).collect::<Vec<_>>() {
+        conflicts if conflicts.is_empty() => Ok(()),
+        conflicts => Err(Failure::new(Exit::BadConfig, conflicts.join("\nhostler: "))),
+    }
+}
+
 /// All grants of folders, located once.
 fn granted<'a>(config: &'a Config, mounts: &Mounts) -> impl Iterator<Item = Granted<'a>> {
     let grants =
@@ -188,14 +208,7 @@ fn protected(config: &Config, file: Option<&Path>, variable: impl Fn(&str) -> Op
     ];
     all.extend(config.host.cache_dir.iter().map(|path| Protected::new("host.cache_dir", path, CODE).whole()));
     all.extend(configs(file).into_iter().map(|file| Protected::new("--config", file, CONFIG)));
-    if config.queue.driver == hostler_config::Driver::Embedded {
-        let companions = ["", "-wal", "-shm"].map(|end| {
-            let mut path = config.queue.embedded.path.clone().into_os_string();
-            path.push(end);
-            Protected::new("queue.embedded.path", PathBuf::from(path), QUEUE)
-        });
-        all.extend(companions);
-    }
+    all.extend(queue_files(config));
     // A guest that could write to the SDK's files would name a program in them, by `credential_process`.
     all.extend(
         aws_files(config, &variable)
@@ -208,6 +221,18 @@ fn protected(config: &Config, file: Option<&Path>, variable: impl Fn(&str) -> Op
     all.extend(std::env::current_exe().ok().map(|path| Protected::new("hostler's own program", path, CODE)));
     all.extend(code(config));
     all
+}
+
+/// The embedded queue's file and its companions.
+fn queue_files(config: &Config) -> impl Iterator<Item = Protected> {
+    let path = (config.queue.driver == hostler_config::Driver::Embedded).then_some(&config.queue.embedded.path);
+    path.into_iter().flat_map(|path| {
+        ["", "-wal", "-shm"].map(|end| {
+            let mut path = path.clone().into_os_string();
+            path.push(end);
+            Protected::new("queue.embedded.path", PathBuf::from(path), QUEUE)
+        })
+    })
 }
 
 /// The handlers and hooks that are read from files. A handler that is pinned is not replaced unnoticed.

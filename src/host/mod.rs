@@ -28,7 +28,7 @@ pub use connect::{declare, file_to_come, full, unsendable};
 pub use drivers::sqs_options;
 pub use drivers::{connect, connect_to_look, disposal, inventory};
 pub use ecs::Metadata;
-pub use grant_conflicts::check_grants;
+pub use grant_conflicts::{check_grants, check_grants_of_queue};
 pub use guests::{Guests, Shared, sets, too_few_processes};
 pub use handlers::{all, cache, definitions, fetch};
 
