@@ -209,6 +209,69 @@ fn dead_letters_on_sqs_are_listed_page_by_page_and_given_back() {
     on_sqs(Kind::Ministack);
 }
 
+/// Fifteen dead letters of an ordered queue in three groups, of which SQS shows ten of `g` and all of the others.
+fn ordered_on_sqs(kind: Kind) {
+    let world = Aws::new(kind, &format!("{WORK}ordered = true"));
+    world.provision();
+    let send = |group: &str, n: usize| {
+        let said = world.output(&["send", "work-dlq", "--group", group, "--body", &format!("{group}-{n:02}")]);
+        assert_eq!(said.code, 0, "{said:?}");
+        said.stdout.trim().to_owned()
+    };
+    // Groups that share their first batch.
+    let mut sent: Vec<String> = (0..3).flat_map(|n| ["g", "h"].map(|group| send(group, n))).collect();
+    sent.extend((3..11).map(|n| send("g", n)));
+    let last = send("i", 0);
+    let back = || until("all is given back", PATIENCE, || (world.counts("work-dlq.fifo") == [15, 0, 0]).then_some(()));
+    back();
+    let said = world.output(&["dlq", "ls", "work", "--json"]);
+    let letters = json(&said);
+    let listed: Vec<&str> = letters.as_array().unwrap().iter().map(id).collect();
+    assert_eq!(listed.len(), 14, "{said:?}");
+    let unseen = "1 of the messages in work-dlq could not be looked at";
+    assert!(said.stderr.contains(unseen) && said.stderr.contains("groups `g`, or"), "{said:?}");
+    for id in &listed {
+        back();
+        let said = world.output(&["dlq", "show", "work", id]);
+        assert_eq!(said.code, 0, "{said:?}");
+    }
+    let hidden = sent.iter().find(|id| !listed.contains(&id.as_str())).unwrap();
+    for args in
+        [&["show", "work", hidden][..], &["ls", "work", "--id", hidden], &["ls", "work", "--filter", "body~g-02"]]
+    {
+        back();
+        let said = world.output(&[&["dlq"], args].concat());
+        assert_eq!((said.code, said.stdout.is_empty()), (1, args[0] == "show"), "{said:?}");
+        assert!(said.stderr.contains(unseen) && said.stderr.contains("groups `g`, or"), "{said:?}");
+        assert!(!said.stderr.contains("shows no message"), "{said:?}");
+    }
+    back();
+    let said = world.output(&["dlq", "ls", "work", "--id", listed[0], &last]);
+    assert_eq!((said.code, said.stderr.as_str()), (0, ""), "both were found");
+    for args in [&["dlq", "drop", "work", "--dry-run"][..], &["requeue", "--from", "work"]] {
+        back();
+        let said = world.output(&[args, &["--filter", "body~i-"]].concat());
+        assert_eq!(said.code, 1, "{said:?}");
+        assert!(said.stdout.starts_with("1 message ") || said.stdout.contains("\n1 message "), "{said:?}");
+        assert!(said.stderr.contains("of the messages in work-dlq were not looked at"), "{said:?}");
+    }
+}
+
+#[test]
+fn of_an_ordered_queue_on_sqs_ten_of_a_group_are_shown_and_the_rest_is_told() {
+    ordered_on_sqs(Kind::Ministack);
+}
+
+#[test]
+fn of_an_ordered_queue_on_another_server_ten_of_a_group_are_shown_too() {
+    ordered_on_sqs(Kind::LocalStack);
+}
+
+#[test]
+fn of_an_ordered_queue_on_a_third_server_ten_of_a_group_are_shown_too() {
+    ordered_on_sqs(Kind::Moto);
+}
+
 #[test]
 fn dead_letters_on_another_server_are_so_too() {
     on_sqs(Kind::LocalStack);

@@ -6,12 +6,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::dead_letter::{self, DeadLetter};
 use super::output::pretty_json;
-use super::picked::Picked;
+use super::picked::{Picked, not_looked_at};
 use super::{ConfigArg, block_on, print, say};
 use crate::exit::{Exit, Failure, Result};
 use crate::host;
-use hostler_ops::requeue::{self, Condition, Ended, MAX_HELD, Note, Order, Report};
-use hostler_ops::{Look, look};
+use hostler_ops::requeue::{self, Ended, MAX_HELD, Note, Order, Report};
+use hostler_ops::{Look, Looked, look};
 use hostler_queue::Admin;
 use hostler_telemetry as telemetry;
 use hostler_types::channel::Channel;
@@ -36,7 +36,8 @@ enum Command {
 /// List dead letters
 ///
 /// Nothing is consumed. The embedded queue is only read. SQS shows messages to nobody but who receives them, so there each
-/// is received and given back at the end: that counts as a receive, and hides it from others meanwhile.
+/// is received and given back at the end: that counts as a receive, and hides it from others meanwhile. Of an ordered queue,
+/// SQS shows the first ten of each group. Ends with 1 if --id or --filter may fit a message that could not be looked at.
 #[derive(Debug, clap::Args)]
 struct LsArgs {
     /// The channel whose dead letters to list
@@ -118,7 +119,7 @@ pub(super) fn dead_letters(channel: &Channel) -> Result<Channel> {
 fn list(args: &LsArgs) -> Result {
     let at = dead_letters(&args.channel)?;
     let wanted = Look { at: at.clone(), conditions: args.picked.conditions(), max: args.max, began: SystemTime::now() };
-    let found = find(&args.config, wanted, false)?;
+    let (found, looked) = find(&args.config, wanted, false)?;
     match args.json {
         true => print(pretty_json(&found)?),
         false if found.is_empty() => print(format_args!("no dead letters in {at}")),
@@ -126,15 +127,21 @@ fn list(args: &LsArgs) -> Result {
     }
     if found.len() as u64 == args.max {
         say(format_args!("hostler: these are {} of them, and there may be more: see --max", args.max));
+    } else if args.picked.is_all() && looked.unseen > 0 {
+        say(format_args!("hostler: {}", not_looked_at(&looked, &at)));
     }
-    Ok(Exit::Ok)
+    args.picked.unseen(found.len() as u64, &looked, &at).map_or(Ok(Exit::Ok), Err)
 }
 
 fn show(args: &ShowArgs) -> Result {
     let at = dead_letters(&args.channel)?;
-    let conditions = vec![Condition::Id([args.id.clone()].into())];
-    let wanted = Look { at: at.clone(), conditions, max: 1, began: SystemTime::now() };
-    let found = find(&args.config, wanted, true)?.pop().ok_or_else(|| {
+    let picked = Picked::of_id(&args.id);
+    let wanted = Look { at: at.clone(), conditions: picked.conditions(), max: 1, began: SystemTime::now() };
+    let (mut found, looked) = find(&args.config, wanted, true)?;
+    let found = found.pop().ok_or_else(|| {
+        if let Some(failure) = picked.unseen(0, &looked, &at) {
+            return failure;
+        }
         let text = format!("{at} shows no message {}: `hostler dlq ls {}` lists what it shows", args.id, args.channel);
         Failure::new(Exit::Failed, text)
     })?;
@@ -146,8 +153,8 @@ fn show(args: &ShowArgs) -> Result {
     Ok(Exit::Ok)
 }
 
-/// What the look finds, in whole or in short.
-fn find(config: &ConfigArg, wanted: Look, whole: bool) -> Result<Vec<DeadLetter>> {
+/// What the look finds, in whole or in short, and what it could not see.
+fn find(config: &ConfigArg, wanted: Look, whole: bool) -> Result<(Vec<DeadLetter>, Looked)> {
     let config = config.load()?.config;
     let stop = stop_on_signal()?;
     let now = wanted.began;
@@ -156,11 +163,11 @@ fn find(config: &ConfigArg, wanted: Look, whole: bool) -> Result<Vec<DeadLetter>
         let letter = DeadLetter::of(message, now);
         found.push(if whole { letter.in_whole(message) } else { letter });
     };
-    let ended = block_on(async {
-        let broker = host::connect_to_look(&config).await?;
+    let looked = block_on(async {
+        let broker = super::connect_to_look(&config).await?;
         Ok(look(&*broker, wanted, &stop, &mut each).await?)
     })?;
-    ended_well(ended).map(|()| found)
+    ended_well(looked.ended.clone()).map(|()| (found, looked))
 }
 
 fn remove(args: &DropArgs) -> Result {
@@ -207,7 +214,7 @@ fn rehearse(args: &DropArgs, from: &Channel) -> Result {
     let mut found = Vec::new();
     let mut each = |message: &Message| found.push(DeadLetter::of(message, began));
     let (ended, unseen) = block_on(async {
-        let broker = host::connect_to_look(&config).await?;
+        let broker = super::connect_to_look(&config).await?;
         Ok(requeue::rehearse(&*broker, wanted, &stop, &mut each).await?)
     })?;
     ended_well(ended)?;

@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 use clap::builder::NonEmptyStringValueParser;
 
 use crate::exit::{Exit, Failure};
+use hostler_ops::Looked;
 use hostler_ops::requeue::Condition;
 use hostler_types::channel::Channel;
+use hostler_types::printable::on_one_line;
 
 /// What picks messages; nothing picks all.
 #[derive(Debug, Clone, clap::Args)]
@@ -21,16 +23,29 @@ pub(super) struct Picked {
 }
 
 impl Picked {
+    /// The message with this id.
+    pub(super) fn of_id(id: &str) -> Self {
+        Self { id: vec![id.to_owned()], filter: Vec::new() }
+    }
+
     /// What a message has to be; all must hold.
     pub(super) fn conditions(&self) -> Vec<Condition> {
         let ids = (!self.id.is_empty()).then(|| Condition::Id(self.id.iter().cloned().collect()));
         ids.into_iter().chain(self.filter.iter().cloned()).collect()
     }
 
-    /// The failure that some of the ids met no message in `at`, where `met` messages were picked and so many `unseen`.
+    /// The failure that some of the ids met no message in `at`, where `met` messages were picked and so many `unseen`; or, without
+    /// ids, that messages which fit the filter may be among those unseen.
     pub(super) fn unmet(&self, met: u64, unseen: u64, at: &Channel) -> Option<Failure> {
         let (ids, others) = self.ids();
         let named = ids.len() as u64;
+        if named == 0 && unseen > 0 && !self.is_all() {
+            let text = format!(
+                "{unseen} of the messages in {at} were not looked at, and the filter may fit them: {UNSEEN}\n  \
+                 cure: try again later; of an ordered queue, pick those before them in their group as well"
+            );
+            return Some(Failure::new(Exit::Failed, text));
+        }
         if met >= named {
             return None;
         }
@@ -44,11 +59,26 @@ impl Picked {
         let text = match unseen {
             0 => format!("{text}\n  cure: {list}"),
             _ => format!(
-                "{text}; {unseen} were not looked at: they are delayed, in flight, or behind a message of their group that stays\n  \
+                "{text}; {unseen} were not looked at: {UNSEEN}\n  \
                  cure: {list}; of an ordered queue, pick those before it in its group as well"
             ),
         };
         Some(Failure::new(Exit::Failed, text))
+    }
+
+    /// The same of a look, which reaches what is behind a message that stays, but not all of a group.
+    pub(super) fn unseen(&self, met: u64, looked: &Looked, at: &Channel) -> Option<Failure> {
+        let (ids, named) = (self.ids().0, self.ids().0.len() as u64);
+        if looked.unseen == 0 || self.is_all() || named > 0 && met >= named {
+            return None;
+        }
+        let told = not_looked_at(looked, at);
+        let text = match ids.first() {
+            Some(id) if named == 1 => format!("the message {id} is not among those that {at} shows, and {told}"),
+            Some(_) => format!("{at} shows {met} of the {named} messages that --id names, and {told}"),
+            None => format!("{told}, and the filter may fit them"),
+        };
+        Some(Failure::new(Exit::Failed, format!("{text}\n  cure: {}", cure(looked))))
     }
 
     /// The ids that messages are named by, and how many conditions there are beside.
@@ -73,8 +103,39 @@ impl Picked {
     }
 }
 
+/// The places of messages that a move cannot reach.
+const UNSEEN: &str = "they are delayed, in flight, or behind a message of their group that stays";
+
+/// How many groups a text names.
+const NAMED: usize = 12;
+
+/// Tells what a look could not see.
+pub(super) fn not_looked_at(Looked { unseen, unfinished, .. }: &Looked, at: &Channel) -> String {
+    let text = format!("{unseen} of the messages in {at} could not be looked at");
+    if unfinished.is_empty() {
+        return format!("{text}: they are delayed or in flight");
+    }
+    let named: Vec<_> = unfinished.iter().take(NAMED).map(|group| format!("`{}`", on_one_line(group))).collect();
+    let more = unfinished.len().saturating_sub(NAMED);
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    format!(
+        "{text}: SQS shows no more than the first ten of a group, and there may be more in the groups {}{more}, or they are \
+         delayed or in flight",
+        named.join(", ")
+    )
+}
+
+fn cure(looked: &Looked) -> &'static str {
+    match looked.unfinished.is_empty() {
+        true => "try again once they are visible",
+        false => "requeue or drop those before them in their group, and look again",
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use hostler_ops::requeue::Ended;
+
     use super::*;
 
     #[test]
@@ -98,5 +159,34 @@ mod tests {
         {
             assert_eq!(said(ids, filter, met), None, "{ids:?} {met}");
         }
+    }
+
+    #[test]
+    fn what_could_not_be_looked_at_is_told() {
+        let picked = |ids: &[&str], filter: &[&str]| {
+            let id = ids.iter().map(|id| (*id).to_owned()).collect();
+            Picked { id, filter: filter.iter().map(|text| text.parse().unwrap()).collect() }
+        };
+        let at = "orders-dlq".parse().unwrap();
+        let looked = |unseen, groups: usize| {
+            let unfinished = (0..groups).map(|n| format!("g{n}")).collect();
+            Looked { ended: Ended::Done, unseen, unfinished }
+        };
+        let said = |ids: &[&str], filter: &[&str], met, looked: &Looked| {
+            picked(ids, filter).unseen(met, looked, &at).map(|failure| failure.message)
+        };
+        let groups = said(&["7"], &[], 0, &looked(3, 14)).unwrap();
+        assert!(groups.starts_with("the message 7 is not among those that orders-dlq shows, and 3 of"), "{groups}");
+        assert!(groups.contains("in the groups `g0`, `g1`, ") && groups.contains("`g11` and 2 more, or"), "{groups}");
+        let flying = said(&[], &["older:1s"], 5, &looked(1, 0)).unwrap();
+        assert!(flying.contains("they are delayed or in flight, and the filter may fit them"), "{flying}");
+        for (ids, filter, met, unseen) in
+            [(&["7"][..], &[][..], 1, 3), (&[], &[], 0, 3), (&["7"], &[], 0, 0), (&[], &["older:1s"], 0, 0)]
+        {
+            assert_eq!(said(ids, filter, met, &looked(unseen, 1)), None, "{ids:?} {filter:?} {met} {unseen}");
+        }
+        let moves = |unseen| picked(&[], &["older:1s"]).unmet(5, unseen, &at).map(|failure| failure.message);
+        assert!(moves(2).unwrap().starts_with("2 of the messages in orders-dlq were not looked at"));
+        assert!(moves(0).is_none() && picked(&[], &[]).unmet(5, 2, &at).is_none());
     }
 }

@@ -21,4 +21,4 @@ pub mod notice;
 pub mod requeue;
 pub mod webhook;
 
-pub use look::{Look, look};
+pub use look::{Look, Looked, look};

@@ -23,9 +23,27 @@ pub struct Look {
     pub began: SystemTime,
 }
 
+/// The end of a look.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Looked {
+    /// How it ended.
+    pub ended: Ended,
+    /// How many messages were there and could not be looked at, unless the look ended before; as exact as the service counts.
+    pub unseen: u64,
+    /// Groups of an ordered queue of which there may be more messages than the service shows.
+    pub unfinished: Vec<String>,
+}
+
+impl Looked {
+    /// A look at everything.
+    fn whole(ended: Ended) -> Self {
+        Self { ended, unseen: 0, unfinished: Vec::new() }
+    }
+}
+
 /// Shows each message that fits. Where the service shows messages only to who receives them (SQS), they are received, kept
 /// leased until all are looked at, and then given back: that counts as a receive on each, what is leased or delayed is not
-/// seen, and of an ordered queue only what SQS hands out of each group. `stop`: no more is received, and what was is given
+/// seen, and of an ordered queue only the first ten of each group, as SQS hands out no more of it while those are leased. `stop`: no more is received, and what was is given
 /// back.
 ///
 /// # Errors
@@ -35,7 +53,7 @@ pub async fn look(
     look: Look,
     stop: &CancellationToken,
     show: &mut (dyn FnMut(&Message) + Send),
-) -> Result<Ended, QueueError> {
+) -> Result<Looked, QueueError> {
     let Look { at, conditions, max, began } = look;
     let mut left = max;
     let mut each = |message: &Message| {
@@ -46,7 +64,7 @@ pub async fn look(
         if left == 0 || stop.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     if broker.peek(&at, &mut each).await? {
-        return Ok(if stop.is_cancelled() { Ended::Stopped } else { Ended::Done });
+        return Ok(Looked::whole(if stop.is_cancelled() { Ended::Stopped } else { Ended::Done }));
     }
     let order = Order { from: at, to: None, conditions, max: Some(max), rate: None, dry_run: true, began };
     let mut tell = |note: Note<'_>| {
@@ -54,5 +72,9 @@ pub async fn look(
             show(message);
         }
     };
-    requeue::run(broker, order, stop, &mut tell).await.map(|(_, ended)| ended)
+    let (report, ended, unfinished) = requeue::look(broker, order, stop, &mut tell).await?;
+    if ended != Ended::Done || report.moved >= max || report.not_looked_at == 0 {
+        return Ok(Looked::whole(ended));
+    }
+    Ok(Looked { ended, unseen: report.not_looked_at, unfinished })
 }

@@ -1,6 +1,6 @@
 //! The loop: receive, sort, send, ack; in the end, release what stays.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,10 +9,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::calls::{TRIES, back_off, extend, load, settle};
 use super::copy::{Extras, Next, after, outgoing};
+use super::groups::Groups;
 use super::held::{Held, extension};
 use super::sort::{Sorter, Verdict};
 use super::{Ended, LEASE, MAX_HELD, Note, Order, Report};
-use hostler_queue::{Admin, Delivery, Queue, QueueError, Receive, Settlement};
+use hostler_queue::{Admin, Delivery, Queue, QueueError, Receipt, Receive, Settlement};
 use hostler_types::Bucket;
 use hostler_types::channel::Channel;
 use hostler_types::message::{Message, Outgoing};
@@ -34,6 +35,27 @@ pub async fn run(
     stop: &CancellationToken,
     tell: &mut (dyn FnMut(Note<'_>) + Send),
 ) -> Result<(Report, Ended), QueueError> {
+    start(broker, order, false, stop, tell).await.map(|(report, ended, _)| (report, ended))
+}
+
+/// Looks at each message by itself, and tells of those that fit by [`Note::WouldMove`]: nothing moves, so nothing is behind a
+/// message that stays. Returns also the groups that it could not see to the end.
+pub(in super::super) async fn look(
+    broker: &dyn Broker,
+    order: Order,
+    stop: &CancellationToken,
+    tell: &mut (dyn FnMut(Note<'_>) + Send),
+) -> Result<(Report, Ended, Vec<String>), QueueError> {
+    start(broker, Order { dry_run: true, to: None, ..order }, true, stop, tell).await
+}
+
+async fn start(
+    broker: &dyn Broker,
+    order: Order,
+    only_looks: bool,
+    stop: &CancellationToken,
+    tell: &mut (dyn FnMut(Note<'_>) + Send),
+) -> Result<(Report, Ended, Vec<String>), QueueError> {
     let queue = broker.open_stored(&order.from).await?;
     if let Some(to) = &order.to {
         broker.open_stored(to).await?;
@@ -43,7 +65,8 @@ pub async fn run(
     tell(Note::Began { total: there.min(order.max.unwrap_or(u64::MAX)) });
     let began = broker.on_its_clock(order.began);
     let mut run = Run {
-        sorter: Sorter::new(order.conditions.clone(), began, queue.is_ordered()),
+        sorter: Sorter::new(order.conditions.clone(), began, queue.is_ordered() && !only_looks),
+        groups: (queue.is_ordered() && only_looks).then(|| Groups::of_batches(queue.limits().receive_batch)),
         bucket: order.rate.filter(|_| !order.dry_run).map(|rate| Bucket::with_one_token(rate, Instant::now())),
         started: Instant::now(),
         held: Held::default(),
@@ -60,12 +83,16 @@ pub async fn run(
         stop,
         tell,
     };
-    let ended = run.look_through().await;
+    let mut ended = run.look_through().await;
+    if ended == Ended::Done {
+        ended = run.look_again(there).await;
+    }
     run.release().await;
+    let unfinished = run.groups.as_ref().map(Groups::unfinished).unwrap_or_default();
     let Report { moved, left, failed, .. } = run.report;
     let not_looked_at = there.saturating_sub(moved + left + failed);
     let report = Report { doubled: run.unremoved.len() as u64, not_looked_at, ..run.report };
-    Ok((report, ended))
+    Ok((report, ended, unfinished))
 }
 
 struct Run<'a> {
@@ -77,6 +104,8 @@ struct Run<'a> {
     stop: &'a CancellationToken,
     tell: &'a mut (dyn FnMut(Note<'_>) + Send),
     sorter: Sorter,
+    /// Of an ordered queue that is only looked at.
+    groups: Option<Groups>,
     bucket: Option<Bucket>,
     started: Instant,
     held: Held,
@@ -137,6 +166,27 @@ impl Run<'_> {
         }
     }
 
+    /// Receives once more, each by itself, the groups of which a full batch may have left some out.
+    async fn look_again(&mut self, there: u64) -> Ended {
+        for ids in self.groups.as_ref().map(Groups::to_receive_again).unwrap_or_default() {
+            let seen = self.groups.as_ref().map_or(0, Groups::len) as u64;
+            if seen >= there || self.left_to_move() == 0 {
+                break;
+            }
+            if self.stop.is_cancelled() {
+                return Ended::Stopped;
+            }
+            self.extend_held().await;
+            let given_back = self.held.take(&ids);
+            self.give_back(given_back).await;
+            match self.receive(self.queue.limits().receive_batch).await {
+                Ok(received) => self.handle(received).await,
+                Err(error) => return Ended::Broken(error),
+            }
+        }
+        Ended::Done
+    }
+
     /// At the end of the queue. A stop cuts a receive short, and it is then empty for no other reason.
     fn ended_well(&self) -> Ended {
         if self.stop.is_cancelled() { Ended::Stopped } else { Ended::Done }
@@ -194,6 +244,13 @@ impl Run<'_> {
         if self.stop.is_cancelled() {
             return received.into_iter().for_each(|delivery| self.hold(delivery));
         }
+        // What is received once more was given back, and so is held no longer.
+        let mut known = HashSet::new();
+        if let Some(groups) = &mut self.groups {
+            let ids = received.iter().map(|delivery| &delivery.message.id);
+            known.extend(ids.filter(|id| groups.knows(id)).cloned());
+            groups.received(&received);
+        }
         for wave in self.sorter.waves(received) {
             if self.trouble.is_some() {
                 wave.into_iter().for_each(|delivery| self.hold(delivery));
@@ -205,7 +262,7 @@ impl Run<'_> {
                 let id = &delivery.message.id;
                 if self.unremoved.contains(id) {
                     again.push(delivery);
-                } else if self.held.contains(id) {
+                } else if self.held.contains(id) || known.contains(id) {
                     self.stale += 1;
                     self.hold(delivery);
                 } else {
@@ -398,7 +455,12 @@ impl Run<'_> {
 
     /// Gives back what stays.
     async fn release(&mut self) {
-        let held = self.held.drain().into_iter();
+        let held = self.held.drain();
+        self.give_back(held).await;
+    }
+
+    async fn give_back(&mut self, held: Vec<(String, Receipt)>) {
+        let held = held.into_iter();
         let releases = held.map(|(id, receipt)| (id, Settlement::Release(receipt, Duration::ZERO))).collect();
         for (id, answer) in settle(&self.queue, releases).await {
             if let Err(error) = answer {

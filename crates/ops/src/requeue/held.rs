@@ -54,6 +54,11 @@ impl Held {
         }
     }
 
+    /// Takes these out, to be released.
+    pub(super) fn take(&mut self, ids: &[String]) -> Vec<(String, Receipt)> {
+        ids.iter().filter_map(|id| Some((id.clone(), self.entries.remove(id)?.receipt))).collect()
+    }
+
     /// All of them, to be released.
     pub(super) fn drain(&mut self) -> Vec<(String, Receipt)> {
         self.entries.drain().map(|(id, entry)| (id, entry.receipt)).collect()

@@ -6,6 +6,7 @@
 //! | `sort` | which of a batch move, and in which order | none |
 //! | `copy` | what is sent for a message, and what an answer to it means | none |
 //! | `held` | what was looked at and stays, with its leases | none |
+//! | `groups` | what a look has seen of the groups of an ordered queue | none |
 //! | `calls` | settling, extending and loading, several calls at once | yes |
 //! | `rehearsal` | what a drop would remove | yes |
 //! | `engine` | the loop: receive, sort, send, ack | yes |
@@ -18,11 +19,13 @@ mod calls;
 mod condition;
 mod copy;
 mod engine;
+mod groups;
 mod held;
 mod rehearsal;
 mod sort;
 
 pub use condition::{Condition, InvalidCondition};
+pub(super) use engine::look;
 pub use engine::run;
 pub use rehearsal::rehearse;
 
@@ -71,7 +74,8 @@ pub struct Report {
     /// Of those moved: could not be removed from their queue, and so are in both; where there is no target, are still there.
     pub doubled: u64,
     /// Were there at the start and have not been looked at: beyond the maximum, delayed, leased by others, or behind a
-    /// message of their group that stays. As exact as the service counts.
+    /// message of their group that stays. Those behind one that would move otherwise count here as well. As exact as the
+    /// service counts.
     pub not_looked_at: u64,
 }
 

@@ -26,13 +26,10 @@ pub async fn rehearse(
     let mut sorter = Sorter::new(conditions.clone(), broker.on_its_clock(began), ordered);
     let (mut left, mut behind) = (max, 0);
     let mut each = |message: &Message| {
-        match sorter.judge(message) {
-            Verdict::Move => {
-                show(message);
-                left = left.saturating_sub(1);
-            }
-            Verdict::Behind => behind += 1,
-            Verdict::Left | Verdict::Late => {}
+        behind += u64::from(sorter.is_behind(message));
+        if sorter.judge(message) == Verdict::Move {
+            show(message);
+            left = left.saturating_sub(1);
         }
         if left == 0 || stop.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };

@@ -19,7 +19,7 @@ pub(super) enum Verdict {
     Move,
     /// It stays: a condition does not hold.
     Left,
-    /// It stays: one of its group that comes before it stays.
+    /// It would move, and stays: one of its group that comes before it stays.
     Behind,
     /// It stays: it came after the run began, or came back to the queue after this run had moved it.
     Late,
@@ -53,10 +53,10 @@ impl Sorter {
     /// What becomes of a message. If it stays, so does what comes behind it in its group.
     pub(super) fn judge(&mut self, message: &Message) -> Verdict {
         let verdict = match () {
-            () if self.ordered && self.stuck.contains(&message.group) => Verdict::Behind,
             () if message.enqueued_at > self.began || self.came_back(message) => Verdict::Late,
-            () if self.conditions.iter().all(|condition| condition.holds(message, self.began)) => Verdict::Move,
-            () => Verdict::Left,
+            () if !self.conditions.iter().all(|condition| condition.holds(message, self.began)) => Verdict::Left,
+            () if self.is_behind(message) => Verdict::Behind,
+            () => Verdict::Move,
         };
         if verdict != Verdict::Move {
             self.stays(message);
@@ -79,6 +79,11 @@ impl Sorter {
         !self.moved.is_empty()
             && message.enqueued_at + DRIFT > self.began
             && (is_known(original_id(message)) || is_known(&message.id))
+    }
+
+    /// Whether one of its group that comes before it stays, so that a move does not reach it.
+    pub(super) fn is_behind(&self, message: &Message) -> bool {
+        self.ordered && self.stuck.contains(&message.group)
     }
 
     /// A message stays, whatever was thought of it before.

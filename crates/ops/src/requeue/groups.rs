@@ -1,0 +1,117 @@
+//! What a look has seen of the groups of an ordered queue. No I/O.
+//!
+//! SQS hands out no more of a group while some of it are leased, and up to ten of it in one receive. So ten of a group are all
+//! that a look can see, and fewer where other groups took a part of the batch: those groups are worth another receive.
+
+use std::collections::{BTreeMap, HashSet};
+
+use hostler_queue::{DEFAULT_GROUP, Delivery};
+
+/// How many groups are received once more: each takes two calls.
+const MOST_AGAIN: usize = 100;
+
+/// The groups of which a look has seen messages.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    /// As many as one receive brings.
+    batch: usize,
+    seen: BTreeMap<String, Group>,
+    ids: HashSet<String>,
+}
+
+#[derive(Debug, Default)]
+struct Group {
+    ids: Vec<String>,
+    /// Came in a full batch beside others, which may have taken the place of the rest.
+    is_cut: bool,
+}
+
+impl Groups {
+    /// Those of a queue that hands out so many messages at once.
+    pub(super) fn of_batches(batch: usize) -> Self {
+        Self { batch, ..Self::default() }
+    }
+
+    /// Notes what one receive brought.
+    pub(super) fn received(&mut self, batch: &[Delivery]) {
+        let group = |delivery: &Delivery| delivery.message.group.clone().unwrap_or_else(|| DEFAULT_GROUP.to_owned());
+        let groups: HashSet<_> = batch.iter().map(group).collect();
+        let is_cut = batch.len() >= self.batch && groups.len() > 1;
+        for name in groups {
+            self.seen.entry(name).or_default().is_cut = is_cut;
+        }
+        for delivery in batch {
+            let id = &delivery.message.id;
+            if self.ids.insert(id.clone()) {
+                self.seen.entry(group(delivery)).or_default().ids.push(id.clone());
+            }
+        }
+    }
+
+    /// Tells whether this message was seen.
+    pub(super) fn knows(&self, id: &str) -> bool {
+        self.ids.contains(id)
+    }
+
+    /// How many messages were seen.
+    pub(super) fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// The messages of each group that is to be received once more, by itself.
+    pub(super) fn to_receive_again(&self) -> Vec<Vec<String>> {
+        let cut = self.seen.values().filter(|group| group.is_cut && group.ids.len() < self.batch);
+        cut.take(MOST_AGAIN).map(|group| group.ids.clone()).collect()
+    }
+
+    /// The groups of which there may be more than was seen.
+    pub(super) fn unfinished(&self) -> Vec<String> {
+        let unfinished = self.seen.iter().filter(|(_, group)| group.is_cut || group.ids.len() >= self.batch);
+        unfinished.map(|(name, _)| name.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::SystemTime;
+
+    use hostler_queue::Receipt;
+    use hostler_types::message::Message;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// `g1`: the id, and the group as its first letter.
+    fn batch(ids: &[&str]) -> Vec<Delivery> {
+        let message = |id: &str| Message {
+            id: id.into(),
+            body: "".into(),
+            attributes: Default::default(),
+            enqueued_at: SystemTime::UNIX_EPOCH,
+            group: Some(id[..1].into()),
+            routing_key: None,
+            claim: None,
+            trace: None,
+        };
+        let delivery = |id: &&str| {
+            let (message, receipt) = (Arc::new(message(id)), Receipt::new(*id));
+            Delivery { message, receipt, attempt: 1, leased_at: Instant::now() }
+        };
+        ids.iter().map(delivery).collect()
+    }
+
+    #[test]
+    fn a_group_that_shared_a_full_batch_is_received_once_more() {
+        let mut groups = Groups::of_batches(3);
+        groups.received(&batch(&["a1", "a2", "b1"]));
+        groups.received(&batch(&["c1", "d1"]));
+        groups.received(&batch(&["e1", "e2", "e3"]));
+        assert_eq!(groups.to_receive_again(), [vec!["a1", "a2"], vec!["b1"]]);
+        assert_eq!(groups.unfinished(), ["a", "b", "e"]);
+        groups.received(&batch(&["a1", "a2"]));
+        groups.received(&batch(&["b1", "b2", "b3"]));
+        assert!(groups.to_receive_again().is_empty() && groups.knows("b3") && groups.len() == 10);
+        assert_eq!(groups.unfinished(), ["b", "e"], "there may be a fourth");
+    }
+}
