@@ -341,6 +341,9 @@ fn queues_tells_a_slip_from_an_empty_queue() {
         let names: Vec<_> = world.queues().as_array().unwrap().iter().map(|row| row["channel"].to_string()).collect();
         assert_eq!(names, ["\"jobs\"", "\"news.mobile\""]);
         assert_eq!(world.output(&["queues", "news"]).code, 69);
+        let said = world.output(&["queues", "nope.mobile"]);
+        let told = "there is no exchange `nope` that feeds the queue `mobile`";
+        assert!(said.code == 69 && said.stderr.contains(told), "{named}: {said:?}");
         assert_eq!(world.output(&["queues", "jobs", "jobs-dlq", "mobile"]).code, 0, "those of the config");
         assert_eq!(world.row("jobs").get("missing").is_some(), !named);
         world.provision();

@@ -222,7 +222,7 @@ async fn connect(config: &Config) -> Result<Arc<dyn Provisioner>> {
 }
 
 /// The same for a command that only looks: it creates nothing.
-async fn connect_to_look(config: &Config) -> crate::exit::Result<Arc<dyn Broker>> {
+async fn connect_to_look(config: &Config) -> crate::exit::Result<Arc<dyn Provisioner>> {
     host::check_grants_of_queue(config)?;
     Ok(host::connect_to_look(config).await?)
 }

@@ -9,8 +9,7 @@ use super::output::pretty_json;
 use super::table::table;
 use super::{ConfigArg, block_on, note_if_new, print, say};
 use crate::exit::{Exit, Result};
-use crate::host;
-use hostler_config::Config;
+use hostler_config::{Config, Consumer};
 use hostler_queue::{Admin, Depth, QueueError, no_queue};
 use hostler_types::channel::Channel;
 
@@ -46,7 +45,7 @@ struct Row {
 
 pub(super) fn run(args: &Args) -> Result {
     let config = args.config.load()?.config;
-    let Counted { rows, faults } = block_on(async { Ok(counted(args, &config).await?) })?;
+    let Counted { rows, faults } = block_on(counted(args, &config))?;
     match args.json {
         true => print(pretty_json(&rows)?),
         false => print(for_people(&rows)),
@@ -63,9 +62,9 @@ struct Counted {
     faults: Vec<String>,
 }
 
-async fn counted(args: &Args, config: &Config) -> std::result::Result<Counted, QueueError> {
+async fn counted(args: &Args, config: &Config) -> Result<Counted> {
     note_if_new(config);
-    let broker = host::connect_to_look(config).await?;
+    let broker = super::connect_to_look(config).await?;
     let channels = match args.channels.is_empty() {
         true => all(config, &*broker).await?,
         false => args.channels.clone(),
@@ -76,10 +75,76 @@ async fn counted(args: &Args, config: &Config) -> std::result::Result<Counted, Q
     let named = args.channels.iter().zip(&depths);
     let unknown =
         named.filter(|(channel, depth)| is_missing(depth) && !is_of(config, channel)).map(|(channel, _)| channel);
-    match unknown.collect::<Vec<_>>().first() {
-        Some(channel) => Err(no_queue(channel)),
-        None => sorted(&channels, depths),
+    if let Some(channel) = unknown.collect::<Vec<_>>().first() {
+        return Err(no_queue(channel).into());
     }
+    for channel in &args.channels {
+        has_exchange(&*broker, config, channel).await?;
+    }
+    let missing = channels.iter().zip(&depths).filter(|(_, depth)| is_missing(depth)).map(|(channel, _)| channel);
+    let topics = match args.channels.is_empty() {
+        true => exchanges_among(&*broker, config, missing.cloned().collect()).await,
+        false => Vec::new(),
+    };
+    let (channels, depths): (Vec<_>, Vec<_>) =
+        channels.into_iter().zip(depths).filter(|(channel, _)| !topics.contains(channel)).unzip();
+    Ok(sorted(&channels, depths)?)
+}
+
+/// Refuses a channel whose exchange is neither in the config nor in the service: its queue would be counted as another's.
+async fn has_exchange(broker: &dyn Admin, config: &Config, channel: &Channel) -> std::result::Result<(), QueueError> {
+    let Some(exchange) = channel.exchange().filter(|exchange| !exchanges(config).contains(exchange)) else {
+        return Ok(());
+    };
+    let feeds = match broker.destinations().await? {
+        Some(stored) => stored.contains(channel),
+        None => match broker.missing_destinations(std::slice::from_ref(channel)).await {
+            Ok(missing) => missing.is_empty(),
+            // Who may not list topics may count queues all the same.
+            Err(QueueError::Refused(_)) => true,
+            Err(error) => return Err(error),
+        },
+    };
+    let queue = channel.queue();
+    match feeds {
+        true => Ok(()),
+        false => Err(QueueError::Refused(format!(
+            "there is no exchange `{exchange}` that feeds the queue `{queue}`: name the queue alone, `{queue}`, or see \
+             `hostler queues`"
+        ))),
+    }
+}
+
+/// Those of these missing queues that consumers only send to and that are exchanges, which the name alone does not show: an
+/// exchange holds nothing to count.
+async fn exchanges_among(broker: &dyn Admin, config: &Config, missing: Vec<Channel>) -> Vec<Channel> {
+    let is_consumed = |channel: &Channel| {
+        let is_it = |consumer: &Consumer| {
+            consumer.channel.queue() == channel.queue() || consumer.channel.dead_letter_queue() == channel.queue()
+        };
+        config.consumers.iter().any(is_it)
+    };
+    let mut sent: Vec<Channel> = missing.into_iter().filter(|channel| !is_consumed(channel)).collect();
+    if sent.is_empty() {
+        return sent;
+    }
+    match broker.destinations().await {
+        Ok(Some(stored)) => sent.retain(|channel| {
+            channel.exchange().is_none() && stored.iter().any(|one| one.exchange() == Some(channel.queue()))
+        }),
+        Ok(None) => match broker.missing_destinations(&sent).await {
+            Ok(nowhere) => sent.retain(|channel| !nowhere.iter().any(|(missing, _)| leads_alike(missing, channel))),
+            // What may not be asked for stays in the list.
+            Err(_) => sent.clear(),
+        },
+        Err(_) => sent.clear(),
+    }
+    sent
+}
+
+/// Whether messages to both channels go to the same place: those of an exchange go there whatever the queue.
+fn leads_alike(one: &Channel, other: &Channel) -> bool {
+    one == other || one.exchange().is_some() && one.exchange() == other.exchange()
 }
 
 /// Whether the config names this queue: as a consumer's, as that of its dead letters, or as one that it sends to.
@@ -137,7 +202,9 @@ async fn all(config: &Config, broker: &dyn Admin) -> std::result::Result<Vec<Cha
         }
     }
     let existing = broker.channels().await?;
-    let dead_letters: BTreeSet<String> = existing.iter().chain(&channels).map(Channel::dead_letter_queue).collect();
+    // What cannot be read in a dead-letter queue goes to one more, which is nobody's but to be seen.
+    let with_dead_letters = existing.iter().chain(&channels).filter(|channel| channel.of_dead_letters().is_none());
+    let dead_letters: BTreeSet<String> = with_dead_letters.map(Channel::dead_letter_queue).collect();
     for channel in existing {
         let known = channels.iter().any(|known| known.queue() == channel.queue());
         if !known && !dead_letters.contains(channel.queue()) {

@@ -120,6 +120,19 @@ fn a_queue_that_a_link_would_make_in_a_writable_folder_is_refused() {
     let world = world(&grant("data", "rw"), "");
     symlink(world.path("data/real.db"), world.path("queue/queue.db")).unwrap();
     assert_refused(&world, "queue.embedded.path");
+    let others: [&[&str]; 7] = [
+        &["send", "one", "--body", "x"],
+        &["queues"],
+        &["provision"],
+        &["provision", "--plan"],
+        &["requeue", "--from", "one"],
+        &["dlq", "ls", "one"],
+        &["dlq", "drop", "one", "--id", "1", "--yes"],
+    ];
+    for args in others {
+        assert_refusal(&world.output(args), "queue.embedded.path");
+    }
+    assert!(!world.path("data/real.db").exists(), "a command has made it");
 }
 
 #[test]

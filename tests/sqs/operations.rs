@@ -116,6 +116,22 @@ fn a_handler_sends_to_what_it_is_granted() {
     assert_eq!(world.counts("granted"), [1, 0, 0]);
 }
 
+#[test]
+fn topics_that_are_sent_to_are_no_queues_that_are_missing() {
+    let world = Aws::new(Kind::Ministack, &format!("{WORK}allow.send = ['notes', 'news.any', 'gone']"));
+    world.provision();
+    world.python("for name in ['notes', 'news']: sns.create_topic(Name=prefix + name)", &[]);
+    // What `provision` has made of them before.
+    world.python("for name in ['notes', 'gone']: sqs.delete_queue(QueueUrl=url(prefix + name))", &[]);
+    let rows = world.queues();
+    let rows: Vec<_> = rows.as_array().unwrap().iter().map(|row| (&row["channel"], row["missing"] == true)).collect();
+    assert_eq!(rows, [(&json!("work"), false), (&json!("gone"), true)]);
+    let said = world.output(&["queues", "nope.work"]);
+    let told = "there is no exchange `nope` that feeds the queue `work`";
+    assert!(said.code == 69 && said.stderr.contains(told), "{said:?}");
+    assert_eq!(world.output(&["queues", "work"]).code, 0);
+}
+
 /// The credentials endpoint of an ECS task, which hands out these; its URL.
 fn task_role(key: &'static str) -> String {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();

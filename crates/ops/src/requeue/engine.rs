@@ -41,7 +41,7 @@ pub async fn run(
 /// Looks at each message by itself, and tells of those that fit by [`Note::WouldMove`]: nothing moves, so nothing is behind a
 /// message that stays. Returns also the groups that it could not see to the end.
 pub(in super::super) async fn look(
-    broker: &dyn Broker,
+    broker: &dyn Admin,
     order: Order,
     stop: &CancellationToken,
     tell: &mut (dyn FnMut(Note<'_>) + Send),
@@ -50,7 +50,7 @@ pub(in super::super) async fn look(
 }
 
 async fn start(
-    broker: &dyn Broker,
+    broker: &dyn Admin,
     order: Order,
     only_looks: bool,
     stop: &CancellationToken,
