@@ -404,7 +404,8 @@ fn the_schema_describes_the_file_and_nothing_else() -> Outcome {
     }
     let schema: Value = serde_json::from_str(include_str!("../healthcheck/health.schema.json"))?;
     let file = serde_json::to_value(report(1))?;
-    compare(&schema, &file, &file)?;
+    let least = serde_json::to_value(Report { pid_namespace: None, ..report(1) })?;
+    compare(&schema, &file, &least)?;
     let failure = FailureReport {
         at: Timestamp::now(),
         message_id: "1".into(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use hostler_health::{self as health, Reason, Report, StartPeriod, Status, Timestamp, Verdict, process};
+use hostler_health::{self as health, ReadError, Reason, Report, StartPeriod, Status, Timestamp, Verdict, process};
 use hostler_types::duration;
 use hostler_types::printable::{Printable, in_json};
 
@@ -30,12 +30,22 @@ pub struct Args {
 
 /// Prints the verdict on `health_file`, unless the arguments name another one. Returns the exit code, 0 or 1.
 pub fn run(args: &Args, health_file: &Path) -> u8 {
-    let file = health::read(args.file.as_deref().unwrap_or(health_file));
+    let path = args.file.as_deref().unwrap_or(health_file);
+    let mut file = health::read(path);
+    let host_beside = |file: &Result<Report, ReadError>| file.as_ref().ok().and_then(health::host_beside);
+    let mut beside = host_beside(&file);
+    if beside.is_some() {
+        file = health::read_in_turn(path);
+        beside = host_beside(&file);
+    }
     let report = file.as_ref().ok();
     let process = report.and_then(|report| process::info(report.pid));
     let pid1_started_at = process::info(1).and_then(|pid1| pid1.started_at);
     let start_period = StartPeriod { limit: args.start_period, pid1_started_at };
-    let verdict = health::verdict(file.as_ref(), process, Timestamp::now(), start_period);
+    let verdict = match beside {
+        Some(pid) => health::another_container(pid),
+        None => health::verdict(file.as_ref(), process, Timestamp::now(), start_period),
+    };
 
     let line = if args.json { json(&verdict, report) } else { line(&verdict, report) };
     // The exit code is the answer; where nobody reads the words, it still has to be given.
@@ -85,7 +95,7 @@ mod tests {
 
     fn report() -> Report {
         let now = Timestamp::now();
-        Report { schema: 1, pid: 7, started_at: now, written_at: now, consumers: Vec::new() }
+        Report { schema: 1, pid: 7, pid_namespace: None, started_at: now, written_at: now, consumers: Vec::new() }
     }
 
     #[test]

@@ -145,6 +145,7 @@ fn settles(status: &StatusBoard) -> bool {
     let report = Report {
         schema: SCHEMA,
         pid: std::process::id(),
+        pid_namespace: None,
         started_at: Timestamp::now(),
         written_at: Timestamp::now(),
         consumers: vec![report],

@@ -3,6 +3,7 @@
 
 mod host;
 mod network;
+mod shared_file;
 
 use std::collections::BTreeMap;
 

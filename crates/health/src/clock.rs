@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{ConsumerReport, Report, SCHEMA, Timestamp, process};
+use super::{ConsumerReport, Report, SCHEMA, Timestamp, namespace, process};
 
 /// The clocks may differ by this much before the anchor moves; less than the verdict's tolerance for start times.
 const MAX_DRIFT: Duration = Duration::from_millis(100);
@@ -18,6 +18,7 @@ pub struct Clock {
     wall: Timestamp,
     monotonic: Instant,
     started_at: Timestamp,
+    pid_namespace: Option<String>,
 }
 
 impl Clock {
@@ -41,6 +42,7 @@ impl Clock {
         Report {
             schema: SCHEMA,
             pid: std::process::id(),
+            pid_namespace: self.pid_namespace.clone(),
             started_at: self.started_at,
             written_at: self.wall(now),
             consumers: consumers(self),
@@ -59,7 +61,7 @@ impl Clock {
         let started_at = process::info(std::process::id()).and_then(|process| process.started_at).unwrap_or(wall);
         // `/proc` rounds: in the first 1/100 s of its life a process would start after what it does.
         let started_at = started_at.min(wall);
-        Self { wall, monotonic, started_at }
+        Self { wall, monotonic, started_at, pid_namespace: namespace::own() }
     }
 }
 

@@ -10,6 +10,7 @@
 //! | `pauses` | which consumers an operator has paused: files beside it |
 //! | `rival` | notices another host that writes the same file |
 //! | `process` | whether a process lives, and since when |
+//! | `namespace` | whether the file is of another container's host |
 //! | `verdict` | the pure decision: healthy, starting or unhealthy |
 //!
 //! The host writes on every transition and at least once per [`TICK`]. Nothing here knows the rest of the crate, and
@@ -17,6 +18,7 @@
 
 mod clock;
 mod lock;
+mod namespace;
 mod pauses;
 pub mod process;
 mod read;
@@ -31,10 +33,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub use hostler_types::{State, Timestamp};
 
 pub use clock::Clock;
+pub use namespace::{host_beside, read_in_turn};
 pub use pauses::{PauseError, Pauses};
 pub use read::{LOCK_WAIT, MAX_BYTES, ReadError, Why, read};
 pub use rival::Rivals;
-pub use verdict::{Reason, StartPeriod, Status, Verdict, other_writer, verdict};
+pub use verdict::{Reason, StartPeriod, Status, Verdict, another_container, other_writer, verdict};
 pub use write::{HealthFile, WRITE_LOCK_WAIT, WriteError};
 
 /// The version of the file's format that this build writes, and the only one it reads.
@@ -53,6 +56,9 @@ pub struct Report {
     pub schema: u64,
     /// The host's process id, as its own PID namespace counts.
     pub pid: u32,
+    /// Names that namespace: the machine's boot and the namespace's number. Left out where `/proc` does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid_namespace: Option<String>,
     /// When that process started, by the clock that also gave `written_at`.
     pub started_at: Timestamp,
     /// When this report was written.

@@ -62,7 +62,7 @@ mod tests {
         let report = |age: u64| {
             let written_at = Timestamp::now();
             let started_at = written_at.minus(Duration::from_secs(age));
-            Report { schema: SCHEMA, pid: 1, started_at, written_at, consumers: Vec::new() }
+            Report { schema: SCHEMA, pid: 1, pid_namespace: None, started_at, written_at, consumers: Vec::new() }
         };
         let mut rivals = Rivals::default();
         let mut write_own = || {

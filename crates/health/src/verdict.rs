@@ -95,6 +95,15 @@ pub enum Reason {
     /// The file is locked or unreadable; the text says how.
     #[error("{0}")]
     Unreadable(String),
+    /// The file is another container's, and the host that runs here has not written it.
+    #[error(
+        "the health file is written by a host in another container, and not by the one that runs here (pid {pid}): \
+         give each a path of its own with `host.health_file` (HOSTLER_HOST__HEALTH_FILE)"
+    )]
+    AnotherContainer {
+        /// The id of the host here.
+        pid: u32,
+    },
     /// The process that wrote the file has ended.
     #[error("the process that wrote the health file (pid {pid}) is gone")]
     Gone {
@@ -189,6 +198,11 @@ pub fn verdict(
         Author::OfAnotherLife => return missing(Reason::LeftOver { pid: report.pid }, now, start_period),
     };
     if reasons.is_empty() { Verdict { status: Status::Healthy, reasons } } else { unhealthy(reasons) }
+}
+
+/// The verdict of a container whose host does not write the file that another one writes.
+pub fn another_container(pid: u32) -> Verdict {
+    unhealthy(vec![Reason::AnotherContainer { pid }])
 }
 
 fn unhealthy(reasons: Vec<Reason>) -> Verdict {
@@ -299,7 +313,7 @@ mod tests {
     }
 
     fn report(consumers: Vec<ConsumerReport>) -> Report {
-        Report { schema: 1, pid: 7, started_at: ago(1000), written_at: ago(1), consumers }
+        Report { schema: 1, pid: 7, pid_namespace: None, started_at: ago(1000), written_at: ago(1), consumers }
     }
 
     fn consumer(state: State, transition: u64, last_poll: Option<u64>, oldest: Option<u64>) -> ConsumerReport {

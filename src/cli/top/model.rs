@@ -168,7 +168,14 @@ mod tests {
             settling_fails: None,
             last_failures: Vec::new(),
         };
-        let report = Report { schema: 1, pid: 7, started_at: start, written_at: at, consumers: vec![consumer] };
+        let report = Report {
+            schema: 1,
+            pid: 7,
+            pid_namespace: None,
+            started_at: start,
+            written_at: at,
+            consumers: vec![consumer],
+        };
         Look { at, report, scrape: (!metrics.is_empty()).then(|| Scrape::parse(metrics)) }
     }
 

@@ -60,7 +60,14 @@ impl Judge {
 
 /// Why the health check would call it unhealthy.
 fn judged(report: ConsumerReport, now: Timestamp) -> Vec<Reason> {
-    let report = Report { schema: SCHEMA, pid: 1, started_at: now, written_at: now, consumers: vec![report] };
+    let report = Report {
+        schema: SCHEMA,
+        pid: 1,
+        pid_namespace: None,
+        started_at: now,
+        written_at: now,
+        consumers: vec![report],
+    };
     let start_period = StartPeriod { limit: Duration::ZERO, pid1_started_at: None };
     verdict(Ok(&report), Some(ProcessInfo { started_at: None }), now, start_period).reasons
 }

@@ -1,0 +1,85 @@
+//! Tells whether the health file is of a host in another container, although one runs in this one: process ids of one mean nothing
+//! in the other, and a check that judged that host would call a frozen one healthy.
+
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{ReadError, Report, TICK};
+
+/// How long the host here may take to write. It writes twice in a [`TICK`], also where another one does the same.
+const TURN: Duration = TICK.saturating_add(Duration::from_secs(1));
+
+/// How often the file is looked at meanwhile.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Names the process namespace of this process, unlike any other of any machine; `None` where `/proc` does not tell.
+pub(super) fn own() -> Option<String> {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(format!("{}/{}", boot.trim(), namespace_of("self")?))
+}
+
+/// The namespace of a process, as its number; `None` also where it is another user's.
+fn namespace_of(pid: &str) -> Option<String> {
+    let link = fs::read_link(format!("/proc/{pid}/ns/pid")).ok()?;
+    Some(link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.to_owned())
+}
+
+/// Returns the process id of the host that runs here, if this is the report of another container's. Its own id is not compared: it
+/// is 1 in both as a rule.
+pub fn host_beside(report: &Report) -> Option<u32> {
+    let own = own()?;
+    report.pid_namespace.as_ref().filter(|namespace| **namespace != own)?;
+    let entries = fs::read_dir("/proc").ok()?;
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(|pid| is_host_here(*pid))
+}
+
+/// Tells whether a process is `hostler run` in this process's own namespace.
+fn is_host_here(pid: u32) -> bool {
+    let name = |pid: &str| fs::read(format!("/proc/{pid}/comm")).ok();
+    let of = pid.to_string();
+    let is_same = |one: Option<Vec<u8>>, other: Option<Vec<u8>>| one.is_some() && one == other;
+    let runs = |arguments: Vec<u8>| arguments.split(|byte| *byte == 0).nth(1) == Some(b"run");
+    pid != std::process::id()
+        && is_same(name(&of), name("self"))
+        && namespace_of(&of).is_some_and(|namespace| Some(namespace) == namespace_of("self"))
+        && fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(runs)
+}
+
+/// Reads the file again and again until the host here has written it, or has had time enough for that.
+pub fn read_in_turn(path: &Path) -> Result<Report, ReadError> {
+    let begin = Instant::now();
+    loop {
+        let found = super::read(path);
+        let is_others = found.as_ref().is_ok_and(|report| host_beside(report).is_some());
+        if !is_others || begin.elapsed() > TURN {
+            return found;
+        }
+        #[allow(clippy::disallowed_methods, reason = "a file that is replaced tells nobody")]
+        thread::sleep(LOOK);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Clock, Report};
+    use super::*;
+
+    #[test]
+    fn a_report_of_this_container_or_of_an_earlier_version_is_no_other_s() {
+        let report = Clock::start().report(|_| Vec::new());
+        assert!(report.pid_namespace.as_ref().is_some_and(|namespace| namespace.contains('/')), "{report:?}");
+        assert_eq!(host_beside(&report), None);
+        assert_eq!(host_beside(&Report { pid_namespace: None, ..report.clone() }), None);
+        let text = serde_json::to_string(&Report { pid_namespace: None, ..report }).unwrap();
+        assert!(!text.contains("namespace"), "{text}");
+    }
+
+    /// The one that judges it may look from the outside, where no host runs.
+    #[test]
+    fn without_a_host_here_a_report_of_another_container_counts() {
+        let report = Clock::start().report(|_| Vec::new());
+        assert_eq!(host_beside(&Report { pid_namespace: Some("boot/1".to_owned()), ..report }), None);
+    }
+}
