@@ -131,7 +131,7 @@ pub const FAULTS: &[Fault] = &[
         "takes a release that works for proof that removals do",
         "consumer/failures.rs",
         "self.kinds[kind as usize] = None;",
-        "self.kinds = [None; 3]; drop(kind);",
+        "self.kinds = [None; Kind::COUNT]; drop(kind);",
     ),
     fault(
         "does not count leases that end because heartbeats fail",
