@@ -279,9 +279,14 @@ async fn a_poll_is_not_tried_again_by_itself() {
         let answer = move || if lost { Answer::Lost } else { Answer::Error(503, "ServiceUnavailable") };
         let server = Scripted::start(move |_, _| answer());
         let (_, queue) = open(&server, false).await;
-        let received = receive(&queue).await;
-        assert!(matches!(received, Err(QueueError::Unavailable(_))), "{received:?}");
-        assert_eq!(server.calls("ReceiveMessage").len(), 1);
+        // Directly, and then by the SDK.
+        for calls in [1, 2] {
+            let received = receive(&queue).await;
+            assert!(matches!(received, Err(QueueError::Unavailable(_))), "{received:?}");
+            assert_eq!(server.calls("ReceiveMessage").len(), calls);
+        }
+        let agents = server.agents("ReceiveMessage");
+        assert!(agents[0].starts_with("hostler/") && agents[1].starts_with("aws-sdk-rust/"), "{agents:?}");
     }
 }
 

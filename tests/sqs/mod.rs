@@ -10,6 +10,7 @@ mod leases;
 mod operations;
 mod refused;
 mod settings;
+mod transport;
 
 use std::fs;
 

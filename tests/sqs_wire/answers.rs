@@ -17,7 +17,7 @@ async fn an_error_names_the_request() {
         _ => Answer::Ok(batch(input, &["a"], "InvalidMessageContents")),
     });
     let (broker, queue) = open(&server, false).await;
-    // By the SDK, and then without it.
+    // Without the SDK, and then by it.
     for _ in 0..2 {
         let Err(QueueError::Refused(text)) = receive(&queue).await else { panic!("not refused") };
         assert!(text.contains(REQUEST_ID), "{text}");

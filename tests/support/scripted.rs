@@ -47,6 +47,8 @@ struct Call {
     input: Value,
     /// Whose signature it had.
     key: String,
+    /// What program made it.
+    agent: String,
 }
 
 impl Scripted {
@@ -91,6 +93,12 @@ impl Scripted {
         calls.iter().filter(|call| call.action == action).map(|call| call.input.clone()).collect()
     }
 
+    /// The programs that made the calls of an action, one after the other.
+    pub fn agents(&self, action: &str) -> Vec<String> {
+        let calls = self.calls.lock().unwrap();
+        calls.iter().filter(|call| call.action == action).map(|call| call.agent.clone()).collect()
+    }
+
     /// The access keys that signed the calls, each once.
     pub fn keys(&self) -> Vec<String> {
         let mut keys: Vec<_> = self.calls.lock().unwrap().iter().map(|call| call.key.clone()).collect();
@@ -104,7 +112,7 @@ impl Scripted {
 fn serve(stream: &TcpStream, base: &str, nature: Nature, seen: &Mutex<Vec<Call>>, script: &Script) -> Option<()> {
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     loop {
-        let (mut action, mut key, mut length) = (String::new(), String::new(), 0);
+        let (mut action, mut key, mut agent, mut length) = (String::new(), String::new(), String::new(), 0);
         loop {
             let mut line = String::new();
             if reader.read_line(&mut line).ok()? == 0 {
@@ -119,6 +127,7 @@ fn serve(stream: &TcpStream, base: &str, nature: Nature, seen: &Mutex<Vec<Call>>
             match name.to_ascii_lowercase().as_str() {
                 "x-amz-target" => value.rsplit('.').next()?.clone_into(&mut action),
                 "authorization" => value.split_once("Credential=")?.1.split('/').next()?.clone_into(&mut key),
+                "user-agent" => value.clone_into(&mut agent),
                 "content-length" => length = value.parse().ok()?,
                 _ => {}
             }
@@ -126,7 +135,7 @@ fn serve(stream: &TcpStream, base: &str, nature: Nature, seen: &Mutex<Vec<Call>>
         let mut body = vec![0; length];
         reader.read_exact(&mut body).ok()?;
         let input: Value = serde_json::from_slice(&body).ok()?;
-        seen.lock().unwrap().push(Call { action: action.clone(), input: input.clone(), key });
+        seen.lock().unwrap().push(Call { action: action.clone(), input: input.clone(), key, agent });
         let answer = match action.as_str() {
             "GetQueueUrl" if nature.denied.contains(&input["QueueName"].as_str()?) => {
                 Answer::Error(400, "AccessDeniedException")

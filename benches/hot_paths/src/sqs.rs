@@ -6,12 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use aws_smithy_runtime_api::client::http::{
-    HttpClient, HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpClient, SharedHttpConnector,
-};
+use aws_smithy_runtime_api::client::http::{HttpConnector, HttpConnectorFuture, SharedHttpConnector};
 use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
 use aws_smithy_runtime_api::client::result::ConnectorError;
-use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use aws_smithy_runtime_api::http::StatusCode;
 use hostler_consumer::{Consumer, Phase, Spec, StatusBoard};
 use hostler_handler::{Call, Handler, Lanes, Outcome};
@@ -84,12 +81,6 @@ impl Canned {
     }
 }
 
-impl HttpClient for Canned {
-    fn http_connector(&self, _: &HttpConnectorSettings, _: &RuntimeComponents) -> SharedHttpConnector {
-        SharedHttpConnector::new(self.clone())
-    }
-}
-
 impl HttpConnector for Canned {
     fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
         let action = request.headers().get("x-amz-target").and_then(|target| target.rsplit('.').next());
@@ -119,7 +110,7 @@ async fn open(service: Canned) -> Result<Arc<dyn Queue>> {
         region: Some("eu-central-1".into()),
         endpoint_url: Some("http://sqs".into()),
         credentials: Some(("key".into(), "secret".into())),
-        http: Some(SharedHttpClient::new(service)),
+        http: Some(SharedHttpConnector::new(service)),
         ..Options::default()
     };
     Ok(SqsBroker::connect(options).await?.open(&ChannelSpec::new("bench".parse()?)).await?)

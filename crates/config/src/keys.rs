@@ -126,6 +126,13 @@ pub(super) static KEYS: &[Key] = &[
         "KMS key (id, alias or ARN) for the queues and topics that `provision` makes; unset: SQS's own encryption.",
     ),
     key(
+        "queue.sqs.direct_calls",
+        Kind::Bool,
+        Preset::Value("true"),
+        "`true`: receives, deletes and visibility changes take a fraction of the CPU time, as a small client of hostler's own makes \
+         them. `false`: the AWS SDK's generated client makes all calls.",
+    ),
+    key(
         "payload.bucket",
         Kind::Word { also: ".-", min: 3, max: 63 },
         Preset::Unset,

@@ -74,6 +74,8 @@ pub struct Sqs {
     pub provision: Provision,
     /// KMS key of the queues and topics: id, alias or ARN; `None`: SQS's own encryption.
     pub kms_key: Option<String>,
+    /// Receives, deletes and visibility changes go without the SDK's generated client.
+    pub direct_calls: bool,
 }
 
 /// `[payload]`: the claim check for large messages.
@@ -129,6 +131,7 @@ impl Config {
                     prefix: at.need("queue.sqs.prefix")?,
                     provision: at.need("queue.sqs.provision")?,
                     kms_key: at.maybe("queue.sqs.kms_key")?,
+                    direct_calls: at.need("queue.sqs.direct_calls")?,
                 },
             },
             payload: Payload {

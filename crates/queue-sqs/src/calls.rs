@@ -1,4 +1,4 @@
-//! The calls that every batch of messages needs: by the shortcut where the way is known, and else by the SDK.
+//! The calls that every batch of messages needs: directly, or else by the SDK.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use aws_sdk_sqs::types::{
 use tokio::time::timeout;
 
 use super::clients::{CALL, Clients};
+use super::direct::{Answered, Failure};
 use super::fault::{Fault, Request};
 use super::json::{self, Entry};
-use super::shortcut::{Answered, Detour};
 use super::wire::{Incoming, incoming};
 
 /// What a batch call answered, entry by entry.
@@ -38,7 +38,8 @@ impl Clients {
         what: &str,
     ) -> Result<Vec<Incoming>, Fault> {
         let body = json::ask(&input);
-        if let Some(answer) = self.directly("ReceiveMessage", body, patience, what, json::read_messages).await {
+        if let Some(answer) = self.directly("AmazonSQS.ReceiveMessage", body, patience, what, json::read_messages).await
+        {
             return answer.map(|(messages, _)| messages);
         }
         let answer =
@@ -53,7 +54,7 @@ impl Clients {
     /// Deletes messages.
     pub(super) async fn delete(&self, queue_url: &str, entries: &[Entry<'_>], what: &str) -> Result<Told, Fault> {
         let body = json::batch(queue_url, entries);
-        if let Some(answer) = self.directly("DeleteMessageBatch", body, CALL, what, json::read_batch).await {
+        if let Some(answer) = self.directly("AmazonSQS.DeleteMessageBatch", body, CALL, what, json::read_batch).await {
             return answer.map(told);
         }
         let sdks = |entry: &Entry<'_>| {
@@ -76,7 +77,9 @@ impl Clients {
         what: &str,
     ) -> Result<Told, Fault> {
         let body = json::batch(queue_url, entries);
-        if let Some(answer) = self.directly("ChangeMessageVisibilityBatch", body, CALL, what, json::read_batch).await {
+        if let Some(answer) =
+            self.directly("AmazonSQS.ChangeMessageVisibilityBatch", body, CALL, what, json::read_batch).await
+        {
             return answer.map(told);
         }
         let sdks = |entry: &Entry<'_>| {
@@ -92,30 +95,30 @@ impl Clients {
         Ok(Told { done, failed: answer.failed, request_id })
     }
 
-    /// Makes a call by the shortcut, and says which request it was; `None`: it is to be made by the SDK.
+    /// Makes a call directly, and says which request it was; `None`: the SDK is to make it.
     async fn directly<T>(
         &self,
-        action: &str,
+        target: &'static str,
         body: Result<Vec<u8>, serde_json::Error>,
         patience: Duration,
         what: &str,
         read: impl Fn(&[u8]) -> Result<T, BoxError>,
     ) -> Option<Result<(T, Option<String>), Fault>> {
         let lost = |why: &dyn std::fmt::Display| Fault::Unanswered(format!("{what}: {why}"));
-        Some(match self.shortcut.call(action, body.ok()?, patience).await {
+        Some(match self.direct.as_ref()?.call(target, body.ok()?, patience).await {
             Ok(Answered { body, request_id }) => match read(&body) {
                 Ok(answer) => Ok((answer, request_id)),
                 Err(error) => Err(lost(&format_args!("{error}{}", Request(request_id.as_deref())))),
             },
-            Err(Detour::NotTaken) => return None,
-            Err(Detour::Refused(refusal)) => Err(Fault::of_refusal(what, &refusal)),
-            Err(Detour::Broken(error)) => Err(lost(&error)),
-            Err(Detour::Late) => Err(late(what, patience)),
+            Err(Failure::NotMade) => return None,
+            Err(Failure::Refused(refusal)) => Err(Fault::of_refusal(what, &refusal)),
+            Err(Failure::Broken(error)) => Err(lost(&error)),
+            Err(Failure::Late) => Err(late(what, patience)),
         })
     }
 }
 
-/// What a batch call by the shortcut answered.
+/// What a direct batch call answered.
 fn told(((done, failed), request_id): ((Vec<String>, Vec<BatchResultErrorEntry>), Option<String>)) -> Told {
     Told { done, failed, request_id }
 }

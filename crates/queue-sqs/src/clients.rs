@@ -1,5 +1,6 @@
 //! The AWS clients: region, credentials and endpoint once, patience by what a client is for.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use aws_config::retry::RetryConfig;
@@ -7,13 +8,19 @@ use aws_config::stalled_stream_protection::StalledStreamProtectionConfig;
 use aws_config::timeout::TimeoutConfig;
 use aws_config::{BehaviorVersion, Region, SdkConfig};
 
-use aws_sdk_sqs::config::Credentials;
 use aws_sdk_sqs::config::retry::RetryPartition;
+use aws_sdk_sqs::config::{Credentials, SharedCredentialsProvider};
+use aws_smithy_http_client::Connector;
+use aws_smithy_http_client::proxy::ProxyConfig;
+use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
+use aws_smithy_runtime_api::client::http::{
+    HttpConnectorSettings, SharedHttpClient, SharedHttpConnector, http_client_fn,
+};
 
 use super::Options;
 use super::clock::ServiceClock;
-use super::shortcut::Shortcut;
-use super::signer::Signer;
+use super::credentials::KeptCredentials;
+use super::direct::Direct;
 use hostler_children::with_own_children;
 use hostler_queue::QueueError;
 
@@ -43,8 +50,8 @@ pub(super) struct Clients {
     pub(super) polls: aws_sdk_sqs::Client,
     /// Sends: no retry by the SDK, as ours goes entry by entry.
     pub(super) sends: aws_sdk_sqs::Client,
-    /// Calls like those of the clients for SQS, without the SDK.
-    pub(super) shortcut: Shortcut,
+    /// The calls of every batch, without the generated client; `None`: that one makes them too.
+    pub(super) direct: Option<Arc<Direct>>,
     /// What SQS's clock shows.
     pub(super) clock: ServiceClock,
     /// Publishing: no retry by the SDK either.
@@ -76,18 +83,15 @@ impl Clients {
         if let Some((key, secret)) = &options.credentials {
             loader = loader.credentials_provider(Credentials::new(key, secret, None, None, "options"));
         }
-        if let Some(http) = &options.http {
-            loader = loader.http_client(http.clone());
-        }
         let shared = with_own_children(loader.load().await);
         let Some(region) = shared.region().map(ToString::to_string) else {
             let text = "there is no AWS region: set queue.sqs.region, or AWS_REGION in the environment";
             return Err(QueueError::Refused(text.into()));
         };
-        let signer = Signer::new(&region, "sqs");
-        let shortcut = Shortcut::new(signer.clone());
         let clock = ServiceClock::default();
-        let sqs = |shared: &SdkConfig, purpose| sqs(shared, purpose, &signer, &shortcut).interceptor(clock.clone());
+        let connector = options.http.clone().unwrap_or_else(connector);
+        let (shared, direct) = connected(&shared, connector, &clock).await;
+        let sqs = |shared: &SdkConfig, purpose| sqs(shared, purpose).interceptor(clock.clone());
         let client = |config: aws_sdk_sqs::config::Builder| aws_sdk_sqs::Client::from_conf(config.build());
         let ordinary = with_patience(&shared, CALL, 3);
         let single = with_patience(&shared, SEND, 1);
@@ -97,7 +101,7 @@ impl Clients {
             sqs: client(sqs(&ordinary, "calls")),
             polls: client(sqs(&polls, "polls")),
             sends: client(sqs(&single, "sends")),
-            shortcut: shortcut.clone(),
+            direct: direct.filter(|_| !options.generated_calls_only).map(Arc::new),
             clock: clock.clone(),
             publishes: aws_sdk_sns::Client::new(&single),
             sns: aws_sdk_sns::Client::new(&ordinary),
@@ -121,17 +125,36 @@ fn s3(shared: &SdkConfig) -> aws_sdk_s3::Client {
 
 /// What makes a client with a budget of retries of its own, so that no other client of the process uses up those of the heartbeats.
 /// The SDK's watch over streams that stall is off: an attempt has its time anyway, and the watch wakes for each call that waits.
-fn sqs(
-    shared: &SdkConfig,
-    purpose: &'static str,
-    signer: &Signer,
-    shortcut: &Shortcut,
-) -> aws_sdk_sqs::config::Builder {
+fn sqs(shared: &SdkConfig, purpose: &'static str) -> aws_sdk_sqs::config::Builder {
     aws_sdk_sqs::config::Builder::from(shared)
         .retry_partition(RetryPartition::custom(purpose).build())
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
-        .push_auth_scheme(shortcut.clone())
-        .interceptor(signer.clone())
+}
+
+/// The SDK's usual connector, with proxies by the environment and the machine's roots of trust. All clients share its connections.
+fn connector() -> SharedHttpConnector {
+    let settings = HttpConnectorSettings::builder().connect_timeout(CONNECT).build();
+    let connector = Connector::builder().connector_settings(settings).proxy_config(ProxyConfig::from_env());
+    SharedHttpConnector::new(connector.tls_provider(Provider::Rustls(CryptoMode::AwsLc)).build())
+}
+
+fn client_of(connector: &SharedHttpConnector) -> SharedHttpClient {
+    let connector = connector.clone();
+    http_client_fn(move |_, _| connector.clone())
+}
+
+/// The same configuration over this connector, with credentials that are fetched once for all; and the client that goes without the SDK.
+async fn connected(
+    shared: &SdkConfig,
+    connector: SharedHttpConnector,
+    clock: &ServiceClock,
+) -> (SdkConfig, Option<Direct>) {
+    let over = shared.to_builder().http_client(client_of(&connector));
+    let Some(provider) = shared.credentials_provider() else { return (over.build(), None) };
+    let kept = KeptCredentials::new(provider);
+    let over = over.credentials_provider(SharedCredentialsProvider::new(kept.clone())).build();
+    let direct = Direct::new(&over, connector, kept, clock.clone()).await;
+    (over, direct)
 }
 
 fn with_patience(shared: &SdkConfig, attempt: Duration, attempts: u32) -> SdkConfig {
@@ -142,8 +165,6 @@ fn with_patience(shared: &SdkConfig, attempt: Duration, attempts: u32) -> SdkCon
 
 #[cfg(test)]
 mod tests {
-    use aws_sdk_sqs::config::{SharedCredentialsProvider, SharedHttpClient};
-
     use super::super::scripted::Service;
     use super::*;
 
@@ -156,7 +177,7 @@ mod tests {
                 .behavior_version(BehaviorVersion::latest())
                 .region(Region::new("eu-west-1"))
                 .credentials_provider(SharedCredentialsProvider::new(credentials))
-                .http_client(SharedHttpClient::new(service.clone()));
+                .http_client(client_of(&service.connector()));
             let mut shared = shared.build();
             if let Some(endpoint) = endpoint {
                 shared = shared.to_builder().endpoint_url(endpoint).build();
@@ -166,5 +187,21 @@ mod tests {
         };
         assert_eq!(url(Some("http://look-alike:4566")).await, "http://look-alike:4566/bodies/hostler/1");
         assert_eq!(url(None).await, "https://bodies.s3.eu-west-1.amazonaws.com/hostler/1");
+    }
+
+    #[tokio::test]
+    async fn the_direct_client_can_be_switched_off() {
+        for generated_calls_only in [false, true] {
+            let options = Options {
+                region: Some("eu-west-1".into()),
+                endpoint_url: Some("http://sqs".into()),
+                credentials: Some(("key".into(), "secret".into())),
+                generated_calls_only,
+                http: Some(Service::answering(200).connector()),
+                ..Options::default()
+            };
+            let clients = Clients::new(&options).await.unwrap();
+            assert_eq!(clients.direct.is_none(), generated_calls_only);
+        }
     }
 }

@@ -27,6 +27,16 @@ impl ServiceClock {
         let shown = if ahead < 0 { time.checked_sub(by) } else { time.checked_add(by) };
         shown.unwrap_or(time)
     }
+
+    /// Takes in the `Date` header of an answer that came when our clock showed `now`.
+    pub(super) fn learn(&self, date: &str, now: SystemTime) {
+        if let Ok(told) = DateTime::from_str(date, DateTimeFormat::HttpDate)
+            && let Ok(told) = told.to_millis()
+            && let Ok(ours) = DateTime::from(now).to_millis()
+        {
+            self.ahead.store(ahead(told, ours), Ordering::Relaxed);
+        }
+    }
 }
 
 /// The least difference in milliseconds that explains what an answer told; none where the clocks may agree. A time that is too late
@@ -35,6 +45,7 @@ fn ahead(told: i64, ours: i64) -> i64 {
     0.clamp(told - ours, told + UNTOLD - ours)
 }
 
+/// The generated clients sign by what they learn for themselves; this one is for calls that go without them, and for comparisons.
 impl Intercept for ServiceClock {
     fn name(&self) -> &'static str {
         "ServiceClock"
@@ -43,15 +54,11 @@ impl Intercept for ServiceClock {
     fn read_before_deserialization(
         &self,
         context: &BeforeDeserializationInterceptorContextRef<'_>,
-        components: &RuntimeComponents,
+        _: &RuntimeComponents,
         _: &mut ConfigBag,
     ) -> Result<(), BoxError> {
-        if let Some(told) = context.response().headers().get("date")
-            && let Ok(told) = DateTime::from_str(told, DateTimeFormat::HttpDate)
-            && let Ok(told) = told.to_millis()
-            && let Ok(ours) = DateTime::from(components.time_source().unwrap_or_default().now()).to_millis()
-        {
-            self.ahead.store(ahead(told, ours), Ordering::Relaxed);
+        if let Some(date) = context.response().headers().get("date") {
+            self.learn(date, SystemTime::now());
         }
         Ok(())
     }

@@ -4,11 +4,10 @@
 //! |---|---|---|
 //! | `clients` | the AWS clients | |
 //! | `clock` | the service's clock | none |
-//! | `signer` | signatures of their calls, with the key of the day kept | none |
+//! | `credentials` | credentials, kept and renewed | yes |
 //! | `calls` | the calls of every batch: receive, delete, change visibility | yes |
-//! | `shortcut` | calls as the SDK made its last one, without the SDK | yes |
+//! | `direct` | those calls without the SDK's client | yes |
 //! | `json` | the texts of those calls and of their answers | none |
-//! | `canonical` | what of a call is signed | none |
 //! | `names` | names on AWS | none |
 //! | `fault` | AWS's errors by what the caller does next | none |
 //! | `resolve` | names → queue URLs and topic ARNs, remembered | yes |
@@ -36,10 +35,11 @@
 mod announce;
 mod batch;
 mod calls;
-mod canonical;
 mod clients;
 mod clock;
+mod credentials;
 mod depth;
+mod direct;
 mod disposal;
 mod envelope;
 mod fault;
@@ -59,8 +59,6 @@ mod scripted;
 mod send;
 mod settle;
 mod sharing;
-mod shortcut;
-mod signer;
 pub mod wire;
 
 pub use announce::Announcer;
@@ -71,7 +69,7 @@ use std::sync::{Arc, Once};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use aws_sdk_sqs::config::SharedHttpClient;
+use aws_smithy_runtime_api::client::http::SharedHttpConnector;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
@@ -112,8 +110,10 @@ pub struct Options {
     pub bucket: Option<String>,
     /// Bytes of body and attributes above which a message's body goes to the bucket.
     pub threshold: usize,
-    /// What carries the requests; `None`: the SDK's own client.
-    pub http: Option<SharedHttpClient>,
+    /// Makes every call by the SDK's generated client, and none directly.
+    pub generated_calls_only: bool,
+    /// What carries the requests; `None`: connections of our own, as the SDK makes them.
+    pub http: Option<SharedHttpConnector>,
 }
 
 impl std::fmt::Debug for Options {

@@ -1,15 +1,14 @@
-//! For tests: a service behind the SDK's HTTP client that keeps what it is sent, and answers all of it alike.
+//! For tests: a service behind the connections that keeps what it is sent, and answers all of it alike; and what it makes of a signature.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use aws_lc_rs::hmac::{self, HMAC_SHA256, Key};
 use aws_sdk_sqs::config::http::{HttpRequest, HttpResponse};
-use aws_sdk_sqs::config::{BehaviorVersion, Builder, Region, RuntimeComponents, SharedHttpClient};
 use aws_sdk_sqs::primitives::{DateTime, DateTimeFormat};
-use aws_smithy_runtime_api::client::http::{
-    HttpClient, HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpConnector,
-};
+use aws_smithy_runtime_api::client::http::{HttpConnector, HttpConnectorFuture, SharedHttpConnector};
 use aws_smithy_runtime_api::client::result::ConnectorError;
+use hostler_types::digest::{hex, sha256};
 
 /// The service. Clones are the same one.
 #[derive(Debug, Clone, Default)]
@@ -27,7 +26,7 @@ impl Service {
         service
     }
 
-    /// From now on it answers with this status; 0: the connection breaks.
+    /// From now on it answers with this status; 0: the connection breaks; 1: never.
     pub(super) fn answer(&self, status: u16) {
         *self.status.lock().unwrap() = status;
     }
@@ -36,10 +35,8 @@ impl Service {
     pub(super) fn calls(&self) -> Vec<HttpRequest> {
         self.calls.lock().unwrap().iter().map(|call| call.try_clone().unwrap()).collect()
     }
-}
 
-impl HttpClient for Service {
-    fn http_connector(&self, _: &HttpConnectorSettings, _: &RuntimeComponents) -> SharedHttpConnector {
+    pub(super) fn connector(&self) -> SharedHttpConnector {
         SharedHttpConnector::new(self.clone())
     }
 }
@@ -51,17 +48,39 @@ impl HttpConnector for Service {
         if status == 0 {
             return HttpConnectorFuture::ready(Err(ConnectorError::io("the connection broke".into())));
         }
+        if status == 1 {
+            return HttpConnectorFuture::new(std::future::pending());
+        }
         let mut answer = HttpResponse::new(status.try_into().unwrap(), "{}".into());
         let now = DateTime::from(SystemTime::now() + self.ahead).fmt(DateTimeFormat::HttpDate).unwrap();
         answer.headers_mut().insert("date", now);
+        answer.headers_mut().insert("x-amzn-requestid", "the-id");
         HttpConnectorFuture::ready(Ok(answer))
     }
 }
 
-/// The config of a client of the service, but for credentials.
-pub(super) fn config(service: &Service) -> Builder {
-    aws_sdk_sqs::Config::builder()
-        .behavior_version(BehaviorVersion::latest())
-        .region(Region::new("eu-west-1"))
-        .http_client(SharedHttpClient::new(service.clone()))
+/// Returns the access key that signed a request, if it was with this secret: by Signature Version 4, from what is on the wire. For plain paths.
+pub(super) fn signer_of(request: &HttpRequest, secret: &str) -> Option<String> {
+    let (place, path) = request.uri().split_once("://")?.1.split_once('/')?;
+    let default_port = if request.uri().starts_with("https") { ":443" } else { ":80" };
+    let header = |name: &str| match name {
+        "host" => Some(place.strip_suffix(default_port).unwrap_or(place)),
+        name => request.headers().get(name),
+    };
+    let part = |text: &str, name: &str| Some(text.split_once(name)?.1.split(',').next()?.to_owned());
+    let authorization = header("authorization")?.strip_prefix("AWS4-HMAC-SHA256 ")?;
+    let (credential, names) = (part(authorization, "Credential=")?, part(authorization, "SignedHeaders=")?);
+    let (key, scope) = credential.split_once('/')?;
+    let mut text = format!("{}\n/{path}\n\n", request.method());
+    for name in names.split(';') {
+        text.push_str(&format!("{name}:{}\n", header(name)?));
+    }
+    text.push_str(&format!("\n{names}\n{}", hex(&sha256(request.body().bytes()?))));
+    let text = format!("AWS4-HMAC-SHA256\n{}\n{scope}\n{}", header("x-amz-date")?, hex(&sha256(text.as_bytes())));
+    let first = Key::new(HMAC_SHA256, format!("AWS4{secret}").as_bytes());
+    let derived = |key: Key, part: &str| Key::new(HMAC_SHA256, hmac::sign(&key, part.as_bytes()).as_ref());
+    let derived = scope.split('/').fold(first, derived);
+    let is_right = part(authorization, "Signature=")? == hex(hmac::sign(&derived, text.as_bytes()).as_ref());
+    let is_whole = ["host", "x-amz-date", "x-amz-target"].iter().all(|name| names.split(';').any(|each| each == *name));
+    (is_right && is_whole).then(|| key.to_owned())
 }

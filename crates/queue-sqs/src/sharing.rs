@@ -92,10 +92,7 @@ fn one_or_more(value: &Value) -> &[Value] {
 mod tests {
     use std::sync::Arc;
 
-    use aws_sdk_sqs::config::{HttpClient, RuntimeComponents, SharedHttpClient};
-    use aws_smithy_runtime_api::client::http::{
-        HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpConnector,
-    };
+    use aws_smithy_runtime_api::client::http::{HttpConnector, HttpConnectorFuture, SharedHttpConnector};
     use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
     use hostler_queue::{Broker, ChannelSpec, Receive, Settlement};
     use serde_json::json;
@@ -129,12 +126,6 @@ mod tests {
         /// `None`: nobody may ask for it.
         policy: Arc<Mutex<Option<String>>>,
         deleted: Arc<Mutex<Vec<String>>>,
-    }
-
-    impl HttpClient for Aws {
-        fn http_connector(&self, _: &HttpConnectorSettings, _: &RuntimeComponents) -> SharedHttpConnector {
-            SharedHttpConnector::new(self.clone())
-        }
     }
 
     impl HttpConnector for Aws {
@@ -177,7 +168,7 @@ mod tests {
             endpoint_url: Some("http://aws".into()),
             credentials: Some(("key".into(), "secret".into())),
             bucket: Some("bodies".into()),
-            http: Some(SharedHttpClient::new(aws.clone())),
+            http: Some(SharedHttpConnector::new(aws.clone())),
             ..Options::default()
         };
         let broker = SqsBroker::connect(options).await.unwrap();

@@ -50,6 +50,7 @@ pub fn options(config: &Config) -> Options {
         kms_key: sqs.kms_key.clone(),
         bucket: payload.bucket.clone(),
         threshold: usize::try_from(payload.threshold).unwrap_or(usize::MAX),
+        generated_calls_only: !sqs.direct_calls,
         http: None,
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use aws_smithy_runtime_api::client::http::SharedHttpClient;
+use aws_smithy_runtime_api::client::http::SharedHttpConnector;
 use hostler_queue::{ChannelSpec, Provisioner};
 
 use super::judge::Judge;
@@ -39,7 +39,7 @@ impl Sqs {
                 service: Arc::clone(&world.service),
                 judge: Arc::clone(&world.judge),
             };
-            let broker = (system.sqs)(SharedHttpClient::new(wire)).await.unwrap();
+            let broker = (system.sqs)(SharedHttpConnector::new(wire)).await.unwrap();
             world.brokers.lock().unwrap().insert(line.life, broker);
         }
         world

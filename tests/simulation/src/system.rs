@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use aws_smithy_runtime_api::client::http::SharedHttpClient;
+use aws_smithy_runtime_api::client::http::SharedHttpConnector;
 use hostler_handler::Handler;
 use hostler_health::ConsumerReport;
 use hostler_queue::{Provisioner, Queue, QueueError};
@@ -51,7 +51,7 @@ pub type Board = Box<dyn Fn() -> (ConsumerReport, usize) + Send>;
 /// What is tested: the drivers and a consumer.
 #[derive(Clone, Copy)]
 pub struct System {
-    pub sqs: fn(SharedHttpClient) -> Boxed<Connected>,
+    pub sqs: fn(SharedHttpConnector) -> Boxed<Connected>,
     pub embedded: fn(&Path, ProcessClock) -> Connected,
     pub consume: fn(Parts) -> Boxed<()>,
 }
