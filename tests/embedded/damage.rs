@@ -214,7 +214,10 @@ fn commands_beside_a_host_whose_file_was_emptied_say_so() {
         "[consumers.jobs]\nchannel = 'jobs'\nhandler = 'guests/main-echoes.wat'
          processing_timeout = '1s'\nhealthcheck_timeout = '2s'",
     );
-    let _host = world.started();
+    let host = world.started();
+    // A host whose first receives are refused ends.
+    world.send("jobs", ["x"]);
+    host.settled(1);
     fs::File::create(world.path("queue.db")).unwrap();
     for args in [&["queues"][..], &["send", "jobs", "--body", "x"]] {
         let said = world.output(args);

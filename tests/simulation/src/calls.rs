@@ -247,9 +247,15 @@ impl Judge {
             }
             Asked::Bury(names) => {
                 for (index, name) in names.iter().enumerate().filter(|(index, _)| result(*index) != Answered::Done) {
-                    let is_own =
-                        |one: &Delivery| one.life == life && one.name == *name && one.ended.is_some() && !one.settled;
-                    let counts = result(index) == Answered::Failed && deliveries.values().any(is_own);
+                    let is_own = |one: &&mut Delivery| {
+                        one.life == life && one.name == *name && one.ended.is_some() && !one.settled
+                    };
+                    let mut counts = false;
+                    for own in deliveries.values_mut().filter(is_own) {
+                        // Where no copy can be made, there is no settlement: it comes again when its lease ends.
+                        (own.owed, own.asked) = (None, own.asked + 1);
+                        counts = result(index) == Answered::Failed;
+                    }
                     lives[life].calls[Kind::Copy as usize].failed(counts, &self.scenario);
                 }
                 let is_smooth = paused_at.is_none_or(|at| now > at + OWED);
