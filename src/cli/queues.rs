@@ -10,7 +10,7 @@ use super::table::table;
 use super::{ConfigArg, block_on, note_if_new, print, say};
 use crate::exit::{Exit, Result};
 use hostler_config::{Config, Consumer};
-use hostler_queue::{Admin, Depth, QueueError, no_queue};
+use hostler_queue::{Depth, Provisioner, QueueError, no_queue};
 use hostler_types::channel::Channel;
 
 /// Show how full each channel is
@@ -92,7 +92,11 @@ async fn counted(args: &Args, config: &Config) -> Result<Counted> {
 }
 
 /// Refuses a channel whose exchange is neither in the config nor in the service: its queue would be counted as another's.
-async fn has_exchange(broker: &dyn Admin, config: &Config, channel: &Channel) -> std::result::Result<(), QueueError> {
+async fn has_exchange(
+    broker: &dyn Provisioner,
+    config: &Config,
+    channel: &Channel,
+) -> std::result::Result<(), QueueError> {
     let Some(exchange) = channel.exchange().filter(|exchange| !exchanges(config).contains(exchange)) else {
         return Ok(());
     };
@@ -117,7 +121,7 @@ async fn has_exchange(broker: &dyn Admin, config: &Config, channel: &Channel) ->
 
 /// Those of these missing queues that consumers only send to and that are exchanges, which the name alone does not show: an
 /// exchange holds nothing to count.
-async fn exchanges_among(broker: &dyn Admin, config: &Config, missing: Vec<Channel>) -> Vec<Channel> {
+async fn exchanges_among(broker: &dyn Provisioner, config: &Config, missing: Vec<Channel>) -> Vec<Channel> {
     let is_consumed = |channel: &Channel| {
         let is_it = |consumer: &Consumer| {
             consumer.channel.queue() == channel.queue() || consumer.channel.dead_letter_queue() == channel.queue()
@@ -189,7 +193,7 @@ fn sorted(
 }
 
 /// The channels of the config, then the queues beside them that are nobody's dead-letter queue.
-async fn all(config: &Config, broker: &dyn Admin) -> std::result::Result<Vec<Channel>, QueueError> {
+async fn all(config: &Config, broker: &dyn Provisioner) -> std::result::Result<Vec<Channel>, QueueError> {
     let mut channels: Vec<Channel> = config.consumers.iter().map(|consumer| consumer.channel.clone()).collect();
     let exchanges = exchanges(config);
     for consumer in &config.consumers {

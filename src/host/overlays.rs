@@ -65,11 +65,14 @@ fn split(list: &Path) -> Vec<PathBuf> {
     parts.map(|part| OsString::from_vec(part).into()).collect()
 }
 
-/// The other paths of a path and of all directory entries that lead there, in layers that exist here. Container engines keep the
-/// layers of the root elsewhere, out of every guest's reach.
+/// The other paths of a path, in layers that exist here; to read it, also those of all directory entries that lead there. Container
+/// engines keep the layers of the root elsewhere, out of every guest's reach.
 pub(super) fn others(trail: &Trail, mounts: &Mounts, which: Which) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
-    let mut to_come: Vec<PathBuf> = trail.entries.iter().cloned().chain([trail.end.clone()]).collect();
+    // A mount stays where it is, whatever happens to the folder that it is mounted on.
+    let is_within = |entry: &&PathBuf| mounts.overlay(entry).is_some_and(|(_, below)| below != Path::new(""));
+    let entries = trail.entries.iter().filter(|entry| which == Which::Read && is_within(entry));
+    let mut to_come: Vec<PathBuf> = entries.chain([&trail.end]).cloned().collect();
     // A layer may itself lie in a merged folder.
     while let Some(path) = to_come.pop() {
         let Some((layers, below)) = mounts.overlay(&path) else { continue };
@@ -117,7 +120,8 @@ mod tests {
             let others = others(&Trail::of(&real.join(path)), &mounts, which);
             others.into_iter().map(|path| path.strip_prefix(&real).unwrap().display().to_string()).collect::<Vec<_>>()
         };
-        assert_eq!(others("merged/in/file", Which::Written), ["upper/in", "upper/in/file"]);
+        assert_eq!(others("merged/in/file", Which::Written), ["upper/in/file"]);
+        assert_eq!(others("merged", Which::Read), ["lower", "upper"]);
         assert_eq!(others("merged/in/file", Which::Read), ["lower/in", "lower/in/file", "upper/in", "upper/in/file"]);
         assert!(others("lower/in/file", Which::Read).is_empty());
     }

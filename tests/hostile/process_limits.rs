@@ -152,7 +152,7 @@ fn slots_whose_guests_could_take_all_descriptors_are_refused() {
     let world = World::new(&config(&HOSTILE.display().to_string(), &folder));
     fs::create_dir(world.path("granted")).unwrap();
     fs::write(world.path("granted/file"), "").unwrap();
-    let said = world.output_with(&["send", "hostile", "--lines", "-", "--attr", "do=files"], &"480\n".repeat(16));
+    let said = world.output_with(&["send", "hostile", "--lines", "-", "--attr", "do=files"], "480\n".repeat(16));
     assert_eq!(said.code, 0, "{said:?}");
     let script = ["-c", "ulimit -n 188 && exec \"$0\" run", env!("CARGO_BIN_EXE_hostler")];
     let host = Host::start(world.program("/bin/bash", &script));

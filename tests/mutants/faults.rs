@@ -339,8 +339,8 @@ pub const FAULTS: &[Fault] = &[
     fault(
         "lets nothing follow in a group",
         "queue/embedded/lease.rs",
-        "    if entry.group != Group::None {\n",
-        "    if entry.group != Group::None && entry.group == Group::None {\n",
+        "    if let Group::Readable | Group::Damaged = entry.group {\n",
+        "    if let (Group::Readable | Group::Damaged, Group::None) = (entry.group, entry.group) {\n",
     ),
     fault(
         "shows what its group is to hold back",

@@ -8,8 +8,8 @@ use std::collections::{HashMap, HashSet};
 
 use rusqlite::{Connection, params};
 
+use super::clock::Job;
 use super::clock::Session;
-use super::writer::Job;
 
 /// How many waiting messages one look goes through: a few milliseconds at most.
 const PAGE: i64 = 500;
@@ -126,7 +126,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use hostler_queue::{Broker, ChannelSpec, Queue, Receive, Settlement};
+    use hostler_queue::{Admin, Broker, ChannelSpec, Queue, Receive, Settlement};
     use hostler_types::message::Outgoing;
     use tokio_util::sync::CancellationToken;
 

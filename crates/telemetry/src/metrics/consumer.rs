@@ -1,7 +1,6 @@
 //! What one consumer measures of itself. Counting is an addition each; what is counted is looked at when metrics are
 //! collected.
 
-use std::array;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
