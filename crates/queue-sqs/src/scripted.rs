@@ -82,5 +82,6 @@ pub(super) fn signer_of(request: &HttpRequest, secret: &str) -> Option<String> {
     let derived = scope.split('/').fold(first, derived);
     let is_right = part(authorization, "Signature=")? == hex(hmac::sign(&derived, text.as_bytes()).as_ref());
     let is_whole = ["host", "x-amz-date", "x-amz-target"].iter().all(|name| names.split(';').any(|each| each == *name));
-    (is_right && is_whole).then(|| key.to_owned())
+    let is_for_sqs = scope == format!("{}/eu-west-1/sqs/aws4_request", header("x-amz-date")?.split('T').next()?);
+    (is_right && is_whole && is_for_sqs).then(|| key.to_owned())
 }
