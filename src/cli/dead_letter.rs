@@ -1,13 +1,12 @@
 //! What people and programs are shown of a dead letter.
 
 use std::collections::BTreeMap;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 
-use super::dlq::age;
 use super::table;
 use hostler_queue::{ATTEMPTS_ATTRIBUTE, ORIGINAL_ID_ATTRIBUTE, REASON_ATTRIBUTE, SOURCE_ATTRIBUTE};
 use hostler_types::Timestamp;
@@ -123,7 +122,7 @@ impl DeadLetter {
     }
 
     fn age(&self) -> String {
-        age(std::time::Duration::from_secs(self.age_seconds)).to_string()
+        humantime::format_duration(Duration::from_secs(self.age_seconds)).to_string()
     }
 
     /// A line for each thing that is known of it, for people.
@@ -181,7 +180,6 @@ pub(super) fn table(letters: &[DeadLetter]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
 
     use super::*;
 

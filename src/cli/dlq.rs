@@ -1,6 +1,6 @@
 //! `hostler dlq`: lists, shows and drops dead letters.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use tokio_util::sync::CancellationToken;
 
@@ -276,11 +276,6 @@ fn ended_well(ended: Ended) -> Result<()> {
 
 fn stop_on_signal() -> Result<CancellationToken> {
     host::stop_on_signal().map_err(|error| Failure::new(Exit::Internal, error))
-}
-
-/// An age as people read it, to the second.
-pub(super) fn age(age: Duration) -> humantime::FormattedDuration {
-    humantime::format_duration(Duration::from_secs(age.as_secs()))
 }
 
 #[cfg(test)]

@@ -15,7 +15,6 @@ mod loading;
 mod located;
 mod metering;
 mod mounts;
-mod overlays;
 mod pulse;
 pub mod resources;
 mod signals;

@@ -1,11 +1,13 @@
 //! The mounts of this process: which file system has a path, and where in it. One folder may be mounted at several places,
 //! so that paths alone do not tell whether they overlap.
 
+pub(super) mod overlays;
+
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
-use super::overlays::Layers;
+use overlays::Layers;
 
 /// All mounts that the process sees.
 #[derive(Debug, Clone, Default)]

@@ -4,12 +4,32 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
+use tracing::field::{DisplayValue, display};
 
 use super::delivery::Machine;
-use super::log::Place;
 use hostler_handler::Call;
 use hostler_queue::Receipt;
-use hostler_telemetry::traces::Span;
+use hostler_telemetry::traces::{Span, SpanId, TraceId};
+use hostler_types::message::TraceContext;
+
+/// The place in a trace that a line belongs to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place<'a> {
+    /// The trace that the handler ran in, if there is one.
+    pub(super) trace: Option<&'a TraceContext>,
+    /// True if its span is ours, and so exported.
+    pub(super) own: bool,
+}
+
+impl Place<'_> {
+    pub(super) fn trace_id(&self) -> Option<DisplayValue<TraceId>> {
+        self.trace.map(|trace| display(trace.span().trace_id()))
+    }
+
+    pub(super) fn span_id(&self) -> Option<DisplayValue<SpanId>> {
+        self.trace.filter(|_| self.own).map(|trace| display(trace.span().span_id()))
+    }
+}
 
 /// A delivery that is not over.
 pub(super) struct InHand {

@@ -2,39 +2,16 @@
 
 use std::time::Duration;
 
-use tracing::field::{DisplayValue, display};
-
 use super::Spec;
 use super::breaker::Change;
-use super::in_hand::InHand;
+use super::in_hand::{InHand, Place};
 use super::policy::Disposition;
 use hostler_handler::{Captured, Excerpt, Outcome};
 use hostler_telemetry::GUEST;
-use hostler_telemetry::traces::{SpanId, TraceId};
-use hostler_types::message::TraceContext;
 use hostler_types::printable::shortened;
 
 /// Bytes of a reason that the line has. The dead letter carries it whole.
 const MAX_REASON: usize = 1024;
-
-/// The place in a trace that a line belongs to.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Place<'a> {
-    /// The trace that the handler ran in, if there is one.
-    pub(super) trace: Option<&'a TraceContext>,
-    /// True if its span is ours, and so exported.
-    pub(super) own: bool,
-}
-
-impl Place<'_> {
-    fn trace_id(&self) -> Option<DisplayValue<TraceId>> {
-        self.trace.map(|trace| display(trace.span().trace_id()))
-    }
-
-    fn span_id(&self) -> Option<DisplayValue<SpanId>> {
-        self.trace.filter(|_| self.own).map(|trace| display(trace.span().span_id()))
-    }
-}
 
 /// Writes the line of a message that is over.
 pub(super) fn settled(spec: &Spec, in_hand: &InHand) {

@@ -1,5 +1,7 @@
 //! What a consumer does with messages: takes them under a lease, extends the lease, settles.
 
+mod set_aside;
+
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -10,10 +12,11 @@ use tokio::time::Instant;
 use super::clock::Session;
 use super::rows::{millis, read_attributes, write_attributes};
 use super::send::place;
-use super::set_aside::{SetAside, is_of_the_row, lossy, rescue, set_aside};
 use super::topology::{Target, is_ordered};
 use hostler_queue::{Delivery, Receipt, Receive, dead_letter_attributes};
 use hostler_types::message::{MAX_ATTRIBUTES, Message, TraceContext};
+pub(super) use set_aside::is_of_the_row;
+use set_aside::{SetAside, lossy, rescue, set_aside};
 
 /// A queue as its consumer opened it.
 #[derive(Debug)]

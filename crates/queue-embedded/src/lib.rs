@@ -9,7 +9,6 @@ mod provision;
 mod queue;
 mod rows;
 mod send;
-mod set_aside;
 mod stranded;
 mod topology;
 mod waiting;

@@ -5,8 +5,8 @@ use std::time::SystemTime;
 use rusqlite::{Row, params};
 
 use super::clock::Session;
+use super::lease::is_of_the_row;
 use super::lease::message;
-use super::set_aside::is_of_the_row;
 use hostler_queue::REASON_ATTRIBUTE;
 use hostler_types::message::{AttributeValue, Attributes, Message};
 

@@ -15,14 +15,13 @@ mod descriptors;
 mod floor;
 mod plan;
 mod probe;
-mod refusal;
 mod threads;
 
 pub use descriptors::{FilePlan, Handles, TooFewFiles};
 pub use floor::{Purpose, own_memory_limit};
+pub use plan::Refusal;
 pub use plan::{Demand, HOST, MEMORY, Plan, SLOTS, Share, plan};
 pub use probe::too_few_threads;
-pub use refusal::Refusal;
 pub use threads::{Threads, TooFewProcesses};
 
 use std::fmt;

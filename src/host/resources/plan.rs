@@ -17,9 +17,11 @@
 //! Not counted are larger messages (the embedded queue takes 16 MiB, the claim check more), and what compiling takes before
 //! the first message.
 
-use super::refusal::Refusal;
+mod refusal;
+
 use super::{Limit, mib};
 use hostler_wasm::{HTTP_FOOTPRINT, footprint};
+pub use refusal::Refusal;
 
 const MIB: u64 = 1 << 20;
 

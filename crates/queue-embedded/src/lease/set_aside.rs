@@ -2,9 +2,9 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::lease::{Entry, Source, bury};
-use super::rows::write_attributes;
-use super::topology::find_or_create;
+use super::{Entry, Source, bury};
+use crate::rows::write_attributes;
+use crate::topology::find_or_create;
 use hostler_types::message::{AttributeValue, Attributes};
 
 /// How much of it is kept, in bytes.
@@ -15,29 +15,29 @@ const UNREADABLE: &str = "hostler-unreadable-attributes";
 
 /// A message that was set aside.
 #[derive(Debug)]
-pub(super) struct SetAside {
+pub(crate) struct SetAside {
     /// Its id, as far as that can be read.
-    pub(super) id: String,
+    pub(crate) id: String,
     /// The queue where it is now.
-    pub(super) queue: String,
-    pub(super) reason: String,
+    pub(crate) queue: String,
+    pub(crate) reason: String,
 }
 
 impl SetAside {
     /// Tells of it, once it is certain.
-    pub(super) fn log(&self, channel: &str) {
+    pub(crate) fn log(&self, channel: &str) {
         let Self { id, queue, reason } = self;
         tracing::error!(channel, message_id = id, dead_letter_queue = queue, reason, "unreadable message set aside");
     }
 }
 
 /// Whether an error is of one row, and not of the file: what is stored is no value of ours.
-pub(super) fn is_of_the_row(error: &rusqlite::Error) -> bool {
+pub(crate) fn is_of_the_row(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code().is_none()
 }
 
 /// Moves an entry that cannot be read to the dead-letter queue. A queue without one gets it: it would be stuck otherwise.
-pub(super) fn set_aside(
+pub(crate) fn set_aside(
     db: &Connection,
     source: &Source,
     entry: &Entry,
@@ -60,7 +60,7 @@ pub(super) fn set_aside(
 }
 
 /// Makes the content of an entry readable, and keeps what can be kept of it; the attributes that it has now.
-pub(super) fn rescue(db: &Connection, seq: i64) -> rusqlite::Result<Attributes> {
+pub(crate) fn rescue(db: &Connection, seq: i64) -> rusqlite::Result<Attributes> {
     let stored = lossy(db, "attributes", seq)?;
     let (id, group, key) = (lossy(db, "id", seq)?, lossy(db, "group_name", seq)?, lossy(db, "routing_key", seq)?);
     let mut attributes = Attributes::new();
@@ -77,7 +77,7 @@ pub(super) fn rescue(db: &Connection, seq: i64) -> rusqlite::Result<Attributes> 
 }
 
 /// A text column of a message's content, with a mark for each byte that is no text; `None` also where the content is missing.
-pub(super) fn lossy(db: &Connection, column: &str, seq: i64) -> rusqlite::Result<Option<String>> {
+pub(crate) fn lossy(db: &Connection, column: &str, seq: i64) -> rusqlite::Result<Option<String>> {
     let bytes: Option<Option<Vec<u8>>> = db
         .query_row(&format!("SELECT CAST({column} AS BLOB) FROM content WHERE seq = ?1"), [seq], |row| row.get(0))
         .optional()?;

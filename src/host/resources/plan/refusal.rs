@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::plan::Demand;
-use super::{Limit, mib};
+use super::super::{Limit, mib};
+use super::Demand;
 
 const MIB: u64 = 1 << 20;
 
@@ -78,8 +78,8 @@ impl std::error::Error for Refusal {}
 
 #[cfg(test)]
 mod tests {
-    use super::super::{HOST, LimitedBy, plan};
     use super::*;
+    use crate::host::resources::{HOST, LimitedBy, plan};
 
     fn refused(mib: u64, demands: &[Demand]) -> String {
         let limit = Limit { bytes: mib * MIB, by: LimitedBy::Cgroup("/sys/fs/cgroup/memory.max".into()) };

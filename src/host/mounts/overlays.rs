@@ -6,12 +6,12 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
-use super::mounts::{Mounts, unescaped};
-use super::trail::Trail;
+use super::{Mounts, unescaped};
+use crate::host::trail::Trail;
 
 /// The layers of one overlay file system, as its options in `mountinfo` name them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Layers {
+pub(in crate::host) struct Layers {
     /// Files are read from these, and from the upper one.
     lower: Vec<PathBuf>,
     /// Files are written to it.
@@ -20,7 +20,7 @@ pub(super) struct Layers {
 
 /// The layers in which a file may have another path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Which {
+pub(in crate::host) enum Which {
     /// All, as a change of any of them may show in the merged folder.
     Read,
     /// Those that writes to the merged folder reach.
@@ -29,7 +29,7 @@ pub(super) enum Which {
 
 impl Layers {
     /// Reads the options of an overlay file system.
-    pub(super) fn parse(options: &str) -> Self {
+    pub(in crate::host) fn parse(options: &str) -> Self {
         let mut layers = Self::default();
         for (name, value) in options.split(',').filter_map(|option| option.split_once('=')) {
             let value = unescaped(value);
@@ -67,7 +67,7 @@ fn split(list: &Path) -> Vec<PathBuf> {
 
 /// The other paths of a path, in layers that exist here; to read it, also those of all directory entries that lead there. Container
 /// engines keep the layers of the root elsewhere, out of every guest's reach.
-pub(super) fn others(trail: &Trail, mounts: &Mounts, which: Which) -> BTreeSet<PathBuf> {
+pub(in crate::host) fn others(trail: &Trail, mounts: &Mounts, which: Which) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     // A mount stays where it is, whatever happens to the folder that it is mounted on.
     let is_within = |entry: &&PathBuf| mounts.overlay(entry).is_some_and(|(_, below)| below != Path::new(""));
