@@ -60,12 +60,15 @@ impl<I: Copy + PartialEq> Batcher<I> {
     }
 
     /// Takes a settlement, of a delivery whose lease ends then: it does not wait for others until it would come too late.
+    #[inline]
     pub fn push(&mut self, id: I, settlement: Settlement, now: Instant, lease_ends: Option<Instant>) {
+        let lingered = now + self.linger;
         let latest = lease_ends.and_then(|end| end.checked_sub(self.linger));
-        let due = latest.map_or(now + self.linger, |latest| latest.min(now + self.linger));
+        let due = latest.map_or(lingered, |latest| latest.min(lingered));
         self.wait(Waiting { id, settlement, due });
     }
 
+    #[inline]
     fn wait(&mut self, waiting: Waiting<I>) {
         self.due = Some(self.due.map_or(waiting.due, |due| due.min(waiting.due)));
         self.waiting.push_back(waiting);
