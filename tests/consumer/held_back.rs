@@ -159,14 +159,12 @@ fn settles(status: &StatusBoard) -> bool {
 /// A queue on which some things may not be done.
 struct Denying {
     queue: Arc<dyn Queue>,
-    denies: fn(&Settlement) -> bool,
+    denies: fn(&Settlement) -> Option<LeaseError>,
     denies_extensions: bool,
 }
 
-impl Denying {
-    fn denial() -> LeaseError {
-        LeaseError::Refused("AccessDenied".into())
-    }
+fn denial() -> LeaseError {
+    LeaseError::Refused("AccessDenied".into())
 }
 
 #[async_trait]
@@ -189,7 +187,7 @@ impl Queue for Denying {
 
     async fn extend(&self, leases: &[LeaseHandle], by: Duration) -> Vec<Result<(), LeaseError>> {
         match self.denies_extensions {
-            true => vec![Err(Self::denial()); leases.len()],
+            true => vec![Err(denial()); leases.len()],
             false => self.queue.extend(leases, by).await,
         }
     }
@@ -198,8 +196,8 @@ impl Queue for Denying {
         let mut results = Vec::new();
         for settlement in batch {
             match (self.denies)(&settlement) {
-                true => results.push(Err(Unsettled { settlement, error: Self::denial() })),
-                false => results.extend(self.queue.settle(vec![settlement]).await),
+                Some(error) => results.push(Err(Unsettled { settlement, error })),
+                None => results.extend(self.queue.settle(vec![settlement]).await),
             }
         }
         results
@@ -234,14 +232,29 @@ fn no_queue() -> Arc<dyn Queue> {
 
 #[tokio::test(start_paused = true)]
 async fn a_release_that_works_does_not_hide_that_removals_fail() {
-    let is_removal = |settlement: &Settlement| matches!(settlement, Settlement::Ack(_) | Settlement::DeadLetter { .. });
-    let denying = Denying { queue: no_queue(), denies: is_removal, denies_extensions: false };
+    let removals =
+        |settlement: &Settlement| matches!(settlement, Settlement::Ack(_) | Settlement::DeadLetter { .. }).then(denial);
+    let denying = Denying { queue: no_queue(), denies: removals, denies_extensions: false };
     assert_eq!(settles_at(&["ack", "delay 5", "delay 7"], denying, 1000, [80, 130]).await, [true, false]);
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_message_that_cannot_be_copied_says_nothing_of_the_queue() {
+    fn copies(settlement: &Settlement, refusal: LeaseError) -> Option<LeaseError> {
+        matches!(settlement, Settlement::DeadLetter { .. }).then_some(refusal)
+    }
+    // Its copy is refused every 90 s.
+    let denies: fn(&Settlement) -> _ = |settlement| copies(settlement, denial());
+    let denying = Denying { queue: no_queue(), denies, denies_extensions: false };
+    assert_eq!(settles_at(&["hang"], denying, 1000, [250]).await, [false]);
+    let denies: fn(&Settlement) -> _ = |settlement| copies(settlement, LeaseError::Unfit("too large".into()));
+    let denying = Denying { queue: no_queue(), denies, denies_extensions: false };
+    assert_eq!(settles_at(&["hang"], denying, 1000, [250]).await, [true]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn leases_that_all_end_because_heartbeats_fail_show_until_nothing_is_left_that_could_fail() {
-    let denying = Denying { queue: no_queue(), denies: |_| false, denies_extensions: true };
+    let denying = Denying { queue: no_queue(), denies: |_| None, denies_extensions: true };
     // It is received five times in 150 s. The last lease ends then, and a message could come again until 140 s later.
     assert_eq!(settles_at(&["work 50"], denying, 5, [100, 160, 280, 300]).await, [true, false, false, true]);
 }

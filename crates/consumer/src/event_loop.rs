@@ -303,8 +303,11 @@ impl EventLoop {
                 if let Some(metrics) = self.consumer.metrics.as_ref().filter(|_| is_lost) {
                     metrics.lease_lost();
                 }
-                // A lost lease counts too: where calls hang, settling ends with nothing else.
-                self.failures.failed(kind, self.now);
+                // A lost lease counts too: where calls hang, settling ends with nothing else. What one message cannot have says
+                // nothing of the others.
+                if !matches!(error, LeaseError::Unfit(_)) {
+                    self.failures.failed(kind, self.now);
+                }
                 if error.is_final() || is_lost {
                     self.apply(id, Event::Settled(false));
                 } else {

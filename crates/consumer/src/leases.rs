@@ -142,7 +142,9 @@ impl<I: Copy + Ord + std::hash::Hash> Leases<I> {
                     changes.push(Change::Lost(*id));
                     continue;
                 }
-                Some(Err(LeaseError::Retry(_) | LeaseError::Refused(_))) | None => now + self.lease / RETRY_FRACTION,
+                Some(Err(LeaseError::Retry(_) | LeaseError::Refused(_) | LeaseError::Unfit(_))) | None => {
+                    now + self.lease / RETRY_FRACTION
+                }
             };
             if matches!(entry.beat, Beat::Last) {
                 entry.beat = Beat::Stopped;

@@ -214,8 +214,15 @@ impl PollSchedule {
     pub(super) fn failed(&mut self, asked: usize, refused: bool, now: Instant, random: f64) -> (Duration, bool) {
         self.answered(asked, 0);
         self.brought = Brought::Nothing;
-        let rest = REST.rest(self.failures, random);
-        self.failures = self.failures.saturating_add(1);
+        // Receives that were under way together fail together: that is one failure.
+        let rest = match self.rest_until.filter(|until| now < *until) {
+            Some(until) => until - now,
+            None => {
+                let rest = REST.rest(self.failures, random);
+                self.failures = self.failures.saturating_add(1);
+                rest
+            }
+        };
         self.rest_until = Some(now + rest);
         let gives_up = refused && self.last_poll_at.is_none() && {
             let since = *self.refused_since.get_or_insert(now);
@@ -435,6 +442,19 @@ mod tests {
         assert!(matches!(bench.after(20 * SECOND), Next::Receive(_)));
         bench.received(10, 0, 0);
         assert_eq!(bench.failed(0, false).0, SECOND);
+    }
+
+    #[test]
+    fn receives_that_fail_together_are_one_failure() {
+        let mut bench = Bench::with_slots(64);
+        bench.received(0, 1, 0);
+        let asked: Vec<_> = std::iter::from_fn(|| bench.asks()).collect();
+        assert!(asked.len() > 1, "{asked:?}");
+        for asked in asked {
+            assert_eq!(bench.failed(asked, false).0, SECOND);
+        }
+        assert!(matches!(bench.after(SECOND), Next::Receive(_)));
+        assert_eq!(bench.failed(10, false).0, 2 * SECOND);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::topology::{Target, is_ordered};
 use hostler_queue::{Delivery, Receipt, Receive, dead_letter_attributes};
 use hostler_types::message::{MAX_ATTRIBUTES, Message, TraceContext};
 pub(super) use set_aside::is_of_the_row;
-use set_aside::{SetAside, lossy, rescue, set_aside};
+use set_aside::{SetAside, lossy, read_stored, rescue, set_aside};
 
 /// A queue as its consumer opened it.
 #[derive(Debug)]
@@ -353,10 +353,7 @@ pub(super) fn bury(
 ) -> rusqlite::Result<()> {
     let Ticket { enqueued_at, seq, .. } = entry.ticket;
     remove(db, source.queue, entry, now)?;
-    let stored = db
-        .prepare_cached("SELECT attributes FROM content WHERE seq = ?1")?
-        .query_row([seq], |row| read_attributes(row.get_ref(0)?.as_str_or_null()?));
-    let attributes = match stored {
+    let attributes = match read_stored(db, seq) {
         Err(error) if is_of_the_row(&error) => rescue(db, seq)?,
         stored => stored?,
     };

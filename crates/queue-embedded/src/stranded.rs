@@ -123,11 +123,12 @@ impl Job for Free {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::ControlFlow;
     use std::sync::Arc;
     use std::time::Duration;
 
     use hostler_queue::{Admin, Broker, ChannelSpec, Queue, Receive, Settlement};
-    use hostler_types::message::Outgoing;
+    use hostler_types::message::{AttributeValue, Message, Outgoing};
     use tokio_util::sync::CancellationToken;
 
     use super::super::EmbeddedBroker;
@@ -145,8 +146,12 @@ mod tests {
         let channel = "jobs".parse().unwrap();
         let spec = ChannelSpec { max_receives: Some(9), ordered: true, ..ChannelSpec::new(channel) };
         let queue = broker.open(&spec).await.unwrap();
-        let message =
-            |body: &&str| Outgoing { body: (*body).into(), group: Some("g".to_owned()), ..Outgoing::default() };
+        let message = |body: &&str| Outgoing {
+            body: (*body).into(),
+            group: Some("g".to_owned()),
+            attributes: [("tenant".to_owned(), AttributeValue::Text("acme".to_owned()))].into(),
+            ..Outgoing::default()
+        };
         broker.send(&"jobs".parse().unwrap(), bodies.iter().map(message).collect()).await;
         let meddler = Connection::open(&path).unwrap();
         for (body, value) in damage {
@@ -181,6 +186,13 @@ mod tests {
         assert_eq!(drained(&queue).await, ["1", "4"]);
         let depth = &broker.depths(&["jobs".parse().unwrap()]).await.unwrap()[0];
         assert_eq!((depth.visible, depth.in_flight, depth.dead_lettered), (0, 0, 3));
+        let mut tenants = 0;
+        let mut each = |message: &Message| {
+            tenants += usize::from(message.attributes.contains_key("tenant"));
+            ControlFlow::Continue(())
+        };
+        assert!(broker.peek(&"jobs-dlq".parse().unwrap(), &mut each).await.unwrap());
+        assert_eq!(tenants, 3, "attributes that can be read are kept");
     }
 
     #[tokio::test]

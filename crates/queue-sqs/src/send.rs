@@ -177,7 +177,7 @@ pub(super) async fn forward(
                 entries.push((index, entry));
                 over()
             }
-            Some(Ok(Err(SendError::Invalid(error)))) => LeaseError::Refused(error.to_string()),
+            Some(Ok(Err(SendError::Invalid(error)))) => LeaseError::Unfit(error.to_string()),
             Some(Ok(Err(SendError::Queue(error)))) => LeaseError::Retry(error.to_string()),
             Some(Err(_)) => over(),
             None => LeaseError::Retry(stopping().to_string()),
@@ -199,7 +199,8 @@ pub(super) async fn forward(
         let Some(result) = results.get_mut(index) else { continue };
         *result = match answer {
             Ok(_) => Ok(()),
-            Err(Fault::Never(text) | Fault::Message(text)) => Err(LeaseError::Refused(text)),
+            Err(Fault::Never(text)) => Err(LeaseError::Refused(text)),
+            Err(Fault::Message(text)) => Err(LeaseError::Unfit(text)),
             Err(fault) => Err(LeaseError::Retry(fault.into_text())),
         };
     }

@@ -107,6 +107,10 @@ pub enum LeaseError {
     /// The queue cannot do this, however often it is asked; nothing has changed and the lease still holds.
     #[error("{0}")]
     Refused(String),
+    /// The message itself cannot be settled so, however often it is tried: its dead-letter queue takes no such message, say. The
+    /// lease still holds, and no other message is affected.
+    #[error("{0}")]
+    Unfit(String),
 }
 
 impl LeaseError {
@@ -116,11 +120,12 @@ impl LeaseError {
             Self::Lost(_) => "lease-lost",
             Self::Retry(_) => "unavailable",
             Self::Refused(_) => "refused",
+            Self::Unfit(_) => "invalid",
         }
     }
 
     /// Whether trying again is in vain.
     pub fn is_final(&self) -> bool {
-        matches!(self, Self::Lost(_) | Self::Refused(_))
+        !matches!(self, Self::Retry(_))
     }
 }

@@ -97,8 +97,10 @@ impl EventLoop {
             Action::Run => self.start(id),
             Action::AskToStop => in_hand.call.bounds.stop.ask(),
             Action::Stop => in_hand.call.bounds.stop.force(),
-            // Nothing waits for a hook any more.
-            Action::Decide(_) if self.phase == Phase::Deadline => {
+            // Nothing waits for a hook any more, or the message may be another's by now.
+            Action::Decide(_)
+                if self.phase == Phase::Deadline || !self.leases.deadline(id).is_some_and(|end| end > self.now) =>
+            {
                 self.commands.push(Command::Feed(id, Event::Decided(None)));
             }
             Action::Decide(elapsed) => {

@@ -3,7 +3,7 @@
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{Entry, Source, bury};
-use crate::rows::write_attributes;
+use crate::rows::{read_attributes, write_attributes};
 use crate::topology::find_or_create;
 use hostler_types::message::{AttributeValue, Attributes};
 
@@ -61,19 +61,31 @@ pub(crate) fn set_aside(
 
 /// Makes the content of an entry readable, and keeps what can be kept of it; the attributes that it has now.
 pub(crate) fn rescue(db: &Connection, seq: i64) -> rusqlite::Result<Attributes> {
-    let stored = lossy(db, "attributes", seq)?;
     let (id, group, key) = (lossy(db, "id", seq)?, lossy(db, "group_name", seq)?, lossy(db, "routing_key", seq)?);
-    let mut attributes = Attributes::new();
-    if let Some(mut text) = stored {
-        text.truncate(text.floor_char_boundary(KEPT));
-        attributes.insert(UNREADABLE.to_owned(), AttributeValue::Text(text));
-    }
+    let attributes = match read_stored(db, seq) {
+        Ok(readable) => readable,
+        Err(_) => unreadable(lossy(db, "attributes", seq)?),
+    };
     db.execute(
         "INSERT INTO content (seq, id, group_name, routing_key, attributes, body) VALUES (?1, ?2, ?3, ?4, ?5, x'')
          ON CONFLICT (seq) DO UPDATE SET id = ?2, group_name = ?3, routing_key = ?4, attributes = ?5",
         params![seq, id.unwrap_or_default(), group, key, write_attributes(&attributes)?],
     )?;
     Ok(attributes)
+}
+
+pub(crate) fn read_stored(db: &Connection, seq: i64) -> rusqlite::Result<Attributes> {
+    db.prepare_cached("SELECT attributes FROM content WHERE seq = ?1")?
+        .query_row([seq], |row| read_attributes(row.get_ref(0)?.as_str_or_null()?))
+}
+
+/// What is kept of attributes that cannot be read.
+fn unreadable(stored: Option<String>) -> Attributes {
+    let kept = stored.map(|mut text| {
+        text.truncate(text.floor_char_boundary(KEPT));
+        (UNREADABLE.to_owned(), AttributeValue::Text(text))
+    });
+    kept.into_iter().collect()
 }
 
 /// A text column of a message's content, with a mark for each byte that is no text; `None` also where the content is missing.

@@ -51,7 +51,7 @@ fn answered(error: Option<&LeaseError>) -> Answered {
     match error {
         None => Answered::Done,
         Some(LeaseError::Lost(_)) => Answered::Stale,
-        Some(LeaseError::Retry(_) | LeaseError::Refused(_)) => Answered::Failed,
+        Some(LeaseError::Retry(_) | LeaseError::Refused(_) | LeaseError::Unfit(_)) => Answered::Failed,
     }
 }
 
