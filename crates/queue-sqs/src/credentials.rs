@@ -13,10 +13,12 @@ use hostler_types::error_chain::with_causes;
 
 /// The time before credentials expire when their renewal begins. EC2 and ECS have new ones by then.
 const AHEAD: Duration = Duration::from_secs(5 * 60);
-/// The time after which credentials are renewed that do not say when they expire.
-const KEPT: Duration = Duration::from_secs(15 * 60);
+/// The time after which credentials are renewed that do not say when they expire. The SDK keeps what it is given for 15 minutes.
+const KEPT: Duration = Duration::from_secs(10 * 60);
 /// The least time between the beginnings of two renewals.
 const BETWEEN: Duration = Duration::from_secs(30);
+/// The time that a call of the SDK waits for a renewal while the old credentials hold; below the 5 s that its attempts have.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// A provider that asks another one as rarely as it can. Clones share what they know.
 #[derive(Debug, Clone)]
@@ -99,21 +101,23 @@ impl KeptCredentials {
     }
 
     /// Returns credentials that need no renewal yet, and fetches some where there are none; one call at a time fetches. If that
-    /// fails, those that still hold are returned.
+    /// fails, or takes longer than [`PATIENCE`], those that still hold are returned.
     async fn provide(&self, now: SystemTime) -> provider::Result {
         let fresh = || self.held().filter(|held| now < held.renew_at);
-        let held = match fresh() {
-            Some(held) => held,
-            None => {
-                let _turn = self.0.fetching.lock().await;
-                match fresh() {
-                    Some(held) => held,
-                    None => match self.fetch(now).await {
-                        Ok(held) => held,
-                        Err(error) => self.held().filter(|held| held.holds(now)).ok_or(error)?,
-                    },
-                }
+        let fetched = async {
+            let _turn = self.0.fetching.lock().await;
+            match fresh() {
+                Some(held) => Ok(held),
+                None => self.fetch(now).await,
             }
+        };
+        let held = match (fresh(), self.held().filter(|held| held.holds(now))) {
+            (Some(fresh), _) => fresh,
+            (None, Some(held)) => match timeout(PATIENCE, fetched).await {
+                Ok(Ok(fetched)) => fetched,
+                Ok(Err(_)) | Err(_) => held,
+            },
+            (None, None) => fetched.await?,
         };
         Ok(held.credentials.clone())
     }
@@ -237,6 +241,18 @@ mod tests {
         assert!(provided(later + HOUR).await.is_err());
         *source.broken.lock().unwrap() = false;
         assert_eq!(provided(later).await.unwrap(), "KEY6", "who may wait gets new ones");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_that_hangs_is_not_waited_for_while_the_old_credentials_hold() {
+        let (source, kept) = kept(Source { gate: Some(Notify::new()), ..Source::default() });
+        source.gate.as_ref().unwrap().notify_one();
+        let now = SystemTime::now();
+        kept.provide(now).await.unwrap();
+        assert!(kept.current(now + HOUR - 60 * SECOND).is_some(), "and begins a renewal, which hangs");
+        let begun = tokio::time::Instant::now();
+        let provided = kept.provide(now + HOUR - 60 * SECOND).await.unwrap();
+        assert_eq!((provided.access_key_id(), begun.elapsed()), ("KEY1", PATIENCE));
     }
 
     #[test]

@@ -48,7 +48,12 @@ const LATER: &[&str] = &[
     "InternalFailure",
     "ServiceUnavailable",
     "RequestTimeout",
+    "RequestTimeTooSkewed",
 ];
+
+/// The message of a signature that is refused for its time alone begins so. The answer tells the service's time, by which the client
+/// signs its next try.
+const SKEWED: &[&str] = &["Signature expired", "Signature not yet current"];
 
 /// The receipt is no longer good for anything.
 const STALE: &[&str] = &[
@@ -111,8 +116,9 @@ impl Fault {
 
     fn of_answer(what: &str, status: u16, code: Option<&str>, message: Option<&str>, request: Request<'_>) -> Self {
         let code = code.map_or_else(|| format!("HTTP status {status}"), str::to_owned);
+        let by_the_clock = message.is_some_and(|text| SKEWED.iter().any(|begin| text.starts_with(begin)));
         let text = format!("{what}: {code}: {}{request}", message.unwrap_or("no message"));
-        match Self::by_code(&code, text, status == 429) {
+        match Self::by_code(&code, text, status == 429 || by_the_clock) {
             Self::Later(text) | Self::Never(text) if status >= 500 => Self::Unanswered(text),
             fault => fault,
         }
@@ -266,6 +272,18 @@ mod tests {
             LeaseError::from(entry("AWS.SimpleQueueService.MessageNotInflight", true)),
             LeaseError::Lost(_)
         ));
+    }
+
+    #[test]
+    fn a_signature_that_is_refused_for_its_time_is_tried_again() {
+        let fault = |message| {
+            Fault::of_answer("SendMessage", 403, Some("InvalidSignatureException"), Some(message), Request(None))
+        };
+        for skewed in ["Signature expired: 20260101T000000Z is now earlier than …", "Signature not yet current: …"]
+        {
+            assert!(matches!(fault(skewed), Fault::Later(_)), "{skewed}");
+        }
+        assert!(matches!(fault("The request signature we calculated does not match"), Fault::Never(_)));
     }
 
     #[derive(Debug, thiserror::Error)]
