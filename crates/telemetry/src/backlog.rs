@@ -34,6 +34,10 @@ const BETWEEN: Duration = Duration::from_secs(1);
 /// How many bytes of lines are written together at most, give or take a line.
 const TOGETHER: usize = 64 * 1024;
 
+/// How many bytes of lines are taken out together at most, give or take a line. While a slow reader takes them, others wait in the
+/// room that they leave, so that this is all that the lines take beyond [`BYTES`].
+const AT_ONCE: usize = 512 * 1024;
+
 /// How long lines are let gather after some were written: the latest that a line may come out. To wake the thread that writes for each
 /// line costs more than the line.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -115,7 +119,7 @@ impl Backlog {
         }
     }
 
-    /// All that waits, once there is any; `None` at the end.
+    /// Takes out what waits, as far as it is written at once; waits until there is something. `None` at the end.
     fn take(&self) -> Option<Vec<u8>> {
         let mut lines = self.lock();
         while lines.waiting.is_empty() {
@@ -125,10 +129,21 @@ impl Backlog {
             lines.sleeps = true;
             lines = self.0.changed.wait(lines).unwrap_or_else(PoisonError::into_inner);
         }
-        lines.taken = lines.waiting.len();
-        // The next lines find room for as many as are usual.
-        let next = Vec::with_capacity(lines.taken.min(TOGETHER));
-        Some(std::mem::replace(&mut lines.waiting, next))
+        let line_end = lines.waiting.iter().skip(AT_ONCE).position(|byte| *byte == b'\n').map(|at| AT_ONCE + at + 1);
+        let taken = match line_end.filter(|end| *end < lines.waiting.len()) {
+            Some(end) => {
+                let taken = lines.waiting[..end].to_vec();
+                lines.waiting.drain(..end);
+                taken
+            }
+            // The next lines find room for as many as are usual.
+            None => {
+                let next = Vec::with_capacity(lines.waiting.len().min(TOGETHER));
+                std::mem::replace(&mut lines.waiting, next)
+            }
+        };
+        lines.taken = taken.len();
+        Some(taken)
     }
 
     /// Tells how many lines were dropped since that was told last, if any were.
@@ -287,6 +302,19 @@ mod tests {
         backlog.lock().taken -= 5;
         backlog.put(b"short", Origin::Own);
         assert_eq!(waiting(&backlog), 5);
+    }
+
+    #[test]
+    fn little_is_taken_out_at_once_whatever_waits() {
+        let (backlog, line) = (Backlog::default(), "x".repeat(1023) + "\n");
+        (0..BYTES / 1024).for_each(|_| backlog.put(line.as_bytes(), Origin::Own));
+        let mut written = 0;
+        while waiting(&backlog) > 0 {
+            let taken = backlog.take().unwrap();
+            assert!(taken.len() <= AT_ONCE + line.len() && taken.capacity() <= 2 * AT_ONCE, "{}", taken.capacity());
+            assert!(taken.ends_with(b"\n") && waiting(&backlog) + taken.len() + written == BYTES);
+            written += taken.len();
+        }
     }
 
     #[test]

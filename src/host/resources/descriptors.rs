@@ -117,24 +117,29 @@ pub struct TooFewFiles {
     host: u64,
     /// For all sandboxes, at least.
     guests: u64,
+    /// Some of them may send HTTP requests.
+    http: bool,
 }
 
 impl TooFewFiles {
     fn of(limit: u64, consumers: &[Handles], sets: usize) -> Option<Self> {
         let host = LEAST_RESERVE + RESERVE_PER_CONSUMER * consumers.len() as u64 + RESERVE_PER_SET * sets as u64;
         let guests = consumers.iter().map(|consumer| consumer.taken(LEAST as u64)).fold(0, u64::saturating_add);
-        (limit < host.saturating_add(guests)).then_some(Self { limit, host, guests })
+        let http = consumers.iter().any(|consumer| consumer.origins > 0);
+        (limit < host.saturating_add(guests)).then_some(Self { limit, host, guests, http })
     }
 }
 
 impl fmt::Display for TooFewFiles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { limit, host, guests } = self;
+        let Self { limit, host, guests, http } = self;
+        let each =
+            if *http { format!(" ({MAX_OPEN} requests at once for each with allow.http)") } else { String::new() };
         let needed = host.saturating_add(*guests);
         write!(
             f,
             "the process may have {limit} files open, and needs {needed}: {host} for hostler itself, and {guests} for what all \
-             sandboxes may open\n  cure: raise the limit of open files to {needed} or more (`ulimit -n`, or `ulimits` of the container)"
+             sandboxes may open{each}\n  cure: raise the limit of open files to {needed} or more (`ulimit -n`, or `ulimits` of the container)"
         )?;
         // Fewer slots do not help a host that has too few for itself.
         if limit > host { f.write_str(", or lower concurrency") } else { Ok(()) }
