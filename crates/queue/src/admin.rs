@@ -1,4 +1,4 @@
-//! A queue service as an operator uses it: what there is, how full it is, and what lies in it.
+//! A queue service for operators: lists queues, counts their messages and shows them.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::queue::Queue;
 use hostler_types::channel::Channel;
 use hostler_types::message::Message;
 
-/// How full a channel is.
+/// The message counts of a channel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Depth {
     /// Ready to be received.
@@ -24,40 +24,40 @@ pub struct Depth {
     pub in_flight: u64,
     /// In its dead-letter queue.
     pub dead_lettered: u64,
-    /// There is no queue of this name, so all other counts of it are zero.
+    /// Set if no queue has this name; the other counts are then zero.
     pub missing: bool,
-    /// Age of the oldest message that waits or is in flight; `None` also where the service does not tell (SQS).
+    /// Age of the oldest message, waiting or in flight; `None` also where the service does not report it (SQS).
     pub oldest_age: Option<Duration>,
 }
 
-/// How far a move by the service's own task has come.
+/// Progress of a move by the service's own task.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Redriven {
-    /// Messages moved so far, by the service's own and approximate count.
+    /// Messages moved so far, by the service's approximate count.
     pub moved: u64,
-    /// How many there are to move in all, where the service tells.
+    /// Messages to move in all, where the service reports it.
     pub total: Option<u64>,
-    /// It was cancelled before its end.
+    /// Set if the task was cancelled before its end.
     pub cancelled: bool,
 }
 
 /// A queue service for operators: lists queues, counts and shows messages, and opens queues in order to move messages.
 #[async_trait]
 pub trait Admin: Broker {
-    /// Every queue that exists, dead-letter queues included, as channels.
+    /// Lists every existing queue, dead-letter queues included, as channels.
     ///
     /// # Errors
     /// [`QueueError`] when the service cannot be asked.
     async fn channels(&self) -> Result<Vec<Channel>, QueueError>;
 
-    /// The depth of each of these channels by itself, in their order, so that one which cannot be read hides no other. A channel
-    /// that does not exist is empty, and said to be missing.
+    /// Returns the depth of each of these channels, in their order. Each has its own result, so one that cannot be read
+    /// hides no other. The depth of a channel that does not exist is empty and marked as missing.
     ///
     /// # Errors
     /// [`QueueError`] when the service cannot be asked at all.
     async fn each_depth(&self, channels: &[Channel]) -> Result<Vec<Result<Depth, QueueError>>, QueueError>;
 
-    /// The depths of all these channels.
+    /// Returns the depths of all these channels, in their order.
     ///
     /// # Errors
     /// [`QueueError`] when one of them cannot be read.
@@ -65,8 +65,8 @@ pub trait Admin: Broker {
         self.each_depth(channels).await?.into_iter().collect()
     }
 
-    /// The channels that messages can be sent to, where a send to any other would be lost or make a queue that nobody consumes.
-    /// `None`: the service itself refuses such a send.
+    /// Lists the channels that can be sent to, on a service where a send to any other would be lost or would create a
+    /// queue that nobody consumes. `None`: the service itself refuses such a send.
     ///
     /// # Errors
     /// [`QueueError`] when the service cannot be asked.
@@ -74,16 +74,16 @@ pub trait Admin: Broker {
         Ok(None)
     }
 
-    /// An existing queue as it is stored: bodies that lie elsewhere stay there, and an ack leaves them there. For moving
-    /// messages from one queue to another.
+    /// Opens an existing queue as it is stored, in order to move messages between queues. Bodies that lie elsewhere
+    /// stay there, even after an ack.
     ///
     /// # Errors
     /// [`QueueError::Refused`] if there is no such queue.
     async fn open_stored(&self, channel: &Channel) -> Result<Arc<dyn Queue>, QueueError>;
 
-    /// Shows every message of an existing queue as it is stored, leased and delayed ones too, until `each` says enough. Nothing
-    /// is received, and no attempt counts. Answers `false`, having shown none, on a service that shows messages only to who
-    /// receives them (SQS).
+    /// Shows every message of an existing queue as it is stored, leased and delayed ones too, until `each` breaks.
+    /// Receives nothing and counts no attempt. Returns `false`, having shown none, on a service that shows messages
+    /// only to their receiver (SQS).
     ///
     /// # Errors
     /// [`QueueError::Refused`] if there is no such queue.
@@ -96,12 +96,12 @@ pub trait Admin: Broker {
         Ok(false)
     }
 
-    /// Moves all messages of a dead-letter queue to another queue by the service's own task, at most `per_second` of them
-    /// a second (`None`: as fast as the service likes), and tells `progress` how far it has come. It ends with the task;
+    /// Moves all messages of a dead-letter queue to another queue by the service's own task. Moves at most `per_second`
+    /// messages a second (`None`: the service decides) and reports progress to `progress`. Returns when the task ends;
     /// cancelling `stop` cancels the task.
     ///
     /// # Errors
-    /// [`QueueError`] if the task cannot be started or followed, or failed, and always on a service that has none.
+    /// [`QueueError`] if the task cannot be started or followed, or fails; always on a service without such a task.
     async fn redrive(
         &self,
         from: &Channel,
@@ -114,7 +114,8 @@ pub trait Admin: Broker {
         Err(QueueError::Refused("only SQS has a move task of its own; leave --native out".into()))
     }
 
-    /// A time of ours by the clock that stamps messages, and no earlier: as far as the service has told it.
+    /// Converts a time of our clock to the clock that stamps messages, as far as the service has shown it. Never
+    /// earlier than `time`.
     fn on_its_clock(&self, time: SystemTime) -> SystemTime {
         time
     }

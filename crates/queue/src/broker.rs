@@ -1,4 +1,4 @@
-//! A queue service as consumers and producers use it: it opens channels and takes messages.
+//! A queue service for consumers and producers: opens channels and sends messages.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,23 +12,24 @@ use crate::queue::Queue;
 use hostler_types::channel::{Channel, Filter};
 use hostler_types::message::Outgoing;
 
-/// What a consumer needs of its channel.
+/// The channel that a consumer asks for, and its settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChannelSpec {
     /// Its name.
     pub channel: Channel,
-    /// FIFO: order within a group.
+    /// FIFO: keeps the order within a group.
     pub ordered: bool,
-    /// Whether deduplication and throughput limit of a FIFO queue go by message group (SQS: high throughput); `None`: as it is.
+    /// Applies deduplication and the throughput limit of a FIFO queue per message group (SQS: high throughput); `None`:
+    /// left unchanged.
     pub high_throughput: Option<bool>,
-    /// Which of the exchange's messages reach it; only for a fan-out channel.
+    /// The filter for messages of the exchange; only for a fan-out channel.
     pub filter: Filter,
-    /// After how many receives without a settlement the queue itself dead-letters a message; `None`: it has no
+    /// Receives without a settlement after which the queue itself dead-letters a message. `None`: the channel has no
     /// dead-letter queue, and a [`Settlement::DeadLetter`] is refused.
     pub max_receives: Option<u32>,
     /// The lease of a receive that does not ask for one of its own (SQS: the queue's visibility timeout).
     pub lease: Duration,
-    /// Who owns it, and what its alarms are: tags by name, on services that have tags.
+    /// Tags by name, on services that have tags: the owner, and the alarm settings.
     pub tags: BTreeMap<String, String>,
 }
 
@@ -47,28 +48,30 @@ impl ChannelSpec {
     }
 }
 
-/// What became of a message that was sent.
+/// The result of a send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sent {
-    /// The message's id; the same in every queue it reached, but for SNS, whose queues give it ids of their own.
+    /// The message's id. It is the same in every queue that the message reached, except behind SNS, where each queue
+    /// assigns its own.
     pub id: String,
-    /// How many queues it reached: 1 on a plain channel, any number on an exchange; 0 when it was a duplicate. `None`
-    /// where the service does not tell (SNS, and a FIFO queue with a dedupe key).
+    /// The number of queues reached: 1 on a plain channel, any number on an exchange, 0 for a duplicate. `None` where
+    /// the service does not report it (SNS, and a FIFO queue with a dedupe key).
     pub queues: Option<usize>,
 }
 
-/// A queue service for consumers and producers: opens channels and takes messages.
+/// A queue service for consumers and producers: opens channels and sends messages.
 #[async_trait]
 pub trait Broker: Send + Sync + 'static {
-    /// The queue of this channel, with its dead-letter queue and subscription as `spec` wants them.
+    /// Opens the queue of this channel, with the dead-letter queue and subscription that `spec` asks for.
     ///
     /// # Errors
-    /// [`QueueError::Refused`] names what is missing and the cure.
+    /// [`QueueError::Refused`] names what is missing and how to fix it.
     async fn open(&self, spec: &ChannelSpec) -> Result<Arc<dyn Queue>, QueueError>;
 
-    /// Sends messages to a channel. To a fan-out channel means: to its exchange. An `Ok` is durable.
+    /// Sends messages to a channel; for a fan-out channel, to its exchange. An `Ok` is durable.
     async fn send(&self, channel: &Channel, batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>>;
 
-    /// What the place is to others that a channel's messages go to, as far as it is known without asking for it.
+    /// Returns the system and address of the channel's destination, as far as they are known without a call to the
+    /// service.
     fn origin(&self, channel: &Channel) -> Origin;
 }

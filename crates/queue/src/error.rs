@@ -3,19 +3,19 @@
 use hostler_types::channel::Channel;
 use hostler_types::message::Invalid;
 
-/// Why the queue could not be used.
+/// An error of the queue service.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QueueError {
-    /// It may work later: throttling, network, a lock. Back off and try again.
+    /// A failure that may pass: throttling, network, a lock. Back off and try again.
     #[error("{0}")]
     Unavailable(String),
-    /// It will not work until a person changes something: missing, denied, corrupt. The text says what to do.
+    /// A failure that lasts until a person changes something: missing, denied, corrupt. The text says what to do.
     #[error("{0}")]
     Refused(String),
 }
 
 impl QueueError {
-    /// Which of the two, in a word: the `error.type` of a span.
+    /// Names the variant in one word, for the `error.type` of a span.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Unavailable(_) => "unavailable",
@@ -24,12 +24,12 @@ impl QueueError {
     }
 }
 
-/// The answer to a question for a queue that does not exist.
+/// Returns the error for a queue that does not exist.
 pub fn no_queue(channel: &Channel) -> QueueError {
     QueueError::Refused(format!("there is no queue `{channel}`: see `hostler queues`"))
 }
 
-/// Why one message was not sent.
+/// The reason that one message was not sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
     /// The message itself is at fault.

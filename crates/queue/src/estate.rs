@@ -1,7 +1,7 @@
-//! What a service holds, as upkeep sees it: queues and topics by their tags, how they were used, and stored bodies.
+//! A service's resources for operations: queues and topics by their tags, their use, and stored bodies.
 //!
-//! [`Inventory`] only looks, and every driver can offer it; [`Disposal`] removes, and only a service that keeps a record of
-//! use can.
+//! [`Inventory`] only reads, and every driver can offer it. [`Disposal`] removes, and only a service that keeps a
+//! record of use can offer it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
@@ -14,20 +14,20 @@ use super::QueueError;
 pub mod tag {
     use std::collections::BTreeMap;
 
-    /// `true` on everything that hostler has made.
+    /// `true` on everything that hostler has created.
     pub const MANAGED: &str = "hostler:managed";
-    /// The consumer that a queue is for.
+    /// The consumer that uses a queue.
     pub const CONSUMER: &str = "hostler:consumer";
-    /// Who owns a queue.
+    /// The owner of a queue.
     pub const OWNER: &str = "hostler:owner";
-    /// Whether alarms on a queue are critical: `true` or `false`.
+    /// `true` if alarms on a queue are critical, otherwise `false`.
     pub const CRITICAL: &str = "hostler:critical";
-    /// Messages in a queue from which on there is an alarm. Its dead-letter queue has the tag too, and does not go by it.
+    /// Number of messages in a queue that raises an alarm. Its dead-letter queue also has this tag and ignores it.
     pub const ALARM_THRESHOLD: &str = "hostler:alarm-threshold";
-    /// Messages in a dead-letter queue from which on there is an alarm.
+    /// Number of messages in a dead-letter queue that raises an alarm.
     pub const DEAD_LETTER_ALARM_THRESHOLD: &str = "hostler:dead-letter-alarm-threshold";
 
-    /// Whether what has these tags is hostler's.
+    /// Reports `true` if these tags mark a resource of hostler's.
     pub fn is_owned(tags: &BTreeMap<String, String>) -> bool {
         tags.get(MANAGED).is_some_and(|managed| managed == "true")
             || tags.contains_key(CONSUMER)
@@ -35,12 +35,12 @@ pub mod tag {
     }
 }
 
-/// A queue that is hostler's by its tags, and what is in it by the service's own count (SQS: approximate).
+/// A queue that its tags mark as hostler's, with its message counts by the service (SQS: approximate).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HeldQueue {
     /// Its name on the service; on SQS with prefix and `.fifo`.
     pub name: String,
-    /// The name of the channel's queue that it is.
+    /// The name of the queue in its channel.
     pub queue: String,
     /// All of its tags.
     pub tags: BTreeMap<String, String>,
@@ -50,48 +50,48 @@ pub struct HeldQueue {
     pub delayed: u64,
     /// Leased.
     pub in_flight: u64,
-    /// When it was made; `None` where the service does not tell.
+    /// Creation time; `None` where the service does not report it.
     pub created: Option<SystemTime>,
 }
 
 impl HeldQueue {
-    /// All messages in it.
+    /// Counts all messages in the queue.
     pub fn messages(&self) -> u64 {
         self.visible.saturating_add(self.delayed).saturating_add(self.in_flight)
     }
 
-    /// The name of the queue whose dead letters it takes; `None`: it is no dead-letter queue.
+    /// Returns the name of the queue whose dead letters go here; `None`: this is no dead-letter queue.
     pub fn dead_letters_of(&self) -> Option<&str> {
         self.queue.strip_suffix("-dlq").filter(|name| !name.is_empty())
     }
 }
 
-/// A topic that is hostler's by its tags.
+/// A topic that its tags mark as hostler's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldTopic {
     /// Its name on the service; on SNS with prefix and `.fifo`.
     pub name: String,
-    /// The name of the exchange that it is.
+    /// The name of the exchange.
     pub exchange: String,
 }
 
-/// Something that could not be looked at, so that nothing is known of it, not even whose it is.
+/// A resource that could not be read. Nothing is known of it, not even its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unread {
     /// Its name on the service.
     pub name: String,
-    /// What was answered.
+    /// The answer of the service.
     pub reason: String,
-    /// Whether we lack the permission; otherwise it may work the next time.
+    /// Set if we lack the permission; otherwise the next attempt may succeed.
     pub denied: bool,
 }
 
-/// What came of looking at everything under our prefix.
+/// The result of listing everything under our prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listing<T> {
-    /// What is hostler's.
+    /// Resources that belong to hostler.
     pub found: Vec<T>,
-    /// What could not be looked at.
+    /// Resources that could not be read.
     pub unread: Vec<Unread>,
 }
 
@@ -101,14 +101,14 @@ impl<T> Default for Listing<T> {
     }
 }
 
-/// How a queue was used over a time.
+/// The use of a queue over a period.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct QueueUse {
     /// Messages sent to it (CloudWatch: `NumberOfMessagesSent`).
     pub sent: u64,
     /// Messages received from it (`NumberOfMessagesReceived`).
     pub received: u64,
-    /// Receives that brought none (`NumberOfEmptyReceives`): somebody listens.
+    /// Receives that returned no message (`NumberOfEmptyReceives`), a sign of a listening consumer.
     pub empty_receives: u64,
 }
 
@@ -117,7 +117,7 @@ pub struct QueueUse {
 pub struct Body {
     /// Its key.
     pub key: String,
-    /// When it was stored, in seconds since the epoch.
+    /// Time of storage, in seconds since 1970.
     pub stored_at: u64,
     /// Its size in bytes.
     pub bytes: u64,
@@ -128,75 +128,77 @@ pub struct Body {
 pub struct StoredBodies {
     /// The bucket.
     pub bucket: String,
-    /// The bodies that were asked for.
+    /// The bodies that match the request, up to its limit.
     pub bodies: Vec<Body>,
-    /// Whether there are more.
+    /// Set if more bodies match.
     pub more: bool,
 }
 
-/// What became of something that was to be removed.
+/// The result of a removal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Removal {
-    /// It is gone.
+    /// The resource is gone.
     Removed,
-    /// It stays, for this reason.
+    /// The resource stays, for this reason.
     Kept(String),
 }
 
-/// What there is on a service.
+/// A service that can list its queues.
 #[async_trait]
 pub trait Inventory: Send + Sync {
-    /// Every queue under our prefix that is hostler's by its tags.
+    /// Lists every queue under our prefix that its tags mark as hostler's.
     ///
     /// # Errors
-    /// [`QueueError`] when the service cannot be asked which there are. A single queue that cannot be looked at is none.
+    /// [`QueueError`] if the queues cannot be listed. A queue that cannot be read is in [`Listing::unread`] instead.
     async fn queues(&self) -> Result<Listing<HeldQueue>, QueueError>;
 }
 
-/// How what there is was used, and how it is removed.
+/// A service that records the use of its resources and can remove them.
 #[async_trait]
 pub trait Disposal: Inventory {
-    /// Every topic under our prefix that is hostler's by its tags.
+    /// Lists every topic under our prefix that its tags mark as hostler's.
     ///
     /// # Errors
-    /// [`QueueError`] when the service cannot be asked which there are.
+    /// [`QueueError`] if the topics cannot be listed.
     async fn topics(&self) -> Result<Listing<HeldTopic>, QueueError>;
 
-    /// The queues, by their names on the service, that a topic delivers to: as far as subscriptions belong to this account and region.
+    /// Returns the names on the service of all queues that a topic delivers to. Covers the subscriptions of this
+    /// account and region.
     ///
     /// # Errors
-    /// [`QueueError`] when the service cannot be asked which there are.
+    /// [`QueueError`] if the subscriptions cannot be listed.
     async fn subscribed(&self) -> Result<BTreeSet<String>, QueueError>;
 
-    /// How each of these queues was used over the last `over`, in their order; `None` where there is no record at all.
+    /// Returns the use of each of these queues over the last `over`, in their order; `None` where there is no record.
     ///
     /// # Errors
-    /// [`QueueError`] when a part of the record cannot be had.
+    /// [`QueueError`] if a part of the record cannot be read.
     async fn queue_use(&self, names: &[String], over: Duration) -> Result<Vec<Option<QueueUse>>, QueueError>;
 
-    /// How many messages were published to each of these topics over the last `over`; `None` where there is no record.
+    /// Counts the messages published to each of these topics over the last `over`, in their order; `None` where there
+    /// is no record.
     ///
     /// # Errors
-    /// [`QueueError`] when a part of the record cannot be had.
+    /// [`QueueError`] if a part of the record cannot be read.
     async fn published(&self, names: &[String], over: Duration) -> Result<Vec<Option<u64>>, QueueError>;
 
-    /// Bodies that were stored before this, `most` of them at most; `None` where bodies are not stored apart.
+    /// Lists up to `most` bodies that were stored before `time`; `None` where bodies are not stored separately.
     ///
     /// # Errors
-    /// [`QueueError`] when they cannot be listed.
+    /// [`QueueError`] if they cannot be listed.
     async fn stored_before(&self, time: SystemTime, most: usize) -> Result<Option<StoredBodies>, QueueError>;
 
-    /// Removes a queue of ours, if at this moment it is still ours, is empty, and is the dead-letter queue of none but
-    /// those in `gone` (names on the service).
+    /// Removes one of our queues. Checks first that it is still ours, is empty, and is the dead-letter queue only of
+    /// queues in `gone` (names on the service).
     ///
     /// # Errors
-    /// [`QueueError`]: it is still there, as far as is known.
+    /// [`QueueError`]: the queue still exists, as far as is known.
     async fn remove_queue(&self, name: &str, gone: &BTreeSet<String>) -> Result<Removal, QueueError>;
 
-    /// Removes stored bodies; how many of them are gone.
+    /// Removes stored bodies and returns how many are gone.
     ///
     /// # Errors
-    /// [`QueueError`] at the first call that fails; a part of them may be gone.
+    /// [`QueueError`] at the first call that fails; some of the bodies may be gone.
     async fn remove_bodies(&self, bodies: &[Body]) -> Result<usize, QueueError>;
 }
 

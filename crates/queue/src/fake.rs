@@ -1,4 +1,4 @@
-//! A queue in memory for tests: it redelivers for real, by tokio's clock, and fails when told to.
+//! A queue in memory for tests. It redelivers by tokio's clock and fails on request.
 
 mod state;
 
@@ -19,10 +19,10 @@ use hostler_types::channel::Channel;
 use hostler_types::message::{MAX_ATTRIBUTES, Message, Outgoing};
 use state::State;
 
-/// The largest message that the fake takes, in bytes: body and attributes (as SQS, 1 MiB).
+/// The largest message that the fake takes, in bytes: body and attributes (same as SQS, 1 MiB).
 pub const MAX_MESSAGE: usize = 1024 * 1024;
 
-/// What the fake takes in one call unless it is told otherwise; as SQS.
+/// The default limits of the fake, the same as those of SQS.
 pub const LIMITS: Limits = Limits {
     receive_batch: 10,
     settle_batch: 10,
@@ -32,7 +32,7 @@ pub const LIMITS: Limits = Limits {
     parallel_receives: 4,
 };
 
-/// How often each kind of call was made.
+/// The number of calls of each kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Calls {
     /// [`Queue::receive`].
@@ -43,12 +43,12 @@ pub struct Calls {
     pub settle: usize,
 }
 
-/// How a message was settled.
+/// The kind of a settlement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ending {
     /// Removed.
     Ack,
-    /// Visible again after this long.
+    /// Visible again after this delay.
     Release(Duration),
     /// Moved to the dead-letter queue for this reason.
     DeadLetter(String),
@@ -59,15 +59,15 @@ pub enum Ending {
 pub struct Logged<T> {
     /// The message's id.
     pub id: String,
-    /// Which delivery of the message it was; 1 is the first.
+    /// The delivery count of the message; 1 is the first.
     pub attempt: u32,
-    /// When, by tokio's clock.
+    /// The time, by tokio's clock.
     pub at: Instant,
-    /// What was done: an [`Ending`], or by how long a lease was extended.
+    /// The action: an [`Ending`], or the extension of a lease.
     pub what: T,
 }
 
-/// All queues of the fake, and the handles to make them fail.
+/// All queues of the fake, and the controls that make them fail.
 #[derive(Debug, Clone)]
 pub struct FakeBroker(Arc<Shared>);
 
@@ -87,33 +87,33 @@ impl Default for FakeBroker {
 }
 
 impl FakeBroker {
-    /// A fake whose queues have these limits.
+    /// Returns a fake whose queues have these limits.
     pub fn new(limits: Limits) -> Self {
         let epoch = (Instant::now(), SystemTime::now());
         Self(Arc::new(Shared { limits, epoch, state: Mutex::default(), changed: Notify::new() }))
     }
 
-    /// The next `count` receives fail.
+    /// Makes the next `count` receives fail.
     pub fn fail_receives(&self, count: usize, error: &QueueError) {
         self.0.lock().failing_receives.extend(vec![error.clone(); count]);
     }
 
-    /// The next `count` extend calls fail for all their entries.
+    /// Makes the next `count` extend calls fail for all their entries.
     pub fn fail_extends(&self, count: usize, error: &LeaseError) {
         self.0.lock().failing_extends.extend(vec![error.clone(); count]);
     }
 
-    /// The next `count` settle calls fail for all their entries.
+    /// Makes the next `count` settle calls fail for all their entries.
     pub fn fail_settles(&self, count: usize, error: &LeaseError) {
         self.0.lock().failing_settles.extend(vec![error.clone(); count]);
     }
 
-    /// The next `count` entries for this message fail, in whichever extend or settle call they are.
+    /// Makes the next `count` entries for this message fail, in any extend or settle call.
     pub fn fail_message(&self, id: &str, count: usize, error: &LeaseError) {
         self.0.lock().failing_entries.entry(id.to_owned()).or_default().extend(vec![error.clone(); count]);
     }
 
-    /// Lets the message's lease end now, in every queue that has it.
+    /// Ends the message's lease now, in every queue that has it.
     pub fn expire(&self, id: &str) {
         let mut state = self.0.lock();
         for entry in state.queues.values_mut().flatten().filter(|entry| entry.message.id == id) {
@@ -124,23 +124,23 @@ impl FakeBroker {
         self.0.changed.notify_waiters();
     }
 
-    /// While held, settle calls wait before they do anything.
+    /// Delays all settle calls while `held` is set.
     pub fn hold_settles(&self, held: bool) {
         self.0.lock().settles_held = held;
         self.0.changed.notify_waiters();
     }
 
-    /// How often it was called, failed calls included.
+    /// Returns the numbers of calls, failed ones included.
     pub fn calls(&self) -> Calls {
         self.0.lock().calls
     }
 
-    /// The settlements that took effect, in their order.
+    /// Returns the settlements that took effect, in order.
     pub fn settled(&self) -> Vec<Logged<Ending>> {
         self.0.lock().settled.clone()
     }
 
-    /// The extensions that took effect, in their order.
+    /// Returns the extensions that took effect, in order.
     pub fn extended(&self) -> Vec<Logged<Duration>> {
         self.0.lock().extended.clone()
     }
@@ -255,7 +255,7 @@ struct FakeQueue {
 }
 
 impl FakeQueue {
-    /// What can be taken now; if that is nothing, when to look again.
+    /// Takes what is visible now. If that is nothing, also returns when to look again.
     fn take(&self, request: Receive) -> (Vec<Delivery>, Option<Instant>) {
         let now = Instant::now();
         let mut state = self.shared.lock();

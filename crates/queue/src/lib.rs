@@ -1,7 +1,7 @@
-//! The queue contract: what a consumer may ask of any queue, and what every driver must answer.
+//! The queue contract: the operations of a queue, and the guarantees that every driver must give.
 //!
-//! A driver implements [`Queue`] (one queue as its consumer sees it) and the service around it, in three parts: [`Broker`]
-//! (opening channels, sending), [`Admin`] (looking and moving) and [`Provisioner`] (making and comparing). The drivers and
+//! A driver implements [`Queue`] (one queue for its consumer) and three traits of the service around it: [`Broker`]
+//! (opens channels, sends), [`Admin`] (inspects and moves) and [`Provisioner`] (creates and compares). The drivers and
 //! the fake pass the conformance suite in `tests/conformance`.
 //!
 //! Semantics that hold for every driver:
@@ -45,8 +45,8 @@ pub use settlement::{
     Unsettled, dead_letter_attributes,
 };
 
-/// How long a dedupe key is remembered (AWS: the 5-minute deduplication interval).
+/// The time for which a dedupe key is remembered (AWS: the 5-minute deduplication interval).
 pub const DEDUPE_WINDOW: Duration = Duration::from_secs(5 * 60);
 
-/// The group of messages that were sent to an ordered channel without one.
+/// The group of messages that were sent to an ordered channel without a group.
 pub const DEFAULT_GROUP: &str = "default";

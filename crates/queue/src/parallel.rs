@@ -1,14 +1,14 @@
-//! Calls of a queue service side by side, a few at a time.
+//! Runs calls of a queue service in parallel, a few at a time.
 
 use tokio::task::JoinSet;
 
 use super::QueueError;
 
-/// How many calls are under way at once at most.
+/// The most calls under way at once.
 const AT_ONCE: usize = 8;
 
-/// Does each piece of work, up to eight of them at once (`AT_ONCE`); the answers in their order. `None` where one panicked, or
-/// the runtime is shutting down.
+/// Runs each future, up to eight at once (`AT_ONCE`). Returns their answers in order; `None` where one panicked or the
+/// runtime is shutting down.
 pub async fn side_by_side<T: Send + 'static>(
     work: impl IntoIterator<Item = impl Future<Output = T> + Send + 'static>,
 ) -> Vec<Option<T>> {
@@ -26,7 +26,7 @@ pub async fn side_by_side<T: Send + 'static>(
     answers
 }
 
-/// The error of work that has no answer.
+/// Returns the error for work without an answer.
 pub fn stopping() -> QueueError {
     QueueError::Unavailable("hostler is shutting down".to_owned())
 }

@@ -1,4 +1,4 @@
-//! A queue service as `provision` and `check` use it: changes to make, and findings to report.
+//! A queue service for `provision` and `check`: changes to make, and findings to report.
 
 use std::fmt;
 
@@ -9,40 +9,40 @@ use crate::broker::ChannelSpec;
 use crate::error::QueueError;
 use hostler_types::channel::Channel;
 
-/// Something that differs between what is wanted and what there is.
+/// A difference between the wanted and the actual state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// What is to be done.
+    /// The action.
     pub action: Action,
     /// The resource, such as `queue orders`.
     pub resource: String,
-    /// What of it changes, such as `visibility timeout: 30 s → 60 s`; may be empty.
+    /// The part that changes, such as `visibility timeout: 30 s → 60 s`; may be empty.
     pub detail: String,
 }
 
-/// What is done to a resource.
+/// The action on a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// It is not there yet.
+    /// Create it: it does not exist yet.
     Create,
-    /// It is there, and not as wanted.
+    /// Update it: it differs from the wanted state.
     Update,
-    /// Nothing: it is there, not as wanted, and not ours to change. The detail says why.
+    /// Leave it: it differs, and is not ours to change. The detail says why.
     Leave,
 }
 
 impl Change {
-    /// A resource that is to be created.
+    /// Returns the creation of a resource.
     pub fn create(resource: String) -> Self {
         Self { action: Action::Create, resource, detail: String::new() }
     }
 
-    /// A resource that is to be changed in this.
+    /// Returns an update of a resource; `detail` says what changes.
     pub fn update(resource: String, detail: String) -> Self {
         Self { action: Action::Update, resource, detail }
     }
 
-    /// A resource that is not as wanted, and stays so for this reason.
+    /// Returns a resource that differs and stays unchanged for this reason.
     pub fn leave(resource: String, reason: String) -> Self {
         Self { action: Action::Leave, resource, detail: reason }
     }
@@ -60,14 +60,14 @@ impl fmt::Display for Change {
     }
 }
 
-/// Something about a channel that a person should know.
+/// A problem of a channel, to report to a person.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// What is wrong, and where.
+    /// The fault, and its place.
     pub fault: String,
-    /// What to do about it.
+    /// The cure.
     pub cure: String,
-    /// Whether the consumer cannot work so; otherwise it can, worse.
+    /// Set if the consumer cannot work; otherwise it works with a limitation.
     pub fatal: bool,
 }
 
@@ -77,10 +77,10 @@ impl fmt::Display for Finding {
     }
 }
 
-/// A queue service that can be made as a config wants it. A driver implements it, so this is all that a service can do.
+/// A queue service that can be set up as the config asks. Everything that a service can do is behind this trait.
 #[async_trait]
 pub trait Provisioner: Admin {
-    /// Makes what a channel lacks, and changes nothing that is there: for who is not its consumer.
+    /// Creates what a channel lacks and changes nothing that exists. For callers other than the channel's consumer.
     ///
     /// # Errors
     /// As [`Broker::open`](crate::Broker::open).
@@ -88,21 +88,20 @@ pub trait Provisioner: Admin {
         self.open(spec).await.map(drop)
     }
 
-    /// What would have to change for the service to be as `wanted` says; changes nothing.
+    /// Lists the changes that would bring the service to `wanted`; changes nothing.
     ///
     /// # Errors
-    /// [`QueueError`] when the service cannot be asked.
+    /// [`QueueError`] if the service cannot be asked.
     async fn plan(&self, wanted: &[ChannelSpec]) -> Result<Vec<Change>, QueueError> {
         let existing = self.channels().await?;
         let missing = wanted.iter().filter(|spec| !existing.iter().any(|one| one.queue() == spec.channel.queue()));
         Ok(missing.map(|spec| Change::create(format!("queue {}", spec.channel))).collect())
     }
 
-    /// Makes the service as `wanted` says, and calls `done` for each change as it is made. Asked twice, it changes nothing
-    /// the second time.
+    /// Brings the service to `wanted` and calls `done` for each change as it is made. A second call changes nothing.
     ///
     /// # Errors
-    /// [`QueueError`] at the first change that fails; asked again, it goes on from there.
+    /// [`QueueError`] at the first change that fails; another call continues from there.
     async fn provision(
         &self,
         wanted: &[ChannelSpec],
@@ -118,29 +117,30 @@ pub trait Provisioner: Admin {
         Ok(())
     }
 
-    /// What is wrong with a channel for a consumer such as `spec`, with a cure each; empty: it can run. Changes nothing.
+    /// Lists the problems of a channel for a consumer with this spec, each with its cure. Empty: the consumer can run.
+    /// Changes nothing.
     ///
     /// # Errors
-    /// [`QueueError`] when the service cannot be asked.
+    /// [`QueueError`] if the service cannot be asked.
     async fn inspect(&self, spec: &ChannelSpec) -> Result<Vec<Finding>, QueueError> {
         let _ = spec;
         Ok(Vec::new())
     }
 
-    /// Those of these channels that lead nowhere, as their queue or exchange is not there, each with the change that would make it.
-    /// Empty on a service where a send makes what is missing.
+    /// Returns those of these channels whose queue or exchange does not exist, each with the change that would create
+    /// it. Empty on a service where a send creates what is missing.
     ///
     /// # Errors
-    /// [`QueueError`] when the service cannot be asked.
+    /// [`QueueError`] if the service cannot be asked.
     async fn missing_destinations(&self, channels: &[Channel]) -> Result<Vec<(Channel, Change)>, QueueError> {
         let _ = channels;
         Ok(Vec::new())
     }
 
-    /// Makes one of [`Self::missing_destinations`]: a plain queue, or an exchange, with nothing but its name.
+    /// Creates one of [`Self::missing_destinations`]: a plain queue or an exchange, with default settings.
     ///
     /// # Errors
-    /// [`QueueError`] when it cannot be made.
+    /// [`QueueError`] if it cannot be created.
     async fn make_destination(&self, channel: &Channel) -> Result<(), QueueError> {
         let _ = channel;
         Ok(())

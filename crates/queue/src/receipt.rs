@@ -1,34 +1,34 @@
-//! The right to settle a delivery, and to extend its lease.
+//! The right to settle a delivery or to extend its lease.
 
 use std::sync::Arc;
 
-/// The right to settle one delivery. It cannot be cloned and settling consumes it, so nothing is settled twice.
+/// The right to settle one delivery. It cannot be cloned, and settling consumes it, so a delivery is settled only once.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Receipt(LeaseHandle);
 
 impl Receipt {
-    /// A receipt from a driver's own text for it.
+    /// Returns a receipt that holds the driver's own text.
     pub fn new(handle: impl Into<Arc<str>>) -> Self {
         Self(LeaseHandle(handle.into()))
     }
 
-    /// What is needed to extend the lease, and no more.
+    /// Returns a handle that can only extend the lease.
     pub fn lease(&self) -> LeaseHandle {
         self.0.clone()
     }
 
-    /// The driver's own text for it.
+    /// Returns the driver's own text.
     pub fn as_str(&self) -> &str {
         self.0.as_str()
     }
 }
 
-/// Names a lease in order to extend it; it does not allow settling.
+/// A handle that can extend a lease but not settle it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LeaseHandle(Arc<str>);
 
 impl LeaseHandle {
-    /// The driver's own text for it.
+    /// Returns the driver's own text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

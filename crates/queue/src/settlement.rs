@@ -1,4 +1,4 @@
-//! The ways in which a delivery ends, and why one did not.
+//! Settlements, and the reasons that one fails.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,30 +6,31 @@ use std::time::Duration;
 use crate::receipt::Receipt;
 use hostler_types::message::{AttributeValue, Attributes, Message};
 
-/// How one delivery ends on the queue.
+/// A way to settle one delivery.
 #[derive(Debug)]
 pub enum Settlement {
-    /// The message is done: remove it.
+    /// Removes the message: it is done.
     Ack(Receipt),
-    /// Visible again after this long; zero means at once (AWS limit: 12 h from the receive).
+    /// Makes the message visible again after this delay; zero means at once (AWS limit: 12 h from the receive).
     Release(Receipt, Duration),
-    /// The same, but the attempt is not to count. A queue that can take its count back does; on others this is a release.
+    /// Releases the message without counting the attempt. On queues that cannot take back their count, this is a plain
+    /// release.
     GiveBack(Receipt, Duration),
-    /// A durable copy goes to the dead-letter queue, then the original is removed; never the other way round.
-    /// The copy keeps body, attributes, group and routing key, and gains `hostler-dead-letter-reason`,
-    /// `hostler-source` (channel) and `hostler-attempts` as attributes where there is room.
+    /// Writes a durable copy to the dead-letter queue, then removes the original; never the other way round. The copy
+    /// keeps body, attributes, group and routing key. Where there is room, it gains the attributes
+    /// `hostler-dead-letter-reason`, `hostler-source` (channel) and `hostler-attempts`.
     DeadLetter {
         /// The right to settle it.
         receipt: Receipt,
-        /// What is copied.
+        /// The message to copy.
         message: Arc<Message>,
-        /// Why, for the person who will look at the dead-letter queue.
+        /// The reason, for the reader of the dead-letter queue.
         reason: String,
     },
 }
 
 impl Settlement {
-    /// The receipt that it consumes.
+    /// Returns the receipt that the settlement consumes.
     pub fn receipt(&self) -> &Receipt {
         match self {
             Self::Ack(receipt)
@@ -39,7 +40,7 @@ impl Settlement {
         }
     }
 
-    /// Its name in logs.
+    /// Names the settlement for logs.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Ack(_) => "ack",
@@ -49,21 +50,21 @@ impl Settlement {
     }
 }
 
-/// The attribute of a dead-lettered message that says why.
+/// The attribute of a dead-lettered message that holds the reason.
 pub const REASON_ATTRIBUTE: &str = "hostler-dead-letter-reason";
 /// The attribute of a dead-lettered message that names the channel it came from.
 pub const SOURCE_ATTRIBUTE: &str = "hostler-source";
 /// The attribute of a dead-lettered message that counts its deliveries.
 pub const ATTEMPTS_ATTRIBUTE: &str = "hostler-attempts";
-/// The attribute of a requeued message that holds the id which it had before it was first moved.
+/// The attribute of a requeued message that holds its id before its first move.
 pub const ORIGINAL_ID_ATTRIBUTE: &str = "hostler-original-id";
 
-/// The longest reason that a dead-lettered message carries, in bytes; what is beyond is cut. As much as is kept of a handler's,
-/// and more, so that what says that it is cut is not.
+/// The longest reason that a dead-lettered message carries, in bytes; the rest is cut. It exceeds the limit of a
+/// handler's own reason, so that the mark of an earlier cut is kept.
 pub const MAX_REASON: usize = 17 * 1024;
 
-/// The attributes of a message's copy in the dead-letter queue: the original ones, and what tells its story as far
-/// as there is room for `most` in all. What an earlier dead-lettering left is replaced.
+/// Returns the attributes of a message's copy in the dead-letter queue: the original ones, plus reason, source and
+/// attempts as long as there are at most `most` in all. Replaces the values of an earlier dead-lettering.
 pub fn dead_letter_attributes(
     original: &Attributes,
     reason: &str,
@@ -86,25 +87,25 @@ pub fn dead_letter_attributes(
     attributes
 }
 
-/// A settlement that did not happen, given back so that it can be tried again.
+/// A settlement that failed, returned so that it can be tried again.
 #[derive(Debug)]
 pub struct Unsettled {
-    /// What was asked for.
+    /// The settlement.
     pub settlement: Settlement,
-    /// What to do next.
+    /// The error, which decides what to do next.
     pub error: LeaseError,
 }
 
-/// Why a lease was not extended, or a delivery not settled.
+/// The reason that a lease was not extended, or a delivery not settled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseError {
-    /// The lease is no longer ours: the message is visible again, taken by another, or gone. Do nothing more.
+    /// The lease is no longer ours: the message is visible again, taken by another receiver, or gone. Do nothing more.
     #[error("the lease is lost: {0}")]
     Lost(String),
-    /// The queue did not do it this time. Try again while the lease lasts.
+    /// The queue failed this time. Try again while the lease lasts.
     #[error("{0}")]
     Retry(String),
-    /// The queue cannot do this, however often it is asked; nothing has changed and the lease still holds.
+    /// The queue can never do this. Nothing has changed, and the lease still holds.
     #[error("{0}")]
     Refused(String),
     /// The message itself cannot be settled so, however often it is tried: its dead-letter queue takes no such message, say. The
@@ -114,7 +115,7 @@ pub enum LeaseError {
 }
 
 impl LeaseError {
-    /// Which of them, in a word: the `error.type` of a span.
+    /// Names the variant in one word, for the `error.type` of a span.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Lost(_) => "lease-lost",
@@ -124,7 +125,7 @@ impl LeaseError {
         }
     }
 
-    /// Whether trying again is in vain.
+    /// Reports `true` if another attempt cannot succeed.
     pub fn is_final(&self) -> bool {
         !matches!(self, Self::Retry(_))
     }
