@@ -1,5 +1,5 @@
-//! The queue contract, observed: calls measured for a consumer ([`MeteredQueue`], [`MeteredBroker`]), and messages that handlers and
-//! people send, each within a span ([`Producer`], [`Replies`]).
+//! Instrumentation of the queue contract: metrics of calls for a consumer ([`MeteredQueue`], [`MeteredBroker`]), and
+//! spans for messages that handlers and people send ([`Producer`], [`Replies`]).
 
 mod metered;
 mod producer;
@@ -14,7 +14,7 @@ pub use replies::Replies;
 use hostler_queue::Origin;
 use hostler_telemetry::traces::Destination;
 
-/// A channel of the service of this origin as spans name it, and the consumer that is at work on it.
+/// Returns the destination of a span for a channel of this service, with the consumer at work on it.
 pub fn destination(origin: Origin, name: Arc<str>, consumer: Option<Arc<str>>) -> Destination {
     let Origin { system, address } = origin;
     Destination { system, name, address, consumer }

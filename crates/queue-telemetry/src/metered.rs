@@ -1,4 +1,4 @@
-//! A queue and a broker whose calls are measured for one consumer; there is none where nothing is measured.
+//! A queue and a broker that record metrics of their calls for one consumer. Only used where metrics are on.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use hostler_telemetry::metrics::{ConsumerMetrics, Operation};
 use hostler_types::channel::Channel;
 use hostler_types::message::{Message, Outgoing};
 
-/// A queue that measures its calls.
+/// A queue that records metrics of its calls.
 pub struct MeteredQueue {
     inner: Arc<dyn Queue>,
     metrics: ConsumerMetrics,
 }
 
 impl MeteredQueue {
-    /// Measures the calls of `inner`.
+    /// Wraps `inner` and records metrics of its calls.
     pub fn new(inner: Arc<dyn Queue>, metrics: ConsumerMetrics) -> Self {
         Self { inner, metrics }
     }
@@ -73,14 +73,14 @@ impl Queue for MeteredQueue {
     }
 }
 
-/// A queue service that measures what is sent.
+/// A queue service that records metrics of its sends.
 pub struct MeteredBroker {
     inner: Arc<dyn Broker>,
     metrics: ConsumerMetrics,
 }
 
 impl MeteredBroker {
-    /// Measures what is sent through `inner`.
+    /// Wraps `inner` and records metrics of its sends.
     pub fn new(inner: Arc<dyn Broker>, metrics: ConsumerMetrics) -> Self {
         Self { inner, metrics }
     }

@@ -1,4 +1,4 @@
-//! Sends messages, each call within a span of its own where there are traces.
+//! Sends messages, each call within a span of its own where tracing is on.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use hostler_telemetry::traces::{Beginning, Operation, Span, Traces, attribute};
 use hostler_types::channel::Channel;
 use hostler_types::message::{Invalid, Outgoing, TraceContext, carries_trace};
 
-/// Where messages go that handlers and people send. Who moves messages from queue to queue uses the [`Broker`] itself.
+/// A sender of messages from handlers and people. Code that moves messages between queues uses the [`Broker`] itself.
 #[derive(Clone)]
 pub struct Producer {
     broker: Arc<dyn Broker>,
@@ -23,17 +23,18 @@ impl fmt::Debug for Producer {
 }
 
 impl Producer {
-    /// One that sends to this service.
+    /// Returns a producer that sends to this service.
     pub fn new(broker: Arc<dyn Broker>, traces: Option<Traces>) -> Self {
         Self { broker, traces }
     }
 
-    /// Where its spans go.
+    /// Returns the traces that receive its spans.
     pub fn traces(&self) -> Option<&Traces> {
         self.traces.as_ref()
     }
 
-    /// As [`Broker::send`]; a message's own trace is the parent of the span, and the message goes in the span's.
+    /// Sends messages as [`Broker::send`] does. The first message's own trace is the parent of the span, and each
+    /// message carries the span's context.
     pub async fn send(&self, channel: &Channel, mut batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>> {
         let span = self.begin(channel, &mut batch);
         let results = self.broker.send(channel, batch).await;
@@ -51,7 +52,7 @@ impl Producer {
         }
     }
 
-    /// Sends one message; its id.
+    /// Sends one message and returns its id.
     ///
     /// # Errors
     /// As [`Broker::send`].
@@ -59,7 +60,7 @@ impl Producer {
         only(self.send(channel, vec![message]).await)
     }
 
-    /// The same; without its dedupe key where the channel knows none.
+    /// Sends one message and returns its id, without its dedupe key where the channel does not support such keys.
     ///
     /// # Errors
     /// As [`Broker::send`].
@@ -76,13 +77,14 @@ impl Producer {
     }
 }
 
-/// The answer to the only message of a batch.
+/// Returns the answer to the only message of a batch.
 fn only(mut results: Vec<Result<Sent, SendError>>) -> Result<String, SendError> {
     let unanswered = || QueueError::Unavailable("the queue did not answer".to_owned());
     results.pop().ok_or_else(unanswered)?.map(|sent| sent.id)
 }
 
-/// Begins the span, and puts its context where no other is: who sets a context of its own keeps it, and is linked to.
+/// Begins the span and puts its context into each message. A message with a trace in its attributes keeps it, and the
+/// span links to it.
 fn begin(traces: &Traces, channel: &Channel, batch: &mut [Outgoing]) -> Span {
     let parent = batch.first().and_then(|first| first.trace.clone());
     let beginning = Beginning { parent: parent.as_ref().map(|trace| trace.span()), ..Beginning::default() };
@@ -102,7 +104,7 @@ fn begin(traces: &Traces, channel: &Channel, batch: &mut [Outgoing]) -> Span {
     span
 }
 
-/// What is known only afterwards: where they went, and how it ended.
+/// Records on the span what is known only after the send: the destination, the id, and the error.
 fn describe(mut span: Span, channel: &Channel, origin: Origin, results: &[Result<Sent, SendError>]) {
     span.set_all(destination(origin, channel.to_string().into(), None).attributes());
     if let [Ok(sent)] = results {
@@ -113,7 +115,7 @@ fn describe(mut span: Span, channel: &Channel, origin: Origin, results: &[Result
     }
 }
 
-/// The `error.type` of a failed send.
+/// Names a failed send for `error.type`.
 fn kind(error: &SendError) -> &'static str {
     match error {
         SendError::Invalid(_) => "invalid",

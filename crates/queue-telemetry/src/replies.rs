@@ -1,4 +1,4 @@
-//! Replies: messages that answer one which was received.
+//! Replies: messages that answer a received message.
 
 use std::sync::Arc;
 
@@ -7,24 +7,24 @@ use hostler_queue::SendError;
 use hostler_types::channel::Channel;
 use hostler_types::message::{AttributeValue, Message, Outgoing};
 
-/// The attribute of a reply that names the message it answers.
+/// The attribute of a reply that holds the id of the answered message.
 const CORRELATION_ATTRIBUTE: &str = "correlation-id";
 
-/// Where replies go.
+/// The sender of replies to a channel's messages.
 #[derive(Debug, Clone)]
 pub struct Replies {
-    /// What sends them.
+    /// The producer that sends them.
     pub producer: Producer,
-    /// The channel.
+    /// The channel of the replies.
     pub channel: Channel,
-    /// The channel whose messages they answer.
+    /// The channel of the answered messages.
     pub from: Arc<str>,
 }
 
 impl Replies {
-    /// Sends the reply to `message` that so many others came before; its id. It is correlated with the message, in its FIFO
-    /// group, in its trace unless it has one already, and has the same dedupe key whenever the message is redelivered, on a
-    /// channel that knows such.
+    /// Sends a reply to `message`, after `before` others to it, and returns its id. The reply is correlated with the
+    /// message and in its FIFO group. It is in the message's trace unless it has its own. On a channel with dedupe keys
+    /// it has the same key each time the message is redelivered.
     ///
     /// # Errors
     /// As [`Broker::send`](hostler_queue::Broker::send).
@@ -33,7 +33,7 @@ impl Replies {
         reply.attributes.insert(CORRELATION_ATTRIBUTE.to_owned(), correlation);
         reply.trace = reply.trace.or_else(|| message.trace.clone());
         reply.group = message.group.clone();
-        // Copies of a message in several queues of an exchange may have the same id, and each is answered.
+        // Copies of a message in several queues of an exchange may share their id, and each gets its own reply.
         let queue = self.from.rsplit('.').next().unwrap_or_default();
         let answers = format!("{queue}-{}", message.id);
         reply.dedupe = Some(match before {
