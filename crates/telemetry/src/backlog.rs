@@ -1,10 +1,11 @@
-//! The lines that wait for a slow reader of standard error, bounded in bytes: beyond, lines are dropped. A blocked log must
-//! neither block heartbeats nor take the memory that sandboxes were promised.
+//! The lines that wait for a slow reader of standard error, bounded in bytes; lines beyond the bound are dropped. A
+//! blocked log must neither block heartbeats nor take the memory reserved for sandboxes.
 //!
-//! What is dropped is counted, and told once there is room again, by a line like any other, for which room is kept.
+//! Dropped lines are counted. Once there is room again, an ordinary line reports the count; room is reserved for that
+//! line.
 //!
-//! Lines of guests, and those about what guests tried, fit only while less than half of the room is taken. So they are dropped first,
-//! and what a guest does never displaces another line of hostler's own, such as that of a settled message.
+//! Lines of guests, and lines about actions of guests, are accepted only while less than half of the room is taken.
+//! They are dropped first, so a guest never displaces another line of hostler's own, such as that of a settled message.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -19,33 +20,33 @@ use super::{BY_GUEST, GUEST};
 /// The most bytes that may wait.
 pub(super) const BYTES: usize = 4 * 1024 * 1024;
 
-/// How many may wait for a line of a guest to be let in.
+/// The most bytes that may wait, with a guest's line among them.
 const OF_GUESTS: usize = BYTES / 2;
 
-/// How many more may, of lines that tell of dropped ones.
+/// Bytes of extra room for the lines that report dropped ones.
 const RESERVE: usize = 64 * 1024;
 
-/// Where those lines come from.
+/// The target of the lines that report dropped ones.
 const TARGET: &str = module_path!();
 
-/// How long is waited between two of them while more lines are dropped.
+/// The interval between two such lines while more lines are dropped.
 const BETWEEN: Duration = Duration::from_secs(1);
 
-/// How many bytes of lines are written together at most, give or take a line.
+/// Bytes of lines in one write, rounded up to a whole line.
 const TOGETHER: usize = 64 * 1024;
 
-/// How many bytes of lines are taken out together at most, give or take a line. While a slow reader takes them, others wait in the
-/// room that they leave, so that this is all that the lines take beyond [`BYTES`].
+/// The most bytes of lines that are taken out together, give or take a line. Others wait in the room that they leave while a slow
+/// reader takes them, so this is all that the lines take beyond [`BYTES`].
 const AT_ONCE: usize = 512 * 1024;
 
-/// How long lines are let gather after some were written: the latest that a line may come out. To wake the thread that writes for each
-/// line costs more than the line.
+/// The pause after a write, in which lines gather. Waking the writing thread for each line costs more than the line. A
+/// line comes out at most this late while the reader keeps up.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// How long the end waits for lines to be written.
+/// The longest time that the end waits for lines to be written.
 const LAST: Duration = Duration::from_secs(1);
 
-/// Takes lines in, for a thread that writes them.
+/// Accepts lines, for a thread that writes them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Backlog(Arc<Shared>);
 
@@ -58,20 +59,20 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Lines {
     waiting: Vec<u8>,
-    /// Bytes that the thread has taken and not written.
+    /// Bytes that the thread has taken and not yet written.
     taken: usize,
     dropped: Dropped,
-    /// Whether the thread waits for a line.
+    /// Set while the thread waits for a line.
     sleeps: bool,
-    /// No more lines come.
+    /// Set once no more lines come.
     ended: bool,
-    /// The thread has ended.
+    /// Set once the thread has ended.
     over: bool,
-    /// There is no thread: each line is written at once.
+    /// Set if there is no thread; each line is then written at once.
     direct: bool,
 }
 
-/// Numbers of lines that were dropped, and that nobody was told of yet.
+/// Numbers of dropped lines that are not yet reported.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Dropped {
     own: u64,
@@ -79,7 +80,8 @@ pub(super) struct Dropped {
 }
 
 impl Backlog {
-    /// Writes to `writer` on a thread of its own, and `tells` how many lines were dropped. Without a thread, to standard error at once.
+    /// Writes to `writer` on a thread of its own, and calls `tells` with the numbers of dropped lines. If the thread
+    /// cannot be started, lines go to standard error at once.
     pub(super) fn start<W: Write + Send + 'static>(&self, writer: W, tells: fn(Dropped)) {
         let mut drain = Drain { backlog: self.clone(), writer, tells, told: None };
         let run = move || {
@@ -93,7 +95,7 @@ impl Backlog {
         }
     }
 
-    /// Waits until what is there is written, but no longer than [`LAST`].
+    /// Waits until all lines are written, for at most [`LAST`].
     pub(super) fn end(&self) {
         let mut lines = self.lock();
         lines.ended = true;
@@ -101,7 +103,7 @@ impl Backlog {
         drop(self.0.changed.wait_timeout_while(lines, LAST, |lines| !lines.over));
     }
 
-    /// Takes in a line, as long as no more bytes wait than its origin allows.
+    /// Accepts a line if the bytes that then wait are within the limit of its origin; drops it otherwise.
     fn put(&self, line: &[u8], origin: Origin) {
         let mut lines = self.lock();
         if lines.direct {
@@ -119,7 +121,7 @@ impl Backlog {
         }
     }
 
-    /// Takes out what waits, as far as it is written at once; waits until there is something. `None` at the end.
+    /// Takes out the lines that are written at once, when there are any; `None` at the end.
     fn take(&self) -> Option<Vec<u8>> {
         let mut lines = self.lock();
         while lines.waiting.is_empty() {
@@ -136,7 +138,7 @@ impl Backlog {
                 lines.waiting.drain(..end);
                 taken
             }
-            // The next lines find room for as many as are usual.
+            // Reserves room for the usual number of lines.
             None => {
                 let next = Vec::with_capacity(lines.waiting.len().min(TOGETHER));
                 std::mem::replace(&mut lines.waiting, next)
@@ -146,7 +148,7 @@ impl Backlog {
         Some(taken)
     }
 
-    /// Tells how many lines were dropped since that was told last, if any were.
+    /// Reports the lines dropped since the last report, if there are any.
     pub(super) fn tell(&self, tells: fn(Dropped)) {
         let dropped = std::mem::take(&mut self.lock().dropped);
         if dropped != Dropped::default() {
@@ -159,7 +161,7 @@ impl Backlog {
     }
 }
 
-/// Logs that so many lines were dropped.
+/// Logs the numbers of dropped lines.
 pub(super) fn warn(dropped: Dropped) {
     let Dropped { own, of_guests } = dropped;
     tracing::warn!(
@@ -170,14 +172,14 @@ pub(super) fn warn(dropped: Dropped) {
     );
 }
 
-/// Whose line it is, by which it is decided how full the backlog may be for it.
+/// The origin of a line, which decides how full the backlog may be for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
-    /// Output of a guest, or a line that it caused.
+    /// Output of a guest, or a line that a guest caused.
     Guest,
     /// A line of hostler's own.
     Own,
-    /// The line that tells of dropped ones.
+    /// The line that reports dropped ones.
     Telling,
 }
 
@@ -190,7 +192,7 @@ impl Origin {
         }
     }
 
-    /// How many bytes may wait with a line of it.
+    /// Returns the most bytes that may wait, with a line of this origin among them.
     fn limit(self) -> usize {
         match self {
             Self::Guest => OF_GUESTS,
@@ -212,7 +214,7 @@ impl<'a> MakeWriter<'a> for Backlog {
     }
 }
 
-/// One line on its way in. The log writes each with one call.
+/// One line to accept. The log writes each line with one call.
 #[derive(Debug)]
 pub(super) struct Line<'a>(&'a Backlog, Origin);
 
@@ -227,24 +229,24 @@ impl Write for Line<'_> {
     }
 }
 
-/// The way out.
+/// Writes the waiting lines.
 struct Drain<W> {
     backlog: Backlog,
     writer: W,
     tells: fn(Dropped),
-    /// When it last told of dropped lines.
+    /// Time of the last report of dropped lines.
     told: Option<Instant>,
 }
 
 impl<W: Write> Drain<W> {
-    /// Waits for lines, and writes what there is then; false at the end.
+    /// Waits for lines and writes all that wait; `false` at the end.
     fn turn(&mut self) -> bool {
         let Some(lines) = self.backlog.take() else { return false };
         let mut rest = &*lines;
         while !rest.is_empty() {
             let line_end = rest.iter().skip(TOGETHER).position(|byte| *byte == b'\n');
             let (part, others) = rest.split_at(line_end.map_or(rest.len(), |at| TOGETHER + at + 1));
-            // Where nobody can read it, nobody can be told.
+            // If standard error cannot be written, the error cannot be reported either.
             let _ = self.writer.write_all(part);
             rest = others;
             let is_more = {
@@ -252,7 +254,7 @@ impl<W: Write> Drain<W> {
                 lines.taken -= part.len();
                 lines.taken + lines.waiting.len() > 0
             };
-            // More lines wait, and may go on to be too many: then this is told now and then, and not each time.
+            // While lines still wait, more may be dropped: report at intervals instead of after each part.
             if !is_more || self.told.is_none_or(|told| told.elapsed() >= BETWEEN) {
                 self.told = Some(Instant::now());
                 self.backlog.tell(self.tells);
@@ -295,7 +297,7 @@ mod tests {
         (0..5).for_each(|_| backlog.put(&long, Origin::Own));
         backlog.put(b"short", Origin::Own);
         assert_eq!(waiting(&backlog), BYTES, "the fifth and the short line are dropped");
-        // What is being written takes room as well.
+        // The bytes being written take room as well.
         let taken = backlog.take().unwrap();
         backlog.put(b"short", Origin::Own);
         assert_eq!((taken.len(), waiting(&backlog)), (BYTES, 0));
@@ -326,13 +328,13 @@ mod tests {
         assert_eq!(waiting(&backlog), OF_GUESTS + long.len(), "they leave room for others");
         drain(&backlog, io::sink()).turn();
         assert_eq!(told(), [(0, 3)]);
-        // Where hostler's own lines fill it, no guest's gets in.
+        // Where hostler's own lines fill the room, no guest's line is accepted.
         (0..2).for_each(|_| backlog.put(&long, Origin::Own));
         backlog.put(b"short", Origin::Guest);
         assert_eq!(backlog.lock().dropped, Dropped { own: 0, of_guests: 1 });
     }
 
-    /// Keeps what is written at once, and takes in another line meanwhile.
+    /// Keeps the parts written, and accepts another line during the first one.
     #[derive(Default)]
     struct Writes(Vec<String>, Option<(Backlog, Vec<u8>)>);
 
@@ -373,7 +375,7 @@ mod tests {
         assert!(told().is_empty());
         drain.turn();
         assert_eq!(told(), [(3, 0)], "as soon as there is room");
-        // Not each time while there are too many, but when none waits any more.
+        // Reported at intervals while lines still wait, and once more when none does.
         drain.told = Some(Instant::now() + 3_600 * BETWEEN);
         (0..2).for_each(|_| backlog.put(&long[1..], Origin::Own));
         drain.writer.1 = Some((backlog.clone(), b"x".to_vec()));
@@ -381,7 +383,7 @@ mod tests {
         assert!(told().is_empty());
         drain.turn();
         assert_eq!(told(), [(1, 0)]);
-        // A line that never fits is told of as well.
+        // A line that can never fit is reported as well.
         backlog.put(&vec![b'x'; BYTES + 1], Origin::Own);
         backlog.put(b"next", Origin::Own);
         drain.turn();

@@ -1,4 +1,5 @@
-//! The way to a collector, by OTLP, which metrics and traces share: the protocol, the address, whom TLS trusts, and the HTTP client.
+//! The OTLP connection to a collector, shared by metrics and traces: the protocol, the address, the TLS roots, and the
+//! HTTP client.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,10 +15,10 @@ use reqwest::{Url, redirect};
 use super::variables::Reader;
 use hostler_types::error_chain::with_causes;
 
-/// The longest answer of a collector, in bytes; what it says is of no use but for its status.
+/// The longest answer of a collector, in bytes. Only its status matters.
 const MAX_ANSWER: usize = 64 * 1024;
 
-/// How it travels.
+/// The transport of OTLP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Protocol {
     /// Protobuf over HTTP, the default.
@@ -26,7 +27,7 @@ pub(super) enum Protocol {
     Grpc,
 }
 
-/// What these variables say, of which the first is that of one signal alone, and wins.
+/// Reads the protocol from two variables. The first, for one signal alone, takes precedence.
 pub(super) fn protocol<F: Fn(&str) -> Option<String>>(reader: &mut Reader<F>, names: [&str; 2]) -> Protocol {
     match reader.first(names, |reader, name| reader.word(name, &["http/protobuf", "grpc"])).as_deref() {
         Some("grpc") => Protocol::Grpc,
@@ -34,8 +35,8 @@ pub(super) fn protocol<F: Fn(&str) -> Option<String>>(reader: &mut Reader<F>, na
     }
 }
 
-/// Where a signal goes: to its own endpoint as it is, or else, over HTTP, to its path below the one for all signals (OTLP
-/// specification, "Endpoint URLs for OTLP/HTTP").
+/// Returns the endpoint of a signal: its own unchanged, or the one for all signals, with `path` appended over HTTP
+/// (OTLP specification, "Endpoint URLs for OTLP/HTTP").
 pub(super) fn endpoint(own: Option<String>, all: &str, protocol: Protocol, path: &str) -> String {
     match (own, protocol) {
         (Some(own), _) => own,
@@ -51,13 +52,14 @@ fn below(endpoint: &str, path: &str) -> String {
     url.into()
 }
 
-/// Whom to trust at this endpoint over gRPC; `None` where there is no TLS. By itself the exporter would trust nobody.
+/// Returns the TLS roots for this endpoint over gRPC; `None` without TLS. By default the exporter trusts no
+/// certificate.
 pub(super) fn tls(endpoint: &str) -> Option<ClientTlsConfig> {
     let is_plain = Url::parse(endpoint).is_ok_and(|url| url.scheme() == "http");
     (!is_plain).then(|| ClientTlsConfig::new().with_enabled_roots())
 }
 
-/// Builds the exporter of a signal, by its builder.
+/// Builds the exporter of a signal from its builder.
 macro_rules! exporter {
     ($builder:expr, $protocol:expr, $endpoint:expr, $timeout:expr, $fault:expr) => {
         match $protocol {
@@ -79,17 +81,18 @@ macro_rules! exporter {
 
 pub(super) use exporter;
 
-/// The collector for the log, without what may be a secret: a user, a path, a query.
+/// Names the collector for the log, without parts that may be secret: user, path and query.
 pub(super) fn named(endpoint: &str) -> String {
     Url::parse(endpoint).map_or_else(|_| "the collector".to_owned(), |url| url.origin().ascii_serialization())
 }
 
-/// Why the exporter for this endpoint cannot be built, without the endpoint, which the exporter quotes.
+/// Returns the reason that the exporter cannot be built. Replaces the endpoint, which the error quotes and which may be
+/// secret.
 pub(super) fn refusal(error: &opentelemetry_otlp::ExporterBuildError, endpoint: &str) -> String {
     error.to_string().replace(endpoint, &named(endpoint))
 }
 
-/// Why the last request failed, which the SDK keeps to itself.
+/// The error of the last request, which the SDK does not pass on.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Fault(Arc<Mutex<Option<String>>>);
 
@@ -103,7 +106,7 @@ impl Fault {
     }
 }
 
-/// The HTTP client, which the SDK wants from us: the one that all else here uses. Answers are bounded.
+/// The HTTP client for the SDK: the same library that the rest of hostler uses. Answers are bounded in size.
 #[derive(Debug)]
 pub(super) struct Client {
     http: reqwest::Client,
@@ -111,7 +114,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// One whose requests may take so long.
+    /// Returns a client whose requests take at most `timeout`.
     ///
     /// # Errors
     /// A text for the log: TLS cannot be set up.
@@ -150,7 +153,7 @@ impl HttpClient for Client {
     }
 }
 
-/// An error as the log has it, without the address, which may hold a secret.
+/// Formats an error for the log, without the address, which may hold a secret.
 fn told(error: reqwest::Error) -> String {
     with_causes(&error.without_url())
 }

@@ -1,7 +1,7 @@
-//! JSON log lines: an object each, of time, level, the event's fields, target, and the resource, once it is known.
+//! JSON log lines, an object each: time, level, the event's fields, target, and the resource once it is known.
 //!
-//! By hand, as a line is written for each message: through a serializer it takes as long as all else that a consumer does with it.
-//! No value is longer than a line may be, whatever a guest writes: a line that is too long for the backlog would never come out.
+//! Written by hand because each message logs a line: a serializer takes as long as all other work of a consumer on a
+//! message. Each value is cut to a maximum, since a line too long for the backlog would always be dropped.
 
 use std::fmt::{self, Write};
 
@@ -15,10 +15,11 @@ use super::resource;
 use hostler_types::Timestamp;
 use hostler_types::printable::acts;
 
-/// The longest value, in bytes; each is six in JSON at most, so that a line with a long one fits into the backlog.
+/// The longest value, in bytes. Each byte becomes at most six in JSON, so a line with one such value fits into the
+/// backlog.
 const LONGEST: usize = 512 * 1024;
 
-/// What follows a value that was cut.
+/// The mark that follows a value that was cut.
 const CUT: &str = " … (cut)";
 
 /// The form of the lines.
@@ -60,7 +61,7 @@ impl<W: Write> Members<'_, W> {
     fn named(&mut self, field: &Field, value: impl FnOnce(&mut W) -> fmt::Result) -> fmt::Result {
         self.out.write_char(',')?;
         match field.name() {
-            // The line has members of these names, and an object none twice.
+            // The line has members of these names itself, and each name may occur only once in an object.
             name @ ("timestamp" | "level" | "target" | "resource") => write!(self.out, r#""{name}_""#)?,
             name => text(self.out, name)?,
         }
@@ -114,10 +115,10 @@ fn text(out: &mut impl Write, text: &str) -> fmt::Result {
     out.write_char('"')
 }
 
-/// Writes what stands within a JSON string, and not more than [`LONGEST`] of it.
+/// Writes the content of a JSON string, at most [`LONGEST`] bytes of it.
 struct Escaped<'a, W> {
     out: &'a mut W,
-    /// How much may still come; none once it is cut.
+    /// Bytes that may still follow; `None` once the value is cut.
     left: Option<usize>,
 }
 
@@ -141,9 +142,9 @@ impl<W: Write> Write for Escaped<'_, W> {
 
 fn escaped(out: &mut impl Write, text: &str) -> fmt::Result {
     let mut rest = text;
-    // Those that JSON escapes, and the first bytes of all characters that a terminal acts on.
+    // The characters that JSON escapes, and the first bytes of all characters that a terminal acts on.
     let is_odd = |byte: u8| (byte < b' ') | matches!(byte, b'"' | b'\\' | 0x7f) | matches!(byte, 0xc2 | 0xe2 | 0xef);
-    // Nearly all texts are as they are; without a way out of the loop, many bytes are looked at in one step.
+    // Nearly all texts need no escape. A loop without an early exit checks many bytes in one step.
     if !text.bytes().fold(false, |odd, byte| odd | is_odd(byte)) {
         return out.write_str(text);
     }
@@ -227,7 +228,7 @@ mod tests {
         });
         for name in ["timestamp", "level", "target", "resource"] {
             let times = line.matches(&format!(r#""{name}":"#)).count();
-            // Whether there is a resource is another test's affair.
+            // Another test decides whether there is a resource.
             assert!(times == 1 || (name == "resource" && times == 0), "{name} in {line}");
         }
         let value: Value = serde_json::from_str(&line).unwrap();

@@ -1,4 +1,5 @@
-//! Telemetry: logs on standard error, in JSON or text, at the level that `RUST_LOG` names; metrics; traces; and what this process is.
+//! Telemetry: logs on standard error, in JSON or text, at the level that `RUST_LOG` names; metrics; traces; and the
+//! attributes of this process.
 
 mod collector;
 mod json;
@@ -34,7 +35,7 @@ use backlog::Backlog;
 /// The target of the lines that guests write.
 pub const GUEST: &str = "hostler::guest";
 
-/// The target of hostler's own lines that a guest can cause as many of as it likes. They never displace others.
+/// The target of hostler's own lines that a guest can cause without limit. They never displace other lines.
 pub const BY_GUEST: &str = "hostler::by_guest";
 
 /// The form of log lines.
@@ -46,7 +47,7 @@ pub enum Form {
     Text,
 }
 
-/// Writes out what is buffered when it is dropped.
+/// The running log. Writes out what is buffered when dropped.
 #[must_use = "logs are lost if this is dropped early"]
 pub struct Logs {
     verbosity: Option<Verbosity>,
@@ -54,7 +55,7 @@ pub struct Logs {
 }
 
 impl Drop for Logs {
-    /// What was dropped at last is told before the end, which waits for what is not written.
+    /// Reports the lines dropped last, then waits up to a second for waiting lines to be written.
     fn drop(&mut self) {
         self.backlog.tell(backlog::warn);
         self.backlog.end();
@@ -62,14 +63,14 @@ impl Drop for Logs {
 }
 
 impl Logs {
-    /// What changes the level, for who is to have it; `None` the second time.
+    /// Returns the handle that changes the level; `None` on a second call.
     pub fn verbosity(&mut self) -> Option<Verbosity> {
         self.verbosity.take()
     }
 }
 
-/// Starts logging, panics too. The level is `info` unless `RUST_LOG` says otherwise; a `RUST_LOG` that cannot be read is reported
-/// and counts as `info`.
+/// Starts logging, panics included. The level is `info` unless `RUST_LOG` says otherwise. An invalid `RUST_LOG` is
+/// reported and counts as `info`.
 pub fn start(form: Form) -> Logs {
     let wanted = std::env::var("RUST_LOG").unwrap_or_default();
     let wanted = if wanted.is_empty() { "info".to_owned() } else { wanted };
@@ -95,10 +96,10 @@ pub fn start(form: Form) -> Logs {
     Logs { verbosity: Some(Verbosity::new(handle, wanted)), backlog }
 }
 
-/// The target of events that tell a person why it takes so long. Commands show them as they show warnings.
+/// The target of events that explain a long wait. Commands show them in the same way as warnings.
 pub const PROGRESS: &str = "hostler::progress";
 
-/// Shows hostler's own warnings on standard error, and what takes long, for commands that have no log.
+/// Shows hostler's own warnings and progress on standard error, for commands without a log.
 pub fn show_warnings() {
     let layer = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(false).event_format(Warning);
     let layer = layer.fmt_fields(text::Text);
@@ -113,17 +114,17 @@ pub fn show_warnings() {
     }
 }
 
-/// Keeps a panic from hanging the process where memory has run out. The hooks that come later keep this one.
+/// Keeps a panic from hanging the process when memory has run out. Hooks that this crate sets later apply the same bound.
 pub fn bound_panics() {
     panics::bound();
 }
 
-/// Runs this, whose panics the caller contains and tells of: they are not logged.
+/// Runs `work`, whose panics the caller contains and reports. They are not logged.
 pub fn expecting_panics<T>(work: impl FnOnce() -> T) -> T {
     panics::expecting(work)
 }
 
-/// A warning, or progress, as commands write theirs.
+/// The format of warnings and progress, the same as in the commands' own output.
 struct Warning;
 
 impl<S, N> FormatEvent<S, N> for Warning

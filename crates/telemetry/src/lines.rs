@@ -1,4 +1,4 @@
-//! For tests: log lines that are kept.
+//! For tests: keeps log lines.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
@@ -12,14 +12,14 @@ use tracing_subscriber::{Layer, Registry};
 pub(crate) struct Lines(Arc<Mutex<Vec<u8>>>);
 
 impl Lines {
-    /// What this logs, in the form of such a layer.
+    /// Returns the lines that `log` writes through this layer.
     pub(crate) fn of<L: Layer<Registry> + Send + Sync>(layer: impl FnOnce(Self) -> L, log: impl FnOnce()) -> String {
         let lines = Self::default();
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer(lines.clone())), log);
         lines.text()
     }
 
-    /// All so far.
+    /// Returns all lines so far.
     pub(crate) fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }

@@ -1,5 +1,5 @@
-//! Panics as lines of the log: by themselves they would break a log of JSON, and block whoever panics where nobody reads standard
-//! error.
+//! Logs panics as lines. The standard hook would break a JSON log, and block the panicking thread if standard error is
+//! not read.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::cell::Cell;
@@ -8,15 +8,16 @@ use std::panic::{self, PanicHookInfo};
 use std::thread;
 
 thread_local! {
-    /// Whether who called this thread's code contains its panics, and tells of them.
+    /// Set while this thread's caller contains panics and reports them itself.
     static EXPECTED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Memory that must be free before a backtrace is made, in bytes. The standard library makes one while it holds a lock, which the
-/// report of an allocation that fails takes again: without memory for it, the thread that panics would wait for itself.
+/// Memory that must be free before a backtrace is made, in bytes. The standard library makes one under a lock, and the
+/// report of a failed allocation takes that lock again. Without memory for the backtrace, the panicking thread would
+/// wait for itself.
 const FOR_BACKTRACE: usize = 64 << 20;
 
-/// Prints panics without a backtrace from now on where there is no memory for one; all others as before.
+/// From now on, prints panics without a backtrace if there is no memory for one. All others go to the previous hook.
 pub(super) fn bound() {
     let others = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
@@ -32,12 +33,12 @@ fn has_room() -> bool {
     Vec::<u8>::new().try_reserve_exact(FOR_BACKTRACE).is_ok()
 }
 
-/// Has panics logged from now on, on all threads.
+/// Logs panics on all threads from now on.
 pub(super) fn log() {
     panic::set_hook(Box::new(tell));
 }
 
-/// Has expected panics told by nobody else from now on; all others as before.
+/// From now on, silences expected panics. All others go to the previous hook.
 pub(super) fn hush() {
     let others = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
@@ -47,7 +48,7 @@ pub(super) fn hush() {
     }));
 }
 
-/// Runs this, whose panics the caller contains and tells of. It does not unwind.
+/// Runs `work`, whose panics the caller contains and reports. Expects that `work` does not unwind.
 pub(super) fn expecting<T>(work: impl FnOnce() -> T) -> T {
     let before = EXPECTED.replace(true);
     let result = work();
@@ -61,7 +62,7 @@ fn tell(panic: &PanicHookInfo<'_>) {
     }
     let location = panic.location().map(tracing::field::display);
     let message = panic.payload_as_str().unwrap_or("no text");
-    // There is one if `RUST_BACKTRACE` wants it.
+    // Captured only if `RUST_BACKTRACE` asks for it.
     let backtrace = if has_room() { Backtrace::capture() } else { Backtrace::disabled() };
     let backtrace = (backtrace.status() == BacktraceStatus::Captured).then(|| tracing::field::display(&backtrace));
     tracing::error!(thread = thread::current().name(), location, backtrace, "panicked: {message}");
@@ -84,7 +85,7 @@ mod tests {
         ));
         let layer = |lines| tracing_subscriber::fmt::layer().event_format(Json).with_writer(lines);
         let lines = Lines::of(layer, || drop(panic::catch_unwind(|| panic!("no\n{}", "way")).unwrap_err()));
-        // The standard library's own again.
+        // Restores the standard library's own hook.
         drop(panic::take_hook());
         assert_eq!(lines.lines().count(), 1, "{lines}");
         let line: Value = serde_json::from_str(&lines).unwrap();

@@ -1,4 +1,4 @@
-//! What this process is, in OpenTelemetry's words: the attributes that logs, metrics and traces carry.
+//! The attributes of this process, by OpenTelemetry's names: logs, metrics and traces carry them.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use hostler_types::printable::in_json;
 
-/// The value of an attribute: a text, or several in order.
+/// The value of an attribute: a text, or several texts in order.
 pub type Attribute = serde_json::Value;
 
 /// A set of attributes by their OpenTelemetry names (opentelemetry.io/docs/specs/semconv/resource). Serializes as one object.
@@ -27,26 +27,26 @@ impl Default for Resource {
 }
 
 impl Resource {
-    /// This program, wherever it runs: `service.name` and `service.version`.
+    /// Returns the attributes of the program itself: `service.name` and `service.version`.
     pub fn new() -> Self {
         let attributes = [("service.name", "hostler"), ("service.version", env!("CARGO_PKG_VERSION"))];
         Self { attributes: attributes.map(|(name, value)| (name, value.into())).into() }
     }
 
-    /// Adds an attribute, if there is a value for it.
+    /// Adds an attribute, if `value` is not `None`.
     pub fn set<A: Into<Attribute>>(&mut self, name: &'static str, value: Option<A>) {
         if let Some(value) = value {
             self.attributes.insert(name, value.into());
         }
     }
 
-    /// All attributes, sorted by name.
+    /// Lists all attributes, sorted by name.
     pub fn attributes(&self) -> impl Iterator<Item = (&'static str, &Attribute)> {
         self.attributes.iter().map(|(name, value)| (*name, value))
     }
 
-    /// The same for the SDK. What the standard's variables say of it wins, as for every other program (OpenTelemetry
-    /// specification, resource SDK; general SDK configuration).
+    /// Converts the attributes for the SDK. Values in the standard's variables take precedence, as in every other
+    /// program (OpenTelemetry specification, resource SDK; general SDK configuration).
     pub(super) fn for_sdk(&self) -> opentelemetry_sdk::Resource {
         let text = |value: &Attribute| StringValue::from(value.as_str().unwrap_or_default().to_owned());
         let own = self.attributes().map(|(name, value)| match value {
@@ -67,28 +67,28 @@ impl Resource {
     }
 }
 
-/// The resource, and how log lines write it.
+/// The resource, and its form in log lines.
 struct Known {
     resource: Resource,
     json: String,
 }
 
-/// One process is one resource, as it has one log.
+/// The resource of this process, set once.
 static KNOWN: OnceLock<Known> = OnceLock::new();
 
-/// Says what this process is. From here on JSON log lines carry it. Only the first call counts.
+/// Sets the resource of this process. JSON log lines carry it from now on. Only the first call counts.
 pub fn describe(resource: Resource) {
     if let Ok(json) = serde_json::to_string(&resource) {
         KNOWN.get_or_init(|| Known { resource, json: in_json(&json).into_owned() });
     }
 }
 
-/// What this process is, once [`describe`] has said it.
+/// Returns the resource of this process, once [`describe`] has set it.
 pub fn resource() -> Option<&'static Resource> {
     KNOWN.get().map(|known| &known.resource)
 }
 
-/// The resource as a JSON object, made once.
+/// Returns the resource as a JSON object, serialized once.
 pub(super) fn json() -> Option<&'static str> {
     KNOWN.get().map(|known| known.json.as_str())
 }

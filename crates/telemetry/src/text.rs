@@ -1,4 +1,4 @@
-//! The fields of log lines for people: as the library writes them, with control characters of others' texts escaped.
+//! The fields of log lines in text form, as the library writes them, with control characters escaped.
 
 use std::fmt::{self, Write as _};
 
@@ -9,7 +9,7 @@ use tracing_subscriber::fmt::format::{DefaultVisitor, Writer};
 
 use hostler_types::printable::Escaping;
 
-/// Writes fields.
+/// Formats the fields of an event.
 pub(super) struct Text;
 
 impl<'writer> FormatFields<'writer> for Text {
@@ -20,7 +20,7 @@ impl<'writer> FormatFields<'writer> for Text {
     }
 }
 
-/// Hands values on, each escaped.
+/// Passes each value on, escaped.
 struct Shown<'a, 'writer>(&'a mut DefaultVisitor<'writer>);
 
 impl Visit for Shown<'_, '_> {

@@ -1,7 +1,7 @@
-//! Reads variables of the OpenTelemetry standard, and remembers what is wrong with them: the standard wants a value that cannot be
-//! used passed over.
+//! Reads variables of the OpenTelemetry standard, and collects a warning for each invalid value. The standard asks to
+//! ignore such values.
 
-/// Reads what a function knows of variables.
+/// Reads variables through a function.
 pub(super) struct Reader<F> {
     get: F,
     warnings: Vec<String>,
@@ -19,17 +19,17 @@ impl<F: Fn(&str) -> Option<String>> Reader<F> {
         Self { get, warnings: Vec::new() }
     }
 
-    /// A variable, unless it is empty, which counts as unset (OpenTelemetry specification, "Environment variables").
+    /// Returns a variable's value. An empty one counts as unset (OpenTelemetry specification, "Environment variables").
     pub(super) fn set(&self, name: &str) -> Option<String> {
         (self.get)(name).filter(|value| !value.is_empty())
     }
 
-    /// The first that has a value.
+    /// Returns the value of the first of these variables that has one.
     pub(super) fn first<T>(&mut self, names: [&str; 2], read: impl Fn(&mut Self, &str) -> Option<T>) -> Option<T> {
         names.into_iter().find_map(|name| read(self, name))
     }
 
-    /// One of these words, in any case of their letters.
+    /// Returns the value if it is one of these words, in any case, in lower case.
     pub(super) fn word(&mut self, name: &str, words: &[&str]) -> Option<String> {
         let value = self.set(name)?.to_ascii_lowercase();
         if words.contains(&value.as_str()) {
@@ -39,7 +39,7 @@ impl<F: Fn(&str) -> Option<String>> Reader<F> {
         None
     }
 
-    /// A whole number.
+    /// Returns the value if it is a whole number.
     pub(super) fn number(&mut self, name: &str) -> Option<u64> {
         let value = self.set(name)?;
         let number = value.trim().parse().ok();
@@ -49,12 +49,12 @@ impl<F: Fn(&str) -> Option<String>> Reader<F> {
         number
     }
 
-    /// Passes a value over.
+    /// Records a warning that a value is ignored.
     pub(super) fn wrong(&mut self, name: &str, value: &str, wanted: &str) {
         self.warnings.push(format!("{name}: `{value}` is passed over: it has to be {wanted}"));
     }
 
-    /// What was wrong, for the log.
+    /// Returns the warnings, for the log.
     pub(super) fn into_warnings(self) -> Vec<String> {
         self.warnings
     }

@@ -1,24 +1,25 @@
-//! How talkative the log is, changed while the process runs.
+//! The level of the log, which can change while the process runs.
 
 use std::sync::{Mutex, PoisonError};
 
 use tracing_subscriber::filter::{LevelFilter, ParseError};
 use tracing_subscriber::{EnvFilter, Registry, reload};
 
-/// Whose finer levels show requests as they are sent, with message bodies and signatures: they stay at `info`, whatever the level of
-/// all is, unless `RUST_LOG` names them or a target within.
+/// Targets whose finer levels log requests as sent, with message bodies and signatures. They stay at `info` at any
+/// level, unless `RUST_LOG` names them or a target within.
 const TALKATIVE: [&str; 8] = ["aws", "h2", "hyper", "reqwest", "rustls", "tonic", "tower", "wasmtime_wasi_http"];
 
-/// Whose warnings are ours to tell: an export that failed is one line, not one for each try. `RUST_LOG` may name it.
+/// A target whose warnings hostler logs itself: one line per failed export instead of one per attempt. `RUST_LOG` may
+/// name it.
 const RETOLD: (&str, &str) = ("opentelemetry", "opentelemetry=error");
 
-/// The log's level: what `RUST_LOG` says, or more.
+/// The log's level: that of `RUST_LOG`, or higher.
 #[derive(Debug)]
 pub struct Verbosity {
     handle: reload::Handle<EnvFilter, Registry>,
-    /// As `RUST_LOG` says, or `info`.
+    /// The filter of `RUST_LOG`, or `info`.
     wanted: String,
-    /// What has been asked for beyond that.
+    /// The level that was raised beyond it.
     raised: Mutex<Option<LevelFilter>>,
 }
 
@@ -27,7 +28,8 @@ impl Verbosity {
         Self { handle, wanted, raised: Mutex::default() }
     }
 
-    /// One step more talkative, up to `trace`; what would show bodies or signatures stays quiet. The log says so.
+    /// Raises the level by one step, up to `trace`, and logs that. Targets that would log bodies or signatures keep
+    /// their level.
     pub fn raise(&self) {
         let level = {
             let mut raised = self.raised.lock().unwrap_or_else(PoisonError::into_inner);
@@ -38,7 +40,7 @@ impl Verbosity {
         tracing::info!(verbosity = %level, "the log is more talkative now, by SIGUSR1; SIGUSR2 goes back");
     }
 
-    /// Back to what `RUST_LOG` says. The log says so.
+    /// Restores the level of `RUST_LOG`, and logs that.
     pub fn reset(&self) {
         *self.raised.lock().unwrap_or_else(PoisonError::into_inner) = None;
         tracing::info!(verbosity = %level_of(&self.wanted), "the log goes back to what RUST_LOG says, by SIGUSR2");
@@ -54,11 +56,11 @@ impl Verbosity {
     }
 }
 
-/// The filter for what `RUST_LOG` says, or at least this level for everything.
+/// Returns the filter of `RUST_LOG`, with at least the level `raised` for all targets.
 pub(super) fn filter(wanted: &str, raised: Option<LevelFilter>) -> Result<EnvFilter, ParseError> {
     let mut filter = EnvFilter::builder().parse(wanted)?;
     if let Some(level) = raised {
-        // `RUST_LOG` may name us with a level of our own, which would win over that of all.
+        // `RUST_LOG` may set a level for hostler itself, which would override the general one.
         let own = format!("hostler={level}").parse()?;
         filter = filter.add_directive(level.into()).add_directive(own);
     }
@@ -83,13 +85,14 @@ fn more(level: LevelFilter) -> LevelFilter {
     }
 }
 
-/// With what shows bodies and signatures at `info`, but for what `RUST_LOG` names: a directive would take the place of its own.
+/// Limits the targets that log bodies and signatures to `info`. Those that `RUST_LOG` names are left out, since a
+/// directive would replace theirs.
 fn quieted(filter: EnvFilter, wanted: &str) -> EnvFilter {
     let unnamed = TALKATIVE.iter().filter(|target| !names(wanted, target));
     unnamed.filter_map(|target| format!("{target}=info").parse().ok()).fold(filter, EnvFilter::add_directive)
 }
 
-/// Whether a `RUST_LOG` has a level for this very target.
+/// Reports `true` if `RUST_LOG` has a directive for exactly this target.
 fn names(wanted: &str, target: &str) -> bool {
     wanted.split(',').any(|directive| directive.split('=').next() == Some(target))
 }
@@ -132,7 +135,7 @@ mod tests {
             assert_eq!(levels("info,hyper=debug", raised, "hyper"), ["debug"]);
             assert_eq!(levels("debug,tonic=warn,h2", raised, "tonic"), ["warn"]);
             assert_eq!(levels("debug,tonic=warn,h2", raised, "h2"), ["trace"], "as EnvFilter has it");
-            // What it does not name stays quiet, also what begins alike.
+            // A target that it does not name stays at `info`, even one with the same prefix.
             assert_eq!(levels("info,hyper=debug", raised, "aws"), ["info"]);
             assert_eq!(levels("info,hyper_util=debug", raised, "hyper"), ["info"]);
             assert_eq!(levels("debug,hyper::client=trace", raised, "hyper"), ["info"]);

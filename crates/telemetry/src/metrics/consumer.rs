@@ -1,5 +1,4 @@
-//! What one consumer measures of itself. Counting is an addition each; what is counted is looked at when metrics are
-//! collected.
+//! The metrics of one consumer. Counting is one addition; counters are read when metrics are collected.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +13,7 @@ use super::drain_rate::DrainRate;
 use super::names::{self, DISPOSITIONS};
 use hostler_types::OutcomeKind;
 
-/// What a consumer is called, and what it listens on.
+/// The names of a consumer and its channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Named {
     /// The consumer's name.
@@ -25,13 +24,13 @@ pub struct Named {
     pub system: &'static str,
 }
 
-/// The conventions have no type for this operation.
+/// The conventions define no type for this operation.
 const EXTEND: (&str, Option<&str>) = ("extend", None);
 
-/// A call of the queue service. `send` is [`ConsumerMetrics::sent`].
+/// A call of the queue service. Sends are recorded by [`ConsumerMetrics::sent`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// Takes messages, and waits for them.
+    /// Receives messages, including the wait for them.
     Receive,
     /// Extends leases.
     Extend,
@@ -39,33 +38,33 @@ pub enum Operation {
     Settle,
 }
 
-/// How a message ended.
+/// The end of a message's processing.
 #[derive(Debug, Clone, Copy)]
 pub struct Ending {
-    /// What its handler did.
+    /// The outcome of its handler.
     pub outcome: OutcomeKind,
-    /// What was then done: one of [`names::DISPOSITIONS`].
+    /// The action that followed: one of [`names::DISPOSITIONS`].
     pub disposition: &'static str,
-    /// Which attempt it was; 1 is the first.
+    /// The attempt number; 1 is the first.
     pub attempt: u32,
-    /// How long its handler ran; `None` if it never did.
+    /// The run time of its handler; `None` if it never ran.
     pub ran_for: Option<Duration>,
 }
 
-/// What a consumer is about.
+/// The present state of a consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shown {
-    /// How many messages it can process at once.
+    /// Messages that it can process at once.
     pub slots: usize,
-    /// How many it processes.
+    /// Messages that it processes now.
     pub busy: usize,
-    /// How many it has taken that are not over.
+    /// Messages that it has received and not finished.
     pub in_hand: usize,
     /// Its state: one of [`names::STATES`].
     pub state: &'static str,
 }
 
-/// How full a queue is; what it means is said where the queue contract counts.
+/// The message counts of a queue, as the queue contract's `Depth` defines them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Depths {
     /// Ready to be received.
@@ -76,25 +75,25 @@ pub struct Depths {
     pub in_flight: u64,
     /// In the dead-letter queue.
     pub dead_lettered: u64,
-    /// Age of the oldest message, where the service tells.
+    /// Age of the oldest message, where the service reports it.
     pub oldest_age: Option<Duration>,
 }
 
-/// How full a queue was when it was last looked at.
+/// The last reading of a queue's counts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seen {
     pub(super) at: Instant,
     pub(super) depths: Depths,
-    /// How long what is visible takes at the present rate; `None` while nothing is settled.
+    /// Time to process the visible messages at the present rate; `None` while no messages are removed.
     pub(super) time_to_drain: Option<Duration>,
 }
 
-/// What one consumer measures. A clone measures for the same consumer.
+/// The metrics of one consumer. Clones record for the same consumer.
 #[derive(Debug, Clone)]
 pub struct ConsumerMetrics(Arc<Inner>);
 
 struct Inner {
-    /// What every metric of it has as attributes.
+    /// The attributes of all its metrics.
     base: Vec<KeyValue>,
     often: Often,
     instruments: Instruments,
@@ -104,19 +103,19 @@ struct Inner {
     queue: Mutex<Queue>,
 }
 
-/// What nearly every message is recorded in.
+/// The series that nearly every message is recorded in.
 struct Often {
     /// By outcome.
     process: [Series<f64>; OutcomeKind::ALL.len()],
-    /// Of a receive, an extension and a settlement that succeed.
+    /// Successful receives, extensions and settlements.
     calls: [Series<f64>; 3],
     attempts: Series<u64>,
     queue_delay: Series<f64>,
     instantiation: Series<f64>,
 }
 
-/// A histogram with attributes that are looked up once: to do it each time costs more than to record. There is no series before
-/// there is a value.
+/// A histogram bound to its attributes once: looking them up costs more than recording a value. The series appears with
+/// its first value.
 struct Series<T> {
     histogram: Histogram<T>,
     attributes: Vec<KeyValue>,
@@ -150,7 +149,7 @@ pub(super) struct Counts {
     pub(super) leases_lost: AtomicU64,
 }
 
-/// What cannot be counted by an addition. All consumers share these.
+/// Histograms, and the counter of sent messages. All consumers share these.
 #[derive(Debug, Clone)]
 pub(super) struct Instruments {
     process: Histogram<f64>,
@@ -231,13 +230,13 @@ impl ConsumerMetrics {
         }))
     }
 
-    /// A message of this age was given to its handler.
+    /// Records that a message of this age was given to its handler.
     pub fn started(&self, queue_delay: Duration, late: bool) {
         self.0.often.queue_delay.record(queue_delay.as_secs_f64());
         self.0.counts.late.fetch_add(u64::from(late), Ordering::Relaxed);
     }
 
-    /// A message is over.
+    /// Records the end of a message.
     pub fn ended(&self, ending: Ending) {
         let outcome = ending.outcome as usize;
         let disposition = names::place(ending.disposition, &DISPOSITIONS);
@@ -252,22 +251,22 @@ impl ConsumerMetrics {
         }
     }
 
-    /// A lease was lost.
+    /// Counts a lost lease.
     pub fn lease_lost(&self) {
         self.0.counts.leases_lost.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// So many leases were extended.
+    /// Counts extended leases.
     pub fn leases_extended(&self, count: usize) {
         self.0.counts.leases_extended.fetch_add(count as u64, Ordering::Relaxed);
     }
 
-    /// So many messages were received.
+    /// Counts received messages.
     pub fn consumed(&self, count: usize) {
         self.0.counts.consumed.fetch_add(count as u64, Ordering::Relaxed);
     }
 
-    /// A call of the queue service took so long. `error`: a word for the kind of its failure, out of a few.
+    /// Records a call of the queue service. `error`: the kind of its failure, one of a few fixed words.
     pub fn called(&self, call: Operation, took: Duration, error: Option<&'static str>) {
         let [receive, extend, settle] = &self.0.often.calls;
         let series = match call {
@@ -285,8 +284,8 @@ impl ConsumerMetrics {
         }
     }
 
-    /// Messages were sent to a channel that the config names, in one call that took so long; each with a word for the kind
-    /// of its failure, if it failed.
+    /// Records one send call to a channel that the config names. `errors`: for each message the kind of its failure,
+    /// one of a few fixed words, or `None`.
     pub fn sent(&self, channel: &str, took: Duration, errors: impl IntoIterator<Item = Option<&'static str>>) {
         let base = self.0.base.iter().filter(|attribute| {
             let name = attribute.key.as_str();
@@ -306,22 +305,22 @@ impl ConsumerMetrics {
         self.0.instruments.operation.record(took.as_secs_f64(), &attributes);
     }
 
-    /// A fresh sandbox was made, and it took so long.
+    /// Records the creation of a fresh sandbox.
     pub fn instantiated(&self, took: Duration) {
         self.0.often.instantiation.record(took.as_secs_f64());
     }
 
-    /// Where sandboxes keep the most linear memory that one of them has had, in bytes.
+    /// Returns the shared maximum of a sandbox's linear memory, in bytes, for sandboxes to update.
     pub fn memory_peak(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.0.memory_peak)
     }
 
-    /// Says how to find out what the consumer is about. Only the first call counts.
+    /// Sets the function that returns the consumer's state. Only the first call counts.
     pub fn show(&self, look: impl Fn() -> Shown + Send + Sync + 'static) {
         let _ = self.0.look.set(Box::new(look));
     }
 
-    /// The consumer's queue was looked at; `None`: it could not be, which leaves a gap.
+    /// Records a reading of the queue's counts. `None`: the reading failed, which leaves a gap.
     pub fn queue_seen(&self, depths: Option<Depths>, now: Instant) {
         let removed = self.removed();
         let mut queue = self.0.queue.lock().unwrap_or_else(PoisonError::into_inner);
@@ -336,7 +335,7 @@ impl ConsumerMetrics {
         });
     }
 
-    /// How many messages have left the queue.
+    /// Counts the messages that have left the queue.
     fn removed(&self) -> u64 {
         let rows = self.0.counts.settled.iter();
         rows.flat_map(|row| row.iter().take(names::REMOVALS)).map(|count| count.load(Ordering::Relaxed)).sum()
@@ -358,14 +357,14 @@ impl ConsumerMetrics {
         self.0.queue.lock().unwrap_or_else(PoisonError::into_inner).seen
     }
 
-    /// `None` until there was a sandbox.
+    /// Returns the peak of linear memory, in bytes; `None` before the first sandbox.
     pub(super) fn peak(&self) -> Option<u64> {
         Some(self.0.memory_peak.load(Ordering::Relaxed)).filter(|peak| *peak > 0)
     }
 }
 
 impl Counts {
-    /// Each outcome and disposition with its count.
+    /// Lists each outcome and disposition with its count.
     pub(super) fn settled(&self) -> impl Iterator<Item = (OutcomeKind, &'static str, u64)> {
         self.settled.iter().zip(OutcomeKind::ALL).flat_map(|(row, outcome)| {
             let counted = row.iter().zip(DISPOSITIONS);
@@ -380,7 +379,7 @@ impl fmt::Debug for Inner {
     }
 }
 
-/// The attributes that name an operation, and its type where the conventions have one.
+/// Returns the attributes that name an operation, with its type if the conventions define one.
 fn operation(name: &'static str, kind: Option<&'static str>) -> impl Iterator<Item = KeyValue> {
     let kind = kind.map(|kind| KeyValue::new(names::MESSAGING_OPERATION_TYPE, kind));
     [KeyValue::new(names::MESSAGING_OPERATION_NAME, name)].into_iter().chain(kind)

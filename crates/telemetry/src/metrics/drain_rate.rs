@@ -1,24 +1,25 @@
-//! How fast a consumer empties its queue: messages removed a second, over the last minute. No I/O.
+//! The drain rate of a queue: messages that its consumer removes per second, over the last minute. No I/O.
 
 use std::collections::VecDeque;
 
 use tokio::time::{Duration, Instant};
 
-/// Over how long the rate is taken.
+/// The window of the rate.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// The most samples that are kept, however often they are taken.
+/// The most samples kept. More frequent samples shorten the window.
 const SAMPLES: usize = 64;
 
-/// Counts of the last minute, and the last one before it.
+/// Samples of the last minute, and the last one before it.
 #[derive(Debug, Default)]
 pub(super) struct DrainRate {
     samples: VecDeque<(Instant, u64)>,
 }
 
 impl DrainRate {
-    /// Takes the count of all messages removed so far; how many were removed a second since a minute ago, or since the
-    /// first sample if that is later. `None` while there were none, or nothing to compare with.
+    /// Adds a sample: `removed` counts all messages removed so far. Returns the messages removed per second over the
+    /// last minute, or since the first sample if that is later. `None` if none were removed, or there is no earlier
+    /// sample.
     pub(super) fn sample(&mut self, now: Instant, removed: u64) -> Option<f64> {
         while let Some((second, _)) = self.samples.get(1)
             && (now.saturating_duration_since(*second) >= WINDOW || self.samples.len() >= SAMPLES)

@@ -1,5 +1,5 @@
-//! The thread on which metrics leave the process: a runtime of its own, so that no scrape, no collector and no reader of
-//! standard output takes time from messages.
+//! The thread that exports metrics. It has its own runtime, so no scrape, collector or reader of standard output takes
+//! time from messages.
 
 use std::io;
 use std::thread;
@@ -14,10 +14,10 @@ use super::emf::Lines;
 use super::otlp::Push;
 use super::prometheus::Endpoint;
 
-/// Threads for what the runtime cannot wait for itself: looking names up.
+/// Threads for blocking work of the runtime: name lookups.
 const BLOCKING: usize = 2;
 
-/// A runtime that may be dropped anywhere: nothing of it is waited for, such as a name that is being looked up.
+/// A runtime that can be dropped anywhere. The drop waits for nothing, such as a pending name lookup.
 struct Background(Option<Runtime>);
 
 impl Background {
@@ -34,7 +34,7 @@ impl Drop for Background {
     }
 }
 
-/// The exporters that are to be started.
+/// The exporters to start.
 pub(super) struct Builder {
     runtime: Background,
     pub(super) prometheus: Option<Endpoint>,
@@ -49,7 +49,7 @@ impl Builder {
         Ok(Self { runtime: Background(Some(runtime)), prometheus: None, otlp: None, emf: None })
     }
 
-    /// Makes what belongs to the runtime of the thread.
+    /// Runs `make` within the runtime of the thread, for values that belong to it.
     pub(super) fn within<T>(&self, make: impl FnOnce() -> T) -> T {
         let _guard = self.runtime.0.as_ref().map(Runtime::enter);
         make()
@@ -82,7 +82,7 @@ pub(super) struct Exporters {
 }
 
 impl Exporters {
-    /// Lets what is left go out, until the deadline.
+    /// Stops the exporters and waits for their last export, until `deadline`.
     pub(super) async fn end(self, deadline: Instant) {
         drop(self.stop);
         if timeout_at(deadline, self.ended).await.is_err() {

@@ -2,18 +2,19 @@
 //!
 //! | file | job |
 //! |---|---|
-//! | `names` | what metrics and attributes are called, and the words that attributes are made of |
-//! | `consumer` | what one consumer measures |
-//! | `observe` | what is looked at when metrics are collected |
-//! | `drain_rate` | how fast a consumer empties its queue |
-//! | `exporters` | the thread on which metrics leave, so that nothing out there can hold up a message |
-//! | `reader` | what reads the registry for an exporter |
+//! | `names` | names of metrics and attributes, and the values of attributes |
+//! | `consumer` | the metrics of one consumer |
+//! | `observe` | values that are read when metrics are collected |
+//! | `drain_rate` | the rate at which a consumer empties its queue |
+//! | `exporters` | the thread that exports metrics, so that no export delays a message |
+//! | `reader` | reads the registry for an exporter |
 //! | `prometheus` | the endpoint that Prometheus scrapes |
 //! | `otlp` | the push to a collector, by OTLP |
 //! | `emf` | lines on standard output in CloudWatch's embedded metric format |
 //!
-//! Where no exporter is configured there is no registry, and a consumer has no [`ConsumerMetrics`]. Series are
-//! bounded: attributes are names from the config and words from fixed lists, and the SDK folds whatever is beyond into one.
+//! Without a configured exporter there is no registry, and a consumer has no [`ConsumerMetrics`]. The number of series
+//! is bounded: attributes are names from the config and words from fixed lists. The SDK folds all further series into
+//! one.
 
 mod consumer;
 mod drain_rate;
@@ -42,36 +43,36 @@ use exporters::Exporters;
 use observe::Consumers;
 use reader::Reader;
 
-/// The most series that one metric has for each consumer: more than its attributes' words allow.
+/// The most series of one metric for each consumer, which exceeds the possible combinations of its attributes.
 const SERIES_PER_CONSUMER: usize = 128;
 
-/// How long the end waits for a collector, or for a reader of standard output: for the export under way, the last one after it,
-/// and some time to spare.
+/// The longest time that the end waits for a collector or a reader of standard output: for the export under way, the
+/// last export after it, and some time to spare.
 const FLUSH: Duration = otlp::LAST.saturating_mul(2).saturating_add(Duration::from_millis(500));
 
-/// Why there are no metrics.
+/// The reason that metrics cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Something that is configured cannot be; the text names it.
+    /// A configured value that cannot be used; the text names it.
     #[error("{0}")]
     Config(String),
-    /// The machine refuses what is needed.
+    /// The machine refused a resource.
     #[error("cannot start the thread that exports metrics: {0}")]
     Machine(#[from] io::Error),
 }
 
-/// Where metrics go.
+/// The configured exporters.
 #[derive(Debug, Default)]
 pub struct Ways {
-    /// Where Prometheus may fetch them ([`listen`]).
+    /// The listener that Prometheus scrapes ([`listen`]).
     pub prometheus: Option<TcpListener>,
-    /// The OTLP endpoint that they are sent to, as `OTEL_EXPORTER_OTLP_ENDPOINT` would name it.
+    /// The OTLP endpoint, in the form of `OTEL_EXPORTER_OTLP_ENDPOINT`.
     pub otlp: Option<String>,
-    /// Whether they go to standard output in CloudWatch's embedded metric format.
+    /// Set to write metrics to standard output in CloudWatch's embedded metric format.
     pub emf: bool,
 }
 
-/// Takes the address that Prometheus will scrape, early, so that one that is taken keeps the host from starting.
+/// Binds the address that Prometheus will scrape. Called early, so that an address in use keeps the host from starting.
 ///
 /// # Errors
 /// [`StartError::Config`] names the key and the address.
@@ -82,24 +83,24 @@ pub fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
     Ok(listener)
 }
 
-/// The registry, with its exporters.
+/// The registry and its exporters.
 #[derive(Debug)]
 pub struct Metrics {
     consumers: Consumers,
     tick_delay: Histogram<f64>,
     exporters: Exporters,
-    /// Without it, there is nothing to collect.
+    /// Kept alive because metrics are collected from it.
     _provider: SdkMeterProvider,
 }
 
-/// What the host measures of itself, beside its consumers.
+/// The metrics of the host itself, beside its consumers.
 #[derive(Debug, Clone)]
 pub struct HostMetrics {
     tick_delay: Histogram<f64>,
 }
 
 impl Metrics {
-    /// Starts measuring these consumers, in their order; nothing at all without an exporter.
+    /// Starts metrics for these consumers, in their order. Returns `None` without an exporter.
     ///
     /// # Errors
     /// [`StartError`]: an exporter cannot be set up.
@@ -146,24 +147,24 @@ impl Metrics {
         Ok(Some(Self { consumers, tick_delay, exporters: exporters.start()?, _provider: provider }))
     }
 
-    /// What a consumer measures, by its place among all.
+    /// Returns the metrics of a consumer, by its index among all.
     pub fn consumer(&self, place: usize) -> Option<ConsumerMetrics> {
         self.consumers.get(place).cloned()
     }
 
-    /// What the host measures.
+    /// Returns the metrics of the host.
     pub fn host(&self) -> HostMetrics {
         HostMetrics { tick_delay: self.tick_delay.clone() }
     }
 
-    /// Lets all go out that is not out yet: until `deadline`, and for two and a half seconds at most.
+    /// Exports the last metrics. Waits until `deadline`, and at most two and a half seconds.
     pub async fn end(self, deadline: Instant) {
         self.exporters.end(deadline.min(Instant::now() + FLUSH)).await;
     }
 }
 
 impl HostMetrics {
-    /// The host's tick came so late.
+    /// Records the delay of a tick of the host.
     pub fn ticked(&self, late: Duration) {
         self.tick_delay.record(late.as_secs_f64(), &[]);
     }

@@ -1,5 +1,5 @@
-//! What the metrics and their attributes are called, and the words that attributes are made of. Names that begin with
-//! `messaging.` are those of the OpenTelemetry conventions (opentelemetry.io/docs/specs/semconv/messaging).
+//! The names of metrics and their attributes, and the values of attributes. Names that begin with `messaging.` are
+//! those of the OpenTelemetry conventions (opentelemetry.io/docs/specs/semconv/messaging).
 
 use hostler_types::OutcomeKind;
 
@@ -12,7 +12,7 @@ pub use opentelemetry_semantic_conventions::metric::{
     MESSAGING_PROCESS_DURATION,
 };
 
-/// Names metrics, and lists them with those of the conventions.
+/// Defines a constant for each metric name, and lists them with those of the conventions.
 macro_rules! metrics {
     ($($(#[doc = $meaning:literal])+ $name:ident = $text:literal,)+) => {
         $($(#[doc = $meaning])+ pub const $name: &str = $text;)+
@@ -33,13 +33,13 @@ metrics! {
     SLOTS = "hostler.slots",
     /// Messages whose handler runs.
     SLOTS_BUSY = "hostler.slots.busy",
-    /// Messages that are taken and not over.
+    /// Messages that are received and not finished.
     IN_HAND = "hostler.messages.in_hand",
-    /// Messages that are over, by what their handler said and what was done.
+    /// Finished messages, by outcome and disposition.
     SETTLED = "hostler.messages.settled",
-    /// How many attempts a message took until it left its queue.
+    /// Attempts that a message took until it left its queue.
     ATTEMPTS = "hostler.message.attempts",
-    /// How old messages are when they start.
+    /// Age of messages when they start.
     QUEUE_DELAY = "hostler.message.queue_delay",
     /// Messages that were older than `delay_tolerance` when they started.
     LATE = "hostler.messages.late",
@@ -49,27 +49,27 @@ metrics! {
     LEASES_LOST = "hostler.leases.lost",
     /// Handlers that were stopped at their processing timeout.
     PROCESSING_TIMEOUTS = "hostler.processing_timeouts",
-    /// Messages that wait and can be received.
+    /// Messages that can be received now.
     QUEUE_VISIBLE = "hostler.queue.visible",
     /// Messages whose delay has not passed.
     QUEUE_DELAYED = "hostler.queue.delayed",
-    /// Messages that are leased, by whomever.
+    /// Leased messages, of any receiver.
     QUEUE_IN_FLIGHT = "hostler.queue.in_flight",
     /// Messages in the dead-letter queue.
     QUEUE_DEAD_LETTERED = "hostler.queue.dead_lettered",
-    /// Time since these were read.
+    /// Time since the counts of the queue were read.
     QUEUE_COUNTS_AGE = "hostler.queue.counts_age",
     /// Age of the oldest message in the queue.
     QUEUE_OLDEST_AGE = "hostler.queue.oldest_age",
-    /// Messages that wait, for each task that takes them.
+    /// Visible messages for each task.
     BACKLOG_PER_TASK = "hostler.backlog_per_task",
-    /// How long what waits takes at the present rate.
+    /// Time to process the visible messages at the present rate.
     TIME_TO_DRAIN = "hostler.time_to_drain",
-    /// How long it takes to make a sandbox.
+    /// Time to create a sandbox.
     INSTANTIATION = "hostler.sandbox.instantiation",
-    /// The most linear memory that a guest has had.
+    /// The most linear memory of a guest since the start.
     MEMORY_PEAK = "hostler.sandbox.memory.peak",
-    /// How late the host's own tick comes.
+    /// Delay of the host's own tick.
     TICK_DELAY = "hostler.host.tick_delay",
     /// 1 while the host runs.
     UP = "hostler.up",
@@ -79,22 +79,22 @@ metrics! {
 
 /// The consumer's name.
 pub const CONSUMER: &str = "hostler.consumer";
-/// What a handler did.
+/// The outcome of a handler.
 pub const OUTCOME: &str = "hostler.outcome";
-/// What was then done with the message.
+/// The action on the message that followed.
 pub const DISPOSITION: &str = "hostler.disposition";
 /// A state of the health file.
 pub const STATE: &str = "hostler.state";
 
-/// What is done with messages. The first two remove them from their queue.
+/// Actions on messages. The first two remove the message from its queue.
 pub const DISPOSITIONS: [&str; 4] = ["ack", "dead-letter", "release", "none"];
-/// How many of [`DISPOSITIONS`] remove a message from its queue.
+/// Number of [`DISPOSITIONS`] that remove a message from its queue.
 pub(super) const REMOVALS: usize = 2;
 /// The states of the health file.
 pub const STATES: [&str; 6] = ["INITIALIZING", "INITIALIZED", "LISTENING", "PROCESSING", "IDLE", "EXITING"];
 
-/// Outcomes with the dispositions that usually follow. These are counted from zero on, so that the first of a rare kind is
-/// seen as an increase.
+/// Outcomes with the dispositions that usually follow. Their counts start at zero, so that the first occurrence of a
+/// rare one shows as an increase.
 pub(super) const USUAL: [(OutcomeKind, &str); 19] = [
     (OutcomeKind::Ack, "ack"),
     (OutcomeKind::Reply, "ack"),
@@ -117,30 +117,29 @@ pub(super) const USUAL: [(OutcomeKind, &str); 19] = [
     (OutcomeKind::Trapped, "none"),
 ];
 
-/// Buckets of times that handlers take, in seconds: those that the conventions advise, and more of them up to half an hour, which a
-/// handler may take.
+/// Buckets of handler run times, in seconds: those that the conventions advise, and more up to half an hour.
 pub(super) const PROCESS_DURATIONS: &[f64] = &[
     0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0, 300.0, 900.0, 1_800.0,
 ];
-/// Buckets of times that calls of the queue service take, in seconds: those that the conventions advise, and more beyond the 20 s
-/// that a receive waits.
+/// Buckets of durations of queue service calls, in seconds: those that the conventions advise, and more beyond the 20 s
+/// that a receive can wait.
 pub(super) const OPERATION_DURATIONS: &[f64] =
     &[0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 30.0];
 /// Buckets of attempts.
 pub(super) const ATTEMPT_COUNTS: &[f64] = &[1.0, 2.0, 3.0, 5.0, 8.0, 13.0];
-/// Buckets of ages of messages, in seconds: from a tenth of a second to a day.
+/// Buckets of message ages, in seconds: from a tenth of a second to a day.
 pub(super) const AGES: &[f64] = &[
     0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1_800.0, 3_600.0, 14_400.0, 43_200.0,
     86_400.0,
 ];
-/// Buckets of times that sandboxes take to make, in seconds: from ten microseconds on.
+/// Buckets of sandbox creation times, in seconds: from ten microseconds on.
 pub(super) const INSTANTIATIONS: &[f64] = &[
     0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0,
 ];
-/// Buckets of how late a tick comes, in seconds.
+/// Buckets of tick delays, in seconds.
 pub(super) const LATENESS: &[f64] = &[0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 10.0];
 
-/// The place of a word in its list; that of the last for one that is not there.
+/// Returns the index of a word in its list, or the last index if it is not in the list.
 pub(super) fn place(word: &str, words: &[&str]) -> usize {
     words.iter().position(|known| *known == word).unwrap_or(words.len().saturating_sub(1))
 }

@@ -1,5 +1,5 @@
-//! What is not recorded as it happens but looked at when metrics are collected: counters, the consumers' boards, and how
-//! full their queues were last seen.
+//! Values that are read when metrics are collected: counters, the consumers' states, and the last counts of their
+//! queues.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,19 +15,19 @@ use hostler_types::OutcomeKind;
 /// All consumers of the host.
 pub(super) type Consumers = Arc<[ConsumerMetrics]>;
 
-/// A metric's name, its unit, what it means, and how it is read.
+/// A metric's name, unit, description, and read function.
 type Row<F> = (&'static str, &'static str, &'static str, F);
 
-/// How a counter, a board, and what was seen of a queue are read.
+/// Read functions of a counter, a consumer's state, and the last counts of a queue.
 type OfCounts = fn(&Counts) -> &AtomicU64;
 type OfShown = fn(&Shown) -> usize;
 type OfSeen = fn(&Seen) -> u64;
 type TimeOfSeen = fn(&Seen) -> Option<Duration>;
 
-/// Takes one value, with its attributes.
+/// Receives one value with its attributes.
 type Take<'a> = &'a mut dyn FnMut(u64, &[KeyValue]);
 
-/// Makes the instruments.
+/// Creates the instruments.
 pub(super) fn register(meter: &Meter, consumers: &Consumers) {
     let watch = Watch { meter, consumers };
     watch.host();
@@ -124,7 +124,7 @@ impl Watch<'_> {
             (names::QUEUE_DEAD_LETTERED, "{message}", "Messages in the dead-letter queue", |seen| {
                 seen.depths.dead_lettered
             }),
-            // ECS does not tell a task how many there are of its service, so each counts itself as the only one.
+            // ECS does not tell a task how many tasks its service has, so each counts itself as the only one.
             (names::BACKLOG_PER_TASK, "{message}", "Messages ready to be received, per task", |seen| {
                 seen.depths.visible
             }),
@@ -165,7 +165,7 @@ impl Watch<'_> {
         gauge.with_callback(self.read_by(read)).build();
     }
 
-    /// Reads all consumers.
+    /// Returns a callback that reads all consumers.
     fn read_by(&self, read: impl Read) -> impl Fn(&dyn AsyncInstrument<u64>) + Send + Sync + 'static {
         let consumers = Arc::clone(self.consumers);
         move |observer| {
@@ -175,7 +175,7 @@ impl Watch<'_> {
     }
 }
 
-/// Reads what is to be observed of a consumer.
+/// Reads the values of a consumer.
 trait Read: Fn(&ConsumerMetrics, Take<'_>) + Send + Sync + 'static {}
 
 impl<F: Fn(&ConsumerMetrics, Take<'_>) + Send + Sync + 'static> Read for F {}

@@ -1,7 +1,8 @@
-//! The push to a collector, by OTLP: over HTTP with protobuf, or over gRPC. What the standard `OTEL_` variables say counts;
-//! the endpoint is the config's, unless `OTEL_EXPORTER_OTLP_METRICS_ENDPOINT` names one for metrics alone.
+//! The push to a collector, by OTLP: over HTTP with protobuf, or over gRPC. It follows the standard `OTEL_` variables.
+//! The endpoint is the config's, unless `OTEL_EXPORTER_OTLP_METRICS_ENDPOINT` names one for metrics alone.
 //!
-//! One export is under way at a time, and bounded in time; what a collector misses is in the next one, as sums go on.
+//! One export runs at a time, for a bounded time. Sums are cumulative, so the next export contains what a collector
+//! missed.
 
 use std::time::Duration;
 
@@ -19,45 +20,45 @@ use super::super::variables::Reader as Variables;
 use super::StartError;
 use super::reader::Reader;
 
-/// Where metrics go below an endpoint for all signals.
+/// The path of metrics below an endpoint for all signals.
 const PATH: &str = "/v1/metrics";
 
-/// How often metrics are sent unless `OTEL_METRIC_EXPORT_INTERVAL` says otherwise.
+/// The interval between exports, unless `OTEL_METRIC_EXPORT_INTERVAL` sets another.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// How long one request may take unless `OTEL_EXPORTER_OTLP_TIMEOUT` says otherwise.
+/// The timeout of one request, unless `OTEL_EXPORTER_OTLP_TIMEOUT` sets another.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long one export may take, its retries included, whatever the collector asks for.
+/// The timeout of one export, retries included, even if the collector asks for longer.
 const EXPORT: Duration = Duration::from_secs(30);
 
-/// How long the export under way may take when it is stopped, and how long the last one after it.
+/// The time left to the export under way at a stop, and then again to the last export.
 pub(super) const LAST: Duration = Duration::from_secs(1);
 
-/// Whether the environment wants no metrics by OTLP: `OTEL_SDK_DISABLED`, `OTEL_METRICS_EXPORTER`.
+/// Reports `true` if the environment turns metrics by OTLP off: `OTEL_SDK_DISABLED`, `OTEL_METRICS_EXPORTER`.
 pub(super) fn is_disabled() -> bool {
     let is = |name: &str, word: &str| variable(name).is_some_and(|value| value.eq_ignore_ascii_case(word));
     is("OTEL_SDK_DISABLED", "true") || is("OTEL_METRICS_EXPORTER", "none")
 }
 
-/// How often metrics are pushed.
+/// Returns the interval between exports.
 pub(super) fn interval() -> Duration {
     milliseconds("OTEL_METRIC_EXPORT_INTERVAL").unwrap_or(INTERVAL)
 }
 
-/// Sends metrics every so often.
+/// Exports metrics at an interval.
 pub(super) struct Push {
     exporter: MetricExporter,
     reader: Reader,
     interval: Duration,
     fault: Fault,
-    /// Whether the last export failed, so that the log says it once.
+    /// Set if the last export failed, so that each outage is logged once.
     failing: bool,
 }
 
 impl Push {
-    /// A push to this endpoint, and what has to read the metrics for it. Must be called within the runtime that it will
-    /// run on.
+    /// Returns a push to this endpoint, and the reader to register for it. Must be called within the runtime that will
+    /// run it.
     pub(super) fn new(endpoint: &str) -> Result<(Reader, Self), StartError> {
         let fault = Fault::default();
         let exporter = exporter(endpoint, &fault);
@@ -66,7 +67,7 @@ impl Push {
         Ok((reader.clone(), Self { exporter, reader, interval: interval(), fault, failing: false }))
     }
 
-    /// Sends until it is stopped, and then once more.
+    /// Exports until stopped, and then once more.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         loop {
             tokio::select! {
@@ -79,7 +80,7 @@ impl Push {
             };
             let result = tokio::select! {
                 result = self.export() => result,
-                // It is with a collector that does not answer; another would be too.
+                // The collector does not answer, so another export would hang too.
                 () = stopped => return tracing::warn!("the last metrics were not exported: the collector does not answer"),
             };
             self.note(result);
@@ -109,7 +110,7 @@ impl Push {
     }
 }
 
-/// The exporter to where the config and the environment say. What is wrong with the environment is logged.
+/// Builds the exporter from the config and the environment. Logs invalid variables.
 ///
 /// # Errors
 /// A text for people, without the endpoint, which may hold a secret.
@@ -136,7 +137,7 @@ fn variable(name: &str) -> Option<String> {
     Variables::of_process().set(name)
 }
 
-/// A time in milliseconds; one that cannot be read, or is nothing, is warned of and counts as unset.
+/// Reads a time in milliseconds. Zero or an invalid value is logged and counts as unset.
 fn milliseconds(name: &str) -> Option<Duration> {
     let value = variable(name)?;
     match value.parse() {

@@ -1,4 +1,4 @@
-//! The endpoint that Prometheus scrapes: `GET /metrics`, and nothing else.
+//! The endpoint that Prometheus scrapes: `GET` and `HEAD` of `/metrics` only.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -20,32 +20,32 @@ use tokio::time::{sleep, timeout};
 
 use super::StartError;
 
-/// The one path.
+/// The only path.
 const PATH: &str = "/metrics";
 
-/// How many connections there may be at once; what comes beyond is closed.
+/// The most open connections; further ones are closed.
 const CONNECTIONS: usize = 16;
 
-/// How long a connection may take from its first byte to its last: one scrape, however slow its reader.
+/// The time limit of a connection, which serves one scrape, however slow its reader.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// How long it may take to say what it wants.
+/// The time limit to receive the head of a request.
 const HEAD: Duration = Duration::from_secs(5);
 
-/// The most bytes of a head.
+/// The most bytes of a request's head.
 const HEAD_BYTES: usize = 16 * 1024;
 
-/// How long to rest when no connection can be accepted: there may be no descriptors left.
+/// The pause after a failed accept: file descriptors may have run out.
 const REST: Duration = Duration::from_millis(100);
 
-/// A listener, and what it tells.
+/// A listener, and the registry that it serves.
 pub(super) struct Endpoint {
     listener: std::net::TcpListener,
     registry: Registry,
 }
 
 impl Endpoint {
-    /// An endpoint, and what has to read the metrics for it.
+    /// Returns an endpoint, and the reader to register for it.
     pub(super) fn new(listener: std::net::TcpListener) -> Result<(PrometheusExporter, Self), StartError> {
         let registry = Registry::new();
         let reader =
@@ -69,7 +69,7 @@ impl Endpoint {
             if let Ok(permit) = Arc::clone(&permits).try_acquire_owned() {
                 let registry = self.registry.clone();
                 tokio::spawn(async move {
-                    // A peer that goes away is its own affair.
+                    // A disconnect by the peer is no error of ours.
                     let _ = timeout(LONGEST, converse(stream, registry)).await;
                     drop(permit);
                 });
@@ -78,7 +78,7 @@ impl Endpoint {
     }
 }
 
-/// One connection, with one request: nothing is kept open for a scraper that may not come again.
+/// Serves one request on a connection, then closes it.
 async fn converse(stream: TcpStream, registry: Registry) -> hyper::Result<()> {
     let service = service_fn(move |request: Request<Incoming>| {
         let response = answer(&request, &registry);

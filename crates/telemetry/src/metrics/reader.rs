@@ -8,7 +8,7 @@ use opentelemetry_sdk::metrics::data::ResourceMetrics;
 use opentelemetry_sdk::metrics::reader::MetricReader;
 use opentelemetry_sdk::metrics::{InstrumentKind, ManualReader, Pipeline, Temporality};
 
-/// Reads the registry when it is asked to. Clones read as one.
+/// Reads the registry on demand. Clones share one state.
 #[derive(Debug, Clone)]
 pub(super) struct Reader(Arc<ManualReader>);
 
@@ -17,12 +17,12 @@ impl Reader {
         Self(Arc::new(ManualReader::builder().with_temporality(temporality).build()))
     }
 
-    /// One that gets what has changed since it last read.
+    /// Returns a reader of the changes since its last read.
     pub(super) fn delta() -> Self {
         Self::new(Temporality::Delta)
     }
 
-    /// What there is now; `None` if nothing is measured any more.
+    /// Reads the current metrics; `None` once the registry has shut down.
     pub(super) fn read(&self) -> Option<ResourceMetrics> {
         let mut metrics = ResourceMetrics::default();
         self.0.collect(&mut metrics).ok().map(|()| metrics)

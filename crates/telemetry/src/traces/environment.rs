@@ -1,4 +1,5 @@
-//! The variables of the OpenTelemetry standard, as far as the SDK does not read them itself, or takes what it cannot use in silence.
+//! The variables of the OpenTelemetry standard that the SDK does not read itself, or whose invalid values it ignores
+//! silently.
 //!
 //! Sources: OpenTelemetry specification, "Environment variable specification" and "OTLP exporter configuration".
 
@@ -7,44 +8,44 @@ use std::time::Duration;
 use super::super::collector::{self, Protocol};
 use super::super::variables::Reader;
 
-/// Where spans go below an endpoint for all signals.
+/// The path of spans below an endpoint for all signals.
 const PATH: &str = "/v1/traces";
 
-/// How long a batch may take until it is with the collector, unless `OTEL_EXPORTER_OTLP_TIMEOUT` says otherwise.
+/// The time to deliver a batch to the collector, unless `OTEL_EXPORTER_OTLP_TIMEOUT` sets another.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How many spans may wait, and how many may: each takes memory.
+/// The default and the largest number of waiting spans. Each takes memory.
 const QUEUE: (usize, usize) = (2048, 8192);
 
-/// How many spans go at a time.
+/// The default number of spans in a batch.
 const BATCH: usize = 512;
 
-/// Samplers that the SDK knows.
+/// Samplers that the SDK supports.
 const SAMPLERS: &str =
     "always_on always_off traceidratio parentbased_always_on parentbased_always_off parentbased_traceidratio";
 
-/// What the variables and the config say together.
+/// The settings from the variables and the config.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Environment {
-    /// Nothing is to be sent.
+    /// Set to send no spans.
     pub(super) off: bool,
     pub(super) protocol: Protocol,
-    /// Where to: the full URL with HTTP, the collector's with gRPC.
+    /// The full URL with HTTP; the collector's address with gRPC.
     pub(super) endpoint: String,
-    /// How long one batch may take, tries included.
+    /// The time limit of a batch, attempts included.
     pub(super) timeout: Duration,
-    /// How many spans may wait.
+    /// The most waiting spans.
     pub(super) queue: usize,
-    /// How many are sent at a time.
+    /// The most spans in a batch.
     pub(super) batch: usize,
-    /// Whether nothing says which traces are sampled.
+    /// Set if the environment names no valid sampler, so that hostler's own applies.
     pub(super) own_sampler: bool,
-    /// What is wrong, for the log. The standard wants a wrong value passed over.
+    /// Warnings for the log. The standard asks to ignore invalid values.
     pub(super) warnings: Vec<String>,
 }
 
 impl Environment {
-    /// Reads what `get` knows. `endpoint`: the collector's URL, as configured.
+    /// Reads the variables through `get`. `endpoint`: the collector's URL from the config.
     pub(super) fn read(endpoint: &str, get: impl Fn(&str) -> Option<String>) -> Self {
         let mut reader = Reader::new(get);
         let off = reader.set("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"))
@@ -71,7 +72,7 @@ impl Environment {
     }
 }
 
-/// How many spans may wait in this process.
+/// Returns the most waiting spans, from this process's environment.
 pub(super) fn queue_of_process() -> usize {
     queue(&mut Reader::of_process())
 }
@@ -81,7 +82,7 @@ fn queue<F: Fn(&str) -> Option<String>>(reader: &mut Reader<F>) -> usize {
     usize::try_from(queue).unwrap_or(QUEUE.1).clamp(1, QUEUE.1)
 }
 
-/// The sampler that is named. The SDK reads it by itself, and would pass over in silence what is wrong with it.
+/// Returns the named sampler. The SDK reads the variable itself, but ignores invalid values silently.
 fn sampler<F: Fn(&str) -> Option<String>>(reader: &mut Reader<F>) -> Option<String> {
     let sampler = reader.word("OTEL_TRACES_SAMPLER", &SAMPLERS.split(' ').collect::<Vec<_>>());
     let takes_ratio = sampler.as_deref().is_some_and(|name| name.ends_with("ratio"));
@@ -181,7 +182,7 @@ mod tests {
             (environment.queue, environment.batch)
         };
         assert_eq!(sizes("1000000000000", "4000000000000"), (8192, 8192));
-        // What is set aside is for as many as may wait.
+        // The reserved memory covers a full queue.
         let set_aside = [read(&[]).queue, sizes("8192", "").0].map(super::super::footprint_of);
         assert_eq!(set_aside, [16 << 20, 64 << 20]);
         assert_eq!(sizes("0", "0"), (1, 1));

@@ -1,4 +1,4 @@
-//! For tests: spans that are kept instead of sent.
+//! For tests: keeps spans instead of sending them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,18 +7,18 @@ use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider, SpanData, SpanExporte
 
 use super::Traces;
 
-/// The spans that ended, in their order.
+/// The ended spans, in order.
 #[derive(Debug, Clone, Default)]
 pub struct Kept(Arc<Mutex<Vec<SpanData>>>);
 
 impl Kept {
-    /// Traces that are kept here, sampled as is the default.
+    /// Returns traces that keep their spans here, with the default sampler.
     pub fn traces(&self) -> Traces {
         let sampler = Sampler::ParentBased(Box::new(Sampler::AlwaysOn));
         Traces::of(SdkTracerProvider::builder().with_sampler(sampler).with_simple_exporter(self.clone()), None)
     }
 
-    /// All so far.
+    /// Returns all spans so far.
     pub fn spans(&self) -> Vec<SpanData> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -31,7 +31,7 @@ impl SpanExporter for Kept {
     }
 }
 
-/// An attribute of a span, as text.
+/// Returns an attribute of a span, as text.
 pub fn attribute(span: &SpanData, name: &str) -> Option<String> {
     let found = span.attributes.iter().find(|pair| pair.key.as_str() == name);
     found.map(|pair| pair.value.to_string())

@@ -1,5 +1,5 @@
-//! Spans about messages, by OpenTelemetry's semantic conventions for messaging (opentelemetry.io/docs/specs/semconv/messaging,
-//! of the schema that the spans name): their names, kinds and attributes.
+//! Spans about messages, with the names, kinds and attributes of OpenTelemetry's semantic conventions for messaging
+//! (opentelemetry.io/docs/specs/semconv/messaging, in the version of the spans' schema).
 
 use std::sync::Arc;
 
@@ -12,24 +12,24 @@ use opentelemetry_semantic_conventions::attribute::{
 
 use super::{Beginning, Span, Traces};
 
-/// The consumer that a span belongs to, by its name in the config.
+/// The attribute for a span's consumer, by its name in the config.
 pub const CONSUMER: &str = "hostler.consumer";
 
-/// What is done with messages.
+/// An operation on messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// Put into a queue or a topic. The span's context goes with the messages.
+    /// Sends messages to a queue or a topic. The messages carry the span's context.
     Send,
-    /// Taken from a queue.
+    /// Receives messages from a queue.
     Receive,
-    /// Handled.
+    /// Handles a message.
     Process,
-    /// Acked, released or dead-lettered.
+    /// Acks, releases or dead-letters messages.
     Settle,
 }
 
 impl Operation {
-    /// Its name and its type, which are the same here.
+    /// Returns the operation's name, which is also its type.
     pub fn name(self) -> &'static str {
         match self {
             Self::Send => "send",
@@ -48,21 +48,21 @@ impl Operation {
     }
 }
 
-/// Where messages come from or go to.
+/// The source or destination of messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Destination {
     /// `messaging.system`.
     pub system: &'static str,
     /// The channel.
     pub name: Arc<str>,
-    /// The queue's URL or the topic's ARN, on services that have such.
+    /// The queue's URL or the topic's ARN, on services that have one.
     pub address: Option<Arc<str>>,
-    /// The consumer, where one is at work.
+    /// The consumer at work, if there is one.
     pub consumer: Option<Arc<str>>,
 }
 
 impl Destination {
-    /// What is known of it beside its name.
+    /// Returns its attributes for a span.
     pub fn attributes(&self) -> Vec<KeyValue> {
         let mut attributes = vec![
             KeyValue::new(MESSAGING_SYSTEM, self.system),

@@ -1,17 +1,18 @@
-//! Traces: spans by OpenTelemetry, sent by OTLP to where `telemetry.otlp_endpoint` says. Without it there are no [`Traces`].
+//! Traces: OpenTelemetry spans, sent by OTLP to `telemetry.otlp_endpoint`. Without that endpoint there are no
+//! [`Traces`].
 //!
 //! | file | job |
 //! |---|---|
-//! | `environment` | the standard's variables, as far as the SDK does not read them |
-//! | `exporter` | batches of spans to the collector, bounded in time |
-//! | `outage` | a collector that cannot be reached is told of once |
+//! | `environment` | the standard's variables that the SDK does not read itself |
+//! | `exporter` | sends batches of spans to the collector, bounded in time |
+//! | `outage` | logs an unreachable collector once |
 //! | `messaging` | spans about messages, by the semantic conventions |
-//! | `sampler` | which traces are sampled, where the environment does not say |
+//! | `sampler` | the sampler for an environment that names none |
 //! | `span` | one span |
 //!
-//! A finished span goes into the SDK's queue, which drops what it has no room for; a thread of the SDK's hands batches to the
-//! exporter, and a runtime of our own, on one thread, drives its connections. So a collector that is down or slow takes the time of
-//! these two threads and of nobody else.
+//! A finished span goes into the SDK's queue, which drops spans that it has no room for. A thread of the SDK's passes
+//! batches to the exporter, and a runtime of our own drives the connections on one more thread. A slow or unreachable
+//! collector only takes the time of these two threads.
 
 mod environment;
 mod exporter;
@@ -43,10 +44,10 @@ use super::resource::Resource;
 use environment::Environment;
 use sampler::Sampler;
 
-/// What a span can take of the memory, in bytes: as large as ours can become.
+/// The most memory that one of our spans takes, in bytes.
 const SPAN: u64 = 8 << 10;
 
-/// What the spans that wait and those on their way may take of the memory, in bytes: as many as the queue holds.
+/// Returns the most memory that unsent spans take, in bytes: that of a full queue.
 pub fn footprint() -> u64 {
     footprint_of(environment::queue_of_process())
 }
@@ -55,29 +56,29 @@ fn footprint_of(queue: usize) -> u64 {
     queue as u64 * SPAN
 }
 
-/// How a span begins.
+/// The start of a span.
 #[derive(Debug, Default)]
 pub struct Beginning<'a> {
-    /// The span that it is a part of.
+    /// The parent span.
     pub parent: Option<&'a SpanContext>,
-    /// The spans that it is about.
+    /// The spans that it links to.
     pub links: Vec<SpanContext>,
-    /// When; now if that is not said.
+    /// The start time; `None`: now.
     pub since: Option<SystemTime>,
 }
 
-/// Where finished spans go.
+/// Creates spans and sends them when they end.
 #[derive(Debug, Clone)]
 pub struct Traces {
     tracer: SdkTracer,
     provider: SdkTracerProvider,
-    /// None: the environment says what is sampled.
+    /// `None`: the environment sets the sampler.
     sampler: Option<Sampler>,
 }
 
 impl Traces {
-    /// Sends spans of this process to the collector at `endpoint`; none if the standard's variables say so. What is wrong with
-    /// them is logged.
+    /// Starts sending spans of this process to the collector at `endpoint`. Returns `None` if the standard's variables
+    /// turn traces off. Logs invalid variables.
     ///
     /// # Errors
     /// A text for the log: TLS cannot be set up, or the endpoint cannot be used.
@@ -99,7 +100,7 @@ impl Traces {
         Ok(Some(Self::of(builder.with_resource(resource.for_sdk()), sampler)))
     }
 
-    /// The SDK samples what its builder says, of what the sampler lets come that far.
+    /// Creates traces from a builder. The builder's sampler decides on the spans that `sampler` lets through.
     fn of(builder: TracerProviderBuilder, sampler: Option<Sampler>) -> Self {
         let provider = builder.build();
         let scope = InstrumentationScope::builder("hostler")
@@ -108,18 +109,18 @@ impl Traces {
         Self { tracer: provider.tracer_with_scope(scope.build()), provider, sampler }
     }
 
-    /// Begins a span, in the trace of its parent. Without one it begins a trace, if the sampler likes.
+    /// Begins a span in the trace of its parent. A span without a parent begins a trace, if the sampler allows it.
     pub fn span(&self, kind: SpanKind, name: impl Into<Cow<'static, str>>, beginning: Beginning<'_>) -> Span {
         self.unsampled(&beginning).unwrap_or_else(|| self.sampled(kind, name.into(), beginning))
     }
 
-    /// The span that begins so, if it is not sampled: it needs no name.
+    /// Returns an unsampled span, which needs no name; `None` if the span is to be sampled.
     fn unsampled(&self, beginning: &Beginning<'_>) -> Option<Span> {
         let is_sampled = self.sampler.as_ref().is_none_or(|sampler| sampler.samples(beginning));
         (!is_sampled).then(|| Span::unsampled(beginning.parent))
     }
 
-    /// A span of the SDK's.
+    /// Returns a span of the SDK's.
     fn sampled(&self, kind: SpanKind, name: Cow<'static, str>, beginning: Beginning<'_>) -> Span {
         let mut builder = SpanBuilder::from_name(name).with_kind(kind);
         builder.start_time = beginning.since;
@@ -133,9 +134,9 @@ impl Traces {
         Span::new(self.tracer.build_with_context(builder, &context))
     }
 
-    /// Sends what waits, for at most so long; spans that end later are lost.
+    /// Sends the waiting spans, for at most `within`. Spans that end later are lost.
     pub async fn finish(self, within: Duration) {
-        // The SDK waits on the thread that asks.
+        // The SDK's shutdown blocks the calling thread.
         let (done, finished) = tokio::sync::oneshot::channel();
         let provider = self.provider.clone();
         let wait = move || {
@@ -149,11 +150,11 @@ impl Traces {
     }
 }
 
-/// Threads that look up the collector's name.
+/// Threads for lookups of the collector's name.
 const LOOKUPS: usize = 2;
 
-/// A runtime on a thread of its own: what a collector does to its connections is nobody else's affair. It ends with the process, as the
-/// SDK's thread may wait in it for a collector until then.
+/// Returns a runtime on a thread of its own, which isolates the collector's connections. The thread ends with the
+/// process, since the SDK's thread may wait in it for a collector until then.
 fn runtime() -> io::Result<Handle> {
     let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(LOOKUPS).build()?;
     let handle = runtime.handle().clone();

@@ -1,22 +1,22 @@
-//! Tells of a collector that cannot be reached when that begins and when it is over, and not with each batch.
+//! Logs an unreachable collector when the outage begins and when it ends, rather than with each batch.
 
 use std::sync::{Mutex, PoisonError};
 
-/// How it stands with the collector.
+/// The state of the collector: the spans lost in the present outage, or `None`.
 #[derive(Debug, Default)]
 pub(super) struct Outage(Mutex<Option<u64>>);
 
-/// What is worth a line in the log.
+/// An event to log.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum News {
-    /// It has just begun.
+    /// The outage has begun.
     Began,
-    /// It is over; so many spans were lost.
+    /// The outage is over; this many spans were lost.
     Over(u64),
 }
 
 impl Outage {
-    /// Takes what became of so many spans.
+    /// Records the result of sending this many spans. Returns the event to log, if any.
     pub(super) fn note(&self, spans: usize, sent: bool) -> Option<News> {
         let mut lost = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match (sent, *lost) {

@@ -1,7 +1,8 @@
-//! The sampler where the environment names none: what a span's parent says; and of traces that begin here, so many a second.
+//! The sampler for an environment that names none. It follows a span's parent, and samples a limited number per second
+//! of the traces that begin here.
 //!
-//! To make spans of each of tens of thousands of messages a second, and to send them, takes a good part of the throughput; and the
-//! SDK's queue drops what it has no room for. It is asked before the SDK is, whose spans cost some time though nobody samples them.
+//! Creating and sending spans for tens of thousands of messages a second would take much of the throughput, and the
+//! SDK's queue would drop many of them. This sampler decides before the SDK, whose unsampled spans cost time too.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,10 +14,11 @@ use super::Beginning;
 use hostler_types::Bucket;
 use hostler_types::Rate;
 
-/// Traces that begin here, per second.
+/// The limit of traces that begin here.
 const TRACES: Rate = Rate { permits: 1_000, per: Duration::from_secs(1) };
 
-/// Samples what has a sampled parent; without one, so many a second, and whatever is linked to a span that is sampled.
+/// Samples spans with a sampled parent. Without a parent, samples spans that link to a sampled one, and otherwise a
+/// limited number per second.
 #[derive(Debug, Clone)]
 pub(super) struct Sampler(Arc<Mutex<Bucket>>);
 
@@ -25,7 +27,7 @@ impl Sampler {
         Self(Arc::new(Mutex::new(Bucket::new(TRACES, Instant::now()))))
     }
 
-    /// Whether a span is sampled that begins so.
+    /// Reports `true` if a span with this start is to be sampled. May use a permit of the limit.
     pub(super) fn samples(&self, beginning: &Beginning<'_>) -> bool {
         match beginning.parent {
             Some(parent) => parent.is_sampled(),

@@ -1,4 +1,4 @@
-//! One span: it ends when it is dropped, or when it is told.
+//! One span. It ends when dropped, or at a given time.
 
 use std::time::SystemTime;
 
@@ -10,13 +10,13 @@ use opentelemetry_semantic_conventions::attribute::ERROR_TYPE;
 /// The longest description of a failure, in bytes.
 const MAX_DESCRIPTION: usize = 256;
 
-/// A span that has begun. One that is not sampled has a context, and nothing else.
+/// A span that has begun. An unsampled one has only a context.
 #[derive(Debug)]
 pub struct Span(Kind);
 
 #[derive(Debug)]
 enum Kind {
-    /// The SDK's, which may not be sampled either.
+    /// A span of the SDK's, which may be unsampled too.
     Sdk(Box<SdkSpan>),
     Unsampled(SpanContext),
 }
@@ -26,7 +26,7 @@ impl Span {
         Self(Kind::Sdk(Box::new(span)))
     }
 
-    /// One that is not sampled, in the trace of its parent or one of its own.
+    /// Returns an unsampled span, in the trace of its parent or in a new one.
     pub(super) fn unsampled(parent: Option<&SpanContext>) -> Self {
         let own = || TraceId::from(fastrand::u128(1..));
         let (trace, state) = parent
@@ -35,7 +35,7 @@ impl Span {
         Self(Kind::Unsampled(SpanContext::new(trace, span, TraceFlags::NOT_SAMPLED, false, state)))
     }
 
-    /// What names it to others.
+    /// Returns the context that identifies the span to other spans.
     pub fn context(&self) -> SpanContext {
         match &self.0 {
             Kind::Sdk(span) => span.span_context().clone(),
@@ -43,7 +43,7 @@ impl Span {
         }
     }
 
-    /// Whether what is set will be seen; attributes that cost something to make need not be made otherwise.
+    /// Reports `true` if attributes are recorded. Skip expensive attributes otherwise.
     pub fn is_recording(&self) -> bool {
         matches!(&self.0, Kind::Sdk(span) if span.is_recording())
     }
@@ -62,21 +62,21 @@ impl Span {
         }
     }
 
-    /// Sets several.
+    /// Sets several attributes.
     pub fn set_all(&mut self, attributes: impl IntoIterator<Item = KeyValue>) {
         if let Some(span) = self.recording() {
             span.set_attributes(attributes);
         }
     }
 
-    /// Links it to another span.
+    /// Links the span to another span.
     pub fn link(&mut self, other: &SpanContext) {
         if let Some(span) = self.recording() {
             span.add_link(other.clone(), Vec::new());
         }
     }
 
-    /// It failed in this way: one of a few words (`error.type`), and a text for people.
+    /// Marks the span as failed. `kind`: one of a few fixed words (`error.type`). `description`: a text for people.
     pub fn fail(&mut self, kind: impl Into<Value>, description: &str) {
         if let Some(span) = self.recording() {
             let description = &description[..description.floor_char_boundary(MAX_DESCRIPTION)];
@@ -85,7 +85,7 @@ impl Span {
         }
     }
 
-    /// Ends it as of then.
+    /// Ends the span at this time.
     pub fn end_at(mut self, at: SystemTime) {
         if let Some(span) = self.recording() {
             span.end_with_timestamp(at);

@@ -1,8 +1,8 @@
-//! Metrics → lines of CloudWatch's embedded metric format (its specification: "Embedded metric format document structure").
-//! No I/O.
+//! Converts metrics to lines of CloudWatch's embedded metric format (its specification: "Embedded metric format
+//! document structure"). No I/O.
 //!
-//! CloudWatch bills each metric of each consumer. So a line declares as metrics what alarms and scaling are made of; all else
-//! is in the line as plain members, for queries of the log.
+//! CloudWatch bills each metric of each consumer. Only the values that alarms and scaling need are declared as metrics.
+//! All others are plain members of the line, for queries of the log.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,10 @@ use serde_json::{Map, Value, json};
 use super::super::names;
 use super::quantile::Counted;
 
-/// Where the metrics are in CloudWatch.
+/// The namespace of the metrics in CloudWatch.
 const NAMESPACE: &str = "hostler";
 
-/// What tells metrics of one name apart.
+/// The dimensions that distinguish metrics of the same name.
 const DIMENSIONS: [&str; 2] = ["service", "consumer"];
 
 /// Metrics that are plain members of a line.
@@ -34,20 +34,20 @@ const PLAIN: [&str; 9] = [
     names::TICK_DELAY,
 ];
 
-/// One consumer's part.
+/// The values of one consumer.
 #[derive(Default)]
 struct Line {
     channel: String,
     state: &'static str,
     outcomes: BTreeMap<String, u64>,
-    /// By name, with its unit in CloudWatch's words.
+    /// Value, unit in CloudWatch's terms, and whether it is declared; by name.
     values: BTreeMap<String, (f64, &'static str, bool)>,
-    /// By name, and unit.
+    /// Histogram, unit and whether it is declared; by name.
     counted: BTreeMap<String, (Counted, &'static str, bool)>,
 }
 
-/// A line for each consumer, in the order of their names. The metrics are those of a minute (delta). `now`: milliseconds
-/// since 1970.
+/// Returns a line for each consumer, in the order of their names. `metrics` are the changes of one interval (delta).
+/// `now`: milliseconds since 1970.
 pub(super) fn lines(metrics: &ResourceMetrics, now: u64) -> Vec<String> {
     let mut lines: BTreeMap<String, Line> = BTreeMap::new();
     let mut host = Line::default();
@@ -75,7 +75,7 @@ fn gather(metric: &Metric, lines: &mut BTreeMap<String, Line>, host: &mut Line) 
     }
 }
 
-/// What a metric is in CloudWatch.
+/// The name, unit and declaration of a metric in CloudWatch.
 struct Kind<'a> {
     name: &'a str,
     unit: &'static str,
@@ -137,7 +137,7 @@ fn histograms<T: Copy>(
 ) {
     for point in histogram.data_points() {
         let attributes: Vec<_> = point.attributes().collect();
-        // What no consumer has for itself is the host's.
+        // A histogram without a consumer is the host's.
         let line = line_of(&attributes, lines).unwrap_or(&mut *host);
         let name = match attribute(&attributes, names::MESSAGING_OPERATION_NAME) {
             Some(operation) if kind.name == names::MESSAGING_CLIENT_OPERATION_DURATION => {
@@ -165,7 +165,7 @@ fn attribute(attributes: &[&KeyValue], name: &str) -> Option<String> {
     attributes.iter().find(|attribute| attribute.key.as_str() == name).map(|found| found.value.to_string())
 }
 
-/// The line of the consumer that these attributes name.
+/// Returns the line of the consumer that these attributes name.
 fn line_of<'l>(attributes: &[&KeyValue], lines: &'l mut BTreeMap<String, Line>) -> Option<&'l mut Line> {
     let consumer = attribute(attributes, names::CONSUMER)?;
     let line = lines.entry(consumer).or_default();
@@ -208,7 +208,7 @@ impl Line {
     }
 }
 
-/// A whole number without a point, as people expect of a count.
+/// Writes a whole number without a decimal point.
 fn number(value: f64) -> Value {
     match value.fract() == 0.0 && value.abs() < 1e15 {
         true => json!(value as i64),

@@ -1,7 +1,7 @@
-//! Metrics on standard output in CloudWatch's embedded metric format: a line for each consumer and minute, with what
-//! changed in that minute. Where a log driver takes standard output to CloudWatch Logs, that is all there is to it.
+//! Metrics on standard output in CloudWatch's embedded metric format: a line for each consumer and interval, with the
+//! changes in that interval. A log driver that sends standard output to CloudWatch Logs needs no further setup.
 //!
-//! Standard output is a pipe that may block, so a thread of its own writes, and lines that it has no room for are dropped.
+//! Standard output is a pipe that may block. A separate thread writes, and lines that it has no room for are dropped.
 
 mod line;
 mod quantile;
@@ -17,36 +17,36 @@ use tokio_util::sync::CancellationToken;
 
 use super::reader::Reader;
 
-/// How many minutes may wait for a slow reader of standard output.
+/// Intervals whose lines may wait for a slow reader of standard output.
 const WAITING: usize = 2;
 
-/// How long the last lines may take.
+/// The longest wait for the last lines to be written.
 const LAST: Duration = Duration::from_secs(1);
 
-/// The lines of a minute, and whom to tell that they are written.
+/// The lines of one interval, and a channel that signals their write.
 struct Minute {
     lines: String,
     written: Option<oneshot::Sender<()>>,
 }
 
-/// Writes lines every so often.
+/// Writes lines at an interval.
 pub(super) struct Lines {
     reader: Reader,
     every: Duration,
     writer: SyncSender<Minute>,
-    /// Whether the last lines were dropped, so that the log says it once.
+    /// Set if the last lines were dropped, so that each gap is logged once.
     dropping: bool,
 }
 
 impl Lines {
-    /// Lines of what a delta reader reads.
+    /// Returns a writer of lines from a delta reader.
     pub(super) fn new(reader: Reader, every: Duration) -> io::Result<Self> {
         let (writer, minutes) = sync_channel(WAITING);
         thread::Builder::new().name("hostler-emf".into()).spawn(move || write_all(&minutes))?;
         Ok(Self { reader, every, writer, dropping: false })
     }
 
-    /// Writes until it is stopped, and then once more.
+    /// Writes until stopped, and then once more.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let mut ticks = interval_at(tokio::time::Instant::now() + self.every, self.every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -77,7 +77,7 @@ impl Lines {
     }
 }
 
-/// Writes until nothing more can come, or standard output is gone.
+/// Writes until all senders are gone, or standard output fails.
 fn write_all(minutes: &Receiver<Minute>) {
     for Minute { lines, written } in minutes {
         let mut out = io::stdout().lock();

@@ -1,11 +1,11 @@
-//! What is known of many values from their histogram: their mean, their largest, and about where their quantiles lie.
+//! Summary values of a histogram: mean, maximum, and approximate quantiles.
 
-/// The counts of a histogram; several of the same bounds can be added up.
+/// The counts of a histogram. Those with the same bounds can be added up.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Counted {
-    /// Upper bounds of all buckets but the last, which has none.
+    /// Upper bounds of all buckets except the last, which has none.
     pub(super) bounds: Vec<f64>,
-    /// How many values each bucket has; one more than `bounds`.
+    /// Number of values in each bucket; one more entry than `bounds`.
     pub(super) buckets: Vec<u64>,
     pub(super) count: u64,
     pub(super) sum: f64,
@@ -14,7 +14,7 @@ pub(super) struct Counted {
 }
 
 impl Counted {
-    /// Adds another one with the same bounds.
+    /// Adds the counts of another histogram with the same bounds.
     pub(super) fn add(&mut self, other: Self) {
         if self.count == 0 {
             *self = other;
@@ -27,13 +27,13 @@ impl Counted {
         self.max = self.max.into_iter().chain(other.max).reduce(f64::max);
     }
 
-    /// The mean; `None` of nothing.
+    /// Returns the mean; `None` if there are no values.
     pub(super) fn mean(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum / self.count as f64)
     }
 
-    /// About the value below which such a share of all lies (0 to 1): values are taken to be spread evenly over their
-    /// bucket, between the least and the largest there was. `None` of nothing.
+    /// Returns the approximate value below which this share (0 to 1) of all values lies. Assumes that the values of a
+    /// bucket are spread evenly, between the minimum and maximum recorded. `None` if these are not known.
     pub(super) fn quantile(&self, share: f64) -> Option<f64> {
         let (min, max) = (self.min?, self.max?);
         let rank = share * self.count as f64;
