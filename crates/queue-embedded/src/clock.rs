@@ -1,4 +1,4 @@
-//! The clocks that the queue reads, and the connection that jobs share with them.
+//! The clocks of the queue, and the connection that jobs receive with them.
 
 use std::fmt;
 use std::ops::Deref;
@@ -12,16 +12,16 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::rows::{millis, to_system_time};
 
-/// The clocks of a machine. The driver reads no other, so a test can set, stop and step them.
+/// The clocks of a machine. The driver reads no others, so a test can set, stop and step them.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// The time since a moment that all processes of the machine share. It is never set and never steps.
+    /// Returns the time since a moment that all processes of the machine share. It is never set and never steps.
     fn monotonic(&self) -> Duration;
 
-    /// The wall clock, which anybody may set.
+    /// Returns the wall clock, which may be set at any time.
     fn wall(&self) -> SystemTime;
 
-    /// Names the origin of [`Clock::monotonic`]: its readings compare among processes that see the same name. `None`: only
-    /// within this process.
+    /// Names the origin of [`Clock::monotonic`]. Readings are comparable among processes that see the same name.
+    /// `None`: only within this process.
     fn origin(&self) -> Option<String>;
 }
 
@@ -40,7 +40,7 @@ impl Clock for SystemClock {
         SystemTime::now()
     }
 
-    /// The boot, and the time namespace, which has an origin of its own.
+    /// Joins the boot id and the time namespace, since each namespace has its own origin.
     fn origin(&self) -> Option<String> {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
         let namespace = std::fs::read_link("/proc/self/ns/time").unwrap_or_default();
@@ -48,27 +48,27 @@ impl Clock for SystemClock {
     }
 }
 
-/// The wall clock may seem to differ by this much, in milliseconds, before it counts as set.
+/// The drift of the wall clock, in milliseconds, beyond which it counts as set.
 const MAX_DRIFT: i64 = 100;
 
-/// The latest time that a file may have, in milliseconds: the year 3000. No clock has written one beyond.
+/// The latest valid time in a file, in milliseconds: the year 3000.
 const MAX_TIME: i64 = 32_503_680_000_000;
 
-/// The file's own time, by which leases and delays are counted: milliseconds that begin at a moment of the wall clock and then
-/// go on by the monotonic one. So setting the wall clock neither ends a lease nor prolongs a delay. The first process after a
-/// boot writes the beginning into the file, and all others take it from there. Time goes on from one boot to the next by the
-/// wall clock, but never backwards.
+/// The file's own time, which counts leases and delays, in milliseconds. It starts at a reading of the wall clock and
+/// advances with the monotonic clock, so setting the wall clock neither ends a lease nor prolongs a delay. The first
+/// process after a boot writes the start into the file, and all others read it there. From one boot to the next, time
+/// advances with the wall clock, but never backwards.
 #[derive(Debug, Clone)]
 pub(super) struct QueueTime {
     clock: Arc<dyn Clock>,
-    /// The queue's time less the monotonic clock's.
+    /// The queue's time minus the monotonic clock's, in milliseconds.
     ahead: i64,
-    /// The wall clock less the queue's time, as last seen.
+    /// The wall clock minus the queue's time as last seen, in milliseconds.
     wall_ahead: Arc<AtomicI64>,
 }
 
 impl QueueTime {
-    /// The time of a file, which is written into it unless a process of this boot has done so.
+    /// Reads the time of a file, or starts it if no process of this boot has done so.
     pub(super) fn of(db: &Connection, clock: Arc<dyn Clock>) -> rusqlite::Result<Self> {
         let origin = clock.origin();
         let ahead = match known(db, origin.as_deref())? {
@@ -82,17 +82,18 @@ impl QueueTime {
         }
     }
 
-    /// Milliseconds of the queue's time; as those since 1970 unless the wall clock was set.
+    /// Returns the queue's time in milliseconds. It equals the time since 1970 unless the wall clock was set.
     pub(super) fn now(&self) -> i64 {
         millis(self.clock.monotonic()).saturating_add(self.ahead)
     }
 
-    /// The monotonic clock, for what this process waits for.
+    /// Returns the monotonic clock, for the timeouts of this process.
     pub(super) fn monotonic(&self) -> Duration {
         self.clock.monotonic()
     }
 
-    /// A moment of the queue's time on the wall clock as it is set now. It moves only when that clock is set.
+    /// Converts a moment of the queue's time to the wall clock as it is set now. The result changes only when that
+    /// clock is set.
     pub(super) fn to_wall(&self, at: i64) -> SystemTime {
         let seen = wall_millis(&*self.clock).saturating_sub(self.now());
         let known = self.wall_ahead.load(Ordering::Relaxed);
@@ -102,13 +103,14 @@ impl QueueTime {
     }
 }
 
-/// A fault of the file: its clock, or a message in it, is of a time that cannot be.
+/// Returns the error of a damaged file: its clock, or the message that it started from, has an impossible time.
 fn impossible(now: i64) -> rusqlite::Error {
     let text = format!("its clock stands at {now} ms since 1970, which no clock has written");
     rusqlite::Error::FromSqlConversionFailure(0, Type::Integer, text.into())
 }
 
-/// What the file says of this origin of the monotonic clock. A file of an earlier version has no such table.
+/// Reads the entry of the file for this origin of the monotonic clock. A file of an earlier version has no `clock`
+/// table.
 fn known(db: &Connection, origin: Option<&str>) -> rusqlite::Result<Option<i64>> {
     let Some(origin) = origin else { return Ok(None) };
     if !db.table_exists(None, "clock")? {
@@ -117,7 +119,7 @@ fn known(db: &Connection, origin: Option<&str>) -> rusqlite::Result<Option<i64>>
     db.query_row("SELECT ahead FROM clock WHERE origin = ?1", [origin], |row| row.get(0)).optional()
 }
 
-/// Lets time go on from the wall clock, or from the newest message if the wall clock is behind it.
+/// Starts time from the wall clock, or from the newest message if the wall clock is behind it.
 fn begin(db: &Connection, clock: &dyn Clock, origin: Option<&str>) -> rusqlite::Result<i64> {
     let tx = Transaction::new_unchecked(db, TransactionBehavior::Immediate)?;
     if let Some(ahead) = known(&tx, origin)? {
@@ -128,7 +130,8 @@ fn begin(db: &Connection, clock: &dyn Clock, origin: Option<&str>) -> rusqlite::
         [],
         |row| row.get(0),
     )?;
-    // Both clocks are rounded down, so that one less is never ahead of the wall clock; and the newest message is due.
+    // Both clocks are rounded down, so one millisecond less is never ahead of the wall clock. The newest message is
+    // due.
     let now = newest.map_or(0, |newest| newest.saturating_add(1)).max(wall_millis(clock));
     let ahead = now.saturating_sub(millis(clock.monotonic())).saturating_sub(1);
     if let Some(origin) = origin {
@@ -146,7 +149,7 @@ fn wall_millis(clock: &dyn Clock) -> i64 {
     clock.wall().duration_since(UNIX_EPOCH).map_or(0, millis)
 }
 
-/// Something to do on the file; it may be run again if its transaction was undone.
+/// Work on the file. It may run again if its transaction was rolled back.
 pub(super) trait Job: Send {
     fn run(&mut self, db: &Session<'_>) -> rusqlite::Result<()>;
 }
@@ -157,14 +160,14 @@ impl<F: FnMut(&Session<'_>) -> rusqlite::Result<()> + Send> Job for F {
     }
 }
 
-/// The connection within a job, and the time there.
+/// The connection within a job, and the file's time.
 pub(super) struct Session<'a> {
     pub(super) db: &'a Connection,
     pub(super) time: &'a QueueTime,
 }
 
 impl Session<'_> {
-    /// The queue's time, in milliseconds.
+    /// Returns the queue's time, in milliseconds.
     pub(super) fn now(&self) -> i64 {
         self.time.now()
     }

@@ -1,4 +1,4 @@
-//! The queue's file: creates it, or makes sure that it is one of ours; says what a fault of it means.
+//! The queue's file: creates it, or checks that it is a hostler queue; translates its errors.
 
 use std::cell::Cell;
 use std::fs::{self, OpenOptions};
@@ -18,22 +18,23 @@ use hostler_queue::QueueError;
 /// Marks an SQLite file as a hostler queue ("Hstl").
 const APPLICATION_ID: i32 = 0x4873_746c;
 
-/// The layout that this version reads and writes.
+/// The layout version that this hostler reads and writes.
 const VERSION: i32 = 1;
 
-/// The tables that every queue has. The clock's is made where it is missing.
+/// The tables that every queue has. The `clock` table is created where it is missing.
 const TABLES: [&str; 5] = ["queue", "subscription", "content", "entry", "dedupe"];
 
-/// How long a lock of another process is waited for.
+/// The longest wait for a lock of another process.
 const BUSY: Duration = Duration::from_secs(5);
 
-/// `entry` is what changes at every receive, so it is apart from `content`, whose bodies may be large.
+/// `entry` changes at every receive, so it is separate from `content`, whose bodies may be large.
 ///
-/// In an ordered queue every entry has its `group_name`, and all but one of a group are blocked: their `visible_at`
-/// is null. When that one goes, the next takes its place. So a receive is the same cheap look-up for all queues.
+/// In an ordered queue every entry has its `group_name`, and all but one of a group are blocked: their `visible_at` is
+/// null. When that one is removed, the next becomes visible. A receive is therefore the same cheap look-up for all
+/// queues.
 ///
-/// Times are milliseconds of the queue's own time (`QueueTime`), which all processes share. An entry is leased while it has
-/// a `lease` and `visible_at` is to come.
+/// Times are milliseconds of the queue's own time (`QueueTime`), which all processes share. An entry is leased while it
+/// has a `lease` and its `visible_at` lies in the future.
 const SCHEMA: &str = "
     CREATE TABLE queue (
         id INTEGER PRIMARY KEY,
@@ -77,24 +78,24 @@ const SCHEMA: &str = "
     CREATE INDEX dedupe_age ON dedupe (sent_at);
 ";
 
-/// A queue's file as it was opened.
+/// A queue's file as opened.
 pub(super) struct Opened {
     pub(super) db: Connection,
     pub(super) path: PathBuf,
     pub(super) time: QueueTime,
-    /// The file that was at the path; `None`: there was none, and this is in memory.
+    /// The identity of the file at the path; `None`: there was no file, and the queue is in memory.
     identity: Option<Identity>,
 }
 
-/// Device and inode, which tell a file from another at the same path.
+/// Device and inode, which distinguish two files at the same path.
 type Identity = (u64, u64);
 
 impl Opened {
-    /// Makes sure that the file is still the one at its path. What is written into another would reach nobody.
+    /// Checks that the opened file is still the one at its path. Writes to any other file would be lost.
     pub(super) fn still_there(&self) -> Result<(), QueueError> {
         let found = fs::metadata(&self.path).ok();
         if self.identity.is_none() || found.as_ref().map(identity) == self.identity {
-            // Since it was opened, it has had a header at least.
+            // Since its opening, the file has at least a header.
             return match found {
                 Some(file) if self.identity.is_some() && file.len() == 0 => {
                     Err(QueueError::Refused(emptied(&self.path)))
@@ -109,7 +110,7 @@ impl Opened {
         )))
     }
 
-    /// What an SQLite error on it means.
+    /// Translates an SQLite error on this file.
     pub(super) fn fault(&self, error: &rusqlite::Error) -> QueueError {
         fault(&self.path, error)
     }
@@ -119,9 +120,9 @@ fn identity(file: &fs::Metadata) -> Identity {
     (file.dev(), file.ino())
 }
 
-/// A connection to the queue at `path`, which is created if nothing is there.
+/// Opens the queue at `path`, and creates it if there is no file.
 pub(super) fn open(path: &Path, clock: Arc<dyn Clock>, worker: Worker) -> Result<Opened, QueueError> {
-    // SQLite would create it too, but readable by others; its companions take over these permissions.
+    // SQLite would create the file readable by others. Its companion files take over these permissions.
     OpenOptions::new()
         .read(true)
         .write(true)
@@ -138,7 +139,7 @@ pub(super) fn open(path: &Path, clock: Arc<dyn Clock>, worker: Worker) -> Result
     Ok(opened)
 }
 
-/// A connection that cannot write. Where there is no file none is created: it is as if an empty one were there.
+/// Opens a connection that cannot write. A missing file is not created; the queue then appears empty.
 pub(super) fn open_to_look(path: &Path, clock: Arc<dyn Clock>) -> Result<Opened, QueueError> {
     let opened = match path.try_exists() {
         Ok(false) => empty(path, clock).map_err(|error| error.of(path))?,
@@ -148,7 +149,7 @@ pub(super) fn open_to_look(path: &Path, clock: Arc<dyn Clock>) -> Result<Opened,
     Ok(opened)
 }
 
-/// A queue in memory; what is said of it names the file that it stands for.
+/// Opens an empty queue in memory. Its errors name the missing file.
 fn empty(path: &Path, clock: Arc<dyn Clock>) -> Result<Opened, OpenError> {
     let db = Connection::open_in_memory()?;
     create(&db, path)?;
@@ -193,7 +194,7 @@ fn connect(path: &Path, worker: Worker) -> Result<Connection, OpenError> {
     if db.is_readonly(MAIN_DB)? {
         return Err(OpenError::Refused(format!("the queue `{}` is read-only for this user", path.display())));
     }
-    // One transaction, lest another process creates the queue between two of the looks.
+    // One transaction, so that another process cannot create the queue between two of the queries.
     let fresh = is_fresh(&*Transaction::new_unchecked(&db, TransactionBehavior::Deferred)?, path)?;
     if !use_wal(&db)? {
         let text = format!("the queue `{}` must be on a local disk: SQLite cannot share it here", path.display());
@@ -209,7 +210,7 @@ fn connect(path: &Path, worker: Worker) -> Result<Connection, OpenError> {
     Ok(db)
 }
 
-/// Whether the file is still empty; an error if what it holds is not ours.
+/// Reports `true` if the file is still empty. An error if it holds anything but a hostler queue.
 fn is_fresh(db: &Connection, path: &Path) -> Result<bool, OpenError> {
     let application: i32 = db.pragma_query_value(None, "application_id", |row| row.get(0))?;
     let version: i32 = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
@@ -240,7 +241,7 @@ fn missing_table(db: &Connection) -> rusqlite::Result<Option<&'static str>> {
     Ok(None)
 }
 
-/// Two processes may create the file at the same time; the second one finds it done.
+/// Creates the tables. Of two processes that create the file at the same time, the second finds it done.
 fn create(db: &Connection, path: &Path) -> Result<(), OpenError> {
     let tx = Transaction::new_unchecked(db, TransactionBehavior::Immediate)?;
     if is_fresh(&tx, path)? {
@@ -251,8 +252,8 @@ fn create(db: &Connection, path: &Path) -> Result<(), OpenError> {
     Ok(tx.commit()?)
 }
 
-/// Turns the write-ahead log on; false where the filesystem cannot have one. SQLite does not ask the busy handler
-/// here, so a lock is waited for by hand.
+/// Turns the write-ahead log on; `false` where the filesystem does not support it. SQLite does not call the busy
+/// handler here, so this function waits for a lock itself.
 #[allow(clippy::disallowed_methods, reason = "a file lock of another process tells nobody when it goes")]
 fn use_wal(db: &Connection) -> rusqlite::Result<bool> {
     let started = Instant::now();
@@ -265,7 +266,7 @@ fn use_wal(db: &Connection) -> rusqlite::Result<bool> {
     }
 }
 
-/// Asks again every millisecond, where SQLite's own timeout would sleep up to 100 ms and make a receiver late.
+/// Retries every millisecond. SQLite's own timeout would sleep up to 100 ms and delay a receiver.
 #[allow(clippy::disallowed_methods, reason = "a file lock of another process tells nobody when it goes")]
 fn wait_for_lock(tries: i32) -> bool {
     thread_local!(static ASKED_FIRST: Cell<Option<Instant>> = const { Cell::new(None) });
@@ -281,12 +282,13 @@ fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
-/// What an SQLite error means for the caller.
+/// Translates an SQLite error for the caller.
 fn fault(file: &Path, error: &rusqlite::Error) -> QueueError {
     let path = file.display();
     let refused = |text| QueueError::Refused(text);
     match error.sqlite_error_code() {
-        // Whoever creates a queue locks its empty file for milliseconds, and is waited for.
+        // A process that creates a queue locks its empty file for milliseconds, which the busy handler waits out.
+        // A longer lock means that the file was emptied.
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
             if fs::metadata(file).is_ok_and(|file| file.len() == 0) =>
         {
@@ -302,7 +304,7 @@ fn fault(file: &Path, error: &rusqlite::Error) -> QueueError {
         Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
             refused(format!("cannot write the queue `{path}` ({error}): its folder must be writable for this user"))
         }
-        // Anything that is not SQLite's own error is a value that we did not write so.
+        // An error from outside SQLite is a stored value that hostler did not write.
         Some(ErrorCode::DatabaseCorrupt) | None => refused(damaged(file, &error.to_string())),
         Some(_) => QueueError::Unavailable(format!("the queue `{path}` failed: {error}")),
     }

@@ -1,4 +1,4 @@
-//! What a consumer does with messages: takes them under a lease, extends the lease, settles.
+//! The operations of a consumer on messages: takes them under a lease, extends the lease, settles.
 
 mod set_aside;
 
@@ -24,15 +24,15 @@ pub(super) struct Source {
     pub(super) queue: i64,
     /// The channel's name, which dead letters carry.
     pub(super) name: String,
-    /// Whether it kept the order within groups when it was opened.
+    /// Set if the queue kept the order within groups when it was opened.
     pub(super) ordered: bool,
-    /// The name of its dead-letter queue, whether it has one or not.
+    /// The name of its dead-letter queue, which need not exist.
     pub(super) dead_letter_name: String,
-    /// Its dead-letter queue, and after how many receives a message goes there.
+    /// Its dead-letter queue, and the number of receives after which a message goes there.
     pub(super) dead_letter: Option<(i64, u32)>,
 }
 
-/// Names an entry: its key in the table, and the lease under which it was taken.
+/// Identifies an entry by its key in the table, and the lease under which it was taken.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ticket {
     enqueued_at: i64,
@@ -52,33 +52,32 @@ impl Ticket {
     }
 }
 
-/// How an entry is settled.
+/// A way to settle an entry.
 #[derive(Debug)]
 pub(super) enum Ending {
     Ack,
     Release(Duration),
-    /// As a release; the attempt does not count.
+    /// Releases the entry without counting the attempt.
     GiveBack(Duration),
-    /// To this dead-letter queue, for this reason.
+    /// Moves the entry to this dead-letter queue, for this reason.
     DeadLetter(i64, String),
 }
 
-/// An entry as it is found when it is due or still leased.
+/// An entry that is due or still leased.
 pub(super) struct Entry {
     ticket: Ticket,
     attempts: u32,
     group: Group,
 }
 
-/// The content of a group's column. Its text stays in the file: SQL finds the others of the group by its bytes,
-/// readable or not.
+/// The state of an entry's group column. The text itself stays in the file: SQL compares its bytes, readable or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Group {
     None,
     Readable,
-    /// Bytes that are no text.
+    /// Bytes that are not valid text.
     Damaged,
-    /// None, in a queue where each message has one.
+    /// No group, in a queue where each message has one.
     Missing,
 }
 
@@ -92,24 +91,25 @@ impl Group {
     }
 }
 
-/// When the next message of a queue is visible, in milliseconds since 1970; it may be long since.
+/// Returns when the next message of a queue becomes visible, in milliseconds of the queue's time. It may lie in the
+/// past.
 pub(super) fn next_visible(db: &Connection, queue: i64) -> rusqlite::Result<Option<i64>> {
     db.prepare_cached("SELECT min(visible_at) FROM entry INDEXED BY entry_visible WHERE queue = ?1")?
         .query_row([queue], |row| row.get(0))
 }
 
-/// What one receive took.
+/// The result of one receive.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
     pub(super) deliveries: Vec<Delivery>,
-    /// How many went to the dead-letter queue, as they were received too often.
+    /// Number of messages that went to the dead-letter queue because they were received too often.
     pub(super) buried: usize,
-    /// Those that went there because they cannot be read.
+    /// Messages that went there because they cannot be read.
     pub(super) set_aside: Vec<SetAside>,
 }
 
-/// Takes messages that are visible now. Those that were received too often, or cannot be read, go to the dead-letter queue
-/// instead.
+/// Takes messages that are visible now. Messages that were received too often or cannot be read go to the dead-letter
+/// queue instead.
 pub(super) fn take(db: &Session<'_>, source: &Source, request: Receive) -> rusqlite::Result<Taken> {
     let leased_at = Instant::now();
     let now = db.now();
@@ -121,7 +121,7 @@ pub(super) fn take(db: &Session<'_>, source: &Source, request: Receive) -> rusql
             return Ok(taken);
         }
         for mut entry in due {
-            // Another process may have made the queue an unordered one since it was opened.
+            // Another process may have made the queue unordered since it was opened.
             if source.ordered && entry.group == Group::None && is_ordered(db, source.queue)? {
                 entry.group = Group::Missing;
             }
@@ -156,7 +156,7 @@ fn due(db: &Connection, queue: i64, now: i64, limit: usize) -> rusqlite::Result<
     .collect()
 }
 
-/// A number of attempts. One that was never written so is as large as can be.
+/// Converts a stored number of attempts. An impossible number counts as the largest.
 fn count(stored: i64) -> u32 {
     u32::try_from(stored).unwrap_or(u32::MAX)
 }
@@ -187,7 +187,7 @@ fn hand_out(db: &Session<'_>, queue: i64, entry: &Entry, until: i64, leased_at: 
     Ok(Delivery { message: Arc::new(message), receipt: entry.ticket.receipt(), attempt, leased_at })
 }
 
-/// A message from the columns id, group_name, routing_key, attributes and body of `content`.
+/// Reads a message from the columns id, group_name, routing_key, attributes and body of `content`.
 pub(super) fn message(row: &Row<'_>, enqueued_at: SystemTime) -> rusqlite::Result<Message> {
     let attributes = read_attributes(row.get_ref(3)?.as_str_or_null()?)?;
     Ok(Message {
@@ -202,7 +202,7 @@ pub(super) fn message(row: &Row<'_>, enqueued_at: SystemTime) -> rusqlite::Resul
     })
 }
 
-/// Lets the lease end `by` from now; false if it is lost.
+/// Extends the lease to end `by` from now; `false` if it is lost.
 pub(super) fn extend(db: &Session<'_>, queue: i64, ticket: Ticket, by: Duration) -> rusqlite::Result<bool> {
     show_in(db, queue, ticket, by, Some(ticket.lease))
 }
@@ -221,7 +221,7 @@ fn uncount(db: &Connection, queue: i64, ticket: Ticket) -> rusqlite::Result<()> 
     Ok(())
 }
 
-/// Ends a lease; false if it is lost, and then nothing has changed.
+/// Settles an entry; `false` if its lease is lost, and nothing has changed then.
 pub(super) fn settle(db: &Session<'_>, source: &Source, ticket: Ticket, ending: &Ending) -> rusqlite::Result<bool> {
     let now = db.now();
     match ending {
@@ -252,7 +252,7 @@ pub(super) fn settle(db: &Session<'_>, source: &Source, ticket: Ticket, ending: 
     Ok(true)
 }
 
-/// Takes a leased entry out of its queue if none of its group can wait behind it: at one go, without a look at it first.
+/// Removes a leased entry that has no group, and so no entry waiting behind it, in one statement.
 fn remove_leased(db: &Connection, queue: i64, ticket: Ticket, now: i64) -> rusqlite::Result<bool> {
     let removed = db
         .prepare_cached(
@@ -263,13 +263,13 @@ fn remove_leased(db: &Connection, queue: i64, ticket: Ticket, now: i64) -> rusql
     Ok(removed == 1)
 }
 
-/// Deletes the content of an entry that is gone.
+/// Deletes the content of a removed entry.
 fn forget(db: &Connection, ticket: Ticket) -> rusqlite::Result<()> {
     db.prepare_cached("DELETE FROM content WHERE seq = ?1")?.execute([ticket.seq])?;
     Ok(())
 }
 
-/// Lets a leased entry be visible after `delay`; false if the lease is lost.
+/// Makes a leased entry visible after `delay`; `false` if the lease is lost.
 fn show_in(
     db: &Session<'_>,
     queue: i64,
@@ -299,7 +299,7 @@ fn leased(db: &Connection, queue: i64, ticket: Ticket, now: i64) -> rusqlite::Re
     .optional()
 }
 
-/// Takes an entry out of its queue and lets the next of its group take its place.
+/// Removes an entry from its queue and makes the next of its group visible.
 fn remove(db: &Connection, queue: i64, entry: &Entry, now: i64) -> rusqlite::Result<()> {
     let Ticket { enqueued_at, seq, .. } = entry.ticket;
     if let Group::Readable | Group::Damaged = entry.group {
@@ -314,7 +314,7 @@ fn remove(db: &Connection, queue: i64, entry: &Entry, now: i64) -> rusqlite::Res
         .execute(params![queue, enqueued_at, seq, now])?;
     }
     if let Group::Damaged | Group::Missing = entry.group {
-        // Those that wait behind it have the group that it was sent to, which its content may still know.
+        // The entries behind it have the group that it was sent to. Its content may still hold that group.
         db.prepare_cached(
             "UPDATE entry SET visible_at = max(due_at, ?3) WHERE visible_at IS NULL AND (queue, enqueued_at, seq) = (
                  SELECT queue, enqueued_at, seq FROM entry INDEXED BY entry_group
@@ -336,13 +336,13 @@ fn remove(db: &Connection, queue: i64, entry: &Entry, now: i64) -> rusqlite::Res
 }
 
 impl Entry {
-    /// Names its content.
+    /// Returns the key of its content.
     pub(super) fn seq(&self) -> i64 {
         self.ticket.seq
     }
 }
 
-/// Moves an entry to the dead-letter queue. Its content stays where it is, so that no body is copied.
+/// Moves an entry to the dead-letter queue. Its content stays in place, so no body is copied.
 pub(super) fn bury(
     db: &Connection,
     source: &Source,
@@ -412,7 +412,7 @@ mod tests {
             );
             assert_eq!(changed.unwrap(), 1);
         };
-        // The head of a group alone; another with its follower, in the same way.
+        // The head of one group alone, and the head of another with its follower, in the same way.
         damage("a1", "CAST(x'ff61' AS TEXT)");
         damage("b1", "CAST(x'ff62' AS TEXT)");
         damage("b2", "CAST(x'ff62' AS TEXT)");
@@ -421,7 +421,7 @@ mod tests {
         let dead_lettered = broker.depths(&["jobs".parse().unwrap()]).await.unwrap()[0].dead_lettered;
         assert_eq!(dead_lettered, 3);
 
-        // One that is leased is settled all the same, and lets the next of its group follow.
+        // A leased one is settled nevertheless, and the next of its group follows.
         damage("c1", "CAST(x'ff63' AS TEXT)");
         let acks = received.into_iter().map(|one| Settlement::Ack(one.receipt)).collect();
         assert!(queue.settle(acks).await.iter().all(Result::is_ok));

@@ -38,27 +38,27 @@ pub use clock::{Clock, SystemClock};
 /// The largest message that the embedded queue takes, in bytes: body and attributes (its own limit, 16 MiB).
 pub const MAX_MESSAGE: usize = 16 * 1024 * 1024;
 
-/// What can be set on an embedded queue.
+/// Options of an embedded queue.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// How long a dedupe key is remembered; 5 minutes unless a test wants less.
+    /// The time for which a dedupe key is remembered; 5 minutes unless a test sets less.
     pub dedupe_window: Duration,
     /// The clocks that the driver reads.
     pub clock: Arc<dyn Clock>,
-    /// Where the driver's work is done.
+    /// The worker of the driver.
     pub worker: Worker,
 }
 
-/// Where the driver's work is done.
+/// The worker that runs the driver's operations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Worker {
-    /// On a thread of its own, which blocks nobody.
+    /// A thread of its own, which blocks no caller.
     #[default]
     Thread,
-    /// In a task on the caller's runtime, which waits by tokio's clock: for tests in virtual time. Where another process has
-    /// the file locked, it does not wait, but says so at once.
+    /// A task on the caller's runtime, which waits by tokio's clock: for tests in virtual time. If another process has
+    /// locked the file, operations fail at once instead of waiting.
     Task {
-        /// How often a waiting receive looks for what other processes have sent.
+        /// The interval at which a waiting receive checks for messages of other processes.
         poll: Duration,
     },
 }
@@ -77,11 +77,11 @@ pub struct EmbeddedBroker {
 }
 
 impl EmbeddedBroker {
-    /// Opens the file, or creates it, readable by this user only. Blocks while another process has it locked, for
-    /// 5 seconds at most.
+    /// Opens the file, or creates it, readable by this user only. Blocks for up to 5 seconds while another process has
+    /// it locked.
     ///
     /// # Errors
-    /// [`QueueError::Refused`] if it cannot be read and written, or is no hostler queue of this version;
+    /// [`QueueError::Refused`] if the file cannot be read and written, or is not a hostler queue of this version;
     /// [`QueueError::Unavailable`] if it stays locked.
     pub fn open(path: &Path) -> Result<Self, QueueError> {
         Self::open_with(path, Options::default())
@@ -95,8 +95,7 @@ impl EmbeddedBroker {
         Self::over(file::open(path, Arc::clone(&options.clock), options.worker)?, options)
     }
 
-    /// Opens the file for who only looks: nothing can be written, and a file that is not there is not created, but taken
-    /// for an empty one.
+    /// Opens the file read-only. A missing file is not created; it counts as an empty queue.
     ///
     /// # Errors
     /// As [`EmbeddedBroker::open`].
@@ -157,7 +156,7 @@ impl Broker for EmbeddedBroker {
 impl Admin for EmbeddedBroker {
     async fn channels(&self) -> Result<Vec<Channel>, QueueError> {
         let names = self.writer.call(Need::Read, |db| topology::channels(db)).await?;
-        // A dead-letter queue of a name that is itself as long as can be is no channel.
+        // A dead-letter queue is left out where its name is too long for a channel.
         Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
     }
 

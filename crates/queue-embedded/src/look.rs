@@ -1,4 +1,4 @@
-//! Looks at what is in a queue, and leaves it as it is.
+//! Reads the messages of a queue without changing them.
 
 use std::time::SystemTime;
 
@@ -10,13 +10,13 @@ use super::lease::message;
 use hostler_queue::REASON_ATTRIBUTE;
 use hostler_types::message::{AttributeValue, Attributes, Message};
 
-/// How many messages one look reads, so that large ones do not fill the memory.
+/// Messages in one page, so that large ones do not fill the memory.
 const PAGE: i64 = 16;
 
-/// The place of a message in its queue: by when it was sent, and then as it came.
+/// The place of a message in its queue: its send time, then its sequence number.
 pub(super) type Place = (i64, i64);
 
-/// The messages behind this place, the oldest first, each with its own.
+/// Returns the messages behind this place, oldest first, each with its own place.
 pub(super) fn page(db: &Session<'_>, queue: i64, after: Place) -> rusqlite::Result<Vec<(Place, Message)>> {
     db.prepare_cached(
         "SELECT content.id, content.group_name, routing_key, attributes, body, entry.enqueued_at, entry.seq
@@ -35,7 +35,7 @@ pub(super) fn page(db: &Session<'_>, queue: i64, after: Place) -> rusqlite::Resu
     .collect()
 }
 
-/// A message that cannot be read, as far as it can.
+/// Returns the readable parts of a message that cannot be read.
 fn stand_in(row: &Row<'_>, enqueued_at: SystemTime, error: &rusqlite::Error) -> rusqlite::Result<Message> {
     let text = |column| -> rusqlite::Result<Option<String>> {
         let bytes = row.get_ref(column)?.as_bytes_or_null().unwrap_or_default();

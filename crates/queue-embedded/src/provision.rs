@@ -1,4 +1,4 @@
-//! What a channel should have in the file, against what it has.
+//! Compares a channel's wanted state with the file.
 
 use std::fmt;
 
@@ -8,29 +8,29 @@ use super::topology::{establish, find, subscription};
 use hostler_queue::{Action, Change, ChannelSpec, Finding};
 use hostler_types::channel::Filter;
 
-/// The one thing that is set on a queue, or on a subscription.
+/// The setting of a queue or a subscription.
 #[derive(Debug, PartialEq, Eq)]
 enum Setting {
     Ordered(bool),
     Filter(Filter),
 }
 
-/// Something that is not as a consumer wants it.
+/// A difference from the state that a consumer wants.
 #[derive(Debug)]
 struct Difference {
-    /// Such as `queue orders`.
+    /// The resource, such as `queue orders`.
     resource: String,
-    /// `None`: it is not there.
+    /// The present setting; `None`: the resource is missing.
     seen: Option<Setting>,
     wanted: Setting,
 }
 
-/// What would have to change for the channels to be as wanted.
+/// Lists the changes that would bring the channels to the wanted state.
 pub(super) fn plan(db: &Connection, wanted: &[ChannelSpec]) -> rusqlite::Result<Vec<Change>> {
     let mut changes = Vec::new();
     for spec in wanted {
         for change in differences(db, spec)?.into_iter().map(Difference::change) {
-            // A dead-letter queue may have a consumer of its own.
+            // A dead-letter queue with a consumer of its own occurs twice.
             if !changes.contains(&change) {
                 changes.push(change);
             }
@@ -39,7 +39,7 @@ pub(super) fn plan(db: &Connection, wanted: &[ChannelSpec]) -> rusqlite::Result<
     Ok(changes)
 }
 
-/// Makes the channels as wanted; what has changed.
+/// Brings the channels to the wanted state and returns the changes.
 pub(super) fn apply(db: &Connection, wanted: &[ChannelSpec]) -> rusqlite::Result<Vec<Change>> {
     let mut changes = Vec::new();
     for spec in wanted {
@@ -49,12 +49,12 @@ pub(super) fn apply(db: &Connection, wanted: &[ChannelSpec]) -> rusqlite::Result
     Ok(changes)
 }
 
-/// What is there and not as wanted. That something is missing is no fault: `run` makes it.
+/// Lists the resources that exist and differ. A missing resource is no fault, since `run` creates it.
 pub(super) fn inspect(db: &Connection, spec: &ChannelSpec) -> rusqlite::Result<Vec<Finding>> {
     Ok(differences(db, spec)?.into_iter().filter_map(Difference::finding).collect())
 }
 
-/// In the order in which SQS has it.
+/// Lists the differences, in the same order as the SQS driver.
 fn differences(db: &Connection, spec: &ChannelSpec) -> rusqlite::Result<Vec<Difference>> {
     let queue = |name: &str| -> rusqlite::Result<Difference> {
         let seen = find(db, name)?.map(|target| Setting::Ordered(target.ordered));
@@ -105,7 +105,7 @@ impl Setting {
         }
     }
 
-    /// Whether this is so of what is new without a word.
+    /// Reports `true` for the setting that a new resource has by default.
     fn goes_without_saying(&self) -> bool {
         matches!(self, Self::Ordered(false) | Self::Filter(Filter::All))
     }

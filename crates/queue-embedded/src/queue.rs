@@ -1,4 +1,4 @@
-//! One embedded queue, as its consumer sees it.
+//! One embedded queue, for its consumer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use hostler_queue::{
     Delivery, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError, Receive, Settlement, Unsettled,
 };
 
-/// The driver's own; SQS has lower ones for the first three, and its 20 s and 12 h serve well here too.
+/// The driver's own limits. SQS has lower ones for the first three; its 20 s and 12 h also suit this driver.
 const LIMITS: Limits = Limits {
     receive_batch: 32,
     settle_batch: 64,
@@ -36,8 +36,8 @@ impl EmbeddedQueue {
         Self { writer, source: Arc::new(source) }
     }
 
-    /// Does something with each of these leases, which answers whether it held. What cannot be done has its error already; if
-    /// the file fails, all are to be tried again.
+    /// Applies `act` to each of these leases; it reports `true` if the lease held. Invalid leases keep their error. If
+    /// the file fails, all leases get an error to retry.
     async fn each<T: Send + 'static>(
         &self,
         leases: Vec<Result<T, LeaseError>>,
@@ -55,7 +55,7 @@ impl EmbeddedQueue {
     }
 }
 
-/// The answer to a receive. If the receive is dropped before it has seen it, the messages in it go back.
+/// The answer to a receive. If it is dropped before it was read, its messages go back to the queue.
 struct Answer<'a> {
     queue: &'a EmbeddedQueue,
     messages: oneshot::Receiver<Result<Vec<Delivery>, QueueError>>,
@@ -128,7 +128,7 @@ fn ticket(receipt: &str) -> Result<Ticket, LeaseError> {
     Ticket::parse(receipt).ok_or_else(lost)
 }
 
-/// What to do for a settlement, or why it cannot be done: its receipt is not ours, or the queue has no place for it.
+/// Translates a settlement. Fails if its receipt is not one of ours, or the queue has no dead-letter queue.
 fn order(source: &Source, settlement: &Settlement) -> Result<(Ticket, Ending), LeaseError> {
     let ending = match settlement {
         Settlement::Ack(_) => Ending::Ack,

@@ -1,4 +1,4 @@
-//! How times, attributes and filters are written into the file's columns.
+//! Converts times, attributes and filters to and from the file's columns.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use hostler_types::channel::Filter;
 use hostler_types::message::{AttributeValue, Attributes, Plain};
 
-/// Whole milliseconds; as many as the column holds.
+/// Returns whole milliseconds, at most as many as the column holds.
 pub(super) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
@@ -27,7 +27,8 @@ enum Value {
     Binary { base64: String },
 }
 
-/// JSON, which a person with the `sqlite3` tool can read; nothing at all for the many messages without attributes.
+/// Writes attributes as JSON, which a person with the `sqlite3` tool can read; `None` for the many messages without
+/// attributes.
 pub(super) fn write_attributes(attributes: &Attributes) -> rusqlite::Result<Option<String>> {
     if attributes.is_empty() {
         return Ok(None);
@@ -36,7 +37,7 @@ pub(super) fn write_attributes(attributes: &Attributes) -> rusqlite::Result<Opti
     to_json(&values).map(Some)
 }
 
-/// Data types of their own are SQS's, and none of its messages come here.
+/// Drops custom data types, which only SQS has; none of its messages come here.
 fn stored(value: &AttributeValue) -> Value {
     match value.plain() {
         Plain::Text(text) => Value::Text(text.to_owned()),

@@ -12,7 +12,7 @@ use hostler_queue::{DEFAULT_GROUP, Sent};
 use hostler_types::channel::Channel;
 use hostler_types::message::Outgoing;
 
-/// Sends messages to a channel, all or, at an error, none.
+/// Sends messages to a channel. After an error, none of them is sent.
 pub(super) fn send(
     db: &Session<'_>,
     channel: &Channel,
@@ -62,7 +62,7 @@ fn insert(db: &Connection, target: Target, message: &Outgoing, id: &str, now: i6
     place(db, target, db.last_insert_rowid(), group, now, due_at)
 }
 
-/// Puts content into a queue: visible when due, or blocked behind what its group has there already.
+/// Puts content into a queue: visible when due, or blocked behind other entries of its group.
 pub(super) fn place(
     db: &Connection,
     target: Target,
@@ -71,7 +71,7 @@ pub(super) fn place(
     enqueued_at: i64,
     due_at: i64,
 ) -> rusqlite::Result<()> {
-    // What was sent before its queue was ordered may have none.
+    // A message that was sent before its queue became ordered may have no group.
     let group = target.ordered.then(|| group.unwrap_or(DEFAULT_GROUP));
     let blocked = match group {
         Some(group) => db

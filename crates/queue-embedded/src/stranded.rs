@@ -1,8 +1,8 @@
-//! Messages of an ordered queue that wait for a turn which never comes.
+//! Stranded messages of an ordered queue: they wait for a turn that never comes.
 //!
-//! All but one of a group wait for that one to go, and its removal finds the next by the name of the group. Where a damaged row no
-//! longer has that name, nothing finds it. Receives look for such rows now and then, a page at a time, and make them visible: what
-//! cannot be read is then set aside, as any other row.
+//! All but one entry of a group wait for it, and its removal finds the next by the name of the group. If a damaged row
+//! has lost that name, nothing finds it. Receives search for such rows now and then, a page at a time, and make them
+//! visible. Rows that cannot be read are then set aside, as any other damaged row.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,20 +11,21 @@ use rusqlite::{Connection, params};
 use super::clock::Job;
 use super::clock::Session;
 
-/// How many waiting messages one look goes through: a few milliseconds at most.
+/// Waiting messages in one search, which takes a few milliseconds at most.
 const PAGE: i64 = 500;
 
 /// The key of an entry within its queue.
 type Place = (i64, i64);
 
-/// How far the looks have come, by the queue.
+/// The progress of the searches, by queue.
 #[derive(Debug, Default)]
 pub(super) struct Stranded {
     after: HashMap<i64, Place>,
 }
 
 impl Stranded {
-    /// Looks at the next page of a queue's waiting messages; one of each group of which none is visible or leased.
+    /// Searches the next page of a queue's waiting messages. Returns those without a group, and one of each group that
+    /// has no visible, leased or delayed entry.
     pub(super) fn look(&mut self, db: &Connection, queue: i64) -> rusqlite::Result<Vec<Place>> {
         let after = self.after.remove(&queue).unwrap_or((i64::MIN, i64::MIN));
         let mut page = db.prepare_cached(
@@ -40,7 +41,7 @@ impl Stranded {
             if count == PAGE {
                 self.after.insert(queue, place);
             }
-            // What is stored may be no text.
+            // The stored bytes may not be valid text.
             let group = row.get_ref(2)?.as_bytes_or_null().unwrap_or_default().map(<[u8]>::to_vec);
             let is_stranded = match group {
                 None => true,
@@ -54,7 +55,7 @@ impl Stranded {
     }
 }
 
-/// Tells whether one of the group of this entry is visible, leased or delayed, so that the others wait for it.
+/// Reports `true` if another entry of this group is visible, leased or delayed, so that the rest wait for it.
 fn has_head(db: &Connection, queue: i64, (enqueued_at, seq): Place) -> rusqlite::Result<bool> {
     db.prepare_cached(
         "SELECT 1 FROM entry INDEXED BY entry_group WHERE queue = ?1 AND visible_at IS NOT NULL AND group_name = (
@@ -64,7 +65,7 @@ fn has_head(db: &Connection, queue: i64, (enqueued_at, seq): Place) -> rusqlite:
     .exists([queue, enqueued_at, seq])
 }
 
-/// Makes visible what a look has found, unless it is no longer so.
+/// Makes the found messages visible, unless they are no longer stranded.
 pub(super) struct Free {
     queue: i64,
     found: Vec<Place>,
@@ -76,7 +77,7 @@ impl Free {
         Self { queue, found, freed: 0 }
     }
 
-    /// Tells of it, once it is certain; returns whether there was something to tell.
+    /// Logs the freed messages, once their transaction is committed. Returns `true` if there are any.
     pub(super) fn tell(&self, channel: &str) -> bool {
         let count = self.freed;
         if count > 0 {
@@ -91,7 +92,7 @@ impl Free {
 }
 
 impl Job for Free {
-    /// Each by itself where it has no group, else the first of its group.
+    /// Frees each entry without a group, and otherwise the first of its group.
     fn run(&mut self, db: &Session<'_>) -> rusqlite::Result<()> {
         let now = db.now();
         self.freed = 0;
@@ -134,8 +135,8 @@ mod tests {
     use super::super::EmbeddedBroker;
     use super::*;
 
-    /// Sends these to an ordered queue in one group, and does this to the rows of those whose bodies are given; the queue as its
-    /// consumer has it, and its broker.
+    /// Sends these bodies to an ordered queue in one group, and sets the group of the rows listed in `damage` to the
+    /// given SQL value. Returns the broker, and the queue as its consumer has it.
     async fn damaged(
         folder: &std::path::Path,
         bodies: &[&str],
@@ -163,7 +164,7 @@ mod tests {
         (broker, queue)
     }
 
-    /// Acks what comes, one receive after the other, until nothing does for a while.
+    /// Acks messages, one receive after the other, until none comes for a while.
     async fn drained(queue: &Arc<dyn Queue>) -> Vec<String> {
         let (mut seen, stop) = (Vec::new(), CancellationToken::new());
         loop {
@@ -213,7 +214,7 @@ mod tests {
         assert_eq!(dead_lettered, 1);
     }
 
-    /// A queue as `requeue` opens it: all of a group is reached, whatever is damaged in the middle.
+    /// Opens a queue as `requeue` does: all messages of a group are reached, even past damage in the middle.
     #[tokio::test]
     async fn a_stored_queue_is_read_to_its_end_past_damage_in_the_middle_of_a_group() {
         let folder = tempfile::tempdir().unwrap();

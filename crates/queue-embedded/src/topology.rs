@@ -1,4 +1,4 @@
-//! Which queues there are, and which exchanges feed them.
+//! Queues, and the exchanges that feed them.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -6,17 +6,17 @@ use super::rows::{read_filter, write_filter};
 use hostler_queue::{ChannelSpec, DEFAULT_GROUP};
 use hostler_types::channel::{Channel, Filter};
 
-/// A queue that messages can be put into.
+/// A queue that takes messages.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Target {
     pub(super) id: i64,
     pub(super) ordered: bool,
 }
 
-/// Where a message to a channel goes.
+/// The destination of messages to a channel.
 pub(super) enum Route {
     Queue(Target),
-    /// To each of these whose filter passes.
+    /// All of these queues whose filter passes.
     Exchange(Vec<(Target, Filter)>),
 }
 
@@ -26,7 +26,8 @@ pub(super) struct Queues {
     pub(super) dead_letters: Option<Target>,
 }
 
-/// Makes what a consumer lacks: its queue, its dead-letter queue, its subscription. What is there stays as it is.
+/// Creates what a consumer lacks: its queue, its dead-letter queue, its subscription. Leaves everything that exists
+/// unchanged.
 pub(super) fn declare(db: &Connection, spec: &ChannelSpec) -> rusqlite::Result<Queues> {
     let queue = find_or_create(db, spec.channel.queue(), spec.ordered)?;
     let dead_letters = match spec.max_receives {
@@ -39,7 +40,7 @@ pub(super) fn declare(db: &Connection, spec: &ChannelSpec) -> rusqlite::Result<Q
     Ok(Queues { queue, dead_letters })
 }
 
-/// The same, and brings what is there to what the consumer wants.
+/// Creates what a consumer lacks, and updates everything that exists to the consumer's settings.
 pub(super) fn establish(db: &Connection, spec: &ChannelSpec) -> rusqlite::Result<Queues> {
     let queues = declare(db, spec)?;
     for target in std::iter::once(queues.queue).chain(queues.dead_letters) {
@@ -56,14 +57,14 @@ pub(super) fn establish(db: &Connection, spec: &ChannelSpec) -> rusqlite::Result
     Ok(queues)
 }
 
-/// Lets an exchange feed a queue, unless it does already.
+/// Subscribes a queue to an exchange, unless it already is.
 fn subscribe(db: &Connection, exchange: &str, queue: Target, filter: &Filter) -> rusqlite::Result<()> {
     db.prepare_cached("INSERT OR IGNORE INTO subscription (exchange, queue, filter) VALUES (?1, ?2, ?3)")?
         .execute(params![exchange, queue.id, write_filter(filter)?])?;
     Ok(())
 }
 
-/// The filter by which an exchange feeds a queue; `None`: it does not.
+/// Returns the filter of a queue's subscription to an exchange; `None`: there is none.
 pub(super) fn subscription(db: &Connection, exchange: &str, queue: &str) -> rusqlite::Result<Option<Filter>> {
     db.prepare_cached(
         "SELECT subscription.filter FROM subscription JOIN queue ON queue.id = subscription.queue
@@ -87,7 +88,7 @@ pub(super) fn find_or_create(db: &Connection, name: &str, ordered: bool) -> rusq
     Ok(Target { id: db.last_insert_rowid(), ordered })
 }
 
-/// A sender may come before the consumer that says what kind of queue it is, so a queue with messages can change.
+/// Changes the order of a queue, with its messages: a sender may create it before its consumer sets the order.
 fn reorder(db: &Connection, queue: i64, ordered: bool) -> rusqlite::Result<()> {
     db.execute("UPDATE queue SET ordered = ?2 WHERE id = ?1", params![queue, ordered])?;
     if ordered {
@@ -113,8 +114,8 @@ fn reorder(db: &Connection, queue: i64, ordered: bool) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Where messages to `channel` go. What a sender names comes into being: a message must not be lost because its
-/// consumer has not been started yet.
+/// Returns the destination of messages to `channel`. Creates a missing queue, so that no message is lost before its
+/// consumer has first started.
 pub(super) fn route(db: &Connection, channel: &Channel) -> rusqlite::Result<Route> {
     let Some(exchange) = channel.exchange() else {
         if let Some(target) = find(db, channel.queue())? {
@@ -143,12 +144,12 @@ fn subscriptions(db: &Connection, exchange: &str) -> rusqlite::Result<Vec<(Targe
     .collect()
 }
 
-/// Whether the queue keeps the order within groups.
+/// Reports `true` if the queue keeps the order within groups.
 pub(super) fn is_ordered(db: &Connection, queue: i64) -> rusqlite::Result<bool> {
     db.prepare_cached("SELECT ordered FROM queue WHERE id = ?1")?.query_row([queue], |row| row.get(0))
 }
 
-/// The names of all channels; a queue of several exchanges goes by the first.
+/// Lists the names of all channels. A queue of several exchanges is listed under the first.
 pub(super) fn channels(db: &Connection) -> rusqlite::Result<Vec<String>> {
     db.prepare(
         "SELECT coalesce(min(subscription.exchange) || '.', '') || queue.name
@@ -158,7 +159,7 @@ pub(super) fn channels(db: &Connection) -> rusqlite::Result<Vec<String>> {
     .collect()
 }
 
-/// The names of all queues, and of all queues by each of their exchanges.
+/// Lists the names of all queues, alone and under each of their exchanges.
 pub(super) fn destinations(db: &Connection) -> rusqlite::Result<Vec<String>> {
     db.prepare(
         "SELECT name FROM queue

@@ -1,4 +1,4 @@
-//! A receive on its way through the thread: it waits, takes, and is answered.
+//! A receive within the worker: it waits, takes messages, and is answered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,15 +10,15 @@ use super::clock::{Job, QueueTime, Session};
 use super::lease::{Source, Taken, Ticket, next_visible, release, take};
 use hostler_queue::{Delivery, QueueError, Receive};
 
-/// A receive that has not been answered yet.
+/// A receive that is not yet answered.
 pub(super) struct Waiting {
     source: Arc<Source>,
     request: Receive,
-    /// When it ends empty, by the monotonic clock.
+    /// The time of an empty answer, by the monotonic clock.
     deadline: Duration,
     stop: CancellationToken,
     reply: oneshot::Sender<Result<Vec<Delivery>, QueueError>>,
-    /// When a look at the queue is worth while even if nothing is written, in milliseconds since 1970.
+    /// The time to check the queue even if nothing is written, in milliseconds of the queue's time.
     due: Option<i64>,
 }
 
@@ -33,7 +33,7 @@ impl Waiting {
         Self { source, request, deadline, stop, reply, due: Some(0) }
     }
 
-    /// How long it can be left alone.
+    /// Returns the longest time until the next check.
     pub(super) fn patience(&self, time: &QueueTime) -> Duration {
         let deadline = self.deadline.saturating_sub(time.monotonic());
         match self.due {
@@ -44,7 +44,7 @@ impl Waiting {
         }
     }
 
-    /// Whether a message is visible. `changed`: something was written since the last look.
+    /// Reports `true` if a message is visible. `changed`: the file was written since the last check.
     pub(super) fn look(&mut self, db: &Session<'_>, changed: bool) -> rusqlite::Result<bool> {
         let now = db.now();
         if self.reply.is_closed() || !(changed || self.due.is_some_and(|due| due <= now)) {
@@ -54,23 +54,23 @@ impl Waiting {
         Ok(self.due.is_some_and(|due| due <= now))
     }
 
-    /// The queue that it waits for, and its channel, if that keeps an order.
+    /// Returns the queue that it waits for, with its channel, if the queue is ordered.
     pub(super) fn ordered_queue(&self) -> Option<(i64, &str)> {
         self.source.ordered.then_some((self.source.queue, &*self.source.name))
     }
 
-    /// Whether there is nothing more to wait for.
+    /// Reports `true` once there is nothing more to wait for.
     pub(super) fn is_over(&self, time: &QueueTime) -> bool {
         self.reply.is_closed() || self.stop.is_cancelled() || time.monotonic() >= self.deadline
     }
 
     pub(super) fn answer(self, answer: Result<Vec<Delivery>, QueueError>) {
-        // Only empty answers and errors come this way; nothing is lost with them.
+        // Only empty answers and errors are sent here, so nothing is lost if the receiver is gone.
         let _ = self.reply.send(answer);
     }
 }
 
-/// A receive that takes what is visible.
+/// A receive that takes the visible messages.
 pub(super) struct Take {
     waiting: Waiting,
     taken: Taken,
@@ -81,13 +81,13 @@ impl Take {
         Self { waiting, taken: Taken::default() }
     }
 
-    /// Whether messages went to the dead-letter queue by it.
+    /// Reports `true` if it moved messages to the dead-letter queue.
     pub(super) fn has_buried(&self) -> bool {
         self.taken.buried > 0 || !self.taken.set_aside.is_empty()
     }
 
-    /// Answers the receive. If it got nothing, because another process was faster, it may wait on; if nobody listens
-    /// any more, what it took must go back.
+    /// Answers the receive. Returns the receive if it got nothing, because another process was faster, and may wait on.
+    /// Returns an error with a job that gives the messages back if the receiver is gone.
     pub(super) fn end(
         self,
         outcome: Result<(), QueueError>,
@@ -115,7 +115,7 @@ impl Job for Take {
     }
 }
 
-/// Makes messages visible again that were taken for a receive which nobody awaits any more.
+/// Returns a job that makes messages visible again whose receive was dropped.
 pub(super) fn give_back(
     queue: i64,
     unclaimed: &[Delivery],

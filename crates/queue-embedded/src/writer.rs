@@ -1,4 +1,4 @@
-//! The worker that owns the file: it runs all commands that wait in one transaction, and wakes waiting receives.
+//! The worker that owns the file. It runs all pending commands in one transaction, and wakes waiting receives.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -16,30 +16,30 @@ use super::stranded::{Free, Stranded};
 use super::waiting::{Take, Waiting, give_back};
 use hostler_queue::{Delivery, QueueError};
 
-/// How much longer others go on than the last flush to the disk took, before the next one makes them wait again.
+/// The time between two flushes to the disk while there is other work, as a multiple of the last flush's duration.
 const BETWEEN_FLUSHES: u32 = 5;
 
-/// How long nothing else may come before a flush need not wait for others.
+/// The idle time after which a flush no longer waits for other work.
 const IDLE: Duration = Duration::from_micros(200);
 
-/// How often a waiting receive of the thread looks for what other processes have sent.
+/// The interval at which a waiting receive of the thread checks for messages of other processes.
 const POLL: Duration = Duration::from_millis(15);
 
-/// How often receives make sure that the file is still at its path, and look for messages that nothing would find.
+/// The interval at which receives check that the file is still at its path, and search for stranded messages.
 const CHECK: Duration = Duration::from_secs(1);
 
-/// What a command asks of the file.
+/// The access that a command needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Need {
-    /// To read it.
+    /// Reads the file.
     Read,
-    /// To write; a power failure may undo it.
+    /// Writes; a power failure may undo it.
     Write,
-    /// To write, and to answer only when it is on the disk.
+    /// Writes, and is answered only once the data is on the disk.
     Durable,
 }
 
-/// A job that somebody waits for.
+/// A job whose caller waits for an answer.
 trait Command: Job {
     fn answer(self: Box<Self>, outcome: Result<(), QueueError>);
 }
@@ -60,7 +60,7 @@ impl<T: Send, W: FnMut(&Session<'_>) -> rusqlite::Result<T> + Send> Job for Call
 impl<T: Send, W: FnMut(&Session<'_>) -> rusqlite::Result<T> + Send> Command for Call<T, W> {
     fn answer(self: Box<Self>, outcome: Result<(), QueueError>) {
         let Self { answer, reply, .. } = *self;
-        // Nobody listens any more: what was done stays done.
+        // If the receiver is gone, the work stays done.
         let _ = reply.send(outcome.and_then(|()| answer.ok_or_else(ended)));
     }
 }
@@ -68,11 +68,11 @@ impl<T: Send, W: FnMut(&Session<'_>) -> rusqlite::Result<T> + Send> Command for 
 enum Order {
     Call(Need, Box<dyn Command>),
     Receive(Waiting),
-    /// A receive has been stopped.
+    /// Wakes the worker because a receive was stopped.
     Look,
 }
 
-/// The way to the worker, which ends when the last of these is dropped.
+/// A handle to the worker, which ends when the last handle is dropped.
 #[derive(Debug, Clone)]
 pub(super) struct Writer {
     orders: Orders,
@@ -86,7 +86,7 @@ enum Orders {
 }
 
 impl Writer {
-    /// Gives the connection to a worker of its own.
+    /// Starts a worker that owns the connection.
     pub(super) fn start(file: Opened, worker: Worker) -> std::io::Result<Self> {
         let time = file.time.clone();
         let core = Core {
@@ -115,12 +115,12 @@ impl Writer {
         Ok(Self { orders, time })
     }
 
-    /// The monotonic clock.
+    /// Returns the time of the monotonic clock.
     pub(super) fn monotonic(&self) -> Duration {
         self.time.monotonic()
     }
 
-    /// Runs `work`, together with whatever else waits then.
+    /// Runs `work`, in one transaction with other pending writes.
     pub(super) async fn call<T, W>(&self, need: Need, work: W) -> Result<T, QueueError>
     where
         T: Send + 'static,
@@ -131,17 +131,17 @@ impl Writer {
         answer.await.unwrap_or_else(|_| Err(ended()))
     }
 
-    /// Queues a receive; its answer comes when there is a message or when it is over.
+    /// Queues a receive. It is answered when a message comes, or when it is over.
     pub(super) fn receive(&self, waiting: Waiting) {
         self.order(Order::Receive(waiting));
     }
 
-    /// Makes the worker look at its receives now.
+    /// Makes the worker check its receives now.
     pub(super) fn look(&self) {
         self.order(Order::Look);
     }
 
-    /// Makes messages visible that nobody got; if that fails, their lease ends by itself.
+    /// Makes messages of a dropped receive visible again. If that fails, their lease ends by itself.
     pub(super) fn give_back(&self, queue: i64, taken: Vec<Delivery>) {
         let (reply, _) = oneshot::channel();
         let call = Call { work: give_back(queue, &taken), answer: None, reply };
@@ -149,7 +149,7 @@ impl Writer {
     }
 
     fn order(&self, order: Order) {
-        // If the worker has ended, the dropped reply tells the caller.
+        // If the worker has ended, the dropped reply reports that to the caller.
         match &self.orders {
             Orders::Thread(orders) => drop(orders.send(order)),
             Orders::Task(orders) => drop(orders.send(order)),
@@ -157,57 +157,57 @@ impl Writer {
     }
 }
 
-/// The worker has gone, which only a fault of ours can bring about.
+/// Returns the error of a worker that has ended, which only a bug can cause.
 pub(super) fn ended() -> QueueError {
     QueueError::Unavailable("the embedded queue's thread has ended".to_owned())
 }
 
-/// The file, and what waits for it.
+/// The file, and the work that waits for it.
 struct Core {
     file: Opened,
     waiting: Vec<Waiting>,
-    /// What `PRAGMA synchronous` is set to.
+    /// The present setting of `PRAGMA synchronous`, as `true` for FULL.
     durable: Option<bool>,
     /// The last `PRAGMA data_version`; it changes when another connection commits.
     seen: i64,
     flushes: Flushes,
-    /// When receives make sure again that the file is still at its path, by the monotonic clock.
+    /// The time of the receives' next check of the file, by the monotonic clock.
     next_check: Duration,
     stranded: Stranded,
-    /// How often a waiting receive looks for what other processes have sent.
+    /// The interval at which a waiting receive checks for messages of other processes.
     poll: Duration,
 }
 
-/// Commands that wait for the next flush. Whoever sends one message after the other would otherwise have everyone wait for
-/// the disk all the time.
+/// Commands that wait for the next flush. Holding them back keeps a sender of single messages from making all others
+/// wait for the disk.
 #[derive(Default)]
 struct Flushes {
     held: VecDeque<Box<dyn Command>>,
-    /// The next flush waits until then, by the monotonic clock, while there is something else to do.
+    /// The earliest time of the next flush while there is other work, by the monotonic clock.
     not_before: Option<Duration>,
 }
 
 impl Flushes {
-    /// How long to look for other work before the held ones are flushed; none if nothing is held.
+    /// Returns how long to wait for other work before the held commands are flushed; `None` if none are held.
     fn patience(&self, now: Duration) -> Option<Duration> {
         let until = self.not_before.map_or(Duration::ZERO, |at| at.saturating_sub(now));
         (!self.held.is_empty()).then(|| until.min(IDLE))
     }
 
-    /// Whether the held ones go now; `idle`: nothing else came.
+    /// Reports `true` if the held commands are to be flushed now. `idle`: there is no other work.
     fn are_due(&self, idle: bool, now: Duration) -> bool {
         !self.held.is_empty() && (idle || self.not_before.is_none_or(|at| at <= now))
     }
 }
 
-/// Works on a thread that may block.
+/// Works on a thread, which may block.
 struct Thread {
     core: Core,
     inbox: mpsc::Receiver<Order>,
 }
 
 impl Thread {
-    // A function of its own also when compiled, by which profiles and `benches/instructions.sh` know the thread.
+    // Kept as a function of its own in the binary: profiles and `benches/instructions.sh` identify the thread by it.
     #[inline(never)]
     fn run(mut self) {
         while let Some(orders) = self.next_orders() {
@@ -215,14 +215,14 @@ impl Thread {
         }
     }
 
-    /// What has been ordered since, after waiting as long as the receives allow; nothing when all senders are gone.
+    /// Returns the pending orders, after waiting as long as the receives allow; `None` when all senders are gone.
     fn next_orders(&self) -> Option<Vec<Order>> {
         let first = match self.core.patience() {
             None => Some(self.inbox.recv().ok()?),
             Some(patience) => match self.inbox.recv_timeout(patience) {
                 Ok(order) => Some(order),
                 Err(RecvTimeoutError::Timeout) => None,
-                // Nobody waits for what is held, but it was ordered.
+                // No caller waits for the held commands any more, but they were ordered.
                 Err(RecvTimeoutError::Disconnected) if !self.core.flushes.held.is_empty() => None,
                 Err(RecvTimeoutError::Disconnected) => return None,
             },
@@ -249,13 +249,13 @@ async fn run_task(mut core: Core, mut inbox: UnboundedReceiver<Order>) {
 }
 
 impl Core {
-    /// How long it can be left alone unless something is ordered; `None`: for ever.
+    /// Returns how long to wait for the next order; `None`: without limit.
     fn patience(&self) -> Option<Duration> {
         let receives = self.waiting.iter().map(|waiting| waiting.patience(&self.file.time).min(self.poll)).min();
         receives.into_iter().chain(self.flushes.patience(self.file.time.monotonic())).min()
     }
 
-    /// Carries out what was ordered, and answers the receives that can be answered. No orders: its patience is over.
+    /// Carries out these orders, and answers the receives that can be answered. Called without orders after a timeout.
     fn turn(&mut self, orders: Vec<Order>) {
         let mut changed = false;
         let mut writes = VecDeque::new();
@@ -306,14 +306,14 @@ impl Core {
             }
         }
         changed |= self.others_wrote();
-        // What went to a dead-letter queue is for the receives that wait there.
+        // Messages that went to a dead-letter queue may answer a receive there.
         while self.serve(changed) {
             changed = true;
         }
     }
 
-    /// Makes sure that the file is still at its path, once in [`CHECK`]. Where it is not, each receive is told. Returns true if
-    /// messages are visible now that nothing else would have found.
+    /// Checks that the file is still at its path, once per [`CHECK`]. Fails if it is not. Returns `true` if stranded
+    /// messages were made visible.
     fn check(&mut self) -> Result<bool, QueueError> {
         let now = self.file.time.monotonic();
         if now < self.next_check {
@@ -324,7 +324,8 @@ impl Core {
         Ok(self.free_stranded())
     }
 
-    /// Frees what is stranded in the ordered queues that receives wait for. Where that fails, so does what the receives do.
+    /// Frees stranded messages in the ordered queues that receives wait for. Ignores errors, since the receives meet
+    /// them too.
     fn free_stranded(&mut self) -> bool {
         let queues = self.waiting.iter().filter_map(Waiting::ordered_queue);
         let queues: BTreeMap<i64, String> = queues.map(|(queue, channel)| (queue, channel.to_owned())).collect();
@@ -352,12 +353,12 @@ impl Core {
             .db
             .prepare_cached("PRAGMA data_version")
             .and_then(|mut pragma| pragma.query_row([], |row| row.get(0)))
-            // Then every turn looks at the queue itself, which tells the error.
+            // On an error, every turn checks the queue itself, which reports the error.
             .unwrap_or(self.seen.wrapping_add(1));
         std::mem::replace(&mut self.seen, version) != version
     }
 
-    /// Answers the receives that can be answered; true if messages went to other queues by that.
+    /// Answers the receives that can be answered; `true` if this moved messages to other queues.
     fn serve(&mut self, changed: bool) -> bool {
         let mut takes = Vec::new();
         for mut waiting in std::mem::take(&mut self.waiting) {
@@ -377,14 +378,14 @@ impl Core {
             match take.end(outcome, &self.file.time) {
                 Ok(None) => {}
                 Ok(Some(waiting)) => self.waiting.push(waiting),
-                // An error leaves them to their lease.
+                // After an error, their lease ends by itself.
                 Err(unclaimed) => drop(self.transact(false, &mut [unclaimed])),
             }
         }
         buried
     }
 
-    /// Runs the jobs in one transaction. If that fails, each has its own, so that one cannot undo the others.
+    /// Runs the jobs in one transaction. If a job fails, each runs in its own, so that one cannot undo the others.
     fn transact<J: Job>(&mut self, durable: bool, jobs: &mut [J]) -> Vec<Result<(), QueueError>> {
         match self.commit(durable, jobs) {
             Ok(()) => jobs.iter().map(|_| Ok(())).collect(),
@@ -416,7 +417,7 @@ impl Core {
 }
 
 enum CommitError {
-    /// The transaction did not even start.
+    /// The transaction could not start.
     Begin(rusqlite::Error),
     Job(rusqlite::Error),
 }
@@ -455,7 +456,7 @@ mod tests {
         assert!(flushes.are_due(false, soon) && flushes.patience(soon) == Some(Duration::ZERO), "they had their time");
     }
 
-    /// No test can cut the power, so this asks SQLite: FULL (2) flushes each commit to the disk, NORMAL (1) does not.
+    /// Asks SQLite, since no test can cut the power: FULL (2) flushes each commit to the disk, NORMAL (1) does not.
     #[tokio::test]
     async fn only_durable_calls_flush() {
         let folder = tempfile::tempdir().unwrap();

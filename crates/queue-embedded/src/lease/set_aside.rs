@@ -1,4 +1,4 @@
-//! Rows that cannot be read: they go to the dead-letter queue, so that the messages behind them are not held up.
+//! Rows that cannot be read. They go to the dead-letter queue, so that they do not block the messages behind them.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -7,36 +7,37 @@ use crate::rows::{read_attributes, write_attributes};
 use crate::topology::find_or_create;
 use hostler_types::message::{AttributeValue, Attributes};
 
-/// How much of it is kept, in bytes.
+/// Bytes kept of unreadable attributes.
 const KEPT: usize = 4096;
 
-/// The attribute that holds, of a message whose attributes could not be read, what was stored.
+/// The attribute that holds the stored text of attributes that could not be read.
 const UNREADABLE: &str = "hostler-unreadable-attributes";
 
 /// A message that was set aside.
 #[derive(Debug)]
 pub(crate) struct SetAside {
-    /// Its id, as far as that can be read.
+    /// Its id, as far as it is readable.
     pub(crate) id: String,
-    /// The queue where it is now.
+    /// Its present queue.
     pub(crate) queue: String,
     pub(crate) reason: String,
 }
 
 impl SetAside {
-    /// Tells of it, once it is certain.
+    /// Logs the message, once its transaction is committed.
     pub(crate) fn log(&self, channel: &str) {
         let Self { id, queue, reason } = self;
         tracing::error!(channel, message_id = id, dead_letter_queue = queue, reason, "unreadable message set aside");
     }
 }
 
-/// Whether an error is of one row, and not of the file: what is stored is no value of ours.
+/// Reports `true` if the error concerns one row rather than the file: a stored value that hostler did not write.
 pub(crate) fn is_of_the_row(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code().is_none()
 }
 
-/// Moves an entry that cannot be read to the dead-letter queue. A queue without one gets it: it would be stuck otherwise.
+/// Moves an entry that cannot be read to the dead-letter queue. Creates that queue if there is none, because the entry
+/// would block its own queue otherwise.
 pub(crate) fn set_aside(
     db: &Connection,
     source: &Source,
@@ -59,7 +60,7 @@ pub(crate) fn set_aside(
     Ok(SetAside { id, queue, reason })
 }
 
-/// Makes the content of an entry readable, and keeps what can be kept of it; the attributes that it has now.
+/// Makes the content of an entry readable, keeping as much as possible. Returns its new attributes.
 pub(crate) fn rescue(db: &Connection, seq: i64) -> rusqlite::Result<Attributes> {
     let (id, group, key) = (lossy(db, "id", seq)?, lossy(db, "group_name", seq)?, lossy(db, "routing_key", seq)?);
     let attributes = match read_stored(db, seq) {
@@ -74,12 +75,13 @@ pub(crate) fn rescue(db: &Connection, seq: i64) -> rusqlite::Result<Attributes> 
     Ok(attributes)
 }
 
+/// Reads the stored attributes of a message.
 pub(crate) fn read_stored(db: &Connection, seq: i64) -> rusqlite::Result<Attributes> {
     db.prepare_cached("SELECT attributes FROM content WHERE seq = ?1")?
         .query_row([seq], |row| read_attributes(row.get_ref(0)?.as_str_or_null()?))
 }
 
-/// What is kept of attributes that cannot be read.
+/// Returns the attribute that keeps the text of unreadable attributes.
 fn unreadable(stored: Option<String>) -> Attributes {
     let kept = stored.map(|mut text| {
         text.truncate(text.floor_char_boundary(KEPT));
@@ -88,7 +90,8 @@ fn unreadable(stored: Option<String>) -> Attributes {
     kept.into_iter().collect()
 }
 
-/// A text column of a message's content, with a mark for each byte that is no text; `None` also where the content is missing.
+/// Returns a text column of a message's content, with a replacement mark for invalid bytes. `None` also where the
+/// content is missing.
 pub(crate) fn lossy(db: &Connection, column: &str, seq: i64) -> rusqlite::Result<Option<String>> {
     let bytes: Option<Option<Vec<u8>>> = db
         .query_row(&format!("SELECT CAST({column} AS BLOB) FROM content WHERE seq = ?1"), [seq], |row| row.get(0))
