@@ -1,4 +1,4 @@
-//! Telling people, again where it may work the next time, and not for ever.
+//! Delivers notices, with bounded retries.
 
 use std::time::Duration;
 
@@ -9,36 +9,36 @@ use tokio_util::sync::CancellationToken;
 use super::notice::Notice;
 use hostler_types::Backoff;
 
-/// How often a notice is tried.
+/// The most attempts for one notice.
 const TRIES: u32 = 5;
-/// The pause after a try. The other side may ask for the longest.
+/// The pause after an attempt. The receiver may ask for up to the longest pause.
 const PAUSE: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
-/// A way to tell people something.
+/// A way to deliver notices.
 #[async_trait]
 pub trait Carrier: Send + Sync {
-    /// Tells it once, within a bounded time.
+    /// Makes one attempt to deliver a notice, within a bounded time.
     ///
     /// # Errors
-    /// [`Undelivered`]: as far as is known, nobody was told.
+    /// [`Undelivered`]: as far as is known, the notice did not arrive.
     async fn carry(&self, notice: &Notice) -> Result<(), Undelivered>;
 }
 
-/// Why a notice was not delivered. Its text has no secret in it.
+/// The reason that a notice was not delivered. Its text holds no secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Undelivered {
-    /// It may work the next time; not before this long, if the other side said so.
+    /// A failure that may pass. The duration is the pause that the receiver asked for, if any.
     #[error("{0}")]
     Passing(String, Option<Duration>),
-    /// It will not, until a person changes something.
+    /// A failure that lasts until a person changes something.
     #[error("{0}")]
     Lasting(String),
 }
 
-/// Tells a notice, with up to five tries over about a minute; `stop` ends the waiting for another.
+/// Delivers a notice, with up to five attempts over about a minute. `stop` ends the wait for another attempt.
 ///
 /// # Errors
-/// What the last try ended with.
+/// The error of the last attempt.
 pub async fn deliver(carrier: &dyn Carrier, notice: &Notice, stop: &CancellationToken) -> Result<(), Undelivered> {
     for tried in 1.. {
         let (text, asked) = match carrier.carry(notice).await {
@@ -62,7 +62,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers each try by what is next.
+    /// Answers each attempt with the next result of the script.
     struct Scripted(Mutex<Vec<Result<(), Undelivered>>>);
 
     #[async_trait]
@@ -72,7 +72,7 @@ mod tests {
         }
     }
 
-    /// How it ended, what was left of the script, and how long it took.
+    /// Returns the result, the number of unused results, and the time taken.
     async fn run(script: Vec<Result<(), Undelivered>>) -> (Result<(), Undelivered>, usize, Duration) {
         let notice = Notice { summary: String::new(), lines: Vec::new(), document: serde_json::Value::Null };
         let (carrier, begun) = (Scripted(Mutex::new(script)), Instant::now());

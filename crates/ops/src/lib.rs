@@ -1,17 +1,17 @@
-//! Upkeep: what an operator does to queues beside consuming them, over any driver.
+//! Operations on queues beside consuming them, over any driver.
 //!
 //! | folder, file | job | I/O |
 //! |---|---|---|
-//! | `requeue/` | moving messages out of dead-letter queues | yes |
-//! | `alarms/` | which queues are too full, and when to say so | looks |
-//! | `clean/` | what nobody uses, and removing it | yes |
-//! | `notice` | what people are told, in the forms that they are told it in | none |
-//! | `delivery` | telling them, again where it may work the next time | yes |
-//! | `webhook` | one way to tell them | yes |
+//! | `requeue/` | moves messages out of dead-letter queues | yes |
+//! | `alarms/` | finds queues that are too full, and decides when to notify | reads |
+//! | `clean/` | finds unused resources and removes them | yes |
+//! | `notice` | notices, and their forms for each receiver | none |
+//! | `delivery` | delivers notices, with bounded retries | yes |
+//! | `webhook` | delivers notices by HTTP | yes |
 //!
-//! What only one service has is the driver's: provisioning is behind [`Provisioner::plan`](hostler_queue::Provisioner::plan) and its
-//! neighbours, what there is and its removal behind [`Inventory`](hostler_queue::Inventory) and
-//! [`Disposal`](hostler_queue::Disposal).
+//! Operations that only one service offers belong to its driver: provisioning is behind
+//! [`Provisioner::plan`](hostler_queue::Provisioner::plan) and its neighbours, inventory and removal behind
+//! [`Inventory`](hostler_queue::Inventory) and [`Disposal`](hostler_queue::Disposal).
 
 pub mod alarms;
 pub mod clean;

@@ -1,4 +1,4 @@
-//! Looks at the messages of a queue, above all of a dead-letter queue, and leaves them there.
+//! Shows the messages of a queue, above all of a dead-letter queue, and leaves them there.
 
 use std::ops::ControlFlow;
 use std::time::SystemTime;
@@ -10,44 +10,46 @@ use hostler_queue::{Admin, QueueError};
 use hostler_types::channel::Channel;
 use hostler_types::message::Message;
 
-/// What to look for.
+/// A request to show messages.
 #[derive(Debug, Clone)]
 pub struct Look {
-    /// The queue to look into.
+    /// The queue to read.
     pub at: Channel,
-    /// What a message has to be; all must hold.
+    /// The conditions on a message; all must hold.
     pub conditions: Vec<Condition>,
-    /// Show no more than so many.
+    /// The most messages to show.
     pub max: u64,
-    /// When the look begins, by the queue's clock: ages are counted up to it.
+    /// The start of the look, by our clock. Ages are counted up to it.
     pub began: SystemTime,
 }
 
-/// The end of a look.
+/// The result of showing messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Looked {
-    /// How it ended.
+    /// The reason for the end.
     pub ended: Ended,
-    /// How many messages were there and could not be looked at, unless the look ended before; as exact as the service counts.
+    /// Messages that were in the queue and could not be read, by the service's count; zero if the look ended early.
     pub unseen: u64,
-    /// Groups of an ordered queue of which there may be more messages than the service shows.
+    /// Groups of an ordered queue that may have more messages than the service shows.
     pub unfinished: Vec<String>,
 }
 
 impl Looked {
-    /// A look at everything.
+    /// Returns the result of a look without unseen messages.
     fn whole(ended: Ended) -> Self {
         Self { ended, unseen: 0, unfinished: Vec::new() }
     }
 }
 
-/// Shows each message that fits. Where the service shows messages only to who receives them (SQS), they are received, kept
-/// leased until all are looked at, and then given back: that counts as a receive on each, what is leased or delayed is not
-/// seen, and of an ordered queue only the first ten of each group, as SQS hands out no more of it while those are leased. `stop`: no more is received, and what was is given
-/// back.
+/// Shows each message that meets the conditions.
+///
+/// A service that shows messages only to their receiver (SQS) has them received, kept leased until all are read, and
+/// then given back. This counts as a receive of each message. Leased and delayed messages are not seen. Of an ordered
+/// queue only the first ten of each group are seen, since SQS hands out no more of a group while those are leased.
+/// `stop` ends the receives; messages already received are given back.
 ///
 /// # Errors
-/// [`QueueError`] if the queue cannot be opened. What goes wrong later is in [`Ended`].
+/// [`QueueError`] if the queue cannot be opened. Later errors are in [`Ended`].
 pub async fn look(
     broker: &dyn Admin,
     look: Look,

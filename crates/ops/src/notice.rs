@@ -1,12 +1,12 @@
-//! What people are told, in the forms that they are told it in.
+//! Notices for people and programs, and their forms for each receiver.
 
 use serde_json::{Value, json};
 
-/// Characters of Slack's header (limit: 150).
+/// The most characters of Slack's header (limit: 150).
 const SLACK_HEADER: usize = 150;
-/// Characters of text in one of Slack's sections (limit: 3,000), less what a line's end takes.
+/// The most characters in one of Slack's sections (limit: 3,000), with room for line ends.
 const SLACK_SECTION: usize = 2900;
-/// Sections of one message (Slack's limit: 50 blocks); the lines beyond are counted.
+/// The most sections of one message (Slack's limit: 50 blocks). Lines beyond them are only counted.
 const SLACK_SECTIONS: usize = 10;
 
 /// The form of a webhook's payload.
@@ -18,24 +18,24 @@ pub enum Format {
     Json,
 }
 
-/// Something to tell.
+/// A notice to deliver.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Notice {
-    /// All of it in one line.
+    /// The summary, in one line.
     pub summary: String,
     /// The details, a line each.
     pub lines: Vec<String>,
-    /// The same for programs.
+    /// The same content for programs.
     pub document: Value,
 }
 
 impl Notice {
-    /// For people, as plain text.
+    /// Returns the notice as plain text, for people.
     pub fn text(&self) -> String {
         std::iter::once(&self.summary).chain(&self.lines).map(String::as_str).collect::<Vec<_>>().join("\n")
     }
 
-    /// The payload of a webhook.
+    /// Returns the payload of a webhook.
     pub fn payload(&self, format: Format) -> Value {
         match format {
             Format::Json => self.document.clone(),
@@ -52,7 +52,7 @@ impl Notice {
     }
 }
 
-/// The lines as texts that fit into a section each. What does not fit into all of them is counted.
+/// Joins lines into texts, each short enough for a section. Lines beyond the last section are only counted.
 fn sections(lines: &[String]) -> Vec<String> {
     let mut sections: Vec<String> = Vec::new();
     for (n, line) in lines.iter().enumerate() {
@@ -72,7 +72,7 @@ fn sections(lines: &[String]) -> Vec<String> {
     sections
 }
 
-/// Text in which nothing is Slack's markup for links and mentions.
+/// Escapes Slack's markup for links and mentions.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(slack["blocks"][1]["text"]["text"], "a &amp; b\n&lt;!channel&gt;");
     }
 
-    /// The limits of Slack's message blocks: 50 to a message, 3,000 characters to a section.
+    /// Checks the limits of Slack's message blocks: 50 to a message, 3,000 characters to a section.
     #[test]
     fn thousands_of_lines_stay_within_what_slack_takes() {
         let lines: Vec<_> =

@@ -1,39 +1,40 @@
-//! How full each queue is against its threshold.
+//! The message count of each queue against its threshold.
 
 use serde::Serialize;
 
 use hostler_queue::{HeldQueue, tag};
 
-/// A dead-letter queue's threshold, if it has none of its own: any message there waits for a person.
+/// The default threshold of a dead-letter queue: any message there waits for a person.
 const DEAD_LETTER_THRESHOLD: u64 = 1;
 
-/// How full a queue is, and from when on that is an alarm.
+/// The message count of a queue, and the threshold of its alarm.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Level {
     /// Its name on the service.
     pub queue: String,
     /// All messages in it: visible, delayed and in flight.
     pub messages: u64,
-    /// From so many messages on there is an alarm; at least 1.
+    /// The message count from which there is an alarm; at least 1.
     pub threshold: u64,
-    /// Whether it is a dead-letter queue.
+    /// Set for a dead-letter queue.
     pub dead_letter: bool,
-    /// Whether its owner says that alarms on it are critical.
+    /// Set if the queue's tags mark its alarms as critical.
     pub critical: bool,
-    /// The consumer that it is for.
+    /// The consumer that uses the queue.
     pub consumer: Option<String>,
-    /// Who owns it.
+    /// The owner of the queue.
     pub owner: Option<String>,
 }
 
 impl Level {
-    /// Whether there is an alarm.
+    /// Reports `true` if the count has reached the threshold.
     pub fn alarms(&self) -> bool {
         self.messages >= self.threshold
     }
 }
 
-/// The level of each queue: the critical ones first, then by name. `threshold`: of a queue whose tags name none.
+/// Returns the level of each queue, the critical ones first, then by name. `threshold`: the default for queues without
+/// a threshold in their tags.
 pub fn levels(queues: &[HeldQueue], threshold: u64) -> Vec<Level> {
     let mut levels: Vec<_> = queues.iter().map(|queue| level(queue, threshold)).collect();
     levels.sort_by(|one, other| (!one.critical, &one.queue).cmp(&(!other.critical, &other.queue)));
@@ -43,7 +44,7 @@ pub fn levels(queues: &[HeldQueue], threshold: u64) -> Vec<Level> {
 fn level(queue: &HeldQueue, threshold: u64) -> Level {
     let tag = |name: &str| queue.tags.get(name).cloned();
     let dead_letter = queue.dead_letters_of().is_some();
-    // A dead-letter queue has its queue's tags, and so its queue's threshold among them.
+    // A dead-letter queue also carries its source queue's tags, and so the source queue's threshold.
     let (name, otherwise) = match dead_letter {
         true => (tag::DEAD_LETTER_ALARM_THRESHOLD, DEAD_LETTER_THRESHOLD),
         false => (tag::ALARM_THRESHOLD, threshold),

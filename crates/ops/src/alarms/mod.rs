@@ -1,11 +1,11 @@
-//! Alarms: which queues hold too much, and telling people so without repeating it.
+//! Alarms: finds queues with too many messages, and notifies people without repeating itself.
 //!
 //! | file | job | I/O |
 //! |---|---|---|
-//! | `level` | how full each queue is against its threshold | none |
-//! | `watch` | what is news from one look to the next | none |
-//! | `report` | what people are told of it | none |
-//! | `rounds` | looking again and again | looks, tells |
+//! | `level` | the message count of each queue against its threshold | none |
+//! | `watch` | the changes from one poll to the next | none |
+//! | `report` | the notice of these changes | none |
+//! | `rounds` | the poll loop | reads, notifies |
 
 mod level;
 mod report;

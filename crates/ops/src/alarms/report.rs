@@ -1,4 +1,4 @@
-//! What people are told of alarms.
+//! Notices of alarms.
 
 use std::time::SystemTime;
 
@@ -8,7 +8,7 @@ use super::watch::{Bulletin, Change, News, Sight};
 use crate::notice::Notice;
 use hostler_queue::Unread;
 
-/// The notice of a bulletin. `unread`: all that could not be looked at.
+/// Returns the notice of a bulletin. `unread`: all queues that could not be read.
 pub fn notice(bulletin: &Bulletin, unread: &[Unread], at: SystemTime) -> Notice {
     let summary = summary(bulletin);
     let mut lines: Vec<String> = bulletin.news.iter().map(line).collect();
@@ -35,7 +35,7 @@ pub fn notice(bulletin: &Bulletin, unread: &[Unread], at: SystemTime) -> Notice 
     Notice { summary, lines, document }
 }
 
-/// Whether a critical queue has an alarm.
+/// Reports `true` if a critical queue has an alarm.
 fn is_critical(bulletin: &Bulletin) -> bool {
     bulletin.news.iter().any(|news| news.level.critical && news.change != Change::Resolved)
 }

@@ -1,4 +1,4 @@
-//! Looking again and again, and telling what is news.
+//! The poll loop: reads the queues at an interval and notifies people of changes.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,44 +12,44 @@ use crate::delivery::{Carrier, deliver};
 use crate::notice::Notice;
 use hostler_queue::{Inventory, QueueError, Unread};
 
-/// How far a pause is from what was asked for, so that many hosts do not all look at once: 10 % either way.
+/// The random variation of a pause, so that many hosts do not poll at the same time: 10 % either way.
 const JITTER: f64 = 0.1;
 
-/// How to look.
+/// The settings of the poll loop.
 #[derive(Debug, Clone, Copy)]
 pub struct Order {
-    /// Messages from which on a queue whose tags say nothing has an alarm.
+    /// The default threshold, for queues without one in their tags.
     pub threshold: u64,
-    /// The pause between two looks.
+    /// The pause between two polls.
     pub every: Duration,
-    /// After this long, what still holds is told again.
+    /// The time after which a lasting alarm is reported again.
     pub remind: Duration,
 }
 
-/// What one look brought.
+/// The result of one poll.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Every queue of ours that could be looked at.
+    /// Every queue of ours that could be read.
     pub levels: Vec<Level>,
-    /// What could not.
+    /// The queues that could not be read.
     pub unread: Vec<Unread>,
 }
 
-/// What happens on the rounds.
+/// An event of the poll loop.
 #[derive(Debug)]
 pub enum Step<'a> {
-    /// This is told, if there is somebody to tell.
+    /// A notice is due; it is delivered if there is a carrier.
     Tells(&'a Notice),
-    /// It could not be told, for this reason; it is tried again after the next look.
+    /// Delivery failed, for this reason. It is tried again after the next poll.
     Untold(&'a str),
-    /// A look failed for this reason.
+    /// A poll failed, for this reason.
     Failed(&'a str),
 }
 
-/// Looks once.
+/// Polls once.
 ///
 /// # Errors
-/// [`QueueError`] when it cannot be said which queues there are, or none of them may be looked at.
+/// [`QueueError`] if the queues cannot be listed, or none of them can be read.
 pub async fn look(inventory: &dyn Inventory, threshold: u64) -> Result<Seen, QueueError> {
     let listing = inventory.queues().await?;
     if let (true, Some(first)) = (listing.found.is_empty(), listing.unread.first()) {
@@ -66,7 +66,7 @@ pub async fn look(inventory: &dyn Inventory, threshold: u64) -> Result<Seen, Que
     Ok(Seen { levels: levels(&listing.found, threshold), unread: listing.unread })
 }
 
-/// Looks until `stop`, and tells the carrier what is news.
+/// Polls until `stop`, and delivers each notice of changes by the carrier.
 pub async fn rounds(
     inventory: &dyn Inventory,
     order: Order,
@@ -104,7 +104,7 @@ pub async fn rounds(
     }
 }
 
-/// Whether it is told, or there is nobody to tell.
+/// Reports `true` if the notice was delivered, or there is no carrier.
 async fn tell(
     carrier: Option<&dyn Carrier>,
     notice: &Notice,
@@ -121,7 +121,7 @@ async fn tell(
     }
 }
 
-/// A pause about as long as this; `chance` is from 0 to 1.
+/// Returns a pause of about this length; `chance` is from 0 to 1.
 fn jittered(pause: Duration, chance: f64) -> Duration {
     pause.mul_f64(1.0 - JITTER + 2.0 * JITTER * chance)
 }
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!((pause(0.0), pause(0.5), pause(1.0)), (810.0, 900.0, 990.0));
     }
 
-    /// Queues that hold what is next; then nothing more is to be seen.
+    /// Queues that hold the next count of the script. At its end, the loop is stopped.
     struct Script {
         depths: Mutex<Vec<Result<u64, QueueError>>>,
         stop: CancellationToken,
@@ -166,7 +166,7 @@ mod tests {
         }
     }
 
-    /// Hears what it is told, unless it is deaf at this try.
+    /// Records each notice, except at scripted failures.
     struct Ear(Mutex<(Vec<String>, Vec<bool>)>);
 
     #[async_trait]
@@ -181,7 +181,7 @@ mod tests {
         }
     }
 
-    /// What is heard of these depths, and how often it could not be told or seen.
+    /// Returns the notices for these depths, the number of failed deliveries, and the number of failed polls.
     async fn heard(depths: Vec<Result<u64, QueueError>>, deaf: Vec<bool>) -> (Vec<String>, usize, usize) {
         let stop = CancellationToken::new();
         let script = Script { depths: Mutex::new(depths), stop: stop.clone() };

@@ -1,8 +1,8 @@
-//! What is news from one look to the next: a machine without I/O.
+//! Finds the changes from one poll to the next, without I/O.
 //!
-//! An alarm is told when it begins, when it has become worse by a factor of two since it was last told, when it still holds
-//! after the time of a reminder, and when it is over: a fifth below its threshold, so that a queue which goes up and down about
-//! its threshold is not told of at every look. What cannot be looked at keeps its state: it is not over.
+//! An alarm is reported when it begins, when its count has doubled since the last report, when it lasts beyond the
+//! reminder interval, and when it is over. It is over once the count is more than a fifth below the threshold, so that
+//! a queue that varies around its threshold is not reported at every poll. A queue that cannot be read keeps its state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,84 +10,84 @@ use std::time::Duration;
 use super::Level;
 use hostler_queue::Unread;
 
-/// How much more than when it was last told is worse.
+/// The factor over the last reported count that makes an alarm worse.
 const WORSE: u64 = 2;
 
-/// So many looks in a row that fail altogether are told: one may fail by chance.
+/// Consecutive failed polls before they are reported: a single one may fail by chance.
 const BLIND: u32 = 2;
 
-/// What one look brought.
+/// The result of one poll.
 #[derive(Debug, Clone, Copy)]
 pub enum Look<'a> {
-    /// The level of each queue, and what could not be looked at.
+    /// The level of each queue, and the queues that could not be read.
     Seen(&'a [Level], &'a [Unread]),
-    /// Nothing: the reason.
+    /// The poll failed, for this reason.
     Failed(&'a str),
 }
 
-/// What has changed about an alarm.
+/// The kind of a change of an alarm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Change {
-    /// It was not there at the last look.
+    /// The alarm is new.
     New,
-    /// Twice as many messages as when it was last told, or more.
+    /// The count has at least doubled since the last report.
     Worse,
-    /// It is as it was, for long.
+    /// The alarm has lasted for the reminder interval since its last report.
     Reminder,
-    /// It is over.
+    /// The alarm is over.
     Resolved,
 }
 
-/// Something to tell about one queue.
+/// A change to report about one queue.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct News {
-    /// What has changed.
+    /// The kind of the change.
     pub change: Change,
-    /// How full the queue is now.
+    /// The queue's present level.
     #[serde(flatten)]
     pub level: Level,
 }
 
-/// Something to tell about looking itself.
+/// A change to report about polling itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sight {
-    /// Looks fail, for this reason; no alarm can be seen.
+    /// Polls fail, for this reason; alarms cannot be seen.
     Lost(String),
-    /// Looks bring something again.
+    /// Polls succeed again.
     Regained,
 }
 
-/// All that is to be told after one look.
+/// All changes to report after one poll.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Bulletin {
-    /// Of queues.
+    /// Changes of queues.
     pub news: Vec<News>,
-    /// What is denied now and was not before.
+    /// Queues that are denied now and were not before.
     pub denied: Vec<Unread>,
-    /// Of looking.
+    /// A change of polling.
     pub sight: Option<Sight>,
 }
 
 impl Bulletin {
-    /// Whether there is nothing to tell.
+    /// Reports `true` if there is nothing to report.
     pub fn is_empty(&self) -> bool {
         self.news.is_empty() && self.denied.is_empty() && self.sight.is_none()
     }
 }
 
-/// What was told so far.
+/// The state as last reported.
 #[derive(Debug, Clone)]
 pub struct Watch {
     remind: Duration,
     standing: BTreeMap<String, Standing>,
     denied: BTreeSet<String>,
     failures: u32,
-    /// When it was told that looks fail.
+    /// Time of the last report of failing polls.
     blind_since: Option<Duration>,
 }
 
-/// An alarm that was told and is not over.
+/// An alarm that was reported and is not over.
 #[derive(Debug, Clone)]
 struct Standing {
     told: Level,
@@ -95,13 +95,13 @@ struct Standing {
 }
 
 impl Watch {
-    /// Nothing was told yet. `remind`: after this long, what still holds is told again.
+    /// Returns a watch that has reported nothing. `remind`: the time after which a lasting alarm is reported again.
     pub fn new(remind: Duration) -> Self {
         Self { remind, standing: BTreeMap::new(), denied: BTreeSet::new(), failures: 0, blind_since: None }
     }
 
-    /// What is to be told after a look at `now`, by any clock that only moves on; and the watch that holds once it is
-    /// told. If it could not be told, the watch stays this one, and the next look brings it again.
+    /// Returns the bulletin after a poll, and the watch to use once it is delivered. If delivery fails, keep this
+    /// watch, and the next poll returns the changes again. `now`: a reading of any monotonic clock.
     #[must_use]
     pub fn after(&self, now: Duration, look: &Look<'_>) -> (Bulletin, Self) {
         let mut next = self.clone();
@@ -147,7 +147,7 @@ impl Watch {
         Bulletin { news, denied: new, sight }
     }
 
-    /// Takes out the alarms that are over: of queues that were looked at, or are gone.
+    /// Removes and returns the alarms that are over: of queues that were read, or no longer exist.
     fn resolved(&mut self, levels: &[Level], unread: &[Unread]) -> Vec<News> {
         let hidden: BTreeSet<_> = unread.iter().map(|unread| unread.name.as_str()).collect();
         let now: BTreeMap<_, _> = levels.iter().map(|level| (level.queue.as_str(), level)).collect();
@@ -165,8 +165,8 @@ impl Watch {
     }
 }
 
-/// Whether a queue that had an alarm is well below its threshold again. One that alarms from a few messages on has no room for
-/// that, and is over at once.
+/// Reports `true` if the count of a queue with an alarm is more than a fifth below its threshold. With a threshold of a
+/// few messages there is no such margin, and the alarm is over at once.
 fn is_over(level: &Level) -> bool {
     level.messages < level.threshold - level.threshold / 5
 }
@@ -186,7 +186,7 @@ mod tests {
         Unread { name: name.to_owned(), reason: "no".to_owned(), denied }
     }
 
-    /// A watch whose bulletins all get told.
+    /// A watch whose bulletins are all delivered.
     struct Told(Watch);
 
     impl Told {
@@ -200,7 +200,7 @@ mod tests {
             bulletin
         }
 
-        /// The news of queues after a look that saw these.
+        /// Returns the changes after a poll that saw these levels.
         fn seen(&mut self, hour: u32, levels: &[Level]) -> Vec<(Change, String, u64)> {
             let bulletin = self.look(hour, Look::Seen(levels, &[]));
             assert!(bulletin.denied.is_empty() && bulletin.sight.is_none());

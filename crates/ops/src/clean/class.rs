@@ -1,4 +1,4 @@
-//! What a queue is, by how it was used: a pure function over what was observed.
+//! Classifies a queue by its use: a pure function over observations.
 
 use std::time::Duration;
 
@@ -6,28 +6,28 @@ use serde::Serialize;
 
 use hostler_queue::QueueUse;
 
-/// What a queue is.
+/// The class of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
-    /// Nobody has sent, received or listened, and it is empty: nobody would miss it.
+    /// Not used, empty, and not subscribed: safe to delete.
     Deletable,
-    /// Nobody has sent, received or listened, and it is empty; but a topic still delivers to it.
+    /// Not used and empty, but a topic still delivers to it.
     Subscribed,
-    /// Nobody has sent, received or listened, and it holds messages.
+    /// Not used, but holds messages.
     InactiveWithMessages,
-    /// Somebody listens, and nothing is sent.
+    /// A consumer listens, but nothing is sent.
     NoProducers,
-    /// Messages are sent, and nobody listens.
+    /// Messages are sent, but no consumer listens.
     NoConsumers,
-    /// It is younger than the time that is judged, or its age is not known.
+    /// Younger than the judged period, or of unknown age.
     Young,
-    /// Messages come and go; or it is the dead-letter queue of one that stays.
+    /// Messages come and go, or the queue takes the dead letters of one that stays.
     InUse,
 }
 
 impl Class {
-    /// Its name for people.
+    /// Names the class, for people.
     pub fn name(self) -> &'static str {
         match self {
             Self::Deletable => "deletable",
@@ -41,29 +41,29 @@ impl Class {
     }
 }
 
-/// What is known of a queue.
+/// The observations of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Observed {
     /// Messages in it now.
     pub messages: u64,
-    /// How old it is.
+    /// The age of the queue, if known.
     pub age: Option<Duration>,
-    /// How it was used over the time that is judged. A service may keep no record of a queue that nobody used, so that none
-    /// means: not at all.
+    /// The use over the judged period. `None` counts as no use, because a service may keep no record of an unused
+    /// queue.
     pub used: Option<QueueUse>,
-    /// Whether it takes the dead letters of a queue that stays.
+    /// Set if the queue takes the dead letters of a queue that stays.
     pub dead_letters: bool,
-    /// Whether a topic delivers to it.
+    /// Set if a topic delivers to the queue.
     pub subscribed: bool,
 }
 
-/// What a queue is, over this time.
+/// Classifies a queue by its use over the period `over`.
 pub fn classify(observed: &Observed, over: Duration) -> Class {
     let Observed { messages, age, used, dead_letters, subscribed } = *observed;
     let QueueUse { sent, received, empty_receives } = used.unwrap_or_default();
     let (sends, listens) = (sent > 0, received > 0 || empty_receives > 0);
     match (sends, listens, messages > 0) {
-        // Dead letters wait for a person, and none may come for years.
+        // Dead letters wait for a person, and a dead-letter queue may stay unused for years.
         _ if dead_letters => match (sends || listens, messages > 0) {
             (false, true) if age >= Some(over) => Class::InactiveWithMessages,
             _ => Class::InUse,

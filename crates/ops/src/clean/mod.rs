@@ -1,14 +1,15 @@
-//! Cleaning: what nobody uses, by its tags ours and by the service's record of use idle; and removing it.
+//! Cleaning: finds unused resources that hostler owns by their tags and that the service's record of use shows idle,
+//! and removes them.
 //!
 //! | file | job | I/O |
 //! |---|---|---|
-//! | `class` | what a queue is, by how it was used | none |
-//! | `survey` | one look at everything | looks |
-//! | `removal` | what two looks agree on; removing it | removes |
-//! | `report` | what people and programs are told of it | none |
+//! | `class` | classifies a queue by its use | none |
+//! | `survey` | one survey of all resources | reads |
+//! | `removal` | the removals that two surveys agree on | removes |
+//! | `report` | reports for people and programs | none |
 //!
-//! Nothing is removed that this config names, that is not hostler's by its tags, that holds a message, that a topic delivers to,
-//! or that takes the dead letters of something that stays.
+//! A resource stays if this config names it, if its tags do not mark it as hostler's, if it holds a message, if a topic
+//! delivers to it, or if it takes the dead letters of a queue that stays.
 
 mod class;
 mod removal;
@@ -24,25 +25,28 @@ use std::time::Duration;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// From when on something counts as unused.
+/// The times after which resources count as unused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Windows {
-    /// A queue, by CloudWatch's record and its age.
+    /// For a queue, by CloudWatch's record and its age.
     pub queues: Duration,
-    /// A topic.
+    /// For a topic.
     pub topics: Duration,
-    /// A stored body, by its age since it was stored or renewed.
+    /// For a stored body, by its age since it was stored or renewed.
     pub bodies: Duration,
 }
 
 impl Windows {
-    /// The shortest age of a body: the longest that SQS keeps a message.
+    /// The shortest time for bodies: the longest that SQS keeps a message.
     pub const LEAST_BODIES: Duration = DAY.saturating_mul(14);
 }
 
 impl Default for Windows {
-    /// 35 days, one day, and 90 days. A queue is kept for longer than the pause of a job that runs once a month. A message lives for 14 days, and its body is renewed with each copy that hostler makes of it. A
-    /// move by the service itself gives it as many days more without that: this allows for five.
+    /// Returns 35 days, one day, and 90 days.
+    ///
+    /// A queue is kept for longer than the pause of a monthly job. A message lives for 14 days, and each copy that
+    /// hostler makes of it renews its body. A move by the service itself extends its life by as many days without
+    /// renewing the body: 90 days allow for five such moves.
     fn default() -> Self {
         Self { queues: DAY * 35, topics: DAY, bodies: DAY * 90 }
     }

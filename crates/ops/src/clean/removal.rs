@@ -1,4 +1,4 @@
-//! Removing what two looks agree on.
+//! Removes the resources that two surveys agree on.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,10 @@ use tokio_util::sync::CancellationToken;
 use super::survey::{QueueFinding, Survey};
 use hostler_queue::{Body, Disposal, Removal};
 
-/// Bodies that are removed between two looks at `stop`.
+/// Bodies removed between two checks of `stop`.
 const BODIES_AT_ONCE: usize = 1000;
 
-/// What may go.
+/// The resources to remove.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Agreed {
     /// Queues by their names on the service; each before its dead-letter queue.
@@ -20,13 +20,14 @@ pub struct Agreed {
 }
 
 impl Agreed {
-    /// Whether there is nothing to remove.
+    /// Reports `true` if there is nothing to remove.
     pub fn is_empty(&self) -> bool {
         self.queues.is_empty() && self.bodies.is_empty()
     }
 }
 
-/// What both looks say may go. No queue goes where the service has no record of use at all.
+/// Returns the resources that both surveys found removable. Removes no queue if the service has no record of use at
+/// all.
 pub fn agreed(first: &Survey, second: &Survey) -> Agreed {
     let record = first.has_record() && second.has_record();
     let may_go = |survey: &Survey| -> BTreeSet<String> {
@@ -37,25 +38,26 @@ pub fn agreed(first: &Survey, second: &Survey) -> Agreed {
         survey.bodies.iter().flat_map(|stored| stored.bodies.iter().cloned()).collect()
     };
     let mut queues: Vec<_> = may_go(first).intersection(&may_go(second)).cloned().collect();
-    // A queue that redrives into it would keep it.
+    // Dead-letter queues go last, since a queue that redrives into one would keep it.
     queues.sort_by_key(|name| name.trim_end_matches(".fifo").ends_with("-dlq"));
     Agreed { queues, bodies: bodies(first).intersection(&bodies(second)).cloned().collect() }
 }
 
-/// What became of what was to be removed.
+/// The result of a removal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Done {
-    /// Queues that are gone.
+    /// Queues that were removed.
     pub removed: BTreeSet<String>,
-    /// Queues that stay after all, and why.
+    /// Queues that were kept after all, and the reasons.
     pub kept: Vec<(String, String)>,
-    /// What could not be removed, and why.
+    /// Resources that could not be removed, and the reasons.
     pub failed: Vec<(String, String)>,
-    /// Bodies that are gone.
+    /// Number of removed bodies.
     pub bodies: usize,
 }
 
-/// Removes it, one after the other, until `stop`. A failure of one leaves the others to be removed.
+/// Removes the resources, one after the other, until `stop`. A failed queue does not stop the others; a failed call for
+/// bodies does.
 pub async fn remove(estate: &dyn Disposal, agreed: &Agreed, stop: &CancellationToken) -> Done {
     let mut done = Done::default();
     for name in &agreed.queues {
@@ -95,7 +97,7 @@ mod tests {
     use crate::clean::Class;
     use hostler_queue::{HeldQueue, HeldTopic, Inventory, Listing, QueueError, QueueUse, StoredBodies};
 
-    /// Removes what begins with `go`, keeps what begins with `keep`, and fails at all else and at bodies.
+    /// Removes names that begin with `go`, keeps those that begin with `keep`, and fails for all others and for bodies.
     struct Scripted;
 
     #[async_trait]

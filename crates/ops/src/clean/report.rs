@@ -1,4 +1,4 @@
-//! What people and programs are told of a cleaning.
+//! Reports of a cleaning, for people and programs.
 
 use std::time::SystemTime;
 
@@ -9,7 +9,7 @@ use super::removal::Done;
 use super::survey::{QueueFinding, Survey, TopicFinding};
 use crate::notice::Notice;
 
-/// The whole for programs. `done`: what was removed; `None`: nothing was to be.
+/// Returns the full report for programs. `done`: the result of the removal; `None`: a run that only reports.
 pub fn document(survey: &Survey, done: Option<&Done>) -> Value {
     let fate = |name: &str, pairs: &[(String, String)]| {
         pairs.iter().find(|(kept, _)| kept == name).map(|(_, reason)| reason.clone())
@@ -42,7 +42,7 @@ pub fn document(survey: &Survey, done: Option<&Done>) -> Value {
     })
 }
 
-/// The notice: what is not as it should be, a line each, and the whole for programs.
+/// Returns the notice: a line for each problem, and the full report for programs.
 pub fn notice(survey: &Survey, done: Option<&Done>, at: SystemTime) -> Notice {
     let summary = summary(survey, done);
     let mut document = document(survey, done);
@@ -60,7 +60,7 @@ pub fn notice(survey: &Survey, done: Option<&Done>, at: SystemTime) -> Notice {
     Notice { summary, lines: failed.chain(queues).chain(topics).chain(unread).collect(), document }
 }
 
-/// Whether a person should see it.
+/// Reports `true` if the queue is worth a line in the notice.
 pub(super) fn is_odd(finding: &QueueFinding) -> bool {
     !matches!(finding.class, Class::InUse | Class::Young)
 }
@@ -79,7 +79,7 @@ fn topic_line(finding: &TopicFinding) -> String {
     format!("inactive: topic {}{named}", finding.topic)
 }
 
-/// One line: how many of what.
+/// Returns the counts of each problem, in one line.
 fn summary(survey: &Survey, done: Option<&Done>) -> String {
     let plural = |count: usize, one: &str, more: &str| format!("{count} {}", if count == 1 { one } else { more });
     let mut parts = Vec::new();

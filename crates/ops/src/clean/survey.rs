@@ -1,4 +1,4 @@
-//! One look at everything that is hostler's, and what each thing is.
+//! A survey of all resources that are hostler's, and their classes.
 
 use std::collections::BTreeSet;
 use std::time::SystemTime;
@@ -9,86 +9,87 @@ use super::Windows;
 use super::class::{Class, Observed, classify};
 use hostler_queue::{Disposal, HeldQueue, HeldTopic, Listing, QueueError, QueueUse, StoredBodies, Unread, tag};
 
-/// The most stored bodies that one look takes in; the next run finds the others.
+/// The most stored bodies in one survey; the next run finds the others.
 const MAX_BODIES: usize = 100_000;
 
-/// The queues and exchanges that a config names, by the names in its channels: none of them is removed.
+/// The queues and exchanges that a config names, by their names in its channels. None of them is removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Named {
-    /// Of queues, dead-letter queues included.
+    /// Queues, dead-letter queues included.
     pub queues: BTreeSet<String>,
-    /// Of exchanges.
+    /// Exchanges.
     pub exchanges: BTreeSet<String>,
 }
 
-/// A queue, and what it is.
+/// A queue and its class.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct QueueFinding {
     /// Its name on the service.
     pub queue: String,
-    /// What it is.
+    /// The class of the queue.
     pub class: Class,
-    /// Whether the config names it.
+    /// Set if the config names the queue.
     pub named_by_config: bool,
     /// Messages in it now.
     pub messages: u64,
-    /// Whether a topic delivers to it; `None`: subscriptions cannot be listed.
+    /// Set if a topic delivers to the queue; `None`: the subscriptions cannot be listed.
     pub subscribed: Option<bool>,
-    /// How it was used; `None`: there is no record.
+    /// The use of the queue; `None`: there is no record.
     #[serde(flatten, serialize_with = "use_or_nulls")]
     pub used: Option<QueueUse>,
-    /// The consumer that it is for.
+    /// The consumer that uses the queue.
     pub consumer: Option<String>,
-    /// Who owns it.
+    /// The owner of the queue.
     pub owner: Option<String>,
 }
 
 impl QueueFinding {
-    /// Whether it may go, if another look agrees.
+    /// Reports `true` if the queue may be removed, provided that another survey agrees.
     pub fn may_go(&self) -> bool {
         self.class == Class::Deletable && !self.named_by_config && self.subscribed == Some(false)
     }
 }
 
-/// A topic. None is ever removed: its producers would fail.
+/// A topic. Topics are never removed, since their producers would fail.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TopicFinding {
     /// Its name on the service.
     pub topic: String,
-    /// Whether nothing was published to it.
+    /// Set if nothing was published to the topic.
     pub inactive: bool,
     /// Messages published; `None`: there is no record.
     pub published: Option<u64>,
-    /// Whether the config names it.
+    /// Set if the config names the topic.
     pub named_by_config: bool,
 }
 
-/// What one look brought.
+/// The result of one survey.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Survey {
     /// Every queue of ours.
     pub queues: Vec<QueueFinding>,
     /// Every topic of ours.
     pub topics: Vec<TopicFinding>,
-    /// Bodies beyond their age, which should be older than every message; `None`: bodies are not stored apart, or cannot be listed.
+    /// Bodies older than their time, which should exceed the age of every message. `None`: bodies are not stored
+    /// separately, or cannot be listed.
     pub bodies: Option<StoredBodies>,
-    /// What could not be looked at.
+    /// Resources that could not be read.
     pub unread: Vec<Unread>,
 }
 
 impl Survey {
-    /// Whether the service has a record of use of any queue. Without one the record itself may be missing, and nothing can
-    /// be said of what is used.
+    /// Reports `true` if the service has a record of use of any queue. Without one, the records themselves may be
+    /// missing, and the use of the queues is unknown.
     pub fn has_record(&self) -> bool {
         self.queues.iter().any(|finding| finding.used.is_some())
     }
 }
 
-/// Looks at everything once. Subscriptions, topics and bodies that cannot be listed are among what could not be looked at; without
-/// the subscriptions no queue may go.
+/// Surveys all resources once. Subscriptions, topics and bodies that cannot be listed are reported in
+/// [`Survey::unread`]. Without the subscriptions, no queue may be removed.
 ///
 /// # Errors
-/// [`QueueError`] when it cannot be said which queues there are, or how they were used.
+/// [`QueueError`] if the queues cannot be listed, or the record of their use cannot be read.
 pub async fn survey(
     estate: &dyn Disposal,
     windows: &Windows,
@@ -107,7 +108,7 @@ pub async fn survey(
     Ok(Survey { queues, topics: topics.found, bodies, unread })
 }
 
-/// A part of the whole; if it failed, that is told and the rest goes on.
+/// Returns one part of the survey. A failure is added to `unread`, and the survey continues.
 fn part<T>(unread: &mut Vec<Unread>, name: &str, result: Result<T, QueueError>) -> Option<T> {
     match result {
         Ok(part) => Some(part),
@@ -133,17 +134,17 @@ async fn topics(estate: &dyn Disposal, windows: &Windows, named: &Named) -> Resu
     Ok(Listing { found: found.map(finding).collect(), unread })
 }
 
-/// What there is to judge queues by.
+/// The data to judge queues by.
 struct Seen<'a> {
     held: &'a [HeldQueue],
     unread: &'a [Unread],
     /// In the order of `held`.
     used: &'a [Option<QueueUse>],
-    /// The names of those that a topic delivers to; `None`: they cannot be listed.
+    /// The names of queues that a topic delivers to; `None`: the subscriptions cannot be listed.
     subscribed: Option<BTreeSet<String>>,
 }
 
-/// What each queue is.
+/// Classifies each queue.
 fn queue_findings(seen: &Seen<'_>, windows: &Windows, named: &Named, now: SystemTime) -> Vec<QueueFinding> {
     let Seen { held, unread, used, subscribed } = seen;
     let used = |n: usize| used.get(n).copied().flatten();
@@ -157,7 +158,7 @@ fn queue_findings(seen: &Seen<'_>, windows: &Windows, named: &Named, now: System
     };
     let alone: Vec<_> =
         held.iter().enumerate().map(|(n, queue)| classify(&observed(n, queue, false), windows.queues)).collect();
-    // Whatever is not known to go, stays; of a queue that could not be looked at, its name is all that is known.
+    // A queue stays unless it is known to be removable. Of a queue that could not be read, only its name is known.
     let stays = held.iter().zip(&alone).filter(|(queue, class)| {
         **class != Class::Deletable || named.queues.contains(&queue.queue) || subscribed(queue) != Some(false)
     });
@@ -180,7 +181,7 @@ fn queue_findings(seen: &Seen<'_>, windows: &Windows, named: &Named, now: System
     held.iter().enumerate().map(finding).collect()
 }
 
-/// The name on the service of the queue whose dead letters go to this one, as hostler names them.
+/// Returns the service's name of the queue whose dead letters go to this one, by hostler's naming.
 fn source(name: &str) -> Option<String> {
     let (name, suffix) = match name.strip_suffix(".fifo") {
         Some(name) => (name, ".fifo"),
@@ -189,7 +190,7 @@ fn source(name: &str) -> Option<String> {
     name.strip_suffix("-dlq").filter(|source| !source.is_empty()).map(|source| format!("{source}{suffix}"))
 }
 
-/// The counts by their names; null where there is no record.
+/// Serializes the counts by name; null where there is no record.
 fn use_or_nulls<S: serde::Serializer>(used: &Option<QueueUse>, serializer: S) -> Result<S::Ok, S::Error> {
     use serde::ser::SerializeMap as _;
     let mut map = serializer.serialize_map(Some(3))?;

@@ -1,4 +1,4 @@
-//! Settling and extending in batches, and loading bodies: several calls at once, and again while it may help.
+//! Settles and extends in batches, and loads bodies, with several calls at once. Settlements are retried.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use hostler_queue::{LeaseError, LeaseHandle, Queue, Settlement};
 use hostler_types::Backoff;
 use hostler_types::message::Message;
 
-/// How many calls are under way at once.
+/// The most calls under way at once.
 const PARALLEL: usize = 16;
 
-/// How often something is tried that may work later.
+/// The most attempts at a call that may succeed later.
 pub(super) const TRIES: u32 = 5;
 
-/// How long to wait before the next try.
+/// The pause before the next attempt.
 const REST: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_millis(3200));
 
-/// Waits before the next try, after so many.
+/// Waits before the next attempt, after this many.
 pub(super) async fn back_off(tries: u32) {
     sleep(REST.ceiling(tries.saturating_sub(1))).await;
 }
 
-/// Settles these; answers each by its id, in any order.
+/// Carries these settlements out. Returns each result with the message's id, in any order.
 pub(super) async fn settle(
     queue: &Arc<dyn Queue>,
     settlements: Vec<(String, Settlement)>,
@@ -57,7 +57,7 @@ async fn settle_batch(
     answers
 }
 
-/// Extends these leases, so that each ends `by` from now; answers those that were.
+/// Extends these leases to end `by` from now. Returns the ids of those that were extended.
 pub(super) async fn extend(queue: &Arc<dyn Queue>, leases: Vec<(String, LeaseHandle)>, by: Duration) -> Vec<String> {
     in_batches(queue, leases, move |queue, batch| async move {
         let (ids, leases): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
@@ -67,7 +67,7 @@ pub(super) async fn extend(queue: &Arc<dyn Queue>, leases: Vec<(String, LeaseHan
     .await
 }
 
-/// Loads the bodies of these messages, all at once; answers each by its id.
+/// Loads the bodies of these messages, all at once. Returns each result by the message's id.
 pub(super) async fn load(
     queue: &Arc<dyn Queue>,
     messages: Vec<Arc<Message>>,
@@ -84,7 +84,7 @@ pub(super) async fn load(
     loads.join_all().await.into_iter().collect()
 }
 
-/// Makes calls for all items, each for as many as one call takes.
+/// Makes calls for all items, as many per call as the queue takes.
 async fn in_batches<T, R, F>(
     queue: &Arc<dyn Queue>,
     items: Vec<T>,

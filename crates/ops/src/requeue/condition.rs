@@ -1,4 +1,4 @@
-//! Which messages to move, as a person writes it: `attr:tenant=7`, `older:2h`.
+//! Conditions on messages in the form that people write: `attr:tenant=7`, `older:2h`.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -8,40 +8,40 @@ use hostler_queue::{ORIGINAL_ID_ATTRIBUTE, REASON_ATTRIBUTE};
 use hostler_types::duration;
 use hostler_types::message::{AttributeValue, Message, Plain};
 
-/// Something that a message is, or is not.
+/// A condition that a message meets or does not meet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Condition {
-    /// `attr:NAME=VALUE`: it has this attribute with this value.
+    /// `attr:NAME=VALUE`: the message has this attribute with this value.
     Attribute {
         /// The attribute's name.
         name: String,
         /// Its whole value.
         value: String,
     },
-    /// `reason~TEXT`: this is part of the reason for which it was dead-lettered.
+    /// `reason~TEXT`: the reason of its dead-lettering contains this text.
     Reason(String),
-    /// `older:DURATION`: it was sent longer ago than this.
+    /// `older:DURATION`: its age is above this.
     Older(Duration),
-    /// `younger:DURATION`: it was sent less long ago than this.
+    /// `younger:DURATION`: its age is below this.
     Younger(Duration),
-    /// `id=ID`: this is its id, or was before it was first moved; or one of these is.
+    /// `id=ID`: its id, or its id before its first move, is one of these.
     Id(BTreeSet<String>),
-    /// `body~TEXT`: this is part of its body.
+    /// `body~TEXT`: its body contains this text.
     Body(String),
 }
 
-/// Why a text is no condition.
+/// The reason that a text is not a valid condition.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidCondition {
-    /// None of the forms.
+    /// The text has none of the forms.
     #[error(
         "`{0}` is no filter: write attr:NAME=VALUE, reason~TEXT, older:DURATION, younger:DURATION, id=ID or body~TEXT"
     )]
     Form(String),
-    /// One of the forms, with nothing to compare with.
+    /// The text has one of the forms, with no value to compare.
     #[error("`{0}` lacks what to compare with: write {1}")]
     Empty(String, &'static str),
-    /// No duration where there should be one.
+    /// The text has an invalid duration.
     #[error("`{0}` names no duration: write it as 90s, 15m, 2h or 3d")]
     Duration(String),
 }
@@ -80,7 +80,8 @@ impl FromStr for Condition {
 }
 
 impl Condition {
-    /// Whether it holds for a message, with its body loaded if [`Self::needs_body`], at this time.
+    /// Reports `true` if a message meets the condition at the time `now`. The body must be loaded if
+    /// [`Self::needs_body`].
     pub fn holds(&self, message: &Message, now: SystemTime) -> bool {
         let text = |name: &str| message.attributes.get(name).and_then(AttributeValue::as_text);
         match self {
@@ -102,7 +103,7 @@ impl Condition {
         }
     }
 
-    /// Whether it looks at the body.
+    /// Reports `true` if the condition reads the body.
     pub fn needs_body(&self) -> bool {
         matches!(self, Self::Body(_))
     }

@@ -1,27 +1,27 @@
-//! What is sent for a message that moves, and what an answer to it means.
+//! Makes the copy of a message that moves, and interprets the answer to its send.
 
 use hostler_queue::{ATTEMPTS_ATTRIBUTE, ORIGINAL_ID_ATTRIBUTE, QueueError, SendError, Sent};
 use hostler_types::channel::Channel;
 use hostler_types::message::{AttributeValue, Attributes, Invalid, MAX_ATTRIBUTES, Message, Outgoing};
 
-/// What a copy has beside the message itself. Both go where the target does not take them.
+/// Additions to a copy. Each is dropped if the target does not accept it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Extras {
-    /// A dedupe key, so that a copy which is sent again soon is dropped.
+    /// A dedupe key, which drops a copy that is sent again soon.
     pub(super) key: bool,
     /// The attribute with the original id.
     pub(super) id: bool,
 }
 
-/// The copy of a message out of `source`: body or claim, attributes, group and routing key.
+/// Returns the copy of a message from `source`: body or claim, attributes, group and routing key.
 pub(super) fn outgoing(message: &Message, source: &Channel, extras: Extras) -> Outgoing {
     Outgoing {
         body: message.body.to_vec(),
         attributes: if extras.id { attributes(message) } else { message.attributes.clone() },
         routing_key: message.routing_key.clone(),
         group: message.group.clone(),
-        // Of one stay in one queue: a message that fails again comes back with another id, and copies of a published
-        // message share theirs. 128 characters at most, which is what SQS takes: a name of 75 and a UUID.
+        // Unique to one stay in one queue: a message that fails again returns with another id, and copies of a
+        // published message share theirs. At most 128 characters, the limit of SQS: a name of 75 and a UUID.
         dedupe: extras.key.then(|| format!("requeue:{}:{}", source.queue(), message.id)),
         claim: message.claim.clone(),
         trace: message.trace.clone(),
@@ -29,8 +29,8 @@ pub(super) fn outgoing(message: &Message, source: &Channel, extras: Extras) -> O
     }
 }
 
-/// The attributes with the id that the message had before it was first moved. The story of its dead-lettering stays; only
-/// the count of attempts, which starts anew, makes room.
+/// Adds the id that the message had before its first move. Keeps the attributes of its dead-lettering; only the count
+/// of attempts, which restarts, is dropped for lack of room.
 fn attributes(message: &Message) -> Attributes {
     let mut attributes = message.attributes.clone();
     if attributes.contains_key(ORIGINAL_ID_ATTRIBUTE) {
@@ -42,22 +42,22 @@ fn attributes(message: &Message) -> Attributes {
     attributes
 }
 
-/// What to do after an answer.
+/// The next step after an answer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// It is in the target, now or since an earlier try.
+    /// Remove the original: the copy is in the target, now or since an earlier attempt.
     Ack,
-    /// Send it again at once, with no more than these.
+    /// Send the copy again at once, with only these additions.
     Again(Extras),
-    /// Send it again after a pause.
+    /// Send the copy again after a pause.
     Later(QueueError),
-    /// The queue does not take it.
+    /// Stop: the queue refuses the copy.
     Refused(QueueError),
-    /// It can never be sent as it is.
+    /// Give up on this message: it can never be sent as it is.
     Never(Invalid),
 }
 
-/// What an answer means to a copy that was sent with these extras.
+/// Returns the next step after an answer to a copy with these additions.
 pub(super) fn after(answer: Result<Sent, SendError>, extras: Extras) -> Next {
     match answer {
         Ok(_) => Next::Ack,
@@ -88,7 +88,7 @@ mod tests {
         AttributeValue::Text(text.to_owned())
     }
 
-    /// With the story of a dead-lettering, and so many attributes of its own.
+    /// Returns a message with the attributes of a dead-lettering, and `own` more of its own.
     fn message(own: usize) -> Message {
         let story = [(REASON_ATTRIBUTE, "why"), (SOURCE_ATTRIBUTE, "orders"), (ATTEMPTS_ATTRIBUTE, "3")];
         let story = story.map(|(name, value)| (name.to_owned(), text(value)));

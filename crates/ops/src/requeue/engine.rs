@@ -1,4 +1,4 @@
-//! The loop: receive, sort, send, ack; in the end, release what stays.
+//! The loop: receives, sorts, sends and acks; at the end, releases the messages that stay.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -18,17 +18,18 @@ use hostler_types::Bucket;
 use hostler_types::channel::Channel;
 use hostler_types::message::{Message, Outgoing};
 
-/// How long a receive waits: enough to make an SQS receive ask every server.
+/// The longest wait of a receive: enough to make an SQS receive ask every server.
 const WAIT: Duration = Duration::from_secs(1);
 
-/// How many messages in a row may be no news, beside those that stay, before the queue counts as looked through.
+/// Messages in a row that were seen before, beyond the number of those that stay, after which the whole queue counts as
+/// seen.
 const STALE: usize = 100;
 
-/// Moves messages. `stop`: finish the batch under way, and end. `tell` hears of every step.
+/// Moves messages. `stop` ends the run after the batch under way. `tell` receives every step.
 ///
 /// # Errors
-/// [`QueueError`] if one of the queues cannot be opened; nothing has been touched then. What goes wrong later is in
-/// [`Ended`], as the report counts even so.
+/// [`QueueError`] if one of the queues cannot be opened; nothing has been changed then. Later errors are in [`Ended`],
+/// and the report counts up to them.
 pub async fn run(
     broker: &dyn Admin,
     order: Order,
@@ -38,8 +39,8 @@ pub async fn run(
     start(broker, order, false, stop, tell).await.map(|(report, ended, _)| (report, ended))
 }
 
-/// Looks at each message by itself, and tells of those that fit by [`Note::WouldMove`]: nothing moves, so nothing is behind a
-/// message that stays. Returns also the groups that it could not see to the end.
+/// Inspects each message by itself, and reports those that meet the conditions by [`Note::WouldMove`]. Nothing moves,
+/// so a message that stays blocks none behind it. Also returns the groups that it could not read to the end.
 pub(in super::super) async fn look(
     broker: &dyn Admin,
     order: Order,
@@ -99,30 +100,30 @@ struct Run<'a> {
     broker: &'a dyn Admin,
     order: Order,
     queue: Arc<dyn Queue>,
-    /// The target's queue by itself; `None`: what moves is removed.
+    /// The target's queue by itself; `None`: messages that move are removed.
     target: Option<Channel>,
     stop: &'a CancellationToken,
     tell: &'a mut (dyn FnMut(Note<'_>) + Send),
     sorter: Sorter,
-    /// Of an ordered queue that is only looked at.
+    /// The groups seen, for an ordered queue that is only inspected.
     groups: Option<Groups>,
     bucket: Option<Bucket>,
     started: Instant,
     held: Held,
-    /// What copies get, until the target does not take it.
+    /// The additions to copies, as long as the target accepts them.
     extras: Extras,
-    /// Messages that were sent but not removed, by id: when one comes again, it must not be sent again.
+    /// Ids of messages that were sent but not removed. If one is received again, it must not be sent again.
     unremoved: BTreeSet<String>,
-    /// Messages received in a row that were no news.
+    /// Messages received in a row that were seen before.
     stale: usize,
-    /// How many messages stayed when there was news last.
+    /// Number of messages that stayed when a new one was last seen.
     lap: usize,
-    /// Why nothing can be sent any more.
+    /// The error that stops all sends.
     trouble: Option<QueueError>,
     report: Report,
 }
 
-/// A message on its way, and what its copy has.
+/// A message on its way, and the additions of its copy.
 struct Parcel {
     delivery: Delivery,
     extras: Extras,
@@ -166,7 +167,7 @@ impl Run<'_> {
         }
     }
 
-    /// Receives once more, each by itself, the groups of which a full batch may have left some out.
+    /// Receives again, each by itself, the groups that a full batch may have left incomplete.
     async fn look_again(&mut self, there: u64) -> Ended {
         for ids in self.groups.as_ref().map(Groups::to_receive_again).unwrap_or_default() {
             let seen = self.groups.as_ref().map_or(0, Groups::len) as u64;
@@ -187,31 +188,32 @@ impl Run<'_> {
         Ended::Done
     }
 
-    /// At the end of the queue. A stop cuts a receive short, and it is then empty for no other reason.
+    /// Returns the result at the end of the queue. A stop cuts a receive short, so an empty receive then means nothing.
     fn ended_well(&self) -> Ended {
         if self.stop.is_cancelled() { Ended::Stopped } else { Ended::Done }
     }
 
-    /// Whether the queue's own count agrees that nothing is left to receive.
+    /// Reports `true` if the queue's own count agrees that nothing is left to receive.
     async fn is_drained(&mut self) -> bool {
         let depths = self.broker.depths(std::slice::from_ref(&self.order.from)).await;
         depths.is_ok_and(|depths| depths.iter().all(|depth| depth.visible == 0))
     }
 
-    /// Whether for a whole lap nothing has come but what came before, or was sent since the begin.
+    /// Reports `true` if a whole lap has returned only messages that were seen before, or sent since the start.
     fn is_lap(&self) -> bool {
         self.stale > self.lap + STALE
     }
 
-    /// A message was looked at for the first time.
+    /// Notes that a message was seen for the first time.
     fn news(&mut self) {
         self.stale = 0;
         self.lap = self.held.len();
     }
 
-    /// How many messages may be received now; waits for the rate, and answers zero if that took a while.
+    /// Returns the number of messages that may be received now. Waits for the rate if there is no permit, and then
+    /// returns zero.
     async fn room(&mut self) -> usize {
-        // With conditions most of a batch may stay; without, nothing beyond the maximum need be touched.
+        // With conditions, most of a batch may stay. Without, no message beyond the maximum need be touched.
         let wanted = if self.order.conditions.is_empty() { self.left_to_move() } else { usize::MAX };
         let room = self.queue.limits().receive_batch.min(wanted);
         let Some(bucket) = &mut self.bucket else { return room };
@@ -239,12 +241,12 @@ impl Run<'_> {
         }
     }
 
-    /// Does with a batch what is to be done.
+    /// Processes a batch.
     async fn handle(&mut self, received: Vec<Delivery>) {
         if self.stop.is_cancelled() {
             return received.into_iter().for_each(|delivery| self.hold(delivery));
         }
-        // What is received once more was given back, and so is held no longer.
+        // A message received again was given back before, so it is not held at present.
         let mut known = HashSet::new();
         if let Some(groups) = &mut self.groups {
             let ids = received.iter().map(|delivery| &delivery.message.id);
@@ -285,13 +287,13 @@ impl Run<'_> {
         }
     }
 
-    /// The messages with their bodies, if the conditions ask for them and they lie elsewhere.
+    /// Loads the bodies of the messages, if the conditions read them and they lie elsewhere.
     async fn load(&mut self, wave: &[Delivery]) -> HashMap<String, Result<Arc<Message>, String>> {
         let elsewhere = wave.iter().filter(|delivery| self.sorter.needs_body() && delivery.message.claim.is_some());
         load(&self.queue, elsewhere.map(|delivery| Arc::clone(&delivery.message)).collect(), LEASE / 3).await
     }
 
-    /// The message if it moves, as its loaded form shows; otherwise it is kept aside and counted.
+    /// Returns the message if its loaded form is to move. Otherwise holds and counts it.
     fn sort(&mut self, delivery: Delivery, loaded: Result<Arc<Message>, String>) -> Option<Delivery> {
         let verdict = match loaded {
             Ok(message) => self.sorter.judge(&message),
@@ -313,7 +315,7 @@ impl Run<'_> {
         None
     }
 
-    /// Keeps aside what is beyond the maximum.
+    /// Holds the messages beyond the maximum.
     fn keep_to_maximum(&mut self, moving: &mut Vec<Delivery>) {
         for delivery in moving.split_off(self.left_to_move().min(moving.len())) {
             self.sorter.stays(&delivery.message);
@@ -321,7 +323,7 @@ impl Run<'_> {
         }
     }
 
-    /// How many messages the maximum still lets move.
+    /// Returns the number of messages that may still move.
     fn left_to_move(&self) -> usize {
         let left = self.order.max.map_or(u64::MAX, |max| max.saturating_sub(self.report.moved));
         usize::try_from(left).unwrap_or(usize::MAX)
@@ -334,7 +336,7 @@ impl Run<'_> {
         self.hold(delivery);
     }
 
-    /// Sends copies of these; answers those of which the target has one. The others stay.
+    /// Sends copies of these messages. Returns those with a copy in the target; holds the others.
     async fn send(&mut self, target: &Channel, moving: Vec<Delivery>) -> Vec<Delivery> {
         let mut sent = Vec::new();
         let mut parcels = self.still_ours(moving).await;
@@ -350,7 +352,7 @@ impl Run<'_> {
                 match after(answer, parcel.extras) {
                     Next::Ack => sent.push(parcel.delivery),
                     Next::Again(extras) => {
-                        // Whether keys are known is the target's matter; how large a message is, its own.
+                        // Support for keys is a property of the target; the size is one of the message.
                         self.extras.key &= extras.key;
                         parcels.push(Parcel { extras, ..parcel });
                     }
@@ -371,7 +373,7 @@ impl Run<'_> {
             }
         }
         if !sent.is_empty() {
-            // Some got through: then it was these messages' failure, not the queue's.
+            // Some copies were accepted, so the fault was in these messages rather than in the queue.
             self.trouble = None;
         }
         if let Some(bucket) = &mut self.bucket {
@@ -388,7 +390,7 @@ impl Run<'_> {
         tries < TRIES && delivery.leased_at.elapsed() < LEASE / 2
     }
 
-    /// Makes sure that these are leased for long enough to be sent and removed.
+    /// Extends the leases that are too short for a send and a removal. Fails messages whose lease cannot be extended.
     async fn still_ours(&mut self, moving: Vec<Delivery>) -> Vec<Parcel> {
         let old = |delivery: &Delivery| delivery.leased_at.elapsed() > LEASE / 4;
         let leases = moving.iter().filter(|delivery| old(delivery));
@@ -408,11 +410,11 @@ impl Run<'_> {
         parcels
     }
 
-    /// Removes what has been sent, or is to be dropped.
+    /// Removes messages that were sent, or are to be dropped.
     async fn remove(&mut self, sent: Vec<Delivery>) {
         let mut acks = Vec::new();
         for Delivery { message, receipt, .. } in sent {
-            // Until the queue says so, it is still there.
+            // Kept until the queue confirms the removal.
             if self.unremoved.insert(message.id.clone()) {
                 self.report.moved += 1;
                 self.news();
@@ -429,7 +431,7 @@ impl Run<'_> {
         }
     }
 
-    /// A message stays though it should move.
+    /// Holds a message that should move but cannot.
     fn fail(&mut self, delivery: Delivery, reason: &str) {
         self.news();
         self.report.failed += 1;
@@ -442,8 +444,8 @@ impl Run<'_> {
         self.held.keep(&delivery.message.id, delivery.receipt, delivery.leased_at + LEASE);
     }
 
-    /// Extends the leases of what stays. One that fails is tried again soon; if it is lost, the message comes again and is
-    /// known.
+    /// Extends the leases of held messages. A failed extension is soon tried again. If a lease is lost, the message is
+    /// received again and recognized.
     async fn extend_held(&mut self) {
         let now = Instant::now();
         let due = self.held.due(now);
@@ -453,7 +455,7 @@ impl Run<'_> {
         }
     }
 
-    /// Gives back what stays.
+    /// Releases the held messages.
     async fn release(&mut self) {
         let held = self.held.drain();
         self.give_back(held).await;

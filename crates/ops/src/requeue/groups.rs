@@ -1,19 +1,20 @@
-//! What a look has seen of the groups of an ordered queue. No I/O.
+//! The groups of an ordered queue that were seen. No I/O.
 //!
-//! SQS hands out no more of a group while some of it are leased, and up to ten of it in one receive. So ten of a group are all
-//! that a look can see, and fewer where other groups took a part of the batch: those groups are worth another receive.
+//! SQS returns up to ten messages of a group in one receive, and no more of the group while some of them are leased. At
+//! most ten of a group can be seen, and fewer if other groups took a part of the batch. Those groups are worth another
+//! receive.
 
 use std::collections::{BTreeMap, HashSet};
 
 use hostler_queue::{DEFAULT_GROUP, Delivery};
 
-/// How many groups are received once more: each takes two calls.
+/// The most groups that are received again: each takes two calls.
 const MOST_AGAIN: usize = 100;
 
-/// The groups of which a look has seen messages.
+/// The groups of the messages seen.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
-    /// As many as one receive brings.
+    /// The most messages in one receive.
     batch: usize,
     seen: BTreeMap<String, Group>,
     ids: HashSet<String>,
@@ -22,17 +23,17 @@ pub(super) struct Groups {
 #[derive(Debug, Default)]
 struct Group {
     ids: Vec<String>,
-    /// Came in a full batch beside others, which may have taken the place of the rest.
+    /// Set if the group came in a full batch with others, which may have displaced the rest of it.
     is_cut: bool,
 }
 
 impl Groups {
-    /// Those of a queue that hands out so many messages at once.
+    /// Returns an empty record, for a queue that returns up to `batch` messages at once.
     pub(super) fn of_batches(batch: usize) -> Self {
         Self { batch, ..Self::default() }
     }
 
-    /// Notes what one receive brought.
+    /// Records the messages of one receive.
     pub(super) fn received(&mut self, batch: &[Delivery]) {
         let group = |delivery: &Delivery| delivery.message.group.clone().unwrap_or_else(|| DEFAULT_GROUP.to_owned());
         let groups: HashSet<_> = batch.iter().map(group).collect();
@@ -48,23 +49,23 @@ impl Groups {
         }
     }
 
-    /// Tells whether this message was seen.
+    /// Reports `true` if this message was seen.
     pub(super) fn knows(&self, id: &str) -> bool {
         self.ids.contains(id)
     }
 
-    /// How many messages were seen.
+    /// Returns the number of messages seen.
     pub(super) fn len(&self) -> usize {
         self.ids.len()
     }
 
-    /// The messages of each group that is to be received once more, by itself.
+    /// Returns the messages of each group to receive again by itself.
     pub(super) fn to_receive_again(&self) -> Vec<Vec<String>> {
         let cut = self.seen.values().filter(|group| group.is_cut && group.ids.len() < self.batch);
         cut.take(MOST_AGAIN).map(|group| group.ids.clone()).collect()
     }
 
-    /// The groups of which there may be more than was seen.
+    /// Lists the groups that may have more messages than were seen.
     pub(super) fn unfinished(&self) -> Vec<String> {
         let unfinished = self.seen.iter().filter(|(_, group)| group.is_cut || group.ids.len() >= self.batch);
         unfinished.map(|(name, _)| name.clone()).collect()
@@ -82,7 +83,7 @@ mod tests {
 
     use super::*;
 
-    /// `g1`: the id, and the group as its first letter.
+    /// Makes messages from names such as `g1`: the id, with the group as its first letter.
     fn batch(ids: &[&str]) -> Vec<Delivery> {
         let message = |id: &str| Message {
             id: id.into(),

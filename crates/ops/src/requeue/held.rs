@@ -1,4 +1,5 @@
-//! What was looked at and stays: kept leased until the run ends, so that it is not received again.
+//! The messages that were inspected and stay. They are kept leased until the run ends, so that they are not received
+//! again.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use tokio::time::Instant;
 use super::LEASE;
 use hostler_queue::{LeaseHandle, Receipt};
 
-/// Messages that stay, by id.
+/// Held messages, by id.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     entries: HashMap<String, Entry>,
@@ -22,22 +23,23 @@ struct Entry {
 }
 
 impl Held {
-    /// How many there are.
+    /// Returns the number of held messages.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Keeps a message that is leased until then; false if it was here before, under a lease that was lost.
+    /// Holds a message that is leased until `until`; `false` if it was already held, under a lease that was lost.
     pub(super) fn keep(&mut self, id: &str, receipt: Receipt, until: Instant) -> bool {
         self.entries.insert(id.to_owned(), Entry { receipt, until }).is_none()
     }
 
-    /// Whether this message stays.
+    /// Reports `true` if this message is held.
     pub(super) fn contains(&self, id: &str) -> bool {
         self.entries.contains_key(id)
     }
 
-    /// The leases to extend now: those with less than three quarters of [`LEASE`] left, asked for six times in it.
+    /// Returns the leases to extend now: those with less than three quarters of [`LEASE`] left. Checks at most six
+    /// times per [`LEASE`].
     pub(super) fn due(&mut self, now: Instant) -> Vec<(String, LeaseHandle)> {
         if now < *self.looked_at.get_or_insert(now) + LEASE / 6 {
             return Vec::new();
@@ -47,26 +49,27 @@ impl Held {
         short.map(|(id, entry)| (id.clone(), entry.receipt.lease())).collect()
     }
 
-    /// A lease was extended.
+    /// Records the extension of a lease.
     pub(super) fn extended(&mut self, id: &str, until: Instant) {
         if let Some(entry) = self.entries.get_mut(id) {
             entry.until = until;
         }
     }
 
-    /// Takes these out, to be released.
+    /// Takes out these messages, to be released.
     pub(super) fn take(&mut self, ids: &[String]) -> Vec<(String, Receipt)> {
         ids.iter().filter_map(|id| Some((id.clone(), self.entries.remove(id)?.receipt))).collect()
     }
 
-    /// All of them, to be released.
+    /// Takes out all messages, to be released.
     pub(super) fn drain(&mut self) -> Vec<(String, Receipt)> {
         self.entries.drain().map(|(id, entry)| (id, entry.receipt)).collect()
     }
 }
 
-/// By how much to extend in a run that has lasted so long: as long again. A message is then extended a few times however
-/// long the run, and after a crash no lease lasts longer than the run did, or than [`LEASE`].
+/// Returns the extension for leases in a run that has lasted this long: the same time again. Each message is then
+/// extended only a few times in a run of any length. After a crash, no lease lasts longer than the run did, or than
+/// [`LEASE`].
 pub(super) fn extension(lasted: Duration, max_lease: Duration) -> Duration {
     lasted.max(LEASE).min(max_lease / 2)
 }

@@ -1,19 +1,20 @@
-//! Moves messages from one queue to another, above all out of a dead-letter queue back to work; or drops them, or only looks.
+//! Moves messages from one queue to another, above all out of a dead-letter queue; or drops them, or only inspects
+//! them.
 //!
 //! | file | job | I/O |
 //! |---|---|---|
-//! | `condition` | which messages to move, as a person writes it | none |
-//! | `sort` | which of a batch move, and in which order | none |
-//! | `copy` | what is sent for a message, and what an answer to it means | none |
-//! | `held` | what was looked at and stays, with its leases | none |
-//! | `groups` | what a look has seen of the groups of an ordered queue | none |
-//! | `calls` | settling, extending and loading, several calls at once | yes |
-//! | `rehearsal` | what a drop would remove | yes |
-//! | `engine` | the loop: receive, sort, send, ack | yes |
+//! | `condition` | conditions on messages, as people write them | none |
+//! | `sort` | decides which of a batch move, and in which order | none |
+//! | `copy` | the copy of a message, and the answer to its send | none |
+//! | `held` | the messages that stay, with their leases | none |
+//! | `groups` | the groups of an ordered queue that were seen | none |
+//! | `calls` | settles, extends and loads, several calls at once | yes |
+//! | `rehearsal` | shows the messages that a drop would remove | yes |
+//! | `engine` | the loop: receives, sorts, sends, acks | yes |
 //!
-//! A message is sent before it is removed, so that an end at any point loses none; the dedupe key of what is sent makes a
-//! repetition harmless for 5 minutes, where the queue knows such keys. What stays is kept leased until the end, so that
-//! every message is looked at once, and is then released.
+//! A message is sent before it is removed, so an end at any point loses none. The dedupe key of the copy makes a second
+//! send harmless for 5 minutes, where the queue supports such keys. Messages that stay are kept leased until the end,
+//! so that each message is inspected once, and are then released.
 
 mod calls;
 mod condition;
@@ -36,79 +37,81 @@ use hostler_types::Rate;
 use hostler_types::channel::Channel;
 use hostler_types::message::Message;
 
-/// How long messages are leased while they are looked at. A batch takes a small part of it.
+/// The lease of messages while they are inspected. A batch takes a small part of it.
 pub const LEASE: Duration = Duration::from_secs(60);
 
-/// The most messages that are kept aside because they stay (SQS has at most 120,000 of a queue in flight).
+/// The most messages that are held because they stay (SQS allows at most 120,000 of a queue in flight).
 pub const MAX_HELD: usize = 100_000;
 
-/// What to move.
+/// A request to move messages.
 #[derive(Debug, Clone)]
 pub struct Order {
     /// The queue to take messages from.
     pub from: Channel,
-    /// Where they go: this queue and no other, even if it is one of an exchange. `None`: nowhere, they are removed.
+    /// The target: this queue alone, even if it belongs to an exchange. `None`: messages are removed.
     pub to: Option<Channel>,
-    /// What a message has to be; all must hold.
+    /// The conditions on a message; all must hold.
     pub conditions: Vec<Condition>,
-    /// Move no more than so many.
+    /// The most messages to move.
     pub max: Option<u64>,
-    /// Send no faster than this.
+    /// The highest rate of sends, or of removals without a target.
     pub rate: Option<Rate>,
-    /// Only look. Each look counts as a receive on the queue.
+    /// Set to only inspect. Each inspection counts as a receive on the queue.
     pub dry_run: bool,
-    /// When the run begins, by our clock. What is sent to `from` later stays, and so does what this run has moved before, so that
-    /// messages which fail again at once do not go round for ever; ages are counted up to it. Both go by the queue's clock.
+    /// The start of the run, by our clock; it is converted to the queue's clock. Messages sent to `from` later stay,
+    /// and so do messages that this run has already moved, so that those which fail again at once do not circulate.
+    /// Ages are counted up to this time.
     pub began: SystemTime,
 }
 
-/// What has become of the messages, so far or in the end.
+/// The counts of the run, so far or at the end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Sent to the target, or removed where there is none; in a dry run, what would be.
+    /// Messages sent to the target, or removed without one; in a dry run, those that would be.
     pub moved: u64,
-    /// Stay, as they do not match.
+    /// Messages that stay because they do not match.
     pub left: u64,
-    /// Stay, as they could not be read or sent.
+    /// Messages that stay because they could not be read or sent.
     pub failed: u64,
-    /// Of those moved: could not be removed from their queue, and so are in both; where there is no target, are still there.
+    /// Moved messages that could not be removed from their queue. They are in both queues, or without a target still in
+    /// the first.
     pub doubled: u64,
-    /// Were there at the start and have not been looked at: beyond the maximum, delayed, leased by others, or behind a
-    /// message of their group that stays. Those behind one that would move otherwise count here as well. As exact as the
-    /// service counts.
+    /// Messages that were there at the start and were not inspected: beyond the maximum, delayed, leased by others, or
+    /// behind a message of their group that stays. Includes messages that were inspected but stay behind such a
+    /// message. As exact as the service's count.
     pub not_looked_at: u64,
 }
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ended {
-    /// All was looked at, or the maximum is reached.
+    /// All messages were inspected, or the maximum is reached.
     Done,
-    /// It was told to stop; the batch under way was finished.
+    /// The run was stopped; the batch under way was finished.
     Stopped,
-    /// So many messages stay that no more could be kept aside: [`MAX_HELD`].
+    /// The hold limit is reached: [`MAX_HELD`] messages stay.
     Full,
-    /// A queue failed; what was not moved is back where it was.
+    /// A queue failed. Messages that were not moved are back in their queue.
     Broken(QueueError),
 }
 
-/// What a run tells while it works.
+/// A report during a run.
 #[derive(Debug)]
 pub enum Note<'a> {
-    /// It begins; so many messages may be looked at.
+    /// The run begins.
     Began {
-        /// As the queue counts them.
+        /// Messages that may be inspected, by the queue's count.
         total: u64,
     },
     /// The counts have changed.
     Progress(Report),
-    /// A dry run: this message would be moved.
+    /// In a dry run: this message would be moved.
     WouldMove(&'a Message),
-    /// This message stays though it should be moved.
+    /// This message should move but stays.
     Failed {
-        /// Which.
+        /// The id of the message.
         id: &'a str,
-        /// Why, for a person.
+        /// The reason, for a person.
         reason: &'a str,
     },
 }

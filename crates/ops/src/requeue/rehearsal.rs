@@ -1,4 +1,4 @@
-//! Tells what a drop would remove, without receiving anything where the service shows messages as they are.
+//! Shows the messages that a drop would remove. Receives nothing where the service can show messages without a receive.
 
 use std::ops::ControlFlow;
 
@@ -10,11 +10,11 @@ use crate::Look;
 use hostler_queue::{Admin, QueueError};
 use hostler_types::message::Message;
 
-/// Shows each message that a drop would remove. Returns how it ended, and how many messages it could not look at: of an ordered queue
-/// those behind a message of their group that stays.
+/// Shows each message that a drop would remove. Returns the reason for the end, and the number of messages that were
+/// not inspected. For an ordered queue, those include the messages behind one of their group that stays.
 ///
 /// # Errors
-/// [`QueueError`] if the queue cannot be opened. What goes wrong later is in [`Ended`].
+/// [`QueueError`] if the queue cannot be opened. Later errors are in [`Ended`].
 pub async fn rehearse(
     broker: &dyn Admin,
     look: Look,

@@ -1,4 +1,4 @@
-//! Which messages of a batch move, and in which order they may be sent.
+//! Decides which messages of a batch move, and in which order they may be sent.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
@@ -8,49 +8,49 @@ use super::Condition;
 use hostler_queue::{Delivery, ORIGINAL_ID_ATTRIBUTE};
 use hostler_types::message::{AttributeValue, Message};
 
-/// How far the stamps of messages may be behind our clock: an embedded queue's by 0.1 s, those of SQS by a second that its answers
-/// round away. A message with such a stamp may have come after the run began.
+/// The most that the stamps of messages may lag behind our clock: 0.1 s in an embedded queue, and one second of
+/// rounding in the answers of SQS. A message with such a stamp may have come after the run began.
 const DRIFT: Duration = Duration::from_secs(2);
 
-/// What becomes of a message.
+/// The decision on a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It goes to the target.
+    /// It moves to the target.
     Move,
-    /// It stays: a condition does not hold.
+    /// It stays, because a condition does not hold.
     Left,
-    /// It would move, and stays: one of its group that comes before it stays.
+    /// It stays, because an earlier message of its group stays. It would move otherwise.
     Behind,
-    /// It stays: it came after the run began, or came back to the queue after this run had moved it.
+    /// It stays, because it came after the run began, or came back after this run had moved it.
     Late,
 }
 
-/// Sorts messages by what becomes of them.
+/// Decides on messages, in the order of the queue.
 #[derive(Debug)]
 pub(super) struct Sorter {
     conditions: Vec<Condition>,
     began: SystemTime,
     ordered: bool,
-    /// Groups of an ordered queue of which a message stays: nothing behind it may move.
+    /// Groups of an ordered queue with a message that stays. No later message of the group may move.
     stuck: HashSet<Option<String>>,
-    /// Messages that the run has moved, by the hashes of their ids: a run may move millions.
+    /// Hashes of the ids of moved messages, since a run may move millions.
     moved: HashSet<u64>,
     hasher: RandomState,
 }
 
 impl Sorter {
-    /// For a queue that keeps an order within groups, or does not; later than `began` is late.
+    /// Returns a sorter. `ordered`: the queue keeps an order within groups. Messages later than `began` are late.
     pub(super) fn new(conditions: Vec<Condition>, began: SystemTime, ordered: bool) -> Self {
         let (stuck, moved, hasher) = (HashSet::new(), HashSet::new(), RandomState::new());
         Self { conditions, began, ordered, stuck, moved, hasher }
     }
 
-    /// Whether the conditions ask for the body.
+    /// Reports `true` if the conditions read the body.
     pub(super) fn needs_body(&self) -> bool {
         self.conditions.iter().any(Condition::needs_body)
     }
 
-    /// What becomes of a message. If it stays, so does what comes behind it in its group.
+    /// Decides on a message. If it stays, the later messages of its group stay too.
     pub(super) fn judge(&mut self, message: &Message) -> Verdict {
         let verdict = match () {
             () if message.enqueued_at > self.began || self.came_back(message) => Verdict::Late,
@@ -64,16 +64,16 @@ impl Sorter {
         verdict
     }
 
-    /// A copy of a message was sent, with this id.
+    /// Records that a copy of a message was sent, with this id.
     pub(super) fn moved(&mut self, message: &Message, copy: &str) {
-        // A copy has the id that the message had at first, but where there is no room for it.
+        // A copy carries the message's first id, except where there is no room for it.
         for id in [original_id(message), copy] {
             self.moved.insert(self.hasher.hash_one(id));
         }
     }
 
-    /// Whether the run has moved this message before, and it was dead-lettered again. Copies for several queues share their first
-    /// id, so an older message with a known id is another.
+    /// Reports `true` if the run has moved this message before and it was dead-lettered again. Copies for several
+    /// queues share their first id, so an older message with a known id is another one.
     fn came_back(&self, message: &Message) -> bool {
         let is_known = |id: &str| self.moved.contains(&self.hasher.hash_one(id));
         !self.moved.is_empty()
@@ -81,20 +81,20 @@ impl Sorter {
             && (is_known(original_id(message)) || is_known(&message.id))
     }
 
-    /// Whether one of its group that comes before it stays, so that a move does not reach it.
+    /// Reports `true` if an earlier message of its group stays, so that this one must not move.
     pub(super) fn is_behind(&self, message: &Message) -> bool {
         self.ordered && self.stuck.contains(&message.group)
     }
 
-    /// A message stays, whatever was thought of it before.
+    /// Records that a message stays, whatever was decided before.
     pub(super) fn stays(&mut self, message: &Message) {
         if self.ordered && !self.stuck.contains(&message.group) {
             self.stuck.insert(message.group.clone());
         }
     }
 
-    /// Splits a batch into what may be sent in one call each: of an ordered queue one message per group, as of two in one
-    /// call the first could fail alone.
+    /// Splits a batch into groups of messages that may share a call. For an ordered queue, a call has one message per
+    /// group, because the first of two could fail alone.
     pub(super) fn waves(&self, batch: Vec<Delivery>) -> Vec<Vec<Delivery>> {
         if !self.ordered {
             return vec![batch];
@@ -113,7 +113,7 @@ impl Sorter {
     }
 }
 
-/// The id that a message had before it was first moved.
+/// Returns the id that a message had before its first move.
 fn original_id(message: &Message) -> &str {
     message.attributes.get(ORIGINAL_ID_ATTRIBUTE).and_then(AttributeValue::as_text).unwrap_or(&message.id)
 }
@@ -129,7 +129,7 @@ mod tests {
 
     const BEGAN: SystemTime = SystemTime::UNIX_EPOCH;
 
-    /// `g1`: the body, and the group as its first letter.
+    /// Returns a message from a text such as `g1`: the body, with the group as its first letter.
     fn message(body: &str) -> Message {
         Message { enqueued_at: BEGAN, group: Some(body[..1].into()), ..Message::new(body, body.to_owned()) }
     }
@@ -175,7 +175,7 @@ mod tests {
         let late = Message { enqueued_at: BEGAN + Duration::from_millis(1), ..message("a1") };
         assert_eq!((sorter.judge(&late), sorter.judge(&message("a1"))), (Verdict::Late, Verdict::Move));
     }
-    /// The stamp of a message that a handler fails at once may lie before the run's begin, by clocks that differ.
+    /// The stamp of a message that a handler fails at once may lie before the start of the run, since clocks differ.
     #[test]
     fn what_the_run_has_moved_and_finds_again_is_late() {
         let stamp = BEGAN - Duration::from_millis(100);
@@ -192,7 +192,7 @@ mod tests {
         for one in [&back, &nameless] {
             assert_eq!(sorter.judge(one), Verdict::Late, "{one:?}");
         }
-        // Another copy of the same message, for another queue, that was here before.
+        // Another copy of the same message, for another queue, that was here before the run.
         let sibling = Message { enqueued_at: original.enqueued_at, ..back };
         assert_eq!(sorter.judge(&sibling), Verdict::Move);
         assert_eq!(sorter.judge(&Message { enqueued_at: stamp, ..message("b1") }), Verdict::Move, "never moved");
