@@ -9,7 +9,10 @@ use super::super::clients::MAX_WAIT;
 use super::super::names::Names;
 use super::super::wire::whole_seconds;
 use super::super::{MAX_MESSAGE, Options};
-use super::setting::{FILTER_SCOPE, Redrive, Setting, Value};
+use super::setting::{
+    DEDUPLICATION_SCOPE, FILTER_SCOPE, MAX_SIZE, REDRIVE_POLICY, RETENTION, Redrive, Setting, THROUGHPUT_LIMIT,
+    VISIBILITY_TIMEOUT, Value, WAIT_TIME,
+};
 use hostler_queue::{ChannelSpec, QueueError, tag};
 use hostler_types::channel::Filter;
 
@@ -21,14 +24,6 @@ pub(super) const DEAD_LETTER_RETENTION: Duration = Duration::from_secs(14 * 8640
 
 /// The most values in a filter policy with one key (AWS limit: 150 combinations of values, of 5 keys at most).
 const MAX_FILTER_VALUES: usize = 150;
-
-pub(super) const VISIBILITY_TIMEOUT: &str = "VisibilityTimeout";
-pub(super) const RETENTION: &str = "MessageRetentionPeriod";
-pub(super) const REDRIVE_POLICY: &str = "RedrivePolicy";
-pub(super) const WAIT_TIME: &str = "ReceiveMessageWaitTimeSeconds";
-pub(super) const MAX_SIZE: &str = "MaximumMessageSize";
-pub(super) const DEDUPLICATION_SCOPE: &str = "DeduplicationScope";
-pub(super) const THROUGHPUT_LIMIT: &str = "FifoThroughputLimit";
 
 /// Everything of one channel.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,12 +5,12 @@ use bytesize::ByteSize;
 use super::super::Options;
 use super::account::Account;
 use super::admission;
-use super::desired::{
-    DEAD_LETTER_RETENTION, FanOut, Kind, MAX_SIZE, Piece, REDRIVE_POLICY, RETENTION, VISIBILITY_TIMEOUT, WAIT_TIME,
-    Wanted,
-};
+use super::desired::{DEAD_LETTER_RETENTION, FanOut, Kind, Piece, Wanted};
 use super::observed::{Observed, PENDING, Resource, Seen};
-use super::setting::{Difference, Redrive, SeenRedrive, Setting, Value};
+use super::setting::{
+    Difference, MAX_SIZE, REDRIVE_POLICY, RETENTION, Redrive, SeenRedrive, Setting, VISIBILITY_TIMEOUT, Value,
+    WAIT_TIME,
+};
 use hostler_queue::Finding;
 
 const PROVISION: &str = "run `hostler provision`";

@@ -253,7 +253,7 @@ where
 #[cfg(test)]
 pub(super) mod example {
     use super::super::desired::Kind;
-    use super::super::setting::Setting;
+    use super::super::setting::{RETENTION, Setting};
     use super::super::{admission, desired};
     use super::*;
 
@@ -290,7 +290,7 @@ pub(super) mod example {
     fn plain(wanted: &Wanted) -> Observed {
         let dead_letters = wanted.dead_letters.as_ref().map_or(Seen::Missing, |wanted| Seen::There(piece(wanted)));
         let mut queue = piece(&wanted.queue);
-        queue.attributes.insert(desired::RETENTION.into(), "345600".into());
+        queue.attributes.insert(RETENTION.into(), "345600".into());
         Observed { dead_letters, queue: Seen::There(queue), ..nothing() }
     }
 

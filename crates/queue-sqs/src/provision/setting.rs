@@ -7,7 +7,16 @@ use bytesize::ByteSize;
 use serde_json::{Value as Json, json};
 
 use super::account::{Account, name_in};
-use super::desired::{DEDUPLICATION_SCOPE, THROUGHPUT_LIMIT};
+
+pub(super) const VISIBILITY_TIMEOUT: &str = "VisibilityTimeout";
+pub(super) const RETENTION: &str = "MessageRetentionPeriod";
+pub(super) const REDRIVE_POLICY: &str = "RedrivePolicy";
+pub(super) const WAIT_TIME: &str = "ReceiveMessageWaitTimeSeconds";
+pub(super) const MAX_SIZE: &str = "MaximumMessageSize";
+pub(super) const DEDUPLICATION_SCOPE: &str = "DeduplicationScope";
+pub(super) const THROUGHPUT_LIMIT: &str = "FifoThroughputLimit";
+/// What a subscription's filter looks at; not said while it is the default.
+pub(super) const FILTER_SCOPE: &str = "FilterPolicyScope";
 
 /// An attribute of a queue, a topic or a subscription.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,9 +122,6 @@ impl Setting {
         (!agrees).then(|| Difference { seen: words, wanted: self.value.to_string() })
     }
 }
-
-/// What a subscription's filter looks at; not said while it is the default.
-pub(super) const FILTER_SCOPE: &str = "FilterPolicyScope";
 
 /// What an attribute is while AWS leaves it out.
 fn default_of(attribute: &str) -> Option<&'static str> {
