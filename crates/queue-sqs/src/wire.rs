@@ -14,11 +14,13 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 
 use super::envelope;
-use super::provision::ROUTING_KEY_ATTRIBUTE;
 use hostler_types::message::{
     AttributeValue, Attributes, Claim, Invalid, LEGACY_SIZE_ATTRIBUTE, MAX_ATTRIBUTES, Message, Outgoing, Plain,
     SIZE_ATTRIBUTE, TraceContext, Typed,
 };
+
+/// The message attribute that carries the routing key; filter policies look at it.
+pub(super) const ROUTING_KEY_ATTRIBUTE: &str = "routing-key";
 
 /// How a body is written that SQS cannot carry as it is: SQS takes text only, and no empty one.
 const ENCODING_ATTRIBUTE: &str = "hostler-body-encoding";

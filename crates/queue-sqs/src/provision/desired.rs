@@ -7,7 +7,7 @@ use serde_json::{Value as Json, json};
 
 use super::super::clients::MAX_WAIT;
 use super::super::names::Names;
-use super::super::wire::whole_seconds;
+use super::super::wire::{ROUTING_KEY_ATTRIBUTE, whole_seconds};
 use super::super::{MAX_MESSAGE, Options};
 use super::setting::{
     DEDUPLICATION_SCOPE, FILTER_SCOPE, MAX_SIZE, REDRIVE_POLICY, RETENTION, Redrive, Setting, THROUGHPUT_LIMIT,
@@ -15,9 +15,6 @@ use super::setting::{
 };
 use hostler_queue::{ChannelSpec, QueueError, tag};
 use hostler_types::channel::Filter;
-
-/// The message attribute that carries the routing key; filter policies look at it.
-pub(crate) const ROUTING_KEY_ATTRIBUTE: &str = "routing-key";
 
 /// How long a dead-letter queue keeps a message (AWS limit: 14 days).
 pub(super) const DEAD_LETTER_RETENTION: Duration = Duration::from_secs(14 * 86400);

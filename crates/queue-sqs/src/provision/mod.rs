@@ -25,8 +25,6 @@ mod observed;
 pub(super) mod policy;
 mod setting;
 
-pub(super) use desired::ROUTING_KEY_ATTRIBUTE;
-
 use super::Service;
 use super::resolve::Place;
 use apply::Applier;
