@@ -7,7 +7,8 @@ use tokio::time::Instant;
 
 use super::Service;
 use super::fault::Fault;
-use super::send::{Delivered, Job, PATIENCE, REST, Target, refusal};
+use super::place::Target;
+use super::send::{Delivered, Job, PATIENCE, REST, refusal};
 use hostler_queue::{QueueError, SendError, Sent};
 use hostler_types::channel::Channel;
 

@@ -10,7 +10,9 @@
 //! | `json` | the texts of those calls and of their answers | none |
 //! | `names` | names on AWS | none |
 //! | `fault` | AWS's errors by what the caller does next | none |
+//! | `place` | a queue or a topic, and which of them a channel's messages go to | none |
 //! | `resolve` | names → queue URLs and topic ARNs, remembered | yes |
+//! | `target` | where a channel's messages go; what is missing is created or refused | yes |
 //! | `wire` | messages as SQS has them ⇄ ours | none |
 //! | `envelope` | the trace in the envelope of SNS | none |
 //! | `held` | leases by our own clock; ids of finished messages | none |
@@ -50,6 +52,7 @@ mod json;
 mod metrics;
 mod names;
 mod payload;
+mod place;
 mod provision;
 mod queue;
 mod redrive;
@@ -59,6 +62,7 @@ mod scripted;
 mod send;
 mod settle;
 mod sharing;
+mod target;
 pub mod wire;
 
 pub use announce::Announcer;
@@ -81,6 +85,7 @@ use hostler_queue::{
 use hostler_types::channel::Channel;
 use hostler_types::message::Outgoing;
 use names::Names;
+use place::{Place, Target};
 use queue::SqsQueue;
 use resolve::Resolver;
 
@@ -201,8 +206,8 @@ impl Broker for SqsBroker {
 
     fn origin(&self, channel: &Channel) -> Origin {
         match self.0.resolver.target(channel) {
-            Some(send::Target::Queue(place)) => Origin { system: SQS, address: Some(place.address) },
-            Some(send::Target::Topic(place)) => Origin { system: SNS, address: Some(place.address) },
+            Some(Target::Queue(place)) => Origin { system: SQS, address: Some(place.address) },
+            Some(Target::Topic(place)) => Origin { system: SNS, address: Some(place.address) },
             None => Origin { system: if channel.exchange().is_some() { SNS } else { SQS }, address: None },
         }
     }
@@ -338,7 +343,7 @@ impl Service {
         Ok(SqsQueue::new(Arc::clone(self), channel, place, None, false))
     }
 
-    async fn existing_queue(&self, name: &str, ordered: bool) -> Result<resolve::Place, QueueError> {
+    async fn existing_queue(&self, name: &str, ordered: bool) -> Result<Place, QueueError> {
         self.find_queue(name, ordered).await?.ok_or_else(|| self.no_queue(name, ordered))
     }
 

@@ -14,7 +14,7 @@ use super::clients::{BEYOND_WAIT, MAX_WAIT};
 use super::fault::Fault;
 use super::held::{Held, Holdings, MessageId};
 use super::json::Entry;
-use super::resolve::Place;
+use super::place::Place;
 use super::settle::{CHANGE, visibility};
 use super::wire::{Incoming, SYSTEM_ATTRIBUTES, whole_seconds};
 use super::{SQS, Service};

@@ -1,7 +1,7 @@
 //! From names to what AWS calls them by: queue URLs and topic ARNs, asked once and remembered.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use aws_sdk_sqs::types::QueueAttributeName;
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::fault::Fault;
 use super::names::Names;
-use super::send::Target;
+use super::place::{Place, Target};
 use super::sharing::Sharing;
 use super::{MAX_MESSAGE, Service};
 use hostler_queue::QueueError;
@@ -17,19 +17,6 @@ use hostler_types::channel::Channel;
 
 /// The largest message that SNS publishes, in bytes (AWS limit: 256 KiB).
 const MAX_PUBLISH: usize = 256 * 1024;
-
-/// A queue or a topic.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
-    /// A queue's URL, or a topic's ARN.
-    pub(super) address: Arc<str>,
-    /// Its name on AWS.
-    pub(super) name: Arc<str>,
-    /// Whether it is FIFO.
-    pub(super) ordered: bool,
-    /// The largest message that it takes, in bytes.
-    pub(super) max_message: usize,
-}
 
 /// What has been asked already. Only what exists is remembered.
 #[derive(Debug, Default)]
@@ -156,6 +143,23 @@ impl Service {
             }
         }
         Ok(known(&self.resolver.topics, &name))
+    }
+
+    /// Where a channel's messages go: to its exchange's topic, or to its queue, or, if the name is an exchange's, to that
+    /// topic. `None`: it is not there.
+    pub(super) async fn find_target(&self, channel: &Channel) -> Result<Option<Target>, QueueError> {
+        if channel.exchange().is_none()
+            && let Some(place) = self.find_queue_of_either_kind(channel.queue()).await?
+        {
+            return Ok(Some(Target::Queue(place)));
+        }
+        let exchange = channel.exchange().unwrap_or(channel.queue());
+        for ordered in [false, true] {
+            if let Some(place) = self.find_topic(exchange, ordered).await? {
+                return Ok(Some(Target::Topic(place)));
+            }
+        }
+        Ok(None)
     }
 
     /// Remembers a topic that exists.

@@ -13,8 +13,7 @@ use super::Service;
 use super::batch::batches;
 use super::fault::{Fault, Request};
 use super::in_order::{Ended, deliver_in_order};
-use super::provision;
-use super::resolve::Place;
+use super::place::{Place, Target};
 use super::wire::{Entry, beside, size, trace_size};
 use hostler_queue::parallel::{side_by_side, stopping};
 use hostler_queue::{DEFAULT_GROUP, LeaseError, QueueError, SendError, Sent};
@@ -26,21 +25,6 @@ use hostler_types::message::{Invalid, MAX_ATTRIBUTES, Outgoing};
 pub(super) const PATIENCE: Duration = Duration::from_secs(18);
 /// How long to rest before that.
 pub(super) const REST: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(4));
-
-/// Where a channel's messages go.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Target {
-    Queue(Place),
-    Topic(Place),
-}
-
-impl Target {
-    pub(super) fn place(&self) -> &Place {
-        match self {
-            Self::Queue(place) | Self::Topic(place) => place,
-        }
-    }
-}
 
 /// Sends messages to a channel; the answers in their order.
 pub(super) async fn send(
@@ -275,52 +259,6 @@ fn way(message: &Outgoing, bytes: usize, most: usize, threshold: Option<usize>) 
 }
 
 impl Service {
-    /// Where a channel's messages go: to its exchange's topic, or to its queue, or, if the name is an exchange's, to that
-    /// topic. What is missing is created or refused.
-    pub(super) async fn target(&self, channel: &Channel, grouped: bool) -> Result<Target, QueueError> {
-        if let Some(target) = self.resolver.target(channel) {
-            return Ok(target);
-        }
-        let target = match self.find_target(channel).await? {
-            Some(target) => target,
-            None if !self.options.create_missing => return Err(self.no_target(channel)),
-            None => match channel.exchange() {
-                Some(exchange) => Target::Topic(provision::create_topic(self, exchange, grouped).await?),
-                None => Target::Queue(provision::create_queue(self, channel.queue(), grouped).await?),
-            },
-        };
-        self.resolver.remember_target(channel, &target);
-        Ok(target)
-    }
-
-    /// The same, as far as it is there.
-    pub(super) async fn find_target(&self, channel: &Channel) -> Result<Option<Target>, QueueError> {
-        if channel.exchange().is_none()
-            && let Some(place) = self.find_queue_of_either_kind(channel.queue()).await?
-        {
-            return Ok(Some(Target::Queue(place)));
-        }
-        let exchange = channel.exchange().unwrap_or(channel.queue());
-        for ordered in [false, true] {
-            if let Some(place) = self.find_topic(exchange, ordered).await? {
-                return Ok(Some(Target::Topic(place)));
-            }
-        }
-        Ok(None)
-    }
-
-    fn no_target(&self, channel: &Channel) -> QueueError {
-        match channel.exchange() {
-            None => self.no_queue(channel.queue(), false),
-            Some(exchange) => {
-                let (name, region) = (self.names.on_aws(exchange, false), &self.clients.region);
-                QueueError::Refused(format!(
-                    "there is no SNS topic `{name}` in {region}: run `hostler provision`, or set queue.sqs.provision = \"auto\""
-                ))
-            }
-        }
-    }
-
     /// One call; the answer to each entry in their order: the message's id, or why not.
     pub(super) async fn call<'a>(
         &self,

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::Service;
 use super::fault::Fault;
-use super::resolve::Place;
+use super::place::Place;
 
 /// The life of an answer: a queue may be subscribed to a topic at any time.
 const BELIEVED: Duration = Duration::from_secs(60);

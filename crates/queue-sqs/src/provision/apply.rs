@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use super::super::Service;
 use super::super::fault::{Fault, is_denial};
-use super::super::resolve::Place;
+use super::super::place::Place;
 use super::account::Account;
 use super::admission;
 use super::desired::{Kind, Piece};

@@ -26,7 +26,7 @@ pub(super) mod policy;
 mod setting;
 
 use super::Service;
-use super::resolve::Place;
+use super::place::Place;
 use apply::Applier;
 use desired::{Piece, Wanted};
 use hostler_queue::{Change, ChannelSpec, Finding, QueueError};
