@@ -6,9 +6,9 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::Service;
+use super::deliver::{Delivered, Job, PATIENCE, REST, refusal};
 use super::fault::Fault;
 use super::place::Target;
-use super::send::{Delivered, Job, PATIENCE, REST, refusal};
 use hostler_queue::{QueueError, SendError, Sent};
 use hostler_types::channel::Channel;
 

@@ -18,7 +18,8 @@
 //! | `held` | leases by our own clock; ids of finished messages | none |
 //! | `queue` | receive, extend | yes |
 //! | `settle` | deletes, visibility changes, copies to the dead-letter queue | yes |
-//! | `send` | batches to a queue or topic, with retries entry by entry | yes |
+//! | `send` | messages and copies of dead letters, prepared and packed into batches | yes |
+//! | `deliver` | batches to a queue or topic, with retries entry by entry | yes |
 //! | `in_order` | the same to a FIFO target, in the order of each group | yes |
 //! | `batch` | which messages fit into one call | none |
 //! | `payload` | the claim check | yes |
@@ -40,6 +41,7 @@ mod calls;
 mod clients;
 mod clock;
 mod credentials;
+mod deliver;
 mod depth;
 mod direct;
 mod disposal;

@@ -1,30 +1,22 @@
-//! Sends messages: prepares each, packs them into batches, and tries again entry by entry.
+//! Sends messages and copies of dead letters: prepares each, and packs them into batches.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use aws_sdk_sns::types::PublishBatchRequestEntry;
-use aws_sdk_sqs::operation::RequestId;
-use aws_sdk_sqs::types::SendMessageBatchRequestEntry;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
 use super::Service;
 use super::batch::batches;
-use super::fault::{Fault, Request};
+use super::deliver::{Delivered, Job, deliver};
+use super::fault::Fault;
 use super::in_order::{Ended, deliver_in_order};
 use super::place::{Place, Target};
 use super::wire::{Entry, beside, size, trace_size};
 use hostler_queue::parallel::{side_by_side, stopping};
-use hostler_queue::{DEFAULT_GROUP, LeaseError, QueueError, SendError, Sent};
-use hostler_types::Backoff;
+use hostler_queue::{DEFAULT_GROUP, LeaseError, SendError, Sent};
 use hostler_types::channel::Channel;
 use hostler_types::message::{Invalid, MAX_ATTRIBUTES, Outgoing};
-
-/// How long a message that the queue does not take now is tried again.
-pub(super) const PATIENCE: Duration = Duration::from_secs(18);
-/// How long to rest before that.
-pub(super) const REST: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(4));
 
 /// Sends messages to a channel; the answers in their order.
 pub(super) async fn send(
@@ -69,18 +61,6 @@ pub(super) async fn send(
     answers
 }
 
-/// A message to send.
-#[derive(Debug)]
-pub(super) struct Job {
-    /// Its place among those that were asked for.
-    pub(super) index: usize,
-    /// Whether it is known how many queues it reaches.
-    pub(super) counted: bool,
-    pub(super) entry: Entry,
-}
-
-pub(super) type Delivered = Vec<(usize, Result<Sent, SendError>)>;
-
 /// Batches of an ordered target go one after the other, others side by side.
 async fn deliver_all(service: &Arc<Service>, channel: &Channel, target: &Target, jobs: Vec<Vec<Job>>) -> Delivered {
     if target.place().ordered {
@@ -92,50 +72,6 @@ async fn deliver_all(service: &Arc<Service>, channel: &Channel, target: &Target,
     }
     let deliver = |jobs| deliver(Arc::clone(service), channel.clone(), target.clone(), jobs);
     side_by_side(jobs.into_iter().map(deliver)).await.into_iter().flatten().flatten().collect()
-}
-
-/// Sends one batch. What the queue does not take this time is tried again, until its patience ends.
-async fn deliver(service: Arc<Service>, channel: Channel, mut target: Target, mut jobs: Vec<Job>) -> Delivered {
-    let (give_up_at, mut failures) = (Instant::now() + PATIENCE, 0);
-    let mut delivered = Vec::new();
-    loop {
-        let answers = service.call(&target, jobs.iter().map(|job| &job.entry)).await;
-        let again = Instant::now() + REST.ceiling(failures) < give_up_at;
-        let (mut left, mut is_gone) = (Vec::new(), false);
-        for (job, answer) in jobs.into_iter().zip(answers) {
-            match answer {
-                Ok(id) => delivered.push((job.index, Ok(Sent { id, queues: job.counted.then_some(1) }))),
-                Err(fault) if again && (fault.may_pass() || fault.is_missing()) => {
-                    is_gone |= fault.is_missing();
-                    left.push(job);
-                }
-                Err(fault) => delivered.push((job.index, Err(refusal(fault)))),
-            }
-        }
-        if left.is_empty() {
-            return delivered;
-        }
-        jobs = left;
-        if is_gone {
-            service.resolver.forget(&channel, &target.place().name);
-            target = match service.target(&channel, target.place().ordered).await {
-                Ok(target) => target,
-                Err(error) => {
-                    delivered.extend(jobs.into_iter().map(|job| (job.index, Err(error.clone().into()))));
-                    return delivered;
-                }
-            };
-        }
-        tokio::time::sleep(REST.rest(failures, fastrand::f64())).await;
-        failures += 1;
-    }
-}
-
-pub(super) fn refusal(fault: Fault) -> SendError {
-    match fault {
-        Fault::Message(text) => Invalid::Unsupported(text).into(),
-        fault => QueueError::from(fault).into(),
-    }
 }
 
 /// Copies messages to a dead-letter queue, once: whoever asks tries again while the lease lasts. What is not there by `until` is given
@@ -256,108 +192,6 @@ fn way(message: &Outgoing, bytes: usize, most: usize, threshold: Option<usize>) 
         false if bytes > most => Err(Invalid::TooManyAttributes { count }),
         _ => Ok(Way::Whole),
     }
-}
-
-impl Service {
-    /// One call; the answer to each entry in their order: the message's id, or why not.
-    pub(super) async fn call<'a>(
-        &self,
-        target: &Target,
-        entries: impl Iterator<Item = &'a Entry>,
-    ) -> Vec<Result<String, Fault>> {
-        match target {
-            Target::Queue(place) => self.send_batch(place, entries).await,
-            Target::Topic(place) => self.publish_batch(place, entries).await,
-        }
-    }
-
-    async fn send_batch<'a>(
-        &self,
-        place: &Place,
-        entries: impl Iterator<Item = &'a Entry>,
-    ) -> Vec<Result<String, Fault>> {
-        let what = format!("SendMessageBatch to {}", place.name);
-        let entry = |(n, entry): (usize, &Entry)| {
-            SendMessageBatchRequestEntry::builder()
-                .id(n.to_string())
-                .message_body(&entry.body)
-                .set_message_attributes(entry.for_sqs())
-                .set_message_system_attributes(entry.system())
-                .set_delay_seconds((entry.delay > 0).then_some(entry.delay))
-                .set_message_group_id(entry.group.clone())
-                .set_message_deduplication_id(entry.dedupe.clone())
-                .build()
-                .ok()
-        };
-        let entries: Vec<_> = entries.enumerate().filter_map(entry).collect();
-        let count = entries.len();
-        let call = self.clients.sends.send_message_batch().queue_url(&*place.address).set_entries(Some(entries));
-        match call.send().await {
-            Ok(answer) => {
-                let request = answer.request_id().map(str::to_owned);
-                let sent = answer.successful.into_iter().map(|entry| (entry.id, Ok(entry.message_id)));
-                let failed = answer.failed.into_iter().map(|entry| {
-                    let fault = Fault::of_entry(&what, &entry, request.as_deref());
-                    (entry.id, Err(fault))
-                });
-                in_order(count, &what, sent.chain(failed))
-            }
-            Err(error) => vec![Err(Fault::of(&what, &error)); count],
-        }
-    }
-
-    async fn publish_batch<'a>(
-        &self,
-        place: &Place,
-        entries: impl Iterator<Item = &'a Entry>,
-    ) -> Vec<Result<String, Fault>> {
-        let what = format!("PublishBatch to {}", place.name);
-        let entry = |(n, entry): (usize, &Entry)| {
-            PublishBatchRequestEntry::builder()
-                .id(n.to_string())
-                .message(&entry.body)
-                .set_message_attributes(entry.for_sns())
-                .set_message_group_id(entry.group.clone())
-                .set_message_deduplication_id(entry.dedupe.clone())
-                .build()
-                .ok()
-        };
-        let entries: Vec<_> = entries.enumerate().filter_map(entry).collect();
-        let count = entries.len();
-        let call = self.clients.publishes.publish_batch().topic_arn(&*place.address);
-        match call.set_publish_batch_request_entries(Some(entries)).send().await {
-            Ok(answer) => {
-                let request = answer.request_id().map(str::to_owned);
-                let request = Request(request.as_deref());
-                let sent = answer.successful.unwrap_or_default().into_iter();
-                let sent = sent.filter_map(|entry| Some((entry.id?, Ok(entry.message_id.unwrap_or_default()))));
-                let failed = answer.failed.unwrap_or_default().into_iter().map(|entry| {
-                    let text =
-                        format!("{what}: {}: {}{request}", entry.code(), entry.message().unwrap_or("no message"));
-                    let fault = Fault::by_code(entry.code(), text, !entry.sender_fault()).of_one();
-                    (entry.id, Err(fault))
-                });
-                in_order(count, &what, sent.chain(failed))
-            }
-            Err(error) => vec![Err(Fault::of(&what, &error)); count],
-        }
-    }
-}
-
-/// The answers by entry. An entry that is not mentioned was not sent, as far as we know.
-fn in_order(
-    count: usize,
-    what: &str,
-    answers: impl Iterator<Item = (String, Result<String, Fault>)>,
-) -> Vec<Result<String, Fault>> {
-    let unmentioned = Fault::Later(format!("{what}: the answer does not mention the entry"));
-    let mut ordered = vec![Err(unmentioned); count];
-    for (id, answer) in answers {
-        if let Some(place) = id.parse::<usize>().ok().and_then(|n| ordered.get_mut(n)) {
-            *place = answer;
-        }
-    }
-    ordered
 }
 
 #[cfg(test)]
