@@ -147,7 +147,7 @@ pub const FAULTS: &[Fault] = &[
     ),
     fault(
         "waits for a copy beyond the lease of its message",
-        "queue/sqs/settle.rs",
+        "queue/sqs/queue/settle.rs",
         "let first_end = first_end(endings);",
         "let ends = calls.iter().flatten().map(|ending| ending.held.until);
             let first_end = ends.max().unwrap_or_else(|| first_end(endings));",
@@ -190,20 +190,20 @@ pub const FAULTS: &[Fault] = &[
     ),
     fault(
         "deletes before the copy is in the dead-letter queue",
-        "queue/sqs/settle.rs",
+        "queue/sqs/queue/settle.rs",
         "let results = self.copy_all(",
         "let to_copy: Vec<Ending> = self.ack(to_copy).await.into_iter().map(|(ending, _)| ending).collect();\n\
          let results = self.copy_all(",
     ),
     fault(
         "deletes though the copy failed",
-        "queue/sqs/settle.rs",
+        "queue/sqs/queue/settle.rs",
         "Err(error) => settled.push((ending, Err(error))),",
         "Err(_) => gone.push(ending),",
     ),
     fault(
         "takes the answers of a batch in their order",
-        "queue/sqs/settle.rs",
+        "queue/sqs/calls.rs",
         "if done.get(n) == Some(&id) || done.contains(&id) {",
         "if n < done.len() {",
     ),
@@ -239,7 +239,7 @@ pub const FAULTS: &[Fault] = &[
     ),
     fault(
         "releases beyond the 12 hours",
-        "queue/sqs/settle.rs",
+        "queue/sqs/queue.rs",
         "i32::try_from(seconds.min(left))",
         "i32::try_from(seconds)",
     ),

@@ -16,6 +16,7 @@ use super::direct::{Answered, Failure};
 use super::fault::{Fault, Request};
 use super::json::{self, Entry};
 use super::wire::{Incoming, incoming};
+use hostler_queue::LeaseError;
 
 /// What a batch call answered, entry by entry.
 #[derive(Debug, Default)]
@@ -118,6 +119,35 @@ impl Clients {
     }
 }
 
+/// What a batch call answered: by entry, or for the whole of it.
+pub(super) struct Answers {
+    told: Told,
+    otherwise: Option<Fault>,
+}
+
+impl Answers {
+    pub(super) fn of_call(answered: Result<Told, Fault>) -> Self {
+        match answered {
+            Ok(told) => Self { told, otherwise: None },
+            Err(fault) => Self { told: Told::default(), otherwise: Some(fault) },
+        }
+    }
+
+    /// The answer to the n-th entry. An entry that is not mentioned was not done.
+    pub(super) fn of(&self, what: &str, n: usize) -> Result<(), LeaseError> {
+        let Told { done, failed, request_id } = &self.told;
+        let id = n.to_string();
+        // As a rule they come in the order in which they were asked.
+        if done.get(n) == Some(&id) || done.contains(&id) {
+            return Ok(());
+        }
+        let failed = failed.iter().find(|entry| entry.id == id);
+        let failed = failed.map(|entry| Fault::of_entry(what, entry, request_id.as_deref()));
+        let fault = failed.or_else(|| self.otherwise.clone());
+        Err(fault.unwrap_or_else(|| Fault::Later(format!("{what}: the answer does not mention the entry"))).into())
+    }
+}
+
 /// What a direct batch call answered.
 fn told(((done, failed), request_id): ((Vec<String>, Vec<BatchResultErrorEntry>), Option<String>)) -> Told {
     Told { done, failed, request_id }
@@ -131,4 +161,22 @@ fn messages_beside(error: &SdkError<ReceiveMessageError>) -> Option<Vec<Incoming
 
 fn late(what: &str, patience: Duration) -> Fault {
     Fault::Unanswered(format!("{what}: no answer within {} s", patience.as_secs()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_entry_of_an_answer_counts_for_itself() {
+        let failed = |id: &str, code: &str| {
+            BatchResultErrorEntry::builder().id(id).code(code).sender_fault(true).build().unwrap()
+        };
+        let failed = vec![failed("1", "ReceiptHandleIsInvalid"), failed("2", "RequestThrottled")];
+        let answers = Answers::of_call(Ok(Told { done: vec!["0".into()], failed, request_id: None }));
+        assert_eq!(answers.of("x", 0), Ok(()));
+        assert!(matches!(answers.of("x", 1), Err(LeaseError::Lost(_))));
+        assert!(matches!(answers.of("x", 2), Err(LeaseError::Retry(_))));
+        assert!(matches!(answers.of("x", 3), Err(LeaseError::Retry(_))), "not mentioned");
+    }
 }

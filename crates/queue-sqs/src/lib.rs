@@ -17,7 +17,7 @@
 //! | `envelope` | the trace in the envelope of SNS | none |
 //! | `held` | leases by our own clock; ids of finished messages | none |
 //! | `queue` | receive, extend | yes |
-//! | `settle` | deletes, visibility changes, copies to the dead-letter queue | yes |
+//! | `queue/settle` | deletes, visibility changes, copies to the dead-letter queue | yes |
 //! | `send` | messages and copies of dead letters, prepared and packed into batches | yes |
 //! | `deliver` | batches to a queue or topic, with retries entry by entry | yes |
 //! | `in_order` | the same to a FIFO target, in the order of each group | yes |
@@ -62,7 +62,6 @@ mod resolve;
 #[cfg(test)]
 mod scripted;
 mod send;
-mod settle;
 mod sharing;
 mod target;
 pub mod wire;

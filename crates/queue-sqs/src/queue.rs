@@ -1,4 +1,6 @@
-//! One SQS queue, as its consumer sees it.
+//! One SQS queue, as its consumer sees it: receives and extends.
+
+mod settle;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,12 +12,12 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::batch::MAX_ENTRIES;
+use super::calls::Answers;
 use super::clients::{BEYOND_WAIT, MAX_WAIT};
 use super::fault::Fault;
 use super::held::{Held, Holdings, MessageId};
 use super::json::Entry;
 use super::place::Place;
-use super::settle::{CHANGE, visibility};
 use super::wire::{Incoming, SYSTEM_ATTRIBUTES, whole_seconds};
 use super::{SQS, Service};
 use hostler_queue::{
@@ -25,7 +27,7 @@ use hostler_types::channel::Channel;
 use hostler_types::message::Message;
 
 /// The longest that a message can be leased, from its receive (AWS limit: 12 h).
-pub(super) const MAX_LEASE: Duration = Duration::from_secs(12 * 60 * 60);
+const MAX_LEASE: Duration = Duration::from_secs(12 * 60 * 60);
 
 /// How long an extension may be on its way: one that arrives later than it was counted must not ask for more than the 12 h.
 const ON_ITS_WAY: u64 = 15;
@@ -42,15 +44,17 @@ const LIMITS: Limits = Limits {
 /// How long a receive whose answer was lost can be asked for again (AWS: ReceiveRequestAttemptId, 5 minutes).
 const SAME_RECEIVE: Duration = Duration::from_secs(4 * 60);
 
+const CHANGE: &str = "ChangeMessageVisibilityBatch";
+
 /// One queue.
 #[derive(Debug)]
 pub(super) struct SqsQueue {
-    pub(super) service: Arc<Service>,
-    pub(super) channel: String,
-    pub(super) place: Place,
-    pub(super) dead_letters: Option<Place>,
+    service: Arc<Service>,
+    channel: String,
+    place: Place,
+    dead_letters: Option<Place>,
     /// Whether the bodies that messages point to are this queue's own, and go with them.
-    pub(super) owns_bodies: bool,
+    owns_bodies: bool,
     holdings: Mutex<Holdings>,
     /// Receives of an ordered queue whose answers were lost.
     lost_receives: Mutex<Vec<Attempt>>,
@@ -89,12 +93,17 @@ impl SqsQueue {
         Self { service, channel: channel.to_string(), place, dead_letters, owns_bodies, holdings, lost_receives }
     }
 
-    pub(super) fn holdings(&self) -> MutexGuard<'_, Holdings> {
+    fn holdings(&self) -> MutexGuard<'_, Holdings> {
         self.holdings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn what(&self, action: &str) -> String {
+    fn what(&self, action: &str) -> String {
         format!("{action} on {}", self.place.name)
+    }
+
+    async fn change_visibility(&self, entries: &[Entry<'_>], what: &str) -> Answers {
+        let (clients, address) = (&self.service.clients, &self.place.address);
+        Answers::of_call(clients.change_visibility(address, entries, what).await)
     }
 
     /// A receive of an ordered queue for so many messages at most: one whose answer was lost, if there is one that brings no
@@ -176,8 +185,16 @@ struct Took {
 }
 
 /// The answer for a lease that is over by our clock.
-pub(super) fn lost() -> LeaseError {
+fn lost() -> LeaseError {
     LeaseError::Lost("its time is over".to_owned())
+}
+
+/// An entry that makes a message visible so many seconds from now, as far as the 12 h from its receive allow, less some seconds
+/// to spare.
+fn visibility(n: usize, lease: &str, seconds: u64, (since, now): (Instant, Instant), spare: u64) -> Entry<'_> {
+    let left = MAX_LEASE.saturating_sub(now.saturating_duration_since(since)).as_secs().saturating_sub(spare);
+    let seconds = i32::try_from(seconds.min(left)).unwrap_or(i32::MAX);
+    Entry { id: n.to_string(), receipt_handle: lease, visibility_timeout: Some(seconds) }
 }
 
 #[async_trait]
@@ -296,5 +313,17 @@ mod tests {
         assert_eq!(taken(20, 1), (1, 2, 1));
         assert_eq!(taken(0, 1), (0, 1, 0));
         assert_eq!(taken(20, 12 * 3600), (20, 43_200, 0));
+    }
+
+    #[test]
+    fn visibility_is_clamped_to_twelve_hours_from_the_receive() {
+        let (lease, since) = (Receipt::new("r").lease(), Instant::now());
+        let seconds = |after: u64, wanted: u64| {
+            let now = since + Duration::from_secs(after);
+            visibility(0, lease.as_str(), wanted, (since, now), 1).visibility_timeout.unwrap()
+        };
+        assert_eq!(seconds(0, 30), 30);
+        assert_eq!(seconds(43_190, 30), 9);
+        assert_eq!(seconds(50_000, 30), 0);
     }
 }

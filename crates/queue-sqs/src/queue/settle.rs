@@ -5,32 +5,31 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::batch::MAX_ENTRIES;
-use super::calls::Told;
-use super::fault::Fault;
-use super::held::Held;
-use super::json::Entry;
-use super::payload::is_body;
-use super::place::Place;
-use super::queue::{MAX_LEASE, SqsQueue, lost};
-use super::send::forward;
-use super::wire::{beside, is_carried, size, whole_seconds};
+use super::super::batch::MAX_ENTRIES;
+use super::super::calls::Answers;
+use super::super::fault::Fault;
+use super::super::held::Held;
+use super::super::json::Entry;
+use super::super::payload::is_body;
+use super::super::place::Place;
+use super::super::send::forward;
+use super::super::wire::{beside, is_carried, size, whole_seconds};
+use super::{CHANGE, SqsQueue, lost, visibility};
 use hostler_queue::parallel::{side_by_side, stopping};
 use hostler_queue::{LeaseError, Receipt, Settlement, Unsettled, dead_letter_attributes};
 use hostler_types::message::{Claim, MAX_ATTRIBUTES, Message, Outgoing};
 
-pub(super) const CHANGE: &str = "ChangeMessageVisibilityBatch";
 const DELETE: &str = "DeleteMessageBatch";
 
 /// A live delivery and what is to become of it.
-pub(super) struct Ending {
+struct Ending {
     /// Its place in the batch that was asked for.
-    pub(super) index: usize,
-    pub(super) settlement: Settlement,
-    pub(super) held: Held,
+    index: usize,
+    settlement: Settlement,
+    held: Held,
 }
 
-pub(super) type Settled = Vec<(Ending, Result<(), LeaseError>)>;
+type Settled = Vec<(Ending, Result<(), LeaseError>)>;
 
 impl SqsQueue {
     /// Carries settlements out, each kind in calls of its own.
@@ -99,7 +98,7 @@ impl SqsQueue {
 
     /// What is to be done once messages are removed: they are remembered as finished, and the bodies that are theirs go too.
     async fn deleted(&self, endings: Vec<Ending>, answers: Answers, what: &str) -> Settled {
-        let settled = answers.share_out(what, endings);
+        let settled = share_out(&answers, what, endings);
         let now = Instant::now();
         let mut bodies = Vec::new();
         {
@@ -148,18 +147,13 @@ impl SqsQueue {
             let entries: Vec<_> = entries.collect();
             while_leased(&what, &endings, self.change_visibility(&entries, &what)).await
         };
-        let settled = answers.share_out(&what, endings);
+        let settled = share_out(&answers, &what, endings);
         let mut holdings = self.holdings();
         for (ending, _) in settled.iter().filter(|(_, result)| result.is_ok()) {
             holdings.remove(&ending.settlement.receipt().lease());
         }
         drop(holdings);
         settled
-    }
-
-    pub(super) async fn change_visibility(&self, entries: &[Entry<'_>], what: &str) -> Answers {
-        let (clients, address) = (&self.service.clients, &self.place.address);
-        Answers::of_call(clients.change_visibility(address, entries, what).await)
     }
 
     /// Copies messages to the dead-letter queue, then removes those whose copy is there.
@@ -268,37 +262,8 @@ fn with_story(mut copy: Outgoing, reason: &str, channel: &str, attempt: u32, mos
     copy
 }
 
-/// What a batch call answered: by entry, or for the whole of it.
-pub(super) struct Answers {
-    told: Told,
-    otherwise: Option<Fault>,
-}
-
-impl Answers {
-    fn of_call(answered: Result<Told, Fault>) -> Self {
-        match answered {
-            Ok(told) => Self { told, otherwise: None },
-            Err(fault) => Self { told: Told::default(), otherwise: Some(fault) },
-        }
-    }
-
-    /// The answer to the n-th entry. An entry that is not mentioned was not done.
-    pub(super) fn of(&self, what: &str, n: usize) -> Result<(), LeaseError> {
-        let Told { done, failed, request_id } = &self.told;
-        let id = n.to_string();
-        // As a rule they come in the order in which they were asked.
-        if done.get(n) == Some(&id) || done.contains(&id) {
-            return Ok(());
-        }
-        let failed = failed.iter().find(|entry| entry.id == id);
-        let failed = failed.map(|entry| Fault::of_entry(what, entry, request_id.as_deref()));
-        let fault = failed.or_else(|| self.otherwise.clone());
-        Err(fault.unwrap_or_else(|| Fault::Later(format!("{what}: the answer does not mention the entry"))).into())
-    }
-
-    fn share_out(&self, what: &str, endings: Vec<Ending>) -> Settled {
-        endings.into_iter().enumerate().map(|(n, ending)| (ending, self.of(what, n))).collect()
-    }
+fn share_out(answers: &Answers, what: &str, endings: Vec<Ending>) -> Settled {
+    endings.into_iter().enumerate().map(|(n, ending)| (ending, answers.of(what, n))).collect()
 }
 
 /// A call about leased messages, given up when the first of their leases ends: from then on SQS may answer yes to a receipt that it
@@ -344,20 +309,6 @@ fn deletes<'a>(receipts: impl Iterator<Item = &'a Receipt>) -> impl Iterator<Ite
 /// for more than the 12 h, or it is refused.
 const RELEASE_ON_ITS_WAY: u64 = 60;
 
-/// An entry that makes a message visible so many seconds from now, as far as the 12 h from its receive allow, less some seconds
-/// to spare.
-pub(super) fn visibility(
-    n: usize,
-    lease: &str,
-    seconds: u64,
-    (since, now): (Instant, Instant),
-    spare: u64,
-) -> Entry<'_> {
-    let left = MAX_LEASE.saturating_sub(now.saturating_duration_since(since)).as_secs().saturating_sub(spare);
-    let seconds = i32::try_from(seconds.min(left)).unwrap_or(i32::MAX);
-    Entry { id: n.to_string(), receipt_handle: lease, visibility_timeout: Some(seconds) }
-}
-
 /// One call for each batch of endings, one after the other; none for none.
 async fn in_batches<F: Future<Output = Settled>>(mut endings: Vec<Ending>, call: impl Fn(Vec<Ending>) -> F) -> Settled {
     let mut settled = Settled::new();
@@ -370,24 +321,11 @@ async fn in_batches<F: Future<Output = Settled>>(mut endings: Vec<Ending>, call:
 
 #[cfg(test)]
 mod tests {
-    use super::super::held::MessageId;
-    use aws_sdk_sqs::types::BatchResultErrorEntry;
-
+    use super::super::super::calls::Told;
+    use super::super::super::held::MessageId;
     use super::*;
     use hostler_queue::REASON_ATTRIBUTE;
     use hostler_types::message::AttributeValue;
-
-    #[test]
-    fn visibility_is_clamped_to_twelve_hours_from_the_receive() {
-        let (lease, since) = (Receipt::new("r").lease(), Instant::now());
-        let seconds = |after: u64, wanted: u64| {
-            let now = since + Duration::from_secs(after);
-            visibility(0, lease.as_str(), wanted, (since, now), 1).visibility_timeout.unwrap()
-        };
-        assert_eq!(seconds(0, 30), 30);
-        assert_eq!(seconds(43_190, 30), 9);
-        assert_eq!(seconds(50_000, 30), 0);
-    }
 
     #[tokio::test(start_paused = true)]
     async fn a_call_is_given_up_when_the_first_of_its_leases_ends() {
@@ -449,18 +387,5 @@ mod tests {
         }
         let bytes = size(|queue, batch| queue.settle_all(batch));
         assert!(bytes <= 6 * 1024, "{bytes}");
-    }
-
-    #[test]
-    fn every_entry_of_an_answer_counts_for_itself() {
-        let failed = |id: &str, code: &str| {
-            BatchResultErrorEntry::builder().id(id).code(code).sender_fault(true).build().unwrap()
-        };
-        let failed = vec![failed("1", "ReceiptHandleIsInvalid"), failed("2", "RequestThrottled")];
-        let answers = Answers::of_call(Ok(Told { done: vec!["0".into()], failed, request_id: None }));
-        assert_eq!(answers.of("x", 0), Ok(()));
-        assert!(matches!(answers.of("x", 1), Err(LeaseError::Lost(_))));
-        assert!(matches!(answers.of("x", 2), Err(LeaseError::Retry(_))));
-        assert!(matches!(answers.of("x", 3), Err(LeaseError::Retry(_))), "not mentioned");
     }
 }
