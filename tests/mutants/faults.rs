@@ -149,7 +149,7 @@ pub const FAULTS: &[Fault] = &[
         "waits for a copy beyond the lease of its message",
         "queue/sqs/queue/settle.rs",
         "let first_end = first_end(endings);",
-        "let ends = calls.iter().flatten().map(|ending| ending.held.until);
+        "let ends = calls.iter().flatten().map(|ending| ending.leased.until);
             let first_end = ends.max().unwrap_or_else(|| first_end(endings));",
     ),
     fault(
@@ -209,7 +209,7 @@ pub const FAULTS: &[Fault] = &[
     ),
     fault(
         "forgets what it has finished",
-        "queue/sqs/held.rs",
+        "queue/sqs/in_flight.rs",
         "self.finished.contains(id)",
         "self.finished.contains(id) && self.finished.ids.is_empty()",
     ),

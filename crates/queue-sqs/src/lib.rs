@@ -15,7 +15,7 @@
 //! | `target` | where a channel's messages go; what is missing is created or refused | yes |
 //! | `wire` | messages as SQS has them ⇄ ours | none |
 //! | `envelope` | the trace in the envelope of SNS | none |
-//! | `held` | leases by our own clock; ids of finished messages | none |
+//! | `in_flight` | leases by our own clock; ids of finished messages | none |
 //! | `queue` | receive, extend | yes |
 //! | `queue/settle` | deletes, visibility changes, copies to the dead-letter queue | yes |
 //! | `send` | messages and copies of dead letters, prepared and packed into batches | yes |
@@ -47,7 +47,7 @@ mod direct;
 mod disposal;
 mod envelope;
 mod fault;
-mod held;
+mod in_flight;
 mod in_order;
 mod inventory;
 mod json;

@@ -15,7 +15,7 @@ use super::batch::MAX_ENTRIES;
 use super::calls::Answers;
 use super::clients::{BEYOND_WAIT, MAX_WAIT};
 use super::fault::Fault;
-use super::held::{Held, Holdings, MessageId};
+use super::in_flight::{InFlight, Leased, MessageId};
 use super::json::Entry;
 use super::place::Place;
 use super::wire::{Incoming, SYSTEM_ATTRIBUTES, whole_seconds};
@@ -55,7 +55,7 @@ pub(super) struct SqsQueue {
     dead_letters: Option<Place>,
     /// Whether the bodies that messages point to are this queue's own, and go with them.
     owns_bodies: bool,
-    holdings: Mutex<Holdings>,
+    in_flight: Mutex<InFlight>,
     /// Receives of an ordered queue whose answers were lost.
     lost_receives: Mutex<Vec<Attempt>>,
 }
@@ -89,12 +89,12 @@ impl SqsQueue {
         dead_letters: Option<Place>,
         owns_bodies: bool,
     ) -> Self {
-        let (holdings, lost_receives) = (Mutex::default(), Mutex::default());
-        Self { service, channel: channel.to_string(), place, dead_letters, owns_bodies, holdings, lost_receives }
+        let (in_flight, lost_receives) = (Mutex::default(), Mutex::default());
+        Self { service, channel: channel.to_string(), place, dead_letters, owns_bodies, in_flight, lost_receives }
     }
 
-    fn holdings(&self) -> MutexGuard<'_, Holdings> {
-        self.holdings.lock().unwrap_or_else(PoisonError::into_inner)
+    fn in_flight(&self) -> MutexGuard<'_, InFlight> {
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn what(&self, action: &str) -> String {
@@ -130,18 +130,18 @@ impl SqsQueue {
     fn take_in(&self, messages: Vec<Incoming>, lease: Duration, since: Instant, taken: Taken) -> Took {
         let now = Instant::now();
         let mut took = Took::default();
-        let mut holdings = self.holdings();
+        let mut in_flight = self.in_flight();
         for one in messages {
             let receipt = Receipt::new(one.receipt);
             let leased_at = now.min(since + taken.padding);
             let id = MessageId::of(&one.message.id);
-            if holdings.is_finished(&id) {
+            if in_flight.is_finished(&id) {
                 // Its body stays: it may be that of its copy in the dead-letter queue.
                 took.finished.push(receipt);
             } else {
                 let claim = one.message.claim.clone();
-                let held = Held { id, until: leased_at + lease, since, attempt: one.attempt, claim };
-                holdings.enter(receipt.lease(), held, now);
+                let leased = Leased { id, until: leased_at + lease, since, attempt: one.attempt, claim };
+                in_flight.enter(receipt.lease(), leased, now);
                 took.deliveries.push(Delivery {
                     message: Arc::new(one.message),
                     receipt,
@@ -245,10 +245,10 @@ impl Queue for SqsQueue {
         let now = Instant::now();
         let mut results = vec![Err(lost()); leases.len()];
         let entries: Vec<(usize, Entry<'_>)> = {
-            let holdings = self.holdings();
+            let in_flight = self.in_flight();
             let entry = |(n, lease)| {
-                let held = holdings.get(lease, now)?;
-                Some((n, visibility(n, lease.as_str(), whole_seconds(by), (held.since, now), 1)))
+                let leased = in_flight.get(lease, now)?;
+                Some((n, visibility(n, lease.as_str(), whole_seconds(by), (leased.since, now), 1)))
             };
             leases.iter().enumerate().filter_map(entry).collect()
         };
@@ -256,12 +256,12 @@ impl Queue for SqsQueue {
         for batch in entries.chunks(MAX_ENTRIES) {
             let asked: Vec<_> = batch.iter().map(|(_, entry)| entry.clone()).collect();
             let answers = self.change_visibility(&asked, &what).await;
-            let mut holdings = self.holdings();
+            let mut in_flight = self.in_flight();
             for (n, _) in batch {
                 let (Some(result), Some(lease)) = (results.get_mut(*n), leases.get(*n)) else { continue };
                 *result = answers.of(&what, *n);
                 if result.is_ok() {
-                    holdings.extend(lease, now + by);
+                    in_flight.extend(lease, now + by);
                 }
             }
         }

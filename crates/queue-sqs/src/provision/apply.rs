@@ -12,10 +12,10 @@ use super::super::Service;
 use super::super::fault::{Fault, is_denial};
 use super::super::place::Place;
 use super::account::Account;
-use super::admission;
 use super::desired::{Kind, Piece};
 use super::diff::Act;
 use super::observed;
+use super::queue_policy;
 use super::setting::Setting;
 use hostler_queue::QueueError;
 
@@ -166,10 +166,10 @@ impl<'a> Applier<'a> {
         let place = self.found(queue).await?;
         let policy = observed::queue_attribute(self.service, &place.address, QueueAttributeName::Policy).await?;
         let (queue, topic) = (account.queue(&queue.on_aws), account.topic(&topic.on_aws));
-        if admission::admits(policy.as_deref(), &queue, &topic) {
+        if queue_policy::admits(policy.as_deref(), &queue, &topic) {
             return Ok(());
         }
-        let policy = admission::admitting(policy.as_deref(), &queue, &topic).to_string();
+        let policy = queue_policy::admitting(policy.as_deref(), &queue, &topic).to_string();
         self.set(Kind::Queue, &place.address, QueueAttributeName::Policy.as_str(), &policy).await
     }
 

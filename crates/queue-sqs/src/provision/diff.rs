@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::account::Account;
-use super::admission;
 use super::desired::{FanOut, Kind, Piece, Wanted};
 use super::observed::{Observed, PENDING, Resource, Seen};
+use super::queue_policy;
 use super::setting::Setting;
 use hostler_queue::{Action, Change, tag};
 
@@ -167,7 +167,7 @@ fn tags<'a>(piece: &Piece, resource: &Resource) -> Vec<Step<'a>> {
 /// Lets a queue into a dead-letter queue that shuts it out.
 fn opening<'a>(piece: &Piece, seen: &Seen<Resource>, source: &Piece, account: Option<&Account>) -> Option<Step<'a>> {
     let resource = seen.there()?;
-    let policy = admission::opened(resource.get(REDRIVE_ALLOW_POLICY), &account?.queue(&source.on_aws))?;
+    let policy = queue_policy::opened(resource.get(REDRIVE_ALLOW_POLICY), &account?.queue(&source.on_aws))?;
     let (address, value) = (resource.address.clone(), policy.to_string());
     Some(Step {
         change: Change::update(piece.title(), format!("redrive allowed: from {}", source.on_aws)),
@@ -183,7 +183,7 @@ fn admission<'a>(
 ) -> Option<Step<'a>> {
     let admitted = match (seen, account) {
         (Seen::There(resource), Some(account)) => {
-            admission::admits(resource.get("Policy"), &resource.arn, &account.topic(&topic.on_aws))
+            queue_policy::admits(resource.get("Policy"), &resource.arn, &account.topic(&topic.on_aws))
         }
         (Seen::Missing, _) => false,
         _ => true,

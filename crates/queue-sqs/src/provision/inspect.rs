@@ -4,9 +4,9 @@ use bytesize::ByteSize;
 
 use super::super::Options;
 use super::account::Account;
-use super::admission;
 use super::desired::{DEAD_LETTER_RETENTION, FanOut, Kind, Piece, Wanted};
 use super::observed::{Observed, PENDING, Resource, Seen};
+use super::queue_policy;
 use super::setting::{
     Difference, MAX_SIZE, REDRIVE_POLICY, RETENTION, Redrive, SeenRedrive, Setting, VISIBILITY_TIMEOUT, Value,
     WAIT_TIME,
@@ -215,7 +215,7 @@ fn shut_out(
     fatal: bool,
     options: &Options,
 ) -> Option<Finding> {
-    if !admission::admits(resource.get("Policy"), &resource.arn, &account.topic(&topic.on_aws)) {
+    if !queue_policy::admits(resource.get("Policy"), &resource.arn, &account.topic(&topic.on_aws)) {
         let fault = format!("the policy of {} does not let {} send to it", queue.title(), topic.title());
         return Some(Finding { fault, cure: PROVISION.into(), fatal });
     }

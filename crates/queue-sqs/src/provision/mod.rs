@@ -5,7 +5,7 @@
 //! | `desired` | from a consumer's channel to the resources that it wants | none |
 //! | `setting` | one attribute: what AWS is told, whether what it says is the same | none |
 //! | `account` | ARNs out of one ARN | none |
-//! | `admission` | queue policies: whether a topic may send | none |
+//! | `queue_policy` | queue policies: whether a topic may send | none |
 //! | `observed` | what there is | reads |
 //! | `diff` | the steps between | none |
 //! | `apply` | takes them | writes |
@@ -16,13 +16,13 @@
 //! plan, and the first queue that is created (the dead-letter queue) tells it for all that follow.
 
 mod account;
-mod admission;
 mod apply;
 mod desired;
 mod diff;
 mod inspect;
 mod observed;
 pub(super) mod policy;
+mod queue_policy;
 mod setting;
 
 use super::Service;

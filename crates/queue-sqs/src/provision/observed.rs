@@ -254,7 +254,7 @@ where
 pub(super) mod example {
     use super::super::desired::Kind;
     use super::super::setting::{RETENTION, Setting};
-    use super::super::{admission, desired};
+    use super::super::{desired, queue_policy};
     use super::*;
 
     pub(in super::super) fn account() -> Account {
@@ -271,7 +271,7 @@ pub(super) mod example {
         let topic_arn = account().topic(&topic.on_aws);
         for queue in [&mut observed.queue, &mut observed.dead_letters] {
             if let Seen::There(queue) = queue {
-                let policy = admission::admitting(None, &queue.arn, &topic_arn).to_string();
+                let policy = queue_policy::admitting(None, &queue.arn, &topic_arn).to_string();
                 queue.attributes.insert("Policy".into(), policy);
             }
         }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::super::batch::MAX_ENTRIES;
 use super::super::calls::Answers;
 use super::super::fault::Fault;
-use super::super::held::Held;
+use super::super::in_flight::Leased;
 use super::super::json::Entry;
 use super::super::payload::is_body;
 use super::super::place::Place;
@@ -26,7 +26,7 @@ struct Ending {
     /// Its place in the batch that was asked for.
     index: usize,
     settlement: Settlement,
-    held: Held,
+    leased: Leased,
 }
 
 type Settled = Vec<(Ending, Result<(), LeaseError>)>;
@@ -37,8 +37,8 @@ impl SqsQueue {
         let (now, count) = (Instant::now(), batch.len());
         let (mut acks, mut releases, mut copies, mut settled) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (index, settlement) in batch.into_iter().enumerate() {
-            let held = self.holdings().get(&settlement.receipt().lease(), now).cloned();
-            let list = match (&held, &settlement) {
+            let leased = self.in_flight().get(&settlement.receipt().lease(), now).cloned();
+            let list = match (&leased, &settlement) {
                 (None, _) => {
                     settled.push((index, Err(Unsettled { settlement, error: lost() })));
                     continue;
@@ -48,7 +48,7 @@ impl SqsQueue {
                 (_, Settlement::Release(..) | Settlement::GiveBack(..)) => &mut releases,
                 (_, Settlement::DeadLetter { .. }) => &mut copies,
             };
-            list.extend(held.map(|held| Ending { index, settlement, held }));
+            list.extend(leased.map(|leased| Ending { index, settlement, leased }));
         }
         // Side by side: acks do not wait for copies, as their leases are not extended any more. What most batches do not need is
         // boxed, so that it is not moved with each.
@@ -102,12 +102,12 @@ impl SqsQueue {
         let now = Instant::now();
         let mut bodies = Vec::new();
         {
-            let mut holdings = self.holdings();
+            let mut in_flight = self.in_flight();
             for (ending, _) in settled.iter().filter(|(_, result)| result.is_ok()) {
-                holdings.finish(&ending.held.id, now);
-                holdings.remove(&ending.settlement.receipt().lease());
+                in_flight.finish(&ending.leased.id, now);
+                in_flight.remove(&ending.settlement.receipt().lease());
                 let is_gone = matches!(ending.settlement, Settlement::Ack(_)) && self.owns_bodies;
-                bodies.extend(ending.held.claim.as_ref().filter(|_| is_gone).cloned());
+                bodies.extend(ending.leased.claim.as_ref().filter(|_| is_gone).cloned());
             }
         }
         // Queue first, object after: the other way round, a crash leaves a message without its body.
@@ -142,17 +142,17 @@ impl SqsQueue {
                     return None;
                 };
                 let seconds = whole_seconds(*delay);
-                Some(visibility(n, receipt.as_str(), seconds, (ending.held.since, now), RELEASE_ON_ITS_WAY))
+                Some(visibility(n, receipt.as_str(), seconds, (ending.leased.since, now), RELEASE_ON_ITS_WAY))
             });
             let entries: Vec<_> = entries.collect();
             while_leased(&what, &endings, self.change_visibility(&entries, &what)).await
         };
         let settled = share_out(&answers, &what, endings);
-        let mut holdings = self.holdings();
+        let mut in_flight = self.in_flight();
         for (ending, _) in settled.iter().filter(|(_, result)| result.is_ok()) {
-            holdings.remove(&ending.settlement.receipt().lease());
+            in_flight.remove(&ending.settlement.receipt().lease());
         }
-        drop(holdings);
+        drop(in_flight);
         settled
     }
 
@@ -163,8 +163,8 @@ impl SqsQueue {
             return endings.into_iter().map(|ending| (ending, Err(refused()))).collect();
         };
         let (copied, to_copy): (Vec<_>, Vec<_>) = {
-            let holdings = self.holdings();
-            endings.into_iter().partition(|ending| holdings.is_finished(&ending.held.id))
+            let in_flight = self.in_flight();
+            endings.into_iter().partition(|ending| in_flight.is_finished(&ending.leased.id))
         };
         let results = self.copy_all(target, to_copy).await;
         let now = Instant::now();
@@ -173,8 +173,8 @@ impl SqsQueue {
             match result {
                 Ok(()) => {
                     // From here on a second copy would be one too many, even if the removal fails.
-                    self.holdings().finish(&ending.held.id, now);
-                    match ending.held.until > now {
+                    self.in_flight().finish(&ending.leased.id, now);
+                    match ending.leased.until > now {
                         true => gone.push(ending),
                         false => settled.push((ending, Err(lost()))),
                     }
@@ -183,7 +183,7 @@ impl SqsQueue {
             }
         }
         if !gone.is_empty() {
-            let bodies = gone.iter().filter_map(|ending| ending.held.claim.clone()).map(|body| {
+            let bodies = gone.iter().filter_map(|ending| ending.leased.claim.clone()).map(|body| {
                 let service = Arc::clone(&self.service);
                 async move { service.try_to_renew(&body).await }
             });
@@ -221,7 +221,7 @@ impl SqsQueue {
             return Outgoing::default();
         };
         let dedupe = self.place.ordered.then(|| message.id.clone());
-        with_story(bare_copy(message, dedupe), reason, &self.channel, ending.held.attempt, most)
+        with_story(bare_copy(message, dedupe), reason, &self.channel, ending.leased.attempt, most)
     }
 }
 
@@ -277,7 +277,7 @@ async fn while_leased(what: &str, endings: &[Ending], call: impl Future<Output =
 
 /// The end of the first of these leases.
 fn first_end(endings: &[Ending]) -> Instant {
-    endings.iter().map(|ending| ending.held.until).min().unwrap_or_else(Instant::now)
+    endings.iter().map(|ending| ending.leased.until).min().unwrap_or_else(Instant::now)
 }
 
 /// Leases end together if they do within this time: a call for all of them loses no more of its patience.
@@ -285,11 +285,11 @@ const TOGETHER: Duration = Duration::from_secs(1);
 
 /// Parts deliveries by when their leases end; the first to end come first.
 fn by_lease_end(mut endings: Vec<Ending>) -> Vec<Vec<Ending>> {
-    endings.sort_by_key(|ending| ending.held.until);
+    endings.sort_by_key(|ending| ending.leased.until);
     let mut parts: Vec<Vec<Ending>> = Vec::new();
     for ending in endings {
         match parts.last_mut() {
-            Some(part) if ending.held.until <= first_end(part) + TOGETHER => part.push(ending),
+            Some(part) if ending.leased.until <= first_end(part) + TOGETHER => part.push(ending),
             _ => parts.push(vec![ending]),
         }
     }
@@ -322,7 +322,7 @@ async fn in_batches<F: Future<Output = Settled>>(mut endings: Vec<Ending>, call:
 #[cfg(test)]
 mod tests {
     use super::super::super::calls::Told;
-    use super::super::super::held::MessageId;
+    use super::super::super::in_flight::MessageId;
     use super::*;
     use hostler_queue::REASON_ATTRIBUTE;
     use hostler_types::message::AttributeValue;
@@ -332,8 +332,8 @@ mod tests {
         let now = Instant::now();
         let ending = |seconds| {
             let until = now + Duration::from_secs(seconds);
-            let held = Held { id: MessageId::of("m"), until, since: now, attempt: 1, claim: None };
-            Ending { index: 0, settlement: Settlement::Ack(Receipt::new("r")), held }
+            let leased = Leased { id: MessageId::of("m"), until, since: now, attempt: 1, claim: None };
+            Ending { index: 0, settlement: Settlement::Ack(Receipt::new("r")), leased }
         };
         let endings = [ending(7), ending(3), ending(5)];
         let after = |seconds| async move {
@@ -351,11 +351,11 @@ mod tests {
         let now = Instant::now();
         let ending = |millis| {
             let until = now + Duration::from_millis(millis);
-            let held = Held { id: MessageId::of("m"), until, since: now, attempt: 1, claim: None };
-            Ending { index: 0, settlement: Settlement::Ack(Receipt::new("r")), held }
+            let leased = Leased { id: MessageId::of("m"), until, since: now, attempt: 1, claim: None };
+            Ending { index: 0, settlement: Settlement::Ack(Receipt::new("r")), leased }
         };
         let parts = by_lease_end([9000, 1000, 2500, 1900, 2000, 2001, 3002].into_iter().map(ending).collect());
-        let ends = |part: &Vec<Ending>| part.iter().map(|one| (one.held.until - now).as_millis()).collect::<Vec<_>>();
+        let ends = |part: &Vec<Ending>| part.iter().map(|one| (one.leased.until - now).as_millis()).collect::<Vec<_>>();
         let ends: Vec<_> = parts.iter().map(ends).collect();
         assert_eq!(ends, [vec![1000, 1900, 2000], vec![2001, 2500], vec![3002], vec![9000]]);
     }

@@ -1,4 +1,4 @@
-//! What this process knows of its deliveries: which leases hold by our own clock, and which messages are finished.
+//! Deliveries in flight, whose leases hold by our own clock, and the ids of finished messages.
 //!
 //! SQS answers yes to a delete with a stale receipt and keeps the message, so a lease counts as lost when our clock says
 //! so; and a message that comes again after it was finished is removed instead of being processed twice. No I/O.
@@ -40,7 +40,7 @@ impl MessageId {
 
 /// One delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Held {
+pub(super) struct Leased {
     /// Of which message.
     pub(super) id: MessageId,
     /// Until when it is ours.
@@ -53,10 +53,10 @@ pub(super) struct Held {
     pub(super) claim: Option<Arc<Claim>>,
 }
 
-/// The deliveries of one queue.
+/// The deliveries of one queue that are in flight, and its messages that are finished.
 #[derive(Debug, Default)]
-pub(super) struct Holdings {
-    held: HashMap<LeaseHandle, Held>,
+pub(super) struct InFlight {
+    leased: HashMap<LeaseHandle, Leased>,
     finished: Finished,
 }
 
@@ -75,30 +75,30 @@ struct Finished {
     hashes: DefaultHashBuilder,
 }
 
-impl Holdings {
+impl InFlight {
     /// Enters a delivery. Those whose lease is over are forgotten on the way.
-    pub(super) fn enter(&mut self, lease: LeaseHandle, held: Held, now: Instant) {
-        if self.held.len() == self.held.capacity() {
-            self.held.retain(|_, held| held.until > now);
+    pub(super) fn enter(&mut self, lease: LeaseHandle, leased: Leased, now: Instant) {
+        if self.leased.len() == self.leased.capacity() {
+            self.leased.retain(|_, leased| leased.until > now);
         }
-        self.held.insert(lease, held);
+        self.leased.insert(lease, leased);
     }
 
     /// The delivery, if it is still ours.
-    pub(super) fn get(&self, lease: &LeaseHandle, now: Instant) -> Option<&Held> {
-        self.held.get(lease).filter(|held| held.until > now)
+    pub(super) fn get(&self, lease: &LeaseHandle, now: Instant) -> Option<&Leased> {
+        self.leased.get(lease).filter(|leased| leased.until > now)
     }
 
     /// The lease was extended.
     pub(super) fn extend(&mut self, lease: &LeaseHandle, until: Instant) {
-        if let Some(held) = self.held.get_mut(lease) {
-            held.until = until;
+        if let Some(leased) = self.leased.get_mut(lease) {
+            leased.until = until;
         }
     }
 
     /// The delivery is over.
-    pub(super) fn remove(&mut self, lease: &LeaseHandle) -> Option<Held> {
-        self.held.remove(lease)
+    pub(super) fn remove(&mut self, lease: &LeaseHandle) -> Option<Leased> {
+        self.leased.remove(lease)
     }
 
     /// The message needs no processing any more, whether or not its removal succeeds.
@@ -180,40 +180,40 @@ mod tests {
 
     #[test]
     fn a_lease_holds_until_its_time_or_its_end() {
-        let (mut holdings, now) = (Holdings::default(), Instant::now());
+        let (mut in_flight, now) = (InFlight::default(), Instant::now());
         let lease = Receipt::new("r").lease();
-        let held = Held { id: id("m"), until: now + SECOND, since: now, attempt: 1, claim: None };
-        holdings.enter(lease.clone(), held.clone(), now);
-        assert_eq!(holdings.get(&lease, now), Some(&held));
-        assert_eq!(holdings.get(&lease, now + SECOND), None);
-        holdings.extend(&lease, now + 3 * SECOND);
-        assert!(holdings.get(&lease, now + 2 * SECOND).is_some());
-        assert!(holdings.remove(&lease).is_some());
-        assert_eq!(holdings.get(&lease, now), None);
+        let leased = Leased { id: id("m"), until: now + SECOND, since: now, attempt: 1, claim: None };
+        in_flight.enter(lease.clone(), leased.clone(), now);
+        assert_eq!(in_flight.get(&lease, now), Some(&leased));
+        assert_eq!(in_flight.get(&lease, now + SECOND), None);
+        in_flight.extend(&lease, now + 3 * SECOND);
+        assert!(in_flight.get(&lease, now + 2 * SECOND).is_some());
+        assert!(in_flight.remove(&lease).is_some());
+        assert_eq!(in_flight.get(&lease, now), None);
     }
 
     #[test]
     fn finished_messages_are_remembered_for_a_while_and_not_without_bound() {
-        let (mut holdings, now) = (Holdings::default(), Instant::now());
-        holdings.finish(&id("a"), now);
-        assert!(holdings.is_finished(&id("a")) && !holdings.is_finished(&id("b")));
-        holdings.finish(&id("b"), now + MEMORY);
-        assert!(!holdings.is_finished(&id("a")) && holdings.is_finished(&id("b")));
+        let (mut in_flight, now) = (InFlight::default(), Instant::now());
+        in_flight.finish(&id("a"), now);
+        assert!(in_flight.is_finished(&id("a")) && !in_flight.is_finished(&id("b")));
+        in_flight.finish(&id("b"), now + MEMORY);
+        assert!(!in_flight.is_finished(&id("a")) && in_flight.is_finished(&id("b")));
         for n in 0..MEMORY_COUNT {
-            holdings.finish(&id(&n.to_string()), now + MEMORY);
+            in_flight.finish(&id(&n.to_string()), now + MEMORY);
         }
-        assert_eq!((holdings.finished.numbers.len(), holdings.finished.ids.len()), (MEMORY_COUNT, MEMORY_COUNT));
-        assert!(!holdings.is_finished(&id("b")));
+        assert_eq!((in_flight.finished.numbers.len(), in_flight.finished.ids.len()), (MEMORY_COUNT, MEMORY_COUNT));
+        assert!(!in_flight.is_finished(&id("b")));
     }
 
     #[test]
     fn leases_that_are_over_do_not_pile_up() {
-        let (mut holdings, now) = (Holdings::default(), Instant::now());
+        let (mut in_flight, now) = (InFlight::default(), Instant::now());
         for n in 0..10_000_u32 {
             let at = now + n * SECOND;
-            let held = Held { id: id("m"), until: at + SECOND, since: at, attempt: 1, claim: None };
-            holdings.enter(Receipt::new(n.to_string()).lease(), held, at);
+            let leased = Leased { id: id("m"), until: at + SECOND, since: at, attempt: 1, claim: None };
+            in_flight.enter(Receipt::new(n.to_string()).lease(), leased, at);
         }
-        assert!(holdings.held.len() < 100, "{}", holdings.held.len());
+        assert!(in_flight.leased.len() < 100, "{}", in_flight.leased.len());
     }
 }
