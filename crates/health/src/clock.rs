@@ -1,18 +1,18 @@
-//! The host's stamps: taken on the monotonic clock, written as wall-clock times.
+//! Stamps of the host: taken on the monotonic clock, written as wall-clock times.
 //!
-//! A stamp that was taken from the system clock is wrong for good once that clock is set (NTP at boot, a resumed
-//! machine): a busy consumer would look stuck, a stuck one busy, and the process another than the one that wrote. So
-//! the host keeps [`Instant`]s and turns them into wall-clock times at each write. The anchor between the two clocks
-//! is moved only after a step, so that a stamp reads the same from one write to the next.
+//! A stamp taken from the system clock turns wrong once that clock is set (NTP at boot, a resumed machine): a busy consumer would
+//! look stuck, a stuck one busy, and the process would not match the file. So the host keeps [`Instant`]s and converts them at
+//! each write. The anchor between the two clocks moves only after such a step, so that a stamp reads the same from one write to
+//! the next.
 
 use std::time::{Duration, Instant};
 
 use super::{ConsumerReport, Report, SCHEMA, Timestamp, namespace, process};
 
-/// The clocks may differ by this much before the anchor moves; less than the verdict's tolerance for start times.
+/// The drift between the clocks beyond which the anchor moves; less than the verdict's tolerance for start times.
 const MAX_DRIFT: Duration = Duration::from_millis(100);
 
-/// Turns this process's instants into wall-clock times.
+/// Converts this process's instants into wall-clock times.
 #[derive(Debug)]
 pub struct Clock {
     wall: Timestamp,
@@ -22,12 +22,12 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock anchored now. Reads `/proc` for the start of this process; without it, now is the start.
+    /// Returns a clock anchored now. Reads the start of this process from `/proc`; without it, now is the start.
     pub fn start() -> Self {
         Self::anchored(Timestamp::now(), Instant::now())
     }
 
-    /// The wall-clock time of an instant.
+    /// Returns the wall-clock time of an instant.
     pub fn wall(&self, instant: Instant) -> Timestamp {
         match instant.checked_duration_since(self.monotonic) {
             Some(after) => self.wall.plus(after),
@@ -35,7 +35,7 @@ impl Clock {
         }
     }
 
-    /// This process's report, written now. `consumers` turns the instants of each consumer into times.
+    /// Returns this process's report, written now. `consumers` converts the instants of each consumer.
     pub fn report(&mut self, consumers: impl FnOnce(&Self) -> Vec<ConsumerReport>) -> Report {
         let now = Instant::now();
         self.follow(Timestamp::now(), now);
@@ -49,7 +49,7 @@ impl Clock {
         }
     }
 
-    /// Anchors anew when the system clock, which reads `wall` at `monotonic`, has been set.
+    /// Moves the anchor if the system clock, which reads `wall` at `monotonic`, has been set.
     fn follow(&mut self, wall: Timestamp, monotonic: Instant) {
         let expected = self.wall(monotonic);
         if wall.since(expected).max(expected.since(wall)) > MAX_DRIFT {
@@ -59,7 +59,7 @@ impl Clock {
 
     fn anchored(wall: Timestamp, monotonic: Instant) -> Self {
         let started_at = process::info(std::process::id()).and_then(|process| process.started_at).unwrap_or(wall);
-        // `/proc` rounds: in the first 1/100 s of its life a process would start after what it does.
+        // `/proc` rounds: in its first 1/100 s the process could seem to start after `wall`.
         let started_at = started_at.min(wall);
         Self { wall, monotonic, started_at, pid_namespace: namespace::own() }
     }

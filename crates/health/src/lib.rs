@@ -1,20 +1,20 @@
-//! The health file: what the host tells about its consumers, and the verdict that the container runtime reads.
+//! The health file: the host's report on its consumers, and the verdict that the container runtime reads.
 //!
 //! | file | job |
 //! |---|---|
-//! | this one | the map, and what the file says |
+//! | this one | the map, and the contents of the file |
 //! | `clock` | the host's stamps, which survive a step of the system clock |
 //! | `lock` | the lock beside the file, waited for with a limit |
 //! | `write` | replaces the file |
-//! | `read` | reads it, or says why not |
-//! | `pauses` | which consumers an operator has paused: files beside it |
+//! | `read` | reads it; an error says why it cannot |
+//! | `pauses` | the consumers that an operator has paused: files beside it |
 //! | `rival` | notices another host that writes the same file |
-//! | `process` | whether a process lives, and since when |
-//! | `namespace` | whether the file is of another container's host |
+//! | `process` | looks a process up: is it alive, and since when |
+//! | `namespace` | detects a file that belongs to another container's host |
 //! | `verdict` | the pure decision: healthy, starting or unhealthy |
 //!
-//! The host writes on every transition and at least once per [`TICK`]. Nothing here knows the rest of the crate, and
-//! nothing starts a runtime: the check has to cost less than 10 ms and 10 MiB.
+//! The host writes on every transition and at least once per [`TICK`]. This crate depends on no other part of hostler but the
+//! shared types and starts no runtime: the check has to cost less than 10 ms and 10 MiB.
 
 mod clock;
 mod lock;
@@ -46,94 +46,94 @@ pub const SCHEMA: u64 = 1;
 /// The longest time the host may let pass between two writes.
 pub const TICK: Duration = Duration::from_secs(2);
 
-/// A file older than this is nobody's pulse: five ticks, so that a busy machine may miss a few.
+/// The age at which a file is stale: five ticks, so that a busy machine may miss a few.
 pub const STALE_AFTER: Duration = Duration::from_secs(10);
 
-/// The whole file. `healthcheck/health.schema.json` describes it to others.
+/// The whole file, as `healthcheck/health.schema.json` describes it to other programs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Always [`SCHEMA`].
     pub schema: u64,
     /// The host's process id, as its own PID namespace counts.
     pub pid: u32,
-    /// Names that namespace: the machine's boot and the namespace's number. Left out where `/proc` does not tell.
+    /// The PID namespace of `pid`: the machine's boot id and the namespace's number. Left out where `/proc` does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_namespace: Option<String>,
-    /// When that process started, by the clock that also gave `written_at`.
+    /// The start of that process, by the clock that also gave `written_at`.
     pub started_at: Timestamp,
-    /// When this report was written.
+    /// The time of this report.
     pub written_at: Timestamp,
     /// One entry per configured consumer.
     pub consumers: Vec<ConsumerReport>,
 }
 
-/// What the file says about one consumer.
+/// The report on one consumer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ConsumerReport {
     /// Its name in the config.
     pub name: String,
-    /// What it is doing.
+    /// Its current state.
     pub state: State,
-    /// When it entered that state.
+    /// The time at which it entered that state.
     pub transition_timestamp: Timestamp,
-    /// The longest stay in a monitored state, and the longest time without a completed poll; seconds in the file. Of
-    /// one that drains, at least as long as it may.
+    /// The longest stay in a monitored state, and the longest time without a completed poll; in seconds in the file. For a
+    /// draining consumer, at least the time that the drain may take.
     #[serde(with = "seconds")]
     pub healthcheck_timeout: Duration,
-    /// When a poll last succeeded, empty or not; or when one could begin again after none was to, because all slots were
-    /// taken, the rate limit let none begin, or receiving paused. While none is to begin, the time of the report. A failed
-    /// poll does not count. None before the first.
+    /// The time of the last successful poll, empty or not. Where polling was held back (all slots taken, the rate limit, a
+    /// pause), the time at which it could begin again; while it is held back, the time of the report. A failed poll does not
+    /// count. `None` before the first.
     pub last_poll_at: Option<Timestamp>,
     /// Messages being processed now.
     pub in_flight: u32,
-    /// When the oldest of those started. None while there are none.
+    /// The start of the oldest of those; `None` while there are none.
     pub oldest_started_at: Option<Timestamp>,
-    /// Messages finished since the process started, whatever their outcome.
+    /// Messages finished since the process started, with any outcome.
     pub processed: u64,
     /// Those of them that failed: their handler failed, trapped or timed out, or they went to the dead-letter queue. A retry or
-    /// a delay that the handler asked for, a lost lease and a shutdown do not count.
+    /// delay that the handler asked for, a lost lease and a shutdown do not count.
     pub failed: u64,
-    /// An operator has paused it, so it does not poll. Left out of the file unless it is so.
+    /// Set while an operator has paused it, so that it does not poll. Left out of the file otherwise.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
-    /// What its breaker does. Left out of the file while there is none, or it is closed.
+    /// The state of its breaker. Left out of the file while the breaker is closed, or there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub breaker: Option<BreakerState>,
-    /// The removals, dead-letter copies, releases or lease extensions that fail, whichever do for the longest. Left out of the file from the first
-    /// success of that kind on, or once none has failed for as long as a message that was not settled takes to come again.
+    /// The kind of settlement or lease extension that has failed for the longest. Left out of the file from the first success of
+    /// that kind on, or once no call of it has failed for as long as an unsettled message takes to be redelivered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settling_fails: Option<SettlingFails>,
-    /// The last of those that `failed` counts, the latest first; a few at most. Left out of the file while there are none.
+    /// The last failures that `failed` counts, latest first; a few at most. Left out of the file while there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last_failures: Vec<FailureReport>,
 }
 
-/// Calls of one kind (removals, dead-letter copies, releases, lease extensions) that fail, one after the other.
+/// Consecutive failures of one kind of call: removals, dead-letter copies, releases or lease extensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SettlingFails {
-    /// When the first failed.
+    /// The time of the first failure.
     pub since: Timestamp,
-    /// When the last failed.
+    /// The time of the last failure.
     pub last: Timestamp,
 }
 
 /// A message that failed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FailureReport {
-    /// When it was over.
+    /// The time at which its processing ended.
     pub at: Timestamp,
     /// Its id.
     pub message_id: String,
-    /// What the handler did, as the log names it.
+    /// The outcome, as the log names it.
     pub outcome: String,
-    /// What became of the message, as the log names it.
+    /// The host's action on the message, as the log names it.
     pub disposition: String,
-    /// Why, cut short; empty where nothing is known.
+    /// The reason, shortened; empty if unknown.
     pub reason: String,
 }
 
 impl ConsumerReport {
-    /// Whether it does not poll because it is not to.
+    /// Returns true if it deliberately does not poll: it is paused, or its breaker is open.
     pub fn rests(&self) -> bool {
         self.paused || self.breaker == Some(BreakerState::Open)
     }
@@ -143,7 +143,7 @@ impl ConsumerReport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BreakerState {
-    /// Too much failed: nothing is received for a while.
+    /// Too much failed: the consumer receives nothing for a while.
     Open,
     /// One message is being tried.
     Probing,

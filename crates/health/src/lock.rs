@@ -1,4 +1,4 @@
-//! The lock beside the health file (`<file>.lock`, flock), waited for with a limit, and opened without following links.
+//! The lock beside the health file (`<file>.lock`, flock). Acquiring it has a time limit, and opening it follows no links.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,27 +12,27 @@ use rustix::io::Errno;
 
 use hostler_types::Backoff;
 
-/// A holder needs microseconds, so the first retries come quickly and the later ones cost next to nothing.
+/// Rests between tries. A holder needs microseconds, so the first retries come quickly and the later ones cost almost nothing.
 const PAUSE: Backoff = Backoff::new(Duration::from_micros(50), Duration::from_millis(5));
 
-/// The path of the lock that guards `file`.
+/// Returns the path of the lock that guards `file`.
 pub(super) fn path_for(file: &Path) -> PathBuf {
     file.with_added_extension("lock")
 }
 
-/// Options that refuse a symbolic link in the last place, and do not hang on a named pipe put there.
+/// Returns options that refuse a symbolic link as the last component, and do not block on a named pipe.
 pub(super) fn no_follow() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
     options
 }
 
-/// Whether an open with [`no_follow`] failed at a symbolic link.
+/// Returns true if an open with [`no_follow`] failed at a symbolic link.
 pub(super) fn is_symlink(error: &io::Error) -> bool {
     Errno::from_io_error(error) == Some(Errno::LOOP)
 }
 
-/// Calls `try_lock` on `file` until it holds the lock (true) or `limit` has passed (false). Closing the file unlocks.
+/// Calls `try_lock` on `file` until it holds the lock (true) or `limit` has passed (false). Closing the file unlocks it.
 pub(super) fn acquire(file: &File, try_lock: fn(&File) -> io::Result<()>, limit: Duration) -> io::Result<bool> {
     let begin = Instant::now();
     let mut tries = 0;

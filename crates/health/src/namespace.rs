@@ -1,5 +1,5 @@
-//! Tells whether the health file is of a host in another container, although one runs in this one: process ids of one mean nothing
-//! in the other, and a check that judged that host would call a frozen one healthy.
+//! Detects a health file that belongs to a host in another container although a host runs in this one. Process ids of one
+//! container mean nothing in the other, and judging the other host would call a frozen one healthy.
 
 use std::fs;
 use std::path::Path;
@@ -8,26 +8,26 @@ use std::time::{Duration, Instant};
 
 use super::{ReadError, Report, TICK};
 
-/// How long the host here may take to write. It writes twice in a [`TICK`], also where another one does the same.
+/// The longest wait for a write of the host here. It writes twice per [`TICK`], even if another host writes the same file.
 const TURN: Duration = TICK.saturating_add(Duration::from_secs(1));
 
-/// How often the file is looked at meanwhile.
+/// The pause between two looks at the file.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Names the process namespace of this process, unlike any other of any machine; `None` where `/proc` does not tell.
+/// Returns an id of this process's PID namespace, unique across machines; `None` where `/proc` does not tell.
 pub(super) fn own() -> Option<String> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     Some(format!("{}/{}", boot.trim(), namespace_of("self")?))
 }
 
-/// The namespace of a process, as its number; `None` also where it is another user's.
+/// Returns the number of a process's PID namespace; `None` also for another user's process.
 fn namespace_of(pid: &str) -> Option<String> {
     let link = fs::read_link(format!("/proc/{pid}/ns/pid")).ok()?;
     Some(link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.to_owned())
 }
 
-/// Returns the process id of the host that runs here, if this is the report of another container's. Its own id is not compared: it
-/// is 1 in both as a rule.
+/// Returns the process id of the host that runs here, if this report is another container's. Process ids are not compared: both
+/// hosts usually have id 1.
 pub fn host_beside(report: &Report) -> Option<u32> {
     let own = own()?;
     report.pid_namespace.as_ref().filter(|namespace| **namespace != own)?;
@@ -35,7 +35,7 @@ pub fn host_beside(report: &Report) -> Option<u32> {
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(|pid| is_host_here(*pid))
 }
 
-/// Tells whether a process is `hostler run` in this process's own namespace.
+/// Returns true if the process is `hostler run` in this process's own namespace.
 fn is_host_here(pid: u32) -> bool {
     let name = |pid: &str| fs::read(format!("/proc/{pid}/comm")).ok();
     let of = pid.to_string();
@@ -47,7 +47,7 @@ fn is_host_here(pid: u32) -> bool {
         && fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(runs)
 }
 
-/// Reads the file again and again until the host here has written it, or has had time enough for that.
+/// Reads the file repeatedly until the host here has written it, or for a second longer than a [`TICK`].
 pub fn read_in_turn(path: &Path) -> Result<Report, ReadError> {
     let begin = Instant::now();
     loop {
@@ -76,7 +76,7 @@ mod tests {
         assert!(!text.contains("namespace"), "{text}");
     }
 
-    /// The one that judges it may look from the outside, where no host runs.
+    /// The check may run outside of the container, where no host runs.
     #[test]
     fn without_a_host_here_a_report_of_another_container_counts() {
         let report = Clock::start().report(|_| Vec::new());

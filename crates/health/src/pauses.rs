@@ -1,7 +1,7 @@
-//! Which consumers are to pause: a file each, named as the consumer, in a folder beside the health file.
+//! Paused consumers: one file each, named after the consumer, in a folder beside the health file.
 //!
-//! What stands in the file does not matter, so that nothing can be torn. Whoever may write to the folder may stop the work,
-//! so it counts only if its owner is this user or root and nobody else may write to it; no symbolic link is followed.
+//! The contents of the files do not matter, so a torn write does no harm. Anyone who can write to the folder can stop the work.
+//! So hostler trusts it only if this user or root owns it and no one else may write to it. No symbolic link is followed.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind};
@@ -12,13 +12,13 @@ use rustix::process::geteuid;
 
 use super::lock;
 
-/// The folder `<health file>.paused`. Opens nothing until it is asked.
+/// The folder `<health file>.paused`. Opens nothing until the first call.
 #[derive(Debug, Clone)]
 pub struct Pauses {
     folder: PathBuf,
 }
 
-/// Why the pauses cannot be read or changed.
+/// An error in reading or changing the pauses.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} `{}`: {cause}", path.display())]
 pub struct PauseError {
@@ -28,20 +28,20 @@ pub struct PauseError {
 }
 
 impl Pauses {
-    /// Of the host that writes this health file.
+    /// Returns the pauses of the host that writes this health file.
     pub fn beside(health_file: &Path) -> Self {
         Self { folder: health_file.with_added_extension("paused") }
     }
 
-    /// Where the files are.
+    /// Returns the path of the folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Whether a consumer is to pause.
+    /// Returns true if the consumer is paused.
     ///
     /// # Errors
-    /// The folder is not to be trusted, or cannot be read.
+    /// The folder cannot be trusted, or cannot be read.
     pub fn contains(&self, consumer: &str) -> Result<bool, PauseError> {
         if !self.is_there()? {
             return Ok(false);
@@ -54,10 +54,10 @@ impl Pauses {
         }
     }
 
-    /// Lets a consumer pause; whether it did not have to before. The file is of mode 0600 in a folder of mode 0700.
+    /// Pauses a consumer; returns true if it was not paused before. The file has mode 0600, the folder 0700.
     ///
     /// # Errors
-    /// The folder is not to be trusted, or cannot be written to.
+    /// The folder cannot be trusted, or cannot be written to.
     pub fn add(&self, consumer: &str) -> Result<bool, PauseError> {
         if !self.is_there()? {
             let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.folder);
@@ -72,10 +72,10 @@ impl Pauses {
         }
     }
 
-    /// Lets a consumer go on; whether it had to pause before.
+    /// Resumes a consumer; returns true if it was paused before.
     ///
     /// # Errors
-    /// The folder is not to be trusted, or cannot be written to.
+    /// The folder cannot be trusted, or cannot be written to.
     pub fn remove(&self, consumer: &str) -> Result<bool, PauseError> {
         if !self.is_there()? {
             return Ok(false);
@@ -88,7 +88,7 @@ impl Pauses {
         }
     }
 
-    /// Whether there is a folder; an error if it may be another user's doing.
+    /// Returns true if the folder exists; an error if another user may have made it.
     fn is_there(&self) -> Result<bool, PauseError> {
         let error = |cause| PauseError { action: "trust", path: self.folder.clone(), cause };
         let found = match fs::symlink_metadata(&self.folder) {
@@ -106,7 +106,7 @@ impl Pauses {
     }
 }
 
-/// Of this user, or of root, who may do anything anyway.
+/// Returns true for this user, and for root, who may do anything anyway.
 fn is_ours(owner: u32) -> bool {
     owner == 0 || owner == geteuid().as_raw()
 }

@@ -1,4 +1,4 @@
-//! Whether a process lives, and since when, as `/proc` tells.
+//! Looks processes up in `/proc`: is one alive, and since when.
 
 use std::fs;
 use std::time::Duration;
@@ -11,34 +11,35 @@ use super::Timestamp;
 /// Clock ticks per second in `/proc` (Linux: `USER_HZ`, 100 on every architecture that Rust's std supports).
 const TICKS_PER_SECOND: u64 = 100;
 
-/// A process that lives.
+/// A living process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessInfo {
-    /// When it started, by the system clock as it is set now; to about 1/100 s. None where `/proc` does not say.
+    /// Its start by the current system clock, precise to about 1/100 s. `None` where `/proc` does not tell.
     pub started_at: Option<Timestamp>,
 }
 
-/// The process with this id; none when there is none, or only a zombie. Without `/proc`, a null signal tells.
+/// Returns the process with this id; `None` if there is none, or only a zombie. Without `/proc`, a null signal decides.
 pub fn info(pid: u32) -> Option<ProcessInfo> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok();
     let Some(stat) = stat.as_deref().and_then(parse_stat) else {
-        // Also where /proc hides other users' processes (`hidepid`).
+        // Also reached where /proc hides other users' processes (`hidepid`).
         return answers(pid).then_some(ProcessInfo { started_at: None });
     };
     if stat.is_dead() {
         return None;
     }
-    // Whoever is paused between the two clocks takes the start for later than it was; hence the earliest of a few looks.
+    // Being descheduled between the two clock readings makes the start look later than it was, so the earliest of a few readings
+    // counts.
     Some(ProcessInfo { started_at: (0..3).filter_map(|_| started_at(stat.started)).min() })
 }
 
-/// The wall-clock time of what happened so long after boot.
+/// Returns the wall-clock time that lies this long after boot.
 fn started_at(after_boot: Duration) -> Option<Timestamp> {
     let uptime = parse_uptime(&fs::read_to_string("/proc/uptime").ok()?)?;
     Some(Timestamp::now().minus(age(after_boot, uptime)?))
 }
 
-/// Whether a signal could be sent; lacking the right to do so proves the process too.
+/// Returns true if a null signal reaches the process. A missing permission proves that it exists too.
 fn answers(pid: u32) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     pid.is_some_and(|pid| matches!(test_kill_process(pid), Ok(()) | Err(Errno::PERM)))
@@ -48,34 +49,36 @@ fn answers(pid: u32) -> bool {
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     state: u8,
-    /// After boot.
+    /// Time from boot to its start.
     started: Duration,
 }
 
 impl Stat {
-    /// A zombie (Z) or on its way out of the table (X, x).
+    /// Returns true for a zombie (Z) or a process that is leaving the table (X, x).
     fn is_dead(&self) -> bool {
         matches!(self.state, b'Z' | b'X' | b'x')
     }
 }
 
-/// Field 2 is the command in parentheses. It may hold spaces, parentheses and any byte, so the last `)` ends it.
+/// Parses `/proc/<pid>/stat`. Field 2 is the command in parentheses. It may contain spaces, parentheses and any byte, so the last
+/// `)` ends it.
 fn parse_stat(stat: &[u8]) -> Option<Stat> {
     let end = stat.iter().rposition(|&byte| byte == b')')?;
     let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
     let mut fields = rest.split_ascii_whitespace();
     let state = *fields.next()?.as_bytes().first()?;
-    // `nth` counts on from field 4.
+    // `nth` counts from field 4.
     let ticks: u64 = fields.nth(22 - 4)?.parse().ok()?;
     Some(Stat { state, started: Duration::from_millis(ticks.checked_mul(1000 / TICKS_PER_SECOND)?) })
 }
 
-/// The first number of `/proc/uptime`: time since boot, suspended time included, as for the start times.
+/// Parses the first number of `/proc/uptime`: time since boot, including suspended time, as for the start times.
 fn parse_uptime(uptime: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(uptime.split_ascii_whitespace().next()?.parse().ok()?).ok()
 }
 
-/// None where the two do not belong together: some container runtimes show their own uptime and the machine's ticks.
+/// Returns the age of a process; `None` if the two values do not belong together. Some container runtimes show their own uptime
+/// with the machine's ticks.
 fn age(started: Duration, uptime: Duration) -> Option<Duration> {
     let rounding = Duration::from_secs(1);
     (started <= uptime + rounding).then(|| uptime.saturating_sub(started))

@@ -1,4 +1,4 @@
-//! Reads the health file under a shared lock, within limits, and creates nothing.
+//! Reads the health file under a shared lock, with limits on time and size. Creates nothing.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read as _};
@@ -10,76 +10,76 @@ use serde::Deserialize;
 
 use super::{Report, SCHEMA, lock};
 
-/// The longest a reader waits for the lock. The HEALTHCHECK's own timeout (6 s) must be longer, or it hides the reason.
+/// The longest that a reader waits for the lock. The HEALTHCHECK's own timeout (6 s) must be longer, or it hides the reason.
 pub const LOCK_WAIT: Duration = Duration::from_secs(5);
 
-/// The largest file that is read, in bytes: some 10,000 consumers, far above what one host runs.
+/// The largest file that is read, in bytes: about 10,000 consumers, far more than one host runs.
 pub const MAX_BYTES: u64 = 4 * 1024 * 1024;
 
 /// Reads the report at `path`. Blocks for up to [`LOCK_WAIT`].
 ///
 /// # Errors
-/// Why there is none; see [`ReadError`].
+/// [`ReadError`]: there is no readable report.
 pub fn read(path: &Path) -> Result<Report, ReadError> {
     let bytes = read_locked(path)?;
     parse(&bytes).map_err(|why| ReadError::Unreadable { path: path.to_owned(), why })
 }
 
-/// Why there is no report, by what the verdict makes of it.
+/// An error in reading the report; the variants differ in the verdict that they lead to.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// No file yet: the host may still be starting.
+    /// There is no file yet: the host may still be starting.
     #[error("there is no health file at `{}`", path.display())]
     Missing {
-        /// Where it was looked for.
+        /// The path that was read.
         path: PathBuf,
     },
-    /// Somebody held the lock for all of [`LOCK_WAIT`]; the host needs it for microseconds.
+    /// Another process held the lock for all of [`LOCK_WAIT`]; the host needs it for microseconds.
     #[error("`{}` was locked for {}s", path.display(), LOCK_WAIT.as_secs())]
     Locked {
         /// The lock's path.
         path: PathBuf,
     },
-    /// There is something, and it is no report.
+    /// The file, or its lock, cannot be read as a report.
     #[error("cannot read `{}`: {why}", path.display())]
     Unreadable {
         /// The file, or its lock.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         why: Why,
     },
 }
 
-/// What makes a health file unreadable.
+/// A reason why a health file is unreadable.
 #[derive(Debug, thiserror::Error)]
 pub enum Why {
-    /// A symbolic link stands in its place.
+    /// It is a symbolic link.
     #[error("it is a symbolic link, and none is followed here")]
     Symlink,
-    /// A folder, a pipe or the like stands in its place.
+    /// It is a folder, a pipe or the like.
     #[error("it is not a regular file")]
     NotAFile,
-    /// More than [`MAX_BYTES`].
+    /// It has more than [`MAX_BYTES`].
     #[error("it has more than {MAX_BYTES} bytes")]
     Oversize,
-    /// Written by another version of hostler.
+    /// Another version of hostler wrote it.
     #[error("its schema is {found}, this hostler reads {SCHEMA}")]
     Schema {
         /// The number in the file.
         found: u64,
     },
-    /// Not a whole report in JSON.
+    /// It is not a complete report in JSON.
     #[error("it is torn or not a health file ({0})")]
     Json(serde_json::Error),
-    /// May not be read by this user.
+    /// This user may not read it.
     #[error("{0}; run the check as the user that runs hostler")]
     Permission(io::Error),
-    /// The system refuses for another reason.
+    /// The system reports another error.
     #[error("{0}")]
     Io(io::Error),
 }
 
-/// The file's bytes. The lock is given back before they are parsed, so that the host never waits for a parser.
+/// Returns the file's bytes. Releases the lock before they are parsed, so that the host never waits for a parser.
 fn read_locked(path: &Path) -> Result<Vec<u8>, ReadError> {
     let _held = take_lock(&lock::path_for(path))?;
     let Some(file) = open(path)? else { return Err(ReadError::Missing { path: path.to_owned() }) };
@@ -88,12 +88,12 @@ fn read_locked(path: &Path) -> Result<Vec<u8>, ReadError> {
         return Err(unreadable(Why::NotAFile));
     }
     let mut bytes = Vec::new();
-    // One byte more than allowed shows that there is more; the file's own size may change meanwhile.
+    // One byte beyond the limit proves that the file is too large. Its metadata would not: the size may change meanwhile.
     file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|error| unreadable(Why::Io(error)))?;
     if bytes.len() as u64 > MAX_BYTES { Err(unreadable(Why::Oversize)) } else { Ok(bytes) }
 }
 
-/// The held lock; none when there is no lock file, because then there is no writer either.
+/// Returns the held lock; `None` if there is no lock file, because then there is no writer either.
 fn take_lock(path: &Path) -> Result<Option<File>, ReadError> {
     let Some(file) = open(path)? else { return Ok(None) };
     match lock::acquire(&file, <File as FileExt>::try_lock_shared, LOCK_WAIT) {
@@ -103,7 +103,7 @@ fn take_lock(path: &Path) -> Result<Option<File>, ReadError> {
     }
 }
 
-/// Opens what is there, and never through a link.
+/// Opens a file without following a symbolic link; `None` if there is none.
 fn open(path: &Path) -> Result<Option<File>, ReadError> {
     let why = match lock::no_follow().read(true).open(path) {
         Ok(file) => return Ok(Some(file)),
@@ -115,7 +115,7 @@ fn open(path: &Path) -> Result<Option<File>, ReadError> {
     Err(ReadError::Unreadable { path: path.to_owned(), why })
 }
 
-/// Looks at the schema's number first: another one may well have other fields.
+/// Checks the schema's number before the rest, because the fields of another schema may differ.
 fn parse(bytes: &[u8]) -> Result<Report, Why> {
     #[derive(Deserialize)]
     struct Version {

@@ -1,10 +1,10 @@
-//! Notices another host that writes the same health file, also one that has the same process id in a container of its own.
+//! Detects another host that writes the same health file, even one with the same process id in another container.
 
 use std::path::Path;
 
 use super::{Report, Timestamp};
 
-/// Names one writing of the file.
+/// Identifies one write of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Writing {
     pid: u32,
@@ -13,7 +13,7 @@ struct Writing {
 }
 
 impl Writing {
-    /// Tells if the file has this one. The file's times are cut off at microseconds.
+    /// Returns true if the file holds this write. The file's times are truncated to microseconds.
     fn is_found(&self, found: &Report) -> bool {
         let is_same = |one: Timestamp, other: Timestamp| one.since(other).max(other.since(one)).as_micros() < 2;
         self.pid == found.pid
@@ -22,7 +22,7 @@ impl Writing {
     }
 }
 
-/// Remembers what this process wrote last: something else in the file is another host's.
+/// Remembers this process's last write. Any other content of the file comes from another host.
 #[derive(Debug, Default)]
 pub struct Rivals {
     last: Option<Writing>,
@@ -30,8 +30,8 @@ pub struct Rivals {
 }
 
 impl Rivals {
-    /// Looks at the file before the next write. Returns the process id of a host that has written since the last one, once
-    /// until that ends.
+    /// Checks the file before the next write. Returns the process id of a host that has written since this process's last write;
+    /// reports each series of such writes once.
     pub fn look(&mut self, path: &Path) -> Option<u32> {
         let last = self.last?;
         let found = super::read(path).ok()?;
@@ -40,7 +40,7 @@ impl Rivals {
         (is_rival && !was_told).then_some(found.pid)
     }
 
-    /// Notes what this process has written.
+    /// Records a write of this process.
     pub fn wrote(&mut self, report: &Report) {
         let Report { pid, started_at, written_at, .. } = *report;
         self.last = Some(Writing { pid, started_at, written_at });

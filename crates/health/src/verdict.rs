@@ -1,4 +1,4 @@
-//! The decision, without I/O: is the host healthy, starting or unhealthy?
+//! The verdict, without I/O: is the host healthy, starting or unhealthy?
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,49 +8,49 @@ use serde::{Serialize, Serializer};
 use super::process::ProcessInfo;
 use super::{ConsumerReport, ReadError, Report, STALE_AFTER, State, Timestamp};
 
-/// Start times may differ by this much and still be one process's: `/proc` counts in 1/100 s, [`super::Clock`] lets
-/// the clocks drift by 1/10 s. No container dies and starts again within it.
+/// The largest difference between start times of one process: `/proc` counts in 1/100 s, and [`super::Clock`] lets the clocks
+/// drift by 1/10 s. No container ends and starts again within it.
 const START_TOLERANCE: Duration = Duration::from_millis(300);
 
-/// How long a container may go without a health file.
+/// The time that a container may go without a health file.
 #[derive(Debug, Clone, Copy)]
 pub struct StartPeriod {
-    /// From the start of PID 1 on.
+    /// Counted from the start of PID 1.
     pub limit: Duration,
-    /// When PID 1 started. None where that cannot be told; then no time is granted.
+    /// The start of PID 1. `None` if unknown; then there is no start period.
     pub pid1_started_at: Option<Timestamp>,
 }
 
-/// What the check answers.
+/// The verdict on a host.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// The answer.
+    /// The status.
     pub status: Status,
-    /// Why it is not simply healthy; empty when it is.
+    /// The reasons for a status other than healthy.
     pub reasons: Vec<Reason>,
 }
 
 impl Verdict {
-    /// Whether the container may live on: healthy, or starting.
+    /// Returns true if the container may go on: it is healthy or starting.
     pub fn healthy(&self) -> bool {
         self.status != Status::Unhealthy
     }
 }
 
-/// The answer in one word.
+/// The status of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
     /// Every consumer makes progress.
     Healthy,
-    /// No host has reported yet, and it still may.
+    /// No host has reported yet, and the start period is not over.
     Starting,
     /// Something is wrong; the reasons say what.
     Unhealthy,
 }
 
 impl Status {
-    /// The word, in lower case.
+    /// Returns its name in lower case.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Healthy => "healthy",
@@ -60,48 +60,49 @@ impl Status {
     }
 }
 
-/// One reason for a verdict. Serialized as its text.
+/// One reason for a verdict. Serializes as its text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
-    /// No file; within the start period that is as it should be.
+    /// There is no file; normal within the start period.
     #[error("there is no health file at `{}`", path.display())]
     NoFile {
-        /// Where it was looked for.
+        /// The path that was read.
         path: PathBuf,
     },
-    /// The file's process is not the one that has its id now, so the file counts as missing.
+    /// The process that wrote the file belongs to an earlier run of the container, or its id has been reused. The file counts as
+    /// missing.
     #[error("the health file is left over from an earlier process with pid {pid}")]
     LeftOver {
         /// The id in the file.
         pid: u32,
     },
-    /// Goes with the two above while time is left.
+    /// Follows the two above while the start period lasts.
     #[error("the container started {} ago and has {} to start", shown(*.age), shown(*.limit))]
     Starting {
-        /// Since PID 1 started.
+        /// The time since PID 1 started.
         age: Duration,
         /// The start period.
         limit: Duration,
     },
-    /// Goes with them once there is none.
+    /// Follows them once the start period is over.
     #[error("the start period of {} is over", shown(*.limit))]
     NotStarted {
         /// The start period.
         limit: Duration,
     },
-    /// Goes with them where nobody knows.
+    /// Follows them if the start of PID 1 is unknown.
     #[error("when the container started cannot be told from /proc, so it gets no start period")]
     StartUnknown,
-    /// The file is locked or unreadable; the text says how.
+    /// The file is locked or unreadable, as the text says.
     #[error("{0}")]
     Unreadable(String),
-    /// The file is another container's, and the host that runs here has not written it.
+    /// Another container's host writes the file, and the one that runs here has not.
     #[error(
         "the health file is written by a host in another container, and not by the one that runs here (pid {pid}): \
          give each a path of its own with `host.health_file` (HOSTLER_HOST__HEALTH_FILE)"
     )]
     AnotherContainer {
-        /// The id of the host here.
+        /// The process id of the host here.
         pid: u32,
     },
     /// The process that wrote the file has ended.
@@ -113,38 +114,39 @@ pub enum Reason {
     /// The host no longer writes.
     #[error("the host has written nothing for {}; it should every {}", shown(*.age), shown(super::TICK))]
     Stale {
-        /// Since the last write.
+        /// The time since the last write.
         age: Duration,
     },
-    /// The clock was set back and the host has not written since. It mends itself with the host's next write.
+    /// The clock was set back, and the host has not written since. The host's next write resolves it.
     #[error("the health file is {} ahead: the clock was set back, and nothing was written since", shown(*.by))]
     Ahead {
-        /// How far in the future the file was written.
+        /// The time until `written_at`.
         by: Duration,
     },
-    /// A consumer's time lies in the future, so that its age cannot be told.
+    /// A consumer's timestamp lies in the future, so its age is unknown.
     #[error("consumer `{consumer}`: its {} time is {} ahead of the clock", state.name(), shown(*.by))]
     ConsumerAhead {
         /// The consumer's name.
         consumer: String,
         /// Its state.
         state: State,
-        /// How far in the future.
+        /// The time until it.
         by: Duration,
     },
-    /// A consumer stays too long in a state that has to end.
+    /// A consumer stays too long in a state that should end.
     #[error("consumer `{consumer}` has been {} for {}; its limit is {}", state.name(), shown(*.age), shown(*.limit))]
     Stuck {
         /// The consumer's name.
         consumer: String,
         /// Its state.
         state: State,
-        /// For how long; for PROCESSING, the oldest message in flight.
+        /// The time in that state; for PROCESSING, the age of the oldest message in flight.
         age: Duration,
         /// Its `healthcheck_timeout`.
         limit: Duration,
     },
-    /// All of a consumer's removals, dead-letter copies, releases or lease extensions fail: it works, and nothing is ever done.
+    /// All of a consumer's removals, dead-letter copies, releases or lease extensions fail, so its messages are processed again
+    /// and again.
     #[error(
         "consumer `{consumer}`: settlements or lease extensions have failed for {}, and none has succeeded; its limit is {}",
         shown(*.age), shown(*.limit)
@@ -152,12 +154,12 @@ pub enum Reason {
     NotSettling {
         /// The consumer's name.
         consumer: String,
-        /// From the first failure to the last.
+        /// The time from the first failure to the last.
         age: Duration,
         /// Its `healthcheck_timeout`.
         limit: Duration,
     },
-    /// A consumer listens, and no poll completes.
+    /// A consumer listens, but no poll completes.
     #[error(
         "consumer `{consumer}` is {} but no poll has completed for {}; its limit is {}",
         state.name(), shown(*.age), shown(*.limit)
@@ -167,7 +169,7 @@ pub enum Reason {
         consumer: String,
         /// Its state.
         state: State,
-        /// Since the last completed poll.
+        /// The time since the last completed poll.
         age: Duration,
         /// Its `healthcheck_timeout`.
         limit: Duration,
@@ -180,7 +182,7 @@ impl Serialize for Reason {
     }
 }
 
-/// Judges what was read at `now`. `process` is the one that has the file's pid now, if any.
+/// Judges the file at `now`. `process` is the process that now has the file's pid, if any.
 pub fn verdict(
     file: Result<&Report, &ReadError>,
     process: Option<ProcessInfo>,
@@ -200,7 +202,7 @@ pub fn verdict(
     if reasons.is_empty() { Verdict { status: Status::Healthy, reasons } } else { unhealthy(reasons) }
 }
 
-/// The verdict of a container whose host does not write the file that another one writes.
+/// Returns the verdict of a container whose file another container's host writes, although host `pid` runs here.
 pub fn another_container(pid: u32) -> Verdict {
     unhealthy(vec![Reason::AnotherContainer { pid }])
 }
@@ -209,7 +211,7 @@ fn unhealthy(reasons: Vec<Reason>) -> Verdict {
     Verdict { status: Status::Unhealthy, reasons }
 }
 
-/// No file, or none that counts: a matter of the container's age.
+/// Judges a missing file, or one that does not count, by the container's age.
 fn missing(reason: Reason, now: Timestamp, StartPeriod { limit, pid1_started_at }: StartPeriod) -> Verdict {
     match pid1_started_at.map(|start| now.since(start)) {
         Some(age) if age < limit => {
@@ -220,7 +222,7 @@ fn missing(reason: Reason, now: Timestamp, StartPeriod { limit, pid1_started_at 
     }
 }
 
-/// The process, other than this one, that lives and keeps this file current.
+/// Returns the id of a living process, other than this one, that keeps this file current.
 pub fn other_writer(path: &Path) -> Option<u32> {
     let report = super::read(path).ok()?;
     let (process, now) = (super::process::info(report.pid), Timestamp::now());
@@ -229,11 +231,11 @@ pub fn other_writer(path: &Path) -> Option<u32> {
     (report.pid != std::process::id() && is_current && lives).then_some(report.pid)
 }
 
-/// What became of the process that wrote the file.
+/// The fate of the process that wrote the file.
 enum Author {
     Lives,
     Gone,
-    /// It was of an earlier life of the container (every host is PID 1 there), or its id has been given away since.
+    /// It belongs to an earlier run of the container (every host is PID 1 there), or its id has been reused since.
     OfAnotherLife,
 }
 
@@ -241,7 +243,7 @@ fn author(report: &Report, process: Option<ProcessInfo>, pid1_started_at: Option
     let started_after =
         |time: Timestamp, start: Option<Timestamp>| start.is_some_and(|start| start.since(time) > START_TOLERANCE);
     match process {
-        // One that started *before* the time in the file cannot be a later owner of its id.
+        // A process that started *before* the time in the file cannot have taken over its id.
         Some(process) if started_after(report.started_at.min(report.written_at), process.started_at) => {
             Author::OfAnotherLife
         }
@@ -251,7 +253,7 @@ fn author(report: &Report, process: Option<ProcessInfo>, pid1_started_at: Option
     }
 }
 
-/// What is wrong. A file that is not current says nothing about its consumers now.
+/// Returns the reasons against a healthy verdict. An outdated file says nothing about the present state of its consumers.
 fn reasons(report: &Report, now: Timestamp) -> Vec<Reason> {
     let (age, by) = (now.since(report.written_at), report.written_at.since(now));
     if age > STALE_AFTER {
@@ -283,14 +285,14 @@ fn judge(report: &ConsumerReport, now: Timestamp) -> Option<Reason> {
     })
 }
 
-/// Failures count once they last for longer than the limit, and for as long as the consumer reports them.
+/// Reports failures that last longer than the limit, as long as the consumer reports them.
 fn settling(report: &ConsumerReport) -> Option<Reason> {
     let (fails, limit) = (report.settling_fails?, report.healthcheck_timeout);
     let age = fails.last.since(fails.since);
     (age > limit).then(|| Reason::NotSettling { consumer: report.name.clone(), age, limit })
 }
 
-/// For people: whole seconds, or milliseconds below one.
+/// Formats a duration for people: whole seconds, or milliseconds below one second.
 fn shown(duration: Duration) -> humantime::FormattedDuration {
     let millis = duration.subsec_millis();
     let fraction = if duration.as_secs() == 0 { Duration::from_millis(millis.into()) } else { Duration::ZERO };
@@ -307,7 +309,7 @@ mod tests {
     }
     const LIMIT: Duration = seconds(90);
 
-    /// The moment of every verdict below; other times are so many seconds before it.
+    /// Returns the time this many seconds before the moment of every verdict below.
     fn ago(age: u64) -> Timestamp {
         Timestamp::from(std::time::UNIX_EPOCH + seconds(1_800_000_000)).minus(seconds(age))
     }
@@ -369,12 +371,12 @@ mod tests {
             (Initialized, 91, Some(1), Some(1), stuck(Initialized, 91)),
             (Exiting, 90, Some(500), Some(500), None),
             (Exiting, 91, Some(1), Some(1), stuck(Exiting, 91)),
-            // Merely full: in the state for hours, without a poll, and each message is young.
+            // Merely full: in the state for hours without a poll, but each message is young.
             (Processing, 9000, Some(9000), Some(90), None),
             (Processing, 9000, Some(1), Some(91), stuck(Processing, 91)),
             (Processing, 90, None, None, None),
             (Processing, 91, Some(1), None, stuck(Processing, 91)),
-            // Merely idle: in the state for hours, and polls complete.
+            // Merely idle: in the state for hours, but polls complete.
             (Idle, 9000, Some(90), None, None),
             (Listening, 9000, Some(90), None, None),
             (Idle, 1, Some(91), None, silent(Idle, 91)),

@@ -1,4 +1,4 @@
-//! Replaces the health file: whole or not at all, private, and through no symbolic link.
+//! Replaces the health file: atomically, private to the user, and through no symbolic link.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Write as _};
@@ -10,14 +10,14 @@ use fs2::FileExt;
 
 use super::{Report, lock};
 
-/// The longest a write waits for the lock. Half a [`super::TICK`]: a reader that hangs delays the host, never stops it.
+/// The longest that a write waits for the lock. Half a [`super::TICK`]: a hanging reader delays the host but never stops it.
 pub const WRITE_LOCK_WAIT: Duration = Duration::from_secs(1);
 
-/// How often one write makes the folder anew when somebody keeps removing it.
+/// The number of tries of one write if another process keeps removing the folder.
 const ATTEMPTS: u32 = 3;
 
-/// The place of the health file. Opens nothing until it writes, and keeps nothing open, so that a folder that is
-/// removed or replaced between two writes does no harm.
+/// The location of the health file. Opens nothing until it writes, and keeps nothing open. So a folder that is removed or
+/// replaced between two writes does no harm.
 #[derive(Debug, Clone)]
 pub struct HealthFile {
     path: PathBuf,
@@ -26,24 +26,24 @@ pub struct HealthFile {
 }
 
 impl HealthFile {
-    /// The file at `path`, with `<path>.lock` and `<path>.tmp` beside it.
+    /// Returns the health file at `path`, with `<path>.lock` and `<path>.tmp` beside it.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         Self { lock: lock::path_for(&path), temp: path.with_added_extension("tmp"), path }
     }
 
-    /// Where the file is.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Replaces the file with `report`, mode 0600; makes its folder, mode 0700, where there is none. Blocks for up to
-    /// [`WRITE_LOCK_WAIT`], usually for microseconds. It is not synced to disk: after a crash of the machine nobody
-    /// believes it anyway.
+    /// Replaces the file with `report`, mode 0600; creates its folder, mode 0700, if there is none. Blocks for up to
+    /// [`WRITE_LOCK_WAIT`], usually for microseconds. The file is not synced to disk: after a crash of the machine it is stale
+    /// anyway.
     ///
     /// # Errors
-    /// [`WriteError::Locked`]: the next tick may do better. [`WriteError::Failed`]: an operator has to act. After
-    /// either the old file stands as it was.
+    /// [`WriteError::Locked`]: the next tick may succeed. [`WriteError::Failed`]: an operator has to act. Either leaves the old
+    /// file unchanged.
     pub fn write(&self, report: &Report) -> Result<(), WriteError> {
         let mut bytes =
             serde_json::to_vec(report).map_err(|error| failed("serialize the report for", &self.path)(error.into()))?;
@@ -61,7 +61,7 @@ impl HealthFile {
         let _held = self.take_lock()?;
         let mut temp = self.create_temp().map_err(failed("create", &self.temp))?;
         if let Err(error) = temp.write_all(bytes) {
-            // Where the disk is full, its few bytes are better given back; the error that counts is the first.
+            // On a full disk this gives the few bytes back. The first error is the one to report.
             let _ = fs::remove_file(&self.temp);
             return Err(failed("write", &self.temp)(error));
         }
@@ -79,7 +79,7 @@ impl HealthFile {
             .mode(0o600)
             .open(&self.lock)
             .map_err(failed("open", &self.lock))?;
-        // `try_lock` by its full name: `File` has methods of its own under the names of the trait's.
+        // Names the trait in full: `File` has inherent methods of the same names.
         match lock::acquire(&file, <File as FileExt>::try_lock_exclusive, WRITE_LOCK_WAIT) {
             Ok(true) => Ok(file),
             Ok(false) => Err(WriteError::Locked { path: self.lock.clone() }),
@@ -87,7 +87,7 @@ impl HealthFile {
         }
     }
 
-    /// A new file under the one temporary name. Under the lock, whatever has that name was left over by a crash.
+    /// Creates a new file under the one temporary name. The caller holds the lock, so an existing one was left by a crash.
     fn create_temp(&self) -> io::Result<File> {
         let create = || lock::no_follow().write(true).create_new(true).mode(0o600).open(&self.temp);
         match create() {
@@ -111,10 +111,10 @@ impl HealthFile {
     }
 }
 
-/// Why the health file was not written, by what the host does next.
+/// An error in writing the health file; the variants differ in the host's next step.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// Somebody held the lock for all of [`WRITE_LOCK_WAIT`]. Log it, and write at the next tick.
+    /// Another process held the lock for all of [`WRITE_LOCK_WAIT`]. Log it, and write at the next tick.
     #[error(
         "`{path}` was locked for {}s: find the process that holds it (`fuser {path}`) and end it",
         WRITE_LOCK_WAIT.as_secs(),
@@ -124,16 +124,16 @@ pub enum WriteError {
         /// The lock's path.
         path: PathBuf,
     },
-    /// The file system refuses. It will go on until an operator acts; the message says how.
+    /// The file system refuses. Writes keep failing until an operator acts, as the message says.
     #[error("cannot {action} `{}`: {cause}; {cure}", path.display())]
     Failed {
-        /// What was tried, as a verb.
+        /// The attempted action, as a verb.
         action: &'static str,
-        /// On which path.
+        /// Its path.
         path: PathBuf,
-        /// What the system answered.
+        /// The system's error.
         cause: io::Error,
-        /// What the operator can do.
+        /// Advice for the operator.
         cure: &'static str,
     },
 }
