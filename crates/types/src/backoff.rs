@@ -1,8 +1,8 @@
-//! Rests before another try. No I/O, and no randomness of its own.
+//! Rests between retries. No I/O, and no randomness of its own.
 
 use std::time::Duration;
 
-/// Rests that double with each failure in a row, up to a longest one.
+/// Rests that double with each consecutive failure, up to a maximum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
     /// The rest after the first failure.
@@ -12,23 +12,23 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Rests from `first` to `longest`.
+    /// Returns rests from `first` to `longest`.
     pub const fn new(first: Duration, longest: Duration) -> Self {
         Self { first, longest }
     }
 
-    /// The rest after a failure that so many others in a row preceded, without jitter.
+    /// Returns the rest, without jitter, after a failure that `preceding` others in a row came before.
     pub fn ceiling(&self, preceding: u32) -> Duration {
         self.first.saturating_mul(2_u32.saturating_pow(preceding)).min(self.longest)
     }
 
-    /// The rest with jitter, but half of it at least: a service that is down is asked at once by nobody. `random` is a number from
-    /// 0 to 1.
+    /// Returns the rest with jitter, at least half of the ceiling, so that clients do not all retry a failed service at the same
+    /// moment. `random` is a number from 0 to 1.
     pub fn rest(&self, preceding: u32, random: f64) -> Duration {
         self.ceiling(preceding).mul_f64(0.5 + random.clamp(0.0, 1.0) / 2.0)
     }
 
-    /// The rest with full jitter, from nothing up to the ceiling. `random` is a number from 0 to 1.
+    /// Returns the rest with full jitter, from zero to the ceiling. `random` is a number from 0 to 1.
     pub fn spread(&self, preceding: u32, random: f64) -> Duration {
         self.ceiling(preceding).mul_f64(random.clamp(0.0, 1.0))
     }

@@ -2,15 +2,15 @@
 
 use aws_lc_rs::digest::{SHA256, digest};
 
-/// The SHA-256 of some bytes (FIPS 180-4).
+/// Returns the SHA-256 of some bytes (FIPS 180-4).
 pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     let mut sum = [0; 32];
-    // A digest by SHA256 has 32 bytes, always.
+    // A SHA256 digest always has 32 bytes.
     sum.copy_from_slice(digest(&SHA256, bytes).as_ref());
     sum
 }
 
-/// Lowercase hexadecimal.
+/// Formats bytes as lowercase hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digit = |value: u8| char::from(DIGITS[usize::from(value & 15)]);

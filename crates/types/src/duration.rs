@@ -1,13 +1,13 @@
-//! Durations as people write them: `90s`, `1h 30m`.
+//! Durations in human-readable form: `90s`, `1h 30m`.
 
 use std::time::Duration;
 
 use humantime::DurationError;
 
-/// Reads a duration. humantime, which does it, panics at the second past its largest (2.4.0), so that the sum is checked first.
+/// Parses a duration. Checks the sum before calling humantime, which panics one second past its maximum (2.4.0).
 ///
 /// # Errors
-/// What is no duration, or more than [`Duration::MAX`].
+/// The text is not a duration, or is longer than [`Duration::MAX`].
 pub fn parse(text: &str) -> Result<Duration, DurationError> {
     let (mut rest, mut sum) = (text, Some(Duration::ZERO));
     while let Some((term, after)) = first_term(rest)
@@ -22,7 +22,7 @@ pub fn parse(text: &str) -> Result<Duration, DurationError> {
     }
 }
 
-/// A number with its unit, and what follows.
+/// Splits a number with its unit from the rest.
 fn first_term(text: &str) -> Option<(&str, &str)> {
     let unit = text.find(char::is_alphabetic)?;
     let end = text.get(unit..)?.find(|char: char| !char.is_alphabetic()).map_or(text.len(), |length| unit + length);

@@ -1,5 +1,5 @@
-//! Words that every part of hostler shares: messages, channels, rates, states, times and texts. A leaf of the workspace; it does no
-//! I/O and knows no runtime.
+//! Types that every part of hostler shares: messages, channels, rates, states, times and texts. A leaf of the workspace: it does
+//! no I/O and knows no runtime.
 
 mod backoff;
 pub mod channel;

@@ -1,4 +1,4 @@
-//! The kinds of outcomes: the one place that says what logs, metrics and spans call them.
+//! The kinds of outcomes, and their names in logs, metrics and spans.
 
 /// The kind of an outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -9,7 +9,7 @@ pub enum OutcomeKind {
     Reply,
     /// The handler asks for another attempt.
     Retry,
-    /// The handler asks for another attempt after a while.
+    /// The handler asks for another attempt after a delay.
     Delay,
     /// The handler can never succeed.
     DeadLetter,
@@ -17,18 +17,18 @@ pub enum OutcomeKind {
     Failed,
     /// The guest trapped.
     Trapped,
-    /// The host was at a limit of its own.
+    /// The host reached a limit of its own.
     HostLimit,
     /// The guest was stopped at its processing timeout.
     TimedOut,
-    /// The guest was stopped as the lease was lost.
+    /// The guest was stopped because the lease was lost.
     LeaseLost,
-    /// The guest was stopped, or never started, as the host shuts down.
+    /// The guest was stopped, or never started, because the host shuts down.
     Shutdown,
 }
 
 impl OutcomeKind {
-    /// All of them: first what the contract lets a handler say, then what happens to one.
+    /// All of them: first those that the contract lets a handler return, then those that the host determines.
     pub const ALL: [Self; 11] = [
         Self::Ack,
         Self::Reply,
@@ -43,7 +43,7 @@ impl OutcomeKind {
         Self::Shutdown,
     ];
 
-    /// Its name in logs, metrics, spans and `invoke --json`.
+    /// Returns its name in logs, metrics, spans and `invoke --json`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ack => "ack",
@@ -65,7 +65,7 @@ impl OutcomeKind {
         matches!(self, Self::Ack | Self::Reply)
     }
 
-    /// Returns true if a span has it as an error. A handler that asks to be called later has not failed.
+    /// Returns true if a span records it as an error. A handler that asks for a delay has not failed.
     pub const fn is_error(self) -> bool {
         !self.is_success() && !matches!(self, Self::Delay)
     }
@@ -81,7 +81,7 @@ mod tests {
         kinds.into_iter().map(OutcomeKind::name).collect()
     }
 
-    /// The words in backquotes between `from` and the next `to` of a page.
+    /// Returns the words in backquotes between `from` and the next `to` of a page.
     fn quoted<'a>(page: &'a str, from: &str, to: &str) -> BTreeSet<&'a str> {
         let (_, rest) = page.split_once(from).unwrap();
         let (list, _) = rest.split_once(to).unwrap();

@@ -1,9 +1,9 @@
-//! Text of others for people to read: what a terminal acts on is shown, and never obeyed.
+//! Foreign text for people to read: characters that a terminal would act on are escaped.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
-/// Displays a text, escaped but for line ends and tabs.
+/// Displays a text, escaped except for line ends and tabs.
 #[derive(Debug, Clone, Copy)]
 pub struct Printable<'a>(pub &'a str);
 
@@ -13,7 +13,7 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
-/// Writes on what is written to it, escaped but for line ends and tabs.
+/// A writer that forwards what it is given, escaped except for line ends and tabs.
 #[derive(Debug)]
 pub struct Escaping<W>(pub W);
 
@@ -23,18 +23,18 @@ impl<W: Write> Write for Escaping<W> {
     }
 }
 
-/// The text on one line. What moves the cursor, colours the screen or turns the direction of writing is escaped, and nothing
-/// else: quotes and backslashes stay as they are.
+/// Returns the text on one line. Escapes only what moves the cursor, colours the screen or changes the writing direction; quotes
+/// and backslashes stay as they are.
 pub fn on_one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
-    // Writing to a text does not fail.
+    // Writing to a string does not fail.
     let _ = escape(&mut line, text, acts);
     line
 }
 
-/// A JSON text in which all that a terminal acts on is escaped as JSON has it: the same document for whatever reads it.
+/// Returns a JSON text whose terminal control characters are escaped as JSON escapes. Parsers read the same document.
 pub fn in_json(text: &str) -> Cow<'_, str> {
-    // Line ends and tabs are its layout, and no other control characters of ASCII may stand in it as they are.
+    // Line ends and tabs are layout; JSON has no other unescaped control characters of ASCII.
     let is_odd = |char: char| char != '\n' && char != '\t' && acts(char);
     if !text.contains(is_odd) {
         return Cow::Borrowed(text);
@@ -42,7 +42,7 @@ pub fn in_json(text: &str) -> Cow<'_, str> {
     let mut escaped = String::with_capacity(text.len() + 32);
     for char in text.chars() {
         match is_odd(char) {
-            // All of them are of the basic plane. Writing to a text does not fail.
+            // All of them are in the basic plane. Writing to a string does not fail.
             true => drop(write!(escaped, "\\u{:04x}", u32::from(char))),
             false => escaped.push(char),
         }
@@ -50,7 +50,7 @@ pub fn in_json(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// No more than `most` bytes of the text, and a word about the rest.
+/// Returns at most `most` bytes of the text; a note about the rest follows.
 pub fn shortened(text: &str, most: usize) -> Cow<'_, str> {
     if text.len() <= most {
         return Cow::Borrowed(text);
@@ -72,8 +72,8 @@ fn escape(to: &mut impl Write, text: &str, is_odd: fn(char) -> bool) -> fmt::Res
     to.write_str(rest)
 }
 
-/// Tells whether a terminal does something else with it than to show it: control characters, line and paragraph separators, and the
-/// invisible ones that turn the direction of writing or only hide. Those that join letters and emoji are part of a text.
+/// Returns true if a terminal acts on the character instead of showing it: control characters, line and paragraph separators, and
+/// invisible characters that change the writing direction or only hide. Those that join letters and emoji are ordinary text.
 pub fn acts(char: char) -> bool {
     char.is_control()
         || matches!(char, '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')

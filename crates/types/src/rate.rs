@@ -1,9 +1,9 @@
-//! A limit on messages per time: a token bucket that holds a second's worth.
+//! A limit on messages per time: a token bucket that holds one second's worth.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// How many messages a consumer may start per period.
+/// The number of messages that a consumer may start per period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
     /// Messages per period: 1 to 1,000,000.
@@ -23,7 +23,7 @@ impl fmt::Display for Rate {
     }
 }
 
-/// Counts out the right to take or send messages.
+/// A token bucket for taking or sending messages.
 #[derive(Debug)]
 pub struct Bucket {
     capacity: f64,
@@ -33,24 +33,24 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// A bucket that holds up to a second's worth (at least one token), and is full at `now`.
+    /// Returns a bucket that holds up to one second's worth (at least one token), and is full at `now`.
     pub fn new(rate: Rate, now: impl Into<Instant>) -> Self {
         let per_second = f64::from(rate.permits) / rate.per.as_secs_f64();
         let capacity = per_second.max(1.0);
         Self { capacity, per_second, tokens: capacity, filled_at: now.into() }
     }
 
-    /// The same without a token at `now`: whoever starts again and again takes no more than its share either.
+    /// Returns the same bucket without a token at `now`, so that frequent restarts do not exceed the rate.
     pub fn empty(rate: Rate, now: impl Into<Instant>) -> Self {
         Self { tokens: 0.0, ..Self::new(rate, now) }
     }
 
-    /// The same with one token at `now`: the first second has no more than its share either.
+    /// Returns the same bucket with one token at `now`, so that the first second does not exceed the rate.
     pub fn with_one_token(rate: Rate, now: impl Into<Instant>) -> Self {
         Self { tokens: 1.0, ..Self::new(rate, now) }
     }
 
-    /// How many tokens there are at `now`.
+    /// Returns the number of tokens at `now`.
     pub fn available(&mut self, now: impl Into<Instant>) -> usize {
         let now = now.into();
         let since = now.saturating_duration_since(self.filled_at).as_secs_f64();
@@ -59,17 +59,17 @@ impl Bucket {
         self.tokens as usize
     }
 
-    /// Takes tokens. What is not [`Self::available`] is a debt, which later tokens pay.
+    /// Takes tokens. Taking more than [`Self::available`] leaves a debt, which later tokens pay.
     pub fn take(&mut self, count: usize) {
         self.tokens -= count as f64;
     }
 
-    /// Gives back tokens that were not used.
+    /// Returns unused tokens to the bucket.
     pub fn give_back(&mut self, count: usize) {
         self.tokens = (self.tokens + count as f64).min(self.capacity);
     }
 
-    /// When there will be a token; `None`: there was one when it was last looked.
+    /// Returns the time of the next token; `None` if there was one at the last refill.
     pub fn next_at(&self) -> Option<Instant> {
         let missing = Some(1.0 - self.tokens).filter(|missing| *missing > 0.0)?;
         Some(self.filled_at + Duration::from_secs_f64(missing / self.per_second) + Duration::from_millis(1))

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A consumer's state; the file has the names in capitals.
+/// A consumer's state; the health file has the names in capitals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum State {
@@ -14,14 +14,14 @@ pub enum State {
     Listening,
     /// At least one message is with its handler.
     Processing,
-    /// Polling, and the last poll brought nothing.
+    /// Polling; the last poll brought nothing.
     Idle,
     /// Draining.
     Exiting,
 }
 
 impl State {
-    /// The name that the file has.
+    /// Returns its name in the health file.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Initializing => "INITIALIZING",

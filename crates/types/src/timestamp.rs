@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Microseconds since the Unix epoch; years 1970 to 9999, which is what RFC 3339 can write.
+/// Microseconds since the Unix epoch, in the years 1970 to 9999: the range of RFC 3339.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timestamp(u64);
 
@@ -13,22 +13,22 @@ pub struct Timestamp(u64);
 const LAST: u64 = 253_402_300_799_999_999;
 
 impl Timestamp {
-    /// The system clock's time.
+    /// Returns the system clock's time.
     pub fn now() -> Self {
         SystemTime::now().into()
     }
 
-    /// How long after `earlier` this is; zero when it is not after it.
+    /// Returns the time from `earlier` to this; zero if this is not later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
     }
 
-    /// This much later; stops at the year 9999.
+    /// Returns the time this much later; stops at the end of the year 9999.
     pub fn plus(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(micros(duration)).min(LAST))
     }
 
-    /// This much earlier; stops at 1970.
+    /// Returns the time this much earlier; stops at 1970.
     pub fn minus(self, duration: Duration) -> Self {
         Self(self.0.saturating_sub(micros(duration)))
     }

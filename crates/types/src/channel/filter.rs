@@ -1,7 +1,7 @@
-//! Which of an exchange's messages a subscribed queue gets, by their routing key.
+//! Filters of subscriptions: a queue gets the messages of its exchange that pass, by routing key.
 
-/// A filter on the routing key; semantics as of an SNS filter policy on an attribute: a message without a
-/// routing key passes no filter but [`Filter::All`].
+/// A filter on the routing key, with the semantics of an SNS filter policy on an attribute: a message without a routing key
+/// passes only [`Filter::All`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Filter {
     /// Every message.
@@ -11,12 +11,12 @@ pub enum Filter {
     Exact(Vec<String>),
     /// The key starts with one of these.
     Prefix(Vec<String>),
-    /// The message has a key, and it is none of these.
+    /// The message has a key, and the key is none of these.
     Exclude(Vec<String>),
 }
 
 impl Filter {
-    /// Whether a message with this routing key passes.
+    /// Returns true if a message with this routing key passes.
     pub fn passes(&self, routing_key: Option<&str>) -> bool {
         match (self, routing_key) {
             (Self::All, _) => true,

@@ -1,4 +1,4 @@
-//! Names of channels: where producers push and a consumer listens.
+//! Channel names: where producers send and a consumer listens.
 
 mod filter;
 
@@ -7,7 +7,7 @@ pub use filter::Filter;
 use std::fmt;
 use std::str::FromStr;
 
-/// The longest queue or exchange name: what remains of SQS's 80 characters after `-dlq` and `.fifo`.
+/// The longest queue or exchange name: SQS's 80 characters less `-dlq` and `.fifo`.
 pub const MAX_NAME: usize = 71;
 
 /// A channel: `<queue>` (one consumer), or `<exchange>.<queue>` (fan-out: a topic and one of its subscribed queues).
@@ -18,27 +18,27 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// The topic that producers publish to, if the channel is one of a fan-out.
+    /// Returns the topic that producers publish to, if the channel is part of a fan-out.
     pub fn exchange(&self) -> Option<&str> {
         self.exchange.as_deref()
     }
 
-    /// The queue that the consumer listens on.
+    /// Returns the queue that the consumer listens on.
     pub fn queue(&self) -> &str {
         &self.queue
     }
 
-    /// The queue by itself: what is sent there reaches no other queue of its exchange.
+    /// Returns the queue by itself: messages sent there reach no other queue of its exchange.
     pub fn alone(&self) -> Self {
         Self { exchange: None, queue: self.queue.clone() }
     }
 
-    /// The channel that a dead-letter queue belongs to, by its name; `None`: this is none.
+    /// Returns the channel that this dead-letter queue belongs to; `None` if the name is not that of a dead-letter queue.
     pub fn of_dead_letters(&self) -> Option<Self> {
         self.queue.strip_suffix("-dlq")?.parse().ok()
     }
 
-    /// The name of the queue's dead-letter queue.
+    /// Returns the name of the queue's dead-letter queue.
     pub fn dead_letter_queue(&self) -> String {
         format!("{}-dlq", self.queue)
     }
@@ -53,7 +53,7 @@ impl fmt::Display for Channel {
     }
 }
 
-/// Why a text is no channel name.
+/// The error for a text that is not a valid channel name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no channel: write `<queue>` or `<exchange>.<queue>`, each 1 to {MAX_NAME} of A-Z a-z 0-9 _ -")]
 pub struct InvalidChannel(String);

@@ -1,20 +1,19 @@
-//! The claim check: a message whose body lies in S3 carries a pointer to it instead, as the Java and Python extended
-//! clients of SQS write and read it.
+//! The claim check: a message with a pointer to its body in S3, in the format of the Java and Python extended clients for SQS.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// The attribute that marks a message as a pointer; its value is the body's size in bytes. (payload-offloading-java-common)
 pub const SIZE_ATTRIBUTE: &str = "ExtendedPayloadSize";
-/// The same, as clients before 2021 wrote it, and the Java client still does by default.
+/// The same, as clients before 2021 wrote it and the Java client still does by default.
 pub const LEGACY_SIZE_ATTRIBUTE: &str = "SQSLargePayloadSize";
 
-/// The class that stands before the pointer today.
+/// The class in front of the pointer today.
 const CLASS: &str = "software.amazon.payloadoffloading.PayloadS3Pointer";
 /// The class that clients before 2019 wrote.
 const LEGACY_CLASS: &str = "com.amazon.sqs.javamessaging.MessageS3Pointer";
 
-/// Where a message's body lies.
+/// The location of a message's body.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
     /// The S3 bucket.
@@ -23,19 +22,19 @@ pub struct Claim {
     /// The object's key in it.
     #[serde(rename = "s3Key")]
     pub key: String,
-    /// The body's size in bytes, as its producer says; `None` where it does not say so.
+    /// The body's size in bytes, as its producer states it; `None` if it does not.
     #[serde(skip)]
     pub size: Option<u64>,
 }
 
 impl Claim {
-    /// The body of the message that stands for it, of characters that SQS carries: JSON escapes the other ones but for two.
+    /// Returns the message body that carries the pointer. SQS refuses some characters: JSON escapes all of them but two.
     pub fn to_body(&self) -> String {
         let body = serde_json::json!([CLASS, { "s3BucketName": self.bucket, "s3Key": self.key }]).to_string();
         body.replace('\u{fffe}', "\\ufffe").replace('\u{ffff}', "\\uffff")
     }
 
-    /// Reads a pointer of any of the classes; `None`: the text is none.
+    /// Parses a pointer of either class; `None` if the text is not one.
     pub fn from_body(text: &str, size: Option<u64>) -> Option<Self> {
         let pair: [Value; 2] = serde_json::from_str(text).ok()?;
         let [class, pointer] = pair;
@@ -57,7 +56,7 @@ mod tests {
         let current = r#"["software.amazon.payloadoffloading.PayloadS3Pointer",{"s3BucketName":"b","s3Key":"k/1"}]"#;
         assert_eq!(claim.to_body(), current);
         for class in [CLASS, LEGACY_CLASS] {
-            // Python's json.dumps puts a blank after each comma and colon.
+            // Python's json.dumps puts a space after each comma and colon.
             let spaced = format!(r#"["{class}", {{"s3BucketName": "b", "s3Key": "k/1"}}]"#);
             assert_eq!(Claim::from_body(&spaced, Some(7)).as_ref(), Some(&claim));
         }

@@ -1,4 +1,4 @@
-//! What travels: a message's body and attributes, as every queue carries them.
+//! Messages: a body and attributes, as every queue carries them.
 
 mod claim;
 mod trace;
@@ -19,10 +19,10 @@ pub const MAX_ATTRIBUTES: usize = 10;
 /// The longest delay a sender may ask for (AWS limit: 15 minutes).
 pub const MAX_DELAY: Duration = Duration::from_secs(15 * 60);
 
-/// An attribute's name that carries the body's media type, by convention.
+/// The name of the attribute that carries the body's media type, by convention.
 pub const CONTENT_TYPE: &str = "content-type";
 
-/// Attributes by name, in the order of their names.
+/// Attributes, sorted by name.
 pub type Attributes = BTreeMap<String, AttributeValue>;
 
 /// The value of one message attribute.
@@ -32,8 +32,8 @@ pub enum AttributeValue {
     Text(String),
     /// Bytes.
     Binary(Vec<u8>),
-    /// A value whose producer gave it a data type of its own (SQS: `Number`, `String.label`, `Binary.label`), which copies
-    /// of the message keep.
+    /// A value with a data type that its producer chose (SQS: `Number`, `String.label`, `Binary.label`). Copies of the message
+    /// keep it.
     Typed(Box<Typed>),
 }
 
@@ -46,7 +46,7 @@ pub enum Plain<'a> {
     Binary(&'a [u8]),
 }
 
-/// A value with the data type that its producer gave it.
+/// A value with the data type that its producer chose.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Typed {
     /// The data type's name, as the queue spells it.
@@ -56,7 +56,7 @@ pub struct Typed {
 }
 
 impl AttributeValue {
-    /// The value as text, if it is text.
+    /// Returns the value if it is text.
     pub fn as_text(&self) -> Option<&str> {
         match self.plain() {
             Plain::Text(text) => Some(text),
@@ -64,7 +64,7 @@ impl AttributeValue {
         }
     }
 
-    /// The value without its data type.
+    /// Returns the value without its data type.
     pub fn plain(&self) -> Plain<'_> {
         match self {
             Self::Text(text) => Plain::Text(text),
@@ -73,8 +73,8 @@ impl AttributeValue {
         }
     }
 
-    /// Its size in bytes, as the limits count it. A data type that its producer gave it counts; `String` and `Binary` are
-    /// added by who sends it, as only some queues have them.
+    /// Returns its size in bytes, as the limits count it. A data type that the producer chose counts. The sender adds `String`
+    /// and `Binary`, because only some queues have them.
     pub fn len(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
@@ -83,35 +83,35 @@ impl AttributeValue {
         }
     }
 
-    /// Whether that is nothing; never so where its producer gave it a data type.
+    /// Returns true if the size is zero; never so if its producer chose a data type.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// A message as it was received.
+/// A received message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// The queue's id of the message, the same at every delivery of it.
+    /// The queue's id of the message, the same at every delivery.
     pub id: String,
     /// The body, as the producer sent it; cheap to clone.
     pub body: Bytes,
     /// The producer's attributes.
     pub attributes: Attributes,
-    /// When the queue took the message from its producer.
+    /// The time at which the queue accepted the message from its producer.
     pub enqueued_at: SystemTime,
     /// The FIFO group, or the fair-queue tenant on a standard queue.
     pub group: Option<String>,
     /// The routing key that it was published with.
     pub routing_key: Option<String>,
-    /// Where the body is, if it is not here: `body` is then empty until `Queue::load` has fetched it.
+    /// The location of the body, if it is not in the message: `body` is then empty until `Queue::load` has fetched it.
     pub claim: Option<Arc<Claim>>,
-    /// The trace that its producer sent it in, read once, wherever the queue carries it.
+    /// The trace that its producer sent it in, however the queue carries it.
     pub trace: Option<Arc<TraceContext>>,
 }
 
 impl Message {
-    /// A message of this id and body, and of nothing else, from the start of 1970.
+    /// Returns a message with this id and body and nothing else, enqueued at the start of 1970.
     pub fn new(id: impl Into<String>, body: impl Into<Bytes>) -> Self {
         Self {
             id: id.into(),
@@ -125,7 +125,7 @@ impl Message {
         }
     }
 
-    /// The media type that the producer gave in the attribute [`CONTENT_TYPE`], whatever the case of its name.
+    /// Returns the media type from the attribute [`CONTENT_TYPE`]; the case of its name does not matter.
     pub fn content_type(&self) -> Option<&str> {
         self.attributes
             .iter()
@@ -133,7 +133,7 @@ impl Message {
             .and_then(|(_, value)| value.as_text())
     }
 
-    /// How long the message has existed at `now`; zero when the clocks disagree.
+    /// Returns the message's age at `now`; zero if the clocks disagree.
     pub fn age(&self, now: SystemTime) -> Duration {
         now.duration_since(self.enqueued_at).unwrap_or_default()
     }
@@ -146,30 +146,30 @@ pub struct Outgoing {
     pub body: Vec<u8>,
     /// Attributes; at most [`MAX_ATTRIBUTES`].
     pub attributes: Attributes,
-    /// Decides which subscribed queues of an exchange get the message.
+    /// The key that decides which subscribed queues of an exchange get the message.
     pub routing_key: Option<String>,
-    /// Not delivered before this has passed; at most [`MAX_DELAY`].
+    /// The time before which it is not delivered; at most [`MAX_DELAY`].
     pub delay: Duration,
-    /// The FIFO group. An ordered channel puts messages without one into one common group.
+    /// The FIFO group. An ordered channel puts messages without one into a common group.
     pub group: Option<String>,
-    /// A second message with the same key within the dedupe window (5 minutes) is accepted and dropped.
+    /// The deduplication key. A second message with the same key within 5 minutes is accepted and dropped.
     pub dedupe: Option<String>,
-    /// The body is already there: the message is sent with this claim and `body` is not looked at.
+    /// The claim of a body that is already in S3: the message is sent with it, and `body` is ignored.
     pub claim: Option<Arc<Claim>>,
-    /// The trace that it is sent in. Its queue adds it to the attributes where there is room, and they carry none.
+    /// The trace that it is sent in. The queue adds it to the attributes if there is room and they carry none.
     pub trace: Option<Arc<TraceContext>>,
 }
 
 impl Outgoing {
-    /// The size in bytes that is checked against the limits of every queue: the body, and of every attribute its name, its value,
-    /// and its data type where the producer gave it one ([`AttributeValue::len`]).
+    /// Returns the size in bytes that counts against every queue's limit: the body and, for each attribute, its name, its value,
+    /// and its data type if the producer chose one ([`AttributeValue::len`]).
     pub fn size(&self) -> usize {
         let attributes: usize = self.attributes.iter().map(|(name, value)| name.len() + value.len()).sum();
         self.body.len() + attributes
     }
 
-    /// Puts the trace that it is sent in into its attributes, where there is room for so many, and they carry none. Queues do
-    /// this last, as a trace must never keep a message from being sent.
+    /// Adds the trace to the attributes if they carry none and have room, up to `most`. Queues do this last, because a trace must
+    /// never prevent a send.
     pub fn carry_trace(&mut self, most: usize) {
         if let Some(trace) = self.trace.take() {
             trace.add_within(&mut self.attributes, most);
@@ -179,7 +179,7 @@ impl Outgoing {
     /// Checks the limits that every queue shares; `max_size` (bytes) is the queue's own.
     ///
     /// # Errors
-    /// The first limit that the message breaks.
+    /// Returns the first limit that the message breaks.
     pub fn validate(&self, max_size: usize) -> Result<(), Invalid> {
         if self.size() > max_size {
             return Err(Invalid::TooLarge { size: self.size(), max: max_size });
@@ -197,39 +197,39 @@ impl Outgoing {
     }
 }
 
-/// Why a message can never be sent as it is.
+/// A reason why a message can never be sent unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
-    /// Body and attributes together exceed what the queue takes.
+    /// Body and attributes together exceed the queue's limit.
     #[error("the message has {size} bytes (body and attributes); the queue takes at most {max}")]
     TooLarge {
-        /// Bytes, body and attributes.
+        /// Size of body and attributes in bytes.
         size: usize,
         /// The queue's limit in bytes.
         max: usize,
     },
-    /// More attributes than a message may carry.
+    /// It has too many attributes.
     #[error("the message has {count} attributes; at most {MAX_ATTRIBUTES} are allowed")]
     TooManyAttributes {
-        /// How many it has.
+        /// Their number.
         count: usize,
     },
-    /// A delay that this channel cannot give.
+    /// The channel does not support the delay.
     #[error("{0}")]
     DelayUnsupported(&'static str),
-    /// A dedupe key, where the channel cannot tell duplicates.
+    /// The channel cannot detect duplicates, so it takes no dedupe key.
     #[error("{0}")]
     DedupeUnsupported(&'static str),
-    /// Something in it that this queue cannot carry.
+    /// The message contains something that this queue cannot carry.
     #[error("{0}")]
     Unsupported(String),
-    /// A delay beyond [`MAX_DELAY`].
+    /// The delay is longer than [`MAX_DELAY`].
     #[error("the delay of {} is longer than the 15 minutes that a queue allows", humantime::format_duration(*.delay))]
     DelayTooLong {
-        /// The delay asked for.
+        /// The requested delay.
         delay: Duration,
     },
-    /// A name that SQS would refuse.
+    /// SQS would refuse the name of an attribute.
     #[error(
         "`{name}` is no attribute name: use 1 to 256 of A-Z a-z 0-9 _ - . without a leading, trailing or doubled dot"
     )]
@@ -239,7 +239,7 @@ pub enum Invalid {
     },
 }
 
-/// Whether SQS would take `name` (AWS: 256 characters of `A-Za-z0-9_-.`, dots neither first, last nor doubled).
+/// Returns true if SQS would accept `name` (AWS: 256 characters of `A-Za-z0-9_-.`, dots neither first, last nor doubled).
 fn is_attribute_name(name: &str) -> bool {
     (1..=256).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))

@@ -1,4 +1,4 @@
-//! The trace context that a message carries, so that what a handler causes joins the trace that caused the message.
+//! The trace context of a message, which makes a handler's actions part of the trace that caused the message.
 
 use std::fmt::{self, Display};
 
@@ -9,18 +9,18 @@ use super::{AttributeValue, Attributes, MAX_ATTRIBUTES};
 /// The attribute and header that names the trace (W3C Trace Context, section 3.2).
 pub const TRACEPARENT: &str = "traceparent";
 
-/// The attribute and header with what vendors add (W3C Trace Context, section 3.3).
+/// The attribute and header for vendors' additions (W3C Trace Context, section 3.3).
 pub const TRACESTATE: &str = "tracestate";
 
-/// The longest `tracestate` that is carried on, in bytes (W3C Trace Context, section 3.3.1.5: at least 512).
+/// The longest `tracestate` that is passed on, in bytes (W3C Trace Context, section 3.3.1.5: at least 512).
 const MAX_TRACESTATE: usize = 512;
 
-/// A valid trace context: a span, and whether its trace is sampled.
+/// A valid trace context: a span and its sampling decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceContext(SpanContext);
 
 impl TraceContext {
-    /// The context that these attributes carry by W3C's names, in any case of their letters; none if it is not valid.
+    /// Returns the context that these attributes carry under W3C's names, in any letter case; `None` if it is not valid.
     pub fn of(attributes: &Attributes) -> Option<Self> {
         let text = |name: &str| {
             let mut attributes = attributes.iter();
@@ -29,15 +29,15 @@ impl TraceContext {
         Self::parse(text(TRACEPARENT)?, text(TRACESTATE))
     }
 
-    /// Reads W3C's two fields. A `tracestate` that is not valid is left out, as the standard says.
+    /// Parses W3C's two fields. Ignores an invalid `tracestate`, as the standard requires.
     pub fn parse(traceparent: &str, tracestate: Option<&str>) -> Option<Self> {
         let (trace, span, flags) = read_traceparent(traceparent)?;
         let state = tracestate.filter(|text| is_tracestate(text)).and_then(|text| text.parse().ok());
         Self::remote(trace, span, flags, state.unwrap_or(TraceState::NONE))
     }
 
-    /// Reads the header of AWS X-Ray, `Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1` (AWS X-Ray
-    /// developer guide, tracing header). None without a valid root and parent; a trace counts as sampled only where it says so.
+    /// Parses the header of AWS X-Ray, `Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1` (AWS X-Ray
+    /// developer guide, tracing header). `None` without a valid root and parent. A trace is sampled only if the header says so.
     pub fn from_xray(header: &str) -> Option<Self> {
         let field = |name: &str| {
             let mut fields = header.split(';').filter_map(|field| field.trim().split_once('='));
@@ -53,7 +53,7 @@ impl TraceContext {
         Self::remote(trace, span, flags, TraceState::NONE)
     }
 
-    /// As AWS X-Ray writes it.
+    /// Formats it as an AWS X-Ray header.
     pub fn xray(&self) -> String {
         let (trace, sampled) = (self.trace_id().to_string(), u8::from(self.0.is_sampled()));
         let (time, unique) = trace.split_at(8);
@@ -64,43 +64,43 @@ impl TraceContext {
         Self::new(SpanContext::new(TraceId::from(trace), SpanId::from(span), flags, true, state))
     }
 
-    /// That of a span; none if it has no ids.
+    /// Returns the context of a span; `None` if the span is not valid.
     pub fn new(span: SpanContext) -> Option<Self> {
         span.is_valid().then_some(Self(span))
     }
 
-    /// The span.
+    /// Returns the span.
     pub fn span(&self) -> &SpanContext {
         &self.0
     }
 
-    /// The trace's id: 32 hexadecimal digits.
+    /// Returns the trace's id: 32 hexadecimal digits.
     pub fn trace_id(&self) -> TraceId {
         self.0.trace_id()
     }
 
-    /// As W3C writes it.
+    /// Formats it as W3C's `traceparent`.
     pub fn traceparent(&self) -> String {
         self.to_string()
     }
 
-    /// What vendors added, if they did.
+    /// Returns the vendors' additions, if there are any.
     pub fn tracestate(&self) -> Option<String> {
         Some(self.0.trace_state().header()).filter(|state| !state.is_empty())
     }
 
-    /// Its fields, by the names of their attributes and headers.
+    /// Returns its fields by the names of their attributes and headers.
     pub fn fields(&self) -> impl Iterator<Item = (&'static str, String)> {
         let tracestate = self.tracestate().map(|value| (TRACESTATE, value));
         std::iter::once((TRACEPARENT, self.traceparent())).chain(tracestate)
     }
 
-    /// Adds it to the attributes of a message, unless they carry one, or there is no room for it.
+    /// Adds it to the attributes of a message if they carry none and have room.
     pub fn add_to(&self, attributes: &mut Attributes) {
         self.add_within(attributes, MAX_ATTRIBUTES);
     }
 
-    /// The same, where there is room for so many attributes.
+    /// Adds it as [`Self::add_to`] does, with room for `most` attributes.
     pub fn add_within(&self, attributes: &mut Attributes, most: usize) {
         if is_carried_by(attributes) {
             return;
@@ -113,7 +113,7 @@ impl TraceContext {
     }
 }
 
-/// The `traceparent`, of the version that we know (00).
+/// Formats the `traceparent` of version 00.
 impl Display for TraceContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let span = &self.0;
@@ -121,12 +121,12 @@ impl Display for TraceContext {
     }
 }
 
-/// Whether these attributes have a `traceparent`, valid or not: whoever put it there decides about the trace.
+/// Returns true if these attributes have a `traceparent`, valid or not: its author decides about the trace.
 pub fn is_carried_by(attributes: &Attributes) -> bool {
     attributes.keys().any(|name| name.eq_ignore_ascii_case(TRACEPARENT))
 }
 
-/// `version-trace-parent-flags`, each lower-case hexadecimal; ids of zeros are invalid, as is version ff, and a later version
+/// Parses `version-trace-parent-flags`, each in lowercase hexadecimal. Ids of zeros and version ff are invalid; a later version
 /// may have more after a dash (W3C Trace Context, section 3.2.2).
 fn read_traceparent(text: &str) -> Option<(u128, u64, TraceFlags)> {
     let mut parts = text.splitn(5, '-');
@@ -137,19 +137,19 @@ fn read_traceparent(text: &str) -> Option<(u128, u64, TraceFlags)> {
         return None;
     }
     let flags = TraceFlags::new(u8::try_from(flags).ok()?);
-    // Of a later version only one flag is known to mean the same.
+    // Only one flag is known to keep its meaning in later versions.
     let flags = if is_known { flags } else { flags & TraceFlags::SAMPLED };
     Some((trace, u64::try_from(span).ok()?, flags))
 }
 
-/// So many lower-case hexadecimal digits.
+/// Parses exactly `length` lowercase hexadecimal digits.
 fn hexadecimal(text: &str, length: usize) -> Option<u128> {
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     let fits = text.len() == length && text.bytes().all(is_digit);
     fits.then(|| u128::from_str_radix(text, 16).ok()).flatten()
 }
 
-/// Printable ASCII of a length that everyone passes on; its members are the vendors' affair.
+/// Checks for printable ASCII of a length that every system passes on. The members are not examined.
 fn is_tracestate(text: &str) -> bool {
     (1..=MAX_TRACESTATE).contains(&text.len()) && text.bytes().all(|byte| (0x20..=0x7e).contains(&byte))
 }
