@@ -1,8 +1,8 @@
-//! Child processes: those that this process waits for itself, and as PID 1 the orphans of its container.
+//! Child processes: those that this process itself waits for and, as PID 1, the orphans of its container.
 //!
-//! A status can be taken once. The AWS SDK runs a profile's `credential_process` and waits for it by its id; reaping by "any
-//! child" at that moment would take the status away, and the SDK would report a failure. The kernel does not say which child
-//! is an orphan, so no orphan is reaped while somebody waits for a child of their own.
+//! An exit status can be read only once. The AWS SDK runs a profile's `credential_process` and waits for it by its id. Reaping
+//! any child at that moment would take the status away, and the SDK would report a failure. The kernel does not tell orphans from
+//! other children, so no orphan is reaped while anyone waits for a child of their own.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -11,9 +11,9 @@ use rustix::process::{WaitOptions, wait};
 static WAITING: Mutex<Waiting> = Mutex::new(Waiting { own: 0, orphans: false });
 
 struct Waiting {
-    /// How many may have a child of their own.
+    /// The number of [`OwnChildren`] that exist.
     own: usize,
-    /// Whether orphans were left to be reaped later.
+    /// Set if reaping was postponed.
     orphans: bool,
 }
 
@@ -21,7 +21,7 @@ fn waiting() -> MutexGuard<'static, Waiting> {
     WAITING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes the exit status of every dead child, so that none stays a zombie; later, if somebody waits for a child of their own.
+/// Takes the exit status of every dead child, so that none stays a zombie. Postponed while [`OwnChildren`] exist.
 pub fn reap_orphans() {
     let mut waiting = waiting();
     waiting.orphans = waiting.own > 0;
@@ -34,13 +34,13 @@ fn reap() {
     while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
 }
 
-/// Keeps every child from being reaped while it lives.
+/// Prevents the reaping of any child while it exists.
 #[must_use = "children are reaped again once this is dropped"]
 #[derive(Debug)]
 pub struct OwnChildren(());
 
 impl OwnChildren {
-    /// For who is about to start children and to wait for them.
+    /// Announces that the caller is about to start children and wait for them.
     pub fn start() -> Self {
         waiting().own += 1;
         Self(())
@@ -68,13 +68,13 @@ mod credentials {
 
     use super::OwnChildren;
 
-    /// The same configuration, whose credentials may come from a program that the SDK runs.
+    /// Returns the same configuration. Its credentials may come from a program that the SDK runs.
     pub fn with_own_children(config: SdkConfig) -> SdkConfig {
         let Some(provider) = config.credentials_provider() else { return config };
         config.to_builder().credentials_provider(SharedCredentialsProvider::new(Waited(provider))).build()
     }
 
-    /// A provider that waits for the programs that it runs.
+    /// A credentials provider that keeps orphan reaping from interfering with the programs that it runs.
     #[derive(Debug)]
     struct Waited(SharedCredentialsProvider);
 
@@ -104,7 +104,7 @@ mod tests {
 
     use super::*;
 
-    /// Waits until the child is dead, and leaves its status.
+    /// Waits until the child is dead, and leaves its status unread.
     fn dies(child: &Child) {
         let id = Pid::from_raw(child.id().try_into().unwrap()).unwrap();
         waitid(WaitId::Pid(id), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
