@@ -17,24 +17,24 @@ use hostler_queue::Inventory;
 use hostler_types::duration;
 use hostler_types::printable::in_json;
 
-/// Tell which queues hold too many messages
+/// List queues that hold too many messages
 ///
-/// Looks at every queue under the config's prefix that is hostler's by its tags, not only at this config's. A queue alarms
-/// from its alarm_threshold on, or alarms.threshold without one; a dead-letter queue from its first message, or its
-/// dead_letter_alarm_threshold. Looks once and ends with 1 if something alarms; with --every it goes on until SIGTERM, and
-/// tells only what is new, twice as bad, over, or due for a reminder.
+/// Checks every queue under the config's prefix that carries hostler's tags, not only those of this config. A queue alarms from
+/// its alarm_threshold on, or alarms.threshold without one; a dead-letter queue from its first message, or its
+/// dead_letter_alarm_threshold. Checks once and exits with 1 if a queue alarms. With --every it goes on until SIGTERM, and
+/// reports only alarms that are new, have doubled, are over, or are due for a reminder.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Look again and again with this pause, give or take a tenth, such as 15m
+    /// Check repeatedly, with this pause between checks (varied by up to a tenth); for example 15m
     #[arg(long, value_name = "DURATION", value_parser = pause)]
     every: Option<Duration>,
-    /// With --every: after this long, tell again what still alarms
+    /// With --every: repeat alarms that last this long
     #[arg(long, value_name = "DURATION", value_parser = pause, default_value = "12h")]
     remind: Duration,
-    /// Print what would be sent, and send nothing
+    /// Print the notification instead of sending it
     #[arg(long)]
     dry_run: bool,
-    /// Print JSON: of one look an object, with --every a line for each notice
+    /// Print JSON: one object, or with --every one line per notification
     #[arg(long, conflicts_with = "dry_run")]
     json: bool,
     #[command(flatten)]
@@ -43,7 +43,7 @@ pub(super) struct Args {
     config: ConfigArg,
 }
 
-/// A pause, of a second at least.
+/// Parses a pause of at least one second.
 fn pause(text: &str) -> std::result::Result<Duration, String> {
     match duration::parse(text) {
         Ok(pause) if pause >= Duration::from_secs(1) => Ok(pause),
@@ -94,7 +94,7 @@ async fn once(
     }
     let (mut bulletin, _) = Watch::new(args.remind).after(Duration::ZERO, &Look::Seen(&seen.levels, &seen.unread));
     let alarms = !bulletin.news.is_empty();
-    // What may not be looked at is named beside alarms; by itself it would be told at each look.
+    // The notice names denied queues beside alarms. They alone cause none, or every scheduled run would send one.
     bulletin.denied.clear();
     if let (Some(carrier), false) = (carrier, bulletin.is_empty()) {
         let notice = alarms::notice(&bulletin, &seen.unread, SystemTime::now());
@@ -106,7 +106,7 @@ async fn once(
 fn show(args: &Args, step: &Step<'_>) {
     match step {
         Step::Tells(notice) if args.json => print(in_json(&notice.document.to_string())),
-        // The rehearsal prints it.
+        // The dry run itself prints the notice.
         Step::Tells(_) if args.dry_run => {}
         Step::Tells(notice) => print(notice.text()),
         Step::Untold(reason) => say(format_args!("hostler: not sent, tried again after the next look: {reason}")),

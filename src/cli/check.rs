@@ -1,4 +1,4 @@
-//! `hostler check`: all that can be known before the first message.
+//! `hostler check`: finds every problem that can be found before the first message.
 
 use super::{ConfigArg, block_on, print, say};
 use crate::exit::{Exit, Failure, Result};
@@ -12,7 +12,7 @@ use hostler_wasm::{self as handler, Definition, Engine, Loaded, Summary};
 
 /// Validate the config, load the handlers, reach the queues; consumes nothing
 ///
-/// Prints what it found. Exits with 64 for a bad config, 65 for a bad handler, 69 for a queue that cannot be reached.
+/// Prints the findings. Exits with 64 for a bad config, 65 for a bad handler, 69 for a queue that cannot be reached.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -30,10 +30,10 @@ pub(super) fn run(args: &Args) -> Result {
         say(format_args!("hostler: warning: {warning}"));
     }
     let machine = Machine::measure();
-    // As `run`, which has one for signals beside them: whoever cannot start the threads must not learn it only there.
+    // The same threads as `run` starts, and one for signals: if they cannot be started, `check` reports it too.
     machine.try_threads(Threads::of(&machine, host::sets(&loaded.config.consumers)).least() + 1)?;
     handler::compile_with(Threads::of(&machine, 1).compiling);
-    // Every part is looked at, so that one run shows all that is wrong.
+    // Every part is checked, so that one run reports all problems.
     telemetry::show_warnings();
     let grants = host::check_grants(&loaded);
     let hardening = check_hardening(&loaded.config, &machine);
@@ -43,7 +43,7 @@ pub(super) fn run(args: &Args) -> Result {
     let Some(first) = failures.first() else { return Ok(Exit::Ok) };
     let mut messages: Vec<&str> = Vec::new();
     for Failure { message, .. } in &failures {
-        // A grant that reaches the queue keeps it from being opened as well.
+        // A grant that reaches the queue also prevents opening it, so the message may be there already.
         if !messages.iter().any(|told| told.contains(message.as_str())) {
             messages.push(message);
         }
@@ -53,7 +53,7 @@ pub(super) fn run(args: &Args) -> Result {
 
 fn check_hardening(config: &Config, machine: &Machine) -> Result<()> {
     let hardening = Hardening::examine(config, machine)?;
-    // Where it is required, that was refused.
+    // With `hardening = "require"`, `examine` has already refused this.
     if let Some(shortage) = host::too_few_processes(config, machine) {
         say(format_args!("hostler: warning: {shortage}\n  cure: {}", shortage.cure()));
     }
@@ -67,10 +67,10 @@ fn check_hardening(config: &Config, machine: &Machine) -> Result<()> {
 }
 
 async fn check_handlers(config: &Config, machine: &Machine) -> Result<()> {
-    // As `run`: what cannot fit even before the handlers are known is refused first.
+    // As in `run`: refuses first what cannot fit even without the handlers.
     host::plan(config, machine, &[])?;
     let cache = host::cache(config);
-    // The pool of `run`, so that what it refuses is refused here.
+    // The pool of `run`, so that both refuse the same handlers.
     let engine = Engine::new(host::pool(config)).map_err(|error| Failure::new(Exit::Internal, error))?;
     let engine = engine.with_cache(cache.clone());
     let load = |definition: Result<Definition>| {
@@ -97,7 +97,7 @@ async fn check_handlers(config: &Config, machine: &Machine) -> Result<()> {
     Ok(())
 }
 
-/// What each consumer gets, and of what, if it is less than where nothing is scarce.
+/// Formats the share of each consumer, and the memory limit if it reduces a share.
 fn describe_plan(config: &Config, plan: &Plan) -> String {
     let shares = plan.shares.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
     let scarce = config.consumers.iter().zip(&plan.shares).any(|(consumer, share)| {
@@ -138,7 +138,7 @@ fn unreachable_channels(who: &str) -> Failure {
     Failure::new(Exit::QueueUnreachable, format!("{who} work as the queues are: see `queue !!`, with each cure"))
 }
 
-/// What kind of handler it is, and what it imports.
+/// Formats the handler's kind and its imports.
 pub(super) fn describe(summary: &Summary) -> String {
     let imports = summary.imports.iter().map(|import| format!("\n                imports {}", on_one_line(import)));
     format!("\n              {}{}", summary.kind, imports.collect::<String>())

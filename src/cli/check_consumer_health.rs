@@ -12,9 +12,8 @@ use hostler_types::printable::{Printable, in_json};
 
 /// Tell from the health file whether every consumer makes progress
 ///
-/// Reads the file that `hostler run` keeps up to date; asks no queue and no network. Made for the HEALTHCHECK of a
-/// container. Exits with 0 when healthy or starting, with 1 when unhealthy; the reasons are then on stderr. Waits at
-/// most 5 s for the file's lock.
+/// Reads the file that `hostler run` keeps up to date; contacts no queue and no network. Made for the HEALTHCHECK of a container.
+/// Exits with 0 when healthy or starting, with 1 when unhealthy and the reasons on stderr. Waits at most 5 s for the file's lock.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The health file [default: the config's `host.health_file`]
@@ -23,12 +22,12 @@ pub struct Args {
     /// Print the verdict, its reasons and the health file as one JSON object
     #[arg(long)]
     json: bool,
-    /// How long a container without a health file counts as starting, from the start of its PID 1; such as 90s or 5m
+    /// Time from the start of PID 1 during which a container without a health file counts as starting; for example 90s or 5m
     #[arg(long, value_name = "DURATION", default_value = "300s", value_parser = duration::parse)]
     start_period: Duration,
 }
 
-/// Prints the verdict on `health_file`, unless the arguments name another one. Returns the exit code, 0 or 1.
+/// Prints the verdict on `health_file`, or on the file that the arguments name. Returns the exit code, 0 or 1.
 pub fn run(args: &Args, health_file: &Path) -> u8 {
     let path = args.file.as_deref().unwrap_or(health_file);
     let mut file = health::read(path);
@@ -48,7 +47,7 @@ pub fn run(args: &Args, health_file: &Path) -> u8 {
     };
 
     let line = if args.json { json(&verdict, report) } else { line(&verdict, report) };
-    // The exit code is the answer; where nobody reads the words, it still has to be given.
+    // The exit code is the answer, so a failed write of the text must not change it.
     let _ = writeln!(io::stdout(), "{}", Printable(&line));
     if !verdict.healthy() {
         let _ = writeln!(io::stderr(), "{}", Printable(&joined(&verdict.reasons, "\n")));
@@ -56,7 +55,7 @@ pub fn run(args: &Args, health_file: &Path) -> u8 {
     u8::from(!verdict.healthy())
 }
 
-/// One line for people.
+/// Formats one line for people.
 fn line(verdict: &Verdict, report: Option<&Report>) -> String {
     let detail = match verdict.status {
         Status::Healthy => counted(report.map_or(0, |report| report.consumers.len()), "consumer"),
@@ -66,7 +65,7 @@ fn line(verdict: &Verdict, report: Option<&Report>) -> String {
     format!("{}: {detail}", verdict.status.name())
 }
 
-/// One line for programs.
+/// Formats one line for programs.
 fn json(verdict: &Verdict, report: Option<&Report>) -> String {
     #[derive(Serialize)]
     struct Answer<'a> {
@@ -76,7 +75,7 @@ fn json(verdict: &Verdict, report: Option<&Report>) -> String {
         report: Option<&'a Report>,
     }
     let answer = Answer { status: verdict.status, healthy: verdict.healthy(), reasons: &verdict.reasons, report };
-    // Nothing in it can fail to serialize; should it ever, its text is no worse than none.
+    // Serializing it cannot fail; if it ever did, the error's text would stand in for the answer.
     let text = serde_json::to_string(&answer).unwrap_or_else(|error| error.to_string());
     in_json(&text).into_owned()
 }

@@ -17,29 +17,30 @@ use hostler_ops::delivery::deliver;
 use hostler_queue::{Disposal, QueueError};
 use hostler_types::duration;
 
-/// Find queues, topics and stored bodies that nobody uses, and remove them
+/// Find unused queues, topics and stored bodies, and remove them
 ///
-/// Looks at everything under the config's prefix that is hostler's by its tags, and at its use as CloudWatch knows it. Only
-/// with --apply it removes: queues that two looks found empty and unused for as long as --queues-idle, and bodies that were
-/// stored, or last renewed, longer ago than --bodies-older; never a queue that holds a message, that this config names, that a
-/// topic of this account and region delivers to, or that takes another one's dead letters.
+/// Checks everything under the config's prefix that carries hostler's tags, and its use according to CloudWatch. Removes only
+/// with --apply: queues that two looks found empty and unused for --queues-idle, and bodies that were stored, or last renewed,
+/// longer ago than --bodies-older. Never removes a queue that holds a message, that this config names, that a topic of this
+/// account and region delivers to, or that receives another queue's dead letters.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Remove what is deletable; without it, only report
+    /// Remove what can be removed; without it, only report
     #[arg(long)]
     apply: bool,
     /// With --apply: the pause between the two looks. Counts of SQS are exact only a minute after the last message
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "60s")]
     pause: Duration,
-    /// How long a queue has to be unused, and to exist: longer than the longest pause of whoever uses it. A worker that is started
-    /// once a quarter needs 100d
+    /// Least idle time, and least age, of a queue that may be removed. Must exceed the longest pause between uses: a worker that
+    /// is started once a quarter needs 100d
     #[arg(long, value_name = "DURATION", value_parser = window, default_value = "35d")]
     queues_idle: Duration,
-    /// How long a topic has to be unused
+    /// Least idle time of a topic that may be removed
     #[arg(long, value_name = "DURATION", value_parser = window, default_value = "1d")]
     topics_idle: Duration,
-    /// How long ago a stored body has to have been stored, or renewed as its message was dead-lettered or requeued; 14d at least. A move
-    /// by SQS itself (requeue --native, the console) gives a message 14 more days, and its body none: longer than such moves add up to
+    /// Least age of a stored body that may be removed, counted from when it was stored, or renewed because its message was
+    /// dead-lettered or requeued; 14d at least. A move by SQS itself (requeue --native, the console) gives a message 14 more days
+    /// but does not renew its body: allow for the sum of such moves
     #[arg(long, value_name = "DURATION", value_parser = bodies, default_value = "90d")]
     bodies_older: Duration,
     /// Print the whole report as JSON
@@ -51,7 +52,7 @@ pub(super) struct Args {
     config: ConfigArg,
 }
 
-/// A time that CloudWatch can be asked about: a minute to 455 days, for which it keeps hours.
+/// Parses a period that CloudWatch can report on: a minute to 455 days, for which it keeps hourly data.
 fn window(text: &str) -> std::result::Result<Duration, String> {
     let time = duration::parse(text).map_err(|error| error.to_string())?;
     let known = Duration::from_secs(60)..=Duration::from_secs(455 * 86_400);
@@ -102,7 +103,8 @@ pub(super) fn run(args: &Args) -> Result {
     })
 }
 
-/// A look can be left at any time; a removal that has begun goes on to the end of its call, and sees the token itself.
+/// Resolves when a signal stops the command, without --apply only. With it, the removal sees the token itself and finishes the
+/// call under way.
 async fn stopped_looking(args: &Args, stop: &CancellationToken) {
     match args.apply {
         false => stop.cancelled().await,
@@ -110,7 +112,7 @@ async fn stopped_looking(args: &Args, stop: &CancellationToken) {
     }
 }
 
-/// Looks, and with --apply looks again and removes what both looks agree on.
+/// Looks; with --apply, looks again and removes what both looks agree on.
 async fn clean(
     args: &Args,
     config: &Config,
@@ -139,7 +141,7 @@ async fn clean(
     Ok((second, Some(done)))
 }
 
-/// What the config names: what it consumes, its dead-letter queues, and what is sent to.
+/// Returns all names in the config: consumed queues, their dead-letter queues, and destinations.
 fn named(config: &Config) -> Named {
     let mut named = Named::default();
     for consumer in &config.consumers {
@@ -152,7 +154,7 @@ fn named(config: &Config) -> Named {
     named
 }
 
-/// Whether there are queues, and CloudWatch knows none of them.
+/// Returns true if there are queues and CloudWatch knows none of them.
 fn no_record(survey: &Survey) -> bool {
     !survey.queues.is_empty() && !survey.has_record()
 }

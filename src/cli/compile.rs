@@ -12,22 +12,23 @@ use hostler_wasm::{self as handler, CompileError, CpuBaseline, Recipe, Source};
 
 /// Compile a handler ahead of time, so that it loads in milliseconds
 ///
-/// The code is for this version of hostler, and for the CPU baseline that was asked for. The WASM goes into the file beside
-/// it: where the code does not fit, hostler warns and compiles the WASM, which takes seconds. Name only files that you made yourself in a config: compiled code cannot be verified.
+/// The code fits this version of hostler and the requested CPU baseline. The file also contains the WASM: where the code does not
+/// fit, hostler warns and compiles the WASM, which takes seconds. Name only files that you compiled yourself in a config:
+/// compiled code cannot be verified.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The handler: a .wasm or .wat file, or where one is: s3://… or oci://…
+    /// The handler: a .wasm or .wat file, or a reference to one: s3://… or oci://…
     handler: String,
-    /// Where to write the .cwasm file
+    /// The .cwasm file to write
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// A target triple, such as x86_64-unknown-linux-gnu [default: this machine]
+    /// A target triple, for example x86_64-unknown-linux-gnu [default: this machine]
     #[arg(long, value_name = "TRIPLE")]
     target: Option<String>,
-    /// What the CPU must have: generic, x86-64-v2, x86-64-v3 or native
+    /// The CPU features to require: generic, x86-64-v2, x86-64-v3 or native
     #[arg(long, value_name = "BASELINE", default_value_t)]
     cpu_baseline: CpuBaseline,
-    /// Leave the WASM out: the file is smaller, and refused where the code does not fit
+    /// Leave the WASM out: the file is smaller, but refused where the code does not fit
     #[arg(long)]
     no_source: bool,
 }
@@ -47,7 +48,7 @@ pub(super) fn run(args: &Args) -> Result {
         };
         Failure::new(exit, error)
     })?;
-    // Replaced by a rename, so that a running host never loads half a file.
+    // The rename replaces the file at once, so a running host never loads half of it.
     let temporary = args.output.with_added_extension("tmp");
     let written = std::fs::write(&temporary, &compiled).and_then(|()| std::fs::rename(&temporary, &args.output));
     written.map_err(|error| {

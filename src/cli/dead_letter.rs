@@ -1,4 +1,4 @@
-//! What people and programs are shown of a dead letter.
+//! Dead letters as the commands show them to people and programs.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -13,43 +13,43 @@ use hostler_types::Timestamp;
 use hostler_types::message::{AttributeValue, Message, Plain};
 use hostler_types::printable::{on_one_line, shortened};
 
-/// A dead letter, as `--json` prints it. What it does not say of itself is null, such as all of its story where SQS moved
-/// it by its own redrive.
+/// A dead letter, as `--json` prints it. Unknown fields are null: where SQS moved the message by its own redrive, that is its
+/// whole history.
 #[derive(Debug, Serialize)]
 pub(super) struct DeadLetter {
     id: String,
-    /// Why it was dead-lettered.
+    /// The reason for dead-lettering it.
     reason: Option<String>,
     /// The channel that it came from.
     source: Option<String>,
-    /// How often its handler had it.
+    /// The number of attempts by its handler.
     attempts: Option<u32>,
-    /// Since `enqueued_at`.
+    /// The age since `enqueued_at`.
     age_seconds: u64,
-    /// When its queue took it: on SQS, where a dead letter is a copy, when it was dead-lettered.
+    /// The time at which its queue took it: on SQS, where a dead letter is a copy, the time of dead-lettering.
     enqueued_at: Timestamp,
-    /// The id that it had before it was first requeued.
+    /// The id from before its first requeue.
     original_id: Option<String>,
     group: Option<String>,
     routing_key: Option<String>,
-    /// Of the body, wherever it lies; null where the pointer to it does not say.
+    /// The size of the body, wherever it lies; null if the pointer to it does not say.
     size_bytes: Option<u64>,
     #[serde(flatten)]
     whole: Option<Whole>,
 }
 
-/// What is shown of one alone.
+/// The details of a dead letter that is shown by itself.
 #[derive(Debug, Serialize)]
 struct Whole {
     content_type: Option<String>,
     attributes: BTreeMap<String, Content>,
-    /// Where the body is, if it is not in the message.
+    /// The location of the body, if it is not in the message.
     body_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     body: Option<Content>,
 }
 
-/// Text as it is, or other bytes.
+/// Text, or other bytes in base64.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Content {
@@ -65,7 +65,7 @@ impl Content {
         }
     }
 
-    /// On one line.
+    /// Formats the content on one line.
     fn line(&self) -> String {
         match self {
             Self::Text(text) => on_one_line(text),
@@ -75,7 +75,7 @@ impl Content {
 }
 
 impl DeadLetter {
-    /// What is listed of it.
+    /// Returns the fields that a list shows.
     pub(super) fn of(message: &Message, now: SystemTime) -> Self {
         let told = |name: &str| message.attributes.get(name).and_then(AttributeValue::as_text).map(str::to_owned);
         let size = match &message.claim {
@@ -97,7 +97,7 @@ impl DeadLetter {
         }
     }
 
-    /// The same with all that the message carries.
+    /// Adds everything else that the message carries.
     pub(super) fn in_whole(self, message: &Message) -> Self {
         let body = match str::from_utf8(&message.body) {
             Ok(text) => Plain::Text(text),
@@ -113,7 +113,7 @@ impl DeadLetter {
         Self { whole: Some(whole), ..self }
     }
 
-    /// The same without its body.
+    /// Removes the body.
     pub(super) fn without_body(mut self) -> Self {
         if let Some(whole) = &mut self.whole {
             whole.body = None;
@@ -125,7 +125,7 @@ impl DeadLetter {
         humantime::format_duration(Duration::from_secs(self.age_seconds)).to_string()
     }
 
-    /// A line for each thing that is known of it, for people.
+    /// Formats a line for each known fact, for people.
     pub(super) fn page(&self) -> String {
         let size = self.size_bytes.map(|size| format!("{size} bytes"));
         let mut lines = vec![
@@ -151,7 +151,7 @@ impl DeadLetter {
     }
 }
 
-/// Bytes of a reason that a list shows.
+/// The bytes of a reason that a list shows.
 pub(super) const MAX_LISTED: usize = 1024;
 
 /// The attributes that have a line of their own.
@@ -161,7 +161,7 @@ fn unknown() -> String {
     "-".to_owned()
 }
 
-/// A line for each dead letter, for people.
+/// Formats a line for each dead letter, for people.
 pub(super) fn table(letters: &[DeadLetter]) -> String {
     let cells: Vec<Vec<String>> = letters
         .iter()

@@ -1,15 +1,15 @@
-//! Where a message that a person sends goes, and a refusal for one that goes nowhere.
+//! Destinations of messages that a person sends; refuses one that no consumer would get.
 
 use crate::exit::{Exit, Failure, Result};
 use crate::host;
 use hostler_config::{Config, alike};
 use hostler_types::channel::Channel;
 
-/// How many channels a refusal names.
+/// The number of channels that a refusal names.
 const NAMED: usize = 12;
 
-/// Where a message to a channel goes. To an exchange of the config it goes by one of its channels: by its bare name, a queue
-/// that happens to have the same would get it.
+/// Returns the channel to send to. An exchange of the config is reached through one of its channels: its bare name would reach a
+/// queue that happens to have the same name.
 pub(super) fn of<'a>(config: &'a Config, channel: &'a Channel) -> &'a Channel {
     let mut consumed = config.consumers.iter().map(|consumer| &consumer.channel);
     if channel.exchange().is_some() || consumed.clone().any(|known| known.queue() == channel.queue()) {
@@ -18,8 +18,8 @@ pub(super) fn of<'a>(config: &'a Config, channel: &'a Channel) -> &'a Channel {
     consumed.find(|known| known.exchange() == Some(channel.queue())).unwrap_or(channel)
 }
 
-/// Refuses a channel that neither the embedded queue has, of which `stored` are the channels, nor the config names. A queue that
-/// a slip of the keyboard makes has no consumer, and an exchange without subscriptions keeps nothing.
+/// Refuses a channel that is neither in the config nor among the `stored` channels of the embedded queue. A mistyped name would
+/// create a queue without a consumer, and an exchange without subscriptions keeps nothing.
 pub(super) fn check(config: &Config, stored: &[Channel], channel: &Channel) -> Result<()> {
     let known: Vec<Channel> = named(config).chain(stored.iter().cloned()).collect();
     if takes(&known, channel) {
@@ -34,7 +34,7 @@ pub(super) fn check(config: &Config, stored: &[Channel], channel: &Channel) -> R
     Err(Failure::new(Exit::QueueUnreachable, text))
 }
 
-/// Channels of the config's consumers, their dead-letter queues, and where they send.
+/// Returns the channels of the config's consumers, their dead-letter queues, and their destinations.
 fn named(config: &Config) -> impl Iterator<Item = Channel> {
     config.consumers.iter().flat_map(|consumer| {
         let dead_letters = consumer.channel.dead_letter_queue().parse().ok().filter(|_| consumer.dead_letter);
@@ -43,7 +43,7 @@ fn named(config: &Config) -> impl Iterator<Item = Channel> {
     })
 }
 
-/// Whether a message reaches one of these. A bare name is a queue or an exchange.
+/// Returns true if a message to `channel` reaches one of these. A bare name is a queue or an exchange.
 fn takes(known: &[Channel], channel: &Channel) -> bool {
     known.iter().any(|one| {
         let bare = channel.exchange().is_none();
@@ -51,7 +51,7 @@ fn takes(known: &[Channel], channel: &Channel) -> bool {
     })
 }
 
-/// The rest of a refusal: a name that may be meant, those that are known, and how a new one comes to be.
+/// Formats the rest of a refusal: a similar name, the known names, and how to create a new channel.
 fn cure(known: &[Channel], channel: &Channel) -> String {
     let mut names: Vec<String> = known.iter().map(Channel::to_string).collect();
     names.sort_unstable();

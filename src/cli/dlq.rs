@@ -17,9 +17,9 @@ use hostler_telemetry as telemetry;
 use hostler_types::channel::Channel;
 use hostler_types::message::Message;
 
-/// Look at dead letters: why they are there, where they came from, how often they were tried
+/// Look at dead letters: their reasons, sources and attempts
 ///
-/// The queue is that of the channel's dead letters: orders and orders-dlq name the same. `hostler requeue` moves them back.
+/// Reads the dead-letter queue of the channel: orders and orders-dlq name the same. `hostler requeue` moves them back.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]
@@ -35,9 +35,9 @@ enum Command {
 
 /// List dead letters
 ///
-/// Nothing is consumed. The embedded queue is only read. SQS shows messages to nobody but who receives them, so there each
-/// is received and given back at the end: that counts as a receive, and hides it from others meanwhile. Of an ordered queue,
-/// SQS shows the first ten of each group. Ends with 1 if --id or --filter may fit a message that could not be looked at.
+/// Consumes nothing. The embedded queue is only read. SQS shows a message only to a receiver, so each one there is received, and
+/// released at the end: this counts as a receive, and hides the message from others meanwhile. Of an ordered queue, SQS shows the
+/// first ten of each group. Exits with 1 if --id or --filter may match a message that could not be inspected.
 #[derive(Debug, clap::Args)]
 struct LsArgs {
     /// The channel whose dead letters to list
@@ -54,9 +54,9 @@ struct LsArgs {
     config: ConfigArg,
 }
 
-/// Show all that is known of one dead letter
+/// Show everything known about one dead letter
 ///
-/// Looks as `ls` does. The body stays unseen unless --body asks for it.
+/// Inspects the queue as `ls` does. Leaves the body out unless --body is given.
 #[derive(Debug, clap::Args)]
 struct ShowArgs {
     /// The channel whose dead letter to show
@@ -75,8 +75,8 @@ struct ShowArgs {
 
 /// Remove dead letters for good
 ///
-/// Takes --id or --filter, and --yes or --dry-run. Ctrl-C finishes the batch under way and ends with 0. Ends with 1 if a message that
-/// should go is still there, or not found.
+/// Requires --id or --filter, and --yes or --dry-run. Ctrl-C finishes the batch under way and exits with 0. Exits with 1 if a
+/// message to drop is still there, or was not found.
 #[derive(Debug, clap::Args)]
 struct DropArgs {
     /// The channel whose dead letters to drop
@@ -86,10 +86,10 @@ struct DropArgs {
     /// Drop no more than N messages
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max: Option<u64>,
-    /// Do it: what is dropped cannot be had back
+    /// Confirm: dropped messages cannot be recovered
     #[arg(long)]
     yes: bool,
-    /// List what would be dropped, as `ls` does, and drop nothing
+    /// List the messages to drop, as `ls` does, and drop nothing
     #[arg(long)]
     dry_run: bool,
     /// Print the counts as JSON
@@ -108,7 +108,7 @@ pub(super) fn run(args: &Args) -> Result {
     }
 }
 
-/// The queue of a channel's dead letters; it may be named by itself.
+/// Returns the dead-letter queue of a channel, which may itself be named.
 pub(super) fn dead_letters(channel: &Channel) -> Result<Channel> {
     match channel.of_dead_letters() {
         Some(_) => Ok(channel.clone()),
@@ -153,7 +153,7 @@ fn show(args: &ShowArgs) -> Result {
     Ok(Exit::Ok)
 }
 
-/// What the look finds, in whole or in short, and what it could not see.
+/// Returns the dead letters found, in whole or in short, and what could not be inspected.
 fn find(config: &ConfigArg, wanted: Look, whole: bool) -> Result<(Vec<DeadLetter>, Looked)> {
     let config = config.load()?.config;
     let stop = stop_on_signal()?;
@@ -200,13 +200,13 @@ fn remove(args: &DropArgs) -> Result {
     if report.failed > 0 {
         return Ok(Exit::Failed);
     }
-    // What is beyond a maximum was not looked at.
+    // Messages beyond a maximum were not inspected.
     let all = !stopped && args.max.is_none_or(|max| report.moved < max);
     let unmet = all.then(|| args.picked.unmet(report.moved, report.not_looked_at, &from)).flatten();
     unmet.map_or(Ok(Exit::Ok), Err)
 }
 
-/// Shows what would be dropped.
+/// Shows the messages that would be dropped.
 fn rehearse(args: &DropArgs, from: &Channel) -> Result {
     let (conditions, max) = (args.picked.conditions(), args.max.unwrap_or(u64::MAX));
     let wanted = Look { at: from.clone(), conditions, max, began: SystemTime::now() };
@@ -232,7 +232,7 @@ fn rehearse(args: &DropArgs, from: &Channel) -> Result {
     unmet.map_or(Ok(Exit::Ok), Err)
 }
 
-/// Drops; of what was to go and is still there, the report says that it failed.
+/// Drops messages. Those that were meant but stay count as failed in the report.
 async fn dropped(broker: &dyn Admin, order: Order, stop: &CancellationToken) -> Result<(Report, Ended)> {
     let mut tell = |note: Note<'_>| {
         if let Note::Failed { id, reason } = note {

@@ -7,8 +7,9 @@ use hostler_config::{Config, Driver, HandlerRef};
 
 /// Print the least-privilege IAM policy that this config needs
 ///
-/// Asks nothing of AWS and needs no credentials. The region is the config's, or AWS_REGION's; without one, any. Covers
-/// `run` and `check`, handlers in S3 included; what creating queues takes is added where queue.sqs.provision is "auto", or by --with-provision.
+/// Contacts no AWS service and needs no credentials. The region is the config's, or AWS_REGION's; without one, any. Covers `run`
+/// and `check`, including handlers in S3. Permissions to create queues are added if queue.sqs.provision is "auto", or by
+/// --with-provision.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The AWS account [default: any]
@@ -17,16 +18,16 @@ pub(super) struct Args {
     /// The ECS cluster that it runs in: allow scale-in protection there, unless host.task_protection is "off"
     #[arg(long, value_name = "NAME", value_parser = cluster)]
     cluster: Option<String>,
-    /// Allow what `hostler provision` does as well
+    /// Also allow `hostler provision`
     #[arg(long)]
     with_provision: bool,
-    /// Allow what `hostler requeue` and `hostler dlq` do with the dead letters of the config's consumers as well, --native included
+    /// Also allow `hostler requeue` and `hostler dlq` on the dead letters of the config's consumers, including --native
     #[arg(long)]
     with_requeue: bool,
-    /// Allow what `hostler alarms` and `hostler queues` do as well; a topic that it tells (--sns) needs sns:Publish beside
+    /// Also allow `hostler alarms` and `hostler queues`; a topic to notify (--sns) needs sns:Publish besides
     #[arg(long)]
     with_alarms: bool,
-    /// Allow what `hostler clean` does as well, --apply included
+    /// Also allow `hostler clean`, including --apply
     #[arg(long)]
     with_clean: bool,
     #[command(flatten)]
@@ -38,7 +39,7 @@ pub(super) fn run(args: &Args) -> Result {
     let elsewhere = |handler: &HandlerRef| matches!(handler, HandlerRef::S3 { .. });
     match config.queue.driver {
         Driver::Embedded if args.cluster.is_none() && !handlers(&config).any(elsewhere) => {
-            // IAM knows no policy without a statement, so there is nothing for a program to read.
+            // A policy in IAM needs at least one statement, so there is nothing to print for a program.
             say("hostler: the embedded queue needs no permission on AWS");
         }
         _ => print(pretty_json(&policy(args, &config)?)?),
@@ -46,13 +47,13 @@ pub(super) fn run(args: &Args) -> Result {
     Ok(Exit::Ok)
 }
 
-/// Reads the number of an AWS account (AWS: 12 digits). Anything else would make ARNs that match nothing, or too much.
+/// Parses the number of an AWS account (AWS: 12 digits). Other text would make ARNs that match nothing, or too much.
 fn account(text: &str) -> std::result::Result<String, &'static str> {
     let is_one = text.len() == 12 && text.bytes().all(|byte| byte.is_ascii_digit());
     if is_one { Ok(text.to_owned()) } else { Err("write the 12 digits of an AWS account") }
 }
 
-/// Reads the name of an ECS cluster (AWS: up to 255 letters, digits, hyphens and underscores).
+/// Parses the name of an ECS cluster (AWS: up to 255 letters, digits, hyphens and underscores).
 fn cluster(text: &str) -> std::result::Result<String, &'static str> {
     let is_of_a_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     let is_one = (1..=255).contains(&text.len()) && text.bytes().all(is_of_a_name);
@@ -63,7 +64,7 @@ fn cluster(text: &str) -> std::result::Result<String, &'static str> {
     }
 }
 
-/// The handlers and hooks of all consumers.
+/// Returns the handlers and hooks of all consumers.
 fn handlers(config: &Config) -> impl Iterator<Item = &HandlerRef> {
     config.consumers.iter().flat_map(|consumer| std::iter::once(&consumer.handler).chain(&consumer.hooks))
 }
@@ -76,7 +77,7 @@ fn policy(args: &Args, config: &Config) -> Result<serde_json::Value> {
 
     let variables = ["AWS_REGION", "AWS_DEFAULT_REGION"];
     let region = variables.into_iter().find_map(|name| std::env::var(name).ok().filter(|region| !region.is_empty()));
-    // The embedded queue is no service of AWS, but handlers may be in a bucket.
+    // The embedded queue is not an AWS service, but handlers may be in a bucket.
     let queues = if config.queue.driver == Driver::Sqs { &config.consumers[..] } else { &[] };
     let consumed: Vec<_> = queues.iter().map(host::channel_spec).collect();
     let sends = |consumer: &hostler_config::Consumer| {

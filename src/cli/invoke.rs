@@ -1,4 +1,4 @@
-//! `hostler invoke`: one handler on one message, with no queue.
+//! `hostler invoke`: runs one handler on one message, without a queue.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,20 +23,20 @@ use hostler_wasm::cache::Cache;
 use hostler_wasm::fetch::Reference;
 use hostler_wasm::{self as handler, Definition, Engine, Grants, Pool, Source};
 
-/// Defaults of a handler that no config names; the same as the config's own.
+/// Defaults for a handler without a config; the same as the config's own.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const OUTPUT: usize = 64 * 1024;
 
-/// Threads that it starts for one message: for the guest, its blocking calls, the epoch, and fetching.
+/// Threads started for one message: for the guest, its blocking calls, the epoch, and fetching.
 const THREADS: usize = 6;
 
-/// What its pool is made for: more than its handler and hooks need, so that the largest component fits.
+/// The size of its pool: more than its handler and hooks need, so that the largest component fits.
 const POOL: Pool = Pool { sandboxes: 8 };
 
 /// Run a handler on one message as `run` would, and print the outcome; touches no queue
 ///
-/// HANDLER is a file, a reference to one elsewhere (s3://…, oci://…), or the name of a consumer in the config, which then runs with that consumer's grants and limits.
-/// Exits with 0 when the handler acked or replied, 1 otherwise.
+/// HANDLER is a file, a reference (s3://…, oci://…), or the name of a consumer in the config, which then runs with that
+/// consumer's grants and limits. Exits with 0 when the handler acked or replied, 1 otherwise.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// A .wasm, .wat or .cwasm file, s3://bucket/key, oci://registry/repository[:tag], or a consumer's name
@@ -46,7 +46,7 @@ pub(super) struct Args {
     /// An attribute; may be given up to 10 times
     #[arg(long, value_name = "NAME=VALUE", value_parser = source::attribute)]
     attr: Vec<(String, String)>,
-    /// Which delivery of the message to pretend; 1 is the first
+    /// The delivery of the message to simulate; 1 is the first
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     attempt: u32,
     /// The routing key of the message
@@ -62,7 +62,7 @@ pub(super) struct Args {
     config: ConfigArg,
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Answer {
     outcome: &'static str,
@@ -73,7 +73,7 @@ struct Answer {
     stderr: String,
 }
 
-/// A handler and the bounds it runs in.
+/// A handler and its limits.
 struct Subject {
     definition: Definition,
     /// Bytes of linear memory of its sandbox.
@@ -93,7 +93,7 @@ pub(super) fn run(args: &Args) -> Result {
     sendable(&attributes)?;
     let subject = subject(args, &machine)?;
     let body = args.body.open()?.read_all()?;
-    // As `run`: what its pool cannot hold is refused.
+    // As in `run`: refuses what its pool cannot hold.
     let engine = Engine::new(POOL).map_err(|error| Failure::new(Exit::Internal, error))?.with_cache(subject.cache);
     let bad = |error| Failure::new(Exit::BadHandler, error);
     let loaded = handler::load(&engine, &subject.definition).map_err(bad)?;
@@ -122,7 +122,7 @@ pub(super) fn run(args: &Args) -> Result {
     let success = outcome.is_success();
     let mut captured = call.output.take();
     if captured.stdout.is_empty() {
-        // Standard output of a command that was to reply and did not.
+        // Standard output of a command that should have replied and did not.
         captured.stdout = std::mem::take(&mut captured.reply);
     }
     match args.json {
@@ -134,7 +134,7 @@ pub(super) fn run(args: &Args) -> Result {
     Ok(if success { Exit::Ok } else { Exit::Failed })
 }
 
-/// Refuses attributes that no queue takes. A body may be as large as any: only the queue would say how large.
+/// Refuses attributes that no queue accepts. A body may have any size: only the queue knows its limit.
 fn sendable(attributes: &Attributes) -> Result<()> {
     let message = Outgoing { attributes: attributes.clone(), ..Outgoing::default() };
     message.validate(usize::MAX).map_err(|error| Failure::new(Exit::Usage, error))
@@ -162,13 +162,13 @@ async fn process(handler: &Arc<dyn Handler>, call: &Call, limit: Duration) -> Ou
     }
 }
 
-/// What HANDLER names: a consumer if the config has one of that name, else a file, or a reference.
+/// Finds the subject that HANDLER names: a consumer if the config has one of that name, otherwise a file or a reference.
 fn subject(args: &Args, machine: &Machine) -> Result<Subject> {
     let is_reference = Reference::is_meant_by(&args.handler);
     let is_file = Path::new(&args.handler).exists();
     let loaded = match config::load(args.config.config.as_deref(), std::env::vars_os()) {
         Ok(loaded) => Some(loaded),
-        // A config that was named must be right; one that merely lies there need not, for a file.
+        // A config named on the command line must be valid; one found in the usual places need not, if HANDLER is a file.
         Err(error) if args.config.config.is_some() || !is_file && !is_reference && !error.is_not_found() => {
             return Err(Failure::new(Exit::BadConfig, error));
         }
@@ -201,7 +201,7 @@ fn subject(args: &Args, machine: &Machine) -> Result<Subject> {
     }
 }
 
-/// The memory that `run` would give its sandboxes here; where `run` would refuse the config, one sandbox may still do.
+/// Returns the memory that `run` would give its sandboxes here. Where `run` would refuse the config, one sandbox may still fit.
 fn memory(consumer: &Consumer, config: &Config, machine: &Machine) -> u64 {
     let plan = host::plan(config, machine, &[]).ok();
     let share = plan.and_then(|plan| plan.shares.into_iter().find(|share| share.consumer == consumer.name));

@@ -1,38 +1,39 @@
-//! `send --lines`: an input as batches of messages, a line each.
+//! `send --lines`: splits an input into batches of messages, one per line.
 
 use std::io::{self, BufRead as _, BufReader, Read};
 
-/// How many lines are sent in one call; each call is one write to the disk.
+/// The most lines in one call; each call is one write to the disk.
 pub const BATCH: usize = 1_000;
 
-/// How many bytes of bodies are gathered for one call at most, but for the last one's.
+/// The bytes of bodies after which a batch is full; its last line may exceed them.
 pub const BATCH_BYTES: usize = 4 * 1024 * 1024;
 
-/// The longest line, in bytes. A longer one would reach no handler: of a body in S3, hostler fetches no more.
+/// The longest line, in bytes. A longer one would reach no handler: hostler fetches no larger body from S3.
 pub const LONGEST: usize = 256 * 1024 * 1024;
 
-/// How much is read ahead, in bytes. A batch ends with it, so it is large: of a file, most batches are then full.
+/// The size of the read buffer, in bytes. A batch also ends where the buffer does, so the buffer is large: most batches of a file
+/// are then full.
 const AHEAD: usize = BATCH_BYTES;
 
-/// Lines that are sent together.
+/// Lines to send together.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// The lines without their ends. Blank ones are not here.
+    /// The lines without their ends. Blank lines are left out.
     pub bodies: Vec<Vec<u8>>,
-    /// The number of each in the input, from 1; blank lines count.
+    /// The number of each line in the input, from 1; blank lines count.
     pub numbers: Vec<u64>,
-    /// The bytes of input that it was made of.
+    /// The bytes of input that the batch covers.
     pub read: u64,
 }
 
-/// The batches of an input. What was read before an error comes before it, and nothing after it.
+/// Iterates over the batches of an input. Lines read before an error come first, then the error, then nothing.
 #[derive(Debug)]
 pub struct Lines<R> {
     input: BufReader<R>,
     longest: usize,
     /// The number of the line that was read last.
     number: u64,
-    /// Whether reading has failed, and why, until that is told.
+    /// Set once reading has failed; `error` is the reason until it has been returned.
     failed: bool,
     error: Option<io::Error>,
 }
@@ -43,12 +44,12 @@ impl<R: Read> Lines<R> {
         Self::ahead(AHEAD, input)
     }
 
-    /// The same, reading so many bytes ahead.
+    /// Reads this input, with a buffer of this many bytes.
     pub fn ahead(bytes: usize, input: R) -> Self {
         Self { input: BufReader::with_capacity(bytes, input), longest: LONGEST, number: 0, failed: false, error: None }
     }
 
-    /// The next line with its end; `None` at the end of the input.
+    /// Returns the next line with its end; `None` at the end of the input.
     fn line(&mut self) -> io::Result<Option<Vec<u8>>> {
         let mut line = Vec::new();
         let most = self.longest as u64 + 1;
@@ -63,7 +64,7 @@ impl<R: Read> Lines<R> {
         Ok(Some(line))
     }
 
-    /// Whether the next line is not here yet: it may be long until it is.
+    /// Returns true if the buffer does not hold the whole next line, so reading it may block.
     fn waits(&self) -> bool {
         !self.input.buffer().contains(&b'\n')
     }
@@ -113,7 +114,7 @@ mod tests {
         Lines::new(input).map(Result::unwrap).collect()
     }
 
-    /// An input that brings a piece at each read, and then ends; `None` is an error.
+    /// An input that returns one piece per read, and then ends; `None` is an error.
     struct Pieces(VecDeque<Option<&'static str>>);
 
     impl Read for Pieces {
@@ -129,7 +130,7 @@ mod tests {
         }
     }
 
-    /// The lines of each batch that these pieces make; an error as its text.
+    /// Returns the lines of each batch made of these pieces; an error as its text.
     fn in_pieces<const N: usize>(pieces: [Option<&'static str>; N]) -> Vec<Result<Vec<String>, String>> {
         let text = |body: Vec<u8>| String::from_utf8(body).unwrap();
         Lines::new(Pieces(pieces.into()))

@@ -1,4 +1,4 @@
-//! The command line: a file per command.
+//! The command line, with a file per command.
 
 mod alarms;
 mod check;
@@ -44,8 +44,8 @@ use output::{print, say};
 
 /// Runs a WASM handler on each message of a queue
 ///
-/// hostler is the whole container of a queue worker: it takes messages, runs your handler on each in a fresh sandbox,
-/// keeps the message leased meanwhile, and settles it: ack, retry, delay or dead-letter.
+/// hostler is a complete queue worker in one process: it takes messages, runs your handler on each in a fresh sandbox, keeps the
+/// message leased meanwhile, and settles it: ack, retry, delay or dead-letter.
 #[derive(Debug, Parser)]
 #[command(name = "hostler", version, max_term_width = 100, after_help = EXIT_CODES)]
 struct Cli {
@@ -53,13 +53,13 @@ struct Cli {
     command: Command,
 }
 
-/// What `--help` says about exit codes.
+/// The exit codes, as `--help` shows them.
 const EXIT_CODES: &str = "Exit codes: 0 ok · 1 check failed, unhealthy, not acked, or an alarm · 2 usage · 64 bad config · \
     65 bad handler · 69 queue, or place of a handler, unreachable at start · 70 internal · 71 processing timeout with on_processing_timeout = \
     \"exit\" · 75 drain deadline passed, work was released · 128+n ended by a second signal n";
 
-/// The command line of the health check alone. It runs every few seconds, in a few MiB: it does not build all other commands'
-/// arguments first.
+/// The command line of the health check alone. It runs every few seconds within a few MiB, so it does not build the arguments of
+/// all other commands first.
 #[derive(Debug, Parser)]
 #[command(name = "hostler", version, max_term_width = 100)]
 struct HealthCheckOnly {
@@ -85,12 +85,12 @@ enum Command {
     Iam(iam::Args),
     Requeue(requeue::Args),
     Dlq(dlq::Args),
-    /// Let consumers pause: they take nothing more, and finish what they have
+    /// Pause consumers: they take no new messages, and finish those in hand
     ///
-    /// The host notices within 2 seconds. A file beside the health file holds it, so it holds over restarts of the host in
+    /// The host notices within 2 seconds. A file beside the health file records the pause, so it outlasts restarts of the host in
     /// this container, until `resume`.
     Pause(pause::Args),
-    /// Let paused consumers go on
+    /// Resume paused consumers
     Resume(pause::Args),
     Alarms(alarms::Args),
     Clean(clean::Args),
@@ -100,7 +100,7 @@ enum Command {
     Completions(completions::Args),
 }
 
-/// `check-consumer-health`, with the config that names its file.
+/// `check-consumer-health`, with the config that names the health file.
 #[derive(Debug, clap::Args)]
 #[command(about = CHECK_HEALTH)]
 struct CheckHealth {
@@ -112,7 +112,7 @@ struct CheckHealth {
 
 const CHECK_HEALTH: &str = "Tell from the health file whether every consumer makes progress";
 
-/// Where the config is.
+/// The location of the config.
 #[derive(Debug, Clone, clap::Args)]
 struct ConfigArg {
     /// The config file [default: $HOSTLER_CONFIG, else /etc/hostler/hostler.toml, else ./hostler.toml]
@@ -121,7 +121,7 @@ struct ConfigArg {
 }
 
 impl ConfigArg {
-    /// Loads the config; its warnings go to standard error.
+    /// Loads the config; prints its warnings to standard error.
     fn load(&self) -> Result<Loaded> {
         let loaded = config::load(self.config.as_deref(), std::env::vars_os())
             .map_err(|error| Failure::new(Exit::BadConfig, error))?;
@@ -132,7 +132,8 @@ impl ConfigArg {
     }
 }
 
-/// Parses the arguments. Ends the process where they are wrong, or ask for help; they may be anybody's text.
+/// Parses the arguments. Ends the process if they are wrong or ask for help. They may be foreign text, so the messages are
+/// escaped.
 fn parse<T: Parser>() -> T {
     T::try_parse().unwrap_or_else(|error| {
         let text = error.render().to_string();
@@ -210,7 +211,7 @@ fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
     result
 }
 
-/// Connects to the queue service of the config, and says so if that creates the embedded queue: perhaps another one is meant.
+/// Connects to the queue service of the config. Reports if this creates the embedded queue: perhaps another one is meant.
 async fn connect(config: &Config) -> Result<Arc<dyn Provisioner>> {
     host::check_grants_of_queue(config)?;
     let created = host::file_to_come(config).map(host::full);
@@ -221,13 +222,13 @@ async fn connect(config: &Config) -> Result<Arc<dyn Provisioner>> {
     Ok(broker)
 }
 
-/// The same for a command that only looks: it creates nothing.
+/// Connects for a command that only reads, so it creates nothing.
 async fn connect_to_look(config: &Config) -> crate::exit::Result<Arc<dyn Provisioner>> {
     host::check_grants_of_queue(config)?;
     Ok(host::connect_to_look(config).await?)
 }
 
-/// Says that there is no queue to look at yet: zeros are not to be taken for those of another one.
+/// Reports that the queue does not exist yet, so that nobody mistakes its zeros for those of another queue.
 fn note_if_new(config: &Config) {
     if let Some(file) = host::file_to_come(config) {
         say(format!("hostler: note: there is no queue {} yet", file.display()));

@@ -1,4 +1,4 @@
-//! Whom `alarms` and `clean` tell: a webhook, a topic, or only the terminal.
+//! Notifications of `alarms` and `clean`: to a webhook, a topic, or only the terminal.
 
 use async_trait::async_trait;
 
@@ -10,22 +10,22 @@ use hostler_ops::notice::{Format, Notice};
 use hostler_ops::webhook::Webhook;
 use hostler_types::printable::in_json;
 
-/// The options about telling people.
+/// The options for notifications.
 #[derive(Debug, clap::Args)]
 pub(super) struct NotifyArgs {
-    /// Send it to alarms.webhook of the config as well; its address is a secret, so set it by HOSTLER_ALARMS__WEBHOOK
+    /// Also send to alarms.webhook of the config; its address is a secret, so set it by HOSTLER_ALARMS__WEBHOOK
     #[arg(long, conflicts_with = "sns")]
     webhook: bool,
-    /// Publish it to this SNS topic as well
+    /// Also publish to this SNS topic
     #[arg(long, value_name = "TOPIC-ARN")]
     sns: Option<String>,
-    /// The form of what is sent: for a webhook of Slack, or JSON for programs [default: slack, and plain text for a topic]
+    /// The format to send: for a Slack webhook, or JSON for programs [default: slack, and plain text for a topic]
     #[arg(long, value_name = "FORMAT", value_parser = ["slack", "json"])]
     format: Option<String>,
 }
 
 impl NotifyArgs {
-    /// Whether somebody is to be told.
+    /// Returns true if the options name a recipient.
     pub(super) fn is_set(&self) -> bool {
         self.webhook || self.sns.is_some()
     }
@@ -37,7 +37,7 @@ impl NotifyArgs {
         }
     }
 
-    /// What tells them, if anybody is to be told.
+    /// Returns the carrier for the recipient, if the options name one.
     pub(super) async fn carrier(&self, config: &Config) -> std::result::Result<Option<Box<dyn Carrier>>, Failure> {
         if self.webhook {
             let text = "--webhook: there is no alarms.webhook in the config: set HOSTLER_ALARMS__WEBHOOK";
@@ -51,7 +51,7 @@ impl NotifyArgs {
         }
     }
 
-    /// What prints instead of telling anybody.
+    /// Returns the carrier that prints notices instead of sending them.
     pub(super) fn rehearsal(&self) -> Rehearsal {
         let plain = self.sns.is_some() && self.format.is_none();
         Rehearsal((!plain).then(|| self.format()))
@@ -70,11 +70,11 @@ impl NotifyArgs {
     }
 }
 
-/// A topic of SNS.
+/// An SNS topic.
 #[cfg(feature = "sqs")]
 struct Topic {
     announcer: hostler_queue_sqs::Announcer,
-    /// Whether it is told for programs.
+    /// Set if the recipient is a program: the notice is sent as JSON.
     json: bool,
 }
 
@@ -90,7 +90,7 @@ impl Carrier for Topic {
     }
 }
 
-/// Prints what would be sent: a payload in this form, or plain text.
+/// Prints each notice instead of sending it: as a payload in this format, or as plain text.
 pub(super) struct Rehearsal(Option<Format>);
 
 #[async_trait]

@@ -7,7 +7,7 @@ use crate::exit::{Exit, Failure, Result};
 use hostler_config as config;
 use hostler_health::{self as health, Pauses};
 
-// What both commands take; what each does is said where they are listed.
+// Arguments of both commands, which are described where they are listed.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The consumers, by their names in the config
@@ -39,7 +39,7 @@ pub(super) fn resume(args: &Args) -> Result {
     Ok(Exit::Ok)
 }
 
-/// Makes the change for each consumer that is meant; whether it was one.
+/// Changes each named consumer; returns their names and whether anything changed.
 fn change(
     args: &Args,
     make: impl Fn(&Pauses, &str) -> std::result::Result<bool, health::PauseError>,
@@ -49,7 +49,7 @@ fn change(
     let pauses = Pauses::beside(&file);
     let known = match health::read(&file) {
         Ok(report) => report.consumers.into_iter().map(|consumer| consumer.name).collect(),
-        // No host has run here yet: it will find what is asked for now.
+        // No host has run here yet: the next one will find the change.
         Err(_) => args.config.load()?.config.consumers.into_iter().map(|consumer| consumer.name).collect::<Vec<_>>(),
     };
     if let Some(unknown) = args.consumers.iter().find(|name| !known.contains(name)) {

@@ -1,4 +1,4 @@
-//! Which messages a command works on: `--id` and `--filter`.
+//! Selection of the messages that a command works on: `--id` and `--filter`.
 
 use std::collections::BTreeSet;
 
@@ -10,32 +10,32 @@ use hostler_ops::requeue::Condition;
 use hostler_types::channel::Channel;
 use hostler_types::printable::on_one_line;
 
-/// What picks messages; nothing picks all.
+/// The options that select messages; without any, all are selected.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct Picked {
     /// Only messages with one of these ids, now or before they were first moved
     #[arg(long, value_name = "ID", num_args = 1.., value_parser = NonEmptyStringValueParser::new())]
     id: Vec<String>,
-    /// Only messages with attr:NAME=VALUE, reason~TEXT (why it was dead-lettered), older:DURATION, younger:DURATION, id=ID
-    /// or body~TEXT; of several all must hold
+    /// Only messages with attr:NAME=VALUE, reason~TEXT (the reason for dead-lettering), older:DURATION, younger:DURATION, id=ID
+    /// or body~TEXT; repeated filters must all match
     #[arg(long, value_name = "FILTER")]
     filter: Vec<Condition>,
 }
 
 impl Picked {
-    /// The message with this id.
+    /// Selects the message with this id.
     pub(super) fn of_id(id: &str) -> Self {
         Self { id: vec![id.to_owned()], filter: Vec::new() }
     }
 
-    /// What a message has to be; all must hold.
+    /// Returns the conditions, all of which a message must meet.
     pub(super) fn conditions(&self) -> Vec<Condition> {
         let ids = (!self.id.is_empty()).then(|| Condition::Id(self.id.iter().cloned().collect()));
         ids.into_iter().chain(self.filter.iter().cloned()).collect()
     }
 
-    /// The failure that some of the ids met no message in `at`, where `met` messages were picked and so many `unseen`; or, without
-    /// ids, that messages which fit the filter may be among those unseen.
+    /// Returns the failure that some ids matched no message in `at`, where `met` messages were selected and `unseen` not
+    /// inspected; without ids, that the filter may match messages among those not inspected.
     pub(super) fn unmet(&self, met: u64, unseen: u64, at: &Channel) -> Option<Failure> {
         let (ids, others) = self.ids();
         let named = ids.len() as u64;
@@ -66,7 +66,7 @@ impl Picked {
         Some(Failure::new(Exit::Failed, text))
     }
 
-    /// The same of a look, which reaches what is behind a message that stays, but not all of a group.
+    /// Returns the same failure for a look, which reaches messages behind one that stays, but not all of a group.
     pub(super) fn unseen(&self, met: u64, looked: &Looked, at: &Channel) -> Option<Failure> {
         let (ids, named) = (self.ids().0, self.ids().0.len() as u64);
         if looked.unseen == 0 || self.is_all() || named > 0 && met >= named {
@@ -81,7 +81,7 @@ impl Picked {
         Some(Failure::new(Exit::Failed, format!("{text}\n  cure: {}", cure(looked))))
     }
 
-    /// The ids that messages are named by, and how many conditions there are beside.
+    /// Returns the selected ids, and the number of other conditions.
     fn ids(&self) -> (BTreeSet<&String>, usize) {
         let named = self.filter.iter().filter_map(|condition| match condition {
             Condition::Id(ids) => Some(ids),
@@ -89,7 +89,7 @@ impl Picked {
         });
         match self.id.is_empty() {
             false => (self.id.iter().collect(), self.filter.len()),
-            // All filters must hold, so that one of those that name a message is enough to tell.
+            // All filters must match, so the ids of one filter are enough.
             true => {
                 let ids = named.clone().next().into_iter().flatten().collect();
                 (ids, self.filter.len().saturating_sub(1))
@@ -97,19 +97,19 @@ impl Picked {
         }
     }
 
-    /// Whether it leaves nothing out.
+    /// Returns true if all messages are selected.
     pub(super) fn is_all(&self) -> bool {
         self.id.is_empty() && self.filter.is_empty()
     }
 }
 
-/// The places of messages that a move cannot reach.
+/// The reasons why a move cannot reach messages.
 const UNSEEN: &str = "they are delayed, in flight, or behind a message of their group that stays";
 
-/// How many groups a text names.
+/// The number of groups that a text names.
 const NAMED: usize = 12;
 
-/// Tells what a look could not see.
+/// Describes the messages that a look could not inspect.
 pub(super) fn not_looked_at(Looked { unseen, unfinished, .. }: &Looked, at: &Channel) -> String {
     let text = format!("{unseen} of the messages in {at} could not be looked at");
     if unfinished.is_empty() {

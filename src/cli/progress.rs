@@ -4,7 +4,7 @@ use std::io::IsTerminal as _;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// A progress bar on a terminal, and nothing elsewhere. `size`: how much there is to do, if that is known.
+/// Returns a progress bar, hidden unless standard error is a terminal. `size` is the total, if known.
 pub(super) fn progress(size: Option<u64>) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();

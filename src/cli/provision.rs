@@ -9,13 +9,13 @@ use hostler_config::Config;
 use hostler_queue::{Action, Change};
 use hostler_types::channel::Channel;
 
-/// Bring queues, topics and subscriptions to what the config says
+/// Create and update queues, topics and subscriptions to match the config
 ///
-/// Prints one line for each change: `+` is created, `~` is changed, `=` is left as it is for the reason told. Queues, dead-letter queues, redrive, retention, KMS
-/// keys, topics, subscriptions with their filters, queue policies and tags; run again, it changes nothing. What replies and
-/// allow.send go to is created if it is missing, and otherwise left alone. What others
-/// have set beside it stays: other policy statements, other tags, the retention of a queue that is consumed. A queue or topic that was
-/// there before, without a tag of hostler's, is not tagged: it stays its owner's, and `alarms` and `clean` pass it over.
+/// Prints one line for each change: `+` is created, `~` is changed, `=` is left unchanged for the stated reason. Covers queues,
+/// dead-letter queues, redrive, retention, KMS keys, topics, subscriptions with their filters, queue policies and tags. A second
+/// run changes nothing. Destinations of replies and of allow.send are created if missing, and otherwise left unchanged. Settings
+/// by others stay: other policy statements, other tags, the retention of a consumed queue. A queue or topic that existed before,
+/// without a tag of hostler's, is not tagged: it stays its owner's, and `alarms` and `clean` skip it.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Only print what would change
@@ -37,12 +37,12 @@ pub(super) fn run(args: &Args) -> Result {
     Ok(Exit::Ok)
 }
 
-/// Whether something changes.
+/// Returns true if the change is made rather than left.
 fn is_made(change: &Change) -> bool {
     change.action != Action::Leave
 }
 
-/// Prints the changes, and makes them unless they are only asked for; how many they are.
+/// Prints the changes, and makes them unless --plan is given; returns their number.
 async fn changes(args: &Args, config: &Config) -> Result<usize> {
     let wanted: Vec<_> = config.consumers.iter().map(host::channel_spec).collect();
     let destinations: BTreeSet<Channel> =

@@ -15,9 +15,9 @@ use hostler_types::channel::Channel;
 
 /// Show how full each channel is
 ///
-/// Lists every channel that the config names and every other queue there is; `-` where a channel has no queue yet. A
-/// dead-letter queue is counted beside its channel; name it to see it by itself. Queues that cannot be read are named on
-/// standard error, and the exit code is 1. With 69 if one of the channels given is neither there nor in the config.
+/// Lists every channel that the config names and every other existing queue; `-` where a channel has no queue yet. A dead-letter
+/// queue is counted beside its channel; name it to list it by itself. Queues that cannot be read are named on standard error, and
+/// the exit code is 1. Exits with 69 if a given channel neither exists nor is in the config.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Only these channels
@@ -29,7 +29,7 @@ pub(super) struct Args {
     config: ConfigArg,
 }
 
-/// A channel, as `--json` prints it. Counts are null where there is nothing to count.
+/// A channel, as `--json` prints it. Counts without a queue are null.
 #[derive(Serialize)]
 struct Row {
     channel: String,
@@ -38,7 +38,7 @@ struct Row {
     in_flight: Option<u64>,
     dead_lettered: Option<u64>,
     oldest_age_seconds: Option<u64>,
-    /// There is no queue. Not printed of a channel that has one.
+    /// Set if there is no queue. Printed only then.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     missing: bool,
 }
@@ -56,7 +56,7 @@ pub(super) fn run(args: &Args) -> Result {
     Ok(if faults.is_empty() { Exit::Ok } else { Exit::Failed })
 }
 
-/// What could be counted, and a line for each channel that could not.
+/// The counts, and a line for each channel that could not be counted.
 struct Counted {
     rows: Vec<Row>,
     faults: Vec<String>,
@@ -70,7 +70,7 @@ async fn counted(args: &Args, config: &Config) -> Result<Counted> {
         false => args.channels.clone(),
     };
     let depths = broker.each_depth(&channels).await?;
-    // A channel of the config has no queue before its first run; any other name is a slip.
+    // A channel of the config has no queue before its first run; any other name is a typing error.
     let is_missing = |depth: &std::result::Result<Depth, QueueError>| depth.as_ref().is_ok_and(|depth| depth.missing);
     let named = args.channels.iter().zip(&depths);
     let unknown =
@@ -104,7 +104,7 @@ async fn has_exchange(
         Some(stored) => stored.contains(channel),
         None => match broker.missing_destinations(std::slice::from_ref(channel)).await {
             Ok(missing) => missing.is_empty(),
-            // Who may not list topics may count queues all the same.
+            // A user who may not list topics can still count queues.
             Err(QueueError::Refused(_)) => true,
             Err(error) => return Err(error),
         },
@@ -119,8 +119,8 @@ async fn has_exchange(
     }
 }
 
-/// Those of these missing queues that consumers only send to and that are exchanges, which the name alone does not show: an
-/// exchange holds nothing to count.
+/// Returns those of the missing queues that are in fact exchanges: consumers only send to them, and the name alone does not show
+/// it. An exchange holds nothing to count.
 async fn exchanges_among(broker: &dyn Provisioner, config: &Config, missing: Vec<Channel>) -> Vec<Channel> {
     let is_consumed = |channel: &Channel| {
         let is_it = |consumer: &Consumer| {
@@ -138,7 +138,7 @@ async fn exchanges_among(broker: &dyn Provisioner, config: &Config, missing: Vec
         }),
         Ok(None) => match broker.missing_destinations(&sent).await {
             Ok(nowhere) => sent.retain(|channel| !nowhere.iter().any(|(missing, _)| leads_alike(missing, channel))),
-            // What may not be asked for stays in the list.
+            // If the service cannot be asked, they stay in the list.
             Err(_) => sent.clear(),
         },
         Err(_) => sent.clear(),
@@ -146,12 +146,12 @@ async fn exchanges_among(broker: &dyn Provisioner, config: &Config, missing: Vec
     sent
 }
 
-/// Whether messages to both channels go to the same place: those of an exchange go there whatever the queue.
+/// Returns true if messages to both channels go to the same place. Those to an exchange do, whichever queue is named.
 fn leads_alike(one: &Channel, other: &Channel) -> bool {
     one == other || one.exchange().is_some() && one.exchange() == other.exchange()
 }
 
-/// Whether the config names this queue: as a consumer's, as that of its dead letters, or as one that it sends to.
+/// Returns true if the config names this queue: as a consumer's, as its dead-letter queue, or as a destination.
 fn is_of(config: &Config, channel: &Channel) -> bool {
     let exchanges = exchanges(config);
     config.consumers.iter().any(|consumer| {
@@ -163,7 +163,7 @@ fn is_of(config: &Config, channel: &Channel) -> bool {
     })
 }
 
-/// The exchanges that the config names. A name alone that is one of these is no channel of its own.
+/// Returns the exchanges that the config names. A bare name among these is not a queue.
 fn exchanges(config: &Config) -> BTreeSet<&str> {
     let channels = config.consumers.iter().flat_map(|consumer| {
         let sent = consumer.reply_channel.iter().chain(&consumer.allow.send);
@@ -172,7 +172,7 @@ fn exchanges(config: &Config) -> BTreeSet<&str> {
     channels.filter_map(Channel::exchange).collect()
 }
 
-/// One unreadable queue hides no other. If none can be read, that is an error of the service.
+/// Separates counts from faults, so that one unreadable queue hides no other. If all are unreadable, the service is at fault.
 fn sorted(
     channels: &[Channel],
     depths: Vec<std::result::Result<Depth, QueueError>>,
@@ -192,7 +192,7 @@ fn sorted(
     Ok(counted)
 }
 
-/// The channels of the config, then the queues beside them that are nobody's dead-letter queue.
+/// Returns the channels of the config, then all other queues that are not dead-letter queues.
 async fn all(config: &Config, broker: &dyn Provisioner) -> std::result::Result<Vec<Channel>, QueueError> {
     let mut channels: Vec<Channel> = config.consumers.iter().map(|consumer| consumer.channel.clone()).collect();
     let exchanges = exchanges(config);
@@ -206,7 +206,7 @@ async fn all(config: &Config, broker: &dyn Provisioner) -> std::result::Result<V
         }
     }
     let existing = broker.channels().await?;
-    // What cannot be read in a dead-letter queue goes to one more, which is nobody's but to be seen.
+    // A dead-letter queue may have one of its own, for letters that cannot be read. No channel counts it, so it is listed.
     let with_dead_letters = existing.iter().chain(&channels).filter(|channel| channel.of_dead_letters().is_none());
     let dead_letters: BTreeSet<String> = with_dead_letters.map(Channel::dead_letter_queue).collect();
     for channel in existing {

@@ -24,16 +24,15 @@ use hostler_types::printable::{on_one_line, shortened};
 
 /// Move messages from one queue to another, such as out of a dead-letter queue back to work
 ///
-/// Everything that a message carries goes with it, and its id as the attribute hostler-original-id where there is room. It
-/// is sent before it is removed: whatever happens, none is lost. What is sent to the source while this runs stays there.
-/// Ctrl-C finishes the batch under way and ends with 0; a second one ends at once. Ends with 1 if a message that should
-/// move did not.
+/// A message keeps everything it carries, and its id as the attribute hostler-original-id where there is room. It is sent before
+/// it is removed, so that none is ever lost. Messages that reach the source meanwhile stay there. Ctrl-C finishes the batch under
+/// way and exits with 0; a second one ends at once. Exits with 1 if a message to move did not move.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The queue to take messages from, such as orders-dlq. Without --to, orders names its dead letters as well
+    /// The queue to take messages from, such as orders-dlq. Without --to, orders means its dead-letter queue as well
     #[arg(long, value_name = "QUEUE")]
     from: Channel,
-    /// The channel to send them to; of <exchange>.<queue> that queue only [default: the queue whose dead letters these are]
+    /// The channel to send to; of <exchange>.<queue> that queue only [default: the queue whose dead letters these are]
     #[arg(long, value_name = "CHANNEL")]
     to: Option<Channel>,
     /// Move no more than N messages
@@ -44,11 +43,11 @@ pub(super) struct Args {
     /// Send no more than N messages a second
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rate: Option<u32>,
-    /// Print what would move, and move nothing. The messages are received for it, which counts as an attempt on each; of an
-    /// ordered queue only the first of each group is seen
+    /// Print the messages to move, and move nothing. They are received for it, which counts as an attempt on each; of an ordered
+    /// queue only the first of each group is seen
     #[arg(long)]
     dry_run: bool,
-    /// Let SQS move all messages by a task of its own: faster for very many, without the attribute hostler-original-id
+    /// Let SQS move all messages by its own task: faster for very many, without the attribute hostler-original-id
     #[arg(long, conflicts_with_all = ["filter", "id", "max", "dry_run"])]
     native: bool,
     /// Print the counts as JSON
@@ -84,8 +83,8 @@ pub(super) fn run(args: &Args) -> Result {
     })
 }
 
-/// Where the messages come from and where they go. Where nothing says where to, a channel means its dead letters, as it does
-/// for `dlq`, and they go back to it.
+/// Returns the source and the target. Without a target, a channel means its dead letters, as it does for `dlq`, and they go back
+/// to it.
 fn ends(args: &Args) -> std::result::Result<(Channel, Channel), Failure> {
     let (from, to) = match &args.to {
         Some(to) => (args.from.clone(), to.clone()),
@@ -101,7 +100,7 @@ fn ends(args: &Args) -> std::result::Result<(Channel, Channel), Failure> {
     Ok((from, to))
 }
 
-/// The service; a target that is the config's is made if it is missing.
+/// Connects to the service; creates a missing target if the config has a consumer for it.
 async fn connect(config: &Config, to: &Channel) -> Result<std::sync::Arc<dyn Provisioner>> {
     let broker = super::connect(config).await?;
     if let Some(consumer) = config.consumers.iter().find(|consumer| consumer.channel.queue() == to.queue()) {
@@ -134,7 +133,7 @@ async fn requeue(args: &Args, broker: &dyn Admin, (from, to): (Channel, Channel)
         let Report { doubled, .. } = report;
         say(format_args!("hostler: warning: {doubled} of these could not be removed from {from}, and are in both"));
     }
-    // What is beyond a maximum was not looked at.
+    // Messages beyond a maximum were not inspected.
     let all = args.max.is_none_or(|max| report.moved < max);
     let unmet = all.then(|| args.picked.unmet(report.moved + report.failed, report.not_looked_at, &from)).flatten();
     match ended {
@@ -151,7 +150,7 @@ async fn requeue(args: &Args, broker: &dyn Admin, (from, to): (Channel, Channel)
     }
 }
 
-/// Shows a step: on the bar, and what people have to know on its own line.
+/// Shows a step on the bar, and prints important notes on lines of their own.
 fn show(bar: &ProgressBar, note: &Note<'_>, began: SystemTime, json: bool) {
     match note {
         Note::Began { total } => bar.set_length(*total),
@@ -165,7 +164,7 @@ fn show(bar: &ProgressBar, note: &Note<'_>, began: SystemTime, json: bool) {
     }
 }
 
-/// A line about a message. Its body stays unseen: bodies are for handlers.
+/// Formats a line about a message. The body is left out: it is meant only for handlers.
 fn would_move(message: &Message, now: SystemTime) -> String {
     let age = humantime::format_duration(Duration::from_secs(message.age(now).as_secs()));
     let reason = message.attributes.get(REASON_ATTRIBUTE).and_then(AttributeValue::as_text);

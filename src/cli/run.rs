@@ -5,7 +5,7 @@ use crate::exit::Result;
 
 /// Consume until SIGTERM or SIGINT
 ///
-/// The first signal drains: nothing more is taken, what has not started goes back at once, and what runs has until
+/// The first signal drains: the host takes no new messages, releases those that have not started, and gives running ones until
 /// host.shutdown_grace. A second signal ends the process at once.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {

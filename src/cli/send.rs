@@ -21,27 +21,27 @@ use hostler_types::channel::Channel;
 use hostler_types::duration;
 use hostler_types::message::Outgoing;
 
-/// How long the command waits for its span to reach the collector.
+/// The longest wait for the command's span to reach the collector.
 const FLUSH: Duration = Duration::from_secs(1);
 
-/// How many lines that were not sent are named.
+/// The number of unsent lines that are named.
 const NAMED: usize = 10;
 
 /// Send a message, or one per line of the input
 ///
-/// Prints the message's id once it is durably in the queue. To a channel <exchange>.<queue> means: to its exchange, and
-/// so to every subscribed queue whose filter lets the routing key pass.
+/// Prints the message's id once it is durably in the queue. A message to <exchange>.<queue> goes to the exchange, and so to every
+/// subscribed queue whose filter passes its routing key.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// `<queue>`, `<exchange>.<queue>`, or an exchange of the config
     channel: Channel,
     #[command(flatten)]
     body: BodyArgs,
-    /// One message per line of the input; blank lines are passed over. Ctrl-C finishes the lines under way, says how many were sent,
-    /// and ends with 1
+    /// One message per line of the input; blank lines are skipped. Ctrl-C finishes the lines under way, prints how many were
+    /// sent, and exits with 1
     #[arg(long)]
     lines: bool,
-    /// Decides which subscribed queues of an exchange get the message
+    /// The key that decides which subscribed queues of an exchange get the message
     #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     routing_key: Option<String>,
     /// An attribute; may be given up to 10 times
@@ -65,11 +65,11 @@ pub(super) fn run(args: &Args) -> Result {
     let input = args.body.open()?;
     block_on(async {
         if host::file_to_come(&config).is_some() {
-            // Nothing is created for a message that goes nowhere.
+            // Checked before anything is created.
             destination::check(&config, &[], &args.channel)?;
         }
         let broker = super::connect(&config).await?;
-        // So that a message which is sent before its consumers first run is kept for them.
+        // A message sent before its consumers first run is then kept for them.
         host::declare(&broker, &config).await?;
         if let Some(stored) = broker.destinations().await? {
             destination::check(&config, &stored, &args.channel)?;
@@ -91,7 +91,7 @@ pub(super) fn run(args: &Args) -> Result {
     })
 }
 
-/// Where spans go, if the config says so.
+/// Starts the export of spans, if the config has an endpoint.
 fn traces(config: &Config) -> Option<Traces> {
     let endpoint = config.telemetry.otlp_endpoint.as_deref()?;
     telemetry::show_warnings();
@@ -140,7 +140,7 @@ async fn send_lines(args: &Args, channel: &Channel, producer: &Producer, input: 
     Ok(Exit::Ok)
 }
 
-/// Reads batches on a thread of its own, one ahead: a signal must not wait for a line that is long in coming.
+/// Reads batches on a separate thread, one ahead, so that a signal need not wait for a slow line.
 fn read_ahead(input: Input) -> Result<Receiver<Result<Batch>>> {
     let (batches, read) = channel(1);
     let thread = thread::Builder::new().name("hostler-input".into());
@@ -158,16 +158,16 @@ fn messages(count: u64) -> String {
     format!("{count} message{}", if count == 1 { "" } else { "s" })
 }
 
-/// What became of the lines.
+/// The counts of sent lines.
 #[derive(Default)]
 struct Tally {
     sent: u64,
-    /// Of those sent: as far as it is known, no queue got them.
+    /// Sent lines that, as far as known, reached no queue.
     unreached: u64,
 }
 
-/// Sends batch after batch, until it is told to stop, or some line cannot be sent: the others of its batch may have been. Returns
-/// whether all of the input was sent.
+/// Sends batch after batch, until stopped or until a line cannot be sent; the others of its batch may have been. Returns true if
+/// the whole input was sent.
 async fn send_batches(
     args: &Args,
     channel: &Channel,
@@ -205,7 +205,7 @@ async fn send_batches(
     }
 }
 
-/// The lines that were not sent, the first of them by name; `last`: the last one that was tried.
+/// Describes the lines that were not sent, the first of them by number. `last` is the last line that was tried.
 fn describe(unsent: &[(u64, SendError)], last: u64) -> String {
     let named = unsent.iter().take(NAMED).map(|(line, error)| format!("line {line} was not sent: {error}"));
     let more = unsent.len().saturating_sub(NAMED);
@@ -233,7 +233,7 @@ fn exit(error: &SendError) -> Exit {
     }
 }
 
-/// Whether some consumer of the config gets what is sent there.
+/// Returns true if a consumer of the config gets messages to this channel.
 fn is_known(config: &Config, channel: &Channel) -> bool {
     config.consumers.iter().any(|consumer| {
         let (known, name) = (&consumer.channel, channel.queue());

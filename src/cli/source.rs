@@ -1,4 +1,4 @@
-//! Where a command takes its input from: text, a file, or standard input.
+//! Inputs of commands: text, a file, or standard input.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Read};
@@ -26,7 +26,7 @@ pub(super) struct BodyArgs {
 /// An open input.
 pub(super) struct Input {
     reader: Box<dyn Read + Send>,
-    /// Its size in bytes, where that is known.
+    /// Its size in bytes, if known.
     pub(super) size: Option<u64>,
     is_stdin: bool,
     name: String,
@@ -66,7 +66,7 @@ impl BodyArgs {
 }
 
 impl Input {
-    /// All of it, up to what a message may have: an input such as a device has no end.
+    /// Reads all of it, up to the largest size of a message, because an input such as a device may have no end.
     pub(super) fn read_all(self) -> Result<Vec<u8>> {
         self.read_up_to(LONGEST)
     }
@@ -82,7 +82,7 @@ impl Input {
         Ok(bytes)
     }
 
-    /// All of it, for a message. An empty standard input is refused: more often a command before the pipe has failed.
+    /// Reads all of it, for a message. Refuses empty standard input: usually a command earlier in the pipe has failed.
     pub(super) fn read_message(self) -> Result<Vec<u8>> {
         let is_stdin = self.is_stdin;
         let bytes = self.read_all()?;
@@ -94,7 +94,7 @@ impl Input {
         Ok(bytes)
     }
 
-    /// Its lines in batches, as [`Lines`] makes them.
+    /// Returns its lines in batches, as [`Lines`] makes them.
     pub(super) fn lines(self) -> impl Iterator<Item = Result<Batch>> {
         let Self { reader, name, .. } = self;
         Lines::new(reader).map(move |batch| batch.map_err(|error| cannot_read(&name, &error)))
@@ -105,7 +105,7 @@ fn cannot_read(name: &str, error: &io::Error) -> Failure {
     Failure::new(Exit::Usage, format!("cannot read {name}: {error}"))
 }
 
-/// Reads `name=value`, for `--attr`.
+/// Parses `name=value`, for `--attr`.
 pub(super) fn attribute(text: &str) -> std::result::Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
@@ -113,7 +113,7 @@ pub(super) fn attribute(text: &str) -> std::result::Result<(String, String), Str
     }
 }
 
-/// Text attributes by name; of a name given twice the last one counts.
+/// Returns text attributes by name; the last value of a repeated name counts.
 pub(super) fn attributes(pairs: &[(String, String)]) -> Attributes {
     pairs.iter().map(|(name, value)| (name.clone(), AttributeValue::Text(value.clone()))).collect()
 }

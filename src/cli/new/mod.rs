@@ -1,4 +1,4 @@
-//! `hostler new`: a handler project that builds. `templates.rs` says of what files, `project.rs` writes them.
+//! `hostler new`: creates a handler project that builds. `templates.rs` lists its files, `project.rs` writes them.
 
 mod project;
 mod templates;
@@ -9,18 +9,18 @@ use self::templates::Lang;
 use super::print;
 use crate::exit::{Exit, Failure, Result};
 
-/// The longest name: that of a channel, less `-replies`.
+/// The longest name: that of a channel less `-replies`.
 const LONGEST: usize = 63;
 
-/// What projects depend on; a package is not to depend on one of its own name.
+/// The dependencies of projects; a package must not have the name of one.
 const TAKEN: [&str; 3] = ["hostler", "hostler-guest", "hostler-guest-macros"];
 
-/// Make a handler project that builds, with a test, a config and a Dockerfile
+/// Create a handler project that builds, with a test, a config and a Dockerfile
 ///
-/// The folder NAME is made here; one that is there must be empty. If a file cannot be written, nothing stays.
+/// Creates the folder NAME here; an existing one must be empty. If a file cannot be written, nothing stays.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// What the project, its folder, its consumer and its queue are called, such as order-mails
+    /// The name of the project, its folder, its consumer and its queue, such as order-mails
     #[arg(value_parser = name)]
     name: String,
     /// The language of the handler
@@ -41,7 +41,7 @@ pub(super) fn run(args: &Args) -> Result {
     Ok(Exit::Ok)
 }
 
-/// A name that a consumer, a channel, an image and a package of every language may have.
+/// Parses a name that is valid for a consumer, a channel, an image and a package of every language.
 fn name(text: &str) -> std::result::Result<String, String> {
     let inner = |character: char| character.is_ascii_lowercase() || character.is_ascii_digit() || character == '-';
     let fits = text.starts_with(|first: char| first.is_ascii_lowercase())

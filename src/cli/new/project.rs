@@ -7,40 +7,40 @@ use std::path::{Path, PathBuf};
 /// A file of a project.
 #[derive(Debug)]
 pub(super) struct Content {
-    /// Where it goes, from the project's folder.
+    /// Its path, relative to the project's folder.
     pub(super) path: String,
-    /// What is in it.
+    /// Its contents.
     pub(super) text: String,
 }
 
-/// Why there is no project.
+/// An error in creating a project.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CreateError {
-    /// The place is taken: nothing was written.
+    /// The folder is taken; nothing was written.
     #[error("{} exists and is not an empty folder", .0.display())]
     Occupied(PathBuf),
-    /// A file could not be written: what was written before it is removed.
+    /// A file could not be written; everything written before was removed.
     #[error("cannot write {}: {error}; nothing was left behind", .path.display())]
     Unwritable {
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
-    /// A file could not be written, nor what was written before it be removed.
+    /// A file could not be written, and something written before could not be removed.
     #[error("cannot write {}: {error}; {} could not be removed", .path.display(), .left.display())]
     Left {
         /// The file or folder that could not be written.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
-        /// What is still there.
+        /// The path that is still there.
         left: PathBuf,
     },
 }
 
 impl CreateError {
-    /// What to do.
+    /// Returns advice for the user.
     pub(super) fn cure(&self) -> String {
         match self {
             Self::Occupied(folder) => format!("choose another name, or move {} away", folder.display()),
@@ -50,10 +50,10 @@ impl CreateError {
     }
 }
 
-/// Makes the folder, unless it is there and empty, and the files in it.
+/// Creates the folder, unless it exists and is empty, and the files in it.
 ///
 /// # Errors
-/// [`CreateError`]; nothing that was written stays, but in the case of [`CreateError::Left`].
+/// [`CreateError`]; nothing that was written stays, except with [`CreateError::Left`].
 pub(super) fn create(folder: &Path, files: &[Content]) -> Result<(), CreateError> {
     let mut made = Made::default();
     let written = made.folder(folder).and_then(|()| files.iter().try_for_each(|file| made.file(folder, file)));
@@ -64,7 +64,7 @@ pub(super) fn create(folder: &Path, files: &[Content]) -> Result<(), CreateError
     }
 }
 
-/// What has been made, in order.
+/// The created files and folders, in order.
 #[derive(Default)]
 struct Made {
     entries: Vec<Entry>,
@@ -76,7 +76,7 @@ enum Entry {
 }
 
 impl Made {
-    /// The project's own folder.
+    /// Creates the project's own folder.
     fn folder(&mut self, folder: &Path) -> Result<(), CreateError> {
         match self.new_folder(folder) {
             Err(CreateError::Unwritable { error, .. }) if error.kind() == ErrorKind::AlreadyExists => {
@@ -106,7 +106,7 @@ impl Made {
         file.write_all(content.text.as_bytes()).map_err(unwritable(&path))
     }
 
-    /// Removes all of it; an error names what stays.
+    /// Removes everything created; an error names the path that stays.
     fn remove(self) -> Result<(), PathBuf> {
         for entry in self.entries.into_iter().rev() {
             let (removed, path) = match entry {

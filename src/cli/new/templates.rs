@@ -1,4 +1,4 @@
-//! What `new` writes: an entry per language, of files in `templates/` and of the SDK in `sdk/`.
+//! Templates of `new`: for each language, files from `templates/` and the SDK from `sdk/`.
 
 use clap::ValueEnum;
 
@@ -14,12 +14,12 @@ pub(super) enum Lang {
     C,
 }
 
-/// What a project of a language is made of.
+/// The files of a language's projects, and the next steps.
 #[derive(Debug)]
 pub(super) struct Template {
     /// Files in which [`NAME`] stands for the project's name.
     own: &'static [Source],
-    /// Files as they are: the SDK, the contract.
+    /// Files that are copied unchanged: the SDK, the contract.
     vendored: &'static [Source],
     /// The commands after `cd`: build it, try it.
     pub(super) next: &'static [&'static str],
@@ -28,21 +28,21 @@ pub(super) struct Template {
 /// A file of this repository.
 #[derive(Debug)]
 struct Source {
-    /// Where it goes.
+    /// Its path in the project.
     path: &'static str,
     text: &'static str,
 }
 
-/// What stands for the project's name.
+/// The placeholder for the project's name.
 const NAME: &str = "{{name}}";
 
-/// A text with the project's name in it.
+/// Returns a text with the placeholder replaced by the project's name.
 pub(super) fn named(text: &str, name: &str) -> String {
     text.replace(NAME, name)
 }
 
 impl Template {
-    /// The files of the project of this name.
+    /// Returns the files of a project of this name.
     pub(super) fn files(&self, name: &str) -> Vec<Content> {
         let own = self.own.iter().map(|source| Content { path: target(source.path), text: named(source.text, name) });
         let vendored =
@@ -51,8 +51,8 @@ impl Template {
     }
 }
 
-/// Where a file of a template goes. One that a tool would take for its own has the suffix `.template` in this repository,
-/// and lacks the dot that would hide it.
+/// Returns the path of a template's file in the project. A file that tools would take for their own has the suffix `.template` in
+/// this repository, and lacks the leading dot.
 fn target(path: &str) -> String {
     match path.strip_suffix(".template") {
         Some(ignored) if ignored.ends_with("ignore") => format!(".{ignored}"),
@@ -60,14 +60,14 @@ fn target(path: &str) -> String {
     }
 }
 
-/// Files below a folder of this repository, by their paths from there.
+/// Lists files below a folder of this repository, by their paths from there.
 macro_rules! sources {
     ($folder:literal: $($path:literal),* $(,)?) => {
         &[$(Source { path: $path, text: include_str!(concat!("../../../", $folder, "/", $path)) }),*]
     };
 }
 
-/// Files of this repository, each with the place where it goes.
+/// Lists files of this repository, each with its path in the project.
 macro_rules! vendored {
     ($($from:literal => $path:literal),* $(,)?) => {
         &[$(Source { path: $path, text: include_str!(concat!("../../../", $from)) }),*]
@@ -75,7 +75,7 @@ macro_rules! vendored {
 }
 
 impl Lang {
-    /// What its projects are made of.
+    /// Returns its template.
     pub(super) fn template(self) -> &'static Template {
         match self {
             Self::Rust => &RUST,

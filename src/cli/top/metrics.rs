@@ -1,8 +1,8 @@
-//! What a metrics endpoint says, as far as `hostler top` needs it: Prometheus' text format, version 0.0.4.
+//! Reads a metrics endpoint in Prometheus' text format, version 0.0.4, as far as `hostler top` needs it.
 
 use std::collections::BTreeMap;
 
-/// One line of the format: a series and its value.
+/// A line of the format: a series and its value.
 #[derive(Debug, Clone, PartialEq)]
 struct Sample {
     name: String,
@@ -20,7 +20,7 @@ pub(super) struct Scrape {
 const CONSUMER: &str = "hostler_consumer";
 
 impl Scrape {
-    /// Reads a scrape. Lines that are none of the format's are passed over: a view shows what it can.
+    /// Parses a scrape. Skips malformed lines, so that the rest can still be shown.
     pub(super) fn parse(text: &str) -> Self {
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         Self { samples: lines.filter_map(sample).collect() }
@@ -33,12 +33,12 @@ impl Scrape {
         self.samples.iter().filter(is_asked)
     }
 
-    /// The sum of a consumer's series of that name; none if it has none.
+    /// Returns the sum of a consumer's series of that name; `None` if there are none.
     pub(super) fn value(&self, name: &str, consumer: &str) -> Option<f64> {
         self.of(name, consumer).map(|sample| sample.value).reduce(|sum, value| sum + value)
     }
 
-    /// A consumer's series of that name, summed up by the words of a label.
+    /// Returns a consumer's series of that name, summed by the values of a label.
     pub(super) fn by(&self, name: &str, consumer: &str, label: &str) -> BTreeMap<String, f64> {
         let mut sums = BTreeMap::new();
         for sample in self.of(name, consumer) {
@@ -49,7 +49,7 @@ impl Scrape {
         sums
     }
 
-    /// A consumer's histogram of that name: how many observations lie at or below each bound, in the order of bounds.
+    /// Returns a consumer's histogram of that name: the number of observations at or below each bound, sorted by bound.
     pub(super) fn buckets(&self, name: &str, consumer: &str) -> Vec<(f64, f64)> {
         let mut counts: Vec<(f64, f64)> = Vec::new();
         for sample in self.of(&format!("{name}_bucket"), consumer) {
@@ -64,7 +64,7 @@ impl Scrape {
     }
 }
 
-/// `name{label="value",…} value [timestamp]`.
+/// Parses `name{label="value",…} value [timestamp]`.
 fn sample(line: &str) -> Option<Sample> {
     let name_ends = line.find(['{', ' ', '\t'])?;
     let (name, mut rest) = line.split_at(name_ends);
@@ -76,7 +76,7 @@ fn sample(line: &str) -> Option<Sample> {
     Some(Sample { name: name.to_owned(), labels, value })
 }
 
-/// Reads labels up to the closing brace; what follows it.
+/// Parses labels up to the closing brace; returns the text after it.
 fn read_labels<'a>(mut list: &'a str, labels: &mut BTreeMap<String, String>) -> Option<&'a str> {
     loop {
         list = list.trim_start_matches([',', ' ']);

@@ -1,4 +1,4 @@
-//! `hostler top`: a running host, as its health file and its metrics endpoint tell it.
+//! `hostler top`: shows a running host from its health file and its metrics endpoint.
 
 mod metrics;
 mod model;
@@ -21,13 +21,13 @@ use metrics::Scrape;
 use model::{Look, Looks, rows};
 use screen::{History, Title};
 
-/// How long the metrics endpoint may take to answer.
+/// The longest wait for an answer of the metrics endpoint.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Show a running host: slots, rates, latencies, failures
 ///
 /// Reads the host's health file and, if the config serves metrics (`telemetry.prometheus`), its metrics endpoint. Changes
-/// nothing, and asks no queue. Where metrics are missing, the columns made of them stay empty.
+/// nothing, and contacts no queue. Without metrics, the columns made of them stay empty.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The health file [default: the config's `host.health_file`]
@@ -36,20 +36,20 @@ pub(super) struct Args {
     /// The metrics endpoint [default: the config's `telemetry.prometheus`, on this machine]
     #[arg(long, value_name = "URL")]
     metrics: Option<String>,
-    /// How often to look
+    /// The time between refreshes
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration::parse)]
     interval: Duration,
-    /// Print a table once, and exit: with 1 if the host is unhealthy
+    /// Print the table once and exit; with 1 if the host is unhealthy
     #[arg(long)]
     once: bool,
     #[command(flatten)]
     config: ConfigArg,
 }
 
-/// Where to look.
+/// The sources of the display.
 struct Host {
     file: PathBuf,
-    /// Without one there are no metrics; the text says why.
+    /// The metrics endpoint; without one, the reason.
     metrics: std::result::Result<String, String>,
     client: reqwest::Client,
 }
@@ -66,7 +66,7 @@ pub(super) fn run(args: &Args) -> Result {
     }
     let mut terminal = ratatui::try_init().map_err(|error| Failure::new(Exit::Internal, error))?;
     let result = watch(&host, args.interval.max(Duration::from_millis(100)), &runtime, &mut terminal);
-    // Where it fails, the terminal is gone.
+    // If this fails, the terminal is gone.
     let _ = ratatui::try_restore();
     result
 }
@@ -86,7 +86,7 @@ fn once(host: &Host, runtime: &tokio::runtime::Runtime) -> Result {
     Ok(if verdict.healthy() { Exit::Ok } else { Exit::Failed })
 }
 
-/// Looks and draws until somebody quits.
+/// Refreshes the display until the user quits.
 fn watch(
     host: &Host,
     interval: Duration,
@@ -120,7 +120,7 @@ fn watch(
     }
 }
 
-/// Whether what was just typed quits: q, Escape, or Ctrl-C, which a terminal in raw mode hands over as a key.
+/// Returns true if the key just pressed quits: q, Escape, or Ctrl-C, which a terminal in raw mode passes on as a key.
 fn quits() -> Result<bool> {
     let event = event::read().map_err(|error| Failure::new(Exit::Internal, error))?;
     let Event::Key(key) = event else { return Ok(false) };
@@ -133,7 +133,7 @@ fn quits() -> Result<bool> {
     Ok(quits && key.kind == KeyEventKind::Press)
 }
 
-/// The verdict in one line.
+/// Formats the verdict on one line.
 fn told(verdict: &Verdict) -> String {
     let reasons: Vec<_> = verdict.reasons.iter().map(ToString::to_string).collect();
     match reasons.is_empty() {
@@ -159,12 +159,12 @@ impl Host {
     }
 
     fn verdict(&self, report: &Report) -> Verdict {
-        // A host that has written is not about to start.
+        // A host that has written a report is no longer starting.
         let start_period = StartPeriod { limit: Duration::ZERO, pid1_started_at: None };
         health::verdict(Ok(report), process::info(report.pid), Timestamp::now(), start_period)
     }
 
-    /// A look with the metrics, and why there are none.
+    /// Returns a look with its metrics, and the reason if there are none.
     async fn look(&self, report: Report) -> (Look, Option<String>) {
         let scraped = match &self.metrics {
             Ok(url) => self.scrape(url).await,
@@ -183,14 +183,14 @@ impl Host {
     }
 }
 
-/// The endpoint of the config, as it is reached from this machine.
+/// Returns the endpoint of the config, as reached from this machine.
 fn served(named: Option<&Path>) -> std::result::Result<String, String> {
     let loaded = config::load(named, std::env::vars_os()).map_err(|_| "the config cannot be read".to_owned())?;
     let address = loaded.config.telemetry.prometheus.ok_or("telemetry.prometheus is not set")?;
     Ok(reachable(address))
 }
 
-/// An address that listens on all interfaces is reached by loopback.
+/// Returns the URL of an address. One that listens on all interfaces is reached by loopback.
 fn reachable(mut address: SocketAddr) -> String {
     if address.ip().is_unspecified() {
         address.set_ip(match address {

@@ -1,4 +1,4 @@
-//! What `hostler top` shows, worked out of two looks at a host: no I/O.
+//! The figures that `hostler top` shows, computed from two looks at a host. No I/O.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,23 +6,23 @@ use std::time::Duration;
 use super::metrics::Scrape;
 use hostler_health::{BreakerState, ConsumerReport, FailureReport, Report, Timestamp};
 
-/// One look: the health file, and the metrics if they are served.
+/// A look: the health file, and the metrics if they are served.
 #[derive(Debug, Clone)]
 pub(super) struct Look {
-    /// When it was taken.
+    /// The time of the look.
     pub(super) at: Timestamp,
-    /// What the health file says.
+    /// The health file.
     pub(super) report: Report,
-    /// What the metrics endpoint says.
+    /// The metrics.
     pub(super) scrape: Option<Scrape>,
 }
 
-/// What is shown of one consumer.
+/// The figures of one consumer.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Row {
     pub(super) name: String,
     pub(super) state: &'static str,
-    /// How long it has been in that state.
+    /// The time it has been in that state.
     pub(super) since: Duration,
     pub(super) busy: u32,
     pub(super) slots: Option<u32>,
@@ -30,14 +30,14 @@ pub(super) struct Row {
     pub(super) rate: f64,
     pub(super) processed: u64,
     pub(super) failed: u64,
-    /// How long handlers took between the two looks, in seconds: half of them, and ninety-nine of a hundred, at most.
+    /// The median duration of handlers between the two looks, in seconds. The next field is the 99th percentile.
     pub(super) median: Option<f64>,
     pub(super) slowest: Option<f64>,
     pub(super) visible: Option<f64>,
     pub(super) dead_lettered: Option<f64>,
     /// The age of the oldest message, in seconds.
     pub(super) oldest: Option<f64>,
-    /// How long ago the queue's counts were read, in seconds.
+    /// The age of the queue's counts, in seconds.
     pub(super) counted: Option<f64>,
     /// Messages by outcome, since the host started.
     pub(super) outcomes: BTreeMap<String, f64>,
@@ -45,18 +45,18 @@ pub(super) struct Row {
     pub(super) failures: Vec<(Duration, FailureReport)>,
 }
 
-/// The looks that rates are made of. What the health file counts is of the moment it was written, and looks may be more frequent: so
-/// rates are those between two reports, and stay until the next.
+/// The looks that rates are computed from. The health file's counts date from its last write, and looks may be more frequent. So
+/// a rate spans two reports, and stays until the next.
 #[derive(Debug, Default)]
 pub(super) struct Looks {
-    /// The first at the report before the last.
+    /// The first look at the report before the last.
     before: Option<Look>,
-    /// The first at the last report.
+    /// The first look at the last report.
     last: Option<Look>,
 }
 
 impl Looks {
-    /// The rows of the next look.
+    /// Returns the rows of the next look.
     pub(super) fn rows(&mut self, now: &Look) -> Vec<Row> {
         if self.last.as_ref().is_none_or(|last| last.report.written_at != now.report.written_at) {
             self.before = self.last.replace(now.clone());
@@ -65,8 +65,8 @@ impl Looks {
     }
 }
 
-/// The rows of a look, in the order of the health file. Rates are those since the report of `before`; without it, or after the
-/// process was replaced, those since the host started.
+/// Returns the rows of a look, in the order of the health file. Rates are measured since the report of `before`; without it, or
+/// if the process was replaced, since the host started.
 pub(super) fn rows(before: Option<&Look>, now: &Look) -> Vec<Row> {
     let before = before.filter(|before| {
         let (before, now) = (&before.report, &now.report);
@@ -112,7 +112,7 @@ fn row(before: Option<&Look>, now: &Look, consumer: &ConsumerReport) -> Row {
     }
 }
 
-/// What it is doing; why it takes nothing, if it does not for a reason.
+/// Returns its state, or the reason why it deliberately takes no messages.
 fn state(consumer: &ConsumerReport) -> &'static str {
     match consumer.breaker {
         _ if consumer.paused => "PAUSED",
@@ -122,14 +122,14 @@ fn state(consumer: &ConsumerReport) -> &'static str {
     }
 }
 
-/// What a histogram counted between two looks.
+/// Returns the observations of a histogram between two looks.
 fn since(before: &[(f64, f64)], now: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     let counted = |bound: f64| before.iter().find(|(known, _)| *known == bound).map_or(0.0, |(_, count)| *count);
     now.into_iter().map(|(bound, count)| (bound, (count - counted(bound)).max(0.0))).collect()
 }
 
-/// The value below which such a share of a histogram's observations lies, as far as its buckets tell: within a bucket
-/// they count as evenly spread, as Prometheus' `histogram_quantile` has it.
+/// Returns the value below which this share of a histogram's observations lies. Within a bucket they count as evenly spread, as
+/// in Prometheus' `histogram_quantile`.
 fn quantile(share: f64, buckets: &[(f64, f64)]) -> Option<f64> {
     let (_, all) = *buckets.last()?;
     if all <= 0.0 {
@@ -193,7 +193,7 @@ mod tests {
         let mut other = early.clone();
         other.report.pid = 8;
         assert_eq!(rows(Some(&other), &late)[0].rate, 12.5);
-        // The same moment twice says nothing of a rate, and is no division by zero.
+        // Two looks at the same moment give no rate, and do not divide by zero.
         assert_eq!(rows(None, &look(0, 5, ""))[0].rate, 0.0);
     }
 
@@ -206,7 +206,7 @@ mod tests {
         };
         let [first, second, third] = [look(10, 100, ""), look(11, 150, ""), look(13, 160, "")];
         assert_eq!([rate_at(10_100, &first), rate_at(10_200, &first)], [10.0, 10.0]);
-        // However short the time between two looks, and however long that between a report and a look.
+        // The rate depends neither on the time between looks nor on that between a report and a look.
         assert_eq!([rate_at(11_050, &second), rate_at(11_500, &second), rate_at(12_900, &second)], [50.0; 3]);
         assert_eq!([rate_at(13_900, &third), rate_at(14_000, &third)], [5.0; 2]);
     }

@@ -1,4 +1,4 @@
-//! How `hostler top` draws: a table of consumers, what their messages came to, the last failures, and a line of the last minutes.
+//! The screen of `hostler top`: a table of consumers, their outcomes, the last failures, and a graph of the last minutes.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::model::Row;
 use hostler_health::FailureReport;
 use hostler_types::printable::on_one_line;
 
-/// The columns, for the screen and for `--once`.
+/// The columns on the screen and with `--once`.
 pub(super) const HEADER: [&str; 13] = [
     "CONSUMER", "STATE", "SINCE", "SLOTS", "MSG/S", "P50", "P99", "HANDLED", "FAILED", "VISIBLE", "DEAD", "OLDEST",
     "COUNTED",
@@ -22,15 +22,15 @@ pub(super) const HEADER: [&str; 13] = [
 /// The most failures that are shown.
 const MAX_FAILURES: usize = 5;
 
-/// Beyond this many looks the oldest are forgotten.
+/// The number of looks that are kept.
 const HISTORY: usize = 300;
 
-/// The slowest of a hundred messages, look by look: microseconds.
+/// The 99th percentile of handlers' durations at each look, in microseconds.
 #[derive(Debug, Default)]
 pub(super) struct History(VecDeque<u64>);
 
 impl History {
-    /// Adds a look: the slowest of its consumers counts.
+    /// Adds a look, by the slowest of its consumers.
     pub(super) fn push(&mut self, rows: &[Row]) {
         let slowest = rows.iter().filter_map(|row| row.slowest).fold(0.0, f64::max);
         if self.0.len() == HISTORY {
@@ -41,20 +41,20 @@ impl History {
     }
 }
 
-/// What stands above the table.
+/// The lines above the table.
 pub(super) struct Title<'a> {
-    /// Of the host.
+    /// The host's process id.
     pub(super) pid: u32,
-    /// How long it has been running.
+    /// The time since its start.
     pub(super) up: Duration,
-    /// What the health check says, and why.
+    /// The verdict of the health check and its reasons.
     pub(super) verdict: &'a str,
     pub(super) healthy: bool,
-    /// Why there are no metrics, if there are none.
+    /// The reason, if there are no metrics.
     pub(super) without: Option<&'a str>,
 }
 
-/// A consumer's cells, in the order of [`HEADER`].
+/// Returns a consumer's cells, in the order of [`HEADER`].
 pub(super) fn cells(row: &Row) -> Vec<String> {
     let count = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.0}"));
     vec![
@@ -74,7 +74,7 @@ pub(super) fn cells(row: &Row) -> Vec<String> {
     ]
 }
 
-/// Seconds as people read them: three digits, with their unit.
+/// Formats seconds for people, with a fitting unit.
 fn took(seconds: Option<f64>) -> String {
     match seconds {
         None => "-".to_owned(),
@@ -84,18 +84,18 @@ fn took(seconds: Option<f64>) -> String {
     }
 }
 
-/// An age in seconds, in its two largest units.
+/// Formats an age in seconds in its two largest units.
 fn age(seconds: Option<f64>) -> Option<String> {
     seconds.map(|seconds| rounded(Duration::from_secs_f64(seconds.clamp(0.0, 1e9))))
 }
 
-/// A duration in its two largest units.
+/// Formats a duration in its two largest units.
 fn rounded(duration: Duration) -> String {
     let text = humantime::format_duration(Duration::from_secs(duration.as_secs())).to_string();
     text.split(' ').take(2).collect::<Vec<_>>().join(" ")
 }
 
-/// What the messages of a consumer came to, most first.
+/// Formats a consumer's outcomes, the most frequent first.
 pub(super) fn outcomes(row: &Row) -> Option<String> {
     let mut outcomes: Vec<_> = row.outcomes.iter().filter(|(_, count)| **count > 0.0).collect();
     outcomes.sort_by(|a, b| b.1.total_cmp(a.1));
@@ -103,7 +103,7 @@ pub(super) fn outcomes(row: &Row) -> Option<String> {
     (!words.is_empty()).then(|| format!("{}: {}", row.name, words.join(" · ")))
 }
 
-/// The last failures of all consumers, the latest first, a line each.
+/// Formats the last failures of all consumers, latest first, one per line.
 pub(super) fn failures(rows: &[Row]) -> Vec<String> {
     let mut failures: Vec<_> =
         rows.iter().flat_map(|row| row.failures.iter().map(move |(age, failure)| (age, &row.name, failure))).collect();
@@ -111,14 +111,14 @@ pub(super) fn failures(rows: &[Row]) -> Vec<String> {
     let line = |(age, consumer, failure): &(&Duration, &String, &FailureReport)| {
         let FailureReport { message_id, outcome, disposition, reason, .. } = failure;
         let colon = if reason.is_empty() { "" } else { ": " };
-        // It is a line and no more, whatever a handler says.
+        // A handler's reason stays on one line.
         let reason = on_one_line(reason);
         format!("{} ago, {consumer}, {message_id}: {outcome}, {disposition}{colon}{reason}", rounded(**age))
     };
     failures.iter().take(MAX_FAILURES).map(line).collect()
 }
 
-/// Draws all of it.
+/// Draws the whole screen.
 pub(super) fn draw(frame: &mut Frame<'_>, title: &Title<'_>, rows: &[Row], history: &History) {
     let told: Vec<Line<'_>> = rows.iter().filter_map(outcomes).map(Line::from).collect();
     let failed: Vec<Line<'_>> = failures(rows).into_iter().map(Line::from).collect();
