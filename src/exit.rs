@@ -1,15 +1,15 @@
-//! The exit codes, and a failure on its way to one of them.
+//! Exit codes, and the failure that leads to one.
 
 use std::fmt;
 use std::process::ExitCode;
 
-/// How the process ends. The numbers follow sysexits.h where it has a fitting one; README.md documents them.
+/// The exit code of the process. The numbers follow sysexits.h where it has a fitting one; README.md documents them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// All went well; a drain ended with nothing abandoned.
+    /// Success; a drain ended with nothing abandoned.
     Ok = 0,
-    /// A check failed, a consumer is unhealthy, or a handler did not ack.
+    /// A check failed, something alarms, a consumer is unhealthy, or a handler did not ack.
     Failed = 1,
     /// The command line is wrong.
     Usage = 2,
@@ -17,13 +17,13 @@ pub enum Exit {
     BadConfig = 64,
     /// A handler cannot be loaded.
     BadHandler = 65,
-    /// A queue cannot be reached at the start, or refuses us; or the place that a handler is fetched from cannot be reached.
+    /// A queue cannot be reached at the start, or refuses access; or the location of a handler cannot be reached.
     QueueUnreachable = 69,
-    /// A fault of hostler's own, or of the machine.
+    /// A fault of hostler itself, or of the machine.
     Internal = 70,
-    /// A processing timeout with `on_processing_timeout = "exit"`.
+    /// A processing timeout occurred with `on_processing_timeout = "exit"`.
     ProcessingTimeout = 71,
-    /// The drain deadline passed; work was stopped and released.
+    /// The drain deadline passed; remaining work was stopped and released.
     Abandoned = 75,
 }
 
@@ -33,21 +33,21 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// A command that did not succeed: the exit code, and what to tell the user.
+/// The failure of a command: its exit code and its message.
 #[derive(Debug)]
 pub struct Failure {
     /// The exit code.
     pub exit: Exit,
-    /// What failed, where, and what to do.
+    /// The fault, its place and its cure.
     pub message: String,
 }
 
 impl Failure {
-    /// A failure with this text.
+    /// Returns a failure with this text.
     pub fn new(exit: Exit, message: impl fmt::Display) -> Self {
         Self { exit, message: message.to_string() }
     }
 }
 
-/// What a command comes to.
+/// The result of a command.
 pub type Result<T = Exit> = std::result::Result<T, Failure>;
