@@ -1,4 +1,4 @@
-//! From a consumer's config to the parts that it is made of.
+//! Builds the parts of a consumer from its config.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use hostler_telemetry::traces;
 use hostler_types::channel::Channel;
 use hostler_wasm::{Definition, Dir, Grants, Loaded, Pool, Source};
 
-/// Sandboxes beyond the slots of a consumer, of which only addresses are taken: its `state-changed` hook needs one, and
-/// one that ends may overlap with the next.
+/// Sandboxes of a consumer beyond its slots; unused ones cost only addresses. Its `state-changed` hook needs one, and an ending
+/// sandbox may overlap with the next.
 const SPARE_SANDBOXES: u32 = 4;
 
-/// The consumer's own settings. `drain`: how long a shutdown waits for what is under way.
+/// Returns the consumer's own settings. `drain` is the time that a shutdown waits for work under way.
 pub(super) fn spec(consumer: &config::Consumer, share: &Share, drain: Duration) -> Spec {
     Spec {
         name: consumer.name.as_str().into(),
@@ -44,8 +44,8 @@ fn policy(consumer: &config::Consumer) -> Policy {
     }
 }
 
-/// The channel that a consumer needs. The queue's own redrive comes two attempts after the policy's: it is the net for a
-/// message that takes the host itself down.
+/// Returns the channel that a consumer needs. The queue's own redrive acts two attempts after the policy: it catches a message
+/// that takes the host itself down.
 pub fn channel_spec(consumer: &config::Consumer) -> ChannelSpec {
     ChannelSpec {
         channel: consumer.channel.clone(),
@@ -58,7 +58,7 @@ pub fn channel_spec(consumer: &config::Consumer) -> ChannelSpec {
     }
 }
 
-/// Channels that a consumer sends to and that no consumer of the config makes by consuming them.
+/// Returns the channels that a consumer sends to, less those that exist because a consumer of the config consumes them.
 pub fn destinations(config: &Config, consumer: &config::Consumer) -> Vec<Channel> {
     let is_made = |channel: &Channel| {
         config.consumers.iter().any(|other| {
@@ -80,7 +80,7 @@ pub fn destinations(config: &Config, consumer: &config::Consumer) -> Vec<Channel
     sent
 }
 
-/// The tags of a consumer's queues, by which they are known as ours and alarms find their thresholds.
+/// Returns the tags of a consumer's queues, which mark them as hostler's and hold the thresholds of alarms.
 fn tags(consumer: &config::Consumer) -> BTreeMap<String, String> {
     let config::Tags { owner, critical, alarm_threshold, dead_letter_alarm_threshold } = &consumer.tags;
     let number = |threshold: &Option<u64>| threshold.map(|threshold| threshold.to_string());
@@ -94,7 +94,7 @@ fn tags(consumer: &config::Consumer) -> BTreeMap<String, String> {
     tags.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
-/// What a consumer runs. `producer` sends what it may send; without one it can send nothing.
+/// Returns the definition of a consumer's handler. `producer` sends the guests' messages; without one they can send none.
 pub(super) fn definition(
     consumer: &config::Consumer,
     source: Source,
@@ -127,7 +127,7 @@ pub(super) fn definition(
     }
 }
 
-/// Shares the machine's memory out. `loaded` has the handlers in the order of the consumers, as far as they are known.
+/// Shares out the machine's memory. `loaded` has the handlers in the order of the consumers, as far as they are loaded.
 ///
 /// # Errors
 /// The config's slots and sandboxes do not fit: exit code 64, with the arithmetic.
@@ -139,7 +139,7 @@ pub fn plan(config: &Config, machine: &Machine, loaded: &[Option<&Loaded>]) -> e
     resources::plan(&machine.memory, HOST + traces, &demands).map_err(|refusal| Failure::new(Exit::BadConfig, refusal))
 }
 
-/// What a consumer asks for of the memory; its handler's part is zero until that is loaded.
+/// Returns a consumer's demand for memory; its handler's part is zero until that is loaded.
 fn demand(consumer: &config::Consumer, loaded: Option<&Loaded>) -> Demand {
     Demand {
         consumer: consumer.name.clone(),
@@ -153,19 +153,19 @@ fn demand(consumer: &config::Consumer, loaded: Option<&Loaded>) -> Demand {
     }
 }
 
-/// The pool that the consumers' sandboxes come from: as many as there may be, however the memory is shared out.
+/// Returns the pool for the consumers' sandboxes, large enough for any way of sharing out the memory.
 pub fn pool(config: &Config) -> Pool {
     Pool { sandboxes: config.consumers.iter().map(sandboxes).fold(0, u32::saturating_add) }
 }
 
-/// How many sandboxes of a consumer there may be at once.
+/// Returns the most sandboxes that a consumer may have at once.
 fn sandboxes(consumer: &config::Consumer) -> u32 {
     let slots = u32::try_from(consumer.concurrency.unwrap_or(SLOTS)).unwrap_or(u32::MAX);
-    // Hooks in a component apart have a sandbox of their own beside the handler's.
+    // Hooks in a separate component have a sandbox of their own beside the handler's.
     slots.saturating_mul(if consumer.hooks.is_some() { 2 } else { 1 }).saturating_add(SPARE_SANDBOXES)
 }
 
-/// How many files each sandbox may have open.
+/// Computes the number of files that each sandbox may have open.
 ///
 /// # Errors
 /// The limit of open files is too low for the config's slots: exit code 64, with the arithmetic.
@@ -179,7 +179,7 @@ pub fn file_plan(config: &Config) -> exit::Result<FilePlan> {
     plan.map_err(|few| Failure::new(Exit::BadConfig, few))
 }
 
-/// Settings that are valid but that this driver makes no use of; for the log.
+/// Lists valid settings that have no effect with this driver, for the log.
 pub fn unused(config: &Config) -> Vec<String> {
     let embedded = config.queue.driver == Driver::Embedded;
     let unused = (embedded && config.payload.bucket.is_some())

@@ -1,4 +1,4 @@
-//! From the config to open queues, and to what is missing of them.
+//! Opens the queues of the config, and finds missing destinations.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,21 +9,22 @@ use hostler_queue::parallel::{side_by_side, stopping};
 use hostler_queue::{Broker, Change, Finding, Provisioner, Queue, QueueError};
 use hostler_types::channel::Channel;
 
-/// A path as it counts from everywhere.
+/// Returns an absolute path.
 pub fn full(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// The file that the queue will be in, if nothing has created it yet: perhaps another folder is meant.
+/// Returns the file that the queue will be in, if it does not exist yet: perhaps another folder is meant.
 pub fn file_to_come(config: &Config) -> Option<&Path> {
     drivers::file(config).filter(|path| !path.exists())
 }
 
-/// Makes what is missing of every channel that the config consumes, so that what is sent next is kept for its consumers.
-/// Where channels are not made by use, there is nothing to make: a producer needs no right to other queues.
+/// Creates the missing queues of every channel that the config consumes, so that messages sent from now on are kept for its
+/// consumers. Does nothing with a service where channels are not created on use: there a producer needs no rights to other
+/// queues.
 ///
 /// # Errors
-/// The first channel that cannot be made.
+/// The first channel that cannot be created.
 pub async fn declare(broker: &Arc<dyn Provisioner>, config: &Config) -> Result<(), QueueError> {
     if !drivers::makes_what_is_missing(config) {
         return Ok(());
@@ -35,10 +36,11 @@ pub async fn declare(broker: &Arc<dyn Provisioner>, config: &Config) -> Result<(
     side_by_side(declaring).await.into_iter().try_for_each(|declared| declared.ok_or_else(stopping)?)
 }
 
-/// What keeps a consumer from sending to its reply channel and to what it is granted. Where a send makes what is missing, nothing does.
+/// Returns the findings that prevent a consumer from sending to its reply channel and its granted channels. There are none if
+/// sending creates what is missing.
 ///
 /// # Errors
-/// The service cannot be asked now.
+/// The service cannot be reached now.
 pub async fn unsendable(
     service: &dyn Provisioner,
     config: &Config,
@@ -66,7 +68,7 @@ pub async fn unsendable(
     Ok(missing.into_iter().map(finding).collect())
 }
 
-/// The queues of all consumers, in the config's order, opened side by side: each takes some calls one after the other.
+/// Opens the queues of all consumers, in the config's order, concurrently: each takes several calls in sequence.
 ///
 /// # Errors
 /// The first channel, in that order, that cannot be opened.

@@ -1,8 +1,7 @@
-//! Granted folders that guests may write to and that overlap with what hostler itself reads, and folders of the kernel's:
-//! refused at the start.
+//! Refuses, at the start, grants that give guests the kernel's own files, or write access to files that hostler itself reads.
 //!
-//! Compiled code runs outside of the sandbox, the config says what guests may do, and a file beside the health file pauses a
-//! consumer. A guest that can write to any of these can do all that hostler can, so such a grant is never a warning.
+//! Compiled code runs outside of the sandbox, the config defines the guests' rights, and a file beside the health file pauses a
+//! consumer. A guest that can write to any of these can do everything that hostler can, so such a grant is always refused.
 
 use std::path::{Path, PathBuf};
 
@@ -17,10 +16,10 @@ use hostler_health::Pauses;
 
 /// A file or folder that no guest may replace.
 struct Protected {
-    /// The key that names it, or a description where no key does.
+    /// The config key of the path, or a description if there is none.
     key: String,
     path: PathBuf,
-    /// Whether the content matters too: then no granted folder may lie within it.
+    /// Set if the content matters too: then no granted folder may lie within it.
     is_whole: bool,
     /// The consequence of a guest's write.
     harm: &'static str,
@@ -35,7 +34,7 @@ impl Protected {
         Self { is_whole: true, ..self }
     }
 
-    /// Tells whether guests that may write to this folder reach it, there or in layers.
+    /// Returns true if guests with write access to this folder can reach it, directly or through layers of overlays.
     fn is_reached(&self, at: &Located, folder: &Granted<'_>) -> bool {
         [&folder.at].into_iter().chain(&folder.behind).any(|folder| self.overlaps(at, folder))
     }
@@ -50,11 +49,11 @@ struct Granted<'a> {
     consumer: &'a str,
     dir: &'a DirGrant,
     at: Located,
-    /// The same folder in layers of overlays, as far as writes reach it there.
+    /// The same folder in those layers of overlays that writes to it reach.
     behind: Vec<Located>,
 }
 
-/// Refuses a config that lets a guest write to what hostler reads, or see the kernel's own files.
+/// Refuses a config that gives a guest write access to files that hostler reads, or harmful access to the kernel's own files.
 ///
 /// # Errors
 /// With 64, naming each grant and the key of each path that it overlaps with.
@@ -88,8 +87,8 @@ pub fn check_grants(loaded: &Loaded) -> Result<()> {
     }
 }
 
-/// Refuses a config that lets a guest write to the embedded queue, for commands that open it and start no guest: a link that a
-/// guest made there would have them create a queue wherever it leads.
+/// Refuses a config that lets a guest write to the embedded queue, for commands that open it and start no guest. A link that a
+/// guest made there would have them create a queue at its target.
 ///
 /// # Errors
 /// As [`check_grants`].
@@ -108,7 +107,7 @@ pub fn check_grants_of_queue(config: &Config) -> Result<()> {
     }
 }
 
-/// All grants of folders, located once.
+/// Locates all granted folders.
 fn granted<'a>(config: &'a Config, mounts: &Mounts) -> impl Iterator<Item = Granted<'a>> {
     let grants =
         config.consumers.iter().flat_map(|consumer| consumer.allow.dirs.iter().map(|dir| (&*consumer.name, dir)));
@@ -118,12 +117,12 @@ fn granted<'a>(config: &'a Config, mounts: &Mounts) -> impl Iterator<Item = Gran
     })
 }
 
-/// The same file or folder, and the entries that lead there, in layers of overlays.
+/// Returns the same file or folder, and the entries that lead to it, in layers of overlays.
 fn in_layers(at: &Located, mounts: &Mounts, which: Which) -> Vec<Located> {
     overlays::others(&at.trail, mounts, which).iter().map(|path| Located::find(path, mounts)).collect()
 }
 
-/// The refusal of a writable folder where nobody can tell whether it overlaps with anything.
+/// The refusal of a writable folder if overlaps cannot be detected.
 fn unknown_root(Granted { consumer, dir, .. }: &Granted<'_>) -> String {
     format!(
         "consumers.{consumer}.allow.dirs lets guests write to `{}`, but the mounts of this process do not say where its root folder \
@@ -169,7 +168,7 @@ fn overlap(folder: &Granted<'_>, Protected { key, path, harm, .. }: &Protected) 
     )
 }
 
-/// Folders whose path a guest could turn into a link to anywhere, since it may write to a folder above.
+/// Lists folders whose path a guest could turn into a link to anywhere, because it may write to a folder above.
 fn grants_within(grants: &[Granted<'_>], folder: &Granted<'_>) -> Vec<String> {
     let within = grants.iter().filter(|grant| grant.at.passes(&folder.at));
     let text = |Granted { consumer: name, dir, .. }: &Granted<'_>| {
@@ -183,7 +182,7 @@ fn grants_within(grants: &[Granted<'_>], folder: &Granted<'_>) -> Vec<String> {
     within.map(text).collect()
 }
 
-/// Variables that name files which tell hostler whom to trust, or who it is.
+/// Variables that name files with hostler's trust anchors or its identity.
 const TRUSTED: [&str; 6] = [
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
@@ -199,7 +198,7 @@ const CONFIG: &str = "a guest could grant itself anything for the next start";
 const HEALTH: &str = "a guest could forge the health of every consumer, and pause it";
 const QUEUE: &str = "a guest could read, change and remove every message";
 
-/// All that hostler reads and trusts. `variable` looks up the environment.
+/// Lists everything that hostler reads and trusts. `variable` looks up the environment.
 fn protected(config: &Config, file: Option<&Path>, variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<Protected> {
     let health_file = &config.host.health_file;
     let mut all = vec![
@@ -209,7 +208,7 @@ fn protected(config: &Config, file: Option<&Path>, variable: impl Fn(&str) -> Op
     all.extend(config.host.cache_dir.iter().map(|path| Protected::new("host.cache_dir", path, CODE).whole()));
     all.extend(configs(file).into_iter().map(|file| Protected::new("--config", file, CONFIG)));
     all.extend(queue_files(config));
-    // A guest that could write to the SDK's files would name a program in them, by `credential_process`.
+    // A guest that could write to the SDK's files could name a program in them, by `credential_process`.
     all.extend(
         aws_files(config, &variable)
             .map(|(name, path)| Protected::new(name, path, "the AWS SDK runs programs named there")),
@@ -223,7 +222,7 @@ fn protected(config: &Config, file: Option<&Path>, variable: impl Fn(&str) -> Op
     all
 }
 
-/// The embedded queue's file and its companions.
+/// Returns the embedded queue's file and its companions.
 fn queue_files(config: &Config) -> impl Iterator<Item = Protected> {
     let path = (config.queue.driver == hostler_config::Driver::Embedded).then_some(&config.queue.embedded.path);
     path.into_iter().flat_map(|path| {
@@ -235,7 +234,7 @@ fn queue_files(config: &Config) -> impl Iterator<Item = Protected> {
     })
 }
 
-/// The handlers and hooks that are read from files. A handler that is pinned is not replaced unnoticed.
+/// Returns the handlers and hooks that are read from files. Leaves out pinned ones, because a replaced one would be noticed.
 fn code(config: &Config) -> impl Iterator<Item = Protected> + '_ {
     config.consumers.iter().flat_map(|consumer| {
         let handler = consumer.sha256.is_none().then_some(&consumer.handler);
@@ -249,7 +248,7 @@ fn code(config: &Config) -> impl Iterator<Item = Protected> + '_ {
     })
 }
 
-/// The config, and the files that the next start would read instead if they were there.
+/// Returns the config, and the files that would be read instead at the next start if they existed.
 fn configs(file: Option<&Path>) -> Vec<&Path> {
     let usual = USUAL_PLACES.map(Path::new);
     let Some(file) = file else { return usual.into() };
@@ -259,7 +258,7 @@ fn configs(file: Option<&Path>) -> Vec<&Path> {
     }
 }
 
-/// The AWS SDK's own files: those that exist, and where the config uses AWS also those that would be read if they were there.
+/// Returns the AWS SDK's own files: those that exist and, if the config uses AWS, also those that would be read if they existed.
 fn aws_files(
     config: &Config,
     variable: &impl Fn(&str) -> Option<PathBuf>,
@@ -267,7 +266,7 @@ fn aws_files(
     let home = variable("HOME");
     let file = |name: &'static str, of_home: &str| {
         let named = variable(name).filter(|path| path != Path::new(""));
-        // The SDK's own way of naming the home folder, which no shell has replaced.
+        // The SDK expands a leading `~` itself, where no shell has.
         let named = named.map(|path| match (path.strip_prefix("~"), &home) {
             (Ok(below), Some(home)) => home.join(below),
             _ => path,
@@ -279,7 +278,7 @@ fn aws_files(
     files.into_iter().flatten()
 }
 
-/// The folder that a file lies in.
+/// Returns the folder that contains a file.
 fn folder_of(file: &Path) -> PathBuf {
     match file.parent() {
         Some(folder) if folder != Path::new("") => folder.to_owned(),
@@ -291,7 +290,7 @@ fn folder_of(file: &Path) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// What is protected, by its key, with these lines of config and this home.
+    /// Returns the protected paths by key, for these lines of config and this home folder.
     fn found(more: &str, file: Option<&str>, home: &Path) -> Vec<(String, PathBuf)> {
         let folder = tempfile::tempdir().unwrap();
         let config = folder.path().join("hostler.toml");

@@ -1,8 +1,8 @@
-//! The runtimes that guests run on: a set of them for each consumer that grants folders, and one set for all the others.
+//! The runtimes of guests: one set for each consumer that grants folders, and one set for all others.
 //!
-//! A thread can be limited to some files, but never again to others. So what keeps a guest's native code from another consumer's
-//! folders is that no thread ever runs guests of both. A file operation that hangs, which takes a thread until the process
-//! ends, then takes it from its own consumer alone.
+//! Once a thread is limited to some files, it can never be given others. So each consumer with folders has threads of its own,
+//! which keeps native code of guests out of another consumer's folders. A file operation that hangs takes a thread until the
+//! process ends, but only a thread of its own consumer.
 
 use std::io;
 
@@ -12,15 +12,15 @@ use super::resources::{Machine, SLOTS, Threads, TooFewProcesses};
 use hostler_config::{Config, Consumer};
 use hostler_handler::{Beyond, Lanes};
 
-/// How many guests go on for a while until timers and connections are looked at: each may take an epoch tick, by which hooks'
-/// deadlines and guests' own sleeps come late. In the quick lane few do, and to look takes a tenth of what a small guest does.
+/// The guests polled between two looks at timers and connections. Each may take an epoch tick, which delays hooks' deadlines and
+/// guests' own sleeps. In the quick lane few do, and a look costs a tenth of the work of a small guest.
 const QUICK_POLLS_PER_LOOK: u32 = 16;
 
-/// The same in the long lane, where all do.
+/// The same in the long lane, where all guests take a tick.
 const LONG_POLLS_PER_LOOK: u32 = 4;
 
-/// Threads that each runtime of a consumer with folders has for files, unless it has more slots. More would not make a disk
-/// faster, and they are all that operations which hang can take.
+/// The file threads of each runtime of a consumer with folders, unless it has more slots. More would not make a disk faster, and
+/// the number bounds the threads that hanging operations can take.
 const FILES: usize = 64;
 
 /// All runtimes that guests run on.
@@ -28,19 +28,20 @@ pub struct Guests {
     sets: Vec<Set>,
 }
 
-/// The runtimes of some consumers, and what is known of them.
+/// The runtimes that some consumers share.
 #[derive(Debug, Clone)]
 pub struct Shared {
-    /// The places of the consumers in the config.
+    /// The indexes of these consumers in the config.
     pub consumers: Vec<usize>,
-    /// The runtimes: no other consumer's guests run there.
+    /// The runtimes, which run no other consumer's guests.
     pub runtimes: Vec<Handle>,
-    /// Threads that each of them has for files, at most.
+    /// The most file threads of each runtime.
     pub files: usize,
 }
 
 impl Guests {
-    /// Starts the runtimes. Where the limit of processes does not allow for a set of each consumer with folders, all share one.
+    /// Starts the runtimes. If the limit of processes is too low for a set for each consumer with folders, all consumers share
+    /// one.
     ///
     /// # Errors
     /// A thread cannot be started.
@@ -60,14 +61,14 @@ impl Guests {
         Ok(Self { sets: groups.into_iter().map(start).collect::<io::Result<_>>()? })
     }
 
-    /// The lanes of each consumer, in the order of the config.
+    /// Returns the lanes of each consumer, in the order of the config.
     pub fn lanes(&self) -> Vec<Lanes> {
         let mut lanes: Vec<_> = self.sets.iter().flat_map(Set::lanes).collect();
         lanes.sort_by_key(|(place, _)| *place);
         lanes.into_iter().map(|(_, lanes)| lanes).collect()
     }
 
-    /// The runtimes, by the consumers that share them.
+    /// Returns the runtimes by the consumers that share them.
     pub fn shared(&self) -> Vec<Shared> {
         let of = |set: &Set| Shared {
             consumers: set.consumers.clone(),
@@ -77,24 +78,24 @@ impl Guests {
         self.sets.iter().map(of).collect()
     }
 
-    /// Ends them. A host call that blocks (a read of a pipe, say) is not waited for: its guest is gone.
+    /// Shuts the runtimes down. Does not wait for a host call that blocks (reading a pipe, say): its guest is gone.
     pub fn shut_down(self) {
         let all = self.sets.into_iter().flat_map(|set| [Some(set.first), set.others, set.long]);
         all.flatten().for_each(Runtime::shutdown_background);
     }
 }
 
-/// How many sets of runtimes these consumers should have.
+/// Returns the number of sets of runtimes that these consumers should have.
 pub fn sets(consumers: &[Consumer]) -> usize {
     groups(consumers).len()
 }
 
-/// Tells whether the limit of processes is too low for a set of each consumer with folders, so that all share one.
+/// Returns the shortage if the limit of processes is too low for a set for each consumer with folders, so that all share one.
 pub fn too_few_processes(config: &Config, machine: &Machine) -> Option<TooFewProcesses> {
     TooFewProcesses::of(machine, sets(&config.consumers))
 }
 
-/// The places of the consumers that may share threads: each with folders is alone.
+/// Returns the indexes of consumers grouped by shared threads: each consumer with folders is alone.
 fn groups(consumers: &[Consumer]) -> Vec<Vec<usize>> {
     let places = |wanted: bool| {
         let fits = move |(_, consumer): &(usize, &Consumer)| has_folders(consumer) == wanted;
@@ -109,7 +110,8 @@ fn has_folders(consumer: &Consumer) -> bool {
     !consumer.allow.dirs.is_empty()
 }
 
-/// The threads of a consumer that shares its own with nobody: no more than it has sandboxes to run, with its `state-changed` hook.
+/// Returns the threads of a consumer with a set of its own: at most one for each of its slots, and one for its `state-changed`
+/// hook.
 fn of_one(consumer: &Consumer, threads: Threads) -> Threads {
     let slots = consumer.concurrency.unwrap_or(SLOTS).saturating_add(1);
     Threads {
@@ -122,15 +124,15 @@ fn of_one(consumer: &Consumer, threads: Threads) -> Threads {
 
 /// The runtimes of some consumers.
 struct Set {
-    /// The places of these consumers.
+    /// The indexes of these consumers.
     consumers: Vec<usize>,
     /// The quick lane's first thread.
     first: Runtime,
-    /// Its others, if there are any.
+    /// The quick lane's other threads, if there are any.
     others: Option<Runtime>,
-    /// The long lane; none where there are no threads for it.
+    /// The long lane; `None` if there are no threads for it.
     long: Option<Runtime>,
-    /// Threads that each has for files.
+    /// The most file threads of each runtime.
     files: usize,
 }
 
@@ -156,7 +158,7 @@ impl Set {
         [Some(&self.first), self.others.as_ref(), self.long.as_ref()].into_iter().flatten()
     }
 
-    /// The lanes of each of its consumers, with its place.
+    /// Returns the lanes of each of its consumers, with the consumer's index.
     fn lanes(&self) -> impl Iterator<Item = (usize, Lanes)> {
         let handle = |runtime: &Runtime| runtime.handle().clone();
         let quick = self.others.as_ref().map(handle);
@@ -192,7 +194,7 @@ mod tests {
         let shared = guests.shared();
         assert_eq!(shared.iter().map(|set| &*set.consumers).collect::<Vec<_>>(), [&[1, 3][..], &[0], &[2]]);
         let workers = |set: &Shared| set.runtimes.iter().map(|one| one.metrics().num_workers()).collect::<Vec<_>>();
-        // Two slots, and the hook.
+        // Two slots and the hook.
         assert_eq!(shared.iter().map(workers).collect::<Vec<_>>(), [[1, 3, 4], [1, 2, 3], [1, 2, 3]]);
         assert_eq!(shared.iter().map(|set| set.files).collect::<Vec<_>>(), [512, FILES, FILES]);
         let lanes: Vec<_> = guests.lanes().iter().map(|lanes| lanes.quick.id()).collect();

@@ -1,4 +1,4 @@
-//! The handlers of the config: fetched where they are elsewhere, each reference once, and defined.
+//! Defines the handlers of the config. Fetches remote ones, each reference once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use hostler_wasm::cache::Cache;
 use hostler_wasm::fetch::{FetchError, Fetcher, Options, Reference, Wanted};
 use hostler_wasm::{Definition, Fetched, Source};
 
-/// The cache that the config names, if it can be used; otherwise the log says why.
+/// Opens the cache that the config names; if it cannot be used, logs the reason and returns `None`.
 pub fn cache(config: &Config) -> Option<Arc<Cache>> {
     config.host.cache_dir.as_deref().and_then(Cache::open)
 }
 
-/// What consumers run, once their handlers and hooks are fetched. `producer` sends what they may send; without one they can
-/// send nothing.
+/// Returns the consumers' definitions, after fetching their handlers and hooks. `producer` sends the guests' messages; without
+/// one they can send none.
 pub async fn definitions(
     config: &Config,
     consumers: &[Consumer],
@@ -38,10 +38,10 @@ pub async fn definitions(
     consumers.iter().map(define).collect()
 }
 
-/// All of these, or all that is wrong with them. What will not pass by itself counts for the exit code.
+/// Returns all values, or one failure for all errors. Its exit code is that of the first lasting error, if there is one.
 ///
 /// # Errors
-/// One failure that tells of all.
+/// One failure with the text of all errors.
 pub fn all<T>(results: Vec<Result<T>>) -> Result<Vec<T>> {
     let (mut fine, mut failed) = (Vec::new(), Vec::new());
     for result in results {
@@ -56,10 +56,10 @@ pub fn all<T>(results: Vec<Result<T>>) -> Result<Vec<T>> {
     Err(Failure::new(exit.unwrap_or(first.exit), messages.join("\nhostler: ")))
 }
 
-/// Fetches one handler that the command line names. `config` says where AWS is, if there is one.
+/// Fetches a handler that the command line names. `config` has the settings for AWS, if there is one.
 ///
 /// # Errors
-/// With 65 for what is wrong with the reference or what is there, with 69 for what may pass by itself.
+/// With 65 for a bad reference or a bad file, with 69 for errors that may be temporary.
 pub async fn fetch(text: &str, config: Option<&Config>, cache: Option<Arc<Cache>>) -> Result<Source> {
     let reference: Reference = text.parse().map_err(|error| Failure::new(Exit::BadHandler, error))?;
     let fetcher = Fetcher::new(config.map(options).unwrap_or_default(), cache);
@@ -71,7 +71,7 @@ fn options(config: &Config) -> Options {
     Options { region: sqs.region.clone(), endpoint_url: sqs.endpoint_url.clone(), ..Options::default() }
 }
 
-/// What is to be fetched for a key; nothing for a file.
+/// Returns the reference to fetch; `None` for a file.
 fn wanted(handler: &HandlerRef, sha256: Option<[u8; 32]>) -> Result<Option<Wanted>> {
     match handler {
         HandlerRef::Path(_) => Ok(None),

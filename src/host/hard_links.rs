@@ -1,4 +1,4 @@
-//! Other names of a file: a hard link in a folder that guests may write to lets them change the file through it.
+//! Finds other names of a file: guests can change a file through a hard link in a folder that they may write to.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -6,27 +6,27 @@ use std::path::{Path, PathBuf};
 
 use super::located::{Identity, identity};
 
-/// The most entries that are looked at. A file with several links is rare, and such a folder that large is rarer.
+/// The most entries that are examined. Files with several links are rare, and folders this large are rarer.
 const MOST: usize = 100_000;
 
 /// The result of a search for another name of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Search {
-    /// Here it is.
+    /// The name that was found.
     Found(PathBuf),
     /// There is none.
     None,
-    /// The folder holds too much to tell.
+    /// The folder has too many entries to be sure.
     Unfinished,
 }
 
-/// The file that a path names, if it is one that has several names.
+/// Returns the identity of the file at this path if it has several names.
 pub(super) fn linked(path: &Path) -> Option<Identity> {
     let metadata = fs::metadata(path).ok()?;
     (metadata.is_file() && metadata.nlink() > 1).then(|| identity(&metadata))
 }
 
-/// Searches a folder, and those within it, for the file.
+/// Searches a folder and its subfolders for the file.
 pub(super) fn search(folder: &Path, file: Identity) -> Search {
     search_most(folder, file, MOST)
 }
@@ -34,7 +34,7 @@ pub(super) fn search(folder: &Path, file: Identity) -> Search {
 fn search_most(folder: &Path, file: Identity, most: usize) -> Search {
     let (mut folders, mut left) = (vec![folder.to_owned()], most);
     while let Some(folder) = folders.pop() {
-        // No file has names in two file systems.
+        // All names of a file are in one file system.
         let Ok(metadata) = fs::metadata(&folder) else { continue };
         if metadata.dev() != file.0 {
             continue;

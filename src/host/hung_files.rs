@@ -1,7 +1,7 @@
-//! Watches for file operations that hang until no thread is left for another, and tells of it.
+//! Detects hanging file operations that have taken every thread for files, and logs them.
 //!
-//! An operation that never returns (a FIFO that nobody writes to, a network file system that does not answer) takes a thread until
-//! the process ends, as the kernel has no way to call it back. Its guest is stopped all the same; what needs files after it waits.
+//! An operation that never returns (a FIFO that nobody writes to, a network file system that does not answer) takes a thread
+//! until the process ends, because the kernel cannot cancel it. Its guest is stopped all the same. Later file operations wait.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use tokio::time::{sleep, timeout};
 use super::guests::Shared;
 use hostler_config::Config;
 
-/// How long it takes from one look to the next.
+/// The pause between two checks.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long an operation waits for a thread until that is told.
+/// The time that an operation may wait for a thread before a warning.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Watches the runtimes of each consumer with folders, until the set is dropped.
+/// Watches the runtimes of each consumer with folders, until the returned set is dropped.
 pub(super) fn watch(config: &Config, shared: &[Shared]) -> JoinSet<()> {
     let mut watching = JoinSet::new();
     for Shared { consumers, runtimes, files, .. } in shared {
@@ -39,13 +39,13 @@ async fn watch_one(consumer: String, runtime: Handle, threads: usize) {
     loop {
         sleep(INTERVAL).await;
         let (queue, queued) = oneshot::channel();
-        // By a worker, as a new thread has the limits of the one that starts it.
+        // Spawned from a worker, because a new thread inherits the limits of the thread that starts it.
         let mut operation = runtime.spawn(async move {
             let operation = spawn_blocking(|| ());
             let _ = queue.send(());
             let _ = operation.await;
         });
-        // A worker that is busy with guests is none of this.
+        // Waiting for a busy worker does not count.
         let _ = queued.await;
         if timeout(PATIENCE, &mut operation).await.is_err() {
             tracing::warn!(

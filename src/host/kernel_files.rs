@@ -1,7 +1,8 @@
-//! Folders through which the kernel shows itself, and the process itself, as files: no guest may have them.
+//! Detects folders in which the kernel shows itself and the process as files. Guests may not read those of `/proc`, nor write to
+//! any.
 //!
-//! `/proc/self/mem` is the memory of hostler, code included, and `/proc/self/environ` its secrets. `/sys`, the cgroups and `/dev`
-//! change the machine when they are written to.
+//! `/proc/self/mem` is the memory of hostler including its code, and `/proc/self/environ` has its secrets. Writing to `/sys`, the
+//! cgroups and `/dev` changes the machine.
 
 use std::path::Path;
 
@@ -11,10 +12,10 @@ use super::mounts::Mounts;
 use super::trail::Trail;
 use hostler_config::DirMode;
 
-/// The harm that a guest could do there.
+/// The harm that access by a guest could do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Harm {
-    /// Reading tells secrets.
+    /// Reading reveals secrets.
     Read,
     /// Writing changes the machine.
     Write,
@@ -30,7 +31,7 @@ impl Harm {
         })
     }
 
-    /// By the number that statfs(2) gives, which tells also where `mountinfo` cannot be read.
+    /// Classifies by the file system number from statfs(2), which works even if `mountinfo` cannot be read.
     fn of_number(number: i64) -> Option<Self> {
         Some(match number {
             0x9fa0 => Self::Read,
@@ -45,10 +46,10 @@ impl Harm {
     }
 }
 
-/// The reason to refuse a folder in this mode, if there is one: what it is or holds, and what that means.
+/// Returns the reason to refuse a folder in this mode, if there is one: the folder's nature and the harm.
 pub(super) fn refusal(folder: &Path, mode: DirMode, mounts: &Mounts) -> Option<String> {
     let end = Trail::of(folder).end;
-    // The nearest that exists: a folder to write to may be made only later.
+    // The nearest that exists: a writable folder may be created later.
     #[allow(clippy::unnecessary_cast, reason = "its type is another one on some architectures")]
     let number = end.ancestors().find_map(|folder| statfs(folder).ok()).map(|found| found.f_type as i64);
     let own = number.and_then(Harm::of_number);

@@ -1,5 +1,5 @@
-//! A runtime to fetch and load handlers on, which is gone before guests run: its threads keep rights that guests' threads must
-//! not have.
+//! A runtime that fetches and loads handlers and ends before guests run: its threads keep rights that guests' threads must not
+//! have.
 
 use std::io;
 
@@ -7,13 +7,13 @@ use tokio::runtime::{Builder, Handle, Runtime};
 
 /// The runtime. Dropping it waits for nothing.
 pub(super) struct Loading {
-    /// Where to spawn.
+    /// The handle to spawn on.
     pub(super) on: Handle,
     runtime: Option<Runtime>,
 }
 
 impl Loading {
-    /// A runtime with one worker, which hashes and speaks TLS, and so many threads for what blocks, at most.
+    /// Starts a runtime with one worker, for hashing and TLS, and at most this many blocking threads.
     ///
     /// # Errors
     /// A thread cannot be started.

@@ -1,5 +1,5 @@
-//! A path with all that tells whether it overlaps with another: the entries that lead to it, the file systems that hold it, and
-//! the identities of the folders above it. Each finds overlaps that the others miss.
+//! A path with everything needed to detect overlaps with another: the entries that lead to it, the file systems that hold it, and
+//! the identities of the folders above it. Each detects overlaps that the others miss.
 
 use std::collections::BTreeSet;
 use std::fs::Metadata;
@@ -9,26 +9,26 @@ use std::path::Path;
 use super::mounts::{Mounts, Place};
 use super::trail::Trail;
 
-/// Device and inode number, which are the same for one file or folder however it is named.
+/// Device and inode number: the same for one file or folder under any name.
 pub(super) type Identity = (u64, u64);
 
-/// The identity that this metadata belongs to.
+/// Returns the identity in this metadata.
 pub(super) fn identity(metadata: &Metadata) -> Identity {
     (metadata.dev(), metadata.ino())
 }
 
-/// A path, located.
+/// A path with its location.
 pub(super) struct Located {
-    /// The way that it takes.
+    /// The entries and the end of the path.
     pub(super) trail: Trail,
-    /// The folders that hold its entries, and all folders above them, as far as they exist.
+    /// The folders that contain its entries and all folders above them, as far as they exist.
     folders: BTreeSet<Identity>,
-    /// The places of the folders that hold its entries.
+    /// The places of the folders that contain its entries.
     holders: Vec<Place>,
-    /// Of what is there, if there is something.
+    /// The identity of the file or folder there, if it exists.
     identity: Option<Identity>,
     place: Option<Place>,
-    /// The places within it, those of mounts included.
+    /// The places within it, including those of mounts.
     reach: Vec<Place>,
 }
 
@@ -49,14 +49,15 @@ impl Located {
         }
     }
 
-    /// Tells whether an entry that leads there lies in this folder: someone who may write to the folder may replace it by a link.
+    /// Returns true if an entry on the way there lies in this folder: anyone who can write to the folder can replace the entry by
+    /// a link.
     pub(super) fn passes(&self, folder: &Self) -> bool {
         self.trail.passes(&folder.trail.end)
             || folder.identity.is_some_and(|identity| self.folders.contains(&identity))
             || self.holders.iter().any(|holder| folder.reach.iter().any(|place| holder.is_in(place)))
     }
 
-    /// Tells whether it leads to this folder, or to something within it.
+    /// Returns true if it leads to this folder, or to something within it.
     pub(super) fn is_in(&self, folder: &Self) -> bool {
         let in_reach = |place: &Place| folder.reach.iter().any(|folder| place.is_in(folder));
         self.trail.end.starts_with(&folder.trail.end)
@@ -78,7 +79,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder with `data/deep`, `shut` and files in them.
+    /// Returns a folder with `data/deep`, `shut` and files in them.
     fn tree() -> (tempfile::TempDir, PathBuf) {
         let root = tempfile::tempdir().unwrap();
         let real = root.path().canonicalize().unwrap();
@@ -105,11 +106,11 @@ mod tests {
                 assert!(!find(name).passes(&folder) && !find(name).is_in(&folder), "{name}");
             }
         }
-        // A folder that is made only when it is needed.
+        // A folder that is created on demand.
         assert!(find("later/cache").passes(&find("later")));
     }
 
-    /// Mounts of the tree's folder `data` at `shut` too, or of `data/deep` at it.
+    /// Returns mounts in which `shut` also shows the tree's folder `data`, or its `data/deep`.
     fn mounted(real: &Path, root: &str) -> Mounts {
         let (top, shut, root) = (real.display(), real.join("shut"), real.join(root));
         Mounts::parse(&format!(
@@ -128,7 +129,7 @@ mod tests {
             assert!(find("shut").is_in(&find("data")), "{root}");
             assert!(find("shut/cache/code").passes(&find("data")), "{root}");
             assert!(find("shut/a").is_in(&find("data/deep")) == (root == "data/deep"), "{root}");
-            // The mount stays where it is, whatever happens to the folder that it shows.
+            // A mount stays where it is, even if the folder that it shows is moved.
             assert!(!find("shut").passes(&find("data")), "{root}");
             assert!(find("data/deep").is_in(&find("shut")), "{root}");
             assert!(!find("beside").is_in(&find("data")) && !find("beside/a").passes(&find("data")), "{root}");

@@ -1,5 +1,5 @@
-//! What the host has measured: it starts the metrics, puts itself before what consumers work with, looks at their queues
-//! every so often, and ticks. Where no metrics are wanted, nothing of this is there.
+//! The host's own measurements: starts the metrics, wraps the consumers' queues in them, counts the messages in queues at
+//! intervals, and ticks. Without exporters, none of this runs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,25 +17,25 @@ use hostler_telemetry::Resource;
 use hostler_telemetry::metrics::{self, ConsumerMetrics, Depths, HostMetrics, Metrics, Named, Shown, StartError, Ways};
 use hostler_types::channel::Channel;
 
-/// How often queues are looked at: often enough for scaling, and on SQS the calls for a channel cost cents a month.
+/// The interval of queue counts: short enough for scaling. On SQS the calls for a channel cost cents a month.
 const LOOK: Duration = Duration::from_secs(30);
 
-/// How long one look may take.
+/// The longest that one count may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How often the host ticks, to see how late it comes to it.
+/// The interval of the host's tick, whose delay is measured.
 const TICK: Duration = Duration::from_secs(1);
 
-/// The metrics, and what looks for them. Dropping it ends both.
+/// The metrics and the tasks that feed them. Dropping it ends both.
 pub(super) struct Metering {
     metrics: Metrics,
     looking: JoinSet<()>,
 }
 
-/// The ways out of the config. Takes the address that Prometheus scrapes.
+/// Returns the exporters of the config. Binds the address that Prometheus scrapes.
 ///
 /// # Errors
-/// 64 if that address cannot be had.
+/// 64 if that address cannot be bound.
 pub(super) fn ways(config: &Config) -> Result<Ways> {
     let telemetry = &config.telemetry;
     let prometheus = telemetry.prometheus.map(metrics::listen).transpose().map_err(failure)?;
@@ -43,10 +43,10 @@ pub(super) fn ways(config: &Config) -> Result<Ways> {
 }
 
 impl Metering {
-    /// Starts what the config wants.
+    /// Starts the configured metrics.
     ///
     /// # Errors
-    /// 64 for what cannot be as it is configured, 70 if there is no thread to be had.
+    /// 64 for a setting that cannot work, 70 if a thread cannot be started.
     pub(super) fn start(ways: Ways, config: &Config, resource: &Resource) -> Result<Option<Self>> {
         let system = super::drivers::system(config);
         let consumers = config.consumers.iter().map(|consumer| {
@@ -57,12 +57,12 @@ impl Metering {
         Ok(metrics.map(|metrics| Self { metrics, looking: JoinSet::new() }))
     }
 
-    /// What a consumer measures, by its place in the config.
+    /// Returns a consumer's metrics, by the consumer's index in the config.
     pub(super) fn consumer(&self, place: usize) -> Option<ConsumerMetrics> {
         self.metrics.consumer(place)
     }
 
-    /// Begins to look at the consumers' boards and queues, and to tick. Must be called within the control runtime.
+    /// Starts the observation of the consumers' boards and queues, and the tick. Must be called within the control runtime.
     pub(super) fn watch(&mut self, config: &Config, service: Arc<dyn Admin>, boards: &[StatusBoard], shares: &[Share]) {
         let mut queues = Vec::new();
         for (place, ((consumer, board), share)) in config.consumers.iter().zip(boards).zip(shares).enumerate() {
@@ -78,13 +78,13 @@ impl Metering {
         self.looking.spawn(tick(self.metrics.host()));
     }
 
-    /// Lets what is left go out, until the deadline at the latest.
+    /// Exports the remaining data, until the deadline at the latest.
     pub(super) async fn end(self, deadline: Instant) {
         self.metrics.end(deadline).await;
     }
 }
 
-/// The queue as the consumer gets it.
+/// Returns the queue as the consumer gets it.
 pub(super) fn queue(queue: Arc<dyn Queue>, metrics: Option<&ConsumerMetrics>) -> Arc<dyn Queue> {
     match metrics {
         Some(metrics) => Arc::new(MeteredQueue::new(queue, metrics.clone())),
@@ -92,7 +92,7 @@ pub(super) fn queue(queue: Arc<dyn Queue>, metrics: Option<&ConsumerMetrics>) ->
     }
 }
 
-/// The queue service as the consumer's replies and guests get it.
+/// Returns the queue service as the consumer's replies and guests get it.
 pub(super) fn broker(broker: &Arc<dyn Broker>, metrics: Option<&ConsumerMetrics>) -> Arc<dyn Broker> {
     match metrics {
         Some(metrics) => Arc::new(MeteredBroker::new(Arc::clone(broker), metrics.clone())),
@@ -100,7 +100,7 @@ pub(super) fn broker(broker: &Arc<dyn Broker>, metrics: Option<&ConsumerMetrics>
     }
 }
 
-/// Looks at each queue by itself, so that one which cannot be seen leaves no gap in the others.
+/// Counts each queue separately, so that one which cannot be read leaves no gap in the others.
 async fn look(service: Arc<dyn Admin>, queues: Vec<(Channel, ConsumerMetrics)>) {
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -62,13 +62,15 @@ use pulse::{Pulse, Watched};
 use resources::{FilePlan, Machine, Threads};
 use signals::Signals;
 
-/// What is kept of `shutdown_grace` for settling what the drain deadline stops: a fifth, and no more than this.
+/// The most of `shutdown_grace` that is reserved for settling the work that the drain deadline stops; of a short grace, a fifth
+/// is.
 const SETTLING: Duration = Duration::from_secs(2);
 
-/// How long the end of the process waits for the last spans to be sent, and no longer than the grace lasts.
+/// The longest wait at the end of the process for the last spans to be sent, within the grace.
 const FLUSH: Duration = Duration::from_secs(1);
 
-/// The token that the first SIGTERM or SIGINT cancels, which is told on standard error; the second ends the process at once with 128 + its number.
+/// Returns the token that the first SIGTERM or SIGINT cancels, with a note on standard error. The second ends the process at once
+/// with 128 + its number.
 ///
 /// # Errors
 /// The handlers cannot be installed.
@@ -76,33 +78,33 @@ pub fn stop_on_signal() -> std::io::Result<CancellationToken> {
     Signals::install(Some("finishing what is under way; Ctrl-C again ends at once")).map(|signals| signals.drain)
 }
 
-/// Lets writes beyond the limit of file sizes fail, rather than end the process.
+/// Makes writes beyond the limit of file sizes fail instead of ending the process.
 pub fn outlive_size_limit() {
     signals::outlive_size_limit();
 }
 
-/// Ends the process with 70, rather than by a signal, where the memory that its own limits leave it runs out.
+/// Ends the process with 70 instead of a signal when it exhausts its own memory limit.
 pub fn exit_without_memory() {
     signals::exit_without_memory(Exit::Internal as u8);
 }
 
-/// How long after the begin of a drain what still runs is stopped.
+/// Returns the time from the start of a drain until remaining work is stopped.
 fn until_stop(grace: Duration) -> Duration {
     grace - SETTLING.min(grace / 5)
 }
 
-/// Consumes until a signal says to stop. `file` is the config's, if it was named.
+/// Consumes until a signal stops it. `file` is the config's, if it was named.
 ///
 /// # Errors
-/// Whatever keeps it from starting, with the exit code that the README documents.
+/// Any reason why it cannot start, with the exit code that the README documents.
 pub fn run(file: Option<&Path>) -> Result {
-    // First of all: PID 1 ignores every signal that it has no handler for.
+    // Comes first: PID 1 ignores every signal without a handler.
     let signals =
         Signals::install(None).map_err(|error| resources::too_few_threads("its thread for signals", &error))?;
     let loaded = config::load(file, std::env::vars_os()).map_err(|error| Failure::new(Exit::BadConfig, error))?;
     let machine = Machine::measure();
     let files = file_plan(&loaded.config)?;
-    // Before any other thread starts, as new threads inherit it.
+    // Before any other thread starts, because new threads inherit the restrictions.
     let hardening = check_grants(&loaded).and_then(|()| Hardening::enforce(&loaded.config, &machine));
     let threads = Threads::of(&machine, guests::sets(&loaded.config.consumers));
     machine.try_threads(threads.least())?;
@@ -134,27 +136,27 @@ pub fn run(file: Option<&Path>) -> Result {
     let control = control.enable_all().max_blocking_threads(threads.control_blocking).build().map_err(internal)?;
     let (lanes, shared, loading_blocking) = (guests.lanes(), guests.shared(), threads.control_blocking);
     let host = Host { hardening, shared, loading_blocking, ..Host::new(loaded.config, machine, files, signals, lanes) };
-    // Dropping a runtime waits for all that blocks, so that the end does not come from a panic that unwinds.
+    // Dropping a runtime waits for everything that blocks, so a panic must not unwind through it.
     let result = panic::catch_unwind(AssertUnwindSafe(|| control.block_on(host.run(ways))));
     guests.shut_down();
     control.shutdown_background();
     result.unwrap_or_else(|_| Err(internal(PANICKED)))
 }
 
-/// Writes what keeps it from starting, as a line like all that follow the log's begin; the exit code.
+/// Logs the reason why it cannot start; returns the exit code.
 fn logged(failure: &Failure) -> Exit {
     tracing::error!(exit_code = failure.exit as u8, "{}", failure.message);
     failure.exit
 }
 
-/// What is told of a panic at last; the panic itself has been.
+/// The final message after a panic, which has been reported before.
 pub const PANICKED: &str = "a fault of hostler's own ended it, as told above";
 
 fn internal(error: impl std::fmt::Display) -> Failure {
     Failure::new(Exit::Internal, error)
 }
 
-/// What is ready to consume.
+/// Everything that is ready to consume.
 struct Started {
     consumers: Vec<Consumer>,
     metering: Option<Metering>,
@@ -166,18 +168,18 @@ struct Host {
     machine: Machine,
     files: FilePlan,
     signals: Signals,
-    /// Where the guests of each consumer run.
+    /// The runtimes for the guests of each consumer.
     guests: Vec<Lanes>,
     hardening: Option<Hardening>,
-    /// The runtimes of the guests, whose threads are restricted once all is loaded.
+    /// The runtimes of guests, whose threads are restricted once everything is loaded.
     shared: Vec<Shared>,
-    /// Threads for what blocks while handlers are fetched and loaded.
+    /// The blocking threads available while handlers are fetched and loaded.
     loading_blocking: usize,
     boards: Vec<StatusBoard>,
-    /// For each consumer, whether it is to pause.
+    /// For each consumer, true while it is to pause.
     pauses: Vec<watch::Sender<bool>>,
     transitions: Arc<Notify>,
-    /// Notified when a board may have turned busy or idle.
+    /// Notified when a board may have become busy or idle.
     work: Arc<Notify>,
     ecs: Ecs,
 }
@@ -221,7 +223,7 @@ impl Host {
 
         let started = tokio::select! {
             started = self.start(ways) => started,
-            // Nothing has been taken yet, so there is nothing to drain.
+            // No message has been received yet, so there is nothing to drain.
             () = self.signals.drain.cancelled() => {
                 tracing::info!("stopped before it was ready");
                 Ok(None)
@@ -241,7 +243,7 @@ impl Host {
         for warning in assemble::unused(&self.config) {
             tracing::warn!("{warning}");
         }
-        // What cannot fit even before the handlers are known is refused before anything is tried.
+        // Refuses what cannot fit even without the handlers before connecting to anything.
         plan(&self.config, &self.machine, &[])?;
         let metadata = async { Ok(self.ecs.metadata(self.config.telemetry.log).await) };
         let (service, metadata) = tokio::try_join!(connect(&self.config), metadata)?;
@@ -294,7 +296,7 @@ impl Host {
         Ok(Some(Started { consumers, metering }))
     }
 
-    /// Makes sure that replies, and what handlers send, have somewhere to go.
+    /// Checks that replies and messages that handlers send have a destination.
     async fn check_destinations(&self, service: &dyn Provisioner) -> Result<()> {
         let mut fatal = Vec::new();
         for consumer in &self.config.consumers {
@@ -308,7 +310,7 @@ impl Host {
         if fatal.is_empty() { Ok(()) } else { Err(Failure::new(Exit::QueueUnreachable, fatal.join("; "))) }
     }
 
-    /// Where spans go, if the config says so. That they cannot be sent keeps no message from being processed.
+    /// Starts the export of spans, if the config has an endpoint. Export failures never block message processing.
     fn traces(&self, resource: &Resource) -> Option<Traces> {
         let endpoint = self.config.telemetry.otlp_endpoint.as_deref()?;
         Traces::start(endpoint, resource).unwrap_or_else(|error| {
@@ -346,15 +348,15 @@ impl Host {
             });
             loaded.collect()
         };
-        // Compiling can take long, and must not keep a signal or the health file waiting.
+        // Compiling can take long, and must not delay a signal or the health file.
         match loading.on.spawn_blocking(load).await {
             Ok(loaded) => loaded,
             Err(error) => Err(internal(format!("loading the handlers failed: {error}"))),
         }
     }
 
-    /// Fetches what is elsewhere, apart: hashing and TLS would keep the health file waiting. Dropping the future ends it at
-    /// once.
+    /// Fetches remote handlers on the loading runtime: hashing and TLS would delay the health file. Dropping the future ends it
+    /// at once.
     async fn fetch_handlers(&self, loading: &Loading, cache: Option<Arc<Cache>>) -> Result<Vec<Result<Definition>>> {
         let config = self.config.clone();
         let mut fetching = JoinSet::new();
@@ -366,7 +368,7 @@ impl Host {
         }
     }
 
-    /// Consumes, drains, and says how it ended.
+    /// Consumes, drains, and returns the exit code.
     async fn consume(&self, Started { consumers, metering }: Started) -> Result {
         let exit = consumers.first().map(|consumer| consumer.exit.clone()).unwrap_or_default();
         let traces = consumers.first().and_then(|consumer| consumer.traces.clone());
@@ -437,15 +439,15 @@ impl Host {
         })
     }
 
-    /// The failure that a queue refused to be received from.
+    /// Returns the failure for a queue that refused a receive.
     fn refusal(&self, refused: &str) -> Failure {
         let cure = drivers::cure_of_a_refusal(&self.config);
         Failure::new(Exit::QueueUnreachable, format!("{refused}{cure}"))
     }
 }
 
-/// Lets the consumers drain; near the end of the grace what still runs is stopped, so that it can be released in time.
-/// Answers what they did, whether all ended within the grace, and whether one panicked.
+/// Lets the consumers drain. Near the end of the grace, remaining work is stopped so that it can be released in time. Returns the
+/// totals, true if all ended within the grace, and true if a consumer panicked.
 async fn drain(running: &mut JoinSet<Summary>, phase: &watch::Sender<Phase>, grace: Duration) -> (Summary, bool, bool) {
     let end = Instant::now() + grace;
     let stop_at = Instant::now() + until_stop(grace);
@@ -469,7 +471,7 @@ async fn drain(running: &mut JoinSet<Summary>, phase: &watch::Sender<Phase>, gra
     (total, in_time, panicked)
 }
 
-/// Adds up what a consumer did; whether it panicked.
+/// Adds a consumer's counts to the total; returns true if it panicked.
 fn report(ended: std::result::Result<Summary, tokio::task::JoinError>, total: &mut Summary) -> bool {
     match ended {
         Ok(summary) => {
@@ -487,7 +489,7 @@ fn report(ended: std::result::Result<Summary, tokio::task::JoinError>, total: &m
     }
 }
 
-/// For whoever cannot go on without the queue.
+/// The failure of a caller that cannot go on without the queue.
 impl From<QueueError> for Failure {
     fn from(error: QueueError) -> Self {
         Self::new(Exit::QueueUnreachable, error)

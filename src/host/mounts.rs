@@ -1,5 +1,5 @@
-//! The mounts of this process: which file system has a path, and where in it. One folder may be mounted at several places,
-//! so that paths alone do not tell whether they overlap.
+//! The mounts of this process: they map a path to a file system and a path within it. One folder may be mounted at several
+//! points, so paths alone do not show whether they overlap.
 
 pub(super) mod overlays;
 
@@ -18,17 +18,17 @@ pub(super) struct Mounts(Vec<Mount>);
 pub(super) struct Mount {
     /// The device of the file system, `major:minor`.
     device: String,
-    /// What of the file system is mounted.
+    /// The mounted folder within the file system.
     root: PathBuf,
-    /// Where.
+    /// The mount point.
     pub(super) point: PathBuf,
     /// The type of the file system.
     pub(super) kind: String,
-    /// The layers that it is made of, if it is an overlay.
+    /// Its layers, if it is an overlay.
     layers: Option<Layers>,
 }
 
-/// A path within a file system, wherever that is mounted.
+/// A path within a file system, independent of mount points.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
     device: String,
@@ -36,50 +36,50 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Tells whether it is `folder`, or within it.
+    /// Returns true if it is `folder`, or within it.
     pub(super) fn is_in(&self, folder: &Self) -> bool {
         self.device == folder.device && self.path.starts_with(&folder.path)
     }
 }
 
 impl Mounts {
-    /// Those of this process; none where `/proc` is not mounted.
+    /// Returns the mounts of this process; none if `/proc` is not mounted.
     pub(super) fn read() -> Self {
         Self::parse(&std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
     }
 
-    /// Reads the text of `mountinfo`.
+    /// Parses the text of `mountinfo`.
     pub(super) fn parse(text: &str) -> Self {
         Self(text.lines().filter_map(Mount::parse).collect())
     }
 
-    /// The mount that has a real path: of those nearest above it, the one on top.
+    /// Returns the mount that a real path is on: of those nearest above it, the topmost.
     pub(super) fn of(&self, path: &Path) -> Option<&Mount> {
         let above = self.0.iter().filter(|mount| path.starts_with(&mount.point));
         above.max_by_key(|mount| mount.point.components().count())
     }
 
-    /// Tells whether every path has a mount. Where the root of the process is a folder within a mount, as chroot(2) leaves it, that
-    /// mount is not among those of the process; nor is any without `/proc`.
+    /// Returns true if every path is on a known mount. False without `/proc`, and after a chroot(2) into a folder within a mount,
+    /// because that mount is then not listed.
     pub(super) fn are_complete(&self) -> bool {
         self.0.iter().any(|mount| mount.point == Path::new("/"))
     }
 
-    /// The layers of the overlay that has a real path, and the path within each of them.
+    /// Returns the layers of the overlay that a real path is on, and the path within each of them.
     pub(super) fn overlay(&self, path: &Path) -> Option<(&Layers, PathBuf)> {
         let mount = self.of(path)?;
         let below = path.strip_prefix(&mount.point).ok()?;
-        // The root is of the form `/a`.
+        // The root has the form `/a`.
         let root = mount.root.strip_prefix("/").unwrap_or(&mount.root);
         Some((mount.layers.as_ref()?, root.join(below)))
     }
 
-    /// The mounts within a real folder.
+    /// Returns the mounts within a real folder.
     pub(super) fn within(&self, folder: &Path) -> impl Iterator<Item = &Mount> {
         self.0.iter().filter(move |mount| mount.point != folder && mount.point.starts_with(folder))
     }
 
-    /// The place of a real path.
+    /// Returns the place of a real path.
     pub(super) fn place(&self, path: &Path) -> Option<Place> {
         let mount = self.of(path)?;
         let below = path.strip_prefix(&mount.point).ok()?;
@@ -87,7 +87,7 @@ impl Mounts {
         Some(Place { device: mount.device.clone(), path })
     }
 
-    /// The places that can be reached from a real folder without a link: its own, and those of the mounts within it.
+    /// Returns the places reachable from a real folder without a link: its own, and those of the mounts within it.
     pub(super) fn reach(&self, folder: &Path) -> Vec<Place> {
         let within = self.within(folder).map(|mount| Place { device: mount.device.clone(), path: mount.root.clone() });
         self.place(folder).into_iter().chain(within).collect()
@@ -95,7 +95,7 @@ impl Mounts {
 }
 
 impl Mount {
-    /// `36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw`, with any number of fields before the dash.
+    /// Parses `36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw`, with any number of fields before the dash.
     fn parse(line: &str) -> Option<Self> {
         let (fields, after) = line.split_once(" - ")?;
         let mut fields = fields.split(' ').skip(2);
@@ -107,7 +107,7 @@ impl Mount {
     }
 }
 
-/// A path in which a backslash and three octal digits stand for spaces, tabs, line ends and backslashes.
+/// Decodes a path in which a backslash and three octal digits stand for spaces, tabs, line ends and backslashes.
 pub(super) fn unescaped(text: &str) -> PathBuf {
     let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
     while let Some((first, others)) = rest.split_first() {
@@ -156,7 +156,7 @@ mod tests {
             ("/var/cache/h/code", "8:16 /app/data/cache/code"),
             ("/conf/h.toml", "8:1 /etc/h.toml"),
             ("/srv/data/with space/a", "8:32 /a"),
-            // Mounted over what was there.
+            // Mounted over an existing folder.
             ("/srv/data/a", "8:48 /a"),
         ] {
             assert_eq!(place(&mounts, path), wanted, "{path}");

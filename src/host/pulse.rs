@@ -1,4 +1,4 @@
-//! The pulse: the control thread's own tick, and every change of state, become the health file.
+//! The pulse: writes the health file at each tick of the control thread and at every change of state.
 
 use std::io;
 use std::path::Path;
@@ -14,40 +14,40 @@ use tokio_util::sync::CancellationToken;
 use hostler_consumer::{Failed, Status, StatusBoard};
 use hostler_health::{self as health, Clock, ConsumerReport, FailureReport, HealthFile, Pauses, Report, Rivals, TICK};
 
-/// How close two writes may follow on one another: a busy consumer changes its state thousands of times a second.
+/// The least time between two writes: a busy consumer changes its state thousands of times a second.
 const SPACING: Duration = Duration::from_millis(50);
 
-/// How close two looks for pauses may follow on one another.
+/// The least time between two looks for pauses.
 const LOOKING: Duration = Duration::from_millis(500);
 
-/// How long the end of the process waits for the last report: a file system that hangs must not keep it alive.
+/// The longest wait for the last report at the end of the process: a hanging file system must not keep it alive.
 const LAST_WRITE: Duration = Duration::from_secs(1);
 
-/// A consumer as the health file has it.
+/// A consumer in the health file.
 pub(super) struct Watched {
     pub(super) name: String,
     pub(super) healthcheck_timeout: Duration,
-    /// How long it may drain.
+    /// The longest that it may drain.
     pub(super) shutdown_grace: Duration,
     pub(super) board: StatusBoard,
-    /// Told whether it is to pause.
+    /// Sends `true` while it is to pause.
     pub(super) pause: watch::Sender<bool>,
 }
 
-/// Writes the health file, and looks for pauses, until it is stopped.
+/// Writes the health file and looks for pauses, until it is stopped.
 ///
-/// The reports are made on the control thread, so that a stuck one goes stale, and written on a thread of their own, so
-/// that a slow disk delays nothing.
+/// The reports are made on the control thread, so that the file goes stale if that thread is stuck. A separate thread writes
+/// them, so that a slow disk delays nothing.
 pub(super) struct Pulse {
     stop: CancellationToken,
     ticking: JoinHandle<()>,
-    /// Closed once the thread has written all that it will.
+    /// Closed once the thread has written its last report.
     written: oneshot::Receiver<()>,
 }
 
 impl Pulse {
-    /// Starts with a first look for pauses, so that a consumer which is to pause takes nothing at all, and a first report at
-    /// once. Must be called within the control runtime.
+    /// Starts with a first look for pauses, so that a paused consumer takes nothing at all, and a first report at once. Must be
+    /// called within the control runtime.
     pub(super) fn start(path: &Path, consumers: Vec<Watched>, transitions: Arc<Notify>) -> io::Result<Self> {
         let file = HealthFile::new(path);
         warn_of_another_host(path);
@@ -66,7 +66,7 @@ impl Pulse {
             let mut clock = Clock::start();
             let mut tick = || {
                 let report = clock.report(|clock| consumers.iter().map(|watched| describe(watched, clock)).collect());
-                // While the disk is busy with the last report, this one is left out; the next tick makes up for it.
+                // If the disk is still busy with the last report, this one is dropped; the next tick makes up for it.
                 let _ = reports.try_send(report);
             };
             loop {
@@ -82,7 +82,7 @@ impl Pulse {
         Ok(Self { stop, ticking, written })
     }
 
-    /// Writes a last report and ends, in [`LAST_WRITE`] at most.
+    /// Writes a last report and ends, within [`LAST_WRITE`].
     pub(super) async fn stop(self) {
         self.stop.cancel();
         let _ = self.ticking.await;
@@ -92,7 +92,8 @@ impl Pulse {
     }
 }
 
-/// Two hosts on one health file hide each other: `top`, `pause` and the health check reach the one that wrote last.
+/// Warns if another host writes this health file. Two hosts on one file hide each other: `top`, `pause` and the health check
+/// reach the one that wrote last.
 fn warn_of_another_host(path: &Path) {
     if let Some(pid) = health::other_writer(path) {
         log_another_host(pid, path);
@@ -108,7 +109,7 @@ fn log_another_host(pid: u32, path: &Path) {
     );
 }
 
-/// Looks which consumers are to pause, and tells them.
+/// Looks for paused consumers and signals changes to them.
 struct PauseWatch {
     pauses: Pauses,
     consumers: Vec<(String, watch::Sender<bool>)>,
@@ -136,7 +137,7 @@ impl PauseWatch {
                 Err(error) => fault = Some(error),
             }
         }
-        // What was asked for before holds until the folder can be read again.
+        // Earlier pauses stay in force until the folder can be read again.
         if let (Some(error), false) = (&fault, self.failing) {
             tracing::warn!(%error, "cannot tell which consumers are to pause");
         }
@@ -156,7 +157,7 @@ fn write_all(file: &HealthFile, path: &Path, reports: &mpsc::Receiver<Report>, m
                 failing = false;
                 rivals.wrote(&report);
             }
-            // The verdict goes stale by itself; the log says why, once.
+            // The file goes stale, which the verdict reports. The log gives the reason, once.
             Err(error) if !failing => {
                 tracing::error!(%error, "cannot write the health file");
                 failing = true;

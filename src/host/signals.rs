@@ -1,5 +1,5 @@
-//! Signals: the first SIGTERM or SIGINT drains, the second ends the process at once. SIGUSR1 makes the log more talkative,
-//! SIGUSR2 undoes that.
+//! Signals: the first SIGTERM or SIGINT drains, the second ends the process at once. SIGUSR1 raises the log level, SIGUSR2
+//! restores it.
 
 use std::io::{self, Write as _};
 use std::sync::atomic::AtomicBool;
@@ -15,34 +15,34 @@ use tokio_util::sync::CancellationToken;
 use hostler_children as children;
 use hostler_telemetry::Verbosity;
 
-/// The signals of this process, from the moment it exists.
+/// The signal handlers of this process.
 #[derive(Debug)]
 pub(super) struct Signals {
     /// Cancelled by the first signal.
     pub(super) drain: CancellationToken,
-    /// Unset until there is a log.
+    /// Unset until the log is set up.
     verbosity: Arc<OnceLock<Verbosity>>,
 }
 
-/// Lets a write beyond the limit of file sizes (`ulimit -f`) fail with EFBIG. Otherwise its signal ends the process, and one guest
-/// with a large file all other consumers. Programs that are started get the signal as ever.
+/// Makes a write beyond the limit of file sizes (`ulimit -f`) fail with EFBIG. Otherwise SIGXFSZ would end the process, so that a
+/// guest with a large file stopped all other consumers. Started programs keep the default.
 pub(super) fn outlive_size_limit() {
-    // That there is a handler is enough; without one, all is as before.
+    // Any handler is enough. If installing it fails, the default stays.
     let _ = flag::register(SIGXFSZ, Arc::default());
 }
 
-/// Ends the process with this code, rather than by SIGABRT, where an allocation fails. That happens only where the process has a limit
-/// of memory of its own; elsewhere an abort leaves a core dump, as ever.
+/// Ends the process with this code, instead of SIGABRT, when an allocation fails. Applies only if the process has its own memory
+/// limit; elsewhere an abort still leaves a core dump.
 pub(super) fn exit_without_memory(code: u8) {
     if [Resource::As, Resource::Data].into_iter().any(|limit| getrlimit(limit).current.is_some()) {
-        // Without it, all is as before.
+        // If installing it fails, the default stays.
         let _ = flag::register_conditional_shutdown(SIGABRT, code.into(), Arc::new(AtomicBool::new(true)));
     }
 }
 
 impl Signals {
-    /// Installs the handlers. From here on a signal waits for whoever looks at `drain`. `notice`: what the first one writes to
-    /// standard error, where no log does.
+    /// Installs the handlers. From then on a signal takes effect through `drain`. `notice` is written to standard error at the
+    /// first signal, for commands without a log.
     pub(super) fn install(notice: Option<&'static str>) -> io::Result<Self> {
         let drain = CancellationToken::new();
         let verbosity = Arc::<OnceLock<Verbosity>>::default();
@@ -54,7 +54,7 @@ impl Signals {
         let (asked, log) = (drain.clone(), Arc::clone(&verbosity));
         thread::Builder::new().name("hostler-signals".into()).spawn(move || {
             if is_init {
-                // Orphans may have died before the handler was there.
+                // Orphans may have died before the handler was installed.
                 children::reap_orphans();
             }
             for signal in incoming.forever() {
@@ -66,7 +66,7 @@ impl Signals {
                     signal if asked.is_cancelled() => low_level::exit(128 + signal),
                     _ => {
                         if let Some(notice) = notice {
-                            // Whether anybody reads it or not, the signal counts.
+                            // The signal counts even if nobody reads the notice.
                             let _ = writeln!(io::stderr(), "hostler: {notice}");
                         }
                         asked.cancel();
@@ -77,7 +77,7 @@ impl Signals {
         Ok(Self { drain, verbosity })
     }
 
-    /// From here on SIGUSR1 and SIGUSR2 change this.
+    /// Lets SIGUSR1 and SIGUSR2 change this verbosity from now on.
     pub(super) fn change_verbosity(&self, verbosity: Option<Verbosity>) {
         if let Some(verbosity) = verbosity {
             let _ = self.verbosity.set(verbosity);

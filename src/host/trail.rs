@@ -1,24 +1,25 @@
-//! Resolves a path component by component, as the kernel does, and keeps every directory entry that is followed on the way.
+//! Resolves a path component by component, as the kernel does, and records every directory entry on the way.
 //!
-//! Whoever may write to the folder of one of these entries decides where the path leads, now or when something is made there.
+//! Anyone who can write to the folder of one of these entries decides where the path leads, now or when something is created
+//! there.
 
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 
-/// The most links that are followed; the kernel stops there as well (path_resolution(7)).
+/// The most links that are followed, as in the kernel (path_resolution(7)).
 const MOST_LINKS: usize = 40;
 
-/// The way that a path takes.
+/// The route of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Trail {
-    /// Each directory entry that is looked up, links and folders alike: the real folder that it lies in, and its name.
+    /// Each directory entry that is looked up, links and folders alike: its real folder joined with its name.
     pub(super) entries: Vec<PathBuf>,
-    /// Where the path leads, whether there is something or not.
+    /// The real path that it leads to, whether or not it exists.
     pub(super) end: PathBuf,
 }
 
 impl Trail {
-    /// Follows a path; a relative one counts from the working directory. What does not exist counts as a folder to come.
+    /// Resolves a path; a relative one starts at the working directory. A missing component counts as a future folder.
     pub(super) fn of(path: &Path) -> Self {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let mut to_come = Steps::default();
@@ -49,13 +50,13 @@ impl Trail {
         Self { entries, end }
     }
 
-    /// Tells whether one of the entries lies in this folder, which is itself real: someone who may write there may replace it.
+    /// Returns true if one of the entries lies in this real folder: anyone who can write there can replace it.
     pub(super) fn passes(&self, folder: &Path) -> bool {
         self.entries.iter().any(|entry| entry != folder && entry.starts_with(folder))
     }
 }
 
-/// What is still to be followed, the next step last.
+/// The remaining steps, the next one last.
 #[derive(Default)]
 struct Steps(Vec<Step>);
 
@@ -84,7 +85,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder with `folders`, and links by their names and targets.
+    /// Returns a folder with `folders`, and links by their names and targets.
     fn tree(folders: &[&str], links: &[(&str, &str)]) -> (tempfile::TempDir, PathBuf) {
         let root = tempfile::tempdir().unwrap();
         let real = root.path().canonicalize().unwrap();

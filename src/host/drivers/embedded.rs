@@ -1,4 +1,4 @@
-//! The embedded queue: a file, made by its first use.
+//! The embedded queue: a file that is created on first use.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ impl QueueDriver for Embedded {
     }
 }
 
-/// The folder of a first run's queue need not exist.
+/// Creates the folder of the queue's file, which need not exist before the first run.
 fn create_folder(path: &Path) -> Result<(), QueueError> {
     let Some(folder) = path.parent() else { return Ok(()) };
     std::fs::create_dir_all(folder).map_err(|error| {

@@ -1,4 +1,4 @@
-//! The queue drivers of this build, as the host knows them: a file for each, and a line in [`of`].
+//! The queue drivers of this build: a file for each, and a line in [`of`].
 
 #[cfg(feature = "embedded")]
 mod embedded;
@@ -17,16 +17,16 @@ use hostler_queue::{Disposal, Inventory, Provisioner, QueueError};
 pub use sqs::options as sqs_options;
 use untagged::Untagged;
 
-/// A queue driver: connects, and answers what the host has to know of it beforehand.
+/// A queue driver: connects to its service, and tells the host the service's properties beforehand.
 #[async_trait]
 pub trait QueueDriver: Send + Sync + 'static {
     /// Connects to the service that the config names.
     ///
     /// # Errors
-    /// [`QueueError`] when it cannot be reached.
+    /// [`QueueError`] if it cannot be reached.
     async fn connect(&self, config: &Config) -> Result<Arc<dyn Provisioner>, QueueError>;
 
-    /// Connects for a command that only looks: nothing is created, and where nothing was created yet there is nothing.
+    /// Connects for a command that only reads: creates nothing, and a queue that does not exist yet is empty.
     ///
     /// # Errors
     /// As [`Self::connect`].
@@ -34,44 +34,44 @@ pub trait QueueDriver: Send + Sync + 'static {
         self.connect(config).await
     }
 
-    /// Lists what there is on the service, by owner. On one without tags, every queue is ours.
+    /// Lists the queues of the service, by owner. On a service without tags, every queue is ours.
     ///
     /// # Errors
     /// As [`Self::connect`].
     async fn inventory(&self, config: &Config) -> Result<Arc<dyn Inventory>, QueueError> {
-        // A service that cannot be reached is refused at once.
+        // Fails early if the service cannot be reached.
         connect_to_look(config).await?;
         Ok(Arc::new(Untagged::new(config)))
     }
 
-    /// Lists what there is with its use, and removes it.
+    /// Lists queues, topics and stored bodies of the service with their use, and removes them.
     ///
     /// # Errors
-    /// [`QueueError::Refused`] on a service that keeps no record of use.
+    /// [`QueueError::Refused`] if the service keeps no record of use.
     async fn disposal(&self, config: &Config) -> Result<Arc<dyn Disposal>, QueueError>;
 
-    /// The `messaging.system` of OpenTelemetry's conventions.
+    /// Returns the `messaging.system` of OpenTelemetry's conventions.
     fn system(&self) -> &'static str;
 
-    /// The file that holds the queue: granted to no guest, and open to the hardened process.
+    /// Returns the file that holds the queue: no guest may have it, and the hardened process may open it.
     fn file<'a>(&self, config: &'a Config) -> Option<&'a Path> {
         let _ = config;
         None
     }
 
-    /// Whether opening or sending makes what is missing.
+    /// Returns true if opening or sending creates what is missing.
     fn makes_what_is_missing(&self, config: &Config) -> bool {
         let _ = config;
         true
     }
 
-    /// Follows the text of a refused receive: what a person can do.
+    /// Returns advice that follows the text of a refused receive.
     fn cure_of_a_refusal(&self) -> &'static str {
         ""
     }
 }
 
-/// The driver that the config names, if this build has it.
+/// Returns the driver that the config names, if this build has it.
 fn of(config: &Config) -> Result<&'static dyn QueueDriver, QueueError> {
     match config.queue.driver {
         #[cfg(feature = "embedded")]
@@ -89,12 +89,12 @@ fn of(config: &Config) -> Result<&'static dyn QueueDriver, QueueError> {
 /// Connects to the queue service that the config names.
 ///
 /// # Errors
-/// [`QueueError`] when it cannot be reached, or when this build has no driver for it.
+/// [`QueueError`] if it cannot be reached, or if this build has no driver for it.
 pub async fn connect(config: &Config) -> Result<Arc<dyn Provisioner>, QueueError> {
     of(config)?.connect(config).await
 }
 
-/// The same by [`QueueDriver::connect_to_look`].
+/// Connects with [`QueueDriver::connect_to_look`].
 ///
 /// # Errors
 /// As [`connect`].
@@ -102,7 +102,7 @@ pub async fn connect_to_look(config: &Config) -> Result<Arc<dyn Provisioner>, Qu
     of(config)?.connect_to_look(config).await
 }
 
-/// What there is on the service that the config names.
+/// Returns the inventory of the service that the config names.
 ///
 /// # Errors
 /// As [`connect`].
@@ -110,30 +110,30 @@ pub async fn inventory(config: &Config) -> Result<Arc<dyn Inventory>, QueueError
     of(config)?.inventory(config).await
 }
 
-/// What there is, with its use and its removal.
+/// Returns the inventory with use and removal.
 ///
 /// # Errors
-/// As [`connect`]; [`QueueError::Refused`] where the service keeps no record of use.
+/// As [`connect`]; [`QueueError::Refused`] if the service keeps no record of use.
 pub async fn disposal(config: &Config) -> Result<Arc<dyn Disposal>, QueueError> {
     of(config)?.disposal(config).await
 }
 
-/// The file that holds the queue, where it is one.
+/// Returns the file that holds the queue, if it is in a file.
 pub fn file(config: &Config) -> Option<&Path> {
     of(config).ok()?.file(config)
 }
 
-/// Whether opening or sending makes what is missing.
+/// Returns true if opening or sending creates what is missing.
 pub fn makes_what_is_missing(config: &Config) -> bool {
     of(config).is_ok_and(|driver| driver.makes_what_is_missing(config))
 }
 
-/// The `messaging.system` of the queues that the config names.
+/// Returns the `messaging.system` of the queues that the config names.
 pub fn system(config: &Config) -> &'static str {
     of(config).map_or("hostler", QueueDriver::system)
 }
 
-/// What follows the text of a refused receive.
+/// Returns the advice that follows the text of a refused receive.
 pub fn cure_of_a_refusal(config: &Config) -> &'static str {
     of(config).map_or("", QueueDriver::cure_of_a_refusal)
 }

@@ -38,7 +38,7 @@ impl QueueDriver for Sqs {
     }
 }
 
-/// What the config says of SQS.
+/// Returns the config's settings for SQS.
 pub fn options(config: &Config) -> Options {
     let (sqs, payload) = (&config.queue.sqs, &config.payload);
     Options {

@@ -10,7 +10,7 @@ use hostler_config::Config;
 use hostler_queue::{ChannelSpec, HeldQueue, Inventory, Listing, QueueError, tag};
 use hostler_types::channel::Channel;
 
-/// Queues of a service without tags: all of them are ours, and their consumers' tags stand in the config.
+/// The queues of a service without tags: all of them are ours, and the config has their consumers' tags.
 pub(super) struct Untagged {
     config: Config,
     specs: Vec<ChannelSpec>,
@@ -25,11 +25,11 @@ impl Untagged {
 #[async_trait]
 impl Inventory for Untagged {
     async fn queues(&self) -> Result<Listing<HeldQueue>, QueueError> {
-        // Anew for each look: a queue that was not there yet may be by now.
+        // Connects anew for each look, because the queue may have been created since.
         let broker = connect_to_look(&self.config).await?;
         let existing = broker.channels().await?;
         let named = existing.iter().chain(self.specs.iter().map(|spec| &spec.channel));
-        // Each queue once, whether or not it is named with its exchange.
+        // Each queue counts once, whether or not it is named with its exchange.
         let channels: Vec<_> = named.map(Channel::alone).collect::<BTreeSet<_>>().into_iter().collect();
         let depths = broker.depths(&channels).await?;
         let held = channels.iter().zip(depths).map(|(channel, depth)| {

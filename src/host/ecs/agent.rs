@@ -1,4 +1,4 @@
-//! The endpoints of the ECS agent as calls with typed answers: plain HTTP, to a link-local address.
+//! Client of the ECS agent's endpoints, with typed answers: plain HTTP, to a link-local address.
 
 use std::time::Duration;
 
@@ -8,54 +8,54 @@ use serde_json::{Value, json};
 
 use hostler_types::error_chain::with_causes;
 
-/// No answer of the agent is longer, in bytes; of a longer one no more is read.
+/// The longest answer of the agent, in bytes; the rest of a longer one is not read.
 const LONGEST_ANSWER: usize = 1024 * 1024;
 
-/// How much of an answer that nobody understands is shown, in characters.
+/// The characters shown of an answer that is not understood.
 const SHOWN: usize = 100;
 
-/// What is asked of scale-in protection.
+/// A request about scale-in protection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Call {
-    /// Protect this task, from now on for so many minutes: 1 to 2880 (the guide's "Task scale-in protection endpoint").
+    /// Protect this task for this many minutes from now: 1 to 2880 (the guide's "Task scale-in protection endpoint").
     Protect(u16),
-    /// Protect it no longer.
+    /// End the protection.
     Unprotect,
 }
 
-/// Why a call did not do what was asked.
+/// A reason why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Fault {
-    /// Nobody took the call.
+    /// The agent cannot be reached.
     #[error("the ECS agent cannot be reached: {0}")]
     Unreachable(String),
-    /// The agent took the call, and its answer did not come, or not in time.
+    /// The agent took the call, but its answer did not come, or not in time.
     #[error("the ECS agent did not answer: {0}")]
     Silent(String),
     /// Too many calls: status 429 by the agent's own limit, or ECS's `ThrottlingException`, which counts per account.
     #[error("too many calls to the ECS agent, or to ECS: {0}")]
     Throttled(String),
-    /// The agent or ECS said no. The code is an API error's (`AccessDeniedException`: the task role lacks
-    /// `ecs:UpdateTaskProtection`) or the reason of a failure (`TASK_NOT_VALID`: the task is of no service).
+    /// The agent or ECS refused. The code is that of an API error (`AccessDeniedException`: the task role lacks
+    /// `ecs:UpdateTaskProtection`) or of a failure (`TASK_NOT_VALID`: the task belongs to no service).
     #[error("refused with {code}: {message}")]
     Refused {
-        /// What the API calls it.
+        /// The API's code.
         code: String,
-        /// What it says.
+        /// The API's message.
         message: String,
     },
-    /// An answer that is none of the documented ones.
+    /// The answer is not one of those documented.
     #[error("an answer with status {status} that is not understood: {start}")]
     Unreadable {
         /// Its HTTP status.
         status: u16,
-        /// How it begins.
+        /// The beginning of the answer.
         start: String,
     },
 }
 
 impl Fault {
-    /// Its kind, for whoever tells only of changes.
+    /// Returns its kind, for callers that report only changes.
     pub(super) fn kind(&self) -> &str {
         match self {
             Self::Unreachable(_) => "unreachable",
@@ -66,13 +66,13 @@ impl Fault {
         }
     }
 
-    /// Whether the call surely changed nothing.
+    /// Returns true if the call certainly changed nothing.
     pub(super) fn is_refusal(&self) -> bool {
         matches!(self, Self::Unreachable(_) | Self::Throttled(_) | Self::Refused { .. })
     }
 }
 
-/// One of the agent's addresses, as the environment of the container has it.
+/// One of the agent's addresses from the environment of the container.
 #[derive(Debug, Clone)]
 pub(super) struct Endpoint {
     client: Client,
@@ -80,23 +80,23 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    /// An endpoint whose calls may take so long.
+    /// Returns an endpoint with this timeout for each call.
     pub(super) fn new(base: &str, timeout: Duration) -> Result<Self, Fault> {
         let builder = Client::builder()
-            // A link-local address is not for a proxy, whatever the environment says.
+            // A link-local address needs no proxy, even if the environment names one.
             .no_proxy()
             .redirect(Policy::none())
-            // Calls are minutes apart: a kept connection would only be one that may have died.
+            // Calls are minutes apart, so a kept connection might be dead.
             .pool_max_idle_per_host(0)
             .timeout(timeout);
-        // Where another part brings TLS into the client, its roots need not be there for plain HTTP.
+        // If another part enables TLS in the client, its roots may be absent and are not needed for plain HTTP.
         #[cfg(feature = "oci")]
         let builder = builder.tls_certs_only([]);
         let client = builder.build().map_err(|error| Fault::Unreachable(with_causes(&error)))?;
         Ok(Self { client, base: base.trim_end_matches('/').to_owned() })
     }
 
-    /// `GET` of a JSON document below the endpoint.
+    /// Gets a JSON document below the endpoint.
     pub(super) async fn get(&self, path: &str) -> Result<Value, Fault> {
         let (status, body) = answer(self.client.get(format!("{}{path}", self.base))).await?;
         match (status, serde_json::from_slice(&body)) {
@@ -105,7 +105,7 @@ impl Endpoint {
         }
     }
 
-    /// `PUT /task-protection/v1/state`. The agent refuses fields that it does not know (amazon-ecs-agent,
+    /// Calls `PUT /task-protection/v1/state`. The agent refuses fields that it does not know (amazon-ecs-agent,
     /// `ecs-agent/tmds/handlers/taskprotection/v1/handlers/handlers.go`).
     pub(super) async fn set_protection(&self, call: Call) -> Result<(), Fault> {
         let body = match call {
@@ -118,7 +118,7 @@ impl Endpoint {
     }
 }
 
-/// Makes a call; its status and body.
+/// Makes a call; returns its status and body.
 async fn answer(request: RequestBuilder) -> Result<(StatusCode, Vec<u8>), Fault> {
     let silent = |error: reqwest::Error| Fault::Silent(with_causes(&error.without_url()));
     let mut response = request.send().await.map_err(|error| match error.is_connect() || error.is_builder() {
@@ -135,8 +135,8 @@ async fn answer(request: RequestBuilder) -> Result<(StatusCode, Vec<u8>), Fault>
     Ok((response.status(), body))
 }
 
-/// What an answer to a call on protection says: `protection`, `failure` (with status 200) or `error` (with 4xx or 5xx), as
-/// the same handlers write them.
+/// Interprets an answer to a call on protection: `protection`, `failure` (with status 200) or `error` (with 4xx or 5xx), as the
+/// same handlers write them.
 fn protection(status: StatusCode, body: &[u8], call: Call) -> Result<(), Fault> {
     let answer: Value = serde_json::from_slice(body).unwrap_or_default();
     let text = |value: &Value, name: &str| value[name].as_str().unwrap_or("without a reason").to_owned();
@@ -149,10 +149,10 @@ fn protection(status: StatusCode, body: &[u8], call: Call) -> Result<(), Fault> 
         true => Fault::Throttled(format!("{code}: {message}")),
         false => Fault::Refused { code, message },
     };
-    // `Detail` is null more often than not.
+    // `Detail` is usually null.
     match () {
         () if failure.is_object() => Err(refused(text(failure, "Reason"), text(failure, "Detail"))),
-        // The agent gave up waiting for ECS, which may have done it.
+        // The agent gave up waiting for ECS, which may still have made the change.
         () if status == StatusCode::GATEWAY_TIMEOUT => Err(Fault::Silent(text(error, "Message"))),
         () if error.is_object() => Err(refused(text(error, "Code"), text(error, "Message"))),
         () if status == StatusCode::TOO_MANY_REQUESTS => Err(Fault::Throttled(start(body))),
@@ -164,7 +164,7 @@ fn unreadable(status: StatusCode, body: &[u8]) -> Fault {
     Fault::Unreadable { status: status.as_u16(), start: start(body) }
 }
 
-/// How an answer begins, on one line.
+/// Returns the beginning of an answer, on one line.
 fn start(body: &[u8]) -> String {
     String::from_utf8_lossy(body).chars().take(SHOWN).collect::<String>().escape_debug().to_string()
 }

@@ -1,4 +1,4 @@
-//! The task that keeps ECS's protection as the machine of `protection` says, and tells the log what changes.
+//! The task that maintains ECS's protection as the state machine in `protection` decides, and logs changes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,21 +12,21 @@ use super::agent::{Call, Endpoint, Fault};
 use super::protection::{Answer, Event, Machine};
 use hostler_consumer::StatusBoard;
 
-/// How close two looks at the consumers may follow on one another: quick messages come and go thousands of times a second,
-/// and the control thread has better things to do. The first after a pause is looked at at once.
+/// The least time between two looks at the consumers: quick messages come and go thousands of times a second, and would load the
+/// control thread. The first change after a pause is seen at once.
 const SPACING: Duration = Duration::from_millis(50);
 
-/// How long the end of the process may be put off to remove the protection.
+/// The longest delay of the process's end for removing the protection.
 const PARTING: Duration = Duration::from_secs(1);
 
-/// Keeps the task protected while there is work. No message waits for it, and no fault of it reaches one.
+/// Keeps the task protected while there is work. Delays no message, and its faults affect none.
 pub(in crate::host) struct Guard {
     drained: CancellationToken,
     running: JoinHandle<()>,
 }
 
 impl Guard {
-    /// Starts. `work` tells that one of the boards may have turned busy or idle. Must be called within a runtime.
+    /// Starts the task. `work` is notified when a board may have become busy or idle. Must be called within a runtime.
     pub(super) fn start(agent: Endpoint, minutes: u16, boards: Vec<StatusBoard>, work: Arc<Notify>) -> Self {
         let drained = CancellationToken::new();
         let machine = Machine::new(minutes, Instant::now());
@@ -34,7 +34,7 @@ impl Guard {
         Self { running: tokio::spawn(keeper.run(boards, work, drained.clone())), drained }
     }
 
-    /// Removes the protection, now that all is drained; gives up after a second, or at `latest`.
+    /// Removes the protection, now that everything is drained; gives up after a second, or at `latest`.
     pub(in crate::host) async fn end(mut self, latest: Instant) {
         self.drained.cancel();
         if timeout_at(latest.min(Instant::now() + PARTING), &mut self.running).await.is_err() {
@@ -44,7 +44,7 @@ impl Guard {
     }
 }
 
-/// What the log has been told last.
+/// The state that was logged last.
 #[derive(Debug, PartialEq, Eq)]
 enum Shown {
     On,
@@ -55,7 +55,7 @@ enum Shown {
 struct Keeper {
     agent: Endpoint,
     machine: Machine,
-    /// The call under way; one at most.
+    /// The call under way; at most one.
     calls: JoinSet<(Call, Result<(), Fault>)>,
     shown: Shown,
 }
@@ -92,7 +92,7 @@ impl Keeper {
         }
     }
 
-    /// What an answer means; the log hears of what differs from the last.
+    /// Interprets an answer; logs it if it differs from the last.
     fn answered(&mut self, call: Call, result: Result<(), Fault>) -> Event {
         let shown = match (&result, call) {
             (Ok(()), Call::Protect(_)) => Shown::On,
@@ -116,7 +116,7 @@ impl Keeper {
     }
 }
 
-/// Whether there is work. What waits for its turn or is being settled is work as well: losing it costs an attempt.
+/// Checks for work. Waiting messages and those being settled count too: losing one costs an attempt.
 fn look(boards: &[StatusBoard]) -> Event {
     if boards.iter().any(|board| board.get().in_hand > 0) { Event::Busy } else { Event::Idle }
 }

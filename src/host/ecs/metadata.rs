@@ -1,7 +1,7 @@
-//! What the task metadata endpoint's two documents say: who we are in OpenTelemetry's words, and what we may use.
+//! The contents of the task metadata endpoint's two documents: the host's identity in OpenTelemetry's terms, and its limits.
 //!
-//! The fields are those of the guide's "Task metadata endpoint version 4". All are optional here: which there are depends
-//! on the launch type and on the agent's version.
+//! The fields are those of the guide's "Task metadata endpoint version 4". All are optional here: the set depends on the launch
+//! type and on the agent's version.
 
 use serde_json::Value;
 
@@ -9,15 +9,14 @@ use hostler_telemetry::Resource;
 
 const MIB: u64 = 1024 * 1024;
 
-/// What there is to know of the task that this container is part of.
+/// Metadata of the task that this container belongs to.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Metadata {
     /// The attributes that logs, metrics and traces carry.
     pub resource: Resource,
-    /// The most memory that this container may use, in bytes: the lower of the task's limit and its own.
+    /// The most memory that this container may use, in bytes: the lower of its own limit and the task's.
     pub memory_limit: Option<u64>,
-    /// The most CPUs that this container may use, in vCPUs: the task's limit. A container's own `CPU` is no limit but a
-    /// weight beside others.
+    /// The most CPUs that this container may use, in vCPUs: the task's limit. A container's own `CPU` is only a relative weight.
     pub cpu_limit: Option<f64>,
 }
 
@@ -33,7 +32,7 @@ impl Metadata {
     }
 }
 
-/// The attributes of opentelemetry.io/docs/specs/semconv/resource: `cloud`, `aws.ecs`, `container`.
+/// Returns the attributes of opentelemetry.io/docs/specs/semconv/resource: `cloud`, `aws.ecs`, `container`.
 fn resource(container: &Value, task: &Value) -> Resource {
     let mut resource = Resource::new();
     resource.set("cloud.provider", Some("aws"));
@@ -52,7 +51,7 @@ fn resource(container: &Value, task: &Value) -> Resource {
 
     resource.set("aws.ecs.container.arn", text(container, "ContainerARN"));
     resource.set("container.id", text(container, "DockerId"));
-    // The runtime's name for it, as the conventions want it, rather than the task definition's.
+    // The conventions ask for the runtime's name, rather than the task definition's.
     resource.set("container.name", text(container, "DockerName").or_else(|| text(container, "Name")));
     let image = text(container, "Image").map(image);
     resource.set("container.image.name", image.map(|(name, _)| name));
@@ -64,7 +63,7 @@ fn text<'a>(document: &'a Value, name: &str) -> Option<&'a str> {
     document[name].as_str().filter(|text| !text.is_empty())
 }
 
-/// `arn:PARTITION:ecs:REGION:ACCOUNT:RESOURCE`.
+/// An ARN: `arn:PARTITION:ecs:REGION:ACCOUNT:RESOURCE`.
 struct Arn<'a> {
     whole: &'a str,
     partition: &'a str,
@@ -87,7 +86,7 @@ impl<'a> Arn<'a> {
     }
 }
 
-/// The cluster's ARN. The document may hold its short name, which lies beside the task.
+/// Returns the cluster's ARN. The document may have only its short name; the rest comes from the task's ARN.
 fn cluster(name: &str, task: Option<&Arn<'_>>) -> Option<String> {
     if name.starts_with("arn:") {
         return Some(name.to_owned());
@@ -96,7 +95,7 @@ fn cluster(name: &str, task: Option<&Arn<'_>>) -> Option<String> {
     Some(format!("arn:{partition}:ecs:{region}:{account}:cluster/{name}"))
 }
 
-/// An image's name, without tag and digest, and its tag. A colon before the last slash is a registry's port.
+/// Splits an image into its name, without tag and digest, and its tag. A colon before the last slash marks a registry's port.
 fn image(image: &str) -> (&str, Option<&str>) {
     let image = image.split('@').next().unwrap_or(image);
     match image.rsplit_once(':') {

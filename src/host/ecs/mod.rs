@@ -1,13 +1,13 @@
-//! What ECS offers a container, and what it asks in return.
+//! Integration with ECS: metadata of the task, and its protection from scale-in.
 //!
 //! | file | job | I/O |
 //! |---|---|---|
 //! | `agent` | the agent's endpoints as calls with typed answers | HTTP |
-//! | `protection` | when to protect the task from scale-in, and when no longer | none |
-//! | `guard` | the task that does what `protection` says | through `agent` |
-//! | `metadata` | what the metadata documents mean | none |
+//! | `protection` | decides when to start and end the task's protection from scale-in | none |
+//! | `guard` | the task that carries out the decisions of `protection` | through `agent` |
+//! | `metadata` | interprets the metadata documents | none |
 //!
-//! Outside ECS, where the agent's addresses are not in the environment, none of this does anything.
+//! Outside ECS the environment has no addresses of an agent, so none of this does anything.
 
 mod agent;
 mod guard;
@@ -28,17 +28,17 @@ use hostler_config::{Config, LogFormat, TaskProtection};
 use hostler_consumer::StatusBoard;
 use hostler_telemetry as telemetry;
 
-/// How long a call on protection may take: after as much the agent itself stops writing an answer (amazon-ecs-agent,
+/// The longest that a call on protection may take: the agent itself stops writing an answer after this time (amazon-ecs-agent,
 /// `agent/handlers/task_server_setup.go`).
 const PROTECTION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the start may wait for the metadata.
+/// The longest that the start waits for the metadata.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long one of the tries may take: the endpoint can be slow while the task starts.
+/// The longest that one attempt may take: the endpoint can be slow while the task starts.
 const METADATA_TRY: Duration = Duration::from_millis(900);
 
-/// The pause after the first try that failed; doubled after each.
+/// The pause after the first failed attempt; doubles with each.
 const METADATA_PAUSE: Duration = Duration::from_millis(100);
 
 /// The agent's addresses, as ECS puts them into the environment of its containers.
@@ -51,13 +51,13 @@ pub(super) struct Ecs {
 }
 
 impl Ecs {
-    /// Takes the addresses from an environment.
+    /// Reads the addresses from an environment.
     pub(super) fn from(variable: impl Fn(&str) -> Option<String>) -> Self {
         let address = |name: &str| variable(name).filter(|address| !address.is_empty());
         Self { agent: address("ECS_AGENT_URI"), metadata: address("ECS_CONTAINER_METADATA_URI_V4") }
     }
 
-    /// Reads the metadata, and describes this process to its logs. Takes two seconds at most; a failure is one warning.
+    /// Reads the metadata, and logs the description of this process. Takes at most two seconds; logs a failure as one warning.
     pub(super) async fn metadata(&self, log: LogFormat) -> Option<Metadata> {
         let base = self.metadata.as_deref()?;
         let mut fault = None;
@@ -72,7 +72,7 @@ impl Ecs {
                 telemetry::describe(resource.clone());
                 match (log, serde_json::to_string(resource)) {
                     (LogFormat::Text, Ok(resource)) => tracing::info!(resource, "runs in an ECS task"),
-                    // Each line has the resource.
+                    // Each line carries the resource already.
                     (LogFormat::Json, _) | (_, Err(_)) => tracing::info!("runs in an ECS task"),
                 }
             }
@@ -80,8 +80,8 @@ impl Ecs {
         metadata
     }
 
-    /// Keeps the task protected while the consumers of these boards have work, if the config wants it. `work` is notified
-    /// when one may have turned busy or idle.
+    /// Keeps the task protected while the consumers of these boards have work, if the config allows it. `work` is notified when a
+    /// board may have become busy or idle.
     pub(super) fn protect(&self, config: &Config, boards: &[StatusBoard], work: &Arc<Notify>) -> Option<Guard> {
         let base = self.agent.as_deref().filter(|_| config.host.task_protection == TaskProtection::Auto)?;
         match Endpoint::new(base, PROTECTION_TIMEOUT) {
@@ -96,13 +96,13 @@ impl Ecs {
     }
 }
 
-/// How long a message can be in hand: its processing, a lease more in which it is settled, and the drain.
+/// Returns the longest time that a message can be in hand: its processing, another lease for its settlement, and the drain.
 fn longest(config: &Config) -> Duration {
     let spans = config.consumers.iter().map(|consumer| consumer.processing_timeout.saturating_add(consumer.lease));
     spans.max().unwrap_or_default().saturating_add(config.host.shutdown_grace)
 }
 
-/// Tries until it succeeds; leaves the last fault in `last`.
+/// Retries until it succeeds; keeps the last fault in `last`.
 async fn read_metadata(base: &str, last: &mut Option<Fault>) -> Metadata {
     let mut pause = METADATA_PAUSE;
     loop {

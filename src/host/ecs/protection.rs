@@ -1,4 +1,4 @@
-//! When to ask ECS to protect this task, and when no longer: a machine without I/O.
+//! Decides when ECS should protect this task: a state machine without I/O.
 //!
 //! ```text
 //!            work                idle                 linger over
@@ -7,8 +7,8 @@
 //!                       to its end       └──→ protected, without a call
 //! ```
 //!
-//! One call is under way at a time. A call that fails is followed by a rest that doubles, up to a minute, whatever is
-//! wished meanwhile: ECS counts the calls of a whole account (its guide, "Request throttling for the Amazon ECS API").
+//! One call is under way at a time. A failed call is followed by a rest that doubles, up to a minute, even if the wanted state
+//! changes meanwhile: ECS counts the calls of a whole account (its guide, "Request throttling for the Amazon ECS API").
 
 use std::time::Duration;
 
@@ -17,46 +17,46 @@ use tokio::time::Instant;
 use super::agent::Call;
 use hostler_types::Backoff;
 
-/// How long a task stays protected when its work is done. Long enough that a steady trickle of messages costs no calls, and
-/// that on and off cost 12 calls a minute at worst; short beside the minutes in which a service scales in.
+/// The time that a task stays protected after its work is done. Long enough that a steady trickle of messages costs no calls, and
+/// that switching costs at most 12 calls a minute; short compared to the minutes in which a service scales in.
 pub(super) const LINGER: Duration = Duration::from_secs(10);
 
 /// The shortest and the longest protection, in minutes (the guide, "Task scale-in protection endpoint").
 const MINUTES: std::ops::RangeInclusive<u64> = 1..=2880;
 
-/// How long to rest after a failure.
+/// The rest after a failure.
 const REST: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
-/// For how many minutes to protect at a time, if one message may take `longest`: twice that. A protection is renewed
-/// half-way, so what starts just before a renewal that fails is still protected to its end.
+/// Returns the minutes of each protection if a message may take `longest`: twice that. A protection is renewed half-way, so a
+/// message that starts just before a failing renewal is still protected to its end.
 pub(super) fn minutes(longest: Duration) -> u16 {
     let minutes = longest.as_secs().saturating_mul(2).div_ceil(60);
     u16::try_from(minutes.clamp(*MINUTES.start(), *MINUTES.end())).unwrap_or(u16::MAX)
 }
 
-/// What happens.
+/// An input of the state machine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Event {
     /// There are messages in hand.
     Busy,
-    /// There are none.
+    /// There are no messages in hand.
     Idle,
-    /// All is drained, and none will come.
+    /// Everything is drained, and no more messages will come.
     Drained,
-    /// The call under way came to its end. `jitter` (0 to 1) spreads the next try after a failure.
+    /// The call under way has ended. `jitter` (0 to 1) spreads the retry after a failure.
     Answered { how: Answer, jitter: f64 },
-    /// Time passed.
+    /// Time has passed.
     Time,
 }
 
-/// How a call ended.
+/// The result of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// It is done.
+    /// The change was made.
     Done,
-    /// It is not, and nothing has changed.
+    /// The change was not made.
     Refused,
-    /// It may have been done, or not.
+    /// The change may have been made.
     Unknown,
 }
 
@@ -67,26 +67,26 @@ enum Work {
     Drained,
 }
 
-/// The machine.
+/// The state machine.
 #[derive(Debug)]
 pub(super) struct Machine {
     minutes: u16,
     work: Work,
-    /// The call under way, and when it began.
+    /// The call under way, and its start.
     call: Option<(Call, Instant)>,
-    /// How long the task is protected at least.
+    /// The time until which the task is certainly protected.
     surely_until: Option<Instant>,
-    /// How long it may be protected, as far as we know.
+    /// The time until which the task may be protected.
     perhaps_until: Option<Instant>,
-    /// Calls that failed in a row.
+    /// Consecutive failures of calls.
     failures: u32,
     rest_until: Option<Instant>,
-    /// A call after the drain failed: there is no time for another.
+    /// Set after a call has failed since the drain: there is no time for another.
     gave_up: bool,
 }
 
 impl Machine {
-    /// A task that is idle and not protected. It will be protected for so many minutes at a time.
+    /// Returns the machine of an idle, unprotected task. Each protection lasts for this many minutes.
     pub(super) fn new(minutes: u16, now: Instant) -> Self {
         Self {
             minutes,
@@ -100,7 +100,7 @@ impl Machine {
         }
     }
 
-    /// Takes an event; the call to make now, if any. Each call must be followed by its [`Event::Answered`].
+    /// Handles an event; returns the call to make now, if any. Each call must be followed by its [`Event::Answered`].
     #[must_use]
     pub(super) fn handle(&mut self, event: Event, now: Instant) -> Option<Call> {
         match (event, self.work) {
@@ -121,7 +121,7 @@ impl Machine {
         Some(call)
     }
 
-    /// When [`Event::Time`] is due; never, as long as a call is under way or nothing is to be done.
+    /// Returns the time at which [`Event::Time`] is due; `None` while a call is under way or nothing is to be done.
     pub(super) fn next_at(&self, now: Instant) -> Option<Instant> {
         if self.call.is_some() {
             return None;
@@ -136,12 +136,12 @@ impl Machine {
         Some(self.rest_until.map_or(at, |rest| at.max(rest)))
     }
 
-    /// Whether it has been told that all is drained.
+    /// Returns true once everything is drained.
     pub(super) fn is_drained(&self) -> bool {
         matches!(self.work, Work::Drained)
     }
 
-    /// Whether all is drained and nothing is left to do.
+    /// Returns true once everything is drained and nothing is left to do.
     pub(super) fn is_over(&self, now: Instant) -> bool {
         self.is_drained() && self.call.is_none() && self.next_at(now).is_none()
     }
@@ -192,7 +192,7 @@ mod tests {
             Self { machine: Machine::new(4, now), now }
         }
 
-        /// One that is busy and protected, by a call that took no time.
+        /// Returns a machine that is busy and protected, by a call that took no time.
         fn protected() -> Self {
             let mut bench = Self::new();
             assert_eq!(bench.take(Event::Busy), PROTECT);
@@ -208,7 +208,7 @@ mod tests {
             self.take(Event::Answered { how, jitter: 1.0 })
         }
 
-        /// Lets time pass in small steps, up to the next call; after how long it came.
+        /// Lets time pass in small steps until the next call; returns that call and the time until it.
         fn next_call(&mut self, within: Duration) -> Option<(Duration, Call)> {
             let begin = self.now;
             while self.now < begin + within {
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(bench.take(Event::Idle), None);
         assert_eq!(bench.next_call(100 * SECOND), Some((LINGER, Call::Unprotect)));
         bench.answer(Answer::Done);
-        // It is gone, though it would not have run out yet.
+        // The protection is gone, although it would not have expired yet.
         assert_eq!(bench.next_call(5 * SECOND), None);
         assert_eq!(bench.take(Event::Busy), PROTECT);
     }
@@ -245,7 +245,7 @@ mod tests {
             assert_eq!(bench.next_call(LINGER - SECOND), None);
             assert_eq!(bench.take(Event::Busy), None);
         }
-        // The linger counts from the last end of work, and not from a later look.
+        // The linger counts from the last end of work, not from a later look.
         assert_eq!(bench.take(Event::Idle), None);
         assert_eq!(bench.next_call(LINGER - SECOND), None);
         assert_eq!(bench.take(Event::Idle), None);
@@ -278,7 +278,7 @@ mod tests {
             assert_eq!(bench.take(event), None);
             assert_eq!(bench.next_call(LINGER / 2), None);
         }
-        // What was put off is done with the answer.
+        // The postponed call follows the answer.
         bench.now += LINGER;
         assert_eq!(bench.answer(Answer::Done), UNPROTECT);
         assert_eq!(bench.take(Event::Drained), None);
@@ -293,14 +293,14 @@ mod tests {
             assert_eq!(bench.take(Event::Busy), PROTECT);
             for seconds in [1, 2, 4, 8, 16, 32, 60, 60, 60] {
                 bench.answer(how);
-                // No change of what is wished cuts a rest short.
+                // A change of the wanted state does not cut a rest short.
                 assert_eq!(bench.take(Event::Idle), None);
                 assert_eq!(bench.take(Event::Busy), None);
                 assert_eq!(bench.next_call(100 * SECOND), Some((seconds * SECOND, Call::Protect(4))));
             }
             bench.answer(Answer::Done);
             assert_eq!(bench.next_call(119 * SECOND), None);
-            // The next failure begins with the first rest again.
+            // The next failure starts with the first rest again.
             assert_eq!(bench.next_call(SECOND), Some((SECOND, Call::Protect(4))));
             bench.answer(how);
             assert_eq!(bench.next_call(10 * SECOND), Some((SECOND, Call::Protect(4))));
@@ -362,7 +362,7 @@ mod tests {
             assert!(bench.machine.is_over(bench.now));
             assert_eq!(bench.take(Event::Busy), None);
         }
-        // Not even a rest keeps it.
+        // A rest does not delay it either.
         let mut bench = Bench::protected();
         assert_eq!(bench.next_call(240 * SECOND), Some((120 * SECOND, Call::Protect(4))));
         bench.answer(Answer::Unknown);

@@ -1,4 +1,4 @@
-//! The system calls that nobody in this process needs, as filters for the kernel (seccomp). A refused call fails with EPERM.
+//! Kernel filters (seccomp) for system calls that nothing in this process needs. A refused call fails with EPERM.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
 
-/// Other processes, the kernel, mounts, namespaces, and the ways around the limits on files.
+/// Calls that affect other processes, the kernel, mounts and namespaces, or bypass the limits on files.
 const ALWAYS: &[libc::c_long] = &[
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
@@ -67,7 +67,7 @@ const ALWAYS: &[libc::c_long] = &[
     libc::SYS_uselib,
 ];
 
-/// New programs and processes.
+/// Calls that start programs and processes.
 const PROGRAMS: &[libc::c_long] = &[
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -80,7 +80,7 @@ const PROGRAMS: &[libc::c_long] = &[
 const NAMESPACES: [libc::c_int; 7] =
     [CLONE_NEWCGROUP, CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUSER, CLONE_NEWUTS];
 
-/// The x32 interface of x86-64 kernels: the same calls by other numbers, and some that have a number of their own.
+/// The x32 interface of x86-64 kernels: the same calls with other numbers, and some with a number of their own.
 #[cfg(target_arch = "x86_64")]
 const X32: libc::c_long = 0x4000_0000;
 #[cfg(target_arch = "x86_64")]
@@ -88,12 +88,13 @@ const X32_ALWAYS: [libc::c_long; 4] = [521, 528, 539, 540];
 #[cfg(target_arch = "x86_64")]
 const X32_PROGRAMS: [libc::c_long; 2] = [520, 545];
 
-/// Filters, in the order in which they are installed.
+/// Filters in the order of their installation.
 pub(super) type Filters = Vec<BpfProgram>;
 
-/// Filters for threads that may or may not run programs.
+/// Returns filters for threads that may run programs, or for those that may not.
 ///
-/// `clone3` hides its flags from a filter, so it is as unknown as on an older kernel, and the C library uses `clone`.
+/// `clone3` hides its flags from a filter. So it fails as on an older kernel that lacks it, and the C library falls back to
+/// `clone`.
 ///
 /// # Errors
 /// There is no filter for this architecture.
@@ -115,7 +116,7 @@ fn filter(calls: BTreeMap<i64, Vec<SeccompRule>>, errno: i32) -> Result<BpfProgr
     BpfProgram::try_from(filter).map_err(|error| error.to_string())
 }
 
-/// The numbers of all calls that are refused whatever their arguments.
+/// Returns the numbers of all calls that are refused with any arguments.
 fn numbers(programs: bool) -> Vec<i64> {
     let more = if programs { &[][..] } else { PROGRAMS };
     #[allow(unused_mut, reason = "other architectures have one interface")]
@@ -128,7 +129,7 @@ fn numbers(programs: bool) -> Vec<i64> {
     numbers
 }
 
-/// A call's number on every interface of the kernel.
+/// Returns a call's number on every interface of the kernel.
 fn aliases(call: libc::c_long) -> Vec<i64> {
     #[cfg(target_arch = "x86_64")]
     return vec![call, X32 + call];
@@ -136,7 +137,7 @@ fn aliases(call: libc::c_long) -> Vec<i64> {
     return vec![call];
 }
 
-/// Refuses new namespaces, and new processes unless programs are run.
+/// Returns rules that refuse new namespaces, and new processes unless programs may run.
 fn clone_rules(programs: bool) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
     let with = |flag: libc::c_int, set: bool| {
         let flag = u64::from(flag.cast_unsigned());

@@ -1,5 +1,5 @@
-//! Enforcement by the kernel: Landlock for files, seccomp for system calls. Both hold for the calling thread and all that it
-//! starts from then on; seccomp, and Landlock where the kernel can, for the threads that there are as well.
+//! Enforcement by the kernel: Landlock for files, seccomp for system calls. Both apply to the calling thread and all threads it
+//! starts from then on; seccomp, and Landlock where the kernel supports it, also to existing threads.
 
 use landlock::{
     ABI, Access as _, AccessFs, LandlockStatus, RestrictSelf, RestrictSelfAttr as _, Ruleset, RulesetAttr as _,
@@ -9,24 +9,24 @@ use landlock::{
 use super::calls::Filters;
 use super::files::Rule;
 
-/// The newest interface that is used; what an older kernel lacks of it is left out.
+/// The newest interface that is used; parts that an older kernel lacks are left out.
 const NEWEST: ABI = ABI::V6;
 
-/// The oldest that covers files whole: the ones before let anybody truncate them.
+/// The oldest interface that protects files fully: with earlier ones anyone can truncate them.
 pub(super) const LEAST: ABI = ABI::V3;
 
-/// Which threads are meant.
+/// The threads to restrict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Threads {
-    /// Every one of the process, as far as the kernel can.
+    /// All threads of the process, as far as the kernel supports it.
     All,
-    /// The calling one.
+    /// The calling thread.
     This,
 }
 
-/// The interface of Landlock that this kernel has. `None`: no Landlock.
+/// Returns the Landlock interface of this kernel; `None` without Landlock.
 pub(super) fn landlock_here() -> Option<ABI> {
-    // Without a flag and without a ruleset this changes nothing, and tells what there is.
+    // Without a flag and a ruleset this changes nothing, and returns the kernel's status.
     let status = RestrictSelf::default().no_new_privs(false).apply().ok()?;
     match status.landlock {
         LandlockStatus::Available { effective_abi, .. } => Some(effective_abi),
@@ -34,16 +34,16 @@ pub(super) fn landlock_here() -> Option<ABI> {
     }
 }
 
-/// Whether this kernel has seccomp filters, as `/proc` tells.
+/// Returns true if this kernel has seccomp filters, according to `/proc`.
 pub(super) fn seccomp_here() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     status.lines().any(|line| line.starts_with("Seccomp_filters:") || line.starts_with("Seccomp:"))
 }
 
-/// Leaves these files and folders.
+/// Restricts access to these files and folders. Returns true if Landlock enforces it at least in part.
 ///
 /// # Errors
-/// Landlock is there and refuses.
+/// Landlock is available but refuses.
 pub(super) fn restrict_files(rules: &[Rule], threads: Threads) -> Result<bool, RulesetError> {
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
     let mut write = AccessFs::from_all(NEWEST);
@@ -61,10 +61,10 @@ pub(super) fn restrict_files(rules: &[Rule], threads: Threads) -> Result<bool, R
     Ok(restricted.ruleset != RulesetStatus::NotEnforced)
 }
 
-/// Refuses these system calls; no program can give the process more rights any more.
+/// Refuses these system calls. From then on, no program can give the process more rights.
 ///
 /// # Errors
-/// The kernel has no seccomp filters, or does not let them be installed.
+/// The kernel has no seccomp filters, or does not allow installing them.
 pub(super) fn restrict_calls(filters: &Filters, threads: Threads) -> Result<(), seccompiler::Error> {
     filters.iter().try_for_each(|filter| match threads {
         Threads::All => seccompiler::apply_filter_all_threads(filter),

@@ -1,5 +1,5 @@
-//! The files that the process, and the threads that run guests, may reach. Pure: from the config, the environment, and where links
-//! lead.
+//! Decides which files the process and the guests' threads may access. Pure: depends only on the config, the environment, and
+//! link targets.
 
 use std::path::{Path, PathBuf};
 
@@ -7,33 +7,33 @@ use super::Environment;
 use super::aws::Profile;
 use hostler_config::{Config, Consumer, DirMode, Driver, HandlerRef};
 
-/// A file or a folder with all that is in it. One that does not exist is left out.
+/// A file, or a folder with everything in it. A missing one is left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// Where it is; symbolic links are followed.
+    /// Its path; symbolic links are followed.
     pub path: PathBuf,
-    /// Whether it may be changed too.
+    /// Set if it may be written to.
     pub writable: bool,
 }
 
-/// What is left to a process.
+/// The access that is left to the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
-    /// Of the whole process. `None`: everything, as the AWS SDK runs a program that may need any file.
+    /// Access of the whole process. `None`: unrestricted, because the AWS SDK runs a program that may need any file.
     pub process: Option<Vec<Rule>>,
-    /// Of the threads that run guests, and of those that read and write guests' files: for each consumer.
+    /// For each consumer, access of the threads that run guests, and of those that read and write guests' files.
     pub guests: Vec<Vec<Rule>>,
-    /// Folders that are made before, as nobody can make them afterwards, with their modes.
+    /// Folders to create before the restriction, because nobody can create them afterwards; with their modes.
     pub folders: Vec<(PathBuf, u32)>,
 }
 
-/// What the runtime reads of the machine.
+/// Files of the machine that the runtime reads.
 const MACHINE: [&str; 3] = ["/proc", "/sys/fs/cgroup", "/sys/devices/system"];
 
-/// Where random numbers come from in a static build, which does not find the C library's `getrandom`.
+/// Sources of random numbers for a static build, which does not find the C library's `getrandom`.
 const RANDOM: [&str; 2] = ["/dev/urandom", "/dev/random"];
 
-/// What a look-up of names reads.
+/// Files that name resolution reads.
 const NAMES: [&str; 11] = [
     "/etc/resolv.conf",
     "/etc/hosts",
@@ -48,13 +48,13 @@ const NAMES: [&str; 11] = [
     "/run/NetworkManager",
 ];
 
-/// Where a C library that is linked dynamically finds what it looks names up with.
+/// Folders in which a dynamically linked C library finds its name resolution plugins.
 #[cfg(target_env = "gnu")]
 const LIBRARIES: [&str; 4] = ["/lib", "/lib64", "/usr/lib", "/usr/lib64"];
 #[cfg(not(target_env = "gnu"))]
 const LIBRARIES: [&str; 0] = [];
 
-/// Where certificate authorities are, by distribution.
+/// Locations of certificate authorities, by distribution.
 const AUTHORITIES: [&str; 9] = [
     "/etc/ssl/certs",
     "/etc/ssl/cert.pem",
@@ -77,7 +77,7 @@ const CERTIFICATES: [&str; 6] = [
     "OTEL_EXPORTER_OTLP_CLIENT_KEY",
 ];
 
-/// Variables that name files of the AWS SDK's, which are renewed: others take their place.
+/// Variables that name files of the AWS SDK, which are renewed by replacing them.
 const AWS_FILES: [&str; 4] = [
     "AWS_CONFIG_FILE",
     "AWS_SHARED_CREDENTIALS_FILE",
@@ -85,13 +85,13 @@ const AWS_FILES: [&str; 4] = [
     "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
 ];
 
-/// Folders that hold much else, so that a file in them does not open the folder.
+/// Folders with many other contents: a file in one of them does not open up the folder.
 const SHARED: [&str; 8] = ["/", "/etc", "/tmp", "/var/tmp", "/run", "/var/run", "/root", "/home"];
 
-/// Tells where the links of a path lead.
+/// Resolves the links of a path.
 pub type Real<'a> = &'a dyn Fn(&Path) -> PathBuf;
 
-/// Decides what the process and its guests' threads may reach.
+/// Decides which files the process and its guests' threads may access.
 pub fn decide(config: &Config, environment: Environment<'_>, profile: &Profile, real: Real<'_>) -> Decision {
     let runs_program = uses_aws(config) && profile.runs_program;
     let process = (!runs_program).then(|| {
@@ -121,7 +121,7 @@ pub fn decide(config: &Config, environment: Environment<'_>, profile: &Profile, 
     Decision { process, guests, folders: folders(config) }
 }
 
-/// Whether anything is fetched from AWS.
+/// Returns true if anything is fetched from AWS.
 pub fn uses_aws(config: &Config) -> bool {
     config.queue.driver == Driver::Sqs || references(config).any(|reference| matches!(reference, HandlerRef::S3 { .. }))
 }
@@ -142,8 +142,8 @@ fn reading<const N: usize>(paths: [&'static str; N]) -> impl Iterator<Item = Rul
     paths.into_iter().map(read)
 }
 
-/// The folders of the health file, of the cache, of the queue, and those that guests may write to. They are made with the modes that
-/// whoever uses them would make them with.
+/// Returns the folders of the health file, the cache and the queue, and those that guests may write to, with the modes that their
+/// users would create them with.
 fn folders(config: &Config) -> Vec<(PathBuf, u32)> {
     let mut folders = vec![(folder_of(&config.host.health_file), 0o700)];
     folders.extend(config.host.cache_dir.iter().map(|folder| (folder.clone(), 0o700)));
@@ -167,19 +167,20 @@ fn handlers(config: &Config) -> impl Iterator<Item = Rule> {
     })
 }
 
-/// What looking up names and checking certificates needs.
+/// Returns the files for name resolution and certificate checks.
 fn network(environment: Environment<'_>) -> impl Iterator<Item = Rule> {
     let certificates = CERTIFICATES.into_iter().filter_map(environment).map(read);
     reading(NAMES).chain(reading(LIBRARIES)).chain(reading(AUTHORITIES)).chain(certificates)
 }
 
-/// The logins of registries.
+/// Returns the file with logins for registries.
 fn registries(environment: Environment<'_>) -> Option<Rule> {
     let folder = environment("DOCKER_CONFIG").or_else(|| Some(environment("HOME")?.join(".docker")))?;
     Some(read(folder.join("config.json")))
 }
 
-/// The SDK's files, each with its folder, as they are replaced when they are renewed; and where they are if they are links.
+/// Returns the SDK's files and, if they are links, their targets. Each stands with its folder, because renewing a file replaces
+/// it.
 fn aws(environment: Environment<'_>, profile: &Profile, real: Real<'_>) -> Vec<Rule> {
     let home = environment("HOME");
     let of_home = home.iter().flat_map(|home| ["config", "credentials"].map(|name| home.join(".aws").join(name)));
@@ -188,20 +189,20 @@ fn aws(environment: Environment<'_>, profile: &Profile, real: Real<'_>) -> Vec<R
     let mut rules: Vec<_> = files.map(|file| read(renewed(&file, home.as_deref()))).collect();
     if let Some(home) = home {
         rules.push(read(home.join(".aws")));
-        // A token that is renewed is kept there.
+        // The SDK keeps renewed tokens there.
         rules.push(write(home.join(".aws/sso/cache")));
     }
     rules
 }
 
-/// The folder of a file that is replaced from time to time; the file itself where the folder holds much else.
+/// Returns the folder of a file that is replaced from time to time, or the file itself if the folder has many other contents.
 fn renewed(file: &Path, home: Option<&Path>) -> PathBuf {
     let folder = folder_of(file);
     let is_shared = SHARED.iter().any(|shared| folder == Path::new(shared)) || Some(folder.as_path()) == home;
     if is_shared || folder == Path::new(".") { file.to_owned() } else { folder }
 }
 
-/// The folder that a file lies in.
+/// Returns the folder that contains a file.
 fn folder_of(file: &Path) -> PathBuf {
     match file.parent() {
         Some(folder) if folder != Path::new("") => folder.to_owned(),

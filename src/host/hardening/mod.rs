@@ -1,15 +1,15 @@
-//! The second layer: a guest that breaks out of its sandbox finds a process that can do little.
+//! The second layer of defence: a guest that breaks out of its sandbox is in a process with few rights.
 //!
 //! | file | job | I/O |
 //! |---|---|---|
-//! | `files` | decides which files the process and its guests' threads may reach | none |
+//! | `files` | decides which files the process and its guests' threads may access | none |
 //! | `aws` | reads which programs and files a profile of the AWS SDK names | none |
-//! | `calls` | the system calls that are refused | none |
+//! | `calls` | the refused system calls | none |
 //! | `enforce` | Landlock and seccomp | the kernel |
 //!
-//! Landlock and seccomp only ever take rights away, and new threads inherit what is left. So the whole process is restricted
-//! before it starts its runtimes, to what loading and running need; the threads of guests are restricted further, to what
-//! their consumers grant, once everything is loaded.
+//! Landlock and seccomp can only take rights away, and new threads inherit what is left. So the whole process is restricted
+//! before it starts its runtimes, to what loading and running need. Once everything is loaded, the threads of guests are
+//! restricted further, to their consumers' grants.
 
 mod aws;
 mod calls;
@@ -33,32 +33,32 @@ use calls::Filters;
 use enforce::Threads;
 use hostler_config::{Config, HardeningMode};
 
-/// The cure of a kernel, or a container's engine, that cannot harden the process.
+/// Advice for a kernel or a container engine that cannot harden the process.
 const KERNEL_CURE: &str = "run on Linux 6.2 or newer with Landlock, and let the container's seccomp profile allow landlock_* \
                            and seccomp";
 
 /// Looks up a variable of the environment that names a file.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<PathBuf>;
 
-/// What is in force, and what the threads of guests get once everything is loaded.
+/// The restrictions in force, and those for the threads of guests once everything is loaded.
 #[derive(Debug, Clone)]
 pub struct Hardening {
     mode: HardeningMode,
-    /// For each consumer, what its guests may reach.
+    /// For each consumer, the files that its guests may access.
     guests: Vec<Vec<Rule>>,
-    /// Refuses programs too, whatever the process may do; none on an architecture without filters.
+    /// Filters for guests, which always refuse programs; `None` on an architecture without filters.
     filters: Option<Filters>,
-    /// For the log and for `check`.
+    /// The restriction of files, as the log and `check` show it.
     pub files: String,
-    /// The same of system calls.
+    /// The restriction of system calls, as they show it.
     pub calls: String,
     faults: Vec<String>,
-    /// Guests with different folders share threads.
+    /// Set if guests with different folders share threads.
     shortage: Option<TooFewProcesses>,
 }
 
 impl Hardening {
-    /// Finds out what could be enforced here, and enforces nothing.
+    /// Determines the restrictions possible here without enforcing them.
     ///
     /// # Errors
     /// As [`Hardening::enforce`].
@@ -68,15 +68,15 @@ impl Hardening {
         hardening.checked().map(Some)
     }
 
-    /// Restricts the process, as `host.hardening` says. Threads that exist get the limits on system calls, and those on files
-    /// if the kernel can; threads that are started later get both. `None`: it is off.
+    /// Restricts the process as `host.hardening` says. Existing threads get the limits on system calls, and those on files if the
+    /// kernel supports it; later threads get both. `None` if hardening is off.
     ///
     /// # Errors
-    /// With 70 where `host.hardening = "require"` and this kernel cannot, or too few processes are allowed.
+    /// With 70 if `host.hardening = "require"` and this kernel cannot enforce it, or too few processes are allowed.
     pub fn enforce(config: &Config, machine: &Machine) -> Result<Option<Self>> {
         let Some((mut hardening, decision)) = Self::plan(config, machine) else { return Ok(None) };
         for (folder, mode) in &decision.folders {
-            // Whoever uses it says why it cannot be made.
+            // The later user of the folder reports an error.
             let _ = DirBuilder::new().recursive(true).mode(*mode).create(folder);
         }
         let files = match &decision.process {
@@ -105,7 +105,7 @@ impl Hardening {
         Some((hardening, decision))
     }
 
-    /// Keeps what went wrong.
+    /// Records an error.
     fn heeding<T>(&mut self, what: &str, result: std::result::Result<T, impl std::fmt::Display>) -> Option<T> {
         result.map_err(|error| self.faults.push(format!("{what}: {error}"))).ok()
     }
@@ -134,7 +134,7 @@ impl Hardening {
         (self.files, self.calls) = (process.to_owned(), programs.to_owned());
     }
 
-    /// Refuses to go on with less than is required.
+    /// Fails if less than the required hardening is in force.
     fn checked(self) -> Result<Self> {
         let missing = self.missing();
         if self.mode != HardeningMode::Require || missing.is_empty() {
@@ -151,16 +151,16 @@ impl Hardening {
         ))
     }
 
-    /// Lists what is not in force; empty if all is.
+    /// Lists the missing restrictions; empty if there are none.
     fn missing(&self) -> String {
         let shortage = self.shortage.as_ref().map(ToString::to_string);
         self.faults.iter().cloned().chain(shortage).collect::<Vec<_>>().join("; ")
     }
 
-    /// Restricts the calling thread, and those that it starts, to what the guests of these consumers are granted, by their places.
+    /// Restricts the calling thread, and those that it starts, to the grants of these consumers, given by index.
     ///
     /// # Errors
-    /// A text for people: the kernel refuses.
+    /// The kernel refuses, as the text says.
     fn restrict_guest_thread(&self, consumers: &[usize]) -> std::result::Result<(), String> {
         let rules: Vec<_> = consumers.iter().filter_map(|place| self.guests.get(*place)).flatten().cloned().collect();
         enforce::restrict_files(&rules, Threads::This).map_err(|error| format!("Landlock: {error}"))?;
@@ -168,7 +168,7 @@ impl Hardening {
         enforce::restrict_calls(filters, Threads::This).map_err(|error| format!("seccomp: {error}"))
     }
 
-    /// Restricts every worker of these runtimes to what its own consumers grant, and logs what is in force.
+    /// Restricts every worker of these runtimes to the grants of its own consumers, and logs the restrictions in force.
     ///
     /// # Errors
     /// As [`Hardening::enforce`].
@@ -178,7 +178,7 @@ impl Hardening {
         for (consumers, runtime) in all {
             let consumers: Arc<[usize]> = consumers.into();
             let workers = runtime.metrics().num_workers();
-            // None of the tasks ends before all have begun, so each has a worker of its own.
+            // No task ends before all have begun, so each runs on a worker of its own.
             let all = Arc::new(Barrier::new(workers));
             let tasks: Vec<_> = (0..workers)
                 .map(|_| {
@@ -209,7 +209,7 @@ impl Hardening {
     }
 }
 
-/// The profile that the SDK uses; an empty one where variables have the credentials.
+/// Returns the profile that the SDK uses; an empty one if variables hold the credentials.
 fn profile(config: &Config, environment: Environment<'_>) -> Profile {
     let has_key = environment("AWS_ACCESS_KEY_ID").is_some() && environment("AWS_SECRET_ACCESS_KEY").is_some();
     if !files::uses_aws(config) || has_key {

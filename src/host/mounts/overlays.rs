@@ -1,5 +1,5 @@
-//! The layers of overlay file systems: a file in the merged folder is a file of a layer as well, at another path and of another
-//! device, so that neither paths nor device and inode numbers tell that they are one.
+//! The layers of overlay file systems. A file in the merged folder is also a file of a layer, with another path and another
+//! device, so neither paths nor device and inode numbers reveal that they are the same.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -12,23 +12,23 @@ use crate::host::trail::Trail;
 /// The layers of one overlay file system, as its options in `mountinfo` name them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::host) struct Layers {
-    /// Files are read from these, and from the upper one.
+    /// The layers that files are read from, besides the upper one.
     lower: Vec<PathBuf>,
-    /// Files are written to it.
+    /// The layer that files are written to.
     upper: Option<PathBuf>,
 }
 
-/// The layers in which a file may have another path.
+/// A choice of layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::host) enum Which {
-    /// All, as a change of any of them may show in the merged folder.
+    /// All layers: a change of any may show in the merged folder.
     Read,
-    /// Those that writes to the merged folder reach.
+    /// The layers that writes to the merged folder reach.
     Written,
 }
 
 impl Layers {
-    /// Reads the options of an overlay file system.
+    /// Parses the options of an overlay file system.
     pub(in crate::host) fn parse(options: &str) -> Self {
         let mut layers = Self::default();
         for (name, value) in options.split(',').filter_map(|option| option.split_once('=')) {
@@ -49,7 +49,7 @@ impl Layers {
     }
 }
 
-/// The parts of a list of folders: a colon separates them, and one after a backslash belongs to a name.
+/// Splits a list of folders at colons; one after a backslash is part of a name.
 fn split(list: &Path) -> Vec<PathBuf> {
     let (mut parts, mut part, mut bytes) = (Vec::new(), Vec::new(), list.as_os_str().as_bytes().iter());
     while let Some(byte) = bytes.next() {
@@ -60,20 +60,20 @@ fn split(list: &Path) -> Vec<PathBuf> {
         }
     }
     parts.push(part);
-    // Two colons begin layers that have data alone.
+    // Two colons precede data-only layers.
     let parts = parts.into_iter().filter(|part| !part.is_empty());
     parts.map(|part| OsString::from_vec(part).into()).collect()
 }
 
-/// The other paths of a path, in layers that exist here; to read it, also those of all directory entries that lead there. Container
-/// engines keep the layers of the root elsewhere, out of every guest's reach.
+/// Returns the other paths of a path in layers that exist here; with [`Which::Read`], also those of all directory entries that
+/// lead to it. Container engines keep the layers of the root elsewhere, out of every guest's reach.
 pub(in crate::host) fn others(trail: &Trail, mounts: &Mounts, which: Which) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
-    // A mount stays where it is, whatever happens to the folder that it is mounted on.
+    // A mount stays where it is, even if the folder below it is moved.
     let is_within = |entry: &&PathBuf| mounts.overlay(entry).is_some_and(|(_, below)| below != Path::new(""));
     let entries = trail.entries.iter().filter(|entry| which == Which::Read && is_within(entry));
     let mut to_come: Vec<PathBuf> = entries.chain([&trail.end]).cloned().collect();
-    // A layer may itself lie in a merged folder.
+    // A layer may itself be in a merged folder.
     while let Some(path) = to_come.pop() {
         let Some((layers, below)) = mounts.overlay(&path) else { continue };
         for layer in layers.of(which).filter(|layer| layer.is_dir()) {

@@ -1,25 +1,25 @@
-//! The limits that cgroups set for this process: memory and processes, of version 1, version 2, or both side by side.
+//! The limits of memory and processes that cgroups set for this process: version 1, version 2, or both side by side.
 //!
-//! Every file may be absent or unreadable, which counts as no limit.
+//! A missing or unreadable file counts as no limit.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Version 1 writes "no limit" as a number a page short of 2^63; nothing of that size is a limit.
+/// The value from which on a number is no limit: version 1 writes "no limit" as a number one page below 2^63.
 const NO_LIMIT: u64 = 1 << 60;
 
-/// What was found. `None`: no limit.
+/// The limits found; `None`: no limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Limits {
-    /// Bytes of memory, and the file that says so.
+    /// Bytes of memory, and the file with this limit.
     pub(super) memory: Option<(u64, PathBuf)>,
     /// Processes and threads together.
     pub(super) pids: Option<u64>,
-    /// Bytes of memory of the machine.
+    /// The machine's memory in bytes.
     pub(super) total: Option<u64>,
 }
 
-/// Reads the limits of this process; `root` is `/` but in tests.
+/// Reads the limits of this process; `root` is `/` except in tests.
 pub(super) fn read(root: &Path) -> Limits {
     let text = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
     let (own, mounts) = (text("proc/self/cgroup"), text("proc/self/mountinfo"));
@@ -36,7 +36,7 @@ pub(super) fn read(root: &Path) -> Limits {
     }
 }
 
-/// The limits in a group and all groups above it that can be seen. A group is bound by every one of them.
+/// Returns the limits of a group and of all visible groups above it, each of which applies.
 fn limits(top: &Path, folder: &Path, files: [&str; 2]) -> Vec<(u64, PathBuf)> {
     let groups = folder.ancestors().take_while(|group| group.starts_with(top));
     let files = groups.flat_map(|group| files.map(|file| group.join(file)));
@@ -54,15 +54,15 @@ fn total(meminfo: &str) -> Option<u64> {
 
 /// A mounted hierarchy of cgroups, as a line of `mountinfo` describes it (proc_pid_mountinfo(5)).
 struct Mount<'a> {
-    /// Which group the mount shows as its top.
+    /// The group at the top of the mount.
     top: &'a str,
-    /// Where.
+    /// The mount point.
     point: &'a str,
     version: Version<'a>,
 }
 
 enum Version<'a> {
-    /// With these controllers among its options.
+    /// A hierarchy of version 1, with its controllers among these options.
     One(&'a str),
     Two,
 }
@@ -81,7 +81,7 @@ impl<'a> Mount<'a> {
         Some(Self { top, point, version })
     }
 
-    /// The top folder of this hierarchy and the folder of the process's own group in it, if it has the controller.
+    /// Returns the top folder of this hierarchy and the folder of the process's own group in it, if it has the controller.
     fn folder(&self, root: &Path, own: &str, controller: &str) -> Option<(PathBuf, PathBuf)> {
         let has = |controllers: &str| controllers.split(',').any(|name| name == controller);
         let group = own.lines().find_map(|line| {
@@ -95,7 +95,7 @@ impl<'a> Mount<'a> {
             fits.then_some(group)
         })?;
         let top = root.join(self.point.trim_start_matches('/'));
-        // In a container without a namespace of its own the mount begins at the container's group, which the path repeats.
+        // In a container without its own cgroup namespace, the mount begins at the container's group, which the path repeats.
         let below = Path::new(group).strip_prefix(self.top).unwrap_or(Path::new(""));
         let below = if below.components().any(|part| part.as_os_str() == "..") { Path::new("") } else { below };
         let folder = top.join(below);
@@ -113,7 +113,7 @@ mod tests {
         36 31 0:33 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n\
         40 31 0:36 /docker/abc /sys/fs/cgroup/pids ro - cgroup cgroup rw,pids\n";
 
-    /// A fake root with these files.
+    /// Creates a fake root with these files.
     fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(read_tree(&torn), (None, None));
     }
 
-    /// A process that was moved out of the namespace it sees is `/../other`: what the mount shows is all there is.
+    /// The group of a process that was moved out of the namespace it sees is `/../other`: only the mount itself is visible.
     #[test]
     fn a_group_outside_of_what_is_mounted_counts_as_the_mount() {
         let files = [

@@ -1,4 +1,4 @@
-//! How many files and connections the process may have open at a time, and how many of them each sandbox.
+//! The limit of open files and connections: of the process, and of each sandbox.
 
 use std::fmt;
 
@@ -6,31 +6,32 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use hostler_wasm::{MAX_IDLE_PER_ORIGIN, MAX_OPEN, MOST_FILES};
 
-/// Descriptors that are kept for the host: its runtimes, log, health file and queue.
+/// Descriptors reserved for the host: its runtimes, log, health file and queue.
 const RESERVE: u64 = 128;
 
-/// Descriptors that the host cannot do without, beside those of its consumers: standard streams, log, health file, queue.
+/// Descriptors that the host cannot do without, besides those of its consumers: standard streams, log, health file, queue.
 const LEAST_RESERVE: u64 = 32;
 
-/// The same for each set of runtimes that guests run on.
+/// Descriptors that the host needs for each set of runtimes for guests.
 const RESERVE_PER_SET: u64 = 12;
 
-/// The same for each consumer: connections of its receives, heartbeats and settlements.
+/// Descriptors that the host needs for each consumer: connections of its receives, heartbeats and settlements.
 const RESERVE_PER_CONSUMER: u64 = 16;
 
-/// A sandbox with folders that may have fewer files open than this is told of at the start.
+/// The number of files per sandbox with folders below which the start warns.
 const COMFORTABLE: usize = 32;
 
-/// A sandbox with folders may have so many files open, however scarce they are.
+/// The least number of files that a sandbox with folders may have open, however scarce they are.
 const LEAST: usize = 4;
 
-/// Nobody needs more, and some systems have no limit at all.
+/// The limit to raise to at most. Nothing needs more, and some systems have no limit at all.
 const ENOUGH: u64 = 1 << 20;
 
 /// Raises the limit as far as the process itself may.
 ///
-/// What most systems set is low (1024) for the sake of programs that call select(2), which knows no descriptor beyond; hostler
-/// does not. Guests with folders and requests share it: one that opens all it can would make its neighbours' messages fail.
+/// Most systems set a low limit (1024) for programs that call select(2), which cannot handle higher descriptors; hostler does not
+/// call it. Guests with folders and requests share the limit: one that opened every file it could would make its neighbours'
+/// messages fail.
 pub(super) fn raise_descriptors() {
     let now = getrlimit(Resource::Nofile);
     let Some(raised) = raised(&now) else { return };
@@ -40,14 +41,14 @@ pub(super) fn raise_descriptors() {
     }
 }
 
-/// The limit as it should be, if it is lower.
+/// Returns the limit to set, if the present one is lower.
 fn raised(now: &Rlimit) -> Option<Rlimit> {
     let to = now.maximum.map_or(ENOUGH, |maximum| maximum.min(ENOUGH));
     let is_lower = now.current.is_some_and(|current| current < to);
     is_lower.then_some(Rlimit { current: Some(to), maximum: now.maximum })
 }
 
-/// What one consumer's guests may open.
+/// The files and connections that one consumer's guests may open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Handles {
     /// Sandboxes that exist at once.
@@ -58,7 +59,7 @@ pub struct Handles {
     pub origins: u64,
 }
 
-/// How many files each sandbox may have open, so that all of them together leave the host its reserve.
+/// The number of files that each sandbox may have open, so that all together leave the host its reserve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FilePlan {
     /// Files that each sandbox with folders may have open.
@@ -68,10 +69,10 @@ pub struct FilePlan {
 }
 
 impl FilePlan {
-    /// The plan for these consumers, which run on so many sets of runtimes, by the limit of the process.
+    /// Computes the plan for these consumers, which run on this many sets of runtimes, from the limit of the process.
     ///
     /// # Errors
-    /// The guests could take what the host itself cannot do without.
+    /// The guests could take descriptors that the host itself needs.
     pub fn measure(consumers: &[Handles], sets: usize) -> Result<Self, TooFewFiles> {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(ENOUGH);
         TooFewFiles::of(limit, consumers, sets).map_or(Ok(Self::of(limit, consumers)), Err)
@@ -87,7 +88,7 @@ impl FilePlan {
         Self { files: share.unwrap_or(MOST_FILES).clamp(LEAST, MOST_FILES), limit }
     }
 
-    /// What a person should know if there are few.
+    /// Returns a warning if there are few.
     pub fn warning(&self) -> Option<impl fmt::Display> {
         let Self { files, limit } = self;
         (*files < COMFORTABLE).then(|| {
@@ -100,7 +101,7 @@ impl FilePlan {
 }
 
 impl Handles {
-    /// Descriptors that its sandboxes take, with so many files open in each that has folders.
+    /// Returns the descriptors that its sandboxes take, with this many files open in each if it has folders.
     fn taken(&self, files: u64) -> u64 {
         let requests = if self.origins > 0 { MAX_OPEN } else { 0 };
         let files = if self.folders > 0 { files } else { 0 };
@@ -113,9 +114,9 @@ impl Handles {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TooFewFiles {
     limit: u64,
-    /// For the host itself.
+    /// The descriptors that the host needs.
     host: u64,
-    /// For all sandboxes, at least.
+    /// The least that all sandboxes together need.
     guests: u64,
     /// Some of them may send HTTP requests.
     http: bool,
@@ -141,7 +142,7 @@ impl fmt::Display for TooFewFiles {
             "the process may have {limit} files open, and needs {needed}: {host} for hostler itself, and {guests} for what all \
              sandboxes may open{each}\n  cure: raise the limit of open files to {needed} or more (`ulimit -n`, or `ulimits` of the container)"
         )?;
-        // Fewer slots do not help a host that has too few for itself.
+        // Fewer slots do not help if the host itself has too few.
         if limit > host { f.write_str(", or lower concurrency") } else { Ok(()) }
     }
 }

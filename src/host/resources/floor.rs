@@ -1,5 +1,5 @@
-//! The least that the limits of the process itself (`ulimit`) must leave, checked before anything starts. A runtime, a thread or
-//! an allocation that the kernel refuses later would end the process by a panic or a signal.
+//! The minimum for the limits of the process itself (`ulimit`), checked before anything starts. If the kernel refused a runtime,
+//! a thread or an allocation later, a panic or a signal would end the process.
 
 use std::fs;
 
@@ -17,29 +17,30 @@ const FILES: u64 = 32;
 /// Bytes of stack of the main thread.
 const STACK: u64 = MIB / 2;
 
-/// Bytes of addresses: for the program, its heap, and stacks of threads.
+/// Bytes of address space: for the program, its heap, and stacks of threads.
 const ADDRESSES: u64 = 256 * MIB;
 
-/// The same for a command that loads handlers: beside the sandbox, the allocator reserves a GiB where it can.
+/// Bytes of address space of a command that loads handlers: besides the sandbox, the allocator reserves a GiB where it can.
 const ADDRESSES_FOR_HANDLERS: u64 = SANDBOX_ADDRESSES + 1536 * MIB;
 
 /// Bytes of data.
 const DATA: u64 = 32 * MIB;
 
-/// The same for a command that loads handlers: for compiling, stacks and sandboxes, beside the 128 MiB that the allocator reserves.
+/// Bytes of data of a command that loads handlers: for compiling, stacks and sandboxes, besides the 128 MiB that the allocator
+/// reserves.
 const DATA_FOR_HANDLERS: u64 = 256 * MIB;
 
-/// The use that a command makes of the process.
+/// The purpose that a command uses the process for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// Produces messages, or looks after queues and files.
+    /// Sending messages, or managing queues and files.
     Plain,
-    /// Loads handlers, and runs them.
+    /// Loading and running handlers.
     Handlers,
 }
 
 impl Purpose {
-    /// Checks the limits of this process. Raises that of open files as far as it may.
+    /// Checks the limits of this process, after raising that of open files as far as possible.
     ///
     /// # Errors
     /// With 70, naming each limit that is too low, and the cure.
@@ -50,9 +51,9 @@ impl Purpose {
     }
 }
 
-/// What a person should know of a limit of memory of the process itself.
+/// Returns a warning if the process has a memory limit of its own.
 ///
-/// The kernel then refuses an allocation, which ends the process. Under the limit of a container no allocation is refused.
+/// Under such a limit the kernel refuses an allocation, which ends the process. Under the limit of a container it refuses none.
 pub fn own_memory_limit() -> Option<String> {
     let limits = [(Resource::As, 'v'), (Resource::Data, 'd')];
     let (kib, flag) = limits.into_iter().find_map(|(limit, flag)| Some((getrlimit(limit).current? >> 10, flag)))?;
@@ -62,7 +63,7 @@ pub fn own_memory_limit() -> Option<String> {
     ))
 }
 
-/// The limits of the process and its use of them so far. `None`: no limit.
+/// The limits of the process and its current use. `None`: no limit.
 #[derive(Debug, Clone, Default)]
 struct Own {
     files: Option<u64>,
@@ -77,7 +78,7 @@ impl Own {
         let limit = |resource| getrlimit(resource).current;
         Self {
             files: limit(Resource::Nofile),
-            // Without the one that reads them. Where even that is refused, the standard ones are open.
+            // Less the descriptor that reads the folder. If the folder cannot be read, only the standard ones count.
             open: fs::read_dir("/proc/self/fd").map_or(3, |open| (open.count() as u64).saturating_sub(1)),
             addresses: limit(Resource::As),
             data: limit(Resource::Data),
@@ -85,7 +86,7 @@ impl Own {
         }
     }
 
-    /// A line for each limit that is too low, with the cure.
+    /// Returns a line for each limit that is too low, with the cure.
     fn shortages(&self, purpose: Purpose) -> Vec<String> {
         let (addresses, data) = match purpose {
             Purpose::Plain => (ADDRESSES, DATA),
@@ -112,7 +113,7 @@ fn few_files(limit: u64, needed: u64) -> String {
     )
 }
 
-/// Shells count these limits in KiB.
+/// Formats a memory limit in KiB, as shells do.
 fn little_memory(what: &str, flag: char, limit: u64, needed: u64) -> String {
     let (kib, least) = (limit >> 10, needed >> 10);
     format!(

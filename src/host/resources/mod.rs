@@ -1,14 +1,14 @@
-//! What the process may use of its machine, and what it makes of that: slots, sandboxes and threads.
+//! The limits of the process on its machine, and the slots, sandboxes and threads that follow from them.
 //!
 //! | file | job | I/O |
 //! |---|---|---|
 //! | `cgroup` | reads the limits of memory and processes, of cgroups v1 and v2 | `/proc`, `/sys/fs/cgroup` |
 //! | `descriptors` | raises the limit of open files, and shares it out | the limit |
-//! | `floor` | refuses limits of the process that are too low for anything | the limits, `/proc` |
-//! | `plan` | shares the memory out, or refuses with the arithmetic | none |
-//! | `probe` | tries whether threads can be started | threads |
-//! | `refusal` | the words of a refusal, and its cures | none |
-//! | `threads` | how many threads each pool gets | none |
+//! | `floor` | refuses limits of the process that are too low for any use | the limits, `/proc` |
+//! | `plan` | shares out the memory, or refuses with the arithmetic | none |
+//! | `probe` | tries to start the needed threads | threads |
+//! | `refusal` | the text of a refusal, and its cures | none |
+//! | `threads` | sets the number of threads of each pool | none |
 
 mod cgroup;
 mod descriptors;
@@ -29,14 +29,14 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::{Resource, getrlimit, getuid};
 
-/// What the process may use.
+/// The limits of the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
     /// Memory.
     pub memory: Limit,
     /// Threads and processes together, by the container's limit or the user's (RLIMIT_NPROC); `None`: no limit.
     pub pids: Option<u64>,
-    /// CPUs, as scheduler affinity and cgroup quotas leave them: at least 1.
+    /// CPUs, by scheduler affinity and cgroup quotas: at least 1.
     pub cpus: usize,
 }
 
@@ -45,11 +45,11 @@ pub struct Machine {
 pub struct Limit {
     /// Bytes.
     pub bytes: u64,
-    /// Who set it.
+    /// The origin of the limit.
     pub by: LimitedBy,
 }
 
-/// Who set a limit of memory.
+/// The origin of a limit of memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LimitedBy {
     /// This file of a cgroup: the container's limit.
@@ -58,7 +58,7 @@ pub enum LimitedBy {
     Task,
     /// The limit of data of the process itself (`ulimit -d`).
     Data,
-    /// Nobody: it is all that the machine has.
+    /// No limit: it is all memory of the machine.
     Machine,
 }
 
@@ -74,10 +74,10 @@ impl fmt::Display for LimitedBy {
 }
 
 impl Machine {
-    /// What the system says.
+    /// Measures the limits of this process.
     pub fn measure() -> Self {
         let cgroup::Limits { memory, pids, total } = cgroup::read(Path::new("/"));
-        // Root is not bound by the limit of the user.
+        // The user's limit does not apply to root.
         let of_user = if getuid().is_root() { None } else { getrlimit(Resource::Nproc).current };
         let pids = pids.into_iter().chain(of_user).min();
         let total = Limit { bytes: total.unwrap_or(u64::MAX), by: LimitedBy::Machine };
@@ -88,7 +88,7 @@ impl Machine {
         Self { memory, pids, cpus: std::thread::available_parallelism().map_or(1, usize::from) }
     }
 
-    /// The same in an ECS task whose memory is limited to so many bytes, which its containers' cgroups need not show.
+    /// Applies the memory limit of an ECS task, in bytes, which its containers' cgroups may not show.
     pub fn in_task(mut self, limit: Option<u64>) -> Self {
         if let Some(bytes) = limit.filter(|bytes| *bytes < self.memory.bytes) {
             self.memory = Limit { bytes, by: LimitedBy::Task };
@@ -97,7 +97,7 @@ impl Machine {
     }
 }
 
-/// Bytes as people write them, in whole MiB, rounded down.
+/// Formats bytes in whole MiB, rounded down.
 fn mib(bytes: u64) -> String {
     format!("{} MiB", bytes >> 20)
 }

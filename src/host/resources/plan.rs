@@ -1,7 +1,7 @@
-//! Shares the memory out among the consumers: how many slots, and how much memory a sandbox.
+//! Shares out the memory among the consumers: the number of slots, and the memory of each sandbox.
 //!
-//! What a guest can make the process allocate is bounded, and counted here, so that a guest that takes all it can get is
-//! refused memory, and the container never is. Counted are
+//! Everything that a guest can make the process allocate is bounded and counted here. So a guest that takes all it can is refused
+//! memory, and the container never runs out. The sum covers
 //!
 //! - hostler itself: its code and heap, what compiling leaves behind, the queue's caches, and log lines that wait for a slow
 //!   reader ([`telemetry`](hostler_telemetry) bounds these in bytes), and with an OTLP endpoint spans that wait to be sent;
@@ -11,11 +11,11 @@
 //!   host, buffers of streams), its stack, tables and handles: see [`footprint`]; with `allow.http` the buffers of its open
 //!   requests as well.
 //!
-//! A slot has one sandbox, or two with hooks in a component apart. The `processing-timeout` hook runs when its message's
-//! guest is gone, and in its slot; `state-changed` runs beside the slots, one at a time.
+//! A slot has one sandbox, or two if its hooks are in a separate component. The `processing-timeout` hook runs in the slot of its
+//! message, after the guest is gone; `state-changed` runs beside the slots, one at a time.
 //!
-//! Not counted are larger messages (the embedded queue takes 16 MiB, the claim check more), and what compiling takes before
-//! the first message.
+//! The sum leaves out larger messages (the embedded queue takes 16 MiB, the claim check more) and compiling before the first
+//! message.
 
 mod refusal;
 
@@ -25,59 +25,59 @@ pub use refusal::Refusal;
 
 const MIB: u64 = 1 << 20;
 
-/// What hostler itself takes, in bytes: 18 MiB idle and 13 MiB left behind by compiling, as measured; the rest is for log
-/// lines and for the allocator.
+/// Memory of hostler itself, in bytes: 18 MiB idle and 13 MiB left behind by compiling, as measured; the rest is for log lines
+/// and for the allocator.
 pub const HOST: u64 = 40 * MIB;
 
-/// Slots of a consumer that does not say, where the memory carries as many.
+/// Slots of a consumer that does not set their number, if the memory suffices.
 pub const SLOTS: usize = 16;
 
-/// Memory of a sandbox whose consumer does not say, where there is as much.
+/// Memory of a sandbox whose consumer does not set it, if there is enough.
 pub const MEMORY: u64 = 128 * MIB;
 
-/// Rather than to give each of four slots less than this, there are fewer slots.
+/// The memory of a sandbox below which there are fewer than four slots instead.
 const COMFORTABLE: u64 = 16 * MIB;
 
-/// The least memory that a sandbox is given unless its consumer says so.
+/// The least memory of a sandbox, unless its consumer sets it.
 const LEAST: u64 = 8 * MIB;
 
-/// What a message in a slot may have, in bytes: SQS's own limit for one.
+/// The size of a message that is counted for a slot, in bytes: SQS's own limit.
 const MESSAGE: u64 = MIB;
 
-/// How many slots share the memory before a slot gets more of it.
+/// The number of slots that share the memory before any slot gets more than the comfortable amount.
 const FIRST_SLOTS: u64 = 4;
 
-/// What one consumer asks for.
+/// The demand of one consumer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Demand {
     /// Its name.
     pub consumer: String,
-    /// Slots, if it says.
+    /// Its slots, if set.
     pub slots: Option<usize>,
-    /// Bytes of linear memory of a sandbox, if it says.
+    /// Bytes of linear memory of a sandbox, if set.
     pub memory: Option<u64>,
     /// Bytes of output kept per message.
     pub output: u64,
-    /// Whether its hooks are in a component apart, which takes a second sandbox per slot.
+    /// Set if its hooks are in a separate component, which takes a second sandbox per slot.
     pub hooks_apart: bool,
-    /// Whether its guests may send HTTP requests, which take buffers.
+    /// Set if its guests may send HTTP requests, which take buffers.
     pub http: bool,
-    /// Whether it has a `state-changed` hook, which takes one more sandbox. Known once its handler is loaded.
+    /// Set if it has a `state-changed` hook, which takes one more sandbox. Known once its handler is loaded.
     pub observes_states: bool,
     /// Bytes of its compiled code and data. Known once its handler is loaded.
     pub code: u64,
 }
 
-/// What each consumer gets.
+/// The shares of all consumers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// The memory that was shared out.
     pub limit: Limit,
-    /// In the order of the demands.
+    /// The shares, in the order of the demands.
     pub shares: Vec<Share>,
 }
 
-/// What one consumer gets.
+/// The share of one consumer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Share {
     /// Its name.
@@ -96,49 +96,49 @@ impl std::fmt::Display for Share {
 }
 
 impl Demand {
-    /// Sandboxes per slot.
+    /// Returns the sandboxes per slot.
     pub(super) fn sandboxes(&self) -> u64 {
         if self.hooks_apart { 2 } else { 1 }
     }
 
-    /// Bytes that one of its sandboxes may cost.
+    /// Returns the bytes that one of its sandboxes may cost.
     fn sandbox(&self, memory: u64) -> u64 {
         footprint(memory).saturating_add(if self.http { HTTP_FOOTPRINT } else { 0 })
     }
 
-    /// Bytes that a slot may cost: whole MiB, as all that is added up, so that the sum can be checked by hand.
+    /// Returns the bytes that a slot may cost, in whole MiB like every term of the sum, which can thus be checked by hand.
     pub(super) fn slot(&self, memory: u64) -> u64 {
         let output = self.output.saturating_mul(2);
         whole(self.sandbox(memory).saturating_mul(self.sandboxes()).saturating_add(MESSAGE).saturating_add(output))
     }
 
-    /// Bytes that its `state-changed` hook may cost.
+    /// Returns the bytes that its `state-changed` hook may cost.
     pub(super) fn observer(&self, memory: u64) -> u64 {
         if self.observes_states { whole(self.sandbox(memory)) } else { 0 }
     }
 
-    /// Bytes that all of it may cost.
+    /// Returns the bytes that this many slots and the hook may cost.
     pub(super) fn cost(&self, slots: usize, memory: u64) -> u64 {
         self.slot(memory).saturating_mul(slots as u64).saturating_add(self.observer(memory))
     }
 
-    /// The least that it can do with: slots and memory.
+    /// Returns the least that it can run with: slots and memory.
     pub(super) fn least(&self) -> (usize, u64) {
         (self.slots.unwrap_or(1), self.memory.unwrap_or(LEAST))
     }
 
-    /// The most that it has use for, in bytes.
+    /// Returns the most that it can use, in bytes.
     fn most(&self) -> u64 {
         self.cost(self.slots.unwrap_or(SLOTS), self.memory.unwrap_or(MEMORY))
     }
 
-    /// The best use of `bytes`, which are enough for the least.
+    /// Returns the best slots and memory for `bytes`, which suffice for the least.
     fn fit(&self, bytes: u64) -> (usize, u64) {
         let memory = self.memory.unwrap_or_else(|| match self.slots {
             Some(slots) => self.largest(slots, bytes, LEAST).unwrap_or(LEAST),
             None => {
                 let quarter = self.slot_within(bytes / FIRST_SLOTS).unwrap_or(COMFORTABLE);
-                // What is not even enough for one comfortable slot is all for one.
+                // If `bytes` do not suffice for one comfortable slot, the single slot gets all of them.
                 if self.cost(1, quarter) <= bytes { quarter } else { self.largest(1, bytes, LEAST).unwrap_or(LEAST) }
             }
         });
@@ -147,32 +147,32 @@ impl Demand {
         (self.slots.unwrap_or(carried), memory)
     }
 
-    /// The most memory that a slot for `bytes` may give its sandbox, if that is comfortable.
+    /// Returns the most memory of a sandbox whose slot costs at most `bytes`, if that is comfortable.
     fn slot_within(&self, bytes: u64) -> Option<u64> {
         choices(COMFORTABLE, MEMORY).find(|memory| self.slot(*memory) <= bytes)
     }
 
-    /// The most memory with which so many slots cost no more than `bytes`.
+    /// Returns the most memory with which this many slots cost at most `bytes`.
     pub(super) fn largest(&self, slots: usize, bytes: u64, least: u64) -> Option<u64> {
         choices(least, MEMORY.max(self.memory.unwrap_or(0))).find(|memory| self.cost(slots, *memory) <= bytes)
     }
 }
 
-/// Rounded up to whole MiB.
+/// Rounds up to whole MiB.
 fn whole(bytes: u64) -> u64 {
     bytes.div_ceil(MIB).saturating_mul(MIB)
 }
 
-/// Whole MiB between these, the largest first.
+/// Returns the whole MiB in this range, largest first.
 fn choices(least: u64, most: u64) -> impl Iterator<Item = u64> {
     (least / MIB..=most / MIB).rev().map(|mib| mib * MIB)
 }
 
-/// Shares `limit` out, of which `host` bytes are for hostler itself: everyone gets the least that it can do with, and the rest is shared evenly among those with use for
-/// more.
+/// Shares out `limit`, less `host` bytes for hostler itself: each consumer gets its least, and the rest is shared evenly among
+/// those that can use more.
 ///
 /// # Errors
-/// [`Refusal`] when not even the least fits.
+/// [`Refusal`] if not even the least fits.
 pub fn plan(limit: &Limit, host: u64, demands: &[Demand]) -> Result<Plan, Refusal> {
     let least = |demand: &Demand| {
         let (slots, memory) = demand.least();
@@ -183,7 +183,7 @@ pub fn plan(limit: &Limit, host: u64, demands: &[Demand]) -> Result<Plan, Refusa
     let Some(mut rest) = limit.bytes.checked_sub(needed) else {
         return Err(Refusal::new(limit, demands, (host, code), needed));
     };
-    // Those with little use for more come first: what they leave is for the others.
+    // Consumers that can use little more come first: the others share what these leave.
     let mut order: Vec<&Demand> = demands.iter().collect();
     order.sort_by_key(|demand| demand.most().saturating_sub(least(demand)));
     let mut shares = Vec::new();
@@ -221,7 +221,7 @@ mod tests {
         Limit { bytes: mib * MIB, by: LimitedBy::Cgroup("/sys/fs/cgroup/memory.max".into()) }
     }
 
-    /// Slots and MiB per sandbox.
+    /// Returns slots and MiB per sandbox.
     fn planned(mib: u64, demands: &[Demand]) -> Vec<(usize, u64)> {
         let plan = plan(&limit(mib), HOST, demands).unwrap_or_else(|refusal| panic!("{refusal}"));
         let used: u64 = plan

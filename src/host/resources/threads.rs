@@ -1,52 +1,52 @@
-//! How many threads each pool gets, so that nothing that is started later can fail for lack of one.
+//! The number of threads of each pool, chosen so that nothing that starts later fails for lack of a thread.
 
 use std::fmt;
 
 use super::Machine;
 
-/// Threads of our own beside the pools, and room for health checks: each comes with a few threads of the container
-/// engine's, in the container's own group.
+/// Our own threads besides the pools, and room for health checks: each brings a few threads of the container engine into the
+/// container's own group.
 const OTHERS: u64 = 24;
 
-/// Pools that share what is left: the blocking calls of the host, and compiling.
+/// The pools that share the remaining threads: the blocking calls of the host, and compiling.
 const POOLS: u64 = 2;
 
-/// Pools of each set of runtimes for guests: quick and long guests, and the blocking calls of both (quick guests begin in one
-/// runtime of two, each with its own).
+/// Pools of each set of runtimes for guests: quick and long guests, and their blocking calls. Quick guests begin in one of two
+/// runtimes, each with a pool for blocking calls.
 const POOLS_PER_SET: u64 = 5;
 
-/// Threads that a set of runtimes has at least: one for guests, and one for their blocking calls.
+/// The least threads of a set of runtimes: one for guests, and one for their blocking calls.
 const LEAST_PER_SET: u64 = 2;
 
 /// The most threads that compile handlers together: more gain little.
 const MAX_COMPILING: usize = 16;
 
-/// The most threads of a pool for blocking calls, where nothing bounds it earlier; tokio's own default.
+/// The most threads of a pool for blocking calls; tokio's own default.
 const MAX_BLOCKING: usize = 512;
 
-/// Memory that a thread for guests must have on its side, in bytes: each has an arena of the allocator.
+/// Memory that each thread for guests requires, in bytes: it has an arena of the allocator.
 const MEMORY_PER_WORKER: u64 = 16 << 20;
 
-/// Sizes of the pools; each at least 1, but for `long`. Those of guests are for each set of runtimes.
+/// Sizes of the pools, each at least 1 except `long`. Those for guests apply to each set of runtimes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Threads {
-    /// Sets of runtimes for guests: as many as are wanted, or one where processes are too few.
+    /// Sets of runtimes for guests: the wanted number, or one if too few processes are allowed.
     pub sets: usize,
-    /// Guests begin on these.
+    /// Threads on which guests begin.
     pub guests: usize,
-    /// Guests that compute for long go on on these; none where processes are few.
+    /// Threads on which long computations of guests continue; 0 if few processes are allowed.
     pub long: usize,
-    /// Files of guests are read and written on these, at most, for each of the three runtimes of a set.
+    /// The most threads for guests' files, for each of the three runtimes of a set.
     pub guests_blocking: usize,
-    /// Names are looked up and files of our own are read on these, at most.
+    /// The most threads for name resolution and our own files.
     pub control_blocking: usize,
-    /// Handlers are compiled on these; 1: on the thread that asks.
+    /// Threads that compile handlers; 1: the calling thread compiles.
     pub compiling: usize,
 }
 
 impl Threads {
-    /// What fits the machine, with so many sets of runtimes for guests: with 64 processes at most and one set, a seventh of
-    /// what is left for each pool.
+    /// Returns the sizes that fit the machine, with this many sets of runtimes for guests. No pool gets more than an equal part
+    /// of the remaining processes: a seventh with one set.
     pub fn of(machine: &Machine, sets: usize) -> Self {
         let room = machine.pids.map_or(u64::MAX, |pids| pids.saturating_sub(OTHERS));
         let sets = if TooFewProcesses::of(machine, sets).is_none() { sets.max(1) } else { 1 };
@@ -65,7 +65,7 @@ impl Threads {
     }
 }
 
-/// The limit of processes is too low for so many sets of runtimes, so that all guests share one.
+/// The limit of processes is too low for this many sets of runtimes, so all guests share one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TooFewProcesses {
     allowed: u64,
@@ -73,14 +73,14 @@ pub struct TooFewProcesses {
 }
 
 impl TooFewProcesses {
-    /// Compares the machine with what so many sets need.
+    /// Returns the shortage if the machine allows too few processes for this many sets.
     pub fn of(machine: &Machine, sets: usize) -> Option<Self> {
         let needed = OTHERS + POOLS + LEAST_PER_SET * sets as u64;
         let allowed = machine.pids.filter(|allowed| sets > 1 && *allowed < needed)?;
         Some(Self { allowed, needed })
     }
 
-    /// The advice for the user.
+    /// Returns advice for the user.
     pub fn cure(&self) -> String {
         format!(
             "raise the limit of processes to {} or more (`--pids-limit` of the container, `ulimit -u` of the user)",
@@ -100,15 +100,15 @@ impl fmt::Display for TooFewProcesses {
     }
 }
 
-/// Threads that a host has beside the pools and the one for signals: for the log, the health file, the epoch and the queue's writer.
+/// Threads of a host besides the pools and the one for signals: for the log, the health file, the epoch and the queue's writer.
 const OWN: usize = 4;
 
-/// Threads that load handlers, and are gone before guests need theirs for files.
+/// Threads that load handlers; they end before guests need theirs for files.
 const LOADING: usize = 2;
 
 impl Threads {
-    /// The threads that a host starts in any case, but for the one for signals. Of pools for blocking calls it is one of the
-    /// host's own.
+    /// Returns the number of threads that a host starts in any case, except the one for signals. Of the pools for blocking calls
+    /// it counts one of the host's own.
     pub fn least(&self) -> usize {
         let compiling = if self.compiling > 1 { self.compiling } else { 0 };
         OWN + LOADING + compiling + self.sets * (self.guests + self.long) + 1

@@ -1,4 +1,4 @@
-//! Why the sandboxes do not fit, as a sum that can be checked, and what to change.
+//! The refusal of sandboxes that do not fit: a sum that can be checked, and the cures.
 
 use std::fmt;
 
@@ -7,16 +7,16 @@ use super::Demand;
 
 const MIB: u64 = 1 << 20;
 
-/// The sandboxes do not fit into the memory. Its text is the arithmetic, line by line, and the cures.
+/// The sandboxes do not fit into the memory. The text is the arithmetic, line by line, and the cures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     limit: Limit,
     demands: Vec<Demand>,
-    /// Bytes of hostler itself.
+    /// Bytes for hostler itself.
     host: u64,
     /// Bytes of all compiled handlers.
     code: u64,
-    /// Bytes in all.
+    /// Bytes in total.
     needed: u64,
 }
 
@@ -25,7 +25,7 @@ impl Refusal {
         Self { limit: limit.clone(), demands: demands.to_vec(), host, code, needed }
     }
 
-    /// Changes to the largest consumer, each of which alone would do.
+    /// Returns changes to the largest consumer, each of which alone suffices.
     fn cures(&self) -> Vec<String> {
         let cost = |demand: &Demand| {
             let (slots, memory) = demand.least();
@@ -124,7 +124,7 @@ mod tests {
         assert!(!text.contains("fewer slots"), "{text}");
     }
 
-    /// A cure that does not cure would be worse than none.
+    /// A useless cure would be worse than none.
     #[test]
     fn every_cure_cures() {
         let demands = |slots, memory| [demand("thumbnails", slots, memory), demand("mails", None, None)];
