@@ -142,9 +142,7 @@ impl<I: Copy + Ord + std::hash::Hash> Leases<I> {
                     changes.push(Change::Lost(*id));
                     continue;
                 }
-                Some(Err(LeaseError::Retry(_) | LeaseError::Refused(_) | LeaseError::Unfit(_))) | None => {
-                    now + self.lease / RETRY_FRACTION
-                }
+                Some(Err(_)) | None => now + self.lease / RETRY_FRACTION,
             };
             if matches!(entry.beat, Beat::Last) {
                 entry.beat = Beat::Stopped;
