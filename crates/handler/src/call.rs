@@ -14,34 +14,35 @@ use hostler_types::OutcomeKind;
 use hostler_types::message::{Message, TraceContext};
 use hostler_types::printable::shortened;
 
-/// The longest reason that a guest can give, in bytes: some pages of it. It goes into the log, on the control thread, and into
-/// the dead-letter queue, so that what a guest may make of it has to be bounded.
+/// The longest reason that a guest can give, in bytes: a few pages. The limit bounds what a guest can add to the log, which
+/// is written on the control thread, and to the dead-letter queue.
 const MAX_REASON: usize = 16 * 1024;
 
-/// How many bytes more one may have that is not cut: those of the word about the rest, so that a reason is cut once, however
-/// often it is bounded.
+/// The bytes by which a reason may exceed [`MAX_REASON`] uncut. They leave room for the note about the cut, so that a reason
+/// is cut only once, however often it is bounded.
 const CUT_WORD: usize = 64;
 
-/// What became of a message, as handler and host saw it.
+/// The outcome of a call, from the handler or the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// Done.
     Ack,
-    /// Done, and this is the answer.
+    /// Done, with a reply.
     Reply(Vec<u8>),
-    /// The handler asks for another attempt; with its reason, if it gave one.
+    /// The handler asks for another attempt, with its reason if it gave one.
     Retry(Option<String>),
-    /// The handler asks for another attempt after so long.
+    /// The handler asks for another attempt after this time.
     Delay(Duration),
-    /// The handler says that it can never succeed, and why.
+    /// The handler reports that the message can never succeed, with its reason.
     DeadLetter(String),
     /// The handler reported an error.
     Failed(String),
     /// The guest trapped, ran out of memory, or could not be started.
     Trapped(String),
-    /// The host was at a limit of its own, so that the guest could not run as it should; with the error. No fault of the handler.
+    /// The host was at a limit of its own, so the guest could not run as it should; with the error. The handler is not at
+    /// fault.
     HostLimit(Limit, String),
-    /// It was stopped at the processing timeout, after so long.
+    /// It was stopped at the processing timeout, after this time.
     TimedOut(Duration),
     /// It was stopped because the lease was lost.
     LeaseLost,
@@ -50,7 +51,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Its kind.
+    /// Returns its kind.
     pub fn kind(&self) -> OutcomeKind {
         match self {
             Self::Ack => OutcomeKind::Ack,
@@ -67,12 +68,12 @@ impl Outcome {
         }
     }
 
-    /// Its name in logs and in `invoke --json`.
+    /// Returns its name in logs and in `invoke --json`.
     pub fn name(&self) -> &'static str {
         self.kind().name()
     }
 
-    /// Why, where there is anything to say.
+    /// Returns the reason, if there is one.
     pub fn reason(&self) -> Option<String> {
         match self {
             Self::DeadLetter(reason) | Self::Failed(reason) | Self::Trapped(reason) => Some(reason.clone()),
@@ -83,7 +84,7 @@ impl Outcome {
         }
     }
 
-    /// The same, with no more than 16 KiB (`MAX_REASON`) of its reason, and a word about the rest.
+    /// Cuts the reason to 16 KiB (`MAX_REASON`) and notes its full length.
     #[must_use]
     pub fn bounded(mut self) -> Self {
         let reason = match &mut self {
@@ -101,19 +102,19 @@ impl Outcome {
             | Self::Shutdown => return self,
         };
         if reason.len() > MAX_REASON + CUT_WORD {
-            // What was cut off goes back now, not when the message is over.
+            // The copy frees the part that is cut off now instead of when the message is over.
             *reason = shortened(reason, MAX_REASON).into_owned();
         }
         self
     }
 
-    /// Whether the handler failed at it: it said so, trapped, or ran into its processing timeout. One that asks for another
-    /// attempt works as it should.
+    /// Returns `true` if the handler failed: it reported an error, trapped, or reached its processing timeout. A request for
+    /// another attempt is not a failure.
     pub fn is_failure(&self) -> bool {
         matches!(self, Self::Failed(_) | Self::Trapped(_) | Self::TimedOut(_))
     }
 
-    /// Whether the message's work is done.
+    /// Returns `true` if the message's work is done.
     pub fn is_success(&self) -> bool {
         self.kind().is_success()
     }
@@ -126,53 +127,53 @@ pub struct Call {
     pub message: Arc<Message>,
     /// The channel that it came from, as configured.
     pub channel: Arc<str>,
-    /// Which delivery of the message this is; 1 is the first.
+    /// The number of this delivery of the message; 1 is the first.
     pub attempt: u32,
-    /// How long it may run.
+    /// The time that it may take.
     pub bounds: Bounds,
     /// The trace that it runs in: the message's own, or the consumer's span for it.
     pub trace: Option<Arc<TraceContext>>,
-    /// Where the guest's standard output and error are kept.
+    /// The guest's standard output and error.
     pub output: Output,
-    /// The handler's decision, set as soon as it is made, so that nothing which follows (a hook) can undo it.
+    /// The handler's decision, set as soon as it is made, so that nothing that follows (a hook) can undo it.
     pub decided: Arc<OnceLock<Outcome>>,
 }
 
 impl Call {
-    /// A call of `message` from `channel`, not yet decided.
+    /// Creates an undecided call of `message` from `channel`.
     pub fn new(message: Arc<Message>, channel: Arc<str>, attempt: u32, bounds: Bounds, output: Output) -> Self {
         let trace = message.trace.clone();
         Self { message, channel, attempt, bounds, trace, output, decided: Arc::default() }
     }
 }
 
-/// How long a guest may run.
+/// The bounds of a guest's run.
 #[derive(Debug, Clone)]
 pub struct Bounds {
-    /// When the host will stop it; what `context.remaining-ms` counts down to.
+    /// The time at which the host stops the guest; `context.remaining-ms` counts down to it.
     pub deadline: Instant,
-    /// Stops it earlier.
+    /// Stops the guest earlier.
     pub stop: Stop,
 }
 
 impl Bounds {
-    /// Bounds that end `after` from now.
+    /// Creates bounds that end `after` from now.
     pub fn new(after: Duration) -> Self {
         Self::until(Instant::now() + after)
     }
 
-    /// Bounds that end at `deadline`.
+    /// Creates bounds that end at `deadline`.
     pub fn until(deadline: Instant) -> Self {
         Self { deadline, stop: Stop::default() }
     }
 
-    /// Time left until the deadline.
+    /// Returns the time left until the deadline.
     pub fn remaining(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
 }
 
-/// Stops a guest: first by asking it to finish early, then by force. Clones stop the same guest.
+/// A handle that stops a guest: first by asking it to finish early, then by force. Clones stop the same guest.
 #[derive(Debug, Clone, Default)]
 pub struct Stop(Arc<Asked>);
 
@@ -183,18 +184,18 @@ struct Asked {
 }
 
 impl Stop {
-    /// Lets `context.should-stop` answer true.
+    /// Makes `context.should-stop` return `true`.
     pub fn ask(&self) {
         self.0.asked.store(true, Ordering::Relaxed);
     }
 
-    /// No guest code runs later than one epoch tick after this.
+    /// Stops the guest by force. No guest code runs later than one epoch tick after this.
     pub fn force(&self) {
         self.ask();
         self.0.forced.cancel();
     }
 
-    /// Whether the guest should finish early.
+    /// Returns `true` once the guest should finish early.
     pub fn is_asked(&self) -> bool {
         self.0.asked.load(Ordering::Relaxed)
     }
@@ -208,14 +209,14 @@ pub async fn run(handler: &dyn Handler, call: &Call) -> Option<Outcome> {
         Some(Err(refused)) => (None, Some(Outcome::HostLimit(Limit::Threads, refused))),
         None => (None, None),
     };
-    // What it decided stands, even if it was stopped in a hook that followed.
+    // A decision stands, even if the guest was stopped in a hook that followed.
     outcome.or_else(|| call.decided.get().cloned()).or(refused)
 }
 
 /// Runs a guest's future until it is done or stopped by force; `None`: it was stopped, and its guest is gone.
 ///
-/// The check comes before every poll, so a guest that waited in the run queue while its time passed does not get
-/// another slice.
+/// The check comes before every poll, so a guest whose time passed while it waited in the run queue does not get another
+/// slice.
 pub async fn run_until_stopped<T>(stop: &Stop, guest: impl Future<Output = T>) -> Option<T> {
     let mut forced = pin!(stop.0.forced.cancelled());
     let mut guest = pin!(guest);

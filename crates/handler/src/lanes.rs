@@ -1,12 +1,12 @@
-//! Two lanes for guests: those that compute for long run apart, so that they cannot slow those that do not.
+//! Two lanes for guests: those that compute for long run apart, so that they do not slow down the others.
 //!
-//! A guest yields at every epoch tick, but where others need a tenth of a millisecond, taking turns with one that uses up
-//! its tick each time leaves them a hundredth of the time. So a guest that has computed for a few ticks goes on in the long
-//! lane, and where a consumer's guests usually take much more than others might, they begin there. Its threads have a lower
-//! priority: they get the time that the quick lane leaves, and a small share of it at least.
+//! A guest yields at every epoch tick. A guest that needs a tenth of a millisecond still gets only a hundredth of the time
+//! while it takes turns with one that uses up every tick. So a guest that has computed for a few ticks continues in the long
+//! lane. If a consumer's guests usually compute for long, they start there. The threads of the long lane have a lower
+//! priority: they get the time that the quick lane leaves, and always a small share.
 //!
-//! In the quick lane guests begin on one thread, as long as it will soon come to them, as waking another costs about as much as
-//! a small guest does.
+//! Guests of the quick lane start on one thread as long as it will soon reach them, because waking another thread costs about
+//! as much as a small guest does.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -18,47 +18,49 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
-/// How long a guest may compute in the quick lane; it is looked at when it yields, so at the next epoch tick.
+/// The longest that a guest may compute in the quick lane. It is checked when the guest yields, so at the next epoch tick.
 const QUICK: Duration = Duration::from_millis(15);
 
-/// A consumer whose guests usually compute for longer has them begin in the long lane.
+/// The usual computing time beyond which a consumer's guests start in the long lane.
 const USUALLY_QUICK: Duration = Duration::from_millis(1);
 
-/// How many messages it takes, more or less, until what is usual has changed.
+/// The number of messages, roughly, after which the usual computing time reflects a change.
 const MEMORY: u64 = 8;
 
-/// How much nicer the long lane's threads are than others (`nice(2)`): a fifteenth of the weight in the kernel's scheduler. With
-/// its slices of 3 ms, such a thread waits for 45 ms at most for its turn on a busy CPU, so that guests still stop in time.
+/// The niceness (`nice(2)`) of the long lane's threads relative to others: a fifteenth of the weight in the kernel's
+/// scheduler. With slices of 3 ms, such a thread waits at most 45 ms for its turn on a busy CPU, so guests still stop in
+/// time.
 const NICENESS: i32 = 12;
 
-/// How much computing, in microseconds, may wait for the quick lane's first thread before other threads get what comes. To wake one
-/// costs as much as a small guest or two, so a thread that will be free in a moment is better than one that sleeps.
+/// The computing time, in microseconds, that may wait for the quick lane's first thread before further guests go to other
+/// threads. Waking a thread costs as much as one or two small guests, so a thread that will be free in a moment is better
+/// than a sleeping one.
 const SOON: u64 = 1_000;
 
-/// What a guest is taken to compute, in microseconds, before any is known: not so much that the first few would be parted, nor so
-/// little that all of them would be given to one thread, should they compute for long.
+/// The computing time assumed of a guest, in microseconds, before any is known. It is low enough to keep the first few guests
+/// together, and high enough to spread out guests that compute for long.
 const UNKNOWN: u64 = SOON / 4;
 
 thread_local! {
-    /// What the guest that this thread runs has had computed for it elsewhere, since it was last polled.
+    /// The time that other threads computed for the guest of this thread since it was last polled.
     static ELSEWHERE: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// Counts time that another thread computed for the guest at hand as the guest's own. Called where the guest runs.
+/// Counts time that another thread computed for the current guest as the guest's own. Call it where the guest runs.
 pub fn charge(computed: Duration) {
     ELSEWHERE.set(ELSEWHERE.get() + computed);
 }
 
-/// Where the guests of one consumer run.
+/// The lanes in which one consumer's guests run.
 #[derive(Debug, Clone)]
 pub struct Lanes {
-    /// The quick lane's first thread, where most guests begin.
+    /// The quick lane's first thread, where most guests start.
     pub quick: Handle,
-    /// Where the others run; none: there is only that thread.
+    /// The choice among the other lanes; `None`: there is only the first thread.
     choice: Option<Arc<Choice>>,
 }
 
-/// What there is beside the quick lane's first thread.
+/// The runtimes beside the quick lane's first thread.
 #[derive(Debug, Clone)]
 pub struct Beyond {
     /// The quick lane's other threads, if it has any.
@@ -67,37 +69,39 @@ pub struct Beyond {
     pub long: Handle,
 }
 
-/// By what it is chosen where a consumer's guests run.
+/// The state by which a lane is chosen for each of a consumer's guests.
 #[derive(Debug)]
 struct Choice {
     beyond: Beyond,
-    /// How many microseconds one of the consumer's guests usually computes.
+    /// The usual computing time of one of the consumer's guests, in microseconds.
     usual: AtomicU64,
-    /// How many microseconds those will compute, more or less, that wait for the quick lane's first thread, of whichever consumer.
+    /// The estimated computing time, in microseconds, of the guests of all consumers that wait for the quick lane's first
+    /// thread.
     waiting: Arc<AtomicU64>,
 }
 
 impl Lanes {
-    /// Lanes on these runtimes: the first has one thread, and the threads of the long lane [yield to others](Self::yield_to_others).
+    /// Creates lanes on these runtimes. The first has one thread; the threads of the long lane [yield to
+    /// others](Self::yield_to_others).
     pub fn new(quick: Handle, beyond: Option<Beyond>) -> Self {
         Self { quick, choice: beyond.map(|beyond| Arc::new(Choice::new(beyond, Arc::default()))) }
     }
 
-    /// The same lanes for another consumer, whose guests take as long as they take.
+    /// Returns the same lanes for another consumer, whose usual computing time is measured separately.
     #[must_use]
     pub fn for_another(&self) -> Self {
         let another = |choice: &Arc<Choice>| Arc::new(Choice::new(choice.beyond.clone(), Arc::clone(&choice.waiting)));
         Self { quick: self.quick.clone(), choice: self.choice.as_ref().map(another) }
     }
 
-    /// Makes the calling thread one of the long lane.
+    /// Makes the calling thread one of the long lane, by lowering its priority.
     pub fn yield_to_others() {
         if let Err(error) = rustix::process::nice(NICENESS) {
             tracing::debug!(%error, "guests that compute for long keep the priority of the others");
         }
     }
 
-    /// Whether the consumer's guests usually compute for so short a time that what is done about each is worth saving.
+    /// Returns `true` if the consumer's guests usually compute so briefly that overhead for each is worth saving.
     pub fn are_quick(&self) -> bool {
         self.choice.as_ref().is_some_and(|choice| choice.is_usually_quick())
     }
@@ -132,7 +136,7 @@ impl Choice {
         Duration::from_micros(self.usual.load(Ordering::Relaxed)) <= USUALLY_QUICK
     }
 
-    /// Where another guest of the quick lane begins, and what it counts for among those that wait for the first thread.
+    /// Returns the runtime where another guest of the quick lane starts, and its cost while it waits for the first thread.
     fn quick<'a>(&'a self, first: &'a Handle) -> (&'a Handle, u64) {
         match &self.beyond.quick {
             None => (first, 0),
@@ -140,7 +144,7 @@ impl Choice {
         }
     }
 
-    /// Lets another guest wait for the first thread, and says what it counts for; `None`: it would not be its turn soon.
+    /// Queues another guest for the first thread and returns its cost in microseconds; `None`: its turn would not come soon.
     fn wait(&self) -> Option<u64> {
         let cost = self.usual.load(Ordering::Relaxed).max(1);
         let before = self.waiting.fetch_add(cost, Ordering::Relaxed);
@@ -152,11 +156,11 @@ impl Choice {
     }
 }
 
-/// A guest, and how long it has computed.
+/// A guest and the time that it has computed.
 struct Timed<G> {
     guest: Pin<Box<G>>,
     computed: Duration,
-    /// What it counts for among those that wait for the first thread, until it has had a turn.
+    /// Its cost in [`Choice::waiting`] until it has had a turn.
     waits: u64,
     choice: Arc<Choice>,
 }
@@ -187,7 +191,7 @@ impl<G: Future<Output = ()>> Future for Timed<G> {
 }
 
 impl<G> Drop for Timed<G> {
-    /// It is over: what is usual moves towards what it took. Two that end at once may count as one.
+    /// Moves the usual computing time towards this guest's. Two guests that end at once may count as one.
     fn drop(&mut self) {
         self.waits_no_more();
         let usual = self.choice.usual.load(Ordering::Relaxed);
@@ -196,7 +200,7 @@ impl<G> Drop for Timed<G> {
     }
 }
 
-/// Runs a guest until it is over, or has computed for too long: then it comes back as it is.
+/// Runs a guest until it is over, or returns it once it has computed for too long.
 async fn quickly<G: Future<Output = ()>>(guest: Timed<G>) -> Option<Timed<G>> {
     let mut guest = Some(guest);
     poll_fn(|context| {
@@ -227,12 +231,12 @@ mod tests {
         (runtimes, lanes)
     }
 
-    /// The lane of the thread that asks.
+    /// Returns the lane of the calling thread.
     fn lane() -> String {
         std::thread::current().name().unwrap_or_default().to_owned()
     }
 
-    /// The lanes in which a guest begins and ends that computes so often for so long.
+    /// Returns the lanes in which a guest starts and ends that computes for this many turns of this length.
     fn lanes_of(lanes: &Lanes, turns: u32, turn: Duration) -> (String, String) {
         let (sender, receiver) = oneshot::channel();
         lanes.spawn(async move {
@@ -261,7 +265,7 @@ mod tests {
     fn who_usually_computes_for_long_begins_there_until_that_changes() {
         let (_runtimes, lanes) = runtimes();
         let begun = |turn| lanes_of(&lanes, 1, turn).0;
-        // A guest counts once it is dropped, which may be a little after its answer.
+        // A guest counts once it is dropped, which may be slightly after its answer.
         assert!(lanes.are_quick());
         assert!((0..200).any(|_| begun(USUALLY_QUICK * 4) == "long"));
         assert!(!lanes.are_quick());
@@ -273,7 +277,7 @@ mod tests {
         let (_runtimes, lanes) = runtimes();
         let usual = |micros| lanes.choice.as_ref().unwrap().usual.store(micros, Ordering::Relaxed);
         usual(SOON / 2 + 1);
-        // Holds up the first thread in its first turn, until it is told to end.
+        // Holds up the first thread in its first turn until it receives the end.
         let (end, ends) = std::sync::mpsc::channel::<()>();
         let (begin, begins) = std::sync::mpsc::channel();
         lanes.spawn(async move {
@@ -284,7 +288,7 @@ mod tests {
         let another = lanes.for_another();
         another.choice.as_ref().unwrap().usual.store(SOON / 2, Ordering::Relaxed);
         assert_eq!(lanes_of(&another, 1, Duration::ZERO).0, "others");
-        // It would be its turn soon: it waits until the first thread is free.
+        // Its turn would come soon: it waits until the first thread is free.
         usual(1);
         let (sender, receiver) = std::sync::mpsc::channel();
         lanes.spawn(async move { sender.send(lane()).unwrap() });

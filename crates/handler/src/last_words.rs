@@ -1,11 +1,12 @@
 //! The reason that a program gave on standard error before it ended: the message of its panic, or its last line.
 
-/// What the end of this output says of why the program failed; `None`: nothing was written.
+/// Returns the reason for a program's failure from the end of this output; `None`: nothing was written.
 pub(super) fn last_words(stderr: &str) -> Option<String> {
     rust_panic(stderr).or_else(|| go_panic(stderr)).or_else(|| last_line(stderr))
 }
 
-/// `panicked at PLACE: MESSAGE`, which Rust writes as `thread 'NAME' panicked at PLACE:`, the lines of the message, and a note.
+/// Finds `panicked at PLACE: MESSAGE`, which Rust writes as `thread 'NAME' panicked at PLACE:`, the lines of the message, and
+/// a note.
 fn rust_panic(stderr: &str) -> Option<String> {
     let start = stderr.rfind("' panicked at ").or_else(|| stderr.rfind(") panicked at "))?;
     stderr[..start].rfind("thread '")?;
@@ -17,12 +18,12 @@ fn rust_panic(stderr: &str) -> Option<String> {
         words.extend(Some(line.trim()).filter(|line| !line.is_empty() && !is_over));
         is_over
     });
-    // What follows a note is of a program that went on.
+    // Text after the note means that the program went on.
     let goes_on = end.is_some_and(|line| line.starts_with("note: ")) && lines.any(|line| !line.trim().is_empty());
     (!goes_on).then(|| words.join(" "))
 }
 
-/// `panic: MESSAGE` or `fatal error: MESSAGE`, which Go writes before the stacks of its goroutines.
+/// Finds `panic: MESSAGE` or `fatal error: MESSAGE`, which Go writes before the stacks of its goroutines.
 fn go_panic(stderr: &str) -> Option<String> {
     let is_start = |line: &&str| line.starts_with("panic: ") || line.starts_with("fatal error: ");
     let start = stderr.lines().rev().find(is_start)?;
@@ -30,7 +31,7 @@ fn go_panic(stderr: &str) -> Option<String> {
     goes_on.then(|| start.trim_end().to_owned())
 }
 
-/// The last line with text, which by custom says why a program failed; the frames of a JavaScript stack come after it.
+/// Returns the last line with text, which usually gives the reason for a failure. Skips the frames of a JavaScript stack.
 fn last_line(stderr: &str) -> Option<String> {
     let lines = || stderr.lines().rev().map(str::trim).filter(|line| !line.is_empty());
     lines().find(|line| !line.starts_with("at ")).or_else(|| lines().next()).map(str::to_owned)
@@ -55,7 +56,7 @@ mod tests {
         let go = "log\npanic: boom\n\ngoroutine 1 [running]:\nmain.main()\n\t/src/main.go:3 +0x2\nexit status 2\n";
         assert_eq!(of(go).as_deref(), Some("panic: boom"));
         assert_eq!(of("panic: boom").as_deref(), Some("panic: boom"));
-        // TinyGo and others tell of no goroutines, and a line of that form may be any.
+        // TinyGo and others print no goroutines, and any program may print a line of that form.
         assert_eq!(of("panic: no\nbut it goes on").as_deref(), Some("but it goes on"));
     }
 

@@ -1,13 +1,13 @@
-//! What processes a message, as its consumer sees it: one call, its outcome, its output, and where it runs. The engine that runs WASM is
-//! in a crate of its own.
+//! Message handlers as their consumer sees them: one call, its outcome, its output, and the lane in which it runs. The WASM
+//! engine is a crate of its own.
 //!
 //! | file | job |
 //! |---|---|
 //! | `call` | one call: what goes in, what comes out, how it is stopped |
-//! | `limit` | limits of the host that a call can run into |
-//! | `output` | what a guest wrote, up to a limit |
-//! | `last_words` | why a program failed, by what it wrote at last |
-//! | `lanes` | guests that compute for long run apart |
+//! | `limit` | host limits that a call can reach |
+//! | `output` | a guest's output, up to a limit |
+//! | `last_words` | the reason for a program's failure, from the end of its standard error |
+//! | `lanes` | separate threads for guests that compute for long |
 
 mod call;
 mod lanes;
@@ -26,32 +26,32 @@ use async_trait::async_trait;
 
 use hostler_types::State;
 
-/// How long a lifecycle hook may take: one that observes, or that decides about a message already stopped.
+/// The timeout of a lifecycle hook, both of one that observes and of one that decides about a message already stopped.
 pub const HOOK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What runs on each message.
+/// A handler, which runs on each message.
 ///
-/// The futures run guest code; dropping one stops its guest at the next yield, at most one epoch tick later.
+/// The futures run guest code. Dropping one stops its guest at the next yield, at most one epoch tick later.
 #[async_trait]
 pub trait Handler: Send + Sync + 'static {
-    /// Processes one message and says what became of it. Never fails: every fault is an [`Outcome`].
+    /// Processes one message and returns its outcome. Never fails: every fault is an [`Outcome`].
     async fn handle(&self, call: &Call) -> Outcome;
 
-    /// Whether [`Self::processing_timeout`] may decide anything.
+    /// Returns `true` if [`Self::processing_timeout`] may return a decision.
     fn decides_timeouts(&self) -> bool {
         false
     }
 
-    /// What is to become of a message that was stopped at its processing timeout; `None`: the consumer's own rule.
+    /// Decides the outcome of a message that was stopped at its processing timeout; `None`: the consumer's own rule applies.
     async fn processing_timeout(&self, _call: &Call, _elapsed: Duration) -> Option<Outcome> {
         None
     }
 
-    /// Whether [`Self::state_changed`] does anything.
+    /// Returns `true` if [`Self::state_changed`] does anything.
     fn observes_states(&self) -> bool {
         false
     }
 
-    /// Tells of a change of the consumer's state.
+    /// Notifies the handler of a change of the consumer's state.
     async fn state_changed(&self, _from: State, _to: State) {}
 }

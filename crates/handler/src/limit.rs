@@ -1,4 +1,4 @@
-//! Limits of the host that a call can run into through no fault of its handler: the pool of sandboxes, open files, memory and threads.
+//! Host limits that a call can reach through no fault of its handler: the pool of sandboxes, open files, memory and threads.
 
 use std::any::Any;
 use std::fmt;
@@ -11,15 +11,15 @@ use std::thread;
 
 use rustix::io::{Errno, dup};
 
-/// The words with which tokio panics where the kernel refuses a thread that its runtime cannot do without.
+/// The start of tokio's panic message when the kernel refuses a thread that its runtime needs.
 const NO_THREAD: &str = "OS can't spawn worker thread";
 
 /// A limit of the host, not of a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
-    /// The engine's pool has no free place.
+    /// The engine's pool has no free slot.
     Pool,
-    /// The process, or the machine, has no free descriptor.
+    /// The process or the machine has no free descriptor.
     Descriptors,
     /// The kernel refuses memory or mappings.
     Memory,
@@ -28,7 +28,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// The limit that a system call ran into, if its error says so.
+    /// Returns the limit that a system call reached, if its error is one of these.
     pub fn of_errno(errno: Errno) -> Option<Self> {
         match errno {
             Errno::MFILE | Errno::NFILE => Some(Self::Descriptors),
@@ -38,18 +38,18 @@ impl Limit {
         }
     }
 
-    /// The limit that the process is at if it can open nothing more.
+    /// Returns the limit that the process is at if it can open nothing more.
     pub fn of_descriptors() -> Option<Self> {
         match dup(std::io::stderr().as_fd()) {
             Ok(_) => None,
-            // Without a standard error there is nothing to try by.
+            // Without an open standard error there is nothing to duplicate.
             Err(Errno::BADF) => None,
             Err(errno) => Self::of_errno(errno),
         }
     }
 
-    /// The limit that the process is at if it can open nothing more, or start no thread. Asked after something failed whose error does not
-    /// say why.
+    /// Returns the limit that the process is at if it can open nothing more or start no thread. Call it after a failure whose
+    /// error does not give the reason.
     pub fn at_hand() -> Option<Self> {
         Self::of_descriptors().or_else(|| match thread::Builder::new().spawn(|| {}) {
             Ok(started) => {
@@ -60,7 +60,7 @@ impl Limit {
         })
     }
 
-    /// What a person does about it.
+    /// Returns advice on how to fix it.
     pub fn cure(self) -> &'static str {
         match self {
             Self::Pool => "lower concurrency; if it happens again, report it: the pool is made to hold every sandbox",
@@ -86,13 +86,14 @@ impl fmt::Display for Limit {
     }
 }
 
-/// Does this work. An error says that the kernel refused a thread for it, which tokio tells by a panic. Any other panic goes on.
+/// Runs this future and turns tokio's panic about a thread that the kernel refused into an error. Other panics are
+/// propagated.
 ///
 /// # Errors
-/// The words of that panic.
+/// The message of that panic.
 pub async fn with_threads<T>(work: impl Future<Output = T>) -> Result<T, String> {
     let mut work = pin!(work);
-    // After a panic it is not polled again, but dropped.
+    // After a panic the future is dropped, never polled again.
     poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
         Ok(polled) => polled.map(Ok),
         Err(panic) => match refused(&*panic) {
@@ -118,7 +119,7 @@ mod tests {
     use super::*;
     use crate::{Bounds, Call, Handler, Outcome, Output, run};
 
-    /// A runtime with threads of its own for what blocks, each of which asks the kernel for more memory than there are addresses.
+    /// Creates a runtime whose threads for blocking work each ask the kernel for more memory than there are addresses.
     fn without_threads() -> tokio::runtime::Runtime {
         tokio::runtime::Builder::new_current_thread().thread_stack_size(1 << 60).build().unwrap()
     }
@@ -137,7 +138,7 @@ mod tests {
         Call::new(Arc::new(Message::new("1", "")), "in".into(), 1, Bounds::new(Duration::from_secs(1)), Output::new(0))
     }
 
-    /// This shows tokio's own words as well.
+    /// This shows tokio's own message as well.
     #[test]
     fn a_thread_that_the_kernel_refuses_is_the_host_s_limit() {
         let call = call();
@@ -146,7 +147,7 @@ mod tests {
             matches!(&outcome, Some(Outcome::HostLimit(Limit::Threads, why)) if why.contains(NO_THREAD)),
             "{outcome:?}"
         );
-        // What the handler had decided by then stands.
+        // A decision that the handler had made by then stands.
         call.decided.set(Outcome::Ack).unwrap();
         assert_eq!(without_threads().block_on(run(&Reads, &call)), Some(Outcome::Ack));
     }

@@ -1,4 +1,4 @@
-//! A guest's standard output and error: kept up to a limit, the rest counted and dropped.
+//! A guest's standard output and error: kept up to a limit; the rest is counted and dropped.
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,37 +6,37 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::call::Outcome;
 use super::last_words::last_words;
 
-/// The most lines of one call that are logged. A guest may write tens of thousands of lines of one letter within its bytes.
+/// The most lines of one call that are logged. Within its byte limit a guest may write tens of thousands of one-letter lines.
 pub const MAX_LINES: usize = 100;
 
-/// Which of the two streams.
+/// A stream that a guest writes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
     /// Standard output.
     Stdout,
     /// Standard error.
     Stderr,
-    /// Standard output of a command whose reply that is. It is kept apart, as the log never has a body.
+    /// Standard output of a command that replies with it. It is kept apart because the log never contains a body.
     Reply,
 }
 
-/// Takes what a guest writes. All streams share one limit, and a write never fails: what is beyond is dropped.
+/// A sink for a guest's output. All streams share one limit. A write never fails: bytes beyond the limit are dropped.
 #[derive(Debug, Clone)]
 pub struct Output {
     limit: usize,
     kept: Arc<Mutex<Captured>>,
 }
 
-/// What was kept of a guest's output.
+/// The part of a guest's output that was kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Captured {
     /// Standard output.
     pub stdout: Vec<u8>,
     /// Standard error.
     pub stderr: Vec<u8>,
-    /// Standard output of a command whose reply that is; none of its lines are among [`Self::lines`].
+    /// Standard output of a command that replies with it; none of its lines are among [`Self::lines`].
     pub reply: Vec<u8>,
-    /// How many bytes were dropped.
+    /// The number of bytes dropped.
     pub dropped: u64,
 }
 
@@ -45,13 +45,13 @@ pub struct Captured {
 pub struct Excerpt<'a> {
     /// The first of them, each with the name of its stream.
     pub first: Vec<(&'static str, Cow<'a, str>)>,
-    /// How many lines are left out after these.
+    /// The number of lines left out after these.
     pub left_out: usize,
-    /// The last of them. By custom the last lines of standard error say why a program failed.
+    /// The last of them. The last lines of standard error usually give the reason for a failure.
     pub last: Vec<(&'static str, Cow<'a, str>)>,
 }
 
-/// How far an output is, to tell what is written from there on.
+/// A position in an output, from which later output is read.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Mark {
     stderr: usize,
@@ -59,7 +59,7 @@ pub struct Mark {
 }
 
 impl Captured {
-    /// The lines to log: all of them, or the first and the last fifty, without blank ones.
+    /// Returns the lines to log without blank ones: all of them, or the first and the last fifty.
     pub fn excerpt(&self) -> Excerpt<'_> {
         // Most guests write nothing.
         let left_out = (count_lines(&self.stdout) + count_lines(&self.stderr)).saturating_sub(MAX_LINES);
@@ -74,7 +74,7 @@ impl Captured {
         Excerpt { first: lines.take(first).filter(|line| !is_blank(line)).collect(), left_out, last }
     }
 
-    /// Its lines, each with the name of its stream: those of standard output first.
+    /// Returns its lines, each with the name of its stream: those of standard output first.
     pub fn lines(&self) -> impl DoubleEndedIterator<Item = (&'static str, Cow<'_, str>)> {
         let streams = [("stdout", &self.stdout), ("stderr", &self.stderr)];
         streams.into_iter().flat_map(|(name, bytes)| {
@@ -86,42 +86,42 @@ impl Captured {
     }
 }
 
-/// The number of lines in these bytes; the last one need not end.
+/// Counts the lines in these bytes; the last one need not end with a newline.
 fn count_lines(bytes: &[u8]) -> usize {
     let ends = bytes.iter().filter(|byte| **byte == b'\n').count();
     ends + usize::from(bytes.last().is_some_and(|byte| *byte != b'\n'))
 }
 
 impl Output {
-    /// Keeps up to `limit` bytes, both streams together.
+    /// Creates an output that keeps up to `limit` bytes of all streams together.
     pub fn new(limit: usize) -> Self {
         Self { limit, kept: Arc::default() }
     }
 
-    /// Takes what has been kept so far, and starts anew.
+    /// Takes the output kept so far and starts anew.
     pub fn take(&self) -> Captured {
         std::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// How far it is now.
+    /// Returns the current position.
     pub fn mark(&self) -> Mark {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         Mark { stderr: kept.stderr.len(), dropped: kept.dropped }
     }
 
-    /// Takes what a command replied; `None`: some of what was written since the mark was dropped.
+    /// Takes a command's reply; `None`: some of the output since the mark was dropped.
     pub fn take_reply(&self, mark: Mark) -> Option<Vec<u8>> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         (kept.dropped == mark.dropped).then(|| std::mem::take(&mut kept.reply))
     }
 
-    /// What standard error says from there on of why a program failed.
+    /// Returns the reason for a failure that standard error gives after the mark.
     pub fn last_words_since(&self, mark: Mark) -> Option<String> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         last_words(&String::from_utf8_lossy(kept.stderr.get(mark.stderr..).unwrap_or_default()))
     }
 
-    /// Adds to the reason of a trap what the guest's standard error says of it.
+    /// Adds the reason given on standard error to the reason of a trap.
     pub fn explain(&self, outcome: Outcome, mark: Mark) -> Outcome {
         match (outcome, self.last_words_since(mark)) {
             (Outcome::Trapped(fault), Some(words)) => Outcome::Trapped(format!("{fault}: {words}")),
@@ -129,7 +129,7 @@ impl Output {
         }
     }
 
-    /// Adds what a guest wrote; counts what is beyond the limit.
+    /// Adds a guest's output and counts the bytes beyond the limit.
     pub fn write(&self, stream: Stream, bytes: &[u8]) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let room = self.limit.saturating_sub(kept.stdout.len() + kept.stderr.len() + kept.reply.len());
