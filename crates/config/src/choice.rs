@@ -1,4 +1,4 @@
-//! Keys whose value is one of a few words, each as an enum.
+//! Keys that accept one of a few words, each as an enum.
 
 use figment::value::Value;
 
@@ -13,7 +13,7 @@ macro_rules! choice {
         }
 
         impl $name {
-            /// Every word, as the configuration has it.
+            /// Every word, as written in the configuration.
             pub const WORDS: &'static [&'static str] = &[$($word),+];
         }
 
@@ -31,7 +31,7 @@ macro_rules! choice {
 choice! {
     /// ECS scale-in protection while messages are in flight.
     TaskProtection {
-        /// On wherever the ECS agent answers.
+        /// On where the ECS agent answers.
         Auto = "auto",
         /// Never.
         Off = "off",
@@ -39,11 +39,11 @@ choice! {
 }
 
 choice! {
-    /// Limits that the process puts on itself, beside the sandbox of each guest.
+    /// Limits that the process puts on itself, in addition to the sandbox of each guest.
     HardeningMode {
-        /// As far as the kernel can.
+        /// As far as the kernel supports them.
         Auto = "auto",
-        /// Whole, or the host does not start.
+        /// In full, or the host does not start.
         Require = "require",
         /// None.
         Off = "off",
@@ -51,7 +51,7 @@ choice! {
 }
 
 choice! {
-    /// Which queue the messages come from.
+    /// The queue service that the messages come from.
     Driver {
         /// SQLite in one file, for one machine.
         Embedded = "embedded",
@@ -61,9 +61,9 @@ choice! {
 }
 
 choice! {
-    /// What happens to missing queues at the start.
+    /// The treatment of queues that are missing at the start.
     Provision {
-        /// They end the process with exit code 69 and the cure.
+        /// They end the process with exit code 69 and a cure.
         Check = "check",
         /// They are created.
         Auto = "auto",
@@ -71,7 +71,7 @@ choice! {
 }
 
 choice! {
-    /// What happens to a message whose processing timeout ran out.
+    /// The treatment of a message whose processing timeout ran out.
     OnProcessingTimeout {
         /// It goes to the dead-letter queue.
         DeadLetter = "dead-letter",
@@ -83,17 +83,17 @@ choice! {
 }
 
 choice! {
-    /// What of a WASI command counts as its reply.
+    /// The part of a WASI command's output that is its reply.
     Reply {
         /// Nothing: stdout is logged.
         Off = "off",
-        /// What it writes to stdout.
+        /// Its standard output.
         Stdout = "stdout",
     }
 }
 
 choice! {
-    /// How a filter's values are matched with the routing key.
+    /// The way in which a filter's values match the routing key.
     FilterType {
         /// The key is one of them.
         Exact = "exact",
@@ -105,7 +105,7 @@ choice! {
 }
 
 choice! {
-    /// What a guest may do in a granted folder.
+    /// A guest's access to a granted folder.
     DirMode {
         /// Read.
         ReadOnly = "ro",
@@ -115,7 +115,7 @@ choice! {
 }
 
 choice! {
-    /// The form of a log line.
+    /// The format of a log line.
     LogFormat {
         /// One JSON object per line.
         Json = "json",

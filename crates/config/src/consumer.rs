@@ -1,4 +1,4 @@
-//! One consumer's configuration as valid.
+//! The validated configuration of one consumer.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,12 +19,12 @@ use hostler_types::channel::{Channel, Filter};
 pub struct Consumer {
     /// Its name: 1 to 71 of `A-Z a-z 0-9 _ -`.
     pub name: String,
-    /// Where it listens. No other consumer of the configuration has the same queue.
+    /// The channel that it listens on. No other consumer of the configuration uses the same queue.
     pub channel: Channel,
-    /// FIFO.
+    /// FIFO: messages of one group are processed in order, one at a time.
     pub ordered: bool,
-    /// Whether deduplication and throughput limit of its FIFO queue go by message group; `None`: as the queue is. Never `true` unless
-    /// `ordered`.
+    /// `true`: deduplication scope and throughput limit of its FIFO queue are per message group; `false`: per queue; `None`:
+    /// as the queue is. Never `true` unless `ordered`.
     pub high_throughput: Option<bool>,
     /// The WASM handler.
     pub handler: HandlerRef,
@@ -34,37 +34,38 @@ pub struct Consumer {
     pub sha256: Option<[u8; 32]>,
     /// The SHA-256 of the component under `hooks`.
     pub hooks_sha256: Option<[u8; 32]>,
-    /// Messages processed at a time: 1 to 1024; `None`: as many as the memory carries.
+    /// Messages processed at a time: 1 to 1024; `None`: as many as the memory allows.
     pub concurrency: Option<usize>,
     /// Visibility timeout: 1 s to 12 h, SQS's limit.
     pub lease: Duration,
-    /// When a handler is stopped: 1 s to 12 h; with SQS a lease less.
+    /// The time after which a handler is stopped: 1 s to 12 h; on SQS 12 h less a lease at most.
     pub processing_timeout: Duration,
-    /// Age from which on a message counts as late: 1 s to 14 d, SQS's longest retention.
+    /// The age from which a message counts as late: 1 s to 14 d, SQS's longest retention.
     pub delay_tolerance: Duration,
-    /// What becomes of a message whose time ran out; never dead-letter without a dead-letter queue.
+    /// The treatment of a message whose time ran out; never dead-letter without a dead-letter queue.
     pub on_processing_timeout: OnProcessingTimeout,
-    /// The longest healthy stay in one state, or without a poll: above `processing_timeout`.
+    /// The longest time in one state, or without a poll, that counts as healthy; longer than `processing_timeout`.
     pub healthcheck_timeout: Duration,
     /// The most messages to start per period.
     pub rate_limit: Option<Rate>,
     /// Messages that one sandbox handles before it is replaced: at least 1.
     pub messages_per_instance: u32,
-    /// What of a WASI command counts as its reply.
+    /// The part of a WASI command's output that is its reply.
     pub reply: Reply,
-    /// Where replies go; `None`: a reply counts as ack. Never the consumer's own queue; its exchange only with a filter.
+    /// The destination of replies; `None`: a reply counts as an ack. Never the consumer's own queue; its exchange only with a
+    /// filter.
     pub reply_channel: Option<Channel>,
-    /// Whether there is a dead-letter queue.
+    /// Enables the dead-letter queue.
     pub dead_letter: bool,
-    /// What becomes of failed attempts.
+    /// The escalation of failed attempts.
     pub retry: Retry,
-    /// When receiving pauses because too much fails; `None`: never.
+    /// The breaker, which pauses receiving when too much fails; `None`: receiving never pauses for failures.
     pub breaker: Option<Breaker>,
-    /// Which of the exchange's messages the queue gets; [`Filter::All`] on a channel without an exchange.
+    /// The part of the exchange's messages that the queue gets; [`Filter::All`] on a channel without an exchange.
     pub filter: Filter,
-    /// What the guest may reach.
+    /// The guest's grants.
     pub allow: Allow,
-    /// What the guest may use.
+    /// The guest's resource limits.
     pub limits: Limits,
     /// Ownership and alarms of the queues.
     pub tags: Tags,
@@ -85,31 +86,31 @@ pub struct Retry {
     pub max_delay: Duration,
 }
 
-/// `[consumers.NAME.breaker]`: when receiving pauses because too much fails.
+/// `[consumers.NAME.breaker]`: the conditions under which receiving pauses because too much fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Breaker {
     /// The share of failed messages beyond which it pauses.
     pub failures: Share,
-    /// How far back messages count: 1 s to 1 h.
+    /// The period over which messages count: 1 s to 1 h.
     pub over: Duration,
-    /// The least number of messages in that time: 1 to 1,000,000.
+    /// The minimum number of messages in that period: 1 to 1,000,000.
     pub min: u32,
     /// The first pause: 1 s to 10 min.
     pub pause: Duration,
 }
 
-/// `[consumers.NAME.allow]`: what the guest may reach; nothing by default.
+/// `[consumers.NAME.allow]`: the guest's grants; nothing by default.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Allow {
     /// Origins, `http(s)://host[:port]` in lower case, without a default port.
     pub http: Vec<String>,
-    /// Networks that are not public, and that the names of these origins may lead to.
+    /// Private networks to which the names of these origins may resolve.
     pub networks: Vec<IpNet>,
-    /// Environment of the guest. The values may be secrets: `Debug` leaves them out.
+    /// Environment of the guest. The values may be secrets: `Debug` omits them.
     pub env: BTreeMap<String, String>,
-    /// Folders, no two with the same guest path.
+    /// Folders, each with a guest path of its own.
     pub dirs: Vec<DirGrant>,
-    /// Channels to send to.
+    /// Channels that the guest may send to.
     pub send: Vec<Channel>,
 }
 
@@ -123,7 +124,7 @@ impl fmt::Debug for Allow {
     }
 }
 
-/// `[consumers.NAME.limits]`: what the guest may use.
+/// `[consumers.NAME.limits]`: the guest's resource limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of linear memory of one sandbox: 1 MiB to 4 GiB, the most that 32-bit WASM addresses; `None`: as the host's
@@ -136,18 +137,18 @@ pub struct Limits {
 /// `[consumers.NAME.tags]`: ownership and alarms.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tags {
-    /// Who owns the queues: at most 256 characters, AWS's limit for a tag.
+    /// The owner of the queues: at most 256 characters, AWS's limit for a tag.
     pub owner: Option<String>,
-    /// Whether alarms are flagged critical.
+    /// Flags alarms as critical.
     pub critical: bool,
-    /// Messages in the queue from which on there is an alarm; `None`: `alarms.threshold`.
+    /// The number of messages in the queue that raises an alarm; `None`: `alarms.threshold`.
     pub alarm_threshold: Option<u64>,
-    /// Messages in the dead-letter queue from which on there is an alarm; `None`: 1.
+    /// The number of messages in the dead-letter queue that raises an alarm; `None`: 1.
     pub dead_letter_alarm_threshold: Option<u64>,
 }
 
 impl Consumer {
-    /// Reads settings that are checked. An error is a contradiction between the table of keys and this code.
+    /// Reads checked settings. An error means that the table of keys and this code disagree.
     pub(super) fn read(name: &str, settings: &Settings) -> Result<Self, Mismatch> {
         let at = settings.consumer(name);
         let dead_letter = at.need("dead_letter")?;

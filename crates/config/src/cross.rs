@@ -1,4 +1,4 @@
-//! Faults between keys: each value is right by itself, but not beside another.
+//! Faults between keys: values that are valid alone but not together.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,9 +13,9 @@ use super::source::Source;
 use super::units::duration_text;
 use hostler_types::channel::{Channel, MAX_NAME};
 
-/// Adds the faults between the keys of `settings`. Values that are faulty themselves take no part.
+/// Adds the faults between the keys of `settings`. Skips values that are faulty themselves.
 pub(super) fn check(settings: &Settings, source: &Source, problems: &mut Vec<Problem>) {
-    // A slip in `consumers` itself is reported already.
+    // A fault in `consumers` itself is reported already.
     if settings.consumers.is_empty() && !problems.iter().any(|problem| problem.key.starts_with("consumer")) {
         problems.push(Problem {
             key: "consumers".to_owned(),
@@ -45,12 +45,12 @@ pub(super) fn check(settings: &Settings, source: &Source, problems: &mut Vec<Pro
     }
 }
 
-/// A fault of `key` beside another, and its cure.
+/// Creates a fault of `key` in combination with another, and its cure.
 fn problem(at: &Section<'_>, key: &str, fault: String, cure: String) -> Problem {
     Problem { key: at.path(key), place: at.place(key), fault, cure, about: None }
 }
 
-/// Another key as a fault names it: with its value and its place.
+/// Formats another key for a fault, with its value and its place.
 fn beside(at: &Section<'_>, key: &str, value: &str) -> String {
     format!("{} = {value} ({})", at.path(key), at.place(key))
 }
@@ -85,7 +85,7 @@ fn health_file(root: &Section<'_>, source: &Source) -> Option<Problem> {
 }
 
 fn filter(at: &Section<'_>) -> Option<Problem> {
-    // Who takes the type back turns the filter off, whatever values the file has for it.
+    // An emptied type turns the filter off, whatever values the file gives.
     if at.is_emptied("filter.type") {
         return None;
     }
@@ -118,7 +118,7 @@ fn filter(at: &Section<'_>) -> Option<Problem> {
 
 fn breaker(at: &Section<'_>) -> Option<Problem> {
     let others = ["breaker.over", "breaker.min", "breaker.pause"];
-    // Emptied, it turns the breaker off, whatever else the file says of it.
+    // An emptied key turns the breaker off, whatever else the file sets for it.
     let is_said = at.is_set("breaker.failures") || at.is_emptied("breaker.failures");
     let key = others.into_iter().find(|key| at.is_set(key)).filter(|_| !is_said)?;
     let fault = format!("{} is not set, so this means nothing", at.path("breaker.failures"));
@@ -157,7 +157,7 @@ fn reply(at: &Section<'_>, settings: &Settings) -> Option<Problem> {
     }
     // Replies have no routing key, so no filter lets them pass.
     let exchange = own.exchange().filter(|_| !at.is_set("filter.type"))?;
-    // Who sends to a name means the queue of that name, and the exchange only if there is no such queue.
+    // A name addresses the queue of that name, and the exchange only if there is no such queue.
     let reaches = match reply.exchange() {
         Some(other) => other == exchange,
         None => reply.queue() == exchange && listening(settings, exchange).is_none(),
@@ -169,7 +169,7 @@ fn reply(at: &Section<'_>, settings: &Settings) -> Option<Problem> {
     })
 }
 
-/// The consumer that listens on a queue.
+/// Returns the consumer that listens on a queue.
 fn listening<'a>(settings: &'a Settings, queue: &str) -> Option<Section<'a>> {
     let mut consumers = settings.consumers.keys().map(|name| settings.consumer(name));
     consumers.find(|at| at.get::<Channel>("channel").is_some_and(|channel| channel.queue() == queue))
@@ -198,7 +198,7 @@ fn queue_name(at: &Section<'_>, root: &Section<'_>) -> Option<Problem> {
     })
 }
 
-/// Consumers on one queue would take each other's messages.
+/// Reports consumers that share a queue: they would take each other's messages.
 fn shared_queues(settings: &Settings, problems: &mut Vec<Problem>) {
     let mut taken: BTreeMap<String, &str> = BTreeMap::new();
     for name in settings.consumers.keys() {
@@ -218,7 +218,7 @@ fn shared_queues(settings: &Settings, problems: &mut Vec<Problem>) {
     }
 }
 
-/// A dead-letter queue is declared by the consumer of the queue it belongs to, and by its own if it has one.
+/// Reports dead-letter queues whose own consumer sets another `ordered` than the consumer of the parent queue.
 fn dead_letter_queues(settings: &Settings, problems: &mut Vec<Problem>) {
     for name in settings.consumers.keys() {
         let at = settings.consumer(name);
@@ -239,7 +239,7 @@ fn dead_letter_queues(settings: &Settings, problems: &mut Vec<Problem>) {
     }
 }
 
-/// On AWS an exchange is one topic, which is FIFO or not for all of its queues.
+/// Reports exchanges with both kinds of queues: on AWS an exchange is one topic, which is FIFO or not for all of its queues.
 fn mixed_exchanges(settings: &Settings, problems: &mut Vec<Problem>) {
     let mut kinds: BTreeMap<String, (bool, &str)> = BTreeMap::new();
     for name in settings.consumers.keys() {

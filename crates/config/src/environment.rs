@@ -9,22 +9,22 @@ use super::error::{Place, Problem};
 use super::keys::{self, Key, Node};
 use super::suggest::{dotted, flattened, folded, known, meant, variable};
 
-/// The variable that names the file, and therefore no key.
+/// The variable that names the file. It sets no key.
 pub(super) const FILE_VARIABLE: &str = "HOSTLER_CONFIG";
 
 const PREFIX: &str = "HOSTLER_";
 const SEPARATOR: &str = "__";
 
-/// The variables that begin like ours, in any case. All others may be anybody's, and are not looked at.
+/// The variables whose names start with `HOSTLER_`, in any case. All others are ignored.
 #[derive(Default)]
 pub(super) struct Variables {
-    /// Values are as the system has them: not all need be UTF-8.
+    /// Values are as the operating system has them; they may not be UTF-8.
     ours: Vec<(String, OsString)>,
     warnings: Vec<String>,
 }
 
 impl Variables {
-    /// Ours among `env`.
+    /// Takes the variables that start with `HOSTLER_` from `env`.
     pub(super) fn of(env: impl Iterator<Item = (impl Into<OsString>, impl Into<OsString>)>) -> Self {
         let mut variables = Self::default();
         for (name, value) in env {
@@ -43,30 +43,30 @@ impl Variables {
         variables
     }
 
-    /// What [`FILE_VARIABLE`] names.
+    /// Returns the file that [`FILE_VARIABLE`] names.
     pub(super) fn file(&self) -> Option<&OsStr> {
         let (_, value) = self.ours.iter().find(|(name, value)| name == FILE_VARIABLE && !value.is_empty())?;
         Some(value)
     }
 
-    /// Whether any of them sets a key, or fails to by a slip in it.
+    /// Returns `true` if any of them sets a key, or would without a mistake in its name.
     pub(super) fn set_a_key(&self) -> bool {
         self.ours.iter().any(|(name, _)| sets_key(name))
     }
 
-    /// The value of the first whose name goes on like this, in any case, after `HOSTLER_`.
+    /// Returns the value of the first variable whose name after `HOSTLER_` is `key`, in any case.
     pub(super) fn value(&self, key: &str) -> Option<&OsStr> {
         let set = |name: &str| key_part(name).is_some_and(|rest| rest.eq_ignore_ascii_case(key));
         self.ours.iter().find(|(name, _)| set(name)).map(|(_, value)| value.as_os_str())
     }
 }
 
-/// What the environment says.
+/// The settings from the environment.
 #[derive(Default)]
 pub(super) struct Environment {
     pub(super) settings: Vec<Setting>,
-    /// Of variables that begin like ours but hold no `__`, or whose names are not UTF-8. They need not be ours: a
-    /// Kubernetes service named `hostler` puts `HOSTLER_PORT` and the like into every container.
+    /// Warnings about variables that start with `HOSTLER_` but contain no `__`, or whose names are not UTF-8. They may belong
+    /// to others: a Kubernetes service named `hostler` puts `HOSTLER_PORT` and the like into every container.
     pub(super) warnings: Vec<String>,
     pub(super) problems: Vec<Problem>,
 }
@@ -90,20 +90,20 @@ impl Provider for Setting {
     }
 }
 
-/// The part of a variable's name after `HOSTLER_`, in any case, if it sets a key or means to.
+/// Returns the part of a variable's name after `HOSTLER_`, in any case, unless the variable names the file.
 fn key_part(variable: &str) -> Option<&str> {
     let (prefix, rest) = variable.split_at_checked(PREFIX.len())?;
     (prefix.eq_ignore_ascii_case(PREFIX) && !variable.eq_ignore_ascii_case(FILE_VARIABLE)).then_some(rest)
 }
 
-/// Whether a variable sets a key, or fails to by a slip in it.
+/// Returns `true` if a variable sets a key, or would without a mistake in its name.
 fn sets_key(variable: &str) -> bool {
     key_part(variable).is_some_and(|rest| rest.contains(SEPARATOR))
 }
 
 impl Environment {
-    /// Reads the variables. `consumers` are the names that the file gives: a variable reaches them whatever their case,
-    /// and with `_` for `-`.
+    /// Reads the variables. `consumers` are the names in the file: a variable matches them regardless of case, and with `_`
+    /// for `-`.
     pub(super) fn read(variables: &Variables, consumers: &[String]) -> Self {
         let mut environment = Self { warnings: variables.warnings.clone(), ..Self::default() };
         let mut ours: Vec<_> =
@@ -140,15 +140,15 @@ impl Environment {
     }
 }
 
-/// A variable that leads to no key.
+/// A variable that sets no known key.
 struct Unknown {
-    /// As far as the names are known.
+    /// The names before the first unknown one.
     path: Vec<String>,
     /// The pattern of that path.
     table: String,
-    /// The first name that is not; `None` when the variable ends at a table.
+    /// The first unknown name; `None` if the variable ends at a table.
     name: Option<String>,
-    /// What follows that name.
+    /// The names after that one.
     after: Vec<String>,
 }
 
@@ -157,7 +157,8 @@ impl Unknown {
         let place = Place::Variable(name.to_owned());
         let near = || {
             let path = meant(&self.path, &self.table, self.name.as_ref()?)?;
-            // `HOSTLER_QUEU__DRIVER` goes on below the table that is meant, `HOSTLER_QUEUE__DRIVER__X` not below a key.
+            // `HOSTLER_QUEU__DRIVER` continues below the table that is meant; `HOSTLER_QUEUE__DRIVER__X` cannot continue
+            // below a key.
             let whole: Vec<_> = path.iter().chain(&self.after).cloned().collect();
             Some(if resolve(&whole.join(SEPARATOR), &[]).is_ok() { whole } else { path })
         };
@@ -196,7 +197,7 @@ fn resolve(rest: &str, consumers: &[String]) -> Result<(Vec<String>, &'static Ke
     Err(Unknown { path, table, name: None, after: Vec::new() })
 }
 
-/// Splits off the first name, spelt as the table has it.
+/// Splits off the first name, spelt as in the table.
 fn first_name<'a>(names: &'a str, table: &str, consumers: &[String]) -> (String, Option<&'a str>) {
     if matches!(keys::child(table, "*"), Node::Key(_)) {
         // The guest's own variables: case matters, and `__` is part of the name.

@@ -1,12 +1,12 @@
-//! What is wrong with a configuration: every fault with its key, its place and its cure.
+//! Faults of a configuration, each with its key, its place and its cure.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Why there is no configuration. Each is exit code 64.
+/// The reason why there is no configuration. Each variant is exit code 64.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// No file at any of the usual places, and no variable sets a key.
+    /// There is no file at any of the usual places, and no variable sets a key.
     #[error("no configuration found{}", Tried(tried))]
     NotFound {
         /// The places looked at, in order.
@@ -24,7 +24,7 @@ pub enum ConfigError {
         /// ` (named by …)`, or nothing for one of the usual places.
         named_by: &'static str,
     },
-    /// The file is there, but its text cannot be had.
+    /// The file exists, but its text cannot be read.
     #[error(
         "cannot read {}{named_by}: {reason}\n  cure   name a TOML file in UTF-8 that this user may read",
         path.display()
@@ -34,10 +34,10 @@ pub enum ConfigError {
         path: PathBuf,
         /// ` (named by …)`, or nothing for one of the usual places.
         named_by: &'static str,
-        /// What the operating system says.
+        /// The error of the operating system.
         reason: String,
     },
-    /// The file is not TOML; no value of it is known. Never quotes the line, which may hold a secret.
+    /// The file is not valid TOML; none of its values is known. The line is never quoted, because it may hold a secret.
     #[error(
         "{}:{line}:{column}: not valid TOML: {reason}\n  cure   correct line {line}, or close what is open before \
         it; no value was read",
@@ -50,10 +50,10 @@ pub enum ConfigError {
         line: usize,
         /// Column of the fault in characters, from 1.
         column: usize,
-        /// What the parser says, on one line.
+        /// The parser's message, on one line.
         reason: String,
     },
-    /// The file is of another language than TOML. Never quotes the line, which may hold a secret.
+    /// The file is in another language than TOML. The line is never quoted, because it may hold a secret.
     #[error(
         "{}: not valid TOML: it looks like {language}, and the configuration is TOML\n  cure   write tables in brackets, and \
         values after `=`, texts in quotes:\n           [consumers.orders]\n           channel = \"orders\"\n           \
@@ -63,21 +63,21 @@ pub enum ConfigError {
     OtherLanguage {
         /// The file as given.
         path: PathBuf,
-        /// What it looks like.
+        /// The language that it looks like.
         language: &'static str,
     },
-    /// Values or keys are wrong. All of them, sorted by key.
+    /// Values or keys are wrong. Holds all of them, sorted by key.
     #[error("{}", Listed(.0))]
     Invalid(Vec<Problem>),
 }
 
 impl ConfigError {
-    /// Whether there simply is none, which a command that can do without may accept.
+    /// Returns `true` if there is no configuration at all. A command that does not need one may accept that.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::NotFound { .. })
     }
 
-    /// Each fault of a configuration that could be read; empty for one that could not.
+    /// Returns each fault of a configuration that could be read; empty for one that could not.
     pub fn problems(&self) -> &[Problem] {
         match self {
             Self::Invalid(problems) => problems,
@@ -91,13 +91,13 @@ impl ConfigError {
 pub struct Problem {
     /// Path of the key, such as `consumers.thumbnails.lease`.
     pub key: String,
-    /// Where it is set.
+    /// The place where it is set.
     pub place: Place,
-    /// What is wrong with it, the value as written included unless it may be a secret.
+    /// The fault, with the value as written unless it may be a secret.
     pub fault: String,
-    /// What to write instead.
+    /// The cure: the text to write instead.
     pub cure: String,
-    /// What the key means, where its own value is wrong.
+    /// The meaning of the key, if its own value is wrong.
     pub about: Option<&'static str>,
 }
 
@@ -109,21 +109,21 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Where a value comes from.
+/// The origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     /// The file.
     File {
         /// The file as given.
         path: PathBuf,
-        /// Line of the key, from 1, where one key is meant.
+        /// Line of the key, from 1, if the place is one key.
         line: Option<usize>,
     },
     /// An environment variable, by its name as set.
     Variable(String),
-    /// The environment as a whole, when there is no file.
+    /// The environment as a whole, if there is no file.
     Environment,
-    /// Set nowhere.
+    /// A default: the key is not set.
     Default,
 }
 

@@ -1,4 +1,4 @@
-//! Handlers, addresses and folder grants: their texts and tables.
+//! Handlers, addresses and folder grants: their syntax and their tables.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,10 +11,10 @@ use ipnet::IpNet;
 use super::choice::DirMode;
 use super::read::{Read, quoted, shown, text};
 
-/// Where a handler's bytes are.
+/// The location of a handler's bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HandlerRef {
-    /// A file; a relative path counts from the current directory.
+    /// A file; a relative path is resolved from the current directory.
     Path(PathBuf),
     /// `s3://bucket/key`.
     S3 {
@@ -95,12 +95,12 @@ impl Read for Url {
     }
 }
 
-/// An `http(s)://` address that is itself a secret, such as a webhook's: `Debug` leaves it out.
+/// An `http(s)://` address that is itself a secret, such as a webhook's. `Debug` omits it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretUrl(String);
 
 impl SecretUrl {
-    /// The address as written. Not for logs, errors or output.
+    /// Returns the address as written. Not for logs, errors or output.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -121,7 +121,7 @@ impl Read for SecretUrl {
     }
 }
 
-/// The canonical origin of an address, and its path, query and fragment.
+/// Splits an address into its canonical origin, and its path, query and fragment.
 fn split_address(text: &str) -> Result<(String, &str), String> {
     let fault = |what: &str| format!("{} {what}", quoted(text));
     let (scheme, rest) = text.split_once("://").ok_or_else(|| fault("names no scheme"))?;
@@ -158,14 +158,14 @@ fn is_host(host: &str) -> bool {
     }
 }
 
-/// A folder of the host that a guest may see.
+/// A folder of the host that a guest may access.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirGrant {
-    /// The folder outside; a relative path counts from the current directory.
+    /// The folder on the host; a relative path is resolved from the current directory.
     pub host: PathBuf,
-    /// The folder as the guest names it: absolute, without `..`.
+    /// The path of the folder for the guest: absolute, without `..`.
     pub guest: PathBuf,
-    /// What the guest may do in it.
+    /// The guest's access to it.
     pub mode: DirMode,
 }
 

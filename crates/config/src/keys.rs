@@ -1,4 +1,5 @@
-//! Every key there is: what it accepts, its default and its meaning. All else about keys derives from this table.
+//! The table of all keys: the accepted values, the default and the meaning of each. Everything else about keys derives from
+//! it.
 
 use std::time::Duration;
 
@@ -12,16 +13,16 @@ pub(super) struct Key {
     pub(super) path: &'static str,
     pub(super) kind: Kind,
     pub(super) preset: Preset,
-    /// One sentence or two, in Markdown.
+    /// One or two sentences, in Markdown.
     pub(super) meaning: &'static str,
 }
 
-/// What holds when a key is not set.
+/// The default of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Preset {
     /// This value, written as in a variable.
     Value(&'static str),
-    /// What the text says, from other keys.
+    /// A derived value, which this text describes.
     Derived(&'static str),
     /// Nothing: the feature is off.
     Unset,
@@ -29,10 +30,10 @@ pub(super) enum Preset {
     Required,
 }
 
-/// Where the health file is unless a key says otherwise.
+/// The default path of the health file.
 pub(super) const HEALTH_FILE_DEFAULT: &str = "/tmp/hostler/health.json";
 
-/// The names of consumers, which also stand in variables, logs and metrics.
+/// The syntax of consumer names, which also appear in variables, logs and metrics.
 pub(super) const CONSUMER_NAME: Kind = Kind::Word { also: "_-", min: 1, max: 71 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -47,7 +48,7 @@ const fn lasting(min: Duration, max: Duration) -> Kind {
     Kind::Duration { min, max }
 }
 
-/// The table, in the order of documentation.
+/// All keys, in the order of the documentation.
 pub(super) static KEYS: &[Key] = &[
     key(
         "host.health_file",
@@ -405,7 +406,7 @@ pub(super) static KEYS: &[Key] = &[
     key("telemetry.prometheus", Kind::Address, Preset::Unset, "Where Prometheus may fetch metrics."),
 ];
 
-/// What a name in a table is.
+/// The meaning of a name in a table.
 pub(super) enum Node {
     Key(&'static Key),
     /// A table, by its pattern.
@@ -413,7 +414,7 @@ pub(super) enum Node {
     Unknown,
 }
 
-/// The child of a table that a name means. `table` is a pattern, empty for the root.
+/// Looks up a name in a table. `table` is a pattern, empty for the root.
 pub(super) fn child(table: &str, name: &str) -> Node {
     let literal = Some(name).filter(|name| !name.contains('.'));
     for last in literal.into_iter().chain(["*"]) {
@@ -428,19 +429,19 @@ pub(super) fn child(table: &str, name: &str) -> Node {
     Node::Unknown
 }
 
-/// The names that a table knows, each once; `*` where the user gives them.
+/// Returns the names in a table, each once; `*` stands for names that the user gives.
 pub(super) fn names(table: &str) -> Vec<&'static str> {
     let mut names: Vec<_> = KEYS.iter().filter_map(|key| below(key.path, table)?.split('.').next()).collect();
     names.dedup();
     names
 }
 
-/// The rest of a path after a table's.
+/// Returns the part of a path below a table.
 pub(super) fn below<'a>(path: &'a str, table: &str) -> Option<&'a str> {
     if table.is_empty() { Some(path) } else { path.strip_prefix(table)?.strip_prefix('.') }
 }
 
-/// A name below a table, as a pattern.
+/// Appends a name to the pattern of a table.
 pub(super) fn joined(table: &str, name: &str) -> String {
     if table.is_empty() { name.to_owned() } else { format!("{table}.{name}") }
 }

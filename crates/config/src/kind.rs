@@ -1,4 +1,4 @@
-//! What a key accepts: how its value is checked, described, and taken from an environment variable.
+//! The kinds of values: how each is checked, described, and read from an environment variable.
 
 use std::ffi::OsStr;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use super::units::{MAX_PERMITS, Share, duration_text, size_text};
 use hostler_types::Rate;
 use hostler_types::channel::Channel;
 
-/// What a key accepts. Limits are inclusive.
+/// The values that a key accepts. Limits are inclusive.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Kind {
     Duration {
@@ -31,7 +31,7 @@ pub(super) enum Kind {
     },
     Bool,
     Choice(&'static [&'static str]),
-    /// Letters, digits and the characters of `also`; the lengths in characters.
+    /// Letters, digits and the characters of `also`. The lengths are in characters.
     Word {
         also: &'static str,
         min: usize,
@@ -43,7 +43,7 @@ pub(super) enum Kind {
     SecretUrl,
     Path,
     Handler,
-    /// An address, explained by one that fits the key.
+    /// An address; `example` is one that fits the key.
     Url {
         example: &'static str,
     },
@@ -60,7 +60,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// What is wrong with a value, if anything.
+    /// Returns the fault of a value, if it has one.
     pub(super) fn check(self, value: &Value) -> Result<(), String> {
         match self {
             _ if matches!(value, Value::Empty(..)) => Err("the value is not UTF-8 text".to_owned()),
@@ -91,7 +91,7 @@ impl Kind {
         }
     }
 
-    /// The value that the text of a variable, or of a default, stands for. Text stays text, whatever it looks like.
+    /// Converts the text of a variable or of a default to a value. Text stays text, even if it looks like a number.
     pub(super) fn value(self, raw: &str) -> Value {
         match self {
             Self::Bool | Self::Integer { .. } | Self::Share | Self::Dirs => parsed(raw),
@@ -100,19 +100,19 @@ impl Kind {
         }
     }
 
-    /// The same of a variable's text as the system has it. One that is not UTF-8 becomes a value that nobody can write,
-    /// and that [`Self::check`] refuses without showing it: it may be secret, and takes no other value's place.
+    /// Converts a variable's text as the operating system has it. A text that is not UTF-8 becomes a value that no text can
+    /// produce. [`Self::check`] refuses it without showing it, because it may be secret.
     pub(super) fn value_of_variable(self, raw: &OsStr) -> Value {
         raw.to_str().map_or(Value::Empty(Tag::Default, Empty::Unit), |raw| self.value(raw))
     }
 
-    /// Whether a value is a text that would be right without its quotes.
+    /// Returns `true` for a quoted text that would be valid without its quotes.
     pub(super) fn is_quoted(self, value: &Value) -> bool {
         let bare = matches!(self, Self::Bool | Self::Integer { .. } | Self::Share);
         bare && value.as_str().is_some_and(|text| self.check(&self.value(text)).is_ok())
     }
 
-    /// What is accepted, as the object of "write …".
+    /// Describes the accepted values, as the object of "write …".
     pub(super) fn accepts(self) -> String {
         match self {
             Self::Duration { min, max } => {
@@ -149,7 +149,7 @@ impl Kind {
     }
 }
 
-/// Words as a choice: "`a`, `b` or `c`".
+/// Lists words as a choice: "`a`, `b` or `c`".
 fn one_of(words: &[&str]) -> String {
     match words {
         [] => String::new(),
@@ -190,13 +190,13 @@ fn parsed(raw: &str) -> Value {
     raw.parse().unwrap_or_else(|never: std::convert::Infallible| match never {})
 }
 
-/// A list of texts, `[a, 'b', "c"]`. What stands without quotes is a text as written, so that `[007]` is not the number 7.
+/// Parses a list of texts, `[a, 'b', "c"]`. An item without quotes is a text as written, so that `[007]` is not the number 7.
 fn list(raw: &str) -> Value {
     let inner = raw.trim().strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     inner.and_then(items).map_or_else(|| parsed(raw), Value::from)
 }
 
-/// What stands between the brackets of a list; `None`: it is no list of texts.
+/// Parses the items between the brackets of a list; `None`: it is not a list of texts.
 fn items(mut rest: &str) -> Option<Vec<String>> {
     let mut items = Vec::new();
     loop {
@@ -219,7 +219,7 @@ fn items(mut rest: &str) -> Option<Vec<String>> {
     }
 }
 
-/// The text in quotes at the start, as TOML reads it, and what follows.
+/// Parses the quoted text at the start as TOML does. Also returns the rest.
 fn in_quotes(text: &str, quote: char) -> Option<(String, &str)> {
     let mut escaped = false;
     let mut closes = |char: char| {

@@ -1,8 +1,8 @@
-//! Configuration: as written (TOML and variables) → as valid (typed, read once), with all faults at once.
+//! Configuration: as written (TOML and variables) → as validated (typed, read once), with all faults at once.
 //!
-//! Everything about a key derives from one table, `keys.rs`. The way of a value: `source` finds and merges,
-//! `settings` checks each value against its key, `cross` checks values against each other, and [`Config`] is the
-//! typed result. An empty text unsets an optional key, so that a variable can take back what the file sets.
+//! Everything about a key derives from one table, `keys.rs`. A value passes through these stages: `source` finds and merges
+//! it, `settings` checks it against its key, `cross` checks it against other values, and [`Config`] holds the typed result.
+//! An empty text unsets an optional key, so that a variable can remove what the file sets.
 
 mod choice;
 mod consumer;
@@ -31,30 +31,32 @@ pub use schema::schema;
 pub use source::USUAL_PLACES;
 pub use suggest::alike;
 pub use units::Share;
-// A type of its fields.
+// The type of a public field.
 pub use hostler_types::Rate;
 pub use valid::{Alarms, Config, Embedded, Host, Payload, QueueConfig, Sqs, Telemetry};
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// A configuration, and what to tell the user beside it.
+/// A configuration with its warnings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Loaded {
     /// The configuration.
     pub config: Config,
-    /// Texts for the log that are no errors: variables that look like ours but set no key.
+    /// Warnings for the log, about variables that start with `HOSTLER_` but set no key.
     pub warnings: Vec<String>,
-    /// The file it was read from; `None` when it came from variables alone.
+    /// The file it was read from; `None` if it came from variables alone.
     pub file: Option<PathBuf>,
 }
 
-/// Reads the configuration: TOML from `file`, else from where `HOSTLER_CONFIG` says, else from
-/// `/etc/hostler/hostler.toml`, else from `./hostler.toml`; over it the variables `HOSTLER_…__…` of `env`. That is
-/// [`std::env::vars_os`]: a variable, anybody's, need not be UTF-8.
+/// Reads the configuration from a TOML file and from variables, which override the file.
+///
+/// The file is `file`, else the one that `HOSTLER_CONFIG` names, else `/etc/hostler/hostler.toml`, else `./hostler.toml`.
+/// `env` is [`std::env::vars_os`], because variables of other programs may not be UTF-8; only `HOSTLER_…__…` set keys.
 ///
 /// # Errors
-/// No file and no variables, a file that cannot be read or is no TOML, or every faulty key at once: each exit code 64.
+/// There is no file and no variable, the file cannot be read or is not TOML, or keys are faulty (all are reported at once).
+/// Each is exit code 64.
 pub fn load(
     file: Option<&Path>,
     env: impl Iterator<Item = (impl Into<OsString>, impl Into<OsString>)>,
@@ -73,8 +75,8 @@ pub fn load(
     Ok(Loaded { config, warnings: source.warnings, file: source.file })
 }
 
-/// The path of the health file, from the same places as [`load`], without a judgement on the rest. Never fails: what
-/// cannot be read, or sets no path, leaves the default.
+/// Returns the path of the health file, from the same places as [`load`], without checking the rest. Never fails: returns the
+/// default if the file is unreadable or sets no path.
 pub fn health_file(
     file: Option<&Path>,
     env: impl Iterator<Item = (impl Into<OsString>, impl Into<OsString>)>,
@@ -98,7 +100,7 @@ mod tests {
         owned.into_iter()
     }
 
-    /// Loads a file of its own from `text`, with `variables` over it.
+    /// Loads `text` from a file of its own, with `variables` over it.
     fn load_text(text: &str, variables: &[(&str, &str)]) -> Result<Loaded, ConfigError> {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("hostler.toml");
@@ -228,7 +230,7 @@ mod tests {
             let error = listening(&format!("reply_channel = \"{looping}\"")).unwrap_err();
             assert!(error.to_string().contains("would come back"), "{looping}: {error}");
         }
-        // No reply passes a filter; and a name is first of all a queue's.
+        // No reply passes a filter, and a name addresses a queue first.
         let filter = "filter = { type = \"exclude\", values = [\"X\"] }\nconsumers.mails.reply_channel = \"news.done\"";
         listening(filter).unwrap_or_else(|error| panic!("{error}"));
         let queue = "reply_channel = \"news\"\nconsumers.news = { channel = \"news\", handler = \"n.wasm\" }";

@@ -1,14 +1,15 @@
-//! Files that hostler writes by itself, which must not be the same file.
+//! Files that hostler writes by itself and that must differ from each other.
 
 use std::path::{Path, PathBuf};
 
-/// Names of the files that are written for a health file: the file, its lock, and the file that replaces it.
+/// The endings of the files written for a health file: the file, its lock, and the file that replaces it.
 const HEALTH: [&str; 3] = ["", ".lock", ".tmp"];
 
-/// Names of the files of an SQLite database: the database, its log, the log's index, and its journal.
+/// The endings of the files of an SQLite database: the database, its log, the log's index, and its journal.
 const QUEUE: [&str; 4] = ["", "-wal", "-shm", "-journal"];
 
-/// Returns the file that would be written as health file and as queue, with links and dots resolved as far as its folders exist.
+/// Returns a file that would be written both for the health file and for the queue, with links and dots resolved as far as
+/// its folders exist.
 pub(super) fn shared_file(health: &Path, queue: &Path) -> Option<PathBuf> {
     let queue: Vec<PathBuf> = QUEUE.iter().map(|ending| resolved(&with_ending(queue, ending))).collect();
     HEALTH.iter().map(|ending| resolved(&with_ending(health, ending))).find(|file| queue.contains(file))
@@ -20,7 +21,7 @@ fn with_ending(path: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
-/// Resolves a path that need not exist: the folders that do are followed through their links.
+/// Resolves a path that may not exist: follows the links of the folders that do.
 fn resolved(path: &Path) -> PathBuf {
     if let Ok(found) = path.canonicalize() {
         return found;

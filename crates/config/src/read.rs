@@ -1,4 +1,4 @@
-//! A value as written → the type it stands for, or what is wrong with it.
+//! Conversion of a value as written to its type, or to a fault.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,16 +10,16 @@ use super::units::{self, Share};
 use hostler_types::Rate;
 use hostler_types::channel::Channel;
 
-/// The longest piece of a value that a fault quotes, in characters.
+/// The longest part of a value that a fault quotes, in characters.
 const SHOWN: usize = 80;
 
 /// A type that a configured value can be read as.
 pub(super) trait Read: Sized {
-    /// The typed value, or the fault: `"abc" is no duration`.
+    /// Returns the typed value, or the fault: `"abc" is not a duration`.
     fn read(value: &Value) -> Result<Self, String>;
 }
 
-/// A value as a fault quotes it: short, one line, without the user information of an address.
+/// Formats a value for a fault: short, on one line, without the user information of an address.
 pub(super) fn shown(value: &Value) -> String {
     match value {
         Value::String(_, text) => quoted(text),
@@ -37,7 +37,7 @@ pub(super) fn shown(value: &Value) -> String {
     }
 }
 
-/// Text as a fault quotes it.
+/// Quotes text for a fault.
 pub(super) fn quoted(text: &str) -> String {
     let text = match (text.find("://"), text.rfind('@')) {
         (Some(scheme), Some(at)) if scheme < at => {
@@ -50,7 +50,7 @@ pub(super) fn quoted(text: &str) -> String {
     format!("{:?}", start + more)
 }
 
-/// The text of a value, or that it is none.
+/// Returns the text of a value, or a fault if it is not text.
 pub(super) fn text(value: &Value) -> Result<&str, String> {
     match value {
         Value::String(_, text) => Ok(text),
@@ -59,7 +59,7 @@ pub(super) fn text(value: &Value) -> Result<&str, String> {
     }
 }
 
-/// A fault of a value that is to be written without quotes.
+/// Formats the fault of a value that must be written without quotes.
 fn not(value: &Value, wanted: &str) -> String {
     let text = if value.as_str().is_some() { "text, " } else { "" };
     format!("{} is {text}not {wanted}", shown(value))
@@ -96,7 +96,7 @@ impl Read for usize {
     }
 }
 
-/// The text of a value with a unit.
+/// Returns the text of a value with a unit.
 fn unit_text<'a>(value: &'a Value, units: &[&str]) -> Result<&'a str, String> {
     match value {
         Value::Num(..) => Err(format!("{} has no unit ({}) and no quotes", shown(value), units.join(" "))),

@@ -2,7 +2,8 @@
 
 use super::keys::{KEYS, Preset};
 
-/// A Markdown table of every key: key, default, what it accepts, its meaning. `NAME` stands for a name of the user's.
+/// Returns a Markdown table of every key: key, default, accepted values, meaning. `NAME` stands for a name that the user
+/// gives.
 pub fn reference() -> String {
     let mut table = "| key | default | accepts | meaning |\n|---|---|---|---|\n".to_owned();
     for key in KEYS {

@@ -1,4 +1,4 @@
-//! The JSON Schema of the file, from the table of keys.
+//! The JSON Schema of the file, generated from the table of keys.
 
 use serde_json::{Map, Value, json};
 
@@ -6,7 +6,8 @@ use super::keys::{CONSUMER_NAME, KEYS, Key, Node, Preset, child, joined, names};
 use super::kind::Kind;
 use super::units::{DURATION_UNITS, SIZE_UNITS};
 
-/// The schema, draft 2020-12. It knows the form of each value; limits of durations and sizes are in the descriptions.
+/// Returns the schema, draft 2020-12. It checks the form of each value; limits of durations and sizes are in the
+/// descriptions.
 pub fn schema() -> Value {
     let mut root = table("");
     let head = json!({
@@ -44,7 +45,7 @@ fn table(pattern: &str) -> Value {
     object
 }
 
-/// A table in which the user gives the names.
+/// Returns the schema of a table in which the user gives the names.
 fn named(pattern: &str) -> Value {
     let names = match pattern {
         "consumers" => pattern_of(CONSUMER_NAME),
@@ -70,7 +71,7 @@ fn property(key: &Key) -> Value {
             let value = key.kind.value(text);
             schema.insert("default".to_owned(), serde_json::to_value(value).unwrap_or_default());
         }
-        // Of an optional text, the empty one means unset.
+        // An empty optional text means unset.
         if let (true, Some(Value::String(pattern))) = (optional, schema.get_mut("pattern")) {
             *pattern = format!("^$|{pattern}");
         }
@@ -86,7 +87,7 @@ fn property(key: &Key) -> Value {
     schema
 }
 
-/// What a value looks like.
+/// Returns the form of a value.
 fn form(kind: Kind) -> Value {
     match kind {
         Kind::Bool => json!({ "type": "boolean" }),
@@ -119,7 +120,7 @@ fn form(kind: Kind) -> Value {
     }
 }
 
-/// The form of a text; `None` where any will do. Nothing that is accepted may fail to match; the reverse is left to the reader.
+/// Returns the pattern of a text; `None`: any text is accepted. Every valid text matches; not every match is valid.
 fn pattern_of(kind: Kind) -> Option<String> {
     Some(match kind {
         Kind::Duration { .. } => format!(r"^(\s*[0-9][0-9.\s]*({}))+\s*$", DURATION_UNITS.join("|")),

@@ -1,4 +1,4 @@
-//! The keys and values as written → checked settings: each value is right for its key, and each default filled in.
+//! The keys and values as written → checked settings: each value is valid for its key, and defaults are filled in.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,20 +14,20 @@ use super::suggest::{alike, dotted, folded, known, meant};
 /// The names that lead to a key, from the root.
 type Path = Vec<String>;
 
-/// Checked values. One with a fault is absent, so that what depends on it is not judged by a guess.
+/// Checked values. A faulty value is absent, so that checks that depend on it are skipped.
 #[derive(Default)]
 pub(super) struct Settings {
     values: BTreeMap<Path, (Value, Place)>,
-    /// Every key that is set, rightly or wrongly.
+    /// Every key that is set, valid or not.
     set: BTreeSet<Path>,
     /// Every optional key that an empty text unsets.
     emptied: BTreeSet<Path>,
-    /// The consumers by name, and where each is.
+    /// The consumers by name, each with its place.
     pub(super) consumers: BTreeMap<String, Place>,
 }
 
 impl Settings {
-    /// Checks everything in `source` against the table of keys; adds what is wrong to `problems`.
+    /// Checks everything in `source` against the table of keys. Adds the faults to `problems`.
     pub(super) fn check(source: &Source, problems: &mut Vec<Problem>) -> Self {
         let root = source.root();
         let mut check = Check { source, problems, settings: Self::default() };
@@ -39,18 +39,18 @@ impl Settings {
         check.settings
     }
 
-    /// The settings of the whole.
+    /// Returns the settings of the root table.
     pub(super) fn root(&self) -> Section<'_> {
         Section { settings: self, path: Vec::new() }
     }
 
-    /// The settings of a consumer.
+    /// Returns the settings of a consumer.
     pub(super) fn consumer(&self, name: &str) -> Section<'_> {
         Section { settings: self, path: vec!["consumers".to_owned(), name.to_owned()] }
     }
 }
 
-/// The table of keys and the code that reads it are at odds: a fault of ours that tests rule out.
+/// A mismatch between the table of keys and the code that reads it: a fault of hostler, which tests rule out.
 pub(super) struct Mismatch {
     path: String,
     fault: String,
@@ -74,43 +74,43 @@ impl Section<'_> {
         self.path.iter().cloned().chain(key.split('.').map(str::to_owned)).collect()
     }
 
-    /// The full path of a key, to print.
+    /// Returns the full path of a key, to print.
     pub(super) fn path(&self, key: &str) -> String {
         dotted(&self.below(key))
     }
 
-    /// Where a key is set.
+    /// Returns the place where a key is set.
     pub(super) fn place(&self, key: &str) -> Place {
         self.settings.values.get(&self.below(key)).map_or(Place::Default, |(_, place)| place.clone())
     }
 
-    /// Whether a key is set at all, rightly or wrongly.
+    /// Returns `true` if a key is set, valid or not.
     pub(super) fn is_set(&self, key: &str) -> bool {
         self.settings.set.contains(&self.below(key))
     }
 
-    /// Whether an empty text unsets a key.
+    /// Returns `true` if an empty text unsets a key.
     pub(super) fn is_emptied(&self, key: &str) -> bool {
         self.settings.emptied.contains(&self.below(key))
     }
 
-    /// A value, unless it is faulty, or unset and without a default.
+    /// Returns a value, unless it is faulty, or unset and without a default.
     pub(super) fn get<T: Read>(&self, key: &str) -> Option<T> {
         self.maybe(key).ok().flatten()
     }
 
-    /// A value that may be unset. An error only when the table of keys has another type for it.
+    /// Returns a value that may be unset. Fails only if the table of keys has another type for it.
     pub(super) fn maybe<T: Read>(&self, key: &str) -> Result<Option<T>, Mismatch> {
         let value = self.settings.values.get(&self.below(key));
         value.map(|(value, _)| T::read(value).map_err(|fault| self.mismatch(key, fault))).transpose()
     }
 
-    /// A value that is set or has a default. An error only when the table of keys has another type or no default for it.
+    /// Returns a value that is set or has a default. Fails only if the table of keys has another type or no default for it.
     pub(super) fn need<T: Read>(&self, key: &str) -> Result<T, Mismatch> {
         self.maybe(key)?.ok_or_else(|| self.mismatch(key, "has no value".to_owned()))
     }
 
-    /// The texts below a table in which the user gives the names, such as `allow.env`.
+    /// Returns the texts of a table in which the user gives the names, such as `allow.env`.
     pub(super) fn texts(&self, table: &str) -> BTreeMap<String, String> {
         let table = self.below(table);
         let text = |(path, (value, _)): (&Path, &(Value, Place))| match path.strip_prefix(table.as_slice())? {
@@ -125,7 +125,7 @@ impl Section<'_> {
     }
 }
 
-/// What to write instead of a faulty or missing value.
+/// Returns the cure of a faulty or missing value.
 fn cure(key: &Key, value: Option<&Value>) -> String {
     let without_quotes = value.is_some_and(|value| key.kind.is_quoted(value));
     let write = if without_quotes { "write it without quotes: " } else { "write " }.to_owned() + &key.kind.accepts();
@@ -168,12 +168,12 @@ impl Check<'_> {
     fn key(&mut self, key: &Key, path: Path, value: &Value) {
         let secret = matches!(key.kind, Kind::Secret);
         if secret && path.last().is_some_and(|name| name.is_empty() || name.contains(['=', '\0'])) {
-            // The path would show what was meant as a value.
+            // The path would show text that was meant as a value.
             let (table, fault) =
                 (path.split_last().map_or(&[][..], |(_, table)| table), "a name in it is empty or contains `=`");
             return self.fault(table, value, fault, "write `NAME = \"text\"`".to_owned());
         }
-        // So a variable can take back what the file sets.
+        // An empty text unsets the key, so that a variable can remove what the file sets.
         let optional = matches!(key.preset, Preset::Unset | Preset::Derived(_)) && !secret;
         if optional && value.as_str() == Some("") {
             self.settings.emptied.insert(path);
@@ -192,19 +192,19 @@ impl Check<'_> {
         }
     }
 
-    /// A fault of a key's value.
+    /// Adds a fault of a key's value.
     fn judge(&mut self, key: &Key, path: &[String], place: Place, fault: String, cure: String) {
         self.problems.push(Problem { key: dotted(path), place, fault, cure, about: Some(key.meaning) });
     }
 
-    /// A fault of the structure.
+    /// Adds a fault of the structure.
     fn fault(&mut self, path: &[String], value: &Value, fault: &str, cure: String) {
         let key = dotted(path);
         let (place, fault) = (self.source.place(&key, value), fault.to_owned());
         self.problems.push(Problem { key, place, fault, cure, about: None });
     }
 
-    /// Takes the consumers' names, and refuses those that a variable or a log line could not tell apart.
+    /// Takes the consumers' names. Refuses those that variables or log lines could not tell apart.
     fn names(&mut self, consumers: &Dict) {
         let mut taken: BTreeMap<String, &str> = BTreeMap::new();
         for (name, table) in consumers.iter().filter(|(_, table)| table.as_dict().is_some()) {
@@ -222,7 +222,7 @@ impl Check<'_> {
         }
     }
 
-    /// Adds the defaults of what is not set, and the faults of what has none.
+    /// Adds the defaults of unset keys, and a fault for each required key that is unset.
     fn fill(&mut self) {
         for key in KEYS {
             let parts: Path = key.path.split('.').map(str::to_owned).collect();
@@ -262,7 +262,7 @@ impl Check<'_> {
         }
     }
 
-    /// Another consumer that a name may be a slip of.
+    /// Returns another consumer's name that `name` may be a misspelling of.
     fn alike(&self, name: &str) -> Option<&str> {
         alike(name, self.settings.consumers.keys().map(String::as_str).filter(|other| *other != name))
     }

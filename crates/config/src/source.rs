@@ -1,4 +1,4 @@
-//! Finds and reads the file and lays the environment over it: values with their places, not yet judged.
+//! Finds and reads the file, and merges the environment into it: values with their places, not yet checked.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,32 +17,32 @@ use super::environment::{Environment, Variables};
 use super::error::{ConfigError, Place, Problem};
 use super::suggest::dotted;
 
-/// The configuration of a system or of an image. Data has no place beside it.
+/// The configuration of a system or of an image. Data files do not belong beside it.
 const SYSTEM_FILE: &str = "/etc/hostler/hostler.toml";
 
-/// Where a file is looked for when none is named, in this order.
+/// The places of the file if none is named, in this order.
 pub const USUAL_PLACES: [&str; 2] = [SYSTEM_FILE, "./hostler.toml"];
 
 /// The largest file that is read, in bytes.
 const LARGEST: u64 = 16 << 20;
 
-/// How long a pipe may take to give its text.
+/// The longest wait for a pipe to deliver its text.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// All that was written, wherever it was.
+/// Everything that was written, in the file and in the environment.
 pub(super) struct Source {
     /// The file, if there is one.
     pub(super) file: Option<PathBuf>,
-    /// Texts for the log that are no errors.
+    /// Warnings for the log.
     pub(super) warnings: Vec<String>,
-    /// Faults of variables that set no key; they take no part in the values.
+    /// Faults of variables that set no key. Such variables add no values.
     pub(super) problems: Vec<Problem>,
     figment: Figment,
     lines: BTreeMap<String, usize>,
 }
 
 impl Source {
-    /// Reads `file`, else what `HOSTLER_CONFIG` names, else the first of the usual places; then the variables.
+    /// Reads `file`, else the file that `HOSTLER_CONFIG` names, else the first of the usual places; then the variables.
     pub(super) fn read(file: Option<&Path>, env: &Variables) -> Result<Self, ConfigError> {
         let found = find(file, env, &USUAL_PLACES)?;
         let (figment, lines) = match &found {
@@ -56,14 +56,14 @@ impl Source {
         Ok(Self { file: found.map(|(path, _)| path), warnings, problems, figment, lines })
     }
 
-    /// The root table: the variables' values over the file's.
+    /// Returns the root table: the variables' values over the file's.
     pub(super) fn root(&self) -> Dict {
         self.figment.data().ok().and_then(|mut data| data.remove(&Profile::Default)).unwrap_or_default()
     }
 
-    /// The path of a data file that is set at `place`. A relative one counts from the folder of the config file, so that
-    /// commands find the same file from everywhere; from the working directory if a variable sets it, if there is no config
-    /// file, and if that is [`SYSTEM_FILE`].
+    /// Resolves the path of a data file that is set at `place`. A relative path is resolved from the folder of the config
+    /// file, so that commands find the same file from anywhere. It is resolved from the working directory if a variable sets
+    /// it, if there is no config file, and if that is [`SYSTEM_FILE`].
     pub(super) fn beside(&self, place: &Place, path: &Path) -> PathBuf {
         let folder = self.file.as_deref().filter(|file| *file != Path::new(SYSTEM_FILE)).and_then(Path::parent);
         match folder {
@@ -74,7 +74,7 @@ impl Source {
         }
     }
 
-    /// Where the value of a key was written.
+    /// Returns the place where the value of a key was written.
     pub(super) fn place(&self, path: &str, value: &Value) -> Place {
         let metadata = self.figment.get_metadata(value.tag());
         match metadata.and_then(|metadata| metadata.source.as_ref()?.custom()) {
@@ -83,12 +83,12 @@ impl Source {
         }
     }
 
-    /// Where a table is: its line in the file, else the variable that sets something in it.
+    /// Returns the place of a table: its line in the file, else the variable that sets something in it.
     pub(super) fn table(&self, path: &str, table: &Value) -> Place {
         if self.lines.contains_key(path) { self.near(path) } else { self.place(path, table) }
     }
 
-    /// Where a key is missing: the line of its nearest table that is in the file, else the file or the environment.
+    /// Returns the place of a missing key: the line of the nearest table in the file, else the file or the environment.
     pub(super) fn near(&self, path: &str) -> Place {
         let Some(file) = &self.file else { return Place::Environment };
         let tables = std::iter::successors(Some(path), |path| path.rsplit_once('.').map(|(table, _)| table));
@@ -96,7 +96,7 @@ impl Source {
     }
 }
 
-/// The text of the file to use, if there is one or need be none.
+/// Returns the path and text of the file to use. `None`: there is no file, but a variable sets a key.
 pub(super) fn find(
     file: Option<&Path>,
     env: &Variables,
@@ -133,7 +133,7 @@ fn read(path: &Path, named_by: &'static str) -> Result<String, ConfigError> {
     })
 }
 
-/// The text of a file, or of a pipe to which a shell writes a config. A pipe of which nothing comes is not waited for for ever.
+/// Reads a file, or a pipe to which a shell writes a configuration. Waits for a pipe at most `patience`.
 fn text_of(path: &Path, patience: Duration) -> io::Result<String> {
     let kind = std::fs::metadata(path)?.file_type();
     if kind.is_file() || kind.is_dir() {
@@ -142,7 +142,7 @@ fn text_of(path: &Path, patience: Duration) -> io::Result<String> {
     let (sender, text) = mpsc::channel();
     let path = path.to_owned();
     let reader = thread::Builder::new().name("hostler-config".to_owned()).spawn(move || {
-        // If nobody waits any more, the process ends.
+        // A failed send means that nobody waits any more: the process ends.
         let _ = sender.send(File::open(path).and_then(text_within));
     })?;
     let text = text.recv_timeout(patience).unwrap_or_else(|_| {
@@ -151,7 +151,7 @@ fn text_of(path: &Path, patience: Duration) -> io::Result<String> {
         Err(io::Error::new(ErrorKind::TimedOut, text))
     });
     if text.is_ok() {
-        // No other thread is there when the process gives up its rights.
+        // No other thread may exist when the process gives up its rights.
         let _ = reader.join();
     }
     text
@@ -168,8 +168,8 @@ fn text_within(file: File) -> io::Result<String> {
     }
 }
 
-/// `host.health_file` as written in the variables or the file, if it is a path. Without figment, whose code would take a good part
-/// of the memory that the health check may have.
+/// Reads `host.health_file` as written in the variables or the file, if it is a path. Avoids figment, whose code would use
+/// much of the memory that the health check may have.
 pub(super) fn health_file(file: Option<&Path>, env: &Variables) -> Option<PathBuf> {
     let path = match env.value("host__health_file") {
         Some(path) => path.to_str()?.to_owned(),
@@ -182,7 +182,7 @@ pub(super) fn health_file(file: Option<&Path>, env: &Variables) -> Option<PathBu
     Some(path).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// The line of each key and table, from 1, by its path.
+/// Returns the line of each key and table, from 1, by its path.
 fn lines(path: &Path, text: &str) -> Result<BTreeMap<String, usize>, ConfigError> {
     let document = ImDocument::parse(text).map_err(|error| {
         if let Some(language) = other_language(text) {
@@ -202,7 +202,7 @@ fn lines(path: &Path, text: &str) -> Result<BTreeMap<String, usize>, ConfigError
     Ok(lines)
 }
 
-/// The language that a text which is not TOML looks like, by its first line that is neither blank nor a comment.
+/// Guesses the language of a text that is not TOML, from its first line that is neither blank nor a comment.
 fn other_language(text: &str) -> Option<&'static str> {
     let first = text.lines().map(str::trim_end).find(|line| !line.is_empty() && !line.trim_start().starts_with('#'))?;
     let key = first.split_once(':').filter(|(_, rest)| rest.is_empty() || rest.starts_with(' ')).map(|(key, _)| key);
@@ -217,7 +217,7 @@ fn other_language(text: &str) -> Option<&'static str> {
 fn collect_lines(table: &dyn TableLike, path: &mut Vec<String>, text: &str, lines: &mut BTreeMap<String, usize>) {
     for (name, item) in table.iter() {
         path.push(name.to_owned());
-        // A `[header]` is nearer to what a table lacks than the first mention of its name.
+        // A `[header]` is a better place to report missing keys than the first mention of the table's name.
         let header = item.as_table().filter(|table| !table.is_implicit()).and_then(|table| table.span());
         let span = header.or_else(|| table.key(name).and_then(|key| key.span()));
         if let Some(before) = span.and_then(|span| text.get(..span.start)) {

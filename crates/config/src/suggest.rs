@@ -1,16 +1,16 @@
-//! What the user may have meant by a key that does not exist.
+//! Suggestions for keys that do not exist.
 
 use super::keys::{self, KEYS, Node, names};
 
-/// Similarity from which on a name counts as a slip of another; found by trying real slips.
+/// The similarity from which a name counts as a misspelling of another; found by trying real misspellings.
 const ALIKE: f64 = 0.85;
 
-/// A name as the environment has it: case and `-` are lost there.
+/// Returns a name as in an environment variable, which loses case and `-`.
 pub(super) fn folded(name: &str) -> String {
     name.to_lowercase().replace('-', "_")
 }
 
-/// The variable that sets a key.
+/// Returns the variable that sets a key.
 pub(super) fn variable(path: &[String]) -> String {
     let grant = path.iter().rposition(|name| name == "env").filter(|at| at + 2 == path.len());
     let spelt = path.iter().enumerate().map(|(at, name)| {
@@ -19,7 +19,7 @@ pub(super) fn variable(path: &[String]) -> String {
     format!("HOSTLER_{}", spelt.collect::<Vec<_>>().join("__"))
 }
 
-/// The one of `known` that a name is a slip of.
+/// Returns the name in `known` that `name` is a misspelling of.
 pub fn alike<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let name = folded(name);
     let likeness = |known: &str| strsim::jaro_winkler(&folded(known), &name);
@@ -27,7 +27,7 @@ pub fn alike<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option
     rated.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(known, _)| known)
 }
 
-/// The key meant by a name that the table `path` (by its pattern `table`) does not know: one spelt alike there, else
+/// Returns the key meant by a name that the table `path` (by its pattern `table`) does not have: one spelt alike there, else
 /// one of that name elsewhere.
 pub(super) fn meant(path: &[String], table: &str, name: &str) -> Option<Vec<String>> {
     if let Some(here) = alike(name, names(table)) {
@@ -38,7 +38,7 @@ pub(super) fn meant(path: &[String], table: &str, name: &str) -> Option<Vec<Stri
     Some(named(elsewhere.path, consumer.map_or("NAME", String::as_str)))
 }
 
-/// The key meant by a variable with too few underscores, such as `queue_driver`.
+/// Returns the key meant by a variable with too few underscores, such as `queue_driver`.
 pub(super) fn flattened(words: &str) -> Option<Vec<String>> {
     let words = folded(words).replace("__", "_");
     let matching = |path: &'static str| {
@@ -57,7 +57,7 @@ fn named(path: &str, name: &str) -> Vec<String> {
     path.split('.').map(|part| if part == "*" { name } else { part }.to_owned()).collect()
 }
 
-/// What may be written in a table, as a cure.
+/// Lists the keys of a table, as a cure.
 pub(super) fn known(table: &str) -> String {
     match names(table).as_slice() {
         ["*"] if matches!(keys::child(table, "*"), Node::Key(_)) => {
@@ -68,7 +68,7 @@ pub(super) fn known(table: &str) -> String {
     }
 }
 
-/// A path as TOML has it: names that are no bare keys are quoted.
+/// Formats a path as in TOML: names that are not bare keys are quoted.
 pub(super) fn dotted(path: &[String]) -> String {
     path.iter().fold(String::new(), |path, name| {
         let bare = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));

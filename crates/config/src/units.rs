@@ -7,7 +7,7 @@ use hostler_types::Rate;
 
 use hostler_types::duration;
 
-/// Units of a duration. Fewer than humantime knows: its `M` is a month, and nothing here lasts one.
+/// Units of a duration. They are fewer than humantime's: its `M` is a month, which no setting here lasts.
 pub(super) const DURATION_UNITS: [&str; 6] = ["ms", "s", "m", "min", "h", "d"];
 
 /// Units of a size: decimal `kB`, binary `KiB`.
@@ -62,20 +62,20 @@ pub(super) fn size_text(bytes: u64) -> String {
     }
 }
 
-/// A part of a whole: from 0 to less than 1, to the millionth.
+/// A part of a whole: from 0 to less than 1, with a precision of one millionth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share(u32);
 
 impl Share {
     const ONE: u32 = 1_000_000;
 
-    /// The share that a number is; `None`: it is none.
+    /// Returns the number as a share; `None`: it is out of range.
     pub fn new(number: f64) -> Option<Self> {
         let millionths = |number: f64| (number * f64::from(Self::ONE)).round() as u32;
         (0.0..1.0).contains(&number).then(|| Self(millionths(number)))
     }
 
-    /// Whether so many of `total` are more than this.
+    /// Returns `true` if `part` of `total` is more than this share.
     pub fn is_exceeded(self, part: u64, total: u64) -> bool {
         u128::from(part) * u128::from(Self::ONE) > u128::from(total) * u128::from(self.0)
     }

@@ -1,4 +1,4 @@
-//! The configuration as valid: typed, read once, and right in itself.
+//! The validated configuration: typed, read once, and consistent.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,13 +15,13 @@ use super::settings::{Mismatch, Settings};
 pub struct Config {
     /// The process.
     pub host: Host,
-    /// Where the messages come from.
+    /// The source of the messages.
     pub queue: QueueConfig,
     /// The claim check for large messages.
     pub payload: Payload,
     /// The consumers by name, sorted; at least one, each on a queue of its own.
     pub consumers: Vec<Consumer>,
-    /// What `hostler alarms` and `hostler clean` need beside the queues.
+    /// The settings of `hostler alarms` and `hostler clean`.
     pub alarms: Alarms,
     /// Logs, metrics and traces.
     pub telemetry: Telemetry,
@@ -30,19 +30,19 @@ pub struct Config {
 /// `[host]`: the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
-    /// Where the health file is written.
+    /// The path of the health file.
     pub health_file: PathBuf,
-    /// How long a drain may take: 1 s to 115 s, since ECS kills a container after 120 s at most.
+    /// The longest that a drain may take: 1 s to 115 s, because ECS kills a container after 120 s at most.
     pub shutdown_grace: Duration,
     /// ECS scale-in protection.
     pub task_protection: TaskProtection,
     /// Limits on files and system calls of the process.
     pub hardening: HardeningMode,
-    /// Where compiled handlers are kept from one start to the next; `None`: nowhere.
+    /// The folder in which compiled handlers are kept from one start to the next; `None`: they are not kept.
     pub cache_dir: Option<PathBuf>,
 }
 
-/// `[queue]`: the driver, and what each driver needs.
+/// `[queue]`: the driver, and the settings of each driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueConfig {
     /// The driver in use.
@@ -56,7 +56,7 @@ pub struct QueueConfig {
 /// `[queue.embedded]`: SQLite.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Embedded {
-    /// The database file, found as the table of keys says.
+    /// The database file, with a relative path resolved as the table of keys describes.
     pub path: PathBuf,
 }
 
@@ -67,14 +67,14 @@ pub struct Sqs {
     pub region: Option<String>,
     /// Address of an SQS look-alike; `None`: Amazon's own.
     pub endpoint_url: Option<String>,
-    /// Stands before every queue and topic name; may be empty. With any queue's name at most 71 characters, so that
-    /// `-dlq.fifo` still fits SQS's 80.
+    /// A prefix of every queue and topic name; may be empty. With any queue's name it has at most 71 characters, so that
+    /// `-dlq.fifo` still fits into SQS's 80.
     pub prefix: String,
-    /// What happens to missing queues at the start.
+    /// The treatment of queues that are missing at the start.
     pub provision: Provision,
     /// KMS key of the queues and topics: id, alias or ARN; `None`: SQS's own encryption.
     pub kms_key: Option<String>,
-    /// Receives, deletes and visibility changes go without the SDK's generated client.
+    /// Makes receives, deletes and visibility changes without the SDK's generated client.
     pub direct_calls: bool,
 }
 
@@ -87,30 +87,30 @@ pub struct Payload {
     pub threshold: u64,
 }
 
-/// `[alarms]`: when there is an alarm, and who is told.
+/// `[alarms]`: the threshold of an alarm, and the destination of reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Alarms {
-    /// Messages from which on a queue whose tags say nothing has an alarm: at least 1.
+    /// The number of messages that raises an alarm for a queue whose tags set no threshold: at least 1.
     pub threshold: u64,
-    /// Where reports are sent; `None`: nowhere.
+    /// The destination of reports; `None`: none are sent.
     pub webhook: Option<SecretUrl>,
 }
 
 /// `[telemetry]`: logs, metrics and traces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Telemetry {
-    /// Form of the log lines.
+    /// Format of the log lines.
     pub log: LogFormat,
-    /// Where OTLP traces and metrics go; `None`: nowhere.
+    /// The destination of OTLP traces and metrics; `None`: none are sent.
     pub otlp_endpoint: Option<String>,
-    /// Whether metrics go to stdout in CloudWatch's embedded metric format.
+    /// Writes metrics to stdout in CloudWatch's embedded metric format.
     pub emf: bool,
-    /// Where Prometheus may fetch metrics; `None`: nowhere.
+    /// The address on which Prometheus may fetch metrics; `None`: there is none.
     pub prometheus: Option<SocketAddr>,
 }
 
 impl Config {
-    /// Reads settings that are checked. An error is a contradiction between the table of keys and this code.
+    /// Reads checked settings. An error means that the table of keys and this code disagree.
     pub(super) fn read(settings: &Settings) -> Result<Self, Mismatch> {
         let at = settings.root();
         let url = |key| at.maybe(key).map(|url: Option<Url>| url.map(|url| url.0));
