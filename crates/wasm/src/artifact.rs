@@ -1,4 +1,4 @@
-//! A handler's file: read, checked against its pin, recognised by its exports.
+//! A handler's file: read, checked against its pin, and recognised by its exports.
 
 use std::fmt;
 use std::io;
@@ -21,7 +21,7 @@ use hostler_types::digest::{hex, sha256};
 /// Bytes of a page of linear memory (WebAssembly core specification).
 const WASM_PAGE: u64 = 64 * 1024;
 
-/// What a handler's file holds.
+/// A handler's file, read and compiled.
 pub(super) struct Artifact {
     pub(super) code: Code,
     pub(super) kind: Kind,
@@ -29,7 +29,7 @@ pub(super) struct Artifact {
     pub(super) least_memory: u64,
 }
 
-/// What kind of handler a file is, by its exports.
+/// The kind of a handler's file, detected from its exports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A component that exports the contract's `handler`.
@@ -64,7 +64,7 @@ impl fmt::Display for Kind {
 }
 
 impl Artifact {
-    /// The component, if it is one.
+    /// Returns the component, if it is one.
     pub(super) fn component(&self) -> Option<&Component> {
         match &self.code {
             Code::Component(component) => Some(component),
@@ -72,7 +72,7 @@ impl Artifact {
         }
     }
 
-    /// The bytes of its compiled code, with its data.
+    /// Returns the size of its compiled code with its data, in bytes.
     pub(super) fn code_size(&self) -> u64 {
         let range = match &self.code {
             Code::Component(component) => component.image_range(),
@@ -81,7 +81,7 @@ impl Artifact {
         (range.end.addr() - range.start.addr()) as u64
     }
 
-    /// The largest memory that it has from the start, in bytes.
+    /// Returns the largest initial memory, in bytes.
     fn largest_memory(&self) -> u64 {
         let required = match &self.code {
             Code::Component(component) => component.resources_required(),
@@ -91,7 +91,7 @@ impl Artifact {
         pages.saturating_mul(WASM_PAGE)
     }
 
-    /// The interfaces or modules that it imports, sorted and without repetition.
+    /// Returns the interfaces or modules that it imports, sorted and without repetition.
     pub(super) fn imports(&self) -> Vec<String> {
         let mut imports: Vec<String> = match &self.code {
             Code::Component(component) => {
@@ -108,7 +108,7 @@ impl Artifact {
 /// Reads a handler and compiles it unless it is compiled already.
 ///
 /// # Errors
-/// [`LoadError`] for a file that is missing, not what its pin says, no WASM, damaged, or no handler.
+/// [`LoadError`] for a file that is missing, does not match its pin, is not WASM, is damaged, or holds no handler.
 pub(super) fn read(engine: &Engine, source: &Source, pin: Option<&[u8; 32]>) -> Result<Artifact, LoadError> {
     contain(source, || read_uncontained(engine, source, pin))
 }
@@ -117,7 +117,7 @@ fn read_uncontained(engine: &Engine, source: &Source, pin: Option<&[u8; 32]>) ->
     let unreadable = |error: io::Error| LoadError::unreadable(source, &error);
     let mut contents = Contents::open(source)?;
     if let Some(pin) = pin {
-        // What is checked is what is loaded, whatever becomes of the file.
+        // The checked bytes are the ones loaded, even if the file changes.
         let bytes = contents.all().map_err(unreadable)?;
         check_pin(source, &bytes, pin)?;
         contents = bytes.into();
@@ -135,14 +135,14 @@ fn read_uncontained(engine: &Engine, source: &Source, pin: Option<&[u8; 32]>) ->
         Code::Module(module) => recognise_module(source, module),
     };
     let artifact = Artifact { kind: kind?, code, least_memory: 0 };
-    // Compiled code of another origin may say less than it needs.
+    // Compiled code of another origin may declare less memory than it needs.
     Ok(Artifact { least_memory: memory.max(artifact.largest_memory()), ..artifact })
 }
 
-/// Reads a component with hooks, apart from the handler.
+/// Reads a component with hooks, separate from the handler.
 ///
 /// # Errors
-/// The same, and for one that exports no hook.
+/// As for [`read`], and for a component that exports no hook.
 pub(super) fn read_hooks(engine: &Engine, source: &Source, pin: Option<&[u8; 32]>) -> Result<Artifact, LoadError> {
     let artifact = read(engine, source, pin)?;
     match artifact.component().is_some_and(hooks::has_any) {
@@ -164,7 +164,7 @@ fn check_pin(source: &Source, bytes: &[u8], pin: &[u8; 32]) -> Result<(), LoadEr
     ))
 }
 
-/// The contracts of handlers that are no commands, in the order in which they are looked for.
+/// The contracts of handlers that are not commands, in the order in which they are tried.
 pub(super) const CONTRACTS: &[(Kind, Interface)] = &[
     (Kind::Handler, contract::HANDLER),
     #[cfg(feature = "messaging")]
@@ -173,7 +173,7 @@ pub(super) const CONTRACTS: &[(Kind, Interface)] = &[
     (Kind::Wasmcloud, wasmcloud::HANDLER),
 ];
 
-/// How the SDKs mark the function that is exported, for who forgot it.
+/// The way to mark the exported function in each SDK, for authors who forgot it.
 const SDKS: &str = "with an SDK: `#[handler]` above the function in Rust, `@hostler.handler` above it in Python, \
                     `export default` in JavaScript, `hostler.Run(handle)` in `main` in Go";
 
@@ -200,8 +200,8 @@ fn recognise_component(source: &Source, component: &Component) -> Result<Kind, L
     Err(LoadError::new(source, format!("it is a component that exports no handler (it exports {found})"), cure))
 }
 
-/// Whether an export that is not the one of a contract is meant as such: the same interface in another version, or, of a
-/// package that is not ours, an interface of another draft.
+/// Returns `true` if an export was meant as the interface of a contract but differs from it: the same interface in another
+/// version, or, for a package that is not hostler's own, an interface of another draft.
 fn is_another(export: &str, interface: &Interface) -> bool {
     let name = export.split('@').next().unwrap_or_default();
     let package = interface.package().filter(|_| *interface != contract::HANDLER);

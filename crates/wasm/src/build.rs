@@ -1,4 +1,4 @@
-//! WASM → code of the engine at hand: compiled, or taken from the cache of an earlier start.
+//! WASM → code for this engine: compiled, or taken from the cache of an earlier start.
 
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -18,14 +18,14 @@ use super::source::Source;
 use hostler_telemetry::PROGRESS;
 use hostler_types::digest::{hex, sha256};
 
-/// What takes a second or more to compile, in bytes.
+/// The size, in bytes, from which a binary may take a second or more to compile.
 const LARGE: usize = 2 << 20;
 
-/// Changes whenever a binary is changed in another way before it is compiled (1: bulk memory operations in pieces), or more is kept
-/// with its code (3: the memory that it starts with).
+/// The version of the changes made to a binary before it is compiled (1: bulk memory operations in pieces), and of the data
+/// kept with its code (3: the memory that it starts with). Increase it when either changes.
 const SHAPE: u32 = 3;
 
-/// The code of a WASM binary or text.
+/// Returns the code of a WASM binary or text.
 pub(super) fn build(engine: &Engine, source: &Source, wasm: &[u8]) -> Result<Built, LoadError> {
     let binary = to_binary(source, wasm)?;
     let Some(cache) = engine.cache() else {
@@ -47,7 +47,7 @@ pub(super) fn build(engine: &Engine, source: &Source, wasm: &[u8]) -> Result<Bui
     Ok(built)
 }
 
-/// Compiles, and says so before it where that takes a while.
+/// Compiles a binary. Logs the start and the end if that takes a while.
 fn compile_slowly(engine: &Engine, source: &Source, binary: &[u8]) -> Result<Built, LoadError> {
     if binary.len() < LARGE {
         return compile(engine, source, binary);
@@ -80,7 +80,7 @@ fn compile(engine: &Engine, source: &Source, binary: &[u8]) -> Result<Built, Loa
     Ok(Built { code, memory })
 }
 
-/// Whether a binary that does not load is valid all the same: compiling alone looks at no limit of the pool.
+/// Returns `true` if a binary that does not load is valid nonetheless: compiling alone checks no limit of the pool.
 fn is_sound(engine: &wasmtime::Engine, binary: &[u8]) -> bool {
     match is_component(binary) {
         true => engine.precompile_component(binary).is_ok(),
@@ -99,8 +99,8 @@ fn cached(engine: &Engine, cache: &Cache, name: &str) -> Option<Built> {
     }
 }
 
-/// The name of the entry that holds this binary's code: by its digest, by the version of hostler, and by all that the
-/// engine says shapes its code, the CPU's instructions included.
+/// Returns the name of the entry for this binary's code. It contains the binary's digest, hostler's version, and a hash of
+/// everything that shapes the engine's code, including the CPU's instructions.
 fn entry(engine: &Engine, binary: &[u8]) -> String {
     let mut engine_hash = DefaultHasher::new();
     engine.inner().precompile_compatibility_hash().hash(&mut engine_hash);

@@ -1,11 +1,14 @@
-//! Bulk memory operations in pieces, so that a guest can be stopped in the midst of one.
+//! Bulk memory operations in pieces, so that a guest can be stopped in the middle of one.
 //!
-//! The engine looks whether a guest is to stop when a function begins and when a loop goes round, and never within
-//! `memory.fill`, `memory.copy` or `memory.init`, which take a second and more for a large memory that is touched for the first time. So before a guest is compiled, each
-//! of these instructions becomes a call of a function that is added to its module, and does the same in a loop, a piece at a time.
-//! What is out of bounds traps before anything is written, as it does without this.
+//! The engine checks whether a guest must stop when a function begins and when a loop repeats, but never within
+//! `memory.fill`, `memory.copy` or `memory.init`. These take a second or more on a large memory that is touched for the first
+//! time. So before a guest is compiled, each of these instructions becomes a call of a function added to its module. The
+//! function does the same in a loop, a piece at a time.
 //!
-//! The added functions are written as text. The sections that they do not concern are copied as they are.
+//! An operation outside of its memories traps before it writes anything, as it does unchanged. Only `memory.init` beyond the
+//! end of its segment writes pieces before it traps.
+//!
+//! The added functions are written as text. The sections that they do not concern are copied unchanged.
 
 use std::borrow::Cow;
 
@@ -16,10 +19,10 @@ use wasm_encoder::{
 };
 use wasmparser::{BinaryReader, FunctionBody, Import, MemoryType, Operator, RecGroup, SectionLimited, TypeRef};
 
-/// The largest piece, in bytes: less than a millisecond's work, even where each page is touched for the first time.
+/// The largest piece, in bytes. It takes less than a millisecond, even if each page is touched for the first time.
 const PIECE: u32 = 1 << 20;
 
-/// How deep components may lie in one another; the engine takes no more.
+/// The deepest nesting of components; the engine accepts no more.
 const MAX_DEPTH: usize = 128;
 
 /// Sections of a core module.
@@ -33,7 +36,7 @@ const CODE: u8 = SectionId::Code as u8;
 const CORE_MODULE: u8 = ComponentSectionId::CoreModule as u8;
 const NESTED: u8 = ComponentSectionId::Component as u8;
 
-/// What is to be compiled of a binary: the same with its bulk memory operations in pieces.
+/// Returns the binary to compile: the same with its bulk memory operations in pieces.
 pub(super) fn in_pieces(binary: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     match divided(&binary) {
         Some(divided) => Cow::Owned(divided),
@@ -41,12 +44,13 @@ pub(super) fn in_pieces(binary: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     }
 }
 
-/// The same binary with its bulk memory operations in pieces; `None`: it has none, or is no valid WASM, which the compiler then says.
+/// Returns the same binary with its bulk memory operations in pieces; `None`: it has none, or is not valid WASM, which the
+/// compiler reports.
 fn divided(binary: &[u8]) -> Option<Vec<u8>> {
     of_binary(binary, 0).ok().flatten()
 }
 
-/// The binary is no valid WASM.
+/// The error for a binary that is not valid WASM.
 struct Invalid;
 
 impl<E: std::error::Error> From<E> for Invalid {
@@ -91,7 +95,7 @@ fn of_module(binary: &[u8]) -> Result<Option<Vec<u8>>> {
     if operations.is_empty() {
         return Ok(None);
     }
-    // The functions to be added, as a module of their own.
+    // The functions to add, as a module of their own.
     let added: String = operations.iter().map(|operation| known.function(*operation)).collect();
     let added = wat::parse_str(format!("(module {added})"))?;
     let added = self::sections(&added)?;
@@ -131,7 +135,7 @@ fn of_module(binary: &[u8]) -> Result<Option<Vec<u8>>> {
     Ok(Some(out.finish()))
 }
 
-/// The sections of a module or component: their ids and contents.
+/// Returns the sections of a module or component: their ids and contents.
 fn sections(binary: &[u8]) -> Result<Vec<(u8, &[u8])>> {
     let mut reader = reader(binary);
     reader.read_bytes(Module::HEADER.len())?;
@@ -147,13 +151,13 @@ fn reader(bytes: &[u8]) -> BinaryReader<'_> {
     BinaryReader::new(bytes, 0)
 }
 
-/// An operation that is done in pieces, with the memories that it works on.
+/// An operation to divide into pieces, with the memories that it works on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Bulk {
     Fill(u32),
-    /// To this memory, from that.
+    /// To the first memory, from the second.
     Copy(u32, u32),
-    /// To this memory, from that segment.
+    /// To this memory, from this data segment.
     Init(u32, u32),
 }
 
@@ -168,7 +172,7 @@ impl Bulk {
     }
 }
 
-/// What of a module matters here.
+/// The facts about a module that the change needs.
 #[derive(Default)]
 struct Known {
     types: u32,
@@ -207,7 +211,8 @@ impl Known {
         Ok(())
     }
 
-    /// The code section with each operation replaced by a call, and the operations that the functions to be added do, in order.
+    /// Replaces each operation in the code section with a call. Also returns the operations of the functions to add, in
+    /// order.
     fn replaced(&self, content: &[u8]) -> Result<(CodeSection, Vec<Bulk>)> {
         let (mut code, mut operations) = (CodeSection::new(), Vec::new());
         for body in SectionLimited::<FunctionBody<'_>>::new(reader(content))? {
@@ -233,7 +238,8 @@ impl Known {
         Ok((code, operations))
     }
 
-    /// The text of the function that does this. Its parameters are those of the instruction, of which the last is the length.
+    /// Returns the text of the function for an operation. Its parameters are those of the instruction; the last one is the
+    /// length.
     fn function(&self, bulk: Bulk) -> String {
         let memory = |number: u32| self.memories.get(number as usize).copied().unwrap_or("i32");
         let (name, to, second, length) = match bulk {
@@ -247,11 +253,12 @@ impl Known {
         let piece = format!("({length}.const {PIECE})");
         let shorter = format!("({length}.sub (local.get 2) {piece})");
         let first_piece = format!("({name} (local.get 0) (local.get 1) {piece})");
-        // Moves a parameter on by a piece.
+        // Advances a parameter by a piece.
         let advance =
             |number, width| format!("(local.set {number} ({width}.add (local.get {number}) ({width}.const {PIECE})))");
         let pieces = match bulk {
-            // How long a segment is, nobody tells. A piece beyond its end traps, and nobody sees what was written before.
+            // The length of a segment is unknown here. A piece beyond its end traps, and nothing sees what was written
+            // before.
             Bulk::Fill(target) | Bulk::Init(target, _) => {
                 let fits = fits(target, to, 0, length);
                 let advance =
@@ -263,7 +270,7 @@ impl Known {
             }
             Bulk::Copy(target, source) => {
                 let both_fit = format!("(i32.and {} {})", fits(target, to, 0, length), fits(source, second, 1, length));
-                // Whatever overlaps is read before it is written over: from the begin on, or from the end back.
+                // Overlapping bytes are read before they are overwritten: from the start forward, or from the end back.
                 let is_before = format!("(i64.le_u {} {})", long(to, 0), long(second, 1));
                 let advance = advance(0, to) + &advance(1, second);
                 let end = |number, width| {
@@ -280,7 +287,7 @@ impl Known {
                 )
             }
         };
-        // What is left is the last piece, or all of what does not fit, which traps.
+        // The rest is the last piece, or all of an operation that does not fit, which traps.
         format!(
             "(func (param {to} {second} {length}) (if ({length}.gt_u (local.get 2) {piece}) (then {pieces}))
                 ({name} (local.get 0) (local.get 1) (local.get 2)))"
@@ -288,18 +295,19 @@ impl Known {
     }
 }
 
-/// The type of a memory's addresses.
+/// Returns the type of a memory's addresses.
 fn addresses(memory: &MemoryType) -> &'static str {
     if memory.memory64 { "i64" } else { "i32" }
 }
 
-/// A parameter of this type, 64 bits wide.
+/// Returns a parameter of this type, extended to 64 bits.
 fn long(width: &str, parameter: u32) -> String {
     let value = format!("(local.get {parameter})");
     if width == "i64" { value } else { format!("(i64.extend_i32_u {value})") }
 }
 
-/// Whether the length, of this type, fits a memory from the address on that a parameter has. `width`: the type of addresses.
+/// Returns a check that the length, of this type, fits a memory from the address in a parameter. `width` is the type of
+/// addresses.
 fn fits(memory: u32, width: &str, parameter: u32, length: &str) -> String {
     let pages = format!("(memory.size {memory})");
     let pages = if width == "i64" { pages } else { format!("(i64.extend_i32_u {pages})") };
@@ -329,7 +337,7 @@ mod tests {
         (func (export \"copy\") (param i32 i32 i32) (memory.copy
             (i64.extend_i32_u (local.get 0)) (i64.extend_i32_u (local.get 1)) (i64.extend_i32_u (local.get 2)))))";
 
-    /// Copies by way of a memory with addresses of another width, and back all of it.
+    /// Copies through a memory with addresses of another width, and copies all of it back.
     const MIXED_TEXT: &str = "(module (import \"x\" \"y\" (func)) (memory (export \"memory\") 64) (memory i64 64)
         (func (export \"fill\") (param i32 i32 i32)
             (memory.fill 1 (i64.extend_i32_u (local.get 0)) (local.get 1) (i64.extend_i32_u (local.get 2))) (call 3))
@@ -337,7 +345,7 @@ mod tests {
             (memory.copy 1 0 (i64.extend_i32_u (local.get 0)) (local.get 1) (local.get 2)) (call 3))
         (func (memory.copy 0 1 (i32.const 0) (i64.const 0) (i32.const 4194304))))";
 
-    /// A module in an instance, and how often its guest was looked at.
+    /// An instance of a module, and the number of times that the engine checked its guest.
     struct Run {
         store: Store<()>,
         instance: Instance,
@@ -355,7 +363,7 @@ mod tests {
         store.set_epoch_deadline(1);
         store.epoch_deadline_callback(move |_| {
             counted.fetch_add(1, Ordering::Relaxed);
-            // Due again at once: it is asked at every look.
+            // Due again at once, so that each check is counted.
             Ok(UpdateDeadline::Continue(0))
         });
         engine.increment_epoch();
@@ -379,7 +387,7 @@ mod tests {
         [MODULE_TEXT, LONG_TEXT, MIXED_TEXT].iter().for_each(|text| compare(text));
     }
 
-    /// Does the same to the memories of both, and compares them after each call.
+    /// Makes the same calls on the module whole and in pieces, and compares their memories after each call.
     fn compare(text: &str) {
         let binary = wat::parse_str(text).unwrap();
         let (mut whole, mut pieces) = (run(&binary), run(&divided(&binary).unwrap()));

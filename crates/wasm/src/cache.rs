@@ -1,8 +1,8 @@
-//! The folder `host.cache_dir`: what was fetched and what was compiled, for the next start.
+//! The folder `host.cache_dir`: fetched and compiled handlers, kept for the next start.
 //!
-//! Compiled code is run as it stands, so whoever can write to the folder can run code as us. A folder that is not our own,
-//! or that others may write to, is therefore not used at all, and the folder is opened once, so that it cannot be
-//! replaced afterwards. Nothing here fails: what cannot be kept is made again.
+//! Compiled code runs as it is, so anyone who can write to the folder can run code as hostler. A folder that has another
+//! owner, or that others may write to, is therefore not used at all. The folder is opened once, so that it cannot be replaced
+//! afterwards. The cache never fails: entries that cannot be kept are made again.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read as _, Write as _};
@@ -18,16 +18,16 @@ use rustix::process::geteuid;
 
 use hostler_types::digest::{hex, sha256};
 
-/// How much is kept, in bytes; what was not used for longest goes first.
+/// The most bytes that are kept. The least recently used entries are removed first.
 const LIMIT: u64 = 1 << 30;
 
-/// What the names of our entries begin with; a file of another name is none of ours.
+/// The prefixes of the names of entries. Files with other names are left alone.
 const KINDS: [&str; 4] = ["code-", "etag-", "sha256-", TEMPORARY];
 
-/// What the names of unfinished entries begin with.
+/// The prefix of the names of unfinished entries.
 const TEMPORARY: &str = "tmp-";
 
-/// When an unfinished entry is what a crash has left, in seconds.
+/// The age, in seconds, after which an unfinished entry counts as left behind by a crash.
 const ABANDONED: i64 = 3600;
 
 /// An open cache folder.
@@ -39,8 +39,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Opens the folder, and makes it, mode 0700, where there is none. `None` where it cannot or must not be used; the log
-    /// says why.
+    /// Opens the folder, and creates it with mode 0700 if it is missing. `None`: it cannot or must not be used; the log gives
+    /// the reason.
     pub fn open(path: &Path) -> Option<Arc<Self>> {
         match Self::with_limit(path, LIMIT) {
             Ok(cache) => Some(Arc::new(cache)),
@@ -62,7 +62,7 @@ impl Cache {
         Ok(Self { folder, path: path.to_owned(), limit })
     }
 
-    /// Bytes by their SHA-256.
+    /// Returns bytes by their SHA-256. Discards an entry that does not match.
     pub(super) fn blob(&self, digest: &[u8; 32]) -> Option<Bytes> {
         let name = blob_name(digest);
         let bytes = self.get(&name)?;
@@ -73,13 +73,13 @@ impl Cache {
         None
     }
 
-    /// Keeps bytes under their SHA-256.
+    /// Stores bytes under their SHA-256.
     #[cfg(any(feature = "sqs", feature = "oci", test))]
     pub(super) fn put_blob(&self, digest: &[u8; 32], bytes: &[u8]) {
         self.put(&blob_name(digest), bytes);
     }
 
-    /// An entry, as it was found. The caller verifies it.
+    /// Returns an entry as found. The caller must verify it.
     pub(super) fn get(&self, name: &str) -> Option<Vec<u8>> {
         match self.read(name) {
             Ok(bytes) => bytes,
@@ -91,7 +91,7 @@ impl Cache {
     }
 
     fn read(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
-        // Without NONBLOCK, opening a planted pipe would wait for ever.
+        // Without NONBLOCK, opening a planted pipe would block forever.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match openat(&self.folder, name, flags, Mode::empty()) {
             Ok(file) => file,
@@ -103,11 +103,12 @@ impl Cache {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err("it is no regular file".into());
         }
-        // Whoever may write to the folder of another name may change it; a backup by hard links makes one.
+        // Anyone who may write to the folder of another name can change the entry. A backup by hard links creates such a
+        // name.
         if stat.st_nlink > 1 {
             return Err("it has another name elsewhere, a hard link".into());
         }
-        // It was of use, so it is not the next to go.
+        // An entry in use must not be the next to be removed.
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         let untouched = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
         let _ = futimens(&file, &Timestamps { last_access: untouched, last_modification: now });
@@ -116,7 +117,7 @@ impl Cache {
         Ok(Some(bytes))
     }
 
-    /// Keeps an entry, in place of one of the same name, and makes room for it.
+    /// Stores an entry, replaces one of the same name, and makes room for it.
     pub(super) fn put(&self, name: &str, bytes: &[u8]) {
         if bytes.len() as u64 > self.limit {
             return;
@@ -150,7 +151,7 @@ impl Cache {
         }
     }
 
-    /// Removes what was not used for longest until the rest fits, but not `keep`.
+    /// Removes the least recently used entries until the rest fits, but never `keep`.
     fn make_room(&self, keep: &str) -> io::Result<()> {
         let mut entries = Vec::new();
         for entry in Dir::read_from(&self.folder)? {
@@ -172,16 +173,16 @@ impl Cache {
     }
 }
 
-/// An entry, as far as it matters to whether it stays.
+/// The facts about an entry that decide whether it stays.
 struct Entry {
-    /// When it was last used, in seconds.
+    /// The time of its last use, in seconds.
     used: i64,
-    /// In bytes.
+    /// Its size in bytes.
     size: u64,
     name: String,
 }
 
-/// The names of those that go: what crashes left, and the least used beyond the limit.
+/// Returns the names of the entries to remove: those left by crashes, and the least recently used ones beyond the limit.
 fn surplus(mut entries: Vec<Entry>, limit: u64, now: i64) -> Vec<String> {
     entries.sort_by_key(|entry| std::cmp::Reverse(entry.used));
     let mut total = 0u64;
@@ -199,7 +200,7 @@ fn blob_name(digest: &[u8; 32]) -> String {
     format!("sha256-{}", hex(digest))
 }
 
-/// Whether nobody but us can have written it.
+/// Checks that only hostler's own user can have written it.
 fn ours(stat: &Stat) -> Result<(), String> {
     match () {
         () if stat.st_uid != geteuid().as_raw() => {
@@ -264,7 +265,7 @@ mod tests {
         fs::write(&entry, "ONE").unwrap();
         assert_eq!(cache.blob(&digest(b"one")), None);
         assert!(!entry.exists());
-        // What stands in its place is no obstacle, whatever it is.
+        // Whatever stands in its place is no obstacle.
         fs::create_dir(&entry).unwrap();
         assert_eq!(cache.get(&blob_name(&digest(b"one"))), None);
         cache.put_blob(&digest(b"one"), b"one");

@@ -1,4 +1,4 @@
-//! What a consumer's guests may reach, made into a WASI context; everything else is denied.
+//! The grants of a consumer's guests, as a WASI context. Everything else is denied.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,11 +15,11 @@ use hostler_handler::Stream;
 use hostler_queue_telemetry::Producer;
 use hostler_types::channel::Channel;
 
-/// How many random bytes a guest may ask for at once: they are made in one go, during which it cannot be stopped, and this
-/// many take less than an epoch tick.
+/// The most random bytes that a guest may ask for at once. They are made in one go, during which the guest cannot be stopped;
+/// this many take less than an epoch tick.
 const RANDOM: usize = 1 << 20;
 
-/// What guests may reach. The default grants nothing.
+/// The grants of guests. The default grants nothing.
 #[derive(Clone, Default)]
 pub struct Grants {
     /// Environment variables.
@@ -28,38 +28,38 @@ pub struct Grants {
     pub dirs: Vec<Dir>,
     /// Origins that HTTP requests may go to, as browsers write them.
     pub http: Vec<String>,
-    /// Networks beside the public ones that the names of these origins may lead to.
+    /// Networks, in addition to public ones, to which the names of these origins may resolve.
     pub networks: Vec<IpNet>,
     /// Channels that `producer.send` may send to.
     pub send: Vec<Channel>,
-    /// The channel that may be sent to in answer to a message.
+    /// The channel for replies to a message.
     pub reply_channel: Option<Channel>,
-    /// What sends such messages; without it every send is unavailable. HTTP requests have spans where it has.
+    /// The producer of these messages; without it, every send is unavailable. Its traces also get the spans of HTTP requests.
     pub producer: Option<Producer>,
 }
 
-/// A folder that guests see.
+/// A folder that guests may access.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dir {
-    /// Where it is on the host.
+    /// Its path on the host.
     pub host: PathBuf,
-    /// Where guests see it.
+    /// Its path for guests.
     pub guest: String,
-    /// Whether they may change it.
+    /// Lets guests change it.
     pub writable: bool,
 }
 
-/// What only a command gets: the body as standard input, and the message in its environment.
+/// The input that only a command gets: the body as standard input, and the message in its environment.
 #[derive(Default)]
 pub(super) struct Stdin<'a> {
     pub(super) body: Bytes,
     pub(super) env: &'a [(&'static str, String)],
-    /// Whether what it writes to standard output is its reply.
+    /// Makes its standard output its reply.
     pub(super) replies: bool,
 }
 
 impl fmt::Debug for Grants {
-    /// Names only: the values of variables may be secret.
+    /// Shows names only, because the values of variables may be secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let env: Vec<_> = self.env.keys().collect();
         let mut grants = f.debug_struct("Grants");
@@ -69,10 +69,10 @@ impl fmt::Debug for Grants {
 }
 
 impl Grants {
-    /// Makes sure that every granted folder can be opened; a writable one that is missing is made.
+    /// Checks that every granted folder can be opened. Creates a writable one that is missing.
     ///
     /// # Errors
-    /// The first folder that cannot be opened, and why.
+    /// The first folder that cannot be opened, with the reason.
     pub(super) fn prepare(&self) -> Result<(), (&Path, std::io::Error)> {
         for dir in &self.dirs {
             let prepared = match dir.writable {
@@ -86,8 +86,8 @@ impl Grants {
         Ok(())
     }
 
-    /// A builder with these grants and the guest's standard streams; neither sockets nor name look-ups.
-    /// What `stdin` sets comes from the message; a granted variable cannot hide one of these.
+    /// Returns a builder with these grants and the guest's standard streams, but without sockets and name look-ups. The
+    /// variables in `stdin` come from the message; a granted variable cannot hide them.
     ///
     /// # Errors
     /// A granted folder cannot be opened.
@@ -100,7 +100,7 @@ impl Grants {
         Ok(wasi)
     }
 
-    /// The same but for the folders, which alone may fail.
+    /// As [`Self::wasi`], but without the folders, which alone may fail.
     pub(super) fn wasi_without_folders(&self, stdin: Stdin<'_>, sink: &Sink, limits: &Limits) -> WasiCtxBuilder {
         let mut wasi = WasiCtxBuilder::new();
         wasi.stdin(MemoryInputPipe::new(stdin.body))

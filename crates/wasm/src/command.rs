@@ -28,7 +28,7 @@ const EX_TEMPFAIL: i32 = 75;
 /// Exit code for "this input can never be processed" (`EX_DATAERR` of sysexits.h).
 const EX_DATAERR: i32 = 65;
 
-/// The export by which a component is known as a WASI 0.2 command.
+/// The export by which a component is recognised as a WASI 0.2 command.
 pub(super) const RUN: Interface = Interface { name: "wasi:cli/run", version: "0.2.0", wit: "wasi:cli@0.2" };
 
 /// Its function.
@@ -94,7 +94,7 @@ impl Handler for CommandHandler {
     }
 }
 
-/// Runs a WASI 0.2 command, which says only ok or err: WASI 0.2 carries no exit code.
+/// Runs a WASI 0.2 command. Its `run` returns only ok or err: WASI 0.2 has no exit codes.
 pub(super) struct RunHandler {
     guest: Guest,
     run: Export,
@@ -128,8 +128,8 @@ impl Handler for RunHandler {
     }
 }
 
-/// What an exit code says. The reason is what standard error says of it, as programs use to say why they failed there. What was
-/// written before the mark is not the command's, but a hook's.
+/// Converts an exit code to an outcome. The reason comes from standard error, where programs usually say why they failed.
+/// Output before the mark belongs to a hook, not to the command.
 fn outcome(code: i32, call: &Call, mark: Mark, definition: &Definition) -> Outcome {
     if code == 0 {
         return match definition.reply_from_stdout {
@@ -151,7 +151,7 @@ fn outcome(code: i32, call: &Call, mark: Mark, definition: &Definition) -> Outco
     }
 }
 
-/// The message as a command sees it in its environment.
+/// Returns the message as a command's environment variables.
 fn environment(call: &Call) -> Vec<(&'static str, String)> {
     let attributes = call.message.attributes.iter().map(|(name, value)| {
         let value = match value.plain() {

@@ -1,10 +1,10 @@
-//! Handlers compiled ahead of time: the `.cwasm` file, written by `hostler compile` and checked before it is believed.
+//! Handlers compiled ahead of time: the `.cwasm` file, written by `hostler compile` and checked before use.
 //!
-//! The file is the name `hostler`, the format's version (1 byte), the length of a JSON header (4 bytes, little endian), the
-//! header, the code, and the WASM that the code was made of, unless it was left out. Compiled code is trusted by the
-//! engine, so it is used only when its header names this version of hostler and its digest fits; the engine then checks
-//! its own version, its settings and the CPU. Sound code that is not for here is compiled anew from the WASM beside it.
-//! Damage is refused. The operator vouches for where the file came from.
+//! The file consists of the name `hostler`, the format's version (1 byte), the length of a JSON header (4 bytes, little
+//! endian), the header, the code, and the WASM that the code was compiled from, unless it was left out. The engine trusts
+//! compiled code, so the code is used only if its header names this version of hostler and its digest matches. The engine
+//! then checks its own version, its settings and the CPU. Sound code that does not fit this host is replaced by compiling the
+//! WASM in the file. Damage is refused. The operator vouches for the origin of the file.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -28,19 +28,19 @@ use hostler_types::digest::{hex, sha256};
 
 const NAME: &[u8; 7] = b"hostler";
 
-/// The version of the file's format. 1 had no WASM in it.
+/// The version of the file's format. Version 1 contained no WASM.
 const FORMAT: u8 = 2;
 
 /// Name, format and length of the header, in bytes.
 const PREFIX: u64 = 12;
 
-/// The longest header that is believed, in bytes.
+/// The longest header that is accepted, in bytes.
 const MAX_HEADER: u64 = 4 * 1024;
 
-/// How to mend any fault of such a file.
+/// The cure for any fault of such a file.
 const CURE: &str = "make it again with `hostler compile` of the version that runs it";
 
-/// How to have compiled code from elsewhere believed.
+/// The cure for compiled code from elsewhere that is not pinned.
 const PIN: &str = "pin it: by the key sha256, or by @sha256:… in an oci:// reference; or name the .wasm file";
 
 /// The first bytes of the engine's own artifacts, which are ELF files.
@@ -50,11 +50,11 @@ const ELF: &[u8] = b"\x7fELF";
 struct Header {
     /// The version of hostler that wrote it.
     hostler: String,
-    /// What the code is for.
+    /// The target triple of the code.
     target: String,
     /// The CPU that the code needs.
     cpu_baseline: String,
-    /// Whether the code is a component, and not a core module.
+    /// Set if the code is a component rather than a core module.
     component: bool,
     /// Bytes of memory that each sandbox starts with, in all instances.
     #[serde(default)]
@@ -85,10 +85,10 @@ pub(super) enum Code {
     Module(Module),
 }
 
-/// Loaded code, and what is known of its sandboxes.
+/// Loaded code, and the initial memory of its sandboxes.
 pub(super) struct Built {
     pub(super) code: Code,
-    /// Bytes of memory that each starts with, in all instances.
+    /// Bytes of memory that each sandbox starts with, in all instances.
     pub(super) memory: u64,
 }
 
@@ -98,17 +98,17 @@ impl Built {
     }
 }
 
-/// What the header of a compiled file says of its code.
+/// The part of a compiled file's header that describes the code.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CodeKind {
-    /// Whether it is a component, and not a core module.
+    /// Set if it is a component rather than a core module.
     component: bool,
     /// Bytes of memory that each sandbox starts with, in all instances.
     memory: u64,
 }
 
 impl Code {
-    /// The engine's artifact of it.
+    /// Returns the engine's artifact of the code.
     pub(super) fn serialize(&self) -> wasmtime::Result<Vec<u8>> {
         match self {
             Self::Component(component) => component.serialize(),
@@ -117,28 +117,29 @@ impl Code {
     }
 }
 
-/// The least CPU that compiled code may ask for.
+/// The minimum CPU that compiled code may require.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CpuBaseline {
-    /// What every CPU of the architecture has.
+    /// The features that every CPU of the architecture has.
     Generic,
     /// x86-64-v2 (SSE4.2): any x86-64 server since 2009. On other architectures the same as generic.
     #[default]
     V2,
     /// x86-64-v3 (AVX2, BMI, FMA): most x86-64 servers since 2015. On other architectures the same as generic.
     V3,
-    /// All that the CPU at hand has.
+    /// All features of this machine's CPU.
     Native,
 }
 
 impl CpuBaseline {
-    /// The names that the command line takes.
+    /// The names on the command line.
     pub const NAMES: [&str; 4] = ["generic", "x86-64-v2", "x86-64-v3", "native"];
 
-    /// All of them, as they are named.
+    /// All baselines, in the order of their names.
     const ALL: [Self; 4] = [Self::Generic, Self::V2, Self::V3, Self::Native];
 
-    /// Cranelift's names for what the baseline adds to plain x86-64 (x86-64 psABI, micro-architecture levels).
+    /// Returns Cranelift's names for the features that the baseline adds to plain x86-64 (x86-64 psABI, micro-architecture
+    /// levels).
     fn x86_flags(self) -> impl Iterator<Item = &'static str> {
         let v2 = "cmpxchg16b sse3 ssse3 sse41 sse42 popcnt";
         let (v2, v3) = match self {
@@ -166,32 +167,32 @@ impl FromStr for CpuBaseline {
     }
 }
 
-/// Why a handler was not compiled.
+/// The reason why a handler was not compiled.
 #[derive(Debug, thiserror::Error)]
 pub enum CompileError {
     /// The handler is at fault.
     #[error(transparent)]
     Handler(#[from] LoadError),
-    /// The target is none that this build can compile for.
+    /// This build cannot compile for the target.
     #[error(
         "cannot compile for `{target}`: {why}\n  cure: leave --target out, or run `hostler compile` on a machine of that kind"
     )]
     Target {
         /// The target as asked for.
         target: String,
-        /// The compiler's words.
+        /// The compiler's message.
         why: String,
     },
 }
 
-/// How a handler is compiled ahead of time.
+/// The options for compiling a handler ahead of time.
 #[derive(Debug, Clone, Copy)]
 pub struct Recipe<'a> {
-    /// A target triple; without it, the machine at hand.
+    /// The target triple; `None`: this machine.
     pub target: Option<&'a str>,
-    /// The least CPU that the code may ask for.
+    /// The minimum CPU that the code may require.
     pub baseline: CpuBaseline,
-    /// Whether the WASM goes beside the code, for machines that the code does not fit.
+    /// Adds the WASM to the file, for machines that the code does not fit.
     pub with_source: bool,
 }
 
@@ -201,7 +202,7 @@ pub struct Recipe<'a> {
 /// [`CompileError`] names the handler or the target at fault.
 pub fn compile(source: &Source, recipe: Recipe<'_>) -> Result<Vec<u8>, CompileError> {
     let baseline = recipe.baseline;
-    // Which C library hostler was built with is nothing to the code: the engine compares architecture and system.
+    // The code does not depend on hostler's C library: the engine compares architecture and system.
     let here = ["gnu", "musl"].map(|library| format!("{}-unknown-linux-{library}", std::env::consts::ARCH));
     let target = recipe.target.unwrap_or(&here[0]).to_owned();
     let refused = |why: wasmtime::Error| CompileError::Target { target: target.clone(), why: format!("{why:#}") };
@@ -245,7 +246,7 @@ pub fn compile(source: &Source, recipe: Recipe<'_>) -> Result<Vec<u8>, CompileEr
     Ok(pack((&target, &baseline.to_string()), kind, &code, recipe.with_source.then_some(&*binary)))
 }
 
-/// The bytes of a compiled file. `made_for`: target and CPU baseline, for people.
+/// Returns the bytes of a compiled file. `made_for` is the target and CPU baseline, for people.
 pub(super) fn pack(made_for: (&str, &str), kind: CodeKind, code: &[u8], source: Option<&[u8]>) -> Vec<u8> {
     let header = Header {
         hostler: env!("CARGO_PKG_VERSION").into(),
@@ -261,28 +262,28 @@ pub(super) fn pack(made_for: (&str, &str), kind: CodeKind, code: &[u8], source: 
     [&NAME[..], &[FORMAT], &length.to_le_bytes(), &header, code, source.unwrap_or_default()].concat()
 }
 
-/// Whether a file is compiled code, by its first bytes: ours, or the engine's own kind.
+/// Returns `true` if a file starts like compiled code: hostler's own, or the engine's.
 pub(super) fn is_compiled(contents: &Contents) -> std::io::Result<bool> {
     let start = contents.read(0..contents.length().min(NAME.len() as u64))?;
     Ok(start.starts_with(NAME) || start.starts_with(ELF))
 }
 
-/// Why compiled code is not used.
+/// The reason why compiled code is not used.
 enum Fault {
-    /// It is not what was written.
+    /// The bytes differ from those that were written.
     Damaged(String),
-    /// It is sound, but not for here; the cure.
+    /// It is sound, but does not fit this host; with the reason and the cure.
     Unfit(String, &'static str),
 }
 
-/// What a compiled file gives.
+/// The result of loading a compiled file.
 pub(super) enum Found {
     Code(Built),
-    /// The WASM beside code that is not for here.
+    /// The WASM in the file, because the code does not fit this host.
     Wasm(Bytes),
 }
 
-/// Checks and loads compiled code, or gives the WASM beside it where the code is not for here. `trusted`: whether the
+/// Checks and loads compiled code, or returns the WASM in the file if the code does not fit this host. `trusted`: the
 /// operator vouches for these bytes.
 pub(super) fn load(engine: &Engine, source: &Source, contents: &Contents, trusted: bool) -> Result<Found, LoadError> {
     let damaged = |what| LoadError::new(source, what, CURE);
@@ -303,7 +304,7 @@ pub(super) fn load(engine: &Engine, source: &Source, contents: &Contents, truste
     Ok(Found::Wasm(wasm))
 }
 
-/// Loads compiled code that this machine made for itself; an error says why it cannot be used.
+/// Loads compiled code that this machine made for itself. The error is the reason why it cannot be used.
 pub(super) fn load_own(engine: &Engine, bytes: Bytes) -> Result<Built, String> {
     match File::open(&bytes.into())?.load(engine) {
         Ok(built) => Ok(built),
@@ -311,7 +312,7 @@ pub(super) fn load_own(engine: &Engine, bytes: Bytes) -> Result<Built, String> {
     }
 }
 
-/// A compiled file: its header, and where its parts are.
+/// A compiled file: its header, and the ranges of its parts.
 struct File<'a> {
     contents: &'a Contents,
     header: Header,
@@ -320,7 +321,8 @@ struct File<'a> {
 }
 
 impl<'a> File<'a> {
-    /// Reads the header and checks that the file is as long as it says; an error is damage.
+    /// Reads the header and checks the length of the file against it. An error means damage, or code of another tool or
+    /// format.
     fn open(contents: &'a Contents) -> Result<Self, String> {
         let short = |_| "the compiled file is cut short".to_owned();
         if contents.read(0..contents.length().min(4)).map_err(short)?.starts_with(ELF) {
@@ -373,7 +375,7 @@ impl<'a> File<'a> {
         Ok(Built { code: code?, memory: header.memory })
     }
 
-    /// The WASM, if it is there.
+    /// Returns the WASM, if the file contains it.
     fn source(&self) -> Result<Option<Bytes>, String> {
         let Some(part) = &self.header.source else { return Ok(None) };
         let wasm = self.part(part, &self.source, "WASM")?;
@@ -383,7 +385,7 @@ impl<'a> File<'a> {
         }
     }
 
-    /// A part whose digest fits.
+    /// Reads a part and checks its digest.
     fn part(&self, part: &Part, range: &Range<u64>, name: &str) -> Result<Bytes, String> {
         let bytes = self.contents.read(range.clone()).map_err(|error| error.to_string())?;
         match hex(&sha256(&bytes)) == part.sha256 {

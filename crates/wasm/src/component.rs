@@ -1,4 +1,4 @@
-//! Handlers that are components, whatever their contract, with the lifecycle hooks that the same component exports.
+//! Handlers that are components, of any contract, with the lifecycle hooks that the same component exports.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ pub(super) struct ComponentHandler<C> {
     guest: Guest,
     contract: C,
     hooks: HookSet,
-    /// Instances that may process another message.
+    /// Instances that can process another message.
     warm: Mutex<Vec<Live>>,
 }
 
@@ -38,7 +38,7 @@ impl<C: Contract> ComponentHandler<C> {
         }
     }
 
-    /// Keeps an instance that has messages left, and lets go of any other.
+    /// Keeps an instance that has messages left, and drops any other.
     fn keep(&self, mut live: Live) {
         live.used += 1;
         if live.used < self.guest.definition().messages_per_instance {
@@ -52,7 +52,7 @@ impl<C: Contract> ComponentHandler<C> {
         }
         match self.contract.handle(live, call).await {
             Ok(outcome) => (live.judge(outcome), true),
-            // A hook apart may have written before, but only what is last is taken for its reason.
+            // A separate hook may have written output before, but only the last lines are used as the reason.
             Err(error) => (call.output.explain(live.trapped(&error), Mark::default()), false),
         }
     }

@@ -1,5 +1,5 @@
-//! Components out of core modules that say what they export: what a compiler leaves for a target that knows no components,
-//! such as `wasm32-unknown-unknown`. Such a component imports no WASI, and is the cheapest to instantiate.
+//! Conversion of core modules that describe their exports into components. Compilers produce such modules for targets without
+//! components, such as `wasm32-unknown-unknown`. Such a component imports no WASI, and is the cheapest to instantiate.
 
 use std::borrow::Cow;
 
@@ -9,23 +9,23 @@ use wit_component::{ComponentEncoder, metadata};
 use super::load_error::LoadError;
 use super::source::Source;
 
-/// What the name of a custom section begins with in which a module says what it exports (`wit-component`, metadata).
+/// The prefix of the names of custom sections in which a module describes its exports (`wit-component`, metadata).
 const METADATA: &[u8] = b"component-type";
 
-/// What is to be compiled of a binary: the component that a core module holds; any other binary as it is.
+/// Returns the binary to compile: the component for a core module that describes one, any other binary unchanged.
 ///
 /// # Errors
-/// [`LoadError`] where a module says what it exports, but is damaged or cannot be made a component.
+/// [`LoadError`] if a module describes its exports, but is damaged or cannot be made a component.
 pub(super) fn componentized<'a>(
     engine: &wasmtime::Engine,
     source: &Source,
     binary: Cow<'a, [u8]>,
 ) -> Result<Cow<'a, [u8]>, LoadError> {
-    // Most modules are commands, without metadata; they are validated as they are compiled.
+    // Most modules are commands without metadata. They are validated when they are compiled.
     if is_component(&binary) || !contains(&binary, METADATA) {
         return Ok(binary);
     }
-    // The reader of the metadata panics on what is not a valid module.
+    // The reader of the metadata panics on invalid modules.
     Module::validate(engine, &binary).map_err(|error| LoadError::invalid(source, &error))?;
     if !matches!(metadata::decode(&binary), Ok((Some(_), _))) {
         return Ok(binary);
@@ -40,7 +40,7 @@ pub(super) fn componentized<'a>(
     })
 }
 
-/// The binary form of a `.wasm` or `.wat` file.
+/// Returns the binary form of a `.wasm` or `.wat` file.
 pub(super) fn to_binary<'a>(source: &Source, bytes: &'a [u8]) -> Result<Cow<'a, [u8]>, LoadError> {
     if bytes.is_empty() {
         return Err(LoadError::new(source, "the file is empty", "build it again"));
@@ -54,8 +54,8 @@ pub(super) fn to_binary<'a>(source: &Source, bytes: &'a [u8]) -> Result<Cow<'a, 
     })
 }
 
-/// Whether a WASM binary is a component: bytes 6 and 7 of its header are the layer, 1 for components
-/// (component model, Binary.md).
+/// Returns `true` if a WASM binary is a component: bytes 6 and 7 of its header are the layer, 1 for components (component
+/// model, Binary.md).
 pub(super) fn is_component(binary: &[u8]) -> bool {
     binary.get(6..8) == Some(&[1, 0])
 }

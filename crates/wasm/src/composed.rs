@@ -1,6 +1,7 @@
-//! Handlers composed of several components: what one passes to another is copied in one go, so a guest that copies much is stopped late.
+//! Handlers composed of several components. Data that one passes to another is copied in one go, so a guest that copies much
+//! may be stopped late.
 //!
-//! The engine makes these copies by itself, and never looks meanwhile whether the guest is to stop.
+//! The engine makes these copies itself, and does not check meanwhile whether the guest must stop.
 
 use std::fmt;
 
@@ -9,11 +10,11 @@ use bytesize::ByteSize;
 use super::artifact::Artifact;
 use super::source::Source;
 
-/// With more memory than this, in bytes, a copy may take longer than the 50 ms for which a guest may outlive its processing
+/// The memory, in bytes, above which a copy may take longer than the 50 ms by which a guest may outlive its processing
 /// timeout. docs/reliability.md has the measurements.
 const PROMPT: u64 = 16 << 20;
 
-/// A handler, or hooks apart from it, whose guest may outlive its processing timeout by the time that a copy takes.
+/// A handler, or separate hooks, whose guest may outlive its processing timeout by the time that a copy takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LongCopies {
     file: String,
@@ -21,13 +22,13 @@ pub struct LongCopies {
 }
 
 impl LongCopies {
-    /// Looks at a file whose sandboxes have so many bytes of memory.
+    /// Examines a file whose sandboxes have `memory` bytes; `None`: its copies are short.
     pub(super) fn of(source: &Source, artifact: &Artifact, memory: u64) -> Option<Self> {
         let can = memory > PROMPT && is_composed(artifact);
         can.then(|| Self { file: source.to_string(), memory })
     }
 
-    /// The advice for the user.
+    /// Returns the advice for the user.
     pub fn cure(&self) -> String {
         format!("set limits.memory to {}MiB or less, or build it as one component", PROMPT >> 20)
     }
@@ -45,8 +46,8 @@ impl fmt::Display for LongCopies {
     }
 }
 
-/// Tells whether its instances have several memories. Components share nothing, so each with code of its own has one at least,
-/// whereas all modules of one component share that of its language's runtime.
+/// Returns `true` if its instances have several memories. Components share nothing, so each component with code has at least
+/// one memory. The modules of one component share the memory of their language's runtime.
 fn is_composed(artifact: &Artifact) -> bool {
     let resources = artifact.component().and_then(|component| component.resources_required());
     resources.is_some_and(|resources| resources.num_memories > 1)

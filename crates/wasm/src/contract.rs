@@ -1,4 +1,4 @@
-//! The contract of `wit/consumer.wit`: its types, as the host passes them to and from guests, and how a handler is called.
+//! The contract of `wit/consumer.wit`: its types as passed between host and guests, and the call of a handler.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -12,7 +12,7 @@ use hostler_handler::{Call, Outcome};
 use hostler_types::State;
 use hostler_types::message::Plain;
 
-/// `handler`, by which a component is known as a handler.
+/// `handler`, by which a component is recognised as a handler.
 pub(super) const HANDLER: Interface = own("hostler:consumer/handler");
 
 /// `handle` of `handler`.
@@ -32,7 +32,7 @@ const fn hook(interface: &'static str, name: &'static str) -> Function {
     Function { interface: own(interface), name, alone: false }
 }
 
-/// What `handle` returns.
+/// The result of `handle`.
 type HandleResult = (Result<GuestOutcome, String>,);
 
 /// A component that exports the contract's own `handler`.
@@ -70,7 +70,7 @@ pub(super) struct AttributeRef<'a> {
     value: ValueRef<'a>,
 }
 
-/// `message`, lowered into the guest without a copy of ours.
+/// `message`, lowered into the guest without another copy.
 #[derive(ComponentType, Lower)]
 #[component(record)]
 pub(super) struct MessageRef<'a> {
@@ -198,7 +198,7 @@ impl From<State> for GuestState {
     }
 }
 
-/// Whole milliseconds, saturating.
+/// Returns whole milliseconds, saturating.
 pub(super) fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

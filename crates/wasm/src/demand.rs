@@ -1,8 +1,9 @@
-//! Demands of a handler on its sandbox that the engine does not look at when it loads one: the memory with which all instances start
-//! together, the elements of their tables, and those of passive element segments, of which the engine makes a copy for each instance.
+//! Demands of a handler on its sandbox that the engine does not check when it loads the handler: the memory with which all
+//! instances start together, the elements of their tables, and the elements of passive segments, which the engine copies for
+//! each instance.
 //!
-//! A component says which modules are instantiated by indices into lists that it grows section by section, and that its inner components
-//! refer to. So it is walked here as the engine links it.
+//! A component names the modules that it instantiates by indices into lists. The lists grow section by section, and inner
+//! components refer to them too. So this file walks a component as the engine links it.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -23,7 +24,7 @@ use super::source::Source;
 /// Bytes before the first section.
 const PREAMBLE: usize = 8;
 
-/// The size of a page of memory that names none, as a power of two (64 KiB).
+/// The default page size of a memory, as a power of two (64 KiB).
 const PAGE: u32 = 16;
 
 /// Sections of a core module.
@@ -42,11 +43,11 @@ const EXPORTS: u8 = 11;
 
 type Result<T> = std::result::Result<T, BinaryReaderError>;
 
-/// Refuses a handler whose sandboxes could never start, or would take more of the host than is planned for them. `binary` is valid.
-/// Returns the bytes of memory that each of its sandboxes starts with, which `limits.memory` has to allow.
+/// Refuses a handler whose sandboxes could never start, or would need more of the host than is planned for them. `binary` is
+/// valid. Returns the bytes of memory that each of its sandboxes starts with, which `limits.memory` must allow.
 ///
 /// # Errors
-/// [`LoadError`] says which demand is too large.
+/// [`LoadError`] names the demand that is too large.
 pub(super) fn check(source: &Source, binary: &[u8]) -> std::result::Result<u64, LoadError> {
     let Demand { memory, tables, passive } = of_binary(binary).unwrap_or_default();
     let refuse = |what: String| {
@@ -64,14 +65,14 @@ pub(super) fn check(source: &Source, binary: &[u8]) -> std::result::Result<u64, 
     Ok(memory)
 }
 
-/// What a sandbox has from the start.
+/// The demand of a sandbox at its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Demand {
-    /// Bytes of its memories.
+    /// Bytes in its memories.
     memory: u64,
-    /// In its tables.
+    /// Elements in its tables.
     tables: u64,
-    /// In copies of passive segments.
+    /// Elements in copies of passive segments.
     passive: u64,
 }
 
@@ -92,7 +93,7 @@ fn of_binary(binary: &[u8]) -> Result<Demand> {
     Ok(demand)
 }
 
-/// The demand of one instance of a module.
+/// Returns the demand of one instance of a module.
 fn of_module(binary: &[u8]) -> Result<Demand> {
     let mut demand = Demand::default();
     for (id, content) in sections(binary)? {
@@ -125,7 +126,7 @@ fn of_module(binary: &[u8]) -> Result<Demand> {
     Ok(demand)
 }
 
-/// The sections of a module or component: their ids and contents.
+/// Returns the sections of a module or component: their ids and contents.
 fn sections(binary: &[u8]) -> Result<Vec<(u8, &[u8])>> {
     let mut reader = BinaryReader::new(binary, 0);
     reader.read_bytes(PREAMBLE)?;
@@ -141,18 +142,18 @@ fn items<'a, T: FromReader<'a>>(content: &'a [u8]) -> Result<SectionLimited<'a, 
     SectionLimited::new(BinaryReader::new(content, 0))
 }
 
-/// What an index of a component stands for.
+/// The item that an index of a component refers to.
 #[derive(Clone)]
 enum Item<'a> {
     /// A module, with the demand of each of its instances.
     Module(Demand),
     Component(Rc<Inner<'a>>),
     Instance(Rc<Exports<'a>>),
-    /// Nothing of the file's own: what the host offers.
+    /// An item of the host's, outside of the file.
     Foreign,
 }
 
-/// Exports of an instance, or what a component is instantiated with.
+/// Exports of an instance, or the arguments with which a component is instantiated.
 type Exports<'a> = BTreeMap<&'a str, Item<'a>>;
 
 /// A component within another, whose items it may refer to.
@@ -161,7 +162,7 @@ struct Inner<'a> {
     outer: Option<Rc<Scope<'a>>>,
 }
 
-/// The items of a component, as far as it was walked.
+/// The items of a component that were walked so far.
 struct Scope<'a> {
     modules: RefCell<Vec<Item<'a>>>,
     components: RefCell<Vec<Item<'a>>>,
@@ -220,7 +221,8 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// Walks a component as it is instantiated with these arguments, and adds up the demand of its core instances; its exports.
+/// Walks a component as it is instantiated with these arguments. Adds up the demand of its core instances; returns its
+/// exports.
 fn instantiate<'a>(inner: &Inner<'a>, arguments: &Exports<'a>, demand: &mut Demand) -> Result<Exports<'a>> {
     let none = || RefCell::new(Vec::new());
     let scope = Scope { modules: none(), components: none(), instances: none(), outer: inner.outer.clone() };
@@ -263,7 +265,7 @@ fn instantiate<'a>(inner: &Inner<'a>, arguments: &Exports<'a>, demand: &mut Dema
                     let export = export?;
                     let item = scope.get(export.kind, export.index);
                     exports.insert(export.name.name, item.clone());
-                    // An export is one more item.
+                    // An export adds an item.
                     scope.push(export.kind, item);
                 }
             }
@@ -335,7 +337,7 @@ mod tests {
                (instance (instantiate $c)) (instance (instantiate $c)) (core instance (instantiate $m)))"
         );
         assert_eq!(demand(&inner), (45, 9));
-        // One that is passed, exported and taken out of an instance again.
+        // A module that is passed, exported, and taken out of an instance again.
         let passed = format!(
             "(component (core module $m {MODULE})
                (component $c (import \"m\" (core module $mine)) (export \"n\" (core module $mine)))

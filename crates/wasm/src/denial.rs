@@ -1,4 +1,4 @@
-//! What a guest was denied: one log line for each grant that is missing, however often the guest tries.
+//! Denials to a guest: one log line for each missing grant, however often the guest tries.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use hostler_telemetry::BY_GUEST;
 use hostler_types::message::Message;
 
-/// Lines per call: a guest that tries one thing after the other must not flood the log.
+/// The most lines per call, so that a guest that tries one thing after another cannot flood the log.
 const MAX_LINES: usize = 16;
 
-/// Tells of denials in one call of a guest.
+/// Logs the denials in one call of a guest.
 #[derive(Debug)]
 pub(super) struct Denials {
     consumer: Arc<str>,
@@ -18,17 +18,17 @@ pub(super) struct Denials {
 }
 
 impl Denials {
-    /// For a call that works on this message, if on any.
+    /// Creates the denials of a call. `message` is the one that it works on, if there is one.
     pub(super) fn new(consumer: Arc<str>, message: Option<Arc<Message>>) -> Self {
         Self { consumer, message, told: Mutex::default() }
     }
 
-    /// Who makes the call.
+    /// Returns the consumer that makes the call.
     pub(super) fn consumer(&self) -> &str {
         &self.consumer
     }
 
-    /// Tells that `what` was denied, and what would grant it.
+    /// Logs, once per call, that `what` was denied, and the grant that would allow it.
     pub(super) fn tell(&self, what: &str, cure: &str) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.len() >= MAX_LINES || !told.insert(what.to_owned()) {

@@ -11,24 +11,24 @@ use super::cache::Cache;
 use super::files::MOST_FILES;
 use super::limits::{CORE_INSTANCES, MEMORIES, TABLE_ELEMENTS, TABLES};
 
-/// How often running guests are interrupted to let others run and to see whether they are to stop.
+/// The interval at which running guests are interrupted, to let others run and to check whether they must stop.
 const EPOCH_TICK: Duration = Duration::from_millis(10);
 
-/// The most linear memory of a sandbox, in bytes: what 32-bit WASM addresses, and what the engine reserves of addresses
-/// for each anyway.
+/// The most linear memory of a sandbox, in bytes: all that 32-bit WASM addresses. The engine reserves these addresses for
+/// each memory anyway.
 const MAX_MEMORY: usize = 4 << 30;
 
-/// Addresses that a memory of a sandbox takes, in bytes: itself, and what guards it.
+/// The addresses that a memory of a sandbox takes, in bytes: the memory and its guard.
 pub const SANDBOX_ADDRESSES: u64 = MAX_MEMORY as u64 + (64 << 20);
 
-/// The addresses that the memories of the pool take at most, in bytes: half of what processors give a process (47 bits).
+/// The most addresses that the memories of the pool take, in bytes: half of those that processors give a process (47 bits).
 const ADDRESSES: u64 = 1 << 46;
 
-/// How much of a used slot is reset in place, from its start; the rest is given back to the kernel. In bytes: all of a guest with
-/// a small stack, at the price of a few page faults.
+/// The part of a used slot, from its start, that is reset in place, in bytes; the rest is returned to the kernel. It covers
+/// all of a guest with a small stack, at the cost of a few page faults.
 const KEEP_RESIDENT: usize = 256 * 1024;
 
-/// The same of a table.
+/// The same for a table.
 const KEEP_RESIDENT_OF_TABLE: usize = 64 * 1024;
 
 /// Compiles and runs guests. Cheap to clone.
@@ -37,28 +37,28 @@ pub struct Engine {
     inner: wasmtime::Engine,
     ticker: Arc<Ticker>,
     cache: Option<Arc<Cache>>,
-    /// Files that each sandbox may have open.
+    /// The number of files that each sandbox may have open.
     files: usize,
 }
 
-/// What the pool of sandboxes is made for.
+/// The size of the pool of sandboxes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pool {
-    /// How many sandboxes exist at once.
+    /// The number of sandboxes that may exist at once.
     pub sandboxes: u32,
 }
 
-/// The engine could not be made.
+/// The error of an engine that could not be created.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot set up the WASM engine: {0}")]
 pub struct EngineError(String);
 
 impl Engine {
-    /// An engine that takes its sandboxes from a pool, or, where the address space for one cannot be had, makes
-    /// each when it is needed.
+    /// Creates an engine that takes its sandboxes from a pool. If the address space for a pool is not available, the engine
+    /// creates each sandbox when it is needed.
     ///
     /// # Errors
-    /// [`EngineError`] when this machine cannot run guests at all.
+    /// [`EngineError`] if this machine cannot run guests at all.
     pub fn new(pool: Pool) -> Result<Self, EngineError> {
         let mut most = memories(pool.sandboxes);
         loop {
@@ -66,7 +66,7 @@ impl Engine {
             config.allocation_strategy(InstanceAllocationStrategy::Pooling(pooling(pool, most)));
             match wasmtime::Engine::new(&config) {
                 Ok(engine) => return Self::start(engine),
-                // Fewer addresses may be had than processors have (`ulimit -v`).
+                // Fewer addresses may be available than processors have (`ulimit -v`).
                 Err(_) if most > 1 => most /= 2,
                 Err(error) => {
                     tracing::warn!(
@@ -79,10 +79,10 @@ impl Engine {
         }
     }
 
-    /// An engine without a pool, for one call or for compiling.
+    /// Creates an engine without a pool, for one call or for compiling.
     ///
     /// # Errors
-    /// [`EngineError`] when this machine cannot run guests at all.
+    /// [`EngineError`] if this machine cannot run guests at all.
     pub fn on_demand() -> Result<Self, EngineError> {
         Self::start(wasmtime::Engine::new(&base_config()).map_err(|error| EngineError(format!("{error:#}")))?)
     }
@@ -92,13 +92,13 @@ impl Engine {
         Ok(Self { inner, ticker: Arc::new(ticker), cache: None, files: MOST_FILES })
     }
 
-    /// The same engine, which keeps what it compiles in this cache, if there is one.
+    /// Returns the same engine with a cache of compiled code, if there is one.
     #[must_use]
     pub fn with_cache(self, cache: Option<Arc<Cache>>) -> Self {
         Self { cache, ..self }
     }
 
-    /// The same engine, whose sandboxes may have so many files open each.
+    /// Returns the same engine with this limit of open files for each sandbox.
     #[must_use]
     pub fn with_files(self, files: usize) -> Self {
         Self { files, ..self }
@@ -116,7 +116,7 @@ impl Engine {
         &self.inner
     }
 
-    /// Keeps the epoch ticking while a guest runs.
+    /// Keeps the epoch ticking until the returned guard is dropped.
     pub(super) fn running(&self) -> Running<'_> {
         self.ticker.running()
     }
@@ -126,7 +126,7 @@ impl Engine {
     }
 }
 
-/// The settings that shape compiled code; running and compiling ahead of time share them.
+/// Returns the settings that shape compiled code. Running and compiling ahead of time share them.
 pub(super) fn base_config() -> Config {
     let mut config = Config::new();
     config.epoch_interruption(true);
@@ -135,19 +135,19 @@ pub(super) fn base_config() -> Config {
     config
 }
 
-/// Whether there are threads to compile on beside the one that asks.
+/// Set if the engine may compile on more threads than the caller's.
 static COMPILES_IN_PARALLEL: AtomicBool = AtomicBool::new(true);
 
-/// Lets all engines made from now on compile on so many threads together; without this, on one per CPU. They are started
-/// here, as they could not be refused later; where they cannot be had, the thread that asks compiles alone.
+/// Makes all engines created from now on compile on `threads` threads together; the default is one per CPU. Starts the
+/// threads now, because a later refusal could not be handled. If they cannot be started, the calling thread compiles alone.
 pub fn compile_with(threads: usize) {
     let started = threads > 1 && rayon::ThreadPoolBuilder::new().num_threads(threads).build_global().is_ok();
     COMPILES_IN_PARALLEL.store(started, Ordering::Relaxed);
 }
 
-/// The pool for so many sandboxes, of so many memories each. Its totals hold every sandbox at its maximum at once, so that none can
-/// take a neighbour's place; a component with more is refused when it is loaded. Only addresses are reserved: pages come
-/// when they are touched.
+/// Returns the settings of a pool, with `memories` memories for each sandbox. Its totals hold every sandbox at its maximum at
+/// once, so that none can take another's slot. A component that needs more is refused when it is loaded. Only addresses are
+/// reserved: pages are allocated when they are touched.
 fn pooling(pool: Pool, memories: u32) -> PoolingAllocationConfig {
     let all = |most: u32| pool.sandboxes.saturating_mul(most);
     let mut config = PoolingAllocationConfig::new();
@@ -157,9 +157,9 @@ fn pooling(pool: Pool, memories: u32) -> PoolingAllocationConfig {
         .total_memories(all(memories))
         .total_tables(all(TABLES))
         .total_stacks(pool.sandboxes)
-        // Each sandbox has a limit of its own.
+        // Each sandbox has its own limit.
         .max_memory_size(MAX_MEMORY)
-        // What idle ones keep is counted once per sandbox.
+        // Idle slots are counted once per sandbox.
         .max_unused_warm_slots(pool.sandboxes)
         .max_memories_per_component(memories)
         .max_tables_per_component(TABLES)
@@ -167,21 +167,21 @@ fn pooling(pool: Pool, memories: u32) -> PoolingAllocationConfig {
         .max_component_instance_size(1 << 20)
         .max_core_instance_size(1 << 20)
         .table_elements(TABLE_ELEMENTS)
-        // Up to wasmtime 49 it passes over pages that the kernel is moving or has swapped out just then, and the next guest
-        // finds them as the last one left them (wasmtime's pull request 14357). `tests/hostile/fresh.rs` shows it.
+        // Up to wasmtime 49 the scan skips pages that the kernel is moving or has swapped out at that moment, and the next
+        // guest finds them as the last one left them (wasmtime's pull request 14357). `tests/hostile/fresh.rs` shows it.
         .pagemap_scan(Enabled::No)
         .linear_memory_keep_resident(KEEP_RESIDENT)
         .table_keep_resident(KEEP_RESIDENT_OF_TABLE);
     config
 }
 
-/// How many memories each of so many sandboxes may have at most, so that their addresses fit the pool's share.
+/// Returns the most memories that each sandbox may have if their addresses are to fit the pool's share.
 fn memories(sandboxes: u32) -> u32 {
     let fit = ADDRESSES / SANDBOX_ADDRESSES / u64::from(sandboxes.max(1));
     u32::try_from(fit).unwrap_or(MEMORIES).clamp(1, MEMORIES)
 }
 
-/// Advances the epoch while guests run, and sleeps while none does.
+/// Advances the epoch while guests run, and sleeps while none runs.
 pub(super) struct Ticker {
     running: Arc<AtomicUsize>,
     thread: Thread,
@@ -211,7 +211,7 @@ impl Ticker {
         Ok(Self { running, thread: handle.thread().clone() })
     }
 
-    /// Keeps the epoch ticking while a guest runs.
+    /// Keeps the epoch ticking until the returned guard is dropped.
     pub(super) fn running(&self) -> Running<'_> {
         if self.running.fetch_add(1, Ordering::AcqRel) == 0 {
             self.thread.unpark();
@@ -227,7 +227,7 @@ impl Drop for Ticker {
     }
 }
 
-/// A guest that runs; the epoch ticks while one of these exists.
+/// A running guest. The epoch ticks while one of these exists.
 pub(super) struct Running<'a>(&'a Ticker);
 
 impl Drop for Running<'_> {
@@ -240,7 +240,7 @@ impl Drop for Running<'_> {
 mod tests {
     use super::*;
 
-    /// So many sandboxes of these memories, all alive in one pool.
+    /// Fills one pool with this number of live sandboxes of a component.
     fn fill(engine: &Engine, sandboxes: u32, text: &str) -> wasmtime::Result<()> {
         let component = wasmtime::component::Component::new(engine.inner(), text)?;
         let linker = wasmtime::component::Linker::<()>::new(engine.inner());
@@ -255,7 +255,7 @@ mod tests {
         Ok(())
     }
 
-    /// A component with so many instances, the first of which have a memory, and tables.
+    /// Returns a component with this number of instances, the first of which have memories, and the next tables.
     fn component(instances: u32, memories: u32, tables: u32) -> String {
         let mut text =
             "(component (core module $plain) (core module $memory (memory 1)) (core module $table (table 1 funcref))"

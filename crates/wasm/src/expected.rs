@@ -1,13 +1,13 @@
-//! Functions of WASI that hostler puts its own before: they have to be in the linker under these very names. Otherwise a new version of
-//! wasmtime-wasi would leave its own functions in place, and what bounds a guest would silently be gone.
+//! Overrides of functions of WASI. Each function must be in the linker under its expected name. Otherwise a new version of
+//! wasmtime-wasi would leave its own function in place, and a bound on guests would silently disappear.
 
 use wasmtime::StoreContextMut;
 use wasmtime::component::{Linker, LinkerInstance};
 
-/// Puts what `add` adds before these functions of an interface, which are in the linker already.
+/// Overrides these functions of an interface, which are in the linker already, with those that `add` adds.
 ///
 /// # Errors
-/// One is not there; what was added in its place is of no use, so that the linker must not be used.
+/// One of them is missing. The linker must not be used afterwards.
 pub(super) fn before<T: Send + 'static>(
     linker: &mut Linker<T>,
     interface: &str,
@@ -16,7 +16,7 @@ pub(super) fn before<T: Send + 'static>(
 ) -> wasmtime::Result<()> {
     let mut instance = linker.instance(interface)?;
     for function in functions {
-        // What is there already refuses another of its name.
+        // A function in the linker refuses another of its name.
         if instance.func_wrap(function, |_: StoreContextMut<'_, T>, (): ()| Ok(())).is_ok() {
             return Err(wasmtime::Error::msg(format!(
                 "wasmtime-wasi has no {interface}#{function}, before which hostler puts a bound: its version has changed, and hostler's \

@@ -1,4 +1,4 @@
-//! Files and sockets that a component asks for and is denied, told in the log.
+//! Files and sockets that a component requests and is denied, with a log line.
 
 use std::sync::Once;
 
@@ -16,11 +16,11 @@ use crate::files;
 use crate::sandbox::{ComponentWasi, Host, Sandbox};
 use hostler_handler::Limit;
 
-/// The interfaces with the functions that this file puts its own before.
+/// The interfaces whose functions this file overrides.
 const TYPES: &str = "wasi:filesystem/types@0.2.12";
 const PREOPENS: &str = "wasi:filesystem/preopens@0.2.12";
 
-/// Those that take a path.
+/// The functions that take a path.
 const ASKED: [&str; 10] = [
     "[method]descriptor.open-at",
     "[method]descriptor.stat-at",
@@ -34,7 +34,7 @@ const ASKED: [&str; 10] = [
     "[method]descriptor.set-times-at",
 ];
 
-/// Puts itself before the functions of WASI, which are in the linker already. `has_folders`: some are granted.
+/// Overrides functions of WASI, which are in the linker already. `has_folders`: folders are granted.
 pub(crate) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, has_folders: bool) -> wasmtime::Result<()> {
     if has_folders {
         before(linker, TYPES, &ASKED, files)?;
@@ -51,7 +51,7 @@ pub(crate) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, has_folders: bool
     deny::<Name, Resource<ResolveAddressStream>>(linker, names, resolve, "a name look-up", failed)
 }
 
-/// Has a function of sockets deny what it is asked for.
+/// Makes a function of sockets deny its requests.
 fn deny<P, T>(
     linker: &mut Linker<Sandbox<ComponentWasi>>,
     interface: &str,
@@ -72,8 +72,8 @@ where
     })
 }
 
-/// A function of WASI that changes or looks at what a path names, with what it is called, its parameters (of which
-/// the first is the folder), and the path among them that a denial names.
+/// Overrides a function of WASI that changes or examines a path. Takes its name, its method and parameters (without the
+/// folder, which comes first), the path that a denial names, and whether the function writes.
 macro_rules! asks {
     ($types:ident, $name:literal, $method:ident($($parameter:ident: $type:ty),*), $path:ident, $writes:expr) => {
         $types.func_wrap_async(
@@ -111,10 +111,10 @@ fn files(types: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmtime::Re
     Ok(())
 }
 
-/// What `open-at` is asked.
+/// The parameters of `open-at`.
 type Open = (Resource<Descriptor>, PathFlags, String, OpenFlags, DescriptorFlags);
 
-/// Opens a file, if the sandbox may have another.
+/// Opens a file, unless the sandbox has reached its limit of open files.
 async fn open(mut host: Host<'_>, asked: Open) -> wasmtime::Result<Result<Resource<Descriptor>, FileError>> {
     let (at, how, path, create, flags) = asked;
     let writes = flags.contains(DescriptorFlags::WRITE) || create.contains(OpenFlags::CREATE);
@@ -125,7 +125,7 @@ async fn open(mut host: Host<'_>, asked: Open) -> wasmtime::Result<Result<Resour
     }
     let answer = host.data_mut().filesystem().open_at(at, how, path.clone(), create, flags).await;
     let answer = told(&host, answer, &path, writes)?;
-    // The name under which WASI passes on what it has no name for.
+    // WASI reports errors that it has no name for as `Io`.
     if matches!(answer, Err(FileError::Io)) {
         Limit::of_descriptors().into_iter().for_each(|limit| host.data().scope.reach(limit));
     }
@@ -140,7 +140,7 @@ fn folders(preopens: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmtim
     })
 }
 
-/// What the guest is told, after the log was told if it is denied.
+/// Returns the answer for the guest. Logs a denial.
 fn told<T>(host: &Host<'_>, answer: FsResult<T>, path: &str, writes: bool) -> wasmtime::Result<Result<T, FileError>> {
     let error = match answer {
         Ok(value) => return Ok(Ok(value)),

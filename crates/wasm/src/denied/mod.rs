@@ -1,7 +1,7 @@
-//! What WASI denies by itself, told in the log: files outside of the granted folders, and sockets.
+//! Denials by WASI itself, with a log line: files outside of the granted folders, and sockets.
 //!
-//! A path that no granted folder could hold never gets here: the guest's own library fails it. Where no folder is granted,
-//! all that can be told is that the guest looks for some. Many look when they start and need none, so it is told once.
+//! A path outside of every granted folder never gets here: the guest's own library fails it. If no folder is granted, the log
+//! can only say that the guest looks for folders. Many guests look when they start and need none, so it is logged once.
 
 mod component;
 mod preview1;
@@ -13,10 +13,10 @@ use std::sync::Once;
 
 use super::denial::Denials;
 
-/// What a line says of a guest's path, in characters.
+/// The longest part of a guest's path in a log line, in characters.
 const SHOWN: usize = 256;
 
-/// Tells of a file that was denied.
+/// Logs that a file was denied.
 fn file(denials: &Denials, path: &str, writes: bool) {
     let shown: String = path.chars().take(SHOWN).collect();
     let cure = match writes {
@@ -26,7 +26,7 @@ fn file(denials: &Denials, path: &str, writes: bool) {
     denials.tell(&format!("file {shown:?}"), cure);
 }
 
-/// Tells, once, that a guest looks for folders where none is granted.
+/// Logs, once, that a guest looks for folders although none is granted.
 fn no_folders(told: &Once, denials: &Denials) {
     told.call_once(|| {
         let cure = "if it needs files, grant their folder in the consumer's allow.dirs";

@@ -1,4 +1,4 @@
-//! Files that a preview-1 module asks for and is denied, told in the log.
+//! Files that a preview-1 module requests and is denied, with a log line.
 
 use std::sync::Once;
 
@@ -12,18 +12,18 @@ use crate::preview1::{Host, WASI, memory, parts};
 use crate::sandbox::Sandbox;
 use hostler_handler::Limit;
 
-/// The `errno`s of a denial.
+/// The `errno` values of a denial.
 const DENIED: [i32; 3] = [Errno::Perm as i32, Errno::Rofs as i32, Errno::Notcapable as i32];
 
-/// The open flag `creat`, and the rights that writing asks for (`fd_write`, `fd_allocate`), of WASI preview 1.
+/// The open flag `creat`, and the rights for writing (`fd_write`, `fd_allocate`), of WASI preview 1.
 const CREATE: i32 = 1;
 const WRITES: i64 = 1 << 6 | 1 << 8;
 
-/// What a denial may show of a path, in bytes.
+/// The longest part of a path that is read for a denial, in bytes.
 const MOST_SHOWN: usize = 4 * super::SHOWN;
 
-/// Puts itself before functions of WASI, which are in the linker already: those that take a path; or, where no folder is
-/// granted, the one that tells which there are.
+/// Overrides functions of WASI, which are in the linker already: those that take a path, or, if no folder is granted, the one
+/// that lists the folders.
 pub(crate) fn add(linker: &mut Linker<Sandbox<WasiP1Ctx>>, has_folders: bool) -> wasmtime::Result<()> {
     linker.allow_shadowing(true);
     if has_folders {
@@ -44,8 +44,8 @@ fn folders(linker: &mut Linker<Sandbox<WasiP1Ctx>>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-/// A function of WASI with its parameters, the address and the length of the path that a denial names, and whether it changes what is
-/// there. Their signatures are those of the specification (`wasi_snapshot_preview1.witx`).
+/// Overrides a function of WASI. Takes its parameters, the address and the length of the path that a denial names, and
+/// whether the function writes. The signatures are those of the specification (`wasi_snapshot_preview1.witx`).
 macro_rules! asks {
     ($linker:ident, $name:ident($($parameter:ident: $type:ty),*), ($path:ident, $length:ident), $writes:expr) => {
         $linker.func_wrap_async(WASI, stringify!($name), |mut host: Host<'_>, ($($parameter,)*): ($($type,)*)| {
@@ -85,7 +85,7 @@ fn paths(linker: &mut Linker<Sandbox<WasiP1Ctx>>) -> wasmtime::Result<()> {
 /// The parameters of `path_open`.
 type Open = (i32, i32, i32, i32, i32, i64, i64, i32, i32);
 
-/// Opens a file, if the sandbox may have another.
+/// Opens a file, unless the sandbox has reached its limit of open files.
 async fn open(mut host: Host<'_>, asked: Open) -> wasmtime::Result<i32> {
     let (at, how, path, length, flags, rights, inherited, mode, opened) = asked;
     let most = host.data().limits.files;
@@ -98,14 +98,14 @@ async fn open(mut host: Host<'_>, asked: Open) -> wasmtime::Result<i32> {
         wasi, &mut guest, at, how, path, length, flags, rights, inherited, mode, opened,
     );
     let errno = errno.await?;
-    // The name under which WASI passes on what it has no name for.
+    // WASI reports errors that it has no name for as `Io`.
     if errno == Errno::Io as i32 {
         Limit::of_descriptors().into_iter().for_each(|limit| host.data().scope.reach(limit));
     }
     Ok(told(&mut host, errno, path, length, flags & CREATE != 0 || rights & WRITES != 0))
 }
 
-/// The same `errno`, after the log was told if it is a denial. Of a path that is not in the guest's memory there is nothing to tell.
+/// Returns the same `errno`. Logs a denial, unless the path is outside of the guest's memory.
 fn told(host: &mut Host<'_>, errno: i32, path: i32, length: i32, writes: bool) -> i32 {
     if DENIED.contains(&errno)
         && let Ok(memory) = memory(host)
