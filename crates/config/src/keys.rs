@@ -1,5 +1,4 @@
-//! The table of all keys: the accepted values, the default and the meaning of each. Everything else about keys derives from
-//! it.
+//! The table of all keys: the accepted values, the default and the meaning of each. All else about keys derives from it.
 
 use std::time::Duration;
 

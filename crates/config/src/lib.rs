@@ -55,8 +55,8 @@ pub struct Loaded {
 /// `env` is [`std::env::vars_os`], because variables of other programs may not be UTF-8; only `HOSTLER_…__…` set keys.
 ///
 /// # Errors
-/// There is no file and no variable, the file cannot be read or is not TOML, or keys are faulty (all are reported at once).
-/// Each is exit code 64.
+/// There is no file and no variable that sets a key, the file cannot be read or is not TOML, or keys are faulty. All faulty
+/// keys are reported at once. Each error is exit code 64.
 pub fn load(
     file: Option<&Path>,
     env: impl Iterator<Item = (impl Into<OsString>, impl Into<OsString>)>,

@@ -2,8 +2,7 @@
 
 use super::keys::{KEYS, Preset};
 
-/// Returns a Markdown table of every key: key, default, accepted values, meaning. `NAME` stands for a name that the user
-/// gives.
+/// Returns a Markdown table of all keys: key, default, accepted values, meaning. `NAME` stands for a name that the user gives.
 pub fn reference() -> String {
     let mut table = "| key | default | accepts | meaning |\n|---|---|---|---|\n".to_owned();
     for key in KEYS {

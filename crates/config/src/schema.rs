@@ -6,8 +6,7 @@ use super::keys::{CONSUMER_NAME, KEYS, Key, Node, Preset, child, joined, names};
 use super::kind::Kind;
 use super::units::{DURATION_UNITS, SIZE_UNITS};
 
-/// Returns the schema, draft 2020-12. It checks the form of each value; limits of durations and sizes are in the
-/// descriptions.
+/// Returns the schema, draft 2020-12. It checks the form of each value; limits of durations and sizes are in the descriptions.
 pub fn schema() -> Value {
     let mut root = table("");
     let head = json!({

@@ -39,8 +39,7 @@ pub enum Outcome {
     Failed(String),
     /// The guest trapped, ran out of memory, or could not be started.
     Trapped(String),
-    /// The host was at a limit of its own, so the guest could not run as it should; with the error. The handler is not at
-    /// fault.
+    /// The host was at a limit of its own, so the guest could not run as it should; with the error. The handler is not at fault.
     HostLimit(Limit, String),
     /// It was stopped at the processing timeout, after this time.
     TimedOut(Duration),
@@ -215,8 +214,7 @@ pub async fn run(handler: &dyn Handler, call: &Call) -> Option<Outcome> {
 
 /// Runs a guest's future until it is done or stopped by force; `None`: it was stopped, and its guest is gone.
 ///
-/// The check comes before every poll, so a guest whose time passed while it waited in the run queue does not get another
-/// slice.
+/// The check comes before every poll, so a guest whose time passed while it waited in the run queue does not get another slice.
 pub async fn run_until_stopped<T>(stop: &Stop, guest: impl Future<Output = T>) -> Option<T> {
     let mut forced = pin!(stop.0.forced.cancelled());
     let mut guest = pin!(guest);

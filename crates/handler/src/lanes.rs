@@ -28,8 +28,7 @@ const USUALLY_QUICK: Duration = Duration::from_millis(1);
 const MEMORY: u64 = 8;
 
 /// The niceness (`nice(2)`) of the long lane's threads relative to others: a fifteenth of the weight in the kernel's
-/// scheduler. With slices of 3 ms, such a thread waits at most 45 ms for its turn on a busy CPU, so guests still stop in
-/// time.
+/// scheduler. With slices of 3 ms, such a thread waits at most 45 ms for its turn on a busy CPU, so guests still stop in time.
 const NICENESS: i32 = 12;
 
 /// The computing time, in microseconds, that may wait for the quick lane's first thread before further guests go to other
@@ -75,8 +74,7 @@ struct Choice {
     beyond: Beyond,
     /// The usual computing time of one of the consumer's guests, in microseconds.
     usual: AtomicU64,
-    /// The estimated computing time, in microseconds, of the guests of all consumers that wait for the quick lane's first
-    /// thread.
+    /// The estimated computing time, in microseconds, of the guests of all consumers that wait for the quick lane's first thread.
     waiting: Arc<AtomicU64>,
 }
 

@@ -211,8 +211,7 @@ impl Known {
         Ok(())
     }
 
-    /// Replaces each operation in the code section with a call. Also returns the operations of the functions to add, in
-    /// order.
+    /// Replaces each operation in the code section with a call. Also returns the operations of the functions to add, in order.
     fn replaced(&self, content: &[u8]) -> Result<(CodeSection, Vec<Bulk>)> {
         let (mut code, mut operations) = (CodeSection::new(), Vec::new());
         for body in SectionLimited::<FunctionBody<'_>>::new(reader(content))? {
@@ -257,8 +256,7 @@ impl Known {
         let advance =
             |number, width| format!("(local.set {number} ({width}.add (local.get {number}) ({width}.const {PIECE})))");
         let pieces = match bulk {
-            // The length of a segment is unknown here. A piece beyond its end traps, and nothing sees what was written
-            // before.
+            // The length of a segment is unknown here. A piece beyond its end traps, and nothing sees what was written before.
             Bulk::Fill(target) | Bulk::Init(target, _) => {
                 let fits = fits(target, to, 0, length);
                 let advance =

@@ -103,8 +103,7 @@ impl Cache {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err("it is no regular file".into());
         }
-        // Anyone who may write to the folder of another name can change the entry. A backup by hard links creates such a
-        // name.
+        // Anyone who may write to the folder of another name can change the entry. A backup by hard links creates such a name.
         if stat.st_nlink > 1 {
             return Err("it has another name elsewhere, a hard link".into());
         }

@@ -321,8 +321,7 @@ struct File<'a> {
 }
 
 impl<'a> File<'a> {
-    /// Reads the header and checks the length of the file against it. An error means damage, or code of another tool or
-    /// format.
+    /// Reads the header and checks the length of the file against it. An error means damage, or code of another tool or format.
     fn open(contents: &'a Contents) -> Result<Self, String> {
         let short = |_| "the compiled file is cut short".to_owned();
         if contents.read(0..contents.length().min(4)).map_err(short)?.starts_with(ELF) {

@@ -9,8 +9,7 @@ use hostler_telemetry as telemetry;
 
 /// Runs a step of loading `source`. Turns a panic into the error that the file cannot be used.
 pub(super) fn contain<T>(source: &Source, step: impl FnOnce() -> Result<T, LoadError>) -> Result<T, LoadError> {
-    // A step that is cut short leaves only its own result behind, which is dropped, and the engine's, which has its own
-    // locks.
+    // A step that is cut short leaves only its own result behind, which is dropped, and the engine's, which has its own locks.
     let ended = telemetry::expecting_panics(|| catch_unwind(AssertUnwindSafe(step)));
     ended.unwrap_or_else(|panic| {
         let what = format!("it cannot be read as WASM: {}", text(&*panic));

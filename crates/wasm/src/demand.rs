@@ -221,8 +221,7 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// Walks a component as it is instantiated with these arguments. Adds up the demand of its core instances; returns its
-/// exports.
+/// Walks a component as it is instantiated with these arguments. Adds up the demand of its core instances; returns its exports.
 fn instantiate<'a>(inner: &Inner<'a>, arguments: &Exports<'a>, demand: &mut Demand) -> Result<Exports<'a>> {
     let none = || RefCell::new(Vec::new());
     let scope = Scope { modules: none(), components: none(), instances: none(), outer: inner.outer.clone() };

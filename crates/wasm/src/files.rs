@@ -1,6 +1,6 @@
-//! Open files of a sandbox: how many it may have.
+//! The limit on the open files of a sandbox.
 //!
-//! Each sandbox has a share of the process's descriptors, so that guests leave the host and one another enough.
+//! Each sandbox has a share of the process's descriptors, so that guests leave enough for the host and for each other.
 
 use wasmtime::component::ResourceTable;
 use wasmtime_wasi::filesystem::Descriptor;
@@ -9,11 +9,11 @@ use wasmtime_wasi::p2::{DynInputStream, DynOutputStream};
 use super::denial::Denials;
 use super::listing::Listing;
 
-/// The files that a sandbox may have open where descriptors are not scarce.
+/// The most files that a sandbox may have open if descriptors are not scarce.
 pub const MOST_FILES: usize = 1_024;
 
-/// Whether a sandbox that may have so many files open may open another. A stream or a listing keeps a file open after its handle is
-/// gone, so that all count.
+/// Returns `true` if a sandbox with a limit of `most` open files may open another. Streams and listings keep a file open
+/// after its handle is gone, so all of them count.
 pub(super) fn may_open(table: &mut ResourceTable, most: usize) -> bool {
     let holds = |entry: &&mut (dyn std::any::Any + Send)| {
         entry.is::<Descriptor>()
@@ -24,7 +24,7 @@ pub(super) fn may_open(table: &mut ResourceTable, most: usize) -> bool {
     table.iter_mut().filter(holds).count() < most
 }
 
-/// Tells of a file that was not opened because the sandbox has its share open.
+/// Logs that a file was not opened because the sandbox has reached its limit.
 pub(super) fn tell(denials: &Denials, most: usize) {
     let cure = "close files, or raise the limit of open files (`ulimit -n`, or `ulimits` of the container), or lower concurrency";
     denials.tell(&format!("more than {most} open files"), cure);

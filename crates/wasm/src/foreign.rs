@@ -1,19 +1,19 @@
-//! Files that are programs, but not WASM: told from damaged ones by their first bytes.
+//! Programs that are not WASM, told from damaged files by their first bytes.
 
 use super::load_error::LoadError;
 use super::source::{Contents, Source};
 
-/// What an ELF file says about its system if it is the engine's own artifact (`ELFOSABI_WASMTIME`).
+/// The system in an ELF file that is the engine's own artifact (`ELFOSABI_WASMTIME`).
 const ENGINE: u8 = 200;
 
-/// Where an ELF file says for which system it is (`EI_OSABI`).
+/// The position of the system in an ELF file (`EI_OSABI`).
 const SYSTEM: usize = 7;
 
-/// How to build a program that hostler can run.
+/// The cure: the way to build a program that hostler can run.
 const CURE: &str = "build it for WASI: Go with GOOS=wasip1 GOARCH=wasm, Rust with --target wasm32-wasip1, C with the clang of \
                     the WASI SDK";
 
-/// Refuses a program for a machine.
+/// Refuses a native program.
 pub(super) fn refuse(source: &Source, contents: &Contents) -> Result<(), LoadError> {
     let start = contents.read(0..contents.length().min(SYSTEM as u64 + 1));
     let start = start.map_err(|error| LoadError::unreadable(source, &error))?;
@@ -23,7 +23,7 @@ pub(super) fn refuse(source: &Source, contents: &Contents) -> Result<(), LoadErr
     }
 }
 
-/// The format of a program for a machine, by the file's first bytes.
+/// Returns the format of a native program, by the file's first bytes.
 fn kind(start: &[u8]) -> Option<&'static str> {
     match start {
         [0x7f, b'E', b'L', b'F', ..] if start.get(SYSTEM) != Some(&ENGINE) => Some("ELF"),

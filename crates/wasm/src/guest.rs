@@ -1,4 +1,4 @@
-//! A component that is linked, and its instances.
+//! A linked component and its instances.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::scope::Scope;
 use super::source::Source;
 use hostler_handler::{Bounds, Call, Outcome, Output};
 
-/// A component that can be instantiated again and again.
+/// A component that can be instantiated repeatedly.
 pub(super) struct Guest {
     engine: Engine,
     pre: InstancePre<Sandbox<ComponentWasi>>,
@@ -29,21 +29,21 @@ pub(super) struct Guest {
     web: Arc<Web>,
 }
 
-/// An instance, in its sandbox.
+/// An instance in its sandbox.
 pub(super) struct Live {
     ticker: Arc<Ticker>,
     store: ComponentStore,
     instance: Instance,
     sink: Sink,
-    /// How many messages it has processed.
+    /// The number of messages that it has processed.
     pub(super) used: u32,
 }
 
-/// Names an exported function, found once when the component is loaded.
+/// An exported function, looked up once when the component is loaded.
 pub(super) type Export = ComponentExportIndex;
 
 impl Guest {
-    /// A component that is linked, whose instances get `memory` bytes each.
+    /// Creates a guest from a linked component. Its instances get `memory` bytes each.
     pub(super) fn new(
         engine: &Engine,
         pre: InstancePre<Sandbox<ComponentWasi>>,
@@ -58,37 +58,37 @@ impl Guest {
         Ok(Self { engine: engine.clone(), pre, definition: Arc::clone(definition), limits, web: Arc::new(web) })
     }
 
-    /// The component, linked.
+    /// Returns the linked component.
     pub(super) fn pre(&self) -> &InstancePre<Sandbox<ComponentWasi>> {
         &self.pre
     }
 
-    /// What it was loaded for.
+    /// Returns the definition that it was loaded for.
     pub(super) fn definition(&self) -> &Arc<Definition> {
         &self.definition
     }
 
-    /// Where it came from.
+    /// Returns the origin of its bytes.
     pub(super) fn source(&self) -> &Source {
         &self.definition.source
     }
 
-    /// The consumer that it works for, for the log.
+    /// Returns the consumer that it works for, for the log.
     pub(super) fn consumer(&self) -> &str {
         &self.definition.consumer
     }
 
-    /// What a sandbox for this call knows of it.
+    /// Returns the scope of a sandbox for this call.
     pub(super) fn scope(&self, call: &Call) -> Scope {
         Scope::of(call, &self.definition)
     }
 
-    /// The same for a hook which has no message.
+    /// Returns the scope of a sandbox for a hook without a message.
     pub(super) fn scope_without_message(&self, bounds: Bounds) -> Scope {
         Scope::new(bounds, Denials::new(Arc::clone(&self.definition.consumer), None))
     }
 
-    /// A fresh sandbox with an instance in it, or the outcome of a call that has none.
+    /// Creates a fresh sandbox with an instance in it. The error is the outcome of a call without an instance.
     pub(super) async fn instantiate(&self, scope: Scope, output: &Output, stdin: Stdin<'_>) -> Result<Live, Outcome> {
         let begun = self.definition.metrics.as_ref().map(|metrics| (metrics, Instant::now()));
         let _running = self.engine.running();
@@ -104,8 +104,8 @@ impl Guest {
         }
     }
 
-    /// WASI for one sandbox. Folders are opened at once, so that a message fails for one that is gone before its guest starts;
-    /// what comes from the message cannot be kept for later.
+    /// Creates the WASI context of a sandbox. It opens folders at once, so that a message fails before its guest starts if
+    /// one is gone. Input from the message cannot be kept for later either.
     fn wasi(&self, stdin: Stdin<'_>, sink: &Sink) -> Result<LazyWasi, Outcome> {
         if self.definition.grants.dirs.is_empty() && stdin.env.is_empty() && stdin.body.is_empty() {
             let (definition, sink, limits) = (Arc::clone(&self.definition), sink.clone(), self.limits.clone());
@@ -118,7 +118,7 @@ impl Guest {
     }
 }
 
-/// The outcome of a call whose folders cannot be opened.
+/// Returns the outcome of a call whose folders cannot be opened.
 pub(super) fn no_folder(error: &wasmtime::Error) -> Outcome {
     let reason = format!("a granted folder cannot be opened: {error:#}");
     match host_limit::of(error.as_ref()) {
@@ -128,7 +128,7 @@ pub(super) fn no_folder(error: &wasmtime::Error) -> Outcome {
 }
 
 impl Live {
-    /// Calls an export; an error says why the guest did not return.
+    /// Calls an export. The error is the reason why the guest did not return.
     pub(super) async fn call<P, R>(&mut self, export: &Export, params: P) -> Result<R, wasmtime::Error>
     where
         P: ComponentNamedList + Lower,
@@ -139,39 +139,39 @@ impl Live {
         function.call_async(&mut self.store, params).await
     }
 
-    /// Why a call did not return, for people.
+    /// Returns the reason why a call did not return, for people.
     pub(super) fn fault(&self, error: &wasmtime::Error) -> String {
         sandbox::fault(error, &self.store.data().limits)
     }
 
-    /// The outcome of a call that did not return.
+    /// Returns the outcome of a call that did not return.
     pub(super) fn trapped(&mut self, error: &wasmtime::Error) -> Outcome {
         self.store.data_mut().trapped(error)
     }
 
-    /// The outcome of a call that returned this.
+    /// Returns the outcome of a call that returned `outcome`, unless the host was at a limit.
     pub(super) fn judge(&mut self, outcome: Outcome) -> Outcome {
         self.store.data_mut().judge(outcome)
     }
 
-    /// The sandbox that it lives in.
+    /// Returns the sandbox of the instance.
     #[cfg(feature = "messaging")]
     pub(super) fn sandbox(&mut self) -> &mut Sandbox<ComponentWasi> {
         self.store.data_mut()
     }
 
-    /// Has another call run in it from now on.
+    /// Prepares the instance for another call.
     pub(super) fn reuse_for(&mut self, scope: Scope, output: &Output) {
         self.sink.redirect(output);
         self.store.data_mut().enter(Arc::new(scope));
     }
 }
 
-/// How components of one kind are called.
+/// A contract by which the components of one kind are called.
 pub(super) trait Contract: Sized + Send + Sync + 'static {
-    /// Finds what such a component exports.
+    /// Finds the exports of such a component.
     fn find(guest: &Guest) -> Result<Self, LoadError>;
 
-    /// Calls it on one message; an error says why the guest did not return.
+    /// Calls it on one message. The error is the reason why the guest did not return.
     fn handle(&self, live: &mut Live, call: &Call) -> impl Future<Output = Result<Outcome, wasmtime::Error>> + Send;
 }

@@ -1,4 +1,4 @@
-//! Lifecycle hooks: in the handler's own component, or in one apart that wraps a handler of any kind.
+//! Lifecycle hooks, in the handler's own component or in a separate one that wraps a handler of any kind.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use hostler_handler::{Bounds, Call, Excerpt, HOOK_TIMEOUT, Handler, Mark, Outcom
 use hostler_telemetry::{BY_GUEST, GUEST};
 use hostler_types::State;
 
-/// How much output of a hook that has no message is kept, in bytes.
+/// The most output that is kept of a hook without a message, in bytes.
 const OUTPUT: usize = 4 * 1024;
 
 /// The hooks that a component exports.
@@ -29,7 +29,7 @@ pub(super) struct HookSet {
 }
 
 impl HookSet {
-    /// Finds them; refuses one that is not as the contract says.
+    /// Finds the hooks. Refuses one that does not match the contract.
     pub(super) fn find(guest: &Guest) -> Result<Self, LoadError> {
         Ok(Self {
             message_start: MESSAGE_START.optional::<(MessageRef<'_>,), (Result<(), String>,)>(guest)?,
@@ -39,12 +39,12 @@ impl HookSet {
         })
     }
 
-    /// Whether `state-changed` is among them.
+    /// Returns `true` if `state-changed` is among them.
     pub(super) fn observe_states(&self) -> bool {
         self.state_changed.is_some()
     }
 
-    /// `message-start`. What goes wrong in it is the message's failure, since its handler counts on it.
+    /// Calls `message-start`. Its failure is the message's failure, because the handler relies on it.
     pub(super) async fn start(&self, live: &mut Live, call: &Call) -> Result<(), Outcome> {
         let Some(hook) = &self.message_start else { return Ok(()) };
         match live.call::<_, (Result<(), String>,)>(hook, (MessageRef::new(call),)).await {
@@ -57,8 +57,8 @@ impl HookSet {
         }
     }
 
-    /// `message-end` of a call that started then, in an instance of `guest`; whether the instance is still sound. What goes wrong in it is logged and
-    /// changes nothing.
+    /// Calls `message-end` for a call that began at `started`, in an instance of `guest`. Returns `true` if the instance is
+    /// still sound. A failure is logged and changes nothing.
     pub(super) async fn end(
         &self,
         guest: &Guest,
@@ -79,12 +79,12 @@ impl HookSet {
         false
     }
 
-    /// Whether there is a hook that decides about a processing timeout.
+    /// Returns `true` if there is a hook that decides about processing timeouts.
     pub(super) fn decide_timeouts(&self) -> bool {
         self.processing_timeout.is_some()
     }
 
-    /// `processing-timeout`, in a fresh instance of `guest`.
+    /// Calls `processing-timeout` in a fresh instance of `guest`.
     pub(super) async fn processing_timeout(&self, guest: &Guest, call: &Call, elapsed: Duration) -> Option<Outcome> {
         let hook = self.processing_timeout.as_ref()?;
         let scope = Scope { bounds: Bounds::new(HOOK_TIMEOUT), ..guest.scope(call) };
@@ -99,7 +99,7 @@ impl HookSet {
         }
     }
 
-    /// `state-changed`, in a fresh instance of `guest`.
+    /// Calls `state-changed` in a fresh instance of `guest`.
     pub(super) async fn state_changed(&self, guest: &Guest, from: State, to: State) {
         let Some(hook) = &self.state_changed else { return };
         let (consumer, output) = (guest.consumer(), Output::new(OUTPUT));
@@ -125,7 +125,7 @@ impl HookSet {
     }
 }
 
-/// Calls a hook in an instance of its own; an error says why it did not return.
+/// Calls a hook in an instance of its own. The error is the reason why it did not return.
 async fn in_fresh_instance<P, R>(
     guest: &Guest,
     scope: Scope,
@@ -149,14 +149,14 @@ fn too_long() -> String {
     format!("it took longer than {} s", HOOK_TIMEOUT.as_secs())
 }
 
-/// Whether a component exports any hook at all.
+/// Returns `true` if a component exports any hook.
 pub(super) fn has_any(component: &Component) -> bool {
     [MESSAGE_START, MESSAGE_END, PROCESSING_TIMEOUT, STATE_CHANGED]
         .iter()
         .any(|hook| hook.interface.of(component).is_some())
 }
 
-/// A handler wrapped in the hooks of a component apart.
+/// A handler wrapped in the hooks of a separate component.
 pub(super) struct Hooked {
     inner: Arc<dyn Handler>,
     guest: Guest,
@@ -164,7 +164,7 @@ pub(super) struct Hooked {
 }
 
 impl Hooked {
-    /// Wraps `inner` in the hooks that a component apart exports.
+    /// Wraps `inner` in the hooks that a separate component exports.
     pub(super) fn new(guest: Guest, inner: Arc<dyn Handler>) -> Result<Self, LoadError> {
         Ok(Self { inner, hooks: HookSet::find(&guest)?, guest })
     }

@@ -1,4 +1,4 @@
-//! Which [limit of the host](Limit) an error tells of.
+//! Detection of the [host limit](Limit) behind an error.
 
 use std::error::Error as StdError;
 use std::io;
@@ -7,7 +7,7 @@ use hostler_handler::Limit;
 use rustix::io::Errno;
 use wasmtime::PoolConcurrencyLimitError;
 
-/// The limit that is the cause of an error, if one is.
+/// Returns the limit that caused an error, if one did.
 pub(crate) fn of(error: &(dyn StdError + 'static)) -> Option<Limit> {
     std::iter::successors(Some(error), |&error| error.source()).find_map(|cause| {
         if cause.is::<PoolConcurrencyLimitError>() {

@@ -1,4 +1,4 @@
-//! What the host offers to components beyond WASI: `context` and `producer`, and how guests of any contract send.
+//! Imports of components beyond WASI: `context` and `producer`, and sending for guests of any contract.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) 
     let grants = grants.clone();
     producer.func_wrap_async("send", move |mut host: Host<'_>, (channel, body, options): (String, Vec<u8>, Options)| {
         let (grants, scope) = (grants.clone(), Arc::clone(&host.data().scope));
-        // Attributes are taken over only if they may be sent.
+        // Attributes are taken over only if the guest may send to the channel.
         let outgoing = match granted(&grants, &scope, &channel) {
             Ok(channel) => options.outgoing(&mut host, body).map(|taken| taken.map(|outgoing| (channel, outgoing))),
             Err(refusal) => Ok(Err(refusal)),
@@ -79,7 +79,7 @@ struct Options {
 }
 
 impl Options {
-    /// The message to send; the outer error traps.
+    /// Creates the message to send. The outer error traps.
     fn outgoing(self, host: &mut Host<'_>, body: Vec<u8>) -> wasmtime::Result<Result<Outgoing, Refusal>> {
         let attributes = match lists::take(host, &self.attributes, MAX_ENTRIES)? {
             Ok(attributes) => attributes,
@@ -122,14 +122,14 @@ impl From<SendError> for Refusal {
     }
 }
 
-/// Sends for a guest, to a channel that its consumer's `allow.send` names; the id of the message.
+/// Sends for a guest, to a channel in its consumer's `allow.send`. Returns the id of the message.
 #[cfg(feature = "messaging")]
 pub(super) async fn send(grants: &Grants, scope: &Scope, channel: &str, message: Outgoing) -> Result<String, Refusal> {
     let channel = granted(grants, scope, channel)?;
     pass_on(grants, scope, &channel, message).await
 }
 
-/// The channel of this name, if `allow.send` names it. A denial is logged.
+/// Returns the channel of this name, if `allow.send` names it. Logs a denial.
 fn granted(grants: &Grants, scope: &Scope, channel: &str) -> Result<Channel, Refusal> {
     let channel: Channel = channel.parse().map_err(|error| Refusal::Invalid(format!("{error}")))?;
     if !grants.send.contains(&channel) {
@@ -146,7 +146,7 @@ async fn pass_on(grants: &Grants, scope: &Scope, channel: &Channel, mut message:
     producer.send_one(channel, message).await.map_err(|error| unsent(scope, error))
 }
 
-/// Why a message was not sent. A limit of the host that the queue's client ran into is noted, as it is no fault of the guest's.
+/// Converts the error of a send. Notes a host limit that the queue's client reached, because it is not the guest's fault.
 pub(super) fn unsent(scope: &Scope, error: SendError) -> Refusal {
     if let (SendError::Queue(_), Some(limit)) = (&error, Limit::at_hand()) {
         scope.reach(limit);
@@ -154,7 +154,7 @@ pub(super) fn unsent(scope: &Scope, error: SendError) -> Refusal {
     error.into()
 }
 
-/// What sends guests' messages.
+/// Returns the producer that sends guests' messages.
 pub(super) fn producer(grants: &Grants) -> Result<&Producer, Refusal> {
     let none = || Refusal::Unavailable("this run of the handler has no queue to send to".into());
     grants.producer.as_ref().ok_or_else(none)

@@ -1,41 +1,42 @@
 //! The WASM engine: handlers from files, and the sandboxes that they run in.
 //!
-//! The consumer knows only [`Handler`] (`hostler-handler`); [`load`] makes one from a file of any kind that the contract allows, or from what [`fetch`] brought.
+//! The consumer knows only [`Handler`] (`hostler-handler`). [`load`] creates one from a file of any kind that the contract
+//! allows, or from bytes that [`fetch`] brought.
 //!
 //! | file | job |
 //! |---|---|
-//! | `source` | where a handler's bytes are |
+//! | `source` | the location of a handler's bytes |
 //! | `fetch/` | handlers from elsewhere |
 //! | `artifact` | a handler's file: its pin, its kind by its exports |
-//! | `load_error` | why it cannot be loaded |
-//! | `foreign` | programs that are not WASM, told apart from damaged files |
-//! | `contain` | panics of the libraries that read a file, as faults of that file |
-//! | `componentize` | a core module that says what it exports → a component |
-//! | `composed` | handlers of several components, which are stopped late where they copy much |
-//! | `bulk` | bulk memory operations in pieces, so that a guest can be stopped in the midst of one |
-//! | `demand` | what a handler needs of its sandbox that the engine does not look at |
-//! | `build`, `compiled` | WASM → code; code compiled ahead of time, and whether it is believed |
-//! | `cache` | what was fetched and compiled, for the next start |
+//! | `load_error` | the reason why it cannot be loaded |
+//! | `foreign` | programs that are not WASM, told from damaged files |
+//! | `contain` | panics in the libraries that read a file, as faults of that file |
+//! | `componentize` | a core module that describes its exports → a component |
+//! | `composed` | handlers of several components, which may be stopped late if they copy much |
+//! | `bulk` | bulk memory operations in pieces, so that a guest can be stopped in the middle of one |
+//! | `demand` | demands of a handler on its sandbox that the engine does not check |
+//! | `build`, `compiled` | WASM → code; code compiled ahead of time, and its checks |
+//! | `cache` | fetched and compiled handlers, for the next start |
 //! | `engine` | wasmtime's settings, the pool of sandboxes, the epoch |
-//! | `link`, `guest` | a component, linked with all that the host offers; its instances |
-//! | `component` | handlers that are components: instances used again, hooks inside |
-//! | `contract`, `messaging/`, `wasmcloud` | how components of each contract are called |
+//! | `link`, `guest` | a component, linked with everything that the host offers; its instances |
+//! | `component` | handlers that are components: reused instances, hooks inside |
+//! | `contract`, `messaging/`, `wasmcloud` | calls of components of each contract |
 //! | `command` | commands as handlers |
 //! | `hooks` | lifecycle hooks, inside a handler or around one |
-//! | `signature` | functions that a component exports for a contract, and whether their types are the contract's |
+//! | `signature` | functions that a component exports for a contract, with their types checked |
 //! | `sandbox`, `scope` | one store: its limits, its capabilities; its call |
-//! | `limits` | memory, tables, and what the host holds for a guest |
-//! | `expected` | functions of WASI that have to be there to be bounded |
+//! | `limits` | memory, tables, and memory that the host holds for a guest |
+//! | `expected` | overrides of functions of WASI, which must exist |
 //! | `files` | open files of a sandbox |
 //! | `listing/` | listings of granted folders, in parts |
 //! | `lists` | lists that guests pass, bounded |
-//! | `host_limit` | limits of the host that a call ran into |
+//! | `host_limit` | limits of the host that a call reached |
 //! | `capabilities` | grants → a WASI context |
-//! | `imports` | what a component may import beyond WASI |
-//! | `stubs` | imports that nobody offers |
+//! | `imports` | imports of components beyond WASI |
+//! | `stubs` | imports that the host does not offer |
 //! | `http/` | outgoing HTTP |
-//! | `preview1` | functions of WASI preview 1, called by those put before them |
-//! | `denial`, `denied/` | what was denied, told in the log |
+//! | `preview1` | original functions of WASI preview 1, for their overrides |
+//! | `denial`, `denied/` | denials, in the log |
 //! | `output` | standard output and error |
 
 mod artifact;
@@ -108,39 +109,39 @@ use hostler_telemetry::metrics::ConsumerMetrics;
 #[cfg(feature = "messaging")]
 use {messaging::Messaging, wasmcloud::Wasmcloud};
 
-/// The version of the contract that this host speaks.
+/// The version of the contract that this host supports.
 const VERSION: &str = "0.1.0";
 
-/// Where its WIT is to be had, for people.
+/// The location of its WIT, for people.
 const WIT: &str = "wit/ of this hostler";
 
-/// All that is needed to load a handler.
+/// Everything that is needed to load a handler.
 #[derive(Debug, Clone)]
 pub struct Definition {
     /// The consumer that it works for.
     pub consumer: Arc<str>,
     /// The handler: the bytes of a `.wasm`, `.wat` or `.cwasm` file.
     pub source: Source,
-    /// Their SHA-256, if it is pinned.
+    /// The SHA-256 of those bytes, if it is pinned.
     pub sha256: Option<[u8; 32]>,
-    /// A component with lifecycle hooks, apart from the handler.
+    /// A component with lifecycle hooks, separate from the handler.
     pub hooks: Option<Source>,
     /// The SHA-256 of that component's bytes, if it is pinned.
     pub hooks_sha256: Option<[u8; 32]>,
-    /// What its guests may reach.
+    /// The grants of its guests.
     pub grants: Grants,
-    /// How many messages one instance processes before it is thrown away; 1 is a fresh one each.
+    /// The number of messages that one instance processes before it is replaced; 1: a fresh instance for each.
     pub messages_per_instance: u32,
-    /// Whether a command's standard output is its reply.
+    /// Makes a command's standard output its reply.
     pub reply_from_stdout: bool,
-    /// Measures its sandboxes, if anything does.
+    /// The metrics of its sandboxes; `None`: they are not measured.
     pub metrics: Option<ConsumerMetrics>,
 }
 
-/// Loads, verifies and compiles a handler, and its hooks. Takes up to many seconds for a large file that is not compiled.
+/// Loads, verifies and compiles a handler and its hooks. Takes up to many seconds for a large file that is not compiled.
 ///
 /// # Errors
-/// [`LoadError`] names the file, what is wrong with it, and the cure.
+/// [`LoadError`] names the file, its fault, and the cure.
 pub fn load(engine: &Engine, definition: &Definition) -> Result<Loaded, LoadError> {
     definition.grants.prepare().map_err(|(path, error)| LoadError::grant(path, &error))?;
     let artifact = artifact::read(engine, &definition.source, definition.sha256.as_ref())?;
@@ -154,41 +155,41 @@ pub fn load(engine: &Engine, definition: &Definition) -> Result<Loaded, LoadErro
     Ok(Loaded { engine: engine.clone(), definition: Arc::new(definition.clone()), artifact, hooks, summary })
 }
 
-/// A handler that is compiled. What its sandboxes may use is decided when it is known what all handlers need.
+/// A compiled handler. The limits of its sandboxes are set later, when the needs of all handlers are known.
 pub struct Loaded {
     engine: Engine,
     definition: Arc<Definition>,
     artifact: Artifact,
-    /// A component with hooks, apart from the handler.
+    /// A component with hooks, separate from the handler.
     hooks: Option<(Source, Artifact)>,
-    /// What was found in its file.
+    /// The facts found in its file.
     pub summary: Summary,
 }
 
 impl Loaded {
-    /// The bytes of its compiled code and data, its hooks' included.
+    /// Returns the size of its compiled code and data in bytes, including its hooks'.
     pub fn code_size(&self) -> u64 {
         self.artifact.code_size() + self.hooks.as_ref().map_or(0, |(_, hooks)| hooks.code_size())
     }
 
-    /// Whether it has a `state-changed` hook, which runs in a sandbox of its own beside those of messages.
+    /// Returns `true` if it has a `state-changed` hook, which runs in a sandbox of its own beside those of messages.
     pub fn observes_states(&self) -> bool {
         let artifacts = [Some(&self.artifact), self.hooks.as_ref().map(|(_, hooks)| hooks)];
         let mut components = artifacts.into_iter().flatten().filter_map(Artifact::component);
         components.any(|component| STATE_CHANGED.interface.of(component).is_some())
     }
 
-    /// The handler and the hooks whose guests may outlive their processing timeout, with sandboxes of `memory` bytes.
+    /// Returns the handler and the hooks whose guests may outlive their processing timeout, in sandboxes of `memory` bytes.
     pub fn long_copies(&self, memory: u64) -> Vec<LongCopies> {
         let handler = LongCopies::of(&self.definition.source, &self.artifact, memory);
         let hooks = self.hooks.as_ref().and_then(|(source, hooks)| LongCopies::of(source, hooks, memory));
         handler.into_iter().chain(hooks).collect()
     }
 
-    /// Makes the handler, with sandboxes of `memory` bytes of linear memory.
+    /// Creates the handler, with sandboxes of `memory` bytes of linear memory.
     ///
     /// # Errors
-    /// [`LoadError`] when that is less than it starts with, or when its imports do not fit.
+    /// [`LoadError`] if that is less than it starts with, or if its imports do not fit.
     pub fn handler(&self, memory: u64) -> Result<Arc<dyn Handler>, LoadError> {
         contain::contain(&self.definition.source, || self.link(memory))
     }
@@ -217,12 +218,12 @@ impl Loaded {
     }
 }
 
-/// A guest that could never start must not fail message by message.
+/// Refuses a guest that could never start, so that it does not fail message by message.
 fn roomy(source: &Source, least: u64, memory: u64) -> Result<(), LoadError> {
     if least > memory { Err(LoadError::needs_memory(source, least, memory)) } else { Ok(()) }
 }
 
-/// What a handler's file turned out to be.
+/// The facts found in a handler's file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
     /// Its kind.

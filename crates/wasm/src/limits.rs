@@ -1,4 +1,4 @@
-//! What a guest may use of the machine: linear memory, tables, instances, and what the host holds on its behalf.
+//! The limits on a guest's use of the machine: linear memory, tables, instances, and memory that the host holds for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,10 +11,11 @@ use super::host_limit;
 use hostler_handler::Limit;
 use hostler_telemetry::metrics::ConsumerMetrics;
 
-/// The most elements that the tables of one sandbox may have together; also what the pool reserves for each.
+/// The most elements that the tables of one sandbox may have together. The pool reserves as many for each table.
 pub(super) const TABLE_ELEMENTS: usize = 100_000;
 
-/// The most elements that the passive segments of all instances of a sandbox may have together: the engine keeps 16 bytes for each.
+/// The most elements that the passive segments of all instances of a sandbox may have together. The engine keeps 16 bytes for
+/// each.
 pub(super) const PASSIVE_ELEMENTS: u64 = 32 * 1024;
 
 /// The most core instances in one sandbox; components of dynamic languages have dozens.
@@ -29,36 +30,36 @@ pub(super) const TABLES: u32 = 64;
 /// The most handles to resources of its own that a guest may have.
 pub(super) const GUEST_HANDLES: usize = 16 * 1024;
 
-/// The most handles to resources of the host (files, streams, pollables), where memory does not bound them earlier.
+/// The most handles to resources of the host (files, streams, pollables), if memory does not bound them earlier.
 const MAX_HANDLES: usize = 1_024;
 
-/// What a handle may make the host hold, in bytes: what an open file stream reads ahead (wasmtime-wasi's own limit), or a
+/// The bytes that a handle may make the host hold: the read-ahead of an open file stream (wasmtime-wasi's own limit), or a
 /// request that is not sent yet (half of it is for its headers).
 pub(super) const HELD_PER_HANDLE: usize = 64 * 1024;
 
 const MIB: u64 = 1 << 20;
 
-/// What a sandbox costs beside its memory and what the host holds for it, in bytes: its stack (512 KiB of the guest's
-/// frames, and the host's), its tables (8 bytes an element), its passive segments (16 bytes an element), the handles themselves, and what the pool keeps of it while
-/// it is idle.
+/// The cost of a sandbox in addition to its memory and the memory that the host holds for it, in bytes: its stack (512 KiB of
+/// the guest's frames, and the host's), its tables (8 bytes an element), its passive segments (16 bytes an element), the
+/// handles themselves, and the part of an idle sandbox that the pool keeps.
 const SANDBOX: u64 = 3 * MIB;
 
-/// What a sandbox may cost the host in all, in bytes, whatever its guest does: its linear memory, what the host holds for
-/// it, and what every sandbox costs.
+/// Returns the most memory that a sandbox may cost the host, in bytes, whatever its guest does: its linear memory, the memory
+/// that the host holds for it, and the cost of every sandbox.
 pub fn footprint(memory: u64) -> u64 {
     memory.saturating_add(held(memory)).saturating_add(SANDBOX)
 }
 
-/// What the host may hold on behalf of a guest with so much memory, in bytes: half of that again, but enough for small
-/// guests to work with.
+/// Returns the bytes that the host may hold for a guest with `memory` bytes: half of that, but at least 4 MiB, which small
+/// guests need to work.
 fn held(memory: u64) -> u64 {
     (memory / 2).max(4 * MIB)
 }
 
-/// Bounds one sandbox, and remembers that it hit the bound, since a guest rarely says so when it then aborts.
+/// The limits of one sandbox. They remember a refusal, because a guest rarely reports it when it aborts.
 #[derive(Debug, Clone)]
 pub(super) struct Limits {
-    /// Bytes, all linear memories of the sandbox together.
+    /// Bytes of all linear memories of the sandbox together.
     memory: usize,
     /// Bytes that one call of the host may take over from the guest.
     pub(super) transfer: usize,
@@ -69,13 +70,13 @@ pub(super) struct Limits {
     used: usize,
     elements: usize,
     refused: Option<Refused>,
-    /// The limit of the host that the call ran into, if any.
+    /// The host limit that the call reached, if any.
     pub(super) reached: Option<Limit>,
-    /// The most memory that any sandbox has had, if anybody wants to know.
+    /// The highest memory of any sandbox, if it is measured.
     peak: Option<Arc<AtomicU64>>,
 }
 
-/// What was refused last.
+/// The last refusal.
 #[derive(Debug, Clone, Copy)]
 enum Refused {
     Memory,
@@ -83,12 +84,14 @@ enum Refused {
 }
 
 impl Limits {
-    /// For a component: half of what may be held is for one call, half for what streams have read ahead.
+    /// Creates the limits of a component. Half of the memory that the host may hold is for one call, half for the read-ahead
+    /// of streams.
     pub(super) fn component(memory: u64) -> Self {
         Self::new(memory, held(memory) / 2)
     }
 
-    /// For a command, whose files have no streams: a read or write may be as large as all that may be held.
+    /// Creates the limits of a command. Its files have no streams, so one read or write may take all of the memory that the
+    /// host may hold.
     pub(super) fn command(memory: u64) -> Self {
         Self::new(memory, held(memory))
     }
@@ -109,13 +112,13 @@ impl Limits {
         }
     }
 
-    /// The same with so many open files at most, measured where anybody wants to know.
+    /// Returns the same limits with `files` open files, and measured if `definition` has metrics.
     pub(super) fn of(self, files: usize, definition: &Definition) -> Self {
         let peak = definition.metrics.as_ref().map(ConsumerMetrics::memory_peak);
         Self { files, peak, ..self }
     }
 
-    /// What to add to the reason of a trap that the limit probably caused.
+    /// Returns an addition to the reason of a trap that the limit probably caused.
     pub(super) fn hint(&self) -> Option<String> {
         match self.refused? {
             Refused::Memory => {
@@ -128,7 +131,7 @@ impl Limits {
 
 impl ResourceLimiter for Limits {
     fn memory_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
-        // The memory's own maximum, by which the engine would refuse it only once it is counted here as used.
+        // The memory's own maximum. The engine would refuse it too, but only after it counts here as used.
         if maximum.is_some_and(|maximum| desired > maximum) {
             return Ok(false);
         }
@@ -154,7 +157,7 @@ impl ResourceLimiter for Limits {
 
     fn table_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
         let elements = self.elements.saturating_add(desired.saturating_sub(current));
-        // First, as a table of the pool has its place there as its maximum.
+        // Comes first, because a table of the pool has this limit as its maximum.
         if elements > TABLE_ELEMENTS {
             self.refused = Some(Refused::Elements);
             return Ok(false);
@@ -166,7 +169,7 @@ impl ResourceLimiter for Limits {
         Ok(true)
     }
 
-    // The pool refuses what has more when it is loaded. Where there is no pool, these hold.
+    // The pool refuses components with more when they are loaded. These limits apply without a pool.
     fn instances(&self) -> usize {
         CORE_INSTANCES as usize
     }
@@ -224,7 +227,7 @@ mod tests {
         assert!(limits.memory_growing(0, 100, Some(100)).unwrap());
         assert!(limits.table_growing(0, TABLE_ELEMENTS, Some(TABLE_ELEMENTS)).unwrap());
         assert_eq!(limits.hint(), None);
-        // A table of the pool has this maximum, whatever its guest says.
+        // A table of the pool has this maximum, whatever its guest declares.
         assert!(!limits.table_growing(TABLE_ELEMENTS, TABLE_ELEMENTS + 1, Some(TABLE_ELEMENTS)).unwrap());
         assert!(limits.hint().unwrap().contains("100000 elements"));
     }

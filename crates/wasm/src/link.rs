@@ -1,4 +1,4 @@
-//! All that the host offers to a component, linked.
+//! Links a component with everything that the host offers.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use super::{Definition, denied, http, imports, listing, lists, stubs};
 #[cfg(feature = "messaging")]
 use super::{messaging, wasmcloud};
 
-/// Links a component, whose instances get `memory` bytes each.
+/// Links a component. Its instances get `memory` bytes each.
 ///
 /// # Errors
-/// What it imports is not what the host has under that name.
+/// An import differs from the host's item of that name.
 pub(super) fn guest(
     engine: &Engine,
     component: &Component,
@@ -38,7 +38,7 @@ fn misfit(definition: &Definition, error: &wasmtime::Error) -> LoadError {
     LoadError::link(&definition.source, error, contract.map(|(_, interface)| interface.wit))
 }
 
-/// Adds WASI 0.2 with outgoing HTTP, `context` and `producer`, and what the packages of the other contracts offer.
+/// Adds WASI 0.2 with outgoing HTTP, `context` and `producer`, and the packages of the other contracts.
 fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) -> wasmtime::Result<()> {
     wasmtime_wasi::p2::add_to_linker_async(linker)?;
     denied::add(linker, !grants.dirs.is_empty())?;

@@ -1,4 +1,4 @@
-//! Why a handler cannot be loaded, for people.
+//! The reason why a handler cannot be loaded, for people.
 
 use std::fmt;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::{VERSION, WIT};
 
-/// Why a handler cannot be loaded: what is at fault, what is wrong with it, and what to do.
+/// The reason why a handler cannot be loaded: the file or folder at fault, its fault, and the cure.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("handler {handler}: {what}\n  cure: {cure}")]
 pub struct LoadError {
@@ -20,7 +20,7 @@ impl LoadError {
         Self { handler: source.to_string(), what: what.into(), cure: cure.into() }
     }
 
-    /// That of a binary which does not validate.
+    /// Creates the error for a binary that does not validate.
     pub(super) fn invalid(source: &impl fmt::Display, error: &wasmtime::Error) -> Self {
         Self::new(
             source,
@@ -29,7 +29,7 @@ impl LoadError {
         )
     }
 
-    /// That of sound WASM which needs more than any sandbox has.
+    /// Creates the error for valid WASM that needs more than any sandbox has.
     pub(super) fn too_large(source: &impl fmt::Display, error: &wasmtime::Error) -> Self {
         Self::new(
             source,
@@ -46,12 +46,13 @@ impl LoadError {
         )
     }
 
-    /// That of a file that cannot be read.
+    /// Creates the error for a file that cannot be read.
     pub(super) fn unreadable(source: &impl fmt::Display, error: &io::Error) -> Self {
         Self::new(source, error.to_string(), "name a file that exists and that hostler's user can read")
     }
 
-    /// That of imports that the host has, but not so. `wit`: what they should be of, where that is not ours.
+    /// Creates the error for imports that differ from the host's. `wit`: the WIT that they should match, if it is not
+    /// hostler's own.
     pub(super) fn link(source: &impl fmt::Display, error: &wasmtime::Error, wit: Option<&str>) -> Self {
         let own = format!("{WIT} (hostler:consumer@{VERSION}, WASI 0.2 or preview 1)");
         let cure = format!("build it against {}", wit.unwrap_or(&own));

@@ -1,4 +1,4 @@
-//! A guest's standard streams, which lead to the output of the call that runs in its sandbox.
+//! A guest's standard streams, which write to the output of the call that runs in its sandbox.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,10 +9,10 @@ use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError};
 
-/// How much a guest may hand over in one write.
+/// The most bytes that a guest may hand over in one write.
 const WRITE_SIZE: usize = 64 * 1024;
 
-/// Where the streams of a sandbox lead: to the output of the call that runs in it.
+/// The destination of a sandbox's streams: the output of the call that runs in it.
 #[derive(Debug, Clone)]
 pub(super) struct Sink(Arc<Mutex<Output>>);
 
@@ -21,12 +21,12 @@ impl Sink {
         Self(Arc::new(Mutex::new(output.clone())))
     }
 
-    /// Leads to another call's output from now on.
+    /// Redirects the streams to another call's output.
     pub(super) fn redirect(&self, output: &Output) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = output.clone();
     }
 
-    /// One of the two, as a guest's standard stream.
+    /// Returns a standard stream for a guest.
     pub(super) fn stream(&self, stream: Stream) -> GuestStream {
         GuestStream { sink: self.clone(), stream }
     }

@@ -1,7 +1,7 @@
-//! WASI preview 1: its own functions, for those that hostler puts before them.
+//! WASI preview 1: its original functions, for those that override them.
 //!
-//! The functions of wasmtime-wasi find the guest's memory through their caller, so nothing can call them in the linker. What they are
-//! made of can be called: it takes the memory as a parameter.
+//! The functions of wasmtime-wasi find the guest's memory through their caller, so other functions in the linker cannot call
+//! them. The functions beneath can be called, because they take the memory as a parameter.
 
 use wasmtime::{AsContextMut as _, Caller, Extern, Memory};
 use wasmtime_wasi::p1::WasiP1Ctx;
@@ -16,7 +16,7 @@ pub(crate) const WASI: &str = "wasi_snapshot_preview1";
 /// A module that calls the host.
 pub(crate) type Host<'a> = Caller<'a, Sandbox<WasiP1Ctx>>;
 
-/// WASI, and the guest's memory: what its functions are called with.
+/// Returns WASI and the guest's memory, with which its functions are called.
 pub(crate) fn parts<'a>(host: &'a mut Host<'_>) -> wasmtime::Result<(&'a mut WasiP1Ctx, GuestMemory<'a>)> {
     let fuel = host.as_context_mut().hostcall_fuel();
     let (memory, sandbox) = memory(host)?.data_and_store_mut(host);
@@ -24,7 +24,7 @@ pub(crate) fn parts<'a>(host: &'a mut Host<'_>) -> wasmtime::Result<(&'a mut Was
     Ok((&mut sandbox.wasi, GuestMemory::Unshared(memory)))
 }
 
-/// The guest's memory.
+/// Returns the guest's memory.
 pub(crate) fn memory(host: &mut Host<'_>) -> wasmtime::Result<Memory> {
     let memory = host.get_export("memory").and_then(Extern::into_memory);
     memory.ok_or_else(|| wasmtime::Error::msg("the module does not export its memory as `memory`"))

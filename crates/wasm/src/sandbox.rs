@@ -16,13 +16,13 @@ use super::scope::Scope;
 use hostler_handler::Outcome;
 use hostler_types::message::Message;
 
-/// What a sandbox of any kind of guest knows.
+/// The data of a sandbox, for any kind of guest.
 pub(super) struct Sandbox<W> {
     pub(super) wasi: W,
     pub(super) limits: Limits,
     /// The call that runs in it; replaced when an instance is used again.
     pub(super) scope: Arc<Scope>,
-    /// What it processes, where its contract lets it reply by sending.
+    /// The message that it processes, if its contract lets it reply by sending.
     pub(super) answering: Option<Answering>,
 }
 
@@ -32,14 +32,14 @@ pub(super) struct Answering {
     pub(super) message: Arc<Message>,
     /// The channel that it came from.
     pub(super) from: Arc<str>,
-    /// How many replies it has sent.
+    /// The number of replies that it has sent.
     pub(super) replies: u32,
 }
 
-/// What a guest may do by WASI: made when it first asks for any of it, as many a guest never does.
+/// The WASI context of a guest. It is created when the guest first uses it, because many guests never do.
 pub(super) type LazyWasi = LazyCell<WasiCtx, Box<dyn FnOnce() -> WasiCtx + Send>>;
 
-/// WASI as components see it.
+/// WASI for components.
 pub(super) struct ComponentWasi {
     ctx: LazyWasi,
     table: ResourceTable,
@@ -56,14 +56,15 @@ impl ComponentWasi {
         Self { ctx, table, http, http_hooks: Hooks::new(web, Arc::clone(scope)) }
     }
 
-    /// The bodies of the guest's requests, and the table with what they belong to.
+    /// Returns the table of the guest's resources, and the bodies of its requests.
     pub(super) fn uploads(&mut self) -> (&mut ResourceTable, &mut Uploads) {
         (&mut self.table, &mut self.http_hooks.uploads)
     }
 }
 
 impl<W> Sandbox<W> {
-    /// The outcome of a call that ends so. What fails after the host was at a limit is not the handler's fault.
+    /// Returns the outcome of a call that ends with `outcome`. A failure after the host was at a limit is not the handler's
+    /// fault.
     pub(super) fn judge(&mut self, outcome: Outcome) -> Outcome {
         let Some(limit) = self.limits.reached.take().or_else(|| self.scope.reached.get().copied()) else {
             return outcome;
@@ -75,7 +76,7 @@ impl<W> Sandbox<W> {
         }
     }
 
-    /// The outcome of a call whose guest did not finish.
+    /// Returns the outcome of a call whose guest did not finish.
     pub(super) fn trapped(&mut self, error: &wasmtime::Error) -> Outcome {
         if let Some(limit) = host_limit::of(error.as_ref()) {
             self.scope.reach(limit);
@@ -86,7 +87,7 @@ impl<W> Sandbox<W> {
 }
 
 impl Sandbox<ComponentWasi> {
-    /// Lets another call run in it. What the last one processed is none of its business.
+    /// Lets another call run in the sandbox, and forgets the message of the last one.
     pub(super) fn enter(&mut self, scope: Arc<Scope>) {
         self.wasi.http_hooks.scope = Arc::clone(&scope);
         self.scope = scope;
@@ -113,7 +114,7 @@ pub(super) type Host<'a> = StoreContextMut<'a, Sandbox<ComponentWasi>>;
 /// The store of a component.
 pub(super) type ComponentStore = Store<Sandbox<ComponentWasi>>;
 
-/// A fresh store with these limits; its guest yields at every epoch tick.
+/// Creates a store with these limits. Its guest yields at every epoch tick.
 pub(super) fn store<W: Send + 'static>(
     engine: &Engine,
     wasi: W,
@@ -126,12 +127,13 @@ pub(super) fn store<W: Send + 'static>(
     store.set_hostcall_fuel(limits.transfer);
     store.set_max_component_handles(GUEST_HANDLES);
     store.set_epoch_deadline(1);
-    // A guest that is to stop is dropped when it yields, rather than trapped: a trap would look like its own.
+    // A guest that must stop is dropped when it yields instead of trapped, because a trap would look like its own.
     store.epoch_deadline_async_yield_and_update(1);
     store
 }
 
-/// Why a guest did not finish, for people: what its limits know of it and the innermost cause, without a backtrace.
+/// Returns the reason why a guest did not finish, for people: the hint of its limits and the innermost cause, without a
+/// backtrace.
 pub(super) fn fault(error: &wasmtime::Error, limits: &Limits) -> String {
     let cause = match error.downcast_ref::<wasmtime::Trap>() {
         Some(trap) => trap.to_string(),

@@ -1,4 +1,4 @@
-//! Functions that a component exports for a contract: found, and their types checked.
+//! Functions that a component exports for a contract: looked up, and their types checked.
 
 use wasmtime::component::types::ComponentItem;
 use wasmtime::component::{Component, ComponentNamedList, Lift, Lower};
@@ -10,15 +10,15 @@ use super::load_error::LoadError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Interface {
     pub(super) name: &'static str,
-    /// The version that this host speaks.
+    /// The version that this host supports.
     pub(super) version: &'static str,
-    /// Where its WIT is to be had, for people.
+    /// The location of its WIT, for people.
     pub(super) wit: &'static str,
 }
 
 impl Interface {
-    /// The full name of it as a component exports it, in a version that this host speaks: the same minor version, as semver
-    /// has it for 0.x; or, of a draft, that version itself.
+    /// Returns the full name under which a component exports the interface in a supported version. A version is supported if
+    /// its minor version is the same, as semver defines it for 0.x; a draft must have exactly that version.
     pub(super) fn of(&self, component: &Component) -> Option<String> {
         export_names(component).into_iter().find(|export| match export.split_once('@') {
             Some((name, version)) => name == self.name && self.speaks(version),
@@ -32,13 +32,13 @@ impl Interface {
         version == self.version || (!is_draft && minor(version) == minor(self.version))
     }
 
-    /// The package, without its version.
+    /// Returns the package, without its version.
     pub(super) fn package(&self) -> Option<&'static str> {
         self.name.split('/').next()
     }
 }
 
-/// The names of a component's exports.
+/// Returns the names of a component's exports.
 pub(super) fn export_names(component: &Component) -> Vec<String> {
     component.component_type().exports(component.engine()).map(|(name, _)| name.to_owned()).collect()
 }
@@ -47,13 +47,13 @@ pub(super) fn export_names(component: &Component) -> Vec<String> {
 pub(super) struct Function {
     pub(super) interface: Interface,
     pub(super) name: &'static str,
-    /// Whether the interface must have no other: drafts that share its name and version are told apart by that, and by types.
+    /// Requires an interface without other functions. This and the types distinguish drafts that share its name and version.
     pub(super) alone: bool,
 }
 
 impl Function {
-    /// Finds it; refuses a component that exports the interface without it, or with another type, as each message would
-    /// otherwise fail for it.
+    /// Finds the function. Refuses a component that exports the interface without it or with another type, because each
+    /// message would fail.
     pub(super) fn required<P, R>(&self, guest: &Guest) -> Result<Export, LoadError>
     where
         P: ComponentNamedList + Lower,
@@ -83,7 +83,7 @@ impl Function {
         }
     }
 
-    /// The same, where the component need not export the interface at all.
+    /// As [`Self::required`], but `None` if the component does not export the interface at all.
     pub(super) fn optional<P, R>(&self, guest: &Guest) -> Result<Option<Export>, LoadError>
     where
         P: ComponentNamedList + Lower,

@@ -1,4 +1,4 @@
-//! Where a handler's bytes are: in a file, or in memory when they came from elsewhere.
+//! The location of a handler's bytes: a file, or memory if they came from elsewhere.
 
 use std::fmt;
 use std::fs::{File, Metadata};
@@ -17,7 +17,7 @@ use super::load_error::LoadError;
 /// The largest handler, in bytes.
 pub const MAX_HANDLER: u64 = 256 * 1024 * 1024;
 
-/// A handler as something to load.
+/// A handler to load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// A file of the operator's own.
@@ -29,16 +29,16 @@ pub enum Source {
 /// A handler from elsewhere.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Fetched {
-    /// Where it came from, for people.
+    /// Its origin, for people.
     pub reference: Arc<str>,
-    /// All of it.
+    /// All of its bytes.
     pub bytes: Bytes,
-    /// Whether the operator said by digest what the bytes are. Compiled code is believed only then.
+    /// Set if the operator pinned the bytes by a digest. Only then is compiled code trusted.
     pub pinned: bool,
 }
 
 impl fmt::Debug for Fetched {
-    /// All but the bytes.
+    /// Shows everything but the bytes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { reference, pinned, .. } = self;
         f.debug_struct("Fetched").field("reference", reference).field("pinned", pinned).finish_non_exhaustive()
@@ -46,7 +46,7 @@ impl fmt::Debug for Fetched {
 }
 
 impl Source {
-    /// Whether its compiled code may be run: the operator vouches for a file, and for what is pinned.
+    /// Returns `true` if its compiled code may run: the operator vouches for a file, and for pinned bytes.
     pub(super) fn is_trusted(&self) -> bool {
         match self {
             Self::File(_) => true,
@@ -70,7 +70,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// An open source, of which any part can be read: what is not needed is not read.
+/// An open source. Parts are read on demand.
 pub(super) struct Contents {
     place: Place,
     length: u64,
@@ -85,7 +85,7 @@ impl Contents {
     /// Opens a source.
     ///
     /// # Errors
-    /// [`LoadError`] for what cannot be read, is not a file, or is larger than a handler may be.
+    /// [`LoadError`] for a source that cannot be read, is not a file, or is larger than a handler may be.
     pub(super) fn open(source: &Source) -> Result<Self, LoadError> {
         let path = match source {
             Source::File(path) => path,
@@ -104,12 +104,12 @@ impl Contents {
         Ok(Self { place: Place::File(file), length })
     }
 
-    /// How many bytes there are.
+    /// Returns the number of bytes.
     pub(super) fn length(&self) -> u64 {
         self.length
     }
 
-    /// A part of it; an error if there is less.
+    /// Reads a part. Fails if the source is shorter.
     pub(super) fn read(&self, range: Range<u64>) -> io::Result<Bytes> {
         let short = || io::Error::from(io::ErrorKind::UnexpectedEof);
         if range.end > self.length || range.start > range.end {
@@ -126,13 +126,13 @@ impl Contents {
         }
     }
 
-    /// All of it.
+    /// Reads everything.
     pub(super) fn all(&self) -> io::Result<Bytes> {
         self.read(0..self.length)
     }
 }
 
-/// Opens a file. A pipe is opened too, rather than waited for until somebody writes to it.
+/// Opens a file. A pipe is opened too, without waiting for a writer.
 fn open_now(path: &Path) -> io::Result<(File, Metadata)> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
@@ -161,7 +161,7 @@ mod tests {
     fn only_files_of_a_handler_s_size_are_opened() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
-        // Nobody writes to it: whoever waits for that waits for ever.
+        // Nobody writes to it, so waiting for a writer would never end.
         rustix::fs::mknodat(rustix::fs::CWD, at("pipe"), rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
         std::os::unix::fs::symlink(at("pipe"), at("link")).unwrap();
         for path in [at("pipe"), at("link"), "/dev/null".into()] {

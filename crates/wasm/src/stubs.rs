@@ -1,14 +1,14 @@
-//! Stubs for what a component imports and this host does not offer: they trap when they are called.
+//! Stubs for imports of a component that this host does not offer. They trap when they are called.
 //!
-//! The runtimes of some languages import far more than their programs use. Such a guest loads, and only a program that
-//! does use it fails, with a reason that names the import.
+//! The runtimes of some languages import far more than their programs use. Such a guest loads. Only a program that calls a
+//! stub fails, with a reason that names the import.
 
 use wasmtime::component::types::{ComponentInstance, ComponentItem};
 use wasmtime::component::{Component, Linker, LinkerInstance, ResourceType};
 
 use super::VERSION;
 
-/// The packages and interfaces that the linker offers, by the start of their names.
+/// The packages and interfaces that the linker offers, by the prefixes of their names.
 const OFFERED: &[&str] = &[
     "wasi:cli/",
     "wasi:clocks/",
@@ -43,7 +43,7 @@ pub(super) fn add<T: 'static>(linker: &mut Linker<T>, component: &Component) -> 
         match import.ty {
             ComponentItem::ComponentFunc(_) => function(&mut linker.root(), name, name)?,
             ComponentItem::ComponentInstance(instance) => stub(&engine, &mut linker.instance(name)?, name, &instance)?,
-            // Types need no stub; modules and components as imports are refused when the component is linked.
+            // Types need no stub. Imported modules and components are refused when the component is linked.
             _ => {}
         }
     }

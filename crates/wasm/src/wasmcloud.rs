@@ -1,4 +1,4 @@
-//! Components that export `wasmcloud:messaging/handler`, and what that package offers them.
+//! Components that export `wasmcloud:messaging/handler`, and the functions of that package for them.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ use hostler_queue_telemetry::Replies;
 use hostler_types::channel::Channel;
 use hostler_types::message::{AttributeValue, Outgoing};
 
-/// The export by which such a component is known.
+/// The export by which such a component is recognised.
 pub(super) const HANDLER: Interface =
     Interface { name: "wasmcloud:messaging/handler", version: "0.2.0", wit: "wasmcloud:messaging@0.2.0" };
 
 /// Its function.
 const HANDLE: Function = Function { interface: HANDLER, name: "handle-message", alone: true };
 
-/// The attribute that carries a `reply-to` which a guest gives a message that it sends.
+/// The attribute that carries the `reply-to` of a message that a guest sends.
 const REPLY_TO_ATTRIBUTE: &str = "reply-to";
 
 /// A component that exports `handler`.
@@ -33,7 +33,7 @@ pub(super) struct Wasmcloud {
     reply_to: Option<String>,
 }
 
-/// `broker-message`, lowered into the guest without a copy of ours.
+/// `broker-message`, lowered into the guest without another copy.
 #[derive(ComponentType, Lower)]
 #[component(record)]
 struct MessageRef<'a> {
@@ -84,7 +84,7 @@ pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) 
     })
 }
 
-/// The reply channel and the message that a send to this subject replies to, if it is a reply.
+/// Returns the reply channel and the answered message, if a send to this subject is a reply.
 fn answered(host: &mut Host<'_>, grants: &Grants, subject: &str) -> Option<(Channel, Answering)> {
     let channel = grants.reply_channel.as_ref().filter(|channel| channel.to_string() == subject)?;
     let answering = host.data_mut().answering.as_mut()?;

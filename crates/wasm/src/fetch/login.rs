@@ -1,4 +1,4 @@
-//! How a registry wants to know who asks, and what Docker's config knows to answer.
+//! Authentication challenges of registries, and logins from Docker's config.
 
 use std::path::{Path, PathBuf};
 
@@ -6,29 +6,29 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-/// User and password. Never shown.
+/// A user and a password. Never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Login {
     pub(super) user: String,
     pub(super) password: String,
 }
 
-/// What a registry answers to whom it does not know (RFC 9110, WWW-Authenticate).
+/// A registry's answer to an unauthenticated request (RFC 9110, WWW-Authenticate).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Challenge {
-    /// Name and password with each request.
+    /// A name and a password with each request.
     Basic,
-    /// A token, which is to be had at an address.
+    /// A token from an address.
     Bearer {
         /// The address.
         realm: String,
-        /// For whom the token is.
+        /// The service that the token is for.
         service: Option<String>,
     },
 }
 
 impl Challenge {
-    /// The first challenge of a header that we can answer.
+    /// Reads the first challenge of a header; `None`: hostler cannot answer it.
     pub fn read(header: &str) -> Option<Self> {
         let (scheme, rest) = header.trim().split_once(' ').unwrap_or((header.trim(), ""));
         match scheme.to_ascii_lowercase().as_str() {
@@ -46,7 +46,7 @@ impl Challenge {
     }
 }
 
-/// `name="value"` or `name=value`, separated by commas that stand outside of quotes.
+/// Parses `name="value"` or `name=value`, separated by commas outside of quotes.
 fn parameters(text: &str) -> Vec<(String, String)> {
     let (mut parts, mut quoted) = (vec![String::new()], false);
     for char in text.chars() {
@@ -61,8 +61,8 @@ fn parameters(text: &str) -> Vec<(String, String)> {
     parts.iter().filter_map(pair).collect()
 }
 
-/// What Docker's config has for a registry: the entry `auths` of `$DOCKER_CONFIG/config.json`, else of
-/// `~/.docker/config.json`. Credential helpers are programs of their own and are not run.
+/// Returns the login for a registry from `auths` of Docker's config: `$DOCKER_CONFIG/config.json`, or `~/.docker/config.json`
+/// if the variable is unset. Credential helpers are separate programs and are not run.
 pub(super) fn docker_login(registry: &str) -> Option<Login> {
     let folder = std::env::var_os("DOCKER_CONFIG").map(PathBuf::from);
     let folder = folder.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".docker")))?;

@@ -1,20 +1,21 @@
-//! Which layer of an artifact is the handler.
+//! The choice of the layer of an artifact that is the handler.
 
 use serde::Deserialize;
 
 use super::reference::sha256;
 use super::{Fault, MAX_HANDLER};
 
-/// The manifests that are asked for.
+/// The types of manifests to request.
 pub(super) const ACCEPT: &str = "application/vnd.oci.image.manifest.v1+json, \
     application/vnd.docker.distribution.manifest.v2+json, application/vnd.oci.image.index.v1+json, \
     application/vnd.docker.distribution.manifest.list.v2+json";
 
-/// Types of layers that are handlers: the CNCF's for WASM in OCI artifacts, its predecessor, and our own for `.cwasm`.
+/// Media types of layers that are handlers: the CNCF's for WASM in OCI artifacts, its predecessor, and hostler's own for
+/// `.cwasm`.
 const HANDLERS: [&str; 3] =
     ["application/wasm", "application/vnd.wasm.content.layer.v1+wasm", "application/vnd.hostler.cwasm"];
 
-/// The cure where nothing fits.
+/// The cure if no layer fits.
 const CURE: &str = "push the .wasm file as the one layer of an artifact, with the media type application/wasm";
 
 #[derive(Deserialize)]
@@ -43,28 +44,28 @@ struct Platform {
     architecture: String,
 }
 
-/// Something to get by its digest.
+/// A part of an artifact, to fetch by its digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
     /// Its SHA-256.
     pub digest: [u8; 32],
-    /// In bytes; 0 where the manifest does not say.
+    /// Its size in bytes; 0 if the manifest does not give it.
     pub size: u64,
 }
 
-/// What a manifest leads to.
+/// The target of a manifest.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Leads {
-    /// The handler.
+    /// The layer with the handler.
     ToLayer(Part),
-    /// Another manifest: this one was an index.
+    /// Another manifest, because this one is an index.
     ToManifest(Part),
 }
 
 /// Reads a manifest.
 ///
 /// # Errors
-/// [`Fault::Lasting`] for what is no manifest, or does not lead to one handler.
+/// [`Fault::Lasting`] for bytes that are not a manifest, or that do not lead to one handler.
 pub fn read(bytes: &[u8]) -> Result<Leads, Fault> {
     let manifest: Manifest = serde_json::from_slice(bytes)
         .map_err(|error| Fault::Lasting(format!("its manifest cannot be read: {error}"), CURE))?;
@@ -93,7 +94,7 @@ pub fn read(bytes: &[u8]) -> Result<Leads, Fault> {
     layer.part().map(Leads::ToLayer)
 }
 
-/// The one that fits, or the one that there is at all.
+/// Returns the only one that fits, or, if none fits, the only one there is.
 fn only(all: &[Descriptor], fits: impl FnMut(&&Descriptor) -> bool) -> Option<&Descriptor> {
     let fitting: Vec<_> = all.iter().filter(fits).collect();
     match (fitting.as_slice(), all) {
@@ -113,7 +114,7 @@ impl Descriptor {
     }
 }
 
-/// Whether bytes may be a handler: WASM, or what `hostler compile` writes.
+/// Checks that bytes may be a handler: WASM, or the output of `hostler compile`.
 pub(super) fn check_layer(bytes: &[u8]) -> Result<(), Fault> {
     if bytes.starts_with(b"\0asm") || bytes.starts_with(b"hostler") {
         return Ok(());

@@ -1,16 +1,16 @@
-//! Handlers from elsewhere: a reference → bytes, within bounds, tried again, verified, and kept for the next start.
+//! Handlers from elsewhere: a reference → bytes, within bounds, retried, verified, and kept for the next start.
 //!
 //! | file | job | I/O |
 //! |---|---|---|
-//! | `reference` | `s3://…` and `oci://…`, read | none |
-//! | `retry` | which tries there are, and when | waits |
+//! | `reference` | `s3://…` and `oci://…`, parsed | none |
+//! | `retry` | the number and the times of tries | waits |
 //! | `s3` | one object | yes |
 //! | `oci` | one layer of an artifact in a registry | yes |
-//! | `manifest` | which layer of an artifact is the handler | none |
-//! | `login` | challenges of registries, and what Docker knows of passwords | a file |
+//! | `manifest` | the choice of the layer that is the handler | none |
+//! | `login` | challenges of registries, and logins from Docker's config | a file |
 //!
-//! Only what is pinned by a digest is taken from the cache unasked. All else is asked for again, by its ETag or by its
-//! manifest, and its bytes are then taken from the cache if they are the same.
+//! Only content that is pinned by a digest is taken from the cache without a request. All other content is requested again,
+//! by its ETag or by its manifest. If it is unchanged, its bytes come from the cache.
 
 #[cfg(feature = "oci")]
 mod login;
@@ -39,37 +39,37 @@ use super::cache::Cache;
 use super::source::Fetched;
 use hostler_types::digest::{hex, sha256};
 
-/// What to fetch, and the SHA-256 that its bytes must have, if they are pinned.
+/// A reference to fetch, and the SHA-256 that its bytes must have, if they are pinned.
 pub type Wanted = (Reference, Option<[u8; 32]>);
 
-/// Where AWS is, as the config says it. What is unset comes from the AWS environment.
+/// The options of a fetch. Unset AWS settings come from the AWS environment.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// AWS region.
     pub region: Option<String>,
-    /// Address of a look-alike.
+    /// Address of an S3 look-alike.
     pub endpoint_url: Option<String>,
-    /// How long a fetch may take, and how often it is tried.
+    /// The limits on the duration and the tries of a fetch.
     pub patience: Patience,
 }
 
-/// Why one try failed.
+/// The reason why one try failed.
 #[derive(Debug)]
 pub enum Fault {
-    /// It may pass by itself: no answer, too many requests, a fault of the service's own.
+    /// It may pass by itself: no answer, too many requests, or a fault of the service.
     Passing(String),
-    /// It will not: what was answered, and the cure.
+    /// It will not pass; with the answer and the cure.
     Lasting(String, &'static str),
 }
 
-/// Why a handler could not be fetched: the reference, what was answered, and what to do.
+/// The reason why a handler could not be fetched: the reference, the answer, and the cure.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("handler {reference}: {what}\n  cure: {cure}")]
 pub struct FetchError {
     reference: String,
     what: String,
     cure: &'static str,
-    /// Whether it may pass by itself.
+    /// Set if the fault may pass by itself.
     pub passing: bool,
 }
 
@@ -91,12 +91,12 @@ pub struct Fetcher {
 }
 
 impl Fetcher {
-    /// A fetcher; nothing is asked of anybody yet.
+    /// Creates a fetcher. Sends no request yet.
     pub fn new(options: Options, cache: Option<Arc<Cache>>) -> Self {
         Self { options, cache }
     }
 
-    /// Fetches all of these side by side. Dropping the future ends it at once.
+    /// Fetches all of these in parallel. Dropping the future stops it at once.
     pub async fn fetch_all(&self, wanted: BTreeSet<Wanted>) -> BTreeMap<Wanted, Result<Fetched, FetchError>> {
         let mut running = JoinSet::new();
         for wanted in wanted {
@@ -109,10 +109,10 @@ impl Fetcher {
         running.join_all().await.into_iter().collect()
     }
 
-    /// Fetches one.
+    /// Fetches one handler.
     ///
     /// # Errors
-    /// [`FetchError`] tells whether it may pass by itself.
+    /// [`FetchError`], whose `passing` is set if the fault may pass by itself.
     pub async fn fetch(&self, reference: &Reference, pin: Option<&[u8; 32]>) -> Result<Fetched, FetchError> {
         let pinned = pin.is_some() || reference.is_pinned();
         let kept = pin.zip(self.cache.as_deref()).and_then(|(pin, cache)| cache.blob(pin));
@@ -161,14 +161,14 @@ fn check_pin(bytes: &Bytes, pin: Option<&[u8; 32]>) -> Result<(), Fault> {
     }
 }
 
-/// Bytes that arrive piece by piece, and no more than expected.
+/// Bytes that arrive in pieces, up to a limit.
 struct Bounded {
     bytes: Vec<u8>,
     limit: u64,
 }
 
 impl Bounded {
-    /// `told`: how many bytes the server says will come.
+    /// Creates an empty buffer. `told` is the number of bytes that the server announces.
     fn new(limit: u64, told: Option<u64>) -> Result<Self, Fault> {
         let told = told.unwrap_or_default();
         if told > limit {

@@ -1,7 +1,8 @@
-//! A handler in an OCI registry: manifest, then layer, each verified by its digest (OCI distribution specification 1.1).
+//! A handler in an OCI registry: the manifest, then the layer (OCI distribution specification 1.1). Each is verified by its
+//! digest; only a manifest named by a tag has none.
 //!
-//! The protocol is spoken here, since what a caller does next depends on each status, and since every answer has to be
-//! bounded, manifests and tokens included.
+//! This file implements the protocol itself, because the next step depends on each status, and because every answer must be
+//! bounded, including manifests and tokens.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -21,16 +22,16 @@ use hostler_types::error_chain::with_causes;
 
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// How long a connection may be silent.
+/// The longest silence of a connection.
 const SILENCE: Duration = Duration::from_secs(20);
 
 /// The largest manifest or token that is read, in bytes (the specification asks registries for 4 MiB).
 const MAX_MANIFEST: u64 = 4 * 1024 * 1024;
 
-/// How much of an answer that says no is read for its reason, in bytes.
+/// The most bytes of a refusal that are read for its reason.
 const MAX_REASON: u64 = 16 * 1024;
 
-/// How many manifests lead to each other: an index and what it names.
+/// The most manifests on the way to a layer: an index and the manifest that it names.
 const MAX_MANIFESTS: usize = 2;
 
 /// An artifact, and a client that may read it.
@@ -42,7 +43,7 @@ pub(super) struct Artifact<'a> {
     cache: Option<&'a Cache>,
 }
 
-/// What one try has learned of who it is.
+/// The authorization that a try has obtained.
 type Session = Option<HeaderValue>;
 
 impl<'a> Artifact<'a> {
@@ -52,7 +53,7 @@ impl<'a> Artifact<'a> {
             .user_agent(concat!("hostler/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT)
             .read_timeout(SILENCE)
-            // Redirects and the addresses of tokens included.
+            // This includes redirects and the addresses of tokens.
             .https_only(!local)
             .build();
         let client = client.map_err(|error| {
@@ -63,7 +64,7 @@ impl<'a> Artifact<'a> {
         Ok(Self { address, client, base, cache })
     }
 
-    /// The handler, each part out of the cache if it is there.
+    /// Fetches the handler. Each part comes from the cache if it is there.
     pub(super) async fn pull(&self) -> Result<Bytes, Fault> {
         let mut session = Session::None;
         let mut manifest = match &self.address.digest {
@@ -88,12 +89,12 @@ impl<'a> Artifact<'a> {
     }
 
     async fn layer(&self, session: &mut Session, part: Part) -> Result<Bytes, Fault> {
-        // A manifest that names no size is none of the specification's, yet harmless.
+        // A manifest without a size violates the specification, but is harmless.
         let limit = if part.size == 0 { MAX_HANDLER } else { part.size };
         self.by_digest(session, "blobs", &part.digest, limit).await
     }
 
-    /// What has this digest, out of the cache if it is there.
+    /// Fetches content by its digest, from the cache if it is there.
     async fn by_digest(
         &self,
         session: &mut Session,
@@ -116,7 +117,7 @@ impl<'a> Artifact<'a> {
         Ok(bytes)
     }
 
-    /// Gets what is at a path below the repository; says who we are if the registry asks.
+    /// Fetches a path below the repository. Authenticates if the registry requires it.
     async fn get(&self, session: &mut Session, path: &str, limit: u64) -> Result<Bytes, Fault> {
         let url = format!("{}/{path}", self.base);
         let request = |session: &Session| {
@@ -138,7 +139,7 @@ impl<'a> Artifact<'a> {
         }
     }
 
-    /// The header that answers a challenge; `None` where we have nothing to answer.
+    /// Returns the header that answers a challenge; `None`: there is no answer.
     async fn answer(&self, challenge: Option<Challenge>) -> Result<Session, Fault> {
         let login = docker_login(&self.address.registry);
         let header = match (challenge, login) {
@@ -193,7 +194,7 @@ async fn body(mut response: Response, limit: u64) -> Result<Bytes, Fault> {
     Ok(bounded.bytes.into())
 }
 
-/// A connection that failed. Addresses of storage behind a registry carry signatures, so none is told.
+/// Converts the error of a failed connection. Storage behind a registry has signatures in its addresses, so no address is shown.
 fn broken(error: reqwest::Error) -> Fault {
     let error = error.without_url();
     match error.is_builder() || error.is_redirect() {
@@ -202,7 +203,7 @@ fn broken(error: reqwest::Error) -> Fault {
     }
 }
 
-/// What an answer that says no comes to.
+/// Converts an answer that refuses a request.
 async fn refusal(who: &str, response: Response) -> Fault {
     let status = response.status();
     let reason = match body(response, MAX_REASON).await {
@@ -221,7 +222,7 @@ async fn refusal(who: &str, response: Response) -> Fault {
     }
 }
 
-/// The first error of a registry's answer, if it has one.
+/// Returns the first error of a registry's answer, if it has one.
 fn reason(bytes: &[u8]) -> String {
     let answer: Value = serde_json::from_slice(bytes).unwrap_or_default();
     let error = answer.pointer("/errors/0").unwrap_or(&Value::Null);
@@ -231,7 +232,7 @@ fn reason(bytes: &[u8]) -> String {
     if error.is_null() { String::new() } else { clean }
 }
 
-/// Whether a registry is on this machine: it alone may be spoken to without TLS, as with Docker.
+/// Returns `true` if a registry is on this machine. Only such a registry may be used without TLS, as with Docker.
 fn is_local(registry: &str) -> bool {
     let host = match registry.rsplit_once(':') {
         Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Where a handler is that is no file here.
+/// The location of a handler that is not a local file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reference {
     /// `s3://bucket/key`.
@@ -26,11 +26,11 @@ pub struct Address {
     pub repository: String,
     /// `None`: `latest`, unless there is a digest.
     pub tag: Option<String>,
-    /// The SHA-256 of the manifest. It counts, whatever the tag.
+    /// The SHA-256 of the manifest. It takes precedence over the tag.
     pub digest: Option<[u8; 32]>,
 }
 
-/// What is wrong with a reference.
+/// A fault of a reference.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("handler {text}: {fault}\n  cure: write s3://bucket/key or oci://registry/repository[:tag][@sha256:…]")]
 pub struct ReferenceError {
@@ -39,12 +39,12 @@ pub struct ReferenceError {
 }
 
 impl Reference {
-    /// Whether a text is meant as a reference, and not as a path.
+    /// Returns `true` if a text is meant as a reference rather than a path.
     pub fn is_meant_by(text: &str) -> bool {
         ["s3://", "oci://"].iter().any(|scheme| text.starts_with(scheme))
     }
 
-    /// Whether it says by a digest what it brings.
+    /// Returns `true` if a digest in it pins the content.
     pub fn is_pinned(&self) -> bool {
         matches!(self, Self::Oci(Address { digest: Some(_), .. }))
     }
@@ -68,7 +68,7 @@ impl FromStr for Reference {
     }
 }
 
-/// The grammar is that of the OCI distribution specification; the registry has to be named, as there is no default.
+/// Parses an address by the grammar of the OCI distribution specification. The registry is required, because there is no default.
 fn address(text: &str) -> Result<Address, &'static str> {
     let (registry, rest) = text.split_once('/').ok_or("it lacks a repository")?;
     let (rest, digest) = match rest.split_once('@') {
@@ -102,7 +102,7 @@ fn address(text: &str) -> Result<Address, &'static str> {
     })
 }
 
-/// The bytes of `sha256:…`.
+/// Parses `sha256:…`.
 pub(super) fn sha256(text: &str) -> Option<[u8; 32]> {
     let digits = text.strip_prefix("sha256:").filter(|digits| digits.len() == 64)?;
     let mut digest = [0; 32];

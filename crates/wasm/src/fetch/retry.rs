@@ -1,4 +1,4 @@
-//! Which tries a fetch has, and when.
+//! The tries of a fetch, and their times.
 
 use std::time::Duration;
 
@@ -7,21 +7,21 @@ use tokio::time::{sleep, timeout};
 use super::{Fault, Reference};
 use hostler_types::Backoff;
 
-/// How long a fetch may take, and how often it is tried.
+/// The limits on the duration and the tries of a fetch.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
-    /// How often at most.
+    /// The most tries.
     pub tries: u32,
-    /// How long one try may take.
+    /// The longest duration of one try.
     pub each: Duration,
-    /// How long all of it may take.
+    /// The longest duration of all tries together.
     pub all: Duration,
-    /// How long to pause between tries, with full jitter.
+    /// The pause between tries, with full jitter.
     pub pause: Backoff,
 }
 
 impl Default for Patience {
-    /// A minute is enough for the largest handler on a slow line. With nobody there the verdict takes 6 s on the average.
+    /// A minute is enough for the largest handler on a slow line. If connections are refused, all tries take 6 s on average.
     fn default() -> Self {
         Self {
             tries: 6,
@@ -32,7 +32,7 @@ impl Default for Patience {
     }
 }
 
-/// Tries until it works, until a fault will not pass, or until patience ends; then the last fault counts.
+/// Repeats `work` until it succeeds, a fault is lasting, or patience ends. In the last case the last fault is returned.
 pub(super) async fn tries<T, F, W>(reference: &Reference, patience: Patience, mut work: W) -> Result<T, Fault>
 where
     F: Future<Output = Result<T, Fault>>,

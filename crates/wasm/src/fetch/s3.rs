@@ -19,7 +19,7 @@ use hostler_types::error_chain::with_causes;
 
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// Codes that may pass though the status says that we are at fault.
+/// Error codes of faults that may pass although the status blames the client.
 const PASSING: [&str; 4] = ["RequestTimeout", "SlowDown", "Throttling", "ThrottlingException"];
 
 /// An object, and a client that may read it.
@@ -28,11 +28,11 @@ pub(super) struct Object<'a> {
     bucket: &'a str,
     key: &'a str,
     cache: Option<&'a Cache>,
-    /// The cache's entry for what the object was last.
+    /// The name of the cache's entry about the last version of the object.
     entry: String,
 }
 
-/// What an object was when it was last fetched.
+/// The last fetched version of an object.
 #[derive(Serialize, Deserialize)]
 struct Seen {
     etag: String,
@@ -46,7 +46,7 @@ impl<'a> Object<'a> {
         key: &'a str,
         cache: Option<&'a Cache>,
     ) -> Result<Self, Fault> {
-        // We try again ourselves, and for longer.
+        // hostler retries by itself, and for longer.
         let retries = RetryConfig::standard().with_max_attempts(1);
         let timeouts = TimeoutConfig::builder().connect_timeout(CONNECT).build();
         let mut loader = aws_config::defaults(BehaviorVersion::latest()).retry_config(retries).timeout_config(timeouts);
@@ -67,7 +67,7 @@ impl<'a> Object<'a> {
         Ok(Self { client: aws_sdk_s3::Client::from_conf(config.build()), bucket, key, cache, entry })
     }
 
-    /// All of it, out of the cache if it is still the same.
+    /// Fetches the object, from the cache if it is unchanged.
     pub(super) async fn pull(&self) -> Result<Bytes, Fault> {
         let kept = self.kept();
         let etag = kept.as_ref().map(|(etag, _)| etag.clone());
@@ -95,7 +95,7 @@ impl<'a> Object<'a> {
         Ok(bytes)
     }
 
-    /// The ETag and the bytes of the last time, if both are there.
+    /// Returns the ETag and the bytes of the last fetch, if both are in the cache.
     fn kept(&self) -> Option<(String, Bytes)> {
         let cache = self.cache?;
         let Ok(seen) = serde_json::from_slice::<Seen>(&cache.get(&self.entry)?) else {

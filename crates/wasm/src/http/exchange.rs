@@ -22,10 +22,10 @@ use crate::scope::Scope;
 use hostler_types::error_chain::with_causes;
 use hostler_types::message::{TRACEPARENT, TraceContext};
 
-/// What `wasi:http` takes as the answer to a request: the response, and what has to run for it beside.
+/// The answer to a request in `wasi:http`: the response, and a future that must run alongside.
 pub(super) type Answer = (http::Response<WasiBody>, Box<dyn Future<Output = Result<(), Error>> + Send>);
 
-/// One request.
+/// A request of a guest.
 pub(super) struct Exchange {
     pub(super) web: Arc<Web>,
     pub(super) scope: Arc<Scope>,
@@ -50,9 +50,10 @@ impl Exchange {
         let trace = span.context().or_else(|| self.scope.trace.clone());
         let request = outgoing(request, trace.as_deref())?;
         let sent = client.execute(request);
-        // The client tells nobody when it has a connection, so the guest's limits count as one, until the first byte: when
-        // it passes, that is told as a late response, though it may have been the connection. A limit for connecting alone
-        // has no effect beside that of all requests. Without any, the guest's processing timeout is the limit.
+        // The client does not report when it has a connection. So the guest's limits for the connection and the first byte
+        // count as one, until the first byte. When it passes, a late response is reported, though the connection may have
+        // been late. A limit for connecting alone has no effect besides that of all requests. Without any, the guest's
+        // processing timeout is the limit.
         let answered = match options.first_byte_timeout {
             Some(first_byte) => {
                 let connect = options.connect_timeout.unwrap_or(CONNECT);
@@ -71,7 +72,7 @@ impl Exchange {
         Ok((response.map(|stream| body(stream).boxed_unsync()), Box::new(std::future::ready(Ok(())))))
     }
 
-    /// Why there is no response, in the words of `wasi:http`.
+    /// Converts the error of a request to one of `wasi:http`.
     fn fault(&self, error: &reqwest::Error) -> Error {
         if let Some(prohibited) = cause::<Prohibited>(error) {
             let cure = format!("add \"{}\" to the consumer's allow.networks", prohibited.address);
@@ -95,7 +96,7 @@ impl Exchange {
     }
 }
 
-/// The request as the client sends it, in this trace unless the guest says otherwise.
+/// Converts a request for the client. It runs in this trace unless the guest names one.
 fn outgoing(request: http::Request<WasiBody>, trace: Option<&TraceContext>) -> Result<Request, Error> {
     if request.method() == http::Method::CONNECT {
         return Err(Error::HttpRequestMethodInvalid);
@@ -115,7 +116,7 @@ fn outgoing(request: http::Request<WasiBody>, trace: Option<&TraceContext>) -> R
     Request::try_from(request).map_err(|_| Error::HttpRequestUriInvalid)
 }
 
-/// A guest's body, for a client that wants to share it between threads, though it never does.
+/// A guest's body. The lock is only for the client's type, which must be shareable between threads.
 struct Outgoing(Mutex<WasiBody>);
 
 impl Outgoing {
@@ -137,21 +138,21 @@ impl Body for Outgoing {
     }
 }
 
-/// A response's body, which may not pause for longer than the guest allows.
+/// A response's body, which fails after a longer pause than the guest allows.
 struct Incoming {
     body: reqwest::Body,
     pause: Option<Pause>,
     _permit: OwnedSemaphorePermit,
-    /// Ends with it.
+    /// Ends with the body.
     _span: RequestSpan,
 }
 
-/// The error for a head, or trailers, of more than the host keeps for a guest.
+/// Returns the error for a head or trailers of more than the host keeps for a guest.
 fn too_large() -> Error {
     Error::HttpResponseHeaderSectionSize(u32::try_from(head::MAX_HEAD).ok())
 }
 
-/// A part of a body; trailers only as large as a head may be.
+/// Checks a part of a body: trailers may be only as large as a head.
 fn bounded(frame: Frame<Bytes>) -> Result<Frame<Bytes>, Error> {
     match frame.into_trailers() {
         Ok(trailers) => head::copied(&trailers).map(Frame::trailers).ok_or_else(too_large),
@@ -159,7 +160,7 @@ fn bounded(frame: Frame<Bytes>) -> Result<Frame<Bytes>, Error> {
     }
 }
 
-/// The time until the next bytes.
+/// The timer for the next bytes.
 struct Pause {
     limit: Duration,
     timer: Pin<Box<Sleep>>,

@@ -1,18 +1,18 @@
-//! The head of a response: bounded, and in memory of its own.
+//! The head of a response: bounded, and copied to its own memory.
 //!
-//! The client's values are slices of the buffer that they were read into, which may hold 400 KiB; a guest that keeps a head
-//! would keep all of it. A copied head is what a handle of the guest's table is counted for.
+//! The client's values are slices of its read buffer, which may hold 400 KiB. A guest that keeps a head would keep all of the
+//! buffer. A copied head fits the memory that counts for a handle in the guest's table.
 
 use bytes::{Bytes, BytesMut};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
-/// The largest head, in bytes: half of what a handle is counted for.
+/// The largest head, in bytes: half of the memory that counts for a handle.
 pub(super) const MAX_HEAD: usize = 32 * 1024;
 
-/// What a field takes beside its name and value, in bytes: its place in the map.
+/// The cost of a field besides its name and value, in bytes: its place in the map.
 const FIELD: usize = 128;
 
-/// Copies the fields, if they take no more than [`MAX_HEAD`].
+/// Copies the fields; `None`: they take more than [`MAX_HEAD`].
 pub(super) fn copied(fields: &HeaderMap) -> Option<HeaderMap> {
     let size = fields.iter().map(|(name, value)| FIELD + name.as_str().len() + value.len());
     if size.fold(0, usize::saturating_add) > MAX_HEAD {
@@ -32,7 +32,7 @@ pub(super) fn copied(fields: &HeaderMap) -> Option<HeaderMap> {
     Some(copy)
 }
 
-/// A field of this value, and a name that shares nothing with the one given.
+/// Creates a field with this value, and a name that shares nothing with the given one.
 fn field(name: &HeaderName, value: Bytes, is_sensitive: bool) -> Option<(HeaderName, HeaderValue)> {
     let mut value = HeaderValue::from_maybe_shared(value).ok()?;
     value.set_sensitive(is_sensitive);

@@ -1,5 +1,5 @@
-//! `wasi:http` in the linker, with a bound on each text and each list that a guest can make the host take over, nothing kept of a request
-//! that was sent, and bodies that end well only if the guest finished them.
+//! `wasi:http` in the linker, with bounds on the texts and lists that a guest can make the host take over. Nothing is kept of
+//! a request that was sent. A body ends well only if its guest finished it.
 
 use wasmtime::component::{Linker, LinkerInstance, Resource, WasmList};
 use wasmtime_wasi_http::p2::bindings::http::outgoing_handler::Host as _;
@@ -15,13 +15,13 @@ use crate::expected::before;
 use crate::lists::{self, MAX_ENTRIES};
 use crate::sandbox::{ComponentWasi, Host, Sandbox};
 
-/// The interface with the requests' setters.
+/// The interface with the setters of requests.
 const TYPES: &str = "wasi:http/types@0.2.12";
 
-/// The interface by which requests are sent.
+/// The interface that sends requests.
 const OUTGOING: &str = "wasi:http/outgoing-handler@0.2.12";
 
-/// The functions of requests that this file puts its own before.
+/// The functions of requests that this file overrides.
 const FUNCTIONS: [&str; 8] = [
     "[method]outgoing-request.set-path-with-query",
     "[method]outgoing-request.set-authority",
@@ -33,10 +33,10 @@ const FUNCTIONS: [&str; 8] = [
     "[static]outgoing-body.finish",
 ];
 
-/// The longest path with its query, in bytes: what servers take at most by default.
+/// The longest path with its query, in bytes: the most that servers accept by default.
 const MAX_PATH: usize = 16 * 1024;
 
-/// The longest host with its port, in bytes (RFC 1035: 253 of a name).
+/// The longest host with its port, in bytes (RFC 1035: 253 for a name).
 const MAX_AUTHORITY: usize = 512;
 
 /// The longest name of a method or a scheme, in bytes.
@@ -97,8 +97,8 @@ fn requests(types: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmtime:
     })
 }
 
-/// Sends a request. Its options become the host's by this call, but the function of wasmtime-wasi-http leaves them in the
-/// table, where a place would be lost with each request.
+/// Sends a request and deletes its options. The call gives them to the host, but the function of wasmtime-wasi-http leaves
+/// them in the table, where each request would lose a place.
 fn handle(
     mut host: Host<'_>,
     request: Request,
@@ -113,7 +113,7 @@ fn handle(
     answered(sent, HttpError::downcast)
 }
 
-/// The body of a request, for the guest to write. What the server gets of it ends well only after [`finish`].
+/// Returns the body of a request, for the guest to write. The body that is sent ends well only after [`finish`].
 fn body(mut host: Host<'_>, of: Request) -> wasmtime::Result<Result<Body, ()>> {
     let request = Request::new_own(of.rep());
     let sandbox = host.data_mut();
@@ -124,7 +124,7 @@ fn body(mut host: Host<'_>, of: Request) -> wasmtime::Result<Result<Body, ()>> {
     Ok(Ok(body))
 }
 
-/// Ends a body well.
+/// Finishes a body, so that it ends well.
 fn finish(
     mut host: Host<'_>,
     body: Body,
@@ -132,7 +132,7 @@ fn finish(
 ) -> wasmtime::Result<Result<(), ErrorCode>> {
     let handle = body.rep();
     let sandbox = host.data_mut();
-    // Before the client sees the end, which it may at once, on another thread.
+    // Marks the body before the client sees its end, which may happen at once, on another thread.
     sandbox.wasi.uploads().1.finish(handle, true);
     let finished = sandbox.http().finish(body, trailers);
     if finished.is_err() {
@@ -141,7 +141,7 @@ fn finish(
     answered(finished, HttpError::downcast)
 }
 
-/// What the guest gets: an error of `wasi:http` is its own, any other traps it.
+/// Converts a result for the guest: an error of `wasi:http` is returned, any other traps.
 fn answered<T, F, E>(
     result: Result<T, F>,
     own: impl FnOnce(F) -> wasmtime::Result<E>,
@@ -149,7 +149,7 @@ fn answered<T, F, E>(
     result.map_or_else(|error| own(error).map(Err), |answer| Ok(Ok(answer)))
 }
 
-/// The setter's own answer, or its error for what does not fit.
+/// Calls the setter, or returns its error for a value that does not fit.
 fn set(
     mut host: Host<'_>,
     fits: bool,

@@ -1,16 +1,16 @@
-//! Outgoing HTTP of guests (`wasi:http`): to granted origins, at addresses that a name may lead to, and nowhere else.
+//! Outgoing HTTP of guests (`wasi:http`): only to granted origins, at addresses to which a name may resolve.
 //!
 //! | file | job |
 //! |---|---|
-//! | `address.rs` | which addresses a name may lead to |
+//! | `address.rs` | the addresses to which a name may resolve |
 //! | `exchange.rs` | one request and its response, with their limits |
 //! | `head.rs` | heads of responses, bounded |
 //! | `imports.rs` | `wasi:http` in the linker |
-//! | `span.rs`, `redact.rs` | the span of a request, and the URL as it may show it |
+//! | `span.rs`, `redact.rs` | the span of a request, and the URL that it may show |
 //! | `upload.rs` | the body of a request, which ends well only if its guest finished it |
 //!
-//! A redirect is an answer like any other: a guest that follows it makes a request of its own, which is checked as such. The
-//! address that was checked is the one that is connected to, so a name cannot change its mind in between.
+//! A redirect is an ordinary answer: a guest that follows it makes another request, which is checked too. The connection goes
+//! to the address that was checked, so a name cannot change in between.
 
 mod address;
 mod exchange;
@@ -40,46 +40,46 @@ use exchange::{Answer, Exchange};
 use hostler_telemetry::traces::Traces;
 use hostler_types::error_chain::with_causes;
 
-/// Requests that one sandbox may have open at a time, from their begin until their bodies are read or dropped. A head that a guest keeps
-/// for longer is counted with its handle.
+/// Requests that one sandbox may have open at a time, from their start until their bodies are read or dropped. A head that a
+/// guest keeps for longer counts with its handle.
 pub const MAX_OPEN: u64 = 16;
 
-/// What one open request may take of the host's memory, in bytes: the HTTP/1 buffer (at most 408 KiB in hyper), TLS records,
-/// and a chunk of the body in each direction.
+/// The most memory of the host that one open request may take, in bytes: the HTTP/1 buffer (at most 408 KiB in hyper), TLS
+/// records, and a chunk of the body in each direction.
 const OPEN_SIZE: u64 = 512 * 1024;
 
-/// What the open requests of a sandbox may take of the host's memory together, in bytes.
+/// The most memory of the host that the open requests of a sandbox may take together, in bytes.
 pub const FOOTPRINT: u64 = MAX_OPEN * OPEN_SIZE;
 
-/// How much of a request's body a guest may hand over at a time, in bytes.
+/// The most bytes of a request's body that a guest may hand over at a time.
 const CHUNK: usize = 64 * 1024;
 
-/// How long to wait for a connection, whatever the guest says: the client has one limit for all requests.
+/// The longest wait for a connection, whatever the guest sets: the client has one limit for all requests.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// Idle connections that are kept for the next message, for so long: below the 60 s after which load balancers of AWS close
-/// theirs.
+/// The time for which idle connections are kept for the next message. It is below the 60 s after which AWS's load balancers
+/// close theirs.
 const IDLE: Duration = Duration::from_secs(30);
-/// How many of them for each origin.
+/// The most idle connections for each origin.
 pub const MAX_IDLE_PER_ORIGIN: usize = 16;
 
-/// What the guests of one consumer may reach by HTTP, and the connections there.
+/// The origins that the guests of one consumer may reach by HTTP, and the connections to them.
 #[derive(Debug)]
 pub(super) struct Web {
     origins: BTreeSet<String>,
-    /// None where nothing is granted.
+    /// `None`: no origin is granted.
     client: Option<Client>,
-    /// Where the spans of requests go.
+    /// The destination of the spans of requests.
     traces: Option<Traces>,
 }
 
 impl Web {
-    /// Makes the client, if there is any origin to send to.
+    /// Creates the client, if any origin is granted.
     ///
     /// # Errors
-    /// TLS cannot be set up, for lack of root certificates say.
+    /// An origin is not valid, or TLS cannot be set up, for example without root certificates.
     pub(super) fn new(origins: &[String], networks: &[IpNet]) -> Result<Self, String> {
-        // As the client itself reads addresses, so that both mean the same by a text.
+        // Parsed as the client parses addresses, so that both read a text alike.
         let origin = |text: &String| {
             let url = Url::parse(text).map_err(|error| format!("`{text}` is no origin: {error}"))?;
             Ok(url.origin().ascii_serialization())
@@ -89,12 +89,12 @@ impl Web {
         Ok(Self { origins, client: client.map_err(|error| with_causes(&error))?, traces: None })
     }
 
-    /// The same, with a span for each request.
+    /// Adds a span to each request.
     pub(super) fn traced(self, traces: Option<Traces>) -> Self {
         Self { traces, ..self }
     }
 
-    /// The client, if the URL's origin is granted; else what is missing.
+    /// Returns the client if the URL's origin is granted, else the missing origin.
     fn admit(&self, url: &Url) -> Result<&Client, String> {
         let origin = url.origin().ascii_serialization();
         match &self.client {
@@ -107,7 +107,7 @@ impl Web {
 fn client(networks: &[IpNet]) -> reqwest::Result<Client> {
     Client::builder()
         .redirect(redirect::Policy::none())
-        // A proxy would resolve names itself, and so lead wherever they say.
+        // A proxy would resolve names itself, to any address.
         .no_proxy()
         .retry(reqwest::retry::never())
         .referer(false)
@@ -118,8 +118,8 @@ fn client(networks: &[IpNet]) -> reqwest::Result<Client> {
         .build()
 }
 
-/// Looks names up, and lets only those through that lead where they may. Addresses are not looked up: one that is granted as
-/// an origin was named, and so was meant.
+/// Resolves names, and passes only addresses that guests may reach. Addresses in URLs are not resolved: an address that is
+/// granted as an origin was named on purpose.
 struct Guarded {
     networks: Arc<[IpNet]>,
 }
@@ -136,7 +136,7 @@ impl Resolve for Guarded {
     }
 }
 
-/// Those of the addresses of a name that may be connected to. `localhost` names what it leads to.
+/// Returns the addresses of a name that may be connected to. `localhost` may resolve to loopback addresses.
 fn reachable(name: &str, mut found: Vec<SocketAddr>, networks: &[IpNet]) -> Result<Vec<SocketAddr>, Prohibited> {
     let first = found.first().map(SocketAddr::ip);
     let meant = |at: &SocketAddr| name.eq_ignore_ascii_case("localhost") && at.ip().is_loopback();
@@ -147,7 +147,7 @@ fn reachable(name: &str, mut found: Vec<SocketAddr>, networks: &[IpNet]) -> Resu
     }
 }
 
-/// A granted name leads to an address that no grant names.
+/// The error for a granted name that resolves to an address outside of the grants.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{name}` leads to {address}, which is not public")]
 struct Prohibited {
@@ -155,19 +155,19 @@ struct Prohibited {
     address: std::net::IpAddr,
 }
 
-/// The first cause of this kind.
+/// Returns the first cause of this type.
 fn cause<'a, T: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Option<&'a T> {
     std::iter::successors(Some(error), |&error| error.source()).find_map(|error| error.downcast_ref::<T>())
 }
 
-/// What `wasi:http` asks of the host, for one sandbox.
+/// The host's side of `wasi:http`, for one sandbox.
 pub(super) struct Hooks {
     web: Arc<Web>,
-    /// Bounds the requests that are open; made for the first, as many a guest makes none.
+    /// Limits the open requests. It is created for the first one, because many guests make none.
     open: Option<Arc<Semaphore>>,
-    /// The call that runs in it.
+    /// The call that runs in the sandbox.
     pub(super) scope: Arc<Scope>,
-    /// The bodies of its requests.
+    /// The bodies of the sandbox's requests.
     pub(super) uploads: Uploads,
 }
 
@@ -178,7 +178,7 @@ impl Hooks {
 }
 
 impl WasiHttpHooks for Hooks {
-    // The client does, from the URL that was checked.
+    // The client sets it, from the URL that was checked.
     fn set_host_header(&mut self) -> bool {
         false
     }
@@ -219,7 +219,7 @@ mod tests {
             "https://api.example.com/a?b",
             "https://API.example.com:443/",
             "http://[0:0:0:0:0:0:0:1]:8080/",
-            // The same address, however it is written.
+            // The same address in other notations.
             "http://127.1/",
             "http://0x7f000001/",
         ] {

@@ -1,19 +1,19 @@
-//! A URL as a span may show it: without what looks like a secret.
+//! A URL for a span, without anything that looks like a secret.
 
 use reqwest::Url;
 
 /// The longest URL that a span shows, in bytes.
 const MAX: usize = 1024;
 
-/// What stands for a secret (OpenTelemetry, semantic conventions for HTTP, `url.full`).
+/// The replacement for a secret (OpenTelemetry, semantic conventions for HTTP, `url.full`).
 const REDACTED: &str = "REDACTED";
 
-/// What the names of parameters have in them whose values are secret. The convention's own list (signatures of AWS, Azure and
-/// Google) is among them.
+/// Parts of the names of parameters whose values are secret. They cover the convention's own list (signatures of AWS, Azure
+/// and Google).
 const SECRETS: [&str; 12] =
     ["sig", "token", "key", "secret", "passw", "pwd", "auth", "cred", "session", "code", "jwt", "otp"];
 
-/// Webhooks, whose paths are their secrets: what their hosts end with, and where the secret part begins.
+/// Webhooks whose paths are secret: the end of the host, and the part of the path before the secret.
 const WEBHOOKS: [(&str, &str); 4] = [
     ("hooks.slack.com", "/"),
     ("discord.com", "/api/webhooks/"),
@@ -21,7 +21,7 @@ const WEBHOOKS: [(&str, &str); 4] = [
     ("webhook.office.com", "/"),
 ];
 
-/// The URL without user, password, secret parameters and fragment.
+/// Returns the URL without user, password, secret parameters and fragment.
 pub(super) fn redacted(url: &Url) -> String {
     let mut text = url.scheme().to_owned() + "://";
     if !url.username().is_empty() || url.password().is_some() {
@@ -47,11 +47,11 @@ fn is_within(host: &str, domain: &str) -> bool {
     host.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
 }
 
-/// A parameter, its value hidden if its name says that it is a secret.
+/// Returns a parameter. Its value is hidden if its name marks it as a secret.
 fn shown(pair: &str) -> String {
     let Some((name, _)) = pair.split_once('=') else { return pair.to_owned() };
     let lower = name.to_ascii_lowercase();
-    // A name that is written in escapes could be any.
+    // A name that contains escapes could be any name.
     match lower.contains('%') || SECRETS.iter().any(|secret| lower.contains(secret)) {
         true => format!("{name}={REDACTED}"),
         false => pair.to_owned(),

@@ -1,4 +1,5 @@
-//! The span of one request of a guest, by OpenTelemetry's conventions for HTTP clients (opentelemetry.io/docs/specs/semconv/http/http-spans).
+//! The span of one request of a guest, by OpenTelemetry's conventions for HTTP clients
+//! (opentelemetry.io/docs/specs/semconv/http/http-spans).
 
 use std::sync::Arc;
 
@@ -8,17 +9,17 @@ use super::redact::redacted;
 use hostler_telemetry::traces::{Beginning, Span, SpanKind, Traces, attribute};
 use hostler_types::message::TraceContext;
 
-/// Methods that a span may name; any other is `_OTHER`, as a guest can think of many.
+/// Methods that a span may name. Any other is `_OTHER`, because a guest can invent many.
 const METHODS: [&str; 9] = ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "QUERY"];
 
-/// The span of a request; it ends with it. Where there are no traces it does nothing.
+/// The span of a request, which ends with it. Without traces it does nothing.
 pub(super) struct RequestSpan {
     span: Option<Span>,
     answered: bool,
 }
 
 impl RequestSpan {
-    /// Begins it, in the trace that the guest runs in.
+    /// Begins the span, in the trace that the guest runs in.
     pub(super) fn begin(
         traces: Option<&Traces>,
         parent: Option<&TraceContext>,
@@ -38,12 +39,12 @@ impl RequestSpan {
         Self { span: Some(span), answered: false }
     }
 
-    /// What the request carries on.
+    /// Returns the trace context that the request carries.
     pub(super) fn context(&self) -> Option<Arc<TraceContext>> {
         self.span.as_ref().and_then(|span| TraceContext::new(span.context())).map(Arc::new)
     }
 
-    /// The head of the response is there.
+    /// Notes that the head of the response has arrived.
     pub(super) fn answered(&mut self, status: http::StatusCode) {
         self.answered = true;
         let Some(span) = &mut self.span else { return };
@@ -53,7 +54,7 @@ impl RequestSpan {
         }
     }
 
-    /// There is no response.
+    /// Notes that there is no response.
     pub(super) fn failed(&mut self, error: &wasmtime_wasi_http::Error) {
         self.answered = true;
         if let Some(span) = &mut self.span {
@@ -63,7 +64,7 @@ impl RequestSpan {
 }
 
 impl Drop for RequestSpan {
-    /// Who drops a request that has no answer yet does not want it any more: its guest was stopped, perhaps.
+    /// Marks a request that is dropped without an answer as cancelled. For example, its guest was stopped.
     fn drop(&mut self) {
         if let (false, Some(span)) = (self.answered, &mut self.span) {
             span.fail("cancelled", "");
@@ -71,7 +72,7 @@ impl Drop for RequestSpan {
     }
 }
 
-/// The name of an error of `wasi:http`, without what it carries.
+/// Returns the name of an error of `wasi:http`, without its contents.
 fn kind(error: &wasmtime_wasi_http::Error) -> String {
     let text = format!("{error:?}");
     text.split(|char: char| !char.is_ascii_alphanumeric()).next().unwrap_or("_OTHER").to_owned()

@@ -1,7 +1,7 @@
-//! The bodies of requests: one that its guest finished ends well; one that loses its guest breaks off.
+//! The bodies of requests. A body that its guest finished ends well; a body that loses its guest breaks off.
 //!
-//! wasmtime-wasi-http ends a body whose guest is gone (stopped or trapped) as if it had been finished, so a server would take
-//! half an upload for all of it.
+//! wasmtime-wasi-http ends the body of a guest that was stopped or trapped as if it had been finished. A server would take
+//! half an upload for a whole one.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -16,21 +16,21 @@ use http_body::{Body, Frame};
 use http_body_util::BodyExt as _;
 use wasmtime_wasi_http::{Error, WasiBody};
 
-/// The request bodies of one sandbox, by the handles that its guest has of them.
+/// The request bodies of one sandbox, by the guest's handles.
 ///
-/// An entry stays until its handle is given out again, so there are no more than handles.
+/// An entry stays until its handle is reused, so there are no more entries than handles.
 #[derive(Default)]
 pub(crate) struct Uploads(BTreeMap<u32, Arc<AtomicBool>>);
 
 impl Uploads {
-    /// The same body, which from now on ends well only after [`Self::finish`].
+    /// Wraps a body, so that it ends well only after [`Self::finish`].
     pub(super) fn guard(&mut self, handle: u32, headers: &HeaderMap, body: WasiBody) -> WasiBody {
         let finished = Arc::<AtomicBool>::default();
         self.0.insert(handle, Arc::clone(&finished));
         Upload { body, finished, left: length(headers), held: None }.boxed_unsync()
     }
 
-    /// Marks a body as finished, or takes that back where finishing it failed. The mark comes before the end of the body.
+    /// Marks a body as finished, or removes the mark if finishing failed. The mark must come before the end of the body.
     pub(super) fn finish(&self, handle: u32, finished: bool) {
         if let Some(mark) = self.0.get(&handle) {
             mark.store(finished, Ordering::Release);
@@ -38,27 +38,27 @@ impl Uploads {
     }
 }
 
-/// The length that a request announces. wasmtime-wasi-http has refused any that is not a number.
+/// Returns the length that a request announces. wasmtime-wasi-http has refused lengths that are not numbers.
 fn length(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// A body that knows whether its guest finished it.
+/// A body that ends well only if its guest finished it.
 struct Upload {
     body: WasiBody,
     finished: Arc<AtomicBool>,
-    /// Bytes that are missing of the announced length, if the request announced one.
+    /// Bytes still missing from the announced length, if the request announced one.
     left: Option<u64>,
-    /// The frame that completes the announced length. A server would take the body for whole with it, so it waits for the end.
+    /// The frame that completes the announced length. With it, a server would take the body as whole, so it waits for the end.
     held: Option<Frame<Bytes>>,
 }
 
 impl Upload {
-    /// Holds the frame back if it completes the announced length; `None`: nothing of it goes out now.
+    /// Holds the frame back if it completes the announced length; `None`: there is nothing to send now.
     fn pass(&mut self, frame: Frame<Bytes>) -> Option<Frame<Bytes>> {
         let (Some(left), Some(data)) = (&mut self.left, frame.data_ref()) else { return Some(frame) };
         if *left == 0 {
-            // More than was announced: the guest cannot finish such a body.
+            // The body is longer than announced: the guest cannot finish it.
             return None;
         }
         *left = left.saturating_sub(data.len() as u64);
@@ -84,7 +84,7 @@ impl Body for Upload {
                     }
                 }
                 Some(Ok(trailers)) => {
-                    // They come by finishing the body, and are its last frame.
+                    // Trailers arrive when the body is finished, and are its last frame.
                     let next = self.held.replace(trailers);
                     if next.is_some() {
                         return Poll::Ready(next.map(Ok));
@@ -128,7 +128,7 @@ mod tests {
         Ok(Frame::trailers(HeaderMap::from_iter([(CONTENT_LENGTH, HeaderValue::from(1))])))
     }
 
-    /// What of these frames is sent, and whether the body ends well; a `+` stands for trailers.
+    /// Returns the frames that are sent, and `true` if the body ends well. A `+` stands for trailers.
     async fn sent<const N: usize>(
         length: Option<u64>,
         finished: bool,
@@ -161,7 +161,7 @@ mod tests {
             (sent(Some(2), true, [data("a"), data("b")]).await, "ab", true),
             (sent(Some(2), true, [data("a"), data("b"), trailers()]).await, "ab+", true),
             (sent(Some(2), false, [data("a")]).await, "a", false),
-            // All that was announced is there, but for the guest's word that it is the whole body.
+            // All announced bytes have arrived, but the guest has not finished the body.
             (sent(Some(2), false, [data("a"), data("b")]).await, "a", false),
             (sent(Some(2), true, [data("a"), data("b"), data("c"), Err(Error::HttpProtocolError)]).await, "a", false),
             (sent(Some(0), true, []).await, "", true),

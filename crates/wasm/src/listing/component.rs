@@ -1,4 +1,4 @@
-//! Listings of components: `read-directory` and its stream of WASI 0.2.
+//! Listings for components: `read-directory` and its stream of WASI 0.2.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -15,7 +15,7 @@ use crate::files;
 use crate::sandbox::{ComponentWasi, Host, Sandbox};
 use hostler_handler::Limit;
 
-/// The interface with the functions that this file puts its own before.
+/// The interface whose functions this file overrides.
 const TYPES: &str = "wasi:filesystem/types@0.2.12";
 
 /// The functions that open and read a listing. The resource is replaced with them.
@@ -25,11 +25,11 @@ const NEXT: &str = "[method]directory-entry-stream.read-directory-entry";
 /// `directory-entry-stream`.
 pub(crate) struct Listing {
     folder: Arc<OwnedFd>,
-    /// What was read of the folder and not handed out.
+    /// Entries that were read but not handed out yet.
     ready: VecDeque<Result<DirectoryEntry, ErrorCode>>,
 }
 
-/// Puts itself before the functions of WASI, which are in the linker already.
+/// Overrides the functions of WASI, which are in the linker already.
 pub(crate) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
     before(linker, TYPES, &[READ, NEXT], |types| {
         types.resource("directory-entry-stream", ResourceType::host::<Listing>(), |mut host, handle| {
@@ -71,7 +71,7 @@ async fn read(
     Ok(Ok(host.data_mut().ctx().table.push(listing)?))
 }
 
-/// The next entry; `None` at the end.
+/// Returns the next entry; `None` at the end.
 async fn next(
     host: &mut Host<'_>,
     listing: &Resource<Listing>,
@@ -91,7 +91,7 @@ async fn next(
     }
 }
 
-/// An entry as guests see it; `None` for those that WASI leaves out.
+/// Converts an entry for guests; `None`: WASI leaves it out.
 fn shown(entry: Entry) -> Option<Result<DirectoryEntry, ErrorCode>> {
     if matches!(&*entry.name, b"." | b"..") {
         return None;

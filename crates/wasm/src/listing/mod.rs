@@ -1,8 +1,8 @@
 //! Listings of granted folders, read in parts as the guest asks for them.
 //!
-//! wasmtime-wasi reads a folder as a whole when its listing is opened, and keeps every entry until the guest lets go of the listing.
-//! A folder may have any number of entries, so neither its memory nor its time would be bounded. Here, a listing is an open folder
-//! and the entries of one system call. The time that the kernel takes for it counts as the guest's own (`hostler_handler::charge`).
+//! wasmtime-wasi reads a whole folder when its listing is opened, and keeps every entry until the guest drops the listing. A
+//! folder may have any number of entries, so neither memory nor time would be bounded. Here, a listing is an open folder and
+//! the entries of one system call. The CPU time of that call counts as the guest's own (`hostler_handler::charge`).
 
 mod component;
 mod preview1;
@@ -20,15 +20,15 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom};
 use rustix::time::{ClockId, clock_gettime};
 use wasmtime_wasi::p2::bindings::filesystem::types::DescriptorType;
 
-/// The bytes of entries that are read from the kernel at once. With what Rust keeps of each, they stay below what a handle may make the host
-/// hold.
+/// The bytes of entries that are read from the kernel at once. With Rust's overhead for each entry, they stay below the bytes
+/// that a handle may make the host hold.
 const PART: usize = 16 * 1024;
 
-/// An entry as the kernel has it.
+/// An entry as the kernel returns it.
 struct Entry {
     name: Vec<u8>,
     kind: FileType,
-    /// Where the listing goes on after it.
+    /// The position at which the listing continues after it.
     next: u64,
 }
 
@@ -38,13 +38,13 @@ fn open(folder: &File) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat(folder, ".", flags, Mode::empty())?)
 }
 
-/// Goes on from a position that an [`Entry`] named; 0 is the start.
+/// Moves to a position from an [`Entry`]; 0 is the start.
 fn seek(open: &OwnedFd, position: u64) -> io::Result<()> {
     rustix::fs::seek(open, SeekFrom::Start(position))?;
     Ok(())
 }
 
-/// The next entries, `.` and `..` among them; none at the end.
+/// Reads the next entries, including `.` and `..`; empty at the end.
 fn entries(open: &OwnedFd) -> io::Result<Vec<Entry>> {
     let mut buffer = [MaybeUninit::uninit(); PART];
     let mut folder = RawDir::new(open, &mut buffer);
@@ -53,7 +53,7 @@ fn entries(open: &OwnedFd) -> io::Result<Vec<Entry>> {
         let entry = entry?;
         let name = entry.file_name();
         let kind = match entry.file_type() {
-            // Some file systems do not tell.
+            // Some file systems do not give the type.
             FileType::Unknown => rustix::fs::statat(open, name, AtFlags::SYMLINK_NOFOLLOW)
                 .map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode)),
             kind => kind,
@@ -66,7 +66,7 @@ fn entries(open: &OwnedFd) -> io::Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// The type of a file in the words of WASI.
+/// Converts the type of a file to WASI's.
 fn wasi_type(kind: FileType) -> DescriptorType {
     match kind {
         FileType::RegularFile => DescriptorType::RegularFile,
@@ -80,7 +80,7 @@ fn wasi_type(kind: FileType) -> DescriptorType {
     }
 }
 
-/// Does this where it may block, and has the guest pay for the time that it takes of a CPU.
+/// Runs work on a thread where it may block, and charges the guest for its CPU time.
 async fn apart<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> wasmtime::Result<io::Result<T>> {
@@ -94,7 +94,7 @@ async fn apart<T: Send + 'static>(
     Ok(result)
 }
 
-/// The time that this thread has had of a CPU.
+/// Returns the CPU time of this thread.
 fn cpu_time() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_default()
 }

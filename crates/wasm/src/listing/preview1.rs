@@ -1,7 +1,7 @@
-//! Listings of preview-1 modules: `fd_readdir`.
+//! Listings for preview-1 modules: `fd_readdir`.
 //!
-//! The one of wasmtime-wasi reads and examines the whole folder in each call, however little the guest's buffer holds. This one reads
-//! what fits. Its cookies are the kernel's own positions, so that nothing is kept between two calls.
+//! The function of wasmtime-wasi reads and examines the whole folder in each call, however little the guest's buffer holds.
+//! This one reads only what fits. Its cookies are the kernel's own positions, so nothing is kept between two calls.
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -27,10 +27,10 @@ use hostler_handler::Limit;
 /// The bytes of an entry before its name (`dirent`).
 const HEAD: usize = 24;
 
-/// The parameters of `fd_readdir`: the folder, the buffer and its length, where to go on, and where to say how much was written.
+/// The parameters of `fd_readdir`: the folder, the buffer and its length, the position, and the address for the bytes written.
 type Asked = (i32, i32, i32, i64, i32);
 
-/// Puts itself before `fd_readdir` of WASI, which is in the linker already.
+/// Overrides `fd_readdir` of WASI, which is in the linker already.
 pub(crate) fn add(linker: &mut Linker<Sandbox<WasiP1Ctx>>) -> wasmtime::Result<()> {
     linker.allow_shadowing(true);
     linker.func_wrap_async(WASI, "fd_readdir", |mut host: Host<'_>, asked: Asked| {
@@ -72,7 +72,7 @@ async fn read(host: &mut Host<'_>, asked: Asked) -> wasmtime::Result<Errno> {
     Ok(if memory(host)?.write(&mut *host, used, &said).is_ok() { Errno::Success } else { Errno::Fault })
 }
 
-/// The folders that the guest has open.
+/// Returns the folders that the guest has open.
 fn folders(host: &mut Host<'_>) -> Vec<Arc<File>> {
     let folder = |entry: &mut (dyn std::any::Any + Send)| match entry.downcast_ref()? {
         Descriptor::Dir(folder) => Some(Arc::clone(&folder.dir)),
@@ -81,7 +81,7 @@ fn folders(host: &mut Host<'_>) -> Vec<Arc<File>> {
     host.data_mut().wasi.ctx().table.iter_mut().filter_map(folder).collect()
 }
 
-/// Opens the folder with this serial number again, to go on from a position.
+/// Opens the folder with this serial number again, at a position.
 fn reopen(folders: &[Arc<File>], serial: u64, position: u64) -> io::Result<OwnedFd> {
     for folder in folders {
         let metadata = folder.metadata()?;
@@ -94,14 +94,15 @@ fn reopen(folders: &[Arc<File>], serial: u64, position: u64) -> io::Result<Owned
     Err(io::ErrorKind::NotFound.into())
 }
 
-/// The serial number of a file as WASI makes it up (`metadata_hash` of wasmtime-wasi), so that an entry has the one that its file has.
+/// Returns the serial number of a file as WASI computes it (`metadata_hash` of wasmtime-wasi), so that an entry has the
+/// number of its file.
 fn serial_of(device: u64, inode: u64) -> u64 {
     let mut hasher = DefaultHasher::new();
     (device, inode).hash(&mut hasher);
     hasher.finish()
 }
 
-/// The next entries of a folder as guests see them, of which the last is cut where there is no more room; nothing at the end.
+/// Returns the next entries of a folder as guests see them. The last one is cut if there is no more room; empty at the end.
 fn part(folder: &OwnedFd, own: u64, room: usize) -> io::Result<Vec<u8>> {
     let mut part = Vec::new();
     for entry in entries(folder)? {
@@ -114,18 +115,18 @@ fn part(folder: &OwnedFd, own: u64, room: usize) -> io::Result<Vec<u8>> {
     Ok(part)
 }
 
-/// An entry as guests see it.
+/// Converts an entry for guests.
 fn shown(folder: &OwnedFd, own: u64, entry: &Entry) -> io::Result<Vec<u8>> {
     let name = std::str::from_utf8(&entry.name).map_err(|_| io::ErrorKind::InvalidData)?;
     let (serial, kind) = match name {
-        // What lies above is none of the guest's business.
+        // The guest must learn nothing about the folders above.
         "." | ".." => (own, FileType::Directory),
-        // It may be gone by now.
+        // The file may be gone by now.
         _ => statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).map_or((0, entry.kind), |stat| {
             (serial_of(stat.st_dev, stat.st_ino), FileType::from_raw_mode(stat.st_mode))
         }),
     };
-    // Preview 1 has no name for sockets.
+    // Preview 1 has no type for sockets.
     let kind = Filetype::try_from(wasi_type(kind)).unwrap_or(Filetype::Unknown);
     let mut shown = Vec::with_capacity(HEAD + name.len());
     shown.extend(entry.next.to_le_bytes());
@@ -136,7 +137,7 @@ fn shown(folder: &OwnedFd, own: u64, entry: &Entry) -> io::Result<Vec<u8>> {
     Ok(shown)
 }
 
-/// The `errno` for an error. A limit of the host is noted.
+/// Returns the `errno` for an error. Notes a host limit.
 fn fault(host: &Host<'_>, error: &io::Error) -> Errno {
     if let Some(limit) = Limit::of_descriptors() {
         host.data().scope.reach(limit);

@@ -1,4 +1,4 @@
-//! The resource `message` of wasi:messaging: what the guest was given, or makes in order to send it.
+//! The resource `message` of wasi:messaging: given to the guest, or created by it to be sent.
 
 use std::collections::BTreeMap;
 
@@ -14,30 +14,30 @@ use super::super::sandbox::{ComponentWasi, Host, Sandbox};
 use hostler_handler::Call;
 use hostler_types::message::{AttributeValue, CONTENT_TYPE, Outgoing, Plain};
 
-/// What one entry of the metadata costs beside its text, in bytes.
+/// The cost of one entry of the metadata besides its text, in bytes.
 const ENTRY: usize = 128;
 
 /// `metadata`.
 type Metadata = Vec<(String, String)>;
 
-/// A message. The content type is the attribute of that name.
+/// A message. Its content type is the attribute of that name.
 #[derive(Default)]
 pub(super) struct Message {
     topic: Option<String>,
     data: Data,
     attributes: BTreeMap<String, String>,
-    /// Stands for what it holds: see [`weigh`].
+    /// Places in the table for the bytes that it holds: see [`weigh`].
     ballast: Vec<Resource<Ballast>>,
 }
 
 enum Data {
     /// The body that was received, shared with the host.
     Received(Bytes),
-    /// The guest's own.
+    /// Data that the guest created.
     Made(Vec<u8>),
 }
 
-/// Takes a place in the table of handles, and holds nothing.
+/// An entry that takes a place in the table of handles, and holds nothing.
 pub(super) struct Ballast;
 
 impl Default for Data {
@@ -47,7 +47,7 @@ impl Default for Data {
 }
 
 impl Data {
-    /// The bytes held for this message alone.
+    /// Returns the bytes held for this message alone.
     fn weight(&self) -> usize {
         match self {
             Self::Received(_) => 0,
@@ -57,7 +57,7 @@ impl Data {
 }
 
 impl Message {
-    /// The message of a call. Binary attributes are text here too: Base64.
+    /// Returns the message of a call. Binary attributes become Base64 text.
     pub(super) fn received(call: &Call) -> Self {
         let attributes = call.message.attributes.iter().map(|(name, value)| {
             let value = match value.plain() {
@@ -74,7 +74,7 @@ impl Message {
         }
     }
 
-    /// Enters it into the table of what the guest holds.
+    /// Enters it into the table of the guest's resources.
     pub(super) fn enter(mut self, table: &mut ResourceTable) -> wasmtime::Result<Resource<Self>> {
         weigh(table, &mut self)?;
         table.push(self).map_err(|_| too_much())
@@ -89,11 +89,11 @@ impl Message {
         Ok(message)
     }
 
-    /// Changes it where it is.
+    /// Changes it in place.
     fn change(host: &mut Host<'_>, message: &Resource<Self>, change: impl FnOnce(&mut Self)) -> wasmtime::Result<()> {
         let table = host.data_mut().ctx().table;
         let mut changed = std::mem::take(table.get_mut(message)?);
-        // What was received may have more.
+        // A received message may have more.
         let most = changed.attributes.len().max(MAX_ENTRIES);
         change(&mut changed);
         if changed.attributes.len() > most {
@@ -113,7 +113,7 @@ impl Message {
         self.attributes.insert(CONTENT_TYPE.to_owned(), content_type);
     }
 
-    /// Replaces the metadata. A content type that was set remains, unless there is one among them.
+    /// Replaces the metadata. Keeps the content type unless the metadata sets another.
     fn set_metadata(&mut self, metadata: Metadata) {
         let content_type = self.content_type();
         self.attributes = metadata.into_iter().collect();
@@ -122,7 +122,7 @@ impl Message {
         }
     }
 
-    /// The bytes that the host holds for it.
+    /// Returns the bytes that the host holds for it.
     fn weight(&self) -> usize {
         let attributes = self.attributes.iter().map(|(name, value)| name.len() + value.len() + ENTRY);
         self.data.weight() + attributes.sum::<usize>()
@@ -144,8 +144,8 @@ fn is_content_type(name: &str) -> bool {
     name.eq_ignore_ascii_case(CONTENT_TYPE)
 }
 
-/// Bounds what messages hold together with the guest's other handles, each of which may hold as much as one handle of a
-/// stream does: a message has as many places in the table as its bytes would fill.
+/// Bounds the bytes of messages together with the guest's other handles. A message takes one place in the table for each
+/// [`HELD_PER_HANDLE`] bytes, as many as the handle of a stream may hold.
 fn weigh(table: &mut ResourceTable, message: &mut Message) -> wasmtime::Result<()> {
     let places = message.weight() / HELD_PER_HANDLE;
     while message.ballast.len() < places {
@@ -218,7 +218,7 @@ fn add_setters(types: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmti
     types.func_wrap(
         "[method]message.set-metadata",
         |mut host: Host<'_>, (message, metadata): (Resource<Message>, WasmList<(String, String)>)| {
-            // The function has no error to answer.
+            // The function cannot return an error.
             let taken = lists::take(&mut host, &metadata, MAX_ENTRIES)?;
             let metadata = taken.map_err(|what| wasmtime::Error::msg(format!("a message's metadata: {what}")))?;
             Message::change(&mut host, &message, |message| message.set_metadata(metadata))

@@ -1,6 +1,6 @@
-//! Components that export `wasi:messaging/incoming-handler`, and what that package offers them.
+//! Components that export `wasi:messaging/incoming-handler`, and the functions of that package for them.
 //!
-//! All drafts of the package share one version. This host speaks the newest (December 2024); types tell it from others.
+//! All drafts of the package share one version. This host supports the newest (December 2024), and recognises it by its types.
 
 mod message;
 
@@ -20,14 +20,14 @@ use hostler_handler::{Call, Outcome};
 use hostler_types::message::Outgoing;
 use message::Message;
 
-/// The export by which such a component is known.
+/// The export by which such a component is recognised.
 pub(super) const HANDLER: Interface = Interface {
     name: "wasi:messaging/incoming-handler",
     version: VERSION,
     wit: "the newest draft of wasi:messaging@0.2.0-draft (`topic` of a message is an option<string>)",
 };
 
-/// The version that this host speaks.
+/// The version that this host supports.
 const VERSION: &str = "0.2.0-draft";
 
 /// Its function.
@@ -38,12 +38,12 @@ pub(super) struct Messaging {
     handle: Export,
 }
 
-/// `client`. There is one service to connect to, whatever its name: the consumer's own queue.
+/// `client`. Every name connects to the same service: the consumer's own queue.
 struct Client {
     connected: bool,
 }
 
-/// `request-options`, which nothing looks at.
+/// `request-options`, which are ignored.
 struct RequestOptions;
 
 /// `error`.
@@ -131,7 +131,7 @@ fn add_client(types: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmtim
     })
 }
 
-/// Takes a message out of the guest's hands; the outer error traps.
+/// Takes a message from the guest. The outer error traps.
 fn take(
     host: &mut Host<'_>,
     client: &Resource<Client>,
@@ -145,10 +145,10 @@ fn take(
     })
 }
 
-/// What queues have nothing for: it answers errors.
+/// Adds `request-reply`, which queues do not support: its functions return errors.
 fn add_request_reply(linker: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
     type Request = (Resource<Client>, String, Resource<Message>, Option<Resource<RequestOptions>>);
-    // Options have nothing in them, so they need no place in the table.
+    // Options are empty, so they need no place in the table.
     linker.resource("request-options", ResourceType::host::<RequestOptions>(), |_, _| Ok(()))?;
     linker
         .func_wrap("[constructor]request-options", |_: Host<'_>, ()| Ok((Resource::<RequestOptions>::new_own(0),)))?;
