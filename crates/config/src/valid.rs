@@ -38,7 +38,7 @@ pub struct Host {
     pub task_protection: TaskProtection,
     /// Limits on files and system calls of the process.
     pub hardening: HardeningMode,
-    /// The folder in which compiled handlers are kept from one start to the next; `None`: they are not kept.
+    /// The folder in which fetched and compiled handlers are kept from one start to the next; `None`: they are not kept.
     pub cache_dir: Option<PathBuf>,
 }
 

@@ -79,8 +79,8 @@ struct Choice {
 }
 
 impl Lanes {
-    /// Creates lanes on these runtimes. The first has one thread; the threads of the long lane [yield to
-    /// others](Self::yield_to_others).
+    /// Creates lanes on these runtimes. The first has one thread; the threads of the long lane
+    /// [yield to others](Self::yield_to_others).
     pub fn new(quick: Handle, beyond: Option<Beyond>) -> Self {
         Self { quick, choice: beyond.map(|beyond| Arc::new(Choice::new(beyond, Arc::default()))) }
     }

@@ -28,7 +28,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// Returns the limit that a system call reached, if its error is one of these.
+    /// Returns the limit that a system call reached, if its error names one.
     pub fn of_errno(errno: Errno) -> Option<Self> {
         match errno {
             Errno::MFILE | Errno::NFILE => Some(Self::Descriptors),
@@ -86,8 +86,8 @@ impl fmt::Display for Limit {
     }
 }
 
-/// Runs this future and turns tokio's panic about a thread that the kernel refused into an error. Other panics are
-/// propagated.
+/// Runs this future and turns tokio's panic about a thread that the kernel refused into an error. Other panics
+/// propagate.
 ///
 /// # Errors
 /// The message of that panic.
