@@ -253,8 +253,8 @@ where
 #[cfg(test)]
 pub(super) mod example {
     use super::super::desired::Kind;
+    use super::super::queue_policy;
     use super::super::setting::{RETENTION, Setting};
-    use super::super::{desired, queue_policy};
     use super::*;
 
     pub(in super::super) fn account() -> Account {
