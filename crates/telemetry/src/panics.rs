@@ -48,12 +48,19 @@ pub(super) fn hush() {
     }));
 }
 
-/// Runs `work`, whose panics the caller contains and reports. Expects that `work` does not unwind.
+/// Runs `work`, whose panics the caller contains and reports.
 pub(super) fn expecting<T>(work: impl FnOnce() -> T) -> T {
-    let before = EXPECTED.replace(true);
-    let result = work();
-    EXPECTED.set(before);
-    result
+    let _before = Before(EXPECTED.replace(true));
+    work()
+}
+
+/// Restores [`EXPECTED`] when it is dropped, also by a panic.
+struct Before(bool);
+
+impl Drop for Before {
+    fn drop(&mut self) {
+        EXPECTED.set(self.0);
+    }
 }
 
 fn tell(panic: &PanicHookInfo<'_>) {

@@ -165,10 +165,15 @@ impl Cache {
         }
         let kept = statat(&self.folder, keep, AtFlags::SYMLINK_NOFOLLOW)?;
         let size = u64::try_from(kept.st_size).unwrap_or_default();
+        let mut failed = Ok(());
         for name in surplus(entries, self.limit.saturating_sub(size), kept.st_mtime) {
-            unlinkat(&self.folder, &*name, AtFlags::empty())?;
+            match unlinkat(&self.folder, &*name, AtFlags::empty()) {
+                // Another process that shares the folder removed it.
+                Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+                Err(error) => failed = Err(error.into()),
+            }
         }
-        Ok(())
+        failed
     }
 }
 
