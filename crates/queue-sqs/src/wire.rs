@@ -42,8 +42,7 @@ pub(super) const SYSTEM_ATTRIBUTES: [MessageSystemAttributeName; 4] = [
 pub struct Entry {
     /// The body as SQS takes it: not empty, and of characters that it carries.
     pub body: String,
-    /// Data type and value, by name.
-    pub(super) attributes: Vec<(String, String, Value)>,
+    pub(super) attributes: Vec<(String, AttributeValue)>,
     pub(super) group: Option<String>,
     pub(super) dedupe: Option<String>,
     /// Whole seconds.
@@ -55,13 +54,6 @@ pub struct Entry {
 /// What carries the trace beside a message.
 const XRAY: MessageSystemAttributeNameForSends = MessageSystemAttributeNameForSends::AwsTraceHeader;
 
-/// The value of an attribute.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Value {
-    Text(String),
-    Binary(Vec<u8>),
-}
-
 impl Entry {
     /// The entry of a message, as far as the message says.
     ///
@@ -72,23 +64,22 @@ impl Entry {
         message.carry_trace(MAX_ATTRIBUTES - beside);
         let Outgoing { body, attributes, routing_key, delay, group, dedupe, claim, .. } = message;
         let marked = claimed_size(&attributes).map(|(mark, _)| mark);
-        let mut wire: Vec<_> = attributes.into_iter().map(|(name, value)| attribute(name, value)).collect();
-        let mut add = |name: &str, kind: &str, text: String| {
-            wire.push((name.to_owned(), kind.to_owned(), Value::Text(text)));
-        };
+        let mut wire: Vec<_> = attributes.into_iter().collect();
+        let mut add = |name: &str, value| wire.push((name.to_owned(), value));
         if let Some(key) = routing_key {
-            add(ROUTING_KEY_ATTRIBUTE, "String", key);
+            add(ROUTING_KEY_ATTRIBUTE, AttributeValue::Text(key));
         }
         let has_claim = claim.is_some();
         let body = match claim {
             Some(claim) => {
-                add(SIZE_ATTRIBUTE, "Number", claim.size.unwrap_or(0).to_string());
+                let value = AttributeValue::Text(claim.size.unwrap_or(0).to_string());
+                add(SIZE_ATTRIBUTE, AttributeValue::Typed(Box::new(Typed { data_type: "Number".to_owned(), value })));
                 claim.to_body()
             }
             None => match encode(body) {
                 (text, None) => text,
                 (text, Some(encoding)) => {
-                    add(ENCODING_ATTRIBUTE, "String", encoding.to_owned());
+                    add(ENCODING_ATTRIBUTE, AttributeValue::Text(encoding.to_owned()));
                     text
                 }
             },
@@ -103,7 +94,7 @@ impl Entry {
         if wire.len() > MAX_ATTRIBUTES {
             return Err(Invalid::TooManyAttributes { count: wire.len() });
         }
-        wire.iter().try_for_each(|(name, _, value)| carries(name, value))?;
+        wire.iter().try_for_each(|(name, value)| carries(name, value))?;
         for (what, text) in [("group", &group), ("dedupe key", &dedupe)] {
             if let Some(text) = text.as_ref().filter(|text| !is_token(text)) {
                 let wanted = "1 to 128 ASCII letters, digits and punctuation marks, without blanks";
@@ -118,17 +109,17 @@ impl Entry {
 
     /// Its size in bytes, as SQS counts it: body, and each attribute's name, data type and value.
     pub fn size(&self) -> usize {
-        let attributes = self.attributes.iter().map(|(name, kind, value)| name.len() + kind.len() + value.len());
+        let attributes = self.attributes.iter().map(|(name, value)| attribute_size(name, value));
         self.body.len() + attributes.sum::<usize>()
     }
 
     /// Its attributes, for SQS.
     pub fn for_sqs(&self) -> Option<HashMap<String, MessageAttributeValue>> {
-        let typed = |(name, kind, value): &(String, String, Value)| {
-            let typed = MessageAttributeValue::builder().data_type(kind);
-            let typed = match value {
-                Value::Text(text) => typed.string_value(text),
-                Value::Binary(bytes) => typed.binary_value(Blob::new(bytes.clone())),
+        let typed = |(name, value): &(String, AttributeValue)| {
+            let typed = MessageAttributeValue::builder().data_type(data_type(value));
+            let typed = match value.plain() {
+                Plain::Text(text) => typed.string_value(text),
+                Plain::Binary(bytes) => typed.binary_value(Blob::new(bytes)),
             };
             Some((name.clone(), typed.build().ok()?))
         };
@@ -143,11 +134,11 @@ impl Entry {
 
     /// Its attributes, for SNS.
     pub fn for_sns(&self) -> Option<HashMap<String, aws_sdk_sns::types::MessageAttributeValue>> {
-        let typed = |(name, kind, value): &(String, String, Value)| {
-            let typed = aws_sdk_sns::types::MessageAttributeValue::builder().data_type(kind);
-            let typed = match value {
-                Value::Text(text) => typed.string_value(text),
-                Value::Binary(bytes) => typed.binary_value(Blob::new(bytes.clone())),
+        let typed = |(name, value): &(String, AttributeValue)| {
+            let typed = aws_sdk_sns::types::MessageAttributeValue::builder().data_type(data_type(value));
+            let typed = match value.plain() {
+                Plain::Text(text) => typed.string_value(text),
+                Plain::Binary(bytes) => typed.binary_value(Blob::new(bytes)),
             };
             Some((name.clone(), typed.build().ok()?))
         };
@@ -155,27 +146,19 @@ impl Entry {
     }
 }
 
-impl Value {
-    fn len(&self) -> usize {
-        match self {
-            Self::Text(text) => text.len(),
-            Self::Binary(bytes) => bytes.len(),
-        }
+/// AWS's name for the data type of an attribute.
+fn data_type(value: &AttributeValue) -> &str {
+    match value {
+        AttributeValue::Text(_) => "String",
+        AttributeValue::Binary(_) => "Binary",
+        AttributeValue::Typed(typed) => &typed.data_type,
     }
 }
 
-fn attribute(name: String, value: AttributeValue) -> (String, String, Value) {
-    match value {
-        AttributeValue::Text(text) => (name, "String".to_owned(), Value::Text(text)),
-        AttributeValue::Binary(bytes) => (name, "Binary".to_owned(), Value::Binary(bytes)),
-        AttributeValue::Typed(typed) => {
-            let value = match typed.value.plain() {
-                Plain::Text(text) => Value::Text(text.to_owned()),
-                Plain::Binary(bytes) => Value::Binary(bytes.to_vec()),
-            };
-            (name, typed.data_type, value)
-        }
-    }
+/// The bytes that SQS counts for an attribute: its name, data type and value.
+fn attribute_size(name: &str, value: &AttributeValue) -> usize {
+    let data_type = if let AttributeValue::Typed(_) = value { 0 } else { "String".len() };
+    name.len() + data_type + value.len()
 }
 
 /// The size of a message in bytes, as SQS counts it once the message is an [`Entry`].
@@ -187,10 +170,7 @@ pub fn size(message: &Outgoing) -> usize {
         (None, None) => body.len().div_ceil(3) * 4 + ENCODING_ATTRIBUTE.len() + "String".len() + BASE64.len(),
     };
     let key = routing_key.as_ref().map_or(0, |key| ROUTING_KEY_ATTRIBUTE.len() + "String".len() + key.len());
-    let attributes = attributes.iter().map(|(name, value)| match value {
-        AttributeValue::Typed(_) => name.len() + value.len(),
-        _ => name.len() + "String".len() + value.len(),
-    });
+    let attributes = attributes.iter().map(|(name, value)| attribute_size(name, value));
     body + key + attributes.sum::<usize>()
 }
 
@@ -201,13 +181,13 @@ pub(super) fn trace_size(message: &Outgoing) -> usize {
 }
 
 /// Whether SQS carries an attribute.
-fn carries(name: &str, value: &Value) -> Result<(), Invalid> {
+fn carries(name: &str, value: &AttributeValue) -> Result<(), Invalid> {
     let reserved =
         RESERVED.iter().any(|prefix| name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix)));
-    let fault = match value {
+    let fault = match value.plain() {
         _ if reserved => "has a name that AWS keeps for itself",
-        value if value.len() == 0 => "is empty, and SQS takes no empty attribute",
-        Value::Text(text) if !text.chars().all(is_carried) => {
+        Plain::Text("") | Plain::Binary([]) => "is empty, and SQS takes no empty attribute",
+        Plain::Text(text) if !text.chars().all(is_carried) => {
             "has a character that SQS does not carry: send it as bytes"
         }
         _ => return Ok(()),
