@@ -193,15 +193,12 @@ pub(super) fn read_messages(body: &[u8]) -> Result<Vec<Incoming>, BoxError> {
 /// `None`: it is no list of messages.
 fn read_one_by_one(body: &[u8]) -> Option<Vec<Incoming>> {
     let answer: serde_json::Value = serde_json::from_slice(body).ok()?;
-    let read = |message: &serde_json::Value| {
-        let text = message.to_string();
-        match serde_json::from_str::<Received<'_>>(&text) {
-            Ok(received) => received.read(),
-            Err(error) => {
-                let id = message.get("MessageId").and_then(serde_json::Value::as_str);
-                tracing::error!(message_id = id, %error, "a message cannot be read; it comes again when its lease ends");
-                None
-            }
+    let read = |message: &serde_json::Value| match Received::deserialize(message) {
+        Ok(received) => received.read(),
+        Err(error) => {
+            let id = message.get("MessageId").and_then(serde_json::Value::as_str);
+            tracing::error!(message_id = id, %error, "a message cannot be read; it comes again when its lease ends");
+            None
         }
     };
     Some(answer.get("Messages")?.as_array()?.iter().filter_map(read).collect())
