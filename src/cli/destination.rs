@@ -18,17 +18,17 @@ pub(super) fn of<'a>(config: &'a Config, channel: &'a Channel) -> &'a Channel {
     consumed.find(|known| known.exchange() == Some(channel.queue())).unwrap_or(channel)
 }
 
-/// Refuses a channel that is neither in the config nor among the `stored` channels of the embedded queue. A mistyped name would
-/// create a queue without a consumer, and an exchange without subscriptions keeps nothing.
+/// Refuses a channel that is neither in the config nor among the `stored` channels of the queue. A mistyped name would create a
+/// queue without a consumer, and an exchange without subscriptions keeps nothing.
 pub(super) fn check(config: &Config, stored: &[Channel], channel: &Channel) -> Result<()> {
     let known: Vec<Channel> = named(config).chain(stored.iter().cloned()).collect();
     if takes(&known, channel) {
         return Ok(());
     }
-    let file = host::full(&config.queue.embedded.path);
+    let queue = host::queue_file(config).map(|file| format!(" {}", host::full(file.path).display()));
     let text = format!(
-        "nothing takes messages to `{channel}`: it is not in the config, and not in the queue {}{}",
-        file.display(),
+        "nothing takes messages to `{channel}`: it is not in the config, and not in the queue{}{}",
+        queue.unwrap_or_default(),
         cure(&known, channel)
     );
     Err(Failure::new(Exit::QueueUnreachable, text))

@@ -37,12 +37,12 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result {
     let config = args.config.load()?.config;
     let elsewhere = |handler: &HandlerRef| matches!(handler, HandlerRef::S3 { .. });
-    match config.queue.driver {
-        Driver::Embedded if args.cluster.is_none() && !handlers(&config).any(elsewhere) => {
-            // A policy in IAM needs at least one statement, so there is nothing to print for a program.
-            say("hostler: the embedded queue needs no permission on AWS");
-        }
-        _ => print(pretty_json(&policy(args, &config)?)?),
+    let driver = config.queue.driver;
+    if driver != Driver::Sqs && args.cluster.is_none() && !handlers(&config).any(elsewhere) {
+        // A policy in IAM needs at least one statement, so there is nothing to print for a program.
+        say(format_args!("hostler: the {} queue needs no permission on AWS", driver.word()));
+    } else {
+        print(pretty_json(&policy(args, &config)?)?);
     }
     Ok(Exit::Ok)
 }
@@ -77,7 +77,7 @@ fn policy(args: &Args, config: &Config) -> Result<serde_json::Value> {
 
     let variables = ["AWS_REGION", "AWS_DEFAULT_REGION"];
     let region = variables.into_iter().find_map(|name| std::env::var(name).ok().filter(|region| !region.is_empty()));
-    // The embedded queue is not an AWS service, but handlers may be in a bucket.
+    // Other queues are not AWS services, but handlers may be in a bucket.
     let queues = if config.queue.driver == Driver::Sqs { &config.consumers[..] } else { &[] };
     let consumed: Vec<_> = queues.iter().map(host::channel_spec).collect();
     let sends = |consumer: &hostler_config::Consumer| {

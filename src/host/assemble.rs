@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::drivers;
 use super::guests::sets;
 use super::resources::{self, Demand, FilePlan, HOST, Handles, Machine, Plan, SLOTS, Share};
 use crate::exit::{self, Exit, Failure};
-use hostler_config::{self as config, Config, DirMode, Driver, Reply};
+use hostler_config::{self as config, Config, DirMode, Reply};
 use hostler_consumer::{Policy, Spec};
 use hostler_queue::{ChannelSpec, tag};
 use hostler_queue_telemetry::Producer;
@@ -181,8 +182,8 @@ pub fn file_plan(config: &Config) -> exit::Result<FilePlan> {
 
 /// Lists valid settings that have no effect with this driver, for the log.
 pub fn unused(config: &Config) -> Vec<String> {
-    let embedded = config.queue.driver == Driver::Embedded;
-    let unused = (embedded && config.payload.bucket.is_some())
-        .then_some("payload.bucket: the embedded queue keeps large messages itself");
+    let unused = (config.payload.bucket.is_some() && !drivers::uses_payload(config)).then(|| {
+        format!("payload.bucket: queue.driver = \"{}\" keeps large messages itself", config.queue.driver.word())
+    });
     unused.into_iter().map(|text| format!("{text} (the setting has no effect)")).collect()
 }

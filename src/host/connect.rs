@@ -16,7 +16,7 @@ pub fn full(path: &Path) -> PathBuf {
 
 /// Returns the file that the queue will be in, if it does not exist yet: perhaps another folder is meant.
 pub fn file_to_come(config: &Config) -> Option<&Path> {
-    drivers::file(config).filter(|path| !path.exists())
+    drivers::file(config).map(|file| file.path).filter(|path| !path.exists())
 }
 
 /// Creates the missing queues of every channel that the config consumes, so that messages sent from now on are kept for its

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use super::hard_links::{self, Search};
 use super::located::Located;
 use super::mounts::Mounts;
-use super::mounts::overlays::{self, Which};
-use super::{hardening, kernel_files};
+use super::overlays::{self, Which};
+use super::{drivers, hardening, kernel_files};
 use crate::exit::{Exit, Failure, Result};
 use hostler_config::{Config, DirGrant, DirMode, HandlerRef, Loaded, USUAL_PLACES};
 use hostler_health::Pauses;
@@ -222,14 +222,13 @@ fn protected(config: &Config, file: Option<&Path>, variable: impl Fn(&str) -> Op
     all
 }
 
-/// Returns the embedded queue's file and its companions.
+/// The queue's file and its companions, where the driver has one.
 fn queue_files(config: &Config) -> impl Iterator<Item = Protected> {
-    let path = (config.queue.driver == hostler_config::Driver::Embedded).then_some(&config.queue.embedded.path);
-    path.into_iter().flat_map(|path| {
-        ["", "-wal", "-shm"].map(|end| {
-            let mut path = path.clone().into_os_string();
+    drivers::file(config).into_iter().flat_map(|file| {
+        [""].iter().chain(file.companions).map(move |end| {
+            let mut path = file.path.to_owned().into_os_string();
             path.push(end);
-            Protected::new("queue.embedded.path", PathBuf::from(path), QUEUE)
+            Protected::new(file.key, PathBuf::from(path), QUEUE)
         })
     })
 }

@@ -60,6 +60,13 @@ choice! {
     }
 }
 
+impl Driver {
+    /// Its word in the configuration.
+    pub fn word(self) -> &'static str {
+        Self::WORDS[self as usize]
+    }
+}
+
 choice! {
     /// The treatment of queues that are missing at the start.
     Provision {

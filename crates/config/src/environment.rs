@@ -278,7 +278,7 @@ mod tests {
                 "consumers.a.memory",
                 "did you mean HOSTLER_CONSUMERS__A__LIMITS__MEMORY?",
             ),
-            ("HOSTLER_QUEUE____DRIVER", "queue.\"\".driver", "keys here: `driver`, `embedded`, `sqs`"),
+            ("HOSTLER_PAYLOAD____BUCKET", "payload.\"\".bucket", "keys here: `bucket`, `threshold`"),
         ] {
             let environment = read(&[(variable, "1")], &[]);
             let [problem] = environment.problems.as_slice() else { panic!("{variable}") };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::QueueDriver;
+use super::{QueueDriver, QueueFile};
 use crate::host::full;
 use hostler_config::Config;
 use hostler_queue::{Disposal, Provisioner, QueueError};
@@ -41,8 +41,9 @@ impl QueueDriver for Embedded {
         "hostler"
     }
 
-    fn file<'a>(&self, config: &'a Config) -> Option<&'a Path> {
-        Some(&config.queue.embedded.path)
+    fn file<'a>(&self, config: &'a Config) -> Option<QueueFile<'a>> {
+        let path = &config.queue.embedded.path;
+        Some(QueueFile { key: "queue.embedded.path", path, companions: &["-wal", "-shm"] })
     }
 }
 

@@ -1,4 +1,4 @@
-//! The queue drivers of this build: a file for each, and a line in [`of`].
+//! The queue drivers of this build: a file for each, and a line in [`DRIVERS`].
 
 #[cfg(feature = "embedded")]
 mod embedded;
@@ -54,7 +54,7 @@ pub trait QueueDriver: Send + Sync + 'static {
     fn system(&self) -> &'static str;
 
     /// Returns the file that holds the queue: no guest may have it, and the hardened process may open it.
-    fn file<'a>(&self, config: &'a Config) -> Option<&'a Path> {
+    fn file<'a>(&self, config: &'a Config) -> Option<QueueFile<'a>> {
         let _ = config;
         None
     }
@@ -65,25 +65,51 @@ pub trait QueueDriver: Send + Sync + 'static {
         true
     }
 
+    /// Returns true if the driver calls AWS: the hardened process then reaches what the AWS SDK reads.
+    fn uses_aws(&self) -> bool {
+        false
+    }
+
+    /// Returns true if the driver keeps large messages in the bucket of `[payload]`.
+    fn uses_payload(&self) -> bool {
+        false
+    }
+
     /// Returns advice that follows the text of a refused receive.
     fn cure_of_a_refusal(&self) -> &'static str {
         ""
     }
 }
 
-/// Returns the driver that the config names, if this build has it.
+/// The drivers of this build, by their word in the config.
+const DRIVERS: &[(Driver, &dyn QueueDriver)] = &[
+    #[cfg(feature = "embedded")]
+    (Driver::Embedded, &embedded::Embedded),
+    #[cfg(feature = "sqs")]
+    (Driver::Sqs, &sqs::Sqs),
+];
+
+/// A file that holds a queue.
+#[derive(Debug, Clone, Copy)]
+pub struct QueueFile<'a> {
+    /// The config key that names it.
+    pub key: &'static str,
+    /// Its path.
+    pub path: &'a Path,
+    /// Endings of the files that the driver keeps beside it.
+    pub companions: &'static [&'static str],
+}
+
+/// The driver that the config names, if this build has it.
 fn of(config: &Config) -> Result<&'static dyn QueueDriver, QueueError> {
-    match config.queue.driver {
-        #[cfg(feature = "embedded")]
-        Driver::Embedded => Ok(&embedded::Embedded),
-        #[cfg(feature = "sqs")]
-        Driver::Sqs => Ok(&sqs::Sqs),
-        #[cfg(not(all(feature = "embedded", feature = "sqs")))]
-        other => Err(QueueError::Refused(format!(
+    let named = config.queue.driver;
+    let found = DRIVERS.iter().find(|(word, _)| *word == named).map(|(_, driver)| *driver);
+    found.ok_or_else(|| {
+        QueueError::Refused(format!(
             "queue.driver: this build of hostler has no driver `{}`; it was built without that feature",
-            Driver::WORDS[other as usize]
-        ))),
-    }
+            named.word()
+        ))
+    })
 }
 
 /// Connects to the queue service that the config names.
@@ -118,8 +144,8 @@ pub async fn disposal(config: &Config) -> Result<Arc<dyn Disposal>, QueueError> 
     of(config)?.disposal(config).await
 }
 
-/// Returns the file that holds the queue, if it is in a file.
-pub fn file(config: &Config) -> Option<&Path> {
+/// The file that holds the queue, where it is one.
+pub fn file(config: &Config) -> Option<QueueFile<'_>> {
     of(config).ok()?.file(config)
 }
 
@@ -128,7 +154,17 @@ pub fn makes_what_is_missing(config: &Config) -> bool {
     of(config).is_ok_and(|driver| driver.makes_what_is_missing(config))
 }
 
-/// Returns the `messaging.system` of the queues that the config names.
+/// Returns true if the driver that the config names calls AWS.
+pub fn uses_aws(config: &Config) -> bool {
+    of(config).is_ok_and(QueueDriver::uses_aws)
+}
+
+/// Returns true if the driver that the config names keeps large messages in the bucket of `[payload]`.
+pub fn uses_payload(config: &Config) -> bool {
+    of(config).is_ok_and(QueueDriver::uses_payload)
+}
+
+/// The `messaging.system` of the queues that the config names.
 pub fn system(config: &Config) -> &'static str {
     of(config).map_or("hostler", QueueDriver::system)
 }
@@ -136,4 +172,18 @@ pub fn system(config: &Config) -> &'static str {
 /// Returns the advice that follows the text of a refused receive.
 pub fn cure_of_a_refusal(config: &Config) -> &'static str {
     of(config).map_or("", QueueDriver::cure_of_a_refusal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By the names of Cargo features: a build without one has no such driver, and its word is refused.
+    #[test]
+    fn a_full_build_has_a_driver_for_every_word_of_the_config() {
+        let built: Vec<_> = DRIVERS.iter().map(|(word, _)| word.word()).collect();
+        if cfg!(all(feature = "embedded", feature = "sqs")) {
+            assert_eq!(built, Driver::WORDS);
+        }
+    }
 }

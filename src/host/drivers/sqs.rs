@@ -33,6 +33,14 @@ impl QueueDriver for Sqs {
         config.queue.sqs.provision == Provision::Auto
     }
 
+    fn uses_aws(&self) -> bool {
+        true
+    }
+
+    fn uses_payload(&self) -> bool {
+        true
+    }
+
     fn cure_of_a_refusal(&self) -> &'static str {
         "; `hostler check` says what is missing, and `hostler iam` prints the policy that this config needs"
     }

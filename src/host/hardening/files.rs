@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::Environment;
 use super::aws::Profile;
-use hostler_config::{Config, Consumer, DirMode, Driver, HandlerRef};
+use crate::host::drivers;
+use hostler_config::{Config, Consumer, DirMode, HandlerRef};
 
 /// A file, or a folder with everything in it. A missing one is left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,10 +97,8 @@ pub fn decide(config: &Config, environment: Environment<'_>, profile: &Profile, 
     let runs_program = uses_aws(config) && profile.runs_program;
     let process = (!runs_program).then(|| {
         let mut rules: Vec<_> = folders(config).into_iter().map(|(folder, _)| write(folder)).collect();
-        if config.queue.driver == Driver::Embedded {
-            // SQLite keeps its other files beside the one that a link leads to.
-            rules.push(write(folder_of(&real(&config.queue.embedded.path))));
-        }
+        // A driver keeps its other files beside the one that a link leads to, as SQLite does.
+        rules.extend(drivers::file(config).map(|file| write(folder_of(&real(file.path)))));
         rules.extend(handlers(config));
         rules.extend(config.consumers.iter().flat_map(granted));
         rules
@@ -123,7 +122,7 @@ pub fn decide(config: &Config, environment: Environment<'_>, profile: &Profile, 
 
 /// Returns true if anything is fetched from AWS.
 pub fn uses_aws(config: &Config) -> bool {
-    config.queue.driver == Driver::Sqs || references(config).any(|reference| matches!(reference, HandlerRef::S3 { .. }))
+    drivers::uses_aws(config) || references(config).any(|reference| matches!(reference, HandlerRef::S3 { .. }))
 }
 
 fn references(config: &Config) -> impl Iterator<Item = &HandlerRef> {
@@ -147,9 +146,7 @@ fn reading<const N: usize>(paths: [&'static str; N]) -> impl Iterator<Item = Rul
 fn folders(config: &Config) -> Vec<(PathBuf, u32)> {
     let mut folders = vec![(folder_of(&config.host.health_file), 0o700)];
     folders.extend(config.host.cache_dir.iter().map(|folder| (folder.clone(), 0o700)));
-    if config.queue.driver == Driver::Embedded {
-        folders.push((folder_of(&config.queue.embedded.path), 0o777));
-    }
+    folders.extend(drivers::file(config).map(|file| (folder_of(file.path), 0o777)));
     let granted = config.consumers.iter().flat_map(|consumer| &consumer.allow.dirs);
     folders.extend(granted.filter(|dir| dir.mode == DirMode::ReadWrite).map(|dir| (dir.host.clone(), 0o777)));
     folders
