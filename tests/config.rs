@@ -131,6 +131,13 @@ fn the_documented_file_says_the_defaults() {
 #[test]
 fn every_key_reaches_its_field() {
     let file = here("tests/fixtures/config/valid/every-key.toml");
+    let written: serde_json::Value = Figment::from(Toml::file(&file)).extract().unwrap();
+    for row in config::reference().lines().skip(2) {
+        let key = row.split('`').nth(1).unwrap();
+        // The names below `allow.env` are the user's.
+        let path = key.replace("consumers.NAME.", "consumers.a.").replace(".NAME", "").replace('.', "/");
+        assert!(written.pointer(&format!("/{path}")).is_some(), "{key} is not in {}", file.display());
+    }
     let text = format!("{:#?}\n", load(&file).unwrap_or_else(|error| panic!("{error}")));
     assert!(!text.contains("hunter2"), "a grant's value is shown");
     let golden = file.with_extension("txt");

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use hostler_types::OutcomeKind;
 use serde_json::{Value, json};
 
 use crate::support::guests::{command, component};
@@ -19,7 +20,7 @@ pub fn consumer(handler: &Path, lines: &str) -> World {
 pub fn answer(world: &World, handler: &str, more: &[&str]) -> Value {
     let said = invoke(world, handler, &[&["--json"], more].concat());
     let answer: Value = serde_json::from_str(&said.stdout).unwrap_or_else(|_| panic!("no JSON: {said:?}"));
-    let success = answer["outcome"] == "ack" || answer["outcome"] == "reply";
+    let success = OutcomeKind::ALL.iter().any(|kind| kind.is_success() && answer["outcome"] == kind.name());
     assert_eq!(said.code, i32::from(!success), "{said:?}");
     answer
 }

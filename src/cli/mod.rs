@@ -234,3 +234,22 @@ fn note_if_new(config: &Config) {
         say(format!("hostler: note: there is no queue {} yet", file.display()));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    /// A row may name several, and those of a command of its own: `dlq ls`.
+    #[test]
+    fn the_readme_has_every_command() {
+        let (_, rest) = include_str!("../../README.md").split_once("| command | does |").unwrap();
+        let rows = rest.lines().skip(2).take_while(|line| line.starts_with('|'));
+        let column: String = rows.filter_map(|row| row.split('|').nth(1)).collect();
+        let names = column.split('`').skip(1).step_by(2).filter_map(|text| text.split(' ').next());
+        let documented: std::collections::BTreeSet<_> = names.collect();
+        let cli = Cli::command();
+        assert_eq!(documented, cli.get_subcommands().map(clap::Command::get_name).collect());
+    }
+}

@@ -143,3 +143,17 @@ pub(super) const LATENESS: &[f64] = &[0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25
 pub(super) fn place(word: &str, words: &[&str]) -> usize {
     words.iter().position(|known| *known == word).unwrap_or(words.len().saturating_sub(1))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_outcome_is_counted_from_zero_on() {
+        for kind in OutcomeKind::ALL {
+            let dispositions: Vec<_> = USUAL.iter().filter(|(usual, _)| *usual == kind).map(|(_, word)| word).collect();
+            assert!(!dispositions.is_empty(), "{} has no row in USUAL", kind.name());
+            assert!(dispositions.iter().all(|word| DISPOSITIONS.contains(word)), "{}: {dispositions:?}", kind.name());
+        }
+    }
+}
