@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::hard_links::{self, Search};
 use super::located::Located;
 use super::mounts::Mounts;
-use super::overlays::{self, Which};
+use super::mounts::overlays::{self, Which};
 use super::{drivers, hardening, kernel_files};
 use crate::exit::{Exit, Failure, Result};
 use hostler_config::{Config, DirGrant, DirMode, HandlerRef, Loaded, USUAL_PLACES};
