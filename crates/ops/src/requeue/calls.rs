@@ -15,18 +15,18 @@ use hostler_types::message::Message;
 const PARALLEL: usize = 16;
 
 /// The most attempts at a call that may succeed later.
-pub(super) const TRIES: u32 = 5;
+pub(in super::super) const TRIES: u32 = 5;
 
 /// The pause before the next attempt.
 const REST: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_millis(3200));
 
 /// Waits before the next attempt, after this many.
-pub(super) async fn back_off(tries: u32) {
+pub(in super::super) async fn back_off(tries: u32) {
     sleep(REST.ceiling(tries.saturating_sub(1))).await;
 }
 
 /// Carries these settlements out. Returns each result with the message's id, in any order.
-pub(super) async fn settle(
+pub(in super::super) async fn settle(
     queue: &Arc<dyn Queue>,
     settlements: Vec<(String, Settlement)>,
 ) -> Vec<(String, Result<(), LeaseError>)> {
@@ -58,7 +58,7 @@ async fn settle_batch(
 }
 
 /// Extends these leases to end `by` from now. Returns the ids of those that were extended.
-pub(super) async fn extend(queue: &Arc<dyn Queue>, leases: Vec<(String, LeaseHandle)>, by: Duration) -> Vec<String> {
+pub(in super::super) async fn extend(queue: &Arc<dyn Queue>, leases: Vec<(String, LeaseHandle)>, by: Duration) -> Vec<String> {
     in_batches(queue, leases, move |queue, batch| async move {
         let (ids, leases): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
         let results = queue.extend(&leases, by).await;
@@ -68,7 +68,7 @@ pub(super) async fn extend(queue: &Arc<dyn Queue>, leases: Vec<(String, LeaseHan
 }
 
 /// Loads the bodies of these messages, all at once. Returns each result by the message's id.
-pub(super) async fn load(
+pub(in super::super) async fn load(
     queue: &Arc<dyn Queue>,
     messages: Vec<Arc<Message>>,
     within: Duration,

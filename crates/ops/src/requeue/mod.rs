@@ -16,7 +16,7 @@
 //! send harmless for 5 minutes, where the queue supports such keys. Messages that stay are kept leased until the end,
 //! so that each message is inspected once, and are then released.
 
-mod calls;
+pub(super) mod calls;
 mod condition;
 mod copy;
 mod engine;

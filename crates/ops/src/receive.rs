@@ -1,0 +1,274 @@
+//! Receives messages for a person or a script, hands each out, and then removes it or gives it back.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::requeue::calls::{TRIES, back_off, extend, load, settle};
+use super::requeue::{LEASE, MAX_HELD};
+use hostler_queue::{Admin, Delivery, Queue, QueueError, Receipt, Receive, Settlement};
+use hostler_types::channel::Channel;
+use hostler_types::message::Message;
+
+/// The longest wait of one call: on SQS, a signal cannot cut it short.
+const CALL: Duration = Duration::from_secs(5);
+
+/// The wait for more once something has come. SQS counts in whole seconds, and asks all of its servers in one.
+const MORE: Duration = Duration::from_millis(100);
+
+/// Takes the messages that a receive brings.
+#[async_trait]
+pub trait Outlet: Send {
+    /// Hands one message out, with its body; `attempt`: the number of this receive of it. `Ok` means that it has arrived: it may be
+    /// removed now. Dropping the future withdraws the message.
+    ///
+    /// # Errors
+    /// The message has not arrived, and no other will.
+    async fn put(&mut self, message: &Arc<Message>, attempt: u32) -> io::Result<()>;
+}
+
+/// A request for messages of one queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReceiveRequest {
+    /// The queue to take messages from.
+    pub from: Channel,
+    /// Remove what has been handed out; otherwise all is given back at the end.
+    pub ack: bool,
+    /// Hand out no more than so many; [`MAX_HELD`] at most where they are given back.
+    pub max: u64,
+    /// The longest wait for the first message.
+    pub wait: Duration,
+}
+
+/// Counts of what was received, and the messages that need a word.
+#[derive(Debug, Default)]
+pub struct ReceiveReport {
+    /// Messages handed out.
+    pub handed_out: u64,
+    /// Of those, removed from the queue.
+    pub removed: u64,
+    /// Of those, to be removed and still there, by id, with the reason.
+    pub unremoved: HashMap<String, String>,
+    /// Received and given back, those handed out among them.
+    pub given_back: u64,
+    /// Not handed out because their bodies could not be had: ids with the reason.
+    pub unread: Vec<(String, String)>,
+}
+
+/// The end of a request.
+#[derive(Debug)]
+pub enum ReceiveEnd {
+    /// The maximum is reached, or the queue has nothing more to give.
+    Done,
+    /// It was told to stop.
+    Stopped,
+    /// A message could not be handed out.
+    Unwritten(io::Error),
+    /// The queue failed.
+    Broken(QueueError),
+}
+
+/// Receives messages and hands them out one by one. With [`ReceiveRequest::ack`], each batch is removed once all of it was handed
+/// out, so that an end at any point loses none; without, messages are leased until the end, and then given back. `stop`: the message
+/// that is being handed out is withdrawn, and given back.
+///
+/// # Errors
+/// [`QueueError`] if the queue cannot be opened. What goes wrong later is in [`ReceiveEnd`].
+pub async fn receive(
+    broker: &dyn Admin,
+    request: ReceiveRequest,
+    stop: &CancellationToken,
+    outlet: &mut dyn Outlet,
+) -> Result<(ReceiveReport, ReceiveEnd), QueueError> {
+    let queue = broker.open_stored(&request.from).await?;
+    let max = if request.ack { request.max } else { request.max.min(MAX_HELD as u64) };
+    let request = ReceiveRequest { max, ..request };
+    let mut run = Run {
+        queue,
+        request,
+        stop,
+        outlet,
+        held: Vec::new(),
+        known: HashSet::new(),
+        received: ReceiveReport::default(),
+    };
+    let end = run.take().await;
+    run.give_back().await;
+    Ok((run.received, end))
+}
+
+struct Run<'a> {
+    queue: Arc<dyn Queue>,
+    request: ReceiveRequest,
+    stop: &'a CancellationToken,
+    outlet: &'a mut dyn Outlet,
+    /// Messages that go back at the end, by id.
+    held: Vec<(String, Receipt)>,
+    /// The ids of all that was held, so that a message whose lease has ended is not handed out twice.
+    known: HashSet<String>,
+    received: ReceiveReport,
+}
+
+impl Run<'_> {
+    async fn take(&mut self) -> ReceiveEnd {
+        let began = Instant::now();
+        loop {
+            if self.stop.is_cancelled() {
+                return ReceiveEnd::Stopped;
+            }
+            let left = self.request.max.saturating_sub(self.received.handed_out);
+            if left == 0 {
+                return ReceiveEnd::Done;
+            }
+            let max = usize::try_from(left).unwrap_or(usize::MAX).min(self.queue.limits().receive_batch);
+            let got_some = self.received.handed_out > 0;
+            let patience = self.request.wait.saturating_sub(began.elapsed());
+            let wait = if got_some { MORE.min(self.request.wait) } else { patience.min(CALL) };
+            match self.receive(max, wait).await {
+                Err(error) => return ReceiveEnd::Broken(error),
+                Ok(batch) if batch.is_empty() && (got_some || began.elapsed() >= self.request.wait) => {
+                    return if self.stop.is_cancelled() { ReceiveEnd::Stopped } else { ReceiveEnd::Done };
+                }
+                Ok(batch) => {
+                    if let Some(end) = self.hand_out(batch).await {
+                        return end;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn receive(&self, max: usize, wait: Duration) -> Result<Vec<Delivery>, QueueError> {
+        let request = Receive { max, wait: wait.min(self.queue.limits().max_wait), lease: LEASE };
+        let mut tries = 1;
+        loop {
+            match self.queue.receive(request, self.stop).await {
+                Err(QueueError::Unavailable(_)) if tries < TRIES && !self.stop.is_cancelled() => back_off(tries).await,
+                answer => return answer,
+            }
+            tries += 1;
+        }
+    }
+
+    /// Hands a batch out, and removes what has arrived. Returns the end, if this is it.
+    async fn hand_out(&mut self, batch: Vec<Delivery>) -> Option<ReceiveEnd> {
+        let elsewhere = batch.iter().filter(|delivery| delivery.message.claim.is_some());
+        let elsewhere = elsewhere.map(|delivery| Arc::clone(&delivery.message)).collect();
+        let mut bodies = load(&self.queue, elsewhere, LEASE / 3).await;
+        let (mut arrived, mut end) = (Vec::new(), None);
+        let mut rest = batch.into_iter();
+        while let Some(delivery) = rest.next() {
+            let id = delivery.message.id.clone();
+            if self.received.unremoved.contains_key(&id) {
+                // It has arrived before.
+                arrived.push((id, delivery.receipt));
+                continue;
+            }
+            let put = match self.readable(&delivery.message, bodies.remove(&id)) {
+                Ok(message) => self.put(&message, &delivery, &arrived, rest.as_slice()).await,
+                Err(end) => Err(end),
+            };
+            match put {
+                Ok(()) => {
+                    self.received.handed_out += 1;
+                    if self.request.ack {
+                        arrived.push((id, delivery.receipt));
+                        continue;
+                    }
+                }
+                Err(why) => end = why,
+            }
+            self.hold(id, delivery.receipt);
+            if end.is_some() {
+                break;
+            }
+        }
+        rest.for_each(|delivery| self.hold(delivery.message.id.clone(), delivery.receipt));
+        self.remove(arrived).await;
+        end
+    }
+
+    /// The message with its body. If it is not to be handed out, the end that this makes, if any.
+    fn readable(
+        &mut self,
+        message: &Arc<Message>,
+        loaded: Option<Result<Arc<Message>, String>>,
+    ) -> Result<Arc<Message>, Option<ReceiveEnd>> {
+        if self.known.contains(&message.id) {
+            // The lease that it was held by has ended: the queue has been looked through.
+            return Err(Some(ReceiveEnd::Done));
+        }
+        match loaded {
+            None => Ok(Arc::clone(message)),
+            Some(Ok(loaded)) => Ok(loaded),
+            Some(Err(reason)) => {
+                self.received.unread.push((message.id.clone(), reason));
+                // Nothing that is behind it in its group may be removed before it.
+                Err(self.queue.is_ordered().then_some(ReceiveEnd::Done))
+            }
+        }
+    }
+
+    /// Hands one message out. Meanwhile all leases are extended: whoever reads may take their time.
+    async fn put(
+        &mut self,
+        message: &Arc<Message>,
+        delivery: &Delivery,
+        arrived: &[(String, Receipt)],
+        rest: &[Delivery],
+    ) -> Result<(), Option<ReceiveEnd>> {
+        let (queue, held) = (&self.queue, &self.held);
+        let extending = async {
+            loop {
+                sleep(LEASE / 4).await;
+                let leased = held.iter().chain(arrived).map(|(id, receipt)| (id, receipt));
+                let here = std::iter::once(delivery).chain(rest).map(|one| (&one.message.id, &one.receipt));
+                let leases = leased.chain(here).map(|(id, receipt)| (id.clone(), receipt.lease())).collect();
+                extend(queue, leases, LEASE).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            put = self.outlet.put(message, delivery.attempt) => put.map_err(|error| Some(ReceiveEnd::Unwritten(error))),
+            () = self.stop.cancelled() => Err(Some(ReceiveEnd::Stopped)),
+            () = extending => Err(Some(ReceiveEnd::Stopped)),
+        }
+    }
+
+    fn hold(&mut self, id: String, receipt: Receipt) {
+        self.known.insert(id.clone());
+        self.held.push((id, receipt));
+    }
+
+    async fn remove(&mut self, arrived: Vec<(String, Receipt)>) {
+        let acks = arrived.into_iter().map(|(id, receipt)| (id, Settlement::Ack(receipt))).collect();
+        for (id, answer) in settle(&self.queue, acks).await {
+            match answer {
+                Ok(()) => {
+                    self.received.removed += 1;
+                    self.received.unremoved.remove(&id);
+                }
+                Err(error) => {
+                    self.received.unremoved.insert(id, error.to_string());
+                }
+            }
+        }
+    }
+
+    /// Gives back what is held. A message whose lease has ended is back already.
+    async fn give_back(&mut self) {
+        let held = std::mem::take(&mut self.held).into_iter();
+        let back: Vec<_> = held.map(|(id, receipt)| (id, Settlement::GiveBack(receipt, Duration::ZERO))).collect();
+        self.received.given_back = back.len() as u64;
+        for (id, answer) in settle(&self.queue, back).await {
+            if let Err(error) = answer {
+                tracing::warn!(message_id = id, %error, "not given back: it is visible when its lease ends");
+            }
+        }
+    }
+}
