@@ -64,6 +64,8 @@ mod output;
 #[cfg(test)]
 mod pause;
 #[cfg(test)]
+mod peek;
+#[cfg(test)]
 mod porting;
 #[cfg(test)]
 mod provision;

@@ -1,16 +1,14 @@
 //! Dead letters as the commands show them to people and programs.
 
-use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 
+use super::shown::{Whole, age, page, size};
 use super::table;
 use hostler_queue::{ATTEMPTS_ATTRIBUTE, ORIGINAL_ID_ATTRIBUTE, REASON_ATTRIBUTE, SOURCE_ATTRIBUTE};
 use hostler_types::Timestamp;
-use hostler_types::message::{AttributeValue, Message, Plain};
+use hostler_types::message::{AttributeValue, Message};
 use hostler_types::printable::{on_one_line, shortened};
 
 /// A dead letter, as `--json` prints it. Unknown fields are null: where SQS moved the message by its own redrive, that is its
@@ -38,50 +36,10 @@ pub(super) struct DeadLetter {
     whole: Option<Whole>,
 }
 
-/// The details of a dead letter that is shown by itself.
-#[derive(Debug, Serialize)]
-struct Whole {
-    content_type: Option<String>,
-    attributes: BTreeMap<String, Content>,
-    /// The location of the body, if it is not in the message.
-    body_at: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    body: Option<Content>,
-}
-
-/// Text, or other bytes in base64.
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-enum Content {
-    Text(String),
-    Binary { base64: String },
-}
-
-impl Content {
-    fn of(plain: Plain<'_>) -> Self {
-        match plain {
-            Plain::Text(text) => Self::Text(text.to_owned()),
-            Plain::Binary(bytes) => Self::Binary { base64: STANDARD.encode(bytes) },
-        }
-    }
-
-    /// Formats the content on one line.
-    fn line(&self) -> String {
-        match self {
-            Self::Text(text) => on_one_line(text),
-            Self::Binary { base64 } => format!("base64 {base64}"),
-        }
-    }
-}
-
 impl DeadLetter {
     /// Returns the fields that a list shows.
     pub(super) fn of(message: &Message, now: SystemTime) -> Self {
         let told = |name: &str| message.attributes.get(name).and_then(AttributeValue::as_text).map(str::to_owned);
-        let size = match &message.claim {
-            Some(claim) => claim.size,
-            None => Some(message.body.len() as u64),
-        };
         Self {
             id: message.id.clone(),
             reason: told(REASON_ATTRIBUTE),
@@ -92,25 +50,14 @@ impl DeadLetter {
             original_id: told(ORIGINAL_ID_ATTRIBUTE),
             group: message.group.clone(),
             routing_key: message.routing_key.clone(),
-            size_bytes: size,
+            size_bytes: size(message),
             whole: None,
         }
     }
 
     /// Adds everything else that the message carries.
     pub(super) fn in_whole(self, message: &Message) -> Self {
-        let body = match str::from_utf8(&message.body) {
-            Ok(text) => Plain::Text(text),
-            Err(_) => Plain::Binary(&message.body),
-        };
-        let attributes = message.attributes.iter();
-        let whole = Whole {
-            content_type: message.content_type().map(str::to_owned),
-            attributes: attributes.map(|(name, value)| (name.clone(), Content::of(value.plain()))).collect(),
-            body_at: message.claim.as_ref().map(|claim| format!("s3://{}/{}", claim.bucket, claim.key)),
-            body: message.claim.is_none().then(|| Content::of(body)),
-        };
-        Self { whole: Some(whole), ..self }
+        Self { whole: Some(Whole::of(message)), ..self }
     }
 
     /// Removes the body.
@@ -139,15 +86,10 @@ impl DeadLetter {
             ("routing key", self.routing_key.as_deref().map(on_one_line)),
             ("size", size),
         ];
-        if let Some(Whole { content_type, attributes, body_at, body }) = &self.whole {
-            lines.push(("content type", content_type.as_deref().map(on_one_line)));
-            let own = attributes.iter().filter(|(name, _)| !STORY.contains(&name.as_str()));
-            lines.extend(own.map(|(name, value)| ("attribute", Some(format!("{name} = {}", value.line())))));
-            lines.push(("body at", body_at.as_deref().map(on_one_line)));
-            lines.push(("body", body.as_ref().map(Content::line)));
+        if let Some(whole) = &self.whole {
+            lines.extend(whole.lines(&STORY));
         }
-        let lines = lines.into_iter().filter_map(|(name, value)| Some(format!("{name:<12}  {}", value?)));
-        lines.collect::<Vec<_>>().join("\n")
+        page(lines)
     }
 }
 

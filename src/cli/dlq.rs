@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::dead_letter::{self, DeadLetter};
 use super::output::pretty_json;
-use super::picked::{Picked, not_looked_at};
+use super::picked::Picked;
 use super::{ConfigArg, block_on, print, say};
 use crate::exit::{Exit, Failure, Result};
 use crate::host;
@@ -125,12 +125,7 @@ fn list(args: &LsArgs) -> Result {
         false if found.is_empty() => print(format_args!("no dead letters in {at}")),
         false => print(dead_letter::table(&found)),
     }
-    if found.len() as u64 == args.max {
-        say(format_args!("hostler: these are {} of them, and there may be more: see --max", args.max));
-    } else if args.picked.is_all() && looked.unseen > 0 {
-        say(format_args!("hostler: {}", not_looked_at(&looked, &at)));
-    }
-    args.picked.unseen(found.len() as u64, &looked, &at).map_or(Ok(Exit::Ok), Err)
+    args.picked.looked(found.len() as u64, args.max, &looked, &at)
 }
 
 fn show(args: &ShowArgs) -> Result {
@@ -158,15 +153,26 @@ fn find(config: &ConfigArg, wanted: Look, whole: bool) -> Result<(Vec<DeadLetter
     let config = config.load()?.config;
     let stop = stop_on_signal()?;
     let now = wanted.began;
-    let mut found = Vec::new();
-    let mut each = |message: &Message| {
+    let show = |message: &Message| {
         let letter = DeadLetter::of(message, now);
-        found.push(if whole { letter.in_whole(message) } else { letter });
+        if whole { letter.in_whole(message) } else { letter }
     };
-    let looked = block_on(async {
+    block_on(async {
         let broker = super::connect_to_look(&config).await?;
-        Ok(look(&*broker, wanted, &stop, &mut each).await?)
-    })?;
+        found(&*broker, wanted, &stop, show).await
+    })
+}
+
+/// The messages that a look finds, each as `show` has it, and those that it could not see.
+pub(super) async fn found<T: Send>(
+    broker: &dyn Admin,
+    wanted: Look,
+    stop: &CancellationToken,
+    mut show: impl FnMut(&Message) -> T + Send,
+) -> Result<(Vec<T>, Looked)> {
+    let mut found = Vec::new();
+    let mut each = |message: &Message| found.push(show(message));
+    let looked = look(broker, wanted, stop, &mut each).await?;
     ended_well(looked.ended.clone()).map(|()| (found, looked))
 }
 
@@ -233,7 +239,7 @@ fn rehearse(args: &DropArgs, from: &Channel) -> Result {
 }
 
 /// Drops messages. Those that were meant but stay count as failed in the report.
-async fn dropped(broker: &dyn Admin, order: Order, stop: &CancellationToken) -> Result<(Report, Ended)> {
+pub(super) async fn dropped(broker: &dyn Admin, order: Order, stop: &CancellationToken) -> Result<(Report, Ended)> {
     let mut tell = |note: Note<'_>| {
         if let Note::Failed { id, reason } = note {
             say(format_args!("hostler: message {id} stays: {reason}"));
@@ -263,7 +269,7 @@ fn summary(report: &Report, stopped: bool, from: &Channel) -> String {
     text
 }
 
-fn ended_well(ended: Ended) -> Result<()> {
+pub(super) fn ended_well(ended: Ended) -> Result<()> {
     match ended {
         Ended::Done | Ended::Stopped => Ok(()),
         Ended::Broken(error) => Err(error.into()),
@@ -274,7 +280,7 @@ fn ended_well(ended: Ended) -> Result<()> {
     }
 }
 
-fn stop_on_signal() -> Result<CancellationToken> {
+pub(super) fn stop_on_signal() -> Result<CancellationToken> {
     host::stop_on_signal().map_err(|error| Failure::new(Exit::Internal, error))
 }
 

@@ -16,14 +16,18 @@ mod new;
 mod notify;
 mod output;
 mod pause;
+mod peek;
 mod picked;
 mod progress;
 mod provision;
+mod purge;
 mod queues;
+mod receive;
 mod requeue;
 mod run;
 mod schema;
 mod send;
+mod shown;
 mod source;
 mod table;
 mod top;
@@ -80,6 +84,9 @@ enum Command {
     Invoke(invoke::Args),
     Send(send::Args),
     Queues(queues::Args),
+    Peek(peek::Args),
+    Receive(receive::Args),
+    Purge(purge::Args),
     Top(top::Args),
     Provision(provision::Args),
     Iam(iam::Args),
@@ -181,6 +188,9 @@ fn run(command: Command) -> Result {
         Command::Invoke(args) => invoke::run(&args),
         Command::Send(args) => send::run(&args),
         Command::Queues(args) => queues::run(&args),
+        Command::Peek(args) => peek::run(&args),
+        Command::Receive(args) => receive::run(&args),
+        Command::Purge(args) => purge::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Provision(args) => provision::run(&args),
         Command::Iam(args) => iam::run(&args),
@@ -226,6 +236,11 @@ async fn connect(config: &Config) -> Result<Arc<dyn Provisioner>> {
 async fn connect_to_look(config: &Config) -> crate::exit::Result<Arc<dyn Provisioner>> {
     host::check_grants_of_queue(config)?;
     Ok(host::connect_to_look(config).await?)
+}
+
+/// Connects for a command that takes messages: it does not create a queue.
+async fn connect_to_take(config: &Config) -> Result<Arc<dyn Provisioner>> {
+    if host::file_to_come(config).is_some() { connect_to_look(config).await } else { connect(config).await }
 }
 
 /// Reports that the queue does not exist yet, so that nobody mistakes its zeros for those of another queue.

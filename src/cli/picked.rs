@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use clap::builder::NonEmptyStringValueParser;
 
-use crate::exit::{Exit, Failure};
+use super::output::say;
+use crate::exit::{Exit, Failure, Result};
 use hostler_ops::Looked;
 use hostler_ops::requeue::Condition;
 use hostler_types::channel::Channel;
@@ -81,6 +82,17 @@ impl Picked {
         Some(Failure::new(Exit::Failed, format!("{text}\n  cure: {}", cure(looked))))
     }
 
+    /// Ends a look that showed `met` messages of `max` at most: reports messages that it may have left out, and fails if they may be
+    /// the ones that were asked for.
+    pub(super) fn looked(&self, met: u64, max: u64, looked: &Looked, at: &Channel) -> Result {
+        if met == max {
+            say(format_args!("hostler: these are {max} of them, and there may be more: see --max"));
+        } else if self.is_all() && looked.unseen > 0 {
+            say(format_args!("hostler: {}", not_looked_at(looked, at)));
+        }
+        self.unseen(met, looked, at).map_or(Ok(Exit::Ok), Err)
+    }
+
     /// Returns the selected ids, and the number of other conditions.
     fn ids(&self) -> (BTreeSet<&String>, usize) {
         let named = self.filter.iter().filter_map(|condition| match condition {
@@ -110,7 +122,7 @@ const UNSEEN: &str = "they are delayed, in flight, or behind a message of their 
 const NAMED: usize = 12;
 
 /// Describes the messages that a look could not inspect.
-pub(super) fn not_looked_at(Looked { unseen, unfinished, .. }: &Looked, at: &Channel) -> String {
+fn not_looked_at(Looked { unseen, unfinished, .. }: &Looked, at: &Channel) -> String {
     let text = format!("{unseen} of the messages in {at} could not be looked at");
     if unfinished.is_empty() {
         return format!("{text}: they are delayed or in flight");

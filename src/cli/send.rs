@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::lines::Batch;
 use super::progress::progress;
+use super::receive::messages;
 use super::source::{self, BodyArgs, Input};
 use super::{ConfigArg, block_on, destination, print, say};
 use crate::exit::{Exit, Failure, Result};
@@ -152,10 +153,6 @@ fn read_ahead(input: Input) -> Result<Receiver<Result<Batch>>> {
         }
     });
     reading.map(|_| read).map_err(|error| Failure::new(Exit::Internal, error))
-}
-
-fn messages(count: u64) -> String {
-    format!("{count} message{}", if count == 1 { "" } else { "s" })
 }
 
 /// The counts of sent lines.

@@ -25,7 +25,7 @@ use connect::open_all;
 pub use connect::{declare, file_to_come, full, unsendable};
 #[cfg(feature = "sqs")]
 pub use drivers::sqs_options;
-pub use drivers::{connect, connect_to_look, disposal, file as queue_file, inventory};
+pub use drivers::{connect, connect_to_look, disposal, file as queue_file, inventory, receives_to_look};
 pub use ecs::Metadata;
 pub use grant_conflicts::{check_grants, check_grants_of_queue};
 pub use guests::{Guests, Shared, sets, too_few_processes};

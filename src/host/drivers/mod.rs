@@ -75,6 +75,11 @@ pub trait QueueDriver: Send + Sync + 'static {
         false
     }
 
+    /// Returns true if looking at messages receives them, which counts as an attempt.
+    fn receives_to_look(&self) -> bool {
+        false
+    }
+
     /// Returns advice that follows the text of a refused receive.
     fn cure_of_a_refusal(&self) -> &'static str {
         ""
@@ -167,6 +172,11 @@ pub fn uses_payload(config: &Config) -> bool {
 /// The `messaging.system` of the queues that the config names.
 pub fn system(config: &Config) -> &'static str {
     of(config).map_or("hostler", QueueDriver::system)
+}
+
+/// Returns true if looking at messages receives them, which counts as an attempt.
+pub fn receives_to_look(config: &Config) -> bool {
+    of(config).is_ok_and(QueueDriver::receives_to_look)
 }
 
 /// Returns the advice that follows the text of a refused receive.

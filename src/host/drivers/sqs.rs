@@ -37,6 +37,10 @@ impl QueueDriver for Sqs {
         true
     }
 
+    fn receives_to_look(&self) -> bool {
+        true
+    }
+
     fn uses_payload(&self) -> bool {
         true
     }

@@ -1,0 +1,94 @@
+//! `hostler peek`.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use super::dlq::{dead_letters, found, stop_on_signal};
+use super::output::pretty_json;
+use super::picked::Picked;
+use super::shown::Shown;
+use super::{ConfigArg, block_on, print, say};
+use crate::exit::Result;
+use crate::host;
+use hostler_ops::Look;
+use hostler_queue::{Admin, QueueError};
+use hostler_telemetry as telemetry;
+use hostler_types::channel::Channel;
+use hostler_types::message::Message;
+
+const EXAMPLE: &str = "Example: hostler peek orders --max 3 --filter body~Ada";
+
+/// Show messages of a queue with their bodies and attributes, and leave them there
+///
+/// The embedded queue is only read; leased and delayed messages are shown too. SQS shows a message only to who receives it:
+/// each is received and given back at the end. That counts as an attempt, hides it from consumers meanwhile, and of an ordered
+/// queue shows the first ten of each group. With --id or --filter, all messages are received. Ends with 1 if one of those
+/// may fit a message that could not be looked at.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct Args {
+    /// The channel whose messages to show
+    channel: Channel,
+    /// Show no more than N messages
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    max: u64,
+    #[command(flatten)]
+    picked: Picked,
+    /// Show the channel's dead letters instead
+    #[arg(long)]
+    dead_letters: bool,
+    /// Print a JSON array
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    config: ConfigArg,
+}
+
+pub(super) fn run(args: &Args) -> Result {
+    telemetry::show_warnings();
+    let at = if args.dead_letters { dead_letters(&args.channel)? } else { args.channel.clone() };
+    let config = args.config.load()?.config;
+    let stop = stop_on_signal()?;
+    let began = SystemTime::now();
+    let wanted = Look { at: at.clone(), conditions: args.picked.conditions(), max: args.max, began };
+    let (messages, looked) = block_on(async {
+        let broker = super::connect_to_look(&config).await?;
+        if host::receives_to_look(&config) {
+            say(
+                "hostler: note: SQS counts an attempt on each message that is looked at, and hides it from consumers meanwhile",
+            );
+        }
+        let (messages, looked) = found(&*broker, wanted, &stop, Message::clone).await?;
+        Ok((with_bodies(&*broker, &at, messages).await?, looked))
+    })?;
+    let shown: Vec<_> = messages.iter().map(|message| Shown::of(message, None, began)).collect();
+    match args.json {
+        true => print(pretty_json(&shown)?),
+        false if shown.is_empty() => print(format_args!("no messages in {at}")),
+        false => print(shown.iter().map(Shown::page).collect::<Vec<_>>().join("\n\n")),
+    }
+    args.picked.looked(shown.len() as u64, args.max, &looked, &at)
+}
+
+/// The messages with the bodies that lie elsewhere, as far as those can be had.
+async fn with_bodies(
+    broker: &dyn Admin,
+    at: &Channel,
+    messages: Vec<Message>,
+) -> std::result::Result<Vec<Arc<Message>>, QueueError> {
+    let mut whole = Vec::with_capacity(messages.len());
+    for message in messages.into_iter().map(Arc::new) {
+        if message.claim.is_none() {
+            whole.push(message);
+            continue;
+        }
+        match broker.open_stored(at).await?.load(&message).await {
+            Ok(loaded) => whole.push(loaded),
+            Err(reason) => {
+                say(format_args!("hostler: message {} is shown without its body: {reason}", message.id));
+                whole.push(message);
+            }
+        }
+    }
+    Ok(whole)
+}

@@ -1,0 +1,120 @@
+//! `hostler purge`.
+//!
+//! Messages are received and removed in batches, on SQS too. PurgeQueue would be one call, but it also removes what
+//! consumers have in hand, does not tell how many messages it removed, works once in 60 s, takes a permission of its own, and is
+//! SQS's alone.
+
+use std::io::{self, IsTerminal as _};
+use std::time::SystemTime;
+
+use super::dlq::{dropped, ended_well, stop_on_signal};
+use super::output::confirm;
+use super::receive::messages;
+use super::{ConfigArg, block_on, print};
+use crate::exit::{Exit, Failure, Result};
+use hostler_ops::requeue::{Ended, Order, Report};
+use hostler_queue::{Admin, Depth};
+use hostler_telemetry as telemetry;
+use hostler_types::channel::Channel;
+
+const EXAMPLE: &str = "Example: hostler purge orders-dlq --yes";
+
+/// Remove all messages of a queue for good
+///
+/// Asks on a terminal, and elsewhere takes --yes. Removes the messages that are there and visible when it begins, by receiving them;
+/// those that are delayed or that a consumer has in hand stay, and so does what is sent meanwhile. Ctrl-C finishes the batch under way and
+/// ends with 0. Ends with 1 if a message could not be removed, or the answer is no. Bodies in S3 stay for the bucket's
+/// lifecycle rule.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct Args {
+    /// The channel whose messages to remove
+    channel: Channel,
+    /// Do not ask: what is removed cannot be had back
+    #[arg(long)]
+    yes: bool,
+    /// Print the counts as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    config: ConfigArg,
+}
+
+pub(super) fn run(args: &Args) -> Result {
+    telemetry::show_warnings();
+    let at = &args.channel;
+    if !args.yes && !io::stdin().is_terminal() {
+        let text = format!(
+            "purge removes messages for good, and standard input is not a terminal on which to confirm that\n  \
+             cure: `hostler peek {at}` shows what is there; then add --yes"
+        );
+        return Err(Failure::new(Exit::Usage, text));
+    }
+    let config = args.config.load()?.config;
+    let purged = block_on(async {
+        let broker = super::connect_to_take(&config).await?;
+        if !args.yes && !confirmed(&*broker, at).await? {
+            return Ok(None);
+        }
+        let stop = stop_on_signal()?;
+        let began = SystemTime::now();
+        let (to, conditions, max, rate) = (None, Vec::new(), None, None);
+        let order = Order { from: at.clone(), to, conditions, max, rate, dry_run: false, began };
+        dropped(&*broker, order, &stop).await.map(Some)
+    })?;
+    let Some((report, ended)) = purged else {
+        return Err(Failure::new(Exit::Failed, format!("nothing was removed from {at}")));
+    };
+    let stopped = ended == Ended::Stopped;
+    print(if args.json { counts(&report, stopped) } else { summary(&report, stopped, at) });
+    ended_well(ended)?;
+    Ok(if report.failed > 0 { Exit::Failed } else { Exit::Ok })
+}
+
+/// Asks a person about the messages that are there.
+async fn confirmed(broker: &dyn Admin, at: &Channel) -> Result<bool> {
+    broker.open_stored(at).await?;
+    let Depth { visible, delayed, in_flight, .. } =
+        broker.depths(std::slice::from_ref(at)).await?.pop().unwrap_or_default();
+    let question = format!(
+        "{at} has {}, and {delayed} delayed and {in_flight} in flight that stay. Remove {} for good?",
+        messages(visible),
+        if visible == 1 { "it" } else { "them" }
+    );
+    confirm(&question).map_err(|error| Failure::new(Exit::Internal, format!("cannot read the answer: {error}")))
+}
+
+fn counts(report: &Report, stopped: bool) -> String {
+    let Report { moved, failed, not_looked_at, .. } = report;
+    serde_json::json!({ "removed": moved, "failed": failed, "not_looked_at": not_looked_at, "stopped": stopped })
+        .to_string()
+}
+
+fn summary(report: &Report, stopped: bool, at: &Channel) -> String {
+    let Report { moved, failed, not_looked_at, .. } = *report;
+    let mut text = if stopped { "stopped: ".to_owned() } else { String::new() };
+    text += &format!("{} removed from {at}", messages(moved));
+    if failed > 0 {
+        text += &format!(", {failed} failed");
+    }
+    if not_looked_at > 0 {
+        let why = if stopped { "" } else { " (delayed, or in flight)" };
+        text += &format!(", {not_looked_at} not looked at{why}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_names_what_is_not_nothing() {
+        let line = |report: Report, stopped| summary(&report, stopped, &"orders".parse().unwrap());
+        let all = Report { moved: 2, failed: 4, not_looked_at: 5, ..Report::default() };
+        assert_eq!(line(Report { moved: 1, ..Report::default() }, false), "1 message removed from orders");
+        let whole = "2 messages removed from orders, 4 failed, 5 not looked at";
+        assert_eq!(line(all, false), format!("{whole} (delayed, or in flight)"));
+        assert_eq!(line(all, true), format!("stopped: {whole}"));
+    }
+}

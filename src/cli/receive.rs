@@ -1,0 +1,121 @@
+//! `hostler receive`.
+
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+
+use super::dlq::stop_on_signal;
+use super::output::{hand_over, json, unwritten};
+use super::shown::{Shown, body_line};
+use super::{ConfigArg, block_on, say};
+use crate::exit::{Exit, Failure, Result};
+use crate::host;
+use hostler_ops::{Outlet, ReceiveEnd, ReceiveReport, ReceiveRequest, receive};
+use hostler_telemetry as telemetry;
+use hostler_types::channel::Channel;
+use hostler_types::duration;
+use hostler_types::message::Message;
+
+const EXAMPLE: &str = "Example: hostler receive thumbnails-done --ack --max 1 --wait 20s";
+
+/// Receive messages, such as replies, and print their bodies
+///
+/// Prints a body per line; what a terminal would act on is escaped, and bytes that are not text are in Base64. --json keeps
+/// every character. Without --ack, what was printed goes back to the queue at the end; on SQS each receive counts as an
+/// attempt. With --ack, a message is removed once it is written and, in a pipe, read: a reader that goes away loses
+/// none, and a kill repeats some. Ends with 1 if no message came, or one could not be removed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct Args {
+    /// The channel to receive from
+    channel: Channel,
+    /// Remove what is printed; needed to get beyond the first messages of each group of an ordered queue
+    #[arg(long)]
+    ack: bool,
+    /// Receive no more than N messages
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    max: u64,
+    /// Wait so long for the first message
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration::parse)]
+    wait: Duration,
+    /// Print each message as a JSON object on its own line, with id, attempt and attributes
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    config: ConfigArg,
+}
+
+pub(super) fn run(args: &Args) -> Result {
+    telemetry::show_warnings();
+    let config = args.config.load()?.config;
+    let stop = stop_on_signal()?;
+    let request = ReceiveRequest { from: args.channel.clone(), ack: args.ack, max: args.max, wait: args.wait };
+    let (report, end) = block_on(async {
+        let broker = super::connect_to_take(&config).await?;
+        let mut printer = Printer { json: args.json };
+        Ok(receive(&*broker, request, &stop, &mut printer).await?)
+    })?;
+    tell(args, &report, host::receives_to_look(&config));
+    let has_failed = !report.unremoved.is_empty() || !report.unread.is_empty();
+    let is_empty = report.handed_out == 0;
+    match end {
+        ReceiveEnd::Broken(error) => Err(error.into()),
+        ReceiveEnd::Unwritten(error) if error.kind() != ErrorKind::BrokenPipe => Err(unwritten(&error)),
+        ReceiveEnd::Done if is_empty && !has_failed => Err(Failure::new(Exit::Failed, nothing_came(args))),
+        ReceiveEnd::Done | ReceiveEnd::Stopped if is_empty => Ok(Exit::Failed),
+        _ if has_failed => Ok(Exit::Failed),
+        _ => Ok(Exit::Ok),
+    }
+}
+
+/// Prints each message, and waits until it has arrived.
+struct Printer {
+    json: bool,
+}
+
+#[async_trait]
+impl Outlet for Printer {
+    async fn put(&mut self, message: &Arc<Message>, attempt: u32) -> io::Result<()> {
+        let text = match self.json {
+            true => json(&Shown::of(message, Some(attempt), SystemTime::now()))
+                .map_err(|failure| io::Error::other(failure.message))?,
+            false => body_line(message),
+        };
+        // A write into a full pipe blocks.
+        tokio::task::spawn_blocking(move || hand_over(&text)).await?
+    }
+}
+
+/// Tells people where the messages are now.
+fn tell(args: &Args, report: &ReceiveReport, counts_attempts: bool) {
+    let ReceiveReport { removed, unremoved, given_back, unread, .. } = report;
+    let at = &args.channel;
+    for (id, reason) in unread {
+        say(format_args!("hostler: message {id} is not printed and stays in {at}: its body cannot be had: {reason}"));
+    }
+    for (id, reason) in unremoved {
+        say(format_args!("hostler: message {id} is printed and was not removed from {at}: {reason}"));
+    }
+    if *removed > 0 {
+        say(format_args!("hostler: {} removed from {at}", messages(*removed)));
+    }
+    if *given_back > 0 {
+        let cure = if args.ack { "" } else { "; --ack removes what is printed" };
+        let cost = if counts_attempts { "; SQS has counted an attempt on each" } else { "" };
+        say(format_args!("hostler: {} given back to {at}{cost}{cure}", messages(*given_back)));
+    }
+}
+
+fn nothing_came(args: &Args) -> String {
+    let at = &args.channel;
+    let wait = humantime::format_duration(args.wait);
+    format!(
+        "no message came from {at} within {wait}\n  cure: wait longer by --wait; `hostler queues {at}` counts what is there"
+    )
+}
+
+pub(super) fn messages(count: u64) -> String {
+    format!("{count} message{}", if count == 1 { "" } else { "s" })
+}

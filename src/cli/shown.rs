@@ -1,0 +1,186 @@
+//! A message as people and programs are shown it.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Serialize;
+
+use hostler_types::Timestamp;
+use hostler_types::message::{Message, Plain};
+use hostler_types::printable::on_one_line;
+
+/// A message of any queue, as `--json` prints it.
+#[derive(Debug, Serialize)]
+pub(super) struct Shown {
+    id: String,
+    /// The number of this receive of it, where it was received.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempt: Option<u32>,
+    /// Since `enqueued_at`.
+    age_seconds: u64,
+    enqueued_at: Timestamp,
+    group: Option<String>,
+    routing_key: Option<String>,
+    /// Of the body, wherever it lies; null where the pointer to it does not say.
+    size_bytes: Option<u64>,
+    #[serde(flatten)]
+    whole: Whole,
+}
+
+/// All that a message carries.
+#[derive(Debug, Serialize)]
+pub(super) struct Whole {
+    content_type: Option<String>,
+    attributes: BTreeMap<String, Content>,
+    /// Where the body is, if it is not in the message.
+    body_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) body: Option<Content>,
+}
+
+/// Text as it is, or other bytes.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(super) enum Content {
+    Text(String),
+    Binary { base64: String },
+}
+
+/// A line of a page: its name, and its text if there is one.
+pub(super) type Line = (&'static str, Option<String>);
+
+impl Content {
+    fn of(plain: Plain<'_>) -> Self {
+        match plain {
+            Plain::Text(text) => Self::Text(text.to_owned()),
+            Plain::Binary(bytes) => Self::Binary { base64: STANDARD.encode(bytes) },
+        }
+    }
+
+    /// On one line.
+    fn line(&self) -> String {
+        match self {
+            Self::Text(text) => on_one_line(text),
+            Self::Binary { base64 } => format!("base64 {base64}"),
+        }
+    }
+}
+
+impl Whole {
+    pub(super) fn of(message: &Message) -> Self {
+        let attributes = message.attributes.iter();
+        Self {
+            content_type: message.content_type().map(str::to_owned),
+            attributes: attributes.map(|(name, value)| (name.clone(), Content::of(value.plain()))).collect(),
+            body_at: message.claim.as_ref().map(|claim| format!("s3://{}/{}", claim.bucket, claim.key)),
+            body: message.claim.is_none().then(|| body(message)),
+        }
+    }
+
+    /// A line for each thing, but for the attributes that have a line elsewhere.
+    pub(super) fn lines(&self, elsewhere: &[&str]) -> Vec<Line> {
+        let Self { content_type, attributes, body_at, body } = self;
+        let own = attributes.iter().filter(|(name, _)| !elsewhere.contains(&name.as_str()));
+        let own = own.map(|(name, value)| ("attribute", Some(format!("{} = {}", on_one_line(name), value.line()))));
+        let kind = ("content type", content_type.as_deref().map(on_one_line));
+        let body = [("body at", body_at.as_deref().map(on_one_line)), ("body", body.as_ref().map(Content::line))];
+        std::iter::once(kind).chain(own).chain(body).collect()
+    }
+}
+
+impl Shown {
+    pub(super) fn of(message: &Message, attempt: Option<u32>, now: SystemTime) -> Self {
+        Self {
+            id: message.id.clone(),
+            attempt,
+            age_seconds: message.age(now).as_secs(),
+            enqueued_at: message.enqueued_at.into(),
+            group: message.group.clone(),
+            routing_key: message.routing_key.clone(),
+            size_bytes: size(message),
+            whole: Whole::of(message),
+        }
+    }
+
+    /// A line for each thing that is known of it, for people.
+    pub(super) fn page(&self) -> String {
+        let age = age(Duration::from_secs(self.age_seconds));
+        let mut lines = vec![
+            ("id", Some(on_one_line(&self.id))),
+            ("age", Some(format!("{age} (enqueued at {})", self.enqueued_at))),
+            ("group", self.group.as_deref().map(on_one_line)),
+            ("routing key", self.routing_key.as_deref().map(on_one_line)),
+            ("size", self.size_bytes.map(|size| format!("{size} bytes"))),
+        ];
+        lines.extend(self.whole.lines(&[]));
+        page(lines)
+    }
+}
+
+/// The body on one line, for people.
+pub(super) fn body_line(message: &Message) -> String {
+    body(message).line()
+}
+
+fn body(message: &Message) -> Content {
+    Content::of(match str::from_utf8(&message.body) {
+        Ok(text) => Plain::Text(text),
+        Err(_) => Plain::Binary(&message.body),
+    })
+}
+
+/// The size of the body in bytes, as far as it is known where it lies elsewhere.
+pub(super) fn size(message: &Message) -> Option<u64> {
+    match &message.claim {
+        Some(claim) => claim.size,
+        None => Some(message.body.len() as u64),
+    }
+}
+
+/// The lines that have a text, one below the other.
+pub(super) fn page(lines: Vec<Line>) -> String {
+    let lines = lines.into_iter().filter_map(|(name, value)| Some(format!("{name:<12}  {}", value?)));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// An age as people read it, to the second.
+pub(super) fn age(age: Duration) -> humantime::FormattedDuration {
+    humantime::format_duration(Duration::from_secs(age.as_secs()))
+}
+
+#[cfg(test)]
+mod tests {
+    use hostler_types::message::AttributeValue;
+
+    use super::*;
+
+    fn shown() -> Shown {
+        let attributes = [
+            ("a\u{1b}[2J".to_owned(), AttributeValue::Text("x\nbody          forged".to_owned())),
+            ("raw".to_owned(), AttributeValue::Binary(vec![0, 255])),
+        ];
+        let message = Message { attributes: attributes.into(), ..Message::new("7", vec![0xff, 0x1b]) };
+        Shown::of(&message, None, SystemTime::UNIX_EPOCH + Duration::from_millis(90_900))
+    }
+
+    #[test]
+    fn a_page_has_a_line_for_each_thing_whatever_the_message_says() {
+        let expected = "id            7\n\
+                        age           1m 30s (enqueued at 1970-01-01T00:00:00.000000Z)\n\
+                        size          2 bytes\n\
+                        attribute     a\\u{1b}[2J = x\\nbody          forged\n\
+                        attribute     raw = base64 AP8=\n\
+                        body          base64 /xs=";
+        assert_eq!(shown().page(), expected);
+    }
+
+    #[test]
+    fn programs_are_told_the_attempt_only_of_what_was_received() {
+        let json = serde_json::to_value(shown()).unwrap();
+        assert_eq!((json.get("attempt"), json["body"]["base64"].as_str()), (None, Some("/xs=")));
+        let received = Shown { attempt: Some(3), ..shown() };
+        assert_eq!(serde_json::to_value(received).unwrap()["attempt"], 3);
+    }
+}
