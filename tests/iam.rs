@@ -126,6 +126,14 @@ fn every_command_gets_by_with_the_policy_that_is_printed_for_it() {
     operator.may(&["dlq", "drop", "orders", "--id", id, "--dry-run"]);
     operator.may(&["dlq", "drop", "orders", "--id", id, "--yes"]);
     assert!(operator.may(&["dlq", "ls", "orders"]).stdout.contains("no dead letters"));
+    let reader = User::new(&estate, &["--with-receive"]);
+    for channel in ["done", "orders-dlq", "ledger-dlq"] {
+        estate.world.send(channel, ["dead"]);
+        assert!(reader.may(&["peek", channel]).stdout.contains("dead"), "{channel}");
+        assert!(reader.may(&["receive", channel]).stdout.contains("dead"), "{channel}");
+        assert!(reader.may(&["receive", channel, "--ack"]).stdout.contains("dead"), "{channel}");
+        reader.may(&["purge", channel, "--yes"]);
+    }
     let watcher = User::new(&estate, &["--with-alarms"]);
     watcher.may(&["queues"]);
     watcher.may(&["alarms"]);

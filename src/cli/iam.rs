@@ -24,6 +24,9 @@ pub(super) struct Args {
     /// Also allow `hostler requeue` and `hostler dlq` on the dead letters of the config's consumers, including --native
     #[arg(long)]
     with_requeue: bool,
+    /// Also allow `hostler peek`, `receive` and `purge` on the dead letters and reply channels of the config's consumers
+    #[arg(long)]
+    with_receive: bool,
     /// Also allow `hostler alarms` and `hostler queues`; a topic to notify (--sns) needs sns:Publish besides
     #[arg(long)]
     with_alarms: bool,
@@ -73,7 +76,9 @@ fn handlers(config: &Config) -> impl Iterator<Item = &HandlerRef> {
 fn policy(args: &Args, config: &Config) -> Result<serde_json::Value> {
     use crate::host;
     use hostler_config::TaskProtection;
-    use hostler_queue_sqs::{alarming, cleaning, least_privilege, protecting_tasks, reading_handlers, redriving};
+    use hostler_queue_sqs::{
+        alarming, cleaning, least_privilege, protecting_tasks, reading_handlers, receiving, redriving,
+    };
 
     let variables = ["AWS_REGION", "AWS_DEFAULT_REGION"];
     let region = variables.into_iter().find_map(|name| std::env::var(name).ok().filter(|region| !region.is_empty()));
@@ -99,6 +104,10 @@ fn policy(args: &Args, config: &Config) -> Result<serde_json::Value> {
         let (account, on_sqs) = (args.account.as_deref(), config.queue.driver == Driver::Sqs);
         if on_sqs && args.with_requeue {
             statements.extend(redriving(&options, account, &consumed));
+        }
+        if on_sqs && args.with_receive {
+            let replies: Vec<_> = queues.iter().flat_map(|consumer| consumer.reply_channel.clone()).collect();
+            statements.extend(receiving(&options, account, &consumed, &replies));
         }
         if on_sqs && (args.with_alarms || args.with_clean) {
             statements.extend(alarming(&options, account));

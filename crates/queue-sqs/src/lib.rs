@@ -67,7 +67,9 @@ mod target;
 pub mod wire;
 
 pub use announce::Announcer;
-pub use provision::policy::{alarming, cleaning, least_privilege, protecting_tasks, reading_handlers, redriving};
+pub use provision::policy::{
+    alarming, cleaning, least_privilege, protecting_tasks, reading_handlers, receiving, redriving,
+};
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Once};

@@ -99,6 +99,22 @@ pub fn redriving(options: &Options, account: Option<&str>, consumed: &[ChannelSp
     statements.into_iter().filter(|statement| !statement.resources.is_empty()).map(Statement::json).collect()
 }
 
+/// The statements for `hostler peek`, `receive` and `purge`, beside those of [`least_privilege`]: taking the dead letters of these
+/// channels, and replies, whose own dead letters are counted with them.
+pub fn receiving(options: &Options, account: Option<&str>, consumed: &[ChannelSpec], replies: &[Channel]) -> Vec<Json> {
+    let scope = Scope::new(options, account);
+    let reach = Reach::new(&scope, options, consumed, replies);
+    let dead: Vec<_> = replies.iter().filter_map(|channel| channel.dead_letter_queue().parse().ok()).collect();
+    let take = ["sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:ChangeMessageVisibility"];
+    let queues = distinct([reach.dead_letters, reach.sent_queues].concat());
+    let counted = Reach::new(&scope, options, consumed, &dead).sent_queues;
+    let statements = [
+        Statement::new("TakeByHand", &take, &queues),
+        Statement::new("CountDeadReplies", &["sqs:GetQueueUrl", "sqs:GetQueueAttributes"], &counted),
+    ];
+    statements.into_iter().filter(|statement| !statement.resources.is_empty()).map(Statement::json).collect()
+}
+
 /// What may be done, to what, and what for.
 struct Statement {
     sid: &'static str,
@@ -404,6 +420,24 @@ mod tests {
         }
         assert_eq!(statement(&policy, "SendBack")["Resource"], json!([format!("{arn}.fifo")]), "not to its topic");
         assert_eq!(redriving(&options, None, &[single]), [] as [Json; 0]);
+    }
+
+    #[test]
+    fn receiving_by_hand_is_for_dead_letters_and_replies() {
+        let options = Options { region: Some("eu-west-1".into()), ..Options::default() };
+        let ordered = ChannelSpec { ordered: true, ..spec("orders") };
+        let single = ChannelSpec { max_receives: None, ..spec("single") };
+        let replies = ["done".parse().unwrap(), "news.any".parse().unwrap()];
+        let policy = json!({"Statement": receiving(&options, Some("1"), &[ordered, single.clone()], &replies)});
+        let arn = "arn:aws:sqs:eu-west-1:1:";
+        let queues = ["orders-dlq.fifo", "done", "done.fifo"].map(|name| format!("{arn}{name}"));
+        assert_eq!(statement(&policy, "TakeByHand")["Resource"], json!(queues), "no topic");
+        let counted = &statement(&policy, "CountDeadReplies")["Resource"];
+        assert!(
+            counted.as_array().is_some_and(|queues| queues.contains(&json!(format!("{arn}done-dlq")))),
+            "{counted}"
+        );
+        assert_eq!(receiving(&options, None, &[single], &[]), [] as [Json; 0]);
     }
 
     #[test]
