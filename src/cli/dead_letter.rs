@@ -1,6 +1,6 @@
 //! Dead letters as the commands show them to people and programs.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 
@@ -69,7 +69,7 @@ impl DeadLetter {
     }
 
     fn age(&self) -> String {
-        humantime::format_duration(Duration::from_secs(self.age_seconds)).to_string()
+        age(Duration::from_secs(self.age_seconds)).to_string()
     }
 
     /// Formats a line for each known fact, for people.

@@ -58,7 +58,11 @@ async fn settle_batch(
 }
 
 /// Extends these leases to end `by` from now. Returns the ids of those that were extended.
-pub(in super::super) async fn extend(queue: &Arc<dyn Queue>, leases: Vec<(String, LeaseHandle)>, by: Duration) -> Vec<String> {
+pub(in super::super) async fn extend(
+    queue: &Arc<dyn Queue>,
+    leases: Vec<(String, LeaseHandle)>,
+    by: Duration,
+) -> Vec<String> {
     in_batches(queue, leases, move |queue, batch| async move {
         let (ids, leases): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
         let results = queue.extend(&leases, by).await;
