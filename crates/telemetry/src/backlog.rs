@@ -141,7 +141,11 @@ impl Backlog {
             // Reserves room for the usual number of lines.
             None => {
                 let next = Vec::with_capacity(lines.waiting.len().min(TOGETHER));
-                std::mem::replace(&mut lines.waiting, next)
+                let mut taken = std::mem::replace(&mut lines.waiting, next);
+                if taken.capacity() > 2 * AT_ONCE {
+                    taken.shrink_to_fit();
+                }
+                taken
             }
         };
         lines.taken = taken.len();

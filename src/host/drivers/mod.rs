@@ -125,7 +125,7 @@ pub async fn connect(config: &Config) -> Result<Arc<dyn Provisioner>, QueueError
     of(config)?.connect(config).await
 }
 
-/// Connects with [`QueueDriver::connect_to_look`].
+/// Connects for a command that only looks: nothing is created.
 ///
 /// # Errors
 /// As [`connect`].
