@@ -25,7 +25,7 @@ pub struct ChannelSpec {
     /// The filter for messages of the exchange; only for a fan-out channel.
     pub filter: Filter,
     /// Receives without a settlement after which the queue itself dead-letters a message. `None`: the channel has no
-    /// dead-letter queue, and a [`Settlement::DeadLetter`] is refused.
+    /// dead-letter queue, and a [`Settlement::DeadLetter`](crate::Settlement::DeadLetter) is refused.
     pub max_receives: Option<u32>,
     /// The lease of a receive that does not ask for one of its own (SQS: the queue's visibility timeout).
     pub lease: Duration,
