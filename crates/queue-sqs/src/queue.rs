@@ -64,8 +64,9 @@ pub(super) struct SqsQueue {
 #[derive(Debug, Clone)]
 struct Attempt {
     id: String,
-    /// When it was first asked for.
-    since: Instant,
+    /// The last moment to ask for it again. The messages that it brought must still be leased then: once they are visible, another
+    /// receive may take the first of a group, and this one would bring what follows it.
+    until: Instant,
     /// The most messages that it asked for, and so brings whenever it is asked for again.
     max: usize,
     /// Whether an answer to it was lost.
@@ -74,10 +75,12 @@ struct Attempt {
 
 impl Attempt {
     /// The last of those whose answers were lost that brings no more than `max`, or else a new one.
-    fn next(lost: &mut Vec<Self>, max: usize, now: Instant) -> Self {
-        lost.retain(|lost| now < lost.since + SAME_RECEIVE);
+    fn next(lost: &mut Vec<Self>, max: usize, now: Instant, lease: Duration) -> Self {
+        lost.retain(|lost| now < lost.until);
         let again = lost.iter().rposition(|lost| lost.max <= max).map(|n| lost.remove(n));
-        again.unwrap_or_else(|| Self { id: Uuid::now_v7().to_string(), since: now, max, is_lost: false })
+        // A third of the lease is for a call that is slow to arrive.
+        let until = now + SAME_RECEIVE.min(lease * 2 / 3);
+        again.unwrap_or_else(|| Self { id: Uuid::now_v7().to_string(), until, max, is_lost: false })
     }
 }
 
@@ -108,12 +111,12 @@ impl SqsQueue {
 
     /// A receive of an ordered queue for so many messages at most: one whose answer was lost, if there is one that brings no
     /// more. Of several, each is asked for by one receive.
-    fn attempt(&self, max: usize, now: Instant) -> Option<Attempt> {
+    fn attempt(&self, max: usize, now: Instant, lease: Duration) -> Option<Attempt> {
         if !self.place.ordered {
             return None;
         }
         let mut lost = self.lost_receives.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(Attempt::next(&mut lost, max, now))
+        Some(Attempt::next(&mut lost, max, now, lease))
     }
 
     /// Keeps a receive that failed, to be asked for again. One that was refused has brought nothing, so that it is kept only
@@ -218,7 +221,7 @@ impl Queue for SqsQueue {
         }
         let (since, taken) = (Instant::now(), Taken::of(request));
         let max = request.max.clamp(1, MAX_ENTRIES);
-        let attempt = self.attempt(max, since);
+        let attempt = self.attempt(max, since, request.lease);
         let max = attempt.as_ref().map_or(max, |attempt| attempt.max);
         let input = ReceiveMessageInput::builder()
             .queue_url(&*self.place.address)
@@ -287,17 +290,19 @@ mod tests {
     #[test]
     fn a_receive_is_asked_for_again_only_where_there_is_room_for_all_that_it_brings() {
         let now = Instant::now();
-        let attempt = |max: usize, since| Attempt { id: max.to_string(), since, max, is_lost: true };
+        let lease = Duration::from_secs(30);
+        let attempt = |max: usize, now| Attempt { id: max.to_string(), until: now + lease * 2 / 3, max, is_lost: true };
         let mut lost = vec![attempt(10, now), attempt(2, now), attempt(3, now)];
         let mut next = |max, after: u64| {
-            let Attempt { id, max, is_lost, .. } = Attempt::next(&mut lost, max, now + Duration::from_secs(after));
+            let Attempt { id, max, is_lost, .. } =
+                Attempt::next(&mut lost, max, now + Duration::from_secs(after), lease);
             (is_lost.then_some(id), max)
         };
         assert_eq!(next(1, 0), (None, 1));
         assert_eq!(next(9, 0), (Some("3".into()), 3));
         assert_eq!(next(2, 0), (Some("2".into()), 2));
         assert_eq!(next(9, 0), (None, 9));
-        assert_eq!(next(10, SAME_RECEIVE.as_secs()), (None, 10), "it is too late for that");
+        assert_eq!(next(10, 20), (None, 10), "what it brought may be another's soon");
     }
 
     #[test]
