@@ -12,7 +12,7 @@ use super::{ReadError, Report, TICK};
 const TURN: Duration = TICK.saturating_add(Duration::from_secs(1));
 
 /// The pause between two looks at the file.
-const LOOK: Duration = Duration::from_millis(50);
+const LOOK: Duration = Duration::from_millis(10);
 
 /// Returns an id of this process's PID namespace, unique across machines; `None` where `/proc` does not tell.
 pub(super) fn own() -> Option<String> {
