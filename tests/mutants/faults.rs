@@ -337,12 +337,6 @@ pub const FAULTS: &[Fault] = &[
         "wall_millis(&*self.clock)",
     ),
     fault(
-        "lets nothing follow in a group",
-        "queue/embedded/lease.rs",
-        "    if let Group::Readable | Group::Damaged = entry.group {\n",
-        "    if let (Group::Readable | Group::Damaged, Group::None) = (entry.group, entry.group) {\n",
-    ),
-    fault(
         "shows what its group is to hold back",
         "queue/embedded/send.rs",
         "let visible_at = (!blocked).then_some(due_at);",
