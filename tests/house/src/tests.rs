@@ -72,3 +72,43 @@ fn crates_need_only_what_the_map_says() {
         assert!(wrong.is_empty(), "{package} needs {wrong:?}");
     }
 }
+
+/// The Rust files below a folder.
+fn rust_files(folder: &Path, into: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            rust_files(&path, into);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            into.push(path);
+        }
+    }
+}
+
+/// Counts the doc comments of a text, and those of them that open with a clause.
+fn openings(text: &str) -> (usize, usize) {
+    let (mut all, mut clauses, mut within) = (0, 0, false);
+    for line in text.lines().map(str::trim_start) {
+        let doc = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"));
+        if let Some(doc) = doc.filter(|_| !within) {
+            let word = doc.split_whitespace().next().unwrap_or_default();
+            all += 1;
+            clauses += usize::from(["What", "Whether", "How", "Who", "That", "Where", "Why", "When"].contains(&word));
+        }
+        within = doc.is_some();
+    }
+    (all, clauses)
+}
+
+#[test]
+fn few_doc_comments_open_with_a_clause() {
+    let mut files = Vec::new();
+    packages(&root()).unwrap().iter().for_each(|package| rust_files(&package.join("src"), &mut files));
+    let counts = files.iter().map(|file| openings(&fs::read_to_string(file).unwrap()));
+    let (all, clauses) = counts.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+    assert!(
+        all > 1_000 && 20 * clauses < all,
+        "{clauses} of {all} doc comments open with What, Whether, How and the like"
+    );
+    assert_eq!(openings("/// What a thing is.\n/// How\nfn f() {}\n//! A noun\n//!\n"), (2, 1));
+}
