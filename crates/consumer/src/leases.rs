@@ -199,6 +199,11 @@ impl<I: Copy + Ord + std::hash::Hash> Leases<I> {
         self.entries.get(&id).map(|entry| entry.deadline)
     }
 
+    /// Returns true if the lease of a delivery goes on at this time.
+    pub fn hold(&self, id: I, now: Instant) -> bool {
+        self.deadline(id).is_some_and(|end| end > now)
+    }
+
     /// Takes a delivery out: it is over.
     pub fn remove(&mut self, id: I) {
         if let Some(entry) = self.entries.remove(&id) {

@@ -98,9 +98,7 @@ impl EventLoop {
             Action::AskToStop => in_hand.call.bounds.stop.ask(),
             Action::Stop => in_hand.call.bounds.stop.force(),
             // Nothing waits for a hook any more, or the message may be another's by now.
-            Action::Decide(_)
-                if self.phase == Phase::Deadline || self.leases.deadline(id).is_none_or(|end| end <= self.now) =>
-            {
+            Action::Decide(_) if self.phase == Phase::Deadline || !self.leases.hold(id, self.now) => {
                 self.commands.push(Command::Feed(id, Event::Decided(None)));
             }
             Action::Decide(elapsed) => {

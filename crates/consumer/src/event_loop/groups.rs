@@ -17,18 +17,15 @@ impl EventLoop {
         match disposition {
             Disposition::Ack => {
                 if let Some(next) = self.gate.pass(group, id) {
-                    let starts = self.phase == Phase::Running && self.admission.may_start(next) && self.holds(next);
+                    let starts = self.phase == Phase::Running
+                        && self.admission.may_start(next)
+                        && self.leases.hold(next, self.now);
                     let event = if starts { Event::Start } else { Event::Drain };
                     self.commands.push(Command::Feed(next, event));
                 }
             }
             head => self.send_back_followers(id, group, head.delay().unwrap_or_default()),
         }
-    }
-
-    /// Returns true while the lease of a delivery goes on.
-    pub(super) fn holds(&self, id: Id) -> bool {
-        self.leases.deadline(id).is_some_and(|end| end > self.now)
     }
 
     /// The followers of a message that was not acked go back untouched, so that none overtakes it; with its delay, because
