@@ -112,3 +112,28 @@ fn few_doc_comments_open_with_a_clause() {
     );
     assert_eq!(openings("/// What a thing is.\n/// How\nfn f() {}\n//! A noun\n//!\n"), (2, 1));
 }
+
+#[test]
+fn the_image_is_built_from_every_member_of_the_workspace() {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--locked", "--offline", "--no-deps", "--format-version", "1"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata = String::from_utf8(output.stdout).unwrap();
+    let workspace = root().canonicalize().unwrap();
+    // Each package names its manifest; nothing else in the answer has this key.
+    let manifests: Vec<&Path> = metadata
+        .split("\"manifest_path\":\"")
+        .skip(1)
+        .filter_map(|rest| rest.split('"').next())
+        .map(|path| Path::new(path).strip_prefix(&workspace).unwrap())
+        .collect();
+    assert!(manifests.len() > 10, "{manifests:?}");
+    let ignore = fs::read_to_string(root().join(".dockerignore")).unwrap();
+    let sent: Vec<&str> = ignore.lines().filter_map(|line| line.strip_prefix('!')).collect();
+    let missing: Vec<_> =
+        manifests.into_iter().filter(|path| !sent.iter().any(|folder| path.starts_with(folder))).collect();
+    assert!(missing.is_empty(), ".dockerignore keeps {missing:?} from the image");
+}
