@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=../tests/static.sh
 source tests/static.sh
 
-# What no machine should need, however busy it is: docs/performance.md has the figures.
+# What no machine should need, however busy it is: book/src/performance.md has the figures.
 javascript_limit=${JAVASCRIPT_LIMIT:-4000}
 python_limit=${PYTHON_LIMIT:-10000}
 

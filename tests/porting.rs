@@ -1,4 +1,4 @@
-//! `docs/porting.md`: the code after each porting is what `tests/porting` holds, builds, and does with the page's config
+//! `book/src/porting.md`: the code after each porting is what `tests/porting` holds, builds, and does with the page's config
 //! what the page says; the code before it is code.
 
 use std::fs;
@@ -16,7 +16,7 @@ const MAIL_API: &str = "127.80.25.1:8025";
 
 /// The fenced blocks of a section of the page that are of this kind.
 fn blocks(section: &str, kind: &str) -> Vec<String> {
-    let page = fs::read_to_string(here("docs/porting.md")).unwrap();
+    let page = fs::read_to_string(here("book/src/porting.md")).unwrap();
     let (_, rest) = page.split_once(&format!("\n## {section}\n")).unwrap_or_else(|| panic!("no section {section}"));
     let section = rest.split("\n## ").next().unwrap();
     let fence = format!("```{kind}\n");

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What takes too long for every change, and is run before a release or after work on what it proves: proofs.sh [NAME…], all of them by
-# default, hours in all. docs/reliability.md says what each shows. proofs.sh --quick [NAME…] runs a form of each that takes
+# default, hours in all. book/src/reliability.md says what each shows. proofs.sh --quick [NAME…] runs a form of each that takes
 # under a minute once hostler is built, which shows that it still works; .ci/run does.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,4 +1,4 @@
-"""HTTP for hostler handlers: one blocking function, for a world that imports wasi:http/outgoing-handler. See docs/languages/python.md."""
+"""HTTP for hostler handlers: one blocking function, for a world that imports wasi:http/outgoing-handler. See book/src/languages/python.md."""
 from __future__ import annotations
 
 from dataclasses import dataclass

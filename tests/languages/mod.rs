@@ -1,5 +1,5 @@
 //! One list of cases for handlers in every language, as far as their kind can express each, and the table of it in
-//! `docs/languages/README.md`. The guests are in the folders beside; the attribute `do` tells them what to do.
+//! `book/src/languages/README.md`. The guests are in the folders beside; the attribute `do` tells them what to do.
 
 use std::fs;
 
@@ -323,7 +323,7 @@ fn table() -> String {
 /// That the promises are kept is for the tests above to say.
 #[test]
 fn the_table_in_the_docs_is_what_is_promised() {
-    let (path, table) = (here("docs/languages/README.md"), table());
+    let (path, table) = (here("book/src/languages/README.md"), table());
     announce(&table);
     let page = fs::read_to_string(&path).unwrap();
     let (before, rest) = page.split_once(TABLE[0]).unwrap();

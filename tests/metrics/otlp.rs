@@ -68,7 +68,7 @@ fn a_collector_gets_all_by_either_protocol_as_the_standard_variables_say() {
 
 /// The names in the first column of the page's tables.
 fn documented() -> BTreeSet<String> {
-    let page = include_str!("../../docs/metrics.md");
+    let page = include_str!("../../book/src/metrics.md");
     let first = page.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
     let attributes = ["hostler.consumer", "messaging.system", "messaging.destination.name"];
     first.filter(|name| !attributes.contains(name)).map(str::to_owned).collect()

@@ -96,9 +96,9 @@ mod tests {
 
     #[test]
     fn docs_name_the_same_outcomes() {
-        let metrics = include_str!("../../../docs/metrics.md");
+        let metrics = include_str!("../../../book/src/metrics.md");
         assert_eq!(quoted(metrics, "by `hostler.outcome` (", ")"), names(OutcomeKind::ALL));
-        let traces = include_str!("../../../docs/traces.md");
+        let traces = include_str!("../../../book/src/traces.md");
         let errors = OutcomeKind::ALL.into_iter().filter(|kind| kind.is_error());
         assert_eq!(quoted(traces, "- the outcome: ", "("), names(errors));
         let readme = include_str!("../../../README.md");

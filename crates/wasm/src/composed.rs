@@ -11,7 +11,7 @@ use super::artifact::Artifact;
 use super::source::Source;
 
 /// The memory, in bytes, above which a copy may take longer than the 50 ms by which a guest may outlive its processing
-/// timeout. docs/reliability.md has the measurements.
+/// timeout. book/src/reliability.md has the measurements.
 const PROMPT: u64 = 16 << 20;
 
 /// A handler, or separate hooks, whose guest may outlive its processing timeout by the time that a copy takes.

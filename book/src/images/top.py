@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draws top.svg: runs a host with three consumers for two minutes, and takes a picture of `hostler top` beside it.
 
-    HOSTLER=target/release/hostler python3 docs/images/top.py > docs/images/top.svg
+    HOSTLER=target/release/hostler python3 book/src/images/top.py > book/src/images/top.svg
 """
 import fcntl, os, pty, random, re, select, struct, subprocess, sys, tempfile, termios, threading, time
 from html import escape
