@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hostler_config::{OnProcessingTimeout, Retry};
-use hostler_consumer::{Consumer, Phase, Policy, Spec, StatusBoard, Summary};
-use hostler_handler::{Call, Handler, Lanes, Outcome};
+use hostler_consumer::{Consumer, Phase, Policy, Spec, StatusHandle, Summary};
+use hostler_handler::{Call, Handler, Outcome, Pools};
 use hostler_health::State;
 use hostler_queue::fake::{Ending, FakeBroker};
 use hostler_queue::{Admin, Broker, ChannelSpec, LeaseError, QueueError};
@@ -95,7 +95,7 @@ struct Stage {
     script: Arc<Script>,
     phase: watch::Sender<Phase>,
     pause: watch::Sender<bool>,
-    status: StatusBoard,
+    status: StatusHandle,
     exit: CancellationToken,
     running: JoinHandle<Summary>,
 }
@@ -137,7 +137,7 @@ impl Stage {
         let channel = ChannelSpec { ordered: spec.ordered, max_receives: Some(5), ..ChannelSpec::new(work()) };
         let queue = broker.open(&channel).await.unwrap();
         let script = Arc::new(script);
-        let status = StatusBoard::new(Arc::default(), Arc::new(Notify::new()));
+        let status = StatusHandle::new(Arc::default(), Arc::new(Notify::new()));
         let exit = CancellationToken::new();
         let (phase, watched) = watch::channel(Phase::Running);
         let (pause, paused) = watch::channel(false);
@@ -150,7 +150,7 @@ impl Stage {
                 channel: "replies".parse().unwrap(),
                 from: "work".into(),
             }),
-            guests: Lanes::new(Handle::current(), None),
+            guests: Pools::new(Handle::current(), None),
             status: status.clone(),
             metrics: None,
             traces: None,

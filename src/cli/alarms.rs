@@ -11,8 +11,8 @@ use super::{ConfigArg, block_on, note_if_new, output, print, say};
 use crate::exit::{Exit, Failure, Result};
 use crate::host;
 use hostler_config::Config;
-use hostler_ops::alarms::{self, Level, Look, Order, Seen, Step, Watch};
-use hostler_ops::delivery::{Carrier, deliver};
+use hostler_ops::alarms::{self, Level, Look, Schedule, Seen, Step, Watch};
+use hostler_ops::delivery::{Notifier, deliver};
 use hostler_queue::Inventory;
 use hostler_types::duration;
 use hostler_types::printable::in_json;
@@ -59,17 +59,18 @@ pub(super) fn run(args: &Args) -> Result {
         say("hostler: warning: nobody is told: add --webhook to send to alarms.webhook");
     }
     block_on(async {
-        let carrier: Option<Box<dyn Carrier>> = match args.dry_run {
-            true => Some(Box::new(args.notify.rehearsal())),
-            false => args.notify.carrier(&config).await?,
+        let notifier: Option<Box<dyn Notifier>> = match args.dry_run {
+            true => Some(Box::new(args.notify.dry_run())),
+            false => args.notify.notifier(&config).await?,
         };
         note_if_new(&config);
-        let inventory = host::inventory(&config).await?;
+        let inventory = host::driver(&config).inventory(&config).await?;
         match args.every {
-            None => once(args, &config, &*inventory, carrier.as_deref(), &stop).await,
+            None => once(args, &config, &*inventory, notifier.as_deref(), &stop).await,
             Some(every) => {
-                let order = Order { threshold: config.alarms.threshold, every, remind: args.remind };
-                alarms::rounds(&*inventory, order, carrier.as_deref(), &stop, &mut |step| show(args, &step)).await;
+                let schedule = Schedule { threshold: config.alarms.threshold, every, remind: args.remind };
+                alarms::poll_loop(&*inventory, schedule, notifier.as_deref(), &stop, &mut |step| show(args, &step))
+                    .await;
                 Ok(Exit::Ok)
             }
         }
@@ -80,7 +81,7 @@ async fn once(
     args: &Args,
     config: &Config,
     inventory: &dyn Inventory,
-    carrier: Option<&dyn Carrier>,
+    notifier: Option<&dyn Notifier>,
     stop: &CancellationToken,
 ) -> Result {
     let seen = tokio::select! {
@@ -92,13 +93,13 @@ async fn once(
         (false, false) => print(for_people(&seen)),
         (false, true) => {}
     }
-    let (mut bulletin, _) = Watch::new(args.remind).after(Duration::ZERO, &Look::Seen(&seen.levels, &seen.unread));
-    let alarms = !bulletin.news.is_empty();
+    let (mut delta, _) = Watch::new(args.remind).after(Duration::ZERO, &Look::Seen(&seen.levels, &seen.unread));
+    let alarms = !delta.news.is_empty();
     // The notice names denied queues beside alarms. They alone cause none, or every scheduled run would send one.
-    bulletin.denied.clear();
-    if let (Some(carrier), false) = (carrier, bulletin.is_empty()) {
-        let notice = alarms::notice(&bulletin, &seen.unread, SystemTime::now());
-        deliver(carrier, &notice, stop).await.map_err(|error| Failure::new(Exit::Failed, error))?;
+    delta.denied.clear();
+    if let (Some(notifier), false) = (notifier, delta.is_empty()) {
+        let notice = alarms::notice(&delta, &seen.unread, SystemTime::now());
+        deliver(notifier, &notice, stop).await.map_err(|error| Failure::new(Exit::Failed, error))?;
     }
     Ok(if alarms { Exit::Failed } else { Exit::Ok })
 }

@@ -72,10 +72,10 @@ pub(super) fn run(args: &Args) -> Result {
     let config = args.config.load()?.config;
     let stop = host::stop_on_signal().map_err(|error| Failure::new(Exit::Internal, error))?;
     block_on(async {
-        let carrier = args.notify.carrier(&config).await?;
-        let estate = host::disposal(&config).await?;
+        let notifier = args.notify.notifier(&config).await?;
+        let inventory = host::driver(&config).disposal(&config).await?;
         let (survey, done) = tokio::select! {
-            both = clean(args, &config, &*estate, &stop) => both?,
+            both = clean(args, &config, &*inventory, &stop) => both?,
             () = stopped_looking(args, &stop) => return Ok(Exit::Failed),
         };
         let notice = clean::notice(&survey, done.as_ref(), SystemTime::now());
@@ -95,8 +95,8 @@ pub(super) fn run(args: &Args) -> Result {
                 "subscriptions cannot be listed, so no queue is removed: `hostler iam --with-clean` prints the policy";
             say(format_args!("hostler: warning: {text}"));
         }
-        if let Some(carrier) = carrier {
-            deliver(&*carrier, &notice, &stop).await.map_err(|error| Failure::new(Exit::Failed, error))?;
+        if let Some(notifier) = notifier {
+            deliver(&*notifier, &notice, &stop).await.map_err(|error| Failure::new(Exit::Failed, error))?;
         }
         let failed = done.as_ref().is_some_and(|done| !done.failed.is_empty());
         Ok(if failed || ((blind || unsure) && args.apply) { Exit::Failed } else { Exit::Ok })
@@ -116,12 +116,12 @@ async fn stopped_looking(args: &Args, stop: &CancellationToken) {
 async fn clean(
     args: &Args,
     config: &Config,
-    estate: &dyn Disposal,
+    inventory: &dyn Disposal,
     stop: &CancellationToken,
 ) -> std::result::Result<(Survey, Option<Done>), QueueError> {
     let windows = Windows { queues: args.queues_idle, topics: args.topics_idle, bodies: args.bodies_older };
     let named = named(config);
-    let first = clean::survey(estate, &windows, &named, SystemTime::now()).await?;
+    let first = clean::survey(inventory, &windows, &named, SystemTime::now()).await?;
     if !args.apply {
         return Ok((first, None));
     }
@@ -136,8 +136,8 @@ async fn clean(
         () = sleep(args.pause) => {}
         () = stop.cancelled() => return Ok((first, Some(Done::default()))),
     }
-    let second = clean::survey(estate, &windows, &named, SystemTime::now()).await?;
-    let done = clean::remove(estate, &clean::agreed(&first, &second), stop).await;
+    let second = clean::survey(inventory, &windows, &named, SystemTime::now()).await?;
+    let done = clean::remove(inventory, &clean::agreed(&first, &second), stop).await;
     Ok((second, Some(done)))
 }
 

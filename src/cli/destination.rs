@@ -25,7 +25,7 @@ pub(super) fn check(config: &Config, stored: &[Channel], channel: &Channel) -> R
     if takes(&known, channel) {
         return Ok(());
     }
-    let queue = host::queue_file(config).map(|file| format!(" {}", host::full(file.path).display()));
+    let queue = host::driver(config).file(config).map(|file| format!(" {}", host::full(file.path).display()));
     let text = format!(
         "nothing takes messages to `{channel}`: it is not in the config, and not in the queue{}{}",
         queue.unwrap_or_default(),

@@ -10,7 +10,7 @@ use super::picked::Picked;
 use super::{ConfigArg, block_on, print, say};
 use crate::exit::{Exit, Failure, Result};
 use crate::host;
-use hostler_ops::requeue::{self, Ended, MAX_HELD, Note, Order, Report};
+use hostler_ops::requeue::{self, Ended, MAX_HELD, MoveRequest, Note, Report};
 use hostler_ops::{Look, Looked, look};
 use hostler_queue::Admin;
 use hostler_telemetry as telemetry;
@@ -190,7 +190,7 @@ fn remove(args: &DropArgs) -> Result {
     }
     let (conditions, max) = (args.picked.conditions(), args.max);
     let began = SystemTime::now();
-    let order = Order { from: from.clone(), to: None, conditions, max, rate: None, dry_run: false, began };
+    let order = MoveRequest { from: from.clone(), to: None, conditions, max, rate: None, dry_run: false, began };
     let config = args.config.load()?.config;
     let stop = stop_on_signal()?;
     let (report, ended) = block_on(async {
@@ -239,7 +239,11 @@ fn rehearse(args: &DropArgs, from: &Channel) -> Result {
 }
 
 /// Drops messages. Those that were meant but stay count as failed in the report.
-pub(super) async fn dropped(broker: &dyn Admin, order: Order, stop: &CancellationToken) -> Result<(Report, Ended)> {
+pub(super) async fn dropped(
+    broker: &dyn Admin,
+    order: MoveRequest,
+    stop: &CancellationToken,
+) -> Result<(Report, Ended)> {
     let mut tell = |note: Note<'_>| {
         if let Note::Failed { id, reason } = note {
             say(format_args!("hostler: message {id} stays: {reason}"));

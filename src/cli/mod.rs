@@ -225,7 +225,7 @@ fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
 async fn connect(config: &Config) -> Result<Arc<dyn Provisioner>> {
     host::check_grants_of_queue(config)?;
     let created = host::file_to_come(config).map(host::full);
-    let broker = host::connect(config).await?;
+    let broker = host::driver(config).connect(config).await?;
     if let Some(file) = created {
         say(format_args!("hostler: note: created the queue {}", file.display()));
     }
@@ -235,7 +235,7 @@ async fn connect(config: &Config) -> Result<Arc<dyn Provisioner>> {
 /// Connects for a command that only reads, so it creates nothing.
 async fn connect_to_look(config: &Config) -> crate::exit::Result<Arc<dyn Provisioner>> {
     host::check_grants_of_queue(config)?;
-    Ok(host::connect_to_look(config).await?)
+    Ok(host::driver(config).connect_to_look(config).await?)
 }
 
 /// Connects for a command that takes messages: it does not create a queue.

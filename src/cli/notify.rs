@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use super::print;
 use crate::exit::{Exit, Failure};
 use hostler_config::Config;
-use hostler_ops::delivery::{Carrier, Undelivered};
+use hostler_ops::delivery::{Notifier, Undelivered};
 use hostler_ops::notice::{Format, Notice};
 use hostler_ops::webhook::Webhook;
 use hostler_types::printable::in_json;
@@ -37,8 +37,8 @@ impl NotifyArgs {
         }
     }
 
-    /// Returns the carrier for the recipient, if the options name one.
-    pub(super) async fn carrier(&self, config: &Config) -> std::result::Result<Option<Box<dyn Carrier>>, Failure> {
+    /// Returns the notifier for the recipient, if the options name one.
+    pub(super) async fn notifier(&self, config: &Config) -> std::result::Result<Option<Box<dyn Notifier>>, Failure> {
         if self.webhook {
             let text = "--webhook: there is no alarms.webhook in the config: set HOSTLER_ALARMS__WEBHOOK";
             let url = config.alarms.webhook.clone().ok_or_else(|| Failure::new(Exit::BadConfig, text))?;
@@ -51,21 +51,21 @@ impl NotifyArgs {
         }
     }
 
-    /// Returns the carrier that prints notices instead of sending them.
-    pub(super) fn rehearsal(&self) -> Rehearsal {
+    /// Returns the notifier that prints notices instead of sending them.
+    pub(super) fn dry_run(&self) -> DryRun {
         let plain = self.sns.is_some() && self.format.is_none();
-        Rehearsal((!plain).then(|| self.format()))
+        DryRun((!plain).then(|| self.format()))
     }
 
     #[cfg(feature = "sqs")]
-    async fn topic(&self, config: &Config, topic: &str) -> std::result::Result<Box<dyn Carrier>, Failure> {
+    async fn topic(&self, config: &Config, topic: &str) -> std::result::Result<Box<dyn Notifier>, Failure> {
         let announcer = hostler_queue_sqs::Announcer::new(&crate::host::sqs_options(config), topic).await;
         let announcer = announcer.map_err(|error| Failure::new(Exit::Usage, format!("--sns: {error}")))?;
         Ok(Box::new(Topic { announcer, json: self.format.as_deref() == Some("json") }))
     }
 
     #[cfg(not(feature = "sqs"))]
-    async fn topic(&self, _: &Config, _: &str) -> std::result::Result<Box<dyn Carrier>, Failure> {
+    async fn topic(&self, _: &Config, _: &str) -> std::result::Result<Box<dyn Notifier>, Failure> {
         Err(Failure::new(Exit::Usage, "--sns: this build of hostler knows nothing of AWS"))
     }
 }
@@ -80,7 +80,7 @@ struct Topic {
 
 #[cfg(feature = "sqs")]
 #[async_trait]
-impl Carrier for Topic {
+impl Notifier for Topic {
     async fn carry(&self, notice: &Notice) -> std::result::Result<(), Undelivered> {
         let text = if self.json { notice.document.to_string() } else { notice.text() };
         self.announcer.publish(&notice.summary, &text).await.map_err(|error| match error {
@@ -91,10 +91,10 @@ impl Carrier for Topic {
 }
 
 /// Prints each notice instead of sending it: as a payload in this format, or as plain text.
-pub(super) struct Rehearsal(Option<Format>);
+pub(super) struct DryRun(Option<Format>);
 
 #[async_trait]
-impl Carrier for Rehearsal {
+impl Notifier for DryRun {
     async fn carry(&self, notice: &Notice) -> std::result::Result<(), Undelivered> {
         print(match self.0 {
             Some(format) => in_json(&notice.payload(format).to_string()).into_owned(),

@@ -53,7 +53,7 @@ pub(super) fn run(args: &Args) -> Result {
     let wanted = Look { at: at.clone(), conditions: args.picked.conditions(), max: args.max, began };
     let (messages, looked) = block_on(async {
         let broker = super::connect_to_look(&config).await?;
-        if host::receives_to_look(&config) {
+        if host::driver(&config).receives_to_look() {
             say(
                 "hostler: note: SQS counts an attempt on each message that is looked at, and hides it from consumers meanwhile",
             );

@@ -12,7 +12,7 @@ use super::output::confirm;
 use super::receive::messages;
 use super::{ConfigArg, block_on, print};
 use crate::exit::{Exit, Failure, Result};
-use hostler_ops::requeue::{Ended, Order, Report};
+use hostler_ops::requeue::{Ended, MoveRequest, Report};
 use hostler_queue::{Admin, Depth};
 use hostler_telemetry as telemetry;
 use hostler_types::channel::Channel;
@@ -59,7 +59,7 @@ pub(super) fn run(args: &Args) -> Result {
         let stop = stop_on_signal()?;
         let began = SystemTime::now();
         let (to, conditions, max, rate) = (None, Vec::new(), None, None);
-        let order = Order { from: at.clone(), to, conditions, max, rate, dry_run: false, began };
+        let order = MoveRequest { from: at.clone(), to, conditions, max, rate, dry_run: false, began };
         dropped(&*broker, order, &stop).await.map(Some)
     })?;
     let Some((report, ended)) = purged else {

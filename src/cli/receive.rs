@@ -57,7 +57,7 @@ pub(super) fn run(args: &Args) -> Result {
         let mut printer = Printer { json: args.json };
         Ok(receive(&*broker, request, &stop, &mut printer).await?)
     })?;
-    tell(args, &report, host::receives_to_look(&config));
+    tell(args, &report, host::driver(&config).receives_to_look());
     let has_failed = !report.unremoved.is_empty() || !report.unread.is_empty();
     let is_empty = report.handed_out == 0;
     match end {

@@ -14,7 +14,7 @@ use super::{ConfigArg, block_on, print, say};
 use crate::exit::{Exit, Failure, Result};
 use crate::host;
 use hostler_config::Config;
-use hostler_ops::requeue::{self, Ended, MAX_HELD, Note, Order, Report};
+use hostler_ops::requeue::{self, Ended, MAX_HELD, MoveRequest, Note, Report};
 use hostler_queue::{Admin, Provisioner, REASON_ATTRIBUTE, Redriven};
 use hostler_telemetry as telemetry;
 use hostler_types::Rate;
@@ -110,7 +110,7 @@ async fn connect(config: &Config, to: &Channel) -> Result<std::sync::Arc<dyn Pro
 }
 
 async fn requeue(args: &Args, broker: &dyn Admin, (from, to): (Channel, Channel), stop: &CancellationToken) -> Result {
-    let order = Order {
+    let order = MoveRequest {
         from: from.clone(),
         to: Some(to.clone()),
         conditions: args.picked.conditions(),

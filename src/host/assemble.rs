@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::drivers;
+use super::driver;
 use super::guests::sets;
 use super::resources::{self, Demand, FilePlan, HOST, Handles, Machine, Plan, SLOTS, Share};
 use crate::exit::{self, Exit, Failure};
@@ -182,7 +182,7 @@ pub fn file_plan(config: &Config) -> exit::Result<FilePlan> {
 
 /// Lists valid settings that have no effect with this driver, for the log.
 pub fn unused(config: &Config) -> Vec<String> {
-    let unused = (config.payload.bucket.is_some() && !drivers::uses_payload(config)).then(|| {
+    let unused = (config.payload.bucket.is_some() && !driver(config).uses_payload()).then(|| {
         format!("payload.bucket: queue.driver = \"{}\" keeps large messages itself", config.queue.driver.word())
     });
     unused.into_iter().map(|text| format!("{text} (the setting has no effect)")).collect()

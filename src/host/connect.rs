@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{channel_spec, destinations, drivers};
+use super::{channel_spec, destinations, driver};
 use hostler_config::{Config, Consumer};
 use hostler_queue::parallel::{side_by_side, stopping};
 use hostler_queue::{Broker, Change, Finding, Provisioner, Queue, QueueError};
@@ -16,7 +16,7 @@ pub fn full(path: &Path) -> PathBuf {
 
 /// Returns the file that the queue will be in, if it does not exist yet: perhaps another folder is meant.
 pub fn file_to_come(config: &Config) -> Option<&Path> {
-    drivers::file(config).map(|file| file.path).filter(|path| !path.exists())
+    driver(config).file(config).map(|file| file.path).filter(|path| !path.exists())
 }
 
 /// Creates the missing queues of every channel that the config consumes, so that messages sent from now on are kept for its
@@ -26,7 +26,7 @@ pub fn file_to_come(config: &Config) -> Option<&Path> {
 /// # Errors
 /// The first channel that cannot be created.
 pub async fn declare(broker: &Arc<dyn Provisioner>, config: &Config) -> Result<(), QueueError> {
-    if !drivers::makes_what_is_missing(config) {
+    if !driver(config).makes_what_is_missing(config) {
         return Ok(());
     }
     let declaring = config.consumers.iter().map(|consumer| {
@@ -46,7 +46,7 @@ pub async fn unsendable(
     config: &Config,
     consumer: &Consumer,
 ) -> Result<Vec<Finding>, QueueError> {
-    if drivers::makes_what_is_missing(config) {
+    if driver(config).makes_what_is_missing(config) {
         return Ok(Vec::new());
     }
     let missing = match service.missing_destinations(&destinations(config, consumer)).await {

@@ -9,7 +9,7 @@ use super::hard_links::{self, Search};
 use super::located::Located;
 use super::mounts::Mounts;
 use super::mounts::overlays::{self, Which};
-use super::{drivers, hardening, kernel_files};
+use super::{driver, hardening, kernel_files};
 use crate::exit::{Exit, Failure, Result};
 use hostler_config::{Config, DirGrant, DirMode, HandlerRef, Loaded, USUAL_PLACES};
 use hostler_health::Pauses;
@@ -224,7 +224,7 @@ fn protected(config: &Config, file: Option<&Path>, variable: impl Fn(&str) -> Op
 
 /// The queue's file and its companions, where the driver has one.
 fn queue_files(config: &Config) -> impl Iterator<Item = Protected> {
-    drivers::file(config).into_iter().flat_map(|file| {
+    driver(config).file(config).into_iter().flat_map(|file| {
         [""].iter().chain(file.companions).map(move |end| {
             let mut path = file.path.to_owned().into_os_string();
             path.push(end);

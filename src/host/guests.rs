@@ -10,14 +10,14 @@ use tokio::runtime::{Builder, Handle, Runtime};
 
 use super::resources::{Machine, SLOTS, Threads, TooFewProcesses};
 use hostler_config::{Config, Consumer};
-use hostler_handler::{Beyond, Lanes};
+use hostler_handler::{Beyond, Pools};
 
 /// The guests polled between two looks at timers and connections. Each may take an epoch tick, which delays hooks' deadlines and
-/// guests' own sleeps. In the quick lane few do, and a look costs a tenth of the work of a small guest.
-const QUICK_POLLS_PER_LOOK: u32 = 16;
+/// guests' own sleeps. In the fast pool few do, and a look costs a tenth of the work of a small guest.
+const FAST_POLLS_PER_LOOK: u32 = 16;
 
-/// The same in the long lane, where all guests take a tick.
-const LONG_POLLS_PER_LOOK: u32 = 4;
+/// The same in the background pool, where all guests take a tick.
+const BACKGROUND_POLLS_PER_LOOK: u32 = 4;
 
 /// The file threads of each runtime of a consumer with folders, unless it has more slots. More would not make a disk faster, and
 /// the number bounds the threads that hanging operations can take.
@@ -61,11 +61,11 @@ impl Guests {
         Ok(Self { sets: groups.into_iter().map(start).collect::<io::Result<_>>()? })
     }
 
-    /// Returns the lanes of each consumer, in the order of the config.
-    pub fn lanes(&self) -> Vec<Lanes> {
-        let mut lanes: Vec<_> = self.sets.iter().flat_map(Set::lanes).collect();
-        lanes.sort_by_key(|(place, _)| *place);
-        lanes.into_iter().map(|(_, lanes)| lanes).collect()
+    /// Returns the pools of each consumer, in the order of the config.
+    pub fn pools(&self) -> Vec<Pools> {
+        let mut pools: Vec<_> = self.sets.iter().flat_map(Set::pools).collect();
+        pools.sort_by_key(|(place, _)| *place);
+        pools.into_iter().map(|(_, pools)| pools).collect()
     }
 
     /// Returns the runtimes by the consumers that share them.
@@ -80,7 +80,7 @@ impl Guests {
 
     /// Shuts the runtimes down. Does not wait for a host call that blocks (reading a pipe, say): its guest is gone.
     pub fn shut_down(self) {
-        let all = self.sets.into_iter().flat_map(|set| [Some(set.first), set.others, set.long]);
+        let all = self.sets.into_iter().flat_map(|set| [Some(set.first), set.others, set.background]);
         all.flatten().for_each(Runtime::shutdown_background);
     }
 }
@@ -116,7 +116,7 @@ fn of_one(consumer: &Consumer, threads: Threads) -> Threads {
     let slots = consumer.concurrency.unwrap_or(SLOTS).saturating_add(1);
     Threads {
         guests: threads.guests.min(slots),
-        long: threads.long.min(slots),
+        background: threads.background.min(slots),
         guests_blocking: threads.guests_blocking.min(slots.max(FILES)),
         ..threads
     }
@@ -126,45 +126,47 @@ fn of_one(consumer: &Consumer, threads: Threads) -> Threads {
 struct Set {
     /// The indexes of these consumers.
     consumers: Vec<usize>,
-    /// The quick lane's first thread.
+    /// The fast pool's first thread.
     first: Runtime,
-    /// The quick lane's other threads, if there are any.
+    /// The fast pool's other threads, if there are any.
     others: Option<Runtime>,
-    /// The long lane; `None` if there are no threads for it.
-    long: Option<Runtime>,
+    /// The background pool; `None` if there are no threads for it.
+    background: Option<Runtime>,
     /// The most file threads of each runtime.
     files: usize,
 }
 
 impl Set {
     fn start(threads: Threads, consumers: Vec<usize>) -> io::Result<Self> {
-        let lane = |name: &str, workers: usize, polls_per_look: u32| {
+        let pool = |name: &str, workers: usize, polls_per_look: u32| {
             let mut builder = Builder::new_multi_thread();
             builder.thread_name(name).worker_threads(workers).max_blocking_threads(threads.guests_blocking);
             builder.event_interval(polls_per_look).enable_all();
             builder
         };
-        let quick = |workers| lane("hostler-guest", workers, QUICK_POLLS_PER_LOOK).build();
-        let others = (threads.long > 0 && threads.guests > 1).then(|| quick(threads.guests - 1));
-        let long = (threads.long > 0).then(|| {
-            lane("hostler-long", threads.long, LONG_POLLS_PER_LOOK).on_thread_start(Lanes::yield_to_others).build()
+        let fast = |workers| pool("hostler-guest", workers, FAST_POLLS_PER_LOOK).build();
+        let others = (threads.background > 0 && threads.guests > 1).then(|| fast(threads.guests - 1));
+        let background = (threads.background > 0).then(|| {
+            pool("hostler-long", threads.background, BACKGROUND_POLLS_PER_LOOK)
+                .on_thread_start(Pools::yield_to_others)
+                .build()
         });
         let files = threads.guests_blocking;
-        let (first, others, long) = (quick(1)?, others.transpose()?, long.transpose()?);
-        Ok(Self { consumers, first, others, long, files })
+        let (first, others, background) = (fast(1)?, others.transpose()?, background.transpose()?);
+        Ok(Self { consumers, first, others, background, files })
     }
 
     fn all(&self) -> impl Iterator<Item = &Runtime> {
-        [Some(&self.first), self.others.as_ref(), self.long.as_ref()].into_iter().flatten()
+        [Some(&self.first), self.others.as_ref(), self.background.as_ref()].into_iter().flatten()
     }
 
-    /// Returns the lanes of each of its consumers, with the consumer's index.
-    fn lanes(&self) -> impl Iterator<Item = (usize, Lanes)> {
+    /// Returns the pools of each of its consumers, with the consumer's index.
+    fn pools(&self) -> impl Iterator<Item = (usize, Pools)> {
         let handle = |runtime: &Runtime| runtime.handle().clone();
-        let quick = self.others.as_ref().map(handle);
-        let beyond = self.long.as_ref().map(|long| Beyond { quick, long: handle(long) });
-        let lanes = Lanes::new(handle(&self.first), beyond);
-        self.consumers.iter().map(move |place| (*place, lanes.for_another()))
+        let fast = self.others.as_ref().map(handle);
+        let beyond = self.background.as_ref().map(|background| Beyond { fast, background: handle(background) });
+        let pools = Pools::new(handle(&self.first), beyond);
+        self.consumers.iter().map(move |place| (*place, pools.for_another()))
     }
 }
 
@@ -185,7 +187,7 @@ mod tests {
     const FOLDER: &str = "concurrency = 2\nallow.dirs = [{ host = '/in', guest = '/in' }]";
 
     const THREADS: Threads =
-        Threads { sets: 3, guests: 4, long: 4, guests_blocking: 512, control_blocking: 1, compiling: 1 };
+        Threads { sets: 3, guests: 4, background: 4, guests_blocking: 512, control_blocking: 1, compiling: 1 };
 
     #[test]
     fn each_consumer_with_folders_has_threads_of_its_own_and_the_others_share() {
@@ -197,8 +199,8 @@ mod tests {
         // Two slots and the hook.
         assert_eq!(shared.iter().map(workers).collect::<Vec<_>>(), [[1, 3, 4], [1, 2, 3], [1, 2, 3]]);
         assert_eq!(shared.iter().map(|set| set.files).collect::<Vec<_>>(), [512, FILES, FILES]);
-        let lanes: Vec<_> = guests.lanes().iter().map(|lanes| lanes.quick.id()).collect();
-        assert_eq!(lanes, [1, 0, 2, 0].map(|set: usize| shared[set].runtimes[0].id()));
+        let pools: Vec<_> = guests.pools().iter().map(|pools| pools.fast.id()).collect();
+        assert_eq!(pools, [1, 0, 2, 0].map(|set: usize| shared[set].runtimes[0].id()));
         guests.shut_down();
     }
 

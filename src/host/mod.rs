@@ -9,13 +9,13 @@ mod guests;
 mod handlers;
 mod hard_links;
 pub mod hardening;
+mod health_reporter;
 mod hung_files;
+mod instrumentation;
 mod kernel_files;
 mod loading;
 mod located;
-mod metering;
 mod mounts;
-mod pulse;
 pub mod resources;
 mod signals;
 mod trail;
@@ -25,7 +25,7 @@ use connect::open_all;
 pub use connect::{declare, file_to_come, full, unsendable};
 #[cfg(feature = "sqs")]
 pub use drivers::sqs_options;
-pub use drivers::{connect, connect_to_look, disposal, file as queue_file, inventory, receives_to_look};
+pub use drivers::driver;
 pub use ecs::Metadata;
 pub use grant_conflicts::{check_grants, check_grants_of_queue};
 pub use guests::{Guests, Shared, sets, too_few_processes};
@@ -45,20 +45,20 @@ use tokio_util::sync::CancellationToken;
 use crate::exit::{Exit, Failure, Result};
 use ecs::Ecs;
 use hardening::Hardening;
+use health_reporter::{HealthReporter, Watched};
 use hostler_config::{self as config, Config, LogFormat};
-use hostler_consumer::{Consumer, Phase, StatusBoard, Summary};
-use hostler_handler::Lanes;
+use hostler_consumer::{Consumer, Phase, StatusHandle, Summary};
+use hostler_handler::Pools;
 use hostler_queue::{Broker, Provisioner, QueueError};
 use hostler_queue_telemetry::{Producer, Replies};
-use hostler_telemetry::metrics::Ways;
+use hostler_telemetry::metrics::Exporters;
 use hostler_telemetry::traces::Traces;
 use hostler_telemetry::{self as telemetry, Resource};
 use hostler_types::State;
 use hostler_wasm::cache::Cache;
 use hostler_wasm::{self as handler, Definition, Engine, Loaded};
+use instrumentation::Instrumentation;
 use loading::Loading;
-use metering::Metering;
-use pulse::{Pulse, Watched};
 use resources::{FilePlan, Machine, Threads};
 use signals::Signals;
 
@@ -123,8 +123,8 @@ pub fn run(file: Option<&Path>) -> Result {
         Ok(hardening) => hardening,
         Err(failure) => return Ok(logged(&failure)),
     };
-    let ways = match metering::ways(&loaded.config) {
-        Ok(ways) => ways,
+    let exporters = match instrumentation::exporters(&loaded.config) {
+        Ok(exporters) => exporters,
         Err(failure) => return Ok(logged(&failure)),
     };
     if let Some(shortage) = too_few_processes(&loaded.config, &machine) {
@@ -134,10 +134,10 @@ pub fn run(file: Option<&Path>) -> Result {
     let guests = Guests::start(&loaded.config, threads).map_err(internal)?;
     let mut control = Builder::new_current_thread();
     let control = control.enable_all().max_blocking_threads(threads.control_blocking).build().map_err(internal)?;
-    let (lanes, shared, loading_blocking) = (guests.lanes(), guests.shared(), threads.control_blocking);
-    let host = Host { hardening, shared, loading_blocking, ..Host::new(loaded.config, machine, files, signals, lanes) };
+    let (pools, shared, loading_blocking) = (guests.pools(), guests.shared(), threads.control_blocking);
+    let host = Host { hardening, shared, loading_blocking, ..Host::new(loaded.config, machine, files, signals, pools) };
     // Dropping a runtime waits for everything that blocks, so a panic must not unwind through it.
-    let result = panic::catch_unwind(AssertUnwindSafe(|| control.block_on(host.run(ways))));
+    let result = panic::catch_unwind(AssertUnwindSafe(|| control.block_on(host.run(exporters))));
     guests.shut_down();
     control.shutdown_background();
     result.unwrap_or_else(|_| Err(internal(PANICKED)))
@@ -159,7 +159,7 @@ fn internal(error: impl std::fmt::Display) -> Failure {
 /// Everything that is ready to consume.
 struct Started {
     consumers: Vec<Consumer>,
-    metering: Option<Metering>,
+    instrumentation: Option<Instrumentation>,
 }
 
 /// The phases of the process, in order.
@@ -169,13 +169,13 @@ struct Host {
     files: FilePlan,
     signals: Signals,
     /// The runtimes for the guests of each consumer.
-    guests: Vec<Lanes>,
+    guests: Vec<Pools>,
     hardening: Option<Hardening>,
     /// The runtimes of guests, whose threads are restricted once everything is loaded.
     shared: Vec<Shared>,
     /// The blocking threads available while handlers are fetched and loaded.
     loading_blocking: usize,
-    boards: Vec<StatusBoard>,
+    boards: Vec<StatusHandle>,
     /// For each consumer, true while it is to pause.
     pauses: Vec<watch::Sender<bool>>,
     transitions: Arc<Notify>,
@@ -185,9 +185,9 @@ struct Host {
 }
 
 impl Host {
-    fn new(config: Config, machine: Machine, files: FilePlan, signals: Signals, guests: Vec<Lanes>) -> Self {
+    fn new(config: Config, machine: Machine, files: FilePlan, signals: Signals, guests: Vec<Pools>) -> Self {
         let (transitions, work) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-        let board = |_| StatusBoard::new(Arc::clone(&transitions), Arc::clone(&work));
+        let board = |_| StatusHandle::new(Arc::clone(&transitions), Arc::clone(&work));
         let boards = config.consumers.iter().map(board).collect();
         let pauses = config.consumers.iter().map(|_| watch::Sender::new(false)).collect();
         let ecs = Ecs::from(|name| std::env::var(name).ok());
@@ -209,7 +209,7 @@ impl Host {
         }
     }
 
-    async fn run(self, ways: Ways) -> Result {
+    async fn run(self, exporters: Exporters) -> Result {
         let parts = self.config.consumers.iter().zip(self.boards.iter().zip(&self.pauses));
         let watched = parts.map(|(consumer, (board, pause))| Watched {
             name: consumer.name.clone(),
@@ -218,11 +218,12 @@ impl Host {
             board: board.clone(),
             pause: pause.clone(),
         });
-        let pulse = Pulse::start(&self.config.host.health_file, watched.collect(), Arc::clone(&self.transitions));
-        let pulse = pulse.map_err(|error| internal(format!("cannot start the health thread: {error}")))?;
+        let reporter =
+            HealthReporter::start(&self.config.host.health_file, watched.collect(), Arc::clone(&self.transitions));
+        let reporter = reporter.map_err(|error| internal(format!("cannot start the health thread: {error}")))?;
 
         let started = tokio::select! {
-            started = self.start(ways) => started,
+            started = self.start(exporters) => started,
             // No message has been received yet, so there is nothing to drain.
             () = self.signals.drain.cancelled() => {
                 tracing::info!("stopped before it was ready");
@@ -234,12 +235,12 @@ impl Host {
             Ok(None) => Ok(Exit::Ok),
             Err(failure) => Ok(logged(&failure)),
         };
-        pulse.stop().await;
+        reporter.stop().await;
         result
     }
 
     /// Connects to the queues, then loads the handlers.
-    async fn start(&self, ways: Ways) -> Result<Option<Started>> {
+    async fn start(&self, exporters: Exporters) -> Result<Option<Started>> {
         for warning in assemble::unused(&self.config) {
             tracing::warn!("{warning}");
         }
@@ -249,9 +250,9 @@ impl Host {
         let (service, metadata) = tokio::try_join!(connect(&self.config), metadata)?;
         let broker: Arc<dyn Broker> = service.clone();
         let resource = metadata.as_ref().map_or_else(Resource::new, |metadata| metadata.resource.clone());
-        let mut metering = Metering::start(ways, &self.config, &resource)?;
+        let mut instrumentation = Instrumentation::start(exporters, &self.config, &resource)?;
         let traces = self.traces(&resource);
-        let loaded = self.load_handlers(&broker, metering.as_ref(), traces.as_ref()).await?;
+        let loaded = self.load_handlers(&broker, instrumentation.as_ref(), traces.as_ref()).await?;
         let machine = self.machine.clone().in_task(metadata.and_then(|metadata| metadata.memory_limit));
         let plan = plan(&self.config, &machine, &loaded.iter().map(Some).collect::<Vec<_>>())?;
         let queues = open_all(&broker, &self.config).await?;
@@ -262,7 +263,7 @@ impl Host {
         let parts = self.config.consumers.iter().zip(queues).zip(shown).zip(loaded.iter().zip(&plan.shares));
         let parts = parts.zip(&self.guests);
         for (place, ((((config, queue), (board, pause)), (loaded, share)), guests)) in parts.enumerate() {
-            let metrics = metering.as_ref().and_then(|metering| metering.consumer(place));
+            let metrics = instrumentation.as_ref().and_then(|instrumentation| instrumentation.consumer(place));
             let (limit, by) = (plan.limit.bytes, plan.limit.by.to_string());
             let (consumer, slots, memory) = (&*share.consumer, share.slots, share.memory);
             tracing::info!(consumer, slots, memory, limit, by, "resources");
@@ -271,11 +272,11 @@ impl Host {
                 tracing::warn!(consumer, cure = copies.cure(), "{copies}");
             }
             board.update(Instant::now(), |status| status.state = State::Initialized);
-            let producer = Producer::new(metering::broker(&broker, metrics.as_ref()), traces.clone());
+            let producer = Producer::new(instrumentation::broker(&broker, metrics.as_ref()), traces.clone());
             let spec = assemble::spec(config, share, until_stop(self.config.host.shutdown_grace));
             let replies = |channel| Replies { producer, channel, from: Arc::clone(&spec.channel) };
             consumers.push(Consumer {
-                queue: metering::queue(queue, metrics.as_ref()),
+                queue: instrumentation::queue(queue, metrics.as_ref()),
                 handler,
                 replies: config.reply_channel.clone().map(replies),
                 spec,
@@ -287,13 +288,13 @@ impl Host {
                 exit: exit.clone(),
             });
         }
-        if let Some(metering) = &mut metering {
-            metering.watch(&self.config, service, &self.boards, &plan.shares);
+        if let Some(instrumentation) = &mut instrumentation {
+            instrumentation.watch(&self.config, service, &self.boards, &plan.shares);
         }
         if let Some(hardening) = self.hardening.clone() {
             hardening.restrict_guests(&self.shared).await?;
         }
-        Ok(Some(Started { consumers, metering }))
+        Ok(Some(Started { consumers, instrumentation }))
     }
 
     /// Checks that replies and messages that handlers send have a destination.
@@ -322,15 +323,15 @@ impl Host {
     async fn load_handlers(
         &self,
         broker: &Arc<dyn Broker>,
-        metering: Option<&Metering>,
+        instrumentation: Option<&Instrumentation>,
         traces: Option<&Traces>,
     ) -> Result<Vec<Loaded>> {
         let cache = cache(&self.config);
         let loading = Loading::start(self.loading_blocking).map_err(internal)?;
         let mut definitions = all(self.fetch_handlers(&loading, cache.clone()).await?)?;
         for (place, definition) in definitions.iter_mut().enumerate() {
-            let metrics = metering.and_then(|metering| metering.consumer(place));
-            let broker = metering::broker(broker, metrics.as_ref());
+            let metrics = instrumentation.and_then(|instrumentation| instrumentation.consumer(place));
+            let broker = instrumentation::broker(broker, metrics.as_ref());
             definition.grants.producer = Some(Producer::new(broker, traces.cloned()));
             definition.metrics = metrics;
         }
@@ -369,7 +370,7 @@ impl Host {
     }
 
     /// Consumes, drains, and returns the exit code.
-    async fn consume(&self, Started { consumers, metering }: Started) -> Result {
+    async fn consume(&self, Started { consumers, instrumentation }: Started) -> Result {
         let exit = consumers.first().map(|consumer| consumer.exit.clone()).unwrap_or_default();
         let traces = consumers.first().and_then(|consumer| consumer.traces.clone());
         let (phase, watched) = watch::channel(Phase::Running);
@@ -410,8 +411,8 @@ impl Host {
             protection.end(end).await;
         }
         let measured = async {
-            if let Some(metering) = metering {
-                metering.end(end).await;
+            if let Some(instrumentation) = instrumentation {
+                instrumentation.end(end).await;
             }
         };
         let traced = async {
@@ -441,7 +442,7 @@ impl Host {
 
     /// Returns the failure for a queue that refused a receive.
     fn refusal(&self, refused: &str) -> Failure {
-        let cure = drivers::cure_of_a_refusal(&self.config);
+        let cure = driver(&self.config).cure_of_a_refusal();
         Failure::new(Exit::QueueUnreachable, format!("{refused}{cure}"))
     }
 }

@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use hostler_config::{Breaker, Rate, Share};
-use hostler_consumer::{Consumer, Phase, Spec, StatusBoard};
-use hostler_handler::Lanes;
+use hostler_consumer::{Consumer, Phase, Spec, StatusHandle};
+use hostler_handler::Pools;
 use hostler_health::process::ProcessInfo;
 use hostler_health::{BreakerState, Reason, Report, SCHEMA, StartPeriod, State, Timestamp, verdict};
 use hostler_queue::fake::{Ending, FakeBroker, LIMITS};
@@ -77,8 +77,8 @@ fn consumer_of(queue: Arc<dyn Queue>, spec: Spec) -> (Consumer, watch::Sender<bo
         queue,
         handler: Arc::new(Script::default()),
         replies: None,
-        guests: Lanes::new(Handle::current(), None),
-        status: StatusBoard::new(Arc::default(), Arc::default()),
+        guests: Pools::new(Handle::current(), None),
+        status: StatusHandle::new(Arc::default(), Arc::default()),
         metrics: None,
         traces: None,
         pause: paused,
@@ -138,7 +138,7 @@ async fn settlements_that_always_fail_show_and_rest_ever_longer() {
 }
 
 /// Returns false if the health check says that settlements fail. It must find nothing else.
-fn settles(status: &StatusBoard) -> bool {
+fn settles(status: &StatusHandle) -> bool {
     let now = Instant::now();
     let wall = |at: Instant| Timestamp::now().minus(now - at);
     let report = status.get().report("work", 90 * SECOND, 25 * SECOND, now, wall);

@@ -100,10 +100,10 @@ fn hardened_child() {
     let guests = Guests::start(&config, Threads::of(&Machine::measure(), config.consumers.len())).unwrap();
     let control = tokio::runtime::Builder::new_current_thread().build().unwrap();
     control.block_on(hardening.restrict_guests(&guests.shared())).unwrap();
-    for (consumer, lanes) in config.consumers.iter().zip(guests.lanes()) {
+    for (consumer, pools) in config.consumers.iter().zip(guests.pools()) {
         let (sender, receiver) = std::sync::mpsc::channel();
         let root = root.clone();
-        lanes.spawn(async move {
+        pools.spawn(async move {
             let here = escape(&root);
             // A thread that reads and writes guests' files.
             let files = tokio::task::spawn_blocking(move || escape(&root)).await.unwrap();

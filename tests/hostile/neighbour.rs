@@ -16,7 +16,7 @@ const TIMED: usize = if cfg!(debug_assertions) { 1_000 } else { 20_000 };
 const MESSAGES: usize = 4 * TIMED;
 
 /// The part of its throughput that a neighbour has to keep. A machine that is busy with other things spreads the pairs so far that no
-/// more can be asked of it; `tests/proofs.sh neighbour` asks for 0.8 of a quiet one. Without lanes a neighbour keeps a twentieth.
+/// more can be asked of it; `tests/proofs.sh neighbour` asks for 0.8 of a quiet one. Without pools a neighbour keeps a twentieth.
 fn bound() -> f64 {
     std::env::var("HOSTLER_KEPT").ok().and_then(|text| text.parse().ok()).unwrap_or(0.5)
 }

@@ -10,14 +10,14 @@ use aws_smithy_runtime_api::client::http::{HttpConnector, HttpConnectorFuture, S
 use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
 use aws_smithy_runtime_api::client::result::ConnectorError;
 use aws_smithy_runtime_api::http::StatusCode;
-use hostler_consumer::{Consumer, Phase, Spec, StatusBoard};
-use hostler_handler::{Call, Handler, Lanes, Outcome};
+use hostler_consumer::{Consumer, Phase, Spec, StatusHandle};
+use hostler_handler::{Call, Handler, Outcome, Pools};
 use hostler_queue::{Broker, ChannelSpec, Queue};
 use hostler_queue_sqs::{Options, SqsBroker};
 use hostler_queue_telemetry::MeteredQueue;
 use hostler_telemetry::Form;
 use hostler_telemetry::Resource;
-use hostler_telemetry::metrics::{Metrics, Named, Ways, listen};
+use hostler_telemetry::metrics::{Exporters, Metrics, Named, listen};
 use hostler_telemetry::traces::Traces;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, watch};
@@ -159,8 +159,8 @@ fn consumer(trace: Option<&str>, metrics: bool, traces: bool) -> Result<Step> {
     let batches = Arc::clone(&service.batches);
     let queue = runtime.block_on(open(service))?;
     let named = Named { consumer: "bench".into(), channel: "bench".into(), system: "aws_sqs" };
-    let ways = Ways { prometheus: Some(listen((Ipv4Addr::LOCALHOST, 0).into())?), ..Ways::default() };
-    let registry = if metrics { Metrics::start(ways, &Resource::new(), [named])? } else { None };
+    let exporters = Exporters { prometheus: Some(listen((Ipv4Addr::LOCALHOST, 0).into())?), ..Exporters::default() };
+    let registry = if metrics { Metrics::start(exporters, &Resource::new(), [named])? } else { None };
     let metrics = registry.as_ref().and_then(|registry| registry.consumer(0));
     let queue: Arc<dyn Queue> = match metrics.clone() {
         Some(metrics) => Arc::new(MeteredQueue::new(queue, metrics)),
@@ -173,8 +173,8 @@ fn consumer(trace: Option<&str>, metrics: bool, traces: bool) -> Result<Step> {
         queue,
         handler: Arc::new(Acks),
         replies: None,
-        guests: Lanes::new(runtime.handle().clone(), None),
-        status: StatusBoard::new(Arc::default(), Arc::default()),
+        guests: Pools::new(runtime.handle().clone(), None),
+        status: StatusHandle::new(Arc::default(), Arc::default()),
         metrics,
         traces,
         pause: watch::channel(false).1,

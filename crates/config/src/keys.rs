@@ -11,14 +11,14 @@ use super::kind::Kind;
 pub(super) struct Key {
     pub(super) path: &'static str,
     pub(super) kind: Kind,
-    pub(super) preset: Preset,
+    pub(super) preset: DefaultValue,
     /// One or two sentences, in Markdown.
     pub(super) meaning: &'static str,
 }
 
 /// The default of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Preset {
+pub(super) enum DefaultValue {
     /// This value, written as in a variable.
     Value(&'static str),
     /// A derived value, which this text describes.
@@ -39,7 +39,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The longest that SQS keeps a message in flight, from its receive.
 pub(super) const MAX_IN_FLIGHT: Duration = Duration::from_secs(12 * 3600);
 
-const fn key(path: &'static str, kind: Kind, preset: Preset, meaning: &'static str) -> Key {
+const fn key(path: &'static str, kind: Kind, preset: DefaultValue, meaning: &'static str) -> Key {
     Key { path, kind, preset, meaning }
 }
 
@@ -52,357 +52,367 @@ pub(super) static KEYS: &[Key] = &[
     key(
         "host.health_file",
         Kind::Path,
-        Preset::Value(HEALTH_FILE_DEFAULT),
+        DefaultValue::Value(HEALTH_FILE_DEFAULT),
         "Where the host writes its health for `hostler check-consumer-health`.",
     ),
     key(
         "host.shutdown_grace",
         lasting(SECOND, Duration::from_secs(115)),
-        Preset::Value("25s"),
+        DefaultValue::Value("25s"),
         "How long a drain may take. Keep it below the container's stop timeout: on ECS `stopTimeout`, 30 s by \
          default and 120 s at most.",
     ),
     key(
         "host.task_protection",
         Kind::Choice(TaskProtection::WORDS),
-        Preset::Value("auto"),
+        DefaultValue::Value("auto"),
         "ECS scale-in protection while messages are in flight.",
     ),
     key(
         "host.hardening",
         Kind::Choice(HardeningMode::WORDS),
-        Preset::Value("auto"),
+        DefaultValue::Value("auto"),
         "Takes from the process what it does not need, by Landlock and seccomp: files that the config does not name, \
          programs, mounts, tracing. `auto`: as far as the kernel can; `require`: whole, or exit code 70.",
     ),
     key(
         "host.cache_dir",
         Kind::Path,
-        Preset::Unset,
+        DefaultValue::Unset,
         "Folder in which fetched and compiled handlers are kept from one start to the next, 1 GiB at most. It has to be \
          hostler's user's own, with nobody else writing to it.",
     ),
     key(
         "queue.driver",
         Kind::Choice(Driver::WORDS),
-        Preset::Value("embedded"),
+        DefaultValue::Value("embedded"),
         "Where the messages come from: SQLite in one file, or Amazon SQS.",
     ),
     key(
         "queue.embedded.path",
         Kind::Path,
-        Preset::Value("./hostler.db"),
+        DefaultValue::Value("./hostler.db"),
         "The SQLite file; several processes may share it. A relative path counts from the folder of the \
          config file; from the working directory if a variable sets it, and with `/etc/hostler/hostler.toml`.",
     ),
     key(
         "queue.sqs.region",
         Kind::Word { also: "-", min: 1, max: 32 },
-        Preset::Unset,
+        DefaultValue::Unset,
         "AWS region; unset: as the AWS environment says.",
     ),
     key(
         "queue.sqs.endpoint_url",
         Kind::Url { example: "http://localhost:4566" },
-        Preset::Unset,
+        DefaultValue::Unset,
         "Address of an SQS look-alike such as LocalStack; unset in production.",
     ),
     key(
         "queue.sqs.prefix",
         Kind::Word { also: "_-", min: 0, max: 64 },
-        Preset::Value(""),
+        DefaultValue::Value(""),
         "Stands before every queue and topic name.",
     ),
     key(
         "queue.sqs.provision",
         Kind::Choice(Provision::WORDS),
-        Preset::Value("check"),
+        DefaultValue::Value("check"),
         "`check`: a missing queue is exit code 69 with the cure. `auto`: what is missing is created.",
     ),
     key(
         "queue.sqs.kms_key",
         Kind::Word { also: "-_:/", min: 1, max: 256 },
-        Preset::Unset,
+        DefaultValue::Unset,
         "KMS key (id, alias or ARN) for the queues and topics that `provision` makes; unset: SQS's own encryption.",
     ),
     key(
         "queue.sqs.direct_calls",
         Kind::Bool,
-        Preset::Value("true"),
+        DefaultValue::Value("true"),
         "`true`: receives, deletes and visibility changes take a fraction of the CPU time, as a small client of hostler's own makes \
          them. `false`: the AWS SDK's generated client makes all calls.",
     ),
     key(
         "payload.bucket",
         Kind::Word { also: ".-", min: 3, max: 63 },
-        Preset::Unset,
+        DefaultValue::Unset,
         "S3 bucket for messages above the threshold (the claim check); unset: such a message is refused.",
     ),
     key(
         "payload.threshold",
         Kind::Size { min: 0, max: 1 << 20 },
-        Preset::Value("256KiB"),
+        DefaultValue::Value("256KiB"),
         "Body and attributes above this size go to the bucket. SQS itself takes 1 MiB.",
     ),
     key(
         "consumers.*.channel",
         Kind::Channel,
-        Preset::Required,
+        DefaultValue::Required,
         "Where the consumer listens: a queue, or an exchange and the queue subscribed to it.",
     ),
     key(
         "consumers.*.ordered",
         Kind::Bool,
-        Preset::Value("false"),
+        DefaultValue::Value("false"),
         "FIFO: messages of one group in order, one at a time.",
     ),
     key(
         "consumers.*.high_throughput",
         Kind::Bool,
-        Preset::Unset,
+        DefaultValue::Unset,
         "High throughput of a FIFO queue on SQS, as `hostler provision` sets it: `true`: deduplication scope and throughput limit \
          for each message group; `false`: for the whole queue. Unset: as the queue is.",
     ),
     key(
         "consumers.*.handler",
         Kind::Handler,
-        Preset::Required,
+        DefaultValue::Required,
         "The WASM handler. A relative path counts from the current directory.",
     ),
     key(
         "consumers.*.hooks",
         Kind::Handler,
-        Preset::Unset,
+        DefaultValue::Unset,
         "A component with lifecycle hooks, when the handler has none.",
     ),
-    key("consumers.*.sha256", Kind::Sha256, Preset::Unset, "The SHA-256 of the handler's bytes; others are refused."),
+    key(
+        "consumers.*.sha256",
+        Kind::Sha256,
+        DefaultValue::Unset,
+        "The SHA-256 of the handler's bytes; others are refused.",
+    ),
     key(
         "consumers.*.hooks_sha256",
         Kind::Sha256,
-        Preset::Unset,
+        DefaultValue::Unset,
         "The SHA-256 of the bytes of the component under `hooks`; others are refused.",
     ),
     key(
         "consumers.*.concurrency",
         Kind::Integer { min: 1, max: 1024 },
-        Preset::Derived("`16`, or as many as the memory of the container carries"),
+        DefaultValue::Derived("`16`, or as many as the memory of the container carries"),
         "Messages processed at a time.",
     ),
     key(
         "consumers.*.lease",
         lasting(SECOND, MAX_IN_FLIGHT),
-        Preset::Value("30s"),
+        DefaultValue::Value("30s"),
         "Visibility timeout; a heartbeat renews it every third of it.",
     ),
     key(
         "consumers.*.processing_timeout",
         lasting(SECOND, MAX_IN_FLIGHT),
-        Preset::Value("60s"),
+        DefaultValue::Value("60s"),
         "When a handler is stopped. On SQS 12 h less a lease at most.",
     ),
     key(
         "consumers.*.delay_tolerance",
         lasting(SECOND, Duration::from_secs(14 * 86400)),
-        Preset::Value("2m"),
+        DefaultValue::Value("2m"),
         "A message older than this counts as late: a metric, and a signal for scaling.",
     ),
     key(
         "consumers.*.on_processing_timeout",
         Kind::Choice(OnProcessingTimeout::WORDS),
-        Preset::Derived("`dead-letter`; `exit` with `dead_letter = false`"),
+        DefaultValue::Derived("`dead-letter`; `exit` with `dead_letter = false`"),
         "What becomes of a message whose time ran out. `exit`: drain, then exit code 71.",
     ),
     key(
         "consumers.*.healthcheck_timeout",
         lasting(SECOND, Duration::from_secs(24 * 3600)),
-        Preset::Derived("`processing_timeout` + 30 s"),
+        DefaultValue::Derived("`processing_timeout` + 30 s"),
         "Unhealthy after this long in one state, or without a poll. Longer than `processing_timeout`.",
     ),
-    key("consumers.*.rate_limit", Kind::Rate, Preset::Unset, "The most messages to start per period, in this process."),
+    key(
+        "consumers.*.rate_limit",
+        Kind::Rate,
+        DefaultValue::Unset,
+        "The most messages to start per period, in this process.",
+    ),
     key(
         "consumers.*.messages_per_instance",
         Kind::Integer { min: 1, max: 1_000_000 },
-        Preset::Value("1"),
+        DefaultValue::Value("1"),
         "Messages that one sandbox handles before it is replaced; 1: a fresh one each.",
     ),
     key(
         "consumers.*.reply",
         Kind::Choice(Reply::WORDS),
-        Preset::Value("off"),
+        DefaultValue::Value("off"),
         "`stdout`: what a WASI command writes there is its reply.",
     ),
     key(
         "consumers.*.reply_channel",
         Kind::Channel,
-        Preset::Unset,
+        DefaultValue::Unset,
         "Where replies go, correlated by message id; unset: a reply counts as ack.",
     ),
     key(
         "consumers.*.dead_letter",
         Kind::Bool,
-        Preset::Value("true"),
+        DefaultValue::Value("true"),
         "`false`: no dead-letter queue; what would go there stays in the queue.",
     ),
     key(
         "consumers.*.retry.requeues",
         Kind::Integer { min: 0, max: 100 },
-        Preset::Value("1"),
+        DefaultValue::Value("1"),
         "Failed attempts that are released after `requeue_delay`.",
     ),
     key(
         "consumers.*.retry.requeue_delay",
         lasting(Duration::ZERO, MAX_IN_FLIGHT),
-        Preset::Value("5s"),
+        DefaultValue::Value("5s"),
         "How long a message waits after each requeue.",
     ),
     key(
         "consumers.*.retry.delays",
         Kind::Integer { min: 0, max: 100 },
-        Preset::Value("1"),
+        DefaultValue::Value("1"),
         "Failed attempts, after the requeues, that are released after a growing delay. The next failure dead-letters.",
     ),
     key(
         "consumers.*.retry.delay",
         lasting(Duration::ZERO, MAX_IN_FLIGHT),
-        Preset::Value("1m"),
+        DefaultValue::Value("1m"),
         "The first growing delay: doubled each time, with full jitter.",
     ),
     key(
         "consumers.*.retry.max_delay",
         lasting(Duration::ZERO, MAX_IN_FLIGHT),
-        Preset::Value("15m"),
+        DefaultValue::Value("15m"),
         "The longest growing delay. SQS hides a message for 12 h at most.",
     ),
     key(
         "consumers.*.breaker.failures",
         Kind::Share,
-        Preset::Unset,
+        DefaultValue::Unset,
         "Receiving pauses when more than this share of the messages failed, trapped or timed out; unset: never.",
     ),
     key(
         "consumers.*.breaker.over",
         lasting(SECOND, Duration::from_secs(3600)),
-        Preset::Value("1m"),
+        DefaultValue::Value("1m"),
         "How far back messages count for it.",
     ),
     key(
         "consumers.*.breaker.min",
         Kind::Integer { min: 1, max: 1_000_000 },
-        Preset::Value("20"),
+        DefaultValue::Value("20"),
         "Fewer messages than this in that time never pause receiving.",
     ),
     key(
         "consumers.*.breaker.pause",
         lasting(SECOND, Duration::from_secs(600)),
-        Preset::Value("30s"),
+        DefaultValue::Value("30s"),
         "How long receiving pauses before one message is tried; twice as long each time that it fails, up to 10 m.",
     ),
     key(
         "consumers.*.filter.type",
         Kind::Choice(FilterType::WORDS),
-        Preset::Unset,
+        DefaultValue::Unset,
         "How `values` match the routing key, on a channel with an exchange; unset: every message.",
     ),
     key(
         "consumers.*.filter.values",
         Kind::Texts,
-        Preset::Value("[]"),
+        DefaultValue::Value("[]"),
         "Routing keys, or their beginnings with `prefix`.",
     ),
     key(
         "consumers.*.allow.http",
         Kind::Origins,
-        Preset::Value("[]"),
+        DefaultValue::Value("[]"),
         "Origins that the guest may send HTTP requests to: scheme, host and port.",
     ),
     key(
         "consumers.*.allow.networks",
         Kind::Networks,
-        Preset::Value("[]"),
+        DefaultValue::Value("[]"),
         "Private networks that the names in `allow.http` may lead to. Without it, they lead to public addresses only.",
     ),
     key(
         "consumers.*.allow.env.*",
         Kind::Secret,
-        Preset::Unset,
+        DefaultValue::Unset,
         "A variable of the guest's environment and its value, which is never shown.",
     ),
     key(
         "consumers.*.allow.dirs",
         Kind::Dirs,
-        Preset::Value("[]"),
+        DefaultValue::Value("[]"),
         "Folders that the guest may use. `host` counts from the current directory; `guest` is absolute; `mode` is `ro` \
          unless set.",
     ),
-    key("consumers.*.allow.send", Kind::Channels, Preset::Value("[]"), "Channels that the guest may send to."),
+    key("consumers.*.allow.send", Kind::Channels, DefaultValue::Value("[]"), "Channels that the guest may send to."),
     key(
         "consumers.*.limits.memory",
         Kind::Size { min: 1 << 20, max: 4 << 30 },
-        Preset::Derived("`128MiB`, or less where the container's memory is small"),
+        DefaultValue::Derived("`128MiB`, or less where the container's memory is small"),
         "Linear memory of one sandbox.",
     ),
     key(
         "consumers.*.limits.output",
         Kind::Size { min: 0, max: 16 << 20 },
-        Preset::Value("64KiB"),
+        DefaultValue::Value("64KiB"),
         "Stdout and stderr kept per message.",
     ),
     key(
         "consumers.*.tags.owner",
         Kind::Word { also: " _.:/=+-@", min: 1, max: 256 },
-        Preset::Unset,
+        DefaultValue::Unset,
         "Who owns the queues; a tag on them.",
     ),
     key(
         "consumers.*.tags.critical",
         Kind::Bool,
-        Preset::Value("false"),
+        DefaultValue::Value("false"),
         "Whether alarms on the queues are flagged critical.",
     ),
     key(
         "consumers.*.tags.alarm_threshold",
         Kind::Integer { min: 1, max: 1_000_000_000 },
-        Preset::Unset,
+        DefaultValue::Unset,
         "Messages in the queue from which on there is an alarm; unset: `alarms.threshold`.",
     ),
     key(
         "consumers.*.tags.dead_letter_alarm_threshold",
         Kind::Integer { min: 1, max: 1_000_000_000 },
-        Preset::Derived("`1`"),
+        DefaultValue::Derived("`1`"),
         "Messages in the dead-letter queue from which on there is an alarm.",
     ),
     key(
         "alarms.threshold",
         Kind::Integer { min: 1, max: 1_000_000_000 },
-        Preset::Value("1000"),
+        DefaultValue::Value("1000"),
         "Messages in a queue from which on `hostler alarms` reports it, where its own tags say nothing.",
     ),
     key(
         "alarms.webhook",
         Kind::SecretUrl,
-        Preset::Unset,
+        DefaultValue::Unset,
         "Where `hostler alarms` and `hostler clean` send with `--webhook`. The address is a secret, and never shown; set it \
          by the variable `HOSTLER_ALARMS__WEBHOOK`.",
     ),
     key(
         "telemetry.log",
         Kind::Choice(LogFormat::WORDS),
-        Preset::Value("json"),
+        DefaultValue::Value("json"),
         "Form of the log lines; their level is `RUST_LOG`'s.",
     ),
     key(
         "telemetry.otlp_endpoint",
         Kind::Url { example: "http://localhost:4318" },
-        Preset::Unset,
+        DefaultValue::Unset,
         "Where OTLP traces and metrics are sent; the standard `OTEL_` variables say how.",
     ),
     key(
         "telemetry.emf",
         Kind::Bool,
-        Preset::Value("false"),
+        DefaultValue::Value("false"),
         "Metrics on stdout in CloudWatch's embedded metric format.",
     ),
-    key("telemetry.prometheus", Kind::Address, Preset::Unset, "Where Prometheus may fetch metrics."),
+    key("telemetry.prometheus", Kind::Address, DefaultValue::Unset, "Where Prometheus may fetch metrics."),
 ];
 
 /// The meaning of a name in a table.
@@ -452,7 +462,7 @@ mod tests {
     #[test]
     fn every_default_is_accepted() {
         for key in KEYS {
-            if let Preset::Value(text) = key.preset {
+            if let DefaultValue::Value(text) = key.preset {
                 assert_eq!(key.kind.check(&key.kind.value(text)), Ok(()), "{}", key.path);
             }
         }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::keys::{CONSUMER_NAME, KEYS, Key, Node, Preset, child, joined, names};
+use super::keys::{CONSUMER_NAME, DefaultValue, KEYS, Key, Node, child, joined, names};
 use super::kind::Kind;
 use super::units::{DURATION_UNITS, SIZE_UNITS};
 
@@ -34,7 +34,7 @@ fn table(pattern: &str) -> Value {
         properties.insert(name.to_owned(), below);
     }
     let required = |key: &&Key| {
-        key.preset == Preset::Required && key.path.rsplit_once('.').is_some_and(|(table, _)| table == pattern)
+        key.preset == DefaultValue::Required && key.path.rsplit_once('.').is_some_and(|(table, _)| table == pattern)
     };
     let required: Vec<_> = KEYS.iter().filter(required).filter_map(|key| key.path.rsplit('.').next()).collect();
     let mut object = json!({ "type": "object", "properties": properties, "additionalProperties": false });
@@ -59,14 +59,14 @@ fn named(pattern: &str) -> Value {
 
 fn property(key: &Key) -> Value {
     let mut schema = form(key.kind);
-    let optional = matches!(key.preset, Preset::Unset | Preset::Derived(_));
+    let optional = matches!(key.preset, DefaultValue::Unset | DefaultValue::Derived(_));
     let description = match key.preset {
-        Preset::Derived(text) => format!("{} Accepts {}. Default: {text}.", key.meaning, key.kind.accepts()),
+        DefaultValue::Derived(text) => format!("{} Accepts {}. Default: {text}.", key.meaning, key.kind.accepts()),
         _ => format!("{} Accepts {}.", key.meaning, key.kind.accepts()),
     };
     if let Value::Object(schema) = &mut schema {
         schema.insert("description".to_owned(), json!(description));
-        if let Preset::Value(text) = key.preset {
+        if let DefaultValue::Value(text) = key.preset {
             let value = key.kind.value(text);
             schema.insert("default".to_owned(), serde_json::to_value(value).unwrap_or_default());
         }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 
-use hostler_handler::{Handler, Lanes};
+use hostler_handler::{Handler, Pools};
 use hostler_types::State;
 
 /// The most changes that wait. A busy consumer changes its state thousands of times a second; a hook that cannot keep up hears
@@ -29,18 +29,18 @@ struct Waiting {
 
 impl Changes {
     /// Returns the changes for the hook of this handler; `None`: it has none.
-    pub(super) fn watch(handler: &Arc<dyn Handler>, guests: &Lanes) -> Option<Self> {
+    pub(super) fn watch(handler: &Arc<dyn Handler>, guests: &Pools) -> Option<Self> {
         if !handler.observes_states() {
             return None;
         }
         let (handler, waiting) = (Arc::clone(handler), Arc::<Waiting>::default());
         // The hook computes for as long as it does, which says nothing of the consumer's messages.
-        let lanes = guests.for_another();
+        let pools = guests.for_another();
         let told = Arc::clone(&waiting);
         let telling = guests.quick.spawn(async move {
             loop {
                 while let Some((from, to)) = told.next() {
-                    call(&lanes, Arc::clone(&handler), from, to).await;
+                    call(&pools, Arc::clone(&handler), from, to).await;
                 }
                 if told.ended.load(Ordering::Acquire) {
                     break;
@@ -71,9 +71,9 @@ impl Drop for Changes {
 }
 
 /// Calls the hook where guests run, so that one which computes for long does so apart, as a handler would.
-async fn call(lanes: &Lanes, handler: Arc<dyn Handler>, from: State, to: State) {
+async fn call(pools: &Pools, handler: Arc<dyn Handler>, from: State, to: State) {
     let (over, is_over) = oneshot::channel::<()>();
-    lanes.spawn(async move {
+    pools.spawn(async move {
         handler.state_changed(from, to).await;
         drop(over);
     });

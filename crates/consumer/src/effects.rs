@@ -16,7 +16,7 @@ use super::log;
 use super::signals::Signals;
 use super::spans::{self, Spans};
 use hostler_handler::{self as handler};
-use hostler_handler::{Call, HOOK_TIMEOUT, Handler, Lanes, Limit, Outcome, run_until_stopped, with_threads};
+use hostler_handler::{Call, HOOK_TIMEOUT, Handler, Limit, Outcome, Pools, run_until_stopped, with_threads};
 use hostler_queue::{Delivery, LeaseError, Queue, QueueError, Receive, SendError, Settlement, Unsettled};
 use hostler_queue_telemetry::Replies;
 use hostler_telemetry::traces::Span;
@@ -63,7 +63,7 @@ pub(super) struct Effects {
 struct World {
     queue: Arc<dyn Queue>,
     handler: Arc<dyn Handler>,
-    guests: Lanes,
+    guests: Pools,
     signals: Arc<Signals<Signal>>,
     /// The consumer's name.
     name: Arc<str>,
@@ -255,7 +255,7 @@ impl Answer {
     /// A small guest's with those that end next, to save what it can; any other at once.
     async fn soon(mut self, signal: Signal) {
         self.signal = None;
-        if self.world.guests.are_quick() {
+        if self.world.guests.are_fast() {
             self.world.signals.send_coalesced(signal).await;
         } else {
             self.world.signals.send(signal);

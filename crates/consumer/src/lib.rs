@@ -50,7 +50,7 @@ pub use failures::{Failing, Failures};
 pub use leases::{Change, Heartbeat, Leases};
 pub use policy::{Disposition, Policy};
 pub use settle::Batcher;
-pub use status::{Failed, MAX_FAILURES, Status, StatusBoard};
+pub use status::{Failed, MAX_FAILURES, Status, StatusHandle};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +59,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use hostler_config as config;
-use hostler_handler::{Handler, Lanes};
+use hostler_handler::{Handler, Pools};
 use hostler_queue::Queue;
 use hostler_queue_telemetry::Replies;
 use hostler_telemetry::metrics::ConsumerMetrics;
@@ -118,9 +118,9 @@ pub struct Consumer {
     /// The channel of replies; without it a reply counts as an ack.
     pub replies: Option<Replies>,
     /// The runtimes of guests.
-    pub guests: Lanes,
+    pub guests: Pools,
     /// The board that shows its status.
-    pub status: StatusBoard,
+    pub status: StatusHandle,
     /// Its metrics, if there are any.
     pub metrics: Option<ConsumerMetrics>,
     /// Its traces; `None`: there are no spans.

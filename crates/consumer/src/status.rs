@@ -106,14 +106,14 @@ pub struct Failed {
 
 /// A board on which one consumer writes its status, and others read it.
 #[derive(Debug, Clone)]
-pub struct StatusBoard {
+pub struct StatusHandle {
     status: Arc<Mutex<Status>>,
     failures: Arc<Mutex<VecDeque<Failed>>>,
     transitions: Arc<Notify>,
     work: Arc<Notify>,
 }
 
-impl StatusBoard {
+impl StatusHandle {
     /// A board that starts in [`State::Initializing`]. `transitions` is notified at each change of the state, of a pause and of
     /// the breaker, `work` when there is something in hand and nothing was, or the other way round.
     pub fn new(transitions: Arc<Notify>, work: Arc<Notify>) -> Self {
@@ -183,7 +183,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_consumer_that_its_rate_limit_holds_back_counts_as_polling() {
-        let (board, now, second) = (StatusBoard::new(Arc::default(), Arc::default()), Instant::now(), SECOND);
+        let (board, now, second) = (StatusHandle::new(Arc::default(), Arc::default()), Instant::now(), SECOND);
         let polled_after = |seconds: u32| board.get().polled_at(now + seconds * second).map(|at| at - now);
         assert_eq!(polled_after(5), None, "it has never polled");
         board.update(Instant::now(), |status| status.held_back = true);
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_hook_may_take_its_time_however_short_the_health_check_s_is() {
-        let board = StatusBoard::new(Arc::default(), Arc::default());
+        let board = StatusHandle::new(Arc::default(), Arc::default());
         let limit = |state, hook_takes| {
             board.update(Instant::now(), |status| (status.state, status.hook_takes) = (state, hook_takes));
             let wall = |_| Timestamp::now();
@@ -212,7 +212,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_last_failures_are_kept_the_latest_first() {
-        let board = StatusBoard::new(Arc::default(), Arc::default());
+        let board = StatusHandle::new(Arc::default(), Arc::default());
         let failed = |number: usize| Failed {
             at: Instant::now(),
             message_id: number.to_string(),
@@ -229,7 +229,7 @@ mod tests {
     #[tokio::test]
     async fn work_is_told_of_when_it_begins_and_when_it_ends() {
         let work = Arc::new(Notify::new());
-        let board = StatusBoard::new(Arc::default(), Arc::clone(&work));
+        let board = StatusHandle::new(Arc::default(), Arc::clone(&work));
         for (in_hand, told) in [(0, false), (1, true), (3, false), (1, false), (0, true), (0, false), (2, true)] {
             board.update(Instant::now(), |status| status.in_hand = in_hand);
             let was_told = tokio::select! {

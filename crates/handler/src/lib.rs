@@ -1,4 +1,4 @@
-//! Message handlers as their consumer sees them: one call, its outcome, its output, and the lane in which it runs. The WASM
+//! Message handlers as their consumer sees them: one call, its outcome, its output, and the pool in which it runs. The WASM
 //! engine is a crate of its own.
 //!
 //! | file | job |
@@ -7,18 +7,18 @@
 //! | `limit` | host limits that a call can reach |
 //! | `output` | a guest's output, up to a limit |
 //! | `last_words` | the reason for a program's failure, from the end of its standard error |
-//! | `lanes` | separate threads for guests that compute for long |
+//! | `pools` | separate threads for guests that compute for long |
 
 mod call;
-mod lanes;
 mod last_words;
 mod limit;
 mod output;
+mod pools;
 
 pub use call::{Bounds, Call, Outcome, Stop, run, run_until_stopped};
-pub use lanes::{Beyond, Lanes, charge};
 pub use limit::{Limit, with_threads};
 pub use output::{Captured, Excerpt, MAX_LINES, Mark, Output, Stream};
+pub use pools::{Beyond, Pools, charge};
 
 use std::time::Duration;
 

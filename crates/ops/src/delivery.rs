@@ -16,7 +16,7 @@ const PAUSE: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(
 
 /// A way to deliver notices.
 #[async_trait]
-pub trait Carrier: Send + Sync {
+pub trait Notifier: Send + Sync {
     /// Makes one attempt to deliver a notice, within a bounded time.
     ///
     /// # Errors
@@ -39,9 +39,9 @@ pub enum Undelivered {
 ///
 /// # Errors
 /// The error of the last attempt.
-pub async fn deliver(carrier: &dyn Carrier, notice: &Notice, stop: &CancellationToken) -> Result<(), Undelivered> {
+pub async fn deliver(notifier: &dyn Notifier, notice: &Notice, stop: &CancellationToken) -> Result<(), Undelivered> {
     for tried in 1.. {
-        let (text, asked) = match carrier.carry(notice).await {
+        let (text, asked) = match notifier.carry(notice).await {
             Err(Undelivered::Passing(text, asked)) if tried < TRIES => (text, asked),
             ended => return ended,
         };
@@ -66,7 +66,7 @@ mod tests {
     struct Scripted(Mutex<Vec<Result<(), Undelivered>>>);
 
     #[async_trait]
-    impl Carrier for Scripted {
+    impl Notifier for Scripted {
         async fn carry(&self, _: &Notice) -> Result<(), Undelivered> {
             self.0.lock().unwrap().remove(0)
         }
@@ -75,9 +75,9 @@ mod tests {
     /// Returns the result, the number of unused results, and the time taken.
     async fn run(script: Vec<Result<(), Undelivered>>) -> (Result<(), Undelivered>, usize, Duration) {
         let notice = Notice { summary: String::new(), lines: Vec::new(), document: serde_json::Value::Null };
-        let (carrier, begun) = (Scripted(Mutex::new(script)), Instant::now());
-        let ended = deliver(&carrier, &notice, &CancellationToken::new()).await;
-        (ended, carrier.0.into_inner().unwrap().len(), begun.elapsed())
+        let (notifier, begun) = (Scripted(Mutex::new(script)), Instant::now());
+        let ended = deliver(&notifier, &notice, &CancellationToken::new()).await;
+        (ended, notifier.0.into_inner().unwrap().len(), begun.elapsed())
     }
 
     fn passing(asked: Option<u64>) -> Result<(), Undelivered> {
@@ -110,7 +110,7 @@ mod tests {
         let notice = Notice { summary: String::new(), lines: Vec::new(), document: serde_json::Value::Null };
         let stop = CancellationToken::new();
         stop.cancel();
-        let carrier = Scripted(Mutex::new(vec![passing(Some(60)), Ok(())]));
-        assert_eq!(deliver(&carrier, &notice, &stop).await, passing(None));
+        let notifier = Scripted(Mutex::new(vec![passing(Some(60)), Ok(())]));
+        assert_eq!(deliver(&notifier, &notice, &stop).await, passing(None));
     }
 }

@@ -5,7 +5,7 @@
 //! | `requeue/` | moves messages out of dead-letter queues | yes |
 //! | `alarms/` | finds queues that are too full, and decides when to notify | reads |
 //! | `clean/` | finds unused resources and removes them | yes |
-//! | `look` | shows messages of a queue and leaves them there | yes |
+//! | `peek` | shows messages of a queue and leaves them there | yes |
 //! | `receive` | hands messages out, then removes them or gives them back | yes |
 //! | `notice` | notices, and their forms for each receiver | none |
 //! | `delivery` | delivers notices, with bounded retries | yes |
@@ -18,11 +18,11 @@
 pub mod alarms;
 pub mod clean;
 pub mod delivery;
-mod look;
 pub mod notice;
+mod peek;
 mod receive;
 pub mod requeue;
 pub mod webhook;
 
-pub use look::{Look, Looked, look};
+pub use peek::{Look, Looked, look};
 pub use receive::{Outlet, ReceiveEnd, ReceiveReport, ReceiveRequest, receive};

@@ -8,7 +8,7 @@ use reqwest::header::RETRY_AFTER;
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, StatusCode};
 
-use super::delivery::{Carrier, Undelivered};
+use super::delivery::{Notifier, Undelivered};
 use super::notice::{Format, Notice};
 use hostler_config::SecretUrl;
 use hostler_types::error_chain::with_causes;
@@ -51,7 +51,7 @@ impl Webhook {
 }
 
 #[async_trait]
-impl Carrier for Webhook {
+impl Notifier for Webhook {
     async fn carry(&self, notice: &Notice) -> Result<(), Undelivered> {
         let request = self.client.post(self.url.expose()).json(&notice.payload(self.format));
         match request.send().await {

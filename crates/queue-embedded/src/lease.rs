@@ -100,7 +100,7 @@ pub(super) fn next_visible(db: &Connection, queue: i64) -> rusqlite::Result<Opti
 
 /// The result of one receive.
 #[derive(Debug, Default)]
-pub(super) struct Taken {
+pub(super) struct Received {
     pub(super) deliveries: Vec<Delivery>,
     /// Number of messages that went to the dead-letter queue because they were received too often.
     pub(super) buried: usize,
@@ -110,11 +110,11 @@ pub(super) struct Taken {
 
 /// Takes messages that are visible now. Messages that were received too often or cannot be read go to the dead-letter
 /// queue instead.
-pub(super) fn take(db: &Session<'_>, source: &Source, request: Receive) -> rusqlite::Result<Taken> {
+pub(super) fn take(db: &Session<'_>, source: &Source, request: Receive) -> rusqlite::Result<Received> {
     let leased_at = Instant::now();
     let now = db.now();
     let until = now.saturating_add(millis(request.lease));
-    let mut taken = Taken::default();
+    let mut taken = Received::default();
     loop {
         let due = due(db, source.queue, now, request.max.saturating_sub(taken.deliveries.len()))?;
         if due.is_empty() {

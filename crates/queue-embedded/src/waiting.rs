@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::clock::{Job, QueueTime, Session};
-use super::lease::{Source, Taken, Ticket, next_visible, release, take};
+use super::lease::{Received, Source, Ticket, next_visible, release, take};
 use hostler_queue::{Delivery, QueueError, Receive};
 
 /// A receive that is not yet answered.
@@ -73,12 +73,12 @@ impl Waiting {
 /// A receive that takes the visible messages.
 pub(super) struct Take {
     waiting: Waiting,
-    taken: Taken,
+    taken: Received,
 }
 
 impl Take {
     pub(super) fn new(waiting: Waiting) -> Self {
-        Self { waiting, taken: Taken::default() }
+        Self { waiting, taken: Received::default() }
     }
 
     /// Reports `true` if it moved messages to the dead-letter queue.

@@ -65,7 +65,7 @@ impl<T: Send, W: FnMut(&Session<'_>) -> rusqlite::Result<T> + Send> Command for 
     }
 }
 
-enum Order {
+enum Request {
     Call(Need, Box<dyn Command>),
     Receive(Waiting),
     /// Wakes the worker because a receive was stopped.
@@ -81,8 +81,8 @@ pub(super) struct Writer {
 
 #[derive(Debug, Clone)]
 enum Orders {
-    Thread(mpsc::Sender<Order>),
-    Task(UnboundedSender<Order>),
+    Thread(mpsc::Sender<Request>),
+    Task(UnboundedSender<Request>),
 }
 
 impl Writer {
@@ -127,28 +127,28 @@ impl Writer {
         W: FnMut(&Session<'_>) -> rusqlite::Result<T> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        self.order(Order::Call(need, Box::new(Call { work, answer: None, reply })));
+        self.order(Request::Call(need, Box::new(Call { work, answer: None, reply })));
         answer.await.unwrap_or_else(|_| Err(ended()))
     }
 
     /// Queues a receive. It is answered when a message comes, or when it is over.
     pub(super) fn receive(&self, waiting: Waiting) {
-        self.order(Order::Receive(waiting));
+        self.order(Request::Receive(waiting));
     }
 
     /// Makes the worker check its receives now.
     pub(super) fn look(&self) {
-        self.order(Order::Look);
+        self.order(Request::Look);
     }
 
     /// Makes messages of a dropped receive visible again. If that fails, their lease ends by itself.
     pub(super) fn give_back(&self, queue: i64, taken: Vec<Delivery>) {
         let (reply, _) = oneshot::channel();
         let call = Call { work: give_back(queue, &taken), answer: None, reply };
-        self.order(Order::Call(Need::Write, Box::new(call)));
+        self.order(Request::Call(Need::Write, Box::new(call)));
     }
 
-    fn order(&self, order: Order) {
+    fn order(&self, order: Request) {
         // If the worker has ended, the dropped reply reports that to the caller.
         match &self.orders {
             Orders::Thread(orders) => drop(orders.send(order)),
@@ -203,7 +203,7 @@ impl Flushes {
 /// Works on a thread, which may block.
 struct Thread {
     core: Core,
-    inbox: mpsc::Receiver<Order>,
+    inbox: mpsc::Receiver<Request>,
 }
 
 impl Thread {
@@ -216,7 +216,7 @@ impl Thread {
     }
 
     /// Returns the pending orders, after waiting as long as the receives allow; `None` when all senders are gone.
-    fn next_orders(&self) -> Option<Vec<Order>> {
+    fn next_orders(&self) -> Option<Vec<Request>> {
         let first = match self.core.patience() {
             None => Some(self.inbox.recv().ok()?),
             Some(patience) => match self.inbox.recv_timeout(patience) {
@@ -232,7 +232,7 @@ impl Thread {
 }
 
 /// Works on the caller's runtime, and waits by its clock.
-async fn run_task(mut core: Core, mut inbox: UnboundedReceiver<Order>) {
+async fn run_task(mut core: Core, mut inbox: UnboundedReceiver<Request>) {
     loop {
         let first = match core.patience() {
             None => inbox.recv().await.map(Some),
@@ -256,21 +256,21 @@ impl Core {
     }
 
     /// Carries out these orders, and answers the receives that can be answered. Called without orders after a timeout.
-    fn turn(&mut self, orders: Vec<Order>) {
+    fn turn(&mut self, orders: Vec<Request>) {
         let mut changed = false;
         let mut writes = VecDeque::new();
         let idle = orders.is_empty();
         for order in orders {
             match order {
-                Order::Call(Need::Read, mut command) => {
+                Request::Call(Need::Read, mut command) => {
                     let read = |()| command.run(&self.session()).map_err(|error| self.file.fault(&error));
                     let outcome = self.file.still_there().and_then(read);
                     command.answer(outcome);
                 }
-                Order::Call(Need::Write, command) => writes.push_back(command),
-                Order::Call(Need::Durable, command) => self.flushes.held.push_back(command),
-                Order::Receive(waiting) => self.waiting.push(waiting),
-                Order::Look => {}
+                Request::Call(Need::Write, command) => writes.push_back(command),
+                Request::Call(Need::Durable, command) => self.flushes.held.push_back(command),
+                Request::Receive(waiting) => self.waiting.push(waiting),
+                Request::Look => {}
             }
         }
         let durable = self.flushes.are_due(idle, self.file.time.monotonic());

@@ -11,10 +11,10 @@ use super::Service;
 use super::depth::{name_of, queue_urls};
 use super::fault::{Fault, is_denial};
 use hostler_queue::parallel::{side_by_side, stopping};
-use hostler_queue::{HeldQueue, HeldTopic, Listing, QueueError, Unread, tag};
+use hostler_queue::{Listing, ManagedQueue, ManagedTopic, QueueError, Unread, tag};
 
 /// Every queue of ours. Two calls for each, and one for each queue under our prefix that is not ours.
-pub(super) async fn queues(service: &Arc<Service>) -> Result<Listing<HeldQueue>, QueueError> {
+pub(super) async fn queues(service: &Arc<Service>) -> Result<Listing<ManagedQueue>, QueueError> {
     let urls = queue_urls(service).await?;
     let work = urls.into_iter().map(|url| {
         let service = Arc::clone(service);
@@ -33,7 +33,7 @@ pub(super) async fn queues(service: &Arc<Service>) -> Result<Listing<HeldQueue>,
 }
 
 /// A queue; `None`: it is not ours, or gone by now.
-async fn queue(service: &Service, url: &str) -> Result<Option<HeldQueue>, Unread> {
+async fn queue(service: &Service, url: &str) -> Result<Option<ManagedQueue>, Unread> {
     let name = name_of(url);
     let Some((queue, _)) = service.names.here(name) else { return Ok(None) };
     let Some(tags) = tags(service, url).await? else { return Ok(None) };
@@ -41,7 +41,7 @@ async fn queue(service: &Service, url: &str) -> Result<Option<HeldQueue>, Unread
         return Ok(None);
     }
     let Some(held) = contents(service, url).await? else { return Ok(None) };
-    Ok(Some(HeldQueue { name: name.to_owned(), queue: queue.to_owned(), tags, ..held }))
+    Ok(Some(ManagedQueue { name: name.to_owned(), queue: queue.to_owned(), tags, ..held }))
 }
 
 /// The tags of a queue, if it is there.
@@ -52,7 +52,7 @@ pub(super) async fn tags(service: &Service, url: &str) -> Result<Option<BTreeMap
 }
 
 /// What is in a queue, and how old it is, if it is there; a queue without a name or tags.
-pub(super) async fn contents(service: &Service, url: &str) -> Result<Option<HeldQueue>, Unread> {
+pub(super) async fn contents(service: &Service, url: &str) -> Result<Option<ManagedQueue>, Unread> {
     let asked = service.clients.sqs.get_queue_attributes().queue_url(url);
     let asked = asked
         .attribute_names(QueueAttributeName::ApproximateNumberOfMessages)
@@ -72,18 +72,18 @@ pub(super) async fn contents(service: &Service, url: &str) -> Result<Option<Held
         };
         number(attribute.clone()).ok_or_else(untold)
     };
-    Ok(Some(HeldQueue {
+    Ok(Some(ManagedQueue {
         visible: count(QueueAttributeName::ApproximateNumberOfMessages)?,
         delayed: count(QueueAttributeName::ApproximateNumberOfMessagesDelayed)?,
         in_flight: count(QueueAttributeName::ApproximateNumberOfMessagesNotVisible)?,
         created: number(QueueAttributeName::CreatedTimestamp)
             .map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)),
-        ..HeldQueue::default()
+        ..ManagedQueue::default()
     }))
 }
 
 /// Every topic of ours. Their tags are asked for one after the other: SNS answers ten such calls a second.
-pub(super) async fn topics(service: &Service) -> Result<Listing<HeldTopic>, QueueError> {
+pub(super) async fn topics(service: &Service) -> Result<Listing<ManagedTopic>, QueueError> {
     let mut pages = service.clients.sns.list_topics().into_paginator().items().send();
     let mut listing = Listing::default();
     while let Some(topic) = pages.next().await {
@@ -94,7 +94,7 @@ pub(super) async fn topics(service: &Service) -> Result<Listing<HeldTopic>, Queu
         match there("ListTagsForResource", name, asked) {
             Ok(Some(answer)) => {
                 let tags = answer.tags.unwrap_or_default().into_iter().map(|tag| (tag.key, tag.value)).collect();
-                let held = HeldTopic { name: name.to_owned(), exchange: exchange.to_owned() };
+                let held = ManagedTopic { name: name.to_owned(), exchange: exchange.to_owned() };
                 listing.found.extend(tag::is_owned(&tags).then_some(held));
             }
             Ok(None) => {}

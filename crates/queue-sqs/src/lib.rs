@@ -82,7 +82,7 @@ use tokio_util::sync::CancellationToken;
 
 use clients::Clients;
 use hostler_queue::{
-    Admin, Body, Broker, Change, ChannelSpec, Depth, Disposal, Finding, HeldQueue, HeldTopic, Inventory, Listing,
+    Admin, Body, Broker, Change, ChannelSpec, Depth, Disposal, Finding, Inventory, Listing, ManagedQueue, ManagedTopic,
     Origin, Provisioner, Queue, QueueError, QueueUse, Redriven, Removal, SendError, Sent, StoredBodies,
 };
 use hostler_types::channel::Channel;
@@ -285,14 +285,14 @@ impl Provisioner for SqsBroker {
 
 #[async_trait]
 impl Inventory for SqsBroker {
-    async fn queues(&self) -> Result<Listing<HeldQueue>, QueueError> {
+    async fn queues(&self) -> Result<Listing<ManagedQueue>, QueueError> {
         inventory::queues(&self.0).await.map_err(|error| self.located(error))
     }
 }
 
 #[async_trait]
 impl Disposal for SqsBroker {
-    async fn topics(&self) -> Result<Listing<HeldTopic>, QueueError> {
+    async fn topics(&self) -> Result<Listing<ManagedTopic>, QueueError> {
         inventory::topics(&self.0).await.map_err(|error| self.located(error))
     }
 

@@ -130,9 +130,9 @@ impl SqsQueue {
     }
 
     /// Enters what came, and parts it from what comes again though it is finished.
-    fn take_in(&self, messages: Vec<Incoming>, lease: Duration, since: Instant, taken: Taken) -> Took {
+    fn take_in(&self, messages: Vec<Incoming>, lease: Duration, since: Instant, taken: ReceiveParams) -> Received {
         let now = Instant::now();
-        let mut took = Took::default();
+        let mut took = Received::default();
         let mut in_flight = self.in_flight();
         for one in messages {
             let receipt = Receipt::new(one.receipt);
@@ -159,14 +159,14 @@ impl SqsQueue {
 
 /// What a receive asks of SQS, which counts in whole seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Taken {
+struct ReceiveParams {
     wait: u64,
     visibility: u64,
     /// How long after the call the lease may begin at the latest, and yet SQS's last as long as ours.
     padding: Duration,
 }
 
-impl Taken {
+impl ReceiveParams {
     /// SQS counts a lease from some moment of the wait that it does not tell, so ours begins with the call. A wait may
     /// therefore take up to two thirds of the lease; where not even a second's does, SQS is asked for a longer lease.
     fn of(request: Receive) -> Self {
@@ -182,7 +182,7 @@ impl Taken {
 
 /// What a receive brought.
 #[derive(Default)]
-struct Took {
+struct Received {
     deliveries: Vec<Delivery>,
     finished: Vec<Receipt>,
 }
@@ -219,7 +219,7 @@ impl Queue for SqsQueue {
         if stop.is_cancelled() {
             return Ok(Vec::new());
         }
-        let (since, taken) = (Instant::now(), Taken::of(request));
+        let (since, taken) = (Instant::now(), ReceiveParams::of(request));
         let max = request.max.clamp(1, MAX_ENTRIES);
         let attempt = self.attempt(max, since, request.lease);
         let max = attempt.as_ref().map_or(max, |attempt| attempt.max);
@@ -237,7 +237,7 @@ impl Queue for SqsQueue {
             self.failed(attempt, &fault);
             QueueError::from(fault)
         })?;
-        let Took { deliveries, finished } = self.take_in(messages, request.lease, since, taken);
+        let Received { deliveries, finished } = self.take_in(messages, request.lease, since, taken);
         if !finished.is_empty() {
             self.remove_finished(finished);
         }
@@ -309,7 +309,7 @@ mod tests {
     fn a_lease_outlasts_its_wait() {
         let taken = |wait: u64, lease: u64| {
             let (wait, lease) = (Duration::from_secs(wait), Duration::from_secs(lease));
-            let Taken { wait, visibility, padding } = Taken::of(Receive { max: 10, wait, lease });
+            let ReceiveParams { wait, visibility, padding } = ReceiveParams::of(Receive { max: 10, wait, lease });
             (wait, visibility, padding.as_secs())
         };
         assert_eq!(taken(20, 30), (20, 30, 0));

@@ -19,8 +19,8 @@
 mod admin;
 mod broker;
 mod error;
-mod estate;
 pub mod fake;
+mod inventory;
 mod origin;
 pub mod parallel;
 mod provision;
@@ -33,8 +33,8 @@ use std::time::Duration;
 pub use admin::{Admin, Depth, Redriven};
 pub use broker::{Broker, ChannelSpec, Sent};
 pub use error::{QueueError, SendError, no_queue};
-pub use estate::{
-    Body, Disposal, HeldQueue, HeldTopic, Inventory, Listing, QueueUse, Removal, StoredBodies, Unread, tag,
+pub use inventory::{
+    Body, Disposal, Inventory, Listing, ManagedQueue, ManagedTopic, QueueUse, Removal, StoredBodies, Unread, tag,
 };
 pub use origin::Origin;
 pub use provision::{Action, Change, Finding, Provisioner};

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use async_trait::async_trait;
 
-use super::connect_to_look;
+use super::driver;
 use crate::host::channel_spec;
 use hostler_config::Config;
-use hostler_queue::{ChannelSpec, HeldQueue, Inventory, Listing, QueueError, tag};
+use hostler_queue::{ChannelSpec, Inventory, Listing, ManagedQueue, QueueError, tag};
 use hostler_types::channel::Channel;
 
 /// The queues of a service without tags: all of them are ours, and the config has their consumers' tags.
@@ -24,9 +24,9 @@ impl Untagged {
 
 #[async_trait]
 impl Inventory for Untagged {
-    async fn queues(&self) -> Result<Listing<HeldQueue>, QueueError> {
+    async fn queues(&self) -> Result<Listing<ManagedQueue>, QueueError> {
         // Connects anew for each look, because the queue may have been created since.
-        let broker = connect_to_look(&self.config).await?;
+        let broker = driver(&self.config).connect_to_look(&self.config).await?;
         let existing = broker.channels().await?;
         let named = existing.iter().chain(self.specs.iter().map(|spec| &spec.channel));
         // Each queue counts once, whether or not it is named with its exchange.
@@ -37,7 +37,7 @@ impl Inventory for Untagged {
             let ours = |spec: &&ChannelSpec| spec.channel.queue() == queue || spec.channel.dead_letter_queue() == queue;
             let mut tags = self.specs.iter().find(ours).map(|spec| spec.tags.clone()).unwrap_or_default();
             tags.insert(tag::MANAGED.to_owned(), "true".to_owned());
-            HeldQueue {
+            ManagedQueue {
                 name: queue.to_owned(),
                 queue: queue.to_owned(),
                 tags,

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::agent::{Call, Endpoint, Fault};
 use super::protection::{Answer, Event, Machine};
-use hostler_consumer::StatusBoard;
+use hostler_consumer::StatusHandle;
 
 /// The least time between two looks at the consumers: quick messages come and go thousands of times a second, and would load the
 /// control thread. The first change after a pause is seen at once.
@@ -27,7 +27,7 @@ pub(in crate::host) struct Guard {
 
 impl Guard {
     /// Starts the task. `work` is notified when a board may have become busy or idle. Must be called within a runtime.
-    pub(super) fn start(agent: Endpoint, minutes: u16, boards: Vec<StatusBoard>, work: Arc<Notify>) -> Self {
+    pub(super) fn start(agent: Endpoint, minutes: u16, boards: Vec<StatusHandle>, work: Arc<Notify>) -> Self {
         let drained = CancellationToken::new();
         let machine = Machine::new(minutes, Instant::now());
         let keeper = Keeper { agent, machine, calls: JoinSet::new(), shown: Shown::Off };
@@ -61,7 +61,7 @@ struct Keeper {
 }
 
 impl Keeper {
-    async fn run(mut self, boards: Vec<StatusBoard>, work: Arc<Notify>, drained: CancellationToken) {
+    async fn run(mut self, boards: Vec<StatusHandle>, work: Arc<Notify>, drained: CancellationToken) {
         let mut look_at = None;
         loop {
             let now = Instant::now();
@@ -117,6 +117,6 @@ impl Keeper {
 }
 
 /// Checks for work. Waiting messages and those being settled count too: losing one costs an attempt.
-fn look(boards: &[StatusBoard]) -> Event {
+fn look(boards: &[StatusHandle]) -> Event {
     if boards.iter().any(|board| board.get().in_hand > 0) { Event::Busy } else { Event::Idle }
 }

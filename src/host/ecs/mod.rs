@@ -25,7 +25,7 @@ use tokio::time::{sleep, timeout};
 
 use agent::{Endpoint, Fault};
 use hostler_config::{Config, LogFormat, TaskProtection};
-use hostler_consumer::StatusBoard;
+use hostler_consumer::StatusHandle;
 use hostler_telemetry as telemetry;
 
 /// The longest that a call on protection may take: the agent itself stops writing an answer after this time (amazon-ecs-agent,
@@ -82,7 +82,7 @@ impl Ecs {
 
     /// Keeps the task protected while the consumers of these boards have work, if the config allows it. `work` is notified when a
     /// board may have become busy or idle.
-    pub(super) fn protect(&self, config: &Config, boards: &[StatusBoard], work: &Arc<Notify>) -> Option<Guard> {
+    pub(super) fn protect(&self, config: &Config, boards: &[StatusHandle], work: &Arc<Notify>) -> Option<Guard> {
         let base = self.agent.as_deref().filter(|_| config.host.task_protection == TaskProtection::Auto)?;
         match Endpoint::new(base, PROTECTION_TIMEOUT) {
             Ok(agent) => {

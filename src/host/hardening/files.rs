@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::Environment;
 use super::aws::Profile;
-use crate::host::drivers;
+use crate::host::driver;
 use hostler_config::{Config, Consumer, DirMode, HandlerRef};
 
 /// A file, or a folder with everything in it. A missing one is left out.
@@ -98,7 +98,7 @@ pub fn decide(config: &Config, environment: Environment<'_>, profile: &Profile, 
     let process = (!runs_program).then(|| {
         let mut rules: Vec<_> = folders(config).into_iter().map(|(folder, _)| write(folder)).collect();
         // A driver keeps its other files beside the one that a link leads to, as SQLite does.
-        rules.extend(drivers::file(config).map(|file| write(folder_of(&real(file.path)))));
+        rules.extend(driver(config).file(config).map(|file| write(folder_of(&real(file.path)))));
         rules.extend(handlers(config));
         rules.extend(config.consumers.iter().flat_map(granted));
         rules
@@ -122,7 +122,7 @@ pub fn decide(config: &Config, environment: Environment<'_>, profile: &Profile, 
 
 /// Returns true if anything is fetched from AWS.
 pub fn uses_aws(config: &Config) -> bool {
-    drivers::uses_aws(config) || references(config).any(|reference| matches!(reference, HandlerRef::S3 { .. }))
+    driver(config).uses_aws() || references(config).any(|reference| matches!(reference, HandlerRef::S3 { .. }))
 }
 
 fn references(config: &Config) -> impl Iterator<Item = &HandlerRef> {
@@ -146,7 +146,7 @@ fn reading<const N: usize>(paths: [&'static str; N]) -> impl Iterator<Item = Rul
 fn folders(config: &Config) -> Vec<(PathBuf, u32)> {
     let mut folders = vec![(folder_of(&config.host.health_file), 0o700)];
     folders.extend(config.host.cache_dir.iter().map(|folder| (folder.clone(), 0o700)));
-    folders.extend(drivers::file(config).map(|file| (folder_of(file.path), 0o777)));
+    folders.extend(driver(config).file(config).map(|file| (folder_of(file.path), 0o777)));
     let granted = config.consumers.iter().flat_map(|consumer| &consumer.allow.dirs);
     folders.extend(granted.filter(|dir| dir.mode == DirMode::ReadWrite).map(|dir| (dir.host.clone(), 0o777)));
     folders

@@ -104,7 +104,7 @@ macro_rules! system {
             },
             consume: |mut parts| {
                 let scenario = std::sync::Arc::clone(&parts.scenario);
-                let status = consumer::StatusBoard::new(Default::default(), Default::default());
+                let status = consumer::StatusHandle::new(Default::default(), Default::default());
                 let (shown, timeout) = (status.clone(), scenario.healthcheck_timeout());
                 *parts.board.lock().unwrap() = Some(Box::new(move || {
                     let status = shown.get();
@@ -145,7 +145,7 @@ macro_rules! system {
                     queue: parts.queue,
                     handler: parts.handler,
                     replies: parts.replies,
-                    guests: hostler_handler::Lanes::new(tokio::runtime::Handle::current(), None),
+                    guests: hostler_handler::Pools::new(tokio::runtime::Handle::current(), None),
                     status,
                     metrics: None,
                     traces: None,

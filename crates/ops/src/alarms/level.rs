@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use hostler_queue::{HeldQueue, tag};
+use hostler_queue::{ManagedQueue, tag};
 
 /// The default threshold of a dead-letter queue: any message there waits for a person.
 const DEAD_LETTER_THRESHOLD: u64 = 1;
@@ -35,13 +35,13 @@ impl Level {
 
 /// Returns the level of each queue, the critical ones first, then by name. `threshold`: the default for queues without
 /// a threshold in their tags.
-pub fn levels(queues: &[HeldQueue], threshold: u64) -> Vec<Level> {
+pub fn levels(queues: &[ManagedQueue], threshold: u64) -> Vec<Level> {
     let mut levels: Vec<_> = queues.iter().map(|queue| level(queue, threshold)).collect();
     levels.sort_by(|one, other| (!one.critical, &one.queue).cmp(&(!other.critical, &other.queue)));
     levels
 }
 
-fn level(queue: &HeldQueue, threshold: u64) -> Level {
+fn level(queue: &ManagedQueue, threshold: u64) -> Level {
     let tag = |name: &str| queue.tags.get(name).cloned();
     let dead_letter = queue.dead_letters_of().is_some();
     // A dead-letter queue also carries its source queue's tags, and so the source queue's threshold.
@@ -65,12 +65,12 @@ fn level(queue: &HeldQueue, threshold: u64) -> Level {
 mod tests {
     use super::*;
 
-    fn queue(name: &str, visible: u64, tags: &[(&str, &str)]) -> HeldQueue {
+    fn queue(name: &str, visible: u64, tags: &[(&str, &str)]) -> ManagedQueue {
         let tags = tags.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-        HeldQueue { name: format!("prod-{name}"), queue: name.into(), tags, visible, ..HeldQueue::default() }
+        ManagedQueue { name: format!("prod-{name}"), queue: name.into(), tags, visible, ..ManagedQueue::default() }
     }
 
-    fn one(queue: HeldQueue) -> Level {
+    fn one(queue: ManagedQueue) -> Level {
         levels(&[queue], 1000).remove(0)
     }
 
@@ -78,7 +78,7 @@ mod tests {
     fn a_queue_alarms_from_its_threshold_on() {
         let tags = [(tag::ALARM_THRESHOLD, "50"), (tag::OWNER, "shop"), (tag::CONSUMER, "orders")];
         assert!(!one(queue("orders", 49, &tags)).alarms());
-        let level = one(HeldQueue { delayed: 20, in_flight: 10, ..queue("orders", 20, &tags) });
+        let level = one(ManagedQueue { delayed: 20, in_flight: 10, ..queue("orders", 20, &tags) });
         assert!(level.alarms() && !level.critical && !level.dead_letter);
         assert_eq!((level.messages, level.threshold, level.queue.as_str()), (50, 50, "prod-orders"));
         assert_eq!((level.owner.as_deref(), level.consumer.as_deref()), (Some("shop"), Some("orders")));

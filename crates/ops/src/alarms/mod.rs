@@ -5,14 +5,14 @@
 //! | `level` | the message count of each queue against its threshold | none |
 //! | `watch` | the changes from one poll to the next | none |
 //! | `report` | the notice of these changes | none |
-//! | `rounds` | the poll loop | reads, notifies |
+//! | `poll_loop` | the poll loop | reads, notifies |
 
 mod level;
+mod poll_loop;
 mod report;
-mod rounds;
 mod watch;
 
 pub use level::{Level, levels};
+pub use poll_loop::{Schedule, Seen, Step, look, poll_loop};
 pub use report::notice;
-pub use rounds::{Order, Seen, Step, look, rounds};
-pub use watch::{Bulletin, Change, Look, News, Sight, Watch};
+pub use watch::{AlarmDelta, Change, Look, News, PollHealth, Watch};

@@ -4,31 +4,31 @@ use std::time::SystemTime;
 
 use serde_json::json;
 
-use super::watch::{Bulletin, Change, News, Sight};
+use super::watch::{AlarmDelta, Change, News, PollHealth};
 use crate::notice::Notice;
 use hostler_queue::Unread;
 
-/// Returns the notice of a bulletin. `unread`: all queues that could not be read.
-pub fn notice(bulletin: &Bulletin, unread: &[Unread], at: SystemTime) -> Notice {
-    let summary = summary(bulletin);
-    let mut lines: Vec<String> = bulletin.news.iter().map(line).collect();
-    if let Some(Sight::Lost(reason)) = &bulletin.sight {
+/// Returns the notice of a delta. `unread`: all queues that could not be read.
+pub fn notice(delta: &AlarmDelta, unread: &[Unread], at: SystemTime) -> Notice {
+    let summary = summary(delta);
+    let mut lines: Vec<String> = delta.news.iter().map(line).collect();
+    if let Some(PollHealth::Lost(reason)) = &delta.sight {
         lines.push(reason.clone());
     }
     lines.extend(unread.iter().map(|unread| format!("not looked at: {}: {}", unread.name, unread.reason)));
     let hidden: Vec<_> =
         unread.iter().map(|Unread { name, reason, .. }| json!({"name": name, "reason": reason})).collect();
-    let blind = match &bulletin.sight {
-        Some(Sight::Lost(reason)) => Some(reason),
-        Some(Sight::Regained) | None => None,
+    let blind = match &delta.sight {
+        Some(PollHealth::Lost(reason)) => Some(reason),
+        Some(PollHealth::Regained) | None => None,
     };
     let document = json!({
         "source": "hostler",
         "kind": "alarms",
         "at": humantime::format_rfc3339_seconds(at).to_string(),
         "summary": summary,
-        "critical": is_critical(bulletin),
-        "changes": bulletin.news,
+        "critical": is_critical(delta),
+        "changes": delta.news,
         "not_looked_at": hidden,
         "blind": blind,
     });
@@ -36,12 +36,12 @@ pub fn notice(bulletin: &Bulletin, unread: &[Unread], at: SystemTime) -> Notice 
 }
 
 /// Reports `true` if a critical queue has an alarm.
-fn is_critical(bulletin: &Bulletin) -> bool {
-    bulletin.news.iter().any(|news| news.level.critical && news.change != Change::Resolved)
+fn is_critical(delta: &AlarmDelta) -> bool {
+    delta.news.iter().any(|news| news.level.critical && news.change != Change::Resolved)
 }
 
-fn summary(bulletin: &Bulletin) -> String {
-    let count = |wanted: &[Change]| bulletin.news.iter().filter(|news| wanted.contains(&news.change)).count();
+fn summary(delta: &AlarmDelta) -> String {
+    let count = |wanted: &[Change]| delta.news.iter().filter(|news| wanted.contains(&news.change)).count();
     let changes = [
         ("new", count(&[Change::New])),
         ("worse", count(&[Change::Worse])),
@@ -51,18 +51,18 @@ fn summary(bulletin: &Bulletin) -> String {
     let changes: Vec<_> =
         changes.iter().filter(|(_, count)| *count > 0).map(|(word, count)| format!("{count} {word}")).collect();
     let mut parts = Vec::new();
-    match &bulletin.sight {
-        Some(Sight::Lost(_)) => parts.push("the queues cannot be looked at".to_owned()),
-        Some(Sight::Regained) => parts.push("the queues can be looked at again".to_owned()),
+    match &delta.sight {
+        Some(PollHealth::Lost(_)) => parts.push("the queues cannot be looked at".to_owned()),
+        Some(PollHealth::Regained) => parts.push("the queues can be looked at again".to_owned()),
         None => {}
     }
     if !changes.is_empty() {
         parts.push(format!("queue alarms: {}", changes.join(", ")));
     }
-    if !bulletin.denied.is_empty() {
-        parts.push(format!("{} more may not be looked at", bulletin.denied.len()));
+    if !delta.denied.is_empty() {
+        parts.push(format!("{} more may not be looked at", delta.denied.len()));
     }
-    let flag = if is_critical(bulletin) { "CRITICAL: " } else { "" };
+    let flag = if is_critical(delta) { "CRITICAL: " } else { "" };
     format!("{flag}{}", parts.join("; "))
 }
 
@@ -103,13 +103,13 @@ mod tests {
     #[test]
     fn a_notice_says_what_has_changed_and_what_is_critical() {
         let denied = Unread { name: "p-secret".into(), reason: "ListQueueTags is denied".into(), denied: true };
-        let bulletin = Bulletin {
+        let delta = AlarmDelta {
             news: vec![news(Change::New, "p-orders-dlq", 1, true), news(Change::Resolved, "p-mails", 0, true)],
             denied: vec![denied.clone()],
             sight: None,
         };
         let at = SystemTime::UNIX_EPOCH;
-        let said = notice(&bulletin, &[denied], at);
+        let said = notice(&delta, &[denied], at);
         assert_eq!(said.summary, "CRITICAL: queue alarms: 1 new, 1 resolved; 1 more may not be looked at");
         assert_eq!(
             said.lines,
@@ -126,13 +126,14 @@ mod tests {
         assert_eq!(said.document["changes"][0], change);
         assert_eq!((&said.document["at"], &said.document["critical"]), (&json!("1970-01-01T00:00:00Z"), &json!(true)));
         assert_eq!(said.document["not_looked_at"], json!([{"name": "p-secret", "reason": "ListQueueTags is denied"}]));
-        let over = Bulletin { news: vec![news(Change::Resolved, "p-mails", 0, true)], ..Bulletin::default() };
+        let over = AlarmDelta { news: vec![news(Change::Resolved, "p-mails", 0, true)], ..AlarmDelta::default() };
         assert_eq!(notice(&over, &[], at).summary, "queue alarms: 1 resolved");
     }
 
     #[test]
     fn that_nothing_can_be_seen_is_said() {
-        let lost = Bulletin { sight: Some(Sight::Lost("ListQueues: no network".into())), ..Bulletin::default() };
+        let lost =
+            AlarmDelta { sight: Some(PollHealth::Lost("ListQueues: no network".into())), ..AlarmDelta::default() };
         let said = notice(&lost, &[], SystemTime::UNIX_EPOCH);
         assert_eq!(said.text(), "the queues cannot be looked at\nListQueues: no network");
         assert_eq!(said.document["blind"], "ListQueues: no network");

@@ -51,7 +51,7 @@ pub struct News {
 
 /// A change to report about polling itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Sight {
+pub enum PollHealth {
     /// Polls fail, for this reason; alarms cannot be seen.
     Lost(String),
     /// Polls succeed again.
@@ -60,16 +60,16 @@ pub enum Sight {
 
 /// All changes to report after one poll.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Bulletin {
+pub struct AlarmDelta {
     /// Changes of queues.
     pub news: Vec<News>,
     /// Queues that are denied now and were not before.
     pub denied: Vec<Unread>,
     /// A change of polling.
-    pub sight: Option<Sight>,
+    pub sight: Option<PollHealth>,
 }
 
-impl Bulletin {
+impl AlarmDelta {
     /// Reports `true` if there is nothing to report.
     pub fn is_empty(&self) -> bool {
         self.news.is_empty() && self.denied.is_empty() && self.sight.is_none()
@@ -100,34 +100,34 @@ impl Watch {
         Self { remind, standing: BTreeMap::new(), denied: BTreeSet::new(), failures: 0, blind_since: None }
     }
 
-    /// Returns the bulletin after a poll, and the watch to use once it is delivered. If delivery fails, keep this
+    /// Returns the delta after a poll, and the watch to use once it is delivered. If delivery fails, keep this
     /// watch, and the next poll returns the changes again. `now`: a reading of any monotonic clock.
     #[must_use]
-    pub fn after(&self, now: Duration, look: &Look<'_>) -> (Bulletin, Self) {
+    pub fn after(&self, now: Duration, look: &Look<'_>) -> (AlarmDelta, Self) {
         let mut next = self.clone();
-        let bulletin = match look {
+        let delta = match look {
             Look::Failed(reason) => next.failed(now, reason),
             Look::Seen(levels, unread) => next.seen(now, levels, unread),
         };
-        (bulletin, next)
+        (delta, next)
     }
 
-    fn failed(&mut self, now: Duration, reason: &str) -> Bulletin {
+    fn failed(&mut self, now: Duration, reason: &str) -> AlarmDelta {
         self.failures = self.failures.saturating_add(1);
         let due = match self.blind_since {
             None => self.failures >= BLIND,
             Some(told) => now.saturating_sub(told) >= self.remind,
         };
         if !due {
-            return Bulletin::default();
+            return AlarmDelta::default();
         }
         self.blind_since = Some(now);
-        Bulletin { sight: Some(Sight::Lost(reason.to_owned())), ..Bulletin::default() }
+        AlarmDelta { sight: Some(PollHealth::Lost(reason.to_owned())), ..AlarmDelta::default() }
     }
 
-    fn seen(&mut self, now: Duration, levels: &[Level], unread: &[Unread]) -> Bulletin {
+    fn seen(&mut self, now: Duration, levels: &[Level], unread: &[Unread]) -> AlarmDelta {
         self.failures = 0;
-        let sight = self.blind_since.take().map(|_| Sight::Regained);
+        let sight = self.blind_since.take().map(|_| PollHealth::Regained);
         let mut news: Vec<News> = Vec::new();
         for level in levels.iter().filter(|level| level.alarms()) {
             let change = match self.standing.get(&level.queue) {
@@ -144,7 +144,7 @@ impl Watch {
         let new = denied.iter().filter(|unread| !self.denied.contains(&unread.name)).map(|unread| (*unread).clone());
         let new: Vec<_> = new.collect();
         self.denied = denied.iter().map(|unread| unread.name.clone()).collect();
-        Bulletin { news, denied: new, sight }
+        AlarmDelta { news, denied: new, sight }
     }
 
     /// Removes and returns the alarms that are over: of queues that were read, or no longer exist.
@@ -194,17 +194,17 @@ mod tests {
             Self(Watch::new(12 * HOUR))
         }
 
-        fn look(&mut self, hour: u32, look: Look<'_>) -> Bulletin {
-            let (bulletin, next) = self.0.after(hour * HOUR, &look);
+        fn look(&mut self, hour: u32, look: Look<'_>) -> AlarmDelta {
+            let (delta, next) = self.0.after(hour * HOUR, &look);
             self.0 = next;
-            bulletin
+            delta
         }
 
         /// Returns the changes after a poll that saw these levels.
         fn seen(&mut self, hour: u32, levels: &[Level]) -> Vec<(Change, String, u64)> {
-            let bulletin = self.look(hour, Look::Seen(levels, &[]));
-            assert!(bulletin.denied.is_empty() && bulletin.sight.is_none());
-            bulletin.news.into_iter().map(|news| (news.change, news.level.queue, news.level.messages)).collect()
+            let delta = self.look(hour, Look::Seen(levels, &[]));
+            assert!(delta.denied.is_empty() && delta.sight.is_none());
+            delta.news.into_iter().map(|news| (news.change, news.level.queue, news.level.messages)).collect()
         }
     }
 
@@ -281,22 +281,22 @@ mod tests {
         assert!(watch.look(1, Look::Failed("no network")).is_empty());
         assert_eq!(watch.seen(2, &[level("a", 50)]), [], "one failure is none");
         assert!(watch.look(3, Look::Failed("no network")).is_empty());
-        let lost = Some(Sight::Lost("no network".into()));
+        let lost = Some(PollHealth::Lost("no network".into()));
         assert_eq!(watch.look(4, Look::Failed("no network")).sight, lost);
         assert!(watch.look(15, Look::Failed("no network")).is_empty());
         assert_eq!(watch.look(16, Look::Failed("no network")).sight, lost);
         let back = watch.look(17, Look::Seen(&[level("a", 50)], &[]));
-        assert_eq!((back.sight, back.news.len()), (Some(Sight::Regained), 1), "and a reminder is due");
+        assert_eq!((back.sight, back.news.len()), (Some(PollHealth::Regained), 1), "and a reminder is due");
     }
 
     #[test]
     fn what_could_not_be_told_is_told_after_the_next_look() {
         let watch = Watch::new(12 * HOUR);
         let levels = [level("a", 50)];
-        let (bulletin, told) = watch.after(Duration::ZERO, &Look::Seen(&levels, &[]));
-        assert_eq!(bulletin.news.len(), 1);
+        let (delta, told) = watch.after(Duration::ZERO, &Look::Seen(&levels, &[]));
+        assert_eq!(delta.news.len(), 1);
         let (again, _) = watch.after(HOUR, &Look::Seen(&levels, &[]));
-        assert_eq!(again, bulletin, "it was not told");
+        assert_eq!(again, delta, "it was not told");
         assert!(told.after(HOUR, &Look::Seen(&levels, &[])).0.is_empty());
     }
 }

@@ -58,13 +58,13 @@ pub struct Done {
 
 /// Removes the resources, one after the other, until `stop`. A failed queue does not stop the others; a failed call for
 /// bodies does.
-pub async fn remove(estate: &dyn Disposal, agreed: &Agreed, stop: &CancellationToken) -> Done {
+pub async fn remove(inventory: &dyn Disposal, agreed: &Agreed, stop: &CancellationToken) -> Done {
     let mut done = Done::default();
     for name in &agreed.queues {
         if stop.is_cancelled() {
             return done;
         }
-        match estate.remove_queue(name, &done.removed).await {
+        match inventory.remove_queue(name, &done.removed).await {
             Ok(Removal::Removed) => {
                 done.removed.insert(name.clone());
             }
@@ -76,7 +76,7 @@ pub async fn remove(estate: &dyn Disposal, agreed: &Agreed, stop: &CancellationT
         if stop.is_cancelled() {
             return done;
         }
-        match estate.remove_bodies(batch).await {
+        match inventory.remove_bodies(batch).await {
             Ok(count) => done.bodies += count,
             Err(error) => {
                 done.failed.push(("stored bodies".to_owned(), error.to_string()));
@@ -95,21 +95,21 @@ mod tests {
 
     use super::*;
     use crate::clean::Class;
-    use hostler_queue::{HeldQueue, HeldTopic, Inventory, Listing, QueueError, QueueUse, StoredBodies};
+    use hostler_queue::{Inventory, Listing, ManagedQueue, ManagedTopic, QueueError, QueueUse, StoredBodies};
 
     /// Removes names that begin with `go`, keeps those that begin with `keep`, and fails for all others and for bodies.
     struct Scripted;
 
     #[async_trait]
     impl Inventory for Scripted {
-        async fn queues(&self) -> Result<Listing<HeldQueue>, QueueError> {
+        async fn queues(&self) -> Result<Listing<ManagedQueue>, QueueError> {
             Ok(Listing::default())
         }
     }
 
     #[async_trait]
     impl Disposal for Scripted {
-        async fn topics(&self) -> Result<Listing<HeldTopic>, QueueError> {
+        async fn topics(&self) -> Result<Listing<ManagedTopic>, QueueError> {
             Ok(Listing::default())
         }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::Windows;
 use super::class::{Class, Observed, classify};
-use hostler_queue::{Disposal, HeldQueue, HeldTopic, Listing, QueueError, QueueUse, StoredBodies, Unread, tag};
+use hostler_queue::{Disposal, Listing, ManagedQueue, ManagedTopic, QueueError, QueueUse, StoredBodies, Unread, tag};
 
 /// The most stored bodies in one survey; the next run finds the others.
 const MAX_BODIES: usize = 100_000;
@@ -91,20 +91,20 @@ impl Survey {
 /// # Errors
 /// [`QueueError`] if the queues cannot be listed, or the record of their use cannot be read.
 pub async fn survey(
-    estate: &dyn Disposal,
+    inventory: &dyn Disposal,
     windows: &Windows,
     named: &Named,
     now: SystemTime,
 ) -> Result<Survey, QueueError> {
-    let Listing { found, mut unread } = estate.queues().await?;
+    let Listing { found, mut unread } = inventory.queues().await?;
     let names: Vec<_> = found.iter().map(|held| held.name.clone()).collect();
-    let used = if names.is_empty() { Vec::new() } else { estate.queue_use(&names, windows.queues).await? };
-    let subscribed = part(&mut unread, "subscriptions", estate.subscribed().await);
+    let used = if names.is_empty() { Vec::new() } else { inventory.queue_use(&names, windows.queues).await? };
+    let subscribed = part(&mut unread, "subscriptions", inventory.subscribed().await);
     let queues = queue_findings(&Seen { held: &found, unread: &unread, used: &used, subscribed }, windows, named, now);
-    let topics = part(&mut unread, "topics", topics(estate, windows, named).await).unwrap_or_default();
+    let topics = part(&mut unread, "topics", topics(inventory, windows, named).await).unwrap_or_default();
     unread.extend(topics.unread);
     let before = now.checked_sub(windows.bodies).unwrap_or(SystemTime::UNIX_EPOCH);
-    let bodies = part(&mut unread, "stored bodies", estate.stored_before(before, MAX_BODIES).await).flatten();
+    let bodies = part(&mut unread, "stored bodies", inventory.stored_before(before, MAX_BODIES).await).flatten();
     Ok(Survey { queues, topics: topics.found, bodies, unread })
 }
 
@@ -120,12 +120,16 @@ fn part<T>(unread: &mut Vec<Unread>, name: &str, result: Result<T, QueueError>) 
     }
 }
 
-async fn topics(estate: &dyn Disposal, windows: &Windows, named: &Named) -> Result<Listing<TopicFinding>, QueueError> {
-    let Listing { found, unread } = estate.topics().await?;
+async fn topics(
+    inventory: &dyn Disposal,
+    windows: &Windows,
+    named: &Named,
+) -> Result<Listing<TopicFinding>, QueueError> {
+    let Listing { found, unread } = inventory.topics().await?;
     let names: Vec<_> = found.iter().map(|held| held.name.clone()).collect();
-    let published = if names.is_empty() { Vec::new() } else { estate.published(&names, windows.topics).await? };
+    let published = if names.is_empty() { Vec::new() } else { inventory.published(&names, windows.topics).await? };
     let found = found.into_iter().zip(published.into_iter().chain(std::iter::repeat(None)));
-    let finding = |(HeldTopic { name, exchange }, published): (HeldTopic, Option<u64>)| TopicFinding {
+    let finding = |(ManagedTopic { name, exchange }, published): (ManagedTopic, Option<u64>)| TopicFinding {
         topic: name,
         inactive: published.unwrap_or(0) == 0,
         published,
@@ -136,7 +140,7 @@ async fn topics(estate: &dyn Disposal, windows: &Windows, named: &Named) -> Resu
 
 /// The data to judge queues by.
 struct Seen<'a> {
-    held: &'a [HeldQueue],
+    held: &'a [ManagedQueue],
     unread: &'a [Unread],
     /// In the order of `held`.
     used: &'a [Option<QueueUse>],
@@ -148,8 +152,8 @@ struct Seen<'a> {
 fn queue_findings(seen: &Seen<'_>, windows: &Windows, named: &Named, now: SystemTime) -> Vec<QueueFinding> {
     let Seen { held, unread, used, subscribed } = seen;
     let used = |n: usize| used.get(n).copied().flatten();
-    let subscribed = |queue: &HeldQueue| subscribed.as_ref().map(|names| names.contains(&queue.name));
-    let observed = |n: usize, queue: &HeldQueue, dead_letters| Observed {
+    let subscribed = |queue: &ManagedQueue| subscribed.as_ref().map(|names| names.contains(&queue.name));
+    let observed = |n: usize, queue: &ManagedQueue, dead_letters| Observed {
         messages: queue.messages(),
         age: queue.created.and_then(|created| now.duration_since(created).ok()),
         used: used(n),
@@ -164,7 +168,7 @@ fn queue_findings(seen: &Seen<'_>, windows: &Windows, named: &Named, now: System
     });
     let stays: BTreeSet<&str> =
         stays.map(|(queue, _)| queue.name.as_str()).chain(unread.iter().map(|unread| unread.name.as_str())).collect();
-    let finding = |(n, queue): (usize, &HeldQueue)| {
+    let finding = |(n, queue): (usize, &ManagedQueue)| {
         let dead_letters = source(&queue.name).is_some_and(|source| stays.contains(source.as_str()));
         let tag = |name: &str| queue.tags.get(name).cloned();
         QueueFinding {
@@ -212,19 +216,24 @@ mod tests {
         SystemTime::UNIX_EPOCH + DAY * 20_000
     }
 
-    fn held(queue: &str) -> HeldQueue {
+    fn held(queue: &str) -> ManagedQueue {
         let name = format!("p-{queue}");
         let queue = queue.trim_end_matches(".fifo").to_owned();
-        HeldQueue { name, queue, created: Some(now() - DAY * 40), ..HeldQueue::default() }
+        ManagedQueue { name, queue, created: Some(now() - DAY * 40), ..ManagedQueue::default() }
     }
 
-    fn classes(held: &[HeldQueue], used: &[Option<QueueUse>], hidden: &[&str], named: &[&str]) -> Vec<(Class, bool)> {
+    fn classes(
+        held: &[ManagedQueue],
+        used: &[Option<QueueUse>],
+        hidden: &[&str],
+        named: &[&str],
+    ) -> Vec<(Class, bool)> {
         with_subscriptions(Some(BTreeSet::new()), held, used, hidden, named)
     }
 
     fn with_subscriptions(
         subscribed: Option<BTreeSet<String>>,
-        held: &[HeldQueue],
+        held: &[ManagedQueue],
         used: &[Option<QueueUse>],
         hidden: &[&str],
         named: &[&str],
@@ -270,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_queue_from_the_future_is_young() {
-        let queue = HeldQueue { created: Some(now() + DAY), ..held("orders") };
+        let queue = ManagedQueue { created: Some(now() + DAY), ..held("orders") };
         assert_eq!(classes(&[queue], &[None], &[], &[]), [(Class::Young, false)]);
     }
 

@@ -10,9 +10,9 @@ use tokio_util::sync::CancellationToken;
 use super::calls::{TRIES, back_off, extend, load, settle};
 use super::copy::{Extras, Next, after, outgoing};
 use super::groups::Groups;
-use super::held::{Held, extension};
+use super::set_aside::{SetAside, extension};
 use super::sort::{Sorter, Verdict};
-use super::{Ended, LEASE, MAX_HELD, Note, Order, Report};
+use super::{Ended, LEASE, MAX_HELD, MoveRequest, Note, Report};
 use hostler_queue::{Admin, Delivery, Queue, QueueError, Receipt, Receive, Settlement};
 use hostler_types::Bucket;
 use hostler_types::channel::Channel;
@@ -32,7 +32,7 @@ const STALE: usize = 100;
 /// and the report counts up to them.
 pub async fn run(
     broker: &dyn Admin,
-    order: Order,
+    order: MoveRequest,
     stop: &CancellationToken,
     tell: &mut (dyn FnMut(Note<'_>) + Send),
 ) -> Result<(Report, Ended), QueueError> {
@@ -43,16 +43,16 @@ pub async fn run(
 /// so a message that stays blocks none behind it. Also returns the groups that it could not read to the end.
 pub(in super::super) async fn look(
     broker: &dyn Admin,
-    order: Order,
+    order: MoveRequest,
     stop: &CancellationToken,
     tell: &mut (dyn FnMut(Note<'_>) + Send),
 ) -> Result<(Report, Ended, Vec<String>), QueueError> {
-    start(broker, Order { dry_run: true, to: None, ..order }, true, stop, tell).await
+    start(broker, MoveRequest { dry_run: true, to: None, ..order }, true, stop, tell).await
 }
 
 async fn start(
     broker: &dyn Admin,
-    order: Order,
+    order: MoveRequest,
     only_looks: bool,
     stop: &CancellationToken,
     tell: &mut (dyn FnMut(Note<'_>) + Send),
@@ -70,7 +70,7 @@ async fn start(
         groups: (queue.is_ordered() && only_looks).then(|| Groups::of_batches(queue.limits().receive_batch)),
         bucket: order.rate.filter(|_| !order.dry_run).map(|rate| Bucket::with_one_token(rate, Instant::now())),
         started: Instant::now(),
-        held: Held::default(),
+        held: SetAside::default(),
         extras: Extras { key: true, id: true },
         unremoved: BTreeSet::new(),
         stale: 0,
@@ -98,7 +98,7 @@ async fn start(
 
 struct Run<'a> {
     broker: &'a dyn Admin,
-    order: Order,
+    order: MoveRequest,
     queue: Arc<dyn Queue>,
     /// The target's queue by itself; `None`: messages that move are removed.
     target: Option<Channel>,
@@ -109,7 +109,7 @@ struct Run<'a> {
     groups: Option<Groups>,
     bucket: Option<Bucket>,
     started: Instant,
-    held: Held,
+    held: SetAside,
     /// The additions to copies, as long as the target accepts them.
     extras: Extras,
     /// Ids of messages that were sent but not removed. If one is received again, it must not be sent again.
@@ -124,7 +124,7 @@ struct Run<'a> {
 }
 
 /// A message on its way, and the additions of its copy.
-struct Parcel {
+struct PendingMove {
     delivery: Delivery,
     extras: Extras,
 }
@@ -339,30 +339,33 @@ impl Run<'_> {
     /// Sends copies of these messages. Returns those with a copy in the target; holds the others.
     async fn send(&mut self, target: &Channel, moving: Vec<Delivery>) -> Vec<Delivery> {
         let mut sent = Vec::new();
-        let mut parcels = self.still_ours(moving).await;
+        let mut pending_moves = self.still_ours(moving).await;
         let mut tries = 1;
-        while !parcels.is_empty() {
-            let batch = parcels.iter().map(|parcel| self.copy(&parcel.delivery.message, parcel.extras)).collect();
+        while !pending_moves.is_empty() {
+            let batch = pending_moves
+                .iter()
+                .map(|pending_move| self.copy(&pending_move.delivery.message, pending_move.extras))
+                .collect();
             let answers = self.broker.send(target, batch).await;
             let mut later = None;
-            for (parcel, answer) in std::mem::take(&mut parcels).into_iter().zip(answers) {
+            for (pending_move, answer) in std::mem::take(&mut pending_moves).into_iter().zip(answers) {
                 if let Ok(copy) = &answer {
-                    self.sorter.moved(&parcel.delivery.message, &copy.id);
+                    self.sorter.moved(&pending_move.delivery.message, &copy.id);
                 }
-                match after(answer, parcel.extras) {
-                    Next::Ack => sent.push(parcel.delivery),
+                match after(answer, pending_move.extras) {
+                    Next::Ack => sent.push(pending_move.delivery),
                     Next::Again(extras) => {
                         // Support for keys is a property of the target; the size is one of the message.
                         self.extras.key &= extras.key;
-                        parcels.push(Parcel { extras, ..parcel });
+                        pending_moves.push(PendingMove { extras, ..pending_move });
                     }
-                    Next::Never(invalid) => self.fail(parcel.delivery, &invalid.to_string()),
-                    Next::Later(error) if self.may_try_again(tries, &parcel.delivery) => {
+                    Next::Never(invalid) => self.fail(pending_move.delivery, &invalid.to_string()),
+                    Next::Later(error) if self.may_try_again(tries, &pending_move.delivery) => {
                         later = Some(error);
-                        parcels.push(parcel);
+                        pending_moves.push(pending_move);
                     }
                     Next::Later(error) | Next::Refused(error) => {
-                        self.fail(parcel.delivery, &error.to_string());
+                        self.fail(pending_move.delivery, &error.to_string());
                         self.trouble = Some(error);
                     }
                 }
@@ -391,13 +394,13 @@ impl Run<'_> {
     }
 
     /// Extends the leases that are too short for a send and a removal. Fails messages whose lease cannot be extended.
-    async fn still_ours(&mut self, moving: Vec<Delivery>) -> Vec<Parcel> {
+    async fn still_ours(&mut self, moving: Vec<Delivery>) -> Vec<PendingMove> {
         let old = |delivery: &Delivery| delivery.leased_at.elapsed() > LEASE / 4;
         let leases = moving.iter().filter(|delivery| old(delivery));
         let leases = leases.map(|delivery| (delivery.message.id.clone(), delivery.receipt.lease())).collect();
         let now = Instant::now();
         let extended = extend(&self.queue, leases, LEASE).await;
-        let mut parcels = Vec::new();
+        let mut pending_moves = Vec::new();
         for mut delivery in moving {
             if extended.contains(&delivery.message.id) {
                 delivery.leased_at = now;
@@ -405,9 +408,9 @@ impl Run<'_> {
                 self.fail(delivery, "its lease could not be extended");
                 continue;
             }
-            parcels.push(Parcel { delivery, extras: self.extras });
+            pending_moves.push(PendingMove { delivery, extras: self.extras });
         }
-        parcels
+        pending_moves
     }
 
     /// Removes messages that were sent, or are to be dropped.

@@ -21,8 +21,8 @@ mod condition;
 mod copy;
 mod engine;
 mod groups;
-mod held;
 mod rehearsal;
+mod set_aside;
 mod sort;
 
 pub use condition::{Condition, InvalidCondition};
@@ -45,7 +45,7 @@ pub const MAX_HELD: usize = 100_000;
 
 /// A request to move messages.
 #[derive(Debug, Clone)]
-pub struct Order {
+pub struct MoveRequest {
     /// The queue to take messages from.
     pub from: Channel,
     /// The target: this queue alone, even if it belongs to an exchange. `None`: messages are removed.

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use tokio_util::sync::CancellationToken;
 
 use super::sort::{Sorter, Verdict};
-use super::{Ended, Note, Order, run};
+use super::{Ended, MoveRequest, Note, run};
 use crate::Look;
 use hostler_queue::{Admin, QueueError};
 use hostler_types::message::Message;
@@ -36,7 +36,7 @@ pub async fn rehearse(
     if broker.peek(&at, &mut each).await? {
         return Ok((if stop.is_cancelled() { Ended::Stopped } else { Ended::Done }, behind));
     }
-    let order = Order { from: at, to: None, conditions, max: Some(max), rate: None, dry_run: true, began };
+    let order = MoveRequest { from: at, to: None, conditions, max: Some(max), rate: None, dry_run: true, began };
     let mut tell = |note: Note<'_>| {
         if let Note::WouldMove(message) = note {
             show(message);

@@ -63,7 +63,7 @@ pub enum StartError {
 
 /// The configured exporters.
 #[derive(Debug, Default)]
-pub struct Ways {
+pub struct Exporters {
     /// The listener that Prometheus scrapes ([`listen`]).
     pub prometheus: Option<TcpListener>,
     /// The OTLP endpoint, in the form of `OTEL_EXPORTER_OTLP_ENDPOINT`.
@@ -105,11 +105,11 @@ impl Metrics {
     /// # Errors
     /// [`StartError`]: an exporter cannot be set up.
     pub fn start(
-        ways: Ways,
+        exporters: Exporters,
         resource: &Resource,
         consumers: impl IntoIterator<Item = Named>,
     ) -> Result<Option<Self>, StartError> {
-        let Ways { prometheus, otlp, emf } = ways;
+        let Exporters { prometheus, otlp, emf } = exporters;
         let otlp = otlp.filter(|_| !otlp::is_disabled());
         if prometheus.is_none() && otlp.is_none() && !emf {
             return Ok(None);

@@ -1,0 +1,117 @@
+//! The messages that were inspected and stay. They are kept leased until the run ends, so that they are not received
+//! again.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::LEASE;
+use hostler_queue::{LeaseHandle, Receipt};
+
+/// SetAside messages, by id.
+#[derive(Debug, Default)]
+pub(super) struct SetAside {
+    entries: HashMap<String, Entry>,
+    looked_at: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    receipt: Receipt,
+    until: Instant,
+}
+
+impl SetAside {
+    /// Returns the number of held messages.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Holds a message that is leased until `until`; `false` if it was already held, under a lease that was lost.
+    pub(super) fn keep(&mut self, id: &str, receipt: Receipt, until: Instant) -> bool {
+        self.entries.insert(id.to_owned(), Entry { receipt, until }).is_none()
+    }
+
+    /// Reports `true` if this message is held.
+    pub(super) fn contains(&self, id: &str) -> bool {
+        self.entries.contains_key(id)
+    }
+
+    /// Returns the leases to extend now: those with less than three quarters of [`LEASE`] left. Checks at most six
+    /// times per [`LEASE`].
+    pub(super) fn due(&mut self, now: Instant) -> Vec<(String, LeaseHandle)> {
+        if now < *self.looked_at.get_or_insert(now) + LEASE / 6 {
+            return Vec::new();
+        }
+        self.looked_at = Some(now);
+        let short = self.entries.iter().filter(|(_, entry)| entry.until < now + LEASE * 3 / 4);
+        short.map(|(id, entry)| (id.clone(), entry.receipt.lease())).collect()
+    }
+
+    /// Records the extension of a lease.
+    pub(super) fn extended(&mut self, id: &str, until: Instant) {
+        if let Some(entry) = self.entries.get_mut(id) {
+            entry.until = until;
+        }
+    }
+
+    /// Takes out these messages, to be released.
+    pub(super) fn take(&mut self, ids: &[String]) -> Vec<(String, Receipt)> {
+        ids.iter().filter_map(|id| Some((id.clone(), self.entries.remove(id)?.receipt))).collect()
+    }
+
+    /// Takes out all messages, to be released.
+    pub(super) fn drain(&mut self) -> Vec<(String, Receipt)> {
+        self.entries.drain().map(|(id, entry)| (id, entry.receipt)).collect()
+    }
+}
+
+/// Returns the extension for leases in a run that has lasted this long: the same time again. Each message is then
+/// extended only a few times in a run of any length. After a crash, no lease lasts longer than the run did, or than
+/// [`LEASE`].
+pub(super) fn extension(lasted: Duration, max_lease: Duration) -> Duration {
+    lasted.max(LEASE).min(max_lease / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn only_short_leases_are_extended_and_not_at_every_look() {
+        let mut held = SetAside::default();
+        let start = Instant::now();
+        assert!(held.keep("short", Receipt::new("1"), start + LEASE));
+        assert!(held.keep("long", Receipt::new("2"), start + LEASE * 2));
+        let ids = |held: &mut SetAside, after: Duration| -> Vec<String> {
+            held.due(start + after).into_iter().map(|(id, _)| id).collect()
+        };
+        assert!(ids(&mut held, Duration::ZERO).is_empty());
+        assert!(ids(&mut held, LEASE / 6).is_empty(), "five sixths are left");
+        assert_eq!(ids(&mut held, LEASE / 3), ["short"]);
+        assert!(ids(&mut held, LEASE / 3).is_empty(), "asked just now");
+        held.extended("short", start + LEASE * 2);
+        assert!(ids(&mut held, LEASE).is_empty());
+        assert_eq!(held.len(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_that_comes_again_is_known_and_has_its_new_receipt() {
+        let mut held = SetAside::default();
+        let until = Instant::now() + LEASE;
+        assert!(held.keep("a", Receipt::new("old"), until));
+        assert!(held.contains("a") && !held.contains("b"));
+        assert!(!held.keep("a", Receipt::new("new"), until));
+        assert_eq!(held.drain(), [("a".to_owned(), Receipt::new("new"))]);
+        assert_eq!(held.len(), 0);
+    }
+
+    #[test]
+    fn extensions_grow_with_the_run() {
+        let max = LEASE * 60;
+        for (lasted, expected) in [(0, 1), (1, 1), (5, 5), (30, 30), (1000, 30)] {
+            assert_eq!(extension(LEASE * lasted, max), LEASE * expected);
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! The reporter: writes the health file at each tick of the control thread and at every change of state.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use hostler_consumer::{Failed, Status, StatusHandle};
+use hostler_health::{self as health, Clock, ConsumerReport, FailureReport, HealthFile, Pauses, Report, Rivals, TICK};
+
+/// The least time between two writes: a busy consumer changes its state thousands of times a second.
+const SPACING: Duration = Duration::from_millis(50);
+
+/// The least time between two looks for pauses.
+const LOOKING: Duration = Duration::from_millis(500);
+
+/// The longest wait for the last report at the end of the process: a hanging file system must not keep it alive.
+const LAST_WRITE: Duration = Duration::from_secs(1);
+
+/// A consumer in the health file.
+pub(super) struct Watched {
+    pub(super) name: String,
+    pub(super) healthcheck_timeout: Duration,
+    /// The longest that it may drain.
+    pub(super) shutdown_grace: Duration,
+    pub(super) board: StatusHandle,
+    /// Sends `true` while it is to pause.
+    pub(super) pause: watch::Sender<bool>,
+}
+
+/// Writes the health file and looks for pauses, until it is stopped.
+///
+/// The reports are made on the control thread, so that the file goes stale if that thread is stuck. A separate thread writes
+/// them, so that a slow disk delays nothing.
+pub(super) struct HealthReporter {
+    stop: CancellationToken,
+    ticking: JoinHandle<()>,
+    /// Closed once the thread has written its last report.
+    written: oneshot::Receiver<()>,
+}
+
+impl HealthReporter {
+    /// Starts with a first look for pauses, so that a paused consumer takes nothing at all, and a first report at once. Must be
+    /// called within the control runtime.
+    pub(super) fn start(path: &Path, consumers: Vec<Watched>, transitions: Arc<Notify>) -> io::Result<Self> {
+        let file = HealthFile::new(path);
+        warn_of_another_host(path);
+        let mut watch = PauseWatch::new(path, &consumers);
+        watch.look();
+        let path = path.to_owned();
+        let (reports, queue) = mpsc::sync_channel::<Report>(1);
+        let (writing, written) = oneshot::channel();
+        thread::Builder::new().name("hostler-health".into()).spawn(move || {
+            write_all(&file, &path, &queue, watch);
+            drop(writing);
+        })?;
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        let ticking = tokio::spawn(async move {
+            let mut clock = Clock::start();
+            let mut tick = || {
+                let report = clock.report(|clock| consumers.iter().map(|watched| describe(watched, clock)).collect());
+                // If the disk is still busy with the last report, this one is dropped; the next tick makes up for it.
+                let _ = reports.try_send(report);
+            };
+            loop {
+                tick();
+                tokio::select! {
+                    () = stopped.cancelled() => break,
+                    // Hosts that share the file by mistake must not fall into step: the check waits for a report of each.
+                    () = tokio::time::sleep((TICK / 2).mul_f64(1.0 - 0.2 * fastrand::f64())) => {}
+                    () = transitions.notified() => tokio::time::sleep(SPACING).await,
+                }
+            }
+            tick();
+        });
+        Ok(Self { stop, ticking, written })
+    }
+
+    /// Writes a last report and ends, within [`LAST_WRITE`].
+    pub(super) async fn stop(self) {
+        self.stop.cancel();
+        let _ = self.ticking.await;
+        if timeout(LAST_WRITE, self.written).await.is_err() {
+            tracing::warn!("the health file could not be written in time, and says nothing of the end");
+        }
+    }
+}
+
+/// Warns if another host writes this health file. Two hosts on one file hide each other: `top`, `pause` and the health check
+/// reach the one that wrote last.
+fn warn_of_another_host(path: &Path) {
+    if let Some(pid) = health::other_writer(path) {
+        log_another_host(pid, path);
+    }
+}
+
+fn log_another_host(pid: u32, path: &Path) {
+    tracing::error!(
+        pid,
+        path = %path.display(),
+        "another host writes this health file: give each a path of its own with `host.health_file` \
+         (HOSTLER_HOST__HEALTH_FILE), or their health, `hostler top` and `hostler pause` are mixed up"
+    );
+}
+
+/// Looks for paused consumers and signals changes to them.
+struct PauseWatch {
+    pauses: Pauses,
+    consumers: Vec<(String, watch::Sender<bool>)>,
+    looked_at: Option<Instant>,
+    failing: bool,
+}
+
+impl PauseWatch {
+    fn new(health_file: &Path, consumers: &[Watched]) -> Self {
+        let consumers = consumers.iter().map(|watched| (watched.name.clone(), watched.pause.clone())).collect();
+        Self { pauses: Pauses::beside(health_file), consumers, looked_at: None, failing: false }
+    }
+
+    fn look(&mut self) {
+        if self.looked_at.is_some_and(|at| at.elapsed() < LOOKING) {
+            return;
+        }
+        self.looked_at = Some(Instant::now());
+        let mut fault = None;
+        for (name, pause) in &self.consumers {
+            match self.pauses.contains(name) {
+                Ok(paused) => {
+                    pause.send_if_modified(|now| std::mem::replace(now, paused) != paused);
+                }
+                Err(error) => fault = Some(error),
+            }
+        }
+        // Earlier pauses stay in force until the folder can be read again.
+        if let (Some(error), false) = (&fault, self.failing) {
+            tracing::warn!(%error, "cannot tell which consumers are to pause");
+        }
+        self.failing = fault.is_some();
+    }
+}
+
+fn write_all(file: &HealthFile, path: &Path, reports: &mpsc::Receiver<Report>, mut watch: PauseWatch) {
+    let (mut failing, mut rivals) = (false, Rivals::default());
+    for report in reports {
+        watch.look();
+        if let Some(pid) = rivals.look(path) {
+            log_another_host(pid, path);
+        }
+        match file.write(&report) {
+            Ok(()) => {
+                failing = false;
+                rivals.wrote(&report);
+            }
+            // The file goes stale, which the verdict reports. The log gives the reason, once.
+            Err(error) if !failing => {
+                tracing::error!(%error, "cannot write the health file");
+                failing = true;
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+fn describe(watched: &Watched, clock: &Clock) -> ConsumerReport {
+    let status: Status = watched.board.get();
+    let wall = |instant: tokio::time::Instant| clock.wall(Instant::from(instant));
+    let failure = |failed: Failed| FailureReport {
+        at: wall(failed.at),
+        message_id: failed.message_id,
+        outcome: failed.outcome.to_owned(),
+        disposition: failed.disposition.to_owned(),
+        reason: failed.reason,
+    };
+    let now = tokio::time::Instant::now();
+    let report = status.report(&watched.name, watched.healthcheck_timeout, watched.shutdown_grace, now, wall);
+    ConsumerReport { last_failures: watched.board.failures().into_iter().map(failure).collect(), ..report }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hostler_types::State;
+
+    #[tokio::test]
+    async fn a_drain_within_the_grace_is_healthy() {
+        let seconds = Duration::from_secs;
+        for (healthcheck_timeout, shutdown_grace, exiting) in [(5, 115, 115), (90, 25, 90)] {
+            let watched = Watched {
+                name: "work".into(),
+                healthcheck_timeout: seconds(healthcheck_timeout),
+                shutdown_grace: seconds(shutdown_grace),
+                board: StatusHandle::new(Arc::default(), Arc::default()),
+                pause: watch::Sender::new(false),
+            };
+            let mut clock = Clock::start();
+            for (state, wanted) in [
+                (State::Initializing, healthcheck_timeout),
+                (State::Processing, healthcheck_timeout),
+                (State::Exiting, exiting),
+            ] {
+                watched.board.update(Instant::now().into(), |status| status.state = state);
+                let report = clock.report(|clock| vec![describe(&watched, clock)]);
+                let shown: Vec<_> =
+                    report.consumers.iter().map(|shown| (shown.state, shown.healthcheck_timeout)).collect();
+                assert_eq!(shown, [(state, seconds(wanted))]);
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stop_waits_until_what_was_reported_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("health.json");
+        let watched = Watched {
+            name: "work".into(),
+            healthcheck_timeout: Duration::from_secs(90),
+            shutdown_grace: Duration::from_secs(25),
+            board: StatusHandle::new(Arc::default(), Arc::default()),
+            pause: watch::Sender::new(false),
+        };
+        let reporter = HealthReporter::start(&path, vec![watched], Arc::default()).unwrap();
+        reporter.stop().await;
+        assert_eq!(hostler_health::read(&path).unwrap().consumers.len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_hung_disk_does_not_keep_the_process_from_its_end() {
+        let (_hung, written) = oneshot::channel();
+        let reporter = HealthReporter { stop: CancellationToken::new(), ticking: tokio::spawn(async {}), written };
+        timeout(2 * LAST_WRITE, reporter.stop()).await.expect("it waits for ever");
+    }
+}

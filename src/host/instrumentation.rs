@@ -1,0 +1,187 @@
+//! The host's own measurements: starts the metrics, wraps the consumers' queues in them, counts the messages in queues at
+//! intervals, and ticks. Without exporters, none of this runs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
+
+use super::resources::Share;
+use crate::exit::{Exit, Failure, Result};
+use hostler_config::Config;
+use hostler_consumer::StatusHandle;
+use hostler_queue::{Admin, Broker, Depth, Queue};
+use hostler_queue_telemetry::{MeteredBroker, MeteredQueue};
+use hostler_telemetry::Resource;
+use hostler_telemetry::metrics::{
+    self, ConsumerMetrics, Depths, Exporters, HostMetrics, Metrics, Named, Shown, StartError,
+};
+use hostler_types::channel::Channel;
+
+/// The interval of queue counts: short enough for scaling. On SQS the calls for a channel cost cents a month.
+const LOOK: Duration = Duration::from_secs(30);
+
+/// The longest that one count may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The interval of the host's tick, whose delay is measured.
+const TICK: Duration = Duration::from_secs(1);
+
+/// The metrics and the tasks that feed them. Dropping it ends both.
+pub(super) struct Instrumentation {
+    metrics: Metrics,
+    looking: JoinSet<()>,
+}
+
+/// Returns the exporters of the config. Binds the address that Prometheus scrapes.
+///
+/// # Errors
+/// 64 if that address cannot be bound.
+pub(super) fn exporters(config: &Config) -> Result<Exporters> {
+    let telemetry = &config.telemetry;
+    let prometheus = telemetry.prometheus.map(metrics::listen).transpose().map_err(failure)?;
+    Ok(Exporters { prometheus, otlp: telemetry.otlp_endpoint.clone(), emf: telemetry.emf })
+}
+
+impl Instrumentation {
+    /// Starts the configured metrics.
+    ///
+    /// # Errors
+    /// 64 for a setting that cannot work, 70 if a thread cannot be started.
+    pub(super) fn start(exporters: Exporters, config: &Config, resource: &Resource) -> Result<Option<Self>> {
+        let system = super::driver(config).system();
+        let consumers = config.consumers.iter().map(|consumer| {
+            let (consumer, channel) = (consumer.name.clone(), consumer.channel.to_string());
+            Named { consumer, channel, system }
+        });
+        let metrics = Metrics::start(exporters, resource, consumers).map_err(failure)?;
+        Ok(metrics.map(|metrics| Self { metrics, looking: JoinSet::new() }))
+    }
+
+    /// Returns a consumer's metrics, by the consumer's index in the config.
+    pub(super) fn consumer(&self, place: usize) -> Option<ConsumerMetrics> {
+        self.metrics.consumer(place)
+    }
+
+    /// Starts the observation of the consumers' boards and queues, and the tick. Must be called within the control runtime.
+    pub(super) fn watch(
+        &mut self,
+        config: &Config,
+        service: Arc<dyn Admin>,
+        boards: &[StatusHandle],
+        shares: &[Share],
+    ) {
+        let mut queues = Vec::new();
+        for (place, ((consumer, board), share)) in config.consumers.iter().zip(boards).zip(shares).enumerate() {
+            let Some(metrics) = self.consumer(place) else { continue };
+            let (board, slots) = (board.clone(), share.slots);
+            metrics.show(move || {
+                let status = board.get();
+                Shown { slots, busy: status.in_flight, in_hand: status.in_hand, state: status.state.name() }
+            });
+            queues.push((consumer.channel.clone(), metrics));
+        }
+        self.looking.spawn(look(service, queues));
+        self.looking.spawn(tick(self.metrics.host()));
+    }
+
+    /// Exports the remaining data, until the deadline at the latest.
+    pub(super) async fn end(self, deadline: Instant) {
+        self.metrics.end(deadline).await;
+    }
+}
+
+/// Returns the queue as the consumer gets it.
+pub(super) fn queue(queue: Arc<dyn Queue>, metrics: Option<&ConsumerMetrics>) -> Arc<dyn Queue> {
+    match metrics {
+        Some(metrics) => Arc::new(MeteredQueue::new(queue, metrics.clone())),
+        None => queue,
+    }
+}
+
+/// Returns the queue service as the consumer's replies and guests get it.
+pub(super) fn broker(broker: &Arc<dyn Broker>, metrics: Option<&ConsumerMetrics>) -> Arc<dyn Broker> {
+    match metrics {
+        Some(metrics) => Arc::new(MeteredBroker::new(Arc::clone(broker), metrics.clone())),
+        None => Arc::clone(broker),
+    }
+}
+
+/// Counts each queue separately, so that one which cannot be read leaves no gap in the others.
+async fn look(service: Arc<dyn Admin>, queues: Vec<(Channel, ConsumerMetrics)>) {
+    let mut looks = interval(LOOK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        looks.tick().await;
+        for (channel, metrics) in &queues {
+            metrics.queue_seen(see(&*service, channel).await, Instant::now());
+        }
+    }
+}
+
+async fn see(service: &dyn Admin, channel: &Channel) -> Option<Depths> {
+    let fault = match timeout(PATIENCE, service.depths(std::slice::from_ref(channel))).await {
+        Ok(Ok(depths)) => return depths.first().map(depths_of),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "no answer in time".to_owned(),
+    };
+    tracing::debug!(%channel, fault, "cannot see how full the queue is");
+    None
+}
+
+fn depths_of(depth: &Depth) -> Depths {
+    let Depth { visible, delayed, in_flight, dead_lettered, missing: _, oldest_age } = *depth;
+    Depths { visible, delayed, in_flight, dead_lettered, oldest_age }
+}
+
+async fn tick(metrics: HostMetrics) {
+    let mut due = Instant::now() + TICK;
+    loop {
+        sleep_until(due).await;
+        let now = Instant::now();
+        metrics.ticked(now - due);
+        due = now + TICK;
+    }
+}
+
+fn failure(error: StartError) -> Failure {
+    let exit = match error {
+        StartError::Config(_) => Exit::BadConfig,
+        StartError::Machine(_) => Exit::Internal,
+    };
+    Failure::new(exit, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hostler_queue::ChannelSpec;
+    use hostler_queue::fake::FakeBroker;
+
+    #[test]
+    fn the_words_of_states_and_dispositions_are_those_of_the_metrics() {
+        use hostler_types::State;
+        let states =
+            [State::Initializing, State::Initialized, State::Listening, State::Processing, State::Idle, State::Exiting];
+        assert_eq!(states.map(State::name), metrics::names::STATES);
+        use hostler_consumer::Disposition;
+        let dispositions = [
+            Disposition::Ack,
+            Disposition::DeadLetter(String::new()),
+            Disposition::Release(Duration::ZERO),
+            Disposition::None,
+        ];
+        assert_eq!(dispositions.each_ref().map(Disposition::name), metrics::names::DISPOSITIONS);
+    }
+
+    #[tokio::test]
+    async fn a_queue_is_seen_as_it_is() {
+        let broker = FakeBroker::default();
+        let channel: Channel = "work".parse().unwrap();
+        broker.open(&ChannelSpec::new(channel.clone())).await.unwrap();
+        let sent = broker.send(&channel, vec![Default::default(), Default::default()]).await;
+        assert!(sent.iter().all(std::result::Result::is_ok));
+        assert_eq!(see(&broker, &channel).await.map(|depths| depths.visible), Some(2));
+    }
+}
