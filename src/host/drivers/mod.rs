@@ -23,7 +23,7 @@ pub trait QueueDriver: Send + Sync + 'static {
     /// Connects to the service that the config names.
     ///
     /// # Errors
-    /// [`QueueError`] if it cannot be reached.
+    /// [`QueueError`] if it cannot be reached, or if this build has no such driver.
     async fn connect(&self, config: &Config) -> Result<Arc<dyn Provisioner>, QueueError>;
 
     /// Connects for a command that only reads: creates nothing, and a queue that does not exist yet is empty.
@@ -40,7 +40,7 @@ pub trait QueueDriver: Send + Sync + 'static {
     /// As [`Self::connect`].
     async fn inventory(&self, config: &Config) -> Result<Arc<dyn Inventory>, QueueError> {
         // Fails early if the service cannot be reached.
-        connect_to_look(config).await?;
+        self.connect_to_look(config).await?;
         Ok(Arc::new(Untagged::new(config)))
     }
 
@@ -105,83 +105,41 @@ pub struct QueueFile<'a> {
     pub companions: &'static [&'static str],
 }
 
-/// The driver that the config names, if this build has it.
-fn of(config: &Config) -> Result<&'static dyn QueueDriver, QueueError> {
+/// Returns the driver that the config names.
+pub fn driver(config: &Config) -> &'static dyn QueueDriver {
     let named = config.queue.driver;
-    let found = DRIVERS.iter().find(|(word, _)| *word == named).map(|(_, driver)| *driver);
-    found.ok_or_else(|| {
+    DRIVERS.iter().find(|(word, _)| *word == named).map_or(&Absent, |(_, driver)| *driver)
+}
+
+/// A driver that this build does not have.
+struct Absent;
+
+impl Absent {
+    fn refusal(config: &Config) -> QueueError {
         QueueError::Refused(format!(
             "queue.driver: this build of hostler has no driver `{}`; it was built without that feature",
-            named.word()
+            config.queue.driver.word()
         ))
-    })
+    }
 }
 
-/// Connects to the queue service that the config names.
-///
-/// # Errors
-/// [`QueueError`] if it cannot be reached, or if this build has no driver for it.
-pub async fn connect(config: &Config) -> Result<Arc<dyn Provisioner>, QueueError> {
-    of(config)?.connect(config).await
-}
+#[async_trait]
+impl QueueDriver for Absent {
+    async fn connect(&self, config: &Config) -> Result<Arc<dyn Provisioner>, QueueError> {
+        Err(Self::refusal(config))
+    }
 
-/// Connects for a command that only looks: nothing is created.
-///
-/// # Errors
-/// As [`connect`].
-pub async fn connect_to_look(config: &Config) -> Result<Arc<dyn Provisioner>, QueueError> {
-    of(config)?.connect_to_look(config).await
-}
+    async fn disposal(&self, config: &Config) -> Result<Arc<dyn Disposal>, QueueError> {
+        Err(Self::refusal(config))
+    }
 
-/// Returns the inventory of the service that the config names.
-///
-/// # Errors
-/// As [`connect`].
-pub async fn inventory(config: &Config) -> Result<Arc<dyn Inventory>, QueueError> {
-    of(config)?.inventory(config).await
-}
+    fn system(&self) -> &'static str {
+        "hostler"
+    }
 
-/// Returns the inventory with use and removal.
-///
-/// # Errors
-/// As [`connect`]; [`QueueError::Refused`] if the service keeps no record of use.
-pub async fn disposal(config: &Config) -> Result<Arc<dyn Disposal>, QueueError> {
-    of(config)?.disposal(config).await
-}
-
-/// The file that holds the queue, where it is one.
-pub fn file(config: &Config) -> Option<QueueFile<'_>> {
-    of(config).ok()?.file(config)
-}
-
-/// Returns true if opening or sending creates what is missing.
-pub fn makes_what_is_missing(config: &Config) -> bool {
-    of(config).is_ok_and(|driver| driver.makes_what_is_missing(config))
-}
-
-/// Returns true if the driver that the config names calls AWS.
-pub fn uses_aws(config: &Config) -> bool {
-    of(config).is_ok_and(QueueDriver::uses_aws)
-}
-
-/// Returns true if the driver that the config names keeps large messages in the bucket of `[payload]`.
-pub fn uses_payload(config: &Config) -> bool {
-    of(config).is_ok_and(QueueDriver::uses_payload)
-}
-
-/// The `messaging.system` of the queues that the config names.
-pub fn system(config: &Config) -> &'static str {
-    of(config).map_or("hostler", QueueDriver::system)
-}
-
-/// Returns true if looking at messages receives them, which counts as an attempt.
-pub fn receives_to_look(config: &Config) -> bool {
-    of(config).is_ok_and(QueueDriver::receives_to_look)
-}
-
-/// Returns the advice that follows the text of a refused receive.
-pub fn cure_of_a_refusal(config: &Config) -> &'static str {
-    of(config).map_or("", QueueDriver::cure_of_a_refusal)
+    fn makes_what_is_missing(&self, _: &Config) -> bool {
+        false
+    }
 }
 
 #[cfg(test)]
