@@ -1,4 +1,4 @@
-//! A handler's file: read, checked against its pin, and recognised by its exports.
+//! A handler's file: reading, verification against the pin, and detection of the handler kind from the exports.
 
 use std::fmt;
 use std::io;
@@ -18,21 +18,21 @@ use super::{VERSION, build, contract, foreign, hooks};
 use super::{messaging, wasmcloud};
 use hostler_types::digest::{hex, sha256};
 
-/// Bytes of a page of linear memory (WebAssembly core specification).
+/// Size of a page of linear memory in bytes (WebAssembly core specification).
 const WASM_PAGE: u64 = 64 * 1024;
 
-/// A handler's file, read and compiled.
+/// The compiled code of a handler's file.
 pub(super) struct Artifact {
     pub(super) code: Code,
     pub(super) kind: Kind,
-    /// Bytes of memory that each sandbox starts with, in all instances.
+    /// Initial memory of each sandbox in bytes, summed over all instances in the sandbox.
     pub(super) least_memory: u64,
 }
 
 /// The kind of a handler's file, detected from its exports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A component that exports the contract's `handler`.
+    /// A component that exports `handler` of hostler's own contract.
     Handler,
     /// A component that exports `incoming-handler` of wasi:messaging.
     #[cfg(feature = "messaging")]
@@ -40,11 +40,11 @@ pub enum Kind {
     /// A component that exports `handler` of wasmcloud:messaging.
     #[cfg(feature = "messaging")]
     Wasmcloud,
-    /// A WASI 0.2 command.
+    /// A WASI 0.2 command: a component that exports `wasi:cli/run`.
     Run,
-    /// A component that exports hooks and no handler.
+    /// A component that exports lifecycle hooks and no handler.
     Hooks,
-    /// A preview-1 module with `_start`.
+    /// A WASI preview-1 module that exports `_start`.
     Command,
 }
 
@@ -64,7 +64,7 @@ impl fmt::Display for Kind {
 }
 
 impl Artifact {
-    /// Returns the component, if it is one.
+    /// Returns the component. `None`: the code is a core module.
     pub(super) fn component(&self) -> Option<&Component> {
         match &self.code {
             Code::Component(component) => Some(component),
@@ -72,7 +72,7 @@ impl Artifact {
         }
     }
 
-    /// Returns the size of its compiled code with its data, in bytes.
+    /// Returns the size of the compiled code and data in bytes.
     pub(super) fn code_size(&self) -> u64 {
         let range = match &self.code {
             Code::Component(component) => component.image_range(),
@@ -81,7 +81,7 @@ impl Artifact {
         (range.end.addr() - range.start.addr()) as u64
     }
 
-    /// Returns the largest initial memory, in bytes.
+    /// Returns the largest initial size of any linear memory in the code, in bytes.
     fn largest_memory(&self) -> u64 {
         let required = match &self.code {
             Code::Component(component) => component.resources_required(),
@@ -91,7 +91,7 @@ impl Artifact {
         pages.saturating_mul(WASM_PAGE)
     }
 
-    /// Returns the interfaces or modules that it imports, sorted and without repetition.
+    /// Returns the interfaces or modules that the code imports, sorted and without duplicates.
     pub(super) fn imports(&self) -> Vec<String> {
         let mut imports: Vec<String> = match &self.code {
             Code::Component(component) => {
@@ -105,10 +105,10 @@ impl Artifact {
     }
 }
 
-/// Reads a handler and compiles it unless it is compiled already.
+/// Reads a handler. Compiles the handler unless the file contains compiled code that fits this host.
 ///
 /// # Errors
-/// [`LoadError`] for a file that is missing, does not match its pin, is not WASM, is damaged, or holds no handler.
+/// [`LoadError`] if the file is missing, does not match its pin, is not WASM, is damaged, or contains no handler.
 pub(super) fn read(engine: &Engine, source: &Source, pin: Option<&[u8; 32]>) -> Result<Artifact, LoadError> {
     contain(source, || read_uncontained(engine, source, pin))
 }
@@ -117,7 +117,7 @@ fn read_uncontained(engine: &Engine, source: &Source, pin: Option<&[u8; 32]>) ->
     let unreadable = |error: io::Error| LoadError::unreadable(source, &error);
     let mut contents = Contents::open(source)?;
     if let Some(pin) = pin {
-        // The checked bytes are the ones loaded, even if the file changes.
+        // Loads the verified bytes from memory, because the file may change after the check.
         let bytes = contents.all().map_err(unreadable)?;
         check_pin(source, &bytes, pin)?;
         contents = bytes.into();
@@ -135,14 +135,14 @@ fn read_uncontained(engine: &Engine, source: &Source, pin: Option<&[u8; 32]>) ->
         Code::Module(module) => recognise_module(source, module),
     };
     let artifact = Artifact { kind: kind?, code, least_memory: 0 };
-    // Compiled code of another origin may declare less memory than it needs.
+    // The file may contain code that another tool compiled. The size stored with that code may be too small.
     Ok(Artifact { least_memory: memory.max(artifact.largest_memory()), ..artifact })
 }
 
-/// Reads a component with hooks, separate from the handler.
+/// Reads a separate component with lifecycle hooks.
 ///
 /// # Errors
-/// As for [`read`], and for a component that exports no hook.
+/// The errors of [`read`], and [`LoadError`] if the component exports no hook.
 pub(super) fn read_hooks(engine: &Engine, source: &Source, pin: Option<&[u8; 32]>) -> Result<Artifact, LoadError> {
     let artifact = read(engine, source, pin)?;
     match artifact.component().is_some_and(hooks::has_any) {
@@ -164,7 +164,7 @@ fn check_pin(source: &Source, bytes: &[u8], pin: &[u8; 32]) -> Result<(), LoadEr
     ))
 }
 
-/// The contracts of handlers that are not commands, in the order in which they are tried.
+/// The contracts of components that are not commands, in the order of detection.
 pub(super) const CONTRACTS: &[(Kind, Interface)] = &[
     (Kind::Handler, contract::HANDLER),
     #[cfg(feature = "messaging")]
@@ -173,7 +173,7 @@ pub(super) const CONTRACTS: &[(Kind, Interface)] = &[
     (Kind::Wasmcloud, wasmcloud::HANDLER),
 ];
 
-/// The way to mark the exported function in each SDK, for authors who forgot it.
+/// Instructions for marking the exported function, by SDK. They are part of the error for a file without a handler.
 const SDKS: &str = "with an SDK: `#[handler]` above the function in Rust, `@hostler.handler` above it in Python, \
                     `export default` in JavaScript, `hostler.Run(handle)` in `main` in Go";
 
@@ -200,8 +200,9 @@ fn recognise_component(source: &Source, component: &Component) -> Result<Kind, L
     Err(LoadError::new(source, format!("it is a component that exports no handler (it exports {found})"), cure))
 }
 
-/// Returns `true` if an export was meant as the interface of a contract but differs from it: the same interface in another
-/// version, or, for a package that is not hostler's own, an interface of another draft.
+/// Returns `true` if the author probably meant to export the interface of a contract, but the export does not match. The
+/// export is then the same interface in another version. For the packages of other projects, any interface of the package
+/// counts too, because drafts rename interfaces.
 fn is_another(export: &str, interface: &Interface) -> bool {
     let name = export.split('@').next().unwrap_or_default();
     let package = interface.package().filter(|_| *interface != contract::HANDLER);

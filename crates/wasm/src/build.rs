@@ -1,4 +1,4 @@
-//! WASM → code for this engine: compiled, or taken from the cache of an earlier start.
+//! WASM → code for this engine: compiled now, or loaded from the cache of an earlier start.
 
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -18,14 +18,15 @@ use super::source::Source;
 use hostler_telemetry::PROGRESS;
 use hostler_types::digest::{hex, sha256};
 
-/// The size, in bytes, from which a binary may take a second or more to compile.
+/// Minimum size of a large binary, in bytes. Compiling a large binary may take a second or more.
 const LARGE: usize = 2 << 20;
 
-/// The version of the changes made to a binary before it is compiled (1: bulk memory operations in pieces), and of the data
-/// kept with its code (3: the memory that it starts with). Increase it when either changes.
+/// Version of the cache entries that contain code. Increase the version when the rewriting of binaries before compilation
+/// changes, or when the data stored with the code changes. Version 1 split bulk memory operations into pieces; version 3
+/// stores the initial memory of the sandbox.
 const SHAPE: u32 = 3;
 
-/// Returns the code of a WASM binary or text.
+/// Returns the code for a WASM binary or its text form. Uses the cache if the engine has a cache.
 pub(super) fn build(engine: &Engine, source: &Source, wasm: &[u8]) -> Result<Built, LoadError> {
     let binary = to_binary(source, wasm)?;
     let Some(cache) = engine.cache() else {
@@ -47,7 +48,7 @@ pub(super) fn build(engine: &Engine, source: &Source, wasm: &[u8]) -> Result<Bui
     Ok(built)
 }
 
-/// Compiles a binary. Logs the start and the end if that takes a while.
+/// Compiles a binary. For a large binary, logs the start and the end of the compilation.
 fn compile_slowly(engine: &Engine, source: &Source, binary: &[u8]) -> Result<Built, LoadError> {
     if binary.len() < LARGE {
         return compile(engine, source, binary);
@@ -80,7 +81,8 @@ fn compile(engine: &Engine, source: &Source, binary: &[u8]) -> Result<Built, Loa
     Ok(Built { code, memory })
 }
 
-/// Returns `true` if a binary that does not load is valid nonetheless: compiling alone checks no limit of the pool.
+/// Returns `true` if a binary that could not be loaded is valid WASM. Precompiling does not check the limits of the sandbox
+/// pool.
 fn is_sound(engine: &wasmtime::Engine, binary: &[u8]) -> bool {
     match is_component(binary) {
         true => engine.precompile_component(binary).is_ok(),
@@ -99,8 +101,8 @@ fn cached(engine: &Engine, cache: &Cache, name: &str) -> Option<Built> {
     }
 }
 
-/// Returns the name of the entry for this binary's code. It contains the binary's digest, hostler's version, and a hash of
-/// everything that shapes the engine's code, including the CPU's instructions.
+/// Returns the name of the cache entry for the binary's code. The name contains the SHA-256 of the binary, hostler's
+/// version, and a hash of everything that affects the engine's code, including the CPU's instruction set.
 fn entry(engine: &Engine, binary: &[u8]) -> String {
     let mut engine_hash = DefaultHasher::new();
     engine.inner().precompile_compatibility_hash().hash(&mut engine_hash);

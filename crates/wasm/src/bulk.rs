@@ -1,14 +1,16 @@
-//! Bulk memory operations in pieces, so that a guest can be stopped in the middle of one.
+//! Bulk memory operations split into pieces, so that a guest can be stopped in the middle of an operation.
 //!
-//! The engine checks whether a guest must stop when a function begins and when a loop repeats, but never within
-//! `memory.fill`, `memory.copy` or `memory.init`. These take a second or more on a large memory that is touched for the first
-//! time. So before a guest is compiled, each of these instructions becomes a call of a function added to its module. The
-//! function does the same in a loop, a piece at a time.
+//! The engine checks whether a guest must stop at the start of each function and at each repetition of a loop. The engine
+//! does not check within `memory.fill`, `memory.copy` or `memory.init`. On a large memory that is touched for the first
+//! time, each of these instructions can take a second or more. Before a guest is compiled, each of these instructions is
+//! therefore replaced with a call to a function that is added to the guest's module. The added function performs the
+//! operation in a loop, one piece per iteration.
 //!
-//! An operation outside of its memories traps before it writes anything, as it does unchanged. Only `memory.init` beyond the
-//! end of its segment writes pieces before it traps.
+//! An operation outside the bounds of its memory traps before it writes anything, as the original instruction does. The
+//! exception is a `memory.init` that reads beyond the end of its data segment: the added function may write some pieces
+//! before it traps.
 //!
-//! The added functions are written as text. The sections that they do not concern are copied unchanged.
+//! The added functions are written in WASM text form. Sections without changes are copied byte by byte.
 
 use std::borrow::Cow;
 
@@ -19,24 +21,25 @@ use wasm_encoder::{
 };
 use wasmparser::{BinaryReader, FunctionBody, Import, MemoryType, Operator, RecGroup, SectionLimited, TypeRef};
 
-/// The largest piece, in bytes. It takes less than a millisecond, even if each page is touched for the first time.
+/// Maximum size of a piece in bytes. Processing a piece takes less than a millisecond, even if no page has been touched
+/// before.
 const PIECE: u32 = 1 << 20;
 
-/// The deepest nesting of components; the engine accepts no more.
+/// Maximum nesting depth of components that is rewritten. The engine rejects components nested more deeply.
 const MAX_DEPTH: usize = 128;
 
-/// Sections of a core module.
+/// Section ids of a core module.
 const TYPES: u8 = SectionId::Type as u8;
 const IMPORTS: u8 = SectionId::Import as u8;
 const FUNCTIONS: u8 = SectionId::Function as u8;
 const MEMORIES: u8 = SectionId::Memory as u8;
 const CODE: u8 = SectionId::Code as u8;
 
-/// Sections of a component.
+/// Section ids of a component.
 const CORE_MODULE: u8 = ComponentSectionId::CoreModule as u8;
 const NESTED: u8 = ComponentSectionId::Component as u8;
 
-/// Returns the binary to compile: the same with its bulk memory operations in pieces.
+/// Returns the binary to compile, with bulk memory operations split into pieces.
 pub(super) fn in_pieces(binary: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     match divided(&binary) {
         Some(divided) => Cow::Owned(divided),
@@ -44,8 +47,8 @@ pub(super) fn in_pieces(binary: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     }
 }
 
-/// Returns the same binary with its bulk memory operations in pieces; `None`: it has none, or is not valid WASM, which the
-/// compiler reports.
+/// Returns the binary with bulk memory operations split into pieces. `None`: the binary contains no such operation or is
+/// not valid WASM. The compiler reports invalid WASM.
 fn divided(binary: &[u8]) -> Option<Vec<u8>> {
     of_binary(binary, 0).ok().flatten()
 }
@@ -95,7 +98,7 @@ fn of_module(binary: &[u8]) -> Result<Option<Vec<u8>>> {
     if operations.is_empty() {
         return Ok(None);
     }
-    // The functions to add, as a module of their own.
+    // Encodes the functions to add as a separate module, whose sections are then merged.
     let added: String = operations.iter().map(|operation| known.function(*operation)).collect();
     let added = wat::parse_str(format!("(module {added})"))?;
     let added = self::sections(&added)?;
@@ -135,7 +138,7 @@ fn of_module(binary: &[u8]) -> Result<Option<Vec<u8>>> {
     Ok(Some(out.finish()))
 }
 
-/// Returns the sections of a module or component: their ids and contents.
+/// Returns the id and the content of each section of a module or component.
 fn sections(binary: &[u8]) -> Result<Vec<(u8, &[u8])>> {
     let mut reader = reader(binary);
     reader.read_bytes(Module::HEADER.len())?;
@@ -151,13 +154,13 @@ fn reader(bytes: &[u8]) -> BinaryReader<'_> {
     BinaryReader::new(bytes, 0)
 }
 
-/// An operation to divide into pieces, with the memories that it works on.
+/// An operation to split into pieces, with the indices of its memories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Bulk {
     Fill(u32),
-    /// To the first memory, from the second.
+    /// Copies to the first memory from the second memory.
     Copy(u32, u32),
-    /// To this memory, from this data segment.
+    /// Copies to the memory (first field) from the data segment (second field).
     Init(u32, u32),
 }
 
@@ -172,12 +175,12 @@ impl Bulk {
     }
 }
 
-/// The facts about a module that the change needs.
+/// The facts about a module that the rewriting needs: the number of types and functions, and the memories.
 #[derive(Default)]
 struct Known {
     types: u32,
     functions: u32,
-    /// The type of each memory's addresses.
+    /// The type of each memory's addresses: `i32` or `i64`.
     memories: Vec<&'static str>,
 }
 
@@ -211,7 +214,8 @@ impl Known {
         Ok(())
     }
 
-    /// Replaces each operation in the code section with a call. Also returns the operations of the functions to add, in order.
+    /// Replaces each operation in the code section with a call. Returns the new section and the operations to add functions
+    /// for, in the order of the functions.
     fn replaced(&self, content: &[u8]) -> Result<(CodeSection, Vec<Bulk>)> {
         let (mut code, mut operations) = (CodeSection::new(), Vec::new());
         for body in SectionLimited::<FunctionBody<'_>>::new(reader(content))? {
@@ -237,8 +241,8 @@ impl Known {
         Ok((code, operations))
     }
 
-    /// Returns the text of the function for an operation. Its parameters are those of the instruction; the last one is the
-    /// length.
+    /// Returns the text form of the function that performs an operation. The function's parameters are those of the
+    /// instruction. The last parameter is the length.
     fn function(&self, bulk: Bulk) -> String {
         let memory = |number: u32| self.memories.get(number as usize).copied().unwrap_or("i32");
         let (name, to, second, length) = match bulk {
@@ -252,11 +256,12 @@ impl Known {
         let piece = format!("({length}.const {PIECE})");
         let shorter = format!("({length}.sub (local.get 2) {piece})");
         let first_piece = format!("({name} (local.get 0) (local.get 1) {piece})");
-        // Advances a parameter by a piece.
+        // Advances the address in a parameter by one piece.
         let advance =
             |number, width| format!("(local.set {number} ({width}.add (local.get {number}) ({width}.const {PIECE})))");
         let pieces = match bulk {
-            // The length of a segment is unknown here. A piece beyond its end traps, and nothing sees what was written before.
+            // The length of the data segment is unknown here. A piece beyond the end of the segment traps. No one reads the
+            // pieces written before, because the trap ends the guest.
             Bulk::Fill(target) | Bulk::Init(target, _) => {
                 let fits = fits(target, to, 0, length);
                 let advance =
@@ -268,7 +273,8 @@ impl Known {
             }
             Bulk::Copy(target, source) => {
                 let both_fit = format!("(i32.and {} {})", fits(target, to, 0, length), fits(source, second, 1, length));
-                // Overlapping bytes are read before they are overwritten: from the start forward, or from the end back.
+                // Bytes of overlapping ranges must be read before they are overwritten. Copies forward if the target starts
+                // at or before the source, and backward otherwise.
                 let is_before = format!("(i64.le_u {} {})", long(to, 0), long(second, 1));
                 let advance = advance(0, to) + &advance(1, second);
                 let end = |number, width| {
@@ -285,7 +291,8 @@ impl Known {
                 )
             }
         };
-        // The rest is the last piece, or all of an operation that does not fit, which traps.
+        // The final instruction handles the last piece. It also handles all of an operation that is out of bounds, and then
+        // traps.
         format!(
             "(func (param {to} {second} {length}) (if ({length}.gt_u (local.get 2) {piece}) (then {pieces}))
                 ({name} (local.get 0) (local.get 1) (local.get 2)))"
@@ -293,19 +300,19 @@ impl Known {
     }
 }
 
-/// Returns the type of a memory's addresses.
+/// Returns the type of a memory's addresses: `i32` or `i64`.
 fn addresses(memory: &MemoryType) -> &'static str {
     if memory.memory64 { "i64" } else { "i32" }
 }
 
-/// Returns a parameter of this type, extended to 64 bits.
+/// Returns an expression for a parameter of type `width`, extended to 64 bits.
 fn long(width: &str, parameter: u32) -> String {
     let value = format!("(local.get {parameter})");
     if width == "i64" { value } else { format!("(i64.extend_i32_u {value})") }
 }
 
-/// Returns a check that the length, of this type, fits a memory from the address in a parameter. `width` is the type of
-/// addresses.
+/// Returns an expression that checks whether a range lies within a memory. `parameter` is the number of the parameter with
+/// the address, of type `width`. The length is parameter 2, of type `length`.
 fn fits(memory: u32, width: &str, parameter: u32, length: &str) -> String {
     let pages = format!("(memory.size {memory})");
     let pages = if width == "i64" { pages } else { format!("(i64.extend_i32_u {pages})") };
@@ -328,14 +335,15 @@ mod tests {
         (func (export \"copy\") (param i32 i32 i32) (memory.copy (local.get 0) (local.get 1) (local.get 2)))
         (func (export \"both\") (memory.fill (i32.const 1) (i32.const 2) (i32.const 3)) (memory.copy (i32.const 1) (i32.const 2) (i32.const 3))))";
 
-    /// The same with 64-bit addresses.
+    /// The functions of [`MODULE_TEXT`] on a memory with 64-bit addresses.
     const LONG_TEXT: &str = "(module (import \"x\" \"y\" (func)) (memory (export \"memory\") i64 64)
         (func (export \"fill\") (param i32 i32 i32)
             (memory.fill (i64.extend_i32_u (local.get 0)) (local.get 1) (i64.extend_i32_u (local.get 2))))
         (func (export \"copy\") (param i32 i32 i32) (memory.copy
             (i64.extend_i32_u (local.get 0)) (i64.extend_i32_u (local.get 1)) (i64.extend_i32_u (local.get 2)))))";
 
-    /// Copies through a memory with addresses of another width, and copies all of it back.
+    /// Fills or copies within a second memory, whose addresses are 64 bits wide, and then copies all of the second memory
+    /// back to the first.
     const MIXED_TEXT: &str = "(module (import \"x\" \"y\" (func)) (memory (export \"memory\") 64) (memory i64 64)
         (func (export \"fill\") (param i32 i32 i32)
             (memory.fill 1 (i64.extend_i32_u (local.get 0)) (local.get 1) (i64.extend_i32_u (local.get 2))) (call 3))
@@ -343,7 +351,7 @@ mod tests {
             (memory.copy 1 0 (i64.extend_i32_u (local.get 0)) (local.get 1) (local.get 2)) (call 3))
         (func (memory.copy 0 1 (i32.const 0) (i64.const 0) (i32.const 4194304))))";
 
-    /// An instance of a module, and the number of times that the engine checked its guest.
+    /// An instance of a module. `looks` counts the checks by the engine whether the guest must stop.
     struct Run {
         store: Store<()>,
         instance: Instance,
@@ -361,7 +369,7 @@ mod tests {
         store.set_epoch_deadline(1);
         store.epoch_deadline_callback(move |_| {
             counted.fetch_add(1, Ordering::Relaxed);
-            // Due again at once, so that each check is counted.
+            // A deadline of 0 is due again at once, so the engine counts each check.
             Ok(UpdateDeadline::Continue(0))
         });
         engine.increment_epoch();
@@ -385,7 +393,7 @@ mod tests {
         [MODULE_TEXT, LONG_TEXT, MIXED_TEXT].iter().for_each(|text| compare(text));
     }
 
-    /// Makes the same calls on the module whole and in pieces, and compares their memories after each call.
+    /// Makes the same calls on the original module and on the rewritten module. Compares their memories after each call.
     fn compare(text: &str) {
         let binary = wat::parse_str(text).unwrap();
         let (mut whole, mut pieces) = (run(&binary), run(&divided(&binary).unwrap()));
@@ -421,7 +429,7 @@ mod tests {
         }
     }
 
-    /// A module with a segment of 3 MiB and a byte.
+    /// Returns a module with a data segment of 3 MiB and one byte.
     fn with_segment() -> Vec<u8> {
         let text = "(module (import \"x\" \"y\" (func)) (memory (export \"memory\") 64) (data \"SEGMENT\")
             (func (export \"init\") (param i32 i32 i32) (memory.init 0 (local.get 0) (local.get 1) (local.get 2))))";

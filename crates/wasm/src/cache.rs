@@ -1,8 +1,9 @@
-//! The folder `host.cache_dir`: fetched and compiled handlers, kept for the next start.
+//! The folder `host.cache_dir`: fetched and compiled handlers, stored for the next start.
 //!
-//! Compiled code runs as it is, so anyone who can write to the folder can run code as hostler. A folder that has another
-//! owner, or that others may write to, is therefore not used at all. The folder is opened once, so that it cannot be replaced
-//! afterwards. The cache never fails: entries that cannot be kept are made again.
+//! hostler runs cached code without further checks, so anyone who can write to the folder can run code as hostler. A folder
+//! that another user owns, or that others may write to, is therefore not used. The folder is opened once, so that nobody
+//! can replace the folder afterwards. Failures of the cache are never fatal: a handler that cannot be cached is fetched or
+//! compiled again.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read as _, Write as _};
@@ -18,16 +19,16 @@ use rustix::process::geteuid;
 
 use hostler_types::digest::{hex, sha256};
 
-/// The most bytes that are kept. The least recently used entries are removed first.
+/// Maximum size of all entries in bytes. Storing an entry removes the least recently used entries beyond this size.
 const LIMIT: u64 = 1 << 30;
 
-/// The prefixes of the names of entries. Files with other names are left alone.
+/// Prefixes of the names of entries. Files with other names are left unchanged.
 const KINDS: [&str; 4] = ["code-", "etag-", "sha256-", TEMPORARY];
 
-/// The prefix of the names of unfinished entries.
+/// Prefix of the names of unfinished entries.
 const TEMPORARY: &str = "tmp-";
 
-/// The age, in seconds, after which an unfinished entry counts as left behind by a crash.
+/// Age in seconds after which an unfinished entry is removed. A crash left the entry behind.
 const ABANDONED: i64 = 3600;
 
 /// An open cache folder.
@@ -39,8 +40,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Opens the folder, and creates it with mode 0700 if it is missing. `None`: it cannot or must not be used; the log gives
-    /// the reason.
+    /// Opens the folder. Creates a missing folder with mode 0700. `None`: the folder cannot be opened or is not safe to
+    /// use; the log gives the reason.
     pub fn open(path: &Path) -> Option<Arc<Self>> {
         match Self::with_limit(path, LIMIT) {
             Ok(cache) => Some(Arc::new(cache)),
@@ -62,7 +63,7 @@ impl Cache {
         Ok(Self { folder, path: path.to_owned(), limit })
     }
 
-    /// Returns bytes by their SHA-256. Discards an entry that does not match.
+    /// Returns the bytes with this SHA-256. Discards the entry if its content does not match.
     pub(super) fn blob(&self, digest: &[u8; 32]) -> Option<Bytes> {
         let name = blob_name(digest);
         let bytes = self.get(&name)?;
@@ -79,7 +80,7 @@ impl Cache {
         self.put(&blob_name(digest), bytes);
     }
 
-    /// Returns an entry as found. The caller must verify it.
+    /// Returns the content of an entry. The caller must verify the content.
     pub(super) fn get(&self, name: &str) -> Option<Vec<u8>> {
         match self.read(name) {
             Ok(bytes) => bytes,
@@ -91,7 +92,7 @@ impl Cache {
     }
 
     fn read(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
-        // Without NONBLOCK, opening a planted pipe would block forever.
+        // Without NONBLOCK, opening a pipe in place of an entry would block forever.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match openat(&self.folder, name, flags, Mode::empty()) {
             Ok(file) => file,
@@ -103,11 +104,12 @@ impl Cache {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err("it is no regular file".into());
         }
-        // Anyone who may write to the folder of another name can change the entry. A backup by hard links creates such a name.
+        // A hard link in another folder lets anyone who may write to that folder change the entry. Backups by hard links
+        // create such links.
         if stat.st_nlink > 1 {
             return Err("it has another name elsewhere, a hard link".into());
         }
-        // An entry in use must not be the next to be removed.
+        // Marks the entry as recently used, so that it is not the next entry to be removed.
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         let untouched = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
         let _ = futimens(&file, &Timestamps { last_access: untouched, last_modification: now });
@@ -116,7 +118,7 @@ impl Cache {
         Ok(Some(bytes))
     }
 
-    /// Stores an entry, replaces one of the same name, and makes room for it.
+    /// Stores an entry and replaces an entry of the same name. Then removes old entries to stay within the size limit.
     pub(super) fn put(&self, name: &str, bytes: &[u8]) {
         if bytes.len() as u64 > self.limit {
             return;
@@ -142,7 +144,7 @@ impl Cache {
         File::from(file).write_all(bytes)
     }
 
-    /// Removes an entry that cannot be used.
+    /// Removes an entry that cannot be used, and logs the reason.
     pub(super) fn discard(&self, name: &str, reason: &str) {
         tracing::warn!(folder = %self.path.display(), entry = name, reason, "an entry of the cache is made anew");
         if unlinkat(&self.folder, name, AtFlags::empty()).is_err() {
@@ -150,7 +152,7 @@ impl Cache {
         }
     }
 
-    /// Removes the least recently used entries until the rest fits, but never `keep`.
+    /// Removes the least recently used entries until the remaining entries fit the limit. Never removes the entry `keep`.
     fn make_room(&self, keep: &str) -> io::Result<()> {
         let mut entries = Vec::new();
         for entry in Dir::read_from(&self.folder)? {
@@ -168,7 +170,7 @@ impl Cache {
         let mut failed = Ok(());
         for name in surplus(entries, self.limit.saturating_sub(size), kept.st_mtime) {
             match unlinkat(&self.folder, &*name, AtFlags::empty()) {
-                // Another process that shares the folder removed it.
+                // Another process that shares the folder may have removed the entry.
                 Ok(()) | Err(rustix::io::Errno::NOENT) => {}
                 Err(error) => failed = Err(error.into()),
             }
@@ -177,16 +179,17 @@ impl Cache {
     }
 }
 
-/// The facts about an entry that decide whether it stays.
+/// The facts about an entry that decide whether the entry is removed.
 struct Entry {
-    /// The time of its last use, in seconds.
+    /// Time of the last use, in seconds since the Unix epoch.
     used: i64,
-    /// Its size in bytes.
+    /// Size in bytes.
     size: u64,
     name: String,
 }
 
-/// Returns the names of the entries to remove: those left by crashes, and the least recently used ones beyond the limit.
+/// Returns the names of the entries to remove: unfinished entries that a crash left behind, and the least recently used
+/// entries beyond the limit.
 fn surplus(mut entries: Vec<Entry>, limit: u64, now: i64) -> Vec<String> {
     entries.sort_by_key(|entry| std::cmp::Reverse(entry.used));
     let mut total = 0u64;
@@ -204,7 +207,7 @@ fn blob_name(digest: &[u8; 32]) -> String {
     format!("sha256-{}", hex(digest))
 }
 
-/// Checks that only hostler's own user can have written it.
+/// Checks that no other user can have written the file or folder.
 fn ours(stat: &Stat) -> Result<(), String> {
     match () {
         () if stat.st_uid != geteuid().as_raw() => {
@@ -269,7 +272,7 @@ mod tests {
         fs::write(&entry, "ONE").unwrap();
         assert_eq!(cache.blob(&digest(b"one")), None);
         assert!(!entry.exists());
-        // Whatever stands in its place is no obstacle.
+        // A folder in place of the entry is removed too.
         fs::create_dir(&entry).unwrap();
         assert_eq!(cache.get(&blob_name(&digest(b"one"))), None);
         cache.put_blob(&digest(b"one"), b"one");
@@ -286,7 +289,7 @@ mod tests {
         }
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         Cache::with_limit(folder.path(), 100).unwrap();
-        // Only root can give a folder away.
+        // Only root can change the owner of a folder.
         if std::os::unix::fs::chown(folder.path(), Some(12345), None).is_ok() {
             let refused = Cache::with_limit(folder.path(), 100).unwrap_err();
             assert!(refused.contains("12345"), "{refused}");

@@ -1,4 +1,4 @@
-//! The grants of a consumer's guests, as a WASI context. Everything else is denied.
+//! Conversion of a consumer's grants into a WASI context. Everything that is not granted is denied.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,51 +15,52 @@ use hostler_handler::Stream;
 use hostler_queue_telemetry::Producer;
 use hostler_types::channel::Channel;
 
-/// The most random bytes that a guest may ask for at once. They are made in one go, during which the guest cannot be stopped;
-/// this many take less than an epoch tick.
+/// Maximum number of random bytes that a guest may request at once. The guest cannot be stopped while the host generates
+/// the bytes. Generating the maximum takes less than an epoch tick.
 const RANDOM: usize = 1 << 20;
 
-/// The grants of guests. The default grants nothing.
+/// The grants of a consumer's guests. The default grants nothing.
 #[derive(Clone, Default)]
 pub struct Grants {
-    /// Environment variables.
+    /// Environment variables, by name.
     pub env: BTreeMap<String, String>,
-    /// Folders.
+    /// Folders that guests may access.
     pub dirs: Vec<Dir>,
-    /// Origins that HTTP requests may go to, as browsers write them.
+    /// Origins that guests may send HTTP requests to, in the form that browsers use (`https://host:port`).
     pub http: Vec<String>,
-    /// Networks, in addition to public ones, to which the names of these origins may resolve.
+    /// Networks to which the names of granted origins may resolve, in addition to public networks.
     pub networks: Vec<IpNet>,
-    /// Channels that `producer.send` may send to.
+    /// Channels that guests may send to.
     pub send: Vec<Channel>,
-    /// The channel for replies to a message.
+    /// The channel for replies.
     pub reply_channel: Option<Channel>,
-    /// The producer of these messages; without it, every send is unavailable. Its traces also get the spans of HTTP requests.
+    /// The producer that sends the guests' messages. `None`: every send fails as unavailable. The producer's traces also
+    /// receive the spans of HTTP requests.
     pub producer: Option<Producer>,
 }
 
 /// A folder that guests may access.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dir {
-    /// Its path on the host.
+    /// Path on the host.
     pub host: PathBuf,
-    /// Its path for guests.
+    /// Path that guests see.
     pub guest: String,
-    /// Lets guests change it.
+    /// Set if guests may change the folder.
     pub writable: bool,
 }
 
-/// The input that only a command gets: the body as standard input, and the message in its environment.
+/// Input for a command: the message body as standard input, and the message's metadata as environment variables.
 #[derive(Default)]
 pub(super) struct Stdin<'a> {
     pub(super) body: Bytes,
     pub(super) env: &'a [(&'static str, String)],
-    /// Makes its standard output its reply.
+    /// Set if the standard output is the reply.
     pub(super) replies: bool,
 }
 
 impl fmt::Debug for Grants {
-    /// Shows names only, because the values of variables may be secret.
+    /// Prints the names of environment variables without their values, because the values may be secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let env: Vec<_> = self.env.keys().collect();
         let mut grants = f.debug_struct("Grants");
@@ -69,10 +70,10 @@ impl fmt::Debug for Grants {
 }
 
 impl Grants {
-    /// Checks that every granted folder can be opened. Creates a writable one that is missing.
+    /// Checks that every granted folder can be opened. Creates missing folders that are writable.
     ///
     /// # Errors
-    /// The first folder that cannot be opened, with the reason.
+    /// The path of the first folder that cannot be opened, and the reason.
     pub(super) fn prepare(&self) -> Result<(), (&Path, std::io::Error)> {
         for dir in &self.dirs {
             let prepared = match dir.writable {
@@ -86,8 +87,9 @@ impl Grants {
         Ok(())
     }
 
-    /// Returns a builder with these grants and the guest's standard streams, but without sockets and name look-ups. The
-    /// variables in `stdin` come from the message; a granted variable cannot hide them.
+    /// Returns a builder of a WASI context with these grants and the guest's standard streams. Sockets and name look-ups
+    /// are denied. The variables in `stdin` describe the message and take precedence over granted variables of the same
+    /// name.
     ///
     /// # Errors
     /// A granted folder cannot be opened.
@@ -100,7 +102,7 @@ impl Grants {
         Ok(wasi)
     }
 
-    /// As [`Self::wasi`], but without the folders, which alone may fail.
+    /// Returns the same builder as [`Self::wasi`], but without the folders. Cannot fail.
     pub(super) fn wasi_without_folders(&self, stdin: Stdin<'_>, sink: &Sink, limits: &Limits) -> WasiCtxBuilder {
         let mut wasi = WasiCtxBuilder::new();
         wasi.stdin(MemoryInputPipe::new(stdin.body))

@@ -1,4 +1,4 @@
-//! Commands as handlers: a plain `main`, with the body as standard input and the exit code as the outcome.
+//! Commands as handlers: programs with `main` that read the body from standard input. The exit code is the outcome.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,18 +23,18 @@ use super::{Definition, denied, listing};
 use hostler_handler::{Call, Handler, Mark, Outcome};
 use hostler_types::message::Plain;
 
-/// Exit code for "try again" (`EX_TEMPFAIL` of sysexits.h).
+/// Exit code for a temporary failure: the message is retried (`EX_TEMPFAIL` of sysexits.h).
 const EX_TEMPFAIL: i32 = 75;
-/// Exit code for "this input can never be processed" (`EX_DATAERR` of sysexits.h).
+/// Exit code for input that can never be processed: the message is dead-lettered (`EX_DATAERR` of sysexits.h).
 const EX_DATAERR: i32 = 65;
 
-/// The export by which a component is recognised as a WASI 0.2 command.
+/// The export that identifies a component as a WASI 0.2 command.
 pub(super) const RUN: Interface = Interface { name: "wasi:cli/run", version: "0.2.0", wit: "wasi:cli@0.2" };
 
-/// Its function.
+/// The function `run` of [`RUN`].
 const MAIN: Function = Function { interface: RUN, name: "run", alone: false };
 
-/// Runs a preview-1 module: exit 0 acks, 75 retries, 65 dead-letters, anything else fails.
+/// Runs a preview-1 module. Exit code 0 acks the message, 75 retries, 65 dead-letters, and any other code fails.
 pub(super) struct CommandHandler {
     engine: Engine,
     pre: InstancePre<Sandbox<WasiP1Ctx>>,
@@ -94,7 +94,7 @@ impl Handler for CommandHandler {
     }
 }
 
-/// Runs a WASI 0.2 command. Its `run` returns only ok or err: WASI 0.2 has no exit codes.
+/// Runs a WASI 0.2 command. WASI 0.2 has no standard exit codes, so `run` can only return ok or err.
 pub(super) struct RunHandler {
     guest: Guest,
     run: Export,
@@ -128,8 +128,8 @@ impl Handler for RunHandler {
     }
 }
 
-/// Converts an exit code to an outcome. The reason comes from standard error, where programs usually say why they failed.
-/// Output before the mark belongs to a hook, not to the command.
+/// Converts an exit code to an outcome. The reason is the end of standard error, where programs usually report failures.
+/// Output before the mark was written by a hook and is ignored.
 fn outcome(code: i32, call: &Call, mark: Mark, definition: &Definition) -> Outcome {
     if code == 0 {
         return match definition.reply_from_stdout {
@@ -151,7 +151,7 @@ fn outcome(code: i32, call: &Call, mark: Mark, definition: &Definition) -> Outco
     }
 }
 
-/// Returns the message as a command's environment variables.
+/// Returns the environment variables that describe the message to a command.
 fn environment(call: &Call) -> Vec<(&'static str, String)> {
     let attributes = call.message.attributes.iter().map(|(name, value)| {
         let value = match value.plain() {

@@ -1,10 +1,18 @@
-//! Handlers compiled ahead of time: the `.cwasm` file, written by `hostler compile` and checked before use.
+//! Handlers compiled ahead of time: the `.cwasm` file, written by `hostler compile` and verified before use.
 //!
-//! The file consists of the name `hostler`, the format's version (1 byte), the length of a JSON header (4 bytes, little
-//! endian), the header, the code, and the WASM that the code was compiled from, unless it was left out. The engine trusts
-//! compiled code, so the code is used only if its header names this version of hostler and its digest matches. The engine
-//! then checks its own version, its settings and the CPU. Sound code that does not fit this host is replaced by compiling the
-//! WASM in the file. Damage is refused. The operator vouches for the origin of the file.
+//! A file consists of these parts, in order:
+//!
+//! - the name `hostler` (7 bytes),
+//! - the format version (1 byte),
+//! - the length of the header (4 bytes, little endian),
+//! - the header (JSON),
+//! - the code,
+//! - the WASM that the code was compiled from (optional).
+//!
+//! The engine trusts compiled code. hostler therefore uses the code only if the header names this version of hostler and
+//! the digest of the code matches. The engine then checks its own version, its settings and the CPU. Sound code that does
+//! not fit this host is replaced by compiling the WASM in the file. A damaged file is refused. The operator is responsible
+//! for the origin of the file.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -28,45 +36,45 @@ use hostler_types::digest::{hex, sha256};
 
 const NAME: &[u8; 7] = b"hostler";
 
-/// The version of the file's format. Version 1 contained no WASM.
+/// Format version of the file. Version 1 contained no WASM.
 const FORMAT: u8 = 2;
 
-/// Name, format and length of the header, in bytes.
+/// Size of the fixed part of the file in bytes: the name, the format version, and the length of the header.
 const PREFIX: u64 = 12;
 
-/// The longest header that is accepted, in bytes.
+/// Maximum length of a header in bytes.
 const MAX_HEADER: u64 = 4 * 1024;
 
-/// The cure for any fault of such a file.
+/// The fix for any fault of a compiled file.
 const CURE: &str = "make it again with `hostler compile` of the version that runs it";
 
-/// The cure for compiled code from elsewhere that is not pinned.
+/// The fix for compiled code that was fetched without a pin.
 const PIN: &str = "pin it: by the key sha256, or by @sha256:… in an oci:// reference; or name the .wasm file";
 
-/// The first bytes of the engine's own artifacts, which are ELF files.
+/// Magic number of ELF files. The engine's own artifacts are ELF files.
 const ELF: &[u8] = b"\x7fELF";
 
 #[derive(Serialize, Deserialize)]
 struct Header {
-    /// The version of hostler that wrote it.
+    /// The version of hostler that wrote the file.
     hostler: String,
-    /// The target triple of the code.
+    /// The target triple that the code was compiled for.
     target: String,
-    /// The CPU that the code needs.
+    /// The CPU baseline that the code requires.
     cpu_baseline: String,
     /// Set if the code is a component rather than a core module.
     component: bool,
-    /// Bytes of memory that each sandbox starts with, in all instances.
+    /// Initial memory of each sandbox in bytes, summed over all instances in the sandbox.
     #[serde(default)]
     memory: u64,
-    /// The code, which follows the header.
+    /// The part of the file with the code. It follows the header.
     code: Part,
-    /// The WASM, which follows the code.
+    /// The part of the file with the WASM. It follows the code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     source: Option<Part>,
 }
 
-/// A part of the file after its header.
+/// The digest and the length of a part of the file.
 #[derive(Serialize, Deserialize)]
 struct Part {
     sha256: String,
@@ -79,16 +87,16 @@ impl Part {
     }
 }
 
-/// Loaded code.
+/// Code that the engine has loaded.
 pub(super) enum Code {
     Component(Component),
     Module(Module),
 }
 
-/// Loaded code, and the initial memory of its sandboxes.
+/// Code that the engine has loaded, and the initial memory of its sandboxes.
 pub(super) struct Built {
     pub(super) code: Code,
-    /// Bytes of memory that each sandbox starts with, in all instances.
+    /// Initial memory of each sandbox in bytes, summed over all instances in the sandbox.
     pub(super) memory: u64,
 }
 
@@ -98,17 +106,17 @@ impl Built {
     }
 }
 
-/// The part of a compiled file's header that describes the code.
+/// The fields of a file's header that describe the code.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CodeKind {
-    /// Set if it is a component rather than a core module.
+    /// Set if the code is a component rather than a core module.
     component: bool,
-    /// Bytes of memory that each sandbox starts with, in all instances.
+    /// Initial memory of each sandbox in bytes, summed over all instances in the sandbox.
     memory: u64,
 }
 
 impl Code {
-    /// Returns the engine's artifact of the code.
+    /// Returns the code in the engine's own artifact format.
     pub(super) fn serialize(&self) -> wasmtime::Result<Vec<u8>> {
         match self {
             Self::Component(component) => component.serialize(),
@@ -120,26 +128,26 @@ impl Code {
 /// The minimum CPU that compiled code may require.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CpuBaseline {
-    /// The features that every CPU of the architecture has.
+    /// Every CPU of the architecture.
     Generic,
-    /// x86-64-v2 (SSE4.2): any x86-64 server since 2009. On other architectures the same as generic.
+    /// x86-64-v2 (SSE4.2): any x86-64 server since 2009. Equal to `Generic` on other architectures.
     #[default]
     V2,
-    /// x86-64-v3 (AVX2, BMI, FMA): most x86-64 servers since 2015. On other architectures the same as generic.
+    /// x86-64-v3 (AVX2, BMI, FMA): most x86-64 servers since 2015. Equal to `Generic` on other architectures.
     V3,
     /// All features of this machine's CPU.
     Native,
 }
 
 impl CpuBaseline {
-    /// The names on the command line.
+    /// Names of the baselines on the command line.
     pub const NAMES: [&str; 4] = ["generic", "x86-64-v2", "x86-64-v3", "native"];
 
-    /// All baselines, in the order of their names.
+    /// All baselines, in the order of [`Self::NAMES`].
     const ALL: [Self; 4] = [Self::Generic, Self::V2, Self::V3, Self::Native];
 
-    /// Returns Cranelift's names for the features that the baseline adds to plain x86-64 (x86-64 psABI, micro-architecture
-    /// levels).
+    /// Returns Cranelift's names for the CPU features that the baseline adds to plain x86-64 (x86-64 psABI,
+    /// micro-architecture levels).
     fn x86_flags(self) -> impl Iterator<Item = &'static str> {
         let v2 = "cmpxchg16b sse3 ssse3 sse41 sse42 popcnt";
         let (v2, v3) = match self {
@@ -167,7 +175,7 @@ impl FromStr for CpuBaseline {
     }
 }
 
-/// The reason why a handler was not compiled.
+/// The error for a handler that could not be compiled.
 #[derive(Debug, thiserror::Error)]
 pub enum CompileError {
     /// The handler is at fault.
@@ -178,31 +186,31 @@ pub enum CompileError {
         "cannot compile for `{target}`: {why}\n  cure: leave --target out, or run `hostler compile` on a machine of that kind"
     )]
     Target {
-        /// The target as asked for.
+        /// The requested target triple.
         target: String,
-        /// The compiler's message.
+        /// The compiler's error message.
         why: String,
     },
 }
 
-/// The options for compiling a handler ahead of time.
+/// Options for compiling a handler ahead of time.
 #[derive(Debug, Clone, Copy)]
 pub struct Recipe<'a> {
-    /// The target triple; `None`: this machine.
+    /// The target triple. `None`: this machine.
     pub target: Option<&'a str>,
     /// The minimum CPU that the code may require.
     pub baseline: CpuBaseline,
-    /// Adds the WASM to the file, for machines that the code does not fit.
+    /// Set to include the WASM in the file. Machines that the code does not fit then compile the WASM.
     pub with_source: bool,
 }
 
-/// Compiles a `.wasm` or `.wat` handler into the bytes of a `.cwasm` file.
+/// Compiles a `.wasm` or `.wat` handler and returns the bytes of the `.cwasm` file.
 ///
 /// # Errors
 /// [`CompileError`] names the handler or the target at fault.
 pub fn compile(source: &Source, recipe: Recipe<'_>) -> Result<Vec<u8>, CompileError> {
     let baseline = recipe.baseline;
-    // The code does not depend on hostler's C library: the engine compares architecture and system.
+    // The code does not depend on hostler's C library: the engine compares only the architecture and the operating system.
     let here = ["gnu", "musl"].map(|library| format!("{}-unknown-linux-{library}", std::env::consts::ARCH));
     let target = recipe.target.unwrap_or(&here[0]).to_owned();
     let refused = |why: wasmtime::Error| CompileError::Target { target: target.clone(), why: format!("{why:#}") };
@@ -211,8 +219,8 @@ pub fn compile(source: &Source, recipe: Recipe<'_>) -> Result<Vec<u8>, CompileEr
         config.target(&target).map_err(refused)?;
         if target.starts_with("x86_64") {
             for flag in baseline.x86_flags() {
-                // SAFETY: these flags let the compiler use instructions. The engine refuses to load code for
-                // instructions that the CPU lacks.
+                // SAFETY: these flags allow the compiler to use additional instructions. The engine refuses to load code
+                // with instructions that the CPU lacks.
                 #[allow(unsafe_code, reason = "the CPU baseline is set by flags of the code generator")]
                 unsafe {
                     config.cranelift_flag_enable(&format!("has_{flag}"));
@@ -246,7 +254,8 @@ pub fn compile(source: &Source, recipe: Recipe<'_>) -> Result<Vec<u8>, CompileEr
     Ok(pack((&target, &baseline.to_string()), kind, &code, recipe.with_source.then_some(&*binary)))
 }
 
-/// Returns the bytes of a compiled file. `made_for` is the target and CPU baseline, for people.
+/// Returns the bytes of a compiled file. `made_for` is the target and the CPU baseline, which appear only in error
+/// messages.
 pub(super) fn pack(made_for: (&str, &str), kind: CodeKind, code: &[u8], source: Option<&[u8]>) -> Vec<u8> {
     let header = Header {
         hostler: env!("CARGO_PKG_VERSION").into(),
@@ -262,7 +271,7 @@ pub(super) fn pack(made_for: (&str, &str), kind: CodeKind, code: &[u8], source: 
     [&NAME[..], &[FORMAT], &length.to_le_bytes(), &header, code, source.unwrap_or_default()].concat()
 }
 
-/// Returns `true` if a file starts like compiled code: hostler's own, or the engine's.
+/// Returns `true` if a file starts like compiled code: with hostler's file name or with the magic number of ELF.
 pub(super) fn is_compiled(contents: &Contents) -> std::io::Result<bool> {
     let start = contents.read(0..contents.length().min(NAME.len() as u64))?;
     Ok(start.starts_with(NAME) || start.starts_with(ELF))
@@ -270,21 +279,21 @@ pub(super) fn is_compiled(contents: &Contents) -> std::io::Result<bool> {
 
 /// The reason why compiled code is not used.
 enum Fault {
-    /// The bytes differ from those that were written.
+    /// The file differs from the file that was written.
     Damaged(String),
-    /// It is sound, but does not fit this host; with the reason and the cure.
+    /// The code is sound, but does not fit this host. The fields are the reason and the fix.
     Unfit(String, &'static str),
 }
 
 /// The result of loading a compiled file.
 pub(super) enum Found {
     Code(Built),
-    /// The WASM in the file, because the code does not fit this host.
+    /// The WASM in the file. It is returned if the code does not fit this host.
     Wasm(Bytes),
 }
 
-/// Checks and loads compiled code, or returns the WASM in the file if the code does not fit this host. `trusted`: the
-/// operator vouches for these bytes.
+/// Verifies and loads compiled code. Returns the WASM in the file if the code cannot be used on this host. `trusted` is set
+/// if the operator vouches for the bytes.
 pub(super) fn load(engine: &Engine, source: &Source, contents: &Contents, trusted: bool) -> Result<Found, LoadError> {
     let damaged = |what| LoadError::new(source, what, CURE);
     let file = File::open(contents).map_err(damaged)?;
@@ -304,7 +313,7 @@ pub(super) fn load(engine: &Engine, source: &Source, contents: &Contents, truste
     Ok(Found::Wasm(wasm))
 }
 
-/// Loads compiled code that this machine made for itself. The error is the reason why it cannot be used.
+/// Loads compiled code that this machine stored in the cache. The error is the reason why the code cannot be used.
 pub(super) fn load_own(engine: &Engine, bytes: Bytes) -> Result<Built, String> {
     match File::open(&bytes.into())?.load(engine) {
         Ok(built) => Ok(built),
@@ -312,7 +321,7 @@ pub(super) fn load_own(engine: &Engine, bytes: Bytes) -> Result<Built, String> {
     }
 }
 
-/// A compiled file: its header, and the ranges of its parts.
+/// A compiled file: the header, and the byte ranges of the code and the WASM.
 struct File<'a> {
     contents: &'a Contents,
     header: Header,
@@ -321,7 +330,8 @@ struct File<'a> {
 }
 
 impl<'a> File<'a> {
-    /// Reads the header and checks the length of the file against it. An error means damage, or code of another tool or format.
+    /// Reads the header and checks the length of the file. Fails if the file is damaged, or if another tool or format wrote
+    /// the file.
     fn open(contents: &'a Contents) -> Result<Self, String> {
         let short = |_| "the compiled file is cut short".to_owned();
         if contents.read(0..contents.length().min(4)).map_err(short)?.starts_with(ELF) {
@@ -361,9 +371,9 @@ impl<'a> File<'a> {
             let what = format!("this machine cannot run it (compiled for {target}, {baseline}): {error:#}");
             Fault::Unfit(what, CURE)
         };
-        // SAFETY: the code is what this version of hostler wrote, as its digest shows, and the engine checks that its own
-        // version, its settings and the CPU fit. The operator names the file or its digest and so vouches for its
-        // origin; the cache vouches for its own.
+        // SAFETY: the digest shows that the code is unchanged since this version of hostler wrote it. The engine checks its
+        // own version, its settings and the CPU. The operator vouches for the origin by naming the file or its digest.
+        // Cached code was written by hostler itself.
         #[allow(unsafe_code, reason = "compiled code cannot be verified, only recognised")]
         let code = unsafe {
             match header.component {
@@ -374,7 +384,7 @@ impl<'a> File<'a> {
         Ok(Built { code: code?, memory: header.memory })
     }
 
-    /// Returns the WASM, if the file contains it.
+    /// Returns the WASM. `None`: the file contains no WASM.
     fn source(&self) -> Result<Option<Bytes>, String> {
         let Some(part) = &self.header.source else { return Ok(None) };
         let wasm = self.part(part, &self.source, "WASM")?;
@@ -384,7 +394,7 @@ impl<'a> File<'a> {
         }
     }
 
-    /// Reads a part and checks its digest.
+    /// Reads a part of the file and verifies its digest.
     fn part(&self, part: &Part, range: &Range<u64>, name: &str) -> Result<Bytes, String> {
         let bytes = self.contents.read(range.clone()).map_err(|error| error.to_string())?;
         match hex(&sha256(&bytes)) == part.sha256 {

@@ -1,4 +1,4 @@
-//! Handlers that are components, of any contract, with the lifecycle hooks that the same component exports.
+//! Handlers that are components, of any contract, including the lifecycle hooks that the handler's component exports.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ pub(super) struct ComponentHandler<C> {
     guest: Guest,
     contract: C,
     hooks: HookSet,
-    /// Instances that can process another message.
+    /// Idle instances that can process another message.
     warm: Mutex<Vec<Live>>,
 }
 
@@ -38,7 +38,7 @@ impl<C: Contract> ComponentHandler<C> {
         }
     }
 
-    /// Keeps an instance that has messages left, and drops any other.
+    /// Stores an instance for the next message, or drops an instance that has reached its maximum number of messages.
     fn keep(&self, mut live: Live) {
         live.used += 1;
         if live.used < self.guest.definition().messages_per_instance {
@@ -52,7 +52,7 @@ impl<C: Contract> ComponentHandler<C> {
         }
         match self.contract.handle(live, call).await {
             Ok(outcome) => (live.judge(outcome), true),
-            // A separate hook may have written output before, but only the last lines are used as the reason.
+            // Earlier output, for example of a separate hook, is included. Only the last lines become the reason.
             Err(error) => (call.output.explain(live.trapped(&error), Mark::default()), false),
         }
     }

@@ -1,5 +1,6 @@
-//! Conversion of core modules that describe their exports into components. Compilers produce such modules for targets without
-//! components, such as `wasm32-unknown-unknown`. Such a component imports no WASI, and is the cheapest to instantiate.
+//! Conversion of core modules into components, for modules that describe their exports. Compilers produce such modules for
+//! targets without component support, such as `wasm32-unknown-unknown`. The converted component imports no WASI, so
+//! instantiating it is cheap.
 
 use std::borrow::Cow;
 
@@ -9,23 +10,25 @@ use wit_component::{ComponentEncoder, metadata};
 use super::load_error::LoadError;
 use super::source::Source;
 
-/// The prefix of the names of custom sections in which a module describes its exports (`wit-component`, metadata).
+/// Prefix of the names of custom sections in which a module describes its exports (crate `wit-component`, module
+/// `metadata`).
 const METADATA: &[u8] = b"component-type";
 
-/// Returns the binary to compile: the component for a core module that describes one, any other binary unchanged.
+/// Returns the binary to compile. Converts a core module that describes its exports into a component. Returns any other
+/// binary unchanged.
 ///
 /// # Errors
-/// [`LoadError`] if a module describes its exports, but is damaged or cannot be made a component.
+/// [`LoadError`] if a module that describes its exports is damaged or cannot be converted.
 pub(super) fn componentized<'a>(
     engine: &wasmtime::Engine,
     source: &Source,
     binary: Cow<'a, [u8]>,
 ) -> Result<Cow<'a, [u8]>, LoadError> {
-    // Most modules are commands without metadata. They are validated when they are compiled.
+    // Most modules are commands without metadata. The compiler validates them later.
     if is_component(&binary) || !contains(&binary, METADATA) {
         return Ok(binary);
     }
-    // The reader of the metadata panics on invalid modules.
+    // Validates first, because the metadata reader panics on invalid modules.
     Module::validate(engine, &binary).map_err(|error| LoadError::invalid(source, &error))?;
     if !matches!(metadata::decode(&binary), Ok((Some(_), _))) {
         return Ok(binary);
@@ -54,8 +57,8 @@ pub(super) fn to_binary<'a>(source: &Source, bytes: &'a [u8]) -> Result<Cow<'a, 
     })
 }
 
-/// Returns `true` if a WASM binary is a component: bytes 6 and 7 of its header are the layer, 1 for components (component
-/// model, Binary.md).
+/// Returns `true` if a WASM binary is a component. Bytes 6 and 7 of the header are the layer, which is 1 for components
+/// (component model specification, Binary.md).
 pub(super) fn is_component(binary: &[u8]) -> bool {
     binary.get(6..8) == Some(&[1, 0])
 }

@@ -1,7 +1,6 @@
-//! Handlers composed of several components. Data that one passes to another is copied in one go, so a guest that copies much
-//! may be stopped late.
-//!
-//! The engine makes these copies itself, and does not check meanwhile whether the guest must stop.
+//! Handlers composed of several components. The engine copies a value from one component to another in a single operation
+//! and does not check during the copy whether the guest must stop. A guest that copies large values may therefore be
+//! stopped late.
 
 use std::fmt;
 
@@ -10,11 +9,11 @@ use bytesize::ByteSize;
 use super::artifact::Artifact;
 use super::source::Source;
 
-/// The memory, in bytes, above which a copy may take longer than the 50 ms by which a guest may outlive its processing
-/// timeout. book/src/reliability.md has the measurements.
+/// Maximum memory of a sandbox, in bytes, in which every copy finishes in time. In larger sandboxes, a copy may take longer
+/// than the 50 ms by which a guest may outlive its processing timeout. See book/src/reliability.md for the measurements.
 const PROMPT: u64 = 16 << 20;
 
-/// A handler, or separate hooks, whose guest may outlive its processing timeout by the time that a copy takes.
+/// A handler or a hooks component whose guest may outlive its processing timeout because of a long copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LongCopies {
     file: String,
@@ -22,13 +21,13 @@ pub struct LongCopies {
 }
 
 impl LongCopies {
-    /// Examines a file whose sandboxes have `memory` bytes; `None`: its copies are short.
+    /// Examines a file whose sandboxes have `memory` bytes. `None`: all copies finish in time.
     pub(super) fn of(source: &Source, artifact: &Artifact, memory: u64) -> Option<Self> {
         let can = memory > PROMPT && is_composed(artifact);
         can.then(|| Self { file: source.to_string(), memory })
     }
 
-    /// Returns the advice for the user.
+    /// Returns the recommended fix.
     pub fn cure(&self) -> String {
         format!("set limits.memory to {}MiB or less, or build it as one component", PROMPT >> 20)
     }
@@ -46,8 +45,8 @@ impl fmt::Display for LongCopies {
     }
 }
 
-/// Returns `true` if its instances have several memories. Components share nothing, so each component with code has at least
-/// one memory. The modules of one component share the memory of their language's runtime.
+/// Returns `true` if the instances of the component have several memories. Components share no memory, so each component
+/// with code has at least one memory. The modules of one component share the memory of their language's runtime.
 fn is_composed(artifact: &Artifact) -> bool {
     let resources = artifact.component().and_then(|component| component.resources_required());
     resources.is_some_and(|resources| resources.num_memories > 1)

@@ -1,4 +1,4 @@
-//! Panics in the libraries that read a handler's file. Each counts as a fault of that file, not of hostler.
+//! Containment of panics in the libraries that read a handler's file. A panic is reported as a fault of the file.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,9 +7,10 @@ use super::load_error::LoadError;
 use super::source::Source;
 use hostler_telemetry as telemetry;
 
-/// Runs a step of loading `source`. Turns a panic into the error that the file cannot be used.
+/// Runs a step that loads `source`. Converts a panic into the error for an unusable file.
 pub(super) fn contain<T>(source: &Source, step: impl FnOnce() -> Result<T, LoadError>) -> Result<T, LoadError> {
-    // A step that is cut short leaves only its own result behind, which is dropped, and the engine's, which has its own locks.
+    // Unwind safety: a step that panics leaves behind only its own result, which is dropped, and the engine's state, which
+    // the engine protects with locks.
     let ended = telemetry::expecting_panics(|| catch_unwind(AssertUnwindSafe(step)));
     ended.unwrap_or_else(|panic| {
         let what = format!("it cannot be read as WASM: {}", text(&*panic));
@@ -17,7 +18,7 @@ pub(super) fn contain<T>(source: &Source, step: impl FnOnce() -> Result<T, LoadE
     })
 }
 
-/// Returns the text of a panic.
+/// Returns the message of a panic.
 fn text(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     text.unwrap_or("a library panicked without a text")

@@ -1,4 +1,4 @@
-//! The contract of `wit/consumer.wit`: its types as passed between host and guests, and the call of a handler.
+//! The contract of `wit/consumer.wit`: the types passed between host and guests, and the call of a handler.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -12,13 +12,13 @@ use hostler_handler::{Call, Outcome};
 use hostler_types::State;
 use hostler_types::message::Plain;
 
-/// `handler`, by which a component is recognised as a handler.
+/// The interface `handler`, which identifies a component as a handler.
 pub(super) const HANDLER: Interface = own("hostler:consumer/handler");
 
-/// `handle` of `handler`.
+/// The function `handle` of the interface `handler`.
 const HANDLE: Function = Function { interface: HANDLER, name: "handle", alone: false };
 
-/// The hooks, each an interface with a function of its name.
+/// The hooks. Each hook is an interface with one function of the same name.
 pub(super) const MESSAGE_START: Function = hook("hostler:consumer/message-start", "message-start");
 pub(super) const MESSAGE_END: Function = hook("hostler:consumer/message-end", "message-end");
 pub(super) const PROCESSING_TIMEOUT: Function = hook("hostler:consumer/processing-timeout", "processing-timeout");
@@ -32,10 +32,10 @@ const fn hook(interface: &'static str, name: &'static str) -> Function {
     Function { interface: own(interface), name, alone: false }
 }
 
-/// The result of `handle`.
+/// The result of the function `handle`.
 type HandleResult = (Result<GuestOutcome, String>,);
 
-/// A component that exports the contract's own `handler`.
+/// A component that exports `handler` of hostler's own contract.
 pub(super) struct Consumer {
     handle: Export,
 }
@@ -52,7 +52,7 @@ impl Contract for Consumer {
     }
 }
 
-/// `attribute-value`.
+/// The WIT type `attribute-value`.
 #[derive(ComponentType, Lower)]
 #[component(variant)]
 pub(super) enum ValueRef<'a> {
@@ -62,7 +62,7 @@ pub(super) enum ValueRef<'a> {
     Binary(&'a [u8]),
 }
 
-/// `attribute`.
+/// The WIT type `attribute`.
 #[derive(ComponentType, Lower)]
 #[component(record)]
 pub(super) struct AttributeRef<'a> {
@@ -70,7 +70,7 @@ pub(super) struct AttributeRef<'a> {
     value: ValueRef<'a>,
 }
 
-/// `message`, lowered into the guest without another copy.
+/// The WIT type `message`. It borrows from the call, so a message is copied only once, into the guest's memory.
 #[derive(ComponentType, Lower)]
 #[component(record)]
 pub(super) struct MessageRef<'a> {
@@ -113,7 +113,7 @@ impl<'a> MessageRef<'a> {
     }
 }
 
-/// `outcome`.
+/// The WIT type `outcome`.
 #[derive(ComponentType, Lift)]
 #[component(variant)]
 pub(super) enum GuestOutcome {
@@ -141,7 +141,7 @@ impl From<GuestOutcome> for Outcome {
     }
 }
 
-/// `report`.
+/// The WIT type `report`.
 #[derive(ComponentType, Lower)]
 #[component(record)]
 pub(super) struct ReportRef<'a> {
@@ -166,7 +166,7 @@ impl<'a> ReportRef<'a> {
     }
 }
 
-/// `state`.
+/// The WIT type `state`.
 #[derive(ComponentType, Lower, Clone, Copy)]
 #[component(enum)]
 #[repr(u8)]
@@ -198,7 +198,7 @@ impl From<State> for GuestState {
     }
 }
 
-/// Returns whole milliseconds, saturating.
+/// Returns a duration in whole milliseconds, or `u64::MAX` if it is longer.
 pub(super) fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,9 +1,9 @@
-//! Demands of a handler on its sandbox that the engine does not check when it loads the handler: the memory with which all
-//! instances start together, the elements of their tables, and the elements of passive segments, which the engine copies for
-//! each instance.
+//! Checks the resources that a handler needs from its sandbox and that the engine does not check at load time. These are
+//! the total initial memory of all instances, the total initial elements of their tables, and the total elements of passive
+//! segments. The engine copies passive segments for each instance.
 //!
-//! A component names the modules that it instantiates by indices into lists. The lists grow section by section, and inner
-//! components refer to them too. So this file walks a component as the engine links it.
+//! A component refers to the modules that it instantiates by indices into lists. Each section may add to the lists, and
+//! inner components may refer to them. This module therefore walks a component in the same order as the engine.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -21,18 +21,18 @@ use super::limits::{PASSIVE_ELEMENTS, TABLE_ELEMENTS};
 use super::load_error::LoadError;
 use super::source::Source;
 
-/// Bytes before the first section.
+/// Length of the preamble before the first section, in bytes.
 const PREAMBLE: usize = 8;
 
-/// The default page size of a memory, as a power of two (64 KiB).
+/// Default page size of a memory, as a power of two (64 KiB).
 const PAGE: u32 = 16;
 
-/// Sections of a core module.
+/// Section ids of a core module.
 const TABLES: u8 = 4;
 const MEMORIES: u8 = 5;
 const ELEMENTS: u8 = 9;
 
-/// Sections of a component.
+/// Section ids of a component.
 const CORE_MODULE: u8 = 1;
 const CORE_INSTANCES: u8 = 2;
 const COMPONENT: u8 = 4;
@@ -43,11 +43,11 @@ const EXPORTS: u8 = 11;
 
 type Result<T> = std::result::Result<T, BinaryReaderError>;
 
-/// Refuses a handler whose sandboxes could never start, or would need more of the host than is planned for them. `binary` is
-/// valid. Returns the bytes of memory that each of its sandboxes starts with, which `limits.memory` must allow.
+/// Refuses a handler whose sandboxes cannot start, or would exceed the resources planned for a sandbox. Returns the initial
+/// memory of each sandbox in bytes, which `limits.memory` must allow. `binary` must be valid WASM.
 ///
 /// # Errors
-/// [`LoadError`] names the demand that is too large.
+/// [`LoadError`] names the limit that the handler exceeds.
 pub(super) fn check(source: &Source, binary: &[u8]) -> std::result::Result<u64, LoadError> {
     let Demand { memory, tables, passive } = of_binary(binary).unwrap_or_default();
     let refuse = |what: String| {
@@ -65,14 +65,14 @@ pub(super) fn check(source: &Source, binary: &[u8]) -> std::result::Result<u64, 
     Ok(memory)
 }
 
-/// The demand of a sandbox at its start.
+/// The resources that a sandbox needs at its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Demand {
-    /// Bytes in its memories.
+    /// Total size of the memories in bytes.
     memory: u64,
-    /// Elements in its tables.
+    /// Total number of elements in the tables.
     tables: u64,
-    /// Elements in copies of passive segments.
+    /// Total number of elements in copies of passive segments.
     passive: u64,
 }
 
@@ -126,7 +126,7 @@ fn of_module(binary: &[u8]) -> Result<Demand> {
     Ok(demand)
 }
 
-/// Returns the sections of a module or component: their ids and contents.
+/// Returns the id and the content of each section of a module or component.
 fn sections(binary: &[u8]) -> Result<Vec<(u8, &[u8])>> {
     let mut reader = BinaryReader::new(binary, 0);
     reader.read_bytes(PREAMBLE)?;
@@ -142,27 +142,27 @@ fn items<'a, T: FromReader<'a>>(content: &'a [u8]) -> Result<SectionLimited<'a, 
     SectionLimited::new(BinaryReader::new(content, 0))
 }
 
-/// The item that an index of a component refers to.
+/// An item in one of a component's lists.
 #[derive(Clone)]
 enum Item<'a> {
     /// A module, with the demand of each of its instances.
     Module(Demand),
     Component(Rc<Inner<'a>>),
     Instance(Rc<Exports<'a>>),
-    /// An item of the host's, outside of the file.
+    /// An item that the host provides. The file does not contain the item.
     Foreign,
 }
 
-/// Exports of an instance, or the arguments with which a component is instantiated.
+/// Items by name: the exports of an instance, or the arguments for instantiating a component.
 type Exports<'a> = BTreeMap<&'a str, Item<'a>>;
 
-/// A component within another, whose items it may refer to.
+/// A component, and the enclosing component whose items it may refer to.
 struct Inner<'a> {
     binary: &'a [u8],
     outer: Option<Rc<Scope<'a>>>,
 }
 
-/// The items of a component that were walked so far.
+/// The lists of items that the sections of a component have defined up to now.
 struct Scope<'a> {
     modules: RefCell<Vec<Item<'a>>>,
     components: RefCell<Vec<Item<'a>>>,
@@ -221,7 +221,8 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// Walks a component as it is instantiated with these arguments. Adds up the demand of its core instances; returns its exports.
+/// Walks a component that is instantiated with `arguments`. Adds the demand of its core instances to `demand`. Returns the
+/// exports of the instance.
 fn instantiate<'a>(inner: &Inner<'a>, arguments: &Exports<'a>, demand: &mut Demand) -> Result<Exports<'a>> {
     let none = || RefCell::new(Vec::new());
     let scope = Scope { modules: none(), components: none(), instances: none(), outer: inner.outer.clone() };
@@ -264,7 +265,7 @@ fn instantiate<'a>(inner: &Inner<'a>, arguments: &Exports<'a>, demand: &mut Dema
                     let export = export?;
                     let item = scope.get(export.kind, export.index);
                     exports.insert(export.name.name, item.clone());
-                    // An export adds an item.
+                    // An export also defines a new item in the list.
                     scope.push(export.kind, item);
                 }
             }
@@ -329,14 +330,14 @@ mod tests {
         assert_eq!(demand(&none), (0, 0));
         let twice = "(core instance (instantiate $m)) (core instance (instantiate $m))";
         assert_eq!(demand(&format!("(component (core module $m {MODULE}) {twice})")), (30, 6));
-        // A module of an outer component, in instances of an inner one.
+        // A module of an outer component that an inner component instantiates.
         let inner = format!(
             "(component (core module $m {MODULE})
                (component $c (alias outer 1 $m (core module $mine)) (core instance (instantiate $mine)))
                (instance (instantiate $c)) (instance (instantiate $c)) (core instance (instantiate $m)))"
         );
         assert_eq!(demand(&inner), (45, 9));
-        // A module that is passed, exported, and taken out of an instance again.
+        // A module that is passed to a component, exported by it, and instantiated through the export.
         let passed = format!(
             "(component (core module $m {MODULE})
                (component $c (import \"m\" (core module $mine)) (export \"n\" (core module $mine)))
@@ -344,7 +345,7 @@ mod tests {
                (alias export $i \"n\" (core module $n)) (core instance (instantiate $n)))"
         );
         assert_eq!(demand(&passed), (15, 3));
-        // A component that is passed to another.
+        // A component that is passed to another component.
         let made = format!(
             "(component (component $c (core module $m {MODULE}) (core instance (instantiate $m)))
                (component $d (import \"c\" (component $c)) (instance (instantiate $c)) (instance (instantiate $c)))

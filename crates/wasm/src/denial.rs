@@ -1,4 +1,4 @@
-//! Denials to a guest: one log line for each missing grant, however often the guest tries.
+//! Log lines for denied operations: one line per missing grant and call, however often the guest tries.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use hostler_telemetry::BY_GUEST;
 use hostler_types::message::Message;
 
-/// The most lines per call, so that a guest that tries one thing after another cannot flood the log.
+/// Maximum number of lines per call. Without the limit, a guest that tries many operations could flood the log.
 const MAX_LINES: usize = 16;
 
-/// Logs the denials in one call of a guest.
+/// Logs the operations that one call of a guest was denied.
 #[derive(Debug)]
 pub(super) struct Denials {
     consumer: Arc<str>,
@@ -18,17 +18,18 @@ pub(super) struct Denials {
 }
 
 impl Denials {
-    /// Creates the denials of a call. `message` is the one that it works on, if there is one.
+    /// Creates an empty log of denials for a call. `message`: the message that the call processes. `None`: the call has no
+    /// message.
     pub(super) fn new(consumer: Arc<str>, message: Option<Arc<Message>>) -> Self {
         Self { consumer, message, told: Mutex::default() }
     }
 
-    /// Returns the consumer that makes the call.
+    /// Returns the name of the consumer that makes the call.
     pub(super) fn consumer(&self) -> &str {
         &self.consumer
     }
 
-    /// Logs, once per call, that `what` was denied, and the grant that would allow it.
+    /// Logs that the operation `what` was denied, once per call. `cure` names the grant that would allow the operation.
     pub(super) fn tell(&self, what: &str, cure: &str) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.len() >= MAX_LINES || !told.insert(what.to_owned()) {

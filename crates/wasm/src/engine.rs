@@ -1,4 +1,4 @@
-//! The WASM engine: its settings, its pool of sandboxes, and the epoch that interrupts guests.
+//! The WASM engine: settings, the pool of sandboxes, and the epoch that interrupts guests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,24 +11,24 @@ use super::cache::Cache;
 use super::files::MOST_FILES;
 use super::limits::{CORE_INSTANCES, MEMORIES, TABLE_ELEMENTS, TABLES};
 
-/// The interval at which running guests are interrupted, to let others run and to check whether they must stop.
+/// Interval between interruptions of running guests. At each interruption a guest yields to other tasks and can be stopped.
 const EPOCH_TICK: Duration = Duration::from_millis(10);
 
-/// The most linear memory of a sandbox, in bytes: all that 32-bit WASM addresses. The engine reserves these addresses for
-/// each memory anyway.
+/// Maximum size of a linear memory in bytes: the full address space of 32-bit WASM. The engine reserves these addresses for
+/// each memory in any case.
 const MAX_MEMORY: usize = 4 << 30;
 
-/// The addresses that a memory of a sandbox takes, in bytes: the memory and its guard.
+/// Number of addresses that each memory of a sandbox reserves, in bytes: the memory and its guard region.
 pub const SANDBOX_ADDRESSES: u64 = MAX_MEMORY as u64 + (64 << 20);
 
-/// The most addresses that the memories of the pool take, in bytes: half of those that processors give a process (47 bits).
+/// Maximum number of addresses that all memories of the pool reserve, in bytes: half of a process's 47-bit address space.
 const ADDRESSES: u64 = 1 << 46;
 
-/// The part of a used slot, from its start, that is reset in place, in bytes; the rest is returned to the kernel. It covers
-/// all of a guest with a small stack, at the cost of a few page faults.
+/// Number of bytes at the start of a used memory slot that are reset in place. The rest is returned to the kernel. This
+/// part holds all memory of a guest with a small stack. Resetting in place costs a few page faults.
 const KEEP_RESIDENT: usize = 256 * 1024;
 
-/// The same for a table.
+/// Number of bytes at the start of a used table slot that are reset in place.
 const KEEP_RESIDENT_OF_TABLE: usize = 64 * 1024;
 
 /// Compiles and runs guests. Cheap to clone.
@@ -37,25 +37,25 @@ pub struct Engine {
     inner: wasmtime::Engine,
     ticker: Arc<Ticker>,
     cache: Option<Arc<Cache>>,
-    /// The number of files that each sandbox may have open.
+    /// Maximum number of open files in each sandbox.
     files: usize,
 }
 
 /// The size of the pool of sandboxes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pool {
-    /// The number of sandboxes that may exist at once.
+    /// Maximum number of sandboxes that exist at the same time.
     pub sandboxes: u32,
 }
 
-/// The error of an engine that could not be created.
+/// The error for an engine that could not be created.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot set up the WASM engine: {0}")]
 pub struct EngineError(String);
 
 impl Engine {
-    /// Creates an engine that takes its sandboxes from a pool. If the address space for a pool is not available, the engine
-    /// creates each sandbox when it is needed.
+    /// Creates an engine with a pool of sandboxes. If the address space is too small for a pool, the engine allocates each
+    /// sandbox on demand.
     ///
     /// # Errors
     /// [`EngineError`] if this machine cannot run guests at all.
@@ -66,7 +66,7 @@ impl Engine {
             config.allocation_strategy(InstanceAllocationStrategy::Pooling(pooling(pool, most)));
             match wasmtime::Engine::new(&config) {
                 Ok(engine) => return Self::start(engine),
-                // Fewer addresses may be available than processors have (`ulimit -v`).
+                // Fewer addresses may be available than the processor has (`ulimit -v`). Retries with half of the memories.
                 Err(_) if most > 1 => most /= 2,
                 Err(error) => {
                     tracing::warn!(
@@ -79,7 +79,7 @@ impl Engine {
         }
     }
 
-    /// Creates an engine without a pool, for one call or for compiling.
+    /// Creates an engine without a pool, for a single call or for compiling.
     ///
     /// # Errors
     /// [`EngineError`] if this machine cannot run guests at all.
@@ -92,13 +92,13 @@ impl Engine {
         Ok(Self { inner, ticker: Arc::new(ticker), cache: None, files: MOST_FILES })
     }
 
-    /// Returns the same engine with a cache of compiled code, if there is one.
+    /// Returns the engine with a cache for compiled code. `None`: code is not cached.
     #[must_use]
     pub fn with_cache(self, cache: Option<Arc<Cache>>) -> Self {
         Self { cache, ..self }
     }
 
-    /// Returns the same engine with this limit of open files for each sandbox.
+    /// Returns the engine with `files` as the maximum number of open files in each sandbox.
     #[must_use]
     pub fn with_files(self, files: usize) -> Self {
         Self { files, ..self }
@@ -116,7 +116,7 @@ impl Engine {
         &self.inner
     }
 
-    /// Keeps the epoch ticking until the returned guard is dropped.
+    /// Makes the epoch tick until the returned guard is dropped.
     pub(super) fn running(&self) -> Running<'_> {
         self.ticker.running()
     }
@@ -126,7 +126,8 @@ impl Engine {
     }
 }
 
-/// Returns the settings that shape compiled code. Running and compiling ahead of time share them.
+/// Returns the settings that affect compiled code. Running a handler and compiling a handler ahead of time use the same
+/// settings.
 pub(super) fn base_config() -> Config {
     let mut config = Config::new();
     config.epoch_interruption(true);
@@ -135,19 +136,20 @@ pub(super) fn base_config() -> Config {
     config
 }
 
-/// Set if the engine may compile on more threads than the caller's.
+/// Set if the engine may compile on several threads.
 static COMPILES_IN_PARALLEL: AtomicBool = AtomicBool::new(true);
 
-/// Makes all engines created from now on compile on `threads` threads together; the default is one per CPU. Starts the
-/// threads now, because a later refusal could not be handled. If they cannot be started, the calling thread compiles alone.
+/// Sets the number of threads that all engines created from now on compile with. The default is one thread per CPU. Starts
+/// the threads at once, because a failure to start them later could not be handled. If the threads cannot be started, the
+/// calling thread compiles alone.
 pub fn compile_with(threads: usize) {
     let started = threads > 1 && rayon::ThreadPoolBuilder::new().num_threads(threads).build_global().is_ok();
     COMPILES_IN_PARALLEL.store(started, Ordering::Relaxed);
 }
 
-/// Returns the settings of a pool, with `memories` memories for each sandbox. Its totals hold every sandbox at its maximum at
-/// once, so that none can take another's slot. A component that needs more is refused when it is loaded. Only addresses are
-/// reserved: pages are allocated when they are touched.
+/// Returns the settings of a pool with `memories` memories for each sandbox. The totals suffice for all sandboxes at their
+/// maximum at the same time, so no sandbox can take a slot from another. A component that exceeds the maximum is refused at
+/// load time. The pool reserves only addresses: the kernel allocates a page at its first access.
 fn pooling(pool: Pool, memories: u32) -> PoolingAllocationConfig {
     let all = |most: u32| pool.sandboxes.saturating_mul(most);
     let mut config = PoolingAllocationConfig::new();
@@ -157,7 +159,7 @@ fn pooling(pool: Pool, memories: u32) -> PoolingAllocationConfig {
         .total_memories(all(memories))
         .total_tables(all(TABLES))
         .total_stacks(pool.sandboxes)
-        // Each sandbox has its own limit.
+        // The smaller limit of each sandbox is enforced by `limits.rs`.
         .max_memory_size(MAX_MEMORY)
         // Idle slots are counted once per sandbox.
         .max_unused_warm_slots(pool.sandboxes)
@@ -167,21 +169,22 @@ fn pooling(pool: Pool, memories: u32) -> PoolingAllocationConfig {
         .max_component_instance_size(1 << 20)
         .max_core_instance_size(1 << 20)
         .table_elements(TABLE_ELEMENTS)
-        // Up to wasmtime 49 the scan skips pages that the kernel is moving or has swapped out at that moment, and the next
-        // guest finds them as the last one left them (wasmtime's pull request 14357). `tests/hostile/fresh.rs` shows it.
+        // Up to wasmtime 49, the scan skips pages that the kernel is moving or has swapped out at that moment. The next
+        // guest then sees the previous guest's data in these pages (wasmtime pull request 14357). `tests/hostile/fresh.rs`
+        // demonstrates this.
         .pagemap_scan(Enabled::No)
         .linear_memory_keep_resident(KEEP_RESIDENT)
         .table_keep_resident(KEEP_RESIDENT_OF_TABLE);
     config
 }
 
-/// Returns the most memories that each sandbox may have if their addresses are to fit the pool's share.
+/// Returns the maximum number of memories per sandbox with which the pool's addresses stay within [`ADDRESSES`].
 fn memories(sandboxes: u32) -> u32 {
     let fit = ADDRESSES / SANDBOX_ADDRESSES / u64::from(sandboxes.max(1));
     u32::try_from(fit).unwrap_or(MEMORIES).clamp(1, MEMORIES)
 }
 
-/// Advances the epoch while guests run, and sleeps while none runs.
+/// Advances the epoch while any guest runs, and sleeps otherwise.
 pub(super) struct Ticker {
     running: Arc<AtomicUsize>,
     thread: Thread,
@@ -211,7 +214,7 @@ impl Ticker {
         Ok(Self { running, thread: handle.thread().clone() })
     }
 
-    /// Keeps the epoch ticking until the returned guard is dropped.
+    /// Makes the epoch tick until the returned guard is dropped.
     pub(super) fn running(&self) -> Running<'_> {
         if self.running.fetch_add(1, Ordering::AcqRel) == 0 {
             self.thread.unpark();
@@ -227,7 +230,7 @@ impl Drop for Ticker {
     }
 }
 
-/// A running guest. The epoch ticks while one of these exists.
+/// A guard for a running guest. The epoch ticks while any guard exists.
 pub(super) struct Running<'a>(&'a Ticker);
 
 impl Drop for Running<'_> {
@@ -240,7 +243,7 @@ impl Drop for Running<'_> {
 mod tests {
     use super::*;
 
-    /// Fills one pool with this number of live sandboxes of a component.
+    /// Fills the pool with `sandboxes` live sandboxes of a component.
     fn fill(engine: &Engine, sandboxes: u32, text: &str) -> wasmtime::Result<()> {
         let component = wasmtime::component::Component::new(engine.inner(), text)?;
         let linker = wasmtime::component::Linker::<()>::new(engine.inner());
@@ -255,7 +258,7 @@ mod tests {
         Ok(())
     }
 
-    /// Returns a component with this number of instances, the first of which have memories, and the next tables.
+    /// Returns a component with `instances` instances. The first `memories` have a memory each, and the next `tables` a table.
     fn component(instances: u32, memories: u32, tables: u32) -> String {
         let mut text =
             "(component (core module $plain) (core module $memory (memory 1)) (core module $table (table 1 funcref))"

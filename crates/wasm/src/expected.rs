@@ -1,13 +1,13 @@
-//! Overrides of functions of WASI. Each function must be in the linker under its expected name. Otherwise a new version of
-//! wasmtime-wasi would leave its own function in place, and a bound on guests would silently disappear.
+//! Overrides of WASI functions. Each function must exist in the linker under its expected name. Without this check, a new
+//! version of wasmtime-wasi could leave its own function in place, and a limit on guests would silently disappear.
 
 use wasmtime::StoreContextMut;
 use wasmtime::component::{Linker, LinkerInstance};
 
-/// Overrides these functions of an interface, which are in the linker already, with those that `add` adds.
+/// Overrides functions of an interface in the linker. `add` adds the overriding functions.
 ///
 /// # Errors
-/// One of them is missing. The linker must not be used afterwards.
+/// A function is missing from the linker. The linker must not be used afterwards.
 pub(super) fn before<T: Send + 'static>(
     linker: &mut Linker<T>,
     interface: &str,
@@ -16,7 +16,7 @@ pub(super) fn before<T: Send + 'static>(
 ) -> wasmtime::Result<()> {
     let mut instance = linker.instance(interface)?;
     for function in functions {
-        // A function in the linker refuses another of its name.
+        // Adding a function succeeds only if the linker has no function of that name.
         if instance.func_wrap(function, |_: StoreContextMut<'_, T>, (): ()| Ok(())).is_ok() {
             return Err(wasmtime::Error::msg(format!(
                 "wasmtime-wasi has no {interface}#{function}, before which hostler puts a bound: its version has changed, and hostler's \

@@ -1,42 +1,42 @@
-//! The WASM engine: handlers from files, and the sandboxes that they run in.
+//! The WASM engine: loads handlers from files and runs them in sandboxes.
 //!
-//! The consumer knows only [`Handler`] (`hostler-handler`). [`load`] creates one from a file of any kind that the contract
-//! allows, or from bytes that [`fetch`] brought.
+//! The consumer crate depends only on the trait [`Handler`] (`hostler-handler`). [`load`] creates a [`Handler`] from a file of
+//! any kind that the contract allows, or from bytes that [`fetch`] downloaded.
 //!
 //! | file | job |
 //! |---|---|
 //! | `source` | the location of a handler's bytes |
-//! | `fetch/` | handlers from elsewhere |
-//! | `artifact` | a handler's file: its pin, its kind by its exports |
-//! | `load_error` | the reason why it cannot be loaded |
-//! | `foreign` | programs that are not WASM, told from damaged files |
-//! | `contain` | panics in the libraries that read a file, as faults of that file |
+//! | `fetch/` | downloads of handlers |
+//! | `artifact` | a handler's file: verifies its pin, detects the handler kind from its exports |
+//! | `load_error` | the error for a handler that cannot be loaded |
+//! | `foreign` | detection of programs that are not WASM, as opposed to damaged WASM files |
+//! | `contain` | panics in the libraries that read a file, reported as faults of the file |
 //! | `componentize` | a core module that describes its exports → a component |
-//! | `composed` | handlers of several components, which may be stopped late if they copy much |
-//! | `bulk` | bulk memory operations in pieces, so that a guest can be stopped in the middle of one |
-//! | `demand` | demands of a handler on its sandbox that the engine does not check |
+//! | `composed` | handlers composed of several components, which may be stopped late while large values are copied |
+//! | `bulk` | bulk memory operations split into pieces, so that a guest can be stopped in the middle of an operation |
+//! | `demand` | resources that a handler needs and that the engine does not check at load time |
 //! | `build`, `compiled` | WASM → code; code compiled ahead of time, and its checks |
-//! | `cache` | fetched and compiled handlers, for the next start |
+//! | `cache` | fetched and compiled handlers, stored for the next start |
 //! | `engine` | wasmtime's settings, the pool of sandboxes, the epoch |
-//! | `link`, `guest` | a component, linked with everything that the host offers; its instances |
-//! | `component` | handlers that are components: reused instances, hooks inside |
-//! | `contract`, `messaging/`, `wasmcloud` | calls of components of each contract |
+//! | `link`, `guest` | a component linked with the host's functions; its instances |
+//! | `component` | handlers that are components: reused instances, hooks in the same component |
+//! | `contract`, `messaging/`, `wasmcloud` | calls of components, by contract |
 //! | `command` | commands as handlers |
-//! | `hooks` | lifecycle hooks, inside a handler or around one |
+//! | `hooks` | lifecycle hooks, in the handler's component or in a separate component |
 //! | `signature` | functions that a component exports for a contract, with their types checked |
-//! | `sandbox`, `scope` | one store: its limits, its capabilities; its call |
-//! | `limits` | memory, tables, and memory that the host holds for a guest |
-//! | `expected` | overrides of functions of WASI, which must exist |
+//! | `sandbox`, `scope` | one store with its limits and capabilities; the call that a sandbox serves |
+//! | `limits` | limits on memory, tables, and memory that the host allocates for a guest |
+//! | `expected` | overrides of WASI functions, which must exist |
 //! | `files` | open files of a sandbox |
 //! | `listing/` | listings of granted folders, in parts |
-//! | `lists` | lists that guests pass, bounded |
+//! | `lists` | bounded lists from guests |
 //! | `host_limit` | limits of the host that a call reached |
 //! | `capabilities` | grants → a WASI context |
 //! | `imports` | imports of components beyond WASI |
-//! | `stubs` | imports that the host does not offer |
+//! | `stubs` | imports that the host does not implement |
 //! | `http/` | outgoing HTTP |
 //! | `preview1` | original functions of WASI preview 1, for their overrides |
-//! | `denial`, `denied/` | denials, in the log |
+//! | `denial`, `denied/` | log lines for denied operations |
 //! | `output` | standard output and error |
 
 mod artifact;
@@ -109,39 +109,39 @@ use hostler_telemetry::metrics::ConsumerMetrics;
 #[cfg(feature = "messaging")]
 use {messaging::Messaging, wasmcloud::Wasmcloud};
 
-/// The version of the contract that this host supports.
+/// Version of the contract that this host supports.
 const VERSION: &str = "0.1.0";
 
-/// The location of its WIT, for people.
+/// Location of the contract's WIT, for error messages.
 const WIT: &str = "wit/ of this hostler";
 
-/// Everything that is needed to load a handler.
+/// Everything that [`load`] needs to load a handler.
 #[derive(Debug, Clone)]
 pub struct Definition {
-    /// The consumer that it works for.
+    /// The name of the consumer that runs the handler.
     pub consumer: Arc<str>,
-    /// The handler: the bytes of a `.wasm`, `.wat` or `.cwasm` file.
+    /// The handler's bytes: a `.wasm`, `.wat` or `.cwasm` file.
     pub source: Source,
-    /// The SHA-256 of those bytes, if it is pinned.
+    /// The SHA-256 that the handler's bytes must have. `None`: the SHA-256 is not checked.
     pub sha256: Option<[u8; 32]>,
-    /// A component with lifecycle hooks, separate from the handler.
+    /// A separate component with lifecycle hooks.
     pub hooks: Option<Source>,
-    /// The SHA-256 of that component's bytes, if it is pinned.
+    /// The SHA-256 that the bytes of `hooks` must have. `None`: the SHA-256 is not checked.
     pub hooks_sha256: Option<[u8; 32]>,
-    /// The grants of its guests.
+    /// The grants of the handler's guests and of the hooks.
     pub grants: Grants,
-    /// The number of messages that one instance processes before it is replaced; 1: a fresh instance for each.
+    /// Number of messages that an instance processes before it is replaced. 1: each message gets a fresh instance.
     pub messages_per_instance: u32,
-    /// Makes a command's standard output its reply.
+    /// Set if the standard output of a command is its reply.
     pub reply_from_stdout: bool,
-    /// The metrics of its sandboxes; `None`: they are not measured.
+    /// The metrics that sandboxes record. `None`: sandboxes are not measured.
     pub metrics: Option<ConsumerMetrics>,
 }
 
-/// Loads, verifies and compiles a handler and its hooks. Takes up to many seconds for a large file that is not compiled.
+/// Loads, verifies and compiles a handler and its hooks. Compiling a large file can take many seconds.
 ///
 /// # Errors
-/// [`LoadError`] names the file, its fault, and the cure.
+/// [`LoadError`] names the file, the fault and the fix.
 pub fn load(engine: &Engine, definition: &Definition) -> Result<Loaded, LoadError> {
     definition.grants.prepare().map_err(|(path, error)| LoadError::grant(path, &error))?;
     let artifact = artifact::read(engine, &definition.source, definition.sha256.as_ref())?;
@@ -155,41 +155,43 @@ pub fn load(engine: &Engine, definition: &Definition) -> Result<Loaded, LoadErro
     Ok(Loaded { engine: engine.clone(), definition: Arc::new(definition.clone()), artifact, hooks, summary })
 }
 
-/// A compiled handler. The limits of its sandboxes are set later, when the needs of all handlers are known.
+/// A compiled handler. The limits of its sandboxes are set by [`Loaded::handler`], once the needs of all handlers are
+/// known.
 pub struct Loaded {
     engine: Engine,
     definition: Arc<Definition>,
     artifact: Artifact,
-    /// A component with hooks, separate from the handler.
+    /// A separate component with lifecycle hooks, and its location.
     hooks: Option<(Source, Artifact)>,
-    /// The facts found in its file.
+    /// Facts read from the handler's file.
     pub summary: Summary,
 }
 
 impl Loaded {
-    /// Returns the size of its compiled code and data in bytes, including its hooks'.
+    /// Returns the size of the compiled code and data in bytes, including the separate hooks.
     pub fn code_size(&self) -> u64 {
         self.artifact.code_size() + self.hooks.as_ref().map_or(0, |(_, hooks)| hooks.code_size())
     }
 
-    /// Returns `true` if it has a `state-changed` hook, which runs in a sandbox of its own beside those of messages.
+    /// Returns `true` if the handler or its hooks export `state-changed`. That hook runs in an additional sandbox.
     pub fn observes_states(&self) -> bool {
         let artifacts = [Some(&self.artifact), self.hooks.as_ref().map(|(_, hooks)| hooks)];
         let mut components = artifacts.into_iter().flatten().filter_map(Artifact::component);
         components.any(|component| STATE_CHANGED.interface.of(component).is_some())
     }
 
-    /// Returns the handler and the hooks whose guests may outlive their processing timeout, in sandboxes of `memory` bytes.
+    /// Returns the handler, the hooks, or both, if their guests may outlive the processing timeout in sandboxes of `memory`
+    /// bytes.
     pub fn long_copies(&self, memory: u64) -> Vec<LongCopies> {
         let handler = LongCopies::of(&self.definition.source, &self.artifact, memory);
         let hooks = self.hooks.as_ref().and_then(|(source, hooks)| LongCopies::of(source, hooks, memory));
         handler.into_iter().chain(hooks).collect()
     }
 
-    /// Creates the handler, with sandboxes of `memory` bytes of linear memory.
+    /// Creates the handler. Each of its sandboxes has `memory` bytes of linear memory.
     ///
     /// # Errors
-    /// [`LoadError`] if that is less than it starts with, or if its imports do not fit.
+    /// [`LoadError`] if the handler starts with more than `memory` bytes, or if its imports cannot be linked.
     pub fn handler(&self, memory: u64) -> Result<Arc<dyn Handler>, LoadError> {
         contain::contain(&self.definition.source, || self.link(memory))
     }
@@ -218,16 +220,16 @@ impl Loaded {
     }
 }
 
-/// Refuses a guest that could never start, so that it does not fail message by message.
+/// Refuses a guest that starts with more memory than the limit. Otherwise every message would fail.
 fn roomy(source: &Source, least: u64, memory: u64) -> Result<(), LoadError> {
     if least > memory { Err(LoadError::needs_memory(source, least, memory)) } else { Ok(()) }
 }
 
-/// The facts found in a handler's file.
+/// Facts read from a handler's file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
-    /// Its kind.
+    /// The kind of the handler.
     pub kind: Kind,
-    /// The interfaces or modules that it imports, sorted.
+    /// The interfaces or modules that the handler imports, sorted.
     pub imports: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! Files and sockets that a component requests and is denied, with a log line.
+//! Overrides for components that log denied files and sockets.
 
 use std::sync::Once;
 
@@ -16,11 +16,11 @@ use crate::files;
 use crate::sandbox::{ComponentWasi, Host, Sandbox};
 use hostler_handler::Limit;
 
-/// The interfaces whose functions this file overrides.
+/// The WASI interfaces whose functions are overridden here.
 const TYPES: &str = "wasi:filesystem/types@0.2.12";
 const PREOPENS: &str = "wasi:filesystem/preopens@0.2.12";
 
-/// The functions that take a path.
+/// The functions that accept a path.
 const ASKED: [&str; 10] = [
     "[method]descriptor.open-at",
     "[method]descriptor.stat-at",
@@ -34,7 +34,7 @@ const ASKED: [&str; 10] = [
     "[method]descriptor.set-times-at",
 ];
 
-/// Overrides functions of WASI, which are in the linker already. `has_folders`: folders are granted.
+/// Overrides WASI functions in the linker. `has_folders` is set if the consumer grants any folder.
 pub(crate) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, has_folders: bool) -> wasmtime::Result<()> {
     if has_folders {
         before(linker, TYPES, &ASKED, files)?;
@@ -51,7 +51,7 @@ pub(crate) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, has_folders: bool
     deny::<Name, Resource<ResolveAddressStream>>(linker, names, resolve, "a name look-up", failed)
 }
 
-/// Makes a function of sockets deny its requests.
+/// Overrides a function that creates a socket or resolves a name. The override logs the denial and returns `error`.
 fn deny<P, T>(
     linker: &mut Linker<Sandbox<ComponentWasi>>,
     interface: &str,
@@ -72,8 +72,8 @@ where
     })
 }
 
-/// Overrides a function of WASI that changes or examines a path. Takes its name, its method and parameters (without the
-/// folder, which comes first), the path that a denial names, and whether the function writes.
+/// Overrides a WASI function that reads or changes a path. The arguments are the name of the function; the method that
+/// implements it, with the parameters after the folder; the path to log; and `true` if the function writes.
 macro_rules! asks {
     ($types:ident, $name:literal, $method:ident($($parameter:ident: $type:ty),*), $path:ident, $writes:expr) => {
         $types.func_wrap_async(
@@ -114,7 +114,7 @@ fn files(types: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmtime::Re
 /// The parameters of `open-at`.
 type Open = (Resource<Descriptor>, PathFlags, String, OpenFlags, DescriptorFlags);
 
-/// Opens a file, unless the sandbox has reached its limit of open files.
+/// Opens a file. Refuses if the sandbox has reached its limit of open files.
 async fn open(mut host: Host<'_>, asked: Open) -> wasmtime::Result<Result<Resource<Descriptor>, FileError>> {
     let (at, how, path, create, flags) = asked;
     let writes = flags.contains(DescriptorFlags::WRITE) || create.contains(OpenFlags::CREATE);
@@ -125,7 +125,7 @@ async fn open(mut host: Host<'_>, asked: Open) -> wasmtime::Result<Result<Resour
     }
     let answer = host.data_mut().filesystem().open_at(at, how, path.clone(), create, flags).await;
     let answer = told(&host, answer, &path, writes)?;
-    // WASI reports errors that it has no name for as `Io`.
+    // WASI reports errors without an error code of their own as `Io`. One of these is a host without free descriptors.
     if matches!(answer, Err(FileError::Io)) {
         Limit::of_descriptors().into_iter().for_each(|limit| host.data().scope.reach(limit));
     }
@@ -140,7 +140,7 @@ fn folders(preopens: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmtim
     })
 }
 
-/// Returns the answer for the guest. Logs a denial.
+/// Returns the result for the guest. Logs a denial.
 fn told<T>(host: &Host<'_>, answer: FsResult<T>, path: &str, writes: bool) -> wasmtime::Result<Result<T, FileError>> {
     let error = match answer {
         Ok(value) => return Ok(Ok(value)),

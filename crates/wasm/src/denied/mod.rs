@@ -1,7 +1,8 @@
-//! Denials by WASI itself, with a log line: files outside of the granted folders, and sockets.
+//! Log lines for operations that WASI itself denies: access to files outside the granted folders, and sockets.
 //!
-//! A path outside of every granted folder never gets here: the guest's own library fails it. If no folder is granted, the log
-//! can only say that the guest looks for folders. Many guests look when they start and need none, so it is logged once.
+//! A path outside of every granted folder does not reach the host, because the guest's WASI library rejects the path. If no
+//! folder is granted, hostler can only log that the guest lists its folders. Many guests list their folders at the start
+//! without needing any, so hostler logs this once per handler.
 
 mod component;
 mod preview1;
@@ -13,10 +14,10 @@ use std::sync::Once;
 
 use super::denial::Denials;
 
-/// The longest part of a guest's path in a log line, in characters.
+/// Maximum number of characters of a guest's path in a log line.
 const SHOWN: usize = 256;
 
-/// Logs that a file was denied.
+/// Logs that access to a file was denied.
 fn file(denials: &Denials, path: &str, writes: bool) {
     let shown: String = path.chars().take(SHOWN).collect();
     let cure = match writes {
@@ -26,7 +27,7 @@ fn file(denials: &Denials, path: &str, writes: bool) {
     denials.tell(&format!("file {shown:?}"), cure);
 }
 
-/// Logs, once, that a guest looks for folders although none is granted.
+/// Logs, once per `told`, that a guest lists its folders although no folder is granted.
 fn no_folders(told: &Once, denials: &Denials) {
     told.call_once(|| {
         let cure = "if it needs files, grant their folder in the consumer's allow.dirs";

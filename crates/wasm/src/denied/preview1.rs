@@ -1,4 +1,4 @@
-//! Files that a preview-1 module requests and is denied, with a log line.
+//! Overrides for preview-1 modules that log denied files.
 
 use std::sync::Once;
 
@@ -15,15 +15,16 @@ use hostler_handler::Limit;
 /// The `errno` values of a denial.
 const DENIED: [i32; 3] = [Errno::Perm as i32, Errno::Rofs as i32, Errno::Notcapable as i32];
 
-/// The open flag `creat`, and the rights for writing (`fd_write`, `fd_allocate`), of WASI preview 1.
+/// The open flag `creat`, and the rights `fd_write` and `fd_allocate`, of WASI preview 1. Each shows that the guest wants
+/// to write.
 const CREATE: i32 = 1;
 const WRITES: i64 = 1 << 6 | 1 << 8;
 
-/// The longest part of a path that is read for a denial, in bytes.
+/// Maximum number of bytes of a path that are read from the guest for a log line.
 const MOST_SHOWN: usize = 4 * super::SHOWN;
 
-/// Overrides functions of WASI, which are in the linker already: those that take a path, or, if no folder is granted, the one
-/// that lists the folders.
+/// Overrides WASI functions in the linker. If folders are granted, overrides the functions that accept a path. Otherwise,
+/// overrides the function that lists the folders.
 pub(crate) fn add(linker: &mut Linker<Sandbox<WasiP1Ctx>>, has_folders: bool) -> wasmtime::Result<()> {
     linker.allow_shadowing(true);
     if has_folders {
@@ -44,8 +45,9 @@ fn folders(linker: &mut Linker<Sandbox<WasiP1Ctx>>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-/// Overrides a function of WASI. Takes its parameters, the address and the length of the path that a denial names, and
-/// whether the function writes. The signatures are those of the specification (`wasi_snapshot_preview1.witx`).
+/// Overrides a WASI function. The arguments are the parameters of the function; the parameters with the address and the
+/// length of the path to log; and `true` if the function writes. Signatures follow the specification
+/// (`wasi_snapshot_preview1.witx`).
 macro_rules! asks {
     ($linker:ident, $name:ident($($parameter:ident: $type:ty),*), ($path:ident, $length:ident), $writes:expr) => {
         $linker.func_wrap_async(WASI, stringify!($name), |mut host: Host<'_>, ($($parameter,)*): ($($type,)*)| {
@@ -85,7 +87,7 @@ fn paths(linker: &mut Linker<Sandbox<WasiP1Ctx>>) -> wasmtime::Result<()> {
 /// The parameters of `path_open`.
 type Open = (i32, i32, i32, i32, i32, i64, i64, i32, i32);
 
-/// Opens a file, unless the sandbox has reached its limit of open files.
+/// Opens a file. Refuses if the sandbox has reached its limit of open files.
 async fn open(mut host: Host<'_>, asked: Open) -> wasmtime::Result<i32> {
     let (at, how, path, length, flags, rights, inherited, mode, opened) = asked;
     let most = host.data().limits.files;
@@ -98,14 +100,14 @@ async fn open(mut host: Host<'_>, asked: Open) -> wasmtime::Result<i32> {
         wasi, &mut guest, at, how, path, length, flags, rights, inherited, mode, opened,
     );
     let errno = errno.await?;
-    // WASI reports errors that it has no name for as `Io`.
+    // WASI reports errors without an error code of their own as `Io`. One of these is a host without free descriptors.
     if errno == Errno::Io as i32 {
         Limit::of_descriptors().into_iter().for_each(|limit| host.data().scope.reach(limit));
     }
     Ok(told(&mut host, errno, path, length, flags & CREATE != 0 || rights & WRITES != 0))
 }
 
-/// Returns the same `errno`. Logs a denial, unless the path is outside of the guest's memory.
+/// Logs a denial and returns `errno` unchanged. A path outside the guest's memory is not logged.
 fn told(host: &mut Host<'_>, errno: i32, path: i32, length: i32, writes: bool) -> i32 {
     if DENIED.contains(&errno)
         && let Ok(memory) = memory(host)
