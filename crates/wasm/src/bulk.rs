@@ -342,7 +342,7 @@ mod tests {
         (func (export \"copy\") (param i32 i32 i32) (memory.copy
             (i64.extend_i32_u (local.get 0)) (i64.extend_i32_u (local.get 1)) (i64.extend_i32_u (local.get 2)))))";
 
-    /// Fills or copies within a second memory, whose addresses are 64 bits wide, and then copies all of the second memory
+    /// Fills or copies into a second memory, whose addresses are 64 bits wide, and then copies all of the second memory
     /// back to the first.
     const MIXED_TEXT: &str = "(module (import \"x\" \"y\" (func)) (memory (export \"memory\") 64) (memory i64 64)
         (func (export \"fill\") (param i32 i32 i32)

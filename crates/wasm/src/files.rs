@@ -1,6 +1,7 @@
 //! The limit on the open files of a sandbox.
 //!
-//! Each sandbox has a share of the process's descriptors, so that guests leave enough for the host and for each other.
+//! Each sandbox has a share of the process's file descriptors, so that guests leave enough for the host and for other
+//! guests.
 
 use wasmtime::component::ResourceTable;
 use wasmtime_wasi::filesystem::Descriptor;
@@ -9,11 +10,11 @@ use wasmtime_wasi::p2::{DynInputStream, DynOutputStream};
 use super::denial::Denials;
 use super::listing::Listing;
 
-/// The most files that a sandbox may have open if descriptors are not scarce.
+/// Maximum number of open files per sandbox. The limit is lower if file descriptors are scarce.
 pub const MOST_FILES: usize = 1_024;
 
-/// Returns `true` if a sandbox with a limit of `most` open files may open another. Streams and listings keep a file open
-/// after its handle is gone, so all of them count.
+/// Returns `true` if a sandbox with a limit of `most` open files may open another file. Streams and listings count too,
+/// because they keep a file open after the file's own handle is dropped.
 pub(super) fn may_open(table: &mut ResourceTable, most: usize) -> bool {
     let holds = |entry: &&mut (dyn std::any::Any + Send)| {
         entry.is::<Descriptor>()
@@ -24,7 +25,7 @@ pub(super) fn may_open(table: &mut ResourceTable, most: usize) -> bool {
     table.iter_mut().filter(holds).count() < most
 }
 
-/// Logs that a file was not opened because the sandbox has reached its limit.
+/// Logs that the sandbox has reached its limit of open files.
 pub(super) fn tell(denials: &Denials, most: usize) {
     let cure = "close files, or raise the limit of open files (`ulimit -n`, or `ulimits` of the container), or lower concurrency";
     denials.tell(&format!("more than {most} open files"), cure);

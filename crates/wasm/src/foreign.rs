@@ -1,15 +1,15 @@
-//! Programs that are not WASM, told from damaged files by their first bytes.
+//! Detection of native programs by their first bytes. The error then suggests a WASI build instead of a damaged file.
 
 use super::load_error::LoadError;
 use super::source::{Contents, Source};
 
-/// The system in an ELF file that is the engine's own artifact (`ELFOSABI_WASMTIME`).
+/// The operating system in the header of the engine's own ELF artifacts (`ELFOSABI_WASMTIME`).
 const ENGINE: u8 = 200;
 
-/// The position of the system in an ELF file (`EI_OSABI`).
+/// Offset of the operating system in an ELF header (`EI_OSABI`).
 const SYSTEM: usize = 7;
 
-/// The cure: the way to build a program that hostler can run.
+/// The fix: how to build a program for WASI.
 const CURE: &str = "build it for WASI: Go with GOOS=wasip1 GOARCH=wasm, Rust with --target wasm32-wasip1, C with the clang of \
                     the WASI SDK";
 
@@ -23,7 +23,7 @@ pub(super) fn refuse(source: &Source, contents: &Contents) -> Result<(), LoadErr
     }
 }
 
-/// Returns the format of a native program, by the file's first bytes.
+/// Returns the format of a native program, detected from the first bytes of the file.
 fn kind(start: &[u8]) -> Option<&'static str> {
     match start {
         [0x7f, b'E', b'L', b'F', ..] if start.get(SYSTEM) != Some(&ENGINE) => Some("ELF"),

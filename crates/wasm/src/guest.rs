@@ -20,7 +20,7 @@ use super::scope::Scope;
 use super::source::Source;
 use hostler_handler::{Bounds, Call, Outcome, Output};
 
-/// A component that can be instantiated repeatedly.
+/// A linked component that can be instantiated repeatedly.
 pub(super) struct Guest {
     engine: Engine,
     pre: InstancePre<Sandbox<ComponentWasi>>,
@@ -29,21 +29,21 @@ pub(super) struct Guest {
     web: Arc<Web>,
 }
 
-/// An instance in its sandbox.
+/// An instance of a component in its sandbox.
 pub(super) struct Live {
     ticker: Arc<Ticker>,
     store: ComponentStore,
     instance: Instance,
     sink: Sink,
-    /// The number of messages that it has processed.
+    /// Number of messages that the instance has processed.
     pub(super) used: u32,
 }
 
-/// An exported function, looked up once when the component is loaded.
+/// An exported function. The function is looked up once, when the component is loaded.
 pub(super) type Export = ComponentExportIndex;
 
 impl Guest {
-    /// Creates a guest from a linked component. Its instances get `memory` bytes each.
+    /// Creates a guest from a linked component. Each instance has `memory` bytes of linear memory.
     pub(super) fn new(
         engine: &Engine,
         pre: InstancePre<Sandbox<ComponentWasi>>,
@@ -63,32 +63,32 @@ impl Guest {
         &self.pre
     }
 
-    /// Returns the definition that it was loaded for.
+    /// Returns the definition of the handler.
     pub(super) fn definition(&self) -> &Arc<Definition> {
         &self.definition
     }
 
-    /// Returns the origin of its bytes.
+    /// Returns the location of the handler's bytes.
     pub(super) fn source(&self) -> &Source {
         &self.definition.source
     }
 
-    /// Returns the consumer that it works for, for the log.
+    /// Returns the name of the consumer that runs the handler.
     pub(super) fn consumer(&self) -> &str {
         &self.definition.consumer
     }
 
-    /// Returns the scope of a sandbox for this call.
+    /// Returns the scope of a sandbox for a call.
     pub(super) fn scope(&self, call: &Call) -> Scope {
         Scope::of(call, &self.definition)
     }
 
-    /// Returns the scope of a sandbox for a hook without a message.
+    /// Returns the scope of a sandbox for a hook that has no message.
     pub(super) fn scope_without_message(&self, bounds: Bounds) -> Scope {
         Scope::new(bounds, Denials::new(Arc::clone(&self.definition.consumer), None))
     }
 
-    /// Creates a fresh sandbox with an instance in it. The error is the outcome of a call without an instance.
+    /// Creates a sandbox and an instance in the sandbox. The error is the outcome of the call if that fails.
     pub(super) async fn instantiate(&self, scope: Scope, output: &Output, stdin: Stdin<'_>) -> Result<Live, Outcome> {
         let begun = self.definition.metrics.as_ref().map(|metrics| (metrics, Instant::now()));
         let _running = self.engine.running();
@@ -104,8 +104,8 @@ impl Guest {
         }
     }
 
-    /// Creates the WASI context of a sandbox. It opens folders at once, so that a message fails before its guest starts if
-    /// one is gone. Input from the message cannot be kept for later either.
+    /// Creates the WASI context of a sandbox. A context with folders or with input from the message is created at once. A
+    /// missing folder then fails the message before the guest starts, and borrowed input need not be stored.
     fn wasi(&self, stdin: Stdin<'_>, sink: &Sink) -> Result<LazyWasi, Outcome> {
         if self.definition.grants.dirs.is_empty() && stdin.env.is_empty() && stdin.body.is_empty() {
             let (definition, sink, limits) = (Arc::clone(&self.definition), sink.clone(), self.limits.clone());
@@ -118,7 +118,7 @@ impl Guest {
     }
 }
 
-/// Returns the outcome of a call whose folders cannot be opened.
+/// Returns the outcome of a call if a granted folder cannot be opened.
 pub(super) fn no_folder(error: &wasmtime::Error) -> Outcome {
     let reason = format!("a granted folder cannot be opened: {error:#}");
     match host_limit::of(error.as_ref()) {
@@ -128,7 +128,7 @@ pub(super) fn no_folder(error: &wasmtime::Error) -> Outcome {
 }
 
 impl Live {
-    /// Calls an export. The error is the reason why the guest did not return.
+    /// Calls an exported function. The error is the reason why the guest did not return.
     pub(super) async fn call<P, R>(&mut self, export: &Export, params: P) -> Result<R, wasmtime::Error>
     where
         P: ComponentNamedList + Lower,
@@ -139,7 +139,7 @@ impl Live {
         function.call_async(&mut self.store, params).await
     }
 
-    /// Returns the reason why a call did not return, for people.
+    /// Returns the reason why a call did not return, for the log.
     pub(super) fn fault(&self, error: &wasmtime::Error) -> String {
         sandbox::fault(error, &self.store.data().limits)
     }
@@ -149,12 +149,13 @@ impl Live {
         self.store.data_mut().trapped(error)
     }
 
-    /// Returns the outcome of a call that returned `outcome`, unless the host was at a limit.
+    /// Returns the outcome of a call that returned `outcome`. A failure becomes a host limit if the call reached a limit of
+    /// the host.
     pub(super) fn judge(&mut self, outcome: Outcome) -> Outcome {
         self.store.data_mut().judge(outcome)
     }
 
-    /// Returns the sandbox of the instance.
+    /// Returns the data of the instance's sandbox.
     #[cfg(feature = "messaging")]
     pub(super) fn sandbox(&mut self) -> &mut Sandbox<ComponentWasi> {
         self.store.data_mut()
@@ -167,11 +168,11 @@ impl Live {
     }
 }
 
-/// A contract by which the components of one kind are called.
+/// A contract that defines how components of one kind are called.
 pub(super) trait Contract: Sized + Send + Sync + 'static {
-    /// Finds the exports of such a component.
+    /// Finds the exported functions of a component.
     fn find(guest: &Guest) -> Result<Self, LoadError>;
 
-    /// Calls it on one message. The error is the reason why the guest did not return.
+    /// Calls the component with one message. The error is the reason why the guest did not return.
     fn handle(&self, live: &mut Live, call: &Call) -> impl Future<Output = Result<Outcome, wasmtime::Error>> + Send;
 }

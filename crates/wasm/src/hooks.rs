@@ -1,4 +1,4 @@
-//! Lifecycle hooks, in the handler's own component or in a separate one that wraps a handler of any kind.
+//! Lifecycle hooks, in the handler's own component or in a separate component that wraps a handler of any kind.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use hostler_handler::{Bounds, Call, Excerpt, HOOK_TIMEOUT, Handler, Mark, Outcom
 use hostler_telemetry::{BY_GUEST, GUEST};
 use hostler_types::State;
 
-/// The most output that is kept of a hook without a message, in bytes.
+/// Maximum number of bytes of output that are captured from a hook without a message.
 const OUTPUT: usize = 4 * 1024;
 
 /// The hooks that a component exports.
@@ -29,7 +29,7 @@ pub(super) struct HookSet {
 }
 
 impl HookSet {
-    /// Finds the hooks. Refuses one that does not match the contract.
+    /// Finds the hooks. Fails if a hook's type does not match the contract.
     pub(super) fn find(guest: &Guest) -> Result<Self, LoadError> {
         Ok(Self {
             message_start: MESSAGE_START.optional::<(MessageRef<'_>,), (Result<(), String>,)>(guest)?,
@@ -39,12 +39,12 @@ impl HookSet {
         })
     }
 
-    /// Returns `true` if `state-changed` is among them.
+    /// Returns `true` if the component exports `state-changed`.
     pub(super) fn observe_states(&self) -> bool {
         self.state_changed.is_some()
     }
 
-    /// Calls `message-start`. Its failure is the message's failure, because the handler relies on it.
+    /// Calls `message-start`. A failure fails the message, because the handler relies on the hook.
     pub(super) async fn start(&self, live: &mut Live, call: &Call) -> Result<(), Outcome> {
         let Some(hook) = &self.message_start else { return Ok(()) };
         match live.call::<_, (Result<(), String>,)>(hook, (MessageRef::new(call),)).await {
@@ -57,8 +57,8 @@ impl HookSet {
         }
     }
 
-    /// Calls `message-end` for a call that began at `started`, in an instance of `guest`. Returns `true` if the instance is
-    /// still sound. A failure is logged and changes nothing.
+    /// Calls `message-end` for a call that began at `started`. `live` is an instance of `guest`. A failure is logged and
+    /// does not change the outcome. Returns `true` if the instance can be reused.
     pub(super) async fn end(
         &self,
         guest: &Guest,
@@ -79,12 +79,12 @@ impl HookSet {
         false
     }
 
-    /// Returns `true` if there is a hook that decides about processing timeouts.
+    /// Returns `true` if the component exports `processing-timeout`, which decides the outcome of a message at its timeout.
     pub(super) fn decide_timeouts(&self) -> bool {
         self.processing_timeout.is_some()
     }
 
-    /// Calls `processing-timeout` in a fresh instance of `guest`.
+    /// Calls `processing-timeout` in a fresh instance of `guest`. `None`: there is no hook, or the hook failed.
     pub(super) async fn processing_timeout(&self, guest: &Guest, call: &Call, elapsed: Duration) -> Option<Outcome> {
         let hook = self.processing_timeout.as_ref()?;
         let scope = Scope { bounds: Bounds::new(HOOK_TIMEOUT), ..guest.scope(call) };
@@ -125,7 +125,7 @@ impl HookSet {
     }
 }
 
-/// Calls a hook in an instance of its own. The error is the reason why it did not return.
+/// Calls a hook in a fresh instance. The error is the reason why the hook did not return.
 async fn in_fresh_instance<P, R>(
     guest: &Guest,
     scope: Scope,
@@ -164,7 +164,7 @@ pub(super) struct Hooked {
 }
 
 impl Hooked {
-    /// Wraps `inner` in the hooks that a separate component exports.
+    /// Wraps `inner` in the hooks of the component `guest`.
     pub(super) fn new(guest: Guest, inner: Arc<dyn Handler>) -> Result<Self, LoadError> {
         Ok(Self { inner, hooks: HookSet::find(&guest)?, guest })
     }

@@ -1,4 +1,4 @@
-//! Imports of components beyond WASI: `context` and `producer`, and sending for guests of any contract.
+//! Imports of components beyond WASI: `context`, `producer`, and the sending of messages for guests of any contract.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use hostler_queue_telemetry::Producer;
 use hostler_types::channel::Channel;
 use hostler_types::message::{AttributeValue, Outgoing};
 
-/// Adds `context` and `producer`.
+/// Adds the interfaces `context` and `producer` to the linker.
 pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) -> wasmtime::Result<()> {
     let mut context = linker.instance(&format!("hostler:consumer/context@{VERSION}"))?;
     context
@@ -32,7 +32,7 @@ pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) 
     let grants = grants.clone();
     producer.func_wrap_async("send", move |mut host: Host<'_>, (channel, body, options): (String, Vec<u8>, Options)| {
         let (grants, scope) = (grants.clone(), Arc::clone(&host.data().scope));
-        // Attributes are taken over only if the guest may send to the channel.
+        // Copies the attributes only if the guest may send to the channel.
         let outgoing = match granted(&grants, &scope, &channel) {
             Ok(channel) => options.outgoing(&mut host, body).map(|taken| taken.map(|outgoing| (channel, outgoing))),
             Err(refusal) => Ok(Err(refusal)),
@@ -46,7 +46,7 @@ pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) 
     })
 }
 
-/// `attribute-value`, from a guest.
+/// The WIT type `attribute-value`, passed from a guest.
 #[derive(ComponentType, Lift)]
 #[component(variant)]
 enum Value {
@@ -56,7 +56,7 @@ enum Value {
     Binary(Vec<u8>),
 }
 
-/// `attribute`, from a guest.
+/// The WIT type `attribute`, passed from a guest.
 #[derive(ComponentType, Lift)]
 #[component(record)]
 struct Attribute {
@@ -64,7 +64,7 @@ struct Attribute {
     value: Value,
 }
 
-/// `options` of `producer`.
+/// The WIT type `options` of `producer`.
 #[derive(ComponentType, Lift)]
 #[component(record)]
 struct Options {
@@ -101,7 +101,7 @@ impl Options {
     }
 }
 
-/// `send-error`.
+/// The WIT type `send-error`.
 #[derive(ComponentType, Lower)]
 #[component(variant)]
 pub(super) enum Refusal {
@@ -122,14 +122,14 @@ impl From<SendError> for Refusal {
     }
 }
 
-/// Sends for a guest, to a channel in its consumer's `allow.send`. Returns the id of the message.
+/// Sends a message for a guest. The consumer's `allow.send` must contain the channel. Returns the id of the message.
 #[cfg(feature = "messaging")]
 pub(super) async fn send(grants: &Grants, scope: &Scope, channel: &str, message: Outgoing) -> Result<String, Refusal> {
     let channel = granted(grants, scope, channel)?;
     pass_on(grants, scope, &channel, message).await
 }
 
-/// Returns the channel of this name, if `allow.send` names it. Logs a denial.
+/// Returns the channel with this name if `allow.send` contains the channel. Otherwise, logs a denial.
 fn granted(grants: &Grants, scope: &Scope, channel: &str) -> Result<Channel, Refusal> {
     let channel: Channel = channel.parse().map_err(|error| Refusal::Invalid(format!("{error}")))?;
     if !grants.send.contains(&channel) {
@@ -146,7 +146,7 @@ async fn pass_on(grants: &Grants, scope: &Scope, channel: &Channel, mut message:
     producer.send_one(channel, message).await.map_err(|error| unsent(scope, error))
 }
 
-/// Converts the error of a send. Notes a host limit that the queue's client reached, because it is not the guest's fault.
+/// Converts the error of a send. Records a host limit that the queue's client reached, because the guest is not at fault.
 pub(super) fn unsent(scope: &Scope, error: SendError) -> Refusal {
     if let (SendError::Queue(_), Some(limit)) = (&error, Limit::at_hand()) {
         scope.reach(limit);

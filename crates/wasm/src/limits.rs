@@ -1,4 +1,4 @@
-//! The limits on a guest's use of the machine: linear memory, tables, instances, and memory that the host holds for it.
+//! The limits of a sandbox: linear memory, tables, instances, and memory that the host allocates for the guest.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,72 +11,71 @@ use super::host_limit;
 use hostler_handler::Limit;
 use hostler_telemetry::metrics::ConsumerMetrics;
 
-/// The most elements that the tables of one sandbox may have together. The pool reserves as many for each table.
+/// Maximum number of elements in all tables of one sandbox. The pool reserves this number for each table.
 pub(super) const TABLE_ELEMENTS: usize = 100_000;
 
-/// The most elements that the passive segments of all instances of a sandbox may have together. The engine keeps 16 bytes for
-/// each.
+/// Maximum number of elements in the passive segments of all instances in a sandbox. The engine uses 16 bytes per element.
 pub(super) const PASSIVE_ELEMENTS: u64 = 32 * 1024;
 
-/// The most core instances in one sandbox; components of dynamic languages have dozens.
+/// Maximum number of core instances in one sandbox. Components of dynamic languages have dozens of core instances.
 pub(super) const CORE_INSTANCES: u32 = 256;
 
-/// The most linear memories in one sandbox. The pool has fewer where addresses are scarce.
+/// Maximum number of linear memories in one sandbox. The pool has fewer if the process has few addresses.
 pub(super) const MEMORIES: u32 = 16;
 
-/// The most tables in one sandbox.
+/// Maximum number of tables in one sandbox.
 pub(super) const TABLES: u32 = 64;
 
-/// The most handles to resources of its own that a guest may have.
+/// Maximum number of handles to resources that a guest implements itself.
 pub(super) const GUEST_HANDLES: usize = 16 * 1024;
 
-/// The most handles to resources of the host (files, streams, pollables), if memory does not bound them earlier.
+/// Maximum number of handles to resources of the host (files, streams, pollables). A small memory limit lowers the maximum.
 const MAX_HANDLES: usize = 1_024;
 
-/// The bytes that a handle may make the host hold: the read-ahead of an open file stream (wasmtime-wasi's own limit), or a
-/// request that is not sent yet (half of it is for its headers).
+/// Maximum memory of the host per handle, in bytes. A handle may be an open file stream, for which wasmtime-wasi reads
+/// ahead up to this size, or an unsent request, of which half is for headers.
 pub(super) const HELD_PER_HANDLE: usize = 64 * 1024;
 
 const MIB: u64 = 1 << 20;
 
-/// The cost of a sandbox in addition to its memory and the memory that the host holds for it, in bytes: its stack (512 KiB of
-/// the guest's frames, and the host's), its tables (8 bytes an element), its passive segments (16 bytes an element), the
-/// handles themselves, and the part of an idle sandbox that the pool keeps.
+/// Fixed cost of a sandbox in bytes, in addition to its linear memory and the memory that the host allocates for the guest.
+/// The cost comprises the stack (512 KiB for the guest's frames, plus the host's frames), the tables (8 bytes per element),
+/// the passive segments (16 bytes per element), the table of handles, and the part of an idle sandbox that the pool keeps.
 const SANDBOX: u64 = 3 * MIB;
 
-/// Returns the most memory that a sandbox may cost the host, in bytes, whatever its guest does: its linear memory, the memory
-/// that the host holds for it, and the cost of every sandbox.
+/// Returns the maximum memory of the host that a sandbox can use, in bytes. This is the sum of the sandbox's linear memory,
+/// the memory that the host allocates for the guest, and the fixed cost of a sandbox.
 pub fn footprint(memory: u64) -> u64 {
     memory.saturating_add(held(memory)).saturating_add(SANDBOX)
 }
 
-/// Returns the bytes that the host may hold for a guest with `memory` bytes: half of that, but at least 4 MiB, which small
-/// guests need to work.
+/// Returns the maximum number of bytes that the host allocates for a guest with `memory` bytes of linear memory: half of
+/// `memory`, but at least 4 MiB, because small guests need that much to run.
 fn held(memory: u64) -> u64 {
     (memory / 2).max(4 * MIB)
 }
 
-/// The limits of one sandbox. They remember a refusal, because a guest rarely reports it when it aborts.
+/// The limits of one sandbox. The last refusal is recorded, because a guest rarely reports it when it aborts.
 #[derive(Debug, Clone)]
 pub(super) struct Limits {
-    /// Bytes of all linear memories of the sandbox together.
+    /// Maximum size of all linear memories of the sandbox together, in bytes.
     memory: usize,
-    /// Bytes that one call of the host may take over from the guest.
+    /// Maximum number of bytes that one call of a host function may copy from the guest.
     pub(super) transfer: usize,
-    /// Handles to resources of the host.
+    /// Maximum number of handles to resources of the host.
     pub(super) handles: usize,
-    /// Files that may be open.
+    /// Maximum number of open files.
     pub(super) files: usize,
     used: usize,
     elements: usize,
     refused: Option<Refused>,
-    /// The host limit that the call reached, if any.
+    /// The host limit that the call has reached. `None`: no host limit.
     pub(super) reached: Option<Limit>,
-    /// The highest memory of any sandbox, if it is measured.
+    /// Highest memory use of any sandbox of the consumer, in bytes. `None`: sandboxes are not measured.
     peak: Option<Arc<AtomicU64>>,
 }
 
-/// The last refusal.
+/// The resource that was last refused to the guest.
 #[derive(Debug, Clone, Copy)]
 enum Refused {
     Memory,
@@ -84,14 +83,14 @@ enum Refused {
 }
 
 impl Limits {
-    /// Creates the limits of a component. Half of the memory that the host may hold is for one call, half for the read-ahead
-    /// of streams.
+    /// Creates the limits of a component. Half of the memory that the host may allocate is for a single call of a host
+    /// function. The other half is for the read-ahead of streams.
     pub(super) fn component(memory: u64) -> Self {
         Self::new(memory, held(memory) / 2)
     }
 
-    /// Creates the limits of a command. Its files have no streams, so one read or write may take all of the memory that the
-    /// host may hold.
+    /// Creates the limits of a command. A command's files have no streams, so a single read or write may use all of the
+    /// memory that the host may allocate.
     pub(super) fn command(memory: u64) -> Self {
         Self::new(memory, held(memory))
     }
@@ -112,13 +111,14 @@ impl Limits {
         }
     }
 
-    /// Returns the same limits with `files` open files, and measured if `definition` has metrics.
+    /// Returns the limits with `files` as the maximum number of open files. Records the memory use if `definition` has
+    /// metrics.
     pub(super) fn of(self, files: usize, definition: &Definition) -> Self {
         let peak = definition.metrics.as_ref().map(ConsumerMetrics::memory_peak);
         Self { files, peak, ..self }
     }
 
-    /// Returns an addition to the reason of a trap that the limit probably caused.
+    /// Returns the probable cause of a trap: the last refusal. `None`: nothing was refused.
     pub(super) fn hint(&self) -> Option<String> {
         match self.refused? {
             Refused::Memory => {
@@ -131,7 +131,8 @@ impl Limits {
 
 impl ResourceLimiter for Limits {
     fn memory_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
-        // The memory's own maximum. The engine would refuse it too, but only after it counts here as used.
+        // Checks the memory's own maximum. The engine would refuse the growth too, but only after it is counted here as
+        // used.
         if maximum.is_some_and(|maximum| desired > maximum) {
             return Ok(false);
         }
@@ -157,7 +158,7 @@ impl ResourceLimiter for Limits {
 
     fn table_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
         let elements = self.elements.saturating_add(desired.saturating_sub(current));
-        // Comes first, because a table of the pool has this limit as its maximum.
+        // This check must come first, because tables in the pool have this limit as their maximum.
         if elements > TABLE_ELEMENTS {
             self.refused = Some(Refused::Elements);
             return Ok(false);
@@ -169,7 +170,7 @@ impl ResourceLimiter for Limits {
         Ok(true)
     }
 
-    // The pool refuses components with more when they are loaded. These limits apply without a pool.
+    // The pool refuses components that exceed these limits at load time. Engines without a pool check the limits here.
     fn instances(&self) -> usize {
         CORE_INSTANCES as usize
     }
@@ -227,7 +228,7 @@ mod tests {
         assert!(limits.memory_growing(0, 100, Some(100)).unwrap());
         assert!(limits.table_growing(0, TABLE_ELEMENTS, Some(TABLE_ELEMENTS)).unwrap());
         assert_eq!(limits.hint(), None);
-        // A table of the pool has this maximum, whatever its guest declares.
+        // A table in the pool has this maximum, regardless of the maximum that its guest declares.
         assert!(!limits.table_growing(TABLE_ELEMENTS, TABLE_ELEMENTS + 1, Some(TABLE_ELEMENTS)).unwrap());
         assert!(limits.hint().unwrap().contains("100000 elements"));
     }

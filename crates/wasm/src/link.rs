@@ -1,4 +1,4 @@
-//! Links a component with everything that the host offers.
+//! Linking of components with the functions of the host.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use super::{Definition, denied, http, imports, listing, lists, stubs};
 #[cfg(feature = "messaging")]
 use super::{messaging, wasmcloud};
 
-/// Links a component. Its instances get `memory` bytes each.
+/// Links a component. Each of its instances has `memory` bytes of linear memory.
 ///
 /// # Errors
-/// An import differs from the host's item of that name.
+/// The type of an import differs from the host's item of that name.
 pub(super) fn guest(
     engine: &Engine,
     component: &Component,
@@ -38,7 +38,7 @@ fn misfit(definition: &Definition, error: &wasmtime::Error) -> LoadError {
     LoadError::link(&definition.source, error, contract.map(|(_, interface)| interface.wit))
 }
 
-/// Adds WASI 0.2 with outgoing HTTP, `context` and `producer`, and the packages of the other contracts.
+/// Adds WASI 0.2 with outgoing HTTP, `context`, `producer`, and the packages of the other contracts.
 fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) -> wasmtime::Result<()> {
     wasmtime_wasi::p2::add_to_linker_async(linker)?;
     denied::add(linker, !grants.dirs.is_empty())?;

@@ -1,7 +1,7 @@
-//! Lists that a guest passes to the host, bounded before any entry is taken over.
+//! Lists that a guest passes to the host. The length of a list is checked before the host copies any entry.
 //!
-//! A guest cannot be stopped within a call of the host. Taking over a list costs the host work for each entry, so a list of
-//! millions would keep its guest running long after its processing timeout.
+//! A guest cannot be stopped while it calls the host. Copying a list costs time for each entry. With a list of millions of
+//! entries, the guest would run long after its processing timeout.
 
 use wasmtime::AsContextMut as _;
 use wasmtime::component::{Lift, Linker, Resource, WasmList};
@@ -12,18 +12,18 @@ use wasmtime_wasi_io::bindings::wasi::io::poll::Host as _;
 use crate::expected::before;
 use crate::sandbox::{ComponentWasi, Host, Sandbox};
 
-/// The most attributes of a message, entries of its metadata, or fields of an HTTP head that may be passed at once: a hundred
-/// times what SQS allows, and less than a millisecond's work.
+/// Maximum number of entries in a list: attributes of a message, entries of its metadata, or fields of an HTTP head. The
+/// maximum is a hundred times the limit of SQS for attributes. Copying the entries takes less than a millisecond.
 pub(crate) const MAX_ENTRIES: usize = 1_000;
 
-/// The interface and the function that this file overrides.
+/// The interface and the function that are overridden here.
 const POLL: &str = "wasi:io/poll@0.2.12";
 const FUNCTION: &str = "poll";
 
-/// Takes over a list of up to `most` entries. The inner error gives the number of entries.
+/// Copies a list of up to `most` entries. The inner error describes a list that is too long.
 ///
 /// # Errors
-/// An entry is not valid. This traps.
+/// An entry is not valid. The error traps.
 pub(crate) fn take<T: Lift + 'static>(
     host: &mut Host<'_>,
     list: &WasmList<T>,
@@ -35,14 +35,14 @@ pub(crate) fn take<T: Lift + 'static>(
     list.iter(host.as_context_mut())?.collect::<wasmtime::Result<_>>().map(Ok)
 }
 
-/// Overrides `poll` of WASI, which is in the linker already. A guest may wait for as many things at once as it may have handles.
+/// Overrides the WASI function `poll` in the linker. A guest may wait for as many pollables at once as it may have handles.
 pub(crate) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
     before(linker, POLL, &[FUNCTION], |poll| {
         poll.func_wrap_async(FUNCTION, |mut host: Host<'_>, (list,): (WasmList<Resource<DynPollable>>,)| {
             let most = host.data().limits.handles;
             let taken = take(&mut host, &list, most);
             Box::new(async move {
-                // WASI has no error for this function.
+                // `poll` cannot return an error, so a list that is too long traps.
                 let pollables = taken?.map_err(wasmtime::Error::msg)?;
                 Ok((host.data_mut().ctx().table.poll(pollables).await?,))
             })

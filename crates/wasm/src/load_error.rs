@@ -1,4 +1,4 @@
-//! The reason why a handler cannot be loaded, for people.
+//! The error for a handler that cannot be loaded.
 
 use std::fmt;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::{VERSION, WIT};
 
-/// The reason why a handler cannot be loaded: the file or folder at fault, its fault, and the cure.
+/// The error for a handler that cannot be loaded. Names the file or folder at fault, the fault and the fix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("handler {handler}: {what}\n  cure: {cure}")]
 pub struct LoadError {
@@ -20,7 +20,7 @@ impl LoadError {
         Self { handler: source.to_string(), what: what.into(), cure: cure.into() }
     }
 
-    /// Creates the error for a binary that does not validate.
+    /// Creates the error for a binary that is not valid WASM.
     pub(super) fn invalid(source: &impl fmt::Display, error: &wasmtime::Error) -> Self {
         Self::new(
             source,
@@ -29,7 +29,7 @@ impl LoadError {
         )
     }
 
-    /// Creates the error for valid WASM that needs more than any sandbox has.
+    /// Creates the error for valid WASM that exceeds the limits of a sandbox.
     pub(super) fn too_large(source: &impl fmt::Display, error: &wasmtime::Error) -> Self {
         Self::new(
             source,
@@ -51,8 +51,8 @@ impl LoadError {
         Self::new(source, error.to_string(), "name a file that exists and that hostler's user can read")
     }
 
-    /// Creates the error for imports that differ from the host's. `wit`: the WIT that they should match, if it is not
-    /// hostler's own.
+    /// Creates the error for imports that do not match the host. `wit` names the WIT that the imports should match. `None`:
+    /// hostler's own WIT.
     pub(super) fn link(source: &impl fmt::Display, error: &wasmtime::Error, wit: Option<&str>) -> Self {
         let own = format!("{WIT} (hostler:consumer@{VERSION}, WASI 0.2 or preview 1)");
         let cure = format!("build it against {}", wit.unwrap_or(&own));

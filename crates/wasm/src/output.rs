@@ -1,4 +1,4 @@
-//! A guest's standard streams, which write to the output of the call that runs in its sandbox.
+//! A guest's standard streams. They write to the output of the call that runs in the guest's sandbox.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,10 +9,10 @@ use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError};
 
-/// The most bytes that a guest may hand over in one write.
+/// Maximum number of bytes in one write of a guest.
 const WRITE_SIZE: usize = 64 * 1024;
 
-/// The destination of a sandbox's streams: the output of the call that runs in it.
+/// The destination of a sandbox's standard streams: the output of the current call.
 #[derive(Debug, Clone)]
 pub(super) struct Sink(Arc<Mutex<Output>>);
 
@@ -21,7 +21,7 @@ impl Sink {
         Self(Arc::new(Mutex::new(output.clone())))
     }
 
-    /// Redirects the streams to another call's output.
+    /// Redirects the streams to the output of another call.
     pub(super) fn redirect(&self, output: &Output) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = output.clone();
     }

@@ -1,7 +1,7 @@
-//! WASI preview 1: its original functions, for those that override them.
+//! The original functions of WASI preview 1, for the functions that override them.
 //!
-//! The functions of wasmtime-wasi find the guest's memory through their caller, so other functions in the linker cannot call
-//! them. The functions beneath can be called, because they take the memory as a parameter.
+//! The functions that wasmtime-wasi adds to the linker find the guest's memory through their caller, so the overrides
+//! cannot call them. The underlying functions accept the memory as a parameter and can be called.
 
 use wasmtime::{AsContextMut as _, Caller, Extern, Memory};
 use wasmtime_wasi::p1::WasiP1Ctx;
@@ -13,10 +13,10 @@ use crate::sandbox::Sandbox;
 /// The name of WASI preview 1 in the imports of a module.
 pub(crate) const WASI: &str = "wasi_snapshot_preview1";
 
-/// A module that calls the host.
+/// The caller of a host function: a module in its sandbox.
 pub(crate) type Host<'a> = Caller<'a, Sandbox<WasiP1Ctx>>;
 
-/// Returns WASI and the guest's memory, with which its functions are called.
+/// Returns the WASI context and the guest's memory, which are parameters of the original functions.
 pub(crate) fn parts<'a>(host: &'a mut Host<'_>) -> wasmtime::Result<(&'a mut WasiP1Ctx, GuestMemory<'a>)> {
     let fuel = host.as_context_mut().hostcall_fuel();
     let (memory, sandbox) = memory(host)?.data_and_store_mut(host);

@@ -1,4 +1,4 @@
-//! A sandbox: one store, with its limits, its capabilities and the call that runs in it.
+//! A sandbox: one store with its limits, its capabilities and the call that runs in the sandbox.
 
 use std::cell::LazyCell;
 use std::sync::Arc;
@@ -16,27 +16,27 @@ use super::scope::Scope;
 use hostler_handler::Outcome;
 use hostler_types::message::Message;
 
-/// The data of a sandbox, for any kind of guest.
+/// The data of a sandbox, for a guest of any kind.
 pub(super) struct Sandbox<W> {
     pub(super) wasi: W,
     pub(super) limits: Limits,
-    /// The call that runs in it; replaced when an instance is used again.
+    /// The current call. Replaced when the instance is reused.
     pub(super) scope: Arc<Scope>,
-    /// The message that it processes, if its contract lets it reply by sending.
+    /// The current message, for contracts with which a guest replies by sending.
     pub(super) answering: Option<Answering>,
 }
 
-/// A message that a guest may reply to.
+/// A message that the guest may reply to.
 #[cfg_attr(not(feature = "messaging"), allow(dead_code, reason = "no other contract replies by sending"))]
 pub(super) struct Answering {
     pub(super) message: Arc<Message>,
-    /// The channel that it came from.
+    /// The channel that the message came from.
     pub(super) from: Arc<str>,
-    /// The number of replies that it has sent.
+    /// Number of replies that the guest has sent.
     pub(super) replies: u32,
 }
 
-/// The WASI context of a guest. It is created when the guest first uses it, because many guests never do.
+/// The WASI context of a guest. Created at the first use, because many guests never use WASI.
 pub(super) type LazyWasi = LazyCell<WasiCtx, Box<dyn FnOnce() -> WasiCtx + Send>>;
 
 /// WASI for components.
@@ -56,15 +56,15 @@ impl ComponentWasi {
         Self { ctx, table, http, http_hooks: Hooks::new(web, Arc::clone(scope)) }
     }
 
-    /// Returns the table of the guest's resources, and the bodies of its requests.
+    /// Returns the table of the guest's resources, and the bodies of the guest's requests.
     pub(super) fn uploads(&mut self) -> (&mut ResourceTable, &mut Uploads) {
         (&mut self.table, &mut self.http_hooks.uploads)
     }
 }
 
 impl<W> Sandbox<W> {
-    /// Returns the outcome of a call that ends with `outcome`. A failure after the host was at a limit is not the handler's
-    /// fault.
+    /// Returns the outcome of a call that ended with `outcome`. If the call reached a limit of the host, a failure becomes
+    /// [`Outcome::HostLimit`], because the handler is not at fault.
     pub(super) fn judge(&mut self, outcome: Outcome) -> Outcome {
         let Some(limit) = self.limits.reached.take().or_else(|| self.scope.reached.get().copied()) else {
             return outcome;
@@ -76,7 +76,7 @@ impl<W> Sandbox<W> {
         }
     }
 
-    /// Returns the outcome of a call whose guest did not finish.
+    /// Returns the outcome of a call that did not return.
     pub(super) fn trapped(&mut self, error: &wasmtime::Error) -> Outcome {
         if let Some(limit) = host_limit::of(error.as_ref()) {
             self.scope.reach(limit);
@@ -87,7 +87,7 @@ impl<W> Sandbox<W> {
 }
 
 impl Sandbox<ComponentWasi> {
-    /// Lets another call run in the sandbox, and forgets the message of the last one.
+    /// Prepares the sandbox for another call. Removes the message of the last call.
     pub(super) fn enter(&mut self, scope: Arc<Scope>) {
         self.wasi.http_hooks.scope = Arc::clone(&scope);
         self.scope = scope;
@@ -108,13 +108,13 @@ impl WasiHttpView for Sandbox<ComponentWasi> {
     }
 }
 
-/// A component that calls the host.
+/// The caller of a host function: a component in its sandbox.
 pub(super) type Host<'a> = StoreContextMut<'a, Sandbox<ComponentWasi>>;
 
 /// The store of a component.
 pub(super) type ComponentStore = Store<Sandbox<ComponentWasi>>;
 
-/// Creates a store with these limits. Its guest yields at every epoch tick.
+/// Creates a store with the given limits. The guest yields at every epoch tick.
 pub(super) fn store<W: Send + 'static>(
     engine: &Engine,
     wasi: W,
@@ -127,13 +127,13 @@ pub(super) fn store<W: Send + 'static>(
     store.set_hostcall_fuel(limits.transfer);
     store.set_max_component_handles(GUEST_HANDLES);
     store.set_epoch_deadline(1);
-    // A guest that must stop is dropped when it yields instead of trapped, because a trap would look like its own.
+    // A guest that must stop is dropped while it yields. A trap would look like a trap of the guest itself.
     store.epoch_deadline_async_yield_and_update(1);
     store
 }
 
-/// Returns the reason why a guest did not finish, for people: the hint of its limits and the innermost cause, without a
-/// backtrace.
+/// Returns the reason why a guest did not return, for messages: the probable cause from the limits, and the innermost cause
+/// of the error. The reason contains no backtrace.
 pub(super) fn fault(error: &wasmtime::Error, limits: &Limits) -> String {
     let cause = match error.downcast_ref::<wasmtime::Trap>() {
         Some(trap) => trap.to_string(),

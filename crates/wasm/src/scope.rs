@@ -1,4 +1,4 @@
-//! The call that runs in a sandbox, as the sandbox knows it.
+//! The current call of a sandbox.
 
 use std::sync::{Arc, OnceLock};
 
@@ -7,22 +7,22 @@ use super::denial::Denials;
 use hostler_handler::{Bounds, Call, Limit};
 use hostler_types::message::TraceContext;
 
-/// The call that runs in a sandbox, as the sandbox knows it.
+/// The current call of a sandbox, with the facts that host functions need.
 #[derive(Debug)]
 pub(super) struct Scope {
-    /// The time that it may take.
+    /// The deadline of the call, and its request to stop.
     pub(super) bounds: Bounds,
-    /// The number of this delivery of its message; 0 without a message.
+    /// Delivery number of the message, from 1. 0: the call has no message.
     pub(super) attempt: u32,
-    /// The trace that it runs in.
+    /// The trace context that the call runs in.
     pub(super) trace: Option<Arc<TraceContext>>,
     pub(super) denials: Denials,
-    /// The host limit that the call reached, if any.
+    /// The host limit that the call has reached.
     pub(super) reached: OnceLock<Limit>,
 }
 
 impl Scope {
-    /// Notes that the call reached a host limit.
+    /// Records that the call reached a host limit. Only the first limit is recorded.
     pub(super) fn reach(&self, limit: Limit) {
         let _ = self.reached.set(limit);
     }
@@ -32,7 +32,7 @@ impl Scope {
         Self { bounds, attempt: 0, trace: None, denials, reached: OnceLock::new() }
     }
 
-    /// Creates the scope of a call by this consumer.
+    /// Creates the scope of a call for a message.
     pub(super) fn of(call: &Call, definition: &Definition) -> Self {
         let denials = Denials::new(Arc::clone(&definition.consumer), Some(Arc::clone(&call.message)));
         Self { attempt: call.attempt, trace: call.trace.clone(), ..Self::new(call.bounds.clone(), denials) }

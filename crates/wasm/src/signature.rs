@@ -1,4 +1,4 @@
-//! Functions that a component exports for a contract: looked up, and their types checked.
+//! Lookup of the functions that a component exports for a contract, with a check of their types.
 
 use wasmtime::component::types::ComponentItem;
 use wasmtime::component::{Component, ComponentNamedList, Lift, Lower};
@@ -12,13 +12,14 @@ pub(super) struct Interface {
     pub(super) name: &'static str,
     /// The version that this host supports.
     pub(super) version: &'static str,
-    /// The location of its WIT, for people.
+    /// Location of the interface's WIT, for error messages.
     pub(super) wit: &'static str,
 }
 
 impl Interface {
-    /// Returns the full name under which a component exports the interface in a supported version. A version is supported if
-    /// its minor version is the same, as semver defines it for 0.x; a draft must have exactly that version.
+    /// Returns the full name under which a component exports the interface in a supported version. A version is supported
+    /// if its major and minor version match, as semver defines compatibility for 0.x. A draft must match exactly. An export
+    /// without a version is supported too.
     pub(super) fn of(&self, component: &Component) -> Option<String> {
         export_names(component).into_iter().find(|export| match export.split_once('@') {
             Some((name, version)) => name == self.name && self.speaks(version),
@@ -32,7 +33,7 @@ impl Interface {
         version == self.version || (!is_draft && minor(version) == minor(self.version))
     }
 
-    /// Returns the package, without its version.
+    /// Returns the name of the interface's package, without the version.
     pub(super) fn package(&self) -> Option<&'static str> {
         self.name.split('/').next()
     }
@@ -47,13 +48,14 @@ pub(super) fn export_names(component: &Component) -> Vec<String> {
 pub(super) struct Function {
     pub(super) interface: Interface,
     pub(super) name: &'static str,
-    /// Requires an interface without other functions. This and the types distinguish drafts that share its name and version.
+    /// Set if the interface must not have other functions. This check and the types distinguish drafts with the same name
+    /// and version.
     pub(super) alone: bool,
 }
 
 impl Function {
-    /// Finds the function. Refuses a component that exports the interface without it or with another type, because each
-    /// message would fail.
+    /// Finds the function and checks its type. Fails if the component's interface lacks the function or has another type
+    /// for it. Otherwise every message would fail.
     pub(super) fn required<P, R>(&self, guest: &Guest) -> Result<Export, LoadError>
     where
         P: ComponentNamedList + Lower,
@@ -83,7 +85,7 @@ impl Function {
         }
     }
 
-    /// As [`Self::required`], but `None` if the component does not export the interface at all.
+    /// Finds the function like [`Self::required`]. Returns `None` if the component does not export the interface.
     pub(super) fn optional<P, R>(&self, guest: &Guest) -> Result<Option<Export>, LoadError>
     where
         P: ComponentNamedList + Lower,

@@ -1,4 +1,4 @@
-//! The location of a handler's bytes: a file, or memory if they came from elsewhere.
+//! The location of a handler's bytes: a file, or memory for fetched bytes.
 
 use std::fmt;
 use std::fs::{File, Metadata};
@@ -14,31 +14,31 @@ use rustix::io::Errno;
 
 use super::load_error::LoadError;
 
-/// The largest handler, in bytes.
+/// Maximum size of a handler in bytes.
 pub const MAX_HANDLER: u64 = 256 * 1024 * 1024;
 
 /// A handler to load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// A file of the operator's own.
+    /// A file that the operator provides.
     File(PathBuf),
     /// Bytes that were fetched.
     Fetched(Fetched),
 }
 
-/// A handler from elsewhere.
+/// A fetched handler.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Fetched {
-    /// Its origin, for people.
+    /// The reference that the handler was fetched from, for messages.
     pub reference: Arc<str>,
-    /// All of its bytes.
+    /// The handler's bytes.
     pub bytes: Bytes,
-    /// Set if the operator pinned the bytes by a digest. Only then is compiled code trusted.
+    /// Set if the operator pinned the bytes by a digest. Compiled code in unpinned bytes is not trusted.
     pub pinned: bool,
 }
 
 impl fmt::Debug for Fetched {
-    /// Shows everything but the bytes.
+    /// Prints everything except the bytes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { reference, pinned, .. } = self;
         f.debug_struct("Fetched").field("reference", reference).field("pinned", pinned).finish_non_exhaustive()
@@ -46,7 +46,7 @@ impl fmt::Debug for Fetched {
 }
 
 impl Source {
-    /// Returns `true` if its compiled code may run: the operator vouches for a file, and for pinned bytes.
+    /// Returns `true` if compiled code in the source may run. The operator vouches for files and for pinned bytes.
     pub(super) fn is_trusted(&self) -> bool {
         match self {
             Self::File(_) => true,
@@ -85,7 +85,7 @@ impl Contents {
     /// Opens a source.
     ///
     /// # Errors
-    /// [`LoadError`] for a source that cannot be read, is not a file, or is larger than a handler may be.
+    /// [`LoadError`] if the source cannot be read, is not a regular file, or exceeds [`MAX_HANDLER`].
     pub(super) fn open(source: &Source) -> Result<Self, LoadError> {
         let path = match source {
             Source::File(path) => path,
@@ -104,12 +104,12 @@ impl Contents {
         Ok(Self { place: Place::File(file), length })
     }
 
-    /// Returns the number of bytes.
+    /// Returns the length in bytes.
     pub(super) fn length(&self) -> u64 {
         self.length
     }
 
-    /// Reads a part. Fails if the source is shorter.
+    /// Reads a range of bytes. Fails if the source is shorter.
     pub(super) fn read(&self, range: Range<u64>) -> io::Result<Bytes> {
         let short = || io::Error::from(io::ErrorKind::UnexpectedEof);
         if range.end > self.length || range.start > range.end {
@@ -126,13 +126,13 @@ impl Contents {
         }
     }
 
-    /// Reads everything.
+    /// Reads all bytes.
     pub(super) fn all(&self) -> io::Result<Bytes> {
         self.read(0..self.length)
     }
 }
 
-/// Opens a file. A pipe is opened too, without waiting for a writer.
+/// Opens a file. Opening a pipe does not wait for a writer.
 fn open_now(path: &Path) -> io::Result<(File, Metadata)> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
@@ -161,7 +161,7 @@ mod tests {
     fn only_files_of_a_handler_s_size_are_opened() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
-        // Nobody writes to it, so waiting for a writer would never end.
+        // No process writes to the pipe, so waiting for a writer would never end.
         rustix::fs::mknodat(rustix::fs::CWD, at("pipe"), rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
         std::os::unix::fs::symlink(at("pipe"), at("link")).unwrap();
         for path in [at("pipe"), at("link"), "/dev/null".into()] {

@@ -1,14 +1,14 @@
-//! Stubs for imports of a component that this host does not offer. They trap when they are called.
+//! Stubs for imports of a component that the host does not implement. A stub traps when it is called.
 //!
-//! The runtimes of some languages import far more than their programs use. Such a guest loads. Only a program that calls a
-//! stub fails, with a reason that names the import.
+//! The runtimes of some languages import far more than their programs use. With stubs, such a guest loads. Only a program
+//! that calls a stub fails, and the error names the import.
 
 use wasmtime::component::types::{ComponentInstance, ComponentItem};
 use wasmtime::component::{Component, Linker, LinkerInstance, ResourceType};
 
 use super::VERSION;
 
-/// The packages and interfaces that the linker offers, by the prefixes of their names.
+/// Prefixes of the names of interfaces that the host implements.
 const OFFERED: &[&str] = &[
     "wasi:cli/",
     "wasi:clocks/",
@@ -33,7 +33,7 @@ const OFFERED: &[&str] = &[
     "wasmcloud:messaging/types@0.2.",
 ];
 
-/// Adds a stub for every import that is not offered.
+/// Adds a stub for every import that the host does not implement.
 pub(super) fn add<T: 'static>(linker: &mut Linker<T>, component: &Component) -> wasmtime::Result<()> {
     let engine = linker.engine().clone();
     for (name, import) in component.component_type().imports(&engine) {
@@ -43,7 +43,7 @@ pub(super) fn add<T: 'static>(linker: &mut Linker<T>, component: &Component) -> 
         match import.ty {
             ComponentItem::ComponentFunc(_) => function(&mut linker.root(), name, name)?,
             ComponentItem::ComponentInstance(instance) => stub(&engine, &mut linker.instance(name)?, name, &instance)?,
-            // Types need no stub. Imported modules and components are refused when the component is linked.
+            // Types need no stub. Linking refuses imported modules and components.
             _ => {}
         }
     }
@@ -66,7 +66,7 @@ fn stub<T: 'static>(
     Ok(())
 }
 
-/// The host's side of a resource that never exists.
+/// The host's type for resources of stubbed interfaces. No such resource is ever created.
 struct Stub;
 
 fn function<T: 'static>(linker: &mut LinkerInstance<'_, T>, name: &str, full_name: &str) -> wasmtime::Result<()> {

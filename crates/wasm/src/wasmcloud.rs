@@ -1,4 +1,4 @@
-//! Components that export `wasmcloud:messaging/handler`, and the functions of that package for them.
+//! Components that export `wasmcloud:messaging/handler`, and the functions that the host provides to them.
 
 use std::sync::Arc;
 
@@ -16,24 +16,24 @@ use hostler_queue_telemetry::Replies;
 use hostler_types::channel::Channel;
 use hostler_types::message::{AttributeValue, Outgoing};
 
-/// The export by which such a component is recognised.
+/// The export that identifies a component of this contract.
 pub(super) const HANDLER: Interface =
     Interface { name: "wasmcloud:messaging/handler", version: "0.2.0", wit: "wasmcloud:messaging@0.2.0" };
 
-/// Its function.
+/// The function `handle-message` of [`HANDLER`].
 const HANDLE: Function = Function { interface: HANDLER, name: "handle-message", alone: true };
 
-/// The attribute that carries the `reply-to` of a message that a guest sends.
+/// Name of the attribute with the `reply-to` of a message that a guest sends.
 const REPLY_TO_ATTRIBUTE: &str = "reply-to";
 
-/// A component that exports `handler`.
+/// A component that exports `handler` of wasmcloud:messaging.
 pub(super) struct Wasmcloud {
     handle: Export,
-    /// The consumer's reply channel.
+    /// The consumer's reply channel, passed to the guest as `reply-to`.
     reply_to: Option<String>,
 }
 
-/// `broker-message`, lowered into the guest without another copy.
+/// The WIT type `broker-message`. It borrows from the call, so a message is copied only once, into the guest's memory.
 #[derive(ComponentType, Lower)]
 #[component(record)]
 struct MessageRef<'a> {
@@ -43,7 +43,7 @@ struct MessageRef<'a> {
     reply_to: Option<&'a str>,
 }
 
-/// `broker-message`.
+/// The WIT type `broker-message`, passed from a guest.
 #[derive(ComponentType, Lift, Lower)]
 #[component(record)]
 struct BrokerMessage {
@@ -69,7 +69,7 @@ impl Contract for Wasmcloud {
     }
 }
 
-/// Adds `consumer`.
+/// Adds the interface `consumer` to the linker.
 pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) -> wasmtime::Result<()> {
     let mut consumer = linker.instance(&format!("wasmcloud:messaging/consumer@{}", HANDLER.version))?;
     let grants = grants.clone();
@@ -84,7 +84,8 @@ pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) 
     })
 }
 
-/// Returns the reply channel and the answered message, if a send to this subject is a reply.
+/// Returns the reply channel and the message to reply to if `subject` is the reply channel. Counts the reply. `None`: the
+/// send is not a reply.
 fn answered(host: &mut Host<'_>, grants: &Grants, subject: &str) -> Option<(Channel, Answering)> {
     let channel = grants.reply_channel.as_ref().filter(|channel| channel.to_string() == subject)?;
     let answering = host.data_mut().answering.as_mut()?;

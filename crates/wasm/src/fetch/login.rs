@@ -6,29 +6,29 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-/// A user and a password. Never shown.
+/// A user name and a password. Has no `Debug`, so the password cannot be logged.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Login {
     pub(super) user: String,
     pub(super) password: String,
 }
 
-/// A registry's answer to an unauthenticated request (RFC 9110, WWW-Authenticate).
+/// The authentication that a registry demands in its response to an unauthenticated request (RFC 9110, WWW-Authenticate).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Challenge {
-    /// A name and a password with each request.
+    /// A user name and a password in each request.
     Basic,
-    /// A token from an address.
+    /// A token from a token service.
     Bearer {
-        /// The address.
+        /// The address of the token service.
         realm: String,
-        /// The service that the token is for.
+        /// The name of the registry's service, which is passed to the token service.
         service: Option<String>,
     },
 }
 
 impl Challenge {
-    /// Reads the first challenge of a header; `None`: hostler cannot answer it.
+    /// Parses the challenge in a header. `None`: hostler does not support the challenge.
     pub fn read(header: &str) -> Option<Self> {
         let (scheme, rest) = header.trim().split_once(' ').unwrap_or((header.trim(), ""));
         match scheme.to_ascii_lowercase().as_str() {
@@ -46,7 +46,7 @@ impl Challenge {
     }
 }
 
-/// Parses `name="value"` or `name=value`, separated by commas outside of quotes.
+/// Parses parameters of the form `name="value"` or `name=value`. Commas outside of quotes separate parameters.
 fn parameters(text: &str) -> Vec<(String, String)> {
     let (mut parts, mut quoted) = (vec![String::new()], false);
     for char in text.chars() {
@@ -61,8 +61,8 @@ fn parameters(text: &str) -> Vec<(String, String)> {
     parts.iter().filter_map(pair).collect()
 }
 
-/// Returns the login for a registry from `auths` of Docker's config: `$DOCKER_CONFIG/config.json`, or `~/.docker/config.json`
-/// if the variable is unset. Credential helpers are separate programs and are not run.
+/// Returns the login for a registry from `auths` in Docker's config: `$DOCKER_CONFIG/config.json`, or
+/// `~/.docker/config.json` if the variable is unset. Credential helpers are external programs, which hostler does not run.
 pub(super) fn docker_login(registry: &str) -> Option<Login> {
     let folder = std::env::var_os("DOCKER_CONFIG").map(PathBuf::from);
     let folder = folder.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".docker")))?;

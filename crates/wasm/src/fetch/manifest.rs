@@ -1,21 +1,21 @@
-//! The choice of the layer of an artifact that is the handler.
+//! Selection of the layer of an artifact that contains the handler.
 
 use serde::Deserialize;
 
 use super::reference::sha256;
 use super::{Fault, MAX_HANDLER};
 
-/// The types of manifests to request.
+/// Media types of manifests that hostler accepts, for the `Accept` header.
 pub(super) const ACCEPT: &str = "application/vnd.oci.image.manifest.v1+json, \
     application/vnd.docker.distribution.manifest.v2+json, application/vnd.oci.image.index.v1+json, \
     application/vnd.docker.distribution.manifest.list.v2+json";
 
-/// Media types of layers that are handlers: the CNCF's for WASM in OCI artifacts, its predecessor, and hostler's own for
-/// `.cwasm`.
+/// Media types of layers that contain handlers: the CNCF's type for WASM in OCI artifacts, its predecessor, and hostler's
+/// own type for `.cwasm`.
 const HANDLERS: [&str; 3] =
     ["application/wasm", "application/vnd.wasm.content.layer.v1+wasm", "application/vnd.hostler.cwasm"];
 
-/// The cure if no layer fits.
+/// The fix if no layer or manifest can be selected.
 const CURE: &str = "push the .wasm file as the one layer of an artifact, with the media type application/wasm";
 
 #[derive(Deserialize)]
@@ -44,28 +44,28 @@ struct Platform {
     architecture: String,
 }
 
-/// A part of an artifact, to fetch by its digest.
+/// A part of an artifact, which is fetched by its digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
-    /// Its SHA-256.
+    /// SHA-256 of the part.
     pub digest: [u8; 32],
-    /// Its size in bytes; 0 if the manifest does not give it.
+    /// Size in bytes. 0: the manifest does not give the size.
     pub size: u64,
 }
 
-/// The target of a manifest.
+/// The part that a manifest refers to.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Leads {
-    /// The layer with the handler.
+    /// The layer that contains the handler.
     ToLayer(Part),
-    /// Another manifest, because this one is an index.
+    /// Another manifest. The manifest is an index.
     ToManifest(Part),
 }
 
-/// Reads a manifest.
+/// Parses a manifest and selects the layer or the manifest to fetch next.
 ///
 /// # Errors
-/// [`Fault::Lasting`] for bytes that are not a manifest, or that do not lead to one handler.
+/// [`Fault::Lasting`] if the bytes are not a manifest, or if the manifest does not lead to exactly one handler.
 pub fn read(bytes: &[u8]) -> Result<Leads, Fault> {
     let manifest: Manifest = serde_json::from_slice(bytes)
         .map_err(|error| Fault::Lasting(format!("its manifest cannot be read: {error}"), CURE))?;
@@ -94,7 +94,8 @@ pub fn read(bytes: &[u8]) -> Result<Leads, Fault> {
     layer.part().map(Leads::ToLayer)
 }
 
-/// Returns the only one that fits, or, if none fits, the only one there is.
+/// Returns the only descriptor that fits. If no descriptor fits, returns the only descriptor of the list. Otherwise,
+/// returns `None`.
 fn only(all: &[Descriptor], fits: impl FnMut(&&Descriptor) -> bool) -> Option<&Descriptor> {
     let fitting: Vec<_> = all.iter().filter(fits).collect();
     match (fitting.as_slice(), all) {
@@ -114,7 +115,7 @@ impl Descriptor {
     }
 }
 
-/// Checks that bytes may be a handler: WASM, or the output of `hostler compile`.
+/// Checks that the bytes may be a handler: WASM, or the output of `hostler compile`.
 pub(super) fn check_layer(bytes: &[u8]) -> Result<(), Fault> {
     if bytes.starts_with(b"\0asm") || bytes.starts_with(b"hostler") {
         return Ok(());

@@ -1,16 +1,17 @@
-//! Handlers from elsewhere: a reference → bytes, within bounds, retried, verified, and kept for the next start.
+//! Downloads of handlers: a reference → bytes. Downloads are bounded, retried, verified, and cached for the next start.
 //!
 //! | file | job | I/O |
 //! |---|---|---|
-//! | `reference` | `s3://…` and `oci://…`, parsed | none |
-//! | `retry` | the number and the times of tries | waits |
+//! | `reference` | parses `s3://…` and `oci://…` | none |
+//! | `retry` | the number of attempts and the pauses between attempts | waits |
 //! | `s3` | one object | yes |
 //! | `oci` | one layer of an artifact in a registry | yes |
-//! | `manifest` | the choice of the layer that is the handler | none |
+//! | `manifest` | selects the layer that contains the handler | none |
 //! | `login` | challenges of registries, and logins from Docker's config | a file |
 //!
-//! Only content that is pinned by a digest is taken from the cache without a request. All other content is requested again,
-//! by its ETag or by its manifest. If it is unchanged, its bytes come from the cache.
+//! Content that is pinned by a digest is loaded from the cache without a request. For all other content, hostler first
+//! requests the object with its ETag, or the manifest of the artifact. If the content is unchanged, the bytes come from the
+//! cache.
 
 #[cfg(feature = "oci")]
 mod login;
@@ -39,37 +40,37 @@ use super::cache::Cache;
 use super::source::Fetched;
 use hostler_types::digest::{hex, sha256};
 
-/// A reference to fetch, and the SHA-256 that its bytes must have, if they are pinned.
+/// A reference to fetch, and the SHA-256 that its bytes must have. `None`: the SHA-256 is not checked.
 pub type Wanted = (Reference, Option<[u8; 32]>);
 
-/// The options of a fetch. Unset AWS settings come from the AWS environment.
+/// Options for fetching handlers. Missing AWS settings come from the AWS environment.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// AWS region.
+    /// AWS region. `None`: from the AWS environment.
     pub region: Option<String>,
-    /// Address of an S3 look-alike.
+    /// URL of a service that is compatible with S3. `None`: from the AWS environment.
     pub endpoint_url: Option<String>,
-    /// The limits on the duration and the tries of a fetch.
+    /// Limits on the duration and the number of attempts.
     pub patience: Patience,
 }
 
-/// The reason why one try failed.
+/// The reason why an attempt to fetch a handler failed.
 #[derive(Debug)]
 pub enum Fault {
-    /// It may pass by itself: no answer, too many requests, or a fault of the service.
+    /// A temporary fault: no response, too many requests, or a fault of the service. Another attempt may succeed.
     Passing(String),
-    /// It will not pass; with the answer and the cure.
+    /// A permanent fault. The fields are the fault and the fix.
     Lasting(String, &'static str),
 }
 
-/// The reason why a handler could not be fetched: the reference, the answer, and the cure.
+/// The error for a handler that could not be fetched. Names the reference, the fault and the fix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("handler {reference}: {what}\n  cure: {cure}")]
 pub struct FetchError {
     reference: String,
     what: String,
     cure: &'static str,
-    /// Set if the fault may pass by itself.
+    /// Set if the fault is temporary: another attempt may succeed.
     pub passing: bool,
 }
 
@@ -96,7 +97,7 @@ impl Fetcher {
         Self { options, cache }
     }
 
-    /// Fetches all of these in parallel. Dropping the future stops it at once.
+    /// Fetches all references in parallel. Dropping the future aborts all downloads.
     pub async fn fetch_all(&self, wanted: BTreeSet<Wanted>) -> BTreeMap<Wanted, Result<Fetched, FetchError>> {
         let mut running = JoinSet::new();
         for wanted in wanted {
@@ -112,7 +113,7 @@ impl Fetcher {
     /// Fetches one handler.
     ///
     /// # Errors
-    /// [`FetchError`], whose `passing` is set if the fault may pass by itself.
+    /// [`FetchError`]. Its field `passing` is set if another attempt may succeed.
     pub async fn fetch(&self, reference: &Reference, pin: Option<&[u8; 32]>) -> Result<Fetched, FetchError> {
         let pinned = pin.is_some() || reference.is_pinned();
         let kept = pin.zip(self.cache.as_deref()).and_then(|(pin, cache)| cache.blob(pin));
@@ -161,14 +162,14 @@ fn check_pin(bytes: &Bytes, pin: Option<&[u8; 32]>) -> Result<(), Fault> {
     }
 }
 
-/// Bytes that arrive in pieces, up to a limit.
+/// A buffer for bytes that arrive in chunks, with a maximum size.
 struct Bounded {
     bytes: Vec<u8>,
     limit: u64,
 }
 
 impl Bounded {
-    /// Creates an empty buffer. `told` is the number of bytes that the server announces.
+    /// Creates an empty buffer for at most `limit` bytes. `told` is the length that the server announced.
     fn new(limit: u64, told: Option<u64>) -> Result<Self, Fault> {
         let told = told.unwrap_or_default();
         if told > limit {

@@ -1,8 +1,8 @@
-//! A handler in an OCI registry: the manifest, then the layer (OCI distribution specification 1.1). Each is verified by its
-//! digest; only a manifest named by a tag has none.
+//! A handler in an OCI registry: first the manifest, then the layer (OCI distribution specification 1.1). Both are verified
+//! by their digests. A manifest that is requested by a tag has no digest and is not verified.
 //!
-//! This file implements the protocol itself, because the next step depends on each status, and because every answer must be
-//! bounded, including manifests and tokens.
+//! hostler implements the protocol itself for two reasons. The next step depends on the status of each response, and every
+//! response must be bounded, including manifests and tokens.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -22,28 +22,28 @@ use hostler_types::error_chain::with_causes;
 
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// The longest silence of a connection.
+/// Maximum duration without data on a connection.
 const SILENCE: Duration = Duration::from_secs(20);
 
-/// The largest manifest or token that is read, in bytes (the specification asks registries for 4 MiB).
+/// Maximum size of a manifest or a token in bytes. The specification requires registries to accept manifests of 4 MiB.
 const MAX_MANIFEST: u64 = 4 * 1024 * 1024;
 
-/// The most bytes of a refusal that are read for its reason.
+/// Maximum number of bytes that are read from an error response to find the reason.
 const MAX_REASON: u64 = 16 * 1024;
 
-/// The most manifests on the way to a layer: an index and the manifest that it names.
+/// Maximum number of manifests per artifact: an index, and the manifest that the index refers to.
 const MAX_MANIFESTS: usize = 2;
 
-/// An artifact, and a client that may read it.
+/// An artifact in a registry, with the HTTP client to fetch the artifact.
 pub(super) struct Artifact<'a> {
     address: &'a Address,
     client: Client,
-    /// `https://host/v2/repository`.
+    /// URL of the repository: `https://host/v2/repository`.
     base: String,
     cache: Option<&'a Cache>,
 }
 
-/// The authorization that a try has obtained.
+/// The value of the `Authorization` header. An attempt obtains the value at its first challenge. `None`: not authenticated.
 type Session = Option<HeaderValue>;
 
 impl<'a> Artifact<'a> {
@@ -53,7 +53,7 @@ impl<'a> Artifact<'a> {
             .user_agent(concat!("hostler/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT)
             .read_timeout(SILENCE)
-            // This includes redirects and the addresses of tokens.
+            // Applies to redirects and to addresses of token services too.
             .https_only(!local)
             .build();
         let client = client.map_err(|error| {
@@ -64,7 +64,7 @@ impl<'a> Artifact<'a> {
         Ok(Self { address, client, base, cache })
     }
 
-    /// Fetches the handler. Each part comes from the cache if it is there.
+    /// Fetches the handler. Manifests and layers come from the cache if the cache contains them.
     pub(super) async fn pull(&self) -> Result<Bytes, Fault> {
         let mut session = Session::None;
         let mut manifest = match &self.address.digest {
@@ -89,12 +89,12 @@ impl<'a> Artifact<'a> {
     }
 
     async fn layer(&self, session: &mut Session, part: Part) -> Result<Bytes, Fault> {
-        // A manifest without a size violates the specification, but is harmless.
+        // A manifest without a size violates the specification, but the digest still protects the layer.
         let limit = if part.size == 0 { MAX_HANDLER } else { part.size };
         self.by_digest(session, "blobs", &part.digest, limit).await
     }
 
-    /// Fetches content by its digest, from the cache if it is there.
+    /// Fetches content by its digest. The content comes from the cache if the cache contains the digest.
     async fn by_digest(
         &self,
         session: &mut Session,
@@ -117,7 +117,7 @@ impl<'a> Artifact<'a> {
         Ok(bytes)
     }
 
-    /// Fetches a path below the repository. Authenticates if the registry requires it.
+    /// Fetches a path below the repository's URL. Authenticates if the registry requires a login.
     async fn get(&self, session: &mut Session, path: &str, limit: u64) -> Result<Bytes, Fault> {
         let url = format!("{}/{path}", self.base);
         let request = |session: &Session| {
@@ -139,7 +139,8 @@ impl<'a> Artifact<'a> {
         }
     }
 
-    /// Returns the header that answers a challenge; `None`: there is no answer.
+    /// Returns the `Authorization` header for a challenge. `None`: there is no login, or hostler does not support the
+    /// challenge.
     async fn answer(&self, challenge: Option<Challenge>) -> Result<Session, Fault> {
         let login = docker_login(&self.address.registry);
         let header = match (challenge, login) {
@@ -194,7 +195,8 @@ async fn body(mut response: Response, limit: u64) -> Result<Bytes, Fault> {
     Ok(bounded.bytes.into())
 }
 
-/// Converts the error of a failed connection. Storage behind a registry has signatures in its addresses, so no address is shown.
+/// Converts a connection error. Removes the URL from the text, because URLs of the storage behind a registry contain
+/// signatures.
 fn broken(error: reqwest::Error) -> Fault {
     let error = error.without_url();
     match error.is_builder() || error.is_redirect() {
@@ -203,7 +205,7 @@ fn broken(error: reqwest::Error) -> Fault {
     }
 }
 
-/// Converts an answer that refuses a request.
+/// Converts an error response to a fault.
 async fn refusal(who: &str, response: Response) -> Fault {
     let status = response.status();
     let reason = match body(response, MAX_REASON).await {
@@ -222,7 +224,7 @@ async fn refusal(who: &str, response: Response) -> Fault {
     }
 }
 
-/// Returns the first error of a registry's answer, if it has one.
+/// Returns the first error in a registry's response, or an empty text.
 fn reason(bytes: &[u8]) -> String {
     let answer: Value = serde_json::from_slice(bytes).unwrap_or_default();
     let error = answer.pointer("/errors/0").unwrap_or(&Value::Null);
@@ -232,7 +234,7 @@ fn reason(bytes: &[u8]) -> String {
     if error.is_null() { String::new() } else { clean }
 }
 
-/// Returns `true` if a registry is on this machine. Only such a registry may be used without TLS, as with Docker.
+/// Returns `true` if a registry is on this machine. As in Docker, only a local registry may be used without TLS.
 fn is_local(registry: &str) -> bool {
     let host = match registry.rsplit_once(':') {
         Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,

@@ -1,4 +1,4 @@
-//! References to handlers elsewhere, as people write them.
+//! References to handlers outside this machine, in the syntax of the config.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,31 +6,31 @@ use std::str::FromStr;
 /// The location of a handler that is not a local file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reference {
-    /// `s3://bucket/key`.
+    /// An object in an S3 bucket: `s3://bucket/key`.
     S3 {
-        /// The bucket.
+        /// Name of the bucket.
         bucket: String,
-        /// The object's key.
+        /// Key of the object.
         key: String,
     },
-    /// `oci://registry/repository[:tag][@sha256:…]`.
+    /// An artifact in an OCI registry: `oci://registry/repository[:tag][@sha256:…]`.
     Oci(Address),
 }
 
-/// An artifact in a registry.
+/// The address of an artifact in a registry.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Address {
-    /// Host, and port if there is one.
+    /// Host of the registry, with an optional port.
     pub registry: String,
-    /// The path below it.
+    /// Path of the repository in the registry.
     pub repository: String,
-    /// `None`: `latest`, unless there is a digest.
+    /// Tag of the manifest. `None`: `latest`, unless there is a digest.
     pub tag: Option<String>,
-    /// The SHA-256 of the manifest. It takes precedence over the tag.
+    /// SHA-256 of the manifest. Takes precedence over the tag.
     pub digest: Option<[u8; 32]>,
 }
 
-/// A fault of a reference.
+/// The error for a reference with invalid syntax.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("handler {text}: {fault}\n  cure: write s3://bucket/key or oci://registry/repository[:tag][@sha256:…]")]
 pub struct ReferenceError {
@@ -39,12 +39,12 @@ pub struct ReferenceError {
 }
 
 impl Reference {
-    /// Returns `true` if a text is meant as a reference rather than a path.
+    /// Returns `true` if a text is a reference rather than a path. The check covers only the scheme.
     pub fn is_meant_by(text: &str) -> bool {
         ["s3://", "oci://"].iter().any(|scheme| text.starts_with(scheme))
     }
 
-    /// Returns `true` if a digest in it pins the content.
+    /// Returns `true` if the reference contains a digest, which pins the content.
     pub fn is_pinned(&self) -> bool {
         matches!(self, Self::Oci(Address { digest: Some(_), .. }))
     }
@@ -68,7 +68,8 @@ impl FromStr for Reference {
     }
 }
 
-/// Parses an address by the grammar of the OCI distribution specification. The registry is required, because there is no default.
+/// Parses an address by the grammar of the OCI distribution specification. The registry is required: there is no default
+/// registry.
 fn address(text: &str) -> Result<Address, &'static str> {
     let (registry, rest) = text.split_once('/').ok_or("it lacks a repository")?;
     let (rest, digest) = match rest.split_once('@') {
@@ -102,7 +103,7 @@ fn address(text: &str) -> Result<Address, &'static str> {
     })
 }
 
-/// Parses `sha256:…`.
+/// Parses a digest of the form `sha256:…`.
 pub(super) fn sha256(text: &str) -> Option<[u8; 32]> {
     let digits = text.strip_prefix("sha256:").filter(|digits| digits.len() == 64)?;
     let mut digest = [0; 32];

@@ -1,4 +1,4 @@
-//! The tries of a fetch, and their times.
+//! Retries of downloads, with pauses between the attempts.
 
 use std::time::Duration;
 
@@ -7,21 +7,22 @@ use tokio::time::{sleep, timeout};
 use super::{Fault, Reference};
 use hostler_types::Backoff;
 
-/// The limits on the duration and the tries of a fetch.
+/// Limits on the duration and the number of attempts to fetch a handler.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
-    /// The most tries.
+    /// Maximum number of attempts.
     pub tries: u32,
-    /// The longest duration of one try.
+    /// Maximum duration of one attempt.
     pub each: Duration,
-    /// The longest duration of all tries together.
+    /// Maximum duration of all attempts and pauses together.
     pub all: Duration,
-    /// The pause between tries, with full jitter.
+    /// Pause between attempts, with full jitter.
     pub pause: Backoff,
 }
 
 impl Default for Patience {
-    /// A minute is enough for the largest handler on a slow line. If connections are refused, all tries take 6 s on average.
+    /// Returns limits that suit the largest handler: one minute is enough to fetch it over a slow connection. If
+    /// connections are refused, all attempts together take 6 s on average.
     fn default() -> Self {
         Self {
             tries: 6,
@@ -32,7 +33,8 @@ impl Default for Patience {
     }
 }
 
-/// Repeats `work` until it succeeds, a fault is lasting, or patience ends. In the last case the last fault is returned.
+/// Repeats `work` until an attempt succeeds, a fault is permanent, or a limit of `patience` is reached. Returns the last
+/// fault.
 pub(super) async fn tries<T, F, W>(reference: &Reference, patience: Patience, mut work: W) -> Result<T, Fault>
 where
     F: Future<Output = Result<T, Fault>>,

@@ -19,20 +19,20 @@ use hostler_types::error_chain::with_causes;
 
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// Error codes of faults that may pass although the status blames the client.
+/// Error codes of temporary faults whose HTTP status indicates a client error.
 const PASSING: [&str; 4] = ["RequestTimeout", "SlowDown", "Throttling", "ThrottlingException"];
 
-/// An object, and a client that may read it.
+/// An object in a bucket, with the client to fetch the object.
 pub(super) struct Object<'a> {
     client: aws_sdk_s3::Client,
     bucket: &'a str,
     key: &'a str,
     cache: Option<&'a Cache>,
-    /// The name of the cache's entry about the last version of the object.
+    /// Name of the cache entry with the ETag and the SHA-256 of the last version of the object.
     entry: String,
 }
 
-/// The last fetched version of an object.
+/// The version of an object that was fetched last.
 #[derive(Serialize, Deserialize)]
 struct Seen {
     etag: String,
@@ -46,7 +46,7 @@ impl<'a> Object<'a> {
         key: &'a str,
         cache: Option<&'a Cache>,
     ) -> Result<Self, Fault> {
-        // hostler retries by itself, and for longer.
+        // Disables the SDK's retries. `retry.rs` retries instead, for longer.
         let retries = RetryConfig::standard().with_max_attempts(1);
         let timeouts = TimeoutConfig::builder().connect_timeout(CONNECT).build();
         let mut loader = aws_config::defaults(BehaviorVersion::latest()).retry_config(retries).timeout_config(timeouts);
@@ -67,7 +67,7 @@ impl<'a> Object<'a> {
         Ok(Self { client: aws_sdk_s3::Client::from_conf(config.build()), bucket, key, cache, entry })
     }
 
-    /// Fetches the object, from the cache if it is unchanged.
+    /// Fetches the object. An unchanged object comes from the cache.
     pub(super) async fn pull(&self) -> Result<Bytes, Fault> {
         let kept = self.kept();
         let etag = kept.as_ref().map(|(etag, _)| etag.clone());
@@ -95,7 +95,7 @@ impl<'a> Object<'a> {
         Ok(bytes)
     }
 
-    /// Returns the ETag and the bytes of the last fetch, if both are in the cache.
+    /// Returns the ETag and the bytes of the last version. `None`: one of them is not in the cache.
     fn kept(&self) -> Option<(String, Bytes)> {
         let cache = self.cache?;
         let Ok(seen) = serde_json::from_slice::<Seen>(&cache.get(&self.entry)?) else {

@@ -1,21 +1,22 @@
-//! The addresses to which a name may resolve: public ones, and those of granted networks.
+//! The IP addresses that a host name may resolve to: public addresses, and addresses in granted networks.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::LazyLock;
 
 use ipnet::IpNet;
 
-/// IPv4 blocks that are not globally reachable (IANA IPv4 special-purpose address registry), multicast and reserved ones.
+/// IPv4 blocks that are not globally reachable (IANA IPv4 special-purpose address registry), multicast and reserved blocks.
 const SPECIAL_V4: &str = "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 \
                           192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/4 240.0.0.0/4";
 
-/// The block from which IPv6 unicast addresses are allocated (RFC 4291, section 2.5.4).
+/// The block that IPv6 unicast addresses are allocated from (RFC 4291, section 2.5.4).
 const GLOBAL_V6: &str = "2000::/3";
 
-/// Parts of that block that are not globally reachable, or lead elsewhere (IANA IPv6 special-purpose address registry).
+/// Blocks within [`GLOBAL_V6`] that are not globally reachable or embed another address (IANA IPv6 special-purpose address
+/// registry).
 const SPECIAL_V6: &str = "2001::/23 2001:db8::/32 2002::/16 3fff::/20";
 
-/// The special blocks and the global one, parsed.
+/// The special-purpose blocks and the global block, parsed.
 static SPECIAL: LazyLock<Vec<IpNet>> =
     LazyLock::new(|| [SPECIAL_V4, SPECIAL_V6].into_iter().flat_map(blocks).collect());
 static GLOBAL: LazyLock<Vec<IpNet>> = LazyLock::new(|| blocks(GLOBAL_V6).collect());
@@ -24,16 +25,16 @@ fn blocks(text: &'static str) -> impl Iterator<Item = IpNet> {
     text.split(' ').filter_map(|block| block.parse().ok())
 }
 
-/// The prefix of IPv4 addresses behind a translator (RFC 6052, section 2.1).
+/// Prefix of IPv6 addresses that embed an IPv4 address for a translator, as 16-bit segments (RFC 6052, section 2.1).
 const TRANSLATED: [u16; 6] = [0x64, 0xff9b, 0, 0, 0, 0];
 
-/// Returns `true` if a connection may go to the address: it is public, or in a granted network.
+/// Returns `true` if a connection to the address is allowed: the address is public or in a granted network.
 pub(super) fn may_be_reached(address: IpAddr, granted: &[IpNet]) -> bool {
     let behind = behind(address);
     granted.iter().any(|network| network.contains(&address) || network.contains(&behind)) || is_public(behind)
 }
 
-/// Returns the IPv4 address that an IPv6 address wraps, or the address itself.
+/// Returns the IPv4 address that is embedded in an IPv6 address. Returns any other address unchanged.
 fn behind(address: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = address else { return address };
     let translated = v6.segments().starts_with(&TRANSLATED).then(|| {

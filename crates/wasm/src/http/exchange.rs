@@ -1,4 +1,5 @@
-//! One request of a guest and its response: admitted or denied, bounded in time, streamed both ways.
+//! One HTTP request of a guest and its response: checked against the grants, bounded in time, and streamed in both
+//! directions.
 
 use std::io;
 use std::pin::Pin;
@@ -22,17 +23,17 @@ use crate::scope::Scope;
 use hostler_types::error_chain::with_causes;
 use hostler_types::message::{TRACEPARENT, TraceContext};
 
-/// The answer to a request in `wasi:http`: the response, and a future that must run alongside.
+/// The result of a request in `wasi:http`: the response, and a future that must be polled while the body is read.
 pub(super) type Answer = (http::Response<WasiBody>, Box<dyn Future<Output = Result<(), Error>> + Send>);
 
-/// A request of a guest.
+/// The context of a guest's HTTP request.
 pub(super) struct Exchange {
     pub(super) web: Arc<Web>,
     pub(super) scope: Arc<Scope>,
 }
 
 impl Exchange {
-    /// Sends the request and waits for the head of its response. The permit is held until the response's body is dropped.
+    /// Sends the request and waits for the head of the response. The permit is held until the response's body is dropped.
     pub(super) async fn run(
         self,
         request: http::Request<WasiBody>,
@@ -50,10 +51,10 @@ impl Exchange {
         let trace = span.context().or_else(|| self.scope.trace.clone());
         let request = outgoing(request, trace.as_deref())?;
         let sent = client.execute(request);
-        // The client does not report when it has a connection. So the guest's limits for the connection and the first byte
-        // count as one, until the first byte. When it passes, a late response is reported, though the connection may have
-        // been late. A limit for connecting alone has no effect besides that of all requests. Without any, the guest's
-        // processing timeout is the limit.
+        // The client does not report when a connection is established. The guest's timeouts for the connection and for the
+        // first byte are therefore added up. When the sum elapses, the guest gets the error for a late response, even if
+        // the connection was late. A connection timeout alone has no effect: [`CONNECT`] still applies. If the guest sets
+        // no timeout, the processing timeout applies.
         let answered = match options.first_byte_timeout {
             Some(first_byte) => {
                 let connect = options.connect_timeout.unwrap_or(CONNECT);
@@ -61,7 +62,7 @@ impl Exchange {
             }
             None => Ok(sent.await),
         };
-        // The address may hold a secret, and the guest's error may be logged.
+        // Removes the URL, which may contain a secret: the guest may log the error.
         let answered = answered.and_then(|answer| answer.map_err(|error| self.fault(&error.without_url())));
         let response = answered.inspect_err(|error| span.failed(error))?;
         span.answered(response.status());
@@ -72,7 +73,7 @@ impl Exchange {
         Ok((response.map(|stream| body(stream).boxed_unsync()), Box::new(std::future::ready(Ok(())))))
     }
 
-    /// Converts the error of a request to one of `wasi:http`.
+    /// Converts an error of the client to an error of `wasi:http`. Logs a denial, and records a host limit.
     fn fault(&self, error: &reqwest::Error) -> Error {
         if let Some(prohibited) = cause::<Prohibited>(error) {
             let cure = format!("add \"{}\" to the consumer's allow.networks", prohibited.address);
@@ -83,7 +84,7 @@ impl Exchange {
             self.scope.reach(limit);
         }
         if let Some(error) = cause::<Error>(error) {
-            // The guest's own body broke off.
+            // The guest's request body ended with an error.
             return Error::InternalError(Some(error.to_string()));
         }
         match (error.is_connect(), cause::<io::Error>(error).map(io::Error::kind)) {
@@ -96,7 +97,7 @@ impl Exchange {
     }
 }
 
-/// Converts a request for the client. It runs in this trace unless the guest names one.
+/// Converts a request for the client. Adds the headers of `trace` unless the guest has set a `traceparent` header.
 fn outgoing(request: http::Request<WasiBody>, trace: Option<&TraceContext>) -> Result<Request, Error> {
     if request.method() == http::Method::CONNECT {
         return Err(Error::HttpRequestMethodInvalid);
@@ -116,7 +117,7 @@ fn outgoing(request: http::Request<WasiBody>, trace: Option<&TraceContext>) -> R
     Request::try_from(request).map_err(|_| Error::HttpRequestUriInvalid)
 }
 
-/// A guest's body. The lock is only for the client's type, which must be shareable between threads.
+/// The body of a guest's request. The client requires a type that is `Sync`; the lock exists only for this reason.
 struct Outgoing(Mutex<WasiBody>);
 
 impl Outgoing {
@@ -138,21 +139,21 @@ impl Body for Outgoing {
     }
 }
 
-/// A response's body, which fails after a longer pause than the guest allows.
+/// The body of a response. Fails if no data arrives within the guest's timeout between bytes.
 struct Incoming {
     body: reqwest::Body,
     pause: Option<Pause>,
     _permit: OwnedSemaphorePermit,
-    /// Ends with the body.
+    /// Ends when the body is dropped.
     _span: RequestSpan,
 }
 
-/// Returns the error for a head or trailers of more than the host keeps for a guest.
+/// Returns the error for a response whose head or trailers exceed [`head::MAX_HEAD`].
 fn too_large() -> Error {
     Error::HttpResponseHeaderSectionSize(u32::try_from(head::MAX_HEAD).ok())
 }
 
-/// Checks a part of a body: trailers may be only as large as a head.
+/// Copies trailers and checks their size against [`head::MAX_HEAD`]. Returns data unchanged.
 fn bounded(frame: Frame<Bytes>) -> Result<Frame<Bytes>, Error> {
     match frame.into_trailers() {
         Ok(trailers) => head::copied(&trailers).map(Frame::trailers).ok_or_else(too_large),
@@ -160,7 +161,7 @@ fn bounded(frame: Frame<Bytes>) -> Result<Frame<Bytes>, Error> {
     }
 }
 
-/// The timer for the next bytes.
+/// A timer for the next bytes of a response.
 struct Pause {
     limit: Duration,
     timer: Pin<Box<Sleep>>,

@@ -1,18 +1,19 @@
-//! The head of a response: bounded, and copied to its own memory.
+//! The header fields of a response: bounded, and copied into separate memory.
 //!
-//! The client's values are slices of its read buffer, which may hold 400 KiB. A guest that keeps a head would keep all of the
-//! buffer. A copied head fits the memory that counts for a handle in the guest's table.
+//! The client's field values are slices of its read buffer, which may hold 400 KiB. A guest that keeps the fields would
+//! keep the entire buffer in memory. The size of a copy is within the memory that the host allows per handle in the guest's
+//! table.
 
 use bytes::{Bytes, BytesMut};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
-/// The largest head, in bytes: half of the memory that counts for a handle.
+/// Maximum size of the header fields in bytes: half of the memory that the host allows per handle.
 pub(super) const MAX_HEAD: usize = 32 * 1024;
 
-/// The cost of a field besides its name and value, in bytes: its place in the map.
+/// Memory that a field uses in the map in addition to its name and value, in bytes.
 const FIELD: usize = 128;
 
-/// Copies the fields; `None`: they take more than [`MAX_HEAD`].
+/// Copies header fields. `None`: the fields exceed [`MAX_HEAD`].
 pub(super) fn copied(fields: &HeaderMap) -> Option<HeaderMap> {
     let size = fields.iter().map(|(name, value)| FIELD + name.as_str().len() + value.len());
     if size.fold(0, usize::saturating_add) > MAX_HEAD {
@@ -32,7 +33,7 @@ pub(super) fn copied(fields: &HeaderMap) -> Option<HeaderMap> {
     Some(copy)
 }
 
-/// Creates a field with this value, and a name that shares nothing with the given one.
+/// Creates a field with the given value and a copy of the name.
 fn field(name: &HeaderName, value: Bytes, is_sensitive: bool) -> Option<(HeaderName, HeaderValue)> {
     let mut value = HeaderValue::from_maybe_shared(value).ok()?;
     value.set_sensitive(is_sensitive);

@@ -1,5 +1,5 @@
-//! `wasi:http` in the linker, with bounds on the texts and lists that a guest can make the host take over. Nothing is kept of
-//! a request that was sent. A body ends well only if its guest finished it.
+//! `wasi:http` in the linker, with limits on the texts and lists that the host copies from a guest. The table entries of a
+//! request are deleted when the request is sent. The body of a request is complete only if the guest finished the body.
 
 use wasmtime::component::{Linker, LinkerInstance, Resource, WasmList};
 use wasmtime_wasi_http::p2::bindings::http::outgoing_handler::Host as _;
@@ -21,7 +21,7 @@ const TYPES: &str = "wasi:http/types@0.2.12";
 /// The interface that sends requests.
 const OUTGOING: &str = "wasi:http/outgoing-handler@0.2.12";
 
-/// The functions of requests that this file overrides.
+/// The functions of [`TYPES`] that are overridden here.
 const FUNCTIONS: [&str; 8] = [
     "[method]outgoing-request.set-path-with-query",
     "[method]outgoing-request.set-authority",
@@ -33,13 +33,13 @@ const FUNCTIONS: [&str; 8] = [
     "[static]outgoing-body.finish",
 ];
 
-/// The longest path with its query, in bytes: the most that servers accept by default.
+/// Maximum length of a path with its query in bytes: the maximum that servers accept by default.
 const MAX_PATH: usize = 16 * 1024;
 
-/// The longest host with its port, in bytes (RFC 1035: 253 for a name).
+/// Maximum length of a host with its port in bytes (RFC 1035 allows 253 for a name).
 const MAX_AUTHORITY: usize = 512;
 
-/// The longest name of a method or a scheme, in bytes.
+/// Maximum length of a method's or scheme's name in bytes.
 const MAX_WORD: usize = 64;
 
 type Request = Resource<HostOutgoingRequest>;
@@ -48,7 +48,7 @@ type Answer = wasmtime::Result<Result<(), ()>>;
 type Response = Resource<HostFutureIncomingResponse>;
 type Body = Resource<HostOutgoingBody>;
 
-/// Adds `wasi:http/types` and `wasi:http/outgoing-handler`.
+/// Adds `wasi:http/types` and `wasi:http/outgoing-handler` to the linker.
 pub(crate) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
     wasmtime_wasi_http::p2::add_only_http_to_linker_async(linker)?;
 
@@ -79,7 +79,7 @@ fn requests(types: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmtime:
         set(host, fits, |http| http.set_scheme(to, scheme))
     })?;
     types.func_wrap(from_list, |mut host: Host<'_>, (list,): (WasmList<(String, Vec<u8>)>,)| {
-        // WASI has no error for this.
+        // `from-list` has no error for a list that is too long, so the call traps.
         let entries = lists::take(&mut host, &list, MAX_ENTRIES)?.map_err(wasmtime::Error::msg)?;
         Ok((answered(host.data_mut().http().from_list(entries), HeaderError::downcast)?,))
     })?;
@@ -97,8 +97,9 @@ fn requests(types: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmtime:
     })
 }
 
-/// Sends a request and deletes its options. The call gives them to the host, but the function of wasmtime-wasi-http leaves
-/// them in the table, where each request would lose a place.
+/// Sends a request and deletes its options from the table. The call passes ownership of the options to the host, but the
+/// function of wasmtime-wasi-http does not delete them. Without the deletion, each request would use up one entry of the
+/// table.
 fn handle(
     mut host: Host<'_>,
     request: Request,
@@ -113,7 +114,7 @@ fn handle(
     answered(sent, HttpError::downcast)
 }
 
-/// Returns the body of a request, for the guest to write. The body that is sent ends well only after [`finish`].
+/// Returns the body of a request for the guest to write. The server receives the end of the body only after [`finish`].
 fn body(mut host: Host<'_>, of: Request) -> wasmtime::Result<Result<Body, ()>> {
     let request = Request::new_own(of.rep());
     let sandbox = host.data_mut();
@@ -124,7 +125,7 @@ fn body(mut host: Host<'_>, of: Request) -> wasmtime::Result<Result<Body, ()>> {
     Ok(Ok(body))
 }
 
-/// Finishes a body, so that it ends well.
+/// Finishes the body of a request, so that the server receives the end of the body.
 fn finish(
     mut host: Host<'_>,
     body: Body,
@@ -132,7 +133,7 @@ fn finish(
 ) -> wasmtime::Result<Result<(), ErrorCode>> {
     let handle = body.rep();
     let sandbox = host.data_mut();
-    // Marks the body before the client sees its end, which may happen at once, on another thread.
+    // The mark must be set first. The client may read the end of the body at once, on another thread.
     sandbox.wasi.uploads().1.finish(handle, true);
     let finished = sandbox.http().finish(body, trailers);
     if finished.is_err() {
@@ -141,7 +142,7 @@ fn finish(
     answered(finished, HttpError::downcast)
 }
 
-/// Converts a result for the guest: an error of `wasi:http` is returned, any other traps.
+/// Converts a result for the guest. An error of `wasi:http` is returned to the guest; any other error traps.
 fn answered<T, F, E>(
     result: Result<T, F>,
     own: impl FnOnce(F) -> wasmtime::Result<E>,
@@ -149,7 +150,7 @@ fn answered<T, F, E>(
     result.map_or_else(|error| own(error).map(Err), |answer| Ok(Ok(answer)))
 }
 
-/// Calls the setter, or returns its error for a value that does not fit.
+/// Calls the setter. Returns the setter's error for a value that is too long.
 fn set(
     mut host: Host<'_>,
     fits: bool,

@@ -1,16 +1,17 @@
-//! Outgoing HTTP of guests (`wasi:http`): only to granted origins, at addresses to which a name may resolve.
+//! Outgoing HTTP of guests (`wasi:http`), limited to granted origins and to IP addresses that a name may resolve to.
 //!
 //! | file | job |
 //! |---|---|
-//! | `address.rs` | the addresses to which a name may resolve |
+//! | `address.rs` | the IP addresses that a name may resolve to |
 //! | `exchange.rs` | one request and its response, with their limits |
-//! | `head.rs` | heads of responses, bounded |
+//! | `head.rs` | bounded header fields of responses |
 //! | `imports.rs` | `wasi:http` in the linker |
-//! | `span.rs`, `redact.rs` | the span of a request, and the URL that it may show |
-//! | `upload.rs` | the body of a request, which ends well only if its guest finished it |
+//! | `span.rs`, `redact.rs` | the span of a request, and the redacted URL in the span |
+//! | `upload.rs` | the body of a request, which is complete only if the guest finished the body |
 //!
-//! A redirect is an ordinary answer: a guest that follows it makes another request, which is checked too. The connection goes
-//! to the address that was checked, so a name cannot change in between.
+//! A redirect is returned to the guest as an ordinary response. A guest that follows the redirect sends another request,
+//! which is checked in turn. Connections use the IP address that was checked, so changing the DNS record after the check
+//! has no effect.
 
 mod address;
 mod exchange;
@@ -40,46 +41,45 @@ use exchange::{Answer, Exchange};
 use hostler_telemetry::traces::Traces;
 use hostler_types::error_chain::with_causes;
 
-/// Requests that one sandbox may have open at a time, from their start until their bodies are read or dropped. A head that a
-/// guest keeps for longer counts with its handle.
+/// Maximum number of open requests per sandbox. A request is open from its start until its response body is read or
+/// dropped. A response head that the guest keeps for longer counts as a handle.
 pub const MAX_OPEN: u64 = 16;
 
-/// The most memory of the host that one open request may take, in bytes: the HTTP/1 buffer (at most 408 KiB in hyper), TLS
+/// Maximum memory of the host that one open request uses, in bytes: the HTTP/1 buffer (at most 408 KiB in hyper), TLS
 /// records, and a chunk of the body in each direction.
 const OPEN_SIZE: u64 = 512 * 1024;
 
-/// The most memory of the host that the open requests of a sandbox may take together, in bytes.
+/// Maximum memory of the host that all open requests of a sandbox use, in bytes.
 pub const FOOTPRINT: u64 = MAX_OPEN * OPEN_SIZE;
 
-/// The most bytes of a request's body that a guest may hand over at a time.
+/// Maximum number of bytes of a request body that a guest may write at once.
 const CHUNK: usize = 64 * 1024;
 
-/// The longest wait for a connection, whatever the guest sets: the client has one limit for all requests.
+/// Maximum wait for a connection, regardless of the guest's timeouts: the client has a single limit for all requests.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// The time for which idle connections are kept for the next message. It is below the 60 s after which AWS's load balancers
-/// close theirs.
+/// Maximum time that an idle connection is kept for the next message. AWS load balancers close idle connections after 60 s.
 const IDLE: Duration = Duration::from_secs(30);
-/// The most idle connections for each origin.
+/// Maximum number of idle connections per origin.
 pub const MAX_IDLE_PER_ORIGIN: usize = 16;
 
-/// The origins that the guests of one consumer may reach by HTTP, and the connections to them.
+/// The origins that the guests of one consumer may send requests to, and the client with its connections.
 #[derive(Debug)]
 pub(super) struct Web {
     origins: BTreeSet<String>,
-    /// `None`: no origin is granted.
+    /// The HTTP client. `None`: no origin is granted.
     client: Option<Client>,
-    /// The destination of the spans of requests.
+    /// Receives the spans of requests. `None`: requests have no spans.
     traces: Option<Traces>,
 }
 
 impl Web {
-    /// Creates the client, if any origin is granted.
+    /// Creates the HTTP client if any origin is granted.
     ///
     /// # Errors
-    /// An origin is not valid, or TLS cannot be set up, for example without root certificates.
+    /// An origin is not valid, or TLS cannot be set up, for example because there are no root certificates.
     pub(super) fn new(origins: &[String], networks: &[IpNet]) -> Result<Self, String> {
-        // Parsed as the client parses addresses, so that both read a text alike.
+        // Uses the same URL parser as requests, so that the same text always means the same origin.
         let origin = |text: &String| {
             let url = Url::parse(text).map_err(|error| format!("`{text}` is no origin: {error}"))?;
             Ok(url.origin().ascii_serialization())
@@ -89,12 +89,12 @@ impl Web {
         Ok(Self { origins, client: client.map_err(|error| with_causes(&error))?, traces: None })
     }
 
-    /// Adds a span to each request.
+    /// Returns the same value with spans for its requests. `None`: requests have no spans.
     pub(super) fn traced(self, traces: Option<Traces>) -> Self {
         Self { traces, ..self }
     }
 
-    /// Returns the client if the URL's origin is granted, else the missing origin.
+    /// Returns the client if the URL's origin is granted. The error is the origin that is not granted.
     fn admit(&self, url: &Url) -> Result<&Client, String> {
         let origin = url.origin().ascii_serialization();
         match &self.client {
@@ -107,7 +107,7 @@ impl Web {
 fn client(networks: &[IpNet]) -> reqwest::Result<Client> {
     Client::builder()
         .redirect(redirect::Policy::none())
-        // A proxy would resolve names itself, to any address.
+        // A proxy would resolve names itself, without the check of addresses.
         .no_proxy()
         .retry(reqwest::retry::never())
         .referer(false)
@@ -118,8 +118,8 @@ fn client(networks: &[IpNet]) -> reqwest::Result<Client> {
         .build()
 }
 
-/// Resolves names, and passes only addresses that guests may reach. Addresses in URLs are not resolved: an address that is
-/// granted as an origin was named on purpose.
+/// Resolves host names and removes addresses that guests may not reach. An IP address in a URL is not resolved and not
+/// checked: an operator who grants an IP address as an origin grants access to that address.
 struct Guarded {
     networks: Arc<[IpNet]>,
 }
@@ -136,7 +136,7 @@ impl Resolve for Guarded {
     }
 }
 
-/// Returns the addresses of a name that may be connected to. `localhost` may resolve to loopback addresses.
+/// Returns the addresses that connections to `name` may use. `localhost` may resolve to loopback addresses.
 fn reachable(name: &str, mut found: Vec<SocketAddr>, networks: &[IpNet]) -> Result<Vec<SocketAddr>, Prohibited> {
     let first = found.first().map(SocketAddr::ip);
     let meant = |at: &SocketAddr| name.eq_ignore_ascii_case("localhost") && at.ip().is_loopback();
@@ -147,7 +147,7 @@ fn reachable(name: &str, mut found: Vec<SocketAddr>, networks: &[IpNet]) -> Resu
     }
 }
 
-/// The error for a granted name that resolves to an address outside of the grants.
+/// The error for a granted name that resolves only to addresses that guests may not reach.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{name}` leads to {address}, which is not public")]
 struct Prohibited {
@@ -155,7 +155,7 @@ struct Prohibited {
     address: std::net::IpAddr,
 }
 
-/// Returns the first cause of this type.
+/// Returns the first error of type `T` in the chain of causes.
 fn cause<'a, T: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Option<&'a T> {
     std::iter::successors(Some(error), |&error| error.source()).find_map(|error| error.downcast_ref::<T>())
 }
@@ -163,7 +163,7 @@ fn cause<'a, T: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Opti
 /// The host's side of `wasi:http`, for one sandbox.
 pub(super) struct Hooks {
     web: Arc<Web>,
-    /// Limits the open requests. It is created for the first one, because many guests make none.
+    /// Limits the number of open requests. Created at the first request, because many guests send no request.
     open: Option<Arc<Semaphore>>,
     /// The call that runs in the sandbox.
     pub(super) scope: Arc<Scope>,
@@ -178,7 +178,7 @@ impl Hooks {
 }
 
 impl WasiHttpHooks for Hooks {
-    // The client sets it, from the URL that was checked.
+    // The client sets the header from the URL that was checked.
     fn set_host_header(&mut self) -> bool {
         false
     }

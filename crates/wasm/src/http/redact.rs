@@ -1,19 +1,19 @@
-//! A URL for a span, without anything that looks like a secret.
+//! Redaction of URLs in spans: removes everything that may be a secret.
 
 use reqwest::Url;
 
-/// The longest URL that a span shows, in bytes.
+/// Maximum length of a URL in a span, in bytes.
 const MAX: usize = 1024;
 
-/// The replacement for a secret (OpenTelemetry, semantic conventions for HTTP, `url.full`).
+/// Replacement for a secret (OpenTelemetry semantic conventions for HTTP, `url.full`).
 const REDACTED: &str = "REDACTED";
 
-/// Parts of the names of parameters whose values are secret. They cover the convention's own list (signatures of AWS, Azure
-/// and Google).
+/// Substrings of the names of query parameters with secret values. The substrings cover the list in the semantic
+/// conventions (signatures of AWS, Azure and Google).
 const SECRETS: [&str; 12] =
     ["sig", "token", "key", "secret", "passw", "pwd", "auth", "cred", "session", "code", "jwt", "otp"];
 
-/// Webhooks whose paths are secret: the end of the host, and the part of the path before the secret.
+/// Webhooks with secrets in their paths: the domain of the host, and the part of the path before the secret.
 const WEBHOOKS: [(&str, &str); 4] = [
     ("hooks.slack.com", "/"),
     ("discord.com", "/api/webhooks/"),
@@ -21,7 +21,7 @@ const WEBHOOKS: [(&str, &str); 4] = [
     ("webhook.office.com", "/"),
 ];
 
-/// Returns the URL without user, password, secret parameters and fragment.
+/// Returns the URL with user, password, secret parameters and webhook paths redacted, and without its fragment.
 pub(super) fn redacted(url: &Url) -> String {
     let mut text = url.scheme().to_owned() + "://";
     if !url.username().is_empty() || url.password().is_some() {
@@ -47,11 +47,11 @@ fn is_within(host: &str, domain: &str) -> bool {
     host.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
 }
 
-/// Returns a parameter. Its value is hidden if its name marks it as a secret.
+/// Returns a query parameter. Redacts the value if the name indicates a secret.
 fn shown(pair: &str) -> String {
     let Some((name, _)) = pair.split_once('=') else { return pair.to_owned() };
     let lower = name.to_ascii_lowercase();
-    // A name that contains escapes could be any name.
+    // A percent-encoded name could be the name of a secret, so its value is redacted too.
     match lower.contains('%') || SECRETS.iter().any(|secret| lower.contains(secret)) {
         true => format!("{name}={REDACTED}"),
         false => pair.to_owned(),

@@ -1,4 +1,4 @@
-//! The span of one request of a guest, by OpenTelemetry's conventions for HTTP clients
+//! The span of a guest's HTTP request, following OpenTelemetry's conventions for HTTP clients
 //! (opentelemetry.io/docs/specs/semconv/http/http-spans).
 
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use super::redact::redacted;
 use hostler_telemetry::traces::{Beginning, Span, SpanKind, Traces, attribute};
 use hostler_types::message::TraceContext;
 
-/// Methods that a span may name. Any other is `_OTHER`, because a guest can invent many.
+/// Methods that a span may name. Any other method becomes `_OTHER`, because a guest can invent any number of methods.
 const METHODS: [&str; 9] = ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "QUERY"];
 
-/// The span of a request, which ends with it. Without traces it does nothing.
+/// The span of a request. Dropping the value ends the span. Without traces, the value does nothing.
 pub(super) struct RequestSpan {
     span: Option<Span>,
     answered: bool,
 }
 
 impl RequestSpan {
-    /// Begins the span, in the trace that the guest runs in.
+    /// Begins the span. `parent` is the trace context that the guest runs in.
     pub(super) fn begin(
         traces: Option<&Traces>,
         parent: Option<&TraceContext>,
@@ -39,12 +39,12 @@ impl RequestSpan {
         Self { span: Some(span), answered: false }
     }
 
-    /// Returns the trace context that the request carries.
+    /// Returns the trace context for the request's headers.
     pub(super) fn context(&self) -> Option<Arc<TraceContext>> {
         self.span.as_ref().and_then(|span| TraceContext::new(span.context())).map(Arc::new)
     }
 
-    /// Notes that the head of the response has arrived.
+    /// Records the status of a response, when its head has arrived.
     pub(super) fn answered(&mut self, status: http::StatusCode) {
         self.answered = true;
         let Some(span) = &mut self.span else { return };
@@ -54,7 +54,7 @@ impl RequestSpan {
         }
     }
 
-    /// Notes that there is no response.
+    /// Records that the request failed without a response.
     pub(super) fn failed(&mut self, error: &wasmtime_wasi_http::Error) {
         self.answered = true;
         if let Some(span) = &mut self.span {
@@ -64,7 +64,7 @@ impl RequestSpan {
 }
 
 impl Drop for RequestSpan {
-    /// Marks a request that is dropped without an answer as cancelled. For example, its guest was stopped.
+    /// Marks a request that is dropped before its response as cancelled, for example because its guest was stopped.
     fn drop(&mut self) {
         if let (false, Some(span)) = (self.answered, &mut self.span) {
             span.fail("cancelled", "");
@@ -72,7 +72,7 @@ impl Drop for RequestSpan {
     }
 }
 
-/// Returns the name of an error of `wasi:http`, without its contents.
+/// Returns the name of an error of `wasi:http`, without the error's fields.
 fn kind(error: &wasmtime_wasi_http::Error) -> String {
     let text = format!("{error:?}");
     text.split(|char: char| !char.is_ascii_alphanumeric()).next().unwrap_or("_OTHER").to_owned()

@@ -1,7 +1,8 @@
-//! The bodies of requests. A body that its guest finished ends well; a body that loses its guest breaks off.
+//! The bodies of guests' requests. A body completes only if its guest finished the body. Otherwise, the body ends with an
+//! error.
 //!
-//! wasmtime-wasi-http ends the body of a guest that was stopped or trapped as if it had been finished. A server would take
-//! half an upload for a whole one.
+//! wasmtime-wasi-http completes the body of a guest that was stopped or that trapped. A server would then accept a partial
+//! upload as complete.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -16,21 +17,22 @@ use http_body::{Body, Frame};
 use http_body_util::BodyExt as _;
 use wasmtime_wasi_http::{Error, WasiBody};
 
-/// The request bodies of one sandbox, by the guest's handles.
+/// The request bodies of one sandbox, by the guest's handles. The value is set once the guest has finished the body.
 ///
-/// An entry stays until its handle is reused, so there are no more entries than handles.
+/// An entry remains until its handle is reused, so there are never more entries than handles.
 #[derive(Default)]
 pub(crate) struct Uploads(BTreeMap<u32, Arc<AtomicBool>>);
 
 impl Uploads {
-    /// Wraps a body, so that it ends well only after [`Self::finish`].
+    /// Wraps a body, so that the body completes only after [`Self::finish`].
     pub(super) fn guard(&mut self, handle: u32, headers: &HeaderMap, body: WasiBody) -> WasiBody {
         let finished = Arc::<AtomicBool>::default();
         self.0.insert(handle, Arc::clone(&finished));
         Upload { body, finished, left: length(headers), held: None }.boxed_unsync()
     }
 
-    /// Marks a body as finished, or removes the mark if finishing failed. The mark must come before the end of the body.
+    /// Marks a body as finished, or removes the mark if finishing failed. The mark must be set before the body's end is
+    /// read.
     pub(super) fn finish(&self, handle: u32, finished: bool) {
         if let Some(mark) = self.0.get(&handle) {
             mark.store(finished, Ordering::Release);
@@ -38,27 +40,28 @@ impl Uploads {
     }
 }
 
-/// Returns the length that a request announces. wasmtime-wasi-http has refused lengths that are not numbers.
+/// Returns the length that a request announces. wasmtime-wasi-http has already refused lengths that are not numbers.
 fn length(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// A body that ends well only if its guest finished it.
+/// A body that completes only if its guest finished the body.
 struct Upload {
     body: WasiBody,
     finished: Arc<AtomicBool>,
-    /// Bytes still missing from the announced length, if the request announced one.
+    /// Number of bytes that are missing from the announced length. `None`: the request announces no length.
     left: Option<u64>,
-    /// The frame that completes the announced length. With it, a server would take the body as whole, so it waits for the end.
+    /// The frame that completes the announced length. It is held until the guest finishes the body, because a server
+    /// accepts the body as complete when this frame arrives.
     held: Option<Frame<Bytes>>,
 }
 
 impl Upload {
-    /// Holds the frame back if it completes the announced length; `None`: there is nothing to send now.
+    /// Returns the frame to send. `None`: nothing to send now. Holds the frame if it completes the announced length.
     fn pass(&mut self, frame: Frame<Bytes>) -> Option<Frame<Bytes>> {
         let (Some(left), Some(data)) = (&mut self.left, frame.data_ref()) else { return Some(frame) };
         if *left == 0 {
-            // The body is longer than announced: the guest cannot finish it.
+            // The body is longer than announced. Finishing such a body fails, so the rest is dropped.
             return None;
         }
         *left = left.saturating_sub(data.len() as u64);
@@ -84,7 +87,7 @@ impl Body for Upload {
                     }
                 }
                 Some(Ok(trailers)) => {
-                    // Trailers arrive when the body is finished, and are its last frame.
+                    // Trailers arrive when the guest finishes the body, and are the last frame.
                     let next = self.held.replace(trailers);
                     if next.is_some() {
                         return Poll::Ready(next.map(Ok));
@@ -108,7 +111,7 @@ mod tests {
 
     use super::*;
 
-    /// A body of these frames.
+    /// A body that yields the given frames.
     struct Frames(std::vec::IntoIter<Result<Frame<Bytes>, Error>>);
 
     impl Body for Frames {
@@ -128,7 +131,7 @@ mod tests {
         Ok(Frame::trailers(HeaderMap::from_iter([(CONTENT_LENGTH, HeaderValue::from(1))])))
     }
 
-    /// Returns the frames that are sent, and `true` if the body ends well. A `+` stands for trailers.
+    /// Returns the frames that are sent, and `true` if the body completes. A `+` stands for trailers.
     async fn sent<const N: usize>(
         length: Option<u64>,
         finished: bool,

@@ -1,4 +1,4 @@
-//! Listings for components: `read-directory` and its stream of WASI 0.2.
+//! Listings for components: `read-directory` and `directory-entry-stream` of WASI 0.2.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -15,21 +15,21 @@ use crate::files;
 use crate::sandbox::{ComponentWasi, Host, Sandbox};
 use hostler_handler::Limit;
 
-/// The interface whose functions this file overrides.
+/// The WASI interface whose functions are overridden here.
 const TYPES: &str = "wasi:filesystem/types@0.2.12";
 
-/// The functions that open and read a listing. The resource is replaced with them.
+/// The functions that open and read a listing. The resource type is replaced with them.
 const READ: &str = "[method]descriptor.read-directory";
 const NEXT: &str = "[method]directory-entry-stream.read-directory-entry";
 
-/// `directory-entry-stream`.
+/// The WIT resource `directory-entry-stream`.
 pub(crate) struct Listing {
     folder: Arc<OwnedFd>,
-    /// Entries that were read but not handed out yet.
+    /// Entries that were read and not yet returned to the guest.
     ready: VecDeque<Result<DirectoryEntry, ErrorCode>>,
 }
 
-/// Overrides the functions of WASI, which are in the linker already.
+/// Overrides the WASI functions in the linker.
 pub(crate) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
     before(linker, TYPES, &[READ, NEXT], |types| {
         types.resource("directory-entry-stream", ResourceType::host::<Listing>(), |mut host, handle| {
@@ -45,7 +45,7 @@ pub(crate) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Resu
     })
 }
 
-/// Opens a listing, which counts as an open file.
+/// Opens a listing. A listing counts as an open file.
 async fn read(
     host: &mut Host<'_>,
     folder: &Resource<Descriptor>,
@@ -71,7 +71,7 @@ async fn read(
     Ok(Ok(host.data_mut().ctx().table.push(listing)?))
 }
 
-/// Returns the next entry; `None` at the end.
+/// Returns the next entry. `None`: the end of the listing.
 async fn next(
     host: &mut Host<'_>,
     listing: &Resource<Listing>,
@@ -91,7 +91,7 @@ async fn next(
     }
 }
 
-/// Converts an entry for guests; `None`: WASI leaves it out.
+/// Converts an entry for guests. `None`: WASI leaves the entry out.
 fn shown(entry: Entry) -> Option<Result<DirectoryEntry, ErrorCode>> {
     if matches!(&*entry.name, b"." | b"..") {
         return None;

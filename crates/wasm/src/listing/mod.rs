@@ -1,8 +1,9 @@
-//! Listings of granted folders, read in parts as the guest asks for them.
+//! Listings of granted folders. A listing is read in parts, as the guest requests entries.
 //!
-//! wasmtime-wasi reads a whole folder when its listing is opened, and keeps every entry until the guest drops the listing. A
-//! folder may have any number of entries, so neither memory nor time would be bounded. Here, a listing is an open folder and
-//! the entries of one system call. The CPU time of that call counts as the guest's own (`hostler_handler::charge`).
+//! wasmtime-wasi reads a whole folder when the guest opens the listing, and keeps every entry until the guest drops the
+//! listing. A folder may have any number of entries, so neither memory nor time would be bounded. Here, a listing consists
+//! of an open folder and the entries from one system call. The CPU time of the system call is charged to the guest
+//! (`hostler_handler::charge`).
 
 mod component;
 mod preview1;
@@ -20,31 +21,31 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom};
 use rustix::time::{ClockId, clock_gettime};
 use wasmtime_wasi::p2::bindings::filesystem::types::DescriptorType;
 
-/// The bytes of entries that are read from the kernel at once. With Rust's overhead for each entry, they stay below the bytes
-/// that a handle may make the host hold.
+/// Maximum number of bytes of entries that one system call reads. With Rust's overhead per entry, the entries stay below
+/// the maximum memory of the host per handle.
 const PART: usize = 16 * 1024;
 
-/// An entry as the kernel returns it.
+/// A directory entry, as returned by the kernel.
 struct Entry {
     name: Vec<u8>,
     kind: FileType,
-    /// The position at which the listing continues after it.
+    /// The position of the next entry in the listing.
     next: u64,
 }
 
-/// Opens a folder again, so that the listing has a position of its own.
+/// Opens a folder again. The new descriptor has its own position.
 fn open(folder: &File) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(folder, ".", flags, Mode::empty())?)
 }
 
-/// Moves to a position from an [`Entry`]; 0 is the start.
+/// Moves a listing to a position from [`Entry::next`]. 0 is the start.
 fn seek(open: &OwnedFd, position: u64) -> io::Result<()> {
     rustix::fs::seek(open, SeekFrom::Start(position))?;
     Ok(())
 }
 
-/// Reads the next entries, including `.` and `..`; empty at the end.
+/// Reads the next entries, including `.` and `..`. Returns an empty list at the end.
 fn entries(open: &OwnedFd) -> io::Result<Vec<Entry>> {
     let mut buffer = [MaybeUninit::uninit(); PART];
     let mut folder = RawDir::new(open, &mut buffer);
@@ -53,7 +54,7 @@ fn entries(open: &OwnedFd) -> io::Result<Vec<Entry>> {
         let entry = entry?;
         let name = entry.file_name();
         let kind = match entry.file_type() {
-            // Some file systems do not give the type.
+            // Some file systems do not return the type with the entry.
             FileType::Unknown => rustix::fs::statat(open, name, AtFlags::SYMLINK_NOFOLLOW)
                 .map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode)),
             kind => kind,
@@ -66,7 +67,7 @@ fn entries(open: &OwnedFd) -> io::Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// Converts the type of a file to WASI's.
+/// Converts a file type to WASI's type.
 fn wasi_type(kind: FileType) -> DescriptorType {
     match kind {
         FileType::RegularFile => DescriptorType::RegularFile,
@@ -80,7 +81,7 @@ fn wasi_type(kind: FileType) -> DescriptorType {
     }
 }
 
-/// Runs work on a thread where it may block, and charges the guest for its CPU time.
+/// Runs `work` on a thread for blocking calls, and charges the CPU time of `work` to the guest.
 async fn apart<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> wasmtime::Result<io::Result<T>> {
@@ -94,7 +95,7 @@ async fn apart<T: Send + 'static>(
     Ok(result)
 }
 
-/// Returns the CPU time of this thread.
+/// Returns the CPU time that this thread has used.
 fn cpu_time() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_default()
 }

@@ -1,7 +1,8 @@
 //! Listings for preview-1 modules: `fd_readdir`.
 //!
-//! The function of wasmtime-wasi reads and examines the whole folder in each call, however little the guest's buffer holds.
-//! This one reads only what fits. Its cookies are the kernel's own positions, so nothing is kept between two calls.
+//! The function of wasmtime-wasi reads and examines the whole folder in each call, even for a small buffer. The function
+//! here reads only as many entries as fit the buffer. Its cookies are the kernel's positions, so no state is kept between
+//! calls.
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -24,13 +25,14 @@ use crate::preview1::{Host, WASI, memory, parts};
 use crate::sandbox::Sandbox;
 use hostler_handler::Limit;
 
-/// The bytes of an entry before its name (`dirent`).
+/// Size of an entry's fixed part before its name, in bytes (`dirent`).
 const HEAD: usize = 24;
 
-/// The parameters of `fd_readdir`: the folder, the buffer and its length, the position, and the address for the bytes written.
+/// The parameters of `fd_readdir`: the folder, the buffer, its length, the cookie, and the address for the number of bytes
+/// written.
 type Asked = (i32, i32, i32, i64, i32);
 
-/// Overrides `fd_readdir` of WASI, which is in the linker already.
+/// Overrides the WASI function `fd_readdir` in the linker.
 pub(crate) fn add(linker: &mut Linker<Sandbox<WasiP1Ctx>>) -> wasmtime::Result<()> {
     linker.allow_shadowing(true);
     linker.func_wrap_async(WASI, "fd_readdir", |mut host: Host<'_>, asked: Asked| {
@@ -81,7 +83,7 @@ fn folders(host: &mut Host<'_>) -> Vec<Arc<File>> {
     host.data_mut().wasi.ctx().table.iter_mut().filter_map(folder).collect()
 }
 
-/// Opens the folder with this serial number again, at a position.
+/// Opens the folder with this serial number again, and moves to a position.
 fn reopen(folders: &[Arc<File>], serial: u64, position: u64) -> io::Result<OwnedFd> {
     for folder in folders {
         let metadata = folder.metadata()?;
@@ -94,15 +96,16 @@ fn reopen(folders: &[Arc<File>], serial: u64, position: u64) -> io::Result<Owned
     Err(io::ErrorKind::NotFound.into())
 }
 
-/// Returns the serial number of a file as WASI computes it (`metadata_hash` of wasmtime-wasi), so that an entry has the
-/// number of its file.
+/// Returns the serial number of a file. The computation is the same as in wasmtime-wasi (`metadata_hash`), so a directory
+/// entry and the file's own metadata have the same number.
 fn serial_of(device: u64, inode: u64) -> u64 {
     let mut hasher = DefaultHasher::new();
     (device, inode).hash(&mut hasher);
     hasher.finish()
 }
 
-/// Returns the next entries of a folder as guests see them. The last one is cut if there is no more room; empty at the end.
+/// Returns the next entries of a folder in the guest's format, up to `room` bytes. The last entry may be truncated. Returns
+/// an empty list at the end of the folder.
 fn part(folder: &OwnedFd, own: u64, room: usize) -> io::Result<Vec<u8>> {
     let mut part = Vec::new();
     for entry in entries(folder)? {
@@ -115,18 +118,18 @@ fn part(folder: &OwnedFd, own: u64, room: usize) -> io::Result<Vec<u8>> {
     Ok(part)
 }
 
-/// Converts an entry for guests.
+/// Converts an entry to the guest's format.
 fn shown(folder: &OwnedFd, own: u64, entry: &Entry) -> io::Result<Vec<u8>> {
     let name = std::str::from_utf8(&entry.name).map_err(|_| io::ErrorKind::InvalidData)?;
     let (serial, kind) = match name {
-        // The guest must learn nothing about the folders above.
+        // The parent's serial number is hidden: the guest must learn nothing about the folders above.
         "." | ".." => (own, FileType::Directory),
-        // The file may be gone by now.
+        // The file may have been removed since the entry was read.
         _ => statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).map_or((0, entry.kind), |stat| {
             (serial_of(stat.st_dev, stat.st_ino), FileType::from_raw_mode(stat.st_mode))
         }),
     };
-    // Preview 1 has no type for sockets.
+    // Preview 1 has types for stream and for datagram sockets, but none for a socket of unknown kind.
     let kind = Filetype::try_from(wasi_type(kind)).unwrap_or(Filetype::Unknown);
     let mut shown = Vec::with_capacity(HEAD + name.len());
     shown.extend(entry.next.to_le_bytes());
@@ -137,7 +140,7 @@ fn shown(folder: &OwnedFd, own: u64, entry: &Entry) -> io::Result<Vec<u8>> {
     Ok(shown)
 }
 
-/// Returns the `errno` for an error. Notes a host limit.
+/// Converts an error to an `errno`. Records a host limit.
 fn fault(host: &Host<'_>, error: &io::Error) -> Errno {
     if let Some(limit) = Limit::of_descriptors() {
         host.data().scope.reach(limit);

@@ -1,4 +1,4 @@
-//! The resource `message` of wasi:messaging: given to the guest, or created by it to be sent.
+//! The resource `message` of wasi:messaging: a received message, or a message that the guest creates for sending.
 
 use std::collections::BTreeMap;
 
@@ -14,30 +14,30 @@ use super::super::sandbox::{ComponentWasi, Host, Sandbox};
 use hostler_handler::Call;
 use hostler_types::message::{AttributeValue, CONTENT_TYPE, Outgoing, Plain};
 
-/// The cost of one entry of the metadata besides its text, in bytes.
+/// Memory that an entry of the metadata uses in addition to its texts, in bytes.
 const ENTRY: usize = 128;
 
-/// `metadata`.
+/// The WIT type `metadata`.
 type Metadata = Vec<(String, String)>;
 
-/// A message. Its content type is the attribute of that name.
+/// A message. The content type is the attribute `content-type`.
 #[derive(Default)]
 pub(super) struct Message {
     topic: Option<String>,
     data: Data,
     attributes: BTreeMap<String, String>,
-    /// Places in the table for the bytes that it holds: see [`weigh`].
+    /// Placeholders in the table of handles that account for the message's bytes. See [`weigh`].
     ballast: Vec<Resource<Ballast>>,
 }
 
 enum Data {
-    /// The body that was received, shared with the host.
+    /// The body of a received message, shared with the host.
     Received(Bytes),
     /// Data that the guest created.
     Made(Vec<u8>),
 }
 
-/// An entry that takes a place in the table of handles, and holds nothing.
+/// An empty placeholder that takes up one entry of the table of handles.
 pub(super) struct Ballast;
 
 impl Default for Data {
@@ -47,7 +47,7 @@ impl Default for Data {
 }
 
 impl Data {
-    /// Returns the bytes held for this message alone.
+    /// Returns the number of bytes that the host holds only for this message. A shared body counts as 0.
     fn weight(&self) -> usize {
         match self {
             Self::Received(_) => 0,
@@ -57,7 +57,7 @@ impl Data {
 }
 
 impl Message {
-    /// Returns the message of a call. Binary attributes become Base64 text.
+    /// Creates the message of a call. Binary attributes become Base64 text.
     pub(super) fn received(call: &Call) -> Self {
         let attributes = call.message.attributes.iter().map(|(name, value)| {
             let value = match value.plain() {
@@ -74,13 +74,13 @@ impl Message {
         }
     }
 
-    /// Enters it into the table of the guest's resources.
+    /// Adds the message to the table of the guest's resources.
     pub(super) fn enter(mut self, table: &mut ResourceTable) -> wasmtime::Result<Resource<Self>> {
         weigh(table, &mut self)?;
         table.push(self).map_err(|_| too_much())
     }
 
-    /// Takes it out of the table.
+    /// Removes the message from the table of the guest's resources.
     pub(super) fn leave(table: &mut ResourceTable, message: Resource<Self>) -> wasmtime::Result<Self> {
         let mut message = table.delete(message)?;
         for ballast in message.ballast.drain(..) {
@@ -89,11 +89,11 @@ impl Message {
         Ok(message)
     }
 
-    /// Changes it in place.
+    /// Changes a message in the table. Checks the limits after the change.
     fn change(host: &mut Host<'_>, message: &Resource<Self>, change: impl FnOnce(&mut Self)) -> wasmtime::Result<()> {
         let table = host.data_mut().ctx().table;
         let mut changed = std::mem::take(table.get_mut(message)?);
-        // A received message may have more.
+        // A received message may already have more entries than the maximum.
         let most = changed.attributes.len().max(MAX_ENTRIES);
         change(&mut changed);
         if changed.attributes.len() > most {
@@ -113,7 +113,7 @@ impl Message {
         self.attributes.insert(CONTENT_TYPE.to_owned(), content_type);
     }
 
-    /// Replaces the metadata. Keeps the content type unless the metadata sets another.
+    /// Replaces the metadata. Keeps the content type unless the new metadata contains a content type.
     fn set_metadata(&mut self, metadata: Metadata) {
         let content_type = self.content_type();
         self.attributes = metadata.into_iter().collect();
@@ -122,7 +122,7 @@ impl Message {
         }
     }
 
-    /// Returns the bytes that the host holds for it.
+    /// Returns the number of bytes that the host holds for the message.
     fn weight(&self) -> usize {
         let attributes = self.attributes.iter().map(|(name, value)| name.len() + value.len() + ENTRY);
         self.data.weight() + attributes.sum::<usize>()
@@ -144,8 +144,8 @@ fn is_content_type(name: &str) -> bool {
     name.eq_ignore_ascii_case(CONTENT_TYPE)
 }
 
-/// Bounds the bytes of messages together with the guest's other handles. A message takes one place in the table for each
-/// [`HELD_PER_HANDLE`] bytes, as many as the handle of a stream may hold.
+/// Counts the bytes of a message against the limit on the guest's handles. A message takes one entry in the table per
+/// [`HELD_PER_HANDLE`] bytes, which is also the maximum for a stream's handle.
 fn weigh(table: &mut ResourceTable, message: &mut Message) -> wasmtime::Result<()> {
     let places = message.weight() / HELD_PER_HANDLE;
     while message.ballast.len() < places {
@@ -218,7 +218,7 @@ fn add_setters(types: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmti
     types.func_wrap(
         "[method]message.set-metadata",
         |mut host: Host<'_>, (message, metadata): (Resource<Message>, WasmList<(String, String)>)| {
-            // The function cannot return an error.
+            // `set-metadata` cannot return an error, so a list that is too long traps.
             let taken = lists::take(&mut host, &metadata, MAX_ENTRIES)?;
             let metadata = taken.map_err(|what| wasmtime::Error::msg(format!("a message's metadata: {what}")))?;
             Message::change(&mut host, &message, |message| message.set_metadata(metadata))

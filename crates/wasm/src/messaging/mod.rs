@@ -1,6 +1,7 @@
-//! Components that export `wasi:messaging/incoming-handler`, and the functions of that package for them.
+//! Components that export `wasi:messaging/incoming-handler`, and the functions that the host provides to them.
 //!
-//! All drafts of the package share one version. This host supports the newest (December 2024), and recognises it by its types.
+//! All drafts of the package share one version. The host supports the newest draft (December 2024) and detects it by the
+//! types of its functions.
 
 mod message;
 
@@ -20,33 +21,33 @@ use hostler_handler::{Call, Outcome};
 use hostler_types::message::Outgoing;
 use message::Message;
 
-/// The export by which such a component is recognised.
+/// The export that identifies a component of this contract.
 pub(super) const HANDLER: Interface = Interface {
     name: "wasi:messaging/incoming-handler",
     version: VERSION,
     wit: "the newest draft of wasi:messaging@0.2.0-draft (`topic` of a message is an option<string>)",
 };
 
-/// The version that this host supports.
+/// The version that the host supports.
 const VERSION: &str = "0.2.0-draft";
 
-/// Its function.
+/// The function `handle` of [`HANDLER`].
 const HANDLE: Function = Function { interface: HANDLER, name: "handle", alone: true };
 
-/// A component that exports `incoming-handler`.
+/// A component that exports `incoming-handler` of wasi:messaging.
 pub(super) struct Messaging {
     handle: Export,
 }
 
-/// `client`. Every name connects to the same service: the consumer's own queue.
+/// The WIT resource `client`. Every client connects to the consumer's own queue, regardless of the name.
 struct Client {
     connected: bool,
 }
 
-/// `request-options`, which are ignored.
+/// The WIT resource `request-options`. The options are ignored.
 struct RequestOptions;
 
-/// `error`.
+/// The WIT type `error`.
 #[derive(ComponentType, Lift, Lower)]
 #[component(variant)]
 enum Error {
@@ -93,7 +94,7 @@ impl Contract for Messaging {
     }
 }
 
-/// Adds `types`, `producer` and `request-reply`.
+/// Adds the interfaces `types`, `producer` and `request-reply` to the linker.
 pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) -> wasmtime::Result<()> {
     type Send = (Resource<Client>, String, Resource<Message>);
     let interface = |name: &str| format!("wasi:messaging/{name}@{VERSION}");
@@ -131,7 +132,7 @@ fn add_client(types: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmtim
     })
 }
 
-/// Takes a message from the guest. The outer error traps.
+/// Removes a message from the table for sending. The outer error traps; the inner error is for a disconnected client.
 fn take(
     host: &mut Host<'_>,
     client: &Resource<Client>,
@@ -145,10 +146,10 @@ fn take(
     })
 }
 
-/// Adds `request-reply`, which queues do not support: its functions return errors.
+/// Adds `request-reply`. Queues do not support requests with replies, so the functions return errors.
 fn add_request_reply(linker: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
     type Request = (Resource<Client>, String, Resource<Message>, Option<Resource<RequestOptions>>);
-    // Options are empty, so they need no place in the table.
+    // Options have no state, so they need no entry in the table.
     linker.resource("request-options", ResourceType::host::<RequestOptions>(), |_, _| Ok(()))?;
     linker
         .func_wrap("[constructor]request-options", |_: Host<'_>, ()| Ok((Resource::<RequestOptions>::new_own(0),)))?;
