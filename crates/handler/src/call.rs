@@ -1,4 +1,4 @@
-//! One call of a handler: what goes in, what comes out, and how it is stopped.
+//! One call of a handler: the input, the outcome, and the ways to stop the guest.
 
 use std::future::Future;
 use std::pin::pin;
@@ -14,43 +14,44 @@ use hostler_types::OutcomeKind;
 use hostler_types::message::{Message, TraceContext};
 use hostler_types::printable::shortened;
 
-/// The longest reason that a guest can give, in bytes: a few pages. The limit bounds what a guest can add to the log, which
-/// is written on the control thread, and to the dead-letter queue.
+/// Maximum length of a reason in bytes: a few pages of text. The limit bounds the text that a guest can add to the
+/// dead-letter queue and to the log, which is written on the control thread.
 const MAX_REASON: usize = 16 * 1024;
 
-/// The bytes by which a reason may exceed [`MAX_REASON`] uncut. They leave room for the note about the cut, so that a reason
-/// is cut only once, however often it is bounded.
+/// Number of bytes by which a reason may exceed [`MAX_REASON`] without being cut. The tolerance is larger than the note
+/// that marks a cut, so a reason that has been cut is not cut again.
 const CUT_WORD: usize = 64;
 
-/// The outcome of a call, from the handler or the host.
+/// The outcome of a call, decided by the handler or by the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// Done.
+    /// The message was processed.
     Ack,
-    /// Done, with a reply.
+    /// The message was processed. The field is the reply.
     Reply(Vec<u8>),
-    /// The handler asks for another attempt, with its reason if it gave one.
+    /// The handler requests another attempt. The field is the reason, if the handler gave a reason.
     Retry(Option<String>),
-    /// The handler asks for another attempt after this time.
+    /// The handler requests another attempt after the given time.
     Delay(Duration),
-    /// The handler reports that the message can never succeed, with its reason.
+    /// The handler reports that the message can never be processed. The field is the reason.
     DeadLetter(String),
-    /// The handler reported an error.
+    /// The handler reported an error. The field is the error.
     Failed(String),
-    /// The guest trapped, ran out of memory, or could not be started.
+    /// The guest trapped, ran out of memory, or could not be started. The field is the reason.
     Trapped(String),
-    /// The host was at a limit of its own, so the guest could not run as it should; with the error. The handler is not at fault.
+    /// The host reached one of its own limits, so the guest could not run properly. The handler is not at fault. The fields
+    /// are the limit and the error.
     HostLimit(Limit, String),
-    /// It was stopped at the processing timeout, after this time.
+    /// The guest was stopped at the processing timeout. The field is the duration of the call.
     TimedOut(Duration),
-    /// It was stopped because the lease was lost.
+    /// The guest was stopped because the lease was lost.
     LeaseLost,
-    /// It was stopped, or never started, because the host shuts down.
+    /// The guest was stopped, or not started, because the host shuts down.
     Shutdown,
 }
 
 impl Outcome {
-    /// Returns its kind.
+    /// Returns the kind of the outcome.
     pub fn kind(&self) -> OutcomeKind {
         match self {
             Self::Ack => OutcomeKind::Ack,
@@ -67,12 +68,12 @@ impl Outcome {
         }
     }
 
-    /// Returns its name in logs and in `invoke --json`.
+    /// Returns the name of the outcome in logs and in `invoke --json`.
     pub fn name(&self) -> &'static str {
         self.kind().name()
     }
 
-    /// Returns the reason, if there is one.
+    /// Returns the reason. `None`: the outcome has no reason.
     pub fn reason(&self) -> Option<String> {
         match self {
             Self::DeadLetter(reason) | Self::Failed(reason) | Self::Trapped(reason) => Some(reason.clone()),
@@ -83,7 +84,7 @@ impl Outcome {
         }
     }
 
-    /// Cuts the reason to 16 KiB (`MAX_REASON`) and notes its full length.
+    /// Cuts the reason to 16 KiB (`MAX_REASON`). A note in the reason gives the full length.
     #[must_use]
     pub fn bounded(mut self) -> Self {
         let reason = match &mut self {
@@ -101,78 +102,81 @@ impl Outcome {
             | Self::Shutdown => return self,
         };
         if reason.len() > MAX_REASON + CUT_WORD {
-            // The copy frees the part that is cut off now instead of when the message is over.
+            // Copies the reason, so that the memory of the full text is freed now and not at the end of the message.
             *reason = shortened(reason, MAX_REASON).into_owned();
         }
         self
     }
 
-    /// Returns `true` if the handler failed: it reported an error, trapped, or reached its processing timeout. A request for
-    /// another attempt is not a failure.
+    /// Returns `true` if the handler failed: the handler reported an error, trapped, or reached its processing timeout. A
+    /// request for another attempt is not a failure.
     pub fn is_failure(&self) -> bool {
         matches!(self, Self::Failed(_) | Self::Trapped(_) | Self::TimedOut(_))
     }
 
-    /// Returns `true` if the message's work is done.
+    /// Returns `true` if the message was processed successfully.
     pub fn is_success(&self) -> bool {
         self.kind().is_success()
     }
 }
 
-/// One delivery on its way into a handler.
+/// A call of a handler: one delivery of a message.
 #[derive(Debug, Clone)]
 pub struct Call {
     /// The message.
     pub message: Arc<Message>,
-    /// The channel that it came from, as configured.
+    /// The channel that the message came from, as written in the config.
     pub channel: Arc<str>,
-    /// The number of this delivery of the message; 1 is the first.
+    /// Delivery number of the message, from 1.
     pub attempt: u32,
-    /// The time that it may take.
+    /// The deadline of the call, and the handle that stops the guest.
     pub bounds: Bounds,
-    /// The trace that it runs in: the message's own, or the consumer's span for it.
+    /// The trace context that the guest runs in: the message's own context, or the context of the consumer's span for the
+    /// message.
     pub trace: Option<Arc<TraceContext>>,
     /// The guest's standard output and error.
     pub output: Output,
-    /// The handler's decision, set as soon as it is made, so that nothing that follows (a hook) can undo it.
+    /// The handler's decision. Set as soon as the handler has decided, so that a later failure of a hook cannot change the
+    /// outcome.
     pub decided: Arc<OnceLock<Outcome>>,
 }
 
 impl Call {
-    /// Creates an undecided call of `message` from `channel`.
+    /// Creates a call of `message` from `channel`, without a decision.
     pub fn new(message: Arc<Message>, channel: Arc<str>, attempt: u32, bounds: Bounds, output: Output) -> Self {
         let trace = message.trace.clone();
         Self { message, channel, attempt, bounds, trace, output, decided: Arc::default() }
     }
 }
 
-/// The bounds of a guest's run.
+/// The limits of a guest's run.
 #[derive(Debug, Clone)]
 pub struct Bounds {
-    /// The time at which the host stops the guest; `context.remaining-ms` counts down to it.
+    /// Time at which the host stops the guest. `context.remaining-ms` returns the time until the deadline.
     pub deadline: Instant,
-    /// Stops the guest earlier.
+    /// A handle that stops the guest before the deadline.
     pub stop: Stop,
 }
 
 impl Bounds {
-    /// Creates bounds that end `after` from now.
+    /// Creates bounds with a deadline `after` from now.
     pub fn new(after: Duration) -> Self {
         Self::until(Instant::now() + after)
     }
 
-    /// Creates bounds that end at `deadline`.
+    /// Creates bounds with the given deadline.
     pub fn until(deadline: Instant) -> Self {
         Self { deadline, stop: Stop::default() }
     }
 
-    /// Returns the time left until the deadline.
+    /// Returns the time until the deadline.
     pub fn remaining(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
 }
 
-/// A handle that stops a guest: first by asking it to finish early, then by force. Clones stop the same guest.
+/// A handle that stops a guest: [`Self::ask`] requests an early end, and [`Self::force`] stops the guest. Clones stop the same
+/// guest.
 #[derive(Debug, Clone, Default)]
 pub struct Stop(Arc<Asked>);
 
@@ -188,33 +192,35 @@ impl Stop {
         self.0.asked.store(true, Ordering::Relaxed);
     }
 
-    /// Stops the guest by force. No guest code runs later than one epoch tick after this.
+    /// Stops the guest by force. The guest runs for at most one more epoch tick.
     pub fn force(&self) {
         self.ask();
         self.0.forced.cancel();
     }
 
-    /// Returns `true` once the guest should finish early.
+    /// Returns `true` once the guest has been requested to end early.
     pub fn is_asked(&self) -> bool {
         self.0.asked.load(Ordering::Relaxed)
     }
 }
 
-/// Runs a handler on one message until it is done or stopped by force; `None`: it was stopped before it decided, and its
-/// guest is gone.
+/// Runs a handler on one message until the handler completes or is stopped by force. `None`: the guest was stopped before
+/// the handler decided, and has been dropped.
 pub async fn run(handler: &dyn Handler, call: &Call) -> Option<Outcome> {
     let (outcome, refused) = match run_until_stopped(&call.bounds.stop, with_threads(handler.handle(call))).await {
         Some(Ok(outcome)) => (Some(outcome.bounded()), None),
         Some(Err(refused)) => (None, Some(Outcome::HostLimit(Limit::Threads, refused))),
         None => (None, None),
     };
-    // A decision stands, even if the guest was stopped in a hook that followed.
+    // A decision remains valid, even if the guest was then stopped in a hook.
     outcome.or_else(|| call.decided.get().cloned()).or(refused)
 }
 
-/// Runs a guest's future until it is done or stopped by force; `None`: it was stopped, and its guest is gone.
+/// Runs a guest's future until the future completes or the guest is stopped by force. `None`: the guest was stopped, and
+/// has been dropped.
 ///
-/// The check comes before every poll, so a guest whose time passed while it waited in the run queue does not get another slice.
+/// The check for a stop comes before every poll. A guest that is stopped while it waits in the run queue therefore gets no
+/// further time slice.
 pub async fn run_until_stopped<T>(stop: &Stop, guest: impl Future<Output = T>) -> Option<T> {
     let mut forced = pin!(stop.0.forced.cancelled());
     let mut guest = pin!(guest);

@@ -1,12 +1,12 @@
-//! The reason that a program gave on standard error before it ended: the message of its panic, or its last line.
+//! Extraction of a failure's reason from a program's standard error: the message of its panic, or the last line.
 
-/// Returns the reason for a program's failure from the end of this output; `None`: nothing was written.
+/// Returns the reason for a program's failure from its standard error. `None`: the program wrote nothing.
 pub(super) fn last_words(stderr: &str) -> Option<String> {
     rust_panic(stderr).or_else(|| go_panic(stderr)).or_else(|| last_line(stderr))
 }
 
-/// Finds `panicked at PLACE: MESSAGE`, which Rust writes as `thread 'NAME' panicked at PLACE:`, the lines of the message, and
-/// a note.
+/// Finds the message of a Rust panic and returns `panicked at PLACE: MESSAGE`. Rust writes the line `thread 'NAME' panicked
+/// at PLACE:`, the lines of the message, and a note.
 fn rust_panic(stderr: &str) -> Option<String> {
     let start = stderr.rfind("' panicked at ").or_else(|| stderr.rfind(") panicked at "))?;
     stderr[..start].rfind("thread '")?;
@@ -18,7 +18,7 @@ fn rust_panic(stderr: &str) -> Option<String> {
         words.extend(Some(line.trim()).filter(|line| !line.is_empty() && !is_over));
         is_over
     });
-    // Text after the note means that the program went on.
+    // Text after the note shows that the program continued after the panic.
     let goes_on = end.is_some_and(|line| line.starts_with("note: ")) && lines.any(|line| !line.trim().is_empty());
     (!goes_on).then(|| words.join(" "))
 }
@@ -56,7 +56,7 @@ mod tests {
         let go = "log\npanic: boom\n\ngoroutine 1 [running]:\nmain.main()\n\t/src/main.go:3 +0x2\nexit status 2\n";
         assert_eq!(of(go).as_deref(), Some("panic: boom"));
         assert_eq!(of("panic: boom").as_deref(), Some("panic: boom"));
-        // TinyGo and others print no goroutines, and any program may print a line of that form.
+        // TinyGo and other compilers print no goroutines, and any program may print a line of that form.
         assert_eq!(of("panic: no\nbut it goes on").as_deref(), Some("but it goes on"));
     }
 

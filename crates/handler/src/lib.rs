@@ -1,11 +1,11 @@
-//! Message handlers as their consumer sees them: one call, its outcome, its output, and the pool in which it runs. The WASM
-//! engine is a crate of its own.
+//! Message handlers from the view of a consumer: a call, its outcome, its output, and the pools that guests run in. The crate
+//! `hostler-wasm` contains the WASM engine.
 //!
 //! | file | job |
 //! |---|---|
-//! | `call` | one call: what goes in, what comes out, how it is stopped |
-//! | `limit` | host limits that a call can reach |
-//! | `output` | a guest's output, up to a limit |
+//! | `call` | one call: the input, the outcome, and the ways to stop the guest |
+//! | `limit` | limits of the host that a call can reach |
+//! | `output` | a guest's output, stored up to a limit |
 //! | `last_words` | the reason for a program's failure, from the end of its standard error |
 //! | `pools` | separate threads for guests that compute for long |
 
@@ -26,32 +26,33 @@ use async_trait::async_trait;
 
 use hostler_types::State;
 
-/// The timeout of a lifecycle hook, both of one that observes and of one that decides about a message already stopped.
+/// Maximum duration of the lifecycle hooks `message-end`, `state-changed` and `processing-timeout`. The hook `message-start`
+/// runs within the processing timeout of its message instead.
 pub const HOOK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A handler, which runs on each message.
+/// A handler that processes messages.
 ///
-/// The futures run guest code. Dropping one stops its guest at the next yield, at most one epoch tick later.
+/// The returned futures run guest code. Dropping a future stops its guest at the next yield, at most one epoch tick later.
 #[async_trait]
 pub trait Handler: Send + Sync + 'static {
-    /// Processes one message and returns its outcome. Never fails: every fault is an [`Outcome`].
+    /// Processes one message and returns the outcome. Never fails: every fault is an [`Outcome`].
     async fn handle(&self, call: &Call) -> Outcome;
 
-    /// Returns `true` if [`Self::processing_timeout`] may return a decision.
+    /// Returns `true` if [`Self::processing_timeout`] may return an outcome.
     fn decides_timeouts(&self) -> bool {
         false
     }
 
-    /// Decides the outcome of a message that was stopped at its processing timeout; `None`: the consumer's own rule applies.
+    /// Decides the outcome of a message that was stopped at its processing timeout. `None`: the consumer decides.
     async fn processing_timeout(&self, _call: &Call, _elapsed: Duration) -> Option<Outcome> {
         None
     }
 
-    /// Returns `true` if [`Self::state_changed`] does anything.
+    /// Returns `true` if [`Self::state_changed`] has an effect.
     fn observes_states(&self) -> bool {
         false
     }
 
-    /// Notifies the handler of a change of the consumer's state.
+    /// Notifies the handler that the consumer's state has changed.
     async fn state_changed(&self, _from: State, _to: State) {}
 }

@@ -1,4 +1,5 @@
-//! Host limits that a call can reach through no fault of its handler: the pool of sandboxes, open files, memory and threads.
+//! Limits of the host that a call can reach through no fault of its handler: the pool of sandboxes, open files, memory,
+//! threads.
 
 use std::any::Any;
 use std::fmt;
@@ -11,24 +12,24 @@ use std::thread;
 
 use rustix::io::{Errno, dup};
 
-/// The start of tokio's panic message when the kernel refuses a thread that its runtime needs.
+/// Prefix of tokio's panic message if the kernel refuses a thread that the runtime needs.
 const NO_THREAD: &str = "OS can't spawn worker thread";
 
-/// A limit of the host, not of a guest.
+/// A limit of the host, as opposed to a limit of a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
     /// The engine's pool has no free slot.
     Pool,
-    /// The process or the machine has no free descriptor.
+    /// The process or the machine has no free file descriptor.
     Descriptors,
-    /// The kernel refuses memory or mappings.
+    /// The kernel refuses memory or memory mappings.
     Memory,
     /// The kernel refuses another thread or process.
     Threads,
 }
 
 impl Limit {
-    /// Returns the limit that a system call reached, if its error names one.
+    /// Returns the limit that caused a system call to fail. `None`: the error has another cause.
     pub fn of_errno(errno: Errno) -> Option<Self> {
         match errno {
             Errno::MFILE | Errno::NFILE => Some(Self::Descriptors),
@@ -38,18 +39,19 @@ impl Limit {
         }
     }
 
-    /// Returns the limit that the process is at if it can open nothing more.
+    /// Tests whether the process can open another file descriptor, and returns the limit that prevents it. `None`: the
+    /// process can.
     pub fn of_descriptors() -> Option<Self> {
         match dup(std::io::stderr().as_fd()) {
             Ok(_) => None,
-            // Without an open standard error there is nothing to duplicate.
+            // Standard error is closed, so the test is not possible.
             Err(Errno::BADF) => None,
             Err(errno) => Self::of_errno(errno),
         }
     }
 
-    /// Returns the limit that the process is at if it can open nothing more or start no thread. Call it after a failure whose
-    /// error does not give the reason.
+    /// Tests whether the process can open another file descriptor and start another thread, and returns the limit that
+    /// prevents it. Intended for failures whose error does not give the cause. `None`: no limit is reached.
     pub fn at_hand() -> Option<Self> {
         Self::of_descriptors().or_else(|| match thread::Builder::new().spawn(|| {}) {
             Ok(started) => {
@@ -60,7 +62,7 @@ impl Limit {
         })
     }
 
-    /// Returns advice on how to fix it.
+    /// Returns the recommended fix.
     pub fn cure(self) -> &'static str {
         match self {
             Self::Pool => "lower concurrency; if it happens again, report it: the pool is made to hold every sandbox",
@@ -86,14 +88,13 @@ impl fmt::Display for Limit {
     }
 }
 
-/// Runs this future and turns tokio's panic about a thread that the kernel refused into an error. Other panics
-/// propagate.
+/// Runs `work` and converts tokio's panic about a thread that the kernel refuses into an error. Other panics propagate.
 ///
 /// # Errors
-/// The message of that panic.
+/// The message of tokio's panic.
 pub async fn with_threads<T>(work: impl Future<Output = T>) -> Result<T, String> {
     let mut work = pin!(work);
-    // After a panic the future is dropped, never polled again.
+    // Unwind safety: after a panic, the future is dropped and never polled again.
     poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
         Ok(polled) => polled.map(Ok),
         Err(panic) => match refused(&*panic) {
@@ -119,12 +120,13 @@ mod tests {
     use super::*;
     use crate::{Bounds, Call, Handler, Outcome, Output, run};
 
-    /// Creates a runtime whose threads for blocking work each ask the kernel for more memory than there are addresses.
+    /// Creates a runtime whose threads for blocking calls cannot start: each requests a larger stack than the address
+    /// space.
     fn without_threads() -> tokio::runtime::Runtime {
         tokio::runtime::Builder::new_current_thread().thread_stack_size(1 << 60).build().unwrap()
     }
 
-    /// A handler whose guest reads a file.
+    /// A handler whose guest makes a blocking call, such as reading a file.
     struct Reads;
 
     #[async_trait]
@@ -138,7 +140,7 @@ mod tests {
         Call::new(Arc::new(Message::new("1", "")), "in".into(), 1, Bounds::new(Duration::from_secs(1)), Output::new(0))
     }
 
-    /// This shows tokio's own message as well.
+    /// The test prints tokio's own panic message too.
     #[test]
     fn a_thread_that_the_kernel_refuses_is_the_host_s_limit() {
         let call = call();
@@ -147,7 +149,7 @@ mod tests {
             matches!(&outcome, Some(Outcome::HostLimit(Limit::Threads, why)) if why.contains(NO_THREAD)),
             "{outcome:?}"
         );
-        // A decision that the handler had made by then stands.
+        // A decision that the handler made before the panic remains valid.
         call.decided.set(Outcome::Ack).unwrap();
         assert_eq!(without_threads().block_on(run(&Reads, &call)), Some(Outcome::Ack));
     }

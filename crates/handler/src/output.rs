@@ -1,4 +1,4 @@
-//! A guest's standard output and error: kept up to a limit; the rest is counted and dropped.
+//! A guest's standard output and error: stored up to a limit. Further bytes are counted and dropped.
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::call::Outcome;
 use super::last_words::last_words;
 
-/// The most lines of one call that are logged. Within its byte limit a guest may write tens of thousands of one-letter lines.
+/// Maximum number of lines of one call that are logged. Within its limit of bytes, a guest could write tens of thousands of
+/// short lines.
 pub const MAX_LINES: usize = 100;
 
 /// A stream that a guest writes to.
@@ -16,42 +17,44 @@ pub enum Stream {
     Stdout,
     /// Standard error.
     Stderr,
-    /// Standard output of a command that replies with it. It is kept apart because the log never contains a body.
+    /// Standard output of a command, if it is the command's reply. Stored separately, because message bodies are never
+    /// logged.
     Reply,
 }
 
-/// A sink for a guest's output. All streams share one limit. A write never fails: bytes beyond the limit are dropped.
+/// The captured output of a guest. All streams share one limit. A write never fails: bytes beyond the limit are dropped.
 #[derive(Debug, Clone)]
 pub struct Output {
     limit: usize,
     kept: Arc<Mutex<Captured>>,
 }
 
-/// The part of a guest's output that was kept.
+/// The stored part of a guest's output.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Captured {
     /// Standard output.
     pub stdout: Vec<u8>,
     /// Standard error.
     pub stderr: Vec<u8>,
-    /// Standard output of a command that replies with it; none of its lines are among [`Self::lines`].
+    /// Standard output of a command, if it is the command's reply. Not part of [`Self::lines`].
     pub reply: Vec<u8>,
-    /// The number of bytes dropped.
+    /// Number of bytes that were dropped.
     pub dropped: u64,
 }
 
-/// The lines of an output that are logged.
+/// The lines of an output to log.
 #[derive(Debug)]
 pub struct Excerpt<'a> {
-    /// The first of them, each with the name of its stream.
+    /// The first lines, each with the name of its stream.
     pub first: Vec<(&'static str, Cow<'a, str>)>,
-    /// The number of lines left out after these.
+    /// Number of lines that are left out between `first` and `last`.
     pub left_out: usize,
-    /// The last of them. The last lines of standard error usually give the reason for a failure.
+    /// The last lines, each with the name of its stream. The last lines of standard error usually give the reason for a
+    /// failure.
     pub last: Vec<(&'static str, Cow<'a, str>)>,
 }
 
-/// A position in an output, from which later output is read.
+/// A position in an output, to select the output after the position.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Mark {
     stderr: usize,
@@ -59,9 +62,9 @@ pub struct Mark {
 }
 
 impl Captured {
-    /// Returns the lines to log without blank ones: all of them, or the first and the last fifty.
+    /// Returns the lines to log: all lines, or the first and the last fifty. Blank lines are omitted.
     pub fn excerpt(&self) -> Excerpt<'_> {
-        // Most guests write nothing.
+        // Counts first, because most guests write nothing.
         let left_out = (count_lines(&self.stdout) + count_lines(&self.stderr)).saturating_sub(MAX_LINES);
         let mut lines = self.lines();
         let is_blank = |line: &(&str, Cow<'_, str>)| line.1.trim().is_empty();
@@ -74,7 +77,7 @@ impl Captured {
         Excerpt { first: lines.take(first).filter(|line| !is_blank(line)).collect(), left_out, last }
     }
 
-    /// Returns its lines, each with the name of its stream: those of standard output first.
+    /// Returns all lines, each with the name of its stream. The lines of standard output come first.
     pub fn lines(&self) -> impl DoubleEndedIterator<Item = (&'static str, Cow<'_, str>)> {
         let streams = [("stdout", &self.stdout), ("stderr", &self.stderr)];
         streams.into_iter().flat_map(|(name, bytes)| {
@@ -86,19 +89,19 @@ impl Captured {
     }
 }
 
-/// Counts the lines in these bytes; the last one need not end with a newline.
+/// Returns the number of lines. The last line may lack a newline.
 fn count_lines(bytes: &[u8]) -> usize {
     let ends = bytes.iter().filter(|byte| **byte == b'\n').count();
     ends + usize::from(bytes.last().is_some_and(|byte| *byte != b'\n'))
 }
 
 impl Output {
-    /// Creates an output that keeps up to `limit` bytes of all streams together.
+    /// Creates an empty output that stores up to `limit` bytes of all streams together.
     pub fn new(limit: usize) -> Self {
         Self { limit, kept: Arc::default() }
     }
 
-    /// Takes the output kept so far and starts anew.
+    /// Returns the stored output and resets the output to empty.
     pub fn take(&self) -> Captured {
         std::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -109,19 +112,19 @@ impl Output {
         Mark { stderr: kept.stderr.len(), dropped: kept.dropped }
     }
 
-    /// Takes a command's reply; `None`: some of the output since the mark was dropped.
+    /// Returns and removes a command's reply. `None`: output after the mark was dropped, so the reply may be incomplete.
     pub fn take_reply(&self, mark: Mark) -> Option<Vec<u8>> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         (kept.dropped == mark.dropped).then(|| std::mem::take(&mut kept.reply))
     }
 
-    /// Returns the reason for a failure that standard error gives after the mark.
+    /// Returns the reason for a failure from standard error after the mark. `None`: nothing was written.
     pub fn last_words_since(&self, mark: Mark) -> Option<String> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         last_words(&String::from_utf8_lossy(kept.stderr.get(mark.stderr..).unwrap_or_default()))
     }
 
-    /// Adds the reason given on standard error to the reason of a trap.
+    /// Appends the reason on standard error to the reason of a trap. Returns any other outcome unchanged.
     pub fn explain(&self, outcome: Outcome, mark: Mark) -> Outcome {
         match (outcome, self.last_words_since(mark)) {
             (Outcome::Trapped(fault), Some(words)) => Outcome::Trapped(format!("{fault}: {words}")),
@@ -129,7 +132,7 @@ impl Output {
         }
     }
 
-    /// Adds a guest's output and counts the bytes beyond the limit.
+    /// Stores a guest's output. Bytes beyond the limit are counted and dropped.
     pub fn write(&self, stream: Stream, bytes: &[u8]) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let room = self.limit.saturating_sub(kept.stdout.len() + kept.stderr.len() + kept.reply.len());

@@ -1,12 +1,14 @@
-//! Two pools for guests: those that compute for long run apart, so that they do not slow down the others.
+//! Two pools of threads for guests. Guests that compute for long run in the background pool, so that they do not slow down
+//! other guests.
 //!
-//! A guest yields at every epoch tick. A guest that needs a tenth of a millisecond still gets only a hundredth of the time
-//! while it takes turns with one that uses up every tick. So a guest that has computed for a few ticks continues in the background
-//! pool. If a consumer's guests usually compute for long, they start there. The threads of the background pool have a lower
-//! priority: they get the time that the fast pool leaves, and always a small share.
+//! A guest yields at every epoch tick. Consider a guest that needs 0.1 ms and takes turns with a guest that uses up every
+//! tick of 10 ms: the first guest gets only a hundredth of the time. A guest that has computed for more than a tick
+//! therefore continues in the background pool. If a consumer's guests usually compute for long, the guests start in the
+//! background pool. The threads of the background pool have a lower priority: they get the time that the fast pool leaves,
+//! and always a small share.
 //!
-//! Guests of the fast pool start on one thread as long as it will soon reach them, because waking another thread costs about
-//! as much as a small guest does.
+//! Guests of the fast pool start on the pool's first thread as long as the thread will soon be free. Waking another thread
+//! costs about as much as running a small guest.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -18,93 +20,95 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
-/// The longest that a guest may compute in the fast pool. It is checked when the guest yields, so at the next epoch tick.
+/// Maximum computing time of a guest in the fast pool. Checked when the guest yields, that is, at the next epoch tick.
 const FAST: Duration = Duration::from_millis(15);
 
-/// The usual computing time beyond which a consumer's guests start in the background pool.
+/// Maximum usual computing time of a consumer's guests that start in the fast pool. Other guests start in the background
+/// pool.
 const USUALLY_FAST: Duration = Duration::from_millis(1);
 
-/// The number of messages, roughly, after which the usual computing time reflects a change.
+/// Approximate number of messages after which the usual computing time reflects a change.
 const MEMORY: u64 = 8;
 
-/// The niceness (`nice(2)`) of the background pool's threads relative to others: a fifteenth of the weight in the kernel's
-/// scheduler. With slices of 3 ms, such a thread waits at most 45 ms for its turn on a busy CPU, so guests still stop in time.
+/// Niceness (`nice(2)`) of the background pool's threads relative to other threads. The value gives them a fifteenth of the
+/// weight in the kernel's scheduler. With slices of 3 ms, a background thread on a busy CPU waits at most 45 ms for its
+/// turn, so guests still stop in time.
 const NICENESS: i32 = 12;
 
-/// The computing time, in microseconds, that may wait for the fast pool's first thread before further guests go to other
-/// threads. Waking a thread costs as much as one or two small guests, so a thread that will be free in a moment is better
-/// than a sleeping one.
+/// Maximum computing time, in microseconds, of the guests that wait for the fast pool's first thread. Further guests start
+/// on other threads. Waking a sleeping thread costs as much as one or two small guests, so a short wait for the first
+/// thread is cheaper.
 const SOON: u64 = 1_000;
 
-/// The computing time assumed of a guest, in microseconds, before any is known. It is low enough to keep the first few guests
-/// together, and high enough to spread out guests that compute for long.
+/// Initial estimate of a guest's computing time, in microseconds. The estimate is low enough to start the first few guests
+/// on the same thread, and high enough to distribute guests that compute for long.
 const UNKNOWN: u64 = SOON / 4;
 
 thread_local! {
-    /// The time that other threads computed for the guest of this thread since it was last polled.
+    /// Time that other threads have computed for the current guest of this thread since the guest was last polled.
     static ELSEWHERE: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// Counts time that another thread computed for the current guest as the guest's own. Call it where the guest runs.
+/// Charges computing time of another thread to the current guest. Must be called on the guest's thread.
 pub fn charge(computed: Duration) {
     ELSEWHERE.set(ELSEWHERE.get() + computed);
 }
 
-/// The pools in which one consumer's guests run.
+/// The pools that one consumer's guests run in.
 #[derive(Debug, Clone)]
 pub struct Pools {
-    /// The fast pool's first thread, where most guests start.
+    /// The first thread of the fast pool, where most guests start.
     pub fast: Handle,
-    /// The choice among the other pools; `None`: there is only the first thread.
+    /// Chooses the pool for each guest. `None`: the first thread is the only thread.
     choice: Option<Arc<Choice>>,
 }
 
-/// The runtimes beside the fast pool's first thread.
+/// The runtimes in addition to the fast pool's first thread.
 #[derive(Debug, Clone)]
 pub struct Beyond {
-    /// The fast pool's other threads, if it has any.
+    /// The other threads of the fast pool. `None`: the fast pool has only the first thread.
     pub fast: Option<Handle>,
     /// The background pool.
     pub background: Handle,
 }
 
-/// The state by which a pool is chosen for each of a consumer's guests.
+/// The state that decides in which pool each guest of a consumer starts.
 #[derive(Debug)]
 struct Choice {
     beyond: Beyond,
-    /// The usual computing time of one of the consumer's guests, in microseconds.
+    /// Usual computing time of the consumer's guests, in microseconds.
     usual: AtomicU64,
-    /// The estimated computing time, in microseconds, of the guests of all consumers that wait for the fast pool's first thread.
+    /// Estimated computing time, in microseconds, of all consumers' guests that wait for the fast pool's first thread.
     waiting: Arc<AtomicU64>,
 }
 
 impl Pools {
-    /// Creates pools on these runtimes. The first has one thread; the threads of the background pool
-    /// [yield to others](Self::yield_to_others).
+    /// Creates pools from runtimes. `fast` must have one thread. The threads of the background pool must call
+    /// [`Self::yield_to_others`].
     pub fn new(fast: Handle, beyond: Option<Beyond>) -> Self {
         Self { fast, choice: beyond.map(|beyond| Arc::new(Choice::new(beyond, Arc::default()))) }
     }
 
-    /// Returns the same pools for another consumer, whose usual computing time is measured separately.
+    /// Returns the same pools for another consumer. The usual computing time is measured separately for each consumer.
     #[must_use]
     pub fn for_another(&self) -> Self {
         let another = |choice: &Arc<Choice>| Arc::new(Choice::new(choice.beyond.clone(), Arc::clone(&choice.waiting)));
         Self { fast: self.fast.clone(), choice: self.choice.as_ref().map(another) }
     }
 
-    /// Makes the calling thread one of the background pool, by lowering its priority.
+    /// Lowers the priority of the calling thread, which becomes a thread of the background pool.
     pub fn yield_to_others() {
         if let Err(error) = rustix::process::nice(NICENESS) {
             tracing::debug!(%error, "guests that compute for long keep the priority of the others");
         }
     }
 
-    /// Returns `true` if the consumer's guests usually compute so briefly that overhead for each is worth saving.
+    /// Returns `true` if the consumer's guests usually compute so briefly that the overhead per guest matters.
     pub fn are_fast(&self) -> bool {
         self.choice.as_ref().is_some_and(|choice| choice.is_usually_quick())
     }
 
-    /// Runs a guest.
+    /// Runs a guest in the pool that suits the usual computing time.
     pub fn spawn(&self, guest: impl Future<Output = ()> + Send + 'static) {
         let Some(choice) = &self.choice else {
             self.fast.spawn(guest);
@@ -134,7 +138,8 @@ impl Choice {
         Duration::from_micros(self.usual.load(Ordering::Relaxed)) <= USUALLY_FAST
     }
 
-    /// Returns the runtime where another guest of the fast pool starts, and its cost while it waits for the first thread.
+    /// Returns the runtime where a guest of the fast pool starts, and the cost to count while the guest waits for the first
+    /// thread.
     fn fast<'a>(&'a self, first: &'a Handle) -> (&'a Handle, u64) {
         match &self.beyond.fast {
             None => (first, 0),
@@ -142,7 +147,8 @@ impl Choice {
         }
     }
 
-    /// Queues another guest for the first thread and returns its cost in microseconds; `None`: its turn would not come soon.
+    /// Queues a guest for the first thread and returns the guest's cost in microseconds. `None`: the guest would wait too
+    /// long.
     fn wait(&self) -> Option<u64> {
         let cost = self.usual.load(Ordering::Relaxed).max(1);
         let before = self.waiting.fetch_add(cost, Ordering::Relaxed);
@@ -154,11 +160,11 @@ impl Choice {
     }
 }
 
-/// A guest and the time that it has computed.
+/// A guest's future that measures the guest's computing time.
 struct Timed<G> {
     guest: Pin<Box<G>>,
     computed: Duration,
-    /// Its cost in [`Choice::waiting`] until it has had a turn.
+    /// Cost of the guest in [`Choice::waiting`] until its first turn, in microseconds.
     waits: u64,
     choice: Arc<Choice>,
 }
@@ -189,7 +195,8 @@ impl<G: Future<Output = ()>> Future for Timed<G> {
 }
 
 impl<G> Drop for Timed<G> {
-    /// Moves the usual computing time towards this guest's. Two guests that end at once may count as one.
+    /// Adjusts the usual computing time towards the computing time of this guest. Of two guests that end at once, only one
+    /// may count.
     fn drop(&mut self) {
         self.waits_no_more();
         let usual = self.choice.usual.load(Ordering::Relaxed);
@@ -198,7 +205,7 @@ impl<G> Drop for Timed<G> {
     }
 }
 
-/// Runs a guest until it is over, or returns it once it has computed for too long.
+/// Runs a guest until it completes. Returns the guest as soon as it has computed for [`FAST`] or longer.
 async fn quickly<G: Future<Output = ()>>(guest: Timed<G>) -> Option<Timed<G>> {
     let mut guest = Some(guest);
     poll_fn(|context| {
@@ -234,7 +241,7 @@ mod tests {
         std::thread::current().name().unwrap_or_default().to_owned()
     }
 
-    /// Returns the pools in which a guest starts and ends that computes for this many turns of this length.
+    /// Returns the pools in which a guest starts and ends. The guest computes for `turns` turns of length `turn`.
     fn pools_of(pools: &Pools, turns: u32, turn: Duration) -> (String, String) {
         let (sender, receiver) = oneshot::channel();
         pools.spawn(async move {
@@ -263,7 +270,7 @@ mod tests {
     fn who_usually_computes_for_long_begins_there_until_that_changes() {
         let (_runtimes, pools) = runtimes();
         let begun = |turn| pools_of(&pools, 1, turn).0;
-        // A guest counts once it is dropped, which may be slightly after its answer.
+        // A guest counts once it is dropped, which may be slightly after its response.
         assert!(pools.are_fast());
         assert!((0..200).any(|_| begun(USUALLY_FAST * 4) == "background"));
         assert!(!pools.are_fast());
@@ -275,7 +282,7 @@ mod tests {
         let (_runtimes, pools) = runtimes();
         let usual = |micros| pools.choice.as_ref().unwrap().usual.store(micros, Ordering::Relaxed);
         usual(SOON / 2 + 1);
-        // Holds up the first thread in its first turn until it receives the end.
+        // Blocks the first thread in the guest's first turn until the test sends the end.
         let (end, ends) = std::sync::mpsc::channel::<()>();
         let (begin, begins) = std::sync::mpsc::channel();
         pools.spawn(async move {
@@ -286,7 +293,7 @@ mod tests {
         let another = pools.for_another();
         another.choice.as_ref().unwrap().usual.store(SOON / 2, Ordering::Relaxed);
         assert_eq!(pools_of(&another, 1, Duration::ZERO).0, "others");
-        // Its turn would come soon: it waits until the first thread is free.
+        // The guest's turn would come soon, so the guest waits until the first thread is free.
         usual(1);
         let (sender, receiver) = std::sync::mpsc::channel();
         pools.spawn(async move { sender.send(pool()).unwrap() });

@@ -173,7 +173,7 @@ pub(super) const CONTRACTS: &[(Kind, Interface)] = &[
     (Kind::Wasmcloud, wasmcloud::HANDLER),
 ];
 
-/// Instructions for marking the exported function, by SDK. They are part of the error for a file without a handler.
+/// Instructions for marking the exported function, by SDK. Part of the error for a file without a handler.
 const SDKS: &str = "with an SDK: `#[handler]` above the function in Rust, `@hostler.handler` above it in Python, \
                     `export default` in JavaScript, `hostler.Run(handle)` in `main` in Go";
 

@@ -67,9 +67,9 @@ struct Header {
     /// Initial memory of each sandbox in bytes, summed over all instances in the sandbox.
     #[serde(default)]
     memory: u64,
-    /// The part of the file with the code. It follows the header.
+    /// The part of the file with the code, after the header.
     code: Part,
-    /// The part of the file with the WASM. It follows the code.
+    /// The part of the file with the WASM, after the code. `None`: the file contains no WASM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     source: Option<Part>,
 }
@@ -281,14 +281,14 @@ pub(super) fn is_compiled(contents: &Contents) -> std::io::Result<bool> {
 enum Fault {
     /// The file differs from the file that was written.
     Damaged(String),
-    /// The code is sound, but does not fit this host. The fields are the reason and the fix.
+    /// The code is intact, but cannot be used on this host. The fields are the reason and the fix.
     Unfit(String, &'static str),
 }
 
 /// The result of loading a compiled file.
 pub(super) enum Found {
     Code(Built),
-    /// The WASM in the file. It is returned if the code does not fit this host.
+    /// The WASM in the file, because the code cannot be used.
     Wasm(Bytes),
 }
 

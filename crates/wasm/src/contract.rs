@@ -70,7 +70,7 @@ pub(super) struct AttributeRef<'a> {
     value: ValueRef<'a>,
 }
 
-/// The WIT type `message`. It borrows from the call, so a message is copied only once, into the guest's memory.
+/// The WIT type `message`. Borrows from the call, so a message is copied only once, into the guest's memory.
 #[derive(ComponentType, Lower)]
 #[component(record)]
 pub(super) struct MessageRef<'a> {

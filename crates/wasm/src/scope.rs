@@ -10,7 +10,7 @@ use hostler_types::message::TraceContext;
 /// The current call of a sandbox, with the facts that host functions need.
 #[derive(Debug)]
 pub(super) struct Scope {
-    /// The deadline of the call, and its request to stop.
+    /// The deadline of the call, and the handle that stops the guest.
     pub(super) bounds: Bounds,
     /// Delivery number of the message, from 1. 0: the call has no message.
     pub(super) attempt: u32,

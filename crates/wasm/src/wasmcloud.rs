@@ -33,7 +33,7 @@ pub(super) struct Wasmcloud {
     reply_to: Option<String>,
 }
 
-/// The WIT type `broker-message`. It borrows from the call, so a message is copied only once, into the guest's memory.
+/// The WIT type `broker-message`. Borrows from the call, so a message is copied only once, into the guest's memory.
 #[derive(ComponentType, Lower)]
 #[component(record)]
 struct MessageRef<'a> {

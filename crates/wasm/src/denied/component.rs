@@ -125,7 +125,7 @@ async fn open(mut host: Host<'_>, asked: Open) -> wasmtime::Result<Result<Resour
     }
     let answer = host.data_mut().filesystem().open_at(at, how, path.clone(), create, flags).await;
     let answer = told(&host, answer, &path, writes)?;
-    // WASI reports errors without an error code of their own as `Io`. One of these is a host without free descriptors.
+    // WASI reports errors that have no error code as `Io`. A lack of free file descriptors on the host is also reported as `Io`.
     if matches!(answer, Err(FileError::Io)) {
         Limit::of_descriptors().into_iter().for_each(|limit| host.data().scope.reach(limit));
     }

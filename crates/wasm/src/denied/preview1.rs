@@ -100,7 +100,7 @@ async fn open(mut host: Host<'_>, asked: Open) -> wasmtime::Result<i32> {
         wasi, &mut guest, at, how, path, length, flags, rights, inherited, mode, opened,
     );
     let errno = errno.await?;
-    // WASI reports errors without an error code of their own as `Io`. One of these is a host without free descriptors.
+    // WASI reports errors that have no error code as `Io`. A lack of free file descriptors on the host is also reported as `Io`.
     if errno == Errno::Io as i32 {
         Limit::of_descriptors().into_iter().for_each(|limit| host.data().scope.reach(limit));
     }

@@ -95,7 +95,7 @@ impl<'a> Object<'a> {
         Ok(bytes)
     }
 
-    /// Returns the ETag and the bytes of the last version. `None`: one of them is not in the cache.
+    /// Returns the ETag and the bytes of the last version. `None`: the ETag or the bytes are not in the cache.
     fn kept(&self) -> Option<(String, Bytes)> {
         let cache = self.cache?;
         let Ok(seen) = serde_json::from_slice::<Seen>(&cache.get(&self.entry)?) else {

@@ -51,7 +51,7 @@ struct Upload {
     finished: Arc<AtomicBool>,
     /// Number of bytes that are missing from the announced length. `None`: the request announces no length.
     left: Option<u64>,
-    /// The frame that completes the announced length. It is held until the guest finishes the body, because a server
+    /// The frame that completes the announced length. The frame is held until the guest finishes the body, because a server
     /// accepts the body as complete when this frame arrives.
     held: Option<Frame<Bytes>>,
 }
