@@ -1,18 +1,19 @@
-//! Stamps of the host: taken on the monotonic clock, written as wall-clock times.
+//! Timestamps of the host: measured on the monotonic clock, and written as wall-clock times.
 //!
-//! A stamp taken from the system clock turns wrong once that clock is set (NTP at boot, a resumed machine): a busy consumer would
-//! look stuck, a stuck one busy, and the process would not match the file. So the host keeps [`Instant`]s and converts them at
-//! each write. The anchor between the two clocks moves only after such a step, so that a stamp reads the same from one write to
-//! the next.
+//! A timestamp from the system clock becomes wrong when the system clock is set (NTP at boot, a resumed machine). A busy
+//! consumer would then look stuck, a stuck consumer would look busy, and the process would not match the file. The host
+//! therefore stores [`Instant`]s and converts them at each write. The conversion uses an anchor: a pair of readings of both
+//! clocks. The anchor moves only when the system clock has been set, so that an instant has the same timestamp in every
+//! write.
 
 use std::time::{Duration, Instant};
 
 use super::{ConsumerReport, Report, SCHEMA, Timestamp, namespace, process};
 
-/// The drift between the clocks beyond which the anchor moves; less than the verdict's tolerance for start times.
+/// Maximum drift between the clocks before the anchor moves. Smaller than the verdict's tolerance for start times.
 const MAX_DRIFT: Duration = Duration::from_millis(100);
 
-/// Converts this process's instants into wall-clock times.
+/// Converts instants of this process into wall-clock times.
 #[derive(Debug)]
 pub struct Clock {
     wall: Timestamp,
@@ -22,7 +23,8 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Returns a clock anchored now. Reads the start of this process from `/proc`; without it, now is the start.
+    /// Creates a clock with its anchor at the current time. Reads the start time of this process from `/proc`. Without
+    /// `/proc`, uses the current time as the start time.
     pub fn start() -> Self {
         Self::anchored(Timestamp::now(), Instant::now())
     }
@@ -35,7 +37,7 @@ impl Clock {
         }
     }
 
-    /// Returns this process's report, written now. `consumers` converts the instants of each consumer.
+    /// Returns this process's report with the current time. `consumers` creates the reports on the consumers.
     pub fn report(&mut self, consumers: impl FnOnce(&Self) -> Vec<ConsumerReport>) -> Report {
         let now = Instant::now();
         self.follow(Timestamp::now(), now);
@@ -49,7 +51,7 @@ impl Clock {
         }
     }
 
-    /// Moves the anchor if the system clock, which reads `wall` at `monotonic`, has been set.
+    /// Moves the anchor if the system clock has been set. The system clock reads `wall` at the instant `monotonic`.
     fn follow(&mut self, wall: Timestamp, monotonic: Instant) {
         let expected = self.wall(monotonic);
         if wall.since(expected).max(expected.since(wall)) > MAX_DRIFT {
@@ -59,7 +61,7 @@ impl Clock {
 
     fn anchored(wall: Timestamp, monotonic: Instant) -> Self {
         let started_at = process::info(std::process::id()).and_then(|process| process.started_at).unwrap_or(wall);
-        // `/proc` rounds: in its first 1/100 s the process could seem to start after `wall`.
+        // `/proc` rounds start times to 1/100 s, so a process that just started could seem to start after `wall`.
         let started_at = started_at.min(wall);
         Self { wall, monotonic, started_at, pid_namespace: namespace::own() }
     }

@@ -3,18 +3,19 @@
 //! | file | job |
 //! |---|---|
 //! | this one | the map, and the contents of the file |
-//! | `clock` | the host's stamps, which survive a step of the system clock |
-//! | `lock` | the lock beside the file, waited for with a limit |
-//! | `write` | replaces the file |
-//! | `read` | reads it; an error says why it cannot |
-//! | `pauses` | the consumers that an operator has paused: files beside it |
-//! | `rival` | notices another host that writes the same file |
-//! | `process` | looks a process up: is it alive, and since when |
-//! | `namespace` | detects a file that belongs to another container's host |
-//! | `verdict` | the pure decision: healthy, starting or unhealthy |
+//! | `clock` | timestamps of the host, which remain correct when the system clock is set |
+//! | `lock` | the lock file beside the health file, acquired with a time limit |
+//! | `write` | replaces the health file |
+//! | `read` | reads the health file; errors give the reason for a failure |
+//! | `pauses` | the consumers that an operator has paused: files beside the health file |
+//! | `rival` | detects another host that writes the same health file |
+//! | `process` | looks up a process: whether it is alive, and its start time |
+//! | `namespace` | detects a health file of a host in another container |
+//! | `verdict` | decides, without I/O, between healthy, starting and unhealthy |
 //!
-//! The host writes on every transition and at least once per [`TICK`]. This crate depends on no other part of hostler but the
-//! shared types and starts no runtime: the check has to cost less than 10 ms and 10 MiB.
+//! The host writes the file at every state transition and at least once per [`TICK`]. A health check must cost less than 10
+//! ms and 10 MiB. This crate therefore starts no runtime, and `hostler-types` is the only crate of hostler that it depends
+//! on.
 
 mod clock;
 mod lock;
@@ -40,70 +41,72 @@ pub use rival::Rivals;
 pub use verdict::{Reason, StartPeriod, Status, Verdict, another_container, other_writer, verdict};
 pub use write::{HealthFile, WRITE_LOCK_WAIT, WriteError};
 
-/// The version of the file's format that this build writes, and the only one it reads.
+/// Version of the file format. This build writes and reads only this version.
 pub const SCHEMA: u64 = 1;
 
-/// The longest time the host may let pass between two writes.
+/// Maximum time between two writes of the host.
 pub const TICK: Duration = Duration::from_secs(2);
 
-/// The age at which a file is stale: five ticks, so that a busy machine may miss a few.
+/// Age after which a file is stale: five ticks, so that a busy machine may miss a few writes.
 pub const STALE_AFTER: Duration = Duration::from_secs(10);
 
-/// The whole file, as `healthcheck/health.schema.json` describes it to other programs.
+/// The contents of the health file. `healthcheck/health.schema.json` describes the format for other programs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Always [`SCHEMA`].
     pub schema: u64,
-    /// The host's process id, as its own PID namespace counts.
+    /// Process id of the host in its own PID namespace.
     pub pid: u32,
-    /// The PID namespace of `pid`: the machine's boot id and the namespace's number. Left out where `/proc` does not tell.
+    /// The PID namespace of `pid`: the machine's boot id and the namespace's number. `None`: `/proc` does not provide the
+    /// namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_namespace: Option<String>,
-    /// The start of that process, by the clock that also gave `written_at`.
+    /// Start time of the host's process. Based on the same clock as `written_at`.
     pub started_at: Timestamp,
-    /// The time of this report.
+    /// Time of this report.
     pub written_at: Timestamp,
-    /// One entry per configured consumer.
+    /// The reports on the consumers: one per configured consumer.
     pub consumers: Vec<ConsumerReport>,
 }
 
 /// The report on one consumer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ConsumerReport {
-    /// Its name in the config.
+    /// Name of the consumer in the config.
     pub name: String,
-    /// Its current state.
+    /// Current state.
     pub state: State,
-    /// The time at which it entered that state.
+    /// Time at which the consumer entered the current state.
     pub transition_timestamp: Timestamp,
-    /// The longest stay in a monitored state, and the longest time without a completed poll; in seconds in the file. For a
-    /// draining consumer, at least the time that the drain may take.
+    /// Maximum time in a monitored state, and maximum time without a completed poll. The file gives the value in seconds.
+    /// For a draining consumer, the value is at least the maximum duration of the drain.
     #[serde(with = "seconds")]
     pub healthcheck_timeout: Duration,
-    /// The time of the last successful poll, empty or not. Where polling was held back (all slots taken, the rate limit, a
-    /// pause), the time at which it could begin again; while it is held back, the time of the report. A failed poll does not
-    /// count. `None` before the first.
+    /// Time of the last successful poll, with or without messages. After a period without polling (no free slot, the rate
+    /// limit, a pause), the time at which polling could begin again. During that period, the time of the report. A failed
+    /// poll does not count. `None`: no poll has succeeded yet.
     pub last_poll_at: Option<Timestamp>,
-    /// Messages being processed now.
+    /// Number of messages that are being processed.
     pub in_flight: u32,
-    /// The start of the oldest of those; `None` while there are none.
+    /// Start time of the oldest message that is being processed. `None`: no message is being processed.
     pub oldest_started_at: Option<Timestamp>,
-    /// Messages finished since the process started, with any outcome.
+    /// Number of messages that were finished since the process started, with any outcome.
     pub processed: u64,
-    /// Those of them that failed: their handler failed, trapped or timed out, or they went to the dead-letter queue. A retry or
-    /// delay that the handler asked for, a lost lease and a shutdown do not count.
+    /// Number of finished messages that failed: the handler failed, trapped or timed out, or the message was dead-lettered.
+    /// A retry or delay that the handler requested, a lost lease and a shutdown do not count.
     pub failed: u64,
-    /// Set while an operator has paused it, so that it does not poll. Left out of the file otherwise.
+    /// Set if an operator has paused the consumer, so that the consumer does not poll. The file omits `false`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
-    /// The state of its breaker. Left out of the file while the breaker is closed, or there is none.
+    /// State of the consumer's breaker. `None`: the breaker is closed, or the consumer has no breaker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub breaker: Option<BreakerState>,
-    /// The kind of settlement or lease extension that has failed for the longest. Left out of the file from the first success of
-    /// that kind on, or once no call of it has failed for as long as an unsettled message takes to be redelivered.
+    /// The kind of settlement or lease extension that has been failing for the longest time. `None`: no kind is failing. A
+    /// kind stops failing at its first success, or when no call has failed for as long as an unsettled message takes to be
+    /// redelivered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settling_fails: Option<SettlingFails>,
-    /// The last failures that `failed` counts, latest first; a few at most. Left out of the file while there are none.
+    /// The last failures that `failed` counts, latest first; at most a few. The file omits an empty list.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last_failures: Vec<FailureReport>,
 }
@@ -111,45 +114,46 @@ pub struct ConsumerReport {
 /// Consecutive failures of one kind of call: removals, dead-letter copies, releases or lease extensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SettlingFails {
-    /// The time of the first failure.
+    /// Time of the first failure.
     pub since: Timestamp,
-    /// The time of the last failure.
+    /// Time of the last failure.
     pub last: Timestamp,
 }
 
 /// A message that failed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FailureReport {
-    /// The time at which its processing ended.
+    /// Time at which the processing of the message ended.
     pub at: Timestamp,
-    /// Its id.
+    /// Id of the message.
     pub message_id: String,
-    /// The outcome, as the log names it.
+    /// The outcome, as named in the log.
     pub outcome: String,
-    /// The host's action on the message, as the log names it.
+    /// The host's action on the message, as named in the log.
     pub disposition: String,
-    /// The reason, shortened; empty if unknown.
+    /// The reason, shortened. Empty if the reason is unknown.
     pub reason: String,
 }
 
 impl ConsumerReport {
-    /// Returns true if it deliberately does not poll: it is paused, or its breaker is open.
+    /// Returns `true` if the consumer intentionally does not poll: an operator has paused the consumer, or its breaker is
+    /// open.
     pub fn rests(&self) -> bool {
         self.paused || self.breaker == Some(BreakerState::Open)
     }
 }
 
-/// A breaker that is not closed; the file has the words in lower case.
+/// The state of a breaker that is not closed. The file contains the names in lower case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BreakerState {
-    /// Too much failed: the consumer receives nothing for a while.
+    /// Too many messages failed. The consumer receives no messages for a while.
     Open,
-    /// One message is being tried.
+    /// The consumer processes one message as a trial.
     Probing,
 }
 
-/// A duration as a number of seconds.
+/// Serialization of a duration as a number of seconds.
 mod seconds {
     use super::*;
 

@@ -1,4 +1,5 @@
-//! The lock beside the health file (`<file>.lock`, flock). Acquiring it has a time limit, and opening it follows no links.
+//! The lock file beside the health file (`<file>.lock`, `flock`). Acquiring the lock has a time limit. Opening the lock
+//! file follows no symbolic link.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,27 +13,29 @@ use rustix::io::Errno;
 
 use hostler_types::Backoff;
 
-/// Rests between tries. A holder needs microseconds, so the first retries come quickly and the later ones cost almost nothing.
+/// Pauses between attempts to acquire the lock. Locks are held for microseconds, so the first attempts follow quickly.
 const PAUSE: Backoff = Backoff::new(Duration::from_micros(50), Duration::from_millis(5));
 
-/// Returns the path of the lock that guards `file`.
+/// Returns the path of the lock file for `file`.
 pub(super) fn path_for(file: &Path) -> PathBuf {
     file.with_added_extension("lock")
 }
 
-/// Returns options that refuse a symbolic link as the last component, and do not block on a named pipe.
+/// Returns options for opening a file. They refuse a symbolic link as the last path component, and do not block on a named
+/// pipe.
 pub(super) fn no_follow() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
     options
 }
 
-/// Returns true if an open with [`no_follow`] failed at a symbolic link.
+/// Returns `true` if opening a file with [`no_follow`] failed because of a symbolic link.
 pub(super) fn is_symlink(error: &io::Error) -> bool {
     Errno::from_io_error(error) == Some(Errno::LOOP)
 }
 
-/// Calls `try_lock` on `file` until it holds the lock (true) or `limit` has passed (false). Closing the file unlocks it.
+/// Calls `try_lock` on `file` until the lock is acquired or `limit` has passed. Returns `true` if the lock is acquired.
+/// Closing the file releases the lock.
 pub(super) fn acquire(file: &File, try_lock: fn(&File) -> io::Result<()>, limit: Duration) -> io::Result<bool> {
     let begin = Instant::now();
     let mut tries = 0;

@@ -1,5 +1,6 @@
-//! Detects a health file that belongs to a host in another container although a host runs in this one. Process ids of one
-//! container mean nothing in the other, and judging the other host would call a frozen one healthy.
+//! Detection of a health file that a host in another container writes, although a host runs in this container too. Process
+//! ids of another container have no meaning here. Without the detection, a frozen host here could count as healthy because
+//! of the other host's reports.
 
 use std::fs;
 use std::path::Path;
@@ -8,26 +9,30 @@ use std::time::{Duration, Instant};
 
 use super::{ReadError, Report, TICK};
 
-/// The longest wait for a write of the host here. It writes twice per [`TICK`], even if another host writes the same file.
+/// Maximum wait for a write of the host in this container. A host writes twice per [`TICK`], even if another host writes
+/// the same file.
 const TURN: Duration = TICK.saturating_add(Duration::from_secs(1));
 
-/// The pause between two looks at the file.
+/// Interval between two reads of the file.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Returns an id of this process's PID namespace, unique across machines; `None` where `/proc` does not tell.
+/// Returns an id of this process's PID namespace that is unique across machines. `None`: `/proc` does not provide the
+/// namespace.
 pub(super) fn own() -> Option<String> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     Some(format!("{}/{}", boot.trim(), namespace_of("self")?))
 }
 
-/// Returns the number of a process's PID namespace; `None` also for another user's process.
+/// Returns the number of a process's PID namespace. `None`: `/proc` does not provide the number, for example for another
+/// user's process.
 fn namespace_of(pid: &str) -> Option<String> {
     let link = fs::read_link(format!("/proc/{pid}/ns/pid")).ok()?;
     Some(link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.to_owned())
 }
 
-/// Returns the process id of the host that runs here, if this report is another container's. Process ids are not compared: both
-/// hosts usually have id 1.
+/// Returns the process id of the host in this container if `report` comes from a host in another container. `None`:
+/// `report` may come from this container, or no host runs here. The process ids are not compared, because both hosts
+/// usually have id 1.
 pub fn host_beside(report: &Report) -> Option<u32> {
     let own = own()?;
     report.pid_namespace.as_ref().filter(|namespace| **namespace != own)?;
@@ -35,7 +40,7 @@ pub fn host_beside(report: &Report) -> Option<u32> {
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(|pid| is_host_here(*pid))
 }
 
-/// Returns true if the process is `hostler run` in this process's own namespace.
+/// Returns `true` if the process is `hostler run` in the PID namespace of the calling process.
 fn is_host_here(pid: u32) -> bool {
     let name = |pid: &str| fs::read(format!("/proc/{pid}/comm")).ok();
     let of = pid.to_string();
@@ -47,7 +52,8 @@ fn is_host_here(pid: u32) -> bool {
         && fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(runs)
 }
 
-/// Reads the file repeatedly until the host here has written it, or for a second longer than a [`TICK`].
+/// Reads the file repeatedly until the host in this container has written it, for at most [`TICK`] and a second. Returns
+/// the last result.
 pub fn read_in_turn(path: &Path) -> Result<Report, ReadError> {
     let begin = Instant::now();
     loop {
@@ -76,7 +82,7 @@ mod tests {
         assert!(!text.contains("namespace"), "{text}");
     }
 
-    /// The check may run outside of the container, where no host runs.
+    /// The health check may run outside of the container, where no host runs.
     #[test]
     fn without_a_host_here_a_report_of_another_container_counts() {
         let report = Clock::start().report(|_| Vec::new());

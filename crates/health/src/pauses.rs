@@ -1,7 +1,8 @@
-//! Paused consumers: one file each, named after the consumer, in a folder beside the health file.
+//! Paused consumers: one file per paused consumer, named after the consumer, in a folder beside the health file.
 //!
-//! The contents of the files do not matter, so a torn write does no harm. Anyone who can write to the folder can stop the work.
-//! So hostler trusts it only if this user or root owns it and no one else may write to it. No symbolic link is followed.
+//! Only the existence of a file matters, so a partial write does no harm. Anyone who can write to the folder can pause
+//! consumers. hostler therefore trusts the folder only if it is owned by this process's user or root, and writable by no one
+//! else. No symbolic link is followed.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind};
@@ -12,13 +13,13 @@ use rustix::process::geteuid;
 
 use super::lock;
 
-/// The folder `<health file>.paused`. Opens nothing until the first call.
+/// The folder `<health file>.paused`. Not opened until the first call.
 #[derive(Debug, Clone)]
 pub struct Pauses {
     folder: PathBuf,
 }
 
-/// An error in reading or changing the pauses.
+/// The error for pauses that cannot be read or changed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} `{}`: {cause}", path.display())]
 pub struct PauseError {
@@ -28,7 +29,7 @@ pub struct PauseError {
 }
 
 impl Pauses {
-    /// Returns the pauses of the host that writes this health file.
+    /// Returns the pauses of the host that writes the given health file.
     pub fn beside(health_file: &Path) -> Self {
         Self { folder: health_file.with_added_extension("paused") }
     }
@@ -38,7 +39,7 @@ impl Pauses {
         &self.folder
     }
 
-    /// Returns true if the consumer is paused.
+    /// Returns `true` if the consumer is paused.
     ///
     /// # Errors
     /// The folder cannot be trusted, or cannot be read.
@@ -54,7 +55,8 @@ impl Pauses {
         }
     }
 
-    /// Pauses a consumer; returns true if it was not paused before. The file has mode 0600, the folder 0700.
+    /// Pauses a consumer. Returns `true` if the consumer was not paused before. The file has mode 0600 and the folder has
+    /// mode 0700.
     ///
     /// # Errors
     /// The folder cannot be trusted, or cannot be written to.
@@ -72,7 +74,7 @@ impl Pauses {
         }
     }
 
-    /// Resumes a consumer; returns true if it was paused before.
+    /// Resumes a consumer. Returns `true` if the consumer was paused before.
     ///
     /// # Errors
     /// The folder cannot be trusted, or cannot be written to.
@@ -88,7 +90,7 @@ impl Pauses {
         }
     }
 
-    /// Returns true if the folder exists; an error if another user may have made it.
+    /// Returns `true` if the folder exists. Fails if another user may have created the folder or may write to it.
     fn is_there(&self) -> Result<bool, PauseError> {
         let error = |cause| PauseError { action: "trust", path: self.folder.clone(), cause };
         let found = match fs::symlink_metadata(&self.folder) {
@@ -106,7 +108,7 @@ impl Pauses {
     }
 }
 
-/// Returns true for this user, and for root, who may do anything anyway.
+/// Returns `true` if the owner is this user or root. Root can pause consumers in any case.
 fn is_ours(owner: u32) -> bool {
     owner == 0 || owner == geteuid().as_raw()
 }

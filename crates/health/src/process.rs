@@ -1,4 +1,4 @@
-//! Looks processes up in `/proc`: is one alive, and since when.
+//! Lookup of processes in `/proc`: whether a process is alive, and its start time.
 
 use std::fs;
 use std::time::Duration;
@@ -8,60 +8,61 @@ use rustix::process::{Pid, test_kill_process};
 
 use super::Timestamp;
 
-/// Clock ticks per second in `/proc` (Linux: `USER_HZ`, 100 on every architecture that Rust's std supports).
+/// Number of clock ticks per second in `/proc` (Linux `USER_HZ`: 100 on every architecture that Rust's std supports).
 const TICKS_PER_SECOND: u64 = 100;
 
 /// A living process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessInfo {
-    /// Its start by the current system clock, precise to about 1/100 s. `None` where `/proc` does not tell.
+    /// Start time by the current system clock, precise to about 1/100 s. `None`: `/proc` does not provide the start time.
     pub started_at: Option<Timestamp>,
 }
 
-/// Returns the process with this id; `None` if there is none, or only a zombie. Without `/proc`, a null signal decides.
+/// Returns the process with this id. `None`: there is no process, or only a zombie. Without `/proc`, sends a null signal to
+/// find out.
 pub fn info(pid: u32) -> Option<ProcessInfo> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok();
     let Some(stat) = stat.as_deref().and_then(parse_stat) else {
-        // Also reached where /proc hides other users' processes (`hidepid`).
+        // `/proc` may be unavailable, or may hide other users' processes (`hidepid`).
         return answers(pid).then_some(ProcessInfo { started_at: None });
     };
     if stat.is_dead() {
         return None;
     }
-    // Being descheduled between the two clock readings makes the start look later than it was, so the earliest of a few readings
-    // counts.
+    // If this thread is descheduled between the readings of the two clocks, the start time appears too late. The earliest
+    // of several readings is therefore the best.
     Some(ProcessInfo { started_at: (0..3).filter_map(|_| started_at(stat.started)).min() })
 }
 
-/// Returns the wall-clock time that lies this long after boot.
+/// Returns the wall-clock time that is `after_boot` after the machine's boot.
 fn started_at(after_boot: Duration) -> Option<Timestamp> {
     let uptime = parse_uptime(&fs::read_to_string("/proc/uptime").ok()?)?;
     Some(Timestamp::now().minus(age(after_boot, uptime)?))
 }
 
-/// Returns true if a null signal reaches the process. A missing permission proves that it exists too.
+/// Returns `true` if a null signal can be sent to the process. A missing permission also proves that the process exists.
 fn answers(pid: u32) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     pid.is_some_and(|pid| matches!(test_kill_process(pid), Ok(()) | Err(Errno::PERM)))
 }
 
-/// The two fields of `/proc/<pid>/stat` that matter (proc(5): 3 and 22).
+/// The two fields of `/proc/<pid>/stat` that are needed (proc(5): fields 3 and 22).
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     state: u8,
-    /// Time from boot to its start.
+    /// Time from the machine's boot to the start of the process.
     started: Duration,
 }
 
 impl Stat {
-    /// Returns true for a zombie (Z) or a process that is leaving the table (X, x).
+    /// Returns `true` for a zombie (Z) and for a process that is being removed (X, x).
     fn is_dead(&self) -> bool {
         matches!(self.state, b'Z' | b'X' | b'x')
     }
 }
 
-/// Parses `/proc/<pid>/stat`. Field 2 is the command in parentheses. It may contain spaces, parentheses and any byte, so the last
-/// `)` ends it.
+/// Parses `/proc/<pid>/stat`. Field 2 is the command in parentheses. The command may contain any byte, including
+/// parentheses, so the field ends at the last `)`.
 fn parse_stat(stat: &[u8]) -> Option<Stat> {
     let end = stat.iter().rposition(|&byte| byte == b')')?;
     let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
@@ -72,13 +73,13 @@ fn parse_stat(stat: &[u8]) -> Option<Stat> {
     Some(Stat { state, started: Duration::from_millis(ticks.checked_mul(1000 / TICKS_PER_SECOND)?) })
 }
 
-/// Parses the first number of `/proc/uptime`: time since boot, including suspended time, as for the start times.
+/// Parses the first number of `/proc/uptime`: the time since boot. Like the start times, it includes suspended time.
 fn parse_uptime(uptime: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(uptime.split_ascii_whitespace().next()?.parse().ok()?).ok()
 }
 
-/// Returns the age of a process; `None` if the two values do not belong together. Some container runtimes show their own uptime
-/// with the machine's ticks.
+/// Returns the age of a process. `None`: the two values are from different clocks. Some container runtimes show the uptime
+/// of the container together with start times since the machine's boot.
 fn age(started: Duration, uptime: Duration) -> Option<Duration> {
     let rounding = Duration::from_secs(1);
     (started <= uptime + rounding).then(|| uptime.saturating_sub(started))

@@ -1,4 +1,4 @@
-//! Reads the health file under a shared lock, with limits on time and size. Creates nothing.
+//! Reading of the health file under a shared lock, with limits on time and size. Creates no files.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read as _};
@@ -10,76 +10,77 @@ use serde::Deserialize;
 
 use super::{Report, SCHEMA, lock};
 
-/// The longest that a reader waits for the lock. The HEALTHCHECK's own timeout (6 s) must be longer, or it hides the reason.
+/// Maximum wait of a reader for the lock. The HEALTHCHECK's own timeout (6 s) must be longer, so that the check can report
+/// the reason.
 pub const LOCK_WAIT: Duration = Duration::from_secs(5);
 
-/// The largest file that is read, in bytes: about 10,000 consumers, far more than one host runs.
+/// Maximum size of a file in bytes. The size allows about 10,000 consumers, far more than one host runs.
 pub const MAX_BYTES: u64 = 4 * 1024 * 1024;
 
 /// Reads the report at `path`. Blocks for up to [`LOCK_WAIT`].
 ///
 /// # Errors
-/// [`ReadError`]: there is no readable report.
+/// [`ReadError`] if there is no readable report.
 pub fn read(path: &Path) -> Result<Report, ReadError> {
     let bytes = read_locked(path)?;
     parse(&bytes).map_err(|why| ReadError::Unreadable { path: path.to_owned(), why })
 }
 
-/// An error in reading the report; the variants differ in the verdict that they lead to.
+/// The error for a report that cannot be read. Each variant leads to a different verdict.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// There is no file yet: the host may still be starting.
+    /// There is no file yet. The host may still be starting.
     #[error("there is no health file at `{}`", path.display())]
     Missing {
-        /// The path that was read.
+        /// Path of the health file.
         path: PathBuf,
     },
-    /// Another process held the lock for all of [`LOCK_WAIT`]; the host needs it for microseconds.
+    /// Another process held the lock for all of [`LOCK_WAIT`]. The host itself holds the lock only for microseconds.
     #[error("`{}` was locked for {}s", path.display(), LOCK_WAIT.as_secs())]
     Locked {
-        /// The lock's path.
+        /// Path of the lock file.
         path: PathBuf,
     },
-    /// The file, or its lock, cannot be read as a report.
+    /// The file or its lock file cannot be read, or does not contain a report.
     #[error("cannot read `{}`: {why}", path.display())]
     Unreadable {
-        /// The file, or its lock.
+        /// Path of the health file or of the lock file.
         path: PathBuf,
         /// The reason.
         why: Why,
     },
 }
 
-/// A reason why a health file is unreadable.
+/// The reason why a health file is unreadable.
 #[derive(Debug, thiserror::Error)]
 pub enum Why {
-    /// It is a symbolic link.
+    /// The path is a symbolic link.
     #[error("it is a symbolic link, and none is followed here")]
     Symlink,
-    /// It is a folder, a pipe or the like.
+    /// The path is not a regular file, for example a folder or a pipe.
     #[error("it is not a regular file")]
     NotAFile,
-    /// It has more than [`MAX_BYTES`].
+    /// The file is larger than [`MAX_BYTES`].
     #[error("it has more than {MAX_BYTES} bytes")]
     Oversize,
-    /// Another version of hostler wrote it.
+    /// Another version of hostler wrote the file.
     #[error("its schema is {found}, this hostler reads {SCHEMA}")]
     Schema {
-        /// The number in the file.
+        /// Schema number in the file.
         found: u64,
     },
-    /// It is not a complete report in JSON.
+    /// The file is not a complete report in JSON.
     #[error("it is torn or not a health file ({0})")]
     Json(serde_json::Error),
-    /// This user may not read it.
+    /// The user of the reader may not read the file.
     #[error("{0}; run the check as the user that runs hostler")]
     Permission(io::Error),
-    /// The system reports another error.
+    /// The system reported another error.
     #[error("{0}")]
     Io(io::Error),
 }
 
-/// Returns the file's bytes. Releases the lock before they are parsed, so that the host never waits for a parser.
+/// Returns the file's bytes. Releases the lock before the bytes are parsed, so that the host never waits for a parser.
 fn read_locked(path: &Path) -> Result<Vec<u8>, ReadError> {
     let _held = take_lock(&lock::path_for(path))?;
     let Some(file) = open(path)? else { return Err(ReadError::Missing { path: path.to_owned() }) };
@@ -88,12 +89,13 @@ fn read_locked(path: &Path) -> Result<Vec<u8>, ReadError> {
         return Err(unreadable(Why::NotAFile));
     }
     let mut bytes = Vec::new();
-    // One byte beyond the limit proves that the file is too large. Its metadata would not: the size may change meanwhile.
+    // Reads one byte more than the limit to detect a file that is too large. The size in the metadata may change in the
+    // meantime.
     file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|error| unreadable(Why::Io(error)))?;
     if bytes.len() as u64 > MAX_BYTES { Err(unreadable(Why::Oversize)) } else { Ok(bytes) }
 }
 
-/// Returns the held lock; `None` if there is no lock file, because then there is no writer either.
+/// Acquires the shared lock and returns the lock file. `None`: there is no lock file, so there is no writer either.
 fn take_lock(path: &Path) -> Result<Option<File>, ReadError> {
     let Some(file) = open(path)? else { return Ok(None) };
     match lock::acquire(&file, <File as FileExt>::try_lock_shared, LOCK_WAIT) {
@@ -103,7 +105,7 @@ fn take_lock(path: &Path) -> Result<Option<File>, ReadError> {
     }
 }
 
-/// Opens a file without following a symbolic link; `None` if there is none.
+/// Opens a file without following a symbolic link. `None`: there is no file.
 fn open(path: &Path) -> Result<Option<File>, ReadError> {
     let why = match lock::no_follow().read(true).open(path) {
         Ok(file) => return Ok(Some(file)),
@@ -115,7 +117,7 @@ fn open(path: &Path) -> Result<Option<File>, ReadError> {
     Err(ReadError::Unreadable { path: path.to_owned(), why })
 }
 
-/// Checks the schema's number before the rest, because the fields of another schema may differ.
+/// Parses a report. Checks the schema number first, because another schema may have other fields.
 fn parse(bytes: &[u8]) -> Result<Report, Why> {
     #[derive(Deserialize)]
     struct Version {

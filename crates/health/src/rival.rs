@@ -1,4 +1,5 @@
-//! Detects another host that writes the same health file, even one with the same process id in another container.
+//! Detection of another host that writes the same health file. Also detects a host in another container with the same
+//! process id.
 
 use std::path::Path;
 
@@ -13,7 +14,7 @@ struct Writing {
 }
 
 impl Writing {
-    /// Returns true if the file holds this write. The file's times are truncated to microseconds.
+    /// Returns `true` if the file contains this write. Allows for rounding: the file's times are truncated to microseconds.
     fn is_found(&self, found: &Report) -> bool {
         let is_same = |one: Timestamp, other: Timestamp| one.since(other).max(other.since(one)).as_micros() < 2;
         self.pid == found.pid
@@ -22,7 +23,7 @@ impl Writing {
     }
 }
 
-/// Remembers this process's last write. Any other content of the file comes from another host.
+/// Records this process's last write. Any other content of the file was written by another host.
 #[derive(Debug, Default)]
 pub struct Rivals {
     last: Option<Writing>,
@@ -30,8 +31,8 @@ pub struct Rivals {
 }
 
 impl Rivals {
-    /// Checks the file before the next write. Returns the process id of a host that has written since this process's last write;
-    /// reports each series of such writes once.
+    /// Checks the file before the next write. Returns the process id of another host that has written the file since this
+    /// process's last write. A series of such writes is reported only once.
     pub fn look(&mut self, path: &Path) -> Option<u32> {
         let last = self.last?;
         let found = super::read(path).ok()?;

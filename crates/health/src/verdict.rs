@@ -1,4 +1,4 @@
-//! The verdict, without I/O: is the host healthy, starting or unhealthy?
+//! The verdict on a host, without I/O: healthy, starting or unhealthy.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,30 +8,30 @@ use serde::{Serialize, Serializer};
 use super::process::ProcessInfo;
 use super::{ConsumerReport, ReadError, Report, STALE_AFTER, State, Timestamp};
 
-/// The largest difference between start times of one process: `/proc` counts in 1/100 s, and [`super::Clock`] lets the clocks
-/// drift by 1/10 s. No container ends and starts again within it.
+/// Maximum difference between two readings of a process's start time. `/proc` counts in 1/100 s, and [`super::Clock`]
+/// allows a drift of 1/10 s. No container can stop and start again in such a short time.
 const START_TOLERANCE: Duration = Duration::from_millis(300);
 
-/// The time that a container may go without a health file.
+/// The period after the start of a container in which a missing health file is normal.
 #[derive(Debug, Clone, Copy)]
 pub struct StartPeriod {
-    /// Counted from the start of PID 1.
+    /// Duration, counted from the start of PID 1.
     pub limit: Duration,
-    /// The start of PID 1. `None` if unknown; then there is no start period.
+    /// Start time of PID 1. `None`: the start time is unknown, so there is no start period.
     pub pid1_started_at: Option<Timestamp>,
 }
 
 /// The verdict on a host.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// The status.
+    /// The status of the host.
     pub status: Status,
     /// The reasons for a status other than healthy.
     pub reasons: Vec<Reason>,
 }
 
 impl Verdict {
-    /// Returns true if the container may go on: it is healthy or starting.
+    /// Returns `true` if the container should keep running: the host is healthy or starting.
     pub fn healthy(&self) -> bool {
         self.status != Status::Unhealthy
     }
@@ -43,14 +43,14 @@ impl Verdict {
 pub enum Status {
     /// Every consumer makes progress.
     Healthy,
-    /// No host has reported yet, and the start period is not over.
+    /// No host has written a report yet, and the start period has not ended.
     Starting,
-    /// Something is wrong; the reasons say what.
+    /// The host or a consumer has a fault, which the reasons describe.
     Unhealthy,
 }
 
 impl Status {
-    /// Returns its name in lower case.
+    /// Returns the name in lower case.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Healthy => "healthy",
@@ -60,118 +60,118 @@ impl Status {
     }
 }
 
-/// One reason for a verdict. Serializes as its text.
+/// A reason for a verdict. Serialized as its text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
-    /// There is no file; normal within the start period.
+    /// There is no health file. Normal within the start period.
     #[error("there is no health file at `{}`", path.display())]
     NoFile {
-        /// The path that was read.
+        /// Path of the health file.
         path: PathBuf,
     },
-    /// The process that wrote the file belongs to an earlier run of the container, or its id has been reused. The file counts as
-    /// missing.
+    /// An earlier process wrote the file: in an earlier run of the container, or before the process id was reused. The file
+    /// counts as missing.
     #[error("the health file is left over from an earlier process with pid {pid}")]
     LeftOver {
-        /// The id in the file.
+        /// Process id in the file.
         pid: u32,
     },
-    /// Follows the two above while the start period lasts.
+    /// The start period has not ended. Follows [`Self::NoFile`] or [`Self::LeftOver`].
     #[error("the container started {} ago and has {} to start", shown(*.age), shown(*.limit))]
     Starting {
-        /// The time since PID 1 started.
+        /// Time since the start of PID 1.
         age: Duration,
-        /// The start period.
+        /// Duration of the start period.
         limit: Duration,
     },
-    /// Follows them once the start period is over.
+    /// The start period has ended. Follows [`Self::NoFile`] or [`Self::LeftOver`].
     #[error("the start period of {} is over", shown(*.limit))]
     NotStarted {
-        /// The start period.
+        /// Duration of the start period.
         limit: Duration,
     },
-    /// Follows them if the start of PID 1 is unknown.
+    /// The start time of PID 1 is unknown. Follows [`Self::NoFile`] or [`Self::LeftOver`].
     #[error("when the container started cannot be told from /proc, so it gets no start period")]
     StartUnknown,
-    /// The file is locked or unreadable, as the text says.
+    /// The file is locked or unreadable. The field is the error.
     #[error("{0}")]
     Unreadable(String),
-    /// Another container's host writes the file, and the one that runs here has not.
+    /// A host in another container writes the file. The host in this container does not.
     #[error(
         "the health file is written by a host in another container, and not by the one that runs here (pid {pid}): \
          give each a path of its own with `host.health_file` (HOSTLER_HOST__HEALTH_FILE)"
     )]
     AnotherContainer {
-        /// The process id of the host here.
+        /// Process id of the host in this container.
         pid: u32,
     },
     /// The process that wrote the file has ended.
     #[error("the process that wrote the health file (pid {pid}) is gone")]
     Gone {
-        /// The id in the file.
+        /// Process id in the file.
         pid: u32,
     },
-    /// The host no longer writes.
+    /// The host has stopped writing.
     #[error("the host has written nothing for {}; it should every {}", shown(*.age), shown(super::TICK))]
     Stale {
-        /// The time since the last write.
+        /// Time since the last write.
         age: Duration,
     },
-    /// The clock was set back, and the host has not written since. The host's next write resolves it.
+    /// The system clock was set back, and the host has not written since. The host's next write resolves the fault.
     #[error("the health file is {} ahead: the clock was set back, and nothing was written since", shown(*.by))]
     Ahead {
-        /// The time until `written_at`.
+        /// Time from now to `written_at`.
         by: Duration,
     },
-    /// A consumer's timestamp lies in the future, so its age is unknown.
+    /// A consumer's timestamp is in the future, so the time in the consumer's state is unknown.
     #[error("consumer `{consumer}`: its {} time is {} ahead of the clock", state.name(), shown(*.by))]
     ConsumerAhead {
-        /// The consumer's name.
+        /// Name of the consumer.
         consumer: String,
-        /// Its state.
+        /// State of the consumer.
         state: State,
-        /// The time until it.
+        /// Time from now to the timestamp.
         by: Duration,
     },
-    /// A consumer stays too long in a state that should end.
+    /// A consumer has been in a state without progress for longer than its limit.
     #[error("consumer `{consumer}` has been {} for {}; its limit is {}", state.name(), shown(*.age), shown(*.limit))]
     Stuck {
-        /// The consumer's name.
+        /// Name of the consumer.
         consumer: String,
-        /// Its state.
+        /// State of the consumer.
         state: State,
-        /// The time in that state; for PROCESSING, the age of the oldest message in flight.
+        /// Time in the state. For PROCESSING, the age of the oldest message in flight.
         age: Duration,
-        /// Its `healthcheck_timeout`.
+        /// The consumer's `healthcheck_timeout`.
         limit: Duration,
     },
-    /// All of a consumer's removals, dead-letter copies, releases or lease extensions fail, so its messages are processed again
-    /// and again.
+    /// All of a consumer's removals, dead-letter copies, releases or lease extensions fail. Its messages are therefore
+    /// processed repeatedly.
     #[error(
         "consumer `{consumer}`: settlements or lease extensions have failed for {}, and none has succeeded; its limit is {}",
         shown(*.age), shown(*.limit)
     )]
     NotSettling {
-        /// The consumer's name.
+        /// Name of the consumer.
         consumer: String,
-        /// The time from the first failure to the last.
+        /// Time from the first failure to the last failure.
         age: Duration,
-        /// Its `healthcheck_timeout`.
+        /// The consumer's `healthcheck_timeout`.
         limit: Duration,
     },
-    /// A consumer listens, but no poll completes.
+    /// A consumer is LISTENING or IDLE, but no poll completes.
     #[error(
         "consumer `{consumer}` is {} but no poll has completed for {}; its limit is {}",
         state.name(), shown(*.age), shown(*.limit)
     )]
     NotPolling {
-        /// The consumer's name.
+        /// Name of the consumer.
         consumer: String,
-        /// Its state.
+        /// State of the consumer.
         state: State,
-        /// The time since the last completed poll.
+        /// Time since the last completed poll.
         age: Duration,
-        /// Its `healthcheck_timeout`.
+        /// The consumer's `healthcheck_timeout`.
         limit: Duration,
     },
 }
@@ -182,7 +182,8 @@ impl Serialize for Reason {
     }
 }
 
-/// Judges the file at `now`. `process` is the process that now has the file's pid, if any.
+/// Returns the verdict at the time `now`. `file` is the result of reading the health file. `process` is the living process
+/// with the process id in the file. `None`: no process has this id.
 pub fn verdict(
     file: Result<&Report, &ReadError>,
     process: Option<ProcessInfo>,
@@ -202,7 +203,8 @@ pub fn verdict(
     if reasons.is_empty() { Verdict { status: Status::Healthy, reasons } } else { unhealthy(reasons) }
 }
 
-/// Returns the verdict of a container whose file another container's host writes, although host `pid` runs here.
+/// Returns the verdict on a container in which the host `pid` runs, but whose health file a host in another container
+/// writes.
 pub fn another_container(pid: u32) -> Verdict {
     unhealthy(vec![Reason::AnotherContainer { pid }])
 }
@@ -211,7 +213,8 @@ fn unhealthy(reasons: Vec<Reason>) -> Verdict {
     Verdict { status: Status::Unhealthy, reasons }
 }
 
-/// Judges a missing file, or one that does not count, by the container's age.
+/// Returns the verdict for a missing file, or for a file that counts as missing. The verdict depends on the container's
+/// age.
 fn missing(reason: Reason, now: Timestamp, StartPeriod { limit, pid1_started_at }: StartPeriod) -> Verdict {
     match pid1_started_at.map(|start| now.since(start)) {
         Some(age) if age < limit => {
@@ -222,7 +225,7 @@ fn missing(reason: Reason, now: Timestamp, StartPeriod { limit, pid1_started_at 
     }
 }
 
-/// Returns the id of a living process, other than this one, that keeps this file current.
+/// Returns the id of another living process that keeps the health file at `path` up to date.
 pub fn other_writer(path: &Path) -> Option<u32> {
     let report = super::read(path).ok()?;
     let (process, now) = (super::process::info(report.pid), Timestamp::now());
@@ -231,11 +234,12 @@ pub fn other_writer(path: &Path) -> Option<u32> {
     (report.pid != std::process::id() && is_current && lives).then_some(report.pid)
 }
 
-/// The fate of the process that wrote the file.
+/// The state of the process that wrote the file.
 enum Author {
     Lives,
     Gone,
-    /// It belongs to an earlier run of the container (every host is PID 1 there), or its id has been reused since.
+    /// The process belongs to an earlier run of the container, or its id has been reused. In a container, every host has
+    /// process id 1.
     OfAnotherLife,
 }
 
@@ -243,7 +247,7 @@ fn author(report: &Report, process: Option<ProcessInfo>, pid1_started_at: Option
     let started_after =
         |time: Timestamp, start: Option<Timestamp>| start.is_some_and(|start| start.since(time) > START_TOLERANCE);
     match process {
-        // A process that started *before* the time in the file cannot have taken over its id.
+        // A process that started *before* the time in the file cannot have reused the id.
         Some(process) if started_after(report.started_at.min(report.written_at), process.started_at) => {
             Author::OfAnotherLife
         }
@@ -253,7 +257,8 @@ fn author(report: &Report, process: Option<ProcessInfo>, pid1_started_at: Option
     }
 }
 
-/// Returns the reasons against a healthy verdict. An outdated file says nothing about the present state of its consumers.
+/// Returns the reasons for an unhealthy verdict. A stale file contains no information about the current state of the
+/// consumers.
 fn reasons(report: &Report, now: Timestamp) -> Vec<Reason> {
     let (age, by) = (now.since(report.written_at), report.written_at.since(now));
     if age > STALE_AFTER {
@@ -268,7 +273,8 @@ fn reasons(report: &Report, now: Timestamp) -> Vec<Reason> {
 fn judge(report: &ConsumerReport, now: Timestamp) -> Option<Reason> {
     let since = match report.state {
         State::Listening | State::Idle if report.rests() => return None,
-        // A full consumer never leaves this state; it makes progress as long as no single message takes too long.
+        // A consumer without free slots never leaves this state. The consumer makes progress as long as no message takes
+        // too long.
         State::Processing => report.oldest_started_at,
         State::Listening | State::Idle => report.last_poll_at,
         State::Initializing | State::Initialized | State::Exiting => None,
@@ -285,14 +291,15 @@ fn judge(report: &ConsumerReport, now: Timestamp) -> Option<Reason> {
     })
 }
 
-/// Reports failures that last longer than the limit, as long as the consumer reports them.
+/// Returns a reason if settlements or lease extensions have failed for longer than the limit. The consumer stops reporting
+/// the failures at the first success.
 fn settling(report: &ConsumerReport) -> Option<Reason> {
     let (fails, limit) = (report.settling_fails?, report.healthcheck_timeout);
     let age = fails.last.since(fails.since);
     (age > limit).then(|| Reason::NotSettling { consumer: report.name.clone(), age, limit })
 }
 
-/// Formats a duration for people: whole seconds, or milliseconds below one second.
+/// Formats a duration for messages: in whole seconds, or in milliseconds below one second.
 fn shown(duration: Duration) -> humantime::FormattedDuration {
     let millis = duration.subsec_millis();
     let fraction = if duration.as_secs() == 0 { Duration::from_millis(millis.into()) } else { Duration::ZERO };
@@ -309,7 +316,7 @@ mod tests {
     }
     const LIMIT: Duration = seconds(90);
 
-    /// Returns the time this many seconds before the moment of every verdict below.
+    /// Returns the time `age` seconds before the time of all verdicts in these tests.
     fn ago(age: u64) -> Timestamp {
         Timestamp::from(std::time::UNIX_EPOCH + seconds(1_800_000_000)).minus(seconds(age))
     }
@@ -362,7 +369,8 @@ mod tests {
         let stuck = |state, age| Some(Reason::Stuck { consumer: "c".into(), state, age: seconds(age), limit: LIMIT });
         let silent =
             |state, age| Some(Reason::NotPolling { consumer: "c".into(), state, age: seconds(age), limit: LIMIT });
-        // State, seconds since: its transition, the last poll, the start of the oldest message; what is wrong.
+        // Columns: the state; the seconds since its transition, since the last poll, and since the start of the oldest
+        // message; the expected reason.
         let table = [
             (Initializing, 90, None, None, None),
             (Initializing, 91, None, None, stuck(Initializing, 91)),
@@ -371,12 +379,12 @@ mod tests {
             (Initialized, 91, Some(1), Some(1), stuck(Initialized, 91)),
             (Exiting, 90, Some(500), Some(500), None),
             (Exiting, 91, Some(1), Some(1), stuck(Exiting, 91)),
-            // Merely full: in the state for hours without a poll, but each message is young.
+            // No free slot: the consumer has been in the state for hours without a poll, but each message is young.
             (Processing, 9000, Some(9000), Some(90), None),
             (Processing, 9000, Some(1), Some(91), stuck(Processing, 91)),
             (Processing, 90, None, None, None),
             (Processing, 91, Some(1), None, stuck(Processing, 91)),
-            // Merely idle: in the state for hours, but polls complete.
+            // Idle: the consumer has been in the state for hours, but polls complete.
             (Idle, 9000, Some(90), None, None),
             (Listening, 9000, Some(90), None, None),
             (Idle, 1, Some(91), None, silent(Idle, 91)),
@@ -449,7 +457,7 @@ mod tests {
     fn only_the_process_that_wrote_the_file_is_believed() {
         let started = |age: Option<u64>| Some(ProcessInfo { started_at: age.map(ago) });
         let file = report(Vec::new());
-        // The process with the file's pid, the age of PID 1, the status.
+        // Columns: the process with the process id in the file; the age of PID 1; the expected status.
         let table = [
             (started(Some(1000)), None, Status::Healthy),
             (Some(ProcessInfo { started_at: Some(ago(1000).plus(START_TOLERANCE)) }), None, Status::Healthy),

@@ -1,4 +1,4 @@
-//! Replaces the health file: atomically, private to the user, and through no symbolic link.
+//! Replacement of the health file: atomic, readable only by hostler's user, and without following symbolic links.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Write as _};
@@ -10,14 +10,14 @@ use fs2::FileExt;
 
 use super::{Report, lock};
 
-/// The longest that a write waits for the lock. Half a [`super::TICK`]: a hanging reader delays the host but never stops it.
+/// Maximum wait of a write for the lock: half a [`super::TICK`]. A reader that hangs delays the host but never stops it.
 pub const WRITE_LOCK_WAIT: Duration = Duration::from_secs(1);
 
-/// The number of tries of one write if another process keeps removing the folder.
+/// Maximum number of attempts of one write. Another process may remove the folder between two attempts.
 const ATTEMPTS: u32 = 3;
 
-/// The location of the health file. Opens nothing until it writes, and keeps nothing open. So a folder that is removed or
-/// replaced between two writes does no harm.
+/// The location of the health file. No file is opened before the first write, and no file stays open between writes. The
+/// folder may therefore be removed or replaced between two writes.
 #[derive(Debug, Clone)]
 pub struct HealthFile {
     path: PathBuf,
@@ -26,7 +26,7 @@ pub struct HealthFile {
 }
 
 impl HealthFile {
-    /// Returns the health file at `path`, with `<path>.lock` and `<path>.tmp` beside it.
+    /// Returns the health file at `path`, with the lock file `<path>.lock` and the temporary file `<path>.tmp`.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         Self { lock: lock::path_for(&path), temp: path.with_added_extension("tmp"), path }
@@ -37,13 +37,13 @@ impl HealthFile {
         &self.path
     }
 
-    /// Replaces the file with `report`, mode 0600; creates its folder, mode 0700, if there is none. Blocks for up to
-    /// [`WRITE_LOCK_WAIT`], usually for microseconds. The file is not synced to disk: after a crash of the machine it is stale
-    /// anyway.
+    /// Replaces the file with `report`. The file has mode 0600. Creates a missing folder with mode 0700. Blocks for up to
+    /// [`WRITE_LOCK_WAIT`], usually for microseconds. The file is not synced to disk, because it is stale after a crash of
+    /// the machine in any case.
     ///
     /// # Errors
-    /// [`WriteError::Locked`]: the next tick may succeed. [`WriteError::Failed`]: an operator has to act. Either leaves the old
-    /// file unchanged.
+    /// [`WriteError::Locked`]: the next write may succeed. [`WriteError::Failed`]: an operator must act. Both errors leave
+    /// the old file unchanged.
     pub fn write(&self, report: &Report) -> Result<(), WriteError> {
         let mut bytes =
             serde_json::to_vec(report).map_err(|error| failed("serialize the report for", &self.path)(error.into()))?;
@@ -61,12 +61,12 @@ impl HealthFile {
         let _held = self.take_lock()?;
         let mut temp = self.create_temp().map_err(failed("create", &self.temp))?;
         if let Err(error) = temp.write_all(bytes) {
-            // On a full disk this gives the few bytes back. The first error is the one to report.
+            // Frees the space of the partial file on a full disk. The error of the write is reported in any case.
             let _ = fs::remove_file(&self.temp);
             return Err(failed("write", &self.temp)(error));
         }
         drop(temp);
-        // A rename replaces a symbolic link at the target; it does not write through it.
+        // A rename replaces a symbolic link at the target instead of following the link.
         fs::rename(&self.temp, &self.path).map_err(failed("replace", &self.path))
     }
 
@@ -79,7 +79,7 @@ impl HealthFile {
             .mode(0o600)
             .open(&self.lock)
             .map_err(failed("open", &self.lock))?;
-        // Names the trait in full: `File` has inherent methods of the same names.
+        // Names the trait explicitly, because `File` has inherent methods of the same names.
         match lock::acquire(&file, <File as FileExt>::try_lock_exclusive, WRITE_LOCK_WAIT) {
             Ok(true) => Ok(file),
             Ok(false) => Err(WriteError::Locked { path: self.lock.clone() }),
@@ -87,7 +87,7 @@ impl HealthFile {
         }
     }
 
-    /// Creates a new file under the one temporary name. The caller holds the lock, so an existing one was left by a crash.
+    /// Creates the temporary file. The caller holds the lock, so an existing temporary file was left behind by a crash.
     fn create_temp(&self) -> io::Result<File> {
         let create = || lock::no_follow().write(true).create_new(true).mode(0o600).open(&self.temp);
         match create() {
@@ -111,25 +111,26 @@ impl HealthFile {
     }
 }
 
-/// An error in writing the health file; the variants differ in the host's next step.
+/// The error for a failed write. Each variant requires a different reaction of the host.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// Another process held the lock for all of [`WRITE_LOCK_WAIT`]. Log it, and write at the next tick.
+    /// Another process held the lock for all of [`WRITE_LOCK_WAIT`]. The host logs the error and writes again at the next
+    /// tick.
     #[error(
         "`{path}` was locked for {}s: find the process that holds it (`fuser {path}`) and end it",
         WRITE_LOCK_WAIT.as_secs(),
         path = path.display()
     )]
     Locked {
-        /// The lock's path.
+        /// Path of the lock file.
         path: PathBuf,
     },
-    /// The file system refuses. Writes keep failing until an operator acts, as the message says.
+    /// The file system refused the write. Writes keep failing until an operator follows the advice in the message.
     #[error("cannot {action} `{}`: {cause}; {cure}", path.display())]
     Failed {
-        /// The attempted action, as a verb.
+        /// The action that failed, as a verb.
         action: &'static str,
-        /// Its path.
+        /// Path that the action applied to.
         path: PathBuf,
         /// The system's error.
         cause: io::Error,
