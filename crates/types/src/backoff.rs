@@ -1,34 +1,35 @@
-//! Rests between retries. No I/O, and no randomness of its own.
+//! Exponential backoff: the delays between retries. Performs no I/O; the caller supplies random numbers.
 
 use std::time::Duration;
 
-/// Rests that double with each consecutive failure, up to a maximum.
+/// Delays that double with each consecutive failure, up to a maximum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
-    /// The rest after the first failure.
+    /// Delay after the first failure.
     pub first: Duration,
-    /// The longest rest.
+    /// Maximum delay.
     pub longest: Duration,
 }
 
 impl Backoff {
-    /// Returns rests from `first` to `longest`.
+    /// Creates a backoff with delays from `first` to `longest`.
     pub const fn new(first: Duration, longest: Duration) -> Self {
         Self { first, longest }
     }
 
-    /// Returns the rest, without jitter, after a failure that `preceding` others in a row came before.
+    /// Returns the delay without jitter after a failure. `preceding` is the number of consecutive failures before this
+    /// failure.
     pub fn ceiling(&self, preceding: u32) -> Duration {
         self.first.saturating_mul(2_u32.saturating_pow(preceding)).min(self.longest)
     }
 
-    /// Returns the rest with jitter, at least half of the ceiling, so that clients do not all retry a failed service at the same
-    /// moment. `random` is a number from 0 to 1.
+    /// Returns the delay with jitter: from half of the ceiling to the ceiling. The jitter prevents clients from retrying a
+    /// failed service at the same moment. `random` is a number from 0 to 1.
     pub fn rest(&self, preceding: u32, random: f64) -> Duration {
         self.ceiling(preceding).mul_f64(0.5 + random.clamp(0.0, 1.0) / 2.0)
     }
 
-    /// Returns the rest with full jitter, from zero to the ceiling. `random` is a number from 0 to 1.
+    /// Returns the delay with full jitter: from zero to the ceiling. `random` is a number from 0 to 1.
     pub fn spread(&self, preceding: u32, random: f64) -> Duration {
         self.ceiling(preceding).mul_f64(random.clamp(0.0, 1.0))
     }

@@ -1,16 +1,16 @@
-//! SHA-256 digests, and bytes as hexadecimal text.
+//! SHA-256 digests, and the formatting of bytes as hexadecimal text.
 
 use aws_lc_rs::digest::{SHA256, digest};
 
-/// Returns the SHA-256 of some bytes (FIPS 180-4).
+/// Returns the SHA-256 of the bytes (FIPS 180-4).
 pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     let mut sum = [0; 32];
-    // A SHA256 digest always has 32 bytes.
+    // A SHA-256 digest always has 32 bytes.
     sum.copy_from_slice(digest(&SHA256, bytes).as_ref());
     sum
 }
 
-/// Formats bytes as lowercase hexadecimal.
+/// Formats bytes as lowercase hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digit = |value: u8| char::from(DIGITS[usize::from(value & 15)]);

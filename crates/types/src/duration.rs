@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use humantime::DurationError;
 
-/// Parses a duration. Checks the sum before calling humantime, which panics one second past its maximum (2.4.0).
+/// Parses a duration. Checks the sum before calling humantime, because humantime 2.4.0 panics on a sum just above its
+/// maximum.
 ///
 /// # Errors
-/// The text is not a duration, or is longer than [`Duration::MAX`].
+/// The text is not a duration, or the duration is longer than [`Duration::MAX`].
 pub fn parse(text: &str) -> Result<Duration, DurationError> {
     let (mut rest, mut sum) = (text, Some(Duration::ZERO));
     while let Some((term, after)) = first_term(rest)
@@ -22,7 +23,7 @@ pub fn parse(text: &str) -> Result<Duration, DurationError> {
     }
 }
 
-/// Splits a number with its unit from the rest.
+/// Splits the first number with its unit from the rest of the text.
 fn first_term(text: &str) -> Option<(&str, &str)> {
     let unit = text.find(char::is_alphabetic)?;
     let end = text.get(unit..)?.find(|char: char| !char.is_alphabetic()).map_or(text.len(), |length| unit + length);

@@ -1,8 +1,8 @@
-//! Error chains: an error and its causes on one line. The text of many libraries' errors leaves the causes out.
+//! Error chains: an error and its causes on one line. The text of many libraries' errors omits the causes.
 
 use std::error::Error;
 
-/// Formats the error and its causes, outermost first. Skips a cause that the text already contains.
+/// Formats an error and its causes, outermost first. Skips a cause that the text already contains.
 pub fn with_causes(error: &(dyn Error + 'static)) -> String {
     let causes = std::iter::successors(error.source(), |cause| (*cause).source()).map(ToString::to_string);
     causes.fold(error.to_string(), |text, cause| match text.contains(&cause) {

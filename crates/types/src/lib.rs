@@ -1,5 +1,5 @@
-//! Types that every part of hostler shares: messages, channels, rates, states, times and texts. A leaf of the workspace: it does
-//! no I/O and knows no runtime.
+//! Types that all parts of hostler share: messages, channels, rates, states, times and texts. This crate depends on no
+//! other crate of hostler, performs no I/O, and requires no runtime.
 
 mod backoff;
 pub mod channel;

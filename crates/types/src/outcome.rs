@@ -3,32 +3,32 @@
 /// The kind of an outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OutcomeKind {
-    /// The handler is done.
+    /// The message was processed.
     Ack,
-    /// The handler is done, with an answer.
+    /// The message was processed, and the handler returned a reply.
     Reply,
-    /// The handler asks for another attempt.
+    /// The handler requests another attempt.
     Retry,
-    /// The handler asks for another attempt after a delay.
+    /// The handler requests another attempt after a delay.
     Delay,
-    /// The handler can never succeed.
+    /// The handler reports that the message can never be processed.
     DeadLetter,
     /// The handler reported an error.
     Failed,
     /// The guest trapped.
     Trapped,
-    /// The host reached a limit of its own.
+    /// The host reached one of its own limits.
     HostLimit,
     /// The guest was stopped at its processing timeout.
     TimedOut,
     /// The guest was stopped because the lease was lost.
     LeaseLost,
-    /// The guest was stopped, or never started, because the host shuts down.
+    /// The guest was stopped, or not started, because the host shuts down.
     Shutdown,
 }
 
 impl OutcomeKind {
-    /// All of them: first those that the contract lets a handler return, then those that the host determines.
+    /// All kinds: first the kinds that the contract allows a handler to return, then the kinds that the host determines.
     pub const ALL: [Self; 11] = [
         Self::Ack,
         Self::Reply,
@@ -43,7 +43,7 @@ impl OutcomeKind {
         Self::Shutdown,
     ];
 
-    /// Returns its name in logs, metrics, spans and `invoke --json`.
+    /// Returns the name in logs, metrics, spans and `invoke --json`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ack => "ack",
@@ -60,12 +60,12 @@ impl OutcomeKind {
         }
     }
 
-    /// Returns true if the message's work is done.
+    /// Returns `true` if the message was processed successfully.
     pub const fn is_success(self) -> bool {
         matches!(self, Self::Ack | Self::Reply)
     }
 
-    /// Returns true if a span records it as an error. A handler that asks for a delay has not failed.
+    /// Returns `true` if spans record the outcome as an error. A requested delay is neither a success nor an error.
     pub const fn is_error(self) -> bool {
         !self.is_success() && !matches!(self, Self::Delay)
     }
@@ -81,7 +81,7 @@ mod tests {
         kinds.into_iter().map(OutcomeKind::name).collect()
     }
 
-    /// Returns the words in backquotes between `from` and the next `to` of a page.
+    /// Returns the words in backquotes on a page, between `from` and the next `to`.
     fn quoted<'a>(page: &'a str, from: &str, to: &str) -> BTreeSet<&'a str> {
         let (_, rest) = page.split_once(from).unwrap();
         let (list, _) = rest.split_once(to).unwrap();

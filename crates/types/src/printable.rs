@@ -1,9 +1,9 @@
-//! Foreign text for people to read: characters that a terminal would act on are escaped.
+//! Escaping of foreign text in output for people. Characters that a terminal interprets are escaped.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
-/// Displays a text, escaped except for line ends and tabs.
+/// Displays a text. Escapes characters that a terminal interprets, except line ends and tabs.
 #[derive(Debug, Clone, Copy)]
 pub struct Printable<'a>(pub &'a str);
 
@@ -13,7 +13,7 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
-/// A writer that forwards what it is given, escaped except for line ends and tabs.
+/// A writer that forwards text. Escapes characters that a terminal interprets, except line ends and tabs.
 #[derive(Debug)]
 pub struct Escaping<W>(pub W);
 
@@ -23,8 +23,8 @@ impl<W: Write> Write for Escaping<W> {
     }
 }
 
-/// Returns the text on one line. Escapes only what moves the cursor, colours the screen or changes the writing direction; quotes
-/// and backslashes stay as they are.
+/// Returns the text on one line. Escapes only the characters that a terminal interprets ([`acts`]), including line ends and
+/// tabs. Quotes and backslashes are unchanged.
 pub fn on_one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     // Writing to a string does not fail.
@@ -32,9 +32,10 @@ pub fn on_one_line(text: &str) -> String {
     line
 }
 
-/// Returns a JSON text whose terminal control characters are escaped as JSON escapes. Parsers read the same document.
+/// Returns a JSON text in which characters that a terminal interprets are escaped as JSON escapes. Parsers read the same
+/// document.
 pub fn in_json(text: &str) -> Cow<'_, str> {
-    // Line ends and tabs are layout; JSON has no other unescaped control characters of ASCII.
+    // Line ends and tabs are layout. JSON has no other unescaped control characters in ASCII.
     let is_odd = |char: char| char != '\n' && char != '\t' && acts(char);
     if !text.contains(is_odd) {
         return Cow::Borrowed(text);
@@ -42,7 +43,7 @@ pub fn in_json(text: &str) -> Cow<'_, str> {
     let mut escaped = String::with_capacity(text.len() + 32);
     for char in text.chars() {
         match is_odd(char) {
-            // All of them are in the basic plane. Writing to a string does not fail.
+            // All of these characters are in the basic multilingual plane. Writing to a string does not fail.
             true => drop(write!(escaped, "\\u{:04x}", u32::from(char))),
             false => escaped.push(char),
         }
@@ -50,7 +51,8 @@ pub fn in_json(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// Returns at most `most` bytes of the text; a note about the rest follows.
+/// Returns the first `most` bytes of a longer text, followed by a note with the full length. Returns a shorter text
+/// unchanged.
 pub fn shortened(text: &str, most: usize) -> Cow<'_, str> {
     if text.len() <= most {
         return Cow::Borrowed(text);
@@ -72,8 +74,9 @@ fn escape(to: &mut impl Write, text: &str, is_odd: fn(char) -> bool) -> fmt::Res
     to.write_str(rest)
 }
 
-/// Returns true if a terminal acts on the character instead of showing it: control characters, line and paragraph separators, and
-/// invisible characters that change the writing direction or only hide. Those that join letters and emoji are ordinary text.
+/// Returns `true` if a terminal interprets the character instead of displaying it. Such characters are control characters,
+/// line and paragraph separators, and invisible characters that hide text or change the writing direction. Zero-width joiners
+/// are ordinary text, because letters and emoji need them.
 pub fn acts(char: char) -> bool {
     char.is_control()
         || matches!(char, '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')

@@ -1,14 +1,14 @@
-//! A limit on messages per time: a token bucket that holds one second's worth.
+//! Rate limits on messages: a token bucket that holds the tokens of one second.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// The number of messages that a consumer may start per period.
+/// Maximum number of messages per period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
-    /// Messages per period: 1 to 1,000,000.
+    /// Number of messages per period: 1 to 1,000,000.
     pub permits: u32,
-    /// The period: one second, minute or hour.
+    /// Length of the period: one second, one minute or one hour.
     pub per: Duration,
 }
 
@@ -23,7 +23,7 @@ impl fmt::Display for Rate {
     }
 }
 
-/// A token bucket for taking or sending messages.
+/// A token bucket for receiving or sending messages.
 #[derive(Debug)]
 pub struct Bucket {
     capacity: f64,
@@ -33,24 +33,24 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Returns a bucket that holds up to one second's worth (at least one token), and is full at `now`.
+    /// Creates a bucket that holds the tokens of one second, but at least one token. The bucket is full at `now`.
     pub fn new(rate: Rate, now: impl Into<Instant>) -> Self {
         let per_second = f64::from(rate.permits) / rate.per.as_secs_f64();
         let capacity = per_second.max(1.0);
         Self { capacity, per_second, tokens: capacity, filled_at: now.into() }
     }
 
-    /// Returns the same bucket without a token at `now`, so that frequent restarts do not exceed the rate.
+    /// Creates a bucket that is empty at `now`. With an empty bucket, frequent restarts do not exceed the rate.
     pub fn empty(rate: Rate, now: impl Into<Instant>) -> Self {
         Self { tokens: 0.0, ..Self::new(rate, now) }
     }
 
-    /// Returns the same bucket with one token at `now`, so that the first second does not exceed the rate.
+    /// Creates a bucket that has one token at `now`. With a single token, the first second does not exceed the rate.
     pub fn with_one_token(rate: Rate, now: impl Into<Instant>) -> Self {
         Self { tokens: 1.0, ..Self::new(rate, now) }
     }
 
-    /// Returns the number of tokens at `now`.
+    /// Adds the tokens that are due at `now` and returns the number of whole tokens.
     pub fn available(&mut self, now: impl Into<Instant>) -> usize {
         let now = now.into();
         let since = now.saturating_duration_since(self.filled_at).as_secs_f64();
@@ -59,7 +59,7 @@ impl Bucket {
         self.tokens as usize
     }
 
-    /// Takes tokens. Taking more than [`Self::available`] leaves a debt, which later tokens pay.
+    /// Removes tokens. Removing more than [`Self::available`] creates a debt, which is paid with later tokens.
     pub fn take(&mut self, count: usize) {
         self.tokens -= count as f64;
     }
@@ -69,7 +69,7 @@ impl Bucket {
         self.tokens = (self.tokens + count as f64).min(self.capacity);
     }
 
-    /// Returns the time of the next token; `None` if there was one at the last refill.
+    /// Returns the time of the next token. `None`: a token was available at the last call of [`Self::available`].
     pub fn next_at(&self) -> Option<Instant> {
         let missing = Some(1.0 - self.tokens).filter(|missing| *missing > 0.0)?;
         Some(self.filled_at + Duration::from_secs_f64(missing / self.per_second) + Duration::from_millis(1))

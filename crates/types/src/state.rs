@@ -1,27 +1,27 @@
-//! The states of a consumer, as the health file, logs, metrics and hooks name them.
+//! The states of a consumer, with their names in the health file, logs, metrics and hooks.
 
 use serde::{Deserialize, Serialize};
 
-/// A consumer's state; the health file has the names in capitals.
+/// The state of a consumer. The health file contains the names in capital letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum State {
-    /// Loading its handler, connecting to its queue.
+    /// Loading the handler and connecting to the queue.
     Initializing,
-    /// Ready; not polling yet.
+    /// Ready, but not yet polling.
     Initialized,
     /// Polling.
     Listening,
-    /// At least one message is with its handler.
+    /// Processing at least one message.
     Processing,
-    /// Polling; the last poll brought nothing.
+    /// Polling. The last poll returned no message.
     Idle,
     /// Draining.
     Exiting,
 }
 
 impl State {
-    /// Returns its name in the health file.
+    /// Returns the name in the health file.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Initializing => "INITIALIZING",

@@ -1,34 +1,34 @@
-//! A wall-clock time as the health file writes it: RFC 3339, UTC, microseconds.
+//! Wall-clock times in the format of the health file: RFC 3339, UTC, microseconds.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Microseconds since the Unix epoch, in the years 1970 to 9999: the range of RFC 3339.
+/// Microseconds since the Unix epoch, in the years 1970 to 9999. RFC 3339 has no later years.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timestamp(u64);
 
-/// 9999-12-31T23:59:59.999999Z (RFC 3339 has four digits for the year).
+/// The maximum: 9999-12-31T23:59:59.999999Z. RFC 3339 has four digits for the year.
 const LAST: u64 = 253_402_300_799_999_999;
 
 impl Timestamp {
-    /// Returns the system clock's time.
+    /// Returns the current time of the system clock.
     pub fn now() -> Self {
         SystemTime::now().into()
     }
 
-    /// Returns the time from `earlier` to this; zero if this is not later.
+    /// Returns the time from `earlier` to `self`. Returns zero if `self` is not later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
     }
 
-    /// Returns the time this much later; stops at the end of the year 9999.
+    /// Returns the time `duration` after `self`, at most the end of the year 9999.
     pub fn plus(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(micros(duration)).min(LAST))
     }
 
-    /// Returns the time this much earlier; stops at 1970.
+    /// Returns the time `duration` before `self`, at least the start of 1970.
     pub fn minus(self, duration: Duration) -> Self {
         Self(self.0.saturating_sub(micros(duration)))
     }

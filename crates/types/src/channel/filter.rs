@@ -1,22 +1,22 @@
-//! Filters of subscriptions: a queue gets the messages of its exchange that pass, by routing key.
+//! Subscription filters, which select the messages of an exchange that a queue receives. The selection is by routing key.
 
-/// A filter on the routing key, with the semantics of an SNS filter policy on an attribute: a message without a routing key
-/// passes only [`Filter::All`].
+/// A filter on the routing key. The semantics are those of an SNS filter policy on an attribute: a message without a
+/// routing key passes only [`Filter::All`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Filter {
-    /// Every message.
+    /// Passes every message.
     #[default]
     All,
-    /// The key is one of these.
+    /// Passes messages whose routing key is in the list.
     Exact(Vec<String>),
-    /// The key starts with one of these.
+    /// Passes messages whose routing key starts with a prefix in the list.
     Prefix(Vec<String>),
-    /// The message has a key, and the key is none of these.
+    /// Passes messages whose routing key is not in the list.
     Exclude(Vec<String>),
 }
 
 impl Filter {
-    /// Returns true if a message with this routing key passes.
+    /// Returns `true` if a message with this routing key passes the filter.
     pub fn passes(&self, routing_key: Option<&str>) -> bool {
         match (self, routing_key) {
             (Self::All, _) => true,

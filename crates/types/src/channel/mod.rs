@@ -1,4 +1,4 @@
-//! Channel names: where producers send and a consumer listens.
+//! Channels: the names of the destinations that producers send to and consumers receive from.
 
 mod filter;
 
@@ -7,10 +7,11 @@ pub use filter::Filter;
 use std::fmt;
 use std::str::FromStr;
 
-/// The longest queue or exchange name: SQS's 80 characters less `-dlq` and `.fifo`.
+/// Maximum length of a queue's or exchange's name in bytes: the 80 characters of SQS, minus the suffixes `-dlq` and
+/// `.fifo`.
 pub const MAX_NAME: usize = 71;
 
-/// A channel: `<queue>` (one consumer), or `<exchange>.<queue>` (fan-out: a topic and one of its subscribed queues).
+/// A channel: `<queue>` (a single queue) or `<exchange>.<queue>` (fan-out: a topic and one of its subscribed queues).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Channel {
     exchange: Option<String>,
@@ -18,22 +19,23 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Returns the topic that producers publish to, if the channel is part of a fan-out.
+    /// Returns the topic that producers publish to. `None`: the channel is a single queue.
     pub fn exchange(&self) -> Option<&str> {
         self.exchange.as_deref()
     }
 
-    /// Returns the queue that the consumer listens on.
+    /// Returns the queue that the consumer receives from.
     pub fn queue(&self) -> &str {
         &self.queue
     }
 
-    /// Returns the queue by itself: messages sent there reach no other queue of its exchange.
+    /// Returns the channel of the queue without its exchange. Messages sent to that channel reach no other queue of the
+    /// exchange.
     pub fn alone(&self) -> Self {
         Self { exchange: None, queue: self.queue.clone() }
     }
 
-    /// Returns the channel that this dead-letter queue belongs to; `None` if the name is not that of a dead-letter queue.
+    /// Returns the channel that this dead-letter queue belongs to. `None`: the name is not that of a dead-letter queue.
     pub fn of_dead_letters(&self) -> Option<Self> {
         self.queue.strip_suffix("-dlq")?.parse().ok()
     }
@@ -74,7 +76,7 @@ impl FromStr for Channel {
 }
 
 fn is_name(name: &str) -> bool {
-    // The dead-letter queue of the longest name is a channel too.
+    // A dead-letter queue's suffix does not count, so the dead-letter queue of the longest name is a channel too.
     let counted = name.strip_suffix("-dlq").unwrap_or(name);
     (1..=MAX_NAME).contains(&counted.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))

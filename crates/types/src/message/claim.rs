@@ -1,40 +1,43 @@
-//! The claim check: a message with a pointer to its body in S3, in the format of the Java and Python extended clients for SQS.
+//! The claim check: a message with a pointer to its body in S3, in the format of the Java and Python extended clients for
+//! SQS.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The attribute that marks a message as a pointer; its value is the body's size in bytes. (payload-offloading-java-common)
+/// Name of the attribute that marks a message as a pointer. The value is the body's size in bytes
+/// (payload-offloading-java-common).
 pub const SIZE_ATTRIBUTE: &str = "ExtendedPayloadSize";
-/// The same, as clients before 2021 wrote it and the Java client still does by default.
+/// Older name of [`SIZE_ATTRIBUTE`]. Used by clients before 2021, and by default still by the Java client.
 pub const LEGACY_SIZE_ATTRIBUTE: &str = "SQSLargePayloadSize";
 
-/// The class in front of the pointer today.
+/// Java class name in front of the pointer.
 const CLASS: &str = "software.amazon.payloadoffloading.PayloadS3Pointer";
-/// The class that clients before 2019 wrote.
+/// Java class name that clients before 2019 wrote in front of the pointer.
 const LEGACY_CLASS: &str = "com.amazon.sqs.javamessaging.MessageS3Pointer";
 
-/// The location of a message's body.
+/// The location of a message's body in S3.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
-    /// The S3 bucket.
+    /// Name of the S3 bucket.
     #[serde(rename = "s3BucketName")]
     pub bucket: String,
-    /// The object's key in it.
+    /// Key of the object in the bucket.
     #[serde(rename = "s3Key")]
     pub key: String,
-    /// The body's size in bytes, as its producer states it; `None` if it does not.
+    /// Size of the body in bytes, as stated by its producer. `None`: the producer did not state the size.
     #[serde(skip)]
     pub size: Option<u64>,
 }
 
 impl Claim {
-    /// Returns the message body that carries the pointer. SQS refuses some characters: JSON escapes all of them but two.
+    /// Returns the message body that contains the pointer. SQS refuses control characters, which JSON escapes, and U+FFFE
+    /// and U+FFFF, which are escaped here.
     pub fn to_body(&self) -> String {
         let body = serde_json::json!([CLASS, { "s3BucketName": self.bucket, "s3Key": self.key }]).to_string();
         body.replace('\u{fffe}', "\\ufffe").replace('\u{ffff}', "\\uffff")
     }
 
-    /// Parses a pointer of either class; `None` if the text is not one.
+    /// Parses a pointer with either class name. `None`: the text is not a pointer.
     pub fn from_body(text: &str, size: Option<u64>) -> Option<Self> {
         let pair: [Value; 2] = serde_json::from_str(text).ok()?;
         let [class, pointer] = pair;
@@ -56,7 +59,7 @@ mod tests {
         let current = r#"["software.amazon.payloadoffloading.PayloadS3Pointer",{"s3BucketName":"b","s3Key":"k/1"}]"#;
         assert_eq!(claim.to_body(), current);
         for class in [CLASS, LEGACY_CLASS] {
-            // Python's json.dumps puts a space after each comma and colon.
+            // Python's `json.dumps` writes a space after each comma and colon.
             let spaced = format!(r#"["{class}", {{"s3BucketName": "b", "s3Key": "k/1"}}]"#);
             assert_eq!(Claim::from_body(&spaced, Some(7)).as_ref(), Some(&claim));
         }

@@ -1,4 +1,4 @@
-//! Messages: a body and attributes, as every queue carries them.
+//! Messages: a body and attributes, independent of the queue.
 
 mod claim;
 mod trace;
@@ -13,31 +13,31 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 
-/// The most attributes one message may carry (AWS limit: 10 message attributes per message).
+/// Maximum number of attributes of a message (AWS limit: 10 message attributes per message).
 pub const MAX_ATTRIBUTES: usize = 10;
 
-/// The longest delay a sender may ask for (AWS limit: 15 minutes).
+/// Maximum delay of a message (AWS limit: 15 minutes).
 pub const MAX_DELAY: Duration = Duration::from_secs(15 * 60);
 
-/// The name of the attribute that carries the body's media type, by convention.
+/// Conventional name of the attribute that contains the body's media type.
 pub const CONTENT_TYPE: &str = "content-type";
 
 /// Attributes, sorted by name.
 pub type Attributes = BTreeMap<String, AttributeValue>;
 
-/// The value of one message attribute.
+/// The value of a message attribute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AttributeValue {
-    /// UTF-8 text; numbers travel as text too.
+    /// UTF-8 text. Numbers are text too.
     Text(String),
     /// Bytes.
     Binary(Vec<u8>),
-    /// A value with a data type that its producer chose (SQS: `Number`, `String.label`, `Binary.label`). Copies of the message
-    /// keep it.
+    /// A value with a data type that the producer chose (SQS: `Number`, `String.label`, `Binary.label`). Copies of the
+    /// message keep the data type.
     Typed(Box<Typed>),
 }
 
-/// A value as handlers see it.
+/// The value of a message attribute without its data type, as handlers receive it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plain<'a> {
     /// UTF-8 text.
@@ -46,17 +46,17 @@ pub enum Plain<'a> {
     Binary(&'a [u8]),
 }
 
-/// A value with the data type that its producer chose.
+/// A value with the data type that the producer chose.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Typed {
-    /// The data type's name, as the queue spells it.
+    /// Name of the data type in the queue's notation.
     pub data_type: String,
-    /// The value itself: text or bytes.
+    /// The value: text or bytes.
     pub value: AttributeValue,
 }
 
 impl AttributeValue {
-    /// Returns the value if it is text.
+    /// Returns the text of the value. `None`: the value is binary.
     pub fn as_text(&self) -> Option<&str> {
         match self.plain() {
             Plain::Text(text) => Some(text),
@@ -73,8 +73,9 @@ impl AttributeValue {
         }
     }
 
-    /// Returns its size in bytes, as the limits count it. A data type that the producer chose counts. The sender adds `String`
-    /// and `Binary`, because only some queues have them.
+    /// Returns the size in bytes that counts against size limits. A data type that the producer chose is included. The
+    /// default data types `String` and `Binary` are not included, because not all queues have data types; the sending
+    /// driver adds their size.
     pub fn len(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
@@ -83,7 +84,7 @@ impl AttributeValue {
         }
     }
 
-    /// Returns true if the size is zero; never so if its producer chose a data type.
+    /// Returns `true` if the size is zero. A value with a data type that the producer chose is never empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -92,26 +93,27 @@ impl AttributeValue {
 /// A received message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// The queue's id of the message, the same at every delivery.
+    /// Id of the message, assigned by the queue. The same at every delivery.
     pub id: String,
-    /// The body, as the producer sent it; cheap to clone.
+    /// Body of the message, unchanged since the producer sent it. Cheap to clone.
     pub body: Bytes,
-    /// The producer's attributes.
+    /// Attributes that the producer set.
     pub attributes: Attributes,
-    /// The time at which the queue accepted the message from its producer.
+    /// Time at which the queue accepted the message from the producer.
     pub enqueued_at: SystemTime,
-    /// The FIFO group, or the fair-queue tenant on a standard queue.
+    /// FIFO group of the message. On a standard queue, the tenant for fair queues.
     pub group: Option<String>,
-    /// The routing key that it was published with.
+    /// Routing key that the producer published the message with.
     pub routing_key: Option<String>,
-    /// The location of the body, if it is not in the message: `body` is then empty until `Queue::load` has fetched it.
+    /// Location of a body that is stored outside of the message. `body` is then empty until `Queue::load` has fetched the
+    /// body.
     pub claim: Option<Arc<Claim>>,
-    /// The trace that its producer sent it in, however the queue carries it.
+    /// Trace context that the producer sent with the message.
     pub trace: Option<Arc<TraceContext>>,
 }
 
 impl Message {
-    /// Returns a message with this id and body and nothing else, enqueued at the start of 1970.
+    /// Creates a message with this id and body. The enqueue time is the start of 1970, and all other fields are empty.
     pub fn new(id: impl Into<String>, body: impl Into<Bytes>) -> Self {
         Self {
             id: id.into(),
@@ -125,7 +127,7 @@ impl Message {
         }
     }
 
-    /// Returns the media type from the attribute [`CONTENT_TYPE`]; the case of its name does not matter.
+    /// Returns the media type from the attribute [`CONTENT_TYPE`]. The attribute's name is matched without regard to case.
     pub fn content_type(&self) -> Option<&str> {
         self.attributes
             .iter()
@@ -133,53 +135,54 @@ impl Message {
             .and_then(|(_, value)| value.as_text())
     }
 
-    /// Returns the message's age at `now`; zero if the clocks disagree.
+    /// Returns the age of the message at `now`. Returns zero if `now` is before the enqueue time.
     pub fn age(&self, now: SystemTime) -> Duration {
         now.duration_since(self.enqueued_at).unwrap_or_default()
     }
 }
 
-/// A message on its way to a queue.
+/// A message to send.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outgoing {
-    /// The body.
+    /// Body of the message.
     pub body: Vec<u8>,
-    /// Attributes; at most [`MAX_ATTRIBUTES`].
+    /// Attributes: at most [`MAX_ATTRIBUTES`].
     pub attributes: Attributes,
-    /// The key that decides which subscribed queues of an exchange get the message.
+    /// Routing key, which decides which subscribed queues of an exchange receive the message.
     pub routing_key: Option<String>,
-    /// The time before which it is not delivered; at most [`MAX_DELAY`].
+    /// Delay before the first delivery: at most [`MAX_DELAY`].
     pub delay: Duration,
-    /// The FIFO group. An ordered channel puts messages without one into a common group.
+    /// FIFO group. An ordered channel assigns messages without a group to a common group.
     pub group: Option<String>,
-    /// The deduplication key. A second message with the same key within 5 minutes is accepted and dropped.
+    /// Deduplication key. A second message with the same key within 5 minutes is accepted and dropped.
     pub dedupe: Option<String>,
-    /// The claim of a body that is already in S3: the message is sent with it, and `body` is ignored.
+    /// Location of a body that is already stored in S3. The message is sent with the location, and `body` is ignored.
     pub claim: Option<Arc<Claim>>,
-    /// The trace that it is sent in. The queue adds it to the attributes if there is room and they carry none.
+    /// Trace context of the send. The queue adds the context to the attributes if there is room and the attributes contain
+    /// no context.
     pub trace: Option<Arc<TraceContext>>,
 }
 
 impl Outgoing {
-    /// Returns the size in bytes that counts against every queue's limit: the body and, for each attribute, its name, its value,
-    /// and its data type if the producer chose one ([`AttributeValue::len`]).
+    /// Returns the size in bytes that counts against every queue's limit. The size covers the body and each attribute's
+    /// name and value, with the data type if the producer chose one ([`AttributeValue::len`]).
     pub fn size(&self) -> usize {
         let attributes: usize = self.attributes.iter().map(|(name, value)| name.len() + value.len()).sum();
         self.body.len() + attributes
     }
 
-    /// Adds the trace to the attributes if they carry none and have room, up to `most`. Queues do this last, because a trace must
-    /// never prevent a send.
+    /// Adds the trace context to the attributes if the attributes contain no context and are fewer than `most`. Drivers
+    /// call this function last, because a trace context must never prevent a send.
     pub fn carry_trace(&mut self, most: usize) {
         if let Some(trace) = self.trace.take() {
             trace.add_within(&mut self.attributes, most);
         }
     }
 
-    /// Checks the limits that every queue shares; `max_size` (bytes) is the queue's own.
+    /// Checks the limits that all queues share. `max_size` is the queue's size limit in bytes.
     ///
     /// # Errors
-    /// Returns the first limit that the message breaks.
+    /// The first limit that the message exceeds.
     pub fn validate(&self, max_size: usize) -> Result<(), Invalid> {
         if self.size() > max_size {
             return Err(Invalid::TooLarge { size: self.size(), max: max_size });
@@ -197,30 +200,30 @@ impl Outgoing {
     }
 }
 
-/// A reason why a message can never be sent unchanged.
+/// The reason why a message cannot be sent unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
-    /// Body and attributes together exceed the queue's limit.
+    /// The body and the attributes together exceed the queue's size limit.
     #[error("the message has {size} bytes (body and attributes); the queue takes at most {max}")]
     TooLarge {
-        /// Size of body and attributes in bytes.
+        /// Size of the body and the attributes in bytes.
         size: usize,
-        /// The queue's limit in bytes.
+        /// The queue's size limit in bytes.
         max: usize,
     },
-    /// It has too many attributes.
+    /// The message has too many attributes.
     #[error("the message has {count} attributes; at most {MAX_ATTRIBUTES} are allowed")]
     TooManyAttributes {
-        /// Their number.
+        /// Number of attributes.
         count: usize,
     },
     /// The channel does not support the delay.
     #[error("{0}")]
     DelayUnsupported(&'static str),
-    /// The channel cannot detect duplicates, so it takes no dedupe key.
+    /// The channel cannot detect duplicates, so a deduplication key is not accepted.
     #[error("{0}")]
     DedupeUnsupported(&'static str),
-    /// The message contains something that this queue cannot carry.
+    /// The message contains something that the queue does not support.
     #[error("{0}")]
     Unsupported(String),
     /// The delay is longer than [`MAX_DELAY`].
@@ -229,17 +232,18 @@ pub enum Invalid {
         /// The requested delay.
         delay: Duration,
     },
-    /// SQS would refuse the name of an attribute.
+    /// SQS does not allow the name of an attribute.
     #[error(
         "`{name}` is no attribute name: use 1 to 256 of A-Z a-z 0-9 _ - . without a leading, trailing or doubled dot"
     )]
     AttributeName {
-        /// The name.
+        /// Name of the attribute.
         name: String,
     },
 }
 
-/// Returns true if SQS would accept `name` (AWS: 256 characters of `A-Za-z0-9_-.`, dots neither first, last nor doubled).
+/// Returns `true` if SQS allows the attribute name: 1 to 256 characters of `A-Za-z0-9_-.`, without a leading, trailing or
+/// doubled dot (Amazon SQS developer guide, message attributes).
 fn is_attribute_name(name: &str) -> bool {
     (1..=256).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))

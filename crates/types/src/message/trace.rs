@@ -1,4 +1,4 @@
-//! The trace context of a message, which makes a handler's actions part of the trace that caused the message.
+//! The trace context of a message. The context makes the actions of a handler part of the trace that caused the message.
 
 use std::fmt::{self, Display};
 
@@ -6,13 +6,14 @@ use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState}
 
 use super::{AttributeValue, Attributes, MAX_ATTRIBUTES};
 
-/// The attribute and header that names the trace (W3C Trace Context, section 3.2).
+/// Name of the attribute and header that identifies the trace and the span (W3C Trace Context, section 3.2).
 pub const TRACEPARENT: &str = "traceparent";
 
-/// The attribute and header for vendors' additions (W3C Trace Context, section 3.3).
+/// Name of the attribute and header with vendor-specific data (W3C Trace Context, section 3.3).
 pub const TRACESTATE: &str = "tracestate";
 
-/// The longest `tracestate` that is passed on, in bytes (W3C Trace Context, section 3.3.1.5: at least 512).
+/// Maximum length of a `tracestate` that is passed on, in bytes (W3C Trace Context, section 3.3.1.5, requires at least
+/// 512).
 const MAX_TRACESTATE: usize = 512;
 
 /// A valid trace context: a span and its sampling decision.
@@ -20,7 +21,7 @@ const MAX_TRACESTATE: usize = 512;
 pub struct TraceContext(SpanContext);
 
 impl TraceContext {
-    /// Returns the context that these attributes carry under W3C's names, in any letter case; `None` if it is not valid.
+    /// Returns the context in the attributes with W3C's names, in any letter case. `None`: there is no valid context.
     pub fn of(attributes: &Attributes) -> Option<Self> {
         let text = |name: &str| {
             let mut attributes = attributes.iter();
@@ -29,15 +30,16 @@ impl TraceContext {
         Self::parse(text(TRACEPARENT)?, text(TRACESTATE))
     }
 
-    /// Parses W3C's two fields. Ignores an invalid `tracestate`, as the standard requires.
+    /// Parses the two fields of W3C Trace Context. Ignores an invalid `tracestate`, as the standard requires.
     pub fn parse(traceparent: &str, tracestate: Option<&str>) -> Option<Self> {
         let (trace, span, flags) = read_traceparent(traceparent)?;
         let state = tracestate.filter(|text| is_tracestate(text)).and_then(|text| text.parse().ok());
         Self::remote(trace, span, flags, state.unwrap_or(TraceState::NONE))
     }
 
-    /// Parses the header of AWS X-Ray, `Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1` (AWS X-Ray
-    /// developer guide, tracing header). `None` without a valid root and parent. A trace is sampled only if the header says so.
+    /// Parses the header of AWS X-Ray, `Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1` (AWS
+    /// X-Ray developer guide, tracing header). `None`: the root or the parent is missing or not valid. A trace is sampled
+    /// only if the header contains `Sampled=1`.
     pub fn from_xray(header: &str) -> Option<Self> {
         let field = |name: &str| {
             let mut fields = header.split(';').filter_map(|field| field.trim().split_once('='));
@@ -53,7 +55,7 @@ impl TraceContext {
         Self::remote(trace, span, flags, TraceState::NONE)
     }
 
-    /// Formats it as an AWS X-Ray header.
+    /// Formats the context as an AWS X-Ray header.
     pub fn xray(&self) -> String {
         let (trace, sampled) = (self.trace_id().to_string(), u8::from(self.0.is_sampled()));
         let (time, unique) = trace.split_at(8);
@@ -64,7 +66,7 @@ impl TraceContext {
         Self::new(SpanContext::new(TraceId::from(trace), SpanId::from(span), flags, true, state))
     }
 
-    /// Returns the context of a span; `None` if the span is not valid.
+    /// Returns the context of a span. `None`: the span is not valid.
     pub fn new(span: SpanContext) -> Option<Self> {
         span.is_valid().then_some(Self(span))
     }
@@ -74,33 +76,33 @@ impl TraceContext {
         &self.0
     }
 
-    /// Returns the trace's id: 32 hexadecimal digits.
+    /// Returns the id of the trace: 32 hexadecimal digits.
     pub fn trace_id(&self) -> TraceId {
         self.0.trace_id()
     }
 
-    /// Formats it as W3C's `traceparent`.
+    /// Formats the context as W3C's `traceparent`.
     pub fn traceparent(&self) -> String {
         self.to_string()
     }
 
-    /// Returns the vendors' additions, if there are any.
+    /// Returns the `tracestate` with vendor-specific data. `None`: the context has no such data.
     pub fn tracestate(&self) -> Option<String> {
         Some(self.0.trace_state().header()).filter(|state| !state.is_empty())
     }
 
-    /// Returns its fields by the names of their attributes and headers.
+    /// Returns the fields of the context with their names as attributes and headers.
     pub fn fields(&self) -> impl Iterator<Item = (&'static str, String)> {
         let tracestate = self.tracestate().map(|value| (TRACESTATE, value));
         std::iter::once((TRACEPARENT, self.traceparent())).chain(tracestate)
     }
 
-    /// Adds it to the attributes of a message if they carry none and have room.
+    /// Adds the context to the attributes of a message if there is room and the attributes contain no context.
     pub fn add_to(&self, attributes: &mut Attributes) {
         self.add_within(attributes, MAX_ATTRIBUTES);
     }
 
-    /// Adds it as [`Self::add_to`] does, with room for `most` attributes.
+    /// Adds the context like [`Self::add_to`], but to at most `most` attributes.
     pub fn add_within(&self, attributes: &mut Attributes, most: usize) {
         if is_carried_by(attributes) {
             return;
@@ -113,7 +115,7 @@ impl TraceContext {
     }
 }
 
-/// Formats the `traceparent` of version 00.
+/// Formats the context as a `traceparent` of version 00.
 impl Display for TraceContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let span = &self.0;
@@ -121,13 +123,14 @@ impl Display for TraceContext {
     }
 }
 
-/// Returns true if these attributes have a `traceparent`, valid or not: its author decides about the trace.
+/// Returns `true` if the attributes contain a `traceparent`, even an invalid one. The producer has then decided about the
+/// trace.
 pub fn is_carried_by(attributes: &Attributes) -> bool {
     attributes.keys().any(|name| name.eq_ignore_ascii_case(TRACEPARENT))
 }
 
-/// Parses `version-trace-parent-flags`, each in lowercase hexadecimal. Ids of zeros and version ff are invalid; a later version
-/// may have more after a dash (W3C Trace Context, section 3.2.2).
+/// Parses `version-trace-parent-flags`, each in lowercase hexadecimal digits. The version ff is invalid. Versions after 00
+/// may have further fields after another dash (W3C Trace Context, section 3.2.2).
 fn read_traceparent(text: &str) -> Option<(u128, u64, TraceFlags)> {
     let mut parts = text.splitn(5, '-');
     let mut part = |length| parts.next().and_then(|part| hexadecimal(part, length));
@@ -137,7 +140,7 @@ fn read_traceparent(text: &str) -> Option<(u128, u64, TraceFlags)> {
         return None;
     }
     let flags = TraceFlags::new(u8::try_from(flags).ok()?);
-    // Only one flag is known to keep its meaning in later versions.
+    // Only the `sampled` flag is guaranteed to keep its meaning in later versions.
     let flags = if is_known { flags } else { flags & TraceFlags::SAMPLED };
     Some((trace, u64::try_from(span).ok()?, flags))
 }
@@ -149,7 +152,7 @@ fn hexadecimal(text: &str, length: usize) -> Option<u128> {
     fits.then(|| u128::from_str_radix(text, 16).ok()).flatten()
 }
 
-/// Checks for printable ASCII of a length that every system passes on. The members are not examined.
+/// Returns `true` if the text is printable ASCII and short enough. The members of the list are not checked.
 fn is_tracestate(text: &str) -> bool {
     (1..=MAX_TRACESTATE).contains(&text.len()) && text.bytes().all(|byte| (0x20..=0x7e).contains(&byte))
 }
