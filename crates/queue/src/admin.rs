@@ -1,4 +1,4 @@
-//! A queue service for operators: lists queues, counts their messages and shows them.
+//! The operator's view of a queue service: lists queues, counts their messages, and peeks at messages.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -16,77 +16,78 @@ use hostler_types::message::Message;
 /// The message counts of a channel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Depth {
-    /// Ready to be received.
+    /// Number of messages that are ready to be received.
     pub visible: u64,
-    /// Sent or released with a delay that has not passed.
+    /// Number of messages that were sent or released with a delay that has not passed.
     pub delayed: u64,
-    /// Leased.
+    /// Number of leased messages.
     pub in_flight: u64,
-    /// In its dead-letter queue.
+    /// Number of messages in the channel's dead-letter queue.
     pub dead_lettered: u64,
-    /// Set if no queue has this name; the other counts are then zero.
+    /// Set if no queue has this name. The counts are then zero.
     pub missing: bool,
-    /// Age of the oldest message, waiting or in flight; `None` also where the service does not report it (SQS).
+    /// Age of the oldest message, waiting or in flight. `None`: there is no message, or the service does not report the age
+    /// (SQS).
     pub oldest_age: Option<Duration>,
 }
 
-/// Progress of a move by the service's own task.
+/// Progress of a move that the service performs as its own task.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Redriven {
-    /// Messages moved so far, by the service's approximate count.
+    /// Approximate number of messages moved up to now, as reported by the service.
     pub moved: u64,
-    /// Messages to move in all, where the service reports it.
+    /// Total number of messages to move. `None`: the service does not report the total.
     pub total: Option<u64>,
     /// Set if the task was cancelled before its end.
     pub cancelled: bool,
 }
 
-/// A queue service for operators: lists queues, counts and shows messages, and opens queues in order to move messages.
+/// A queue service for operators. Lists queues, counts and peeks at messages, and opens queues for moving messages.
 #[async_trait]
 pub trait Admin: Broker {
-    /// Lists every existing queue, dead-letter queues included, as channels.
+    /// Lists all existing queues as channels, including dead-letter queues.
     ///
     /// # Errors
-    /// [`QueueError`] when the service cannot be asked.
+    /// [`QueueError`] if the service cannot be reached or refuses the request.
     async fn channels(&self) -> Result<Vec<Channel>, QueueError>;
 
-    /// Returns the depth of each of these channels, in their order. Each has its own result, so one that cannot be read
-    /// hides no other. The depth of a channel that does not exist is empty and marked as missing.
+    /// Returns the depth of each channel, in the order of `channels`. Each channel has its own result, so an error for one
+    /// channel does not hide the others. The depth of a channel that does not exist is zero and marked as missing.
     ///
     /// # Errors
-    /// [`QueueError`] when the service cannot be asked at all.
+    /// [`QueueError`] if no channel can be read.
     async fn each_depth(&self, channels: &[Channel]) -> Result<Vec<Result<Depth, QueueError>>, QueueError>;
 
-    /// Returns the depths of all these channels, in their order.
+    /// Returns the depths of all channels, in the order of `channels`.
     ///
     /// # Errors
-    /// [`QueueError`] when one of them cannot be read.
+    /// [`QueueError`] if any channel cannot be read.
     async fn depths(&self, channels: &[Channel]) -> Result<Vec<Depth>, QueueError> {
         self.each_depth(channels).await?.into_iter().collect()
     }
 
-    /// Lists the channels that can be sent to, on a service where a send to any other would be lost or would create a
-    /// queue that nobody consumes. `None`: the service itself refuses such a send.
+    /// Lists the channels that messages can be sent to. `None`: the service refuses a send to any other channel, so a list
+    /// is not needed. Without the list, a send to another channel would be lost or would create a queue without a consumer.
     ///
     /// # Errors
-    /// [`QueueError`] when the service cannot be asked.
+    /// [`QueueError`] if the service cannot be reached or refuses the request.
     async fn destinations(&self) -> Result<Option<Vec<Channel>>, QueueError> {
         Ok(None)
     }
 
-    /// Opens an existing queue as it is stored, in order to move messages between queues. Bodies that lie elsewhere
-    /// stay there, even after an ack.
+    /// Opens an existing queue for moving messages between queues. Messages are received as stored: bodies that are stored
+    /// outside of the queue are not loaded, and an ack does not remove them.
     ///
     /// # Errors
-    /// [`QueueError::Refused`] if there is no such queue.
+    /// [`QueueError::Refused`] if the queue does not exist.
     async fn open_stored(&self, channel: &Channel) -> Result<Arc<dyn Queue>, QueueError>;
 
-    /// Shows every message of an existing queue as it is stored, leased and delayed ones too, until `each` breaks.
-    /// Receives nothing and counts no attempt. Returns `false`, having shown none, on a service that shows messages
-    /// only to their receiver (SQS).
+    /// Passes every message of an existing queue to `each`, as stored, until `each` breaks. Leased and delayed messages are
+    /// included. Receives nothing and counts no attempt. Returns `false` without a call of `each` if the service shows
+    /// messages only to their receiver (SQS).
     ///
     /// # Errors
-    /// [`QueueError::Refused`] if there is no such queue.
+    /// [`QueueError::Refused`] if the queue does not exist.
     async fn peek(
         &self,
         channel: &Channel,
@@ -96,12 +97,13 @@ pub trait Admin: Broker {
         Ok(false)
     }
 
-    /// Moves all messages of a dead-letter queue to another queue by the service's own task. Moves at most `per_second`
-    /// messages a second (`None`: the service decides) and reports progress to `progress`. Returns when the task ends;
-    /// cancelling `stop` cancels the task.
+    /// Moves all messages of a dead-letter queue to another queue, as the service's own task. Moves at most `per_second`
+    /// messages per second. `None`: the service chooses the rate. Reports progress to `progress`. Returns when the task has
+    /// ended. Cancelling `stop` cancels the task.
     ///
     /// # Errors
-    /// [`QueueError`] if the task cannot be started or followed, or fails; always on a service without such a task.
+    /// [`QueueError`] if the task cannot be started or monitored, or fails. A service without move tasks always returns an
+    /// error.
     async fn redrive(
         &self,
         from: &Channel,
@@ -114,8 +116,8 @@ pub trait Admin: Broker {
         Err(QueueError::Refused("only SQS has a move task of its own; leave --native out".into()))
     }
 
-    /// Converts a time of our clock to the clock that stamps messages, as far as the service has shown it. Never
-    /// earlier than `time`.
+    /// Converts a time of this machine's clock to the clock that the service stamps messages with, as far as the difference
+    /// is known. Never returns a time before `time`.
     fn on_its_clock(&self, time: SystemTime) -> SystemTime {
         time
     }

@@ -1,4 +1,4 @@
-//! A queue service for consumers and producers: opens channels and sends messages.
+//! The view of consumers and producers on a queue service: opens channels and sends messages.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,29 +12,30 @@ use crate::queue::Queue;
 use hostler_types::channel::{Channel, Filter};
 use hostler_types::message::Outgoing;
 
-/// The channel that a consumer asks for, and its settings.
+/// The channel that a consumer receives from, and its settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChannelSpec {
-    /// Its name.
+    /// Name of the channel.
     pub channel: Channel,
-    /// FIFO: keeps the order within a group.
+    /// Set for a FIFO queue, which keeps the order of messages within a group.
     pub ordered: bool,
-    /// Applies deduplication and the throughput limit of a FIFO queue per message group (SQS: high throughput); `None`:
-    /// left unchanged.
+    /// Set to apply deduplication and the throughput limit of a FIFO queue per message group (SQS: high throughput).
+    /// `None`: the queue's setting is left unchanged.
     pub high_throughput: Option<bool>,
-    /// The filter for messages of the exchange; only for a fan-out channel.
+    /// Filter for the messages of the exchange. Only used for a fan-out channel.
     pub filter: Filter,
-    /// Receives without a settlement after which the queue itself dead-letters a message. `None`: the channel has no
-    /// dead-letter queue, and a [`Settlement::DeadLetter`](crate::Settlement::DeadLetter) is refused.
+    /// Maximum number of receives of a message. The queue itself dead-letters a message that has not been settled by then.
+    /// `None`: the channel has no dead-letter queue, and [`Settlement::DeadLetter`](crate::Settlement::DeadLetter) is
+    /// refused.
     pub max_receives: Option<u32>,
-    /// The lease of a receive that does not ask for one of its own (SQS: the queue's visibility timeout).
+    /// Lease of receives that do not specify a lease (SQS: the queue's visibility timeout).
     pub lease: Duration,
-    /// Tags by name, on services that have tags: the owner, and the alarm settings.
+    /// Tags by name, for services that have tags. The tags contain the owner and the alarm settings.
     pub tags: BTreeMap<String, String>,
 }
 
 impl ChannelSpec {
-    /// A plain queue without a dead-letter queue.
+    /// Creates the spec of a plain queue without a dead-letter queue.
     pub fn new(channel: Channel) -> Self {
         Self {
             channel,
@@ -51,27 +52,28 @@ impl ChannelSpec {
 /// The result of a send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sent {
-    /// The message's id. It is the same in every queue that the message reached, except behind SNS, where each queue
-    /// assigns its own.
+    /// Id of the message. All queues that the message reached use the same id, except behind SNS, where each queue assigns
+    /// its own id.
     pub id: String,
-    /// The number of queues reached: 1 on a plain channel, any number on an exchange, 0 for a duplicate. `None` where
-    /// the service does not report it (SNS, and a FIFO queue with a dedupe key).
+    /// Number of queues that the message reached: 1 on a plain channel, any number on an exchange, 0 for a duplicate.
+    /// `None`: the service does not report the number (SNS, and a FIFO queue with a deduplication key).
     pub queues: Option<usize>,
 }
 
 /// A queue service for consumers and producers: opens channels and sends messages.
 #[async_trait]
 pub trait Broker: Send + Sync + 'static {
-    /// Opens the queue of this channel, with the dead-letter queue and subscription that `spec` asks for.
+    /// Opens the queue of a channel, with the dead-letter queue and the subscription that `spec` specifies.
     ///
     /// # Errors
-    /// [`QueueError::Refused`] names what is missing and how to fix it.
+    /// [`QueueError::Refused`] names the missing resource and the fix.
     async fn open(&self, spec: &ChannelSpec) -> Result<Arc<dyn Queue>, QueueError>;
 
-    /// Sends messages to a channel; for a fan-out channel, to its exchange. An `Ok` is durable.
+    /// Sends messages to a channel. Messages to a fan-out channel are sent to its exchange. A message is durable if its
+    /// result is `Ok`.
     async fn send(&self, channel: &Channel, batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>>;
 
-    /// Returns the system and address of the channel's destination, as far as they are known without a call to the
-    /// service.
+    /// Returns the system and the address of the destination that a send to the channel uses. Makes no call to the service,
+    /// so the address may be unknown.
     fn origin(&self, channel: &Channel) -> Origin;
 }

@@ -1,4 +1,4 @@
-//! Errors of a queue service, split by what the caller does next.
+//! Errors of a queue service, distinguished by the caller's next step.
 
 use hostler_types::channel::Channel;
 use hostler_types::message::Invalid;
@@ -6,16 +6,17 @@ use hostler_types::message::Invalid;
 /// An error of the queue service.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QueueError {
-    /// A failure that may pass: throttling, network, a lock. Back off and try again.
+    /// A temporary failure: throttling, a network error, a lock. The caller should retry with backoff.
     #[error("{0}")]
     Unavailable(String),
-    /// A failure that lasts until a person changes something: missing, denied, corrupt. The text says what to do.
+    /// A permanent failure: a missing resource, a missing permission, corrupt data. The text contains the fix for the
+    /// operator.
     #[error("{0}")]
     Refused(String),
 }
 
 impl QueueError {
-    /// Names the variant in one word, for the `error.type` of a span.
+    /// Returns the name of the variant, for the `error.type` of a span.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Unavailable(_) => "unavailable",
@@ -29,13 +30,13 @@ pub fn no_queue(channel: &Channel) -> QueueError {
     QueueError::Refused(format!("there is no queue `{channel}`: see `hostler queues`"))
 }
 
-/// The reason that one message was not sent.
+/// The reason why a message was not sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// The message itself is at fault.
+    /// The message is not valid.
     #[error(transparent)]
     Invalid(#[from] Invalid),
-    /// The queue is at fault.
+    /// The queue service failed.
     #[error(transparent)]
     Queue(#[from] QueueError),
 }

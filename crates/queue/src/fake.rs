@@ -1,4 +1,4 @@
-//! A queue in memory for tests. It redelivers by tokio's clock and fails on request.
+//! A queue service in memory, for tests. Leases and delays follow tokio's clock. Calls fail on request.
 
 mod state;
 
@@ -19,10 +19,10 @@ use hostler_types::channel::Channel;
 use hostler_types::message::{MAX_ATTRIBUTES, Message, Outgoing};
 use state::State;
 
-/// The largest message that the fake takes, in bytes: body and attributes (same as SQS, 1 MiB).
+/// Maximum size of a message in bytes, including attributes (1 MiB, as on SQS).
 pub const MAX_MESSAGE: usize = 1024 * 1024;
 
-/// The default limits of the fake, the same as those of SQS.
+/// Default limits of the fake, equal to the limits of SQS.
 pub const LIMITS: Limits = Limits {
     receive_batch: 10,
     settle_batch: 10,
@@ -32,49 +32,49 @@ pub const LIMITS: Limits = Limits {
     parallel_receives: 4,
 };
 
-/// The number of calls of each kind.
+/// Number of calls of each kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Calls {
-    /// [`Queue::receive`].
+    /// Number of calls of [`Queue::receive`].
     pub receive: usize,
-    /// [`Queue::extend`].
+    /// Number of calls of [`Queue::extend`].
     pub extend: usize,
-    /// [`Queue::settle`].
+    /// Number of calls of [`Queue::settle`].
     pub settle: usize,
 }
 
 /// The kind of a settlement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ending {
-    /// Removed.
+    /// The message was removed.
     Ack,
-    /// Visible again after this delay.
+    /// The message becomes visible again after the given delay.
     Release(Duration),
-    /// Moved to the dead-letter queue for this reason.
+    /// The message was moved to the dead-letter queue. The field is the reason.
     DeadLetter(String),
 }
 
-/// A settlement or extension that took effect.
+/// A settlement or a lease extension that took effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Logged<T> {
-    /// The message's id.
+    /// Id of the message.
     pub id: String,
-    /// The delivery count of the message; 1 is the first.
+    /// Delivery number of the message, from 1.
     pub attempt: u32,
-    /// The time, by tokio's clock.
+    /// Time of the call, by tokio's clock.
     pub at: Instant,
-    /// The action: an [`Ending`], or the extension of a lease.
+    /// An [`Ending`], or the duration of a lease extension.
     pub what: T,
 }
 
-/// All queues of the fake, and the controls that make them fail.
+/// All queues of the fake service, with methods that make calls fail.
 #[derive(Debug, Clone)]
 pub struct FakeBroker(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     limits: Limits,
-    /// The same moment by both clocks.
+    /// The time of creation by both clocks.
     epoch: (Instant, SystemTime),
     state: Mutex<State>,
     changed: Notify,
@@ -87,7 +87,7 @@ impl Default for FakeBroker {
 }
 
 impl FakeBroker {
-    /// Returns a fake whose queues have these limits.
+    /// Creates a fake service whose queues have the given limits.
     pub fn new(limits: Limits) -> Self {
         let epoch = (Instant::now(), SystemTime::now());
         Self(Arc::new(Shared { limits, epoch, state: Mutex::default(), changed: Notify::new() }))
@@ -113,7 +113,7 @@ impl FakeBroker {
         self.0.lock().failing_entries.entry(id.to_owned()).or_default().extend(vec![error.clone(); count]);
     }
 
-    /// Ends the message's lease now, in every queue that has it.
+    /// Ends the leases of the message now, in all queues.
     pub fn expire(&self, id: &str) {
         let mut state = self.0.lock();
         for entry in state.queues.values_mut().flatten().filter(|entry| entry.message.id == id) {
@@ -124,13 +124,13 @@ impl FakeBroker {
         self.0.changed.notify_waiters();
     }
 
-    /// Delays all settle calls while `held` is set.
+    /// Blocks all settle calls while `held` is `true`.
     pub fn hold_settles(&self, held: bool) {
         self.0.lock().settles_held = held;
         self.0.changed.notify_waiters();
     }
 
-    /// Returns the numbers of calls, failed ones included.
+    /// Returns the number of calls, including failed calls.
     pub fn calls(&self) -> Calls {
         self.0.lock().calls
     }
@@ -140,12 +140,12 @@ impl FakeBroker {
         self.0.lock().settled.clone()
     }
 
-    /// Returns the extensions that took effect, in order.
+    /// Returns the lease extensions that took effect, in order.
     pub fn extended(&self) -> Vec<Logged<Duration>> {
         self.0.lock().extended.clone()
     }
 
-    /// Returns once at least `count` settlements have taken effect.
+    /// Waits until at least `count` settlements have taken effect.
     pub async fn until_settled(&self, count: usize) {
         self.0.until(|state| state.settled.len() >= count).await;
     }
@@ -156,7 +156,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until a change makes `reached` true.
+    /// Waits until the state satisfies `reached`.
     async fn until(&self, reached: impl Fn(&State) -> bool) {
         loop {
             let changed = self.changed.notified();
@@ -255,7 +255,8 @@ struct FakeQueue {
 }
 
 impl FakeQueue {
-    /// Takes what is visible now. If that is nothing, also returns when to look again.
+    /// Receives the messages that are visible now. Also returns the time at which the next message may become visible.
+    /// `None`: a message is visible now, or the queue is empty.
     fn take(&self, request: Receive) -> (Vec<Delivery>, Option<Instant>) {
         let now = Instant::now();
         let mut state = self.shared.lock();

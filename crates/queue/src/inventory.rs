@@ -1,7 +1,7 @@
-//! A service's resources for operations: queues and topics by their tags, their use, and stored bodies.
+//! The resources of a service for operations: queues and topics by their tags, their use, and stored bodies.
 //!
-//! [`Inventory`] only reads, and every driver can offer it. [`Disposal`] removes, and only a service that keeps a
-//! record of use can offer it.
+//! [`Inventory`] only reads, so every driver can implement it. [`Disposal`] removes resources. Only a service that records
+//! the use of its resources can implement [`Disposal`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
@@ -10,24 +10,24 @@ use async_trait::async_trait;
 
 use super::QueueError;
 
-/// The tags that `provision` sets.
+/// Names of the tags that `provision` sets.
 pub mod tag {
     use std::collections::BTreeMap;
 
-    /// `true` on everything that hostler has created.
+    /// Has the value `true` on everything that hostler has created.
     pub const MANAGED: &str = "hostler:managed";
-    /// The consumer that uses a queue.
+    /// Name of the consumer that uses a queue.
     pub const CONSUMER: &str = "hostler:consumer";
-    /// The owner of a queue.
+    /// Owner of a queue.
     pub const OWNER: &str = "hostler:owner";
-    /// `true` if alarms on a queue are critical, otherwise `false`.
+    /// Has the value `true` if alarms on a queue are critical, otherwise `false`.
     pub const CRITICAL: &str = "hostler:critical";
-    /// Number of messages in a queue that raises an alarm. Its dead-letter queue also has this tag and ignores it.
+    /// Number of messages in a queue that raises an alarm. The tag on a dead-letter queue is ignored.
     pub const ALARM_THRESHOLD: &str = "hostler:alarm-threshold";
     /// Number of messages in a dead-letter queue that raises an alarm.
     pub const DEAD_LETTER_ALARM_THRESHOLD: &str = "hostler:dead-letter-alarm-threshold";
 
-    /// Reports `true` if these tags mark a resource of hostler's.
+    /// Returns `true` if the tags show that a resource belongs to hostler.
     pub fn is_owned(tags: &BTreeMap<String, String>) -> bool {
         tags.get(MANAGED).is_some_and(|managed| managed == "true")
             || tags.contains_key(CONSUMER)
@@ -35,58 +35,58 @@ pub mod tag {
     }
 }
 
-/// A queue that its tags mark as hostler's, with its message counts by the service (SQS: approximate).
+/// A queue that belongs to hostler according to its tags. The message counts are those of the service (SQS: approximate).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ManagedQueue {
-    /// Its name on the service; on SQS with prefix and `.fifo`.
+    /// Name of the queue on the service. On SQS, with prefix and `.fifo`.
     pub name: String,
-    /// The name of the queue in its channel.
+    /// Name of the queue in its channel.
     pub queue: String,
-    /// All of its tags.
+    /// All tags of the queue.
     pub tags: BTreeMap<String, String>,
-    /// Ready to be received.
+    /// Number of messages that are ready to be received.
     pub visible: u64,
-    /// Sent or released with a delay that has not passed.
+    /// Number of messages that were sent or released with a delay that has not passed.
     pub delayed: u64,
-    /// Leased.
+    /// Number of leased messages.
     pub in_flight: u64,
-    /// Creation time; `None` where the service does not report it.
+    /// Creation time. `None`: the service does not report the creation time.
     pub created: Option<SystemTime>,
 }
 
 impl ManagedQueue {
-    /// Counts all messages in the queue.
+    /// Returns the number of all messages in the queue.
     pub fn messages(&self) -> u64 {
         self.visible.saturating_add(self.delayed).saturating_add(self.in_flight)
     }
 
-    /// Returns the name of the queue whose dead letters go here; `None`: this is no dead-letter queue.
+    /// Returns the name of the queue whose dead letters this queue receives. `None`: this queue is not a dead-letter queue.
     pub fn dead_letters_of(&self) -> Option<&str> {
         self.queue.strip_suffix("-dlq").filter(|name| !name.is_empty())
     }
 }
 
-/// A topic that its tags mark as hostler's.
+/// A topic that belongs to hostler according to its tags.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ManagedTopic {
-    /// Its name on the service; on SNS with prefix and `.fifo`.
+    /// Name of the topic on the service. On SNS, with prefix and `.fifo`.
     pub name: String,
-    /// The name of the exchange.
+    /// Name of the exchange.
     pub exchange: String,
 }
 
-/// A resource that could not be read. Nothing is known of it, not even its owner.
+/// A resource that could not be read. Even its owner is unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unread {
-    /// Its name on the service.
+    /// Name of the resource on the service.
     pub name: String,
-    /// The answer of the service.
+    /// Error message of the service.
     pub reason: String,
-    /// Set if we lack the permission; otherwise the next attempt may succeed.
+    /// Set if hostler lacks the permission. Otherwise, the next attempt may succeed.
     pub denied: bool,
 }
 
-/// The result of listing everything under our prefix.
+/// The result of listing the resources whose names start with the configured prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listing<T> {
     /// Resources that belong to hostler.
@@ -104,101 +104,103 @@ impl<T> Default for Listing<T> {
 /// The use of a queue over a period.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct QueueUse {
-    /// Messages sent to it (CloudWatch: `NumberOfMessagesSent`).
+    /// Number of messages sent to the queue (CloudWatch: `NumberOfMessagesSent`).
     pub sent: u64,
-    /// Messages received from it (`NumberOfMessagesReceived`).
+    /// Number of messages received from the queue (CloudWatch: `NumberOfMessagesReceived`).
     pub received: u64,
-    /// Receives that returned no message (`NumberOfEmptyReceives`), a sign of a listening consumer.
+    /// Number of receives that returned no message (CloudWatch: `NumberOfEmptyReceives`). Such receives show that a
+    /// consumer polls.
     pub empty_receives: u64,
 }
 
-/// A message's body in the payload bucket.
+/// The body of a message in the payload bucket.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Body {
-    /// Its key.
+    /// Key of the object in the bucket.
     pub key: String,
-    /// Time of storage, in seconds since 1970.
+    /// Time at which the body was stored, in seconds since the Unix epoch.
     pub stored_at: u64,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub bytes: u64,
 }
 
-/// Bodies in the payload bucket.
+/// A list of bodies in the payload bucket.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoredBodies {
-    /// The bucket.
+    /// Name of the bucket.
     pub bucket: String,
-    /// The bodies that match the request, up to its limit.
+    /// The bodies that match the request, up to the requested maximum.
     pub bodies: Vec<Body>,
-    /// Set if more bodies match.
+    /// Set if the bucket contains further matching bodies.
     pub more: bool,
 }
 
 /// The result of a removal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Removal {
-    /// The resource is gone.
+    /// The resource was removed.
     Removed,
-    /// The resource stays, for this reason.
+    /// The resource was not removed. The field is the reason.
     Kept(String),
 }
 
 /// A service that can list its queues.
 #[async_trait]
 pub trait Inventory: Send + Sync {
-    /// Lists every queue under our prefix that its tags mark as hostler's.
+    /// Lists all queues under the configured prefix that belong to hostler according to their tags.
     ///
     /// # Errors
     /// [`QueueError`] if the queues cannot be listed. A queue that cannot be read is in [`Listing::unread`] instead.
     async fn queues(&self) -> Result<Listing<ManagedQueue>, QueueError>;
 }
 
-/// A service that records the use of its resources and can remove them.
+/// A service that records the use of its resources and can remove resources.
 #[async_trait]
 pub trait Disposal: Inventory {
-    /// Lists every topic under our prefix that its tags mark as hostler's.
+    /// Lists all topics under the configured prefix that belong to hostler according to their tags.
     ///
     /// # Errors
     /// [`QueueError`] if the topics cannot be listed.
     async fn topics(&self) -> Result<Listing<ManagedTopic>, QueueError>;
 
-    /// Returns the names on the service of all queues that a topic delivers to. Covers the subscriptions of this
+    /// Returns the names, on the service, of all queues that any topic delivers to. Covers the subscriptions of this
     /// account and region.
     ///
     /// # Errors
     /// [`QueueError`] if the subscriptions cannot be listed.
     async fn subscribed(&self) -> Result<BTreeSet<String>, QueueError>;
 
-    /// Returns the use of each of these queues over the last `over`, in their order; `None` where there is no record.
+    /// Returns the use of each queue during the last `over`, in the order of `names`. `None`: the service has no record of
+    /// the queue.
     ///
     /// # Errors
     /// [`QueueError`] if a part of the record cannot be read.
     async fn queue_use(&self, names: &[String], over: Duration) -> Result<Vec<Option<QueueUse>>, QueueError>;
 
-    /// Counts the messages published to each of these topics over the last `over`, in their order; `None` where there
-    /// is no record.
+    /// Returns the number of messages published to each topic during the last `over`, in the order of `names`. `None`: the
+    /// service has no record of the topic.
     ///
     /// # Errors
     /// [`QueueError`] if a part of the record cannot be read.
     async fn published(&self, names: &[String], over: Duration) -> Result<Vec<Option<u64>>, QueueError>;
 
-    /// Lists up to `most` bodies that were stored before `time`; `None` where bodies are not stored separately.
+    /// Lists up to `most` bodies that were stored before `time`. `None`: the service does not store bodies separately.
     ///
     /// # Errors
-    /// [`QueueError`] if they cannot be listed.
+    /// [`QueueError`] if the bodies cannot be listed.
     async fn stored_before(&self, time: SystemTime, most: usize) -> Result<Option<StoredBodies>, QueueError>;
 
-    /// Removes one of our queues. Checks first that it is still ours, is empty, and is the dead-letter queue only of
-    /// queues in `gone` (names on the service).
+    /// Removes a queue that belongs to hostler. Checks first that the queue still belongs to hostler and is empty. A
+    /// dead-letter queue must also be the dead-letter queue only of queues in `gone` (names on the service).
     ///
     /// # Errors
-    /// [`QueueError`]: the queue still exists, as far as is known.
+    /// [`QueueError`] if the removal failed. The queue probably still exists.
     async fn remove_queue(&self, name: &str, gone: &BTreeSet<String>) -> Result<Removal, QueueError>;
 
-    /// Removes stored bodies and returns how many are gone.
+    /// Removes stored bodies and returns the number of removed bodies.
     ///
     /// # Errors
-    /// [`QueueError`] at the first call that fails; some of the bodies may be gone.
+    /// [`QueueError`] at the first call that fails. Some bodies may have been removed by then.
     async fn remove_bodies(&self, bodies: &[Body]) -> Result<usize, QueueError>;
 }
 

@@ -1,19 +1,19 @@
 //! The queue contract: the operations of a queue, and the guarantees that every driver must give.
 //!
-//! A driver implements [`Queue`] (one queue for its consumer) and three traits of the service around it: [`Broker`]
-//! (opens channels, sends), [`Admin`] (inspects and moves) and [`Provisioner`] (creates and compares). The drivers and
-//! the fake pass the conformance suite in `tests/conformance`.
+//! A driver implements [`Queue`] (one queue for its consumer) and three traits for the service: [`Broker`] (opens channels and
+//! sends), [`Admin`] (inspects queues and moves messages) and [`Provisioner`] (creates resources and compares settings). All
+//! drivers and the fake pass the conformance suite in `tests/conformance`.
 //!
-//! Semantics that hold for every driver:
+//! Every driver guarantees:
 //!
-//! * **At least once.** A message is delivered until it is acked or dead-lettered; a duplicate can happen, a loss cannot.
-//! * **Lease.** A received message is invisible to other receivers for the lease asked for. When that passes
-//!   without an extension, it becomes visible again and the old receipt is dead: extending or settling with it
-//!   answers `Lost` and changes nothing.
-//! * **Attempts** are counted by the queue at each receive; the first is 1.
-//! * **Order.** In an ordered queue, a group's messages are handed out in the order they were sent, and none is
-//!   handed out while an earlier one of its group is leased or waits for its release to pass. Only within one receive
-//!   may several of a group come at once, in their order, where the service does so (SQS).
+//! * **At least once.** A message is delivered until it is acked or dead-lettered. Duplicates are possible; losses are not.
+//! * **Lease.** A received message is invisible to other receivers for the requested lease. When the lease ends without an
+//!   extension, the message becomes visible again and the old receipt is invalid: extending or settling with the old receipt
+//!   returns `Lost` and changes nothing.
+//! * **Attempts.** The queue counts the attempts at each receive. The first attempt is 1.
+//! * **Order.** An ordered queue delivers the messages of a group in the order of sending. A message is not delivered while an
+//!   earlier message of the group is leased, or is waiting for the delay of its release. A single receive may return several
+//!   messages of a group, in order, if the service supports this (SQS).
 //! * **Independence.** In a batch call, every entry has its own result, in the order of the entries.
 
 mod admin;
@@ -45,8 +45,8 @@ pub use settlement::{
     Unsettled, dead_letter_attributes,
 };
 
-/// The time for which a dedupe key is remembered (AWS: the 5-minute deduplication interval).
+/// Duration for which a deduplication key is remembered (AWS: the 5-minute deduplication interval).
 pub const DEDUPE_WINDOW: Duration = Duration::from_secs(5 * 60);
 
-/// The group of messages that were sent to an ordered channel without a group.
+/// Name of the group for messages that were sent to an ordered channel without a group.
 pub const DEFAULT_GROUP: &str = "default";

@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-/// The system and address of a queue or an exchange, as spans name them.
+/// The system and the address of a queue or an exchange, for spans.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
-    /// `messaging.system` of OpenTelemetry's conventions.
+    /// Value of `messaging.system` (OpenTelemetry semantic conventions).
     pub system: &'static str,
-    /// The queue's URL or the topic's ARN, where the service has one and it is known.
+    /// URL of the queue or ARN of the topic. `None`: the service has no addresses, or the address is not known.
     pub address: Option<Arc<str>>,
 }
 
 impl Default for Origin {
-    /// A queue of hostler's own, without an address.
+    /// Returns the origin of a queue of hostler's own, without an address.
     fn default() -> Self {
         Self { system: "hostler", address: None }
     }

@@ -1,14 +1,14 @@
-//! Runs calls of a queue service in parallel, a few at a time.
+//! Parallel calls of a queue service, with a limit.
 
 use tokio::task::JoinSet;
 
 use super::QueueError;
 
-/// The most calls under way at once.
+/// Maximum number of calls that run at the same time.
 const AT_ONCE: usize = 8;
 
-/// Runs each future, up to eight at once (`AT_ONCE`). Returns their answers in order; `None` where one panicked or the
-/// runtime is shutting down.
+/// Runs all futures, up to eight at the same time (`AT_ONCE`). Returns the results in the order of `work`. `None`: the
+/// future panicked, or the runtime is shutting down.
 pub async fn side_by_side<T: Send + 'static>(
     work: impl IntoIterator<Item = impl Future<Output = T> + Send + 'static>,
 ) -> Vec<Option<T>> {
@@ -26,7 +26,7 @@ pub async fn side_by_side<T: Send + 'static>(
     answers
 }
 
-/// Returns the error for work without an answer.
+/// Returns the error for work without a result.
 pub fn stopping() -> QueueError {
     QueueError::Unavailable("hostler is shutting down".to_owned())
 }

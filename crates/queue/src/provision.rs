@@ -1,4 +1,4 @@
-//! A queue service for `provision` and `check`: changes to make, and findings to report.
+//! The view of `provision` and `check` on a queue service: changes to make, and findings to report.
 
 use std::fmt;
 
@@ -9,40 +9,41 @@ use crate::broker::ChannelSpec;
 use crate::error::QueueError;
 use hostler_types::channel::Channel;
 
-/// A difference between the wanted and the actual state.
+/// A difference between the desired and the actual state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// The action.
+    /// The action that resolves the difference.
     pub action: Action,
-    /// The resource, such as `queue orders`.
+    /// The resource, for example `queue orders`.
     pub resource: String,
-    /// The part that changes, such as `visibility timeout: 30 s → 60 s`; may be empty.
+    /// The detail that differs, for example `visibility timeout: 30 s → 60 s`. May be empty.
     pub detail: String,
 }
 
 /// The action on a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Create it: it does not exist yet.
+    /// Create the resource. The resource does not exist yet.
     Create,
-    /// Update it: it differs from the wanted state.
+    /// Update the resource. The resource differs from the desired state.
     Update,
-    /// Leave it: it differs, and is not ours to change. The detail says why.
+    /// Leave the resource unchanged. The resource differs from the desired state, but hostler may not change it. The detail
+    /// gives the reason.
     Leave,
 }
 
 impl Change {
-    /// Returns the creation of a resource.
+    /// Returns a change that creates a resource.
     pub fn create(resource: String) -> Self {
         Self { action: Action::Create, resource, detail: String::new() }
     }
 
-    /// Returns an update of a resource; `detail` says what changes.
+    /// Returns a change that updates a resource. `detail` describes the difference.
     pub fn update(resource: String, detail: String) -> Self {
         Self { action: Action::Update, resource, detail }
     }
 
-    /// Returns a resource that differs and stays unchanged for this reason.
+    /// Returns a change that leaves a different resource unchanged. `reason` is the reason.
     pub fn leave(resource: String, reason: String) -> Self {
         Self { action: Action::Leave, resource, detail: reason }
     }
@@ -60,14 +61,14 @@ impl fmt::Display for Change {
     }
 }
 
-/// A problem of a channel, to report to a person.
+/// A problem of a channel, for a report to the operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// The fault, and its place.
+    /// The fault and its location.
     pub fault: String,
-    /// The cure.
+    /// The fix.
     pub cure: String,
-    /// Set if the consumer cannot work; otherwise it works with a limitation.
+    /// Set if the consumer cannot work. Otherwise, the consumer works with a limitation.
     pub fatal: bool,
 }
 
@@ -77,31 +78,32 @@ impl fmt::Display for Finding {
     }
 }
 
-/// A queue service that can be set up as the config asks. Everything that a service can do is behind this trait.
+/// A queue service that can be set up according to the config. The trait includes all operations of a service.
 #[async_trait]
 pub trait Provisioner: Admin {
-    /// Creates what a channel lacks and changes nothing that exists. For callers other than the channel's consumer.
+    /// Creates the missing resources of a channel. Leaves existing resources unchanged. Intended for callers other than the
+    /// channel's consumer.
     ///
     /// # Errors
-    /// As [`Broker::open`](crate::Broker::open).
+    /// The errors of [`Broker::open`](crate::Broker::open).
     async fn declare(&self, spec: &ChannelSpec) -> Result<(), QueueError> {
         self.open(spec).await.map(drop)
     }
 
-    /// Lists the changes that would bring the service to `wanted`; changes nothing.
+    /// Lists the changes that would bring the service to the desired state. Changes nothing.
     ///
     /// # Errors
-    /// [`QueueError`] if the service cannot be asked.
+    /// [`QueueError`] if the service cannot be reached or refuses the request.
     async fn plan(&self, wanted: &[ChannelSpec]) -> Result<Vec<Change>, QueueError> {
         let existing = self.channels().await?;
         let missing = wanted.iter().filter(|spec| !existing.iter().any(|one| one.queue() == spec.channel.queue()));
         Ok(missing.map(|spec| Change::create(format!("queue {}", spec.channel))).collect())
     }
 
-    /// Brings the service to `wanted` and calls `done` for each change as it is made. A second call changes nothing.
+    /// Brings the service to the desired state. Calls `done` for each change that was made. A second call changes nothing.
     ///
     /// # Errors
-    /// [`QueueError`] at the first change that fails; another call continues from there.
+    /// [`QueueError`] at the first change that fails. Another call continues with the remaining changes.
     async fn provision(
         &self,
         wanted: &[ChannelSpec],
@@ -117,30 +119,31 @@ pub trait Provisioner: Admin {
         Ok(())
     }
 
-    /// Lists the problems of a channel for a consumer with this spec, each with its cure. Empty: the consumer can run.
-    /// Changes nothing.
+    /// Lists the problems that a consumer with this spec would have, each with its fix. Changes nothing. An empty list
+    /// means that the consumer can run.
     ///
     /// # Errors
-    /// [`QueueError`] if the service cannot be asked.
+    /// [`QueueError`] if the service cannot be reached or refuses the request.
     async fn inspect(&self, spec: &ChannelSpec) -> Result<Vec<Finding>, QueueError> {
         let _ = spec;
         Ok(Vec::new())
     }
 
-    /// Returns those of these channels whose queue or exchange does not exist, each with the change that would create
-    /// it. Empty on a service where a send creates what is missing.
+    /// Returns the channels whose queue or exchange does not exist, each with the change that would create the missing
+    /// resource. Returns an empty list if the service creates missing resources at a send.
     ///
     /// # Errors
-    /// [`QueueError`] if the service cannot be asked.
+    /// [`QueueError`] if the service cannot be reached or refuses the request.
     async fn missing_destinations(&self, channels: &[Channel]) -> Result<Vec<(Channel, Change)>, QueueError> {
         let _ = channels;
         Ok(Vec::new())
     }
 
-    /// Creates one of [`Self::missing_destinations`]: a plain queue or an exchange, with default settings.
+    /// Creates the resource for a channel from [`Self::missing_destinations`]: a plain queue or an exchange with default
+    /// settings.
     ///
     /// # Errors
-    /// [`QueueError`] if it cannot be created.
+    /// [`QueueError`] if the resource cannot be created.
     async fn make_destination(&self, channel: &Channel) -> Result<(), QueueError> {
         let _ = channel;
         Ok(())

@@ -1,4 +1,4 @@
-//! One queue for its consumer: its deliveries, and the limits of a call.
+//! One queue for its consumer: deliveries, and the limits of calls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,76 +16,79 @@ use hostler_types::message::Message;
 /// One receive of a message.
 #[derive(Debug)]
 pub struct Delivery {
-    /// The message as sent.
+    /// The message, unchanged since the producer sent it.
     pub message: Arc<Message>,
-    /// The right to settle it.
+    /// The right to settle the delivery.
     pub receipt: Receipt,
-    /// The receive count of this message, by the queue; 1 is the first.
+    /// Number of receives of the message, as counted by the queue, from 1.
     pub attempt: u32,
-    /// The start of the lease by our own monotonic clock, never later than the queue's own start. A driver that cannot
-    /// tell uses the moment before its call.
+    /// Start of the lease by this process's monotonic clock. Never later than the queue's own start of the lease. A driver
+    /// that does not know the start uses the time before its call.
     pub leased_at: Instant,
 }
 
 /// The limits of a driver's calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The most messages that one receive returns.
+    /// Maximum number of messages that one receive returns.
     pub receive_batch: usize,
-    /// The most entries in one extend or settle call.
+    /// Maximum number of entries in one extend or settle call.
     pub settle_batch: usize,
-    /// The time to gather settlements for one call while more are expected; zero where a call is cheap.
+    /// Maximum time that settlements wait for further settlements to share a call. Zero for drivers with cheap calls.
     pub settle_linger: Duration,
-    /// The longest time one receive waits for a message.
+    /// Maximum time that one receive waits for a message.
     pub max_wait: Duration,
-    /// The longest time that a message can stay leased, counted from its receive.
+    /// Maximum time that a message can stay leased, counted from its receive.
     pub max_lease: Duration,
-    /// The most receives under way at once.
+    /// Maximum number of receives that run at the same time.
     pub parallel_receives: usize,
 }
 
-/// The parameters of one receive.
+/// The parameters of a receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Receive {
-    /// The most messages wanted; 1 to [`Limits::receive_batch`].
+    /// Maximum number of messages to return: 1 to [`Limits::receive_batch`].
     pub max: usize,
-    /// The time to wait for the first message; at most [`Limits::max_wait`].
+    /// Maximum wait for the first message: at most [`Limits::max_wait`].
     pub wait: Duration,
-    /// The lease of the messages. It starts no later than the answer.
+    /// Lease of the received messages. The lease starts no later than the receive returns.
     pub lease: Duration,
 }
 
 /// One queue, for its consumer.
 #[async_trait]
 pub trait Queue: Send + Sync + 'static {
-    /// Returns the limits of a call.
+    /// Returns the limits of the queue's calls.
     fn limits(&self) -> Limits;
 
-    /// Reports `true` if the queue keeps the order within groups.
+    /// Returns `true` if the queue keeps the order of messages within a group.
     fn is_ordered(&self) -> bool;
 
-    /// Returns the queue's system and address.
+    /// Returns the system and the address of the queue.
     fn origin(&self) -> Origin;
 
-    /// Takes up to `max` messages, waiting up to `wait` for the first. Returns an empty list if none came.
+    /// Receives up to `max` messages. Waits up to `wait` for the first message. Returns an empty list if no message
+    /// arrived.
     ///
-    /// Await a call to its end: the messages that it brings are leased to us. To shorten it, cancel `stop`. The call
-    /// then ends as soon as the driver is sure that no message is on its way, and still returns those already taken.
+    /// The future must be awaited to its end, because the received messages are leased to this process. To end a call
+    /// early, cancel `stop`. The call then returns as soon as the driver is sure that no message is still arriving, and
+    /// returns the messages that were already received.
     ///
     /// # Errors
-    /// [`QueueError`]: nothing was taken, or what was taken becomes visible when its lease ends.
+    /// [`QueueError`]: no message was received, or received messages become visible again when their leases end.
     async fn receive(&self, request: Receive, stop: &CancellationToken) -> Result<Vec<Delivery>, QueueError>;
 
-    /// Extends leases so that each ends `by` from now. An entry is `Ok` only if the queue confirmed it.
+    /// Extends leases. Each lease then ends `by` from now. The result of an entry is `Ok` only if the queue confirmed the
+    /// extension.
     async fn extend(&self, leases: &[LeaseHandle], by: Duration) -> Vec<Result<(), LeaseError>>;
 
-    /// Carries settlements out; see [`Settlement`].
+    /// Performs settlements. See [`Settlement`].
     async fn settle(&self, batch: Vec<Settlement>) -> Vec<Result<(), Unsettled>>;
 
-    /// Returns the message with its body, loading the body if it lies elsewhere ([`Message::claim`]).
+    /// Returns the message with its body. Loads a body that is stored outside of the message ([`Message::claim`]).
     ///
     /// # Errors
-    /// A text for the log: the body cannot be loaded. The failure is of this message alone.
+    /// The body cannot be loaded. The error is a text for the log. The failure affects only this message.
     async fn load(&self, message: &Arc<Message>) -> Result<Arc<Message>, String> {
         Ok(Arc::clone(message))
     }

@@ -1,13 +1,14 @@
-//! The right to settle a delivery or to extend its lease.
+//! The rights to settle a delivery and to extend its lease.
 
 use std::sync::Arc;
 
-/// The right to settle one delivery. It cannot be cloned, and settling consumes it, so a delivery is settled only once.
+/// The right to settle a delivery. A receipt cannot be cloned, and settling consumes the receipt, so a delivery is settled
+/// only once.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Receipt(LeaseHandle);
 
 impl Receipt {
-    /// Returns a receipt that holds the driver's own text.
+    /// Creates a receipt from the driver's handle.
     pub fn new(handle: impl Into<Arc<str>>) -> Self {
         Self(LeaseHandle(handle.into()))
     }
@@ -17,18 +18,18 @@ impl Receipt {
         self.0.clone()
     }
 
-    /// Returns the driver's own text.
+    /// Returns the driver's handle.
     pub fn as_str(&self) -> &str {
         self.0.as_str()
     }
 }
 
-/// A handle that can extend a lease but not settle it.
+/// A handle that can extend a lease but cannot settle the delivery.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LeaseHandle(Arc<str>);
 
 impl LeaseHandle {
-    /// Returns the driver's own text.
+    /// Returns the driver's handle.
     pub fn as_str(&self) -> &str {
         &self.0
     }

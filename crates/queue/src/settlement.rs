@@ -1,4 +1,4 @@
-//! Settlements, and the reasons that one fails.
+//! Settlements of deliveries, and the errors of settlements.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,25 +6,26 @@ use std::time::Duration;
 use crate::receipt::Receipt;
 use hostler_types::message::{AttributeValue, Attributes, Message};
 
-/// A way to settle one delivery.
+/// A way to settle a delivery.
 #[derive(Debug)]
 pub enum Settlement {
-    /// Removes the message: it is done.
+    /// Removes the message, because it was processed.
     Ack(Receipt),
-    /// Makes the message visible again after this delay; zero means at once (AWS limit: 12 h from the receive).
+    /// Makes the message visible again after a delay. Zero makes the message visible at once (AWS limit: 12 h from the
+    /// receive).
     Release(Receipt, Duration),
-    /// Releases the message without counting the attempt. On queues that cannot take back their count, this is a plain
-    /// release.
+    /// Releases the message without counting the attempt. On queues that cannot decrease the count of attempts, equal to
+    /// [`Self::Release`].
     GiveBack(Receipt, Duration),
-    /// Writes a durable copy to the dead-letter queue, then removes the original; never the other way round. The copy
-    /// keeps body, attributes, group and routing key. Where there is room, it gains the attributes
-    /// `hostler-dead-letter-reason`, `hostler-source` (channel) and `hostler-attempts`.
+    /// Writes a durable copy to the dead-letter queue, and only then removes the original. The copy has the same body,
+    /// attributes, group and routing key. If there is room, the attributes `hostler-dead-letter-reason`, `hostler-source`
+    /// (channel) and `hostler-attempts` are added.
     DeadLetter {
-        /// The right to settle it.
+        /// The right to settle the delivery.
         receipt: Receipt,
         /// The message to copy.
         message: Arc<Message>,
-        /// The reason, for the reader of the dead-letter queue.
+        /// The reason, stored with the copy.
         reason: String,
     },
 }
@@ -40,7 +41,7 @@ impl Settlement {
         }
     }
 
-    /// Names the settlement for logs.
+    /// Returns the name of the settlement in logs.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Ack(_) => "ack",
@@ -50,21 +51,21 @@ impl Settlement {
     }
 }
 
-/// The attribute of a dead-lettered message that holds the reason.
+/// Name of the attribute with the reason for dead-lettering a message.
 pub const REASON_ATTRIBUTE: &str = "hostler-dead-letter-reason";
-/// The attribute of a dead-lettered message that names the channel it came from.
+/// Name of the attribute with the channel that a dead-lettered message came from.
 pub const SOURCE_ATTRIBUTE: &str = "hostler-source";
-/// The attribute of a dead-lettered message that counts its deliveries.
+/// Name of the attribute with the number of deliveries before a message was dead-lettered.
 pub const ATTEMPTS_ATTRIBUTE: &str = "hostler-attempts";
-/// The attribute of a requeued message that holds its id before its first move.
+/// Name of the attribute with the id that a requeued message had before its first move.
 pub const ORIGINAL_ID_ATTRIBUTE: &str = "hostler-original-id";
 
-/// The longest reason that a dead-lettered message carries, in bytes; the rest is cut. It exceeds the limit of a
-/// handler's own reason, so that the mark of an earlier cut is kept.
+/// Maximum length of the reason in a dead-lettered message, in bytes. Longer reasons are cut. The limit exceeds the limit
+/// of a handler's reason, so that the note about a cut there is kept.
 pub const MAX_REASON: usize = 17 * 1024;
 
-/// Returns the attributes of a message's copy in the dead-letter queue: the original ones, plus reason, source and
-/// attempts as long as there are at most `most` in all. Replaces the values of an earlier dead-lettering.
+/// Returns the attributes of a message's copy in the dead-letter queue. Adds the reason, the source and the number of
+/// attempts, up to `most` attributes in total. Replaces the values of an earlier dead-lettering.
 pub fn dead_letter_attributes(
     original: &Attributes,
     reason: &str,
@@ -87,35 +88,36 @@ pub fn dead_letter_attributes(
     attributes
 }
 
-/// A settlement that failed, returned so that it can be tried again.
+/// A failed settlement, returned so that it can be retried.
 #[derive(Debug)]
 pub struct Unsettled {
     /// The settlement.
     pub settlement: Settlement,
-    /// The error, which decides what to do next.
+    /// The error, which decides the next step.
     pub error: LeaseError,
 }
 
-/// The reason that a lease was not extended, or a delivery not settled.
+/// The reason why a lease was not extended or a delivery was not settled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseError {
-    /// The lease is no longer ours: the message is visible again, taken by another receiver, or gone. Do nothing more.
+    /// The lease has ended: the message is visible again, leased by another receiver, or removed. The caller must do
+    /// nothing more.
     #[error("the lease is lost: {0}")]
     Lost(String),
-    /// The queue failed this time. Try again while the lease lasts.
+    /// The call failed temporarily. The caller may retry until the lease ends.
     #[error("{0}")]
     Retry(String),
-    /// The queue can never do this. Nothing has changed, and the lease still holds.
+    /// The queue does not support the settlement. Nothing has changed, and the lease is still valid.
     #[error("{0}")]
     Refused(String),
-    /// The message itself cannot be settled so, however often it is tried: its dead-letter queue takes no such message, say. The
-    /// lease still holds, and no other message is affected.
+    /// This message can never be settled in this way, for example because its dead-letter queue does not accept the
+    /// message. The lease is still valid, and no other message is affected.
     #[error("{0}")]
     Unfit(String),
 }
 
 impl LeaseError {
-    /// Names the variant in one word, for the `error.type` of a span.
+    /// Returns the name of the variant, for the `error.type` of a span.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Lost(_) => "lease-lost",
@@ -125,7 +127,7 @@ impl LeaseError {
         }
     }
 
-    /// Reports `true` if another attempt cannot succeed.
+    /// Returns `true` if another attempt cannot succeed.
     pub fn is_final(&self) -> bool {
         !matches!(self, Self::Retry(_))
     }

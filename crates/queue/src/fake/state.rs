@@ -1,4 +1,4 @@
-//! The state of the fake's queues, and a log of their calls. No I/O, and no clock of its own.
+//! The state of the fake service's queues, and a log of calls. Performs no I/O; the caller supplies the time.
 
 use std::collections::btree_map::Entry as Place;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -21,7 +21,7 @@ pub(super) struct State {
     pub(super) queues: BTreeMap<String, Vec<Entry>>,
     pub(super) ordered: BTreeMap<String, bool>,
     pub(super) subscriptions: BTreeMap<(String, String), Filter>,
-    /// Dedupe keys by scope and key: the first message's id, and its send time.
+    /// Deduplication keys by scope and key, with the id and the send time of the first message.
     pub(super) keys: HashMap<(String, String), (String, Instant)>,
     pub(super) next: u64,
     pub(super) calls: Calls,
@@ -49,19 +49,19 @@ impl Entry {
     }
 }
 
-/// Returns the names of a channel's queue, and of its dead-letter queue if it has one.
+/// Returns the name of the channel's queue, and the name of its dead-letter queue if the channel has one.
 fn queues(spec: &ChannelSpec) -> impl Iterator<Item = String> {
     let dead_letters = spec.max_receives.map(|_| spec.channel.dead_letter_queue());
     std::iter::once(spec.channel.queue().to_owned()).chain(dead_letters)
 }
 
-/// Returns the exchange and queue of a fan-out channel.
+/// Returns the exchange and the queue of a fan-out channel.
 fn subscription(spec: &ChannelSpec) -> Option<(String, String)> {
     spec.channel.exchange().map(|exchange| (exchange.to_owned(), spec.channel.queue().to_owned()))
 }
 
 impl State {
-    /// Creates what a channel lacks; leaves everything that exists unchanged.
+    /// Creates the missing resources of a channel. Leaves existing resources unchanged.
     pub(super) fn declare(&mut self, spec: &ChannelSpec) {
         for queue in queues(spec) {
             if let Place::Vacant(missing) = self.queues.entry(queue) {
@@ -74,7 +74,7 @@ impl State {
         }
     }
 
-    /// Creates what a channel lacks, and updates everything that exists to its consumer's settings.
+    /// Creates the missing resources of a channel. Updates existing resources to the settings in `spec`.
     pub(super) fn establish(&mut self, spec: &ChannelSpec) {
         self.declare(spec);
         self.ordered.extend(queues(spec).map(|queue| (queue, spec.ordered)));
@@ -112,7 +112,7 @@ impl State {
         Sent { id, queues: Some(queues.len()) }
     }
 
-    /// Returns the scope of dedupe keys, and the queues that a message reaches.
+    /// Returns the scope of deduplication keys, and the queues that a message reaches.
     fn route(&mut self, channel: &Channel, routing_key: Option<&str>) -> (String, Vec<String>) {
         let queue = channel.queue().to_owned();
         let exchange = match channel.exchange() {
@@ -151,7 +151,8 @@ impl State {
         }
     }
 
-    /// Returns the place of the first message that may be received, or else when to look again.
+    /// Returns the index of the first message that may be received. The error is the time at which a message may become
+    /// visible.
     pub(super) fn next(&self, queue: &str, now: Instant) -> Result<usize, Option<Instant>> {
         let ordered = self.is_ordered(queue);
         let mut groups = HashSet::new();
@@ -197,7 +198,8 @@ impl State {
         self.put(&spec.channel.dead_letter_queue(), Arc::new(copy), now);
     }
 
-    /// Returns the place of the message that is leased under this receipt, unless it is scripted to fail.
+    /// Returns the index of the message that is leased under this receipt. Fails if a test requested a failure for the
+    /// message.
     fn leased(&mut self, queue: &str, receipt: &str, now: Instant) -> Result<usize, LeaseError> {
         let lost = || LeaseError::Lost("it has ended, or the message was settled".to_owned());
         let lease: u64 = receipt.parse().map_err(|_| lost())?;
