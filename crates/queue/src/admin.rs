@@ -66,8 +66,8 @@ pub trait Admin: Broker {
         self.each_depth(channels).await?.into_iter().collect()
     }
 
-    /// Lists the channels that messages can be sent to. `None`: the service refuses a send to any other channel, so a list
-    /// is not needed. Without the list, a send to another channel would be lost or would create a queue without a consumer.
+    /// Lists the channels that messages can be sent to. A service returns a list if a send to any other channel would be
+    /// lost, or would create a queue without a consumer. `None`: the service refuses a send to any other channel.
     ///
     /// # Errors
     /// [`QueueError`] if the service cannot be reached or refuses the request.

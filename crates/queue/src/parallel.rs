@@ -1,4 +1,4 @@
-//! Parallel calls of a queue service, with a limit.
+//! Parallel calls of a queue service, with a limit on the number of concurrent calls.
 
 use tokio::task::JoinSet;
 

@@ -52,7 +52,7 @@ impl<C: Contract> ComponentHandler<C> {
         }
         match self.contract.handle(live, call).await {
             Ok(outcome) => (live.judge(outcome), true),
-            // Earlier output, for example of a separate hook, is included. Only the last lines become the reason.
+            // Uses all output of the call, including output of a separate hook. Only the last lines become the reason.
             Err(error) => (call.output.explain(live.trapped(&error), Mark::default()), false),
         }
     }

@@ -139,8 +139,8 @@ pub(super) fn base_config() -> Config {
 /// Set if the engine may compile on several threads.
 static COMPILES_IN_PARALLEL: AtomicBool = AtomicBool::new(true);
 
-/// Sets the number of threads that all engines created from now on compile with. The default is one thread per CPU. Starts
-/// the threads at once, because a failure to start them later could not be handled. If the threads cannot be started, the
+/// Sets the number of threads that all engines created from now on share for compiling. The default is one thread per CPU.
+/// Starts the threads at once, because a failure to start them later could not be handled. If the threads cannot be started, the
 /// calling thread compiles alone.
 pub fn compile_with(threads: usize) {
     let started = threads > 1 && rayon::ThreadPoolBuilder::new().num_threads(threads).build_global().is_ok();

@@ -22,7 +22,7 @@ pub(super) struct Sandbox<W> {
     pub(super) limits: Limits,
     /// The current call. Replaced when the instance is reused.
     pub(super) scope: Arc<Scope>,
-    /// The current message, for contracts with which a guest replies by sending.
+    /// The current message. `None`: the guest's contract does not support replies by sending messages.
     pub(super) answering: Option<Answering>,
 }
 

@@ -179,10 +179,10 @@ impl Outgoing {
         }
     }
 
-    /// Checks the limits that all queues share. `max_size` is the queue's size limit in bytes.
+    /// Checks the rules that all queues share. `max_size` is the queue's size limit in bytes.
     ///
     /// # Errors
-    /// The first limit that the message exceeds.
+    /// The first rule that the message violates.
     pub fn validate(&self, max_size: usize) -> Result<(), Invalid> {
         if self.size() > max_size {
             return Err(Invalid::TooLarge { size: self.size(), max: max_size });

@@ -1,4 +1,4 @@
-//! Overrides for components that log denied files and sockets.
+//! Overrides of WASI functions for components. The overrides log denied access to files and sockets.
 
 use std::sync::Once;
 

@@ -1,4 +1,4 @@
-//! Overrides for preview-1 modules that log denied files.
+//! Overrides of WASI functions for preview-1 modules. The overrides log denied access to files.
 
 use std::sync::Once;
 
