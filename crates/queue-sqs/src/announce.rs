@@ -1,4 +1,4 @@
-//! Telling people through a topic of theirs.
+//! Publishes notices for people to an SNS topic.
 
 use std::fmt;
 
@@ -7,13 +7,13 @@ use super::clients::Clients;
 use super::fault::Fault;
 use hostler_queue::QueueError;
 
-/// The longest subject that SNS takes, in characters (AWS limit: 100, of ASCII).
+/// Maximum length of a subject in characters (AWS limit: 100 ASCII characters).
 const MAX_SUBJECT: usize = 100;
 
-/// The largest text that is published, in bytes (AWS limit: 256 KiB, attributes included).
+/// Maximum size of a published text in bytes. The AWS limit is 256 KiB and includes the attributes.
 const MAX_TEXT: usize = 250 * 1024;
 
-/// A topic that people have subscribed to: by mail, by chat, by whatever SNS reaches.
+/// An SNS topic whose subscribers receive notices, for example by email or chat.
 pub struct Announcer {
     clients: Clients,
     topic: String,
@@ -26,10 +26,10 @@ impl fmt::Debug for Announcer {
 }
 
 impl Announcer {
-    /// The topic of this ARN, in the ARN's own region; nothing is asked of AWS yet.
+    /// Creates an announcer for the topic with this ARN. Calls go to the region in the ARN; no call is made yet.
     ///
     /// # Errors
-    /// [`QueueError::Refused`]: it is no topic's ARN.
+    /// [`QueueError::Refused`]: `topic` is not the ARN of an SNS topic.
     pub async fn new(options: &Options, topic: &str) -> Result<Self, QueueError> {
         let parts: Vec<_> = topic.split(':').collect();
         let ["arn", _, "sns", region, _, name] = parts[..] else { return Err(no_topic(topic)) };
@@ -40,10 +40,10 @@ impl Announcer {
         Ok(Self { clients: Clients::new(&options).await?, topic: topic.to_owned() })
     }
 
-    /// Publishes this text once; to a FIFO topic, in one group of its own.
+    /// Publishes this text in a single attempt, cut to 250 KiB. On a FIFO topic, the message group is `hostler`.
     ///
     /// # Errors
-    /// [`QueueError`]: it is not known to be published.
+    /// [`QueueError`]: SNS did not confirm the publication.
     pub async fn publish(&self, subject: &str, text: &str) -> Result<(), QueueError> {
         let text = text.get(..text.floor_char_boundary(MAX_TEXT)).unwrap_or_default();
         let message = self.clients.publishes.publish().topic_arn(&self.topic);
@@ -61,7 +61,7 @@ fn no_topic(text: &str) -> QueueError {
     QueueError::Refused(format!("`{text}` is no topic's ARN, such as arn:aws:sns:eu-west-1:123456789012:alarms"))
 }
 
-/// A subject as SNS takes it.
+/// Converts a subject to the form that SNS accepts: at most 100 characters, with `?` for everything except printable ASCII.
 fn ascii(subject: &str) -> String {
     let plain = |char: char| if char == ' ' || char.is_ascii_graphic() { char } else { '?' };
     subject.chars().take(MAX_SUBJECT).map(plain).collect()

@@ -1,4 +1,5 @@
-//! The calls that every batch of messages needs: directly, or else by the SDK.
+//! The calls made for every batch of messages: receive, delete, change visibility. The direct client makes them, or else
+//! the SDK.
 
 use std::time::Duration;
 
@@ -18,20 +19,22 @@ use super::json::{self, Entry};
 use super::wire::{Incoming, incoming};
 use hostler_queue::LeaseError;
 
-/// What a batch call answered, entry by entry.
+/// Result of a batch call, entry by entry.
 #[derive(Debug, Default)]
 pub(super) struct Told {
-    /// The ids of the entries that were carried out.
+    /// Ids of the entries that succeeded.
     pub(super) done: Vec<String>,
-    /// What is wrong with the others.
+    /// Errors of the entries that failed.
     pub(super) failed: Vec<BatchResultErrorEntry>,
-    /// The id of the request.
+    /// AWS request id, for error texts.
     pub(super) request_id: Option<String>,
 }
 
-// What the SDK does for a call is a future of some 10 KB: boxed, as it is rarely needed, and would be moved with each call otherwise.
+// An SDK call is a future of about 10 KB. The future is boxed, as SDK calls are rare here and every call would move the
+// unboxed future.
 impl Clients {
-    /// Asks for messages. A call that failed is not made again: what it brought would count as leased since the first.
+    /// Receives messages. A failed receive is not retried: the lease of a message that the second attempt brings would be
+    /// counted from the first attempt.
     pub(super) async fn receive(
         &self,
         input: ReceiveMessageInputBuilder,
@@ -47,12 +50,13 @@ impl Clients {
             timeout(patience, Box::pin(input.send_with(&self.polls))).await.map_err(|_| late(what, patience))?;
         match answer {
             Ok(answer) => Ok(answer.messages.into_iter().flatten().filter_map(incoming).collect()),
-            // The SDK reads all or nothing, and what it brought is leased: one odd message would hold up the others.
+            // The SDK fails the whole answer when it cannot read one message. All messages of the answer are leased
+            // already, so the readable messages are returned.
             Err(error) => messages_beside(&error).ok_or_else(|| Fault::of(what, &error)),
         }
     }
 
-    /// Deletes messages.
+    /// Deletes messages in one batch call.
     pub(super) async fn delete(&self, queue_url: &str, entries: &[Entry<'_>], what: &str) -> Result<Told, Fault> {
         let body = json::batch(queue_url, entries);
         if let Some(answer) = self.directly("AmazonSQS.DeleteMessageBatch", body, CALL, what, json::read_batch).await {
@@ -70,7 +74,7 @@ impl Clients {
         Ok(Told { done, failed: answer.failed, request_id })
     }
 
-    /// Changes when messages become visible.
+    /// Changes the visibility timeouts of messages in one batch call.
     pub(super) async fn change_visibility(
         &self,
         queue_url: &str,
@@ -96,7 +100,8 @@ impl Clients {
         Ok(Told { done, failed: answer.failed, request_id })
     }
 
-    /// Makes a call directly, and says which request it was; `None`: the SDK is to make it.
+    /// Makes a call directly and returns the parsed answer with the request id. `None`: the call was not made, and the SDK
+    /// must make it.
     async fn directly<T>(
         &self,
         target: &'static str,
@@ -119,7 +124,7 @@ impl Clients {
     }
 }
 
-/// What a batch call answered: by entry, or for the whole of it.
+/// Answer to a batch call: a result for each entry, or one fault for the whole call.
 pub(super) struct Answers {
     told: Told,
     otherwise: Option<Fault>,
@@ -133,11 +138,11 @@ impl Answers {
         }
     }
 
-    /// The answer to the n-th entry. An entry that is not mentioned was not done.
+    /// Returns the result of the n-th entry. An entry that the answer does not mention counts as failed.
     pub(super) fn of(&self, what: &str, n: usize) -> Result<(), LeaseError> {
         let Told { done, failed, request_id } = &self.told;
         let id = n.to_string();
-        // As a rule they come in the order in which they were asked.
+        // SQS usually answers in the order of the request, so the n-th id is compared first.
         if done.get(n) == Some(&id) || done.contains(&id) {
             return Ok(());
         }
@@ -148,12 +153,13 @@ impl Answers {
     }
 }
 
-/// What a direct batch call answered.
+/// Converts the answer to a direct batch call.
 fn told(((done, failed), request_id): ((Vec<String>, Vec<BatchResultErrorEntry>), Option<String>)) -> Told {
     Told { done, failed, request_id }
 }
 
-/// The messages of a good answer that the SDK could not read; `None`: it is none.
+/// Returns the readable messages of a successful answer that the SDK could not parse. `None`: the call failed, or the
+/// answer is not a list of messages.
 fn messages_beside(error: &SdkError<ReceiveMessageError>) -> Option<Vec<Incoming>> {
     let answer = error.raw_response().filter(|answer| answer.status().is_success())?;
     json::read_messages(answer.body().bytes()?).ok()

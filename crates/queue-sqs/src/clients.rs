@@ -1,4 +1,4 @@
-//! The AWS clients: region, credentials and endpoint once, patience by what a client is for.
+//! The AWS clients. They share region, credentials and endpoint; timeouts and retries depend on the purpose of a client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,54 +24,55 @@ use super::direct::Direct;
 use hostler_children::with_own_children;
 use hostler_queue::QueueError;
 
-/// The longest wait of one ReceiveMessage (AWS limit: WaitTimeSeconds 20).
+/// Maximum wait of one ReceiveMessage (AWS limit: WaitTimeSeconds 20).
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(20);
 
-/// How long one try of an ordinary call may take. There are three at most, which take half of the default lease.
+/// Timeout of one attempt of an ordinary call. A call has at most three attempts, which together take half of the default
+/// lease.
 pub(super) const CALL: Duration = Duration::from_secs(5);
-/// How long a call for hundreds of metrics may take.
+/// Timeout of one attempt of a call that reads hundreds of metrics.
 const METRICS: Duration = Duration::from_secs(60);
-/// How much longer than its wait a long poll may take.
+/// Time that a long poll may take in addition to its wait.
 pub(super) const BEYOND_WAIT: Duration = Duration::from_secs(10);
-/// How long a send may take: a megabyte on a slow line.
+/// Timeout of a send, long enough for 1 MiB over a slow connection.
 const SEND: Duration = Duration::from_secs(10);
-/// The same for a transfer of up to 2 GiB; that it stalls is noticed sooner, by the SDK.
+/// Timeout of one attempt to transfer up to 2 GiB to or from S3. The SDK detects a stalled transfer sooner.
 const TRANSFER: Duration = Duration::from_secs(300);
-/// How long a connection may take to open.
+/// Timeout for opening a connection.
 pub(super) const CONNECT: Duration = Duration::from_secs(3);
 
-/// One client per kind of call; they share connections and credentials.
+/// One client per kind of call. All clients share connections and credentials.
 #[derive(Debug, Clone)]
 pub(super) struct Clients {
-    /// Deletes, visibility changes, questions: the SDK retries.
+    /// Deletes, changes visibility and reads attributes. The SDK retries.
     pub(super) sqs: aws_sdk_sqs::Client,
-    /// Long polls: a longer patience, and no retry by the SDK, as the lease of what a second try brings would count from
-    /// the first.
+    /// Long polls, with a longer timeout. The SDK does not retry: the lease of a message that a second attempt brings would
+    /// be counted from the first attempt.
     pub(super) polls: aws_sdk_sqs::Client,
-    /// Sends: no retry by the SDK, as ours goes entry by entry.
+    /// Sends. The SDK does not retry, as hostler retries entry by entry.
     pub(super) sends: aws_sdk_sqs::Client,
-    /// The calls of every batch, without the generated client; `None`: that one makes them too.
+    /// Makes the calls of every batch without the SDK's generated client. `None`: the generated client makes these calls too.
     pub(super) direct: Option<Arc<Direct>>,
-    /// What SQS's clock shows.
+    /// Estimate of the SQS clock.
     pub(super) clock: ServiceClock,
-    /// Publishing: no retry by the SDK either.
+    /// Publishes to SNS. The SDK does not retry.
     pub(super) publishes: aws_sdk_sns::Client,
-    /// Topics and subscriptions.
+    /// Manages topics and subscriptions.
     pub(super) sns: aws_sdk_sns::Client,
-    /// Bodies that are too large for a message.
+    /// Stores and fetches bodies that are too large for a message.
     pub(super) s3: aws_sdk_s3::Client,
-    /// The region that all of them call.
+    /// Region of all clients.
     pub(super) region: String,
-    /// What they are made from, for a client that few commands need.
+    /// Configuration of the ordinary clients, from which rarely needed clients are built on demand.
     ordinary: SdkConfig,
 }
 
 impl Clients {
-    /// Credentials come from the SDK's chain: environment, profile, web identity, ECS, EC2; they are first fetched by the
-    /// first call.
+    /// Creates the clients. Unless `options` has credentials, the SDK's chain provides them: environment, profile, web
+    /// identity, ECS, EC2. The first call fetches the credentials.
     ///
     /// # Errors
-    /// [`QueueError::Refused`]: there is no region.
+    /// [`QueueError::Refused`]: neither `options` nor the AWS environment sets a region.
     pub(super) async fn new(options: &Options) -> Result<Self, QueueError> {
         let mut loader = aws_config::defaults(BehaviorVersion::latest());
         if let Some(region) = &options.region {
@@ -111,27 +112,31 @@ impl Clients {
         })
     }
 
-    /// How queues and topics were used. Its answers are large: hundreds of metrics over days.
+    /// Returns a client for usage metrics of queues and topics. Its timeout allows for answers with hundreds of metrics
+    /// over days.
     pub(super) fn cloudwatch(&self) -> aws_sdk_cloudwatch::Client {
         aws_sdk_cloudwatch::Client::new(&with_patience(&self.ordinary, METRICS, 3))
     }
 }
 
-/// A look-alike, which the config names or AWS_ENDPOINT_URL, has no host of its own for each bucket.
+/// Creates the S3 client. If an endpoint is set, in the config or by AWS_ENDPOINT_URL, buckets are addressed by path:
+/// stand-ins for S3 have no host name per bucket.
 fn s3(shared: &SdkConfig) -> aws_sdk_s3::Client {
     let config = aws_sdk_s3::config::Builder::from(shared).force_path_style(shared.endpoint_url().is_some());
     aws_sdk_s3::Client::from_conf(config.build())
 }
 
-/// What makes a client with a budget of retries of its own, so that no other client of the process uses up those of the heartbeats.
-/// The SDK's watch over streams that stall is off: an attempt has its time anyway, and the watch wakes for each call that waits.
+/// Creates the configuration of an SQS client with a retry budget of its own, so that no other client uses up the retries
+/// of the heartbeats. Disables the SDK's stalled-stream protection: every attempt has a timeout anyway, and the protection
+/// wakes up for each waiting call.
 fn sqs(shared: &SdkConfig, purpose: &'static str) -> aws_sdk_sqs::config::Builder {
     aws_sdk_sqs::config::Builder::from(shared)
         .retry_partition(RetryPartition::custom(purpose).build())
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
 }
 
-/// The SDK's usual connector, with proxies by the environment and the machine's roots of trust. All clients share its connections.
+/// Creates the SDK's usual connector, with proxies from the environment and the system's root certificates. All clients
+/// share the connections of this connector.
 fn connector() -> SharedHttpConnector {
     let settings = HttpConnectorSettings::builder().connect_timeout(CONNECT).build();
     let connector = Connector::builder().connector_settings(settings).proxy_config(ProxyConfig::from_env());
@@ -143,7 +148,8 @@ fn client_of(connector: &SharedHttpConnector) -> SharedHttpClient {
     http_client_fn(move |_, _| connector.clone())
 }
 
-/// The same configuration over this connector, with credentials that are fetched once for all; and the client that goes without the SDK.
+/// Returns the configuration with this connector and with credentials that all clients share. Also returns the direct
+/// client, or `None` if credentials or an endpoint are missing.
 async fn connected(
     shared: &SdkConfig,
     connector: SharedHttpConnector,

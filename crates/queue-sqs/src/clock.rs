@@ -1,4 +1,4 @@
-//! The service's clock, as its answers tell it.
+//! Estimates the clock of SQS from the `Date` headers of its answers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -9,18 +9,18 @@ use aws_sdk_sqs::config::{ConfigBag, Intercept, RuntimeComponents};
 use aws_sdk_sqs::error::BoxError;
 use aws_sdk_sqs::primitives::{DateTime, DateTimeFormat};
 
-/// An answer tells whole seconds, so that the clock may show so many milliseconds more.
+/// Maximum number of milliseconds that a `Date` header omits, as the header has whole seconds.
 const UNTOLD: i64 = 999;
 
-/// How far the service's clock is ahead of ours. Clones share it.
+/// Estimated difference between the SQS clock and ours. Clones share the estimate.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ServiceClock {
-    /// Milliseconds, to within the second that an answer does not tell.
+    /// Milliseconds by which the SQS clock is ahead, accurate to one second; negative if behind.
     ahead: Arc<AtomicI64>,
 }
 
 impl ServiceClock {
-    /// A time of ours by the service's clock; as it is before the first answer.
+    /// Converts a time of our clock to the SQS clock. Before the first answer, returns the time unchanged.
     pub(super) fn show(&self, time: SystemTime) -> SystemTime {
         let ahead = self.ahead.load(Ordering::Relaxed);
         let by = Duration::from_millis(ahead.unsigned_abs());
@@ -28,7 +28,7 @@ impl ServiceClock {
         shown.unwrap_or(time)
     }
 
-    /// Takes in the `Date` header of an answer that came when our clock showed `now`.
+    /// Updates the estimate from the `Date` header of an answer that arrived when our clock showed `now`.
     pub(super) fn learn(&self, date: &str, now: SystemTime) {
         if let Ok(told) = DateTime::from_str(date, DateTimeFormat::HttpDate)
             && let Ok(told) = told.to_millis()
@@ -39,13 +39,14 @@ impl ServiceClock {
     }
 }
 
-/// The least difference in milliseconds that explains what an answer told; none where the clocks may agree. A time that is too late
-/// would have a requeue take its own messages again and again.
+/// Returns the smallest difference in milliseconds that explains an answer, or 0 if the clocks may agree. An overestimate
+/// would make a requeue move its own messages again and again.
 fn ahead(told: i64, ours: i64) -> i64 {
     0.clamp(told - ours, told + UNTOLD - ours)
 }
 
-/// The generated clients sign by what they learn for themselves; this one is for calls that go without them, and for comparisons.
+/// Learns the SQS clock from every answer to a generated SQS client. These clients correct their signatures by themselves;
+/// direct calls and comparisons of times need this estimate.
 impl Intercept for ServiceClock {
     fn name(&self) -> &'static str {
         "ServiceClock"

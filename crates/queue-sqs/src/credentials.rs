@@ -1,4 +1,4 @@
-//! Credentials: fetched once for all clients, and renewed while the old ones still hold.
+//! Credentials, fetched once for all clients and renewed before they expire.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -11,16 +11,16 @@ use tokio::time::timeout;
 
 use hostler_types::error_chain::with_causes;
 
-/// The time before credentials expire when their renewal begins. EC2 and ECS have new ones by then.
+/// Time before expiry at which the renewal of credentials begins. EC2 and ECS offer new credentials by then.
 const AHEAD: Duration = Duration::from_secs(5 * 60);
-/// The time after which credentials are renewed that do not say when they expire. The SDK keeps what it is given for 15 minutes.
+/// Interval after which credentials without an expiry are renewed. The SDK caches such credentials for 15 minutes.
 const KEPT: Duration = Duration::from_secs(10 * 60);
-/// The least time between the beginnings of two renewals.
+/// Minimum interval between the starts of two renewals, and the timeout of a renewal.
 const BETWEEN: Duration = Duration::from_secs(30);
-/// The time that a call of the SDK waits for a renewal while the old credentials hold; below the 5 s that its attempts have.
+/// Maximum time that an SDK call waits for a renewal while the old credentials are valid. Below the 5 s timeout of an attempt.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A provider that asks another one as rarely as it can. Clones share what they know.
+/// A provider that caches the credentials of another provider. Clones share the cache.
 #[derive(Debug, Clone)]
 pub(super) struct KeptCredentials(Arc<Kept>);
 
@@ -28,11 +28,11 @@ pub(super) struct KeptCredentials(Arc<Kept>);
 struct Kept {
     provider: SharedCredentialsProvider,
     held: Mutex<Option<Arc<Held>>>,
-    /// Locked by the call that fetches; the time from which the next renewal may begin.
+    /// Locked by the call that fetches. Contains the earliest time of the next renewal.
     fetching: Arc<tokio::sync::Mutex<SystemTime>>,
 }
 
-/// Credentials that were fetched.
+/// Cached credentials.
 #[derive(Debug)]
 pub(super) struct Held {
     credentials: Credentials,
@@ -50,7 +50,7 @@ impl Held {
         self.credentials.expiry().is_none_or(|until| now < until)
     }
 
-    /// Returns what calls are signed with.
+    /// Returns the identity that signs calls.
     pub(super) fn identity(&self) -> &Identity {
         &self.identity
     }
@@ -62,7 +62,8 @@ impl KeptCredentials {
         Self(Arc::new(Kept { provider, held: Mutex::default(), fetching }))
     }
 
-    /// Returns the credentials that hold now, and begins their renewal where it is due. `None`: [`ProvideCredentials`] is to fetch some.
+    /// Returns the cached credentials if they are valid at `now`, and starts a due renewal. `None`: [`ProvideCredentials`]
+    /// must fetch credentials.
     pub(super) fn current(&self, now: SystemTime) -> Option<Arc<Held>> {
         let held = self.held().filter(|held| held.holds(now))?;
         if held.renew_at <= now {
@@ -75,7 +76,7 @@ impl KeptCredentials {
         self.0.held.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Fetches credentials in the background, unless that is under way or was begun a moment ago.
+    /// Fetches credentials in the background, unless a fetch is running or the last renewal began less than [`BETWEEN`] ago.
     fn renew(&self, now: SystemTime) {
         let Ok(mut turn) = Arc::clone(&self.0.fetching).try_lock_owned() else { return };
         if now < *turn {
@@ -100,8 +101,9 @@ impl KeptCredentials {
         Ok(held)
     }
 
-    /// Returns credentials that need no renewal yet, and fetches some where there are none; one call at a time fetches. If that
-    /// fails, or takes longer than [`PATIENCE`], those that still hold are returned.
+    /// Returns credentials that are not due for renewal, and fetches new ones if necessary. Only one call at a time fetches.
+    ///
+    /// If the fetch fails or takes longer than [`PATIENCE`], returns the old credentials as long as they are valid.
     async fn provide(&self, now: SystemTime) -> provider::Result {
         let fresh = || self.held().filter(|held| now < held.renew_at);
         let fetched = async {
@@ -147,7 +149,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const HOUR: Duration = Duration::from_secs(60 * 60);
 
-    /// A provider of credentials that last an hour, whose fetches are counted, and fail or hang.
+    /// A provider of credentials that are valid for an hour. Counts its fetches, which can fail or hang.
     #[derive(Debug, Default)]
     struct Source {
         fetches: AtomicUsize,

@@ -1,4 +1,4 @@
-//! Sends a batch to a queue or a topic, with retries entry by entry.
+//! Sends a batch to a queue or a topic and retries the entries that failed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,24 +17,24 @@ use hostler_types::Backoff;
 use hostler_types::channel::Channel;
 use hostler_types::message::Invalid;
 
-/// How long a message that the queue does not take now is tried again.
+/// Time during which a message is retried that the queue cannot accept now.
 pub(super) const PATIENCE: Duration = Duration::from_secs(18);
-/// How long to rest before that.
+/// Delays between the attempts.
 pub(super) const REST: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(4));
 
 /// A message to send.
 #[derive(Debug)]
 pub(super) struct Job {
-    /// Its place among those that were asked for.
+    /// Position of the message in the caller's batch.
     pub(super) index: usize,
-    /// Whether it is known how many queues it reaches.
+    /// Set if the message is known to reach exactly one queue.
     pub(super) counted: bool,
     pub(super) entry: Entry,
 }
 
 pub(super) type Delivered = Vec<(usize, Result<Sent, SendError>)>;
 
-/// Sends one batch. What the queue does not take this time is tried again, until its patience ends.
+/// Sends one batch. Entries with a temporary failure are retried until [`PATIENCE`] ends.
 pub(super) async fn deliver(
     service: Arc<Service>,
     channel: Channel,
@@ -84,7 +84,7 @@ pub(super) fn refusal(fault: Fault) -> SendError {
 }
 
 impl Service {
-    /// One call; the answer to each entry in their order: the message's id, or why not.
+    /// Makes one call. Returns the message id or the fault of each entry, in the order of the entries.
     pub(super) async fn call<'a>(
         &self,
         target: &Target,
@@ -169,7 +169,7 @@ impl Service {
     }
 }
 
-/// The answers by entry. An entry that is not mentioned was not sent, as far as we know.
+/// Returns the answers in the order of the entries. An entry that the answer does not mention counts as not sent.
 fn in_order(
     count: usize,
     what: &str,

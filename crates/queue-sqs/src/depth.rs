@@ -1,4 +1,4 @@
-//! How full queues are, and which there are.
+//! Message counts of queues, and the list of queues.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use hostler_queue::parallel::{side_by_side, stopping};
 use hostler_queue::{Depth, QueueError};
 use hostler_types::channel::Channel;
 
-/// What SQS counts, approximately.
+/// Approximate message counts of a queue, as SQS reports them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Counts {
     visible: u64,
@@ -18,7 +18,7 @@ struct Counts {
     in_flight: u64,
 }
 
-/// How full each channel is. SQS tells no age; CloudWatch does.
+/// Returns the depth of each channel. `oldest_age` is `None`: only CloudWatch reports the age of messages, not SQS.
 pub(super) async fn depths(service: &Arc<Service>, channels: &[Channel]) -> Vec<Result<Depth, QueueError>> {
     let work: Vec<_> = channels.iter().cloned().map(|channel| depth(Arc::clone(service), channel)).collect();
     side_by_side(work).await.into_iter().map(|depth| depth.unwrap_or_else(|| Err(stopping()))).collect()
@@ -34,7 +34,8 @@ async fn depth(service: Arc<Service>, channel: Channel) -> Result<Depth, QueueEr
     Ok(Depth { visible, delayed, in_flight, dead_lettered, missing: found.is_none(), oldest_age: None })
 }
 
-/// A dead-letter queue has none of its own. One that is not there is not looked for with every look.
+/// Counts the messages of a dead-letter queue. Returns zeros if `queue` is itself a dead-letter queue, or if the
+/// dead-letter queue was found missing or denied in the last 30 minutes.
 async fn counts_of_dead_letters(service: &Service, queue: &str, dead: &str) -> Result<Counts, QueueError> {
     let is_known = !service.resolver.known_kinds(&service.names, dead).is_empty();
     if queue.ends_with("-dlq") || !is_known && service.resolver.is_passed_over(dead) {
@@ -47,8 +48,9 @@ async fn counts_of_dead_letters(service: &Service, queue: &str, dead: &str) -> R
     Ok(found.unwrap_or_default())
 }
 
-/// A policy names the dead-letter queues that there are; of a queue that has none, it refuses the question. That hides nothing of
-/// the queue itself, so that it is worth a warning, once, and no more; nor is it asked for with every look.
+/// Replaces a refusal by zeros. An IAM policy that lists only existing dead-letter queues makes SQS refuse a query for a
+/// missing one. The refusal hides nothing about the channel's own queue, so it causes only one warning per broker, and the
+/// dead-letter queue is not queried again for 30 minutes.
 fn uncounted_if_refused(service: &Service, name: &str, dead: Result<Counts, QueueError>) -> Result<Counts, QueueError> {
     let refusal = match dead {
         Err(QueueError::Refused(refusal)) => refusal,
@@ -61,8 +63,8 @@ fn uncounted_if_refused(service: &Service, name: &str, dead: Result<Counts, Queu
     Ok(Counts::default())
 }
 
-/// What is in the queue of this name, of either kind; `None`: there is none. Of a kind that it is known to be, the other is not asked
-/// for.
+/// Counts the messages of the standard and the FIFO queue with this name. `None`: neither exists. If one kind is known to
+/// exist, only that kind is queried.
 async fn counts(service: &Service, name: &str) -> Result<Option<Counts>, QueueError> {
     match service.resolver.known_kinds(&service.names, name)[..] {
         [ordered] => both([counts_of(service, name, ordered).await, Ok(None)]),
@@ -70,8 +72,8 @@ async fn counts(service: &Service, name: &str) -> Result<Option<Counts>, QueueEr
     }
 }
 
-/// What both kinds have together. A policy that names the queues there are refuses the question for the other kind, so a
-/// refusal counts only if there is neither.
+/// Adds up the counts of both kinds. An IAM policy that lists only existing queues makes SQS refuse the query for the other
+/// kind, so a refusal is an error only if neither kind is found.
 fn both(kinds: [Result<Option<Counts>, QueueError>; 2]) -> Result<Option<Counts>, QueueError> {
     let (mut total, mut refusal) = (None, None);
     for kind in kinds {
@@ -98,7 +100,7 @@ impl Counts {
     }
 }
 
-/// What is in the queue of this name and kind; `None`: there is no such queue.
+/// Counts the messages of the queue with this name and kind. `None`: the queue does not exist.
 async fn counts_of(service: &Service, name: &str, ordered: bool) -> Result<Option<Counts>, QueueError> {
     let Some(place) = service.find_queue(name, ordered).await? else { return Ok(None) };
     let asked = service.clients.sqs.get_queue_attributes().queue_url(&*place.address);
@@ -124,7 +126,8 @@ async fn counts_of(service: &Service, name: &str, ordered: bool) -> Result<Optio
     }))
 }
 
-/// Every queue under our prefix. Which exchange feeds one, SQS does not know.
+/// Returns the channels of all queues under our prefix, without their exchanges: SQS does not know which exchange feeds a
+/// queue.
 pub(super) async fn channels(service: &Arc<Service>) -> Result<Vec<Channel>, QueueError> {
     let mut channels: Vec<Channel> = Vec::new();
     for url in queue_urls(service).await? {
@@ -136,7 +139,7 @@ pub(super) async fn channels(service: &Arc<Service>) -> Result<Vec<Channel>, Que
     Ok(channels)
 }
 
-/// The URLs of all queues under our prefix, page after page (AWS limit: 1,000 to a page).
+/// Returns the URLs of all queues under our prefix, read page by page (AWS limit: 1,000 per page).
 pub(super) async fn queue_urls(service: &Service) -> Result<Vec<String>, QueueError> {
     let prefix = service.names.prefix();
     let list = service.clients.sqs.list_queues().set_queue_name_prefix((!prefix.is_empty()).then(|| prefix.to_owned()));
@@ -148,7 +151,7 @@ pub(super) async fn queue_urls(service: &Service) -> Result<Vec<String>, QueueEr
     Ok(urls)
 }
 
-/// The name on AWS in a queue's URL.
+/// Returns the AWS name of a queue from its URL.
 pub(super) fn name_of(url: &str) -> &str {
     url.rsplit('/').next().unwrap_or(url)
 }

@@ -1,7 +1,8 @@
-//! The calls of every batch, straight over HTTP: one endpoint, one pool of connections, a body by `json`, and a signature.
+//! Makes the calls of every batch directly over HTTP: one endpoint, one connection pool, a body by `json`, and a signature.
 //!
-//! For each call the generated client decides anew on endpoint, credentials, retries and user agent, which takes more time than the
-//! call itself. It makes all other calls, and for a while also these after one failed here, as it retries.
+//! For each call, the generated client determines endpoint, credentials, retries and user agent anew, which takes longer
+//! than the call itself. The generated client makes all other calls. After a direct call has failed, it also makes the
+//! calls of every batch for [`PAUSE`], as it retries.
 
 use std::error::Error;
 use std::sync::{Mutex, PoisonError};
@@ -24,22 +25,22 @@ use super::credentials::KeptCredentials;
 use super::json::{self, Refusal};
 use hostler_types::error_chain::with_causes;
 
-/// The time for which the generated client makes all calls after one failed here.
+/// Time for which the generated client makes all calls after a direct call failed.
 const PAUSE: Duration = Duration::from_secs(10);
 
 const CONTENT_TYPE: &str = "application/x-amz-json-1.0";
 const USER_AGENT: &str = concat!("hostler/", env!("CARGO_PKG_VERSION"));
-/// Carries the code of a refusal as the older protocol has it, which is the one that the generated client tells.
+/// Response header with the error code of the older query protocol. The generated client reports the same code.
 const QUERY_ERROR: &str = "x-amzn-query-error";
-/// Carries the id of the request in an answer.
+/// Response header with the request id.
 const REQUEST_ID: &str = "x-amzn-requestid";
 
-/// Reasons for which a call has no good answer.
+/// Reason why a call has no successful answer.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The call was not made; the generated client is to make it.
+    /// The call was not made; the generated client must make it.
     NotMade,
-    /// SQS refused it.
+    /// SQS refused the call.
     Refused(Refusal),
     /// The connection failed; the call may have been carried out.
     Broken(String),
@@ -47,19 +48,19 @@ pub(super) enum Failure {
     Late,
 }
 
-/// A good answer.
+/// A successful answer.
 #[derive(Debug)]
 pub(super) struct Answered {
     pub(super) body: Bytes,
-    /// The id of the request.
+    /// AWS request id.
     pub(super) request_id: Option<String>,
 }
 
-/// A client of one endpoint.
+/// A client for one endpoint.
 #[derive(Debug)]
 pub(super) struct Direct {
     connector: SharedHttpConnector,
-    /// The address of every call.
+    /// URL of every call.
     url: String,
     region: String,
     settings: SigningSettings,
@@ -69,7 +70,8 @@ pub(super) struct Direct {
 }
 
 impl Direct {
-    /// Resolves the endpoint as the generated client does. `None`: it cannot be resolved, which the generated client reports.
+    /// Creates the client and resolves its endpoint as the generated client does. `None`: there is no region, or the
+    /// endpoint cannot be resolved; the generated client reports the error.
     pub(super) async fn new(
         shared: &SdkConfig,
         connector: SharedHttpConnector,
@@ -87,12 +89,12 @@ impl Direct {
         let endpoint = ResolveEndpoint::resolve_endpoint(&DefaultResolver::new(), &place).await.ok()?;
         let url = format!("{}/", endpoint.url().trim_end_matches('/'));
         let mut settings = SigningSettings::default();
-        // Only headers that are to be signed are shown to the signer.
+        // The signer is given only headers that must be signed, so none is excluded.
         settings.excluded_headers = None;
         Some(Self { connector, url, region, settings, credentials, clock, paused_until: Mutex::default() })
     }
 
-    /// Makes a call. `target` names its action, such as `AmazonSQS.ReceiveMessage`.
+    /// Makes a call. `target` names the action, for example `AmazonSQS.ReceiveMessage`. `patience` is the timeout.
     pub(super) async fn call(
         &self,
         target: &'static str,
@@ -111,7 +113,7 @@ impl Direct {
         self.paused_until.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the request, signed when our clock shows `now`; `None` if there are no credentials that hold.
+    /// Returns the request, signed for the moment when our clock shows `now`. `None`: there are no valid credentials.
     fn signed(&self, target: &'static str, body: Vec<u8>, now: SystemTime) -> Result<Option<HttpRequest>, BoxError> {
         let now = self.clock.show(now);
         let Some(credentials) = self.credentials.current(now) else { return Ok(None) };
@@ -140,7 +142,7 @@ impl Direct {
         Ok(Some(request))
     }
 
-    /// Sends a request.
+    /// Sends a request and reads its answer.
     async fn exchange(&self, request: HttpRequest) -> Result<Answered, Failure> {
         let broken = |error: &(dyn Error + 'static)| Failure::Broken(with_causes(error));
         let answer = self.connector.call(request).await.map_err(|error| broken(&error))?;
@@ -159,7 +161,8 @@ impl Direct {
     }
 }
 
-/// The address that replaces the region's own: the config's, SQS's own in AWS's environment and profile, or that of all services.
+/// Returns the endpoint URL that replaces the default of the region. Sources in descending precedence: hostler's config,
+/// the SQS endpoint in the AWS environment and profile, the endpoint of all services.
 fn endpoint_url(shared: &SdkConfig) -> Option<String> {
     let common = shared.endpoint_url().map(str::to_owned);
     if shared.get_origin("endpoint_url").is_client_config() {

@@ -1,4 +1,4 @@
-//! Removes queues and bodies that nobody needs. What is asked before is asked at the last moment.
+//! Deletes unused queues and bodies. Conditions that were checked earlier are checked again right before the deletion.
 
 use std::collections::BTreeSet;
 use std::time::SystemTime;
@@ -10,10 +10,10 @@ use super::fault::Fault;
 use super::{Service, inventory, payload};
 use hostler_queue::{Body, QueueError, Removal, StoredBodies, Unread, tag};
 
-/// The most objects that one call removes (AWS limit of DeleteObjects: 1,000).
+/// Maximum number of objects deleted per call (AWS limit of DeleteObjects: 1,000).
 const PER_CALL: usize = 1000;
 
-/// Removes a queue that is ours, empty, and the dead-letter queue of none but those in `gone`.
+/// Deletes a queue if hostler owns the queue, the queue is empty, and it is the dead-letter queue of no queue outside `gone`.
 pub(super) async fn remove_queue(
     service: &Service,
     name: &str,
@@ -38,7 +38,7 @@ pub(super) async fn remove_queue(
     if !tags.is_some_and(|tags| tag::is_owned(&tags)) {
         return Ok(Removal::Kept("its tags no longer say that it is hostler's".to_owned()));
     }
-    // The last look before the call that cannot be taken back.
+    // The last check before the call that cannot be undone.
     match inventory::contents(service, &url).await.map_err(unread)?.map(|held| held.messages()) {
         Some(0) => {}
         Some(count) => return Ok(Removal::Kept(format!("{count} messages have come"))),
@@ -49,7 +49,8 @@ pub(super) async fn remove_queue(
     Ok(Removal::Removed)
 }
 
-/// Bodies that were stored before this time, `most` at most. What others keep under the same prefix is none of them.
+/// Lists at most `most` bodies that were stored before `time`. Excludes objects that others store under the same prefix.
+/// `None`: no bucket is configured.
 pub(super) async fn stored_before(
     service: &Service,
     time: SystemTime,
@@ -80,7 +81,7 @@ pub(super) async fn stored_before(
     Ok(Some(stored))
 }
 
-/// Removes bodies; how many are gone.
+/// Deletes bodies and returns the number of deleted bodies.
 pub(super) async fn remove_bodies(service: &Service, bodies: &[Body]) -> Result<usize, QueueError> {
     let Some(bucket) = &service.options.bucket else { return Ok(0) };
     let invalid = |error: &dyn std::fmt::Display| QueueError::Refused(format!("DeleteObjects of {bucket}: {error}"));

@@ -1,18 +1,20 @@
-//! The envelope of SNS, in which a message comes whose subscription has no raw delivery: the trace that it carries. No I/O.
+//! Reads the trace context from the SNS envelope around a message. SNS adds the envelope if a subscription has no raw
+//! delivery. No I/O.
 //!
-//! The envelope stays the body, as a producer of others may have meant it; only its trace is looked for.
+//! The body remains the whole envelope, as another producer may have sent an envelope on purpose. Only the trace context is
+//! read.
 
 use serde::Deserialize;
 
 use hostler_types::message::TraceContext;
 
-/// The longest envelope that is looked into, in bytes: twice what SNS takes, as quotes and line ends are escaped (AWS limit: 256 KiB).
+/// Maximum size in bytes of a parsed envelope: twice the SNS limit of 256 KiB, as quotes and line ends are escaped.
 const MAX: usize = 512 * 1024;
 
-/// An envelope says what it is within so many bytes.
+/// Number of leading bytes in which an envelope must name its type.
 const HEAD: usize = 64;
 
-/// A notification, as far as it is of use (Amazon SNS developer guide, parsing message formats).
+/// The part of an SNS notification that hostler reads (Amazon SNS developer guide, parsing message formats).
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Envelope<'a> {
@@ -35,7 +37,7 @@ struct Attribute<'a> {
     value: std::borrow::Cow<'a, str>,
 }
 
-/// The context in the envelope, if the body is one; what cannot be read has none.
+/// Returns the trace context of an SNS envelope. `None`: the body is not an envelope, or has no valid trace context.
 pub(super) fn trace(body: &[u8]) -> Option<TraceContext> {
     let head = &body[..body.len().min(HEAD)];
     if body.len() > MAX || !head.starts_with(b"{") || !contains(head, b"\"Notification\"") {

@@ -1,4 +1,4 @@
-//! What AWS answers when it does not do what was asked, by what the caller does next.
+//! AWS errors, classified by what the caller does next.
 
 use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_sqs::operation::RequestId;
@@ -8,7 +8,7 @@ use super::json::Refusal;
 use hostler_queue::{LeaseError, QueueError};
 use hostler_types::error_chain::with_causes;
 
-/// The resource is not there.
+/// Error codes for a resource that does not exist.
 const MISSING: &[&str] = &[
     "AWS.SimpleQueueService.NonExistentQueue",
     "QueueDoesNotExist",
@@ -21,7 +21,7 @@ const MISSING: &[&str] = &[
     "ResourceNotFoundException",
 ];
 
-/// It may work later, though the status says that we are at fault.
+/// Error codes for a temporary failure, even if the HTTP status blames the caller.
 const LATER: &[&str] = &[
     "Throttling",
     "ThrottlingException",
@@ -51,11 +51,11 @@ const LATER: &[&str] = &[
     "RequestTimeTooSkewed",
 ];
 
-/// The message of a signature that is refused for its time alone begins so. The answer tells the service's time, by which the client
-/// signs its next try.
+/// Prefixes of the error message for a signature that is refused only because of its time. The answer has the service's
+/// time, with which the client signs the next attempt.
 const SKEWED: &[&str] = &["Signature expired", "Signature not yet current"];
 
-/// The receipt is no longer good for anything.
+/// Error codes for a receipt that is no longer valid.
 const STALE: &[&str] = &[
     "ReceiptHandleIsInvalid",
     "InvalidReceiptHandle",
@@ -63,7 +63,7 @@ const STALE: &[&str] = &[
     "AWS.SimpleQueueService.MessageNotInflight",
 ];
 
-/// The id of a request, at the end of an error's text: what AWS's support asks for first.
+/// Suffix of an error text with the AWS request id, which AWS Support needs. Empty if there is no id.
 pub(super) struct Request<'a>(pub(super) Option<&'a str>);
 
 impl std::fmt::Display for Request<'_> {
@@ -72,25 +72,25 @@ impl std::fmt::Display for Request<'_> {
     }
 }
 
-/// Why a call, or one entry of a batch, failed.
+/// Reason why a call, or one entry of a batch, failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// What was asked for does not exist.
+    /// The requested resource does not exist.
     Missing(String),
     /// The receipt is stale.
     Stale(String),
-    /// Refused for now. Try again.
+    /// Refused temporarily. Retry.
     Later(String),
-    /// No answer, or none that tells whether it was done. Try again.
+    /// No answer, or an answer that leaves open whether the call was carried out. Retry.
     Unanswered(String),
-    /// Trying again is in vain: denied, malformed, forbidden by a limit.
+    /// Refused permanently: denied, malformed or above a limit. Retrying is useless.
     Never(String),
-    /// The same, of one entry of a batch: the message itself is at fault, and no other.
+    /// Like [`Fault::Never`], but for one entry of a batch: only this message is at fault.
     Message(String),
 }
 
 impl Fault {
-    /// The fault of a call. `what` says what was tried, such as `ReceiveMessage on orders`.
+    /// Returns the fault of a call. `what` describes the call, for example `ReceiveMessage on orders`.
     pub(super) fn of<E>(what: &str, error: &SdkError<E>) -> Self
     where
         E: ProvideErrorMetadata + std::error::Error + 'static,
@@ -108,7 +108,7 @@ impl Fault {
         Self::of_answer(what, answer.raw().status().as_u16(), error.code(), error.message(), request)
     }
 
-    /// The fault of a call that the SDK had no part in.
+    /// Returns the fault of a direct call that SQS refused.
     pub(super) fn of_refusal(what: &str, refusal: &Refusal) -> Self {
         let request = Request(refusal.request_id.as_deref());
         Self::of_answer(what, refusal.status, refusal.code.as_deref(), refusal.message.as_deref(), request)
@@ -124,13 +124,13 @@ impl Fault {
         }
     }
 
-    /// The fault of one entry of a batch, which came with the answer to this request.
+    /// Returns the fault of one entry of a batch. `request` is the AWS request id of the batch.
     pub(super) fn of_entry(what: &str, entry: &BatchResultErrorEntry, request: Option<&str>) -> Self {
         let text = format!("{what}: {}: {}{}", entry.code(), entry.message().unwrap_or("no message"), Request(request));
         Self::by_code(entry.code(), text, !entry.sender_fault()).of_one()
     }
 
-    /// The same fault, known to be that of one message.
+    /// Converts [`Fault::Never`] to [`Fault::Message`], for a fault that concerns one message.
     pub(super) fn of_one(self) -> Self {
         match self {
             Self::Never(text) => Self::Message(text),
@@ -138,7 +138,7 @@ impl Fault {
         }
     }
 
-    /// By a code of AWS; `otherwise`: whether one that is not known may work later.
+    /// Classifies a fault by its AWS code. An unknown code is temporary if `otherwise` is set.
     pub(super) fn by_code(code: &str, text: String, otherwise: bool) -> Self {
         let among = |codes: &[&str]| codes.contains(&code);
         match () {
@@ -149,7 +149,7 @@ impl Fault {
         }
     }
 
-    /// What is wrong, in words.
+    /// Returns the text of the fault.
     pub(super) fn into_text(self) -> String {
         match self {
             Self::Missing(text)
@@ -174,15 +174,16 @@ impl Fault {
     }
 }
 
-/// Where credentials come from, and how to give them.
+/// Instructions for providing credentials, for error texts.
 const GIVE: &str = "give the ECS task or EC2 instance a role; elsewhere set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or \
                     AWS_PROFILE after `aws configure` or `aws sso login` (a local stand-in for AWS takes any key)";
 
-/// How the SDK begins to say that the machine's metadata service has no credentials for us.
+/// Part of the SDK's error text if the instance metadata service (IMDS) provides no credentials.
 const METADATA: &str = "failed to load IMDS";
 
-/// That a call was not signed for lack of credentials, in words for people; `None`: it failed otherwise. The SDK's error is known
-/// by its text, as its type is of a crate that hostler does not name. `variable`: looks up a variable of the environment.
+/// Returns a readable text for a call that was not signed for lack of credentials. `None`: the call failed for another
+/// reason. The text of the SDK's error identifies the reason, as hostler does not depend on the crate of the error's type.
+/// `variable` looks up an environment variable.
 fn no_credentials(
     error: &(dyn std::error::Error + 'static),
     variable: impl Fn(&str) -> Option<String>,
@@ -211,7 +212,7 @@ fn no_credentials(
     })
 }
 
-/// The places that the environment names for credentials; a slip in one of these is the usual cause.
+/// Describes the credential sources that the environment names. A typo in one of these variables is the usual cause.
 fn asked_for(variable: impl Fn(&str) -> Option<String>) -> String {
     let profile = variable("AWS_PROFILE").map(|name| {
         format!(" (AWS_PROFILE is `{name}`: is there a profile of this name in ~/.aws/config or ~/.aws/credentials?)")
@@ -226,7 +227,7 @@ fn asked_for(variable: impl Fn(&str) -> Option<String>) -> String {
     profile.into_iter().chain(token).collect()
 }
 
-/// Whether we lack the permission. SQS, SNS and KMS each call it otherwise.
+/// Returns whether the call failed for lack of permission. SQS, SNS and KMS each have their own code for a denial.
 pub(super) fn is_denial<E: ProvideErrorMetadata>(error: &SdkError<E>) -> bool {
     let code = error.code().unwrap_or_default();
     code.contains("AccessDenied") || code.starts_with("AuthorizationError")
@@ -248,7 +249,7 @@ impl From<Fault> for LeaseError {
         match fault {
             Fault::Later(text) | Fault::Unanswered(text) => Self::Retry(text),
             Fault::Missing(text) | Fault::Stale(text) => Self::Lost(text),
-            // What is denied now may be allowed before the lease ends; and the lease is still ours.
+            // A denied call may be allowed before the lease ends, and the lease is still held.
             Fault::Never(text) | Fault::Message(text) => Self::Retry(text),
         }
     }
@@ -326,7 +327,8 @@ mod tests {
         assert!(!text.contains("IMDS") && !text.contains("AWS_PROFILE is"), "{text}");
     }
 
-    /// As they are on the wire: SQS and SNS have names of their own for what KMS says, and none is that of the error's shape.
+    /// The codes are those sent over the wire. SQS and SNS have their own names for KMS errors, which differ from the names
+    /// of the SDK's error types.
     #[test]
     fn a_call_is_judged_by_its_code_before_its_status() {
         let call = |code: &str| Fault::of_answer("TagResource", 400, Some(code), None, Request(None));

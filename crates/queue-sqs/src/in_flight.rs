@@ -1,7 +1,8 @@
-//! Deliveries in flight, whose leases hold by our own clock, and the ids of finished messages.
+//! Deliveries in flight, whose leases are measured by our own clock, and the ids of finished messages.
 //!
-//! SQS answers yes to a delete with a stale receipt and keeps the message, so a lease counts as lost when our clock says
-//! so; and a message that comes again after it was finished is removed instead of being processed twice. No I/O.
+//! SQS confirms a delete with a stale receipt but does not delete the message. A lease therefore counts as lost as soon as
+//! it has expired by our own clock. A finished message that is delivered again is deleted instead of processed twice. No
+//! I/O.
 
 use std::collections::VecDeque;
 use std::hash::BuildHasher as _;
@@ -14,13 +15,13 @@ use uuid::Uuid;
 use hostler_queue::LeaseHandle;
 use hostler_types::message::Claim;
 
-/// How long the id of a finished message is remembered: longer than copies of a deleted message linger.
+/// Time for which the id of a finished message is remembered. Copies of a deleted message disappear sooner.
 const MEMORY: Duration = Duration::from_secs(15 * 60);
-/// How many are remembered at most; each costs about 50 bytes.
+/// Maximum number of remembered ids. Each id takes about 50 bytes.
 const MEMORY_COUNT: usize = 50_000;
 
-/// The id of a message. SQS's are UUIDs, which lie in here rather than somewhere else: tens of thousands are remembered, and to look
-/// at one that was put away minutes ago is to wait for the memory.
+/// Id of a message. UUIDs, which SQS uses, are stored inline: tens of thousands of ids are remembered, and following a
+/// pointer to an id stored minutes ago would miss the CPU cache.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum MessageId {
     Uuid(Uuid),
@@ -28,7 +29,7 @@ pub(super) enum MessageId {
 }
 
 impl MessageId {
-    /// Two are the same only if their texts are.
+    /// Converts the text of an id. Two ids are equal only if their texts are equal.
     pub(super) fn of(text: &str) -> Self {
         let is_its_text = |uuid: &Uuid| uuid.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == text;
         match Uuid::try_parse(text).ok().filter(is_its_text) {
@@ -38,45 +39,45 @@ impl MessageId {
     }
 }
 
-/// One delivery.
+/// A delivery and its lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Leased {
-    /// Of which message.
+    /// Id of the message.
     pub(super) id: MessageId,
-    /// Until when it is ours.
+    /// End of the lease.
     pub(super) until: Instant,
-    /// From when SQS counts its 12 hours, or a little before.
+    /// Start of the 12 hours for which SQS allows a message to be leased, or slightly earlier.
     pub(super) since: Instant,
-    /// Which receive of the message it is.
+    /// Number of this receive of the message, counted from 1.
     pub(super) attempt: u32,
-    /// Where its body lies, if elsewhere.
+    /// Location of the body, if the body is stored outside the message.
     pub(super) claim: Option<Arc<Claim>>,
 }
 
-/// The deliveries of one queue that are in flight, and its messages that are finished.
+/// The deliveries in flight and the finished messages of one queue.
 #[derive(Debug, Default)]
 pub(super) struct InFlight {
     leased: HashMap<LeaseHandle, Leased>,
     finished: Finished,
 }
 
-/// The ids of messages that are finished.
+/// Ids of finished messages.
 ///
-/// What is searched is a table of numbers, which stays in the CPU's cache; the ids themselves lie in a queue, and most are looked at
-/// only when they are forgotten.
+/// A lookup searches a table of numbers, which stays in the CPU cache. The ids themselves are in a queue. Most ids are read
+/// again only when they are forgotten.
 #[derive(Debug, Default)]
 struct Finished {
-    /// Oldest first, with when each may be forgotten.
+    /// Ids, oldest first, each with the time when it may be forgotten.
     ids: VecDeque<(Instant, MessageId)>,
-    /// The number of the oldest; each has that of the one before plus one, and after the largest comes 0.
+    /// Number of the oldest id. Ids are numbered consecutively and wrap around to 0.
     first: u32,
-    /// Their numbers, by the hash of their ids.
+    /// Numbers of the ids, by the hash of the id.
     numbers: HashTable<u32>,
     hashes: DefaultHashBuilder,
 }
 
 impl InFlight {
-    /// Enters a delivery. Those whose lease is over are forgotten on the way.
+    /// Adds a delivery. When the map is full, first drops the deliveries whose leases have expired.
     pub(super) fn enter(&mut self, lease: LeaseHandle, leased: Leased, now: Instant) {
         if self.leased.len() == self.leased.capacity() {
             self.leased.retain(|_, leased| leased.until > now);
@@ -84,24 +85,24 @@ impl InFlight {
         self.leased.insert(lease, leased);
     }
 
-    /// The delivery, if it is still ours.
+    /// Returns the delivery if its lease has not expired.
     pub(super) fn get(&self, lease: &LeaseHandle, now: Instant) -> Option<&Leased> {
         self.leased.get(lease).filter(|leased| leased.until > now)
     }
 
-    /// The lease was extended.
+    /// Records the new end of an extended lease.
     pub(super) fn extend(&mut self, lease: &LeaseHandle, until: Instant) {
         if let Some(leased) = self.leased.get_mut(lease) {
             leased.until = until;
         }
     }
 
-    /// The delivery is over.
+    /// Removes a delivery that was settled.
     pub(super) fn remove(&mut self, lease: &LeaseHandle) -> Option<Leased> {
         self.leased.remove(lease)
     }
 
-    /// The message needs no processing any more, whether or not its removal succeeds.
+    /// Marks a message as finished: it needs no more processing, whether or not its removal succeeds.
     pub(super) fn finish(&mut self, id: &MessageId, now: Instant) {
         let finished = &mut self.finished;
         while finished.ids.len() >= MEMORY_COUNT || finished.ids.front().is_some_and(|(until, _)| *until <= now) {
@@ -110,7 +111,7 @@ impl InFlight {
         finished.remember(id, now + MEMORY);
     }
 
-    /// Whether the message is finished.
+    /// Returns whether the message is finished.
     pub(super) fn is_finished(&self, id: &MessageId) -> bool {
         self.finished.contains(id)
     }
@@ -126,13 +127,13 @@ impl Finished {
         self.numbers.find(hash, |number| of(number).is_some_and(|(_, other)| other == id)).is_some()
     }
 
-    /// Remembers one more, unless it is known: then for as long as before.
+    /// Remembers an id until `until`. An id that is already known keeps its earlier time.
     fn remember(&mut self, id: &MessageId, until: Instant) {
         let hash = self.hashes.hash_one(id);
         if self.contains_hashed(id, hash) {
             return;
         }
-        // There are at most `MEMORY_COUNT`.
+        // At most `MEMORY_COUNT` ids are stored, so the cast loses nothing.
         let number = self.first.wrapping_add(self.ids.len() as u32);
         self.ids.push_back((until, id.clone()));
         let Self { ids, first, numbers, hashes } = self;
@@ -140,7 +141,7 @@ impl Finished {
         numbers.insert_unique(hash, number, hash_of);
     }
 
-    /// Forgets the oldest.
+    /// Forgets the oldest id.
     fn forget(&mut self) {
         let Some((_, id)) = self.ids.pop_front() else { return };
         if let Ok(entry) = self.numbers.find_entry(self.hashes.hash_one(&id), |number| *number == self.first) {
@@ -150,7 +151,7 @@ impl Finished {
     }
 }
 
-/// Where in the queue the one of this number lies.
+/// Returns the position in the queue of the id with this number.
 fn place(first: u32, number: u32) -> usize {
     number.wrapping_sub(first) as usize
 }

@@ -1,4 +1,4 @@
-//! Sends a batch to a FIFO queue or topic so that each group keeps its order, whatever part of the batch is taken.
+//! Sends a batch to a FIFO queue or topic and preserves the order of each group, even if only a part of the batch is accepted.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,11 +12,12 @@ use super::place::Target;
 use hostler_queue::{QueueError, SendError, Sent};
 use hostler_types::channel::Channel;
 
-/// Groups of which a message was not sent: nothing of theirs follows.
+/// Groups with a message that could not be sent. No later message of these groups is sent.
 pub(super) type Ended = HashSet<Option<String>>;
 
-/// Sends one batch. What is not taken this time is tried again, until the patience ends. The first failure ends its group, in
-/// this batch and in those that follow with the same `ended`.
+/// Sends one batch. Messages with a temporary failure are retried until [`PATIENCE`] ends. After a message that could not
+/// be sent, no later message of its group is sent, in this batch and in later batches with the same `ended`. A message that
+/// is itself at fault ([`Fault::Message`]) does not stop its group.
 pub(super) async fn deliver_in_order(
     service: &Arc<Service>,
     channel: &Channel,
@@ -38,7 +39,8 @@ pub(super) async fn deliver_in_order(
         let again = Instant::now() + REST.ceiling(failures) < give_up_at;
         let Sorted { done, left, is_gone } = sort(now.into_iter().zip(answers), again, ended);
         delivered.extend(done);
-        // A call that failed as a whole has let nothing pass anything: it goes as a whole again.
+        // A call that failed as a whole let no message overtake another, so the whole batch is sent again. After a partial
+        // failure, each call has only the first message of each group.
         singly |= !left.is_empty() && left.len() < count;
         let has_failed = !left.is_empty();
         waiting = left.into_iter().chain(later).collect();
@@ -60,18 +62,18 @@ pub(super) async fn deliver_in_order(
     }
 }
 
-/// What the answers to a call mean.
+/// Answers to a call, sorted by what happens to each message next.
 struct Sorted {
-    /// Whose end it is.
+    /// Final results.
     done: Delivered,
-    /// To be sent again, in their order.
+    /// Messages to send again, in their order.
     left: Vec<Job>,
-    /// Whether the target turned out to be gone.
+    /// Set if the target no longer exists.
     is_gone: bool,
 }
 
-/// Sorts a call's answers, in the order of its entries. What a later message of its group has passed is not sent again.
-/// `again`: whether there is time for another try.
+/// Sorts a call's answers, given in the order of its entries. A failed message is not sent again if a later message of its
+/// group was accepted. `again` is set if there is time for another attempt.
 fn sort(answers: impl Iterator<Item = (Job, Result<String, Fault>)>, again: bool, ended: &mut Ended) -> Sorted {
     let mut sorted = Sorted { done: Vec::new(), left: Vec::new(), is_gone: false };
     let mut failed: Vec<(Job, Fault)> = Vec::new();
@@ -85,7 +87,7 @@ fn sort(answers: impl Iterator<Item = (Job, Result<String, Fault>)>, again: bool
                 }
                 sorted.done.push((job.index, Ok(Sent { id, queues: job.counted.then_some(1) })));
             }
-            // It is this message's own failure, and never comes.
+            // This message is at fault by itself and can never be sent, so its group continues without it.
             Err(fault @ Fault::Message(_)) => sorted.done.push((job.index, Err(refusal(fault)))),
             Err(fault) => failed.push((job, fault)),
         }
@@ -104,7 +106,7 @@ fn sort(answers: impl Iterator<Item = (Job, Result<String, Fault>)>, again: bool
     sorted
 }
 
-/// The first of each group, and the others, in their order.
+/// Splits off the first message of each group. Both lists keep their order.
 fn first_of_each_group(jobs: Vec<Job>) -> (Vec<Job>, Vec<Job>) {
     let mut seen = HashSet::new();
     jobs.into_iter().partition(|job| seen.insert(job.entry.group.clone()))

@@ -1,4 +1,4 @@
-//! What there is under our prefix that is hostler's by its tags.
+//! Lists the queues and topics under our prefix that hostler owns by their tags.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use super::fault::{Fault, is_denial};
 use hostler_queue::parallel::{side_by_side, stopping};
 use hostler_queue::{Listing, ManagedQueue, ManagedTopic, QueueError, Unread, tag};
 
-/// Every queue of ours. Two calls for each, and one for each queue under our prefix that is not ours.
+/// Lists every queue that hostler owns. Makes two calls for each of these queues, and one for each other queue under our
+/// prefix.
 pub(super) async fn queues(service: &Arc<Service>) -> Result<Listing<ManagedQueue>, QueueError> {
     let urls = queue_urls(service).await?;
     let work = urls.into_iter().map(|url| {
@@ -32,7 +33,7 @@ pub(super) async fn queues(service: &Arc<Service>) -> Result<Listing<ManagedQueu
     Ok(listing)
 }
 
-/// A queue; `None`: it is not ours, or gone by now.
+/// Reads a queue. `None`: hostler does not own the queue, or the queue no longer exists.
 async fn queue(service: &Service, url: &str) -> Result<Option<ManagedQueue>, Unread> {
     let name = name_of(url);
     let Some((queue, _)) = service.names.here(name) else { return Ok(None) };
@@ -44,14 +45,14 @@ async fn queue(service: &Service, url: &str) -> Result<Option<ManagedQueue>, Unr
     Ok(Some(ManagedQueue { name: name.to_owned(), queue: queue.to_owned(), tags, ..held }))
 }
 
-/// The tags of a queue, if it is there.
+/// Returns the tags of a queue. `None`: the queue does not exist.
 pub(super) async fn tags(service: &Service, url: &str) -> Result<Option<BTreeMap<String, String>>, Unread> {
     let asked = service.clients.sqs.list_queue_tags().queue_url(url).send().await;
     let answer = there("ListQueueTags", name_of(url), asked)?;
     Ok(answer.map(|answer| answer.tags.unwrap_or_default().into_iter().collect()))
 }
 
-/// What is in a queue, and how old it is, if it is there; a queue without a name or tags.
+/// Returns the message counts and creation time of a queue, with empty name and tags. `None`: the queue does not exist.
 pub(super) async fn contents(service: &Service, url: &str) -> Result<Option<ManagedQueue>, Unread> {
     let asked = service.clients.sqs.get_queue_attributes().queue_url(url);
     let asked = asked
@@ -63,7 +64,7 @@ pub(super) async fn contents(service: &Service, url: &str) -> Result<Option<Mana
     let Some(answer) = there("GetQueueAttributes", name, asked.send().await)? else { return Ok(None) };
     let attributes = answer.attributes.unwrap_or_default();
     let number = |name: QueueAttributeName| attributes.get(&name).and_then(|number| number.parse::<u64>().ok());
-    // A count that is not told must not pass for zero: an empty queue may be removed.
+    // A missing count must not be read as zero, as an empty queue may be deleted.
     let count = |attribute: QueueAttributeName| {
         let untold = || Unread {
             name: name.to_owned(),
@@ -82,7 +83,7 @@ pub(super) async fn contents(service: &Service, url: &str) -> Result<Option<Mana
     }))
 }
 
-/// Every topic of ours. Their tags are asked for one after the other: SNS answers ten such calls a second.
+/// Lists every topic that hostler owns. Reads tags one topic after another, as SNS answers only ten of these calls per second.
 pub(super) async fn topics(service: &Service) -> Result<Listing<ManagedTopic>, QueueError> {
     let mut pages = service.clients.sns.list_topics().into_paginator().items().send();
     let mut listing = Listing::default();
@@ -104,7 +105,8 @@ pub(super) async fn topics(service: &Service) -> Result<Listing<ManagedTopic>, Q
     Ok(listing)
 }
 
-/// The names of the queues with a subscription, to whatever topic. Subscriptions that another account or region has are not told.
+/// Returns the names of the queues that are subscribed to any topic. Subscriptions in another account or region are not
+/// included.
 pub(super) async fn subscribed(service: &Service) -> Result<BTreeSet<String>, QueueError> {
     let mut pages = service.clients.sns.list_subscriptions().into_paginator().items().send();
     let mut queues = BTreeSet::new();
@@ -116,7 +118,7 @@ pub(super) async fn subscribed(service: &Service) -> Result<BTreeSet<String>, Qu
     Ok(queues)
 }
 
-/// An answer to a look at something; `None`: it is not there.
+/// Converts the answer to a read. `None`: the resource does not exist.
 fn there<T, E>(action: &str, name: &str, answer: Result<T, SdkError<E>>) -> Result<Option<T>, Unread>
 where
     E: ProvideErrorMetadata + std::error::Error + 'static,

@@ -1,6 +1,6 @@
-//! SQS's JSON protocol, as far as the calls of every batch speak it: what they ask, and what SQS answers. No I/O.
+//! SQS's JSON protocol for the calls of every batch: request bodies and answers. No I/O.
 //!
-//! The SDK's reader goes byte by byte: of what a message of 100 KB costs, that was more than half.
+//! The SDK parses byte by byte, which took more than half of the total time for a message of 100 KB.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::wire::{Arrived, Incoming, value_of};
 use hostler_types::message::AttributeValue;
 
-/// `ReceiveMessage`.
+/// Body of a `ReceiveMessage` request.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Ask<'a> {
@@ -29,7 +29,7 @@ struct Ask<'a> {
     receive_request_attempt_id: Option<&'a str>,
 }
 
-/// `DeleteMessageBatch` or `ChangeMessageVisibilityBatch`.
+/// Body of a `DeleteMessageBatch` or `ChangeMessageVisibilityBatch` request.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Batch<'a> {
@@ -37,18 +37,18 @@ struct Batch<'a> {
     entries: &'a [Entry<'a>],
 }
 
-/// One of a batch.
+/// One entry of a batch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Entry<'a> {
     pub(super) id: String,
     pub(super) receipt_handle: &'a str,
-    /// In seconds; `None` for a delete.
+    /// Visibility timeout in seconds; `None` for a delete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) visibility_timeout: Option<i32>,
 }
 
-/// The body of `ReceiveMessage`.
+/// Serializes the body of a `ReceiveMessage` request.
 pub(super) fn ask(input: &ReceiveMessageInputBuilder) -> Result<Vec<u8>, serde_json::Error> {
     let names = input.get_message_system_attribute_names().iter().flatten();
     serde_json::to_vec(&Ask {
@@ -62,12 +62,12 @@ pub(super) fn ask(input: &ReceiveMessageInputBuilder) -> Result<Vec<u8>, serde_j
     })
 }
 
-/// The body of a call about several messages.
+/// Serializes the body of a batch request.
 pub(super) fn batch(queue_url: &str, entries: &[Entry<'_>]) -> Result<Vec<u8>, serde_json::Error> {
     serde_json::to_vec(&Batch { queue_url, entries })
 }
 
-/// The answer to a call about several messages.
+/// Answer to a batch request.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct BatchAnswer {
@@ -92,7 +92,7 @@ struct Failed {
     message: Option<String>,
 }
 
-/// The ids of the entries that were carried out, and what is wrong with the others.
+/// Parses the answer to a batch request: the ids of the entries that succeeded, and the errors of those that failed.
 pub(super) fn read_batch(body: &[u8]) -> Result<(Vec<String>, Vec<BatchResultErrorEntry>), BoxError> {
     let answer: BatchAnswer = serde_json::from_slice(body)?;
     let failed = answer.failed.into_iter().flatten().map(|entry| {
@@ -103,16 +103,16 @@ pub(super) fn read_batch(body: &[u8]) -> Result<(Vec<String>, Vec<BatchResultErr
     Ok((answer.successful.into_iter().flatten().map(|done| done.id).collect(), failed))
 }
 
-/// Why SQS did not do what was asked.
+/// Answer of SQS to a request that it refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
-    /// The HTTP status.
+    /// HTTP status.
     pub(super) status: u16,
-    /// AWS's code, such as `ThrottlingException`; `None` if something else than SQS answered.
+    /// AWS error code, for example `ThrottlingException`. `None`: the answer has no code, for example because a proxy sent it.
     pub(super) code: Option<String>,
-    /// For people.
+    /// Error message for people.
     pub(super) message: Option<String>,
-    /// The request's id; what reads the headers adds it.
+    /// AWS request id, set by the caller, which reads the headers.
     pub(super) request_id: Option<String>,
 }
 
@@ -124,17 +124,18 @@ struct Wrong {
     message: Option<String>,
 }
 
-/// What an answer says that is no success. `query_error` is its header of that name: `CODE;Sender` or `CODE;Receiver`.
+/// Parses an answer with an error status. `query_error` is the value of the header `x-amzn-query-error`: `CODE;Sender` or
+/// `CODE;Receiver`.
 pub(super) fn refusal(status: u16, query_error: Option<&str>, body: &[u8]) -> Refusal {
     let Wrong { kind, message } = serde_json::from_slice(body).unwrap_or_default();
     let code = query_error.and_then(|text| text.split(';').next()).or_else(|| {
-        // `com.amazonaws.sqs#QueueDoesNotExist`
+        // For example `com.amazonaws.sqs#QueueDoesNotExist`.
         kind.as_deref().map(|kind| kind.rsplit_once('#').map_or(kind, |(_, code)| code))
     });
     Refusal { status, code: code.filter(|code| !code.is_empty()).map(str::to_owned), message, request_id: None }
 }
 
-/// `ReceiveMessageResponse` of SQS's JSON protocol, as far as it is of use.
+/// The part of a `ReceiveMessage` answer that hostler reads.
 #[derive(Deserialize)]
 struct Answer<'a> {
     #[serde(rename = "Messages", borrow)]
@@ -152,7 +153,7 @@ struct Received<'a> {
     message_attributes: Option<HashMap<String, Value>>,
 }
 
-/// What SQS knows of a message.
+/// System attributes of a message.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct System<'a> {
@@ -164,7 +165,8 @@ struct System<'a> {
     aws_trace_header: Option<Text<'a>>,
 }
 
-/// Not copied unless something in it is escaped, as serde does it for a field of this type only.
+/// Text that is copied only if it contains escapes. serde borrows a `Cow` only if it is a field by itself, not within an
+/// `Option`; hence this type.
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -177,9 +179,9 @@ struct Value {
     binary_value: Option<String>,
 }
 
-/// The messages of an answer to `ReceiveMessage`.
+/// Parses the messages of an answer to `ReceiveMessage`.
 pub(super) fn read_messages(body: &[u8]) -> Result<Vec<Incoming>, BoxError> {
-    // SQS leaves out what is empty, and perhaps all.
+    // SQS omits what is empty, possibly the whole body.
     if body.is_empty() {
         return Ok(Vec::new());
     }
@@ -189,8 +191,8 @@ pub(super) fn read_messages(body: &[u8]) -> Result<Vec<Incoming>, BoxError> {
     }
 }
 
-/// The same, of an answer that is not as it should be: a message that cannot be read is left to its lease, and the others are not.
-/// `None`: it is no list of messages.
+/// Parses a malformed answer message by message. Skips a message that cannot be read; it is delivered again when its lease
+/// ends. `None`: the answer is not a list of messages.
 fn read_one_by_one(body: &[u8]) -> Option<Vec<Incoming>> {
     let answer: serde_json::Value = serde_json::from_slice(body).ok()?;
     let read = |message: &serde_json::Value| match Received::deserialize(message) {
@@ -205,7 +207,7 @@ fn read_one_by_one(body: &[u8]) -> Option<Vec<Incoming>> {
 }
 
 impl Received<'_> {
-    /// `None`: it has no receipt.
+    /// Converts the message. `None`: the message has no receipt.
     fn read(self) -> Option<Incoming> {
         let system = self.attributes.unwrap_or_default();
         let own = self.message_attributes.unwrap_or_default().into_iter();
@@ -224,7 +226,7 @@ impl Received<'_> {
 }
 
 impl Value {
-    /// Bytes that are not in Base64 stay as they came: the message is its handler's to judge.
+    /// Converts the value. Bytes that are not valid Base64 are passed on unchanged, as the handler decides about the message.
     fn read(self) -> AttributeValue {
         let bytes = self.binary_value.map(|text| STANDARD.decode(&text).unwrap_or_else(|_| text.into_bytes()));
         value_of(self.data_type, self.string_value, bytes)

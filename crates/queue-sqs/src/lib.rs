@@ -3,37 +3,37 @@
 //! | file | job | I/O |
 //! |---|---|---|
 //! | `clients` | the AWS clients | |
-//! | `clock` | the service's clock | none |
-//! | `credentials` | credentials, kept and renewed | yes |
+//! | `clock` | estimate of the SQS clock | none |
+//! | `credentials` | credentials, cached and renewed | yes |
 //! | `calls` | the calls of every batch: receive, delete, change visibility | yes |
-//! | `direct` | those calls without the SDK's client | yes |
-//! | `json` | the texts of those calls and of their answers | none |
-//! | `names` | names on AWS | none |
-//! | `fault` | AWS's errors by what the caller does next | none |
-//! | `place` | a queue or a topic, and which of them a channel's messages go to | none |
-//! | `resolve` | names → queue URLs and topic ARNs, remembered | yes |
-//! | `target` | where a channel's messages go; what is missing is created or refused | yes |
-//! | `wire` | messages as SQS has them ⇄ ours | none |
-//! | `envelope` | the trace in the envelope of SNS | none |
+//! | `direct` | the calls of `calls` without the SDK's client | yes |
+//! | `json` | requests and answers of the calls of `calls` | none |
+//! | `names` | names of queues and topics on AWS | none |
+//! | `fault` | AWS errors, classified by what the caller does next | none |
+//! | `place` | a queue or a topic, and the target of a channel's messages | none |
+//! | `resolve` | names → queue URLs and topic ARNs, cached | yes |
+//! | `target` | finds the target of a channel's messages; creates or refuses a missing one | yes |
+//! | `wire` | SQS messages ⇄ our messages | none |
+//! | `envelope` | the trace context in the SNS envelope | none |
 //! | `in_flight` | leases by our own clock; ids of finished messages | none |
 //! | `queue` | receive, extend | yes |
 //! | `queue/settle` | deletes, visibility changes, copies to the dead-letter queue | yes |
-//! | `send` | messages and copies of dead letters, prepared and packed into batches | yes |
-//! | `deliver` | batches to a queue or topic, with retries entry by entry | yes |
-//! | `in_order` | the same to a FIFO target, in the order of each group | yes |
-//! | `batch` | which messages fit into one call | none |
-//! | `payload` | the claim check | yes |
-//! | `sharing` | whether other queues may have the messages of a queue | yes |
-//! | `redrive` | SQS's own move task | yes |
-//! | `depth` | how full queues are; which there are | yes |
-//! | `inventory` | what is hostler's by its tags | yes |
-//! | `metrics` | how it was used, as CloudWatch knows it | yes |
-//! | `disposal` | removing queues and bodies that nobody needs | yes |
-//! | `announce` | telling people through a topic | yes |
-//! | `provision/` | what there should be against what there is | yes |
+//! | `send` | prepares messages and copies of dead letters, and packs them into batches | yes |
+//! | `deliver` | sends batches to a queue or topic, with retries | yes |
+//! | `in_order` | sends batches to a FIFO queue or topic, in the order of each group | yes |
+//! | `batch` | groups messages into the batches of single calls | none |
+//! | `payload` | the claim check: large bodies in S3 | yes |
+//! | `sharing` | whether other queues may receive the messages of a queue | yes |
+//! | `redrive` | message move tasks of SQS | yes |
+//! | `depth` | message counts; list of queues | yes |
+//! | `inventory` | queues and topics that hostler owns by their tags | yes |
+//! | `metrics` | usage of queues and topics, from CloudWatch | yes |
+//! | `disposal` | deletes unused queues and bodies | yes |
+//! | `announce` | notices to people through a topic | yes |
+//! | `provision/` | desired resources against existing ones | yes |
 //!
-//! Every call is made on the runtime that the broker was opened on, whoever asks: a connection that a busy guest's thread
-//! drives would keep heartbeats waiting.
+//! Every call runs on the runtime on which the broker was opened, whichever thread makes the request. A connection driven
+//! by the thread of a busy guest would delay heartbeats.
 
 mod announce;
 mod batch;
@@ -92,40 +92,40 @@ use place::{Place, Target};
 use queue::SqsQueue;
 use resolve::Resolver;
 
-/// The largest message that SQS takes, in bytes: body and attributes (AWS limit: 1 MiB; a queue may have less).
+/// Maximum size of a message in bytes, body and attributes together (AWS limit: 1 MiB; a queue may allow less).
 pub const MAX_MESSAGE: usize = 1024 * 1024;
 
-/// What OpenTelemetry's conventions call the services.
+/// Names of the services in OpenTelemetry's semantic conventions.
 const SQS: &str = "aws_sqs";
 const SNS: &str = "aws.sns";
 
-/// What is said of the service in the config.
+/// Settings of the driver, from the config.
 #[derive(Clone, Default)]
 pub struct Options {
-    /// AWS region; `None`: as the AWS environment says.
+    /// AWS region. `None`: the region of the AWS environment.
     pub region: Option<String>,
-    /// Address of an SQS look-alike; `None`: Amazon's own.
+    /// Endpoint URL of a stand-in for AWS. `None`: the endpoints of AWS.
     pub endpoint_url: Option<String>,
-    /// Access key and secret; `None`: from the SDK's chain (environment, profile, web identity, ECS, EC2).
+    /// Access key id and secret key. `None`: credentials from the SDK's chain (environment, profile, web identity, ECS, EC2).
     pub credentials: Option<(String, String)>,
-    /// Stands before every queue and topic name.
+    /// Prefix of every queue and topic name.
     pub prefix: String,
-    /// Whether what is missing is created when it is needed; otherwise that is refused with the cure.
+    /// Creates missing resources when they are needed. If unset, a missing resource is refused with instructions.
     pub create_missing: bool,
-    /// KMS key of the queues and topics that are created; `None`: SQS's own encryption.
+    /// KMS key of the queues and topics that hostler creates. `None`: SQS's own encryption.
     pub kms_key: Option<String>,
-    /// Where bodies go that are too large; `None`: such a message is refused.
+    /// S3 bucket for bodies that are too large. `None`: a message with such a body is refused.
     pub bucket: Option<String>,
-    /// Bytes of body and attributes above which a message's body goes to the bucket.
+    /// Size of body and attributes in bytes above which the body is stored in the bucket.
     pub threshold: usize,
-    /// Makes every call by the SDK's generated client, and none directly.
+    /// Makes every call with the SDK's generated client, and none directly.
     pub generated_calls_only: bool,
-    /// What carries the requests; `None`: connections of our own, as the SDK makes them.
+    /// Connector for all requests. `None`: a connector of our own, as the SDK creates it.
     pub http: Option<SharedHttpConnector>,
 }
 
 impl std::fmt::Debug for Options {
-    /// All but the credentials.
+    /// Formats the options without the credentials.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { region, endpoint_url, prefix, bucket, .. } = self;
         let mut options = f.debug_struct("Options");
@@ -134,11 +134,11 @@ impl std::fmt::Debug for Options {
     }
 }
 
-/// Queues on SQS, under one prefix of one account and region.
+/// Queues on SQS under one prefix, in one account and region.
 #[derive(Debug, Clone)]
 pub struct SqsBroker(Arc<Service>);
 
-/// What all parts of the driver share.
+/// State that all parts of the driver share.
 #[derive(Debug)]
 struct Service {
     options: Options,
@@ -146,15 +146,15 @@ struct Service {
     clients: Clients,
     resolver: Resolver,
     runtime: Handle,
-    /// That dead letters may not be counted, is told once.
+    /// Limits the warning about uncounted dead letters to one.
     uncounted: Once,
 }
 
 impl SqsBroker {
-    /// A broker; nothing is asked of AWS yet. All its calls are made on the runtime that this is awaited on.
+    /// Creates a broker. No call is made yet. All calls of the broker run on the runtime that awaits this function.
     ///
     /// # Errors
-    /// [`QueueError::Refused`] when there is no region.
+    /// [`QueueError::Refused`]: neither `options` nor the AWS environment sets a region.
     pub async fn connect(options: Options) -> Result<Self, QueueError> {
         let clients = Clients::new(&options).await?;
         let names = Names::new(&options.prefix);
@@ -163,7 +163,7 @@ impl SqsBroker {
         Ok(Self(Arc::new(Service { options, names, clients, resolver, runtime, uncounted })))
     }
 
-    /// Does something with the service on the service's own runtime.
+    /// Runs `work` on the runtime of the service.
     async fn on_runtime<T, F>(&self, work: impl FnOnce(Arc<Service>) -> F) -> Result<T, QueueError>
     where
         T: Send + 'static,
@@ -173,7 +173,7 @@ impl SqsBroker {
         done.map_err(|error| QueueError::Unavailable(format!("hostler is shutting down: {error}")))
     }
 
-    /// An error that tells where we looked, if that is not Amazon.
+    /// Adds the endpoint URL to [`QueueError::Unavailable`], if one is configured.
     fn located(&self, error: QueueError) -> QueueError {
         match (error, &self.0.options.endpoint_url) {
             (QueueError::Unavailable(text), Some(url)) => {
@@ -322,7 +322,7 @@ impl Disposal for SqsBroker {
 }
 
 impl Service {
-    /// The queue of a consumer; what is missing of it is created or refused.
+    /// Opens the queue of a consumer. If resources are missing, creates them or refuses the queue, depending on the options.
     async fn open(self: &Arc<Self>, spec: &ChannelSpec) -> Result<SqsQueue, QueueError> {
         let (queue, dead_letter) = (spec.channel.queue().to_owned(), spec.channel.dead_letter_queue());
         if self.options.create_missing {
@@ -339,7 +339,7 @@ impl Service {
         Ok(SqsQueue::new(Arc::clone(self), &spec.channel, place?, dead_letters?, owns_bodies))
     }
 
-    /// A queue of whichever kind it is, as it is stored.
+    /// Opens an existing queue, standard or FIFO, without its dead-letter queue.
     async fn open_stored(self: &Arc<Self>, channel: &Channel) -> Result<SqsQueue, QueueError> {
         let found = self.find_queue_of_either_kind(channel.queue()).await?;
         let place = found.ok_or_else(|| self.no_queue(channel.queue(), false))?;

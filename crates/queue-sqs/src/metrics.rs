@@ -1,4 +1,4 @@
-//! How queues and topics were used, as CloudWatch knows it.
+//! Usage of queues and topics, from CloudWatch.
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
@@ -11,15 +11,15 @@ use super::Service;
 use super::fault::Fault;
 use hostler_queue::{QueueError, QueueUse};
 
-/// The most metrics that one call asks for (AWS limit of GetMetricData: 500).
+/// Maximum number of metrics per call (AWS limit of GetMetricData: 500).
 const PER_CALL: usize = 500;
 
-/// Points that a metric is asked for, about; their sum is what counts.
+/// Approximate number of data points requested per metric. Only their sum is used.
 const POINTS: u64 = 72;
 
 const DAY: u64 = 86_400;
 
-/// One metric of one resource, to be summed up.
+/// One metric of one resource, whose data points are summed.
 struct Series<'a> {
     namespace: &'static str,
     metric: &'static str,
@@ -65,7 +65,7 @@ pub(super) async fn published(
     sums(service, &series, over).await
 }
 
-/// The sum of each over the last `over`; `None` where there is no point at all.
+/// Returns the sum of each series over the last `over`. `None`: the series has no data points.
 async fn sums(service: &Service, series: &[Series<'_>], over: Duration) -> Result<Vec<Option<u64>>, QueueError> {
     let client = service.clients.cloudwatch();
     let end = SystemTime::now();
@@ -91,7 +91,8 @@ async fn sums(service: &Service, series: &[Series<'_>], over: Duration) -> Resul
     Ok(sums)
 }
 
-/// The fault of a call. A server without CloudWatch, such as many stand-ins for AWS are, answers with a status and nothing else.
+/// Converts the error of a call. A server without CloudWatch, like many stand-ins for AWS, answers with an HTTP status and
+/// no error code.
 fn fault<E>(error: &SdkError<E>) -> QueueError
 where
     E: ProvideErrorMetadata + std::error::Error + 'static,
@@ -113,13 +114,13 @@ fn query(n: usize, series: &Series<'_>, over: Duration) -> MetricDataQuery {
     MetricDataQuery::builder().id(id(n)).metric_stat(stat).build()
 }
 
-/// The name of a query within its call (AWS: it begins with a lower-case letter).
+/// Returns the id of a query within its call. AWS requires a lower-case letter at the start.
 fn id(n: usize) -> String {
     format!("m{n}")
 }
 
-/// Seconds to a point, of a length that CloudWatch still keeps at the far end: a multiple of one minute up to 15 days
-/// back, of five up to 63 days, of an hour beyond.
+/// Returns the interval between data points in seconds. CloudWatch stores points per minute for 15 days, per five minutes
+/// for 63 days, and per hour beyond, so the interval is a multiple of the unit that is stored for the oldest points.
 fn period(over: Duration) -> i32 {
     let seconds = over.as_secs();
     let step = match seconds {
@@ -130,7 +131,7 @@ fn period(over: Duration) -> i32 {
     i32::try_from((seconds / POINTS).max(1).next_multiple_of(step)).unwrap_or(i32::MAX - i32::MAX % 3600)
 }
 
-/// What has come so far, by query; a metric's points may be spread over pages.
+/// Answers received so far, by query. The points of one metric may be spread over several pages.
 #[derive(Default)]
 struct Answers(HashMap<String, Answer>);
 
@@ -150,7 +151,8 @@ impl Answers {
         answer.status = result.status_code;
     }
 
-    /// The sum of a query whose answer is whole. A part of an answer would make something used look unused.
+    /// Returns the sum of a query whose answer is complete. An incomplete answer is an error, as it would make a used
+    /// resource look unused.
     fn sum(&self, n: usize) -> Result<Option<u64>, String> {
         let answer = self.0.get(&id(n)).ok_or("no answer")?;
         match &answer.status {
@@ -161,7 +163,8 @@ impl Answers {
     }
 }
 
-/// A count of messages; what is not quite nothing is one. The conversion saturates.
+/// Rounds up to a count of messages, so that any use counts as at least one. Negative sums count as 0. The conversion
+/// saturates.
 fn whole(sum: f64) -> u64 {
     sum.max(0.0).ceil() as u64
 }

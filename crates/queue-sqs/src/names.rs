@@ -1,9 +1,9 @@
-//! How channels are named on AWS: `<prefix><name>`, with `.fifo` when ordered.
+//! Names of queues and topics on AWS: `<prefix><name>`, with `.fifo` if ordered.
 
-/// What AWS wants at the end of an ordered queue's or topic's name.
+/// Suffix that AWS requires for the name of a FIFO queue or topic.
 const FIFO: &str = ".fifo";
 
-/// The names of one deployment.
+/// Naming scheme of one deployment.
 #[derive(Debug, Clone)]
 pub(super) struct Names {
     prefix: String,
@@ -14,18 +14,19 @@ impl Names {
         Self { prefix: prefix.to_owned() }
     }
 
-    /// What all names begin with; may be empty.
+    /// Returns the prefix of all names, which may be empty.
     pub(super) fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// The name on AWS of a queue or an exchange.
+    /// Returns the AWS name of a queue or an exchange.
     pub(super) fn on_aws(&self, name: &str, ordered: bool) -> String {
         let suffix = if ordered { FIFO } else { "" };
         format!("{}{name}{suffix}", self.prefix)
     }
 
-    /// The queue or exchange of a name on AWS, and whether it is ordered; `None`: it is another deployment's.
+    /// Returns the queue or exchange with this AWS name, and whether it is ordered. `None`: the name belongs to another
+    /// deployment.
     pub(super) fn here<'a>(&self, name: &'a str) -> Option<(&'a str, bool)> {
         let name = name.strip_prefix(&self.prefix)?;
         Some(match name.strip_suffix(FIFO) {

@@ -1,4 +1,4 @@
-//! Direct calls beside the generated client's: on the wire, after failures, and with a clock that is off.
+//! Compares direct calls with those of the generated client: on the wire, after failures, and with a wrong clock.
 
 use aws_config::{BehaviorVersion, Region};
 use aws_sdk_sqs::Client;
@@ -13,7 +13,7 @@ const HOUR: Duration = Duration::from_secs(60 * 60);
 const DELETE: &str = "AmazonSQS.DeleteMessageBatch";
 const SECRET: &str = "a secret/+";
 
-/// The generated client and the direct one, of one service.
+/// The generated and the direct client of one service.
 struct Both {
     generated: Client,
     direct: Direct,
@@ -37,7 +37,7 @@ impl Both {
         Self { generated: Client::new(&shared), direct, clock }
     }
 
-    /// By the generated client, which has credentials fetched.
+    /// Makes a call with the generated client, which fetches the credentials.
     async fn purge(&self) {
         let _ = self.generated.purge_queue().queue_url("https://sqs/1/q").send().await;
     }
