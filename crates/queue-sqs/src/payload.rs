@@ -1,4 +1,4 @@
-//! The claim check: bodies that are too large for a message, in S3.
+//! The claim check: stores bodies that are too large for a message in S3.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,28 +13,28 @@ use super::fault::{Fault, is_denial};
 use hostler_queue::{QueueError, SendError};
 use hostler_types::message::{Claim, Invalid, Message, Outgoing};
 
-/// Keys of bodies that several queues of an exchange point to begin so. No consumer can tell that it is the last, so
-/// none deletes them: a lifecycle rule of the bucket does.
+/// Key prefix of bodies to which several queues of an exchange point. A consumer cannot know whether it is the last to read
+/// such a body, so no consumer deletes it; a lifecycle rule of the bucket does.
 const SHARED: &str = "hostler/shared/";
-/// Keys of bodies that one queue points to; those of all bodies begin so.
+/// Key prefix of bodies to which one queue points, and common prefix of all bodies.
 pub(super) const OWN: &str = "hostler/";
 
-/// Whether a key is one that we give to bodies: others may keep their objects beside ours.
+/// Returns whether a key is one that hostler gives to a body. Others may store their objects under the same prefix.
 pub(super) fn is_body(key: &str) -> bool {
     let name = key.strip_prefix(SHARED).or_else(|| key.strip_prefix(OWN));
-    // The one way of writing a UUID that has 36 characters; a digest may be one that has 32.
+    // Only the hyphenated form of a UUID has 36 characters. The form with 32 characters may be a digest.
     name.is_some_and(|name| name.len() == 36 && Uuid::try_parse(name).is_ok())
 }
 
-/// The largest body that is fetched, in bytes: each slot holds one in memory.
+/// Maximum size in bytes of a body that is fetched. Each slot keeps one body in memory.
 const MAX_BODY: i64 = 256 * 1024 * 1024;
 
-/// Removing a body that nobody needs any more, or renewing one, may not keep a settlement waiting for longer.
+/// Maximum time that a settlement waits for the deletion or renewal of a body.
 const REMOVAL: Duration = Duration::from_secs(5);
 
 impl Service {
-    /// Puts the body of a message into the bucket; the message then has a claim instead. `shared`: several queues will get
-    /// the message.
+    /// Stores the body of a message in the bucket and returns the message with a claim instead of the body. Returns the
+    /// message unchanged if no bucket is configured. `shared` is set if several queues will receive the message.
     pub(super) async fn check_in(&self, message: Outgoing, shared: bool) -> Result<Outgoing, SendError> {
         let Some(bucket) = &self.options.bucket else { return Ok(message) };
         let key = format!("{}{}", if shared { SHARED } else { OWN }, Uuid::now_v7());
@@ -47,14 +47,14 @@ impl Service {
         Ok(Outgoing { body: Vec::new(), claim: Some(Arc::new(claim)), ..message })
     }
 
-    /// The message with its body.
+    /// Fetches the body and returns the message with the body.
     ///
     /// # Errors
     /// A text for the log.
     pub(super) async fn check_out(&self, message: &Message, claim: &Claim) -> Result<Message, String> {
         let (object, body) = (claim_text(claim), self.fetch(claim).await?);
         if claim.size.is_some_and(|size| size != body.len() as u64) {
-            // Java counts characters in some versions, so this alone is no reason to refuse it.
+            // Some versions of the Java client count characters, so a different size alone is no reason to refuse the body.
             tracing::debug!(
                 object,
                 told = claim.size,
@@ -84,11 +84,11 @@ impl Service {
         Ok(body.into_bytes())
     }
 
-    /// Makes the object of a body as young as the copy of its message that is about to be sent: the copy's retention begins
-    /// anew, and `hostler clean` goes by the age of the object.
+    /// Resets the age of a body's object before a copy of its message is sent: the retention of the copy begins anew, and
+    /// `hostler clean` deletes bodies by the age of their objects.
     ///
     /// # Errors
-    /// [`SendError::Invalid`] where S3 does not let us, which stays so; a body that is gone is none.
+    /// [`SendError::Invalid`]: S3 denies the renewal, so retrying is useless. A missing object is not an error.
     pub(super) async fn renew(&self, claim: &Claim) -> Result<(), SendError> {
         match self.copy_in_place(claim).await {
             Ok(()) | Err((Fault::Missing(_), _)) => Ok(()),
@@ -101,7 +101,7 @@ impl Service {
         }
     }
 
-    /// The same for a dead letter, which has to get to its queue whatever S3 says.
+    /// Like [`Self::renew`] for a dead letter, which must reach its queue even if S3 fails. Logs a failure.
     pub(super) async fn try_to_renew(&self, claim: &Claim) {
         let error = match tokio::time::timeout(REMOVAL, self.copy_in_place(claim)).await {
             Ok(Ok(()) | Err((Fault::Missing(_), _))) => return,
@@ -112,8 +112,8 @@ impl Service {
         tracing::warn!(object, error, "the body of a dead letter keeps its age, by which `hostler clean` removes it");
     }
 
-    /// Copies an object onto itself, with what metadata ours have: none. Only a body under a key of ours goes by its age.
-    /// An error tells whether it is a denial.
+    /// Copies an object onto itself, without metadata, as bodies have none. Does nothing for an object that hostler did not
+    /// store, as only the age of stored bodies matters. An error says whether it is a denial.
     async fn copy_in_place(&self, claim: &Claim) -> Result<(), (Fault, bool)> {
         let Claim { bucket, key, .. } = claim;
         if !is_body(key) || self.options.bucket.as_ref() != Some(bucket) {
@@ -125,7 +125,8 @@ impl Service {
         copied.map(drop).map_err(|error| (Fault::of(&what, &error), is_denial(&error)))
     }
 
-    /// Removes a body whose message is removed. A failure leaves it to the bucket's lifecycle rule.
+    /// Deletes the body of a deleted message, unless several queues share the body. If this fails, the lifecycle rule of
+    /// the bucket deletes it.
     pub(super) async fn discard(&self, claim: &Claim) {
         if claim.key.starts_with(SHARED) || self.options.bucket.as_ref() != Some(&claim.bucket) {
             return;
@@ -143,7 +144,8 @@ impl Service {
     }
 }
 
-/// Why a body could not be fetched. S3 denies a look at what is not there to those who may not list the bucket.
+/// Returns the reason why a body could not be fetched. S3 also denies access to a missing object if the caller may not list
+/// the bucket.
 fn unfetched(object: &str, fault: Fault, denied: bool) -> String {
     match fault {
         Fault::Missing(_) => format!("the body is gone: there is no {object}"),

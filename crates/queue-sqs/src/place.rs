@@ -1,21 +1,21 @@
-//! Queues and topics, and which of them a channel's messages go to. No I/O.
+//! Queues and topics, and the target of a channel's messages. No I/O.
 
 use std::sync::Arc;
 
 /// A queue or a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
-    /// A queue's URL, or a topic's ARN.
+    /// URL of a queue, or ARN of a topic.
     pub(super) address: Arc<str>,
-    /// Its name on AWS.
+    /// Name on AWS.
     pub(super) name: Arc<str>,
-    /// Whether it is FIFO.
+    /// Set if the queue or topic is FIFO.
     pub(super) ordered: bool,
-    /// The largest message that it takes, in bytes.
+    /// Maximum size of a message in bytes.
     pub(super) max_message: usize,
 }
 
-/// Where a channel's messages go.
+/// Target of a channel's messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Target {
     Queue(Place),

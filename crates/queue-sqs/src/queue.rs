@@ -1,4 +1,4 @@
-//! One SQS queue, as its consumer sees it: receives and extends.
+//! One SQS queue for a consumer: receives messages and extends leases.
 
 mod settle;
 
@@ -26,10 +26,10 @@ use hostler_queue::{
 use hostler_types::channel::Channel;
 use hostler_types::message::Message;
 
-/// The longest that a message can be leased, from its receive (AWS limit: 12 h).
+/// Maximum time that a message can be leased, from its receive (AWS limit: 12 h).
 const MAX_LEASE: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// How long an extension may be on its way: one that arrives later than it was counted must not ask for more than the 12 h.
+/// Seconds that an extension may need to reach SQS. An extension that arrives late must not exceed the 12 h.
 const ON_ITS_WAY: u64 = 15;
 
 const LIMITS: Limits = Limits {
@@ -41,7 +41,7 @@ const LIMITS: Limits = Limits {
     parallel_receives: 8,
 };
 
-/// How long a receive whose answer was lost can be asked for again (AWS: ReceiveRequestAttemptId, 5 minutes).
+/// Time for which a receive with a lost answer is repeated. SQS accepts the same ReceiveRequestAttemptId for 5 minutes.
 const SAME_RECEIVE: Duration = Duration::from_secs(4 * 60);
 
 const CHANGE: &str = "ChangeMessageVisibilityBatch";
@@ -53,32 +53,32 @@ pub(super) struct SqsQueue {
     channel: String,
     place: Place,
     dead_letters: Option<Place>,
-    /// Whether the bodies that messages point to are this queue's own, and go with them.
+    /// Set if the bodies to which messages point belong to this queue and are deleted with the messages.
     owns_bodies: bool,
     in_flight: Mutex<InFlight>,
     /// Receives of an ordered queue whose answers were lost.
     lost_receives: Mutex<Vec<Attempt>>,
 }
 
-/// A receive of an ordered queue. Asked for again under the same id, it brings the same messages.
+/// A receive of an ordered queue. If repeated with the same id, it returns the same messages.
 #[derive(Debug, Clone)]
 struct Attempt {
     id: String,
-    /// The last moment to ask for it again. The messages that it brought must still be leased then: once they are visible, another
-    /// receive may take the first of a group, and this one would bring what follows it.
+    /// Time after which the receive is not repeated. Its messages must still be leased at that time. Once they are visible,
+    /// another receive may get the first message of a group, and a repetition would return the messages behind it.
     until: Instant,
-    /// The most messages that it asked for, and so brings whenever it is asked for again.
+    /// Maximum number of messages requested. A repetition has the same maximum.
     max: usize,
-    /// Whether an answer to it was lost.
+    /// Set if an answer to this receive was lost.
     is_lost: bool,
 }
 
 impl Attempt {
-    /// The last of those whose answers were lost that brings no more than `max`, or else a new one.
+    /// Returns the most recent receive with a lost answer that requested at most `max` messages, or else a new receive.
     fn next(lost: &mut Vec<Self>, max: usize, now: Instant, lease: Duration) -> Self {
         lost.retain(|lost| now < lost.until);
         let again = lost.iter().rposition(|lost| lost.max <= max).map(|n| lost.remove(n));
-        // A third of the lease is for a call that is slow to arrive.
+        // The last third of the lease is reserved for a call that is slow to arrive.
         let until = now + SAME_RECEIVE.min(lease * 2 / 3);
         again.unwrap_or_else(|| Self { id: Uuid::now_v7().to_string(), until, max, is_lost: false })
     }
@@ -109,8 +109,8 @@ impl SqsQueue {
         Answers::of_call(clients.change_visibility(address, entries, what).await)
     }
 
-    /// A receive of an ordered queue for so many messages at most: one whose answer was lost, if there is one that brings no
-    /// more. Of several, each is asked for by one receive.
+    /// Returns the receive to make, for at most `max` messages: one whose answer was lost, if possible. Each lost receive
+    /// is returned to one caller only. `None`: the queue is not ordered.
     fn attempt(&self, max: usize, now: Instant, lease: Duration) -> Option<Attempt> {
         if !self.place.ordered {
             return None;
@@ -119,8 +119,8 @@ impl SqsQueue {
         Some(Attempt::next(&mut lost, max, now, lease))
     }
 
-    /// Keeps a receive that failed, to be asked for again. One that was refused has brought nothing, so that it is kept only
-    /// if an answer to it was lost before.
+    /// Stores a failed receive for repetition if its answer was lost. A refused receive has returned nothing, so it is
+    /// stored only if an earlier answer to it was lost.
     fn failed(&self, attempt: Option<Attempt>, fault: &Fault) {
         let is_lost = |attempt: &Attempt| fault.is_unanswered() || (attempt.is_lost && fault.may_pass());
         if let Some(lost) = attempt.filter(is_lost) {
@@ -129,7 +129,7 @@ impl SqsQueue {
         }
     }
 
-    /// Enters what came, and parts it from what comes again though it is finished.
+    /// Records the received messages, and separates those that are already finished.
     fn take_in(&self, messages: Vec<Incoming>, lease: Duration, since: Instant, taken: ReceiveParams) -> Received {
         let now = Instant::now();
         let mut took = Received::default();
@@ -139,7 +139,7 @@ impl SqsQueue {
             let leased_at = now.min(since + taken.padding);
             let id = MessageId::of(&one.message.id);
             if in_flight.is_finished(&id) {
-                // Its body stays: it may be that of its copy in the dead-letter queue.
+                // The body remains, as the copy in the dead-letter queue may have the same body.
                 took.finished.push(receipt);
             } else {
                 let claim = one.message.claim.clone();
@@ -157,18 +157,19 @@ impl SqsQueue {
     }
 }
 
-/// What a receive asks of SQS, which counts in whole seconds.
+/// Parameters of a receive on SQS, which counts in whole seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ReceiveParams {
     wait: u64,
     visibility: u64,
-    /// How long after the call the lease may begin at the latest, and yet SQS's last as long as ours.
+    /// Maximum time after the call at which our lease may begin without outlasting the lease of SQS.
     padding: Duration,
 }
 
 impl ReceiveParams {
-    /// SQS counts a lease from some moment of the wait that it does not tell, so ours begins with the call. A wait may
-    /// therefore take up to two thirds of the lease; where not even a second's does, SQS is asked for a longer lease.
+    /// Converts a request. SQS counts the lease from an unknown moment of the wait, so our lease begins with the call. The
+    /// wait may therefore take at most two thirds of the lease. If the lease is too short for a wait of one second, a
+    /// longer lease is requested from SQS.
     fn of(request: Receive) -> Self {
         let wait = match request.wait.min(MAX_WAIT).min(request.lease * 2 / 3).as_secs() {
             0 if request.wait.is_zero() => 0,
@@ -180,20 +181,20 @@ impl ReceiveParams {
     }
 }
 
-/// What a receive brought.
+/// Messages of a receive.
 #[derive(Default)]
 struct Received {
     deliveries: Vec<Delivery>,
     finished: Vec<Receipt>,
 }
 
-/// The answer for a lease that is over by our clock.
+/// Returns the error for a lease that has expired by our clock.
 fn lost() -> LeaseError {
     LeaseError::Lost("its time is over".to_owned())
 }
 
-/// An entry that makes a message visible so many seconds from now, as far as the 12 h from its receive allow, less some seconds
-/// to spare.
+/// Returns an entry that makes a message visible in `seconds` seconds, or earlier if the 12 h since its receive, less `spare`
+/// seconds, end before.
 fn visibility(n: usize, lease: &str, seconds: u64, (since, now): (Instant, Instant), spare: u64) -> Entry<'_> {
     let left = MAX_LEASE.saturating_sub(now.saturating_duration_since(since)).as_secs().saturating_sub(spare);
     let seconds = i32::try_from(seconds.min(left)).unwrap_or(i32::MAX);
@@ -214,7 +215,8 @@ impl Queue for SqsQueue {
         Origin { system: SQS, address: Some(Arc::clone(&self.place.address)) }
     }
 
-    /// `stop` cannot end a wait: SQS may be about to lease a message to it. It keeps one from beginning.
+    /// Receives messages. `stop` prevents a wait from beginning but does not end one, as SQS may be about to lease a
+    /// message to this call.
     async fn receive(&self, request: Receive, stop: &CancellationToken) -> Result<Vec<Delivery>, QueueError> {
         if stop.is_cancelled() {
             return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! Moves a dead-letter queue's messages by a task of SQS's own: StartMessageMoveTask.
+//! Moves the messages of a dead-letter queue with a message move task of SQS (StartMessageMoveTask).
 
 use std::time::Duration;
 
@@ -11,20 +11,21 @@ use super::fault::Fault;
 use hostler_queue::{QueueError, Redriven};
 use hostler_types::channel::Channel;
 
-/// The highest rate that a task can be given, in messages per second (AWS limit: MaxNumberOfMessagesPerSecond 500).
+/// Maximum rate of a task in messages per second (AWS limit: MaxNumberOfMessagesPerSecond 500).
 const MAX_PER_SECOND: u32 = 500;
 
-/// How often to look how far the task has come.
+/// Interval between checks of the task's progress.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How many looks in a row may fail, or find no task, before it is given up; the task itself goes on.
+/// Maximum number of consecutive checks that fail or find no task before an error is returned. The task itself continues.
 const BLIND_LOOKS: u32 = 30;
 
-/// Moves all messages of the queue `from` to the queue `to`; ends with the task. Cancelling `stop` cancels the task.
+/// Moves all messages of the queue `from` to the queue `to`, and returns when the task ends. Cancelling `stop` cancels the
+/// task.
 ///
 /// # Errors
-/// [`QueueError`] if the task cannot be started, followed or cancelled, or failed. SQS refuses it where `from` is no
-/// dead-letter queue, and while another task empties it.
+/// [`QueueError`]: the task failed, or could not be started, followed or cancelled. SQS refuses to start a task if `from`
+/// is not a dead-letter queue, or if another task is moving its messages.
 pub(super) async fn redrive(
     service: &Service,
     from: &Channel,
@@ -71,7 +72,7 @@ pub(super) async fn redrive(
     }
 }
 
-/// How a task stands.
+/// State of a task.
 #[derive(Debug, PartialEq, Eq)]
 enum Standing {
     Runs(Redriven),
@@ -93,7 +94,7 @@ fn standing(task: &Task) -> Standing {
             let reason = task.failure_reason().unwrap_or("SQS gives no reason");
             Standing::Failed(format!("SQS's move task failed after {} messages: {reason}", redriven.moved))
         }
-        // RUNNING, CANCELLING, and what may come.
+        // RUNNING, CANCELLING, and states that AWS may add.
         _ => Standing::Runs(redriven),
     }
 }
@@ -121,14 +122,14 @@ async fn start(
     Ok(started.task_handle.unwrap_or_default())
 }
 
-/// The last task that was started on this queue.
+/// Returns the most recent task of this queue.
 async fn latest(service: &Service, source: &str) -> Result<Option<Task>, QueueError> {
     let listed = service.clients.sqs.list_message_move_tasks().source_arn(source).max_results(1).send().await;
     let listed = listed.map_err(|error| Fault::of(&format!("ListMessageMoveTasks of {source}"), &error))?;
     Ok(listed.results.unwrap_or_default().into_iter().next())
 }
 
-/// Cancels the task; that it is over already is as good.
+/// Cancels the task. A task that has already ended is not an error.
 async fn cancel(service: &Service, handle: &str) -> Result<(), QueueError> {
     let cancelled = service.clients.sqs.cancel_message_move_task().task_handle(handle).send().await;
     match cancelled.map_err(|error| Fault::of("CancelMessageMoveTask", &error)) {

@@ -1,4 +1,4 @@
-//! From names to what AWS calls them by: queue URLs and topic ARNs, asked once and remembered.
+//! Resolves names to queue URLs and topic ARNs, and caches them.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -15,21 +15,21 @@ use super::{MAX_MESSAGE, Service};
 use hostler_queue::QueueError;
 use hostler_types::channel::Channel;
 
-/// The largest message that SNS publishes, in bytes (AWS limit: 256 KiB).
+/// Maximum size in bytes of a message that SNS publishes (AWS limit: 256 KiB).
 const MAX_PUBLISH: usize = 256 * 1024;
 
-/// What has been asked already. Only what exists is remembered.
+/// Cache of resolved names. Contains only what exists.
 #[derive(Debug, Default)]
 pub(super) struct Resolver {
     queues: Mutex<HashMap<String, Place>>,
     topics: Mutex<HashMap<String, Place>>,
     targets: Mutex<HashMap<Channel, Target>>,
-    /// Dead-letter queues that are not there, or may not be asked for, by their names in channels, and until when that is believed.
+    /// Names of dead-letter queues that are missing or denied, each with the time until which the queue is not queried again.
     passed_over: Mutex<HashMap<String, Instant>>,
     pub(super) sharing: Sharing,
 }
 
-/// How long such a dead-letter queue is not asked for again.
+/// Time for which a missing or denied dead-letter queue is not queried again.
 const PASSED_OVER: Duration = Duration::from_secs(30 * 60);
 
 fn known(places: &Mutex<HashMap<String, Place>>, name: &str) -> Option<Place> {
@@ -41,40 +41,40 @@ fn remember(places: &Mutex<HashMap<String, Place>>, place: &Place) {
 }
 
 impl Resolver {
-    /// Where messages to a channel went before.
+    /// Returns the cached target of a channel's messages.
     pub(super) fn target(&self, channel: &Channel) -> Option<Target> {
         self.targets.lock().unwrap_or_else(PoisonError::into_inner).get(channel).cloned()
     }
 
-    /// Remembers where messages to a channel go.
+    /// Caches the target of a channel's messages.
     pub(super) fn remember_target(&self, channel: &Channel, target: &Target) {
         self.targets.lock().unwrap_or_else(PoisonError::into_inner).insert(channel.clone(), target.clone());
     }
 
-    /// The kinds of which there is known to be a queue of this name.
+    /// Returns the kinds of the cached queues with this name; `true` is FIFO.
     pub(super) fn known_kinds(&self, names: &Names, name: &str) -> Vec<bool> {
         let is_known = |ordered: &bool| known(&self.queues, &names.on_aws(name, *ordered)).is_some();
         [false, true].into_iter().filter(is_known).collect()
     }
 
-    /// Forgets a queue that turned out to be gone.
+    /// Removes a queue that no longer exists from the cache.
     pub(super) fn forget_queue(&self, place: &Place) {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner).remove(&*place.name);
     }
 
-    /// Whether a dead-letter queue of this name was found lately to be missing or denied.
+    /// Returns whether the dead-letter queue with this name was recently found to be missing or denied.
     pub(super) fn is_passed_over(&self, name: &str) -> bool {
         let passed_over = self.passed_over.lock().unwrap_or_else(PoisonError::into_inner);
         passed_over.get(name).is_some_and(|until| Instant::now() < *until)
     }
 
-    /// A dead-letter queue of this name is missing, or denied.
+    /// Records that the dead-letter queue with this name is missing or denied.
     pub(super) fn pass_over(&self, name: &str) {
         let until = Instant::now() + PASSED_OVER;
         self.passed_over.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), until);
     }
 
-    /// Forgets where a channel's messages went, and the place, which turned out to be gone.
+    /// Removes the target of a channel, and the queue or topic with this AWS name, which no longer exists.
     pub(super) fn forget(&self, channel: &Channel, name: &str) {
         self.targets.lock().unwrap_or_else(PoisonError::into_inner).remove(channel);
         for places in [&self.queues, &self.topics] {
@@ -84,7 +84,7 @@ impl Resolver {
 }
 
 impl Service {
-    /// The queue of this name; `None`: there is none.
+    /// Finds a queue by its name. `None`: the queue does not exist.
     pub(super) async fn find_queue(&self, name: &str, ordered: bool) -> Result<Option<Place>, QueueError> {
         let name = self.names.on_aws(name, ordered);
         if let Some(place) = known(&self.resolver.queues, &name) {
@@ -110,8 +110,8 @@ impl Service {
         Ok(Some(place))
     }
 
-    /// The queue of this name, of either kind; `None`: there is none. A policy that names the queues there are refuses the question
-    /// for the other kind, so a refusal counts only where neither is found.
+    /// Finds a queue of either kind by its name. `None`: neither kind exists. An IAM policy that lists only existing queues
+    /// makes SQS refuse the query for the other kind, so a refusal is an error only if neither kind is found.
     pub(super) async fn find_queue_of_either_kind(&self, name: &str) -> Result<Option<Place>, QueueError> {
         if let &[ordered] = &self.resolver.known_kinds(&self.names, name)[..] {
             return self.find_queue(name, ordered).await;
@@ -126,8 +126,8 @@ impl Service {
         }
     }
 
-    /// The topic of this exchange; `None`: there is none. There is no call that finds a topic by its name, so all are
-    /// listed, once.
+    /// Finds the topic of an exchange. `None`: the topic does not exist. SNS cannot find a topic by its name, so for a topic
+    /// that is not cached, all topics are listed, and those under the prefix are cached.
     pub(super) async fn find_topic(&self, exchange: &str, ordered: bool) -> Result<Option<Place>, QueueError> {
         let name = self.names.on_aws(exchange, ordered);
         if let Some(place) = known(&self.resolver.topics, &name) {
@@ -145,8 +145,8 @@ impl Service {
         Ok(known(&self.resolver.topics, &name))
     }
 
-    /// Where a channel's messages go: to its exchange's topic, or to its queue, or, if the name is an exchange's, to that
-    /// topic. `None`: it is not there.
+    /// Finds the target of a channel's messages: the topic of its exchange, or its queue. If the channel has no exchange
+    /// and there is no queue with its name, looks for an exchange with this name. `None`: the target does not exist.
     pub(super) async fn find_target(&self, channel: &Channel) -> Result<Option<Target>, QueueError> {
         if channel.exchange().is_none()
             && let Some(place) = self.find_queue_of_either_kind(channel.queue()).await?
@@ -162,7 +162,7 @@ impl Service {
         Ok(None)
     }
 
-    /// Remembers a topic that exists.
+    /// Caches an existing topic.
     pub(super) fn remember_topic(&self, name: &str, arn: &str) -> Place {
         let ordered = name.ends_with(".fifo");
         let place = Place { address: arn.into(), name: name.into(), ordered, max_message: MAX_PUBLISH };

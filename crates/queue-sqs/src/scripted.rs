@@ -1,4 +1,4 @@
-//! For tests: a service behind the connections that keeps what it is sent, and answers all of it alike; and what it makes of a signature.
+//! For tests: a service that records requests and gives the same answer to each, and a check of signatures.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -10,12 +10,12 @@ use aws_smithy_runtime_api::client::http::{HttpConnector, HttpConnectorFuture, S
 use aws_smithy_runtime_api::client::result::ConnectorError;
 use hostler_types::digest::{hex, sha256};
 
-/// The service. Clones are the same one.
+/// The service. Clones share their state.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Service {
     calls: Arc<Mutex<Vec<HttpRequest>>>,
     status: Arc<Mutex<u16>>,
-    /// How much its clock is ahead of ours.
+    /// Time by which the service's clock is ahead of ours.
     pub(super) ahead: Duration,
 }
 
@@ -26,12 +26,12 @@ impl Service {
         service
     }
 
-    /// From now on it answers with this status; 0: the connection breaks; 1: never.
+    /// Sets the HTTP status of all further answers. 0: the connection breaks. 1: no answer.
     pub(super) fn answer(&self, status: u16) {
         *self.status.lock().unwrap() = status;
     }
 
-    /// All that it was sent.
+    /// Returns all requests received so far.
     pub(super) fn calls(&self) -> Vec<HttpRequest> {
         self.calls.lock().unwrap().iter().map(|call| call.try_clone().unwrap()).collect()
     }
@@ -59,7 +59,8 @@ impl HttpConnector for Service {
     }
 }
 
-/// Returns the access key that signed a request, if it was with this secret: by Signature Version 4, from what is on the wire. For plain paths.
+/// Returns the access key that signed a request, if the signature is valid for this secret. Computes Signature Version 4
+/// from the request as sent. Supports plain paths only.
 pub(super) fn signer_of(request: &HttpRequest, secret: &str) -> Option<String> {
     let (place, path) = request.uri().split_once("://")?.1.split_once('/')?;
     let default_port = if request.uri().starts_with("https") { ":443" } else { ":80" };

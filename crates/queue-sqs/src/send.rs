@@ -1,4 +1,4 @@
-//! Sends messages and copies of dead letters: prepares each, and packs them into batches.
+//! Sends messages and copies of dead letters: prepares them and packs them into batches.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use hostler_queue::{DEFAULT_GROUP, LeaseError, SendError, Sent};
 use hostler_types::channel::Channel;
 use hostler_types::message::{Invalid, MAX_ATTRIBUTES, Outgoing};
 
-/// Sends messages to a channel; the answers in their order.
+/// Sends messages to a channel. Returns the results in the order of the messages.
 pub(super) async fn send(
     service: &Arc<Service>,
     channel: &Channel,
@@ -61,7 +61,7 @@ pub(super) async fn send(
     answers
 }
 
-/// Batches of an ordered target go one after the other, others side by side.
+/// Sends all batches: one after the other if the target is ordered, otherwise in parallel.
 async fn deliver_all(service: &Arc<Service>, channel: &Channel, target: &Target, jobs: Vec<Vec<Job>>) -> Delivered {
     if target.place().ordered {
         let (mut delivered, mut target, mut ended) = (Vec::new(), target.clone(), Ended::new());
@@ -74,9 +74,11 @@ async fn deliver_all(service: &Arc<Service>, channel: &Channel, target: &Target,
     side_by_side(jobs.into_iter().map(deliver)).await.into_iter().flatten().flatten().collect()
 }
 
-/// Copies messages to a dead-letter queue, once: whoever asks tries again while the lease lasts. What is not there by `until` is given
-/// up. A copy that fits goes as it is, whatever the threshold: it may have no attribute to spare for a pointer, and a try that fails
-/// would leave its body behind.
+/// Copies messages to a dead-letter queue in a single attempt; the caller retries while the lease lasts. Gives up the
+/// copies that are not confirmed by `until`.
+///
+/// A copy that fits is sent whole, regardless of the threshold. It may have no attribute left for a pointer, and a failed
+/// attempt would leave its body in the bucket.
 pub(super) async fn forward(
     service: &Arc<Service>,
     target: &Place,
@@ -127,7 +129,7 @@ pub(super) async fn forward(
     results
 }
 
-/// The answers of calls that are made one after the other.
+/// Makes calls one after the other and returns all their answers.
 async fn in_turn<T>(calls: impl Iterator<Item = impl Future<Output = Vec<T>>>) -> Vec<T> {
     let mut answers = Vec::new();
     for call in calls {
@@ -136,8 +138,8 @@ async fn in_turn<T>(calls: impl Iterator<Item = impl Future<Output = Vec<T>>>) -
     answers
 }
 
-/// A message as its target takes it. Its body goes to the bucket where it has more bytes than the target takes, and where it
-/// has more than the threshold and an attribute to spare, for the pointer's size.
+/// Converts a message for its target. Stores the body in the bucket if the message is larger than the target accepts or
+/// than `threshold`, provided that an attribute is left for the pointer.
 async fn prepare(
     service: &Service,
     target: &Target,
@@ -155,7 +157,7 @@ async fn prepare(
     }
     if place.ordered {
         message.group.get_or_insert_with(|| DEFAULT_GROUP.to_owned());
-        // Without a key of its own, a message is told from every other; what is tried again has the same key.
+        // Without a dedupe key of its own, each message gets a unique key, which its retries share.
         message.dedupe.get_or_insert_with(|| Uuid::now_v7().to_string());
     } else if message.dedupe.is_some() {
         let text = "SQS drops duplicates in FIFO queues only: leave the dedupe key out, or make the channel ordered";
@@ -173,15 +175,15 @@ async fn prepare(
     Ok(Entry { xray, ..Entry::new(message)? })
 }
 
-/// How a message's body travels.
+/// Way in which the body of a message is sent.
 #[derive(Debug, PartialEq, Eq)]
 enum Way {
     Whole,
     ByBucket,
 }
 
-/// How the body of a message of so many bytes travels. `threshold`: above which it should go to the bucket; `None`: there is
-/// no bucket.
+/// Returns how the body of a message of `bytes` bytes is sent. `most` is the maximum size that the target accepts.
+/// `threshold` is the size above which the body is stored in the bucket; `None`: there is no bucket.
 fn way(message: &Outgoing, bytes: usize, most: usize, threshold: Option<usize>) -> Result<Way, Invalid> {
     let Some(threshold) = threshold.filter(|_| message.claim.is_none()) else {
         return if bytes > most { Err(Invalid::TooLarge { size: bytes, max: most }) } else { Ok(Way::Whole) };
@@ -217,7 +219,7 @@ mod tests {
         for (bytes, way) in [(100, Way::Whole), (101, Way::ByBucket), (1001, Way::ByBucket)] {
             assert_eq!(by(&message(9, bytes), Some(100)), Ok(way), "{bytes}");
         }
-        // There is no room: what fits goes as it is.
+        // No attribute is left for the pointer, so a message that fits is sent whole.
         for bytes in [101, 1000] {
             assert_eq!(by(&message(10, bytes), Some(100)), Ok(Way::Whole), "{bytes}");
         }

@@ -1,4 +1,4 @@
-//! Queues whose messages other queues may have too: a body that such a message points to is not removed with it.
+//! Finds queues whose messages other queues may receive too. The bodies of these messages are not deleted with them.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -12,13 +12,13 @@ use super::Service;
 use super::fault::Fault;
 use super::place::Place;
 
-/// The life of an answer: a queue may be subscribed to a topic at any time.
+/// Time for which an answer is cached. A queue may be subscribed to a topic at any time.
 const BELIEVED: Duration = Duration::from_secs(60);
 
-/// The longest that the question may keep a settlement waiting.
+/// Maximum time that a settlement waits for the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The answers, by the name of the queue, and since when each is known.
+/// Cached answers by queue name, each with the time of the query.
 #[derive(Debug, Default)]
 pub(super) struct Sharing(Mutex<HashMap<String, (Instant, bool)>>);
 
@@ -34,8 +34,8 @@ impl Sharing {
 }
 
 impl Service {
-    /// Tells by a queue's policy if topics may send to it, because no call finds the subscriptions of a queue. Where the
-    /// policy cannot be had, they may.
+    /// Returns whether topics may send to a queue, according to the queue's policy: no call finds the subscriptions of a
+    /// queue. If the policy cannot be read, returns `true`.
     pub(super) async fn may_share(&self, place: &Place) -> bool {
         let now = Instant::now();
         if let Some(is_shared) = self.resolver.sharing.known(&place.name, now) {
@@ -67,8 +67,8 @@ impl Service {
     }
 }
 
-/// Tells if a policy speaks of SNS, whatever it says, or allows something to everybody, topics included. A policy that
-/// cannot be read counts as one.
+/// Returns whether a policy mentions SNS in any way, or allows anything to everybody, topics included. Also returns `true`
+/// if the policy cannot be parsed.
 fn lets_topics_send(policy: &str) -> bool {
     if policy.contains("sns.amazonaws.com") || policy.contains(":sns:") {
         return true;
@@ -83,7 +83,7 @@ fn lets_topics_send(policy: &str) -> bool {
     })
 }
 
-/// The values of a list, which IAM lets be written without brackets where it has one.
+/// Returns the values of a list. IAM allows a list of one value to be written without brackets.
 fn one_or_more(value: &Value) -> &[Value] {
     value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice)
 }
@@ -120,10 +120,10 @@ mod tests {
         }
     }
 
-    /// A queue whose messages point to `s3://bodies/elsewhere/body`, its policy, and the objects that are deleted.
+    /// A queue whose messages point to `s3://bodies/elsewhere/body`, with its policy and the deleted objects.
     #[derive(Debug, Clone, Default)]
     struct Aws {
-        /// `None`: nobody may ask for it.
+        /// `None`: reading the policy is denied.
         policy: Arc<Mutex<Option<String>>>,
         deleted: Arc<Mutex<Vec<String>>>,
     }
@@ -180,7 +180,7 @@ mod tests {
             std::mem::take(&mut *aws.deleted.lock().unwrap()).len()
         };
         assert_eq!(ack().await, 1, "nobody else has its messages");
-        // Somebody subscribes the queue while it is consumed.
+        // The queue is subscribed to a topic while it is consumed.
         *aws.policy.lock().unwrap() = Some(r#"{"Statement":{"Effect":"Allow","Principal":"*"}}"#.to_owned());
         tokio::time::advance(BELIEVED).await;
         assert_eq!(ack().await, 0, "others may have it");

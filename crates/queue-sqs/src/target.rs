@@ -1,4 +1,4 @@
-//! Where a channel's messages go; what is missing is created or refused.
+//! Determines the target of a channel's messages; creates or refuses a missing target.
 
 use super::place::Target;
 use super::{Service, provision};
@@ -6,7 +6,8 @@ use hostler_queue::QueueError;
 use hostler_types::channel::Channel;
 
 impl Service {
-    /// The target of a channel's messages. What is missing is created or refused.
+    /// Returns the target of a channel's messages. Creates or refuses a missing target, depending on the options. `grouped`
+    /// is set if the messages have groups, which makes a new target FIFO.
     pub(super) async fn target(&self, channel: &Channel, grouped: bool) -> Result<Target, QueueError> {
         if let Some(target) = self.resolver.target(channel) {
             return Ok(target);

@@ -1,4 +1,4 @@
-//! Messages as SQS and SNS have them ⇄ messages as we have them. No I/O.
+//! Converts between the messages of SQS or SNS and our messages. No I/O.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -19,17 +19,17 @@ use hostler_types::message::{
     SIZE_ATTRIBUTE, TraceContext, Typed,
 };
 
-/// The message attribute that carries the routing key; filter policies look at it.
+/// Message attribute with the routing key, to which filter policies apply.
 pub(super) const ROUTING_KEY_ATTRIBUTE: &str = "routing-key";
 
-/// How a body is written that SQS cannot carry as it is: SQS takes text only, and no empty one.
+/// Attribute that names the encoding of a body that SQS cannot carry unchanged: SQS accepts only text that is not empty.
 const ENCODING_ATTRIBUTE: &str = "hostler-body-encoding";
 const BASE64: &str = "base64";
-/// An empty body has an encoding of its own, as its Base64 would be empty too.
+/// Encoding of an empty body, as its Base64 would be empty too.
 const EMPTY: &str = "empty";
 const EMPTY_BODY: &str = "-";
 
-/// What is asked for with each message, beside its own attributes.
+/// System attributes that every receive requests.
 pub(super) const SYSTEM_ATTRIBUTES: [MessageSystemAttributeName; 4] = [
     MessageSystemAttributeName::ApproximateReceiveCount,
     MessageSystemAttributeName::AwsTraceHeader,
@@ -37,28 +37,29 @@ pub(super) const SYSTEM_ATTRIBUTES: [MessageSystemAttributeName; 4] = [
     MessageSystemAttributeName::SentTimestamp,
 ];
 
-/// A message as it goes over the wire.
+/// A message in the form in which it is sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// The body as SQS takes it: not empty, and of characters that it carries.
+    /// The body in a form that SQS accepts: not empty, and without characters that SQS cannot carry.
     pub body: String,
     pub(super) attributes: Vec<(String, AttributeValue)>,
     pub(super) group: Option<String>,
     pub(super) dedupe: Option<String>,
-    /// Whole seconds.
+    /// Delay in whole seconds.
     pub(super) delay: i32,
-    /// The trace as X-Ray writes it, for who sends it to add: SQS carries it beside the message, and counts it for nothing.
+    /// Trace context in the format of X-Ray, set by the sender. SQS transports it outside the message and does not count
+    /// its size.
     pub(super) xray: Option<String>,
 }
 
-/// What carries the trace beside a message.
+/// System attribute that transports the trace context.
 const XRAY: MessageSystemAttributeNameForSends = MessageSystemAttributeNameForSends::AwsTraceHeader;
 
 impl Entry {
-    /// The entry of a message, as far as the message says.
+    /// Converts a message. `xray` remains empty.
     ///
     /// # Errors
-    /// What of the message SQS cannot carry.
+    /// [`Invalid`]: SQS cannot carry the message; the error says which part.
     pub fn new(mut message: Outgoing) -> Result<Self, Invalid> {
         let beside = beside(&message.body, message.routing_key.is_some(), message.claim.is_some());
         message.carry_trace(MAX_ATTRIBUTES - beside);
@@ -107,13 +108,13 @@ impl Entry {
         Ok(Self { body, attributes: wire, group, dedupe, delay, xray: None })
     }
 
-    /// Its size in bytes, as SQS counts it: body, and each attribute's name, data type and value.
+    /// Returns the size in bytes as SQS counts it: body, and name, data type and value of each attribute.
     pub fn size(&self) -> usize {
         let attributes = self.attributes.iter().map(|(name, value)| attribute_size(name, value));
         self.body.len() + attributes.sum::<usize>()
     }
 
-    /// Its attributes, for SQS.
+    /// Returns the attributes for SQS.
     pub fn for_sqs(&self) -> Option<HashMap<String, MessageAttributeValue>> {
         let typed = |(name, value): &(String, AttributeValue)| {
             let typed = MessageAttributeValue::builder().data_type(data_type(value));
@@ -126,13 +127,13 @@ impl Entry {
         (!self.attributes.is_empty()).then(|| self.attributes.iter().filter_map(typed).collect())
     }
 
-    /// What SQS carries beside it.
+    /// Returns the system attributes for SQS.
     pub(super) fn system(&self) -> Option<HashMap<MessageSystemAttributeNameForSends, MessageSystemAttributeValue>> {
         let value = MessageSystemAttributeValue::builder().data_type("String").string_value(self.xray.as_ref()?);
         Some([(XRAY, value.build().ok()?)].into())
     }
 
-    /// Its attributes, for SNS.
+    /// Returns the attributes for SNS.
     pub fn for_sns(&self) -> Option<HashMap<String, aws_sdk_sns::types::MessageAttributeValue>> {
         let typed = |(name, value): &(String, AttributeValue)| {
             let typed = aws_sdk_sns::types::MessageAttributeValue::builder().data_type(data_type(value));
@@ -146,7 +147,7 @@ impl Entry {
     }
 }
 
-/// AWS's name for the data type of an attribute.
+/// Returns the AWS name of an attribute's data type.
 fn data_type(value: &AttributeValue) -> &str {
     match value {
         AttributeValue::Text(_) => "String",
@@ -155,13 +156,13 @@ fn data_type(value: &AttributeValue) -> &str {
     }
 }
 
-/// The bytes that SQS counts for an attribute: its name, data type and value.
+/// Returns the number of bytes that SQS counts for an attribute: name, data type and value.
 fn attribute_size(name: &str, value: &AttributeValue) -> usize {
     let data_type = if let AttributeValue::Typed(_) = value { 0 } else { "String".len() };
     name.len() + data_type + value.len()
 }
 
-/// The size of a message in bytes, as SQS counts it once the message is an [`Entry`].
+/// Returns the size of a message in bytes, as SQS will count it for the message's [`Entry`].
 pub fn size(message: &Outgoing) -> usize {
     let Outgoing { body, attributes, routing_key, claim, .. } = message;
     let body = match (claim, as_it_is(body)) {
@@ -174,13 +175,13 @@ pub fn size(message: &Outgoing) -> usize {
     body + key + attributes.sum::<usize>()
 }
 
-/// What the trace that it is sent in may add to that.
+/// Returns the maximum number of bytes that the trace context adds to [`size`].
 pub(super) fn trace_size(message: &Outgoing) -> usize {
     let fields = message.trace.iter().flat_map(|trace| trace.fields());
     fields.map(|(name, value)| name.len() + "String".len() + value.len()).sum()
 }
 
-/// Whether SQS carries an attribute.
+/// Checks whether SQS can carry an attribute.
 fn carries(name: &str, value: &AttributeValue) -> Result<(), Invalid> {
     let reserved =
         RESERVED.iter().any(|prefix| name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix)));
@@ -195,25 +196,25 @@ fn carries(name: &str, value: &AttributeValue) -> Result<(), Invalid> {
     Err(Invalid::Unsupported(format!("the attribute `{name}` {fault}")))
 }
 
-/// What the names of attributes may not begin with (AWS: in any case of its letters).
+/// Prefixes that AWS reserves in attribute names, in any case.
 const RESERVED: [&str; 2] = ["AWS.", "Amazon."];
 
-/// Whether a text will do as a group or a dedupe key (AWS: 128 characters, alphanumeric or punctuation).
+/// Returns whether a text is valid as a group or a dedupe key (AWS: 128 characters, alphanumeric or punctuation).
 fn is_token(text: &str) -> bool {
     (1..=128).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// How many attributes a message has on the wire beside its own.
+/// Returns the number of attributes that are sent in addition to the message's own.
 pub(super) fn beside(body: &[u8], has_key: bool, has_claim: bool) -> usize {
     usize::from(has_key) + usize::from(has_claim || as_it_is(body).is_none())
 }
 
-/// A body that SQS carries as it is.
+/// Returns the body as text if SQS can carry it unchanged.
 fn as_it_is(body: &[u8]) -> Option<&str> {
     std::str::from_utf8(body).ok().filter(|text| !text.is_empty() && text.chars().all(is_carried))
 }
 
-/// A body as text, and how it is encoded.
+/// Converts a body to text and returns the text with the name of its encoding.
 fn encode(body: Vec<u8>) -> (String, Option<&'static str>) {
     match String::from_utf8(body) {
         Ok(text) if text.is_empty() => (EMPTY_BODY.to_owned(), Some(EMPTY)),
@@ -223,28 +224,30 @@ fn encode(body: Vec<u8>) -> (String, Option<&'static str>) {
     }
 }
 
-/// The characters that a body may have (AWS: SendMessage, `#x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | …`).
+/// Returns whether a body may contain a character.
+///
+/// AWS, SendMessage: `#x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | …`.
 pub fn is_carried(char: char) -> bool {
     matches!(char, '\t' | '\n' | '\r' | ' '..='\u{FFFD}' | '\u{10000}'..)
 }
 
-/// Seconds as AWS takes them, never fewer than asked for.
+/// Converts a duration to whole seconds, as AWS requires, rounded up.
 pub(super) fn whole_seconds(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }
 
-/// A message as it came.
+/// A received message.
 #[derive(Debug)]
 pub struct Incoming {
-    /// The message, its body decoded, or with the claim that tells where its body is.
+    /// The message, with its decoded body or with the claim for its body.
     pub message: Message,
     /// The receipt handle of this delivery.
     pub receipt: String,
-    /// Which delivery of the message this is; 1 is the first.
+    /// Number of this delivery of the message, counted from 1.
     pub attempt: u32,
 }
 
-/// A message as an answer has it, whoever read that.
+/// The fields of a message in an answer, independent of the parser.
 pub(super) struct Arrived<'a> {
     pub(super) id: Option<String>,
     pub(super) receipt: Option<String>,
@@ -260,7 +263,7 @@ pub(super) struct Arrived<'a> {
     pub(super) attributes: Attributes,
 }
 
-/// Reads a message. `None`: it has no receipt, so nothing can be done about it.
+/// Converts a message of the SDK. `None`: the message has no receipt, so it cannot be settled.
 pub fn incoming(wire: aws_sdk_sqs::types::Message) -> Option<Incoming> {
     let mut system = wire.attributes.unwrap_or_default();
     let mut take = |name| system.remove(&name).map(Cow::Owned);
@@ -282,7 +285,7 @@ pub fn incoming(wire: aws_sdk_sqs::types::Message) -> Option<Incoming> {
 }
 
 impl Arrived<'_> {
-    /// `None`: it has no receipt.
+    /// Converts the message. `None`: the message has no receipt.
     pub(super) fn read(self) -> Option<Incoming> {
         let number = |text: Option<Cow<'_, str>>| text?.parse::<u64>().ok();
         let sent_at = number(self.sent).map(Duration::from_millis);
@@ -310,7 +313,7 @@ impl Arrived<'_> {
     }
 }
 
-/// An attribute, of which SQS has either a text or bytes.
+/// Converts an attribute, for which SQS has either a text or bytes.
 pub(super) fn value_of(data_type: String, text: Option<String>, bytes: Option<Vec<u8>>) -> AttributeValue {
     let plain = match bytes {
         Some(bytes) if data_type.starts_with("Binary") => AttributeValue::Binary(bytes),
@@ -328,13 +331,13 @@ fn take_text(attributes: &mut Attributes, name: &str) -> Option<String> {
     Some(text)
 }
 
-/// The attribute that makes a pointer of a body that is one, and the size that it tells.
+/// Returns the attribute that marks a body as a pointer, with the size in this attribute.
 fn claimed_size(attributes: &Attributes) -> Option<(&'static str, &str)> {
     let told = |name| Some((name, attributes.get(name)?.as_text()?));
     [SIZE_ATTRIBUTE, LEGACY_SIZE_ATTRIBUTE].into_iter().find_map(told)
 }
 
-/// The body, or where it lies; the attributes that told which are taken away.
+/// Returns the decoded body, or the claim for a body that is a pointer. Removes the attributes that describe the body.
 fn content(text: String, attributes: &mut Attributes) -> (Bytes, Option<Claim>) {
     let size = claimed_size(attributes).map(|(_, size)| size);
     if let Some(size) = size
@@ -443,7 +446,7 @@ mod tests {
                 assert!(marked(mark, value.clone(), &pointer, Some(claim.clone())).is_ok(), "{mark}");
             }
         }
-        // Bytes are no size to a consumer, so that this is no pointer to it.
+        // A consumer does not read bytes as a size, so the body is not a pointer.
         assert!(marked(SIZE_ATTRIBUTE, AttributeValue::Binary(vec![7]), &pointer, None).is_ok());
     }
 

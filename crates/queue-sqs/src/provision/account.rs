@@ -1,4 +1,4 @@
-//! Whose resources they are, read off one ARN, so that the ARNs of its siblings need not be asked for.
+//! The account and region of resources. Read from one ARN, they give the ARNs of all other resources without further calls.
 
 /// An account in a region.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -9,7 +9,7 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// The account that an ARN names (`arn:partition:service:region:account:resource`).
+    /// Parses the account in an ARN (`arn:partition:service:region:account:resource`).
     pub(super) fn of(arn: &str) -> Option<Self> {
         let mut parts = arn.splitn(6, ':').map(str::to_owned);
         let (scheme, partition, _service) = (parts.next()?, parts.next()?, parts.next()?);
@@ -17,12 +17,12 @@ impl Account {
         (scheme == "arn").then_some(Self { partition, region, id })
     }
 
-    /// The ARN of its queue of this name on AWS.
+    /// Returns the ARN of this account's queue with this AWS name.
     pub(super) fn queue(&self, name: &str) -> String {
         self.arn("sqs", name)
     }
 
-    /// The ARN of its topic of this name on AWS.
+    /// Returns the ARN of this account's topic with this AWS name.
     pub(super) fn topic(&self, name: &str) -> String {
         self.arn("sns", name)
     }
@@ -33,7 +33,7 @@ impl Account {
     }
 }
 
-/// The last part of an ARN: a queue's or topic's name on AWS.
+/// Returns the last part of an ARN: the AWS name of a queue or topic.
 pub(super) fn name_in(arn: &str) -> &str {
     arn.rsplit(':').next().unwrap_or(arn)
 }

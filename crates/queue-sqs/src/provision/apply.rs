@@ -1,4 +1,4 @@
-//! Takes the steps. Whatever is changed on AWS, is changed here; each step is safe to take twice.
+//! Carries out the steps. All provisioning calls that change AWS are in this file. Each step can safely be repeated.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,16 +19,17 @@ use super::queue_policy;
 use super::setting::Setting;
 use hostler_queue::QueueError;
 
-/// How long to wait until what was just created is found. AWS gives no figure; it is a second or two.
+/// Maximum wait until a new queue is found. AWS states no figure; one or two seconds are usual.
 const UNTIL_FOUND: Duration = Duration::from_secs(15);
 
-/// How long to go on asking for a queue whose namesake was just deleted (AWS: 60 s).
+/// Maximum time for which the creation of a queue is retried after a queue with this name was deleted (AWS: 60 s).
 const UNTIL_FORGOTTEN: Duration = Duration::from_secs(75);
 
-/// The pause between two such looks.
+/// Interval between lookups of a new queue. The creation of a queue is retried at four times this interval.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Takes steps one by one. `account` is that of anything that is there; it is learnt from the first queue otherwise.
+/// Carries out steps one by one. `account` is that of any existing resource; if there is none, the first created queue
+/// provides it.
 pub(super) struct Applier<'a> {
     service: &'a Service,
     account: Option<Account>,
@@ -39,10 +40,10 @@ impl<'a> Applier<'a> {
         Self { service, account }
     }
 
-    /// Takes one step.
+    /// Carries out one step.
     ///
     /// # Errors
-    /// [`QueueError`]: it was not taken; it may be tried again.
+    /// [`QueueError`]: the step failed and may be repeated.
     pub(super) async fn take(&mut self, act: &Act<'_>) -> Result<(), QueueError> {
         match act {
             Act::Leave => Ok(()),
@@ -70,7 +71,7 @@ impl<'a> Applier<'a> {
         }
     }
 
-    /// Creates a queue or a topic; the one that is there already, if it is.
+    /// Creates a queue or a topic, or returns the existing one.
     pub(super) async fn create(&mut self, piece: &Piece) -> Result<Place, QueueError> {
         match piece.kind {
             Kind::Topic => self.create_topic(piece).await,
@@ -108,7 +109,7 @@ impl<'a> Applier<'a> {
         Ok(place)
     }
 
-    /// A queue that was just created may take a moment to be found.
+    /// Finds a queue that was just created. SQS may need a moment to find it.
     async fn found(&self, piece: &Piece) -> Result<Place, QueueError> {
         let deadline = Instant::now() + UNTIL_FOUND;
         loop {
@@ -160,7 +161,8 @@ impl<'a> Applier<'a> {
         }
     }
 
-    /// Reads the policy again just before it is written, so that a statement which somebody adds is hardly ever lost.
+    /// Lets the topic send to the queue. Reads the policy again right before writing it, so that a statement added by
+    /// somebody else is hardly ever lost.
     async fn admit(&self, queue: &Piece, topic: &Piece) -> Result<(), QueueError> {
         let account = self.account()?;
         let place = self.found(queue).await?;
@@ -190,7 +192,7 @@ impl<'a> Applier<'a> {
         Err(failed("Subscribe", &queue.on_aws, &error))
     }
 
-    /// What is said of a new resource.
+    /// Returns the attributes of a new resource.
     fn attributes<'s>(
         &'s self,
         settings: impl Iterator<Item = &'s Setting>,
@@ -211,7 +213,7 @@ fn topic_tags<'a>(tags: impl IntoIterator<Item = (&'a String, &'a String)>) -> R
     tags.map_err(|error| QueueError::Refused(format!("a tag cannot be made: {error}")))
 }
 
-/// Whether what was to be created may be there with other settings: somebody else was faster.
+/// Returns whether the resource may already exist with other settings, because somebody else was faster.
 fn is_taken<E: ProvideErrorMetadata>(error: &SdkError<E>) -> bool {
     let code = error.code().unwrap_or_default();
     ["QueueNameExists", "QueueAlreadyExists", "InvalidParameter"].iter().any(|known| code.ends_with(known))

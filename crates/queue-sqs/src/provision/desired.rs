@@ -1,4 +1,4 @@
-//! What there should be on AWS for a channel: a dead-letter queue, a queue, a topic and a subscription.
+//! The desired AWS resources of a channel: a dead-letter queue, a queue, a topic and a subscription.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,13 +16,13 @@ use super::setting::{
 use hostler_queue::{ChannelSpec, QueueError, tag};
 use hostler_types::channel::Filter;
 
-/// How long a dead-letter queue keeps a message (AWS limit: 14 days).
+/// Retention of messages in a dead-letter queue (AWS limit: 14 days).
 pub(super) const DEAD_LETTER_RETENTION: Duration = Duration::from_secs(14 * 86400);
 
-/// The most values in a filter policy with one key (AWS limit: 150 combinations of values, of 5 keys at most).
+/// Maximum number of values in a filter policy with one key (AWS limit: 150 combinations of the values of up to 5 keys).
 const MAX_FILTER_VALUES: usize = 150;
 
-/// Everything of one channel.
+/// The desired resources of one channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) dead_letters: Option<Piece>,
@@ -30,11 +30,11 @@ pub(super) struct Wanted {
     pub(super) fan_out: Option<FanOut>,
 }
 
-/// What brings an exchange's messages to a queue.
+/// The desired resources that deliver an exchange's messages to a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FanOut {
     pub(super) topic: Piece,
-    /// The settings of the subscription.
+    /// Settings of the subscription.
     pub(super) subscription: Vec<Setting>,
 }
 
@@ -42,14 +42,14 @@ pub(super) struct FanOut {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) kind: Kind,
-    /// The name of the queue or exchange.
+    /// Name of the queue or exchange, without the prefix and `.fifo`.
     pub(super) name: String,
     pub(super) ordered: bool,
-    /// Its name on AWS.
+    /// Name on AWS.
     pub(super) on_aws: String,
-    /// What is said when it is created, and left as it is later.
+    /// Settings that are made at creation and not changed later.
     pub(super) at_creation: Vec<Setting>,
-    /// What is kept so.
+    /// Settings that hostler makes at creation and restores if they differ.
     pub(super) settings: Vec<Setting>,
     pub(super) tags: BTreeMap<String, String>,
 }
@@ -72,16 +72,16 @@ impl Kind {
 }
 
 impl Piece {
-    /// Its name for people.
+    /// Returns the name for people.
     pub(super) fn title(&self) -> String {
         format!("{} {}", self.kind.name(), self.on_aws)
     }
 }
 
-/// All that a consumer of `spec` wants.
+/// Returns the resources that a consumer of `spec` needs.
 ///
 /// # Errors
-/// [`QueueError::Refused`]: the filter is beyond what SNS takes.
+/// [`QueueError::Refused`]: the filter exceeds the limit of SNS.
 pub(super) fn channel(spec: &ChannelSpec, options: &Options, names: &Names) -> Result<Wanted, QueueError> {
     let dead_letters = spec.max_receives.map(|_| {
         let mut piece = queue(&spec.channel.dead_letter_queue(), spec.ordered, options, names);
@@ -105,7 +105,7 @@ pub(super) fn channel(spec: &ChannelSpec, options: &Options, names: &Names) -> R
         None => None,
         Some(exchange) => {
             let mut subscription = subscription(spec)?;
-            // SNS does not take a redrive policy back everywhere; without a dead-letter queue, what is there stays.
+            // Not every implementation of SNS removes a redrive policy. Without a dead-letter queue, an existing policy is left.
             subscription.extend(dead_letters.as_ref().map(|_| redrive(None)));
             Some(FanOut { topic: topic(exchange, spec.ordered, options, names), subscription })
         }
@@ -113,7 +113,8 @@ pub(super) fn channel(spec: &ChannelSpec, options: &Options, names: &Names) -> R
     Ok(Wanted { queue: tagged(consumed, spec), dead_letters, fan_out })
 }
 
-/// How a FIFO queue is limited, in the order in which SQS takes it: a limit by group is refused while deduplication is not by group.
+/// Returns the throughput settings of a FIFO queue, in the order in which SQS accepts them: SQS refuses a limit per group
+/// unless deduplication is per group.
 fn throughput(spec: &ChannelSpec) -> Vec<Setting> {
     let text = |attribute, label, value: &str| Setting::new(attribute, label, Value::Text(value.to_owned()));
     let scope = |value| text(DEDUPLICATION_SCOPE, "deduplication scope", value);
@@ -125,8 +126,8 @@ fn throughput(spec: &ChannelSpec) -> Vec<Setting> {
     }
 }
 
-/// All that consumers of these want. A dead-letter queue that one of them consumes has that consumer's tags: with those of the
-/// other, each would undo what the other has set.
+/// Returns the resources that consumers of `specs` need. A dead-letter queue with a consumer of its own has the tags of
+/// that consumer. Otherwise, the two consumers would overwrite each other's tags.
 ///
 /// # Errors
 /// As [`channel`].
@@ -142,7 +143,7 @@ pub(super) fn channels(specs: &[ChannelSpec], options: &Options, names: &Names) 
     Ok(wanted)
 }
 
-/// A queue of which nothing but the name is known.
+/// Returns a queue of which only the name is known.
 pub(super) fn queue(name: &str, ordered: bool, options: &Options, names: &Names) -> Piece {
     let mut at_creation = vec![Setting::new(MAX_SIZE, "largest message", Value::Bytes(MAX_MESSAGE))];
     if ordered {
@@ -151,7 +152,7 @@ pub(super) fn queue(name: &str, ordered: bool, options: &Options, names: &Names)
     piece(Kind::Queue, name, ordered, at_creation, options, names)
 }
 
-/// A topic. Consumers of several configs may share it, so that it has none of their tags.
+/// Returns a topic. Consumers of several configs may share a topic, so it has no consumer's tags.
 pub(super) fn topic(exchange: &str, ordered: bool, options: &Options, names: &Names) -> Piece {
     let at_creation = if ordered { vec![Setting::flag("FifoTopic", "FIFO")] } else { Vec::new() };
     piece(Kind::Topic, exchange, ordered, at_creation, options, names)
@@ -211,7 +212,7 @@ fn filter_policy(filter: &Filter) -> Option<Json> {
 pub(super) mod example {
     use super::*;
 
-    /// A consumer of this channel, whose message dies after five receives.
+    /// Returns a consumer of this channel that dead-letters a message after five receives.
     pub(in super::super) fn spec(channel: &str) -> ChannelSpec {
         ChannelSpec {
             max_receives: Some(5),
@@ -220,7 +221,7 @@ pub(super) mod example {
         }
     }
 
-    /// What it wants, under the prefix `t-`.
+    /// Returns the resources that the consumer needs, under the prefix `t-`.
     pub(in super::super) fn wanted(spec: &ChannelSpec) -> Wanted {
         with(spec, &Options::default()).unwrap()
     }

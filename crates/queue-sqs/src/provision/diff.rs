@@ -1,4 +1,4 @@
-//! From what is wanted and what there is to the steps between, in the order in which they can be taken.
+//! Computes the steps from the observed to the desired resources, in the order in which they can be carried out.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ use hostler_queue::{Action, Change, tag};
 /// One call that changes something.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Step<'a> {
-    /// What it changes, for people.
+    /// Description of the change for people.
     pub(super) change: Change,
     pub(super) act: Act<'a>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Act<'a> {
-    /// Nothing is done.
+    /// Changes nothing.
     Leave,
     Create(&'a Piece),
     Set {
@@ -50,18 +50,18 @@ pub(super) enum Act<'a> {
     },
 }
 
-/// What begins so is a tag of ours: one that is no longer wanted is removed.
+/// Prefix of hostler's own tags. A tag with this prefix that is no longer desired is removed.
 const OUR_TAGS: &str = "hostler:";
 
-/// Why something that others have made is not marked as ours: `clean` would remove it one day.
+/// Reason why hostler does not tag a resource that others created: `clean` would delete it one day.
 const NOT_TAGGED: &str = "not tagged, as it was there before and has no tag of hostler's; `alarms` and `clean` pass it over \
                           (tag it hostler:managed=true to hand it over)";
 
-/// The attribute of a dead-letter queue that says which queues may use it. Without it all may, and it is not set for ours: not
-/// every look-alike of SQS remembers it.
+/// Attribute of a dead-letter queue that lists the queues allowed to use it. Without this attribute, all queues may.
+/// hostler does not set it for its own queues, as not every stand-in for SQS stores it.
 const REDRIVE_ALLOW_POLICY: &str = "RedriveAllowPolicy";
 
-/// All steps. What may not be looked at takes none.
+/// Returns all steps. A resource that may not be read gets no step.
 pub(super) fn steps<'a>(wanted: &'a Wanted, observed: &Observed) -> Vec<Step<'a>> {
     let account = observed.account();
     let account = account.as_ref();
@@ -82,8 +82,8 @@ pub(super) fn steps<'a>(wanted: &'a Wanted, observed: &Observed) -> Vec<Step<'a>
     steps
 }
 
-/// The steps that bring forth what is missing, and touch nothing that is whole: the policy of a queue that is there is
-/// completed only when its subscription, which comes last, is not.
+/// Returns the steps that create missing resources and leave complete ones unchanged. The policy of an existing queue is
+/// only completed if its subscription is missing, as the subscription is created last.
 pub(super) fn creations<'a>(wanted: &'a Wanted, observed: &Observed) -> Vec<Step<'a>> {
     let incomplete = observed.subscription.is_missing();
     let is_new = |queue: &Piece| match queue == &wanted.queue {
@@ -144,7 +144,7 @@ fn tags<'a>(piece: &Piece, resource: &Resource) -> Vec<Step<'a>> {
     }
     let differing = piece.tags.iter().filter(|(name, value)| resource.tags.get(*name) != Some(value));
     let tags: BTreeMap<_, _> = differing.map(|(name, value)| (name.clone(), value.clone())).collect();
-    // A topic belongs to more consumers than this config may know.
+    // Consumers of other configs may use the topic too, so tags of a topic are not removed.
     let unwanted = resource
         .tags
         .keys()
@@ -164,7 +164,7 @@ fn tags<'a>(piece: &Piece, resource: &Resource) -> Vec<Step<'a>> {
     steps
 }
 
-/// Lets a queue into a dead-letter queue that shuts it out.
+/// Returns the step that lets a queue use a dead-letter queue whose policy excludes it.
 fn opening<'a>(piece: &Piece, seen: &Seen<Resource>, source: &Piece, account: Option<&Account>) -> Option<Step<'a>> {
     let resource = seen.there()?;
     let policy = queue_policy::opened(resource.get(REDRIVE_ALLOW_POLICY), &account?.queue(&source.on_aws))?;
@@ -209,7 +209,7 @@ fn of_subscription<'a>(
             let act = Act::Subscribe { queue, topic, settings: wanted };
             vec![Step { change: creation(title, wanted.iter()), act }]
         }
-        // One that waits to be confirmed cannot be changed.
+        // A subscription that is not confirmed yet cannot be changed.
         (Seen::There(resource), Some(account)) if resource.get(PENDING) != Some("true") => {
             settings(Kind::Subscription, &title, wanted, resource, account)
         }
@@ -233,7 +233,7 @@ mod tests {
         wanted(&ChannelSpec { filter: Filter::Prefix(vec!["MOBILE.".into()]), ..spec("uploads.thumbnails") })
     }
 
-    /// The changes after something has drifted.
+    /// Returns the changes after a drift of the resources.
     fn after(wanted: &Wanted, drift: impl FnOnce(&mut Observed)) -> Vec<String> {
         let mut observed = whole(wanted);
         drift(&mut observed);
@@ -278,7 +278,7 @@ mod tests {
         assert!(created[0].starts_with("+ policy of queue t-thumbnails:"), "{created:?}");
         assert!(created[1].starts_with("+ subscription"), "{created:?}");
         assert_eq!(created.len(), 2);
-        // Once there is a subscription, somebody wanted the policy so; but for a queue that is new.
+        // With an existing subscription, a policy without the statement counts as intended, except for a new queue.
         let mut observed = whole(&wanted);
         observed.dead_letters = Seen::Missing;
         let created = changes(&creations(&wanted, &observed));

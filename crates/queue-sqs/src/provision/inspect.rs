@@ -1,4 +1,4 @@
-//! What is wrong with a channel for its consumer, and the cure of each fault.
+//! Finds faults in a channel's resources for its consumer, each with a fix.
 
 use bytesize::ByteSize;
 
@@ -16,10 +16,10 @@ use hostler_queue::Finding;
 const PROVISION: &str = "run `hostler provision`";
 const CREATE: &str = "run `hostler provision`, or set queue.sqs.provision = \"auto\"";
 
-/// The key that cannot be used by SNS: nobody can change its policy.
+/// The KMS key that SNS cannot use, as nobody can change its policy.
 const SQS_OWN_KEY: &str = "alias/aws/sqs";
 
-/// What is wrong.
+/// Returns all findings.
 pub(super) fn findings(wanted: &Wanted, observed: &Observed, options: &Options) -> Vec<Finding> {
     let account = observed.account();
     let mut findings = Vec::new();
@@ -36,7 +36,7 @@ pub(super) fn findings(wanted: &Wanted, observed: &Observed, options: &Options) 
     findings
 }
 
-/// The one finding of a queue that is there, but of the other kind.
+/// Returns the finding for a queue that exists, but is of the other kind (standard or FIFO).
 pub(super) fn of_the_other_kind(piece: &Piece, other: &str) -> Finding {
     let ordered = !piece.ordered;
     Finding {
@@ -55,7 +55,8 @@ fn denial(what: &str, fatal: bool) -> Finding {
     Finding { fault: what.to_owned(), cure, fatal }
 }
 
-/// Something without which nothing can be received; it may be created at the start.
+/// Returns the finding for a missing resource without which nothing can be received. The finding is not fatal if hostler
+/// creates missing resources at the start.
 fn missing(what: String, options: &Options) -> Finding {
     let fault = format!("there is no {what}");
     Finding { fault, cure: CREATE.into(), fatal: !options.create_missing }
@@ -74,7 +75,7 @@ fn differing(title: &str, settings: &[Setting], resource: &Resource, account: &A
     let differing = settings.iter().filter_map(|setting| {
         let Difference { seen, wanted } = setting.difference(resource.get(setting.attribute), account)?;
         let consequence = match setting.attribute {
-            // We say how long to wait with each receive; and what matters of the retention is told apart.
+            // Each receive states its own wait, and `dead_letters_die_first` checks the retention.
             WAIT_TIME | RETENTION => return None,
             VISIBILITY_TIMEOUT => " (each receive asks for the lease that it wants)",
             REDRIVE_POLICY => redrive_consequence(&setting.value, resource.get(REDRIVE_POLICY)),
@@ -87,7 +88,7 @@ fn differing(title: &str, settings: &[Setting], resource: &Resource, account: &A
     differing.collect()
 }
 
-/// What comes of a queue's redrive that is not as wanted.
+/// Returns the consequence of a queue's redrive policy that differs from the desired one.
 fn redrive_consequence(wanted: &Value, seen: Option<&str>) -> &'static str {
     let Value::Redrive(Some(Redrive { after: Some(wanted), .. })) = wanted else { return "" };
     match seen.and_then(SeenRedrive::read).and_then(|seen| seen.after) {
@@ -97,7 +98,8 @@ fn redrive_consequence(wanted: &Value, seen: Option<&str>) -> &'static str {
     }
 }
 
-/// A standard dead-letter queue goes on counting a message's age from its first sending.
+/// Checks that messages do not expire too early in the dead-letter queue: a standard dead-letter queue counts a message's
+/// age from its first send.
 fn dead_letters_die_first(wanted: &Wanted, observed: &Observed) -> Option<Finding> {
     let (source, target) = (observed.queue.there()?, observed.dead_letters.there()?);
     let (source_keeps, target_keeps) = (source.number(RETENTION)?, target.number(RETENTION)?);
@@ -123,14 +125,15 @@ fn dead_letters_die_first(wanted: &Wanted, observed: &Observed) -> Option<Findin
     Some(warning(fault, cure))
 }
 
-/// A message that its dead-letter queue does not take stays until SQS moves it by itself, or its time is over.
+/// Checks that the dead-letter queue accepts all messages of its source. Other messages remain in the source until SQS
+/// moves them or they expire.
 fn dead_letters_do_not_fit(wanted: &Wanted, observed: &Observed, options: &Options) -> Option<Finding> {
     let (source, target) = (observed.queue.there()?, observed.dead_letters.there()?);
     let (source_takes, target_takes) = (source.number(MAX_SIZE)?, target.number(MAX_SIZE)?);
     if target_takes >= source_takes {
         return None;
     }
-    // With a bucket, only a body that leaves no attribute for its pointer cannot go there.
+    // With a bucket, only a body that leaves no attribute for its pointer cannot be stored there.
     let (consequence, fatal) = match &options.bucket {
         Some(_) => ("a larger one with ten attributes of its own", false),
         None => ("a larger one", true),
@@ -149,7 +152,7 @@ fn dead_letters_do_not_fit(wanted: &Wanted, observed: &Observed, options: &Optio
     Some(Finding { fault, cure, fatal })
 }
 
-/// Queues of old take 256 KiB.
+/// Checks that a queue accepts messages up to the threshold. Old queues accept only 256 KiB.
 fn too_small(piece: &Piece, seen: &Seen<Resource>, options: &Options) -> Option<Finding> {
     let resource = seen.there()?;
     let limit = resource.number(MAX_SIZE)?;
@@ -206,7 +209,7 @@ fn of_fan_out(
     findings
 }
 
-/// What keeps a topic from sending to a queue. `fatal`: it is the consumer's own.
+/// Returns the reason why a topic cannot send to a queue. `fatal` is set for the consumer's own queue.
 fn shut_out(
     queue: &Piece,
     resource: &Resource,
@@ -240,7 +243,7 @@ mod tests {
         with(&ChannelSpec { filter, ..spec("uploads.thumbnails") }, options).unwrap()
     }
 
-    /// The one finding after a drift: what is wrong, and whether it is fatal.
+    /// Returns the single finding after a drift: the fault, and whether it is fatal.
     fn found(drift: impl FnOnce(&mut Observed)) -> (String, bool) {
         found_with(&Options::default(), drift)
     }
@@ -285,7 +288,7 @@ mod tests {
             fatal
         };
         assert!(one("sqs:GetQueueUrl", &|seen, denied| seen.dead_letters = denied));
-        // A consumer runs without a look at what brings it its messages.
+        // A consumer runs without permission to read its topic and subscription.
         assert!(!one("sns:GetTopicAttributes", &|seen, denied| {
             (seen.topic, seen.subscription) = (denied, Seen::Missing);
         }));

@@ -1,19 +1,19 @@
-//! What there should be on AWS for a channel, against what there is.
+//! Compares the desired AWS resources of a channel with the existing ones.
 //!
 //! | file | job | I/O |
 //! |---|---|---|
-//! | `desired` | from a consumer's channel to the resources that it wants | none |
-//! | `setting` | one attribute: what AWS is told, whether what it says is the same | none |
-//! | `account` | ARNs out of one ARN | none |
-//! | `queue_policy` | queue policies: whether a topic may send | none |
-//! | `observed` | what there is | reads |
-//! | `diff` | the steps between | none |
-//! | `apply` | takes them | writes |
-//! | `inspect` | what is wrong, and the cure | none |
+//! | `desired` | the desired resources of a channel | none |
+//! | `setting` | one attribute: its value for AWS, and its comparison with AWS's answer | none |
+//! | `account` | derives ARNs from one ARN | none |
+//! | `queue_policy` | queue policies: permission for a topic to send | none |
+//! | `observed` | the existing resources | reads |
+//! | `diff` | the steps from existing to desired resources | none |
+//! | `apply` | carries out the steps | writes |
+//! | `inspect` | faults and their fixes | none |
 //! | `policy` | the IAM policy | none |
 //!
-//! Nobody asks for the account's number: it is read off the ARN of whatever is there. What is not there needs no ARN in a
-//! plan, and the first queue that is created (the dead-letter queue) tells it for all that follow.
+//! The account number needs no query: it is read from the ARN of any existing resource. A plan needs no ARNs of missing
+//! resources, and the first created queue (the dead-letter queue) provides the account number for all later resources.
 
 mod account;
 mod apply;
@@ -75,7 +75,7 @@ pub(super) async fn inspect(service: &Service, spec: &ChannelSpec) -> Result<Vec
     Ok(inspect::findings(&wanted, &observed, &service.options))
 }
 
-/// Creates what a consumer of `spec` needs and what is not there; changes nothing that is.
+/// Creates the missing resources of a consumer of `spec`, and leaves existing ones unchanged.
 pub(super) async fn create_missing(service: &Service, spec: &ChannelSpec) -> Result<(), QueueError> {
     let wanted = desired::channel(spec, &service.options, &service.names)?;
     if wanted.fan_out.is_none() && has_queues(service, &wanted).await? {
@@ -90,12 +90,12 @@ pub(super) async fn create_missing(service: &Service, spec: &ChannelSpec) -> Res
     Ok(())
 }
 
-/// Creates a queue for a producer, with nothing but its name; the one that is there already, if it is.
+/// Creates a queue for a producer, of which only the name is known, or returns the existing queue.
 pub(super) async fn create_queue(service: &Service, name: &str, ordered: bool) -> Result<Place, QueueError> {
     create(service, &desired::queue(name, ordered, &service.options, &service.names)).await
 }
 
-/// Creates a topic for a producer; the one that is there already, if it is.
+/// Creates a topic for a producer, or returns the existing topic.
 pub(super) async fn create_topic(service: &Service, exchange: &str, ordered: bool) -> Result<Place, QueueError> {
     create(service, &desired::topic(exchange, ordered, &service.options, &service.names)).await
 }
@@ -106,7 +106,7 @@ async fn create(service: &Service, piece: &Piece) -> Result<Place, QueueError> {
     Ok(place)
 }
 
-/// Those of these channels to which nothing can be sent, with the change that would make each.
+/// Returns the channels to which nothing can be sent, each with the change that would create its target.
 pub(super) async fn missing_destinations(
     service: &Service,
     channels: &[Channel],
@@ -125,12 +125,12 @@ pub(super) async fn missing_destinations(
     Ok(missing)
 }
 
-/// Makes what a channel's messages are sent to.
+/// Creates the target of a channel's messages.
 pub(super) async fn make_destination(service: &Service, channel: &Channel) -> Result<(), QueueError> {
     Applier::new(service, None).create(&destination(service, channel)).await.map(drop)
 }
 
-/// What a channel's messages are sent to, as it is made where nothing but its name is known.
+/// Returns the target of a channel's messages with the settings used if only its name is known.
 fn destination(service: &Service, channel: &Channel) -> Piece {
     let (options, names) = (&service.options, &service.names);
     match channel.exchange() {
@@ -139,7 +139,7 @@ fn destination(service: &Service, channel: &Channel) -> Piece {
     }
 }
 
-/// Whether the queues are there; what is found is remembered for those who open them next.
+/// Returns whether the queues exist, and caches them for the next call.
 async fn has_queues(service: &Service, wanted: &Wanted) -> Result<bool, QueueError> {
     let is_there =
         async |piece: &Piece| service.find_queue(&piece.name, piece.ordered).await.map(|found| found.is_some());
@@ -153,7 +153,7 @@ async fn has_queues(service: &Service, wanted: &Wanted) -> Result<bool, QueueErr
     Ok(queue && dead_letters)
 }
 
-/// What all of them want. That it cannot be is known before anything is changed.
+/// Returns the desired resources of all channels. An invalid channel is refused before anything is changed.
 fn channels(service: &Service, wanted: &[ChannelSpec]) -> Result<Vec<Wanted>, QueueError> {
     desired::channels(wanted, &service.options, &service.names)
 }
@@ -162,7 +162,7 @@ async fn look(service: &Service, wanted: &Wanted) -> Result<Observed, QueueError
     readable(observed::observe(service, wanted, Tags::Read).await?)
 }
 
-/// What may not be looked at cannot be brought in order.
+/// Refuses resources that may not be read, as they cannot be corrected.
 fn readable(observed: Observed) -> Result<Observed, QueueError> {
     let denials: Vec<_> = observed.denials().collect();
     match denials.is_empty() {

@@ -1,4 +1,4 @@
-//! What there is on AWS of a channel. Whatever is read, is read here.
+//! Reads the existing AWS resources of a channel.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::account::Account;
 use super::desired::{FanOut, Piece, Wanted};
 use hostler_queue::QueueError;
 
-/// Everything there is of one channel. What is not wanted is not looked for, and counts as missing.
+/// The existing resources of one channel. Resources that are not desired are not read and count as missing.
 #[derive(Debug, Clone)]
 pub(super) struct Observed {
     pub(super) dead_letters: Seen<Resource>,
@@ -20,27 +20,27 @@ pub(super) struct Observed {
     pub(super) subscription: Seen<Resource>,
 }
 
-/// What came of looking for something.
+/// Result of reading a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Seen<T> {
     There(T),
     Missing,
-    /// We may not look; the text says which action is denied.
+    /// Reading is denied; the text names the denied action.
     Denied(String),
 }
 
 /// A queue, a topic or a subscription.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Resource {
-    /// What AWS wants to hear in order to find it: a queue's URL, or else the ARN.
+    /// Identifier by which AWS finds the resource: the URL of a queue, otherwise the ARN.
     pub(super) address: String,
     pub(super) arn: String,
     attributes: BTreeMap<String, String>,
-    /// Empty unless they were asked for.
+    /// Tags; empty unless they were requested.
     pub(super) tags: BTreeMap<String, String>,
 }
 
-/// Whether tags are read too; it takes a call and a permission more for each resource.
+/// Choice whether tags are read too. Reading tags needs one more call and permission per resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tags {
     Read,
@@ -72,24 +72,24 @@ impl Resource {
         Self { address, arn, attributes, tags: BTreeMap::new() }
     }
 
-    /// An attribute. Some services say the empty text of one that is not set.
+    /// Returns an attribute. An empty value counts as unset, as some services return one for an unset attribute.
     pub(super) fn get(&self, attribute: &str) -> Option<&str> {
         self.attributes.get(attribute).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// An attribute that is a number.
+    /// Returns a numeric attribute.
     pub(super) fn number(&self, attribute: &str) -> Option<u64> {
         self.get(attribute)?.parse().ok()
     }
 }
 
 impl Observed {
-    /// Whose they are; `None` when there is nothing yet.
+    /// Returns the account of the resources. `None`: none of them exists yet.
     pub(super) fn account(&self) -> Option<Account> {
         account(&[&self.queue, &self.dead_letters, &self.topic])
     }
 
-    /// What may not be looked at.
+    /// Returns the denials.
     pub(super) fn denials(&self) -> impl Iterator<Item = &str> {
         [&self.dead_letters, &self.queue, &self.topic, &self.subscription].into_iter().filter_map(|seen| seen.denied())
     }
@@ -99,10 +99,10 @@ fn account(seen: &[&Seen<Resource>]) -> Option<Account> {
     seen.iter().find_map(|seen| Account::of(&seen.there()?.arn))
 }
 
-/// Looks at everything that is wanted.
+/// Reads all desired resources.
 ///
 /// # Errors
-/// [`QueueError`] when AWS cannot be asked. A denial is no error.
+/// [`QueueError`]: a call failed. A denial is not an error.
 pub(super) async fn observe(service: &Service, wanted: &Wanted, tags: Tags) -> Result<Observed, QueueError> {
     let dead_letters = async {
         match &wanted.dead_letters {
@@ -148,7 +148,7 @@ async fn queue(service: &Service, piece: &Piece, tags: Tags) -> Result<Seen<Reso
     Ok(Seen::There(resource))
 }
 
-/// A topic. Its ARN follows from that of any of our queues; only without one are all topics listed.
+/// Reads a topic. The ARN is derived from that of a queue; without a queue, all topics are listed to find it.
 async fn topic(
     service: &Service,
     piece: &Piece,
@@ -184,7 +184,7 @@ async fn topic(
     Ok(Seen::There(resource))
 }
 
-/// The subscription of a queue to a topic. One that waits to be confirmed has no ARN and no attributes yet.
+/// Reads the subscription of a queue to a topic. A subscription that is not confirmed yet has no ARN and no attributes.
 pub(super) async fn subscription(
     service: &Service,
     name: &str,
@@ -218,10 +218,10 @@ pub(super) async fn subscription(
     })
 }
 
-/// The attribute of a subscription that nobody has confirmed yet.
+/// Attribute of a subscription that is not confirmed yet.
 pub(super) const PENDING: &str = "PendingConfirmation";
 
-/// One attribute of a queue, as it is now.
+/// Reads the present value of one attribute of a queue.
 pub(super) async fn queue_attribute(
     service: &Service,
     url: &str,
@@ -232,7 +232,7 @@ pub(super) async fn queue_attribute(
     Ok(answer.attributes.and_then(|mut attributes| attributes.remove(&attribute)).filter(|value| !value.is_empty()))
 }
 
-/// An answer to a look at something. `action` is IAM's name of it.
+/// Converts the answer to a read. `action` is the IAM name of the action.
 fn seen<T, E>(action: &str, name: &str, answer: Result<T, SdkError<E>>) -> Result<Seen<T>, QueueError>
 where
     E: ProvideErrorMetadata + std::error::Error + 'static,
@@ -261,7 +261,7 @@ pub(super) mod example {
         Account::of("arn:aws:sqs:eu-west-1:123456789012:any").unwrap()
     }
 
-    /// Everything as it is wanted.
+    /// Returns all resources in the desired state.
     pub(in super::super) fn whole(wanted: &Wanted) -> Observed {
         let FanOut { topic, subscription } = match &wanted.fan_out {
             None => return plain(wanted),
@@ -281,7 +281,7 @@ pub(super) mod example {
         observed
     }
 
-    /// Nothing at all.
+    /// Returns the state in which no resource exists.
     pub(in super::super) fn nothing() -> Observed {
         let missing = || Seen::Missing;
         Observed { dead_letters: missing(), queue: missing(), topic: missing(), subscription: missing() }
@@ -311,7 +311,7 @@ pub(super) mod example {
     }
 
     impl Seen<Resource> {
-        /// Sets an attribute of what is there; an empty one counts as none.
+        /// Sets an attribute of an existing resource; an empty value counts as unset.
         pub(in super::super) fn set(&mut self, attribute: &str, value: &str) {
             self.get_mut().attributes.insert(attribute.to_owned(), value.to_owned());
         }

@@ -1,4 +1,4 @@
-//! The least-privilege IAM policy that a config needs.
+//! The least-privilege IAM policy for a config.
 
 use serde_json::{Value as Json, json};
 
@@ -9,10 +9,11 @@ use super::account::name_in;
 use hostler_queue::{ChannelSpec, tag};
 use hostler_types::channel::Channel;
 
-/// The IAM policy for consuming these channels and sending to those; `None` in `account` or in `options.region` means any.
-/// `provision`: what `hostler provision` needs as well. Asks nothing of AWS.
+/// Returns the IAM policy for consuming the channels `consumed` and sending to the channels `sent`. Makes no call to AWS.
 ///
-/// Each statement is for one purpose, which its `Sid` says. Reading what `hostler check` looks at is part of it.
+/// `None` in `account` or `options.region` stands for any. `provision` adds the permissions for `hostler provision`.
+///
+/// Each statement has one purpose, which its `Sid` names. The reads of `hostler check` are included.
 pub fn least_privilege(
     options: &Options,
     account: Option<&str>,
@@ -31,7 +32,7 @@ pub fn least_privilege(
     json!({"Version": "2012-10-17", "Statement": statements})
 }
 
-/// The statement that lets these objects, each a bucket and a key, be read: handlers that are there. `None` for none.
+/// Returns the statement for reading these handler objects, each given as bucket and key. `None`: `objects` is empty.
 pub fn reading_handlers(options: &Options, objects: &[(&str, &str)]) -> Option<Json> {
     let partition = Scope::new(options, None).partition;
     let arns = objects.iter().map(|(bucket, key)| format!("arn:{partition}:s3:::{bucket}/{key}"));
@@ -39,27 +40,27 @@ pub fn reading_handlers(options: &Options, objects: &[(&str, &str)]) -> Option<J
     (!objects.is_empty()).then(|| statement.json())
 }
 
-/// The statement that lets a task of this ECS cluster protect itself from scale-in. A task's own ARN is not known before it
-/// runs, so it is for all of the cluster's.
+/// Returns the statement that lets a task of this ECS cluster protect itself from scale-in. The ARN of a task is not known
+/// before the task runs, so the statement covers all tasks of the cluster.
 pub fn protecting_tasks(options: &Options, account: Option<&str>, cluster: &str) -> Json {
     let tasks = Scope::new(options, account).arn("ecs", &format!("task/{cluster}/*"));
     Statement::new("ScaleInProtection", &["ecs:UpdateTaskProtection"], &[tasks]).json()
 }
 
-/// The statements for `hostler alarms`, and for `hostler queues`: looking at every queue under the prefix.
+/// Returns the statements for `hostler alarms` and `hostler queues`: reading every queue under the prefix.
 pub fn alarming(options: &Options, account: Option<&str>) -> Vec<Json> {
     let scope = Scope::new(options, account);
     let look = ["sqs:ListQueueTags", "sqs:GetQueueUrl", "sqs:GetQueueAttributes"];
     let queues = scope.arn("sqs", &format!("{}*", options.prefix));
     vec![
-        // It is about no queue, so that no ARN covers it for sure.
+        // ListQueues concerns no single queue, so no ARN is certain to cover it.
         Statement::new("FindQueues", &["sqs:ListQueues"], &["*".to_owned()]).json(),
         Statement::new("LookAtQueues", &look, &[queues]).json(),
     ]
 }
 
-/// The statements for `hostler clean` beside those of [`alarming`]: the record of use, and removing what is managed by
-/// hostler and no more.
+/// Returns the statements that `hostler clean` needs in addition to [`alarming`]: reading usage metrics, and deleting what
+/// hostler manages and nothing else.
 pub fn cleaning(options: &Options, account: Option<&str>) -> Vec<Json> {
     let scope = Scope::new(options, account);
     let all = |service: &str| scope.arn(service, &format!("{}*", options.prefix));
@@ -83,8 +84,9 @@ pub fn cleaning(options: &Options, account: Option<&str>) -> Vec<Json> {
     statements
 }
 
-/// The statements for `hostler requeue` and `hostler dlq` on the dead letters of these channels, beside those of
-/// [`least_privilege`]: taking them, sending them back, and having SQS move them (AWS: permissions for a dead-letter queue redrive).
+/// Returns the statements for `hostler requeue` and `hostler dlq` on the dead letters of these channels, in addition to
+/// [`least_privilege`]: receiving dead letters, sending them back, and having SQS move them (AWS: permissions for a
+/// dead-letter queue redrive).
 pub fn redriving(options: &Options, account: Option<&str>, consumed: &[ChannelSpec]) -> Vec<Json> {
     let scope = Scope::new(options, account);
     let dead_lettering: Vec<_> = consumed.iter().filter(|spec| spec.max_receives.is_some()).cloned().collect();
@@ -99,8 +101,8 @@ pub fn redriving(options: &Options, account: Option<&str>, consumed: &[ChannelSp
     statements.into_iter().filter(|statement| !statement.resources.is_empty()).map(Statement::json).collect()
 }
 
-/// The statements for `hostler peek`, `receive` and `purge`, beside those of [`least_privilege`]: taking the dead letters of these
-/// channels, and replies, whose own dead letters are counted with them.
+/// Returns the statements for `hostler peek`, `receive` and `purge`, in addition to [`least_privilege`]: receiving replies
+/// and the dead letters of these channels, and counting the dead letters of replies.
 pub fn receiving(options: &Options, account: Option<&str>, consumed: &[ChannelSpec], replies: &[Channel]) -> Vec<Json> {
     let scope = Scope::new(options, account);
     let reach = Reach::new(&scope, options, consumed, replies);
@@ -115,7 +117,7 @@ pub fn receiving(options: &Options, account: Option<&str>, consumed: &[ChannelSp
     statements.into_iter().filter(|statement| !statement.resources.is_empty()).map(Statement::json).collect()
 }
 
-/// What may be done, to what, and what for.
+/// An IAM statement that allows actions on resources, for one purpose.
 struct Statement {
     sid: &'static str,
     actions: Vec<&'static str>,
@@ -127,7 +129,8 @@ impl Statement {
         Self { sid, actions: actions.to_vec(), resources: resources.to_vec() }
     }
 
-    /// One whose actions IAM cannot narrow down to a resource; for those who have to do with these topics at all.
+    /// Creates a statement for actions that IAM cannot restrict to a resource. The statement is only needed if `topics` is
+    /// not empty.
     fn anywhere(sid: &'static str, actions: &[&'static str], topics: &[String]) -> Self {
         let anywhere = (!topics.is_empty()).then(|| "*".to_owned());
         Self { sid, actions: actions.to_vec(), resources: anywhere.into_iter().collect() }
@@ -153,7 +156,7 @@ fn run(reach: &Reach) -> Vec<Statement> {
         Statement::anywhere("FindTopics", &["sns:ListTopics"], &publish),
         Statement::new("CheckTopics", &["sns:GetTopicAttributes", "sns:ListSubscriptionsByTopic"], &reach.topics),
         Statement::anywhere("CheckSubscriptions", &["sns:GetSubscriptionAttributes"], &reach.topics),
-        // Bodies of other clients may have any key. Those that hostler stores, or renews, are all under its own.
+        // Bodies stored by other clients may have any key. Bodies that hostler stores or renews are all under its own prefix.
         Statement::new("LargeMessages", &["s3:GetObject", "s3:DeleteObject"], &reach.objects),
         Statement::new("StoreLargeMessages", &["s3:PutObject"], &reach.own_objects),
     ]
@@ -174,7 +177,7 @@ fn provisioning(reach: &Reach) -> Vec<Statement> {
     ]
 }
 
-/// Decrypting what is received, and a data key for what is sent.
+/// Returns the statement for the KMS key: decrypting received messages, and a data key for sent ones.
 fn encryption(scope: &Scope<'_>, options: &Options) -> Option<Json> {
     let key = options.kms_key.as_deref()?;
     let is_arn = key.starts_with("arn:");
@@ -182,7 +185,7 @@ fn encryption(scope: &Scope<'_>, options: &Options) -> Option<Json> {
     let mut statement =
         json!({"Sid": "Encryption", "Effect": "Allow", "Action": ["kms:Decrypt", "kms:GenerateDataKey"]});
     if name.starts_with("alias/") {
-        // IAM knows keys by their ids only; by an alias they are known through a condition.
+        // IAM identifies keys by their ids only; an alias needs a condition.
         statement["Resource"] = json!([scope.arn("kms", "key/*")]);
         statement["Condition"] = json!({"ForAnyValue:StringEquals": {"kms:ResourceAliases": name}});
     } else {
@@ -192,7 +195,7 @@ fn encryption(scope: &Scope<'_>, options: &Options) -> Option<Json> {
     Some(statement)
 }
 
-/// How the regions of each partition begin, but for those of `aws`.
+/// Region prefixes of each partition except `aws`.
 const PARTITIONS: [(&str, &str); 7] = [
     ("cn-", "aws-cn"),
     ("us-gov-", "aws-us-gov"),
@@ -203,7 +206,7 @@ const PARTITIONS: [(&str, &str); 7] = [
     ("eusc-", "aws-eusc"),
 ];
 
-/// Where the resources are.
+/// Partition, region and account of the resources.
 struct Scope<'a> {
     partition: &'static str,
     region: &'a str,
@@ -223,20 +226,20 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// The ARNs of everything that a config uses, by what for.
+/// ARNs of all resources of a config, by purpose.
 struct Reach {
     queues: Vec<String>,
     dead_letters: Vec<String>,
-    /// Of consumed channels.
+    /// Topics of consumed channels.
     topics: Vec<String>,
     sent_queues: Vec<String>,
     sent_topics: Vec<String>,
-    /// Of names alone that may be those of exchanges; none is created for such a name.
+    /// Topics for names without an exchange, which may themselves be names of exchanges. hostler does not create them.
     named_topics: Vec<String>,
-    /// Queues that there are not, under the names of exchanges: a name alone is looked for among queues first.
+    /// Queues that do not exist but have the names of exchanges. Sending to a name first looks for a queue.
     namesakes: Vec<String>,
     objects: Vec<String>,
-    /// Under the keys that hostler gives.
+    /// Objects under hostler's own key prefix.
     own_objects: Vec<String>,
 }
 
@@ -246,7 +249,7 @@ impl Reach {
         let arn = |service: &str, name: &str, ordered: bool| scope.arn(service, &names.on_aws(name, ordered));
         let dead_lettering = consumed.iter().filter(|spec| spec.max_receives.is_some());
         let exchange = |spec: &ChannelSpec| Some(arn("sns", spec.channel.exchange()?, spec.ordered));
-        // Whether a channel that nobody here consumes is ordered, is for its own consumers to say.
+        // If nobody in this config consumes a channel, it is unknown whether the channel is ordered.
         let sent_to = |service: &str, name: &str, known: Option<bool>| -> Vec<String> {
             let kinds = known.map_or(vec![false, true], |ordered| vec![ordered]);
             kinds.into_iter().map(|ordered| arn(service, name, ordered)).collect()
@@ -287,15 +290,15 @@ impl Reach {
     }
 }
 
-/// What a name alone means to who sends to it, and whether that is ordered, where this is known.
+/// Resource to which a sender sends by a name without an exchange, and whether the resource is ordered, if known.
 enum Meaning {
     Queue(bool),
     Exchange(Option<bool>),
-    /// Nobody here consumes it.
+    /// Nobody in this config consumes the name.
     Either,
 }
 
-/// Sending looks for a queue of the name, and then for an exchange.
+/// Returns the meaning of a name for a sender. Sending looks for a queue with the name, then for an exchange.
 fn meaning(name: &str, consumed: &[ChannelSpec], published: &[&str]) -> Meaning {
     if let Some(spec) = consumed.iter().find(|spec| spec.channel.queue() == name) {
         return Meaning::Queue(spec.ordered);
@@ -304,12 +307,12 @@ fn meaning(name: &str, consumed: &[ChannelSpec], published: &[&str]) -> Meaning 
     if order.is_some() || published.contains(&name) { Meaning::Exchange(order) } else { Meaning::Either }
 }
 
-/// Whether an exchange is ordered, as those who consume it say.
+/// Returns whether an exchange is ordered, according to its consumers. `None`: nobody in this config consumes it.
 fn order_of_exchange(name: &str, consumed: &[ChannelSpec]) -> Option<bool> {
     consumed.iter().find(|spec| spec.channel.exchange() == Some(name)).map(|spec| spec.ordered)
 }
 
-/// Each once, in their order.
+/// Removes duplicates and keeps the order.
 fn distinct(mut all: Vec<String>) -> Vec<String> {
     let mut seen = std::collections::BTreeSet::new();
     all.retain(|one| seen.insert(one.clone()));

@@ -1,12 +1,12 @@
-//! The policy of a queue: whether a topic may send to it, and the statement that lets it.
+//! Queue policies: whether a topic may send to a queue, and the statement that allows it.
 
 use serde_json::{Value as Json, json};
 
-/// The one statement of a queue's policy that is ours. What else is in the policy stays as it is.
+/// `Sid` of the only statement in a queue's policy that hostler writes. The other statements are left unchanged.
 const SID: &str = "HostlerTopicMaySend";
 
-/// Whether a policy lets SNS deliver from the topic to the queue. A statement with conditions that are beyond us does not
-/// count.
+/// Returns whether a policy lets SNS deliver from the topic to the queue. A statement with conditions that hostler cannot
+/// evaluate does not count.
 pub(super) fn admits(policy: Option<&str>, queue: &str, topic: &str) -> bool {
     let policy = policy.and_then(|policy| serde_json::from_str::<Json>(policy).ok()).unwrap_or_default();
     statements(&policy).iter().any(|statement| {
@@ -22,7 +22,7 @@ pub(super) fn admits(policy: Option<&str>, queue: &str, topic: &str) -> bool {
     })
 }
 
-/// Whether a condition holds for what the topic sends.
+/// Returns whether a condition holds for messages of the topic.
 fn holds(condition: Option<&Json>, topic: &str) -> bool {
     let Some(operators) = condition.and_then(Json::as_object) else { return condition.is_none() };
     operators.iter().all(|(operator, keys)| {
@@ -34,8 +34,8 @@ fn holds(condition: Option<&Json>, topic: &str) -> bool {
     })
 }
 
-/// The policy with a statement that lets the topic send. It lets those send too that it let before: the same queue may be in another
-/// config, by another exchange.
+/// Returns the policy with a statement that lets the topic send. Topics that were allowed before remain allowed, as another
+/// config may have the same queue with another exchange.
 pub(super) fn admitting(policy: Option<&str>, queue: &str, topic: &str) -> Json {
     let policy = policy.and_then(|policy| serde_json::from_str::<Json>(policy).ok());
     let mut policy = policy.filter(Json::is_object).unwrap_or_else(|| json!({"Version": "2012-10-17"}));
@@ -58,7 +58,7 @@ pub(super) fn admitting(policy: Option<&str>, queue: &str, topic: &str) -> Json 
     policy
 }
 
-/// The topics that a statement of ours lets send.
+/// Returns the topics that a statement written by hostler allows to send.
 fn sources(statement: &Json) -> Vec<String> {
     let arns = statement.pointer("/Condition/ArnEquals/aws:SourceArn");
     match arns {
@@ -68,7 +68,7 @@ fn sources(statement: &Json) -> Vec<String> {
     }
 }
 
-/// A policy's statements: a list, or one by itself.
+/// Returns the statements of a policy, which may be a list or a single statement.
 fn statements(policy: &Json) -> Vec<Json> {
     match policy.get("Statement") {
         Some(Json::Array(statements)) => statements.clone(),
@@ -77,7 +77,7 @@ fn statements(policy: &Json) -> Vec<Json> {
     }
 }
 
-/// Whether a text fits, or one of a list of texts.
+/// Returns whether a text, or any text of a list, fits.
 fn any(value: Option<&Json>, fits: impl Fn(&str) -> bool) -> bool {
     match value {
         Some(Json::String(text)) => fits(text),
@@ -86,8 +86,8 @@ fn any(value: Option<&Json>, fits: impl Fn(&str) -> bool) -> bool {
     }
 }
 
-/// The redrive-allow policy that lets `source` use a dead-letter queue whose own policy shuts it out; `None`: it may as
-/// it is, which is also what no policy means.
+/// Returns the redrive-allow policy that lets `source` use a dead-letter queue whose present policy excludes it. `None`:
+/// `source` is already allowed, as it also is without a policy.
 pub(super) fn opened(policy: Option<&str>, source: &str) -> Option<Json> {
     let policy: Json = serde_json::from_str(policy?).ok()?;
     let mut sources = match policy.get("redrivePermission")?.as_str()? {

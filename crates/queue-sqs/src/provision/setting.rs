@@ -1,4 +1,4 @@
-//! One attribute as it should be: what AWS is told, and whether what AWS says is the same.
+//! The desired value of one attribute: its text for AWS, and its comparison with the value that AWS returns.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,15 +15,15 @@ pub(super) const WAIT_TIME: &str = "ReceiveMessageWaitTimeSeconds";
 pub(super) const MAX_SIZE: &str = "MaximumMessageSize";
 pub(super) const DEDUPLICATION_SCOPE: &str = "DeduplicationScope";
 pub(super) const THROUGHPUT_LIMIT: &str = "FifoThroughputLimit";
-/// What a subscription's filter looks at; not said while it is the default.
+/// Part of a message to which a subscription's filter applies. AWS omits it while it has the default.
 pub(super) const FILTER_SCOPE: &str = "FilterPolicyScope";
 
 /// An attribute of a queue, a topic or a subscription.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Setting {
-    /// AWS's name of it.
+    /// Name on AWS.
     pub(super) attribute: &'static str,
-    /// Its name for people.
+    /// Name for people.
     pub(super) label: &'static str,
     pub(super) value: Value,
 }
@@ -33,22 +33,22 @@ pub(super) enum Value {
     Seconds(u64),
     Bytes(usize),
     Text(String),
-    /// `None`: nothing is to be redriven.
+    /// `None`: no redrive policy.
     Redrive(Option<Redrive>),
-    /// `None`: nothing is to be filtered out.
+    /// `None`: no filter policy.
     Filter(Option<Json>),
 }
 
-/// Where failed messages are to go.
+/// Target of failed messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Redrive {
-    /// The dead-letter queue's name on AWS.
+    /// AWS name of the dead-letter queue.
     pub(super) to: String,
-    /// After how many receives; `None` on a subscription, which has no such count.
+    /// Number of receives after which a message is moved. `None` for a subscription, which has no count.
     pub(super) after: Option<u32>,
 }
 
-/// An attribute that is not as it should be, in words.
+/// An attribute that differs from its desired value, as texts for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Difference {
     pub(super) seen: String,
@@ -64,18 +64,19 @@ impl Setting {
         Self::new(attribute, label, Value::Text("true".into()))
     }
 
-    /// Whether this is so of a new resource without a word.
+    /// Returns whether a new resource has this value by default.
     pub(super) fn goes_without_saying(&self) -> bool {
         matches!(self.value, Value::Redrive(None) | Value::Filter(None))
     }
 
-    /// What AWS is told. The names in it are resources of `account`; `None`: it is not known, and would have to be.
+    /// Returns the text for AWS. Names of queues become ARNs in `account`. `None`: the text needs an account, and the
+    /// account is unknown.
     pub(super) fn text(&self, account: Option<&Account>) -> Option<String> {
         Some(match &self.value {
             Value::Seconds(number) => number.to_string(),
             Value::Bytes(number) => number.to_string(),
             Value::Text(text) => text.clone(),
-            // SQS removes the policy that is set to nothing.
+            // SQS removes a policy that is set to an empty text.
             Value::Redrive(None) => String::new(),
             Value::Redrive(Some(Redrive { to, after })) => {
                 let mut policy = json!({"deadLetterTargetArn": account?.queue(to)});
@@ -84,12 +85,13 @@ impl Setting {
                 }
                 policy.to_string()
             }
-            // SNS removes the filter that is set to no conditions.
+            // SNS removes a filter that is set to an empty object.
             Value::Filter(filter) => filter.as_ref().map_or_else(|| "{}".into(), Json::to_string),
         })
     }
 
-    /// How what AWS says is not what it should be; `None`: it is the same, however it is written.
+    /// Returns the difference between the desired value and the value that AWS returned. `None`: they are equal, possibly
+    /// in another notation.
     pub(super) fn difference(&self, seen: Option<&str>, account: &Account) -> Option<Difference> {
         let seen = seen.or_else(|| default_of(self.attribute));
         let (agrees, words) = match &self.value {
@@ -123,7 +125,7 @@ impl Setting {
     }
 }
 
-/// What an attribute is while AWS leaves it out.
+/// Returns the value of an attribute that AWS omits.
 fn default_of(attribute: &str) -> Option<&'static str> {
     match attribute {
         FILTER_SCOPE => Some("MessageAttributes"),
@@ -133,7 +135,7 @@ fn default_of(attribute: &str) -> Option<&'static str> {
     }
 }
 
-/// A redrive policy as AWS says it.
+/// A redrive policy that AWS returned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SeenRedrive {
     pub(super) target: String,
@@ -141,10 +143,10 @@ pub(super) struct SeenRedrive {
 }
 
 impl SeenRedrive {
-    /// `None`: there is none.
+    /// Parses a redrive policy. `None`: there is no policy.
     pub(super) fn read(text: &str) -> Option<Self> {
         let policy = json_object(text)?;
-        // AWS gives the count back as it was set: a number, or a text.
+        // AWS returns the count in the notation in which it was set: a number or a text.
         let after = policy.get("maxReceiveCount");
         let after = after.and_then(|after| after.as_u64().or_else(|| after.as_str()?.parse().ok()));
         Some(Self {
@@ -161,7 +163,7 @@ impl SeenRedrive {
     }
 }
 
-/// A JSON object with something in it.
+/// Parses a JSON object that is not empty.
 pub(super) fn json_object(text: &str) -> Option<Json> {
     let value: Json = serde_json::from_str(text).ok()?;
     value.as_object().is_some_and(|object| !object.is_empty()).then_some(value)

@@ -1,4 +1,4 @@
-//! How deliveries end on SQS: deletes, visibility changes, and copies to the dead-letter queue.
+//! Settles deliveries on SQS: deletes, visibility changes, and copies to the dead-letter queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,9 +21,9 @@ use hostler_types::message::{Claim, MAX_ATTRIBUTES, Message, Outgoing};
 
 const DELETE: &str = "DeleteMessageBatch";
 
-/// A live delivery and what is to become of it.
+/// A leased delivery and its settlement.
 struct Ending {
-    /// Its place in the batch that was asked for.
+    /// Position in the caller's batch.
     index: usize,
     settlement: Settlement,
     leased: Leased,
@@ -32,7 +32,7 @@ struct Ending {
 type Settled = Vec<(Ending, Result<(), LeaseError>)>;
 
 impl SqsQueue {
-    /// Carries settlements out, each kind in calls of its own.
+    /// Carries out settlements, with separate calls for each kind.
     pub(super) async fn settle_all(&self, batch: Vec<Settlement>) -> Vec<Result<(), Unsettled>> {
         let (now, count) = (Instant::now(), batch.len());
         let (mut acks, mut releases, mut copies, mut settled) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -44,14 +44,14 @@ impl SqsQueue {
                     continue;
                 }
                 (_, Settlement::Ack(_)) => &mut acks,
-                // SQS counts receives, and takes none back.
+                // SQS counts every receive and cannot undo one, so giving back works like a release.
                 (_, Settlement::Release(..) | Settlement::GiveBack(..)) => &mut releases,
                 (_, Settlement::DeadLetter { .. }) => &mut copies,
             };
             list.extend(leased.map(|leased| Ending { index, settlement, leased }));
         }
-        // Side by side: acks do not wait for copies, as their leases are not extended any more. What most batches do not need is
-        // boxed, so that it is not moved with each.
+        // The kinds run in parallel: acks do not wait for copies, as their leases are no longer extended. Futures that most
+        // batches do not need are boxed, so that they are not moved with every batch.
         let (acked, released, dead_lettered) = tokio::join!(
             in_batches(acks, |batch| self.ack(batch)),
             in_batches(releases, |batch| Box::pin(self.release(batch))),
@@ -66,7 +66,7 @@ impl SqsQueue {
         settled.into_iter().map(|(_, result)| result).collect()
     }
 
-    /// Removes messages whose leases last.
+    /// Deletes messages that are still leased.
     async fn ack(&self, endings: Vec<Ending>) -> Settled {
         let what = self.what(DELETE);
         let answers = while_leased(&what, &endings, self.ask_to_delete(&endings, &what)).await;
@@ -79,7 +79,8 @@ impl SqsQueue {
         Answers::of_call(clients.delete(address, &entries, what).await)
     }
 
-    /// Removes messages that are finished and came again; nobody waits for it. What fails comes once more.
+    /// Deletes finished messages that were delivered again, in the background. A message whose deletion fails is delivered
+    /// once more.
     pub(super) fn remove_finished(&self, receipts: Vec<Receipt>) {
         let (service, address, what) = (Arc::clone(&self.service), Arc::clone(&self.place.address), self.what(DELETE));
         tracing::info!(
@@ -96,7 +97,8 @@ impl SqsQueue {
         });
     }
 
-    /// What is to be done once messages are removed: they are remembered as finished, and the bodies that are theirs go too.
+    /// Processes the answers to deletes: remembers the deleted messages as finished, and deletes the bodies that belong to
+    /// them.
     async fn deleted(&self, endings: Vec<Ending>, answers: Answers, what: &str) -> Settled {
         let settled = share_out(&answers, what, endings);
         let now = Instant::now();
@@ -110,15 +112,15 @@ impl SqsQueue {
                 bodies.extend(ending.leased.claim.as_ref().filter(|_| is_gone).cloned());
             }
         }
-        // Queue first, object after: the other way round, a crash leaves a message without its body.
+        // The queue first, the object after: in reverse order, a crash would leave a message without its body.
         if !bodies.is_empty() {
             Box::pin(self.discard_all(bodies)).await;
         }
         settled
     }
 
-    /// Removes the bodies of messages that are gone. A topic's messages are in other queues too; but what hostler stores for
-    /// one queue alone has a key that says so.
+    /// Deletes the bodies of deleted messages. If other queues may have received the same message from a topic, deletes
+    /// only bodies whose key says that hostler stored them for one queue.
     async fn discard_all(&self, mut bodies: Vec<Arc<Claim>>) {
         let has_others = bodies.iter().any(|body| !is_body(&body.key));
         if has_others && self.service.may_share(&self.place).await {
@@ -131,7 +133,7 @@ impl SqsQueue {
         side_by_side(bodies.into_iter().map(discard)).await;
     }
 
-    /// Makes messages visible again, each after its own time.
+    /// Makes messages visible again, each after its own delay.
     async fn release(&self, endings: Vec<Ending>) -> Settled {
         let now = Instant::now();
         let what = self.what(CHANGE);
@@ -156,7 +158,7 @@ impl SqsQueue {
         settled
     }
 
-    /// Copies messages to the dead-letter queue, then removes those whose copy is there.
+    /// Copies messages to the dead-letter queue, then deletes the messages that were copied.
     async fn dead_letter(&self, endings: Vec<Ending>) -> Settled {
         let Some(target) = &self.dead_letters else {
             let refused = || LeaseError::Refused(format!("{} has no dead-letter queue", self.channel));
@@ -172,7 +174,7 @@ impl SqsQueue {
         for (ending, result) in results {
             match result {
                 Ok(()) => {
-                    // From here on a second copy would be one too many, even if the removal fails.
+                    // From here on, a second copy would be a duplicate, even if the deletion fails.
                     self.in_flight().finish(&ending.leased.id, now);
                     match ending.leased.until > now {
                         true => gone.push(ending),
@@ -194,8 +196,8 @@ impl SqsQueue {
         settled
     }
 
-    /// Copies messages to the dead-letter queue. A call has those whose leases end together, and is given up when the first of
-    /// them does: a copy that is made later is one too many.
+    /// Copies messages to the dead-letter queue. Each call contains messages whose leases end at about the same time. A
+    /// call is given up when the first of its leases ends, as a later copy would be a duplicate.
     async fn copy_all(&self, target: &Place, to_copy: Vec<Ending>) -> Settled {
         let calls = by_lease_end(to_copy);
         let work = calls.iter().map(|endings| {
@@ -214,8 +216,8 @@ impl SqsQueue {
         copied
     }
 
-    /// The message's copy for a dead-letter queue that takes so many bytes. Its id there is another, so it keeps the first one as its
-    /// dedupe key.
+    /// Returns the copy of a message for a dead-letter queue that accepts at most `most` bytes. SQS gives the copy another
+    /// id, so a copy from an ordered queue has the original id as its dedupe key.
     fn copy(&self, ending: &Ending, most: usize) -> Outgoing {
         let Settlement::DeadLetter { message, reason, .. } = &ending.settlement else {
             return Outgoing::default();
@@ -225,7 +227,7 @@ impl SqsQueue {
     }
 }
 
-/// A message to send that is what was received.
+/// Converts a received message to an outgoing one with the same content.
 fn bare_copy(message: &Message, dedupe: Option<String>) -> Outgoing {
     Outgoing {
         body: message.body.to_vec(),
@@ -239,19 +241,20 @@ fn bare_copy(message: &Message, dedupe: Option<String>) -> Outgoing {
     }
 }
 
-/// Bytes of a reason where there is no room for all of it.
+/// Maximum number of bytes of a reason that does not fit as a whole.
 const SHORT_REASON: usize = 1024;
 
-/// The copy with the story of its dead-lettering, as far as there is room. `most`: how many bytes the queue takes.
+/// Adds the reason and circumstances of the dead-lettering as attributes, as far as they fit. `most` is the maximum number
+/// of bytes that the queue accepts.
 fn with_story(mut copy: Outgoing, reason: &str, channel: &str, attempt: u32, most: usize) -> Outgoing {
     let reason: String = reason.chars().map(|char| if is_carried(char) { char } else { ' ' }).collect();
     let reason = if reason.is_empty() { "no reason given" } else { &reason };
-    // A body that is too large by itself goes to the bucket, and its pointer takes an attribute.
+    // A body that alone is too large is stored in the bucket, and its pointer needs an attribute.
     let goes_apart = copy.claim.is_none() && size(&copy) > most;
     let has_claim = goes_apart || copy.claim.is_some();
     let room = MAX_ATTRIBUTES.saturating_sub(beside(&copy.body, copy.routing_key.is_some(), has_claim));
     let own = copy.attributes;
-    // A message as large as can be goes with a part of its story, or without: better than not at all.
+    // A copy of maximum size is sent with a shortened reason or without these attributes, rather than not at all.
     for reason in [reason, &reason[..reason.floor_char_boundary(SHORT_REASON)]] {
         copy.attributes = dead_letter_attributes(&own, reason, channel, attempt, room);
         if goes_apart || size(&copy) <= most {
@@ -266,8 +269,8 @@ fn share_out(answers: &Answers, what: &str, endings: Vec<Ending>) -> Settled {
     endings.into_iter().enumerate().map(|(n, ending)| (ending, answers.of(what, n))).collect()
 }
 
-/// A call about leased messages, given up when the first of their leases ends: from then on SQS may answer yes to a receipt that it
-/// has replaced by another.
+/// Awaits a call about leased messages, until the first of their leases ends. From then on, SQS may confirm a receipt that
+/// a newer receipt has replaced.
 async fn while_leased(what: &str, endings: &[Ending], call: impl Future<Output = Answers>) -> Answers {
     match tokio::time::timeout_at(first_end(endings), call).await {
         Ok(answers) => answers,
@@ -275,15 +278,16 @@ async fn while_leased(what: &str, endings: &[Ending], call: impl Future<Output =
     }
 }
 
-/// The end of the first of these leases.
+/// Returns the end of the lease that ends first.
 fn first_end(endings: &[Ending]) -> Instant {
     endings.iter().map(|ending| ending.leased.until).min().unwrap_or_else(Instant::now)
 }
 
-/// Leases end together if they do within this time: a call for all of them loses no more of its patience.
+/// Maximum difference between the ends of the leases in one call. The call is given up at the first end, so it loses at most
+/// this much time.
 const TOGETHER: Duration = Duration::from_secs(1);
 
-/// Parts deliveries by when their leases end; the first to end come first.
+/// Groups deliveries by the ends of their leases, earliest first.
 fn by_lease_end(mut endings: Vec<Ending>) -> Vec<Vec<Ending>> {
     endings.sort_by_key(|ending| ending.leased.until);
     let mut parts: Vec<Vec<Ending>> = Vec::new();
@@ -296,7 +300,7 @@ fn by_lease_end(mut endings: Vec<Ending>) -> Vec<Vec<Ending>> {
     parts
 }
 
-/// The entries of a call that removes messages.
+/// Returns the entries of a call that deletes messages.
 fn deletes<'a>(receipts: impl Iterator<Item = &'a Receipt>) -> impl Iterator<Item = Entry<'a>> {
     receipts.enumerate().map(|(n, receipt)| Entry {
         id: n.to_string(),
@@ -305,11 +309,11 @@ fn deletes<'a>(receipts: impl Iterator<Item = &'a Receipt>) -> impl Iterator<Ite
     })
 }
 
-/// How many seconds a release may be on its way, repeated by the SDK: one that arrives later than it was counted must not ask
-/// for more than the 12 h, or it is refused.
+/// Seconds that a release may need to reach SQS, including retries by the SDK. SQS refuses a release that arrives late and
+/// exceeds the 12 h.
 const RELEASE_ON_ITS_WAY: u64 = 60;
 
-/// One call for each batch of endings, one after the other; none for none.
+/// Makes one call per batch of endings, one after the other. Makes no call without endings.
 async fn in_batches<F: Future<Output = Settled>>(mut endings: Vec<Ending>, call: impl Fn(Vec<Ending>) -> F) -> Settled {
     let mut settled = Settled::new();
     while !endings.is_empty() {
@@ -376,7 +380,7 @@ mod tests {
         assert_eq!((reason(4000), reason(8000), reason(9900)), (Some(5000), Some(SHORT_REASON), None));
         assert_eq!((told(0, 9000), told(7, 9000), told(9, 9000)), (3, 10, 10));
         assert_eq!(told(2, 9970), 2, "it fits without its story only");
-        // Its body goes to the bucket, and its pointer takes one of the ten.
+        // The body is stored in the bucket, and its pointer needs one of the ten attributes.
         assert_eq!((told(0, 10_001), told(7, 10_001), told(9, 10_001)), (3, 9, 9));
     }
 
