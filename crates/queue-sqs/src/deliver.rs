@@ -17,7 +17,7 @@ use hostler_types::Backoff;
 use hostler_types::channel::Channel;
 use hostler_types::message::Invalid;
 
-/// Time during which a message is retried that the queue cannot accept now.
+/// Time for which a message with a temporary failure is retried.
 pub(super) const PATIENCE: Duration = Duration::from_secs(18);
 /// Delays between the attempts.
 pub(super) const REST: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(4));

@@ -127,7 +127,7 @@ impl Finished {
         self.numbers.find(hash, |number| of(number).is_some_and(|(_, other)| other == id)).is_some()
     }
 
-    /// Remembers an id until `until`. An id that is already known keeps its earlier time.
+    /// Remembers an id until `until`. The time of an id that is already known does not change.
     fn remember(&mut self, id: &MessageId, until: Instant) {
         let hash = self.hashes.hash_one(id);
         if self.contains_hashed(id, hash) {

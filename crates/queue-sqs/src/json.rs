@@ -181,7 +181,7 @@ struct Value {
 
 /// Parses the messages of an answer to `ReceiveMessage`.
 pub(super) fn read_messages(body: &[u8]) -> Result<Vec<Incoming>, BoxError> {
-    // SQS omits what is empty, possibly the whole body.
+    // SQS omits empty values, possibly the whole body.
     if body.is_empty() {
         return Ok(Vec::new());
     }

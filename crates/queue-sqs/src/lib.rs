@@ -2,7 +2,7 @@
 //!
 //! | file | job | I/O |
 //! |---|---|---|
-//! | `clients` | the AWS clients | |
+//! | `clients` | the AWS clients | yes |
 //! | `clock` | estimate of the SQS clock | none |
 //! | `credentials` | credentials, cached and renewed | yes |
 //! | `calls` | the calls of every batch: receive, delete, change visibility | yes |
@@ -16,8 +16,8 @@
 //! | `wire` | SQS messages ⇄ our messages | none |
 //! | `envelope` | the trace context in the SNS envelope | none |
 //! | `in_flight` | leases by our own clock; ids of finished messages | none |
-//! | `queue` | receive, extend | yes |
-//! | `queue/settle` | deletes, visibility changes, copies to the dead-letter queue | yes |
+//! | `queue` | receives messages and extends leases | yes |
+//! | `queue/settle` | settles deliveries: deletes, visibility changes, copies to the dead-letter queue | yes |
 //! | `send` | prepares messages and copies of dead letters, and packs them into batches | yes |
 //! | `deliver` | sends batches to a queue or topic, with retries | yes |
 //! | `in_order` | sends batches to a FIFO queue or topic, in the order of each group | yes |

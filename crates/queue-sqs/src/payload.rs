@@ -13,8 +13,8 @@ use super::fault::{Fault, is_denial};
 use hostler_queue::{QueueError, SendError};
 use hostler_types::message::{Claim, Invalid, Message, Outgoing};
 
-/// Key prefix of bodies to which several queues of an exchange point. A consumer cannot know whether it is the last to read
-/// such a body, so no consumer deletes it; a lifecycle rule of the bucket does.
+/// Key prefix of bodies to which several queues of an exchange point. No consumer deletes such a body, as no consumer knows
+/// whether others still need the body. A lifecycle rule of the bucket deletes it.
 const SHARED: &str = "hostler/shared/";
 /// Key prefix of bodies to which one queue points, and common prefix of all bodies.
 pub(super) const OWN: &str = "hostler/";

@@ -85,7 +85,8 @@ impl Entry {
                 }
             },
         };
-        // Its consumer would fetch the object, and remove it once the message is done: which one, only a claim may say.
+        // With the attribute, the consumer would fetch the object and delete it after the message. Only a claim may choose
+        // the object.
         if let Some(mark) = marked.filter(|_| !has_claim && Claim::from_body(&body, None).is_some()) {
             return Err(Invalid::Unsupported(format!(
                 "the body is a pointer to an object in S3, and the attribute `{mark}` would have its consumer fetch and \

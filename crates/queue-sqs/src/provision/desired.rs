@@ -105,7 +105,8 @@ pub(super) fn channel(spec: &ChannelSpec, options: &Options, names: &Names) -> R
         None => None,
         Some(exchange) => {
             let mut subscription = subscription(spec)?;
-            // Not every implementation of SNS removes a redrive policy. Without a dead-letter queue, an existing policy is left.
+            // Not every implementation of SNS removes a redrive policy, so an existing policy is left unchanged if there is
+            // no dead-letter queue.
             subscription.extend(dead_letters.as_ref().map(|_| redrive(None)));
             Some(FanOut { topic: topic(exchange, spec.ordered, options, names), subscription })
         }

@@ -125,8 +125,8 @@ fn dead_letters_die_first(wanted: &Wanted, observed: &Observed) -> Option<Findin
     Some(warning(fault, cure))
 }
 
-/// Checks that the dead-letter queue accepts all messages of its source. Other messages remain in the source until SQS
-/// moves them or they expire.
+/// Checks that the dead-letter queue accepts all messages of its source. A message that the dead-letter queue refuses
+/// remains in the source until SQS moves it or it expires.
 fn dead_letters_do_not_fit(wanted: &Wanted, observed: &Observed, options: &Options) -> Option<Finding> {
     let (source, target) = (observed.queue.there()?, observed.dead_letters.there()?);
     let (source_takes, target_takes) = (source.number(MAX_SIZE)?, target.number(MAX_SIZE)?);

@@ -90,7 +90,7 @@ pub(super) async fn create_missing(service: &Service, spec: &ChannelSpec) -> Res
     Ok(())
 }
 
-/// Creates a queue for a producer, of which only the name is known, or returns the existing queue.
+/// Creates a queue for a producer that knows only its name, or returns the existing queue.
 pub(super) async fn create_queue(service: &Service, name: &str, ordered: bool) -> Result<Place, QueueError> {
     create(service, &desired::queue(name, ordered, &service.options, &service.names)).await
 }

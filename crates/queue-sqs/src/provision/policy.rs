@@ -129,8 +129,8 @@ impl Statement {
         Self { sid, actions: actions.to_vec(), resources: resources.to_vec() }
     }
 
-    /// Creates a statement for actions that IAM cannot restrict to a resource. The statement is only needed if `topics` is
-    /// not empty.
+    /// Creates a statement for actions that IAM cannot restrict to a resource. If `topics` is empty, the statement has no
+    /// resources and is dropped.
     fn anywhere(sid: &'static str, actions: &[&'static str], topics: &[String]) -> Self {
         let anywhere = (!topics.is_empty()).then(|| "*".to_owned());
         Self { sid, actions: actions.to_vec(), resources: anywhere.into_iter().collect() }
@@ -234,9 +234,10 @@ struct Reach {
     topics: Vec<String>,
     sent_queues: Vec<String>,
     sent_topics: Vec<String>,
-    /// Topics for names without an exchange, which may themselves be names of exchanges. hostler does not create them.
+    /// Topics for channels without an exchange, whose name may itself be that of an exchange. hostler does not create these
+    /// topics.
     named_topics: Vec<String>,
-    /// Queues that do not exist but have the names of exchanges. Sending to a name first looks for a queue.
+    /// Queues with the names of exchanges. Sending to a channel without an exchange first looks for a queue.
     namesakes: Vec<String>,
     objects: Vec<String>,
     /// Objects under hostler's own key prefix.
@@ -290,7 +291,7 @@ impl Reach {
     }
 }
 
-/// Resource to which a sender sends by a name without an exchange, and whether the resource is ordered, if known.
+/// Destination of a channel without an exchange, and whether the queue or topic is ordered, if known.
 enum Meaning {
     Queue(bool),
     Exchange(Option<bool>),
@@ -298,7 +299,7 @@ enum Meaning {
     Either,
 }
 
-/// Returns the meaning of a name for a sender. Sending looks for a queue with the name, then for an exchange.
+/// Returns the destination of a channel without an exchange. Sending looks for a queue with the name, then for an exchange.
 fn meaning(name: &str, consumed: &[ChannelSpec], published: &[&str]) -> Meaning {
     if let Some(spec) = consumed.iter().find(|spec| spec.channel.queue() == name) {
         return Meaning::Queue(spec.ordered);
