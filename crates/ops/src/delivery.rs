@@ -9,33 +9,34 @@ use tokio_util::sync::CancellationToken;
 use super::notice::Notice;
 use hostler_types::Backoff;
 
-/// The most attempts for one notice.
+/// Maximum number of attempts per notice.
 const TRIES: u32 = 5;
-/// The pause after an attempt. The receiver may ask for up to the longest pause.
+/// Pause after a failed attempt. Also limits the pause that the receiver requests.
 const PAUSE: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
-/// A way to deliver notices.
+/// A channel for delivering notices to people.
 #[async_trait]
 pub trait Notifier: Send + Sync {
-    /// Makes one attempt to deliver a notice, within a bounded time.
+    /// Makes one attempt to deliver a notice, within a time limit.
     ///
     /// # Errors
-    /// [`Undelivered`]: as far as is known, the notice did not arrive.
+    /// [`Undelivered`]: the notice did not arrive, as far as is known.
     async fn carry(&self, notice: &Notice) -> Result<(), Undelivered>;
 }
 
-/// The reason that a notice was not delivered. Its text holds no secret.
+/// Reason why a notice was not delivered. The text contains no secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Undelivered {
-    /// A failure that may pass. The duration is the pause that the receiver asked for, if any.
+    /// A failure that may pass, with the pause that the receiver requested, if any.
     #[error("{0}")]
     Passing(String, Option<Duration>),
-    /// A failure that lasts until a person changes something.
+    /// A failure that needs a person's intervention.
     #[error("{0}")]
     Lasting(String),
 }
 
-/// Delivers a notice, with up to five attempts over about a minute. `stop` ends the wait for another attempt.
+/// Delivers a notice in up to five attempts. The pauses grow from 1 s to 8 s, or are up to 60 s each if the receiver
+/// requests a pause. Cancelling `stop` ends a pause and returns the error.
 ///
 /// # Errors
 /// The error of the last attempt.
@@ -72,7 +73,7 @@ mod tests {
         }
     }
 
-    /// Returns the result, the number of unused results, and the time taken.
+    /// Returns the result, the number of unused results, and the elapsed time.
     async fn run(script: Vec<Result<(), Undelivered>>) -> (Result<(), Undelivered>, usize, Duration) {
         let notice = Notice { summary: String::new(), lines: Vec::new(), document: serde_json::Value::Null };
         let (notifier, begun) = (Scripted(Mutex::new(script)), Instant::now());

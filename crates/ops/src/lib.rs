@@ -1,19 +1,19 @@
-//! Operations on queues beside consuming them, over any driver.
+//! Operations on queues other than consuming, over any driver.
 //!
 //! | folder, file | job | I/O |
 //! |---|---|---|
-//! | `requeue/` | moves messages out of dead-letter queues | yes |
-//! | `alarms/` | finds queues that are too full, and decides when to notify | reads |
-//! | `clean/` | finds unused resources and removes them | yes |
-//! | `peek` | shows messages of a queue and leaves them there | yes |
+//! | `requeue/` | moves messages out of dead-letter queues, or drops them | yes |
+//! | `alarms/` | finds queues with too many messages, and decides when to notify | reads |
+//! | `clean/` | finds unused resources and deletes them | yes |
+//! | `peek` | shows messages of a queue without removing them | yes |
 //! | `receive` | hands messages out, then removes them or gives them back | yes |
-//! | `notice` | notices, and their forms for each receiver | none |
+//! | `notice` | notices, and their format for each receiver | none |
 //! | `delivery` | delivers notices, with bounded retries | yes |
 //! | `webhook` | delivers notices by HTTP | yes |
 //!
-//! Operations that only one service offers belong to its driver: provisioning is behind
-//! [`Provisioner::plan`](hostler_queue::Provisioner::plan) and its neighbours, inventory and removal behind
-//! [`Inventory`](hostler_queue::Inventory) and [`Disposal`](hostler_queue::Disposal).
+//! Operations that only one service offers are in the driver of that service: provisioning is behind
+//! [`Provisioner::plan`](hostler_queue::Provisioner::plan) and the other methods of that trait, inventory and deletion
+//! behind [`Inventory`](hostler_queue::Inventory) and [`Disposal`](hostler_queue::Disposal).
 
 pub mod alarms;
 pub mod clean;

@@ -1,18 +1,18 @@
-//! Notices for people and programs, and their forms for each receiver.
+//! Notices for people and programs, and their format for each receiver.
 
 use serde_json::{Value, json};
 
-/// The most characters of Slack's header (limit: 150).
+/// Maximum length of a Slack header in characters (Slack limit: 150).
 const SLACK_HEADER: usize = 150;
-/// The most characters in one of Slack's sections (limit: 3,000), with room for line ends.
+/// Maximum length of a Slack section in characters (Slack limit: 3,000, less a reserve for line ends).
 const SLACK_SECTION: usize = 2900;
-/// The most sections of one message (Slack's limit: 50 blocks). Lines beyond them are only counted.
+/// Maximum number of sections with lines in one message (Slack limit: 50 blocks). Further lines are only counted.
 const SLACK_SECTIONS: usize = 10;
 
-/// The form of a webhook's payload.
+/// Format of a webhook's payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// An incoming webhook of Slack: `text` and `blocks`.
+    /// Payload of a Slack incoming webhook: `text` and `blocks`.
     Slack,
     /// hostler's own document, for programs.
     Json,
@@ -21,21 +21,21 @@ pub enum Format {
 /// A notice to deliver.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Notice {
-    /// The summary, in one line.
+    /// Summary in one line.
     pub summary: String,
-    /// The details, a line each.
+    /// Details, one line each.
     pub lines: Vec<String>,
     /// The same content for programs.
     pub document: Value,
 }
 
 impl Notice {
-    /// Returns the notice as plain text, for people.
+    /// Returns the notice as plain text for people.
     pub fn text(&self) -> String {
         std::iter::once(&self.summary).chain(&self.lines).map(String::as_str).collect::<Vec<_>>().join("\n")
     }
 
-    /// Returns the payload of a webhook.
+    /// Returns the payload for a webhook.
     pub fn payload(&self, format: Format) -> Value {
         match format {
             Format::Json => self.document.clone(),
@@ -52,7 +52,7 @@ impl Notice {
     }
 }
 
-/// Joins lines into texts, each short enough for a section. Lines beyond the last section are only counted.
+/// Joins lines into sections of limited length. Lines beyond the last section are only counted.
 fn sections(lines: &[String]) -> Vec<String> {
     let mut sections: Vec<String> = Vec::new();
     for (n, line) in lines.iter().enumerate() {
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(slack["blocks"][1]["text"]["text"], "a &amp; b\n&lt;!channel&gt;");
     }
 
-    /// Checks the limits of Slack's message blocks: 50 to a message, 3,000 characters to a section.
+    /// Checks the limits of Slack messages: 50 blocks per message, 3,000 characters per section.
     #[test]
     fn thousands_of_lines_stay_within_what_slack_takes() {
         let lines: Vec<_> =

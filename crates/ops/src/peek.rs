@@ -1,4 +1,4 @@
-//! Shows the messages of a queue, above all of a dead-letter queue, and leaves them there.
+//! Shows the messages of a queue, usually a dead-letter queue, without removing them.
 
 use std::ops::ControlFlow;
 use std::time::SystemTime;
@@ -15,27 +15,27 @@ use hostler_types::message::Message;
 pub struct Look {
     /// The queue to read.
     pub at: Channel,
-    /// The conditions on a message; all must hold.
+    /// Conditions on a message; all must hold.
     pub conditions: Vec<Condition>,
-    /// The most messages to show.
+    /// Maximum number of messages to show.
     pub max: u64,
-    /// The start of the look, by our clock. Ages are counted up to it.
+    /// Time when the operation began, by our clock. Ages are computed for this time.
     pub began: SystemTime,
 }
 
-/// The result of showing messages.
+/// Result of showing messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Looked {
-    /// The reason for the end.
+    /// Reason why the operation ended.
     pub ended: Ended,
-    /// Messages that were in the queue and could not be read, by the service's count; zero if the look ended early.
+    /// Number of messages in the queue that could not be read, by the service's count. Zero if the operation ended early.
     pub unseen: u64,
-    /// Groups of an ordered queue that may have more messages than the service shows.
+    /// Groups of an ordered queue that may have more messages than the service returned.
     pub unfinished: Vec<String>,
 }
 
 impl Looked {
-    /// Returns the result of a look without unseen messages.
+    /// Returns a result without unread messages.
     fn whole(ended: Ended) -> Self {
         Self { ended, unseen: 0, unfinished: Vec::new() }
     }
@@ -43,13 +43,13 @@ impl Looked {
 
 /// Shows each message that meets the conditions.
 ///
-/// A service that shows messages only to their receiver (SQS) has them received, kept leased until all are read, and
-/// then given back. This counts as a receive of each message. Leased and delayed messages are not seen. Of an ordered
-/// queue only the first ten of each group are seen, since SQS hands out no more of a group while those are leased.
-/// `stop` ends the receives; messages already received are given back.
+/// Some services (SQS) show messages only to a receiver. From these services, messages are received, leased until all have
+/// been read, and then given back. This counts as a receive of each message. Messages that are delayed or leased by others
+/// are not shown. Of each group of an ordered queue, at most ten messages are shown, as SQS returns no more while these ten
+/// are leased. Cancelling `stop` ends the receives; received messages are given back.
 ///
 /// # Errors
-/// [`QueueError`] if the queue cannot be opened. Later errors are in [`Ended`].
+/// [`QueueError`]: the queue cannot be opened. Later errors are in [`Ended`].
 pub async fn look(
     broker: &dyn Admin,
     look: Look,

@@ -15,57 +15,57 @@ use hostler_queue::{Admin, Delivery, Queue, QueueError, Receipt, Receive, Settle
 use hostler_types::channel::Channel;
 use hostler_types::message::Message;
 
-/// The longest wait of one call: on SQS, a signal cannot cut it short.
+/// Maximum wait of one call. A signal cannot end the wait of a call on SQS.
 const CALL: Duration = Duration::from_secs(5);
 
-/// The wait for more once something has come. SQS counts in whole seconds, and asks all of its servers in one.
+/// Wait for further messages after the first. On SQS, the wait is one second instead, in which SQS queries all of its servers.
 const MORE: Duration = Duration::from_millis(100);
 
-/// Takes the messages that a receive brings.
+/// Accepts the received messages.
 #[async_trait]
 pub trait Outlet: Send {
-    /// Hands one message out, with its body; `attempt`: the number of this receive of it. `Ok` means that it has arrived: it may be
-    /// removed now. Dropping the future withdraws the message.
+    /// Hands out one message with its body. `attempt` is the number of this receive of the message. `Ok` means that the
+    /// message has arrived and may be removed. Dropping the future withdraws the message.
     ///
     /// # Errors
-    /// The message has not arrived, and no other will.
+    /// The message has not arrived, and the outlet accepts no further messages.
     async fn put(&mut self, message: &Arc<Message>, attempt: u32) -> io::Result<()>;
 }
 
 /// A request for messages of one queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReceiveRequest {
-    /// The queue to take messages from.
+    /// Queue from which messages are received.
     pub from: Channel,
-    /// Remove what has been handed out; otherwise all is given back at the end.
+    /// Removes messages after they were handed out. If unset, all messages are given back at the end.
     pub ack: bool,
-    /// Hand out no more than so many; [`MAX_HELD`] at most where they are given back.
+    /// Maximum number of messages to hand out. Limited to [`MAX_HELD`] if messages are given back.
     pub max: u64,
-    /// The longest wait for the first message.
+    /// Maximum wait for the first message.
     pub wait: Duration,
 }
 
-/// Counts of what was received, and the messages that need a word.
+/// Counts of the received messages, and the messages with a problem.
 #[derive(Debug, Default)]
 pub struct ReceiveReport {
-    /// Messages handed out.
+    /// Number of messages handed out.
     pub handed_out: u64,
-    /// Of those, removed from the queue.
+    /// Number of messages that were handed out and then removed from the queue.
     pub removed: u64,
-    /// Of those, to be removed and still there, by id, with the reason.
+    /// Messages that were handed out but could not be removed: ids with the reasons.
     pub unremoved: HashMap<String, String>,
-    /// Received and given back, those handed out among them.
+    /// Number of messages given back, including messages that were handed out.
     pub given_back: u64,
-    /// Not handed out because their bodies could not be had: ids with the reason.
+    /// Messages that were not handed out because their bodies could not be loaded: ids with the reasons.
     pub unread: Vec<(String, String)>,
 }
 
-/// The end of a request.
+/// Reason why a request ended.
 #[derive(Debug)]
 pub enum ReceiveEnd {
-    /// The maximum is reached, or the queue has nothing more to give.
+    /// The maximum is reached, or no more messages can be received.
     Done,
-    /// It was told to stop.
+    /// The request was stopped.
     Stopped,
     /// A message could not be handed out.
     Unwritten(io::Error),
@@ -73,12 +73,14 @@ pub enum ReceiveEnd {
     Broken(QueueError),
 }
 
-/// Receives messages and hands them out one by one. With [`ReceiveRequest::ack`], each batch is removed once all of it was handed
-/// out, so that an end at any point loses none; without, messages are leased until the end, and then given back. `stop`: the message
-/// that is being handed out is withdrawn, and given back.
+/// Receives messages and hands them out one by one.
+///
+/// With [`ReceiveRequest::ack`], each batch is removed after all its messages were handed out, so no message is lost if the
+/// process ends at any point. Without it, messages remain leased until the end and are then given back. If `stop` is
+/// cancelled, the message that is being handed out is withdrawn and given back.
 ///
 /// # Errors
-/// [`QueueError`] if the queue cannot be opened. What goes wrong later is in [`ReceiveEnd`].
+/// [`QueueError`]: the queue cannot be opened. Later errors are in [`ReceiveEnd`].
 pub async fn receive(
     broker: &dyn Admin,
     request: ReceiveRequest,
@@ -107,9 +109,9 @@ struct Run<'a> {
     request: ReceiveRequest,
     stop: &'a CancellationToken,
     outlet: &'a mut dyn Outlet,
-    /// Messages that go back at the end, by id.
+    /// Messages to give back at the end, with their ids.
     held: Vec<(String, Receipt)>,
-    /// The ids of all that was held, so that a message whose lease has ended is not handed out twice.
+    /// Ids of all messages in `held`, so that a message whose lease has ended is not handed out twice.
     known: HashSet<String>,
     received: ReceiveReport,
 }
@@ -155,7 +157,7 @@ impl Run<'_> {
         }
     }
 
-    /// Hands a batch out, and removes what has arrived. Returns the end, if this is it.
+    /// Hands out a batch and removes the messages that have arrived. Returns `Some` if this ends the request.
     async fn hand_out(&mut self, batch: Vec<Delivery>) -> Option<ReceiveEnd> {
         let elsewhere = batch.iter().filter(|delivery| delivery.message.claim.is_some());
         let elsewhere = elsewhere.map(|delivery| Arc::clone(&delivery.message)).collect();
@@ -165,7 +167,7 @@ impl Run<'_> {
         while let Some(delivery) = rest.next() {
             let id = delivery.message.id.clone();
             if self.received.unremoved.contains_key(&id) {
-                // It has arrived before.
+                // Handed out earlier, but not removed: only the removal is repeated.
                 arrived.push((id, delivery.receipt));
                 continue;
             }
@@ -193,14 +195,14 @@ impl Run<'_> {
         end
     }
 
-    /// The message with its body. If it is not to be handed out, the end that this makes, if any.
+    /// Returns the message with its body. `Err`: the message must not be handed out; contains the end of the request, if any.
     fn readable(
         &mut self,
         message: &Arc<Message>,
         loaded: Option<Result<Arc<Message>, String>>,
     ) -> Result<Arc<Message>, Option<ReceiveEnd>> {
         if self.known.contains(&message.id) {
-            // The lease that it was held by has ended: the queue has been looked through.
+            // The lease of this message has ended, so the message was received again: the whole queue has been seen.
             return Err(Some(ReceiveEnd::Done));
         }
         match loaded {
@@ -208,13 +210,13 @@ impl Run<'_> {
             Some(Ok(loaded)) => Ok(loaded),
             Some(Err(reason)) => {
                 self.received.unread.push((message.id.clone(), reason));
-                // Nothing that is behind it in its group may be removed before it.
+                // In an ordered queue, no later message of the group may be removed before this message.
                 Err(self.queue.is_ordered().then_some(ReceiveEnd::Done))
             }
         }
     }
 
-    /// Hands one message out. Meanwhile all leases are extended: whoever reads may take their time.
+    /// Hands out one message, and meanwhile extends all leases, as the reader may be slow.
     async fn put(
         &mut self,
         message: &Arc<Message>,
@@ -260,7 +262,7 @@ impl Run<'_> {
         }
     }
 
-    /// Gives back what is held. A message whose lease has ended is back already.
+    /// Gives back the messages in `held`. A message whose lease has ended is already visible in the queue.
     async fn give_back(&mut self) {
         let held = std::mem::take(&mut self.held).into_iter();
         let back: Vec<_> = held.map(|(id, receipt)| (id, Settlement::GiveBack(receipt, Duration::ZERO))).collect();

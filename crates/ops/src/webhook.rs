@@ -1,4 +1,4 @@
-//! A webhook: delivers notices by HTTP POST. Its address is a secret and appears in no error.
+//! Delivers notices by HTTP POST to a webhook. The URL is a secret and does not appear in errors.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -14,12 +14,12 @@ use hostler_config::SecretUrl;
 use hostler_types::error_chain::with_causes;
 
 const CONNECT: Duration = Duration::from_secs(5);
-/// The time limit of one attempt.
+/// Timeout of one attempt.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The longest reason of the receiver that is shown, in bytes.
+/// Maximum length in bytes of the receiver's reason in an error text.
 const SHOWN: usize = 60;
 
-/// The receiver of posted notices.
+/// A webhook that receives notices.
 pub struct Webhook {
     client: Client,
     url: SecretUrl,
@@ -33,16 +33,16 @@ impl fmt::Debug for Webhook {
 }
 
 impl Webhook {
-    /// Returns a webhook; sends nothing yet.
+    /// Creates a webhook. Nothing is sent yet.
     ///
     /// # Errors
-    /// [`Undelivered::Lasting`] if HTTPS cannot be set up.
+    /// [`Undelivered::Lasting`]: HTTPS cannot be set up.
     pub fn new(url: SecretUrl, format: Format) -> Result<Self, Undelivered> {
         let client = Client::builder()
             .user_agent(concat!("hostler/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT)
             .timeout(PATIENCE)
-            // A redirect would send the secret to another address.
+            // Following a redirect would send the secret to another address.
             .redirect(Policy::none())
             .build();
         let client = client.map_err(|error| Undelivered::Lasting(format!("no HTTPS: {}", with_causes(&error))))?;
@@ -76,8 +76,8 @@ async fn judge(answer: Response) -> Result<(), Undelivered> {
     Err(if passing { Undelivered::Passing(text, asked) } else { Undelivered::Lasting(text) })
 }
 
-/// Returns a reason in plain words, such as Slack's `invalid_payload`. Any other text may repeat the address and is
-/// hidden.
+/// Returns the receiver's reason if it consists of plain words, for example Slack's `invalid_payload`. Any other text is
+/// omitted, as it may contain the URL.
 async fn said(mut answer: Response) -> String {
     let chunk = answer.chunk().await.ok().flatten().unwrap_or_default();
     reason(&chunk).map_or_else(String::new, |reason| format!(": {reason}"))
@@ -89,7 +89,7 @@ fn reason(body: &[u8]) -> Option<&str> {
     (plain && (1..=SHOWN).contains(&text.len())).then_some(text)
 }
 
-/// Parses `Retry-After`: seconds, or a date (RFC 9110, 10.2.3).
+/// Parses a `Retry-After` header: seconds, or a date (RFC 9110, 10.2.3).
 fn pause(text: &str, now: SystemTime) -> Option<Duration> {
     match text.trim().parse() {
         Ok(seconds) => Some(Duration::from_secs(seconds)),
@@ -97,7 +97,7 @@ fn pause(text: &str, now: SystemTime) -> Option<Duration> {
     }
 }
 
-/// Parses a date in HTTP's form, `Sun, 06 Nov 1994 08:49:37 GMT`.
+/// Parses an HTTP date, for example `Sun, 06 Nov 1994 08:49:37 GMT`.
 fn date(text: &str) -> Option<SystemTime> {
     let [_, day, month, year, time, "GMT"] = text.split_whitespace().collect::<Vec<_>>()[..] else { return None };
     let months = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];

@@ -1,40 +1,40 @@
-//! The message count of each queue against its threshold.
+//! Compares the message count of each queue with its alarm threshold.
 
 use serde::Serialize;
 
 use hostler_queue::{ManagedQueue, tag};
 
-/// The default threshold of a dead-letter queue: any message there waits for a person.
+/// Default threshold of a dead-letter queue: every dead letter needs a person's attention.
 const DEAD_LETTER_THRESHOLD: u64 = 1;
 
 /// The message count of a queue, and the threshold of its alarm.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Level {
-    /// Its name on the service.
+    /// Name of the queue on the service.
     pub queue: String,
-    /// All messages in it: visible, delayed and in flight.
+    /// Number of messages: visible, delayed and in flight.
     pub messages: u64,
-    /// The message count from which there is an alarm; at least 1.
+    /// Message count at which the alarm begins; at least 1.
     pub threshold: u64,
     /// Set for a dead-letter queue.
     pub dead_letter: bool,
     /// Set if the queue's tags mark its alarms as critical.
     pub critical: bool,
-    /// The consumer that uses the queue.
+    /// Consumer of the queue, from the queue's tags.
     pub consumer: Option<String>,
-    /// The owner of the queue.
+    /// Owner of the queue, from the queue's tags.
     pub owner: Option<String>,
 }
 
 impl Level {
-    /// Reports `true` if the count has reached the threshold.
+    /// Returns `true` if the message count has reached the threshold.
     pub fn alarms(&self) -> bool {
         self.messages >= self.threshold
     }
 }
 
-/// Returns the level of each queue, the critical ones first, then by name. `threshold`: the default for queues without
-/// a threshold in their tags.
+/// Returns the level of each queue, sorted by name, with critical queues first. `threshold` applies to queues without a
+/// threshold in their tags.
 pub fn levels(queues: &[ManagedQueue], threshold: u64) -> Vec<Level> {
     let mut levels: Vec<_> = queues.iter().map(|queue| level(queue, threshold)).collect();
     levels.sort_by(|one, other| (!one.critical, &one.queue).cmp(&(!other.critical, &other.queue)));
@@ -44,7 +44,7 @@ pub fn levels(queues: &[ManagedQueue], threshold: u64) -> Vec<Level> {
 fn level(queue: &ManagedQueue, threshold: u64) -> Level {
     let tag = |name: &str| queue.tags.get(name).cloned();
     let dead_letter = queue.dead_letters_of().is_some();
-    // A dead-letter queue also carries its source queue's tags, and so the source queue's threshold.
+    // A dead-letter queue also has the tags of its source queue, including the threshold of the source.
     let (name, otherwise) = match dead_letter {
         true => (tag::DEAD_LETTER_ALARM_THRESHOLD, DEAD_LETTER_THRESHOLD),
         false => (tag::ALARM_THRESHOLD, threshold),

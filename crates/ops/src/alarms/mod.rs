@@ -1,11 +1,11 @@
-//! Alarms: finds queues with too many messages, and notifies people without repeating itself.
+//! Alarms: finds queues with too many messages and notifies people, once per change.
 //!
 //! | file | job | I/O |
 //! |---|---|---|
-//! | `level` | the message count of each queue against its threshold | none |
-//! | `watch` | the changes from one poll to the next | none |
-//! | `report` | the notice of these changes | none |
-//! | `poll_loop` | the poll loop | reads, notifies |
+//! | `level` | compares message counts with thresholds | none |
+//! | `watch` | finds the changes from one poll to the next | none |
+//! | `report` | creates the notice of these changes | none |
+//! | `poll_loop` | polls the queues at an interval | reads, notifies |
 
 mod level;
 mod poll_loop;

@@ -1,4 +1,4 @@
-//! The poll loop: reads the queues at an interval and notifies people of changes.
+//! Polls the queues at an interval and notifies people of changes.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,44 +12,44 @@ use crate::delivery::{Notifier, deliver};
 use crate::notice::Notice;
 use hostler_queue::{Inventory, QueueError, Unread};
 
-/// The random variation of a pause, so that many hosts do not poll at the same time: 10 % either way.
+/// Random variation of the interval: up to 10 % shorter or longer, so that many hosts do not poll at the same time.
 const JITTER: f64 = 0.1;
 
-/// The settings of the poll loop.
+/// Settings of the poll loop.
 #[derive(Debug, Clone, Copy)]
 pub struct Schedule {
-    /// The default threshold, for queues without one in their tags.
+    /// Default threshold in messages, for queues without a threshold in their tags.
     pub threshold: u64,
-    /// The pause between two polls.
+    /// Interval between two polls.
     pub every: Duration,
-    /// The time after which a lasting alarm is reported again.
+    /// Time after which a continuing alarm is reported again.
     pub remind: Duration,
 }
 
-/// The result of one poll.
+/// Result of one poll.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Every queue of ours that could be read.
+    /// Levels of all queues that hostler owns and could read.
     pub levels: Vec<Level>,
-    /// The queues that could not be read.
+    /// Queues that could not be read.
     pub unread: Vec<Unread>,
 }
 
 /// An event of the poll loop.
 #[derive(Debug)]
 pub enum Step<'a> {
-    /// A notice is due; it is delivered if there is a notifier.
+    /// A notice was created. It is delivered if there is a notifier.
     Tells(&'a Notice),
-    /// Delivery failed, for this reason. It is tried again after the next poll.
+    /// The notice was not delivered, for this reason. Delivery is repeated after the next poll.
     Untold(&'a str),
-    /// A poll failed, for this reason.
+    /// The poll failed, for this reason.
     Failed(&'a str),
 }
 
-/// Polls once.
+/// Polls once. `threshold` is the default threshold.
 ///
 /// # Errors
-/// [`QueueError`] if the queues cannot be listed, or none of them can be read.
+/// [`QueueError`]: the queues cannot be listed, or none of them can be read.
 pub async fn look(inventory: &dyn Inventory, threshold: u64) -> Result<Seen, QueueError> {
     let listing = inventory.queues().await?;
     if let (true, Some(first)) = (listing.found.is_empty(), listing.unread.first()) {
@@ -66,7 +66,7 @@ pub async fn look(inventory: &dyn Inventory, threshold: u64) -> Result<Seen, Que
     Ok(Seen { levels: levels(&listing.found, threshold), unread: listing.unread })
 }
 
-/// Polls until `stop`, and delivers each notice of changes by the notifier.
+/// Polls until `stop` is cancelled, and delivers a notice of the changes through the notifier. Passes each event to `step`.
 pub async fn poll_loop(
     inventory: &dyn Inventory,
     schedule: Schedule,
@@ -104,7 +104,7 @@ pub async fn poll_loop(
     }
 }
 
-/// Reports `true` if the notice was delivered, or there is no notifier.
+/// Delivers a notice. Returns `true` if the notice was delivered or there is no notifier.
 async fn tell(
     notifier: Option<&dyn Notifier>,
     notice: &Notice,
@@ -121,7 +121,7 @@ async fn tell(
     }
 }
 
-/// Returns a pause of about this length; `chance` is from 0 to 1.
+/// Returns a randomly varied interval. `chance` is a random number from 0 to 1.
 fn jittered(pause: Duration, chance: f64) -> Duration {
     pause.mul_f64(1.0 - JITTER + 2.0 * JITTER * chance)
 }
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!((pause(0.0), pause(0.5), pause(1.0)), (810.0, 900.0, 990.0));
     }
 
-    /// Queues that hold the next count of the script. At its end, the loop is stopped.
+    /// Queues that report the next message count of the script. Stops the loop at the end of the script.
     struct Script {
         depths: Mutex<Vec<Result<u64, QueueError>>>,
         stop: CancellationToken,
@@ -166,7 +166,7 @@ mod tests {
         }
     }
 
-    /// Records each notice, except at scripted failures.
+    /// Records each notice, except when the script demands a failure.
     struct Ear(Mutex<(Vec<String>, Vec<bool>)>);
 
     #[async_trait]
@@ -181,7 +181,8 @@ mod tests {
         }
     }
 
-    /// Returns the notices for these depths, the number of failed deliveries, and the number of failed polls.
+    /// Returns the delivered notices for these message counts, the number of failed deliveries, and the number of failed
+    /// polls.
     async fn heard(depths: Vec<Result<u64, QueueError>>, deaf: Vec<bool>) -> (Vec<String>, usize, usize) {
         let stop = CancellationToken::new();
         let script = Script { depths: Mutex::new(depths), stop: stop.clone() };

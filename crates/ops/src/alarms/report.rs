@@ -1,4 +1,4 @@
-//! Notices of alarms.
+//! Creates the notices of alarms.
 
 use std::time::SystemTime;
 
@@ -8,7 +8,7 @@ use super::watch::{AlarmDelta, Change, News, PollHealth};
 use crate::notice::Notice;
 use hostler_queue::Unread;
 
-/// Returns the notice of a delta. `unread`: all queues that could not be read.
+/// Returns the notice of the changes. `unread` lists all queues that could not be read.
 pub fn notice(delta: &AlarmDelta, unread: &[Unread], at: SystemTime) -> Notice {
     let summary = summary(delta);
     let mut lines: Vec<String> = delta.news.iter().map(line).collect();
@@ -35,7 +35,7 @@ pub fn notice(delta: &AlarmDelta, unread: &[Unread], at: SystemTime) -> Notice {
     Notice { summary, lines, document }
 }
 
-/// Reports `true` if a critical queue has an alarm.
+/// Returns `true` if a critical queue has an alarm that is not resolved.
 fn is_critical(delta: &AlarmDelta) -> bool {
     delta.news.iter().any(|news| news.level.critical && news.change != Change::Resolved)
 }

@@ -1,8 +1,9 @@
-//! Finds the changes from one poll to the next, without I/O.
+//! Finds the changes from one poll to the next. No I/O.
 //!
-//! An alarm is reported when it begins, when its count has doubled since the last report, when it lasts beyond the
-//! reminder interval, and when it is over. It is over once the count is more than a fifth below the threshold, so that
-//! a queue that varies around its threshold is not reported at every poll. A queue that cannot be read keeps its state.
+//! An alarm is reported when it begins, when the message count has doubled since the last report, when the reminder
+//! interval has passed, and when the alarm is resolved. It is resolved once the count is more than a fifth below the
+//! threshold, so that a queue that varies around its threshold is not reported at every poll. A queue that cannot be read
+//! keeps its state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,49 +11,49 @@ use std::time::Duration;
 use super::Level;
 use hostler_queue::Unread;
 
-/// The factor over the last reported count that makes an alarm worse.
+/// Minimum ratio of the message count to the last reported count for a report as worse.
 const WORSE: u64 = 2;
 
-/// Consecutive failed polls before they are reported: a single one may fail by chance.
+/// Number of consecutive failed polls after which the failure is reported. A single poll may fail by chance.
 const BLIND: u32 = 2;
 
-/// The result of one poll.
+/// Result of one poll.
 #[derive(Debug, Clone, Copy)]
 pub enum Look<'a> {
-    /// The level of each queue, and the queues that could not be read.
+    /// Levels of the queues, and the queues that could not be read.
     Seen(&'a [Level], &'a [Unread]),
     /// The poll failed, for this reason.
     Failed(&'a str),
 }
 
-/// The kind of a change of an alarm.
+/// Kind of a change of an alarm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Change {
     /// The alarm is new.
     New,
-    /// The count has at least doubled since the last report.
+    /// The message count has at least doubled since the last report.
     Worse,
-    /// The alarm has lasted for the reminder interval since its last report.
+    /// The alarm continues, and the reminder interval has passed since the last report.
     Reminder,
-    /// The alarm is over.
+    /// The alarm is resolved.
     Resolved,
 }
 
 /// A change to report about one queue.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct News {
-    /// The kind of the change.
+    /// Kind of the change.
     pub change: Change,
-    /// The queue's present level.
+    /// Present level of the queue.
     #[serde(flatten)]
     pub level: Level,
 }
 
-/// A change to report about polling itself.
+/// A change to report about the polls themselves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PollHealth {
-    /// Polls fail, for this reason; alarms cannot be seen.
+    /// Polls fail, for this reason, so alarms are not detected.
     Lost(String),
     /// Polls succeed again.
     Regained,
@@ -63,31 +64,31 @@ pub enum PollHealth {
 pub struct AlarmDelta {
     /// Changes of queues.
     pub news: Vec<News>,
-    /// Queues that are denied now and were not before.
+    /// Queues whose reading is denied, but was not in the previous poll.
     pub denied: Vec<Unread>,
-    /// A change of polling.
+    /// A change of the polls themselves.
     pub sight: Option<PollHealth>,
 }
 
 impl AlarmDelta {
-    /// Reports `true` if there is nothing to report.
+    /// Returns `true` if there is nothing to report.
     pub fn is_empty(&self) -> bool {
         self.news.is_empty() && self.denied.is_empty() && self.sight.is_none()
     }
 }
 
-/// The state as last reported.
+/// State of the alarms as last reported.
 #[derive(Debug, Clone)]
 pub struct Watch {
     remind: Duration,
     standing: BTreeMap<String, Standing>,
     denied: BTreeSet<String>,
     failures: u32,
-    /// Time of the last report of failing polls.
+    /// Time of the last report of failing polls. `None`: polls are not reported as failing.
     blind_since: Option<Duration>,
 }
 
-/// An alarm that was reported and is not over.
+/// A reported alarm that is not resolved.
 #[derive(Debug, Clone)]
 struct Standing {
     told: Level,
@@ -95,13 +96,13 @@ struct Standing {
 }
 
 impl Watch {
-    /// Returns a watch that has reported nothing. `remind`: the time after which a lasting alarm is reported again.
+    /// Creates a watch without alarms. `remind` is the time after which a continuing alarm is reported again.
     pub fn new(remind: Duration) -> Self {
         Self { remind, standing: BTreeMap::new(), denied: BTreeSet::new(), failures: 0, blind_since: None }
     }
 
-    /// Returns the delta after a poll, and the watch to use once it is delivered. If delivery fails, keep this
-    /// watch, and the next poll returns the changes again. `now`: a reading of any monotonic clock.
+    /// Returns the changes after a poll, and the watch to use after their delivery. If delivery fails, keep using the
+    /// present watch: the next poll then returns the changes again. `now` is the time of any monotonic clock.
     #[must_use]
     pub fn after(&self, now: Duration, look: &Look<'_>) -> (AlarmDelta, Self) {
         let mut next = self.clone();
@@ -147,7 +148,7 @@ impl Watch {
         AlarmDelta { news, denied: new, sight }
     }
 
-    /// Removes and returns the alarms that are over: of queues that were read, or no longer exist.
+    /// Removes and returns the resolved alarms. An alarm of a queue that no longer exists counts as resolved.
     fn resolved(&mut self, levels: &[Level], unread: &[Unread]) -> Vec<News> {
         let hidden: BTreeSet<_> = unread.iter().map(|unread| unread.name.as_str()).collect();
         let now: BTreeMap<_, _> = levels.iter().map(|level| (level.queue.as_str(), level)).collect();
@@ -165,8 +166,8 @@ impl Watch {
     }
 }
 
-/// Reports `true` if the count of a queue with an alarm is more than a fifth below its threshold. With a threshold of a
-/// few messages there is no such margin, and the alarm is over at once.
+/// Returns `true` if the message count is more than a fifth below the threshold. A threshold below 5 has no such margin:
+/// the alarm is resolved as soon as the count is below the threshold.
 fn is_over(level: &Level) -> bool {
     level.messages < level.threshold - level.threshold / 5
 }
@@ -186,7 +187,7 @@ mod tests {
         Unread { name: name.to_owned(), reason: "no".to_owned(), denied }
     }
 
-    /// A watch whose bulletins are all delivered.
+    /// A watch whose changes are all delivered.
     struct Told(Watch);
 
     impl Told {
@@ -200,7 +201,7 @@ mod tests {
             delta
         }
 
-        /// Returns the changes after a poll that saw these levels.
+        /// Returns the changes after a poll with these levels.
         fn seen(&mut self, hour: u32, levels: &[Level]) -> Vec<(Change, String, u64)> {
             let delta = self.look(hour, Look::Seen(levels, &[]));
             assert!(delta.denied.is_empty() && delta.sight.is_none());

@@ -1,4 +1,4 @@
-//! Classifies a queue by its use: a pure function over observations.
+//! Classifies a queue by its use. No I/O.
 
 use std::time::Duration;
 
@@ -6,28 +6,28 @@ use serde::Serialize;
 
 use hostler_queue::QueueUse;
 
-/// The class of a queue.
+/// Class of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
-    /// Not used, empty, and not subscribed: safe to delete.
+    /// Unused, empty and not subscribed to a topic: may be deleted.
     Deletable,
-    /// Not used and empty, but a topic still delivers to it.
+    /// Unused and empty, but a topic delivers to the queue.
     Subscribed,
-    /// Not used, but holds messages.
+    /// Unused, but contains messages.
     InactiveWithMessages,
-    /// A consumer listens, but nothing is sent.
+    /// A consumer receives, but nothing is sent.
     NoProducers,
-    /// Messages are sent, but no consumer listens.
+    /// Messages are sent, but no consumer receives.
     NoConsumers,
     /// Younger than the judged period, or of unknown age.
     Young,
-    /// Messages come and go, or the queue takes the dead letters of one that stays.
+    /// Messages are sent and received, or the queue is the dead-letter queue of a queue that is not deleted.
     InUse,
 }
 
 impl Class {
-    /// Names the class, for people.
+    /// Returns the name of the class for people.
     pub fn name(self) -> &'static str {
         match self {
             Self::Deletable => "deletable",
@@ -41,29 +41,28 @@ impl Class {
     }
 }
 
-/// The observations of a queue.
+/// Observations of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Observed {
-    /// Messages in it now.
+    /// Present number of messages.
     pub messages: u64,
-    /// The age of the queue, if known.
+    /// Age of the queue, if known.
     pub age: Option<Duration>,
-    /// The use over the judged period. `None` counts as no use, because a service may keep no record of an unused
-    /// queue.
+    /// Use during the judged period. `None` counts as unused, as a service may have no record of an unused queue.
     pub used: Option<QueueUse>,
-    /// Set if the queue takes the dead letters of a queue that stays.
+    /// Set if the queue is the dead-letter queue of a queue that is not deleted.
     pub dead_letters: bool,
     /// Set if a topic delivers to the queue.
     pub subscribed: bool,
 }
 
-/// Classifies a queue by its use over the period `over`.
+/// Classifies a queue by its use during the period `over`.
 pub fn classify(observed: &Observed, over: Duration) -> Class {
     let Observed { messages, age, used, dead_letters, subscribed } = *observed;
     let QueueUse { sent, received, empty_receives } = used.unwrap_or_default();
     let (sends, listens) = (sent > 0, received > 0 || empty_receives > 0);
     match (sends, listens, messages > 0) {
-        // Dead letters wait for a person, and a dead-letter queue may stay unused for years.
+        // Dead letters wait for a person, and a dead-letter queue may be unused for years.
         _ if dead_letters => match (sends || listens, messages > 0) {
             (false, true) if age >= Some(over) => Class::InactiveWithMessages,
             _ => Class::InUse,

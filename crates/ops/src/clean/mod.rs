@@ -1,15 +1,15 @@
-//! Cleaning: finds unused resources that hostler owns by their tags and that the service's record of use shows idle,
-//! and removes them.
+//! Cleaning: finds unused resources and deletes them. Considers only resources that hostler owns by their tags, and judges
+//! their use by the service's records.
 //!
 //! | file | job | I/O |
 //! |---|---|---|
 //! | `class` | classifies a queue by its use | none |
-//! | `survey` | one survey of all resources | reads |
-//! | `removal` | the removals that two surveys agree on | removes |
-//! | `report` | reports for people and programs | none |
+//! | `survey` | surveys all resources once | reads |
+//! | `removal` | deletes the resources that two surveys agree on | deletes |
+//! | `report` | creates reports for people and programs | none |
 //!
-//! A resource stays if this config names it, if its tags do not mark it as hostler's, if it holds a message, if a topic
-//! delivers to it, or if it takes the dead letters of a queue that stays.
+//! A queue is not deleted if the config names it, if its tags do not mark it as hostler's, if it contains a message, if a
+//! topic delivers to it, or if it is the dead-letter queue of a queue that is not deleted.
 
 mod class;
 mod removal;
@@ -25,28 +25,28 @@ use std::time::Duration;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// The times after which resources count as unused.
+/// Times after which resources count as unused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Windows {
-    /// For a queue, by CloudWatch's record and its age.
+    /// For a queue: minimum age, and period of its usage record.
     pub queues: Duration,
-    /// For a topic.
+    /// For a topic: period of its usage record.
     pub topics: Duration,
-    /// For a stored body, by its age since it was stored or renewed.
+    /// For a stored body: minimum age since it was stored or renewed.
     pub bodies: Duration,
 }
 
 impl Windows {
-    /// The shortest time for bodies: the longest that SQS keeps a message.
+    /// Minimum of `bodies`: the maximum retention of a message on SQS.
     pub const LEAST_BODIES: Duration = DAY.saturating_mul(14);
 }
 
 impl Default for Windows {
-    /// Returns 35 days, one day, and 90 days.
+    /// Returns 35 days for queues, one day for topics, and 90 days for bodies.
     ///
-    /// A queue is kept for longer than the pause of a monthly job. A message lives for 14 days, and each copy that
-    /// hostler makes of it renews its body. A move by the service itself extends its life by as many days without
-    /// renewing the body: 90 days allow for five such moves.
+    /// 35 days exceed the interval of a monthly job. The 90 days follow from the retention of messages, 14 days at most.
+    /// Each copy of a message by hostler renews its body. Each move by the service restarts the retention without renewing
+    /// the body. 90 days cover five moves by the service.
     fn default() -> Self {
         Self { queues: DAY * 35, topics: DAY, bodies: DAY * 90 }
     }

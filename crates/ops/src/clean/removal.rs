@@ -1,4 +1,4 @@
-//! Removes the resources that two surveys agree on.
+//! Deletes the resources that two surveys agree on.
 
 use std::collections::BTreeSet;
 
@@ -7,27 +7,27 @@ use tokio_util::sync::CancellationToken;
 use super::survey::{QueueFinding, Survey};
 use hostler_queue::{Body, Disposal, Removal};
 
-/// Bodies removed between two checks of `stop`.
+/// Maximum number of bodies deleted between two checks of `stop`.
 const BODIES_AT_ONCE: usize = 1000;
 
-/// The resources to remove.
+/// The resources to delete.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Agreed {
-    /// Queues by their names on the service; each before its dead-letter queue.
+    /// Names of the queues on the service. Each queue precedes its dead-letter queue.
     pub queues: Vec<String>,
     /// Stored bodies.
     pub bodies: Vec<Body>,
 }
 
 impl Agreed {
-    /// Reports `true` if there is nothing to remove.
+    /// Returns `true` if there is nothing to delete.
     pub fn is_empty(&self) -> bool {
         self.queues.is_empty() && self.bodies.is_empty()
     }
 }
 
-/// Returns the resources that both surveys found removable. Removes no queue if the service has no record of use at
-/// all.
+/// Returns the resources that both surveys found deletable. Contains no queues if one of the surveys found no usage record
+/// at all.
 pub fn agreed(first: &Survey, second: &Survey) -> Agreed {
     let record = first.has_record() && second.has_record();
     let may_go = |survey: &Survey| -> BTreeSet<String> {
@@ -38,26 +38,26 @@ pub fn agreed(first: &Survey, second: &Survey) -> Agreed {
         survey.bodies.iter().flat_map(|stored| stored.bodies.iter().cloned()).collect()
     };
     let mut queues: Vec<_> = may_go(first).intersection(&may_go(second)).cloned().collect();
-    // Dead-letter queues go last, since a queue that redrives into one would keep it.
+    // Dead-letter queues come last, as a dead-letter queue is kept while another queue redrives to it.
     queues.sort_by_key(|name| name.trim_end_matches(".fifo").ends_with("-dlq"));
     Agreed { queues, bodies: bodies(first).intersection(&bodies(second)).cloned().collect() }
 }
 
-/// The result of a removal.
+/// Result of a deletion.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Done {
-    /// Queues that were removed.
+    /// Deleted queues.
     pub removed: BTreeSet<String>,
-    /// Queues that were kept after all, and the reasons.
+    /// Queues that were kept after all, each with the reason.
     pub kept: Vec<(String, String)>,
-    /// Resources that could not be removed, and the reasons.
+    /// Resources that could not be deleted, each with the reason.
     pub failed: Vec<(String, String)>,
-    /// Number of removed bodies.
+    /// Number of deleted bodies.
     pub bodies: usize,
 }
 
-/// Removes the resources, one after the other, until `stop`. A failed queue does not stop the others; a failed call for
-/// bodies does.
+/// Deletes the resources one after the other, until `stop` is cancelled. After a failed queue, continues with the next
+/// queue. After a failed call for bodies, returns.
 pub async fn remove(inventory: &dyn Disposal, agreed: &Agreed, stop: &CancellationToken) -> Done {
     let mut done = Done::default();
     for name in &agreed.queues {
@@ -97,7 +97,7 @@ mod tests {
     use crate::clean::Class;
     use hostler_queue::{Inventory, Listing, ManagedQueue, ManagedTopic, QueueError, QueueUse, StoredBodies};
 
-    /// Removes names that begin with `go`, keeps those that begin with `keep`, and fails for all others and for bodies.
+    /// Deletes names that begin with `go`, keeps names that begin with `keep`, and fails for all other names and for bodies.
     struct Scripted;
 
     #[async_trait]

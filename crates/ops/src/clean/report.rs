@@ -1,4 +1,4 @@
-//! Reports of a cleaning, for people and programs.
+//! Creates the reports of a cleaning, for people and programs.
 
 use std::time::SystemTime;
 
@@ -9,7 +9,7 @@ use super::removal::Done;
 use super::survey::{QueueFinding, Survey, TopicFinding};
 use crate::notice::Notice;
 
-/// Returns the full report for programs. `done`: the result of the removal; `None`: a run that only reports.
+/// Returns the full report for programs. `done` is the result of the deletion; `None`: the run only reports.
 pub fn document(survey: &Survey, done: Option<&Done>) -> Value {
     let fate = |name: &str, pairs: &[(String, String)]| {
         pairs.iter().find(|(kept, _)| kept == name).map(|(_, reason)| reason.clone())
@@ -42,7 +42,7 @@ pub fn document(survey: &Survey, done: Option<&Done>) -> Value {
     })
 }
 
-/// Returns the notice: a line for each problem, and the full report for programs.
+/// Returns the notice, with a line per problem and the full report for programs.
 pub fn notice(survey: &Survey, done: Option<&Done>, at: SystemTime) -> Notice {
     let summary = summary(survey, done);
     let mut document = document(survey, done);
@@ -60,7 +60,7 @@ pub fn notice(survey: &Survey, done: Option<&Done>, at: SystemTime) -> Notice {
     Notice { summary, lines: failed.chain(queues).chain(topics).chain(unread).collect(), document }
 }
 
-/// Reports `true` if the queue is worth a line in the notice.
+/// Returns `true` if the queue gets a line in the notice.
 pub(super) fn is_odd(finding: &QueueFinding) -> bool {
     !matches!(finding.class, Class::InUse | Class::Young)
 }
@@ -79,7 +79,7 @@ fn topic_line(finding: &TopicFinding) -> String {
     format!("inactive: topic {}{named}", finding.topic)
 }
 
-/// Returns the counts of each problem, in one line.
+/// Returns the number of problems of each kind, in one line.
 fn summary(survey: &Survey, done: Option<&Done>) -> String {
     let plural = |count: usize, one: &str, more: &str| format!("{count} {}", if count == 1 { one } else { more });
     let mut parts = Vec::new();

@@ -1,4 +1,4 @@
-//! A survey of all resources that are hostler's, and their classes.
+//! Surveys all resources that hostler owns, and classifies the queues.
 
 use std::collections::BTreeSet;
 use std::time::SystemTime;
@@ -9,13 +9,13 @@ use super::Windows;
 use super::class::{Class, Observed, classify};
 use hostler_queue::{Disposal, Listing, ManagedQueue, ManagedTopic, QueueError, QueueUse, StoredBodies, Unread, tag};
 
-/// The most stored bodies in one survey; the next run finds the others.
+/// Maximum number of stored bodies in one survey. The next run finds further bodies.
 const MAX_BODIES: usize = 100_000;
 
-/// The queues and exchanges that a config names, by their names in its channels. None of them is removed.
+/// Queues and exchanges that the config names, by their names in channels. None of them is deleted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Named {
-    /// Queues, dead-letter queues included.
+    /// Queues, including dead-letter queues.
     pub queues: BTreeSet<String>,
     /// Exchanges.
     pub exchanges: BTreeSet<String>,
@@ -24,72 +24,72 @@ pub struct Named {
 /// A queue and its class.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct QueueFinding {
-    /// Its name on the service.
+    /// Name of the queue on the service.
     pub queue: String,
-    /// The class of the queue.
+    /// Class of the queue.
     pub class: Class,
     /// Set if the config names the queue.
     pub named_by_config: bool,
-    /// Messages in it now.
+    /// Present number of messages.
     pub messages: u64,
-    /// Set if a topic delivers to the queue; `None`: the subscriptions cannot be listed.
+    /// Set if a topic delivers to the queue. `None`: the subscriptions cannot be listed.
     pub subscribed: Option<bool>,
-    /// The use of the queue; `None`: there is no record.
+    /// Use of the queue. `None`: the service has no record.
     #[serde(flatten, serialize_with = "use_or_nulls")]
     pub used: Option<QueueUse>,
-    /// The consumer that uses the queue.
+    /// Consumer of the queue, from the queue's tags.
     pub consumer: Option<String>,
-    /// The owner of the queue.
+    /// Owner of the queue, from the queue's tags.
     pub owner: Option<String>,
 }
 
 impl QueueFinding {
-    /// Reports `true` if the queue may be removed, provided that another survey agrees.
+    /// Returns `true` if the queue may be deleted, provided that another survey agrees.
     pub fn may_go(&self) -> bool {
         self.class == Class::Deletable && !self.named_by_config && self.subscribed == Some(false)
     }
 }
 
-/// A topic. Topics are never removed, since their producers would fail.
+/// A topic. Topics are never deleted, as their producers would fail.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TopicFinding {
-    /// Its name on the service.
+    /// Name of the topic on the service.
     pub topic: String,
-    /// Set if nothing was published to the topic.
+    /// Set if nothing was published to the topic during the judged period.
     pub inactive: bool,
-    /// Messages published; `None`: there is no record.
+    /// Number of messages published. `None`: the service has no record.
     pub published: Option<u64>,
     /// Set if the config names the topic.
     pub named_by_config: bool,
 }
 
-/// The result of one survey.
+/// Result of one survey.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Survey {
-    /// Every queue of ours.
+    /// All queues that hostler owns.
     pub queues: Vec<QueueFinding>,
-    /// Every topic of ours.
+    /// All topics that hostler owns.
     pub topics: Vec<TopicFinding>,
-    /// Bodies older than their time, which should exceed the age of every message. `None`: bodies are not stored
-    /// separately, or cannot be listed.
+    /// Stored bodies that exceed the age in [`Windows::bodies`]. `None`: no bodies are stored outside of messages, or they
+    /// cannot be listed.
     pub bodies: Option<StoredBodies>,
     /// Resources that could not be read.
     pub unread: Vec<Unread>,
 }
 
 impl Survey {
-    /// Reports `true` if the service has a record of use of any queue. Without one, the records themselves may be
-    /// missing, and the use of the queues is unknown.
+    /// Returns `true` if the service has a usage record of at least one queue. Without any record, the service may record
+    /// nothing, and the use of the queues is unknown.
     pub fn has_record(&self) -> bool {
         self.queues.iter().any(|finding| finding.used.is_some())
     }
 }
 
-/// Surveys all resources once. Subscriptions, topics and bodies that cannot be listed are reported in
-/// [`Survey::unread`]. Without the subscriptions, no queue may be removed.
+/// Surveys all resources once. Subscriptions, topics and bodies that cannot be listed are reported in [`Survey::unread`].
+/// If the subscriptions cannot be listed, no queue may be deleted.
 ///
 /// # Errors
-/// [`QueueError`] if the queues cannot be listed, or the record of their use cannot be read.
+/// [`QueueError`]: the queues cannot be listed, or their usage records cannot be read.
 pub async fn survey(
     inventory: &dyn Disposal,
     windows: &Windows,
@@ -108,7 +108,7 @@ pub async fn survey(
     Ok(Survey { queues, topics: topics.found, bodies, unread })
 }
 
-/// Returns one part of the survey. A failure is added to `unread`, and the survey continues.
+/// Returns one part of the survey. On failure, adds the part to `unread` and returns `None`.
 fn part<T>(unread: &mut Vec<Unread>, name: &str, result: Result<T, QueueError>) -> Option<T> {
     match result {
         Ok(part) => Some(part),
@@ -138,13 +138,13 @@ async fn topics(
     Ok(Listing { found: found.map(finding).collect(), unread })
 }
 
-/// The data to judge queues by.
+/// Data for the classification of queues.
 struct Seen<'a> {
     held: &'a [ManagedQueue],
     unread: &'a [Unread],
-    /// In the order of `held`.
+    /// Use of each queue, in the order of `held`.
     used: &'a [Option<QueueUse>],
-    /// The names of queues that a topic delivers to; `None`: the subscriptions cannot be listed.
+    /// Names of the queues to which a topic delivers. `None`: the subscriptions cannot be listed.
     subscribed: Option<BTreeSet<String>>,
 }
 
@@ -162,7 +162,7 @@ fn queue_findings(seen: &Seen<'_>, windows: &Windows, named: &Named, now: System
     };
     let alone: Vec<_> =
         held.iter().enumerate().map(|(n, queue)| classify(&observed(n, queue, false), windows.queues)).collect();
-    // A queue stays unless it is known to be removable. Of a queue that could not be read, only its name is known.
+    // A queue is kept unless it is known to be deletable. If a queue could not be read, only its name is known.
     let stays = held.iter().zip(&alone).filter(|(queue, class)| {
         **class != Class::Deletable || named.queues.contains(&queue.queue) || subscribed(queue) != Some(false)
     });
@@ -185,7 +185,7 @@ fn queue_findings(seen: &Seen<'_>, windows: &Windows, named: &Named, now: System
     held.iter().enumerate().map(finding).collect()
 }
 
-/// Returns the service's name of the queue whose dead letters go to this one, by hostler's naming.
+/// Returns the name on the service of the queue whose dead letters go to this queue, by hostler's naming scheme.
 fn source(name: &str) -> Option<String> {
     let (name, suffix) = match name.strip_suffix(".fifo") {
         Some(name) => (name, ".fifo"),
@@ -194,7 +194,7 @@ fn source(name: &str) -> Option<String> {
     name.strip_suffix("-dlq").filter(|source| !source.is_empty()).map(|source| format!("{source}{suffix}"))
 }
 
-/// Serializes the counts by name; null where there is no record.
+/// Serializes the counts under their names, or nulls if there is no record.
 fn use_or_nulls<S: serde::Serializer>(used: &Option<QueueUse>, serializer: S) -> Result<S::Ok, S::Error> {
     use serde::ser::SerializeMap as _;
     let mut map = serializer.serialize_map(Some(3))?;

@@ -1,4 +1,4 @@
-//! Settles and extends in batches, and loads bodies, with several calls at once. Settlements are retried.
+//! Settles and extends in batches, and loads bodies, in parallel calls. Settlements are retried.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use hostler_queue::{LeaseError, LeaseHandle, Queue, Settlement};
 use hostler_types::Backoff;
 use hostler_types::message::Message;
 
-/// The most calls under way at once.
+/// Maximum number of parallel calls.
 const PARALLEL: usize = 16;
 
-/// The most attempts at a call that may succeed later.
+/// Maximum number of attempts of a call that may succeed later.
 pub(in super::super) const TRIES: u32 = 5;
 
-/// The pause before the next attempt.
+/// Pause before the next attempt.
 const REST: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_millis(3200));
 
-/// Waits before the next attempt, after this many.
+/// Waits before the next attempt. `tries` is the number of attempts so far.
 pub(in super::super) async fn back_off(tries: u32) {
     sleep(REST.ceiling(tries.saturating_sub(1))).await;
 }
 
-/// Carries these settlements out. Returns each result with the message's id, in any order.
+/// Carries out settlements. Returns each result with the message's id, in any order.
 pub(in super::super) async fn settle(
     queue: &Arc<dyn Queue>,
     settlements: Vec<(String, Settlement)>,
@@ -57,7 +57,7 @@ async fn settle_batch(
     answers
 }
 
-/// Extends these leases to end `by` from now. Returns the ids of those that were extended.
+/// Extends leases so that they end `by` from now. Returns the ids of the messages whose leases were extended.
 pub(in super::super) async fn extend(
     queue: &Arc<dyn Queue>,
     leases: Vec<(String, LeaseHandle)>,
@@ -71,7 +71,7 @@ pub(in super::super) async fn extend(
     .await
 }
 
-/// Loads the bodies of these messages, all at once. Returns each result by the message's id.
+/// Loads the bodies of messages in parallel, each within the time `within`. Returns the results by message id.
 pub(in super::super) async fn load(
     queue: &Arc<dyn Queue>,
     messages: Vec<Arc<Message>>,
@@ -88,7 +88,7 @@ pub(in super::super) async fn load(
     loads.join_all().await.into_iter().collect()
 }
 
-/// Makes calls for all items, as many per call as the queue takes.
+/// Makes calls for all items, with as many items per call as the queue accepts.
 async fn in_batches<T, R, F>(
     queue: &Arc<dyn Queue>,
     items: Vec<T>,

@@ -1,4 +1,4 @@
-//! Conditions on messages in the form that people write: `attr:tenant=7`, `older:2h`.
+//! Parses conditions on messages in the form that people write: `attr:tenant=7`, `older:2h`.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -8,29 +8,29 @@ use hostler_queue::{ORIGINAL_ID_ATTRIBUTE, REASON_ATTRIBUTE};
 use hostler_types::duration;
 use hostler_types::message::{AttributeValue, Message, Plain};
 
-/// A condition that a message meets or does not meet.
+/// A condition on a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Condition {
     /// `attr:NAME=VALUE`: the message has this attribute with this value.
     Attribute {
-        /// The attribute's name.
+        /// Name of the attribute.
         name: String,
-        /// Its whole value.
+        /// Whole value of the attribute.
         value: String,
     },
-    /// `reason~TEXT`: the reason of its dead-lettering contains this text.
+    /// `reason~TEXT`: the reason of the dead-lettering contains this text.
     Reason(String),
-    /// `older:DURATION`: its age is above this.
+    /// `older:DURATION`: the message's age exceeds this duration.
     Older(Duration),
-    /// `younger:DURATION`: its age is below this.
+    /// `younger:DURATION`: the message's age is below this duration.
     Younger(Duration),
-    /// `id=ID`: its id, or its id before its first move, is one of these.
+    /// `id=ID`: the message's id, or its id before its first move, is in this set.
     Id(BTreeSet<String>),
-    /// `body~TEXT`: its body contains this text.
+    /// `body~TEXT`: the body contains this text.
     Body(String),
 }
 
-/// The reason that a text is not a valid condition.
+/// Reason why a text is not a valid condition.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidCondition {
     /// The text has none of the forms.
@@ -38,7 +38,7 @@ pub enum InvalidCondition {
         "`{0}` is no filter: write attr:NAME=VALUE, reason~TEXT, older:DURATION, younger:DURATION, id=ID or body~TEXT"
     )]
     Form(String),
-    /// The text has one of the forms, with no value to compare.
+    /// The text has one of the forms, but no value to compare with.
     #[error("`{0}` lacks what to compare with: write {1}")]
     Empty(String, &'static str),
     /// The text has an invalid duration.
@@ -80,8 +80,8 @@ impl FromStr for Condition {
 }
 
 impl Condition {
-    /// Reports `true` if a message meets the condition at the time `now`. The body must be loaded if
-    /// [`Self::needs_body`].
+    /// Returns `true` if the message meets the condition at the time `now`. The body must be loaded if [`Self::needs_body`]
+    /// returns `true`.
     pub fn holds(&self, message: &Message, now: SystemTime) -> bool {
         let text = |name: &str| message.attributes.get(name).and_then(AttributeValue::as_text);
         match self {
@@ -103,7 +103,7 @@ impl Condition {
         }
     }
 
-    /// Reports `true` if the condition reads the body.
+    /// Returns `true` if the condition reads the body.
     pub fn needs_body(&self) -> bool {
         matches!(self, Self::Body(_))
     }

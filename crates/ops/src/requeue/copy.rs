@@ -1,27 +1,27 @@
-//! Makes the copy of a message that moves, and interprets the answer to its send.
+//! Creates the copy of a message to move, and interprets the answer to sending the copy.
 
 use hostler_queue::{ATTEMPTS_ATTRIBUTE, ORIGINAL_ID_ATTRIBUTE, QueueError, SendError, Sent};
 use hostler_types::channel::Channel;
 use hostler_types::message::{AttributeValue, Attributes, Invalid, MAX_ATTRIBUTES, Message, Outgoing};
 
-/// Additions to a copy. Each is dropped if the target does not accept it.
+/// Additions to a copy. An addition is dropped if the target does not accept it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Extras {
-    /// A dedupe key, which drops a copy that is sent again soon.
+    /// Dedupe key, by which the queue drops a copy that is sent twice within a short time.
     pub(super) key: bool,
-    /// The attribute with the original id.
+    /// Attribute with the original id.
     pub(super) id: bool,
 }
 
-/// Returns the copy of a message from `source`: body or claim, attributes, group and routing key.
+/// Returns the copy of a message from the queue `source`, with body or claim, attributes, group and routing key.
 pub(super) fn outgoing(message: &Message, source: &Channel, extras: Extras) -> Outgoing {
     Outgoing {
         body: message.body.to_vec(),
         attributes: if extras.id { attributes(message) } else { message.attributes.clone() },
         routing_key: message.routing_key.clone(),
         group: message.group.clone(),
-        // Unique to one stay in one queue: a message that fails again returns with another id, and copies of a
-        // published message share theirs. At most 128 characters, the limit of SQS: a name of 75 and a UUID.
+        // Unique for one dead-lettering in one queue: a message that fails again has another id, and copies of a published
+        // message share an id. At most 128 characters (SQS limit): a name of 75 and a UUID.
         dedupe: extras.key.then(|| format!("requeue:{}:{}", source.queue(), message.id)),
         claim: message.claim.clone(),
         trace: message.trace.clone(),
@@ -29,8 +29,8 @@ pub(super) fn outgoing(message: &Message, source: &Channel, extras: Extras) -> O
     }
 }
 
-/// Adds the id that the message had before its first move. Keeps the attributes of its dead-lettering; only the count
-/// of attempts, which restarts, is dropped for lack of room.
+/// Returns the attributes with the id that the message had before its first move. Preserves the attributes of the
+/// dead-lettering, except the number of attempts, which restarts anyway and is dropped if there is no room.
 fn attributes(message: &Message) -> Attributes {
     let mut attributes = message.attributes.clone();
     if attributes.contains_key(ORIGINAL_ID_ATTRIBUTE) {
@@ -42,22 +42,22 @@ fn attributes(message: &Message) -> Attributes {
     attributes
 }
 
-/// The next step after an answer.
+/// Next step after an answer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Remove the original: the copy is in the target, now or since an earlier attempt.
+    /// Remove the original: the target has the copy, from this or an earlier attempt.
     Ack,
-    /// Send the copy again at once, with only these additions.
+    /// Send the copy again immediately, with only these additions.
     Again(Extras),
     /// Send the copy again after a pause.
     Later(QueueError),
     /// Stop: the queue refuses the copy.
     Refused(QueueError),
-    /// Give up on this message: it can never be sent as it is.
+    /// Give up this message: it cannot be sent in its present form.
     Never(Invalid),
 }
 
-/// Returns the next step after an answer to a copy with these additions.
+/// Returns the next step after the answer to a copy with these additions.
 pub(super) fn after(answer: Result<Sent, SendError>, extras: Extras) -> Next {
     match answer {
         Ok(_) => Next::Ack,
@@ -88,7 +88,7 @@ mod tests {
         AttributeValue::Text(text.to_owned())
     }
 
-    /// Returns a message with the attributes of a dead-lettering, and `own` more of its own.
+    /// Returns a message with the attributes of a dead-lettering and `own` further attributes.
     fn message(own: usize) -> Message {
         let story = [(REASON_ATTRIBUTE, "why"), (SOURCE_ATTRIBUTE, "orders"), (ATTEMPTS_ATTRIBUTE, "3")];
         let story = story.map(|(name, value)| (name.to_owned(), text(value)));

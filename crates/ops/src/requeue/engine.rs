@@ -1,4 +1,4 @@
-//! The loop: receives, sorts, sends and acks; at the end, releases the messages that stay.
+//! The loop: receives, sorts, sends and removes messages, and finally releases the unmoved messages.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -18,18 +18,18 @@ use hostler_types::Bucket;
 use hostler_types::channel::Channel;
 use hostler_types::message::{Message, Outgoing};
 
-/// The longest wait of a receive: enough to make an SQS receive ask every server.
+/// Maximum wait of a receive, long enough for SQS to query all of its servers.
 const WAIT: Duration = Duration::from_secs(1);
 
-/// Messages in a row that were seen before, beyond the number of those that stay, after which the whole queue counts as
-/// seen.
+/// Number of consecutive messages that were received before, beyond the number of held messages, after which the whole
+/// queue counts as inspected.
 const STALE: usize = 100;
 
-/// Moves messages. `stop` ends the run after the batch under way. `tell` receives every step.
+/// Moves messages. Cancelling `stop` ends the run after the present batch. Passes each event to `tell`.
 ///
 /// # Errors
-/// [`QueueError`] if one of the queues cannot be opened; nothing has been changed then. Later errors are in [`Ended`],
-/// and the report counts up to them.
+/// [`QueueError`]: one of the queues cannot be opened; nothing has changed. Later errors are in [`Ended`], and the report
+/// has the counts until then.
 pub async fn run(
     broker: &dyn Admin,
     order: MoveRequest,
@@ -39,8 +39,8 @@ pub async fn run(
     start(broker, order, false, stop, tell).await.map(|(report, ended, _)| (report, ended))
 }
 
-/// Inspects each message by itself, and reports those that meet the conditions by [`Note::WouldMove`]. Nothing moves,
-/// so a message that stays blocks none behind it. Also returns the groups that it could not read to the end.
+/// Inspects each message individually, and reports messages that meet the conditions by [`Note::WouldMove`]. Nothing moves,
+/// so an unmoved message does not block the messages behind it. Also returns the groups that could not be read completely.
 pub(in super::super) async fn look(
     broker: &dyn Admin,
     order: MoveRequest,
@@ -100,30 +100,30 @@ struct Run<'a> {
     broker: &'a dyn Admin,
     order: MoveRequest,
     queue: Arc<dyn Queue>,
-    /// The target's queue by itself; `None`: messages that move are removed.
+    /// Queue of the target without its exchange. `None`: messages to move are removed.
     target: Option<Channel>,
     stop: &'a CancellationToken,
     tell: &'a mut (dyn FnMut(Note<'_>) + Send),
     sorter: Sorter,
-    /// The groups seen, for an ordered queue that is only inspected.
+    /// Groups received so far, for an ordered queue that is only inspected.
     groups: Option<Groups>,
     bucket: Option<Bucket>,
     started: Instant,
     held: SetAside,
-    /// The additions to copies, as long as the target accepts them.
+    /// Additions to copies that the target accepts, as far as is known.
     extras: Extras,
-    /// Ids of messages that were sent but not removed. If one is received again, it must not be sent again.
+    /// Ids of messages that were sent but not yet removed. If received again, they must not be sent again.
     unremoved: BTreeSet<String>,
-    /// Messages received in a row that were seen before.
+    /// Number of consecutive messages that were received before.
     stale: usize,
-    /// Number of messages that stayed when a new one was last seen.
+    /// Number of held messages when a new message was last received.
     lap: usize,
-    /// The error that stops all sends.
+    /// Error that stops all sends.
     trouble: Option<QueueError>,
     report: Report,
 }
 
-/// A message on its way, and the additions of its copy.
+/// A message to send, and the additions to its copy.
 struct PendingMove {
     delivery: Delivery,
     extras: Extras,
@@ -167,7 +167,7 @@ impl Run<'_> {
         }
     }
 
-    /// Receives again, each by itself, the groups that a full batch may have left incomplete.
+    /// Receives again, one by one, the groups that may be incomplete because their batch was full.
     async fn look_again(&mut self, there: u64) -> Ended {
         for ids in self.groups.as_ref().map(Groups::to_receive_again).unwrap_or_default() {
             let seen = self.groups.as_ref().map_or(0, Groups::len) as u64;
@@ -188,32 +188,34 @@ impl Run<'_> {
         Ended::Done
     }
 
-    /// Returns the result at the end of the queue. A stop cuts a receive short, so an empty receive then means nothing.
+    /// Returns the result at the end of the queue. If the run was stopped, an empty receive does not prove that the queue
+    /// is empty.
     fn ended_well(&self) -> Ended {
         if self.stop.is_cancelled() { Ended::Stopped } else { Ended::Done }
     }
 
-    /// Reports `true` if the queue's own count agrees that nothing is left to receive.
+    /// Returns `true` if the queue's own count confirms that no messages are visible.
     async fn is_drained(&mut self) -> bool {
         let depths = self.broker.depths(std::slice::from_ref(&self.order.from)).await;
         depths.is_ok_and(|depths| depths.iter().all(|depth| depth.visible == 0))
     }
 
-    /// Reports `true` if a whole lap has returned only messages that were seen before, or sent since the start.
+    /// Returns `true` if a whole lap has returned only messages that were received before or were sent after the run began.
     fn is_lap(&self) -> bool {
         self.stale > self.lap + STALE
     }
 
-    /// Notes that a message was seen for the first time.
+    /// Records that a message was received for the first time.
     fn news(&mut self) {
         self.stale = 0;
         self.lap = self.held.len();
     }
 
-    /// Returns the number of messages that may be received now. Waits for the rate if there is no permit, and then
+    /// Returns the number of messages that may be received now. If the rate allows none, waits until it does, and then
     /// returns zero.
     async fn room(&mut self) -> usize {
-        // With conditions, most of a batch may stay. Without, no message beyond the maximum need be touched.
+        // With conditions, most of a batch may not match. Without conditions, no message beyond the maximum needs to be
+        // received.
         let wanted = if self.order.conditions.is_empty() { self.left_to_move() } else { usize::MAX };
         let room = self.queue.limits().receive_batch.min(wanted);
         let Some(bucket) = &mut self.bucket else { return room };
@@ -246,7 +248,7 @@ impl Run<'_> {
         if self.stop.is_cancelled() {
             return received.into_iter().for_each(|delivery| self.hold(delivery));
         }
-        // A message received again was given back before, so it is not held at present.
+        // A message of a known group that is received again was given back before, so `held` does not contain it.
         let mut known = HashSet::new();
         if let Some(groups) = &mut self.groups {
             let ids = received.iter().map(|delivery| &delivery.message.id);
@@ -287,13 +289,13 @@ impl Run<'_> {
         }
     }
 
-    /// Loads the bodies of the messages, if the conditions read them and they lie elsewhere.
+    /// Loads the bodies of the messages, if the conditions read bodies that are stored outside of messages.
     async fn load(&mut self, wave: &[Delivery]) -> HashMap<String, Result<Arc<Message>, String>> {
         let elsewhere = wave.iter().filter(|delivery| self.sorter.needs_body() && delivery.message.claim.is_some());
         load(&self.queue, elsewhere.map(|delivery| Arc::clone(&delivery.message)).collect(), LEASE / 3).await
     }
 
-    /// Returns the message if its loaded form is to move. Otherwise holds and counts it.
+    /// Returns the message if it moves, judged by its loaded form. Otherwise holds and counts the message.
     fn sort(&mut self, delivery: Delivery, loaded: Result<Arc<Message>, String>) -> Option<Delivery> {
         let verdict = match loaded {
             Ok(message) => self.sorter.judge(&message),
@@ -336,7 +338,7 @@ impl Run<'_> {
         self.hold(delivery);
     }
 
-    /// Sends copies of these messages. Returns those with a copy in the target; holds the others.
+    /// Sends copies of messages. Returns the messages whose copies are in the target, and holds the others.
     async fn send(&mut self, target: &Channel, moving: Vec<Delivery>) -> Vec<Delivery> {
         let mut sent = Vec::new();
         let mut pending_moves = self.still_ours(moving).await;
@@ -355,7 +357,7 @@ impl Run<'_> {
                 match after(answer, pending_move.extras) {
                     Next::Ack => sent.push(pending_move.delivery),
                     Next::Again(extras) => {
-                        // Support for keys is a property of the target; the size is one of the message.
+                        // Support for dedupe keys is a property of the target, the size is a property of the message.
                         self.extras.key &= extras.key;
                         pending_moves.push(PendingMove { extras, ..pending_move });
                     }
@@ -376,7 +378,7 @@ impl Run<'_> {
             }
         }
         if !sent.is_empty() {
-            // Some copies were accepted, so the fault was in these messages rather than in the queue.
+            // Some copies were accepted, so the failed messages were at fault and not the queue.
             self.trouble = None;
         }
         if let Some(bucket) = &mut self.bucket {
@@ -393,7 +395,7 @@ impl Run<'_> {
         tries < TRIES && delivery.leased_at.elapsed() < LEASE / 2
     }
 
-    /// Extends the leases that are too short for a send and a removal. Fails messages whose lease cannot be extended.
+    /// Extends the leases that are too short for a send and a removal. Fails messages whose leases cannot be extended.
     async fn still_ours(&mut self, moving: Vec<Delivery>) -> Vec<PendingMove> {
         let old = |delivery: &Delivery| delivery.leased_at.elapsed() > LEASE / 4;
         let leases = moving.iter().filter(|delivery| old(delivery));
@@ -413,11 +415,11 @@ impl Run<'_> {
         pending_moves
     }
 
-    /// Removes messages that were sent, or are to be dropped.
+    /// Removes messages that were sent or are to be dropped.
     async fn remove(&mut self, sent: Vec<Delivery>) {
         let mut acks = Vec::new();
         for Delivery { message, receipt, .. } in sent {
-            // Kept until the queue confirms the removal.
+            // The id remains in `unremoved` until the queue confirms the removal.
             if self.unremoved.insert(message.id.clone()) {
                 self.report.moved += 1;
                 self.news();
@@ -447,8 +449,8 @@ impl Run<'_> {
         self.held.keep(&delivery.message.id, delivery.receipt, delivery.leased_at + LEASE);
     }
 
-    /// Extends the leases of held messages. A failed extension is soon tried again. If a lease is lost, the message is
-    /// received again and recognized.
+    /// Extends the leases of held messages. A failed extension is soon repeated. A message whose lease is lost is received
+    /// again and recognized.
     async fn extend_held(&mut self) {
         let now = Instant::now();
         let due = self.held.due(now);

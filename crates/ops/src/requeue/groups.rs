@@ -1,20 +1,20 @@
-//! The groups of an ordered queue that were seen. No I/O.
+//! The groups of an ordered queue whose messages were received. No I/O.
 //!
 //! SQS returns up to ten messages of a group in one receive, and no more of the group while some of them are leased. At
-//! most ten of a group can be seen, and fewer if other groups took a part of the batch. Those groups are worth another
-//! receive.
+//! most ten messages of a group can therefore be read, and fewer if other groups took part of the batch. Those groups are
+//! received again.
 
 use std::collections::{BTreeMap, HashSet};
 
 use hostler_queue::{DEFAULT_GROUP, Delivery};
 
-/// The most groups that are received again: each takes two calls.
+/// Maximum number of groups that are received again. Each group takes two calls.
 const MOST_AGAIN: usize = 100;
 
-/// The groups of the messages seen.
+/// The groups of the messages received so far.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
-    /// The most messages in one receive.
+    /// Maximum number of messages in one receive.
     batch: usize,
     seen: BTreeMap<String, Group>,
     ids: HashSet<String>,
@@ -23,12 +23,12 @@ pub(super) struct Groups {
 #[derive(Debug, Default)]
 struct Group {
     ids: Vec<String>,
-    /// Set if the group came in a full batch with others, which may have displaced the rest of it.
+    /// Set if the group's last batch was full and had other groups too, so that further messages of the group may be missing.
     is_cut: bool,
 }
 
 impl Groups {
-    /// Returns an empty record, for a queue that returns up to `batch` messages at once.
+    /// Creates an empty record for a queue that returns up to `batch` messages per receive.
     pub(super) fn of_batches(batch: usize) -> Self {
         Self { batch, ..Self::default() }
     }
@@ -49,23 +49,23 @@ impl Groups {
         }
     }
 
-    /// Reports `true` if this message was seen.
+    /// Returns `true` if this message was received.
     pub(super) fn knows(&self, id: &str) -> bool {
         self.ids.contains(id)
     }
 
-    /// Returns the number of messages seen.
+    /// Returns the number of messages received.
     pub(super) fn len(&self) -> usize {
         self.ids.len()
     }
 
-    /// Returns the messages of each group to receive again by itself.
+    /// Returns the groups to receive again one by one, each as the ids of its messages.
     pub(super) fn to_receive_again(&self) -> Vec<Vec<String>> {
         let cut = self.seen.values().filter(|group| group.is_cut && group.ids.len() < self.batch);
         cut.take(MOST_AGAIN).map(|group| group.ids.clone()).collect()
     }
 
-    /// Lists the groups that may have more messages than were seen.
+    /// Returns the groups that may have more messages than were received.
     pub(super) fn unfinished(&self) -> Vec<String> {
         let unfinished = self.seen.iter().filter(|(_, group)| group.is_cut || group.ids.len() >= self.batch);
         unfinished.map(|(name, _)| name.clone()).collect()
@@ -83,7 +83,7 @@ mod tests {
 
     use super::*;
 
-    /// Makes messages from names such as `g1`: the id, with the group as its first letter.
+    /// Returns messages with these ids, for example `g1`. The first letter of an id is the group.
     fn batch(ids: &[&str]) -> Vec<Delivery> {
         let message = |id: &str| Message {
             id: id.into(),

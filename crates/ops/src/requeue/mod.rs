@@ -1,20 +1,19 @@
-//! Moves messages from one queue to another, above all out of a dead-letter queue; or drops them, or only inspects
-//! them.
+//! Moves messages from one queue to another, usually out of a dead-letter queue. Can also drop messages or only inspect them.
 //!
 //! | file | job | I/O |
 //! |---|---|---|
-//! | `condition` | conditions on messages, as people write them | none |
-//! | `sort` | decides which of a batch move, and in which order | none |
-//! | `copy` | the copy of a message, and the answer to its send | none |
-//! | `held` | the messages that stay, with their leases | none |
-//! | `groups` | the groups of an ordered queue that were seen | none |
-//! | `calls` | settles, extends and loads, several calls at once | yes |
+//! | `condition` | conditions on messages in the form that people write | none |
+//! | `sort` | decides which messages of a batch move, and in which order | none |
+//! | `copy` | creates the copy of a message, and interprets the answer to sending the copy | none |
+//! | `set_aside` | unmoved messages with their leases | none |
+//! | `groups` | the groups of an ordered queue whose messages were received | none |
+//! | `calls` | settles, extends and loads in parallel calls | yes |
 //! | `rehearsal` | shows the messages that a drop would remove | yes |
-//! | `engine` | the loop: receives, sorts, sends, acks | yes |
+//! | `engine` | the loop: receives, sorts, sends, removes | yes |
 //!
-//! A message is sent before it is removed, so an end at any point loses none. The dedupe key of the copy makes a second
-//! send harmless for 5 minutes, where the queue supports such keys. Messages that stay are kept leased until the end,
-//! so that each message is inspected once, and are then released.
+//! A message is sent before it is removed, so no message is lost if the run ends at any point. Where the queue supports
+//! dedupe keys, the key of the copy makes a second send harmless for 5 minutes. Unmoved messages remain leased until the
+//! end of the run, so that each message is inspected once. They are then released.
 
 pub(super) mod calls;
 mod condition;
@@ -37,81 +36,82 @@ use hostler_types::Rate;
 use hostler_types::channel::Channel;
 use hostler_types::message::Message;
 
-/// The lease of messages while they are inspected. A batch takes a small part of it.
+/// Lease of messages during inspection. Processing a batch takes a small part of this time.
 pub const LEASE: Duration = Duration::from_secs(60);
 
-/// The most messages that are held because they stay (SQS allows at most 120,000 of a queue in flight).
+/// Maximum number of unmoved messages that are held. SQS allows at most 120,000 messages of a queue in flight.
 pub const MAX_HELD: usize = 100_000;
 
 /// A request to move messages.
 #[derive(Debug, Clone)]
 pub struct MoveRequest {
-    /// The queue to take messages from.
+    /// Source queue.
     pub from: Channel,
-    /// The target: this queue alone, even if it belongs to an exchange. `None`: messages are removed.
+    /// Target: this queue alone, even if the channel has an exchange. `None`: messages are removed.
     pub to: Option<Channel>,
-    /// The conditions on a message; all must hold.
+    /// Conditions on a message; all must hold.
     pub conditions: Vec<Condition>,
-    /// The most messages to move.
+    /// Maximum number of messages to move.
     pub max: Option<u64>,
-    /// The highest rate of sends, or of removals without a target.
+    /// Maximum rate of sends, or of removals if there is no target.
     pub rate: Option<Rate>,
-    /// Set to only inspect. Each inspection counts as a receive on the queue.
+    /// Only inspects messages. Each inspection counts as a receive.
     pub dry_run: bool,
-    /// The start of the run, by our clock; it is converted to the queue's clock. Messages sent to `from` later stay,
-    /// and so do messages that this run has already moved, so that those which fail again at once do not circulate.
-    /// Ages are counted up to this time.
+    /// Time when the run began, by our clock; converted to the queue's clock. Ages are computed for this time.
+    ///
+    /// Messages sent to `from` after this time do not move, and neither do messages that this run has moved and that were
+    /// dead-lettered again. This prevents messages that fail immediately from circulating.
     pub began: SystemTime,
 }
 
-/// The counts of the run, so far or at the end.
+/// Counts of a run, so far or at the end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Messages sent to the target, or removed without one; in a dry run, those that would be.
+    /// Number of messages sent to the target, or removed if there is no target. In a dry run, the number that would be.
     pub moved: u64,
-    /// Messages that stay because they do not match.
+    /// Number of messages that did not move because they do not meet the conditions.
     pub left: u64,
-    /// Messages that stay because they could not be read or sent.
+    /// Number of messages that did not move because they could not be read or sent.
     pub failed: u64,
-    /// Moved messages that could not be removed from their queue. They are in both queues, or without a target still in
-    /// the first.
+    /// Number of moved messages that could not be removed from the source. They are in both queues, or, if there is no
+    /// target, still in the source.
     pub doubled: u64,
-    /// Messages that were there at the start and were not inspected: beyond the maximum, delayed, leased by others, or
-    /// behind a message of their group that stays. Includes messages that were inspected but stay behind such a
-    /// message. As exact as the service's count.
+    /// Number of messages in the source at the start that were not inspected: beyond the maximum, delayed, leased by
+    /// others, or behind an unmoved message of their group. Includes inspected messages that did not move because they are
+    /// behind such a message. As exact as the service's count.
     pub not_looked_at: u64,
 }
 
-/// The end of a run.
+/// Reason why a run ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ended {
     /// All messages were inspected, or the maximum is reached.
     Done,
     /// The run was stopped; the batch under way was finished.
     Stopped,
-    /// The hold limit is reached: [`MAX_HELD`] messages stay.
+    /// [`MAX_HELD`] messages are held, so no more can be inspected.
     Full,
-    /// A queue failed. Messages that were not moved are back in their queue.
+    /// A queue failed. Unmoved messages are back in their queue.
     Broken(QueueError),
 }
 
-/// A report during a run.
+/// An event of a run.
 #[derive(Debug)]
 pub enum Note<'a> {
     /// The run begins.
     Began {
-        /// Messages that may be inspected, by the queue's count.
+        /// Number of messages to inspect, by the queue's count.
         total: u64,
     },
     /// The counts have changed.
     Progress(Report),
-    /// In a dry run: this message would be moved.
+    /// In a dry run: this message would move.
     WouldMove(&'a Message),
-    /// This message should move but stays.
+    /// This message should move but cannot.
     Failed {
-        /// The id of the message.
+        /// Id of the message.
         id: &'a str,
-        /// The reason, for a person.
+        /// Reason, for people.
         reason: &'a str,
     },
 }

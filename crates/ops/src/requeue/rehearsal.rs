@@ -1,4 +1,4 @@
-//! Shows the messages that a drop would remove. Receives nothing where the service can show messages without a receive.
+//! Shows the messages that a drop would remove. If the service can show messages without a receive, receives nothing.
 
 use std::ops::ControlFlow;
 
@@ -10,11 +10,11 @@ use crate::Look;
 use hostler_queue::{Admin, QueueError};
 use hostler_types::message::Message;
 
-/// Shows each message that a drop would remove. Returns the reason for the end, and the number of messages that were
-/// not inspected. For an ordered queue, those include the messages behind one of their group that stays.
+/// Shows each message that a drop would remove. Returns the reason why the operation ended, and the number of messages that
+/// were not inspected. For an ordered queue, this number includes messages behind an unmoved message of their group.
 ///
 /// # Errors
-/// [`QueueError`] if the queue cannot be opened. Later errors are in [`Ended`].
+/// [`QueueError`]: the queue cannot be opened. Later errors are in [`Ended`].
 pub async fn rehearse(
     broker: &dyn Admin,
     look: Look,

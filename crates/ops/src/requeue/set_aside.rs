@@ -1,5 +1,5 @@
-//! The messages that were inspected and stay. They are kept leased until the run ends, so that they are not received
-//! again.
+//! Messages that were inspected and do not move. They are held, that is, kept leased until the run ends, so that they are
+//! not received again.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::LEASE;
 use hostler_queue::{LeaseHandle, Receipt};
 
-/// SetAside messages, by id.
+/// The held messages, by id.
 #[derive(Debug, Default)]
 pub(super) struct SetAside {
     entries: HashMap<String, Entry>,
@@ -28,18 +28,19 @@ impl SetAside {
         self.entries.len()
     }
 
-    /// Holds a message that is leased until `until`; `false` if it was already held, under a lease that was lost.
+    /// Holds a message that is leased until `until`. Returns `false` if the message was already held, under a lease that
+    /// was lost.
     pub(super) fn keep(&mut self, id: &str, receipt: Receipt, until: Instant) -> bool {
         self.entries.insert(id.to_owned(), Entry { receipt, until }).is_none()
     }
 
-    /// Reports `true` if this message is held.
+    /// Returns `true` if this message is held.
     pub(super) fn contains(&self, id: &str) -> bool {
         self.entries.contains_key(id)
     }
 
-    /// Returns the leases to extend now: those with less than three quarters of [`LEASE`] left. Checks at most six
-    /// times per [`LEASE`].
+    /// Returns the leases to extend now: those that end within three quarters of [`LEASE`]. Checks at most six times per
+    /// [`LEASE`], and otherwise returns nothing.
     pub(super) fn due(&mut self, now: Instant) -> Vec<(String, LeaseHandle)> {
         if now < *self.looked_at.get_or_insert(now) + LEASE / 6 {
             return Vec::new();
@@ -56,20 +57,20 @@ impl SetAside {
         }
     }
 
-    /// Takes out these messages, to be released.
+    /// Removes and returns these messages.
     pub(super) fn take(&mut self, ids: &[String]) -> Vec<(String, Receipt)> {
         ids.iter().filter_map(|id| Some((id.clone(), self.entries.remove(id)?.receipt))).collect()
     }
 
-    /// Takes out all messages, to be released.
+    /// Removes and returns all messages.
     pub(super) fn drain(&mut self) -> Vec<(String, Receipt)> {
         self.entries.drain().map(|(id, entry)| (id, entry.receipt)).collect()
     }
 }
 
-/// Returns the extension for leases in a run that has lasted this long: the same time again. Each message is then
-/// extended only a few times in a run of any length. After a crash, no lease lasts longer than the run did, or than
-/// [`LEASE`].
+/// Returns the duration by which leases are extended in a run that has lasted for `lasted`: the same duration again. A
+/// message is thus extended only a few times, however long the run is. After a crash, no lease lasts longer than the run
+/// did, or than [`LEASE`].
 pub(super) fn extension(lasted: Duration, max_lease: Duration) -> Duration {
     lasted.max(LEASE).min(max_lease / 2)
 }

@@ -1,4 +1,4 @@
-//! Decides which messages of a batch move, and in which order they may be sent.
+//! Decides which messages of a batch move, and in which order they are sent.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
@@ -8,20 +8,20 @@ use super::Condition;
 use hostler_queue::{Delivery, ORIGINAL_ID_ATTRIBUTE};
 use hostler_types::message::{AttributeValue, Message};
 
-/// The most that the stamps of messages may lag behind our clock: 0.1 s in an embedded queue, and one second of
-/// rounding in the answers of SQS. A message with such a stamp may have come after the run began.
+/// Maximum lag of a message's timestamp behind our clock: 0.1 s in an embedded queue, and one second of rounding on SQS. A
+/// message within this lag may have been sent after the run began.
 const DRIFT: Duration = Duration::from_secs(2);
 
-/// The decision on a message.
+/// Decision on a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It moves to the target.
+    /// The message moves to the target.
     Move,
-    /// It stays, because a condition does not hold.
+    /// The message does not move, because a condition does not hold.
     Left,
-    /// It stays, because an earlier message of its group stays. It would move otherwise.
+    /// The message meets the conditions but does not move, because an earlier message of its group does not.
     Behind,
-    /// It stays, because it came after the run began, or came back after this run had moved it.
+    /// The message does not move, because it was sent after the run began, or was dead-lettered again after this run moved it.
     Late,
 }
 
@@ -31,26 +31,27 @@ pub(super) struct Sorter {
     conditions: Vec<Condition>,
     began: SystemTime,
     ordered: bool,
-    /// Groups of an ordered queue with a message that stays. No later message of the group may move.
+    /// Groups of an ordered queue with an unmoved message. No later message of these groups may move.
     stuck: HashSet<Option<String>>,
-    /// Hashes of the ids of moved messages, since a run may move millions.
+    /// Hashes of the ids of moved messages. Hashes save memory, as a run may move millions of messages.
     moved: HashSet<u64>,
     hasher: RandomState,
 }
 
 impl Sorter {
-    /// Returns a sorter. `ordered`: the queue keeps an order within groups. Messages later than `began` are late.
+    /// Creates a sorter. `ordered` is set if the queue preserves the order within groups. Messages sent after `began` are
+    /// late.
     pub(super) fn new(conditions: Vec<Condition>, began: SystemTime, ordered: bool) -> Self {
         let (stuck, moved, hasher) = (HashSet::new(), HashSet::new(), RandomState::new());
         Self { conditions, began, ordered, stuck, moved, hasher }
     }
 
-    /// Reports `true` if the conditions read the body.
+    /// Returns `true` if a condition reads the body.
     pub(super) fn needs_body(&self) -> bool {
         self.conditions.iter().any(Condition::needs_body)
     }
 
-    /// Decides on a message. If it stays, the later messages of its group stay too.
+    /// Decides on a message. If the message does not move, later messages of its group do not move either.
     pub(super) fn judge(&mut self, message: &Message) -> Verdict {
         let verdict = match () {
             () if message.enqueued_at > self.began || self.came_back(message) => Verdict::Late,
@@ -64,16 +65,16 @@ impl Sorter {
         verdict
     }
 
-    /// Records that a copy of a message was sent, with this id.
+    /// Records that a copy of a message was sent. `copy` is the id of the copy.
     pub(super) fn moved(&mut self, message: &Message, copy: &str) {
-        // A copy carries the message's first id, except where there is no room for it.
+        // A copy has the message's original id as an attribute, unless there was no room for the attribute.
         for id in [original_id(message), copy] {
             self.moved.insert(self.hasher.hash_one(id));
         }
     }
 
-    /// Reports `true` if the run has moved this message before and it was dead-lettered again. Copies for several
-    /// queues share their first id, so an older message with a known id is another one.
+    /// Returns `true` if this run has moved the message before, and it was dead-lettered again. Copies for several queues
+    /// share their original id, so an older message with a known id is a different message.
     fn came_back(&self, message: &Message) -> bool {
         let is_known = |id: &str| self.moved.contains(&self.hasher.hash_one(id));
         !self.moved.is_empty()
@@ -81,20 +82,20 @@ impl Sorter {
             && (is_known(original_id(message)) || is_known(&message.id))
     }
 
-    /// Reports `true` if an earlier message of its group stays, so that this one must not move.
+    /// Returns `true` if an earlier message of the group does not move, so that this message must not move either.
     pub(super) fn is_behind(&self, message: &Message) -> bool {
         self.ordered && self.stuck.contains(&message.group)
     }
 
-    /// Records that a message stays, whatever was decided before.
+    /// Records that a message does not move, regardless of earlier decisions.
     pub(super) fn stays(&mut self, message: &Message) {
         if self.ordered && !self.stuck.contains(&message.group) {
             self.stuck.insert(message.group.clone());
         }
     }
 
-    /// Splits a batch into groups of messages that may share a call. For an ordered queue, a call has one message per
-    /// group, because the first of two could fail alone.
+    /// Splits a batch into waves of messages that may share a call. For an ordered queue, a wave has one message per group,
+    /// as the first of two messages could fail alone.
     pub(super) fn waves(&self, batch: Vec<Delivery>) -> Vec<Vec<Delivery>> {
         if !self.ordered {
             return vec![batch];
@@ -129,7 +130,7 @@ mod tests {
 
     const BEGAN: SystemTime = SystemTime::UNIX_EPOCH;
 
-    /// Returns a message from a text such as `g1`: the body, with the group as its first letter.
+    /// Returns a message with this text as its body, for example `g1`. The first letter is the group.
     fn message(body: &str) -> Message {
         Message { enqueued_at: BEGAN, group: Some(body[..1].into()), ..Message::new(body, body.to_owned()) }
     }
@@ -175,7 +176,7 @@ mod tests {
         let late = Message { enqueued_at: BEGAN + Duration::from_millis(1), ..message("a1") };
         assert_eq!((sorter.judge(&late), sorter.judge(&message("a1"))), (Verdict::Late, Verdict::Move));
     }
-    /// The stamp of a message that a handler fails at once may lie before the start of the run, since clocks differ.
+    /// Clocks differ, so a message that a handler fails immediately may have a timestamp before the start of the run.
     #[test]
     fn what_the_run_has_moved_and_finds_again_is_late() {
         let stamp = BEGAN - Duration::from_millis(100);
@@ -192,7 +193,7 @@ mod tests {
         for one in [&back, &nameless] {
             assert_eq!(sorter.judge(one), Verdict::Late, "{one:?}");
         }
-        // Another copy of the same message, for another queue, that was here before the run.
+        // A copy of the same message for another queue, which was dead-lettered before the run.
         let sibling = Message { enqueued_at: original.enqueued_at, ..back };
         assert_eq!(sorter.judge(&sibling), Verdict::Move);
         assert_eq!(sorter.judge(&Message { enqueued_at: stamp, ..message("b1") }), Verdict::Move, "never moved");
