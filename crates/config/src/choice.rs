@@ -1,4 +1,4 @@
-//! Keys that accept one of a few words, each as an enum.
+//! Enums for keys that accept one of a few words.
 
 use figment::value::Value;
 
@@ -13,7 +13,7 @@ macro_rules! choice {
         }
 
         impl $name {
-            /// Every word, as written in the configuration.
+            /// All words, as written in the configuration.
             pub const WORDS: &'static [&'static str] = &[$($word),+];
         }
 
@@ -31,27 +31,27 @@ macro_rules! choice {
 choice! {
     /// ECS scale-in protection while messages are in flight.
     TaskProtection {
-        /// On where the ECS agent answers.
+        /// Enabled if the ECS agent responds.
         Auto = "auto",
-        /// Never.
+        /// Disabled.
         Off = "off",
     }
 }
 
 choice! {
-    /// Limits that the process puts on itself, in addition to the sandbox of each guest.
+    /// Limits that the process imposes on itself, in addition to the sandbox of each guest.
     HardeningMode {
-        /// As far as the kernel supports them.
+        /// Imposes the limits that the kernel supports.
         Auto = "auto",
-        /// In full, or the host does not start.
+        /// Imposes all limits, or the host does not start.
         Require = "require",
-        /// None.
+        /// Imposes no limits.
         Off = "off",
     }
 }
 
 choice! {
-    /// The queue service that the messages come from.
+    /// Queue service of the messages.
     Driver {
         /// SQLite in one file, for one machine.
         Embedded = "embedded",
@@ -61,60 +61,60 @@ choice! {
 }
 
 impl Driver {
-    /// Its word in the configuration.
+    /// Returns the word for this driver in the configuration.
     pub fn word(self) -> &'static str {
         Self::WORDS[self as usize]
     }
 }
 
 choice! {
-    /// The treatment of queues that are missing at the start.
+    /// Treatment of queues that are missing at the start.
     Provision {
-        /// They end the process with exit code 69 and a cure.
+        /// Ends the process with exit code 69 and instructions.
         Check = "check",
-        /// They are created.
+        /// Creates the queues.
         Auto = "auto",
     }
 }
 
 choice! {
-    /// The treatment of a message whose processing timeout ran out.
+    /// Treatment of a message that exceeds the processing timeout.
     OnProcessingTimeout {
-        /// It goes to the dead-letter queue.
+        /// Moves the message to the dead-letter queue.
         DeadLetter = "dead-letter",
-        /// It goes through the escalation policy.
+        /// Applies the escalation policy, as for a failed attempt.
         Retry = "retry",
-        /// The process drains, then exits with code 71.
+        /// Drains the process, which then exits with code 71.
         Exit = "exit",
     }
 }
 
 choice! {
-    /// The part of a WASI command's output that is its reply.
+    /// Part of a WASI command's output that is the reply.
     Reply {
-        /// Nothing: stdout is logged.
+        /// No reply: stdout is logged.
         Off = "off",
-        /// Its standard output.
+        /// Standard output.
         Stdout = "stdout",
     }
 }
 
 choice! {
-    /// The way in which a filter's values match the routing key.
+    /// How the values of a filter are compared with the routing key.
     FilterType {
-        /// The key is one of them.
+        /// The routing key equals one of the values.
         Exact = "exact",
-        /// The key starts with one of them.
+        /// The routing key starts with one of the values.
         Prefix = "prefix",
-        /// The key is none of them.
+        /// The routing key equals none of the values.
         Exclude = "exclude",
     }
 }
 
 choice! {
-    /// A guest's access to a granted folder.
+    /// Access of a guest to a granted folder.
     DirMode {
-        /// Read.
+        /// Read only.
         ReadOnly = "ro",
         /// Read and write.
         ReadWrite = "rw",
@@ -122,11 +122,11 @@ choice! {
 }
 
 choice! {
-    /// The format of a log line.
+    /// Format of a log line.
     LogFormat {
         /// One JSON object per line.
         Json = "json",
-        /// For people.
+        /// Text for people.
         Text = "text",
     }
 }

@@ -14,103 +14,104 @@ use super::units::Share;
 use hostler_types::Rate;
 use hostler_types::channel::{Channel, Filter};
 
-/// `[consumers.NAME]`.
+/// Settings of one consumer, `[consumers.NAME]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Consumer {
-    /// Its name: 1 to 71 of `A-Z a-z 0-9 _ -`.
+    /// Name: 1 to 71 of `A-Z a-z 0-9 _ -`.
     pub name: String,
-    /// The channel that it listens on. No other consumer of the configuration uses the same queue.
+    /// Channel from which the consumer receives. No other consumer of the configuration has the same queue.
     pub channel: Channel,
-    /// FIFO: messages of one group are processed in order, one at a time.
+    /// Set for a FIFO queue: messages of one group are processed in order, one at a time.
     pub ordered: bool,
-    /// `true`: deduplication scope and throughput limit of its FIFO queue are per message group; `false`: per queue; `None`:
-    /// as the queue is. Never `true` unless `ordered`.
+    /// Deduplication scope and throughput limit of a FIFO queue. `true`: per message group. `false`: per queue. `None`:
+    /// unchanged. `true` requires `ordered`.
     pub high_throughput: Option<bool>,
-    /// The WASM handler.
+    /// WASM handler.
     pub handler: HandlerRef,
-    /// A component with lifecycle hooks beside the handler.
+    /// Component with lifecycle hooks in addition to the handler.
     pub hooks: Option<HandlerRef>,
-    /// The handler's SHA-256.
+    /// SHA-256 of the handler.
     pub sha256: Option<[u8; 32]>,
-    /// The SHA-256 of the component under `hooks`.
+    /// SHA-256 of the component in `hooks`.
     pub hooks_sha256: Option<[u8; 32]>,
-    /// Messages processed at a time: 1 to 1024; `None`: as many as the memory allows.
+    /// Maximum number of messages processed at the same time: 1 to 1024. `None`: as many as the memory allows.
     pub concurrency: Option<usize>,
-    /// Visibility timeout: 1 s to 12 h, SQS's limit.
+    /// Visibility timeout: 1 s to 12 h (SQS limit).
     pub lease: Duration,
-    /// The time after which a handler is stopped: 1 s to 12 h; on SQS 12 h less a lease at most.
+    /// Time after which a handler is stopped: 1 s to 12 h. On SQS, at most 12 h less `lease`.
     pub processing_timeout: Duration,
-    /// The age from which a message counts as late: 1 s to 14 d, SQS's longest retention.
+    /// Age above which a message counts as late: 1 s to 14 d (maximum retention of SQS).
     pub delay_tolerance: Duration,
-    /// The treatment of a message whose time ran out; never dead-letter without a dead-letter queue.
+    /// Treatment of a message that exceeds the processing timeout. Never dead-letter without a dead-letter queue.
     pub on_processing_timeout: OnProcessingTimeout,
-    /// The longest time in one state, or without a poll, that counts as healthy; longer than `processing_timeout`.
+    /// Maximum time in one state, or without a poll, that counts as healthy. Longer than `processing_timeout`.
     pub healthcheck_timeout: Duration,
-    /// The most messages to start per period.
+    /// Maximum rate at which messages are started.
     pub rate_limit: Option<Rate>,
-    /// Messages that one sandbox handles before it is replaced: at least 1.
+    /// Number of messages that one sandbox handles before it is replaced; at least 1.
     pub messages_per_instance: u32,
-    /// The part of a WASI command's output that is its reply.
+    /// Part of a WASI command's output that is the reply.
     pub reply: Reply,
-    /// The destination of replies; `None`: a reply counts as an ack. Never the consumer's own queue; its exchange only with a
-    /// filter.
+    /// Destination of replies. `None`: a reply counts as an ack. Never the consumer's own queue; the consumer's own
+    /// exchange only with a filter.
     pub reply_channel: Option<Channel>,
     /// Enables the dead-letter queue.
     pub dead_letter: bool,
-    /// The escalation of failed attempts.
+    /// Escalation of failed attempts.
     pub retry: Retry,
-    /// The breaker, which pauses receiving when too much fails; `None`: receiving never pauses for failures.
+    /// Conditions under which receiving pauses. `None`: receiving never pauses because of failures.
     pub breaker: Option<Breaker>,
-    /// The part of the exchange's messages that the queue gets; [`Filter::All`] on a channel without an exchange.
+    /// Filter for messages of the exchange. [`Filter::All`] for a channel without an exchange.
     pub filter: Filter,
-    /// The guest's grants.
+    /// Grants of the guest.
     pub allow: Allow,
-    /// The guest's resource limits.
+    /// Resource limits of the guest.
     pub limits: Limits,
-    /// Ownership and alarms of the queues.
+    /// Ownership and alarm settings of the queues.
     pub tags: Tags,
 }
 
 /// `[consumers.NAME.retry]`: the escalation of failed attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retry {
-    /// Failed attempts released after `requeue_delay`: 0 to 100.
+    /// Number of failed attempts that are released after `requeue_delay`: 0 to 100.
     pub requeues: u32,
-    /// The wait after each of these: at most 12 h, the longest that SQS hides a message.
+    /// Delay after each of these attempts: at most 12 h (SQS limit for hiding a message).
     pub requeue_delay: Duration,
-    /// Failed attempts after those, released after a growing delay: 0 to 100. The next failure dead-letters.
+    /// Number of further failed attempts that are released after an increasing delay: 0 to 100. The next failure
+    /// dead-letters the message.
     pub delays: u32,
-    /// The first delay, before jitter; doubled each time: at most `max_delay`.
+    /// First increasing delay, before jitter; doubled each time. At most `max_delay`.
     pub delay: Duration,
-    /// The longest delay: at most 12 h.
+    /// Maximum of the increasing delay: at most 12 h.
     pub max_delay: Duration,
 }
 
-/// `[consumers.NAME.breaker]`: the conditions under which receiving pauses because too much fails.
+/// `[consumers.NAME.breaker]`: conditions under which receiving pauses because too many messages fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Breaker {
-    /// The share of failed messages beyond which it pauses.
+    /// Share of failed messages above which receiving pauses.
     pub failures: Share,
-    /// The period over which messages count: 1 s to 1 h.
+    /// Period for which messages are counted: 1 s to 1 h.
     pub over: Duration,
-    /// The minimum number of messages in that period: 1 to 1,000,000.
+    /// Minimum number of messages in this period for a pause: 1 to 1,000,000.
     pub min: u32,
-    /// The first pause: 1 s to 10 min.
+    /// Duration of the first pause: 1 s to 10 min.
     pub pause: Duration,
 }
 
-/// `[consumers.NAME.allow]`: the guest's grants; nothing by default.
+/// `[consumers.NAME.allow]`: grants of the guest; nothing by default.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Allow {
-    /// Origins, `http(s)://host[:port]` in lower case, without a default port.
+    /// Origins to which the guest may send HTTP requests: `http(s)://host[:port]` in lower case, without a default port.
     pub http: Vec<String>,
-    /// Private networks to which the names of these origins may resolve.
+    /// Private networks to which the host names of these origins may resolve.
     pub networks: Vec<IpNet>,
-    /// Environment of the guest. The values may be secrets: `Debug` omits them.
+    /// Environment variables of the guest. The values may be secrets, so `Debug` omits them.
     pub env: BTreeMap<String, String>,
-    /// Folders, each with a guest path of its own.
+    /// Folders, each with a different guest path.
     pub dirs: Vec<DirGrant>,
-    /// Channels that the guest may send to.
+    /// Channels to which the guest may send.
     pub send: Vec<Channel>,
 }
 
@@ -124,31 +125,31 @@ impl fmt::Debug for Allow {
     }
 }
 
-/// `[consumers.NAME.limits]`: the guest's resource limits.
+/// `[consumers.NAME.limits]`: resource limits of the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of linear memory of one sandbox: 1 MiB to 4 GiB, the most that 32-bit WASM addresses; `None`: as the host's
-    /// memory allows.
+    /// Maximum size in bytes of one sandbox's linear memory: 1 MiB to 4 GiB (limit of 32-bit WASM). `None`: depends on the
+    /// host's memory.
     pub memory: Option<u64>,
-    /// Bytes of stdout and stderr kept per message: at most 16 MiB.
+    /// Maximum number of bytes of stdout and stderr stored per message: at most 16 MiB.
     pub output: u64,
 }
 
-/// `[consumers.NAME.tags]`: ownership and alarms.
+/// `[consumers.NAME.tags]`: ownership and alarm settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tags {
-    /// The owner of the queues: at most 256 characters, AWS's limit for a tag.
+    /// Owner of the queues: at most 256 characters (AWS limit for a tag).
     pub owner: Option<String>,
     /// Flags alarms as critical.
     pub critical: bool,
-    /// The number of messages in the queue that raises an alarm; `None`: `alarms.threshold`.
+    /// Number of messages in the queue that raises an alarm. `None`: `alarms.threshold`.
     pub alarm_threshold: Option<u64>,
-    /// The number of messages in the dead-letter queue that raises an alarm; `None`: 1.
+    /// Number of messages in the dead-letter queue that raises an alarm. `None`: 1.
     pub dead_letter_alarm_threshold: Option<u64>,
 }
 
 impl Consumer {
-    /// Reads checked settings. An error means that the table of keys and this code disagree.
+    /// Converts checked settings. An error means that the table of keys does not match this code.
     pub(super) fn read(name: &str, settings: &Settings) -> Result<Self, Mismatch> {
         let at = settings.consumer(name);
         let dead_letter = at.need("dead_letter")?;

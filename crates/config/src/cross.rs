@@ -1,4 +1,4 @@
-//! Faults between keys: values that are valid alone but not together.
+//! Checks values against each other: values that are valid alone but not together.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,9 +13,9 @@ use super::source::Source;
 use super::units::duration_text;
 use hostler_types::channel::{Channel, MAX_NAME};
 
-/// Adds the faults between the keys of `settings`. Skips values that are faulty themselves.
+/// Adds the faults between keys of `settings` to `problems`. Skips values that are faulty by themselves.
 pub(super) fn check(settings: &Settings, source: &Source, problems: &mut Vec<Problem>) {
-    // A fault in `consumers` itself is reported already.
+    // A fault in `consumers` itself has already been reported.
     if settings.consumers.is_empty() && !problems.iter().any(|problem| problem.key.starts_with("consumer")) {
         problems.push(Problem {
             key: "consumers".to_owned(),
@@ -45,12 +45,12 @@ pub(super) fn check(settings: &Settings, source: &Source, problems: &mut Vec<Pro
     }
 }
 
-/// Creates a fault of `key` in combination with another, and its cure.
+/// Returns a fault of `key` in combination with another key, and the fix.
 fn problem(at: &Section<'_>, key: &str, fault: String, cure: String) -> Problem {
     Problem { key: at.path(key), place: at.place(key), fault, cure, about: None }
 }
 
-/// Formats another key for a fault, with its value and its place.
+/// Formats another key, with its value and its place, for the text of a fault.
 fn beside(at: &Section<'_>, key: &str, value: &str) -> String {
     format!("{} = {value} ({})", at.path(key), at.place(key))
 }
@@ -70,7 +70,8 @@ fn health(at: &Section<'_>) -> Option<Problem> {
     })
 }
 
-/// The health file is replaced as a whole, so the embedded queue must not lie in it or in one of its companions.
+/// Checks that the health file is not a file of the embedded queue. The health file is replaced as a whole and would
+/// overwrite the queue.
 fn health_file(root: &Section<'_>, source: &Source) -> Option<Problem> {
     let (health, queue): (PathBuf, PathBuf) = (root.get("host.health_file")?, root.get("queue.embedded.path")?);
     if root.get("queue.driver") != Some(Driver::Embedded) {
@@ -85,7 +86,7 @@ fn health_file(root: &Section<'_>, source: &Source) -> Option<Problem> {
 }
 
 fn filter(at: &Section<'_>) -> Option<Problem> {
-    // An emptied type turns the filter off, whatever values the file gives.
+    // An emptied type disables the filter, whatever values the file has.
     if at.is_emptied("filter.type") {
         return None;
     }
@@ -118,7 +119,7 @@ fn filter(at: &Section<'_>) -> Option<Problem> {
 
 fn breaker(at: &Section<'_>) -> Option<Problem> {
     let others = ["breaker.over", "breaker.min", "breaker.pause"];
-    // An emptied key turns the breaker off, whatever else the file sets for it.
+    // An emptied key disables the breaker, whatever its other keys are.
     let is_said = at.is_set("breaker.failures") || at.is_emptied("breaker.failures");
     let key = others.into_iter().find(|key| at.is_set(key)).filter(|_| !is_said)?;
     let fault = format!("{} is not set, so this means nothing", at.path("breaker.failures"));
@@ -155,9 +156,9 @@ fn reply(at: &Section<'_>, settings: &Settings) -> Option<Problem> {
         let fault = format!("replies would come back to the consumer itself: {itself}");
         return Some(problem(at, "reply_channel", fault, "name another queue".to_owned()));
     }
-    // Replies have no routing key, so no filter lets them pass.
+    // Replies have no routing key, so they pass no filter.
     let exchange = own.exchange().filter(|_| !at.is_set("filter.type"))?;
-    // A name addresses the queue of that name, and the exchange only if there is no such queue.
+    // A name addresses the queue with this name, and the exchange only if there is no queue.
     let reaches = match reply.exchange() {
         Some(other) => other == exchange,
         None => reply.queue() == exchange && listening(settings, exchange).is_none(),
@@ -169,7 +170,7 @@ fn reply(at: &Section<'_>, settings: &Settings) -> Option<Problem> {
     })
 }
 
-/// Returns the consumer that listens on a queue.
+/// Returns the consumer that receives from a queue.
 fn listening<'a>(settings: &'a Settings, queue: &str) -> Option<Section<'a>> {
     let mut consumers = settings.consumers.keys().map(|name| settings.consumer(name));
     consumers.find(|at| at.get::<Channel>("channel").is_some_and(|channel| channel.queue() == queue))
@@ -198,7 +199,7 @@ fn queue_name(at: &Section<'_>, root: &Section<'_>) -> Option<Problem> {
     })
 }
 
-/// Reports consumers that share a queue: they would take each other's messages.
+/// Reports consumers that share a queue, as each would receive messages of the other.
 fn shared_queues(settings: &Settings, problems: &mut Vec<Problem>) {
     let mut taken: BTreeMap<String, &str> = BTreeMap::new();
     for name in settings.consumers.keys() {
@@ -218,7 +219,7 @@ fn shared_queues(settings: &Settings, problems: &mut Vec<Problem>) {
     }
 }
 
-/// Reports dead-letter queues whose own consumer sets another `ordered` than the consumer of the parent queue.
+/// Reports dead-letter queues whose own consumer has a different `ordered` than the consumer of the source queue.
 fn dead_letter_queues(settings: &Settings, problems: &mut Vec<Problem>) {
     for name in settings.consumers.keys() {
         let at = settings.consumer(name);
@@ -239,7 +240,8 @@ fn dead_letter_queues(settings: &Settings, problems: &mut Vec<Problem>) {
     }
 }
 
-/// Reports exchanges with both kinds of queues: on AWS an exchange is one topic, which is FIFO or not for all of its queues.
+/// Reports exchanges with ordered and unordered queues: on AWS, an exchange is one topic, which is FIFO or standard for all
+/// its queues.
 fn mixed_exchanges(settings: &Settings, problems: &mut Vec<Problem>) {
     let mut kinds: BTreeMap<String, (bool, &str)> = BTreeMap::new();
     for name in settings.consumers.keys() {

@@ -1,4 +1,4 @@
-//! Environment variables `HOSTLER_…__…` → the keys that they set.
+//! Reads environment variables of the form `HOSTLER_…__…`, and determines the keys that they set.
 
 use std::ffi::{OsStr, OsString};
 
@@ -9,22 +9,22 @@ use super::error::{Place, Problem};
 use super::keys::{self, Key, Node};
 use super::suggest::{dotted, flattened, folded, known, meant, variable};
 
-/// The variable that names the file. It sets no key.
+/// Variable that names the configuration file. Sets no key.
 pub(super) const FILE_VARIABLE: &str = "HOSTLER_CONFIG";
 
 const PREFIX: &str = "HOSTLER_";
 const SEPARATOR: &str = "__";
 
-/// The variables whose names start with `HOSTLER_`, in any case. All others are ignored.
+/// The variables whose names start with `HOSTLER_`, in any case. Other variables are ignored.
 #[derive(Default)]
 pub(super) struct Variables {
-    /// Values are as the operating system has them; they may not be UTF-8.
+    /// Names and values. Values are stored as the operating system provides them, and may not be UTF-8.
     ours: Vec<(String, OsString)>,
     warnings: Vec<String>,
 }
 
 impl Variables {
-    /// Takes the variables that start with `HOSTLER_` from `env`.
+    /// Selects the variables that start with `HOSTLER_` from `env`.
     pub(super) fn of(env: impl Iterator<Item = (impl Into<OsString>, impl Into<OsString>)>) -> Self {
         let mut variables = Self::default();
         for (name, value) in env {
@@ -43,13 +43,13 @@ impl Variables {
         variables
     }
 
-    /// Returns the file that [`FILE_VARIABLE`] names.
+    /// Returns the file named by [`FILE_VARIABLE`].
     pub(super) fn file(&self) -> Option<&OsStr> {
         let (_, value) = self.ours.iter().find(|(name, value)| name == FILE_VARIABLE && !value.is_empty())?;
         Some(value)
     }
 
-    /// Returns `true` if any of them sets a key, or would without a mistake in its name.
+    /// Returns `true` if a variable sets a key, or would set one without a mistake in its name.
     pub(super) fn set_a_key(&self) -> bool {
         self.ours.iter().any(|(name, _)| sets_key(name))
     }
@@ -61,17 +61,17 @@ impl Variables {
     }
 }
 
-/// The settings from the environment.
+/// Settings from the environment.
 #[derive(Default)]
 pub(super) struct Environment {
     pub(super) settings: Vec<Setting>,
-    /// Warnings about variables that start with `HOSTLER_` but contain no `__`, or whose names are not UTF-8. They may belong
-    /// to others: a Kubernetes service named `hostler` puts `HOSTLER_PORT` and the like into every container.
+    /// Warnings about variables that start with `HOSTLER_` but contain no `__`, or whose names are not UTF-8. Other
+    /// programs may set them: for a Kubernetes service named `hostler`, every container has a variable `HOSTLER_PORT`.
     pub(super) warnings: Vec<String>,
     pub(super) problems: Vec<Problem>,
 }
 
-/// One key set by one variable.
+/// A key and its value, set by one variable.
 pub(super) struct Setting {
     variable: String,
     path: Vec<String>,
@@ -90,20 +90,21 @@ impl Provider for Setting {
     }
 }
 
-/// Returns the part of a variable's name after `HOSTLER_`, in any case, unless the variable names the file.
+/// Returns the part of a variable's name after `HOSTLER_`, in any case. `None`: the variable has another prefix, or names
+/// the file.
 fn key_part(variable: &str) -> Option<&str> {
     let (prefix, rest) = variable.split_at_checked(PREFIX.len())?;
     (prefix.eq_ignore_ascii_case(PREFIX) && !variable.eq_ignore_ascii_case(FILE_VARIABLE)).then_some(rest)
 }
 
-/// Returns `true` if a variable sets a key, or would without a mistake in its name.
+/// Returns `true` if a variable sets a key, or would set one without a mistake in its name.
 fn sets_key(variable: &str) -> bool {
     key_part(variable).is_some_and(|rest| rest.contains(SEPARATOR))
 }
 
 impl Environment {
-    /// Reads the variables. `consumers` are the names in the file: a variable matches them regardless of case, and with `_`
-    /// for `-`.
+    /// Reads the variables. `consumers` are the consumers' names in the file. A variable matches a name in any case, and
+    /// with `_` in place of `-`.
     pub(super) fn read(variables: &Variables, consumers: &[String]) -> Self {
         let mut environment = Self { warnings: variables.warnings.clone(), ..Self::default() };
         let mut ours: Vec<_> =
@@ -142,13 +143,13 @@ impl Environment {
 
 /// A variable that sets no known key.
 struct Unknown {
-    /// The names before the first unknown one.
+    /// Names before the first unknown name.
     path: Vec<String>,
-    /// The pattern of that path.
+    /// Pattern of this path.
     table: String,
-    /// The first unknown name; `None` if the variable ends at a table.
+    /// First unknown name. `None`: the variable ends at a table.
     name: Option<String>,
-    /// The names after that one.
+    /// Names after the first unknown name.
     after: Vec<String>,
 }
 
@@ -157,8 +158,8 @@ impl Unknown {
         let place = Place::Variable(name.to_owned());
         let near = || {
             let path = meant(&self.path, &self.table, self.name.as_ref()?)?;
-            // `HOSTLER_QUEU__DRIVER` continues below the table that is meant; `HOSTLER_QUEUE__DRIVER__X` cannot continue
-            // below a key.
+            // `HOSTLER_QUEU__DRIVER` has further names, which are valid below the suggested table. In
+            // `HOSTLER_QUEUE__DRIVER__X`, the suggestion is a key, so no name can follow.
             let whole: Vec<_> = path.iter().chain(&self.after).cloned().collect();
             Some(if resolve(&whole.join(SEPARATOR), &[]).is_ok() { whole } else { path })
         };
@@ -197,10 +198,10 @@ fn resolve(rest: &str, consumers: &[String]) -> Result<(Vec<String>, &'static Ke
     Err(Unknown { path, table, name: None, after: Vec::new() })
 }
 
-/// Splits off the first name, spelt as in the table.
+/// Splits off the first name, in the spelling of the table.
 fn first_name<'a>(names: &'a str, table: &str, consumers: &[String]) -> (String, Option<&'a str>) {
     if matches!(keys::child(table, "*"), Node::Key(_)) {
-        // The guest's own variables: case matters, and `__` is part of the name.
+        // Variables of the guest: case is significant, and `__` is part of the name.
         return (names.to_owned(), None);
     }
     if table == "consumers" {

@@ -1,59 +1,59 @@
-//! Faults of a configuration, each with its key, its place and its cure.
+//! Faults of a configuration, each with its key, its place and a fix.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// The reason why there is no configuration. Each variant is exit code 64.
+/// Reason why there is no configuration. Every variant leads to exit code 64.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// There is no file at any of the usual places, and no variable sets a key.
+    /// None of the usual places has a file, and no variable sets a key.
     #[error("no configuration found{}", Tried(tried))]
     NotFound {
-        /// The places looked at, in order.
+        /// Paths that were tried, in order.
         tried: Vec<PathBuf>,
     },
-    /// The file that was asked for does not exist.
+    /// The named file does not exist.
     #[error(
         "no file {}{named_by}\n  cure   correct the path, or name none to use /etc/hostler/hostler.toml or \
         ./hostler.toml",
         path.display()
     )]
     Missing {
-        /// The file as given.
+        /// Path as given.
         path: PathBuf,
-        /// ` (named by …)`, or nothing for one of the usual places.
+        /// ` (named by …)`, or empty for a usual place.
         named_by: &'static str,
     },
-    /// The file exists, but its text cannot be read.
+    /// The file exists but cannot be read as text.
     #[error(
         "cannot read {}{named_by}: {reason}\n  cure   name a TOML file in UTF-8 that this user may read",
         path.display()
     )]
     Unreadable {
-        /// The file as given.
+        /// Path as given.
         path: PathBuf,
-        /// ` (named by …)`, or nothing for one of the usual places.
+        /// ` (named by …)`, or empty for a usual place.
         named_by: &'static str,
-        /// The error of the operating system.
+        /// Error of the operating system.
         reason: String,
     },
-    /// The file is not valid TOML; none of its values is known. The line is never quoted, because it may hold a secret.
+    /// The file is not valid TOML, so none of its values is known. The line is not quoted, as it may contain a secret.
     #[error(
         "{}:{line}:{column}: not valid TOML: {reason}\n  cure   correct line {line}, or close what is open before \
         it; no value was read",
         path.display()
     )]
     Syntax {
-        /// The file as given.
+        /// Path as given.
         path: PathBuf,
-        /// Line of the fault, from 1.
+        /// Line of the fault, counted from 1.
         line: usize,
-        /// Column of the fault in characters, from 1.
+        /// Column of the fault in characters, counted from 1.
         column: usize,
-        /// The parser's message, on one line.
+        /// Message of the parser, on one line.
         reason: String,
     },
-    /// The file is in another language than TOML. The line is never quoted, because it may hold a secret.
+    /// The file is in a language other than TOML. Its lines are not quoted, as they may contain a secret.
     #[error(
         "{}: not valid TOML: it looks like {language}, and the configuration is TOML\n  cure   write tables in brackets, and \
         values after `=`, texts in quotes:\n           [consumers.orders]\n           channel = \"orders\"\n           \
@@ -61,23 +61,23 @@ pub enum ConfigError {
         path.display()
     )]
     OtherLanguage {
-        /// The file as given.
+        /// Path as given.
         path: PathBuf,
-        /// The language that it looks like.
+        /// Name of the language that the file seems to be in.
         language: &'static str,
     },
-    /// Values or keys are wrong. Holds all of them, sorted by key.
+    /// Values or keys are wrong. Contains all of them, sorted by key.
     #[error("{}", Listed(.0))]
     Invalid(Vec<Problem>),
 }
 
 impl ConfigError {
-    /// Returns `true` if there is no configuration at all. A command that does not need one may accept that.
+    /// Returns `true` if there is no configuration. A command that needs none may ignore this error.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::NotFound { .. })
     }
 
-    /// Returns each fault of a configuration that could be read; empty for one that could not.
+    /// Returns the faults of a configuration that could be read. Empty for other errors.
     pub fn problems(&self) -> &[Problem] {
         match self {
             Self::Invalid(problems) => problems,
@@ -89,15 +89,15 @@ impl ConfigError {
 /// One fault of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Path of the key, such as `consumers.thumbnails.lease`.
+    /// Path of the key, for example `consumers.thumbnails.lease`.
     pub key: String,
-    /// The place where it is set.
+    /// Place where the key is set.
     pub place: Place,
-    /// The fault, with the value as written unless it may be a secret.
+    /// Description of the fault, with the value as written unless the value may be a secret.
     pub fault: String,
-    /// The cure: the text to write instead.
+    /// Fix: the text to write instead.
     pub cure: String,
-    /// The meaning of the key, if its own value is wrong.
+    /// Meaning of the key, if its own value is wrong.
     pub about: Option<&'static str>,
 }
 
@@ -109,21 +109,21 @@ impl fmt::Display for Problem {
     }
 }
 
-/// The origin of a value.
+/// Origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     /// The file.
     File {
-        /// The file as given.
+        /// Path as given.
         path: PathBuf,
-        /// Line of the key, from 1, if the place is one key.
+        /// Line of the key, counted from 1. `None`: no line is known.
         line: Option<usize>,
     },
-    /// An environment variable, by its name as set.
+    /// An environment variable, by its name.
     Variable(String),
-    /// The environment as a whole, if there is no file.
+    /// The environment as a whole; there is no file.
     Environment,
-    /// A default: the key is not set.
+    /// The default, as the key is not set.
     Default,
 }
 

@@ -1,4 +1,4 @@
-//! Handlers, addresses and folder grants: their syntax and their tables.
+//! Syntax of handlers, addresses and folder grants.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,21 +11,21 @@ use ipnet::IpNet;
 use super::choice::DirMode;
 use super::read::{Read, quoted, shown, text};
 
-/// The location of a handler's bytes.
+/// Location of a handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HandlerRef {
-    /// A file; a relative path is resolved from the current directory.
+    /// A file. A relative path is resolved from the current directory.
     Path(PathBuf),
     /// `s3://bucket/key`.
     S3 {
-        /// The bucket.
+        /// Name of the bucket.
         bucket: String,
-        /// The object's key, without a leading slash.
+        /// Key of the object, without a leading slash.
         key: String,
     },
     /// `oci://registry/repository[:tag][@sha256:…]`.
     Oci {
-        /// The reference without the scheme.
+        /// Reference without the scheme.
         reference: String,
     },
 }
@@ -60,7 +60,7 @@ impl Read for HandlerRef {
     }
 }
 
-/// `http(s)://host[:port]`, as a browser writes an origin: lower case, no default port.
+/// An origin `http(s)://host[:port]` in canonical form: lower case, without a default port.
 pub(super) struct Origin(pub String);
 
 impl Read for Origin {
@@ -74,7 +74,7 @@ impl Read for Origin {
     }
 }
 
-/// A network of IP addresses, `10.0.0.0/16`; an address alone is a network of one.
+/// A network of IP addresses, for example `10.0.0.0/16`. A single address is a network with one address.
 pub(super) struct Network(pub IpNet);
 
 impl Read for Network {
@@ -85,7 +85,7 @@ impl Read for Network {
     }
 }
 
-/// An `http(s)://` address with or without a path, as written.
+/// An `http(s)://` URL with or without a path, as written.
 pub(super) struct Url(pub String);
 
 impl Read for Url {
@@ -95,12 +95,12 @@ impl Read for Url {
     }
 }
 
-/// An `http(s)://` address that is itself a secret, such as a webhook's. `Debug` omits it.
+/// An `http(s)://` URL that is itself a secret, for example a webhook's. `Debug` omits it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretUrl(String);
 
 impl SecretUrl {
-    /// Returns the address as written. Not for logs, errors or output.
+    /// Returns the URL as written. Must not appear in logs, errors or output.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -121,7 +121,7 @@ impl Read for SecretUrl {
     }
 }
 
-/// Splits an address into its canonical origin, and its path, query and fragment.
+/// Splits a URL into its canonical origin and the rest: path, query and fragment.
 fn split_address(text: &str) -> Result<(String, &str), String> {
     let fault = |what: &str| format!("{} {what}", quoted(text));
     let (scheme, rest) = text.split_once("://").ok_or_else(|| fault("names no scheme"))?;
@@ -158,14 +158,14 @@ fn is_host(host: &str) -> bool {
     }
 }
 
-/// A folder of the host that a guest may access.
+/// A folder of the host to which a guest has access.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirGrant {
-    /// The folder on the host; a relative path is resolved from the current directory.
+    /// Path on the host. A relative path is resolved from the current directory.
     pub host: PathBuf,
-    /// The path of the folder for the guest: absolute, without `..`.
+    /// Path for the guest: absolute, without `..`.
     pub guest: PathBuf,
-    /// The guest's access to it.
+    /// Access of the guest.
     pub mode: DirMode,
 }
 
@@ -195,7 +195,7 @@ fn is_plain(path: &Path) -> bool {
     path.is_absolute() && path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)))
 }
 
-/// Folder grants, each with a guest path of its own.
+/// Folder grants, each with a different guest path.
 pub(super) struct Dirs(pub Vec<DirGrant>);
 
 impl Read for Dirs {

@@ -1,4 +1,4 @@
-//! The table of all keys: the accepted values, the default and the meaning of each. All else about keys derives from it.
+//! The table of all keys: accepted values, default and meaning. Checks, schema and reference are derived from this table.
 
 use std::time::Duration;
 
@@ -7,36 +7,36 @@ use super::choice::{
 };
 use super::kind::Kind;
 
-/// One key. A `*` in the path stands for a name that the user gives.
+/// A key. A `*` in the path stands for a name that the user chooses.
 pub(super) struct Key {
     pub(super) path: &'static str,
     pub(super) kind: Kind,
     pub(super) preset: DefaultValue,
-    /// One or two sentences, in Markdown.
+    /// Description in one or two sentences, in Markdown.
     pub(super) meaning: &'static str,
 }
 
-/// The default of a key.
+/// Default of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DefaultValue {
-    /// This value, written as in a variable.
+    /// This value, in the notation of a variable.
     Value(&'static str),
-    /// A derived value, which this text describes.
+    /// A value derived from other values, which this text describes.
     Derived(&'static str),
-    /// Nothing: the feature is off.
+    /// No value: the feature is disabled.
     Unset,
-    /// An error.
+    /// No default: a missing value is an error.
     Required,
 }
 
-/// The default path of the health file.
+/// Default path of the health file.
 pub(super) const HEALTH_FILE_DEFAULT: &str = "/tmp/hostler/health.json";
 
-/// The syntax of consumer names, which also appear in variables, logs and metrics.
+/// Syntax of consumer names, which also occur in variables, logs and metrics.
 pub(super) const CONSUMER_NAME: Kind = Kind::Word { also: "_-", min: 1, max: 71 };
 
 const SECOND: Duration = Duration::from_secs(1);
-/// The longest that SQS keeps a message in flight, from its receive.
+/// Maximum time from its receive for which SQS keeps a message in flight (AWS limit: 12 h).
 pub(super) const MAX_IN_FLIGHT: Duration = Duration::from_secs(12 * 3600);
 
 const fn key(path: &'static str, kind: Kind, preset: DefaultValue, meaning: &'static str) -> Key {
@@ -415,15 +415,15 @@ pub(super) static KEYS: &[Key] = &[
     key("telemetry.prometheus", Kind::Address, DefaultValue::Unset, "Where Prometheus may fetch metrics."),
 ];
 
-/// The meaning of a name in a table.
+/// Kind of a name in a table.
 pub(super) enum Node {
     Key(&'static Key),
-    /// A table, by its pattern.
+    /// A table, identified by its pattern.
     Table(String),
     Unknown,
 }
 
-/// Looks up a name in a table. `table` is a pattern, empty for the root.
+/// Looks up a name in a table. `table` is the pattern of the table, and empty for the root.
 pub(super) fn child(table: &str, name: &str) -> Node {
     let literal = Some(name).filter(|name| !name.contains('.'));
     for last in literal.into_iter().chain(["*"]) {
@@ -438,14 +438,14 @@ pub(super) fn child(table: &str, name: &str) -> Node {
     Node::Unknown
 }
 
-/// Returns the names in a table, each once; `*` stands for names that the user gives.
+/// Returns the distinct names in a table. `*` stands for names that the user chooses.
 pub(super) fn names(table: &str) -> Vec<&'static str> {
     let mut names: Vec<_> = KEYS.iter().filter_map(|key| below(key.path, table)?.split('.').next()).collect();
     names.dedup();
     names
 }
 
-/// Returns the part of a path below a table.
+/// Returns the part of a path below a table. `None`: the path is not below the table.
 pub(super) fn below<'a>(path: &'a str, table: &str) -> Option<&'a str> {
     if table.is_empty() { Some(path) } else { path.strip_prefix(table)?.strip_prefix('.') }
 }

@@ -1,4 +1,4 @@
-//! The kinds of values: how each is checked, described, and read from an environment variable.
+//! Kinds of values: their checks, their descriptions, and their conversion from environment variables.
 
 use std::ffi::OsStr;
 use std::net::SocketAddr;
@@ -13,14 +13,14 @@ use super::units::{MAX_PERMITS, Share, duration_text, size_text};
 use hostler_types::Rate;
 use hostler_types::channel::Channel;
 
-/// The values that a key accepts. Limits are inclusive.
+/// Kind of the values that a key accepts. Limits are inclusive.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Kind {
     Duration {
         min: Duration,
         max: Duration,
     },
-    /// Bytes.
+    /// Limits in bytes.
     Size {
         min: u64,
         max: u64,
@@ -31,19 +31,19 @@ pub(super) enum Kind {
     },
     Bool,
     Choice(&'static [&'static str]),
-    /// Letters, digits and the characters of `also`. The lengths are in characters.
+    /// Letters, digits and the characters of `also`. `min` and `max` are lengths in characters.
     Word {
         also: &'static str,
         min: usize,
         max: usize,
     },
-    /// Text that is never shown.
+    /// Text that is never displayed.
     Secret,
-    /// An address that is never shown.
+    /// A URL that is never displayed.
     SecretUrl,
     Path,
     Handler,
-    /// An address; `example` is one that fits the key.
+    /// A URL. `example` is an example for the key.
     Url {
         example: &'static str,
     },
@@ -60,7 +60,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Returns the fault of a value, if it has one.
+    /// Checks a value and returns its fault.
     pub(super) fn check(self, value: &Value) -> Result<(), String> {
         match self {
             _ if matches!(value, Value::Empty(..)) => Err("the value is not UTF-8 text".to_owned()),
@@ -91,7 +91,8 @@ impl Kind {
         }
     }
 
-    /// Converts the text of a variable or of a default to a value. Text stays text, even if it looks like a number.
+    /// Converts the text of a variable or of a default to a value. For kinds that are texts, the value is a text even if it
+    /// looks like a number.
     pub(super) fn value(self, raw: &str) -> Value {
         match self {
             Self::Bool | Self::Integer { .. } | Self::Share | Self::Dirs => parsed(raw),
@@ -100,19 +101,20 @@ impl Kind {
         }
     }
 
-    /// Converts a variable's text as the operating system has it. A text that is not UTF-8 becomes a value that no text can
-    /// produce. [`Self::check`] refuses it without showing it, because it may be secret.
+    /// Converts the text of a variable as the operating system provides it. A text that is not UTF-8 becomes
+    /// [`Value::Empty`], which no text can produce. [`Self::check`] refuses this value without displaying it, as it may be
+    /// secret.
     pub(super) fn value_of_variable(self, raw: &OsStr) -> Value {
         raw.to_str().map_or(Value::Empty(Tag::Default, Empty::Unit), |raw| self.value(raw))
     }
 
-    /// Returns `true` for a quoted text that would be valid without its quotes.
+    /// Returns `true` for a quoted text that would be valid without quotes.
     pub(super) fn is_quoted(self, value: &Value) -> bool {
         let bare = matches!(self, Self::Bool | Self::Integer { .. } | Self::Share);
         bare && value.as_str().is_some_and(|text| self.check(&self.value(text)).is_ok())
     }
 
-    /// Describes the accepted values, as the object of "write …".
+    /// Describes the accepted values, to complete the sentence "write …".
     pub(super) fn accepts(self) -> String {
         match self {
             Self::Duration { min, max } => {
@@ -149,7 +151,7 @@ impl Kind {
     }
 }
 
-/// Lists words as a choice: "`a`, `b` or `c`".
+/// Formats words as a choice: "`a`, `b` or `c`".
 fn one_of(words: &[&str]) -> String {
     match words {
         [] => String::new(),
@@ -190,19 +192,20 @@ fn parsed(raw: &str) -> Value {
     raw.parse().unwrap_or_else(|never: std::convert::Infallible| match never {})
 }
 
-/// Parses a list of texts, `[a, 'b', "c"]`. An item without quotes is a text as written, so that `[007]` is not the number 7.
+/// Parses a list of texts, `[a, 'b', "c"]`. An item without quotes is a text as written, so `[007]` does not contain the
+/// number 7.
 fn list(raw: &str) -> Value {
     let inner = raw.trim().strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     inner.and_then(items).map_or_else(|| parsed(raw), Value::from)
 }
 
-/// Parses the items between the brackets of a list; `None`: it is not a list of texts.
+/// Parses the items between the brackets of a list. `None`: the text is not a list of texts.
 fn items(mut rest: &str) -> Option<Vec<String>> {
     let mut items = Vec::new();
     loop {
         rest = rest.trim_start();
         let (item, after) = match rest.chars().next() {
-            // As in TOML, a comma may follow the last item.
+            // A comma may follow the last item, as in TOML.
             None => return Some(items),
             Some(quote @ ('"' | '\'')) => in_quotes(rest, quote)?,
             Some('[' | '{') => return None,
@@ -219,7 +222,7 @@ fn items(mut rest: &str) -> Option<Vec<String>> {
     }
 }
 
-/// Parses the quoted text at the start as TOML does. Also returns the rest.
+/// Parses the quoted text at the start by the rules of TOML. Returns the text and the rest.
 fn in_quotes(text: &str, quote: char) -> Option<(String, &str)> {
     let mut escaped = false;
     let mut closes = |char: char| {

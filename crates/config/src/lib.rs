@@ -1,8 +1,8 @@
-//! Configuration: as written (TOML and variables) → as validated (typed, read once), with all faults at once.
+//! Configuration: reads TOML and environment variables, validates all values, and returns a typed [`Config`] or all faults.
 //!
-//! Everything about a key derives from one table, `keys.rs`. A value passes through these stages: `source` finds and merges
-//! it, `settings` checks it against its key, `cross` checks it against other values, and [`Config`] holds the typed result.
-//! An empty text unsets an optional key, so that a variable can remove what the file sets.
+//! One table of keys, `keys.rs`, determines everything about a key. A value passes through these stages: `source` finds and
+//! merges values, `settings` checks each value against its key, `cross` checks values against each other, and [`Config`]
+//! contains the typed result. An empty text unsets an optional key, so a variable can remove a value that the file sets.
 
 mod choice;
 mod consumer;
@@ -31,7 +31,7 @@ pub use schema::schema;
 pub use source::USUAL_PLACES;
 pub use suggest::alike;
 pub use units::Share;
-// The type of a public field.
+// Type of a public field.
 pub use hostler_types::Rate;
 pub use valid::{Alarms, Config, Embedded, Host, Payload, QueueConfig, Sqs, Telemetry};
 
@@ -45,18 +45,19 @@ pub struct Loaded {
     pub config: Config,
     /// Warnings for the log, about variables that start with `HOSTLER_` but set no key.
     pub warnings: Vec<String>,
-    /// The file it was read from; `None` if it came from variables alone.
+    /// The file that was read. `None`: the configuration consists of variables only.
     pub file: Option<PathBuf>,
 }
 
-/// Reads the configuration from a TOML file and from variables, which override the file.
+/// Reads the configuration from a TOML file and from environment variables, which override the file.
 ///
-/// The file is `file`, else the one that `HOSTLER_CONFIG` names, else `/etc/hostler/hostler.toml`, else `./hostler.toml`.
-/// `env` is [`std::env::vars_os`], because variables of other programs may not be UTF-8; only `HOSTLER_…__…` set keys.
+/// The file is `file`, otherwise the file named by `HOSTLER_CONFIG`, otherwise `/etc/hostler/hostler.toml`, otherwise
+/// `./hostler.toml`. `env` is [`std::env::vars_os`], as variables of other programs may not be UTF-8. Only variables of the
+/// form `HOSTLER_…__…` set keys.
 ///
 /// # Errors
-/// There is no file and no variable that sets a key, the file cannot be read or is not TOML, or keys are faulty. All faulty
-/// keys are reported at once. Each error is exit code 64.
+/// [`ConfigError`]: there is neither a file nor a variable that sets a key, the file cannot be read or is not TOML, or keys
+/// are faulty. All faulty keys are reported together. Every error leads to exit code 64.
 pub fn load(
     file: Option<&Path>,
     env: impl Iterator<Item = (impl Into<OsString>, impl Into<OsString>)>,
@@ -75,8 +76,8 @@ pub fn load(
     Ok(Loaded { config, warnings: source.warnings, file: source.file })
 }
 
-/// Returns the path of the health file, from the same places as [`load`], without checking the rest. Never fails: returns the
-/// default if the file is unreadable or sets no path.
+/// Returns the path of the health file from the same sources as [`load`], without checking other keys. Returns the default
+/// if the file is unreadable or sets no path.
 pub fn health_file(
     file: Option<&Path>,
     env: impl Iterator<Item = (impl Into<OsString>, impl Into<OsString>)>,
@@ -100,7 +101,7 @@ mod tests {
         owned.into_iter()
     }
 
-    /// Loads `text` from a file of its own, with `variables` over it.
+    /// Loads `text` from a temporary file, overridden by `variables`.
     fn load_text(text: &str, variables: &[(&str, &str)]) -> Result<Loaded, ConfigError> {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("hostler.toml");
@@ -222,7 +223,7 @@ mod tests {
             let letters = "consumers.letters = { channel = \"letters\", handler = \"l.wasm\" }";
             load_text(&format!("{letters}\nconsumers.mails.{more}"), &LEAST).map(drop)
         };
-        // `mails` listens on `news.mails`.
+        // `mails` consumes from `news.mails`.
         for fine in ["done", "letters", "other.done", "other", "news-done"] {
             listening(&format!("reply_channel = \"{fine}\"")).unwrap_or_else(|error| panic!("{error}"));
         }
@@ -230,7 +231,7 @@ mod tests {
             let error = listening(&format!("reply_channel = \"{looping}\"")).unwrap_err();
             assert!(error.to_string().contains("would come back"), "{looping}: {error}");
         }
-        // No reply passes a filter, and a name addresses a queue first.
+        // Replies have no routing key and so pass no filter. A name addresses a queue before an exchange.
         let filter = "filter = { type = \"exclude\", values = [\"X\"] }\nconsumers.mails.reply_channel = \"news.done\"";
         listening(filter).unwrap_or_else(|error| panic!("{error}"));
         let queue = "reply_channel = \"news\"\nconsumers.news = { channel = \"news\", handler = \"n.wasm\" }";

@@ -1,15 +1,16 @@
-//! Files that hostler writes by itself and that must differ from each other.
+//! Finds conflicts between the files that hostler writes.
 
 use std::path::{Path, PathBuf};
 
-/// The endings of the files written for a health file: the file, its lock, and the file that replaces it.
+/// Suffixes of the files written for a health file: the file itself, its lock file, and its replacement before the rename.
 const HEALTH: [&str; 3] = ["", ".lock", ".tmp"];
 
-/// The endings of the files of an SQLite database: the database, its log, the log's index, and its journal.
+/// Suffixes of the files of an SQLite database: the database itself, its write-ahead log, the index of the log, and its
+/// rollback journal.
 const QUEUE: [&str; 4] = ["", "-wal", "-shm", "-journal"];
 
-/// Returns a file that would be written both for the health file and for the queue, with links and dots resolved as far as
-/// its folders exist.
+/// Returns a file that would be written both for the health file and for the queue. `None`: there is no conflict. Symbolic
+/// links and dots are resolved in the folders that exist.
 pub(super) fn shared_file(health: &Path, queue: &Path) -> Option<PathBuf> {
     let queue: Vec<PathBuf> = QUEUE.iter().map(|ending| resolved(&with_ending(queue, ending))).collect();
     HEALTH.iter().map(|ending| resolved(&with_ending(health, ending))).find(|file| queue.contains(file))
@@ -21,7 +22,7 @@ fn with_ending(path: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
-/// Resolves a path that may not exist: follows the links of the folders that do.
+/// Resolves a path that may not exist. Follows the symbolic links of the folders that exist.
 fn resolved(path: &Path) -> PathBuf {
     if let Ok(found) = path.canonicalize() {
         return found;

@@ -1,4 +1,4 @@
-//! Conversion of a value as written to its type, or to a fault.
+//! Converts a value as written to its type, or returns its fault.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,16 +10,16 @@ use super::units::{self, Share};
 use hostler_types::Rate;
 use hostler_types::channel::Channel;
 
-/// The longest part of a value that a fault quotes, in characters.
+/// Maximum number of characters of a value that a fault quotes.
 const SHOWN: usize = 80;
 
-/// A type that a configured value can be read as.
+/// A type to which a configured value can be converted.
 pub(super) trait Read: Sized {
-    /// Returns the typed value, or the fault: `"abc" is not a duration`.
+    /// Returns the typed value, or a fault, for example `"abc" is not a duration`.
     fn read(value: &Value) -> Result<Self, String>;
 }
 
-/// Formats a value for a fault: short, on one line, without the user information of an address.
+/// Formats a value for the text of a fault: short, on one line, without the user information of a URL.
 pub(super) fn shown(value: &Value) -> String {
     match value {
         Value::String(_, text) => quoted(text),
@@ -37,7 +37,7 @@ pub(super) fn shown(value: &Value) -> String {
     }
 }
 
-/// Quotes text for a fault.
+/// Quotes text for the text of a fault, with the restrictions of [`shown`].
 pub(super) fn quoted(text: &str) -> String {
     let text = match (text.find("://"), text.rfind('@')) {
         (Some(scheme), Some(at)) if scheme < at => {
@@ -59,7 +59,7 @@ pub(super) fn text(value: &Value) -> Result<&str, String> {
     }
 }
 
-/// Formats the fault of a value that must be written without quotes.
+/// Returns the fault of a value that must be written without quotes.
 fn not(value: &Value, wanted: &str) -> String {
     let text = if value.as_str().is_some() { "text, " } else { "" };
     format!("{} is {text}not {wanted}", shown(value))
@@ -96,7 +96,7 @@ impl Read for usize {
     }
 }
 
-/// Returns the text of a value with a unit.
+/// Returns the text of a value that needs a unit.
 fn unit_text<'a>(value: &'a Value, units: &[&str]) -> Result<&'a str, String> {
     match value {
         Value::Num(..) => Err(format!("{} has no unit ({}) and no quotes", shown(value), units.join(" "))),

@@ -1,8 +1,9 @@
-//! The table of keys as Markdown, for the README.
+//! Formats the table of keys as Markdown, for the README.
 
 use super::keys::{DefaultValue, KEYS};
 
-/// Returns a Markdown table of all keys: key, default, accepted values, meaning. `NAME` stands for a name that the user gives.
+/// Returns a Markdown table of all keys: key, default, accepted values, meaning. `NAME` stands for a name that the user
+/// chooses.
 pub fn reference() -> String {
     let mut table = "| key | default | accepts | meaning |\n|---|---|---|---|\n".to_owned();
     for key in KEYS {

@@ -1,4 +1,4 @@
-//! The JSON Schema of the file, generated from the table of keys.
+//! Generates the JSON Schema of the configuration file from the table of keys.
 
 use serde_json::{Map, Value, json};
 
@@ -6,7 +6,8 @@ use super::keys::{CONSUMER_NAME, DefaultValue, KEYS, Key, Node, child, joined, n
 use super::kind::Kind;
 use super::units::{DURATION_UNITS, SIZE_UNITS};
 
-/// Returns the schema, draft 2020-12. It checks the form of each value; limits of durations and sizes are in the descriptions.
+/// Returns the JSON Schema, draft 2020-12. The schema checks the syntax of each value. The descriptions state the limits of
+/// durations and sizes, which are not checked.
 pub fn schema() -> Value {
     let mut root = table("");
     let head = json!({
@@ -44,7 +45,7 @@ fn table(pattern: &str) -> Value {
     object
 }
 
-/// Returns the schema of a table in which the user gives the names.
+/// Returns the schema of a table whose names the user chooses.
 fn named(pattern: &str) -> Value {
     let names = match pattern {
         "consumers" => pattern_of(CONSUMER_NAME),
@@ -70,7 +71,7 @@ fn property(key: &Key) -> Value {
             let value = key.kind.value(text);
             schema.insert("default".to_owned(), serde_json::to_value(value).unwrap_or_default());
         }
-        // An empty optional text means unset.
+        // An empty text unsets an optional key.
         if let (true, Some(Value::String(pattern))) = (optional, schema.get_mut("pattern")) {
             *pattern = format!("^$|{pattern}");
         }
@@ -86,7 +87,7 @@ fn property(key: &Key) -> Value {
     schema
 }
 
-/// Returns the form of a value.
+/// Returns the schema of a value without description and default.
 fn form(kind: Kind) -> Value {
     match kind {
         Kind::Bool => json!({ "type": "boolean" }),
@@ -119,7 +120,8 @@ fn form(kind: Kind) -> Value {
     }
 }
 
-/// Returns the pattern of a text; `None`: any text is accepted. Every valid text matches; not every match is valid.
+/// Returns a regular expression for a text. `None`: any text is accepted. Every valid text matches, but not every match is
+/// valid.
 fn pattern_of(kind: Kind) -> Option<String> {
     Some(match kind {
         Kind::Duration { .. } => format!(r"^(\s*[0-9][0-9.\s]*({}))+\s*$", DURATION_UNITS.join("|")),

@@ -1,4 +1,4 @@
-//! The keys and values as written → checked settings: each value is valid for its key, and defaults are filled in.
+//! Checks each value against its key, and fills in the defaults.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,23 +11,23 @@ use super::read::Read;
 use super::source::Source;
 use super::suggest::{alike, dotted, folded, known, meant};
 
-/// The names that lead to a key, from the root.
+/// Names that lead from the root to a key.
 type Path = Vec<String>;
 
-/// Checked values. A faulty value is absent, so that checks that depend on it are skipped.
+/// Checked values. A faulty value is absent, so checks that depend on it are skipped.
 #[derive(Default)]
 pub(super) struct Settings {
     values: BTreeMap<Path, (Value, Place)>,
-    /// Every key that is set, valid or not.
+    /// All keys that are set, valid or not.
     set: BTreeSet<Path>,
-    /// Every optional key that an empty text unsets.
+    /// Optional keys that an empty text unsets.
     emptied: BTreeSet<Path>,
-    /// The consumers by name, each with its place.
+    /// Consumers by name, each with its place.
     pub(super) consumers: BTreeMap<String, Place>,
 }
 
 impl Settings {
-    /// Checks everything in `source` against the table of keys. Adds the faults to `problems`.
+    /// Checks all values in `source` against the table of keys. Adds the faults to `problems`.
     pub(super) fn check(source: &Source, problems: &mut Vec<Problem>) -> Self {
         let root = source.root();
         let mut check = Check { source, problems, settings: Self::default() };
@@ -50,7 +50,7 @@ impl Settings {
     }
 }
 
-/// A mismatch between the table of keys and the code that reads it: a fault of hostler, which tests rule out.
+/// A mismatch between the table of keys and the code that uses the table. This is a bug in hostler, which tests exclude.
 pub(super) struct Mismatch {
     path: String,
     fault: String,
@@ -63,7 +63,7 @@ impl From<Mismatch> for ConfigError {
     }
 }
 
-/// The settings of one table, such as one consumer's. Keys are dotted paths below it.
+/// Settings of one table, for example of one consumer. Keys are dotted paths below the table.
 pub(super) struct Section<'a> {
     settings: &'a Settings,
     path: Path,
@@ -74,12 +74,12 @@ impl Section<'_> {
         self.path.iter().cloned().chain(key.split('.').map(str::to_owned)).collect()
     }
 
-    /// Returns the full path of a key, to print.
+    /// Returns the full path of a key for display.
     pub(super) fn path(&self, key: &str) -> String {
         dotted(&self.below(key))
     }
 
-    /// Returns the place where a key is set.
+    /// Returns the place where a key is set. Returns [`Place::Default`] if the key is not set.
     pub(super) fn place(&self, key: &str) -> Place {
         self.settings.values.get(&self.below(key)).map_or(Place::Default, |(_, place)| place.clone())
     }
@@ -89,28 +89,29 @@ impl Section<'_> {
         self.settings.set.contains(&self.below(key))
     }
 
-    /// Returns `true` if an empty text unsets a key.
+    /// Returns `true` if an empty text unsets the key.
     pub(super) fn is_emptied(&self, key: &str) -> bool {
         self.settings.emptied.contains(&self.below(key))
     }
 
-    /// Returns a value, unless it is faulty, or unset and without a default.
+    /// Returns a value. `None`: the value is faulty, or is unset and has no default.
     pub(super) fn get<T: Read>(&self, key: &str) -> Option<T> {
         self.maybe(key).ok().flatten()
     }
 
-    /// Returns a value that may be unset. Fails only if the table of keys has another type for it.
+    /// Returns a value that may be unset. Fails only if the type differs from that in the table of keys.
     pub(super) fn maybe<T: Read>(&self, key: &str) -> Result<Option<T>, Mismatch> {
         let value = self.settings.values.get(&self.below(key));
         value.map(|(value, _)| T::read(value).map_err(|fault| self.mismatch(key, fault))).transpose()
     }
 
-    /// Returns a value that is set or has a default. Fails only if the table of keys has another type or no default for it.
+    /// Returns a value that is set or has a default. Fails only if the type differs from that in the table of keys, or if
+    /// the table has no default.
     pub(super) fn need<T: Read>(&self, key: &str) -> Result<T, Mismatch> {
         self.maybe(key)?.ok_or_else(|| self.mismatch(key, "has no value".to_owned()))
     }
 
-    /// Returns the texts of a table in which the user gives the names, such as `allow.env`.
+    /// Returns the texts of a table whose names the user chooses, for example `allow.env`.
     pub(super) fn texts(&self, table: &str) -> BTreeMap<String, String> {
         let table = self.below(table);
         let text = |(path, (value, _)): (&Path, &(Value, Place))| match path.strip_prefix(table.as_slice())? {
@@ -125,7 +126,7 @@ impl Section<'_> {
     }
 }
 
-/// Returns the cure of a faulty or missing value.
+/// Returns the fix for a faulty or missing value.
 fn cure(key: &Key, value: Option<&Value>) -> String {
     let without_quotes = value.is_some_and(|value| key.kind.is_quoted(value));
     let write = if without_quotes { "write it without quotes: " } else { "write " }.to_owned() + &key.kind.accepts();
@@ -168,12 +169,12 @@ impl Check<'_> {
     fn key(&mut self, key: &Key, path: Path, value: &Value) {
         let secret = matches!(key.kind, Kind::Secret);
         if secret && path.last().is_some_and(|name| name.is_empty() || name.contains(['=', '\0'])) {
-            // The path would show text that was meant as a value.
+            // The path would display text that was meant as a value.
             let (table, fault) =
                 (path.split_last().map_or(&[][..], |(_, table)| table), "a name in it is empty or contains `=`");
             return self.fault(table, value, fault, "write `NAME = \"text\"`".to_owned());
         }
-        // An empty text unsets the key, so that a variable can remove what the file sets.
+        // An empty text unsets the key, so a variable can remove a value that the file sets.
         let optional = matches!(key.preset, Preset::Unset | Preset::Derived(_)) && !secret;
         if optional && value.as_str() == Some("") {
             self.settings.emptied.insert(path);
@@ -192,19 +193,19 @@ impl Check<'_> {
         }
     }
 
-    /// Adds a fault of a key's value.
+    /// Adds a fault in the value of a key.
     fn judge(&mut self, key: &Key, path: &[String], place: Place, fault: String, cure: String) {
         self.problems.push(Problem { key: dotted(path), place, fault, cure, about: Some(key.meaning) });
     }
 
-    /// Adds a fault of the structure.
+    /// Adds a fault in the structure.
     fn fault(&mut self, path: &[String], value: &Value, fault: &str, cure: String) {
         let key = dotted(path);
         let (place, fault) = (self.source.place(&key, value), fault.to_owned());
         self.problems.push(Problem { key, place, fault, cure, about: None });
     }
 
-    /// Takes the consumers' names. Refuses those that variables or log lines could not tell apart.
+    /// Collects the names of the consumers. Reports invalid names, and names that variables could not distinguish.
     fn names(&mut self, consumers: &Dict) {
         let mut taken: BTreeMap<String, &str> = BTreeMap::new();
         for (name, table) in consumers.iter().filter(|(_, table)| table.as_dict().is_some()) {
@@ -222,7 +223,7 @@ impl Check<'_> {
         }
     }
 
-    /// Adds the defaults of unset keys, and a fault for each required key that is unset.
+    /// Adds the defaults of unset keys. Adds a fault for each unset required key.
     fn fill(&mut self) {
         for key in KEYS {
             let parts: Path = key.path.split('.').map(str::to_owned).collect();
@@ -240,7 +241,7 @@ impl Check<'_> {
         }
     }
 
-    /// Adds the default of a key of the table at `home`, unless it is set.
+    /// Adds the default of a key if the key is unset. `home` is the place of its table, for a fault.
     fn preset(&mut self, key: &Key, path: Path, home: Place) {
         if self.settings.set.contains(&path) {
             return;
@@ -262,7 +263,7 @@ impl Check<'_> {
         }
     }
 
-    /// Returns another consumer's name that `name` may be a misspelling of.
+    /// Returns the name of another consumer, of which `name` may be a misspelling.
     fn alike(&self, name: &str) -> Option<&str> {
         alike(name, self.settings.consumers.keys().map(String::as_str).filter(|other| *other != name))
     }

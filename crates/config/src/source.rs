@@ -1,4 +1,4 @@
-//! Finds and reads the file, and merges the environment into it: values with their places, not yet checked.
+//! Finds and reads the configuration file and merges the environment into it. The values are not checked yet.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,32 +17,33 @@ use super::environment::{Environment, Variables};
 use super::error::{ConfigError, Place, Problem};
 use super::suggest::dotted;
 
-/// The configuration of a system or of an image. Data files do not belong beside it.
+/// Configuration file of a system or an image. Data files are not stored in its folder.
 const SYSTEM_FILE: &str = "/etc/hostler/hostler.toml";
 
-/// The places of the file if none is named, in this order.
+/// Paths of the file if no file is named, in order of precedence.
 pub const USUAL_PLACES: [&str; 2] = [SYSTEM_FILE, "./hostler.toml"];
 
-/// The largest file that is read, in bytes.
+/// Maximum size of the file in bytes.
 const LARGEST: u64 = 16 << 20;
 
-/// The longest wait for a pipe to deliver its text.
+/// Maximum time for a pipe to deliver its text.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Everything that was written, in the file and in the environment.
+/// Values from the file and from the environment.
 pub(super) struct Source {
-    /// The file, if there is one.
+    /// Path of the file. `None`: there is no file.
     pub(super) file: Option<PathBuf>,
     /// Warnings for the log.
     pub(super) warnings: Vec<String>,
-    /// Faults of variables that set no key. Such variables add no values.
+    /// Faults of variables that set no key. These variables add no values.
     pub(super) problems: Vec<Problem>,
     figment: Figment,
     lines: BTreeMap<String, usize>,
 }
 
 impl Source {
-    /// Reads `file`, else the file that `HOSTLER_CONFIG` names, else the first of the usual places; then the variables.
+    /// Reads the file and then the variables. The file is `file`, otherwise the file named by `HOSTLER_CONFIG`, otherwise
+    /// the first existing file of the usual places.
     pub(super) fn read(file: Option<&Path>, env: &Variables) -> Result<Self, ConfigError> {
         let found = find(file, env, &USUAL_PLACES)?;
         let (figment, lines) = match &found {
@@ -56,14 +57,15 @@ impl Source {
         Ok(Self { file: found.map(|(path, _)| path), warnings, problems, figment, lines })
     }
 
-    /// Returns the root table: the variables' values over the file's.
+    /// Returns the root table. Values of variables override values of the file.
     pub(super) fn root(&self) -> Dict {
         self.figment.data().ok().and_then(|mut data| data.remove(&Profile::Default)).unwrap_or_default()
     }
 
-    /// Resolves the path of a data file that is set at `place`. A relative path is resolved from the folder of the config
-    /// file, so that commands find the same file from anywhere. It is resolved from the working directory if a variable sets
-    /// it, if there is no config file, and if that is [`SYSTEM_FILE`].
+    /// Resolves the path of a data file that was set at `place`. A relative path is resolved from the folder of the
+    /// configuration file, so that commands find the same data file from any directory. The path is left relative to the
+    /// working directory if a variable sets it, if there is no configuration file, or if the configuration file is
+    /// [`SYSTEM_FILE`].
     pub(super) fn beside(&self, place: &Place, path: &Path) -> PathBuf {
         let folder = self.file.as_deref().filter(|file| *file != Path::new(SYSTEM_FILE)).and_then(Path::parent);
         match folder {
@@ -74,7 +76,7 @@ impl Source {
         }
     }
 
-    /// Returns the place where the value of a key was written.
+    /// Returns the place where a value was written.
     pub(super) fn place(&self, path: &str, value: &Value) -> Place {
         let metadata = self.figment.get_metadata(value.tag());
         match metadata.and_then(|metadata| metadata.source.as_ref()?.custom()) {
@@ -83,12 +85,13 @@ impl Source {
         }
     }
 
-    /// Returns the place of a table: its line in the file, else the variable that sets something in it.
+    /// Returns the place of a table: its line in the file, otherwise the variable that sets a key in the table.
     pub(super) fn table(&self, path: &str, table: &Value) -> Place {
         if self.lines.contains_key(path) { self.near(path) } else { self.place(path, table) }
     }
 
-    /// Returns the place of a missing key: the line of the nearest table in the file, else the file or the environment.
+    /// Returns the place of a missing key: the line of the nearest table in the file, otherwise the file. Without a file,
+    /// returns [`Place::Environment`].
     pub(super) fn near(&self, path: &str) -> Place {
         let Some(file) = &self.file else { return Place::Environment };
         let tables = std::iter::successors(Some(path), |path| path.rsplit_once('.').map(|(table, _)| table));
@@ -133,7 +136,7 @@ fn read(path: &Path, named_by: &'static str) -> Result<String, ConfigError> {
     })
 }
 
-/// Reads a file, or a pipe to which a shell writes a configuration. Waits for a pipe at most `patience`.
+/// Reads a file, or a pipe to which a shell writes a configuration. Waits for a pipe for at most `patience`.
 fn text_of(path: &Path, patience: Duration) -> io::Result<String> {
     let kind = std::fs::metadata(path)?.file_type();
     if kind.is_file() || kind.is_dir() {
@@ -142,7 +145,7 @@ fn text_of(path: &Path, patience: Duration) -> io::Result<String> {
     let (sender, text) = mpsc::channel();
     let path = path.to_owned();
     let reader = thread::Builder::new().name("hostler-config".to_owned()).spawn(move || {
-        // A failed send means that nobody waits any more: the process ends.
+        // If sending fails, nobody waits for the text any more, as the process is ending.
         let _ = sender.send(File::open(path).and_then(text_within));
     })?;
     let text = text.recv_timeout(patience).unwrap_or_else(|_| {
@@ -151,7 +154,7 @@ fn text_of(path: &Path, patience: Duration) -> io::Result<String> {
         Err(io::Error::new(ErrorKind::TimedOut, text))
     });
     if text.is_ok() {
-        // No other thread may exist when the process gives up its rights.
+        // Only one thread may exist when the process later drops its privileges.
         let _ = reader.join();
     }
     text
@@ -168,8 +171,8 @@ fn text_within(file: File) -> io::Result<String> {
     }
 }
 
-/// Reads `host.health_file` as written in the variables or the file, if it is a path. Avoids figment, whose code would use
-/// much of the memory that the health check may have.
+/// Reads `host.health_file` from the variables or from the file, if the key is set to a text. Does not use figment, whose
+/// code would take much of the memory that the health check may use.
 pub(super) fn health_file(file: Option<&Path>, env: &Variables) -> Option<PathBuf> {
     let path = match env.value("host__health_file") {
         Some(path) => path.to_str()?.to_owned(),
@@ -182,7 +185,7 @@ pub(super) fn health_file(file: Option<&Path>, env: &Variables) -> Option<PathBu
     Some(path).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// Returns the line of each key and table, from 1, by its path.
+/// Returns the line of each key and table by path, counted from 1.
 fn lines(path: &Path, text: &str) -> Result<BTreeMap<String, usize>, ConfigError> {
     let document = ImDocument::parse(text).map_err(|error| {
         if let Some(language) = other_language(text) {
@@ -202,7 +205,7 @@ fn lines(path: &Path, text: &str) -> Result<BTreeMap<String, usize>, ConfigError
     Ok(lines)
 }
 
-/// Guesses the language of a text that is not TOML, from its first line that is neither blank nor a comment.
+/// Guesses the language of a text that is not TOML from its first line that is neither blank nor a comment.
 fn other_language(text: &str) -> Option<&'static str> {
     let first = text.lines().map(str::trim_end).find(|line| !line.is_empty() && !line.trim_start().starts_with('#'))?;
     let key = first.split_once(':').filter(|(_, rest)| rest.is_empty() || rest.starts_with(' ')).map(|(key, _)| key);
@@ -217,7 +220,7 @@ fn other_language(text: &str) -> Option<&'static str> {
 fn collect_lines(table: &dyn TableLike, path: &mut Vec<String>, text: &str, lines: &mut BTreeMap<String, usize>) {
     for (name, item) in table.iter() {
         path.push(name.to_owned());
-        // A `[header]` is a better place to report missing keys than the first mention of the table's name.
+        // Missing keys are better reported at a `[header]` than at the first mention of the table's name.
         let header = item.as_table().filter(|table| !table.is_implicit()).and_then(|table| table.span());
         let span = header.or_else(|| table.key(name).and_then(|key| key.span()));
         if let Some(before) = span.and_then(|span| text.get(..span.start)) {
@@ -260,7 +263,7 @@ mod tests {
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let error = text_of(&pipe, Duration::from_millis(20)).unwrap_err();
         assert!(error.kind() == ErrorKind::TimedOut && error.to_string().contains("pipe"), "{error}");
-        // A thread still waits for that one.
+        // A thread is still waiting for the first pipe.
         let pipe = folder.path().join("another");
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let writer = thread::spawn({

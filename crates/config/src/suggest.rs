@@ -1,16 +1,16 @@
-//! Suggestions for keys that do not exist.
+//! Suggests keys for names that do not exist.
 
 use super::keys::{self, KEYS, Node, names};
 
-/// The similarity from which a name counts as a misspelling of another; found by trying real misspellings.
+/// Minimum similarity of a misspelling to a name, determined with actual misspellings.
 const ALIKE: f64 = 0.85;
 
-/// Returns a name as in an environment variable, which loses case and `-`.
+/// Returns a name in the form of an environment variable, which distinguishes neither case nor `-` and `_`.
 pub(super) fn folded(name: &str) -> String {
     name.to_lowercase().replace('-', "_")
 }
 
-/// Returns the variable that sets a key.
+/// Returns the name of the variable that sets a key.
 pub(super) fn variable(path: &[String]) -> String {
     let grant = path.iter().rposition(|name| name == "env").filter(|at| at + 2 == path.len());
     let spelt = path.iter().enumerate().map(|(at, name)| {
@@ -19,7 +19,7 @@ pub(super) fn variable(path: &[String]) -> String {
     format!("HOSTLER_{}", spelt.collect::<Vec<_>>().join("__"))
 }
 
-/// Returns the name in `known` that `name` is a misspelling of.
+/// Returns the name in `known` of which `name` is a misspelling.
 pub fn alike<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let name = folded(name);
     let likeness = |known: &str| strsim::jaro_winkler(&folded(known), &name);
@@ -27,8 +27,8 @@ pub fn alike<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option
     rated.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(known, _)| known)
 }
 
-/// Returns the key meant by a name that the table `path` (by its pattern `table`) does not have: one spelt alike there, else
-/// one of that name elsewhere.
+/// Returns the key meant by a name that a table does not have: a key with a similar name in the table, otherwise a key with
+/// the same name elsewhere. `path` is the table, and `table` is its pattern.
 pub(super) fn meant(path: &[String], table: &str, name: &str) -> Option<Vec<String>> {
     if let Some(here) = alike(name, names(table)) {
         return Some(path.iter().cloned().chain([here.to_owned()]).collect());
@@ -38,7 +38,7 @@ pub(super) fn meant(path: &[String], table: &str, name: &str) -> Option<Vec<Stri
     Some(named(elsewhere.path, consumer.map_or("NAME", String::as_str)))
 }
 
-/// Returns the key meant by a variable with too few underscores, such as `queue_driver`.
+/// Returns the key meant by a variable with too few underscores, for example `queue_driver`.
 pub(super) fn flattened(words: &str) -> Option<Vec<String>> {
     let words = folded(words).replace("__", "_");
     let matching = |path: &'static str| {
@@ -49,7 +49,7 @@ pub(super) fn flattened(words: &str) -> Option<Vec<String>> {
         let name = words.strip_prefix(before)?.strip_prefix('_')?.strip_suffix(&after)?.strip_suffix('_')?;
         (!name.is_empty()).then(|| named(path, name))
     };
-    // The longest key leaves the shortest name: `a_retry_delay` is `retry.delay` of `a`.
+    // The longest key gives the shortest consumer name: `a_retry_delay` is `retry.delay` of consumer `a`.
     KEYS.iter().filter_map(|key| matching(key.path)).max_by_key(Vec::len)
 }
 
@@ -57,7 +57,7 @@ fn named(path: &str, name: &str) -> Vec<String> {
     path.split('.').map(|part| if part == "*" { name } else { part }.to_owned()).collect()
 }
 
-/// Lists the keys of a table, as a cure.
+/// Lists the keys of a table, as the fix of a fault.
 pub(super) fn known(table: &str) -> String {
     match names(table).as_slice() {
         ["*"] if matches!(keys::child(table, "*"), Node::Key(_)) => {
@@ -68,7 +68,7 @@ pub(super) fn known(table: &str) -> String {
     }
 }
 
-/// Formats a path as in TOML: names that are not bare keys are quoted.
+/// Formats a path in TOML syntax: names that are not bare keys are quoted.
 pub(super) fn dotted(path: &[String]) -> String {
     path.iter().fold(String::new(), |path, name| {
         let bare = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));

@@ -1,4 +1,4 @@
-//! Durations, sizes and rates as people write them.
+//! Parses and formats durations, sizes and rates.
 
 use std::time::Duration;
 
@@ -7,16 +7,16 @@ use hostler_types::Rate;
 
 use hostler_types::duration;
 
-/// Units of a duration. They are fewer than humantime's: its `M` is a month, which no setting here lasts.
+/// Units of a duration. humantime has more units, among them `M` for a month, which no setting needs.
 pub(super) const DURATION_UNITS: [&str; 6] = ["ms", "s", "m", "min", "h", "d"];
 
-/// Units of a size: decimal `kB`, binary `KiB`.
+/// Units of a size: decimal, for example `kB`, and binary, for example `KiB`.
 pub(super) const SIZE_UNITS: [&str; 8] = ["B", "kB", "KB", "MB", "GB", "KiB", "MiB", "GiB"];
 
-/// The most messages per period that a rate may name.
+/// Maximum number of messages per period in a rate.
 pub(super) const MAX_PERMITS: u32 = 1_000_000;
 
-/// Reads `90s`, `1h 30m`.
+/// Parses a duration, for example `90s` or `1h 30m`.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let mut units = text.split(|char: char| !char.is_alphabetic()).filter(|unit| !unit.is_empty()).peekable();
     if units.peek().is_none() {
@@ -31,7 +31,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     duration::parse(text).map_err(|_| format!("{text:?} is not a duration"))
 }
 
-/// Writes a duration in the largest unit that leaves no remainder.
+/// Formats a duration in the largest unit that leaves no remainder.
 pub(super) fn duration_text(duration: Duration) -> String {
     let millis = duration.as_millis();
     let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
@@ -41,7 +41,7 @@ pub(super) fn duration_text(duration: Duration) -> String {
     }
 }
 
-/// Reads `128MiB` as bytes.
+/// Parses a size, for example `128MiB`, and returns the number of bytes.
 pub(super) fn size(text: &str) -> Result<u64, String> {
     let unit = text.trim_start_matches(|char: char| char.is_ascii_digit() || char == '.').trim();
     if unit.is_empty() {
@@ -53,7 +53,7 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
     text.parse::<ByteSize>().map(|size| size.as_u64()).map_err(|_| format!("{text:?} is not a size"))
 }
 
-/// Writes bytes in the largest binary unit that leaves no remainder.
+/// Formats a number of bytes in the largest binary unit that leaves no remainder.
 pub(super) fn size_text(bytes: u64) -> String {
     let units = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     match units.into_iter().find(|(_, unit)| bytes > 0 && bytes.is_multiple_of(*unit)) {
@@ -62,14 +62,14 @@ pub(super) fn size_text(bytes: u64) -> String {
     }
 }
 
-/// A part of a whole: from 0 to less than 1, with a precision of one millionth.
+/// A share of a whole: from 0 to less than 1, with a precision of one millionth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share(u32);
 
 impl Share {
     const ONE: u32 = 1_000_000;
 
-    /// Returns the number as a share; `None`: it is out of range.
+    /// Converts a number to a share. `None`: the number is out of range.
     pub fn new(number: f64) -> Option<Self> {
         let millionths = |number: f64| (number * f64::from(Self::ONE)).round() as u32;
         (0.0..1.0).contains(&number).then(|| Self(millionths(number)))
@@ -81,7 +81,7 @@ impl Share {
     }
 }
 
-/// Reads `100/s`.
+/// Parses a rate, for example `100/s`.
 pub(super) fn rate(text: &str) -> Result<Rate, String> {
     let (count, unit) = text.split_once('/').ok_or_else(|| format!("{text:?} names no period"))?;
     let seconds = match unit.trim() {

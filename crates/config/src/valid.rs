@@ -1,4 +1,4 @@
-//! The validated configuration: typed, read once, and consistent.
+//! The validated configuration. All values have their types and are consistent.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -13,39 +13,39 @@ use super::settings::{Mismatch, Settings};
 /// The whole configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// The process.
+    /// Settings of the process.
     pub host: Host,
-    /// The source of the messages.
+    /// Settings of the queue service.
     pub queue: QueueConfig,
-    /// The claim check for large messages.
+    /// Claim check for large messages.
     pub payload: Payload,
-    /// The consumers by name, sorted; at least one, each on a queue of its own.
+    /// Consumers, sorted by name; at least one. Each has a different queue.
     pub consumers: Vec<Consumer>,
-    /// The settings of `hostler alarms` and `hostler clean`.
+    /// Settings of `hostler alarms` and `hostler clean`.
     pub alarms: Alarms,
     /// Logs, metrics and traces.
     pub telemetry: Telemetry,
 }
 
-/// `[host]`: the process.
+/// `[host]`: settings of the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
-    /// The path of the health file.
+    /// Path of the health file.
     pub health_file: PathBuf,
-    /// The longest that a drain may take: 1 s to 115 s, because ECS kills a container after 120 s at most.
+    /// Maximum duration of a drain: 1 s to 115 s, as ECS stops a container after at most 120 s.
     pub shutdown_grace: Duration,
     /// ECS scale-in protection.
     pub task_protection: TaskProtection,
     /// Limits on files and system calls of the process.
     pub hardening: HardeningMode,
-    /// The folder in which fetched and compiled handlers are kept from one start to the next; `None`: they are not kept.
+    /// Folder in which fetched and compiled handlers are stored across restarts. `None`: handlers are not stored.
     pub cache_dir: Option<PathBuf>,
 }
 
-/// `[queue]`: the driver, and the settings of each driver.
+/// `[queue]`: the driver in use, and the settings of each driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueConfig {
-    /// The driver in use.
+    /// Driver in use.
     pub driver: Driver,
     /// Settings of the embedded driver.
     pub embedded: Embedded,
@@ -56,23 +56,23 @@ pub struct QueueConfig {
 /// `[queue.embedded]`: SQLite.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Embedded {
-    /// The database file, with a relative path resolved as the table of keys describes.
+    /// Path of the database file, with a relative path resolved as described in the table of keys.
     pub path: PathBuf,
 }
 
 /// `[queue.sqs]`: Amazon SQS and SNS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sqs {
-    /// AWS region; `None`: as the AWS environment says.
+    /// AWS region. `None`: the region of the AWS environment.
     pub region: Option<String>,
-    /// Address of an SQS look-alike; `None`: Amazon's own.
+    /// Endpoint URL of a stand-in for SQS. `None`: Amazon's own endpoint.
     pub endpoint_url: Option<String>,
-    /// A prefix of every queue and topic name; may be empty. With any queue's name it has at most 71 characters, so that
-    /// `-dlq.fifo` still fits into SQS's 80.
+    /// Prefix of every queue and topic name; may be empty. Prefix and queue name together have at most 71 characters, so
+    /// that `-dlq.fifo` fits into the 80 characters of SQS.
     pub prefix: String,
-    /// The treatment of queues that are missing at the start.
+    /// Treatment of queues that are missing at the start.
     pub provision: Provision,
-    /// KMS key of the queues and topics: id, alias or ARN; `None`: SQS's own encryption.
+    /// KMS key of the queues and topics: id, alias or ARN. `None`: SQS's own encryption.
     pub kms_key: Option<String>,
     /// Makes receives, deletes and visibility changes without the SDK's generated client.
     pub direct_calls: bool,
@@ -81,18 +81,18 @@ pub struct Sqs {
 /// `[payload]`: the claim check for large messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Payload {
-    /// S3 bucket of the bodies; `None`: no claim check.
+    /// S3 bucket for large bodies. `None`: no claim check.
     pub bucket: Option<String>,
-    /// Bytes of body and attributes above which a message goes to the bucket: at most 1 MiB, SQS's own limit.
+    /// Size of body and attributes in bytes above which the body is stored in the bucket: at most 1 MiB (SQS limit).
     pub threshold: u64,
 }
 
-/// `[alarms]`: the threshold of an alarm, and the destination of reports.
+/// `[alarms]`: the threshold of alarms, and the destination of notices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Alarms {
-    /// The number of messages that raises an alarm for a queue whose tags set no threshold: at least 1.
+    /// Number of messages that raises an alarm for a queue without a threshold in its tags; at least 1.
     pub threshold: u64,
-    /// The destination of reports; `None`: none are sent.
+    /// Destination of notices. `None`: no notices are sent.
     pub webhook: Option<SecretUrl>,
 }
 
@@ -101,16 +101,16 @@ pub struct Alarms {
 pub struct Telemetry {
     /// Format of the log lines.
     pub log: LogFormat,
-    /// The destination of OTLP traces and metrics; `None`: none are sent.
+    /// Destination of OTLP traces and metrics. `None`: none are sent.
     pub otlp_endpoint: Option<String>,
     /// Writes metrics to stdout in CloudWatch's embedded metric format.
     pub emf: bool,
-    /// The address on which Prometheus may fetch metrics; `None`: there is none.
+    /// IP address and port of the endpoint for Prometheus. `None`: there is no endpoint.
     pub prometheus: Option<SocketAddr>,
 }
 
 impl Config {
-    /// Reads checked settings. An error means that the table of keys and this code disagree.
+    /// Converts checked settings. An error means that the table of keys does not match this code.
     pub(super) fn read(settings: &Settings) -> Result<Self, Mismatch> {
         let at = settings.root();
         let url = |key| at.maybe(key).map(|url: Option<Url>| url.map(|url| url.0));
