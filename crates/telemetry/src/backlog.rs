@@ -1,11 +1,10 @@
-//! The lines that wait for a slow reader of standard error, bounded in bytes; lines beyond the bound are dropped. A
-//! blocked log must neither block heartbeats nor take the memory reserved for sandboxes.
+//! Buffers log lines for a slow reader of standard error. The buffer is limited in bytes, and lines beyond the limit are
+//! dropped: a blocked log must neither block heartbeats nor take the memory reserved for sandboxes.
 //!
-//! Dropped lines are counted. Once there is room again, an ordinary line reports the count; room is reserved for that
-//! line.
+//! Dropped lines are counted. As soon as there is room, an ordinary line reports their number. Room is reserved for this line.
 //!
-//! Lines of guests, and lines about actions of guests, are accepted only while less than half of the room is taken.
-//! They are dropped first, so a guest never displaces another line of hostler's own, such as that of a settled message.
+//! Lines of guests, and lines about actions of guests, are accepted only while less than half of the room is used. They are
+//! dropped first, so a guest never displaces another line of hostler, for example that of a settled message.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -17,36 +16,37 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use super::{BY_GUEST, GUEST};
 
-/// The most bytes that may wait.
+/// Maximum number of buffered bytes.
 pub(super) const BYTES: usize = 4 * 1024 * 1024;
 
-/// The most bytes that may wait, with a guest's line among them.
+/// Maximum number of buffered bytes after a line of a guest is added.
 const OF_GUESTS: usize = BYTES / 2;
 
-/// Bytes of extra room for the lines that report dropped ones.
+/// Additional bytes for lines that report dropped lines.
 const RESERVE: usize = 64 * 1024;
 
-/// The target of the lines that report dropped ones.
+/// Target of lines that report dropped lines.
 const TARGET: &str = module_path!();
 
-/// The interval between two such lines while more lines are dropped.
+/// Interval between two of these lines while more lines are dropped.
 const BETWEEN: Duration = Duration::from_secs(1);
 
-/// Bytes of lines in one write, rounded up to a whole line.
+/// Maximum number of bytes per write, rounded up to the end of a line.
 const TOGETHER: usize = 64 * 1024;
 
-/// The most bytes of lines that are taken out together, give or take a line. Others wait in the room that they leave while a slow
-/// reader takes them, so this is all that the lines take beyond [`BYTES`].
+/// Maximum number of bytes that are removed from the buffer together, rounded up to the end of a line. While these bytes
+/// are being written, new lines already use the room of the written ones. The lines therefore take at most this much memory
+/// beyond [`BYTES`].
 const AT_ONCE: usize = 512 * 1024;
 
-/// The pause after a write, in which lines gather. Waking the writing thread for each line costs more than the line. A
-/// line comes out at most this late while the reader keeps up.
+/// Pause after a write, during which lines accumulate. Waking the writing thread for each line costs more than the line
+/// itself. While the reader keeps up, a line is delayed by at most this time.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// The longest time that the end waits for lines to be written.
+/// Maximum time for which the end of the log waits until lines are written.
 const LAST: Duration = Duration::from_secs(1);
 
-/// Accepts lines, for a thread that writes them.
+/// Accepts lines and passes them to a writing thread.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Backlog(Arc<Shared>);
 
@@ -59,20 +59,20 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Lines {
     waiting: Vec<u8>,
-    /// Bytes that the thread has taken and not yet written.
+    /// Number of bytes that the thread has removed but not yet written.
     taken: usize,
     dropped: Dropped,
     /// Set while the thread waits for a line.
     sleeps: bool,
-    /// Set once no more lines come.
+    /// Set when the log ends.
     ended: bool,
-    /// Set once the thread has ended.
+    /// Set when the thread has ended.
     over: bool,
-    /// Set if there is no thread; each line is then written at once.
+    /// Set if there is no thread. Each line is then written immediately.
     direct: bool,
 }
 
-/// Numbers of dropped lines that are not yet reported.
+/// Numbers of dropped lines that have not been reported.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Dropped {
     own: u64,
@@ -80,8 +80,8 @@ pub(super) struct Dropped {
 }
 
 impl Backlog {
-    /// Writes to `writer` on a thread of its own, and calls `tells` with the numbers of dropped lines. If the thread
-    /// cannot be started, lines go to standard error at once.
+    /// Writes to `writer` on a separate thread, and calls `tells` with the numbers of dropped lines. If the thread cannot
+    /// be started, lines are written to standard error immediately.
     pub(super) fn start<W: Write + Send + 'static>(&self, writer: W, tells: fn(Dropped)) {
         let mut drain = Drain { backlog: self.clone(), writer, tells, told: None };
         let run = move || {
@@ -95,7 +95,7 @@ impl Backlog {
         }
     }
 
-    /// Waits until all lines are written, for at most [`LAST`].
+    /// Waits until all lines are written, but at most for [`LAST`].
     pub(super) fn end(&self) {
         let mut lines = self.lock();
         lines.ended = true;
@@ -103,7 +103,7 @@ impl Backlog {
         drop(self.0.changed.wait_timeout_while(lines, LAST, |lines| !lines.over));
     }
 
-    /// Accepts a line if the bytes that then wait are within the limit of its origin; drops it otherwise.
+    /// Accepts a line if the buffer then remains within the limit for the line's origin, and drops the line otherwise.
     fn put(&self, line: &[u8], origin: Origin) {
         let mut lines = self.lock();
         if lines.direct {
@@ -121,7 +121,7 @@ impl Backlog {
         }
     }
 
-    /// Takes out the lines that are written at once, when there are any; `None` at the end.
+    /// Waits for lines and removes those to write next. `None`: the log has ended.
     fn take(&self) -> Option<Vec<u8>> {
         let mut lines = self.lock();
         while lines.waiting.is_empty() {
@@ -152,7 +152,7 @@ impl Backlog {
         Some(taken)
     }
 
-    /// Reports the lines dropped since the last report, if there are any.
+    /// Reports the lines dropped since the last report, if any.
     pub(super) fn tell(&self, tells: fn(Dropped)) {
         let dropped = std::mem::take(&mut self.lock().dropped);
         if dropped != Dropped::default() {
@@ -176,14 +176,14 @@ pub(super) fn warn(dropped: Dropped) {
     );
 }
 
-/// The origin of a line, which decides how full the backlog may be for it.
+/// Origin of a line, which determines the limit of the buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
-    /// Output of a guest, or a line that a guest caused.
+    /// Output of a guest, or a line caused by a guest.
     Guest,
-    /// A line of hostler's own.
+    /// Line of hostler's own.
     Own,
-    /// The line that reports dropped ones.
+    /// Line that reports dropped lines.
     Telling,
 }
 
@@ -196,7 +196,7 @@ impl Origin {
         }
     }
 
-    /// Returns the most bytes that may wait, with a line of this origin among them.
+    /// Returns the maximum number of buffered bytes after a line of this origin is added.
     fn limit(self) -> usize {
         match self {
             Self::Guest => OF_GUESTS,
@@ -218,7 +218,7 @@ impl<'a> MakeWriter<'a> for Backlog {
     }
 }
 
-/// One line to accept. The log writes each line with one call.
+/// Writer for one line. The log writes each line in a single call.
 #[derive(Debug)]
 pub(super) struct Line<'a>(&'a Backlog, Origin);
 
@@ -233,7 +233,7 @@ impl Write for Line<'_> {
     }
 }
 
-/// Writes the waiting lines.
+/// Writes the buffered lines.
 struct Drain<W> {
     backlog: Backlog,
     writer: W,
@@ -243,14 +243,14 @@ struct Drain<W> {
 }
 
 impl<W: Write> Drain<W> {
-    /// Waits for lines and writes all that wait; `false` at the end.
+    /// Waits for lines and writes all buffered lines. Returns `false` at the end of the log.
     fn turn(&mut self) -> bool {
         let Some(lines) = self.backlog.take() else { return false };
         let mut rest = &*lines;
         while !rest.is_empty() {
             let line_end = rest.iter().skip(TOGETHER).position(|byte| *byte == b'\n');
             let (part, others) = rest.split_at(line_end.map_or(rest.len(), |at| TOGETHER + at + 1));
-            // If standard error cannot be written, the error cannot be reported either.
+            // If standard error cannot be written, this cannot be reported either.
             let _ = self.writer.write_all(part);
             rest = others;
             let is_more = {
@@ -258,7 +258,8 @@ impl<W: Write> Drain<W> {
                 lines.taken -= part.len();
                 lines.taken + lines.waiting.len() > 0
             };
-            // While lines still wait, more may be dropped: report at intervals instead of after each part.
+            // While lines are still buffered, more may be dropped, so reports are made at intervals instead of after each
+            // part.
             if !is_more || self.told.is_none_or(|told| told.elapsed() >= BETWEEN) {
                 self.told = Some(Instant::now());
                 self.backlog.tell(self.tells);
@@ -301,7 +302,7 @@ mod tests {
         (0..5).for_each(|_| backlog.put(&long, Origin::Own));
         backlog.put(b"short", Origin::Own);
         assert_eq!(waiting(&backlog), BYTES, "the fifth and the short line are dropped");
-        // The bytes being written take room as well.
+        // The bytes that are being written take room as well.
         let taken = backlog.take().unwrap();
         backlog.put(b"short", Origin::Own);
         assert_eq!((taken.len(), waiting(&backlog)), (BYTES, 0));
@@ -332,13 +333,13 @@ mod tests {
         assert_eq!(waiting(&backlog), OF_GUESTS + long.len(), "they leave room for others");
         drain(&backlog, io::sink()).turn();
         assert_eq!(told(), [(0, 3)]);
-        // Where hostler's own lines fill the room, no guest's line is accepted.
+        // If hostler's own lines fill the room, no line of a guest is accepted.
         (0..2).for_each(|_| backlog.put(&long, Origin::Own));
         backlog.put(b"short", Origin::Guest);
         assert_eq!(backlog.lock().dropped, Dropped { own: 0, of_guests: 1 });
     }
 
-    /// Keeps the parts written, and accepts another line during the first one.
+    /// Records the written parts. During the first write, another line is accepted.
     #[derive(Default)]
     struct Writes(Vec<String>, Option<(Backlog, Vec<u8>)>);
 
@@ -379,7 +380,7 @@ mod tests {
         assert!(told().is_empty());
         drain.turn();
         assert_eq!(told(), [(3, 0)], "as soon as there is room");
-        // Reported at intervals while lines still wait, and once more when none does.
+        // While lines are buffered, reports are made at intervals; the last report follows when no line is left.
         drain.told = Some(Instant::now() + 3_600 * BETWEEN);
         (0..2).for_each(|_| backlog.put(&long[1..], Origin::Own));
         drain.writer.1 = Some((backlog.clone(), b"x".to_vec()));
@@ -387,7 +388,7 @@ mod tests {
         assert!(told().is_empty());
         drain.turn();
         assert_eq!(told(), [(1, 0)]);
-        // A line that can never fit is reported as well.
+        // A line that can never fit is reported too.
         backlog.put(&vec![b'x'; BYTES + 1], Origin::Own);
         backlog.put(b"next", Origin::Own);
         drain.turn();

@@ -1,5 +1,4 @@
-//! The OTLP connection to a collector, shared by metrics and traces: the protocol, the address, the TLS roots, and the
-//! HTTP client.
+//! The OTLP connection to a collector, shared by metrics and traces: protocol, endpoint, TLS roots and HTTP client.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,10 +14,10 @@ use reqwest::{Url, redirect};
 use super::variables::Reader;
 use hostler_types::error_chain::with_causes;
 
-/// The longest answer of a collector, in bytes. Only its status matters.
+/// Maximum size of a collector's answer in bytes. Only the status of the answer is used.
 const MAX_ANSWER: usize = 64 * 1024;
 
-/// The transport of OTLP.
+/// Transport of OTLP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Protocol {
     /// Protobuf over HTTP, the default.
@@ -27,7 +26,7 @@ pub(super) enum Protocol {
     Grpc,
 }
 
-/// Reads the protocol from two variables. The first, for one signal alone, takes precedence.
+/// Reads the protocol from two variables. The first variable is for one signal alone and takes precedence.
 pub(super) fn protocol<F: Fn(&str) -> Option<String>>(reader: &mut Reader<F>, names: [&str; 2]) -> Protocol {
     match reader.first(names, |reader, name| reader.word(name, &["http/protobuf", "grpc"])).as_deref() {
         Some("grpc") => Protocol::Grpc,
@@ -35,8 +34,8 @@ pub(super) fn protocol<F: Fn(&str) -> Option<String>>(reader: &mut Reader<F>, na
     }
 }
 
-/// Returns the endpoint of a signal: its own unchanged, or the one for all signals, with `path` appended over HTTP
-/// (OTLP specification, "Endpoint URLs for OTLP/HTTP").
+/// Returns the endpoint of a signal: its own endpoint unchanged, otherwise the endpoint for all signals. Over HTTP, `path`
+/// is appended to the latter (OTLP specification, "Endpoint URLs for OTLP/HTTP").
 pub(super) fn endpoint(own: Option<String>, all: &str, protocol: Protocol, path: &str) -> String {
     match (own, protocol) {
         (Some(own), _) => own,
@@ -52,8 +51,8 @@ fn below(endpoint: &str, path: &str) -> String {
     url.into()
 }
 
-/// Returns the TLS roots for this endpoint over gRPC; `None` without TLS. By default the exporter trusts no
-/// certificate.
+/// Returns the TLS roots for this endpoint over gRPC, as the exporter trusts no certificate by default. `None`: the
+/// endpoint does not use TLS.
 pub(super) fn tls(endpoint: &str) -> Option<ClientTlsConfig> {
     let is_plain = Url::parse(endpoint).is_ok_and(|url| url.scheme() == "http");
     (!is_plain).then(|| ClientTlsConfig::new().with_enabled_roots())
@@ -81,18 +80,18 @@ macro_rules! exporter {
 
 pub(super) use exporter;
 
-/// Names the collector for the log, without parts that may be secret: user, path and query.
+/// Returns a name of the collector for the log, without parts that may be secret: user, path and query.
 pub(super) fn named(endpoint: &str) -> String {
     Url::parse(endpoint).map_or_else(|_| "the collector".to_owned(), |url| url.origin().ascii_serialization())
 }
 
-/// Returns the reason that the exporter cannot be built. Replaces the endpoint, which the error quotes and which may be
+/// Returns the reason why the exporter cannot be built. Replaces the endpoint in the error's text, as the endpoint may be
 /// secret.
 pub(super) fn refusal(error: &opentelemetry_otlp::ExporterBuildError, endpoint: &str) -> String {
     error.to_string().replace(endpoint, &named(endpoint))
 }
 
-/// The error of the last request, which the SDK does not pass on.
+/// Error of the last request, which the SDK does not report.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Fault(Arc<Mutex<Option<String>>>);
 
@@ -106,7 +105,7 @@ impl Fault {
     }
 }
 
-/// The HTTP client for the SDK: the same library that the rest of hostler uses. Answers are bounded in size.
+/// HTTP client for the SDK, based on the library that the rest of hostler uses. Limits the size of answers.
 #[derive(Debug)]
 pub(super) struct Client {
     http: reqwest::Client,
@@ -114,7 +113,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Returns a client whose requests take at most `timeout`.
+    /// Creates a client whose requests take at most `timeout`.
     ///
     /// # Errors
     /// A text for the log: TLS cannot be set up.
@@ -153,7 +152,7 @@ impl HttpClient for Client {
     }
 }
 
-/// Formats an error for the log, without the address, which may hold a secret.
+/// Formats an error for the log, without the URL, which may contain a secret.
 fn told(error: reqwest::Error) -> String {
     with_causes(&error.without_url())
 }

@@ -1,7 +1,8 @@
-//! JSON log lines, an object each: time, level, the event's fields, target, and the resource once it is known.
+//! Formats log lines as JSON objects: time, level, fields of the event, target, and the resource as soon as it is known.
 //!
-//! Written by hand because each message logs a line: a serializer takes as long as all other work of a consumer on a
-//! message. Each value is cut to a maximum, since a line too long for the backlog would always be dropped.
+//! Lines are formatted without a serializer: every message logs a line, and a serializer takes as long as all other work of
+//! a consumer on the message. Each value is cut to a maximum length, as a line too long for the backlog would always be
+//! dropped.
 
 use std::fmt::{self, Write};
 
@@ -15,14 +16,14 @@ use super::resource;
 use hostler_types::Timestamp;
 use hostler_types::printable::acts;
 
-/// The longest value, in bytes. Each byte becomes at most six in JSON, so a line with one such value fits into the
-/// backlog.
+/// Maximum length of a value in bytes. In JSON, each byte takes at most six bytes, so a line with one value of this length
+/// fits into the backlog.
 const LONGEST: usize = 512 * 1024;
 
-/// The mark that follows a value that was cut.
+/// Mark after a value that was cut.
 const CUT: &str = " … (cut)";
 
-/// The form of the lines.
+/// Formatter of the lines.
 pub(super) struct Json;
 
 impl<S, N> FormatEvent<S, N> for Json
@@ -45,7 +46,7 @@ where
     }
 }
 
-/// Writes each field as a member that follows others.
+/// Writes each field as a further member of the JSON object.
 struct Members<'a, W> {
     out: &'a mut W,
     written: fmt::Result,
@@ -61,7 +62,7 @@ impl<W: Write> Members<'_, W> {
     fn named(&mut self, field: &Field, value: impl FnOnce(&mut W) -> fmt::Result) -> fmt::Result {
         self.out.write_char(',')?;
         match field.name() {
-            // The line has members of these names itself, and each name may occur only once in an object.
+            // The line itself has members with these names, and a name may occur only once in an object.
             name @ ("timestamp" | "level" | "target" | "resource") => write!(self.out, r#""{name}_""#)?,
             name => text(self.out, name)?,
         }
@@ -100,7 +101,7 @@ impl<W: Write> Visit for Members<'_, W> {
     }
 }
 
-/// Writes a number.
+/// Writes a number. Writes `null` for infinity and NaN.
 fn number(out: &mut impl Write, value: f64) -> fmt::Result {
     match serde_json::Number::from_f64(value) {
         Some(number) => write!(out, "{number}"),
@@ -115,10 +116,10 @@ fn text(out: &mut impl Write, text: &str) -> fmt::Result {
     out.write_char('"')
 }
 
-/// Writes the content of a JSON string, at most [`LONGEST`] bytes of it.
+/// Writes the content of a JSON string, up to [`LONGEST`] bytes.
 struct Escaped<'a, W> {
     out: &'a mut W,
-    /// Bytes that may still follow; `None` once the value is cut.
+    /// Number of bytes that may follow. `None`: the value was cut.
     left: Option<usize>,
 }
 
@@ -142,9 +143,9 @@ impl<W: Write> Write for Escaped<'_, W> {
 
 fn escaped(out: &mut impl Write, text: &str) -> fmt::Result {
     let mut rest = text;
-    // The characters that JSON escapes, and the first bytes of all characters that a terminal acts on.
+    // The characters that JSON escapes, and the first bytes of the characters to which a terminal reacts.
     let is_odd = |byte: u8| (byte < b' ') | matches!(byte, b'"' | b'\\' | 0x7f) | matches!(byte, 0xc2 | 0xe2 | 0xef);
-    // Nearly all texts need no escape. A loop without an early exit checks many bytes in one step.
+    // Most texts need no escape. A loop without an early exit checks many bytes in one step.
     if !text.bytes().fold(false, |odd, byte| odd | is_odd(byte)) {
         return out.write_str(text);
     }
@@ -228,7 +229,7 @@ mod tests {
         });
         for name in ["timestamp", "level", "target", "resource"] {
             let times = line.matches(&format!(r#""{name}":"#)).count();
-            // Another test decides whether there is a resource.
+            // Another test determines whether the resource is set.
             assert!(times == 1 || (name == "resource" && times == 0), "{name} in {line}");
         }
         let value: Value = serde_json::from_str(&line).unwrap();

@@ -1,4 +1,4 @@
-//! Telemetry: logs on standard error, in JSON or text, at the level that `RUST_LOG` names; metrics; traces; and the
+//! Telemetry: logs on standard error, in JSON or text, at the level of `RUST_LOG`; metrics; traces; and the resource
 //! attributes of this process.
 
 mod collector;
@@ -32,22 +32,22 @@ use tracing_subscriber::{EnvFilter, reload};
 
 use backlog::Backlog;
 
-/// The target of the lines that guests write.
+/// Target of the lines that guests write.
 pub const GUEST: &str = "hostler::guest";
 
-/// The target of hostler's own lines that a guest can cause without limit. They never displace other lines.
+/// Target of hostler's own lines that a guest can cause without limit. These lines never displace other lines.
 pub const BY_GUEST: &str = "hostler::by_guest";
 
-/// The form of log lines.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// A JSON object each.
+    /// One JSON object per line.
     Json,
     /// Text for people.
     Text,
 }
 
-/// The running log. Writes out what is buffered when dropped.
+/// The running log. When dropped, writes the buffered lines.
 #[must_use = "logs are lost if this is dropped early"]
 pub struct Logs {
     verbosity: Option<Verbosity>,
@@ -55,7 +55,7 @@ pub struct Logs {
 }
 
 impl Drop for Logs {
-    /// Reports the lines dropped last, then waits up to a second for waiting lines to be written.
+    /// Reports the number of dropped lines, then waits up to a second until the buffered lines are written.
     fn drop(&mut self) {
         self.backlog.tell(backlog::warn);
         self.backlog.end();
@@ -63,13 +63,13 @@ impl Drop for Logs {
 }
 
 impl Logs {
-    /// Returns the handle that changes the level; `None` on a second call.
+    /// Returns the handle for changing the level. `None`: the handle was already returned.
     pub fn verbosity(&mut self) -> Option<Verbosity> {
         self.verbosity.take()
     }
 }
 
-/// Starts logging, panics included. The level is `info` unless `RUST_LOG` says otherwise. An invalid `RUST_LOG` is
+/// Starts the log, including panics. The level is that of `RUST_LOG`, or `info` if it is unset. An invalid `RUST_LOG` is
 /// reported and counts as `info`.
 pub fn start(form: Form) -> Logs {
     let wanted = std::env::var("RUST_LOG").unwrap_or_default();
@@ -96,10 +96,10 @@ pub fn start(form: Form) -> Logs {
     Logs { verbosity: Some(Verbosity::new(handle, wanted)), backlog }
 }
 
-/// The target of events that explain a long wait. Commands show them in the same way as warnings.
+/// Target of events that explain a long wait. Commands display these events in the same way as warnings.
 pub const PROGRESS: &str = "hostler::progress";
 
-/// Shows hostler's own warnings and progress on standard error, for commands without a log.
+/// Displays hostler's own warnings and progress on standard error, for commands without a log.
 pub fn show_warnings() {
     let layer = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(false).event_format(Warning);
     let layer = layer.fmt_fields(text::Text);
@@ -114,17 +114,18 @@ pub fn show_warnings() {
     }
 }
 
-/// Keeps a panic from hanging the process when memory has run out. Hooks that this crate sets later apply the same bound.
+/// Prevents a panic from hanging the process when memory has run out. Hooks that this crate sets later have the same
+/// protection.
 pub fn bound_panics() {
     panics::bound();
 }
 
-/// Runs `work`, whose panics the caller contains and reports. They are not logged.
+/// Runs `work`. The caller catches and reports the panics of `work`, so they are not logged.
 pub fn expecting_panics<T>(work: impl FnOnce() -> T) -> T {
     panics::expecting(work)
 }
 
-/// The format of warnings and progress, the same as in the commands' own output.
+/// Format of warnings and progress, the same as in the output of commands.
 struct Warning;
 
 impl<S, N> FormatEvent<S, N> for Warning

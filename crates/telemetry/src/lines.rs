@@ -1,4 +1,4 @@
-//! For tests: keeps log lines.
+//! For tests: records log lines.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
@@ -7,19 +7,19 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::{Layer, Registry};
 
-/// A writer whose clones all write to the same lines.
+/// A writer whose clones share the lines.
 #[derive(Clone, Default)]
 pub(crate) struct Lines(Arc<Mutex<Vec<u8>>>);
 
 impl Lines {
-    /// Returns the lines that `log` writes through this layer.
+    /// Returns the lines that `log` writes through a layer.
     pub(crate) fn of<L: Layer<Registry> + Send + Sync>(layer: impl FnOnce(Self) -> L, log: impl FnOnce()) -> String {
         let lines = Self::default();
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer(lines.clone())), log);
         lines.text()
     }
 
-    /// Returns all lines so far.
+    /// Returns all lines written so far.
     pub(crate) fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }

@@ -1,5 +1,5 @@
-//! Logs panics as lines. The standard hook would break a JSON log, and block the panicking thread if standard error is
-//! not read.
+//! Logs panics as lines. The standard hook would write text into a JSON log, and would block the panicking thread if nobody
+//! reads standard error.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::cell::Cell;
@@ -8,16 +8,17 @@ use std::panic::{self, PanicHookInfo};
 use std::thread;
 
 thread_local! {
-    /// Set while this thread's caller contains panics and reports them itself.
+    /// Set while the caller of this thread catches panics and reports them itself.
     static EXPECTED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Memory that must be free before a backtrace is made, in bytes. The standard library makes one under a lock, and the
-/// report of a failed allocation takes that lock again. Without memory for the backtrace, the panicking thread would
-/// wait for itself.
+/// Number of bytes that must be free before a backtrace is captured. The standard library captures a backtrace under a
+/// lock, and takes this lock again to report a failed allocation. If there were no memory for the backtrace, the panicking
+/// thread would wait for itself.
 const FOR_BACKTRACE: usize = 64 << 20;
 
-/// From now on, prints panics without a backtrace if there is no memory for one. All others go to the previous hook.
+/// Installs a hook that prints a panic without a backtrace if there is no memory for one. Other panics go to the previous
+/// hook.
 pub(super) fn bound() {
     let others = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
@@ -33,12 +34,12 @@ fn has_room() -> bool {
     Vec::<u8>::new().try_reserve_exact(FOR_BACKTRACE).is_ok()
 }
 
-/// Logs panics on all threads from now on.
+/// Installs a hook that logs the panics of all threads.
 pub(super) fn log() {
     panic::set_hook(Box::new(tell));
 }
 
-/// From now on, silences expected panics. All others go to the previous hook.
+/// Installs a hook that silences expected panics. Other panics go to the previous hook.
 pub(super) fn hush() {
     let others = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
@@ -48,13 +49,13 @@ pub(super) fn hush() {
     }));
 }
 
-/// Runs `work`, whose panics the caller contains and reports.
+/// Runs `work`, whose panics the caller catches and reports.
 pub(super) fn expecting<T>(work: impl FnOnce() -> T) -> T {
     let _before = Before(EXPECTED.replace(true));
     work()
 }
 
-/// Restores [`EXPECTED`] when it is dropped, also by a panic.
+/// Restores [`EXPECTED`] when dropped, also after a panic.
 struct Before(bool);
 
 impl Drop for Before {
@@ -69,7 +70,7 @@ fn tell(panic: &PanicHookInfo<'_>) {
     }
     let location = panic.location().map(tracing::field::display);
     let message = panic.payload_as_str().unwrap_or("no text");
-    // Captured only if `RUST_BACKTRACE` asks for it.
+    // Captured only if `RUST_BACKTRACE` is set.
     let backtrace = if has_room() { Backtrace::capture() } else { Backtrace::disabled() };
     let backtrace = (backtrace.status() == BacktraceStatus::Captured).then(|| tracing::field::display(&backtrace));
     tracing::error!(thread = thread::current().name(), location, backtrace, "panicked: {message}");
@@ -86,13 +87,13 @@ mod tests {
     #[test]
     fn a_panic_is_one_line_of_json_that_says_where_and_why() {
         let (this, before) = (thread::current().id(), panic::take_hook());
-        // Other tests panic as before.
+        // Panics of other tests go to the previous hook.
         panic::set_hook(Box::new(
             move |panic| if thread::current().id() == this { tell(panic) } else { before(panic) },
         ));
         let layer = |lines| tracing_subscriber::fmt::layer().event_format(Json).with_writer(lines);
         let lines = Lines::of(layer, || drop(panic::catch_unwind(|| panic!("no\n{}", "way")).unwrap_err()));
-        // Restores the standard library's own hook.
+        // Restores the hook of the standard library.
         drop(panic::take_hook());
         assert_eq!(lines.lines().count(), 1, "{lines}");
         let line: Value = serde_json::from_str(&lines).unwrap();

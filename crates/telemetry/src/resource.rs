@@ -1,4 +1,4 @@
-//! The attributes of this process, by OpenTelemetry's names: logs, metrics and traces carry them.
+//! The attributes of this process under OpenTelemetry's names. Logs, metrics and traces contain them.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -10,10 +10,11 @@ use serde::Serialize;
 
 use hostler_types::printable::in_json;
 
-/// The value of an attribute: a text, or several texts in order.
+/// Value of an attribute: a text, or a list of texts.
 pub type Attribute = serde_json::Value;
 
-/// A set of attributes by their OpenTelemetry names (opentelemetry.io/docs/specs/semconv/resource). Serializes as one object.
+/// A set of attributes under their OpenTelemetry names (opentelemetry.io/docs/specs/semconv/resource). Serializes as one
+/// object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Resource {
@@ -33,20 +34,20 @@ impl Resource {
         Self { attributes: attributes.map(|(name, value)| (name, value.into())).into() }
     }
 
-    /// Adds an attribute, if `value` is not `None`.
+    /// Sets an attribute. Does nothing if `value` is `None`.
     pub fn set<A: Into<Attribute>>(&mut self, name: &'static str, value: Option<A>) {
         if let Some(value) = value {
             self.attributes.insert(name, value.into());
         }
     }
 
-    /// Lists all attributes, sorted by name.
+    /// Returns all attributes, sorted by name.
     pub fn attributes(&self) -> impl Iterator<Item = (&'static str, &Attribute)> {
         self.attributes.iter().map(|(name, value)| (*name, value))
     }
 
-    /// Converts the attributes for the SDK. Values in the standard's variables take precedence, as in every other
-    /// program (OpenTelemetry specification, resource SDK; general SDK configuration).
+    /// Converts the attributes for the SDK. Values from the standard variables take precedence, as in other programs
+    /// (OpenTelemetry specification, resource SDK; general SDK configuration).
     pub(super) fn for_sdk(&self) -> opentelemetry_sdk::Resource {
         let text = |value: &Attribute| StringValue::from(value.as_str().unwrap_or_default().to_owned());
         let own = self.attributes().map(|(name, value)| match value {
@@ -67,7 +68,7 @@ impl Resource {
     }
 }
 
-/// The resource, and its form in log lines.
+/// The resource and its JSON for log lines.
 struct Known {
     resource: Resource,
     json: String,
@@ -76,19 +77,19 @@ struct Known {
 /// The resource of this process, set once.
 static KNOWN: OnceLock<Known> = OnceLock::new();
 
-/// Sets the resource of this process. JSON log lines carry it from now on. Only the first call counts.
+/// Sets the resource of this process, which JSON log lines contain from then on. Only the first call has an effect.
 pub fn describe(resource: Resource) {
     if let Ok(json) = serde_json::to_string(&resource) {
         KNOWN.get_or_init(|| Known { resource, json: in_json(&json).into_owned() });
     }
 }
 
-/// Returns the resource of this process, once [`describe`] has set it.
+/// Returns the resource of this process. `None`: [`describe`] was not called yet.
 pub fn resource() -> Option<&'static Resource> {
     KNOWN.get().map(|known| &known.resource)
 }
 
-/// Returns the resource as a JSON object, serialized once.
+/// Returns the resource as a JSON object, which is serialized once.
 pub(super) fn json() -> Option<&'static str> {
     KNOWN.get().map(|known| known.json.as_str())
 }

@@ -1,4 +1,4 @@
-//! The fields of log lines in text form, as the library writes them, with control characters escaped.
+//! Formats the fields of log lines as text, as tracing-subscriber does, but with control characters escaped.
 
 use std::fmt::{self, Write as _};
 
@@ -20,7 +20,7 @@ impl<'writer> FormatFields<'writer> for Text {
     }
 }
 
-/// Passes each value on, escaped.
+/// Passes on each value, escaped.
 struct Shown<'a, 'writer>(&'a mut DefaultVisitor<'writer>);
 
 impl Visit for Shown<'_, '_> {

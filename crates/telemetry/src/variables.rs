@@ -1,5 +1,5 @@
-//! Reads variables of the OpenTelemetry standard, and collects a warning for each invalid value. The standard asks to
-//! ignore such values.
+//! Reads variables of the OpenTelemetry standard, and collects a warning for each invalid value. The standard requires that
+//! invalid values are ignored.
 
 /// Reads variables through a function.
 pub(super) struct Reader<F> {
@@ -8,7 +8,7 @@ pub(super) struct Reader<F> {
 }
 
 impl Reader<fn(&str) -> Option<String>> {
-    /// Reads the variables of this process.
+    /// Creates a reader for the variables of this process.
     pub(super) fn of_process() -> Self {
         Self::new(|name| std::env::var(name).ok())
     }
@@ -19,17 +19,17 @@ impl<F: Fn(&str) -> Option<String>> Reader<F> {
         Self { get, warnings: Vec::new() }
     }
 
-    /// Returns a variable's value. An empty one counts as unset (OpenTelemetry specification, "Environment variables").
+    /// Returns the value of a variable. An empty value counts as unset (OpenTelemetry specification, "Environment variables").
     pub(super) fn set(&self, name: &str) -> Option<String> {
         (self.get)(name).filter(|value| !value.is_empty())
     }
 
-    /// Returns the value of the first of these variables that has one.
+    /// Returns the value of the first of two variables that has one.
     pub(super) fn first<T>(&mut self, names: [&str; 2], read: impl Fn(&mut Self, &str) -> Option<T>) -> Option<T> {
         names.into_iter().find_map(|name| read(self, name))
     }
 
-    /// Returns the value if it is one of these words, in any case, in lower case.
+    /// Returns the value in lower case if it is one of `words`, in any case. Otherwise, records a warning.
     pub(super) fn word(&mut self, name: &str, words: &[&str]) -> Option<String> {
         let value = self.set(name)?.to_ascii_lowercase();
         if words.contains(&value.as_str()) {
@@ -39,7 +39,7 @@ impl<F: Fn(&str) -> Option<String>> Reader<F> {
         None
     }
 
-    /// Returns the value if it is a whole number.
+    /// Returns the value if it is a whole number. Otherwise, records a warning.
     pub(super) fn number(&mut self, name: &str) -> Option<u64> {
         let value = self.set(name)?;
         let number = value.trim().parse().ok();

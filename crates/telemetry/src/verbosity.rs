@@ -1,25 +1,25 @@
-//! The level of the log, which can change while the process runs.
+//! The level of the log, which can be changed while the process runs.
 
 use std::sync::{Mutex, PoisonError};
 
 use tracing_subscriber::filter::{LevelFilter, ParseError};
 use tracing_subscriber::{EnvFilter, Registry, reload};
 
-/// Targets whose finer levels log requests as sent, with message bodies and signatures. They stay at `info` at any
-/// level, unless `RUST_LOG` names them or a target within.
+/// Targets whose finer levels log requests as sent, including message bodies and signatures. They are limited to `info` at
+/// every level, except for targets and modules that `RUST_LOG` names.
 const TALKATIVE: [&str; 8] = ["aws", "h2", "hyper", "reqwest", "rustls", "tonic", "tower", "wasmtime_wasi_http"];
 
-/// A target whose warnings hostler logs itself: one line per failed export instead of one per attempt. `RUST_LOG` may
-/// name it.
+/// Target whose warnings hostler logs itself: a line per failed export instead of a line per attempt. Not limited if
+/// `RUST_LOG` names the target.
 const RETOLD: (&str, &str) = ("opentelemetry", "opentelemetry=error");
 
-/// The log's level: that of `RUST_LOG`, or higher.
+/// The level of the log: that of `RUST_LOG`, or a raised level.
 #[derive(Debug)]
 pub struct Verbosity {
     handle: reload::Handle<EnvFilter, Registry>,
-    /// The filter of `RUST_LOG`, or `info`.
+    /// Filter of `RUST_LOG`, or `info`.
     wanted: String,
-    /// The level that was raised beyond it.
+    /// Raised level. `None`: the level is that of `RUST_LOG`.
     raised: Mutex<Option<LevelFilter>>,
 }
 
@@ -28,8 +28,8 @@ impl Verbosity {
         Self { handle, wanted, raised: Mutex::default() }
     }
 
-    /// Raises the level by one step, up to `trace`, and logs that. Targets that would log bodies or signatures keep
-    /// their level.
+    /// Raises the level by one step, up to `trace`, and logs this. Targets that would log bodies or signatures keep their
+    /// level.
     pub fn raise(&self) {
         let level = {
             let mut raised = self.raised.lock().unwrap_or_else(PoisonError::into_inner);
@@ -40,7 +40,7 @@ impl Verbosity {
         tracing::info!(verbosity = %level, "the log is more talkative now, by SIGUSR1; SIGUSR2 goes back");
     }
 
-    /// Restores the level of `RUST_LOG`, and logs that.
+    /// Restores the level of `RUST_LOG`, and logs this.
     pub fn reset(&self) {
         *self.raised.lock().unwrap_or_else(PoisonError::into_inner) = None;
         tracing::info!(verbosity = %level_of(&self.wanted), "the log goes back to what RUST_LOG says, by SIGUSR2");
@@ -60,7 +60,7 @@ impl Verbosity {
 pub(super) fn filter(wanted: &str, raised: Option<LevelFilter>) -> Result<EnvFilter, ParseError> {
     let mut filter = EnvFilter::builder().parse(wanted)?;
     if let Some(level) = raised {
-        // `RUST_LOG` may set a level for hostler itself, which would override the general one.
+        // `RUST_LOG` may set a level for hostler itself, which would override the general level.
         let own = format!("hostler={level}").parse()?;
         filter = filter.add_directive(level.into()).add_directive(own);
     }
@@ -85,14 +85,14 @@ fn more(level: LevelFilter) -> LevelFilter {
     }
 }
 
-/// Limits the targets that log bodies and signatures to `info`. Those that `RUST_LOG` names are left out, since a
-/// directive would replace theirs.
+/// Limits the targets that log bodies and signatures to `info`. Omits the targets that `RUST_LOG` names, as a directive
+/// would replace theirs.
 fn quieted(filter: EnvFilter, wanted: &str) -> EnvFilter {
     let unnamed = TALKATIVE.iter().filter(|target| !names(wanted, target));
     unnamed.filter_map(|target| format!("{target}=info").parse().ok()).fold(filter, EnvFilter::add_directive)
 }
 
-/// Reports `true` if `RUST_LOG` has a directive for exactly this target.
+/// Returns `true` if `RUST_LOG` has a directive for exactly this target.
 fn names(wanted: &str, target: &str) -> bool {
     wanted.split(',').any(|directive| directive.split('=').next() == Some(target))
 }
@@ -135,7 +135,7 @@ mod tests {
             assert_eq!(levels("info,hyper=debug", raised, "hyper"), ["debug"]);
             assert_eq!(levels("debug,tonic=warn,h2", raised, "tonic"), ["warn"]);
             assert_eq!(levels("debug,tonic=warn,h2", raised, "h2"), ["trace"], "as EnvFilter has it");
-            // A target that it does not name stays at `info`, even one with the same prefix.
+            // A target that `RUST_LOG` does not name remains at `info`, even if its name has the same prefix.
             assert_eq!(levels("info,hyper=debug", raised, "aws"), ["info"]);
             assert_eq!(levels("info,hyper_util=debug", raised, "hyper"), ["info"]);
             assert_eq!(levels("debug,hyper::client=trace", raised, "hyper"), ["info"]);

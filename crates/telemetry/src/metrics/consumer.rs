@@ -1,4 +1,4 @@
-//! The metrics of one consumer. Counting is one addition; counters are read when metrics are collected.
+//! The metrics of one consumer. Counting is a single addition; counters are read at each collection.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,24 +13,24 @@ use super::drain_rate::DrainRate;
 use super::names::{self, DISPOSITIONS};
 use hostler_types::OutcomeKind;
 
-/// The names of a consumer and its channel.
+/// Names of a consumer and its channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Named {
-    /// The consumer's name.
+    /// Name of the consumer.
     pub consumer: String,
-    /// The channel that it listens on.
+    /// Channel from which the consumer receives.
     pub channel: String,
-    /// The conventions' name of the queue service: `aws_sqs`, or `hostler` for the embedded queue.
+    /// Name of the queue service in the semantic conventions: `aws_sqs`, or `hostler` for the embedded queue.
     pub system: &'static str,
 }
 
-/// The conventions define no type for this operation.
+/// Name and type of the operation. The semantic conventions define no type for it.
 const EXTEND: (&str, Option<&str>) = ("extend", None);
 
-/// A call of the queue service. Sends are recorded by [`ConsumerMetrics::sent`].
+/// A call to the queue service. Sends are recorded by [`ConsumerMetrics::sent`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// Receives messages, including the wait for them.
+    /// Receives messages, including the wait for messages.
     Receive,
     /// Extends leases.
     Extend,
@@ -38,62 +38,62 @@ pub enum Operation {
     Settle,
 }
 
-/// The end of a message's processing.
+/// End of the processing of a message.
 #[derive(Debug, Clone, Copy)]
 pub struct Ending {
-    /// The outcome of its handler.
+    /// Outcome of the handler.
     pub outcome: OutcomeKind,
-    /// The action that followed: one of [`names::DISPOSITIONS`].
+    /// Action on the message: one of [`names::DISPOSITIONS`].
     pub disposition: &'static str,
-    /// The attempt number; 1 is the first.
+    /// Number of the attempt, counted from 1.
     pub attempt: u32,
-    /// The run time of its handler; `None` if it never ran.
+    /// Run time of the handler. `None`: the handler did not run.
     pub ran_for: Option<Duration>,
 }
 
-/// The present state of a consumer.
+/// Present state of a consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shown {
-    /// Messages that it can process at once.
+    /// Maximum number of messages processed at the same time.
     pub slots: usize,
-    /// Messages that it processes now.
+    /// Number of messages processed now.
     pub busy: usize,
-    /// Messages that it has received and not finished.
+    /// Number of messages received but not finished.
     pub in_hand: usize,
-    /// Its state: one of [`names::STATES`].
+    /// State: one of [`names::STATES`].
     pub state: &'static str,
 }
 
-/// The message counts of a queue, as the queue contract's `Depth` defines them.
+/// Message counts of a queue, as defined by `Depth` of the queue contract.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Depths {
-    /// Ready to be received.
+    /// Number of messages that can be received.
     pub visible: u64,
-    /// Delayed.
+    /// Number of delayed messages.
     pub delayed: u64,
-    /// Leased.
+    /// Number of leased messages.
     pub in_flight: u64,
-    /// In the dead-letter queue.
+    /// Number of messages in the dead-letter queue.
     pub dead_lettered: u64,
-    /// Age of the oldest message, where the service reports it.
+    /// Age of the oldest message. `None`: the service does not report it.
     pub oldest_age: Option<Duration>,
 }
 
-/// The last reading of a queue's counts.
+/// Last reading of a queue's counts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seen {
     pub(super) at: Instant,
     pub(super) depths: Depths,
-    /// Time to process the visible messages at the present rate; `None` while no messages are removed.
+    /// Time to process the visible messages at the present rate. `None`: no messages are being removed.
     pub(super) time_to_drain: Option<Duration>,
 }
 
-/// The metrics of one consumer. Clones record for the same consumer.
+/// Metrics of one consumer. Clones record for the same consumer.
 #[derive(Debug, Clone)]
 pub struct ConsumerMetrics(Arc<Inner>);
 
 struct Inner {
-    /// The attributes of all its metrics.
+    /// Attributes of all metrics of the consumer.
     base: Vec<KeyValue>,
     often: Often,
     instruments: Instruments,
@@ -103,19 +103,19 @@ struct Inner {
     queue: Mutex<Queue>,
 }
 
-/// The series that nearly every message is recorded in.
+/// Series in which nearly every message is recorded.
 struct Often {
-    /// By outcome.
+    /// Run times of handlers, by outcome.
     process: [Series<f64>; OutcomeKind::ALL.len()],
-    /// Successful receives, extensions and settlements.
+    /// Durations of successful receives, extensions and settlements.
     calls: [Series<f64>; 3],
     attempts: Series<u64>,
     queue_delay: Series<f64>,
     instantiation: Series<f64>,
 }
 
-/// A histogram bound to its attributes once: looking them up costs more than recording a value. The series appears with
-/// its first value.
+/// A histogram with its attributes bound once, as looking up attributes costs more than recording a value. The series
+/// appears with its first value.
 struct Series<T> {
     histogram: Histogram<T>,
     attributes: Vec<KeyValue>,
@@ -138,10 +138,10 @@ struct Queue {
     rate: DrainRate,
 }
 
-/// Counters, read when metrics are collected.
+/// Counters, which are read at each collection.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
-    /// By outcome, then by disposition.
+    /// Finished messages, by outcome and then by disposition.
     settled: [[AtomicU64; DISPOSITIONS.len()]; OutcomeKind::ALL.len()],
     pub(super) consumed: AtomicU64,
     pub(super) late: AtomicU64,
@@ -149,7 +149,7 @@ pub(super) struct Counts {
     pub(super) leases_lost: AtomicU64,
 }
 
-/// Histograms, and the counter of sent messages. All consumers share these.
+/// Histograms, and the counter of sent messages. All consumers share them.
 #[derive(Debug, Clone)]
 pub(super) struct Instruments {
     process: Histogram<f64>,
@@ -230,13 +230,13 @@ impl ConsumerMetrics {
         }))
     }
 
-    /// Records that a message of this age was given to its handler.
+    /// Records the start of a message's handler. `queue_delay` is the age of the message.
     pub fn started(&self, queue_delay: Duration, late: bool) {
         self.0.often.queue_delay.record(queue_delay.as_secs_f64());
         self.0.counts.late.fetch_add(u64::from(late), Ordering::Relaxed);
     }
 
-    /// Records the end of a message.
+    /// Records the end of a message's processing.
     pub fn ended(&self, ending: Ending) {
         let outcome = ending.outcome as usize;
         let disposition = names::place(ending.disposition, &DISPOSITIONS);
@@ -266,7 +266,7 @@ impl ConsumerMetrics {
         self.0.counts.consumed.fetch_add(count as u64, Ordering::Relaxed);
     }
 
-    /// Records a call of the queue service. `error`: the kind of its failure, one of a few fixed words.
+    /// Records a call to the queue service. `error` is the kind of failure: one of a few fixed words.
     pub fn called(&self, call: Operation, took: Duration, error: Option<&'static str>) {
         let [receive, extend, settle] = &self.0.often.calls;
         let series = match call {
@@ -284,8 +284,8 @@ impl ConsumerMetrics {
         }
     }
 
-    /// Records one send call to a channel that the config names. `errors`: for each message the kind of its failure,
-    /// one of a few fixed words, or `None`.
+    /// Records a send call to a channel from the config. `errors` has the kind of failure for each message: one of a few
+    /// fixed words, or `None`.
     pub fn sent(&self, channel: &str, took: Duration, errors: impl IntoIterator<Item = Option<&'static str>>) {
         let base = self.0.base.iter().filter(|attribute| {
             let name = attribute.key.as_str();
@@ -305,22 +305,22 @@ impl ConsumerMetrics {
         self.0.instruments.operation.record(took.as_secs_f64(), &attributes);
     }
 
-    /// Records the creation of a fresh sandbox.
+    /// Records the creation of a sandbox.
     pub fn instantiated(&self, took: Duration) {
         self.0.often.instantiation.record(took.as_secs_f64());
     }
 
-    /// Returns the shared maximum of a sandbox's linear memory, in bytes, for sandboxes to update.
+    /// Returns the shared maximum of a sandbox's linear memory in bytes, which sandboxes update.
     pub fn memory_peak(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.0.memory_peak)
     }
 
-    /// Sets the function that returns the consumer's state. Only the first call counts.
+    /// Sets the function that returns the consumer's state. Only the first call has an effect.
     pub fn show(&self, look: impl Fn() -> Shown + Send + Sync + 'static) {
         let _ = self.0.look.set(Box::new(look));
     }
 
-    /// Records a reading of the queue's counts. `None`: the reading failed, which leaves a gap.
+    /// Records a reading of the queue's counts. `None`: the reading failed, which leaves a gap in the metrics.
     pub fn queue_seen(&self, depths: Option<Depths>, now: Instant) {
         let removed = self.removed();
         let mut queue = self.0.queue.lock().unwrap_or_else(PoisonError::into_inner);
@@ -335,7 +335,7 @@ impl ConsumerMetrics {
         });
     }
 
-    /// Counts the messages that have left the queue.
+    /// Returns the number of messages that were removed from the queue.
     fn removed(&self) -> u64 {
         let rows = self.0.counts.settled.iter();
         rows.flat_map(|row| row.iter().take(names::REMOVALS)).map(|count| count.load(Ordering::Relaxed)).sum()
@@ -357,14 +357,14 @@ impl ConsumerMetrics {
         self.0.queue.lock().unwrap_or_else(PoisonError::into_inner).seen
     }
 
-    /// Returns the peak of linear memory, in bytes; `None` before the first sandbox.
+    /// Returns the maximum of linear memory in bytes. `None`: there was no sandbox yet.
     pub(super) fn peak(&self) -> Option<u64> {
         Some(self.0.memory_peak.load(Ordering::Relaxed)).filter(|peak| *peak > 0)
     }
 }
 
 impl Counts {
-    /// Lists each outcome and disposition with its count.
+    /// Returns the count of each outcome and disposition.
     pub(super) fn settled(&self) -> impl Iterator<Item = (OutcomeKind, &'static str, u64)> {
         self.settled.iter().zip(OutcomeKind::ALL).flat_map(|(row, outcome)| {
             let counted = row.iter().zip(DISPOSITIONS);
@@ -379,7 +379,7 @@ impl fmt::Debug for Inner {
     }
 }
 
-/// Returns the attributes that name an operation, with its type if the conventions define one.
+/// Returns the attributes for an operation: its name, and its type if the semantic conventions define one.
 fn operation(name: &'static str, kind: Option<&'static str>) -> impl Iterator<Item = KeyValue> {
     let kind = kind.map(|kind| KeyValue::new(names::MESSAGING_OPERATION_TYPE, kind));
     [KeyValue::new(names::MESSAGING_OPERATION_NAME, name)].into_iter().chain(kind)

@@ -1,25 +1,26 @@
-//! The drain rate of a queue: messages that its consumer removes per second, over the last minute. No I/O.
+//! Measures the drain rate of a queue: the number of messages per second that the consumer removes, averaged over the last
+//! minute. No I/O.
 
 use std::collections::VecDeque;
 
 use tokio::time::{Duration, Instant};
 
-/// The window of the rate.
+/// Period over which the rate is averaged.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// The most samples kept. More frequent samples shorten the window.
+/// Maximum number of samples. If samples are too frequent, the period is shorter.
 const SAMPLES: usize = 64;
 
-/// Samples of the last minute, and the last one before it.
+/// Samples of the last minute, and the most recent sample before it.
 #[derive(Debug, Default)]
 pub(super) struct DrainRate {
     samples: VecDeque<(Instant, u64)>,
 }
 
 impl DrainRate {
-    /// Adds a sample: `removed` counts all messages removed so far. Returns the messages removed per second over the
-    /// last minute, or since the first sample if that is later. `None` if none were removed, or there is no earlier
-    /// sample.
+    /// Adds a sample. `removed` is the number of all messages removed so far. Returns the number of messages removed per
+    /// second during the last minute, or since the first sample if that is later. `None`: no messages were removed, or
+    /// there is no earlier sample.
     pub(super) fn sample(&mut self, now: Instant, removed: u64) -> Option<f64> {
         while let Some((second, _)) = self.samples.get(1)
             && (now.saturating_duration_since(*second) >= WINDOW || self.samples.len() >= SAMPLES)

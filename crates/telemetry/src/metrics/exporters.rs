@@ -1,5 +1,5 @@
-//! The thread that exports metrics. It has its own runtime, so no scrape, collector or reader of standard output takes
-//! time from messages.
+//! The thread that exports metrics. It has its own runtime, so that no request of Prometheus, slow collector or slow reader
+//! of standard output delays messages.
 
 use std::io;
 use std::thread;
@@ -14,10 +14,10 @@ use super::emf::Lines;
 use super::otlp::Push;
 use super::prometheus::Endpoint;
 
-/// Threads for blocking work of the runtime: name lookups.
+/// Maximum number of threads for blocking work of the runtime, which are name lookups.
 const BLOCKING: usize = 2;
 
-/// A runtime that can be dropped anywhere. The drop waits for nothing, such as a pending name lookup.
+/// A runtime that can be dropped in any context. Dropping it does not wait, for example for a pending name lookup.
 struct Background(Option<Runtime>);
 
 impl Background {
@@ -49,7 +49,7 @@ impl Builder {
         Ok(Self { runtime: Background(Some(runtime)), prometheus: None, otlp: None, emf: None })
     }
 
-    /// Runs `make` within the runtime of the thread, for values that belong to it.
+    /// Runs `make` within the runtime of the thread, to create values that need this runtime.
     pub(super) fn within<T>(&self, make: impl FnOnce() -> T) -> T {
         let _guard = self.runtime.0.as_ref().map(Runtime::enter);
         make()
@@ -74,7 +74,7 @@ impl Builder {
     }
 }
 
-/// The running exporters. Dropping them stops them.
+/// The running exporters. Dropping this value stops them.
 #[derive(Debug)]
 pub(super) struct Exporters {
     stop: DropGuard,

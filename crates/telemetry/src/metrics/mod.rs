@@ -4,17 +4,17 @@
 //! |---|---|
 //! | `names` | names of metrics and attributes, and the values of attributes |
 //! | `consumer` | the metrics of one consumer |
-//! | `observe` | values that are read when metrics are collected |
+//! | `observe` | values that are read at each collection |
 //! | `drain_rate` | the rate at which a consumer empties its queue |
-//! | `exporters` | the thread that exports metrics, so that no export delays a message |
+//! | `exporters` | the thread that exports metrics, so that exports do not delay messages |
 //! | `reader` | reads the registry for an exporter |
-//! | `prometheus` | the endpoint that Prometheus scrapes |
-//! | `otlp` | the push to a collector, by OTLP |
-//! | `emf` | lines on standard output in CloudWatch's embedded metric format |
+//! | `prometheus` | the endpoint for Prometheus |
+//! | `otlp` | sends metrics to a collector, by OTLP |
+//! | `emf` | writes lines to standard output in CloudWatch's embedded metric format |
 //!
-//! Without a configured exporter there is no registry, and a consumer has no [`ConsumerMetrics`]. The number of series
-//! is bounded: attributes are names from the config and words from fixed lists. The SDK folds all further series into
-//! one.
+//! Without a configured exporter there is no registry, and consumers have no [`ConsumerMetrics`]. The number of series is
+//! limited: attributes are names from the config and words from fixed lists. Beyond the limit, the SDK combines all series
+//! into one.
 
 mod consumer;
 mod drain_rate;
@@ -43,39 +43,39 @@ use exporters::Exporters;
 use observe::Consumers;
 use reader::Reader;
 
-/// The most series of one metric for each consumer, which exceeds the possible combinations of its attributes.
+/// Maximum number of series per metric and consumer. Exceeds the number of possible combinations of attributes.
 const SERIES_PER_CONSUMER: usize = 128;
 
-/// The longest time that the end waits for a collector or a reader of standard output: for the export under way, the
-/// last export after it, and some time to spare.
+/// Maximum time for which the end waits for a collector or a reader of standard output: the present export, the last export
+/// after it, and a reserve.
 const FLUSH: Duration = otlp::LAST.saturating_mul(2).saturating_add(Duration::from_millis(500));
 
-/// The reason that metrics cannot be started.
+/// Reason why metrics cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// A configured value that cannot be used; the text names it.
+    /// A configured value cannot be used. The text names the value.
     #[error("{0}")]
     Config(String),
-    /// The machine refused a resource.
+    /// The operating system refused a resource.
     #[error("cannot start the thread that exports metrics: {0}")]
     Machine(#[from] io::Error),
 }
 
-/// The configured exporters.
+/// The exporters to start.
 #[derive(Debug, Default)]
 pub struct Exporters {
-    /// The listener that Prometheus scrapes ([`listen`]).
+    /// Listener for requests of Prometheus, from [`listen`].
     pub prometheus: Option<TcpListener>,
-    /// The OTLP endpoint, in the form of `OTEL_EXPORTER_OTLP_ENDPOINT`.
+    /// OTLP endpoint, in the format of `OTEL_EXPORTER_OTLP_ENDPOINT`.
     pub otlp: Option<String>,
-    /// Set to write metrics to standard output in CloudWatch's embedded metric format.
+    /// Writes metrics to standard output in CloudWatch's embedded metric format.
     pub emf: bool,
 }
 
-/// Binds the address that Prometheus will scrape. Called early, so that an address in use keeps the host from starting.
+/// Binds the address for requests of Prometheus. Called early, so that the host does not start if the address is in use.
 ///
 /// # Errors
-/// [`StartError::Config`] names the key and the address.
+/// [`StartError::Config`]: the address cannot be bound. The text names the key and the address.
 pub fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
     let refused = |error| StartError::Config(format!("telemetry.prometheus: cannot listen on {address}: {error}"));
     let listener = TcpListener::bind(address).map_err(refused)?;
@@ -89,18 +89,18 @@ pub struct Metrics {
     consumers: Consumers,
     tick_delay: Histogram<f64>,
     exporters: Exporters,
-    /// Kept alive because metrics are collected from it.
+    /// Keeps the provider alive, from which metrics are collected.
     _provider: SdkMeterProvider,
 }
 
-/// The metrics of the host itself, beside its consumers.
+/// Metrics of the host itself, in addition to those of its consumers.
 #[derive(Debug, Clone)]
 pub struct HostMetrics {
     tick_delay: Histogram<f64>,
 }
 
 impl Metrics {
-    /// Starts metrics for these consumers, in their order. Returns `None` without an exporter.
+    /// Starts metrics for these consumers, in their order. `None`: no exporter is configured.
     ///
     /// # Errors
     /// [`StartError`]: an exporter cannot be set up.
@@ -147,7 +147,7 @@ impl Metrics {
         Ok(Some(Self { consumers, tick_delay, exporters: exporters.start()?, _provider: provider }))
     }
 
-    /// Returns the metrics of a consumer, by its index among all.
+    /// Returns the metrics of a consumer by its index.
     pub fn consumer(&self, place: usize) -> Option<ConsumerMetrics> {
         self.consumers.get(place).cloned()
     }
@@ -157,7 +157,7 @@ impl Metrics {
         HostMetrics { tick_delay: self.tick_delay.clone() }
     }
 
-    /// Exports the last metrics. Waits until `deadline`, and at most two and a half seconds.
+    /// Exports the last metrics. Waits until `deadline`, but at most for 2.5 s.
     pub async fn end(self, deadline: Instant) {
         self.exporters.end(deadline.min(Instant::now() + FLUSH)).await;
     }

@@ -1,5 +1,4 @@
-//! Values that are read when metrics are collected: counters, the consumers' states, and the last counts of their
-//! queues.
+//! Values that are read at each collection: counters, states of the consumers, and the last counts of their queues.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,16 +14,16 @@ use hostler_types::OutcomeKind;
 /// All consumers of the host.
 pub(super) type Consumers = Arc<[ConsumerMetrics]>;
 
-/// A metric's name, unit, description, and read function.
+/// Name, unit, description and read function of a metric.
 type Row<F> = (&'static str, &'static str, &'static str, F);
 
-/// Read functions of a counter, a consumer's state, and the last counts of a queue.
+/// Read functions for a counter, a consumer's state, and the last counts of a queue.
 type OfCounts = fn(&Counts) -> &AtomicU64;
 type OfShown = fn(&Shown) -> usize;
 type OfSeen = fn(&Seen) -> u64;
 type TimeOfSeen = fn(&Seen) -> Option<Duration>;
 
-/// Receives one value with its attributes.
+/// Receives a value and its attributes.
 type Take<'a> = &'a mut dyn FnMut(u64, &[KeyValue]);
 
 /// Creates the instruments.
@@ -124,7 +123,7 @@ impl Watch<'_> {
             (names::QUEUE_DEAD_LETTERED, "{message}", "Messages in the dead-letter queue", |seen| {
                 seen.depths.dead_lettered
             }),
-            // ECS does not tell a task how many tasks its service has, so each counts itself as the only one.
+            // A task cannot find out from ECS how many tasks its service has, so each task counts itself as the only one.
             (names::BACKLOG_PER_TASK, "{message}", "Messages ready to be received, per task", |seen| {
                 seen.depths.visible
             }),
@@ -165,7 +164,7 @@ impl Watch<'_> {
         gauge.with_callback(self.read_by(read)).build();
     }
 
-    /// Returns a callback that reads all consumers.
+    /// Returns a callback that reads the values of all consumers.
     fn read_by(&self, read: impl Read) -> impl Fn(&dyn AsyncInstrument<u64>) + Send + Sync + 'static {
         let consumers = Arc::clone(self.consumers);
         move |observer| {

@@ -1,8 +1,7 @@
-//! The push to a collector, by OTLP: over HTTP with protobuf, or over gRPC. It follows the standard `OTEL_` variables.
-//! The endpoint is the config's, unless `OTEL_EXPORTER_OTLP_METRICS_ENDPOINT` names one for metrics alone.
+//! Sends metrics to a collector by OTLP, over HTTP with protobuf or over gRPC. Follows the standard `OTEL_` variables. The
+//! endpoint is that of the config, unless `OTEL_EXPORTER_OTLP_METRICS_ENDPOINT` names an endpoint for metrics alone.
 //!
-//! One export runs at a time, for a bounded time. Sums are cumulative, so the next export contains what a collector
-//! missed.
+//! One export runs at a time, with a time limit. Sums are cumulative, so the next export contains what a collector missed.
 
 use std::time::Duration;
 
@@ -20,22 +19,22 @@ use super::super::variables::Reader as Variables;
 use super::StartError;
 use super::reader::Reader;
 
-/// The path of metrics below an endpoint for all signals.
+/// Path of metrics below an endpoint for all signals.
 const PATH: &str = "/v1/metrics";
 
-/// The interval between exports, unless `OTEL_METRIC_EXPORT_INTERVAL` sets another.
+/// Interval between exports, unless `OTEL_METRIC_EXPORT_INTERVAL` sets another.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// The timeout of one request, unless `OTEL_EXPORTER_OTLP_TIMEOUT` sets another.
+/// Timeout of one request, unless `OTEL_EXPORTER_OTLP_TIMEOUT` sets another.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The timeout of one export, retries included, even if the collector asks for longer.
+/// Timeout of one export including retries, even if the collector requests a longer delay.
 const EXPORT: Duration = Duration::from_secs(30);
 
-/// The time left to the export under way at a stop, and then again to the last export.
+/// Time limit of the present export after a stop, and then again of the last export.
 pub(super) const LAST: Duration = Duration::from_secs(1);
 
-/// Reports `true` if the environment turns metrics by OTLP off: `OTEL_SDK_DISABLED`, `OTEL_METRICS_EXPORTER`.
+/// Returns `true` if the environment disables metrics by OTLP: `OTEL_SDK_DISABLED`, `OTEL_METRICS_EXPORTER`.
 pub(super) fn is_disabled() -> bool {
     let is = |name: &str, word: &str| variable(name).is_some_and(|value| value.eq_ignore_ascii_case(word));
     is("OTEL_SDK_DISABLED", "true") || is("OTEL_METRICS_EXPORTER", "none")
@@ -57,8 +56,8 @@ pub(super) struct Push {
 }
 
 impl Push {
-    /// Returns a push to this endpoint, and the reader to register for it. Must be called within the runtime that will
-    /// run it.
+    /// Creates the push to an endpoint, and the reader to register for it. Must be called within the runtime that runs the
+    /// push.
     pub(super) fn new(endpoint: &str) -> Result<(Reader, Self), StartError> {
         let fault = Fault::default();
         let exporter = exporter(endpoint, &fault);
@@ -67,7 +66,7 @@ impl Push {
         Ok((reader.clone(), Self { exporter, reader, interval: interval(), fault, failing: false }))
     }
 
-    /// Exports until stopped, and then once more.
+    /// Exports metrics until `stop` is cancelled, and then once more.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         loop {
             tokio::select! {
@@ -80,7 +79,7 @@ impl Push {
             };
             let result = tokio::select! {
                 result = self.export() => result,
-                // The collector does not answer, so another export would hang too.
+                // The collector does not answer, so the last export would hang too.
                 () = stopped => return tracing::warn!("the last metrics were not exported: the collector does not answer"),
             };
             self.note(result);
@@ -113,7 +112,7 @@ impl Push {
 /// Builds the exporter from the config and the environment. Logs invalid variables.
 ///
 /// # Errors
-/// A text for people, without the endpoint, which may hold a secret.
+/// A text for people, without the endpoint, which may contain a secret.
 fn exporter(endpoint: &str, fault: &Fault) -> Result<MetricExporter, String> {
     let mut variables = Variables::of_process();
     let protocols = [OTEL_EXPORTER_OTLP_METRICS_PROTOCOL, OTEL_EXPORTER_OTLP_PROTOCOL];
@@ -137,7 +136,7 @@ fn variable(name: &str) -> Option<String> {
     Variables::of_process().set(name)
 }
 
-/// Reads a time in milliseconds. Zero or an invalid value is logged and counts as unset.
+/// Reads a time in milliseconds. Zero and invalid values are logged and count as unset.
 fn milliseconds(name: &str) -> Option<Duration> {
     let value = variable(name)?;
     match value.parse() {

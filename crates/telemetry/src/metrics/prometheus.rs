@@ -1,4 +1,4 @@
-//! The endpoint that Prometheus scrapes: `GET` and `HEAD` of `/metrics` only.
+//! The endpoint for Prometheus. Serves only `GET` and `HEAD` of `/metrics`.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -20,32 +20,32 @@ use tokio::time::{sleep, timeout};
 
 use super::StartError;
 
-/// The only path.
+/// The only path that is served.
 const PATH: &str = "/metrics";
 
-/// The most open connections; further ones are closed.
+/// Maximum number of open connections. Further connections are closed.
 const CONNECTIONS: usize = 16;
 
-/// The time limit of a connection, which serves one scrape, however slow its reader.
+/// Maximum duration of a connection. A connection serves one request, however slow the client reads.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// The time limit to receive the head of a request.
+/// Time limit for receiving the head of a request.
 const HEAD: Duration = Duration::from_secs(5);
 
-/// The most bytes of a request's head.
+/// Maximum size of a request's head in bytes.
 const HEAD_BYTES: usize = 16 * 1024;
 
-/// The pause after a failed accept: file descriptors may have run out.
+/// Pause after a failed accept, as file descriptors may have run out.
 const REST: Duration = Duration::from_millis(100);
 
-/// A listener, and the registry that it serves.
+/// A listener and the registry that it serves.
 pub(super) struct Endpoint {
     listener: std::net::TcpListener,
     registry: Registry,
 }
 
 impl Endpoint {
-    /// Returns an endpoint, and the reader to register for it.
+    /// Creates an endpoint, and the reader to register for it.
     pub(super) fn new(listener: std::net::TcpListener) -> Result<(PrometheusExporter, Self), StartError> {
         let registry = Registry::new();
         let reader =
@@ -54,7 +54,7 @@ impl Endpoint {
         Ok((reader, Self { listener, registry }))
     }
 
-    /// Serves for as long as it is polled.
+    /// Serves requests for as long as the future is polled.
     pub(super) async fn serve(self) {
         let listener = match TcpListener::from_std(self.listener) {
             Ok(listener) => listener,
@@ -69,7 +69,7 @@ impl Endpoint {
             if let Ok(permit) = Arc::clone(&permits).try_acquire_owned() {
                 let registry = self.registry.clone();
                 tokio::spawn(async move {
-                    // A disconnect by the peer is no error of ours.
+                    // A disconnect by the client is not an error of hostler.
                     let _ = timeout(LONGEST, converse(stream, registry)).await;
                     drop(permit);
                 });
@@ -78,7 +78,7 @@ impl Endpoint {
     }
 }
 
-/// Serves one request on a connection, then closes it.
+/// Serves one request on a connection, then closes the connection.
 async fn converse(stream: TcpStream, registry: Registry) -> hyper::Result<()> {
     let service = service_fn(move |request: Request<Incoming>| {
         let response = answer(&request, &registry);

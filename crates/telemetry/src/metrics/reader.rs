@@ -8,7 +8,7 @@ use opentelemetry_sdk::metrics::data::ResourceMetrics;
 use opentelemetry_sdk::metrics::reader::MetricReader;
 use opentelemetry_sdk::metrics::{InstrumentKind, ManualReader, Pipeline, Temporality};
 
-/// Reads the registry on demand. Clones share one state.
+/// Reads the registry on demand. Clones share their state.
 #[derive(Debug, Clone)]
 pub(super) struct Reader(Arc<ManualReader>);
 
@@ -17,12 +17,12 @@ impl Reader {
         Self(Arc::new(ManualReader::builder().with_temporality(temporality).build()))
     }
 
-    /// Returns a reader of the changes since its last read.
+    /// Creates a reader that returns the changes since its previous read.
     pub(super) fn delta() -> Self {
         Self::new(Temporality::Delta)
     }
 
-    /// Reads the current metrics; `None` once the registry has shut down.
+    /// Reads the current metrics. `None`: the registry has shut down.
     pub(super) fn read(&self) -> Option<ResourceMetrics> {
         let mut metrics = ResourceMetrics::default();
         self.0.collect(&mut metrics).ok().map(|()| metrics)

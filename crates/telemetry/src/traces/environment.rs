@@ -1,5 +1,5 @@
-//! The variables of the OpenTelemetry standard that the SDK does not read itself, or whose invalid values it ignores
-//! silently.
+//! Reads the variables of the OpenTelemetry standard that the SDK does not read itself, or whose invalid values it ignores
+//! without a warning.
 //!
 //! Sources: OpenTelemetry specification, "Environment variable specification" and "OTLP exporter configuration".
 
@@ -8,44 +8,44 @@ use std::time::Duration;
 use super::super::collector::{self, Protocol};
 use super::super::variables::Reader;
 
-/// The path of spans below an endpoint for all signals.
+/// Path of spans below an endpoint for all signals.
 const PATH: &str = "/v1/traces";
 
-/// The time to deliver a batch to the collector, unless `OTEL_EXPORTER_OTLP_TIMEOUT` sets another.
+/// Time limit for the delivery of a batch, unless `OTEL_EXPORTER_OTLP_TIMEOUT` sets another.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The default and the largest number of waiting spans. Each takes memory.
+/// Default and maximum number of waiting spans. The number is limited, as each span takes memory.
 const QUEUE: (usize, usize) = (2048, 8192);
 
-/// The default number of spans in a batch.
+/// Default number of spans per batch.
 const BATCH: usize = 512;
 
 /// Samplers that the SDK supports.
 const SAMPLERS: &str =
     "always_on always_off traceidratio parentbased_always_on parentbased_always_off parentbased_traceidratio";
 
-/// The settings from the variables and the config.
+/// Settings from the variables and the config.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Environment {
-    /// Set to send no spans.
+    /// Disables the sending of spans.
     pub(super) off: bool,
     pub(super) protocol: Protocol,
-    /// The full URL with HTTP; the collector's address with gRPC.
+    /// Full URL for HTTP, address of the collector for gRPC.
     pub(super) endpoint: String,
-    /// The time limit of a batch, attempts included.
+    /// Time limit of a batch, including retries.
     pub(super) timeout: Duration,
-    /// The most waiting spans.
+    /// Maximum number of waiting spans.
     pub(super) queue: usize,
-    /// The most spans in a batch.
+    /// Maximum number of spans per batch.
     pub(super) batch: usize,
-    /// Set if the environment names no valid sampler, so that hostler's own applies.
+    /// Set if the environment names no valid sampler, so that hostler's own sampler applies.
     pub(super) own_sampler: bool,
-    /// Warnings for the log. The standard asks to ignore invalid values.
+    /// Warnings for the log. The standard requires that invalid values are ignored.
     pub(super) warnings: Vec<String>,
 }
 
 impl Environment {
-    /// Reads the variables through `get`. `endpoint`: the collector's URL from the config.
+    /// Reads the variables through `get`. `endpoint` is the URL of the collector from the config.
     pub(super) fn read(endpoint: &str, get: impl Fn(&str) -> Option<String>) -> Self {
         let mut reader = Reader::new(get);
         let off = reader.set("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"))
@@ -72,7 +72,7 @@ impl Environment {
     }
 }
 
-/// Returns the most waiting spans, from this process's environment.
+/// Returns the maximum number of waiting spans from the environment of this process.
 pub(super) fn queue_of_process() -> usize {
     queue(&mut Reader::of_process())
 }
@@ -82,7 +82,7 @@ fn queue<F: Fn(&str) -> Option<String>>(reader: &mut Reader<F>) -> usize {
     usize::try_from(queue).unwrap_or(QUEUE.1).clamp(1, QUEUE.1)
 }
 
-/// Returns the named sampler. The SDK reads the variable itself, but ignores invalid values silently.
+/// Returns the named sampler. The SDK reads this variable itself, but ignores invalid values without a warning.
 fn sampler<F: Fn(&str) -> Option<String>>(reader: &mut Reader<F>) -> Option<String> {
     let sampler = reader.word("OTEL_TRACES_SAMPLER", &SAMPLERS.split(' ').collect::<Vec<_>>());
     let takes_ratio = sampler.as_deref().is_some_and(|name| name.ends_with("ratio"));
@@ -182,7 +182,7 @@ mod tests {
             (environment.queue, environment.batch)
         };
         assert_eq!(sizes("1000000000000", "4000000000000"), (8192, 8192));
-        // The reserved memory covers a full queue.
+        // The reserved memory is that of a full queue.
         let set_aside = [read(&[]).queue, sizes("8192", "").0].map(super::super::footprint_of);
         assert_eq!(set_aside, [16 << 20, 64 << 20]);
         assert_eq!(sizes("0", "0"), (1, 1));

@@ -1,4 +1,4 @@
-//! Sends batches of spans to the collector, each for a bounded time. [`Outage`] decides which faults are logged.
+//! Sends batches of spans to the collector, each with a time limit. [`Outage`] decides which faults are logged.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -16,7 +16,7 @@ use super::super::collector::{self, Client, Fault, Protocol};
 use super::environment::Environment;
 use super::outage::{News, Outage};
 
-/// Builds an exporter to the collector of `environment`, with its connections in `runtime`.
+/// Builds an exporter to the collector of `environment`. Its connections run in `runtime`.
 ///
 /// # Errors
 /// A text for the log.
@@ -24,7 +24,7 @@ pub(super) fn connect(environment: &Environment, runtime: &Handle) -> Result<Exp
     let _entered = runtime.enter();
     let Environment { endpoint, timeout, .. } = environment;
     let fault = Fault::default();
-    // The endpoint may hold a secret, so it appears in no error here or below.
+    // The endpoint may contain a secret, so no error here or below contains it.
     Url::parse(endpoint).map_err(|error| format!("the endpoint of traces is no URL: {error}"))?;
     let otlp = collector::exporter!(Otlp::builder(), environment.protocol, endpoint, *timeout, fault);
     let collector = collector::named(endpoint);
@@ -34,14 +34,14 @@ pub(super) fn connect(environment: &Environment, runtime: &Handle) -> Result<Exp
     Ok(Exporter { otlp, runtime, limit, collector, fault, outage: Outage::default() })
 }
 
-/// Sends batches, on the SDK's thread.
+/// Sends batches on the SDK's thread.
 #[derive(Debug)]
 pub(super) struct Exporter {
     otlp: Otlp,
     runtime: Handle,
-    /// The time limit of a batch.
+    /// Time limit of a batch.
     limit: Duration,
-    /// The collector's name for the log.
+    /// Name of the collector for the log.
     collector: String,
     fault: Fault,
     outage: Outage,
@@ -78,7 +78,7 @@ impl SpanExporter for Exporter {
     }
 }
 
-/// Runs a future in this runtime, polled from any thread, for at most `limit`. `None`: the time is over.
+/// Runs a future in this runtime for at most `limit`. Any thread may poll the returned future. `None`: the time has passed.
 async fn within<T>(runtime: &Handle, limit: Duration, future: impl Future<Output = T>) -> Option<T> {
     let bounded = {
         let _entered = runtime.enter();

@@ -1,4 +1,4 @@
-//! For tests: keeps spans instead of sending them.
+//! For tests: records spans instead of sending them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,12 +7,12 @@ use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider, SpanData, SpanExporte
 
 use super::Traces;
 
-/// The ended spans, in order.
+/// Ended spans, in order.
 #[derive(Debug, Clone, Default)]
 pub struct Kept(Arc<Mutex<Vec<SpanData>>>);
 
 impl Kept {
-    /// Returns traces that keep their spans here, with the default sampler.
+    /// Returns traces that record their spans here, with the default sampler.
     pub fn traces(&self) -> Traces {
         let sampler = Sampler::ParentBased(Box::new(Sampler::AlwaysOn));
         Traces::of(SdkTracerProvider::builder().with_sampler(sampler).with_simple_exporter(self.clone()), None)
@@ -31,7 +31,7 @@ impl SpanExporter for Kept {
     }
 }
 
-/// Returns an attribute of a span, as text.
+/// Returns an attribute of a span as text.
 pub fn attribute(span: &SpanData, name: &str) -> Option<String> {
     let found = span.attributes.iter().find(|pair| pair.key.as_str() == name);
     found.map(|pair| pair.value.to_string())

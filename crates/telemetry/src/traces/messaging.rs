@@ -1,5 +1,5 @@
-//! Spans about messages, with the names, kinds and attributes of OpenTelemetry's semantic conventions for messaging
-//! (opentelemetry.io/docs/specs/semconv/messaging, in the version of the spans' schema).
+//! Spans of operations on messages, with the names, kinds and attributes of OpenTelemetry's semantic conventions for
+//! messaging (opentelemetry.io/docs/specs/semconv/messaging, in the version of the spans' schema).
 
 use std::sync::Arc;
 
@@ -12,24 +12,24 @@ use opentelemetry_semantic_conventions::attribute::{
 
 use super::{Beginning, Span, Traces};
 
-/// The attribute for a span's consumer, by its name in the config.
+/// Attribute with the name of the consumer in the config.
 pub const CONSUMER: &str = "hostler.consumer";
 
 /// An operation on messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// Sends messages to a queue or a topic. The messages carry the span's context.
+    /// Sends messages to a queue or a topic. The messages contain the context of the span.
     Send,
     /// Receives messages from a queue.
     Receive,
-    /// Handles a message.
+    /// Processes a message.
     Process,
     /// Acks, releases or dead-letters messages.
     Settle,
 }
 
 impl Operation {
-    /// Returns the operation's name, which is also its type.
+    /// Returns the name of the operation, which is also its type.
     pub fn name(self) -> &'static str {
         match self {
             Self::Send => "send",
@@ -48,21 +48,21 @@ impl Operation {
     }
 }
 
-/// The source or destination of messages.
+/// Source or destination of messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Destination {
-    /// `messaging.system`.
+    /// Value of `messaging.system`.
     pub system: &'static str,
-    /// The channel.
+    /// Name of the channel.
     pub name: Arc<str>,
-    /// The queue's URL or the topic's ARN, on services that have one.
+    /// URL of the queue or ARN of the topic. `None`: the service has neither.
     pub address: Option<Arc<str>>,
-    /// The consumer at work, if there is one.
+    /// Name of the consumer. `None`: no consumer makes the call.
     pub consumer: Option<Arc<str>>,
 }
 
 impl Destination {
-    /// Returns its attributes for a span.
+    /// Returns the attributes for a span.
     pub fn attributes(&self) -> Vec<KeyValue> {
         let mut attributes = vec![
             KeyValue::new(MESSAGING_SYSTEM, self.system),
@@ -84,7 +84,7 @@ impl Destination {
 }
 
 impl Traces {
-    /// Begins the span of an operation on this channel.
+    /// Begins the span of an operation on a channel.
     pub fn operation(&self, operation: Operation, channel: &str, beginning: Beginning<'_>) -> Span {
         if let Some(span) = self.unsampled(&beginning) {
             return span;

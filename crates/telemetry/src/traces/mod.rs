@@ -1,18 +1,17 @@
-//! Traces: OpenTelemetry spans, sent by OTLP to `telemetry.otlp_endpoint`. Without that endpoint there are no
-//! [`Traces`].
+//! Traces: OpenTelemetry spans, sent by OTLP to `telemetry.otlp_endpoint`. Without this endpoint, there are no [`Traces`].
 //!
 //! | file | job |
 //! |---|---|
-//! | `environment` | the standard's variables that the SDK does not read itself |
-//! | `exporter` | sends batches of spans to the collector, bounded in time |
+//! | `environment` | standard variables that the SDK does not read itself |
+//! | `exporter` | sends batches of spans to the collector, with a time limit |
 //! | `outage` | logs an unreachable collector once |
-//! | `messaging` | spans about messages, by the semantic conventions |
-//! | `sampler` | the sampler for an environment that names none |
+//! | `messaging` | spans of operations on messages, by the semantic conventions |
+//! | `sampler` | sampler that applies if the environment names none |
 //! | `span` | one span |
 //!
-//! A finished span goes into the SDK's queue, which drops spans that it has no room for. A thread of the SDK's passes
-//! batches to the exporter, and a runtime of our own drives the connections on one more thread. A slow or unreachable
-//! collector only takes the time of these two threads.
+//! A finished span is added to the SDK's queue, which drops spans when it is full. A thread of the SDK passes batches to
+//! the exporter. A runtime on another thread drives the connections. A slow or unreachable collector delays only these two
+//! threads.
 
 mod environment;
 mod exporter;
@@ -44,10 +43,10 @@ use super::resource::Resource;
 use environment::Environment;
 use sampler::Sampler;
 
-/// The most memory that one of our spans takes, in bytes.
+/// Maximum memory of one span in bytes.
 const SPAN: u64 = 8 << 10;
 
-/// Returns the most memory that unsent spans take, in bytes: that of a full queue.
+/// Returns the maximum memory of unsent spans in bytes, which is that of a full queue.
 pub fn footprint() -> u64 {
     footprint_of(environment::queue_of_process())
 }
@@ -56,29 +55,29 @@ fn footprint_of(queue: usize) -> u64 {
     queue as u64 * SPAN
 }
 
-/// The start of a span.
+/// Parameters for the start of a span.
 #[derive(Debug, Default)]
 pub struct Beginning<'a> {
-    /// The parent span.
+    /// Parent span.
     pub parent: Option<&'a SpanContext>,
-    /// The spans that it links to.
+    /// Spans to which the new span links.
     pub links: Vec<SpanContext>,
-    /// The start time; `None`: now.
+    /// Start time. `None`: now.
     pub since: Option<SystemTime>,
 }
 
-/// Creates spans and sends them when they end.
+/// Creates spans, which are sent when they end.
 #[derive(Debug, Clone)]
 pub struct Traces {
     tracer: SdkTracer,
     provider: SdkTracerProvider,
-    /// `None`: the environment sets the sampler.
+    /// Sampler of hostler. `None`: the environment sets the sampler.
     sampler: Option<Sampler>,
 }
 
 impl Traces {
-    /// Starts sending spans of this process to the collector at `endpoint`. Returns `None` if the standard's variables
-    /// turn traces off. Logs invalid variables.
+    /// Starts sending spans of this process to the collector at `endpoint`. Returns `None` if the standard variables
+    /// disable traces. Logs invalid variables.
     ///
     /// # Errors
     /// A text for the log: TLS cannot be set up, or the endpoint cannot be used.
@@ -100,7 +99,7 @@ impl Traces {
         Ok(Some(Self::of(builder.with_resource(resource.for_sdk()), sampler)))
     }
 
-    /// Creates traces from a builder. The builder's sampler decides on the spans that `sampler` lets through.
+    /// Creates traces from a builder. The builder's sampler decides about the spans that `sampler` accepts.
     fn of(builder: TracerProviderBuilder, sampler: Option<Sampler>) -> Self {
         let provider = builder.build();
         let scope = InstrumentationScope::builder("hostler")
@@ -109,18 +108,18 @@ impl Traces {
         Self { tracer: provider.tracer_with_scope(scope.build()), provider, sampler }
     }
 
-    /// Begins a span in the trace of its parent. A span without a parent begins a trace, if the sampler allows it.
+    /// Begins a span in the trace of its parent. A span without a parent begins a new trace if the sampler accepts it.
     pub fn span(&self, kind: SpanKind, name: impl Into<Cow<'static, str>>, beginning: Beginning<'_>) -> Span {
         self.unsampled(&beginning).unwrap_or_else(|| self.sampled(kind, name.into(), beginning))
     }
 
-    /// Returns an unsampled span, which needs no name; `None` if the span is to be sampled.
+    /// Returns an unsampled span, which needs no name. `None`: the span must be sampled.
     fn unsampled(&self, beginning: &Beginning<'_>) -> Option<Span> {
         let is_sampled = self.sampler.as_ref().is_none_or(|sampler| sampler.samples(beginning));
         (!is_sampled).then(|| Span::unsampled(beginning.parent))
     }
 
-    /// Returns a span of the SDK's.
+    /// Begins a span of the SDK.
     fn sampled(&self, kind: SpanKind, name: Cow<'static, str>, beginning: Beginning<'_>) -> Span {
         let mut builder = SpanBuilder::from_name(name).with_kind(kind);
         builder.start_time = beginning.since;
@@ -134,7 +133,7 @@ impl Traces {
         Span::new(self.tracer.build_with_context(builder, &context))
     }
 
-    /// Sends the waiting spans, for at most `within`. Spans that end later are lost.
+    /// Sends the waiting spans, within the time `within`. Spans that end later are lost.
     pub async fn finish(self, within: Duration) {
         // The SDK's shutdown blocks the calling thread.
         let (done, finished) = tokio::sync::oneshot::channel();
@@ -150,11 +149,11 @@ impl Traces {
     }
 }
 
-/// Threads for lookups of the collector's name.
+/// Maximum number of threads that look up the collector's name.
 const LOOKUPS: usize = 2;
 
-/// Returns a runtime on a thread of its own, which isolates the collector's connections. The thread ends with the
-/// process, since the SDK's thread may wait in it for a collector until then.
+/// Starts a runtime on a separate thread, which isolates the connections to the collector. The thread ends with the
+/// process, as the SDK's thread may wait for a collector in this runtime until then.
 fn runtime() -> io::Result<Handle> {
     let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(LOOKUPS).build()?;
     let handle = runtime.handle().clone();

@@ -1,22 +1,22 @@
-//! Logs an unreachable collector when the outage begins and when it ends, rather than with each batch.
+//! Decides when to log an unreachable collector: at the beginning and at the end of an outage, not for each batch.
 
 use std::sync::{Mutex, PoisonError};
 
-/// The state of the collector: the spans lost in the present outage, or `None`.
+/// State of the collector. Contains the number of spans lost in the present outage, or `None`.
 #[derive(Debug, Default)]
 pub(super) struct Outage(Mutex<Option<u64>>);
 
 /// An event to log.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum News {
-    /// The outage has begun.
+    /// The outage began.
     Began,
-    /// The outage is over; this many spans were lost.
+    /// The outage ended; the number is that of the lost spans.
     Over(u64),
 }
 
 impl Outage {
-    /// Records the result of sending this many spans. Returns the event to log, if any.
+    /// Records the result of sending `spans` spans. Returns the event to log, if any.
     pub(super) fn note(&self, spans: usize, sent: bool) -> Option<News> {
         let mut lost = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match (sent, *lost) {

@@ -1,8 +1,9 @@
-//! The sampler for an environment that names none. It follows a span's parent, and samples a limited number per second
-//! of the traces that begin here.
+//! The sampler that applies if the environment names none. It follows a span's parent, and samples a limited number per
+//! second of the traces that begin in this process.
 //!
-//! Creating and sending spans for tens of thousands of messages a second would take much of the throughput, and the
-//! SDK's queue would drop many of them. This sampler decides before the SDK, whose unsampled spans cost time too.
+//! Creating and sending spans for tens of thousands of messages per second would reduce the throughput considerably, and
+//! the SDK's queue would drop many of the spans. This sampler decides before the SDK does, as the SDK's unsampled spans
+//! cost time too.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,11 +15,11 @@ use super::Beginning;
 use hostler_types::Bucket;
 use hostler_types::Rate;
 
-/// The limit of traces that begin here.
+/// Maximum rate of traces that begin in this process.
 const TRACES: Rate = Rate { permits: 1_000, per: Duration::from_secs(1) };
 
-/// Samples spans with a sampled parent. Without a parent, samples spans that link to a sampled one, and otherwise a
-/// limited number per second.
+/// Samples a span if its parent is sampled. If the span has no parent, samples it if it links to a sampled span, and
+/// otherwise within a limit per second.
 #[derive(Debug, Clone)]
 pub(super) struct Sampler(Arc<Mutex<Bucket>>);
 
@@ -27,7 +28,7 @@ impl Sampler {
         Self(Arc::new(Mutex::new(Bucket::new(TRACES, Instant::now()))))
     }
 
-    /// Reports `true` if a span with this start is to be sampled. May use a permit of the limit.
+    /// Returns `true` if a span with this start must be sampled. May use a permit of the limit.
     pub(super) fn samples(&self, beginning: &Beginning<'_>) -> bool {
         match beginning.parent {
             Some(parent) => parent.is_sampled(),

@@ -1,4 +1,4 @@
-//! One span. It ends when dropped, or at a given time.
+//! A span. It ends when dropped or at a given time.
 
 use std::time::SystemTime;
 
@@ -7,16 +7,16 @@ use opentelemetry::{Key, KeyValue, Value};
 use opentelemetry_sdk::trace::Span as SdkSpan;
 use opentelemetry_semantic_conventions::attribute::ERROR_TYPE;
 
-/// The longest description of a failure, in bytes.
+/// Maximum length of a failure's description in bytes.
 const MAX_DESCRIPTION: usize = 256;
 
-/// A span that has begun. An unsampled one has only a context.
+/// A span that has begun. An unsampled span has only a context.
 #[derive(Debug)]
 pub struct Span(Kind);
 
 #[derive(Debug)]
 enum Kind {
-    /// A span of the SDK's, which may be unsampled too.
+    /// A span of the SDK, which may be unsampled too.
     Sdk(Box<SdkSpan>),
     Unsampled(SpanContext),
 }
@@ -26,7 +26,7 @@ impl Span {
         Self(Kind::Sdk(Box::new(span)))
     }
 
-    /// Returns an unsampled span, in the trace of its parent or in a new one.
+    /// Creates an unsampled span in the trace of its parent, or in a new trace.
     pub(super) fn unsampled(parent: Option<&SpanContext>) -> Self {
         let own = || TraceId::from(fastrand::u128(1..));
         let (trace, state) = parent
@@ -35,7 +35,7 @@ impl Span {
         Self(Kind::Unsampled(SpanContext::new(trace, span, TraceFlags::NOT_SAMPLED, false, state)))
     }
 
-    /// Returns the context that identifies the span to other spans.
+    /// Returns the context, which identifies the span to other spans.
     pub fn context(&self) -> SpanContext {
         match &self.0 {
             Kind::Sdk(span) => span.span_context().clone(),
@@ -43,7 +43,7 @@ impl Span {
         }
     }
 
-    /// Reports `true` if attributes are recorded. Skip expensive attributes otherwise.
+    /// Returns `true` if attributes are recorded. If not, callers can omit expensive attributes.
     pub fn is_recording(&self) -> bool {
         matches!(&self.0, Kind::Sdk(span) if span.is_recording())
     }
@@ -76,7 +76,8 @@ impl Span {
         }
     }
 
-    /// Marks the span as failed. `kind`: one of a few fixed words (`error.type`). `description`: a text for people.
+    /// Marks the span as failed. `kind` is one of a few fixed words (`error.type`). `description` is a text for people, cut
+    /// to 256 bytes.
     pub fn fail(&mut self, kind: impl Into<Value>, description: &str) {
         if let Some(span) = self.recording() {
             let description = &description[..description.floor_char_boundary(MAX_DESCRIPTION)];

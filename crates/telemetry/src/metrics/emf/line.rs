@@ -1,8 +1,8 @@
-//! Converts metrics to lines of CloudWatch's embedded metric format (its specification: "Embedded metric format
-//! document structure"). No I/O.
+//! Converts metrics to lines of CloudWatch's embedded metric format (specification: "Embedded metric format document
+//! structure"). No I/O.
 //!
-//! CloudWatch bills each metric of each consumer. Only the values that alarms and scaling need are declared as metrics.
-//! All others are plain members of the line, for queries of the log.
+//! CloudWatch charges for each metric of each consumer. Only the values needed for alarms and scaling are declared as
+//! metrics. All other values are plain members of the line, for queries in the log.
 
 use std::collections::BTreeMap;
 
@@ -15,13 +15,13 @@ use serde_json::{Map, Value, json};
 use super::super::names;
 use super::quantile::Counted;
 
-/// The namespace of the metrics in CloudWatch.
+/// Namespace of the metrics in CloudWatch.
 const NAMESPACE: &str = "hostler";
 
-/// The dimensions that distinguish metrics of the same name.
+/// Dimensions that distinguish metrics with the same name.
 const DIMENSIONS: [&str; 2] = ["service", "consumer"];
 
-/// Metrics that are plain members of a line.
+/// Metrics that are plain members of a line, not declared as CloudWatch metrics.
 const PLAIN: [&str; 9] = [
     names::MESSAGING_CLIENT_CONSUMED_MESSAGES,
     names::MESSAGING_CLIENT_SENT_MESSAGES,
@@ -34,20 +34,20 @@ const PLAIN: [&str; 9] = [
     names::TICK_DELAY,
 ];
 
-/// The values of one consumer.
+/// Values of one consumer.
 #[derive(Default)]
 struct Line {
     channel: String,
     state: &'static str,
     outcomes: BTreeMap<String, u64>,
-    /// Value, unit in CloudWatch's terms, and whether it is declared; by name.
+    /// By name: value, CloudWatch unit, and whether the value is declared as a metric.
     values: BTreeMap<String, (f64, &'static str, bool)>,
-    /// Histogram, unit and whether it is declared; by name.
+    /// By name: histogram, CloudWatch unit, and whether its values are declared as metrics.
     counted: BTreeMap<String, (Counted, &'static str, bool)>,
 }
 
-/// Returns a line for each consumer, in the order of their names. `metrics` are the changes of one interval (delta).
-/// `now`: milliseconds since 1970.
+/// Returns a line per consumer, in the order of their names. `metrics` has the changes of one interval (delta). `now` is
+/// the time in milliseconds since 1970.
 pub(super) fn lines(metrics: &ResourceMetrics, now: u64) -> Vec<String> {
     let mut lines: BTreeMap<String, Line> = BTreeMap::new();
     let mut host = Line::default();
@@ -75,7 +75,7 @@ fn gather(metric: &Metric, lines: &mut BTreeMap<String, Line>, host: &mut Line) 
     }
 }
 
-/// The name, unit and declaration of a metric in CloudWatch.
+/// Name and unit of a metric in CloudWatch, and whether it is declared as a metric.
 struct Kind<'a> {
     name: &'a str,
     unit: &'static str,
@@ -137,7 +137,7 @@ fn histograms<T: Copy>(
 ) {
     for point in histogram.data_points() {
         let attributes: Vec<_> = point.attributes().collect();
-        // A histogram without a consumer is the host's.
+        // A histogram without a consumer belongs to the host.
         let line = line_of(&attributes, lines).unwrap_or(&mut *host);
         let name = match attribute(&attributes, names::MESSAGING_OPERATION_NAME) {
             Some(operation) if kind.name == names::MESSAGING_CLIENT_OPERATION_DURATION => {
@@ -165,7 +165,7 @@ fn attribute(attributes: &[&KeyValue], name: &str) -> Option<String> {
     attributes.iter().find(|attribute| attribute.key.as_str() == name).map(|found| found.value.to_string())
 }
 
-/// Returns the line of the consumer that these attributes name.
+/// Returns the line of the consumer named in the attributes. `None`: the attributes name no consumer.
 fn line_of<'l>(attributes: &[&KeyValue], lines: &'l mut BTreeMap<String, Line>) -> Option<&'l mut Line> {
     let consumer = attribute(attributes, names::CONSUMER)?;
     let line = lines.entry(consumer).or_default();
@@ -208,7 +208,7 @@ impl Line {
     }
 }
 
-/// Writes a whole number without a decimal point.
+/// Converts a number. A whole number has no decimal point.
 fn number(value: f64) -> Value {
     match value.fract() == 0.0 && value.abs() < 1e15 {
         true => json!(value as i64),

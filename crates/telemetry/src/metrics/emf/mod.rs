@@ -1,7 +1,7 @@
-//! Metrics on standard output in CloudWatch's embedded metric format: a line for each consumer and interval, with the
-//! changes in that interval. A log driver that sends standard output to CloudWatch Logs needs no further setup.
+//! Writes metrics to standard output in CloudWatch's embedded metric format: a line per consumer and interval, with the
+//! changes in this interval. If a log driver sends standard output to CloudWatch Logs, no further setup is needed.
 //!
-//! Standard output is a pipe that may block. A separate thread writes, and lines that it has no room for are dropped.
+//! Standard output is a pipe that may block. A separate thread writes, and lines for which there is no room are dropped.
 
 mod line;
 mod quantile;
@@ -17,13 +17,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::reader::Reader;
 
-/// Intervals whose lines may wait for a slow reader of standard output.
+/// Maximum number of intervals whose lines wait for a slow reader of standard output.
 const WAITING: usize = 2;
 
-/// The longest wait for the last lines to be written.
+/// Maximum wait until the last lines are written.
 const LAST: Duration = Duration::from_secs(1);
 
-/// The lines of one interval, and a channel that signals their write.
+/// Lines of one interval, and a channel that reports that they were written.
 struct Minute {
     lines: String,
     written: Option<oneshot::Sender<()>>,
@@ -39,14 +39,14 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Returns a writer of lines from a delta reader.
+    /// Creates a writer and starts its thread. `reader` must be a delta reader.
     pub(super) fn new(reader: Reader, every: Duration) -> io::Result<Self> {
         let (writer, minutes) = sync_channel(WAITING);
         thread::Builder::new().name("hostler-emf".into()).spawn(move || write_all(&minutes))?;
         Ok(Self { reader, every, writer, dropping: false })
     }
 
-    /// Writes until stopped, and then once more.
+    /// Writes lines until `stop` is cancelled, and then once more.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let mut ticks = interval_at(tokio::time::Instant::now() + self.every, self.every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -77,7 +77,7 @@ impl Lines {
     }
 }
 
-/// Writes until all senders are gone, or standard output fails.
+/// Writes lines until all senders are dropped or writing fails.
 fn write_all(minutes: &Receiver<Minute>) {
     for Minute { lines, written } in minutes {
         let mut out = io::stdout().lock();

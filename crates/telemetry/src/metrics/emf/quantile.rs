@@ -1,11 +1,11 @@
-//! Summary values of a histogram: mean, maximum, and approximate quantiles.
+//! Summarizes a histogram: mean, maximum and approximate quantiles.
 
-/// The counts of a histogram. Those with the same bounds can be added up.
+/// Counts of a histogram. Counts with the same bounds can be added.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Counted {
-    /// Upper bounds of all buckets except the last, which has none.
+    /// Upper bounds of all buckets except the last, which is unbounded.
     pub(super) bounds: Vec<f64>,
-    /// Number of values in each bucket; one more entry than `bounds`.
+    /// Number of values in each bucket. Has one more element than `bounds`.
     pub(super) buckets: Vec<u64>,
     pub(super) count: u64,
     pub(super) sum: f64,
@@ -27,13 +27,13 @@ impl Counted {
         self.max = self.max.into_iter().chain(other.max).reduce(f64::max);
     }
 
-    /// Returns the mean; `None` if there are no values.
+    /// Returns the mean. `None`: there are no values.
     pub(super) fn mean(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum / self.count as f64)
     }
 
-    /// Returns the approximate value below which this share (0 to 1) of all values lies. Assumes that the values of a
-    /// bucket are spread evenly, between the minimum and maximum recorded. `None` if these are not known.
+    /// Returns the approximate value below which `share` (0 to 1) of all values lie. Assumes that the values of a bucket
+    /// are evenly distributed, within the recorded minimum and maximum. `None`: minimum and maximum are unknown.
     pub(super) fn quantile(&self, share: f64) -> Option<f64> {
         let (min, max) = (self.min?, self.max?);
         let rank = share * self.count as f64;
