@@ -1,8 +1,9 @@
-//! Child processes: those that this process itself waits for and, as PID 1, the orphans of its container.
+//! Child processes: children for which this process waits itself, and, if it is PID 1, the orphans of its container.
 //!
-//! An exit status can be read only once. The AWS SDK runs a profile's `credential_process` and waits for it by its id. Reaping
-//! any child at that moment would take the status away, and the SDK would report a failure. The kernel does not tell orphans from
-//! other children, so no orphan is reaped while anyone waits for a child of their own.
+//! An exit status can be read only once. For a profile with `credential_process`, the AWS SDK runs a program and waits for
+//! it by its process id. If the program were reaped at that moment, its status would be lost and the SDK would report a
+//! failure. The kernel does not distinguish orphans from other children. Therefore, no orphan is reaped while any code
+//! waits for a child.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -11,7 +12,7 @@ use rustix::process::{WaitOptions, wait};
 static WAITING: Mutex<Waiting> = Mutex::new(Waiting { own: 0, orphans: false });
 
 struct Waiting {
-    /// The number of [`OwnChildren`] that exist.
+    /// Number of existing [`OwnChildren`].
     own: usize,
     /// Set if reaping was postponed.
     orphans: bool,
@@ -21,7 +22,7 @@ fn waiting() -> MutexGuard<'static, Waiting> {
     WAITING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes the exit status of every dead child, so that none stays a zombie. Postponed while [`OwnChildren`] exist.
+/// Reads the exit status of every dead child, so that no child remains a zombie. Postponed while [`OwnChildren`] exist.
 pub fn reap_orphans() {
     let mut waiting = waiting();
     waiting.orphans = waiting.own > 0;
@@ -34,13 +35,13 @@ fn reap() {
     while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
 }
 
-/// Prevents the reaping of any child while it exists.
+/// Prevents the reaping of children as long as this value exists.
 #[must_use = "children are reaped again once this is dropped"]
 #[derive(Debug)]
 pub struct OwnChildren(());
 
 impl OwnChildren {
-    /// Announces that the caller is about to start children and wait for them.
+    /// Prevents reaping from now on. The caller then starts children and waits for them.
     pub fn start() -> Self {
         waiting().own += 1;
         Self(())
@@ -68,13 +69,14 @@ mod credentials {
 
     use super::OwnChildren;
 
-    /// Returns the same configuration. Its credentials may come from a program that the SDK runs.
+    /// Returns the configuration with a credentials provider that prevents reaping while it runs. Credentials may come from
+    /// a program that the SDK runs.
     pub fn with_own_children(config: SdkConfig) -> SdkConfig {
         let Some(provider) = config.credentials_provider() else { return config };
         config.to_builder().credentials_provider(SharedCredentialsProvider::new(Waited(provider))).build()
     }
 
-    /// A credentials provider that keeps orphan reaping from interfering with the programs that it runs.
+    /// A credentials provider during whose calls no child is reaped.
     #[derive(Debug)]
     struct Waited(SharedCredentialsProvider);
 
@@ -110,7 +112,7 @@ mod tests {
         waitid(WaitId::Pid(id), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
     }
 
-    /// The other tests of this binary start no children.
+    /// This test reaps all children of the process, so other tests of this binary must not start any.
     #[test]
     #[allow(clippy::zombie_processes, reason = "reaping is what is tested")]
     fn a_child_that_somebody_waits_for_keeps_its_status() {

@@ -1,5 +1,5 @@
-//! Instrumentation of the queue contract: metrics of calls for a consumer ([`MeteredQueue`], [`MeteredBroker`]), and
-//! spans for messages that handlers and people send ([`Producer`], [`Replies`]).
+//! Instruments the queue contract: metrics of a consumer's calls ([`MeteredQueue`], [`MeteredBroker`]), and spans for
+//! messages that handlers and people send ([`Producer`], [`Replies`]).
 
 mod metered;
 mod producer;
@@ -14,7 +14,8 @@ pub use replies::Replies;
 use hostler_queue::Origin;
 use hostler_telemetry::traces::Destination;
 
-/// Returns the destination of a span for a channel of this service, with the consumer at work on it.
+/// Returns the destination of a span for the channel `name`. `origin` describes the queue service. `consumer` is the
+/// consumer that makes the call, if any.
 pub fn destination(origin: Origin, name: Arc<str>, consumer: Option<Arc<str>>) -> Destination {
     let Origin { system, address } = origin;
     Destination { system, name, address, consumer }

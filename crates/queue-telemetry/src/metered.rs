@@ -1,4 +1,4 @@
-//! A queue and a broker that record metrics of their calls for one consumer. Only used where metrics are on.
+//! A queue and a broker that record metrics of one consumer's calls. Used only if metrics are enabled.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,7 +73,7 @@ impl Queue for MeteredQueue {
     }
 }
 
-/// A queue service that records metrics of its sends.
+/// A broker that records metrics of its sends.
 pub struct MeteredBroker {
     inner: Arc<dyn Broker>,
     metrics: ConsumerMetrics,

@@ -1,4 +1,4 @@
-//! Sends messages, each call within a span of its own where tracing is on.
+//! Sends messages. If tracing is enabled, each call has a span.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use hostler_telemetry::traces::{Beginning, Operation, Span, Traces, attribute};
 use hostler_types::channel::Channel;
 use hostler_types::message::{Invalid, Outgoing, TraceContext, carries_trace};
 
-/// A sender of messages from handlers and people. Code that moves messages between queues uses the [`Broker`] itself.
+/// A sender of messages from handlers and people. Code that moves messages between queues uses the [`Broker`] directly.
 #[derive(Clone)]
 pub struct Producer {
     broker: Arc<dyn Broker>,
@@ -23,18 +23,18 @@ impl fmt::Debug for Producer {
 }
 
 impl Producer {
-    /// Returns a producer that sends to this service.
+    /// Creates a producer that sends through `broker`. `traces` is `None` if tracing is disabled.
     pub fn new(broker: Arc<dyn Broker>, traces: Option<Traces>) -> Self {
         Self { broker, traces }
     }
 
-    /// Returns the traces that receive its spans.
+    /// Returns the traces to which the producer's spans are sent. `None`: tracing is disabled.
     pub fn traces(&self) -> Option<&Traces> {
         self.traces.as_ref()
     }
 
-    /// Sends messages as [`Broker::send`] does. The first message's own trace is the parent of the span, and each
-    /// message carries the span's context.
+    /// Sends messages like [`Broker::send`], within a span. The parent of the span is the trace of the first message. Each
+    /// message receives the context of the span, unless its attributes already have a trace.
     pub async fn send(&self, channel: &Channel, mut batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>> {
         let span = self.begin(channel, &mut batch);
         let results = self.broker.send(channel, batch).await;
@@ -60,7 +60,7 @@ impl Producer {
         only(self.send(channel, vec![message]).await)
     }
 
-    /// Sends one message and returns its id, without its dedupe key where the channel does not support such keys.
+    /// Sends one message and returns its id. If the channel does not support dedupe keys, sends the message without its key.
     ///
     /// # Errors
     /// As [`Broker::send`].
@@ -77,14 +77,14 @@ impl Producer {
     }
 }
 
-/// Returns the answer to the only message of a batch.
+/// Returns the result for the only message of a batch.
 fn only(mut results: Vec<Result<Sent, SendError>>) -> Result<String, SendError> {
     let unanswered = || QueueError::Unavailable("the queue did not answer".to_owned());
     results.pop().ok_or_else(unanswered)?.map(|sent| sent.id)
 }
 
-/// Begins the span and puts its context into each message. A message with a trace in its attributes keeps it, and the
-/// span links to it.
+/// Begins the span and puts its context into each message. A message with a trace in its attributes remains unchanged, and
+/// the span links to this trace.
 fn begin(traces: &Traces, channel: &Channel, batch: &mut [Outgoing]) -> Span {
     let parent = batch.first().and_then(|first| first.trace.clone());
     let beginning = Beginning { parent: parent.as_ref().map(|trace| trace.span()), ..Beginning::default() };
@@ -104,7 +104,7 @@ fn begin(traces: &Traces, channel: &Channel, batch: &mut [Outgoing]) -> Span {
     span
 }
 
-/// Records on the span what is known only after the send: the destination, the id, and the error.
+/// Adds the attributes that are known only after the send: destination, id and error. Ends the span.
 fn describe(mut span: Span, channel: &Channel, origin: Origin, results: &[Result<Sent, SendError>]) {
     span.set_all(destination(origin, channel.to_string().into(), None).attributes());
     if let [Ok(sent)] = results {
@@ -115,7 +115,7 @@ fn describe(mut span: Span, channel: &Channel, origin: Origin, results: &[Result
     }
 }
 
-/// Names a failed send for `error.type`.
+/// Returns the value of `error.type` for a failed send.
 fn kind(error: &SendError) -> &'static str {
     match error {
         SendError::Invalid(_) => "invalid",

@@ -1,4 +1,4 @@
-//! Replies: messages that answer a received message.
+//! Sends replies: messages that answer a received message.
 
 use std::sync::Arc;
 
@@ -7,24 +7,26 @@ use hostler_queue::SendError;
 use hostler_types::channel::Channel;
 use hostler_types::message::{AttributeValue, Message, Outgoing};
 
-/// The attribute of a reply that holds the id of the answered message.
+/// Attribute of a reply with the id of the answered message.
 const CORRELATION_ATTRIBUTE: &str = "correlation-id";
 
-/// The sender of replies to a channel's messages.
+/// A sender of replies to the messages of a channel.
 #[derive(Debug, Clone)]
 pub struct Replies {
-    /// The producer that sends them.
+    /// Producer that sends the replies.
     pub producer: Producer,
-    /// The channel of the replies.
+    /// Channel to which replies are sent.
     pub channel: Channel,
-    /// The channel of the answered messages.
+    /// Channel of the answered messages.
     pub from: Arc<str>,
 }
 
 impl Replies {
-    /// Sends a reply to `message`, after `before` others to it, and returns its id. The reply is correlated with the
-    /// message and in its FIFO group. It is in the message's trace unless it has its own. On a channel with dedupe keys
-    /// it has the same key each time the message is redelivered.
+    /// Sends a reply to `message` and returns the id of the reply. `before` is the number of earlier replies to the same
+    /// message.
+    ///
+    /// The reply contains the id of the message and has the same FIFO group. The reply is in the message's trace, unless it
+    /// has its own trace. On a channel with dedupe keys, the reply has the same key whenever the message is redelivered.
     ///
     /// # Errors
     /// As [`Broker::send`](hostler_queue::Broker::send).
@@ -33,7 +35,8 @@ impl Replies {
         reply.attributes.insert(CORRELATION_ATTRIBUTE.to_owned(), correlation);
         reply.trace = reply.trace.or_else(|| message.trace.clone());
         reply.group = message.group.clone();
-        // Copies of a message in several queues of an exchange may share their id, and each gets its own reply.
+        // Copies of a message in several queues of an exchange may share an id, so the key contains the queue's name: each
+        // copy gets its own reply.
         let queue = self.from.rsplit('.').next().unwrap_or_default();
         let answers = format!("{queue}-{}", message.id);
         reply.dedupe = Some(match before {

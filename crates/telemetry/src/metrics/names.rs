@@ -117,13 +117,13 @@ pub(super) const USUAL: [(OutcomeKind, &str); 19] = [
     (OutcomeKind::Trapped, "none"),
 ];
 
-/// Upper bounds of the buckets for handler run times in seconds: those recommended by the semantic conventions, and further
-/// ones up to half an hour.
+/// Upper bounds of the buckets for handler run times in seconds: the bounds recommended by the semantic conventions, and
+/// further bounds up to half an hour.
 pub(super) const PROCESS_DURATIONS: &[f64] = &[
     0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0, 300.0, 900.0, 1_800.0,
 ];
-/// Upper bounds of the buckets for durations of queue service calls in seconds: those recommended by the semantic
-/// conventions, and further ones beyond the 20 s that a receive can wait.
+/// Upper bounds of the buckets for durations of queue service calls in seconds: the bounds recommended by the semantic
+/// conventions, and further bounds beyond the 20 s that a receive can wait.
 pub(super) const OPERATION_DURATIONS: &[f64] =
     &[0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 30.0];
 /// Upper bounds of the buckets for numbers of attempts.
