@@ -100,7 +100,7 @@ choice! {
 }
 
 choice! {
-    /// How the values of a filter are compared with the routing key.
+    /// Comparison of a filter's values with the routing key.
     FilterType {
         /// The routing key equals one of the values.
         Exact = "exact",

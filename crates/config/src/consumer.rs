@@ -42,7 +42,8 @@ pub struct Consumer {
     pub processing_timeout: Duration,
     /// Age above which a message counts as late: 1 s to 14 d (maximum retention of SQS).
     pub delay_tolerance: Duration,
-    /// Treatment of a message that exceeds the processing timeout. Never dead-letter without a dead-letter queue.
+    /// Treatment of a message that exceeds the processing timeout. Never [`OnProcessingTimeout::DeadLetter`] without a
+    /// dead-letter queue.
     pub on_processing_timeout: OnProcessingTimeout,
     /// Maximum time in one state, or without a poll, that counts as healthy. Longer than `processing_timeout`.
     pub healthcheck_timeout: Duration,
@@ -52,8 +53,8 @@ pub struct Consumer {
     pub messages_per_instance: u32,
     /// Part of a WASI command's output that is the reply.
     pub reply: Reply,
-    /// Destination of replies. `None`: a reply counts as an ack. Never the consumer's own queue; the consumer's own
-    /// exchange only with a filter.
+    /// Destination of replies. `None`: a reply counts as an ack. Is never the consumer's own queue. Is on the consumer's
+    /// own exchange only if a filter is set.
     pub reply_channel: Option<Channel>,
     /// Enables the dead-letter queue.
     pub dead_letter: bool,

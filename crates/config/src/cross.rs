@@ -119,7 +119,7 @@ fn filter(at: &Section<'_>) -> Option<Problem> {
 
 fn breaker(at: &Section<'_>) -> Option<Problem> {
     let others = ["breaker.over", "breaker.min", "breaker.pause"];
-    // An emptied key disables the breaker, whatever its other keys are.
+    // An emptied key disables the breaker, whatever the other keys of the breaker are.
     let is_said = at.is_set("breaker.failures") || at.is_emptied("breaker.failures");
     let key = others.into_iter().find(|key| at.is_set(key)).filter(|_| !is_said)?;
     let fault = format!("{} is not set, so this means nothing", at.path("breaker.failures"));
@@ -158,7 +158,7 @@ fn reply(at: &Section<'_>, settings: &Settings) -> Option<Problem> {
     }
     // Replies have no routing key, so they pass no filter.
     let exchange = own.exchange().filter(|_| !at.is_set("filter.type"))?;
-    // A name addresses the queue with this name, and the exchange only if there is no queue.
+    // A name addresses the queue with this name. Only if there is no queue, the name addresses an exchange.
     let reaches = match reply.exchange() {
         Some(other) => other == exchange,
         None => reply.queue() == exchange && listening(settings, exchange).is_none(),

@@ -145,7 +145,7 @@ impl Environment {
 struct Unknown {
     /// Names before the first unknown name.
     path: Vec<String>,
-    /// Pattern of this path.
+    /// Pattern of `path`.
     table: String,
     /// First unknown name. `None`: the variable ends at a table.
     name: Option<String>,

@@ -66,7 +66,7 @@ pub enum ConfigError {
         /// Name of the language that the file seems to be in.
         language: &'static str,
     },
-    /// Values or keys are wrong. Contains all of them, sorted by key.
+    /// Values or keys are wrong. Contains all faults, sorted by key.
     #[error("{}", Listed(.0))]
     Invalid(Vec<Problem>),
 }

@@ -21,7 +21,7 @@ pub(super) struct Key {
 pub(super) enum DefaultValue {
     /// This value, in the notation of a variable.
     Value(&'static str),
-    /// A value derived from other values, which this text describes.
+    /// A value derived from other values. The text describes the derivation.
     Derived(&'static str),
     /// No value: the feature is disabled.
     Unset,
@@ -36,7 +36,7 @@ pub(super) const HEALTH_FILE_DEFAULT: &str = "/tmp/hostler/health.json";
 pub(super) const CONSUMER_NAME: Kind = Kind::Word { also: "_-", min: 1, max: 71 };
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Maximum time from its receive for which SQS keeps a message in flight (AWS limit: 12 h).
+/// Maximum time for which SQS keeps a message in flight, counted from its receive (AWS limit: 12 h).
 pub(super) const MAX_IN_FLIGHT: Duration = Duration::from_secs(12 * 3600);
 
 const fn key(path: &'static str, kind: Kind, preset: DefaultValue, meaning: &'static str) -> Key {

@@ -1,8 +1,8 @@
 //! Makes the calls of every batch directly over HTTP: one endpoint, one connection pool, a body by `json`, and a signature.
 //!
 //! For each call, the generated client determines endpoint, credentials, retries and user agent anew, which takes longer
-//! than the call itself. The generated client makes all other calls. After a direct call has failed, it also makes the
-//! calls of every batch for [`PAUSE`], as it retries.
+//! than the call itself. The generated client makes all other calls. After a direct call has failed, the generated client
+//! also makes the calls of every batch for [`PAUSE`], as it retries failed calls.
 
 use std::error::Error;
 use std::sync::{Mutex, PoisonError};

@@ -1,6 +1,6 @@
 //! SQS's JSON protocol for the calls of every batch: request bodies and answers. No I/O.
 //!
-//! The SDK parses byte by byte, which took more than half of the total time for a message of 100 KB.
+//! The SDK parses byte by byte, which takes more than half of the total time for a message of 100 KB.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

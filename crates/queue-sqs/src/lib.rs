@@ -146,7 +146,7 @@ struct Service {
     clients: Clients,
     resolver: Resolver,
     runtime: Handle,
-    /// Limits the warning about uncounted dead letters to one.
+    /// Ensures that the warning about uncounted dead letters is logged once.
     uncounted: Once,
 }
 

@@ -193,8 +193,8 @@ fn lost() -> LeaseError {
     LeaseError::Lost("its time is over".to_owned())
 }
 
-/// Returns an entry that makes a message visible in `seconds` seconds, or earlier if the 12 h since its receive, less `spare`
-/// seconds, end before.
+/// Returns an entry that makes a message visible in `seconds` seconds, but at the latest `spare` seconds before the 12 h
+/// since its receive end.
 fn visibility(n: usize, lease: &str, seconds: u64, (since, now): (Instant, Instant), spare: u64) -> Entry<'_> {
     let left = MAX_LEASE.saturating_sub(now.saturating_duration_since(since)).as_secs().saturating_sub(spare);
     let seconds = i32::try_from(seconds.min(left)).unwrap_or(i32::MAX);

@@ -28,7 +28,7 @@ const RESERVE: usize = 64 * 1024;
 /// Target of lines that report dropped lines.
 const TARGET: &str = module_path!();
 
-/// Interval between two of these lines while more lines are dropped.
+/// Interval between two reports of dropped lines while more lines are dropped.
 const BETWEEN: Duration = Duration::from_secs(1);
 
 /// Maximum number of bytes per write, rounded up to the end of a line.

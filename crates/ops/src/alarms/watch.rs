@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::Level;
 use hostler_queue::Unread;
 
-/// Minimum ratio of the message count to the last reported count for a report as worse.
+/// Minimum growth factor of the message count since the last report for an alarm to count as worse.
 const WORSE: u64 = 2;
 
 /// Number of consecutive failed polls after which the failure is reported. A single poll may fail by chance.
@@ -64,7 +64,7 @@ pub enum PollHealth {
 pub struct AlarmDelta {
     /// Changes of queues.
     pub news: Vec<News>,
-    /// Queues whose reading is denied, but was not in the previous poll.
+    /// Queues to which access is denied now, but was not denied in the previous poll.
     pub denied: Vec<Unread>,
     /// A change of the polls themselves.
     pub sight: Option<PollHealth>,

@@ -200,7 +200,7 @@ impl Run<'_> {
         depths.is_ok_and(|depths| depths.iter().all(|depth| depth.visible == 0))
     }
 
-    /// Returns `true` if a whole lap has returned only messages that were received before or were sent after the run began.
+    /// Returns `true` if the whole queue counts as inspected: all recent messages were received before or are late.
     fn is_lap(&self) -> bool {
         self.stale > self.lap + STALE
     }

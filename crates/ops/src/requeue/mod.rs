@@ -67,7 +67,8 @@ pub struct MoveRequest {
 /// Counts of a run, so far or at the end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Number of messages sent to the target, or removed if there is no target. In a dry run, the number that would be.
+    /// Number of messages sent to the target, or removed if there is no target. In a dry run, the number of messages that
+    /// would move.
     pub moved: u64,
     /// Number of messages that did not move because they do not meet the conditions.
     pub left: u64,

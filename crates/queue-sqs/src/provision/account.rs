@@ -1,4 +1,4 @@
-//! The account and region of resources. Read from one ARN, they give the ARNs of all other resources without further calls.
+//! The account and region of resources, parsed from one ARN. The ARNs of all other resources are derived without calls to AWS.
 
 /// An account in a region.
 #[derive(Debug, Clone, PartialEq, Eq)]

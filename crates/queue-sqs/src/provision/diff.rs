@@ -57,8 +57,8 @@ const OUR_TAGS: &str = "hostler:";
 const NOT_TAGGED: &str = "not tagged, as it was there before and has no tag of hostler's; `alarms` and `clean` pass it over \
                           (tag it hostler:managed=true to hand it over)";
 
-/// Attribute of a dead-letter queue that lists the queues allowed to use it. Without this attribute, all queues may.
-/// hostler does not set it for its own queues, as not every stand-in for SQS stores it.
+/// Attribute of a dead-letter queue that lists the queues allowed to use it. Without this attribute, all queues may use the
+/// dead-letter queue. hostler does not set the attribute for its own queues, as not every stand-in for SQS stores it.
 const REDRIVE_ALLOW_POLICY: &str = "RedriveAllowPolicy";
 
 /// Returns all steps. A resource that may not be read gets no step.

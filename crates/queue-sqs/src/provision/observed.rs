@@ -40,7 +40,7 @@ pub(super) struct Resource {
     pub(super) tags: BTreeMap<String, String>,
 }
 
-/// Choice whether tags are read too. Reading tags needs one more call and permission per resource.
+/// Option to read tags too. Reading tags needs one more call and one more permission per resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tags {
     Read,

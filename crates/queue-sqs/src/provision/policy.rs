@@ -11,7 +11,8 @@ use hostler_types::channel::Channel;
 
 /// Returns the IAM policy for consuming the channels `consumed` and sending to the channels `sent`. Makes no call to AWS.
 ///
-/// `None` in `account` or `options.region` stands for any. `provision` adds the permissions for `hostler provision`.
+/// `None` in `account` or `options.region` stands for any account or region. `provision` adds the permissions for `hostler
+/// provision`.
 ///
 /// Each statement has one purpose, which its `Sid` names. The reads of `hostler check` are included.
 pub fn least_privilege(

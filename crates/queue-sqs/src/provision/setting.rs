@@ -15,7 +15,7 @@ pub(super) const WAIT_TIME: &str = "ReceiveMessageWaitTimeSeconds";
 pub(super) const MAX_SIZE: &str = "MaximumMessageSize";
 pub(super) const DEDUPLICATION_SCOPE: &str = "DeduplicationScope";
 pub(super) const THROUGHPUT_LIMIT: &str = "FifoThroughputLimit";
-/// Part of a message to which a subscription's filter applies. AWS omits it while it has the default.
+/// Part of a message to which a subscription's filter applies. AWS omits this attribute while it has the default value.
 pub(super) const FILTER_SCOPE: &str = "FilterPolicyScope";
 
 /// An attribute of a queue, a topic or a subscription.

@@ -50,8 +50,8 @@ impl SqsQueue {
             };
             list.extend(leased.map(|leased| Ending { index, settlement, leased }));
         }
-        // The kinds run in parallel: acks do not wait for copies, as their leases are no longer extended. Futures that most
-        // batches do not need are boxed, so that they are not moved with every batch.
+        // The kinds run in parallel: acks do not wait for copies, as the leases of the acked messages are no longer
+        // extended. Futures that most batches do not need are boxed, so that they are not moved with every batch.
         let (acked, released, dead_lettered) = tokio::join!(
             in_batches(acks, |batch| self.ack(batch)),
             in_batches(releases, |batch| Box::pin(self.release(batch))),

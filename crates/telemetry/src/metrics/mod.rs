@@ -46,8 +46,8 @@ use reader::Reader;
 /// Maximum number of series per metric and consumer. Exceeds the number of possible combinations of attributes.
 const SERIES_PER_CONSUMER: usize = 128;
 
-/// Maximum time for which the end waits for a collector or a reader of standard output: the present export, the last export
-/// after it, and a reserve.
+/// Maximum time for which [`Metrics::end`] waits for a collector or a reader of standard output: the present export, the last
+/// export after it, and a reserve.
 const FLUSH: Duration = otlp::LAST.saturating_mul(2).saturating_add(Duration::from_millis(500));
 
 /// Reason why metrics cannot be started.
