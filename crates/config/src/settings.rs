@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use figment::value::{Dict, Value};
 
 use super::error::{ConfigError, Place, Problem};
-use super::keys::{self, CONSUMER_NAME, KEYS, Key, Node, Preset};
+use super::keys::{self, CONSUMER_NAME, KEYS, Key, Node, DefaultValue};
 use super::kind::Kind;
 use super::read::Read;
 use super::source::Source;
@@ -131,10 +131,10 @@ fn cure(key: &Key, value: Option<&Value>) -> String {
     let without_quotes = value.is_some_and(|value| key.kind.is_quoted(value));
     let write = if without_quotes { "write it without quotes: " } else { "write " }.to_owned() + &key.kind.accepts();
     match key.preset {
-        Preset::Value("") => format!("{write}; default: empty"),
-        Preset::Value(text) => format!("{write}; default: `{text}`"),
-        Preset::Derived(text) => format!("{write}; default: {text}"),
-        Preset::Unset | Preset::Required => write,
+        DefaultValue::Value("") => format!("{write}; default: empty"),
+        DefaultValue::Value(text) => format!("{write}; default: `{text}`"),
+        DefaultValue::Derived(text) => format!("{write}; default: {text}"),
+        DefaultValue::Unset | DefaultValue::Required => write,
     }
 }
 
@@ -175,7 +175,7 @@ impl Check<'_> {
             return self.fault(table, value, fault, "write `NAME = \"text\"`".to_owned());
         }
         // An empty text unsets the key, so a variable can remove a value that the file sets.
-        let optional = matches!(key.preset, Preset::Unset | Preset::Derived(_)) && !secret;
+        let optional = matches!(key.preset, DefaultValue::Unset | DefaultValue::Derived(_)) && !secret;
         if optional && value.as_str() == Some("") {
             self.settings.emptied.insert(path);
             return;
@@ -247,10 +247,10 @@ impl Check<'_> {
             return;
         }
         match key.preset {
-            Preset::Value(text) => {
+            DefaultValue::Value(text) => {
                 self.settings.values.insert(path, (key.kind.value(text), Place::Default));
             }
-            Preset::Required => {
+            DefaultValue::Required => {
                 let fault = match (&home, path.get(1).and_then(|name| self.alike(name))) {
                     (Place::Variable(_), Some(other)) => {
                         format!("is missing, and the rest of this consumer; did you mean `{other}`?")
@@ -259,7 +259,7 @@ impl Check<'_> {
                 };
                 self.judge(key, &path, home, fault, cure(key, None));
             }
-            Preset::Derived(_) | Preset::Unset => {}
+            DefaultValue::Derived(_) | DefaultValue::Unset => {}
         }
     }
 
