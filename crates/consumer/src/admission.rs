@@ -1,11 +1,11 @@
-//! Admission of messages: none while an operator has paused the consumer, nor while its breaker is open. No I/O.
+//! Admission of messages: no message is accepted while an operator pauses the consumer or the breaker is open. No I/O.
 
 use tokio::time::Instant;
 
 use super::breaker::Breaker;
 use hostler_config as config;
 
-/// The admission of one consumer, whose messages have such names.
+/// Admission of one consumer. `I` identifies a delivery.
 #[derive(Debug)]
 pub(super) struct Admission<I> {
     pub(super) paused: bool,
@@ -13,27 +13,28 @@ pub(super) struct Admission<I> {
 }
 
 impl<I: Copy + PartialEq> Admission<I> {
-    /// Open, with a breaker if there is to be one.
+    /// Creates an admission that accepts messages. Without breaker settings, the breaker never opens.
     pub(super) fn new(breaker: Option<config::Breaker>, now: Instant) -> Self {
         Self { paused: false, breaker: Breaker::new(breaker, now) }
     }
 
-    /// Returns true if nothing is to be received.
+    /// Returns `true` if no receive may start.
     pub(super) fn is_shut(&self) -> bool {
         self.paused || self.breaker.is_open()
     }
 
-    /// The most messages to ask for, with so many slots promised to receives under way.
+    /// Returns the maximum number of messages to request. `promised`: number of slots reserved for receives in
+    /// progress.
     pub(super) fn room(&self, promised: usize) -> usize {
         if self.paused { 0 } else { self.breaker.room(promised) }
     }
 
-    /// Returns true if a message that has come is kept; otherwise it goes back. To be asked once for each.
+    /// Returns `true` if a received message is kept; otherwise the message goes back. Must be called once per message.
     pub(super) fn admits(&mut self, id: I) -> bool {
         !self.paused && self.breaker.admits(id)
     }
 
-    /// Returns true if a message that was kept may start.
+    /// Returns `true` if a kept message may start.
     pub(super) fn may_start(&self, id: I) -> bool {
         !self.paused && self.breaker.may_start(id)
     }

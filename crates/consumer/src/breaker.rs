@@ -1,12 +1,13 @@
-//! The breaker: when too much fails, receiving pauses, and then one message is tried. No I/O.
+//! Breaker: pauses receiving when too many messages fail, then tries one message. No I/O.
 //!
 //! ```text
-//! Closed ─more than the share failed→ Open ─pause over→ Probing ─the probe went well→ Closed
-//!                                      ↑                    │ it failed: the pause is twice as long
-//!                                      └────────────────────┘
+//! Closed ─share of failures exceeded→ Open ─pause over→ Probing ─probe succeeded→ Closed
+//!                                      ↑                   │ probe failed: the pause doubles
+//!                                      └───────────────────┘
 //! ```
 //!
-//! Messages that were taken before it opened and end later change nothing: only the probe tells how things are now.
+//! Messages that were received before the breaker opened and end afterwards have no effect. Only the probe, the one
+//! message that is tried, shows whether processing works again.
 
 use tokio::time::{Duration, Instant};
 
@@ -14,26 +15,27 @@ use hostler_config as config;
 use hostler_handler::Outcome;
 use hostler_health::BreakerState;
 
-/// The longest pause; each probe that fails doubles it up to here.
+/// Maximum pause. Each failed probe doubles the pause up to this limit.
 const MAX_PAUSE: Duration = Duration::from_secs(600);
 
-/// The parts of the window: what leaves it does so a part at a time.
+/// Number of parts of the sliding window. Old results leave the window one part at a time.
 const PARTS: u64 = 20;
 
-/// The end of a message, as the breaker sees it.
+/// Result of a message, as counted by the breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// Its handler came to a decision, be it that it wants another attempt.
+    /// The handler returned a decision. A request for another attempt is also a decision.
     Decided,
-    /// Its handler failed, trapped or timed out.
+    /// The handler failed, trapped or timed out.
     Failed,
-    /// Nothing is known of it: it never started, or was given back, or its lease was lost.
+    /// The message does not count: it did not start, reached a host limit, was stopped by a shutdown, or lost its
+    /// lease.
     Neither,
 }
 
 impl End {
-    /// The end of a message with this outcome. `started`: its handler was. A handler that asks for another attempt works as it
-    /// should.
+    /// Returns the result for an outcome. `started`: the handler was started. A handler that requests another attempt
+    /// works correctly, so the result is [`Self::Decided`].
     pub(super) fn of(outcome: &Outcome, started: bool) -> Self {
         match outcome {
             _ if !started => Self::Neither,
@@ -46,26 +48,26 @@ impl End {
     }
 }
 
-/// A change of its state, for the log.
+/// State change of the breaker, for the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// Opened: so many of these failed.
+    /// The breaker opened because too many messages failed.
     Opened {
-        /// Messages that failed.
+        /// Number of failed messages in the window.
         failed: u64,
-        /// Messages in the window.
+        /// Number of messages in the window.
         of: u64,
-        /// The pause of receiving.
+        /// Duration of the pause.
         pause: Duration,
     },
-    /// The pause is over; one message is tried.
+    /// The pause is over, and one message is tried.
     Probing,
     /// The probe failed.
     Reopened {
-        /// The pause of receiving now.
+        /// Duration of the new pause.
         pause: Duration,
     },
-    /// The probe went well.
+    /// The probe succeeded.
     Closed,
 }
 
@@ -75,11 +77,11 @@ enum State<I> {
     Open {
         until: Instant,
     },
-    /// `None`: the message to try has not come yet.
+    /// Delivery of the probe. `None`: the probe has not been received yet.
     Probing(Option<I>),
 }
 
-/// Messages that ended in one part of the window.
+/// Counts of messages that ended in one part of the window.
 #[derive(Debug, Clone, Copy, Default)]
 struct Part {
     number: u64,
@@ -87,7 +89,7 @@ struct Part {
     of: u64,
 }
 
-/// The breaker of one consumer, whose messages have such names.
+/// Breaker of one consumer. `I` identifies a delivery.
 #[derive(Debug)]
 pub struct Breaker<I> {
     settings: Option<config::Breaker>,
@@ -98,18 +100,18 @@ pub struct Breaker<I> {
 }
 
 impl<I: Copy + PartialEq> Breaker<I> {
-    /// Closed, from now on. Without settings it never opens.
+    /// Creates a closed breaker whose window starts at `now`. Without settings, the breaker never opens.
     pub fn new(settings: Option<config::Breaker>, now: Instant) -> Self {
         let pause = settings.map_or(Duration::ZERO, |settings| settings.pause);
         Self { settings, since: now, parts: [Part::default(); PARTS as usize], state: State::Closed, pause }
     }
 
-    /// Returns true while receiving pauses.
+    /// Returns `true` while receiving pauses.
     pub fn is_open(&self) -> bool {
         matches!(self.state, State::Open { .. })
     }
 
-    /// The state that the health file shows; `None`: closed.
+    /// Returns the state for the health file. `None`: closed.
     pub fn shown(&self) -> Option<BreakerState> {
         match self.state {
             State::Closed => None,
@@ -118,7 +120,8 @@ impl<I: Copy + PartialEq> Breaker<I> {
         }
     }
 
-    /// The most messages to ask for, with so many slots promised to receives under way. While one is tried, no other is to come.
+    /// Returns the maximum number of messages to request. `promised`: number of slots reserved for receives in
+    /// progress. The limit is one while probing, and zero once the probe was received.
     pub fn room(&self, promised: usize) -> usize {
         match self.state {
             State::Closed => usize::MAX,
@@ -127,7 +130,7 @@ impl<I: Copy + PartialEq> Breaker<I> {
         }
     }
 
-    /// Returns true if a message that has come is kept; the first while probing is the one to try.
+    /// Returns `true` if a received message is kept. The first message while probing becomes the probe.
     pub fn admits(&mut self, id: I) -> bool {
         match &mut self.state {
             State::Closed => true,
@@ -139,7 +142,7 @@ impl<I: Copy + PartialEq> Breaker<I> {
         }
     }
 
-    /// Returns true if a message that was kept may start.
+    /// Returns `true` if a kept message may start.
     pub fn may_start(&self, id: I) -> bool {
         match self.state {
             State::Closed => true,
@@ -148,12 +151,12 @@ impl<I: Copy + PartialEq> Breaker<I> {
         }
     }
 
-    /// The end of the pause, if there is one.
+    /// Returns the end of the pause. `None`: receiving is not paused.
     pub fn next_at(&self) -> Option<Instant> {
         if let State::Open { until } = self.state { Some(until) } else { None }
     }
 
-    /// Time has passed.
+    /// Starts probing if the pause is over at `now`.
     pub fn tick(&mut self, now: Instant) -> Option<Change> {
         if self.next_at()? > now {
             return None;
@@ -162,7 +165,7 @@ impl<I: Copy + PartialEq> Breaker<I> {
         Some(Change::Probing)
     }
 
-    /// Takes note of how a message ended.
+    /// Records how a message ended. Returns the state change, if any.
     pub fn ended(&mut self, id: I, end: End, now: Instant) -> Option<Change> {
         match (&self.state, end) {
             (State::Closed, End::Decided | End::Failed) => self.count(end == End::Failed, now),
@@ -175,7 +178,7 @@ impl<I: Copy + PartialEq> Breaker<I> {
         }
     }
 
-    /// A message is gone. If it was the one to try, another one is.
+    /// Discards a message that has ended. If the message was the probe, the next received message becomes the probe.
     pub fn forget(&mut self, id: I) {
         if matches!(self.state, State::Probing(Some(probe)) if probe == id) {
             self.state = State::Probing(None);
@@ -204,7 +207,7 @@ impl<I: Copy + PartialEq> Breaker<I> {
     }
 
     fn close(&mut self, now: Instant) -> Change {
-        // What failed before is of another time.
+        // Start with an empty window: earlier failures no longer count.
         *self = Self::new(self.settings, now);
         Change::Closed
     }
@@ -223,7 +226,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// More than half of at least 4 in 60 s; pauses for 30 s.
+    /// Returns a breaker that opens when more than half of at least 4 messages fail within 60 s, with a pause of 30 s.
     fn breaker() -> (Breaker<u32>, Instant) {
         let failures = Share::new(0.5).unwrap();
         let settings = config::Breaker { failures, over: 60 * SECOND, min: 4, pause: 30 * SECOND };

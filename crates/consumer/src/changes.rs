@@ -1,4 +1,4 @@
-//! Changes of state on their way to the `state-changed` hook: in order, and few, however long the hook takes.
+//! Delivers state changes to the `state-changed` hook, in order and in bounded number, even if the hook is slow.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,11 +10,13 @@ use tokio::task::JoinHandle;
 use hostler_handler::{Handler, Pools};
 use hostler_types::State;
 
-/// The most changes that wait. A busy consumer changes its state thousands of times a second; a hook that cannot keep up hears
-/// of all that waits as one change. So many that a start, with its first message, is heard of in full.
+/// Maximum number of pending state changes. A busy consumer changes its state thousands of times a second. If the hook falls
+/// behind, all pending changes are merged into one. The limit is high enough to report each change of a start, including the
+/// first message.
 const MOST: usize = 8;
 
-/// Tells the hook. Dropping it lets the hook hear of what waits, as long as the guests' runtime lasts.
+/// Queue of state changes for the hook. After a drop, the hook still receives the pending changes while the guests'
+/// runtime exists.
 pub(super) struct Changes {
     waiting: Arc<Waiting>,
     telling: JoinHandle<()>,
@@ -28,13 +30,13 @@ struct Waiting {
 }
 
 impl Changes {
-    /// Returns the changes for the hook of this handler; `None`: it has none.
+    /// Starts the delivery of state changes to the hook of this handler. `None`: the handler has no such hook.
     pub(super) fn watch(handler: &Arc<dyn Handler>, guests: &Pools) -> Option<Self> {
         if !handler.observes_states() {
             return None;
         }
         let (handler, waiting) = (Arc::clone(handler), Arc::<Waiting>::default());
-        // The hook computes for as long as it does, which says nothing of the consumer's messages.
+        // The computing time of the hook must not count as computing time of the consumer's messages.
         let pools = guests.for_another();
         let told = Arc::clone(&waiting);
         let telling = guests.quick.spawn(async move {
@@ -51,13 +53,13 @@ impl Changes {
         Some(Self { waiting, telling })
     }
 
-    /// Tells of one more change, after those before it.
+    /// Queues a state change.
     pub(super) fn tell(&self, from: State, to: State) {
         self.waiting.put(from, to);
         self.waiting.came.notify_one();
     }
 
-    /// Waits until the hook has heard of every change.
+    /// Waits until the hook has received every change. No change may be queued after this call.
     pub(super) async fn all_told(&mut self) {
         self.waiting.end();
         let _ = (&mut self.telling).await;
@@ -70,14 +72,15 @@ impl Drop for Changes {
     }
 }
 
-/// Calls the hook where guests run, so that one which computes for long does so apart, as a handler would.
+/// Calls the hook on the runtimes of guests, so that a hook that computes for a long time moves to the background pool,
+/// as a handler does.
 async fn call(pools: &Pools, handler: Arc<dyn Handler>, from: State, to: State) {
     let (over, is_over) = oneshot::channel::<()>();
     pools.spawn(async move {
         handler.state_changed(from, to).await;
         drop(over);
     });
-    // Also if it panics.
+    // The channel also closes if the hook panics.
     let _ = is_over.await;
 }
 
@@ -87,7 +90,7 @@ impl Waiting {
         if changes.len() >= MOST {
             let oldest = changes.front().map_or(from, |(from, _)| *from);
             changes.clear();
-            // It may have come back to where it was.
+            // The state may be the oldest one again. There is no change to report then.
             if oldest != to {
                 changes.push_back((oldest, to));
             }
@@ -121,7 +124,7 @@ mod tests {
         (0..MOST).for_each(change);
         waiting.put(State::Listening, State::Exiting);
         assert_eq!(told(&waiting), [(State::Listening, State::Exiting)]);
-        // What comes after it follows it, and what leads back is no change.
+        // Later changes follow the merged change. A return to the first state is not a change.
         (0..=MOST).for_each(change);
         waiting.put(State::Processing, State::Idle);
         assert_eq!(told(&waiting), [(State::Listening, State::Processing), (State::Processing, State::Idle)]);

@@ -1,70 +1,73 @@
-//! One delivery's life as a state machine: events in, actions out, no I/O.
+//! State machine of one delivery: events in, actions out. No I/O.
 //!
 //! ```text
 //! Waiting ─start→ Running ─finished→ (Replying) → StoppingHeartbeat ─stopped→ Settling ─settled→ Done
 //!                    │ deadline, drain deadline, lease lost
 //!                    ▼
-//!                 Stopping ─guest gone→ (Deciding: the processing-timeout hook) → StoppingHeartbeat
+//!                 Stopping ─guest ended→ (Deciding: the processing-timeout hook) → StoppingHeartbeat
 //! ```
 //!
-//! A lost lease leads from every state to Done without a settlement, but never before the guest is gone.
+//! A lost lease leads from every state to Done without a settlement. If a guest runs, the delivery waits until the
+//! guest has ended.
 
 use std::time::Duration;
 
 use super::policy::{Disposition, Policy};
 use hostler_handler::Outcome;
 
-/// A reply of more than this many bytes keeps its slot until it is sent; smaller ones are counted with the message.
+/// Maximum size in bytes of a reply that needs no slot while it is being sent. The memory plan counts such a reply as part of
+/// its message.
 const LARGE_REPLY: usize = 256 * 1024;
 
-/// An event in the life of a delivery.
+/// Event in the life of a delivery.
 #[derive(Debug)]
 pub enum Event {
-    /// Permits it to run.
+    /// The delivery may start.
     Start,
-    /// Its guest is gone: finished by itself with an outcome, or stopped (`None`).
+    /// The guest has ended, with an outcome. `None`: the guest was stopped.
     Ended(Option<Outcome>),
-    /// Its processing timeout is reached, and how long it ran.
+    /// The processing timeout was reached. Contains the run time.
     Deadline(Duration),
-    /// Its lease is lost.
+    /// The lease is lost.
     LeaseLost,
-    /// The host begins to shut down.
+    /// The host starts to shut down, or receiving has paused.
     Drain,
-    /// The host cannot wait any longer.
+    /// The drain deadline was reached, so the host cannot wait any longer.
     DrainDeadline,
-    /// Sends it back untouched, because an earlier message of its FIFO group failed; no sooner than that one.
+    /// An earlier message of the same FIFO group was not acked, so the message must go back unprocessed. Contains the
+    /// delay of the earlier message, which is the minimum delay for this one.
     Overtaken(Duration),
-    /// The processing-timeout hook has decided, or there is none.
+    /// The processing-timeout hook has decided. `None`: no decision, or no hook.
     Decided(Option<Outcome>),
-    /// Its reply was sent, or what becomes of it as it was not.
+    /// The reply was sent. On failure, contains the outcome of the message.
     Replied(Result<(), Outcome>),
-    /// No heartbeat of it is under way, and none will be.
+    /// No heartbeat is in progress, and none will be sent.
     HeartbeatStopped,
-    /// The queue did what was asked, or the lease was lost before it could.
+    /// `true`: the queue has carried out the settlement. `false`: the settlement failed and will not be repeated.
     Settled(bool),
 }
 
-/// The action that follows.
+/// Action that the event loop must carry out after an event.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Action {
-    /// Nothing.
+    /// Do nothing.
     Nothing,
     /// Run the handler.
     Run,
     /// Ask the guest to finish early.
     AskToStop,
-    /// Stop the guest, or the hook that decides for it.
+    /// Stop the guest, or the processing-timeout hook.
     Stop,
-    /// Run the processing-timeout hook.
+    /// Run the processing-timeout hook. Contains the run time of the handler.
     Decide(Duration),
     /// Send the reply.
     Reply(Vec<u8>),
-    /// Stop the heartbeat, and say when it has stopped.
+    /// Stop the heartbeat, and send [`Event::HeartbeatStopped`] when no heartbeat is in progress.
     StopHeartbeat,
-    /// Settle it so.
+    /// Settle the message with this disposition.
     Settle(Disposition),
-    /// Forget it: it is over.
+    /// Remove the delivery, which has ended.
     Finish,
 }
 
@@ -87,26 +90,27 @@ enum Cause {
     Shutdown,
 }
 
-/// The machine.
+/// State machine of one delivery.
 #[derive(Debug)]
 pub struct Machine {
     state: State,
     attempt: u32,
     spoilt: u32,
-    /// Its outcome, once that is known.
+    /// Outcome of the message. `None`: not known yet.
     outcome: Option<Outcome>,
     disposition: Disposition,
-    /// True if the processing-timeout hook has decided.
+    /// Set if the processing-timeout hook has decided.
     hook_decided: bool,
     replies: bool,
-    /// True if its reply is so large that its slot is kept until the reply is sent.
+    /// Set if the reply is large, so that the delivery holds its slot until the reply is sent.
     large_reply: bool,
     jitter: f64,
 }
 
 impl Machine {
-    /// A delivery that has just been received. `spoilt`: how often in a row the host spoilt an attempt of its message before.
-    /// `replies`: its consumer has a channel for replies. `jitter`: a random number from 0 to 1.
+    /// Creates the machine of a delivery that was just received. `spoilt`: number of preceding attempts in a row that
+    /// ended because of a host limit. `replies`: the consumer has a channel for replies. `jitter`: random number from 0
+    /// to 1.
     pub fn new(attempt: u32, spoilt: u32, replies: bool, jitter: f64) -> Self {
         Self {
             state: State::Waiting,
@@ -121,7 +125,7 @@ impl Machine {
         }
     }
 
-    /// Takes an event, and says what to do.
+    /// Handles an event. Returns the action to carry out.
     pub fn handle(&mut self, event: Event, policy: &Policy) -> Action {
         match (std::mem::replace(&mut self.state, State::Done), event) {
             (State::Waiting, Event::Start) => self.go(State::Running, Action::Run),
@@ -168,39 +172,40 @@ impl Machine {
         }
     }
 
-    /// Returns true if its handler has not been started.
+    /// Returns `true` if the handler has not been started.
     pub fn is_waiting(&self) -> bool {
         matches!(self.state, State::Waiting)
     }
 
-    /// Returns true if guest code may be running for it, so that it takes a slot.
+    /// Returns `true` if guest code may be running for this delivery.
     pub fn is_running(&self) -> bool {
         matches!(self.state, State::Running | State::Stopping(_) | State::Deciding)
     }
 
-    /// Returns true if it takes a slot. A large reply outlives its sandbox; the memory plan counts it as what the sandbox held, so no
-    /// other starts in its place before it is sent.
+    /// Returns `true` if the delivery holds a slot. A large reply exists longer than its sandbox. The memory plan
+    /// reserves the sandbox's memory for the reply, so no other delivery may start until the reply is sent.
     pub fn holds_slot(&self) -> bool {
         let replies = self.large_reply && matches!(self.state, State::Replying(_));
         self.is_waiting() || self.is_running() || replies
     }
 
-    /// Returns true if all that is left is the answer of the queue.
+    /// Returns `true` if only the answer of the queue to the settlement is missing.
     pub fn is_settling(&self) -> bool {
         matches!(self.state, State::Settling)
     }
 
-    /// Its outcome; known once it is over.
+    /// Returns the outcome. [`Outcome::LeaseLost`] until the outcome is known.
     pub fn outcome(&self) -> &Outcome {
         self.outcome.as_ref().unwrap_or(&Outcome::LeaseLost)
     }
 
-    /// Returns true if it ran into its processing timeout, and no hook decided in place of `on_processing_timeout`.
+    /// Returns `true` if the delivery reached its processing timeout and no hook decided in place of
+    /// `on_processing_timeout`.
     pub fn timed_out_undecided(&self) -> bool {
         matches!(self.outcome, Some(Outcome::TimedOut(_))) && !self.hook_decided
     }
 
-    /// Its disposition on the queue.
+    /// Returns the disposition of the message. [`Disposition::None`] until the disposition is known.
     pub fn disposition(&self) -> &Disposition {
         &self.disposition
     }
@@ -220,7 +225,8 @@ impl Machine {
         }
     }
 
-    /// Begins its end. An outcome that is known stays: it timed out, whatever the hook makes of that.
+    /// Ends the processing. Keeps an outcome that is already known: a message that timed out stays timed out, whatever
+    /// the hook decides.
     fn stop_heartbeat(&mut self, outcome: Outcome, policy: &Policy) -> Action {
         self.disposition = match &outcome {
             Outcome::HostLimit(..) => Policy::give_back(self.spoilt, self.jitter),
@@ -230,14 +236,15 @@ impl Machine {
         self.go(State::StoppingHeartbeat, Action::StopHeartbeat)
     }
 
-    /// Gives it back: it never ran, so its attempt does not count where the queue can take it back.
+    /// Gives back a message that never ran. The attempt does not count if the queue can take back an attempt.
     fn go_back(&mut self, outcome: Outcome, delay: Duration) -> Action {
         self.disposition = Disposition::GiveBack(delay);
         self.outcome = Some(outcome);
         self.go(State::StoppingHeartbeat, Action::StopHeartbeat)
     }
 
-    /// The hook decides as a handler does; without a hook, the timeout leads to what is configured.
+    /// Applies the hook's decision like the outcome of a handler. Without a decision, applies the configured treatment
+    /// of a timeout.
     fn decided(&mut self, decision: Option<Outcome>, policy: &Policy) -> Action {
         self.hook_decided = decision.is_some();
         match decision.or_else(|| self.outcome.clone()) {
@@ -246,7 +253,8 @@ impl Machine {
         }
     }
 
-    /// The lease is lost: nothing is settled. An outcome that the handler reached stays in the log.
+    /// Ends a delivery whose lease is lost, without a settlement. Keeps the outcome that the handler reached, for the
+    /// log.
     fn forget(&mut self) -> Action {
         self.disposition = Disposition::None;
         if self.outcome.is_none() {

@@ -1,4 +1,4 @@
-//! Effects of a consumer on the world: each is a task that answers with one signal.
+//! Effects of a consumer: queue calls and guests. Each effect is a task that sends one signal when it ends.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -23,54 +23,56 @@ use hostler_telemetry::traces::Span;
 use hostler_types::State;
 use hostler_types::message::Outgoing;
 
-/// The longest that a processing-timeout hook may take, with the body of its message being fetched before.
+/// Maximum time for the processing-timeout hook, including the fetch of the message body.
 const DECISION: Duration = HOOK_TIMEOUT.saturating_mul(2);
 
-/// The longest until the loop knows of the decision: it also waits for a thread.
+/// Maximum time until the loop receives the hook's decision. Includes a second for the start of the task, which may
+/// wait for a thread.
 pub(super) const DECIDED_AFTER: Duration = DECISION.saturating_add(Duration::from_secs(1));
 
-/// Names a delivery within its consumer.
+/// Identifies a delivery within its consumer.
 pub(super) type Id = u64;
 
-/// An answer of the world.
+/// Result of an effect.
 pub(super) enum Signal {
-    /// A receive for so many messages is back.
+    /// A receive of up to `asked` messages has ended.
     Received { asked: usize, result: Result<Vec<Delivery>, QueueError> },
-    /// A guest is gone; with its outcome, unless it was stopped.
+    /// A guest has ended. `None`: the guest was stopped.
     Ended { id: Id, outcome: Option<Outcome> },
-    /// The processing-timeout hook is gone.
+    /// The processing-timeout hook has ended. `None`: the hook made no decision.
     Decided { id: Id, outcome: Option<Outcome> },
-    /// A reply was sent, or what becomes of its message as it was not.
+    /// A reply was sent. On failure, contains the outcome of the message.
     Replied { id: Id, result: Result<(), Outcome> },
-    /// A batch of heartbeats is answered.
+    /// A batch of lease extensions was answered. Contains the result of each extension, in the order of `ids`.
     Extended { ids: Vec<Id>, by: Duration, sent_at: Instant, results: Vec<Result<(), LeaseError>> },
-    /// A batch of settlements is answered.
+    /// A batch of settlements was answered. Contains the result of each settlement, in the order of `ids`.
     Settled { ids: Vec<(Id, Kind)>, results: Vec<Result<(), Unsettled>> },
 }
 
-/// Starts effects. There is one per consumer.
+/// Starts the effects of one consumer.
 pub(super) struct Effects {
     world: Arc<World>,
     replies: Option<Replies>,
-    /// Cuts long polls short when the host drains, or nothing is to be received for a while.
+    /// Ends long polls early when the host drains or the consumer is paused.
     pub(super) stop_polling: CancellationToken,
     spans: Option<Spans>,
     states: Option<Changes>,
 }
 
-/// The context of effects, and the signals that they answer with. One count of who has it, as that of each message's guest
-/// changes on another CPU.
+/// Context of all effects, and the queue for their signals. Shared by a single `Arc`, because guests change the
+/// reference count from other CPUs for every message.
 struct World {
     queue: Arc<dyn Queue>,
     handler: Arc<dyn Handler>,
     guests: Pools,
     signals: Arc<Signals<Signal>>,
-    /// The consumer's name.
+    /// Name of the consumer.
     name: Arc<str>,
 }
 
 impl World {
-    /// Logs what a guest wrote in this call, on the thread that ran it. `sampled`: its span is exported.
+    /// Logs the output of a guest in this call, on the thread that ran the guest. `sampled`: the span of the call is
+    /// exported.
     fn log_output(&self, call: &Call, sampled: bool) {
         let place = Place { trace: call.trace.as_deref(), own: sampled };
         log::output(&self.name, &call.message.id, place, &call.output.take());
@@ -90,8 +92,8 @@ impl Effects {
         }
     }
 
-    /// Receives, and waits for messages though earlier receives were cut short. It is never cancelled, because what it brings is
-    /// leased to us.
+    /// Starts a receive, which may wait for messages even if earlier receives were ended early. The task is never
+    /// cancelled, because the received messages are leased to this process.
     pub(super) fn receive(&mut self, request: Receive) {
         if self.stop_polling.is_cancelled() {
             self.stop_polling = CancellationToken::new();
@@ -109,7 +111,7 @@ impl Effects {
         });
     }
 
-    /// Extends leases; they count from `sent_at`.
+    /// Extends leases. The new lease duration counts from `sent_at`.
     pub(super) fn extend(&self, heartbeat: Heartbeat<Id>, sent_at: Instant) {
         let Heartbeat { ids, leases, by } = heartbeat;
         let answer = self.answer(Signal::Extended { ids: ids.clone(), by, sent_at, results: Vec::new() });
@@ -119,7 +121,7 @@ impl Effects {
         });
     }
 
-    /// Settles. `span` is about it.
+    /// Settles a batch of messages. `span` is the span of this call.
     pub(super) fn settle(&self, batch: Vec<(Id, Settlement)>, span: Option<Span>) {
         let named = batch.into_iter().map(|(id, settlement)| ((id, Kind::of(&settlement)), settlement));
         let (ids, settlements): (Vec<_>, _) = named.unzip();
@@ -133,7 +135,7 @@ impl Effects {
         });
     }
 
-    /// Runs the handler, and logs what it wrote. `sampled`: the span of its processing is exported.
+    /// Runs the handler, and logs its output. `sampled`: the span of the message is exported.
     pub(super) fn run(&self, id: Id, call: Arc<Call>, sampled: bool) {
         let answer = self.answer(Signal::Ended { id, outcome: None });
         self.world.guests.spawn(async move {
@@ -147,14 +149,14 @@ impl Effects {
                 Some(Err(fault)) => Some(unfit(fault, Limit::at_hand())),
                 None => None,
             };
-            // That it was stopped is told at once, as the answer is dropped.
+            // If the guest was stopped, dropping `answer` sends the signal at once.
             if outcome.is_some() {
                 answer.soon(Signal::Ended { id, outcome }).await;
             }
         });
     }
 
-    /// Runs the processing-timeout hook, and logs what it wrote. `sampled`: the span of its message's processing is exported.
+    /// Runs the processing-timeout hook, and logs its output. `sampled`: the span of the message is exported.
     pub(super) fn decide(&self, id: Id, call: Arc<Call>, elapsed: Duration, sampled: bool) {
         let answer = self.answer(Signal::Decided { id, outcome: None });
         if !self.world.handler.decides_timeouts() {
@@ -174,7 +176,7 @@ impl Effects {
         });
     }
 
-    /// Sends a reply.
+    /// Sends a reply. Without a channel for replies, reports success.
     pub(super) fn reply(&self, id: Id, call: &Call, body: Vec<u8>) {
         let Some(replies) = self.replies.clone() else {
             self.world.signals.send(Signal::Replied { id, result: Ok(()) });
@@ -194,19 +196,19 @@ impl Effects {
         });
     }
 
-    /// Makes the answer of an effect; it is `lost` if its task ends without an answer.
+    /// Creates the answer of an effect. The signal `lost` is sent if the task ends without an answer.
     fn answer(&self, lost: Signal) -> Answer {
         Answer { world: Arc::clone(&self.world), signal: Some(lost) }
     }
 
-    /// Tells the state-changed hook, if there is one, in the order of the changes.
+    /// Notifies the state-changed hook, if there is one, in the order of the changes.
     pub(super) fn state_changed(&self, transition: Option<(State, State)>) {
         if let (Some(states), Some((from, to))) = (&self.states, transition) {
             states.tell(from, to);
         }
     }
 
-    /// Waits until the state-changed hook, if there is one, has heard of every change.
+    /// Waits until the state-changed hook, if there is one, has received every change.
     pub(super) async fn all_told(&mut self) {
         if let Some(states) = &mut self.states {
             states.all_told().await;
@@ -214,7 +216,8 @@ impl Effects {
     }
 }
 
-/// The outcome of a message whose body cannot be had. Where the host is at a limit, that is why.
+/// Returns the outcome of a message whose body cannot be loaded. `limit`: the host limit that prevented the load, if
+/// any.
 fn unfit(fault: String, limit: Option<Limit>) -> Outcome {
     match limit {
         Some(limit) => Outcome::HostLimit(limit, fault),
@@ -222,12 +225,13 @@ fn unfit(fault: String, limit: Option<Limit>) -> Outcome {
     }
 }
 
-/// The outcome of a message whose reply was not sent.
+/// Returns the outcome of a message whose reply was not sent. `limit`: the host limit that prevented the reply, if any.
 fn unsent(error: &dyn Display, limit: Option<Limit>) -> Outcome {
     unfit(format!("its reply was not sent: {error}"), limit)
 }
 
-/// The call with its message's body, wherever that lies; `None` if it is stopped meanwhile.
+/// Returns the call with the body of its message, which may be stored outside the queue. `None`: the call was stopped
+/// meanwhile.
 async fn load(queue: &dyn Queue, mut call: Arc<Call>) -> Option<Result<Arc<Call>, String>> {
     if call.message.claim.is_some() {
         let stop = call.bounds.stop.clone();
@@ -239,20 +243,21 @@ async fn load(queue: &dyn Queue, mut call: Arc<Call>) -> Option<Result<Arc<Call>
     Some(Ok(call))
 }
 
-/// Tells what came of an effect, of a guest once all of it is gone; also when it is dropped, as every task answers even if it
-/// panics.
+/// Sends the signal of an effect when dropped. An effect that runs a guest drops its answer after the guest is fully
+/// released. Because the signal is sent on drop, every task answers, even if it panics.
 struct Answer {
     world: Arc<World>,
     signal: Option<Signal>,
 }
 
 impl Answer {
-    /// At once.
+    /// Sends the signal at once.
     fn now(mut self, signal: Signal) {
         self.signal = Some(signal);
     }
 
-    /// A small guest's with those that end next, to save what it can; any other at once.
+    /// Sends the signal of a fast guest together with those of guests that end next, to wake the loop less often. Sends
+    /// any other signal at once.
     async fn soon(mut self, signal: Signal) {
         self.signal = None;
         if self.world.guests.are_fast() {
@@ -271,7 +276,7 @@ impl Drop for Answer {
     }
 }
 
-/// The error of a task that ended without an answer, which is a fault of hostler's.
+/// Returns the error of a task that ended without an answer. Only a bug in hostler can cause this.
 fn died(task: &str) -> QueueError {
     QueueError::Unavailable(format!("the {task} ended without an answer"))
 }

@@ -1,4 +1,5 @@
-//! The loop of one consumer: the world becomes events, events become commands, commands become effects.
+//! Event loop of one consumer: turns signals and deadlines into events, events into commands, and commands into
+//! effects.
 
 mod deliveries;
 mod groups;
@@ -30,14 +31,14 @@ use hostler_handler::Outcome;
 use hostler_queue::{Delivery, LeaseError, Limits, QueueError, Unsettled};
 use hostler_types::State;
 
-/// The longest sleep when nothing is due.
+/// Maximum sleep when nothing is due.
 const IDLE: Duration = Duration::from_secs(3600);
 
-/// The cause of a wake.
+/// Reason why the loop woke.
 enum Woken {
-    /// The host's phase; `false`: nobody is left who could change it.
+    /// The phase of the host has changed. `false`: the sender was dropped, so the phase cannot change any more.
     Phase(bool),
-    /// The operator's pause, likewise.
+    /// The operator's pause has changed. `false`: the sender was dropped.
     Pause(bool),
     Signals,
     Time,
@@ -50,14 +51,14 @@ pub(super) struct EventLoop {
     spans: Option<Spans>,
     signals: Arc<Signals<Signal>>,
     phase: Phase,
-    /// Deliveries in the order of their receives; boxed, as a tree moves what it holds.
+    /// Unfinished deliveries, in the order of receipt. Boxed because a tree moves its values.
     in_hand: BTreeMap<Id, Box<InHand>>,
     next_id: Id,
-    /// Deliveries that wait for their turn or run.
+    /// Number of deliveries that hold a slot: see [`Machine::holds_slot`](super::delivery::Machine::holds_slot).
     occupied: usize,
-    /// Deliveries whose guest runs, by when it started.
+    /// Deliveries whose guest runs, ordered by start time.
     running: BTreeSet<(Instant, Id)>,
-    /// The ends of their processing timeouts.
+    /// Ends of the processing timeouts of running deliveries.
     deadlines: BTreeSet<(Instant, Id)>,
     leases: Leases<Id>,
     batcher: Batcher<Id>,
@@ -65,9 +66,9 @@ pub(super) struct EventLoop {
     admission: Admission<Id>,
     gate: Gate<Id>,
     spared: Spared,
-    /// Commands that are left of the event that is dealt with; the last comes first.
+    /// Remaining commands of the current event. The last command is carried out first.
     commands: Vec<Command>,
-    /// The time of the event that is dealt with: the clock is read once each time the loop wakes.
+    /// Time of the current event. The clock is read once each time the loop wakes.
     now: Instant,
     failures: Failures,
     summary: Summary,
@@ -122,7 +123,7 @@ impl EventLoop {
                 break;
             }
             let wake_at = self.next_at(poll_at).unwrap_or(self.now + IDLE);
-            // In this order, so that the same events are always taken in the same way.
+            // A fixed order makes the handling of simultaneous events deterministic.
             let woken = tokio::select! {
                 biased;
                 changed = phase.changed(), if self.phase < Phase::Deadline => Woken::Phase(changed.is_ok()),
@@ -149,7 +150,7 @@ impl EventLoop {
         self.summary
     }
 
-    /// Does all that is due; when something that could start a receive is due next.
+    /// Handles everything that is due. Returns the time at which the next receive could start.
     fn advance(&mut self) -> Option<Instant> {
         let now = self.now;
         if let Some(change) = self.admission.breaker.tick(now) {
@@ -178,7 +179,7 @@ impl EventLoop {
         if self.phase == Phase::Running { self.poll() } else { None }
     }
 
-    /// Starts the receives that the schedule wants; when to ask it again.
+    /// Starts all receives that the schedule allows. Returns the time at which to query the schedule again.
     fn poll(&mut self) -> Option<Instant> {
         loop {
             let load = Load { occupied: self.occupied, running: self.running.len(), in_hand: self.in_hand.len() };
@@ -190,7 +191,7 @@ impl EventLoop {
         }
     }
 
-    /// The time at which something is due next.
+    /// Returns the next time at which something is due.
     fn next_at(&self, poll_at: Option<Instant>) -> Option<Instant> {
         let deadline = self.deadlines.first().map(|(at, _)| *at);
         [self.leases.next_at(), self.batcher.next_at(), deadline, poll_at].into_iter().flatten().min()
@@ -202,7 +203,8 @@ impl EventLoop {
         }
         self.phase = phase;
         self.effects.stop_polling.cancel();
-        // What waits behind a message that is being settled goes back after that one, unless there is no time left to wait.
+        // A message stays while an earlier message of its group is being settled, and goes back afterwards. At the
+        // deadline, no time is left to wait.
         let stays = |in_hand: &InHand| {
             phase == Phase::Draining && in_hand.machine.is_waiting() && self.follows_one_that_settles(in_hand)
         };
@@ -212,7 +214,8 @@ impl EventLoop {
         }
     }
 
-    /// Takes signals that came together: all of them join the same batches. Each is shown, so that no state is passed over.
+    /// Handles signals that arrived together, so that their settlements join the same batches. Updates the status after
+    /// each signal, so that no state change is missed.
     fn take_all(&mut self, came: &mut VecDeque<Signal>) {
         for (number, signal) in came.drain(..).enumerate() {
             if number > 0 {
@@ -226,7 +229,8 @@ impl EventLoop {
         match signal {
             Signal::Received { asked, result } => self.received(asked, result),
             Signal::Ended { id, outcome } => {
-                // A reply may run into a limit yet.
+                // A reply can still reach a host limit when it is sent. The attempt is therefore recorded
+                // after the reply.
                 let replies = self.consumer.replies.is_some() && matches!(outcome, Some(Outcome::Reply(_)));
                 if !replies {
                     self.note(id, outcome.as_ref());
@@ -253,7 +257,8 @@ impl EventLoop {
                 for (id, kind) in ids {
                     match results.next() {
                         Some(result) => self.settled(id, kind, result),
-                        // What became of it is not known, and nothing is left to try again with.
+                        // The result is unknown, and the settlement is no longer available for a
+                        // retry.
                         None => {
                             self.failures.failed(kind, self.now);
                             self.apply(id, Event::Settled(false));
@@ -303,8 +308,8 @@ impl EventLoop {
                 if let Some(metrics) = self.consumer.metrics.as_ref().filter(|_| is_lost) {
                     metrics.lease_lost();
                 }
-                // A lost lease counts too: where calls hang, settling ends with nothing else. What one message cannot have says
-                // nothing of the others.
+                // A lost lease also counts as a failed call. If calls hang, a lost lease is the only sign of
+                // the failure. `Unfit` concerns one message only, so it does not count.
                 if !matches!(error, LeaseError::Unfit(_)) {
                     self.failures.failed(kind, self.now);
                 }

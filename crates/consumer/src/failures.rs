@@ -1,29 +1,29 @@
-//! The calls about deliveries that keep failing, and since when. Each kind is judged by itself, because a release that
-//! works says nothing of removals. No I/O.
+//! Calls about deliveries that keep failing, and the time of the first failure. Each kind of call is judged separately,
+//! because a successful release does not prove that removals work. No I/O.
 
 use tokio::time::{Duration, Instant};
 
 use super::Spec;
 use hostler_queue::Settlement;
 
-/// Calls that fail and succeed together, as a queue permits them by the same right.
+/// Kind of call. Calls of one kind require the same permission of the queue, so they fail and succeed together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A removal: an ack.
+    /// Removal of a message: an ack.
     Removal,
-    /// A move to the dead-letter queue: a copy, and the removal once that is there. Acks that work say nothing of copies.
+    /// Move to the dead-letter queue: a copy, followed by a removal. A successful ack does not prove that copies work.
     Copy,
-    /// A release.
+    /// Release of a message.
     Release,
-    /// An extension of a lease. It counts as failed once the lease ends for it.
+    /// Extension of a lease. A failed extension counts once the lease has ended because of it.
     Extension,
 }
 
 impl Kind {
-    /// How many there are.
+    /// Number of kinds.
     pub(super) const COUNT: usize = Self::Extension as usize + 1;
 
-    /// The kind of a settlement.
+    /// Returns the kind of a settlement.
     pub(super) fn of(settlement: &Settlement) -> Self {
         match settlement {
             Settlement::Ack(_) => Self::Removal,
@@ -33,21 +33,21 @@ impl Kind {
     }
 }
 
-/// The time beyond what a message takes to come again that failures may lie apart. It is the longest poll of any queue, however short those
-/// of this consumer are, as messages may be rare.
+/// Maximum duration of a poll, as a part of the time in which a message is redelivered. It is the maximum of any queue (SQS
+/// limit: 20 s), even if this consumer polls for a shorter time, because messages may be rare.
 const RARELY: Duration = Duration::from_secs(20);
 
-/// Calls of one kind that fail, one after the other.
+/// Consecutive failed calls of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failing {
-    /// The first failure.
+    /// Time of the first failure.
     pub since: Instant,
-    /// The last failure.
+    /// Time of the last failure.
     pub last: Instant,
 }
 
-/// The failures of one consumer, by kind. Those of a kind end with its first success, or once none has failed for as long
-/// as a message that was not settled takes to come again: then nothing is left that could fail.
+/// Failures of one consumer, by kind. The failures of a kind end with the first success. They also end if no call has
+/// failed for the time in which an unsettled message is redelivered, because no message is left that could fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Failures {
     patience: Duration,
@@ -55,14 +55,14 @@ pub struct Failures {
 }
 
 impl Failures {
-    /// No failures of a consumer like this.
+    /// Returns empty failures for a consumer with this configuration.
     pub(super) fn new(spec: &Spec) -> Self {
         let token = spec.rate_limit.map_or(Duration::ZERO, |rate| rate.per / rate.permits.max(1));
         let patience = spec.processing_timeout + 2 * spec.lease + RARELY + token;
         Self { patience, kinds: [None; Kind::COUNT] }
     }
 
-    /// Notes a call of this kind that failed.
+    /// Records a failed call of this kind.
     pub(super) fn failed(&mut self, kind: Kind, now: Instant) {
         let patience = self.patience;
         let failing = &mut self.kinds[kind as usize];
@@ -70,13 +70,13 @@ impl Failures {
         *failing = Some(Failing { since, last: now });
     }
 
-    /// Notes a call of this kind that succeeded.
+    /// Records a successful call of this kind.
     pub(super) fn succeeded(&mut self, kind: Kind) {
         self.kinds[kind as usize] = None;
     }
 
-    /// Returns the failures of the kind that fails for the longest. A kind is forgotten when none of it has failed for
-    /// `at_least`, or for longer if a message takes longer to come again.
+    /// Returns the failures of the kind that has failed for the longest time. Ignores a kind without a failure in the
+    /// last `at_least`, or in the redelivery time of a message if that is longer.
     pub fn longest(&self, now: Instant, at_least: Duration) -> Option<Failing> {
         let lasts = self.patience.max(at_least);
         let lasting = self.kinds.iter().flatten().filter(|failing| now <= failing.last + lasts);
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(failures.longest(now, SECOND), None);
     }
 
-    /// A right to send to the dead-letter queue is one of its own.
+    /// Sending to the dead-letter queue is a separate permission.
     #[test]
     fn acks_that_work_do_not_end_failures_of_copies() {
         use hostler_queue::Receipt;

@@ -1,15 +1,15 @@
-//! The FIFO gate: of the messages in hand, one of each group at a time, in order.
+//! FIFO gate: lets the received messages of each group start one at a time, in order.
 
 use std::collections::{HashMap, VecDeque};
 
-/// Holds back the followers of each group's head. `I` names a delivery.
+/// Holds back all deliveries of a group except the first, the head. `I` identifies a delivery.
 #[derive(Debug, Default)]
 pub struct Gate<I> {
     groups: HashMap<String, VecDeque<I>>,
 }
 
 impl<I: Copy + PartialEq> Gate<I> {
-    /// Takes a delivery in the order of its receive; whether it may start at once.
+    /// Adds a delivery; must be called in the order of receipt. Returns `true` if the delivery may start at once.
     pub fn enter(&mut self, group: &str, id: I) -> bool {
         match self.groups.get_mut(group) {
             Some(waiting) => {
@@ -23,12 +23,12 @@ impl<I: Copy + PartialEq> Gate<I> {
         }
     }
 
-    /// The first of a group's deliveries in hand.
+    /// Returns the first delivery of a group.
     pub fn head(&self, group: &str) -> Option<I> {
         self.groups.get(group)?.front().copied()
     }
 
-    /// A delivery is over and was acked: the one that may start now.
+    /// Removes a delivery that was acked. Returns the delivery that may start now, if any.
     pub fn pass(&mut self, group: &str, id: I) -> Option<I> {
         let waiting = self.groups.get_mut(group)?;
         let was_head = waiting.front() == Some(&id);
@@ -42,7 +42,8 @@ impl<I: Copy + PartialEq> Gate<I> {
         }
     }
 
-    /// A delivery failed or was lost: the ones of its group that came after it, which must go back untouched.
+    /// Removes a delivery that failed or lost its lease, with its whole group. Returns the other deliveries of the
+    /// group, which must go back unprocessed.
     pub fn close(&mut self, group: &str, id: I) -> Vec<I> {
         if !self.groups.get(group).is_some_and(|waiting| waiting.contains(&id)) {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! A delivery in hand: what the loop knows of it. No I/O.
+//! Data of the event loop about one unfinished delivery. No I/O.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -12,12 +12,12 @@ use hostler_queue::Receipt;
 use hostler_telemetry::traces::{Span, SpanId, TraceId};
 use hostler_types::message::TraceContext;
 
-/// The place in a trace that a line belongs to.
+/// Position in a trace to which a log line belongs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place<'a> {
-    /// The trace that the handler ran in, if there is one.
+    /// Trace context of the handler. `None`: no trace.
     pub(super) trace: Option<&'a TraceContext>,
-    /// True if its span is ours, and so exported.
+    /// Set if the span in `trace` was created by this consumer, and is therefore exported.
     pub(super) own: bool,
 }
 
@@ -31,31 +31,31 @@ impl Place<'_> {
     }
 }
 
-/// A delivery that is not over.
+/// A delivery that is not finished.
 pub(super) struct InHand {
     pub(super) machine: Machine,
     pub(super) call: Arc<Call>,
-    /// Taken when it is settled, so that it is settled once.
+    /// Receipt of the message. Moved out by the settlement, so that a message is settled at most once.
     pub(super) receipt: Option<Receipt>,
-    /// The age of the message when it was received.
+    /// Age of the message when it was received.
     pub(super) queue_delay: Duration,
     pub(super) late: bool,
     pub(super) started_at: Option<Instant>,
-    /// The time that the handler ran; zero if it never did.
+    /// Run time of the handler; zero if the handler never ran.
     pub(super) ran_for: Duration,
-    /// Its last heartbeat failed: if its lease ends, it ends for that.
+    /// Set if the last heartbeat failed. If the lease then ends, the failed heartbeat is the cause.
     pub(super) heartbeat_failed: bool,
-    /// The span of its processing, if that is sampled, and when it began.
+    /// Span of the message and its start time. `None`: the message is not sampled.
     pub(super) span: Option<(Span, SystemTime)>,
 }
 
 impl InHand {
-    /// The id of its message.
+    /// Returns the id of the message.
     pub(super) fn message_id(&self) -> &str {
         &self.call.message.id
     }
 
-    /// The place in its trace that lines about it belong to.
+    /// Returns the trace position for log lines about this delivery.
     pub(super) fn place(&self) -> Place<'_> {
         Place { trace: self.call.trace.as_deref(), own: self.span.is_some() }
     }

@@ -1,8 +1,9 @@
-//! Leases: when each lease ends by our own clock, and which are to be extended. No I/O.
+//! Leases: tracks when each lease ends by the local clock, and which leases must be extended. No I/O.
 //!
-//! A deadline is counted on the monotonic clock from before the call that set it, less a margin in which a guest can be
-//! stopped, and moves only when the queue has said so for that very entry. So a lease ends here before it ends at the
-//! queue.
+//! A deadline is a time of the monotonic clock: the start of the call that set the lease, plus the lease duration, less a
+//! margin for stopping a guest. The deadline moves only when the queue confirms the extension of this entry. Therefore, a
+//! lease ends here before it ends at the queue.
+
 
 use std::collections::BTreeSet;
 
@@ -11,34 +12,34 @@ use tokio::time::{Duration, Instant};
 
 use hostler_queue::{LeaseError, LeaseHandle};
 
-/// After a failed heartbeat the next comes after this fraction of the lease.
+/// Divisor of the lease duration. The quotient is the delay before a failed heartbeat is retried.
 const RETRY_FRACTION: u32 = 10;
 
-/// A lease counts as lost this fraction of it before it ends, within [`MIN_MARGIN`] and [`MAX_MARGIN`]: its guest must be gone
-/// when another receiver can get the message.
+/// Divisor of the lease duration. The quotient is the safety margin, within [`MIN_MARGIN`] and [`MAX_MARGIN`]. A lease
+/// counts as lost one margin before its end, because the guest must end before another receiver can get the message.
 const MARGIN_FRACTION: u32 = 20;
-/// The least: to stop a guest takes up to 50 ms and an epoch tick of 10 ms.
+/// Minimum margin: stopping a guest takes up to 50 ms and an epoch tick of 10 ms.
 const MIN_MARGIN: Duration = Duration::from_millis(100);
-/// See [`MARGIN_FRACTION`].
+/// Maximum margin: see [`MARGIN_FRACTION`].
 const MAX_MARGIN: Duration = Duration::from_secs(1);
 
-/// A change of a delivery's lease.
+/// Change in the lease of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change<I> {
-    /// Its lease is lost.
+    /// The lease is lost.
     Lost(I),
-    /// Its heartbeat, asked to stop while one was under way, has stopped.
+    /// The last heartbeat has ended, after a stop was requested while it was in progress.
     Stopped(I),
 }
 
-/// Leases that one call extends, all by the same time.
+/// Leases to extend by one call, all by the same duration.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Heartbeat<I> {
-    /// Whose they are, in the order of `leases`.
+    /// Deliveries that own the leases, in the order of `leases`.
     pub ids: Vec<I>,
-    /// The leases.
+    /// Leases to extend.
     pub leases: Vec<LeaseHandle>,
-    /// The time from now to their new end.
+    /// New duration of the leases, counted from the time of the call.
     pub by: Duration,
 }
 
@@ -50,20 +51,20 @@ struct Entry {
     beat: Beat,
 }
 
-/// The next heartbeat of a lease.
+/// State of the heartbeat of one lease.
 #[derive(Debug, Clone, Copy)]
 enum Beat {
-    /// Due at this time.
+    /// The next heartbeat is due at this time.
     Due(Instant),
-    /// One is under way.
+    /// A heartbeat is in progress.
     UnderWay,
-    /// One is under way, and is the last.
+    /// The last heartbeat is in progress.
     Last,
-    /// None shall come.
+    /// No more heartbeats are sent.
     Stopped,
 }
 
-/// The leases of one consumer. `I` names a delivery.
+/// Leases of one consumer. `I` identifies a delivery.
 #[derive(Debug)]
 pub struct Leases<I> {
     lease: Duration,
@@ -74,12 +75,13 @@ pub struct Leases<I> {
 }
 
 impl<I: Copy + Ord + std::hash::Hash> Leases<I> {
-    /// Leases of `lease` each, which can reach at most `max_lease` from their receive.
+    /// Creates an empty set of leases. Each lease lasts `lease`, and can be extended up to `max_lease` after its
+    /// receive.
     pub fn new(lease: Duration, max_lease: Duration) -> Self {
         Self { lease, max_lease, entries: HashMap::new(), due: BTreeSet::new(), deadlines: BTreeSet::new() }
     }
 
-    /// Enters a delivery whose lease began no earlier than `leased_at`.
+    /// Adds a delivery whose lease began at `leased_at` or later.
     pub fn enter(&mut self, id: I, lease: LeaseHandle, leased_at: Instant) {
         let deadline = self.deadline_of(leased_at, self.lease);
         let due = leased_at + self.lease / 3;
@@ -88,7 +90,8 @@ impl<I: Copy + Ord + std::hash::Hash> Leases<I> {
         self.deadlines.insert((deadline, id));
     }
 
-    /// The heartbeats that are due at `now`, at most `batch` leases each. Each is under way until [`Self::answered`].
+    /// Returns the heartbeats that are due at `now`, with at most `batch` leases each. Each heartbeat is in progress
+    /// until [`Self::answered`] is called.
     pub fn heartbeats(&mut self, now: Instant, batch: usize) -> Vec<Heartbeat<I>> {
         let mut groups: Vec<Heartbeat<I>> = Vec::new();
         let margin = self.margin();
@@ -99,7 +102,7 @@ impl<I: Copy + Ord + std::hash::Hash> Leases<I> {
             self.due.pop_first();
             let Some(entry) = self.entries.get_mut(&id) else { continue };
             entry.beat = Beat::Stopped;
-            // The queue refuses to extend beyond its limit rather than clamping, so the clamp is ours.
+            // The queue rejects an extension beyond its limit instead of limiting it, so the limit is applied here.
             let left = (entry.received_at + self.max_lease).saturating_duration_since(now);
             let by = self.lease.min(Duration::from_secs(left.as_secs()));
             if now + by <= entry.deadline + margin {
@@ -117,7 +120,8 @@ impl<I: Copy + Ord + std::hash::Hash> Leases<I> {
         groups
     }
 
-    /// Takes the queue's answer to a heartbeat that was sent at `sent_at`, entry by entry.
+    /// Handles the queue's answer to a heartbeat that was sent at `sent_at`. `results` has one result per delivery of
+    /// `ids`; a missing result counts as a failure.
     pub fn answered(
         &mut self,
         ids: &[I],
@@ -155,8 +159,8 @@ impl<I: Copy + Ord + std::hash::Hash> Leases<I> {
         changes
     }
 
-    /// No heartbeat shall start any more; whether none is under way. If one is, [`Change::Stopped`] or [`Change::Lost`]
-    /// follows. The deadline is still watched.
+    /// Prevents further heartbeats of a delivery. Returns `true` if no heartbeat is in progress. Otherwise
+    /// [`Change::Stopped`] or [`Change::Lost`] follows. The deadline stays in effect.
     pub fn stop(&mut self, id: I) -> bool {
         let Some(entry) = self.entries.get_mut(&id) else { return true };
         match entry.beat {
@@ -173,7 +177,7 @@ impl<I: Copy + Ord + std::hash::Hash> Leases<I> {
         }
     }
 
-    /// The deliveries whose lease has ended at `now`; they are forgotten.
+    /// Removes and returns the deliveries whose lease has ended at `now`.
     pub fn expire(&mut self, now: Instant) -> Vec<I> {
         let mut lost = Vec::new();
         while let Some(&(deadline, id)) = self.deadlines.first() {
@@ -194,17 +198,17 @@ impl<I: Copy + Ord + std::hash::Hash> Leases<I> {
         from + lease.saturating_sub(self.margin())
     }
 
-    /// The end of a lease, while it is known.
+    /// Returns the end of a lease. `None`: the delivery was removed, or its lease has ended.
     pub fn deadline(&self, id: I) -> Option<Instant> {
         self.entries.get(&id).map(|entry| entry.deadline)
     }
 
-    /// Returns true if the lease of a delivery goes on at this time.
+    /// Returns `true` if the lease of a delivery is still valid at `now`.
     pub fn hold(&self, id: I, now: Instant) -> bool {
         self.deadline(id).is_some_and(|end| end > now)
     }
 
-    /// Takes a delivery out: it is over.
+    /// Removes a finished delivery.
     pub fn remove(&mut self, id: I) {
         if let Some(entry) = self.entries.remove(&id) {
             self.deadlines.remove(&(entry.deadline, id));
@@ -214,7 +218,7 @@ impl<I: Copy + Ord + std::hash::Hash> Leases<I> {
         }
     }
 
-    /// The time at which something is due next.
+    /// Returns the next time at which a heartbeat is due or a lease ends.
     pub fn next_at(&self) -> Option<Instant> {
         let due = self.due.first().map(|(at, _)| *at);
         let deadline = self.deadlines.first().map(|(at, _)| *at);
@@ -229,7 +233,7 @@ mod tests {
 
     const LEASE: Duration = Duration::from_secs(30);
     const SECOND: Duration = Duration::from_secs(1);
-    /// A twentieth of the lease would be more.
+    /// Maximum margin, as a twentieth of `LEASE` would exceed it.
     const MARGIN: Duration = SECOND;
 
     fn lease(name: &str) -> LeaseHandle {

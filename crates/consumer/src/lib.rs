@@ -1,31 +1,32 @@
-//! One consumer: takes messages from its queue, runs its handler on them, settles them.
+//! One consumer: receives messages from its queue, runs its handler on each message, and settles the messages.
 //!
 //! | file | job | I/O |
 //! |---|---|---|
-//! | `delivery` | one delivery's life: events in, actions out | none |
-//! | `policy` | what an outcome leads to | none |
-//! | `leases` | when leases end, and which to extend | none |
-//! | `fifo` | one of each group at a time | none |
+//! | `delivery` | state machine of one delivery: events in, actions out | none |
+//! | `policy` | escalation policy: from the outcome of a message to its disposition | none |
+//! | `leases` | ends of leases, and the heartbeats that extend leases | none |
+//! | `fifo` | releases the messages of each FIFO group one at a time | none |
 //! | `settle` | gathers settlements into batches | none |
-//! | `breaker` | when to stop receiving because too much fails, and when to go on | none |
-//! | `admission` | whether to take messages: pauses and the breaker | none |
-//! | `failures` | which settlements and extensions keep failing, and since when | none |
-//! | `spared` | attempts that the host spoilt, and so do not count | none |
-//! | `poll_schedule` | when to receive how much, and since when a receive could begin | none |
-//! | `in_hand` | what the loop knows of a delivery | none |
-//! | `event_loop` | turns the world into events, and drives all of the above | through `effects` |
-//! | `event_loop/deliveries` | what the loop does about each delivery, from its receive to its end | through `effects` |
-//! | `event_loop/groups` | what the loop does so that nothing overtakes another of its FIFO group | through `effects` |
-//! | `event_loop/report` | what the loop says of its deliveries and of itself | log, metrics, spans, status |
-//! | `event_loop/pause` | what the loop does when it is to take nothing, and when it may go on | through `effects` |
-//! | `signals` | signals on their way to the loop | none |
-//! | `changes` | changes of state on their way to the hook that hears of them | through the handler |
-//! | `effects` | receives, extends, settles, runs guests; answers with signals | all of it |
-//! | `status` | what the consumer shows of itself | none |
-//! | `log` | the line per message | the log |
-//! | `spans` | what spans say of receives, messages and settlings | none |
+//! | `breaker` | pauses receiving while too many messages fail | none |
+//! | `admission` | decides whether messages are accepted: operator pause and breaker | none |
+//! | `failures` | settlements and lease extensions that keep failing, and the time of the first failure | none |
+//! | `spared` | attempts that ended because of a host limit, which do not count | none |
+//! | `poll_schedule` | when to receive and how many messages, and since when a receive could start | none |
+//! | `in_hand` | data of the event loop about one delivery | none |
+//! | `event_loop` | turns signals and deadlines into events, and drives all of the above | through `effects` |
+//! | `event_loop/deliveries` | handles each delivery from its receive to its end | through `effects` |
+//! | `event_loop/groups` | keeps the order within FIFO groups | through `effects` |
+//! | `event_loop/report` | reports deliveries and the state of the loop | log, metrics, spans, status |
+//! | `event_loop/pause` | stops and resumes receiving | through `effects` |
+//! | `signals` | queue of signals to the event loop | none |
+//! | `changes` | queue of state changes for the `state-changed` hook | through the handler |
+//! | `effects` | receives, extends, settles and runs guests; reports each result as a signal | all of it |
+//! | `status` | status of the consumer for the health file | none |
+//! | `log` | log line of each message | the log |
+//! | `spans` | spans of receives, messages and settlements | none |
 //!
-//! Everything but the guests runs on the control thread, so nothing here is locked, and no guest can delay a heartbeat.
+//! Everything except guests runs on the control thread. Therefore, the state of the loop needs no locks, and no guest
+//! can delay a heartbeat.
 
 mod admission;
 mod breaker;
@@ -66,90 +67,94 @@ use hostler_telemetry::metrics::ConsumerMetrics;
 use hostler_telemetry::traces::Traces;
 use hostler_types::Rate;
 
-/// The phase of the host.
+/// Phase of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// Consume.
+    /// The consumer receives and processes messages.
     Running,
-    /// Take nothing more; give back what has not started; let the rest finish.
+    /// The consumer receives nothing more, gives back messages that have not started, and lets running handlers finish.
     Draining,
-    /// Stop what still runs, and release it.
+    /// The consumer stops the handlers that still run, and releases their messages.
     Deadline,
 }
 
-/// The configuration of a consumer.
+/// Configuration of a consumer.
 #[derive(Debug, Clone)]
 pub struct Spec {
-    /// Its name.
+    /// Name of the consumer.
     pub name: Arc<str>,
-    /// The channel that it listens on.
+    /// Channel from which the consumer receives.
     pub channel: Arc<str>,
-    /// True if the order within a group must hold.
+    /// Set if messages of one group are processed in order.
     pub ordered: bool,
-    /// The number of messages that it processes at once.
+    /// Maximum number of messages that are processed at the same time.
     pub concurrency: usize,
-    /// The time for which a message is leased at once.
+    /// Duration of a lease, for each receive and each extension.
     pub lease: Duration,
-    /// The longest time that a handler may run.
+    /// Maximum run time of the handler for one message.
     pub processing_timeout: Duration,
-    /// The age at its receive beyond which a message counts as late.
+    /// Age above which a message counts as late when it is received.
     pub delay_tolerance: Duration,
-    /// The longest time that a poll may wait for a message: well below the health check's patience, and below the grace
-    /// of a shutdown, as a poll that is under way may have to be waited for.
+    /// Maximum time that a poll may wait for a message. Well below the health check's timeout. Also below the shutdown
+    /// grace, because a shutdown may have to wait for a poll that is in progress.
     pub longest_poll: Duration,
-    /// The rate at which messages may be taken.
+    /// Maximum rate at which messages are received. `None`: unlimited.
     pub rate_limit: Option<Rate>,
-    /// The escalation policy.
+    /// Escalation policy.
     pub policy: Policy,
-    /// The breaker, which pauses receiving when too much fails; `None`: there is none.
+    /// Settings of the breaker, which pauses receiving while too many messages fail. `None`: receiving never pauses
+    /// because of failures.
     pub breaker: Option<config::Breaker>,
-    /// The bytes of a guest's output that are kept.
+    /// Maximum number of bytes of a guest's output that are logged per message.
     pub output: usize,
 }
 
-/// All that a consumer works with.
+/// A consumer with its queue, its handler and everything else that it uses.
 pub struct Consumer {
-    /// Its configuration.
+    /// Configuration of the consumer.
     pub spec: Spec,
-    /// Its queue.
+    /// Queue from which the consumer receives.
     pub queue: Arc<dyn Queue>,
-    /// Its handler.
+    /// Handler that processes the messages.
     pub handler: Arc<dyn Handler>,
-    /// The channel of replies; without it a reply counts as an ack.
+    /// Channel for replies. `None`: a reply counts as an ack.
     pub replies: Option<Replies>,
-    /// The runtimes of guests.
+    /// Runtimes on which guests run.
     pub guests: Pools,
-    /// The board that shows its status.
+    /// Handle through which the consumer publishes its status.
     pub status: StatusHandle,
-    /// Its metrics, if there are any.
+    /// Metrics of the consumer. `None`: metrics are disabled.
     pub metrics: Option<ConsumerMetrics>,
-    /// Its traces; `None`: there are no spans.
+    /// Source of the consumer's spans. `None`: tracing is disabled.
     pub traces: Option<Traces>,
-    /// True while an operator wants it to pause: to take nothing more, give back what has not started, and finish what runs.
+    /// `true` while an operator pauses the consumer. A paused consumer receives nothing, gives back messages that have not
+    /// started, and finishes those that run.
     pub pause: watch::Receiver<bool>,
-    /// Cancelled when a processing timeout asks the whole host to exit.
+    /// Cancelled when a processing timeout requires the whole host to exit.
     pub exit: CancellationToken,
 }
 
-/// A summary of a consumer's life.
+/// Summary of a consumer's run, returned when the consumer ends.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Messages whose handler came to an end, whatever it was.
+    /// Number of messages whose handler was started and has ended, with any outcome.
     pub processed: u64,
-    /// Those of them that failed: see [`hostler_health::ConsumerReport::failed`].
+    /// Number of processed messages that failed: see [`hostler_health::ConsumerReport::failed`].
     pub failed: u64,
-    /// Messages that were started, and older than the delay tolerance when they were received.
+    /// Number of started messages that were older than the delay tolerance when they were received.
     pub late: u64,
-    /// Messages whose work was cut off by the drain deadline, and which were released.
+    /// Number of messages that were released because the drain deadline stopped their handler.
     pub abandoned: u64,
-    /// The queue's reason for refusing every receive from the start; the consumer ended because of it.
+    /// Error text of a queue that refused every receive since the start. Set if the consumer ended for this reason.
     pub refused: Option<String>,
 }
 
 impl Consumer {
-    /// Consumes until `phase` says to drain, and everything in hand is settled or its lease lost. Ends by itself if the queue refuses
-    /// its first receive: see [`Summary::refused`]. `phase` must begin as
-    /// it is, and a dropped sender means [`Phase::Deadline`].
+    /// Runs the consumer until `phase` requests a drain, and every delivery is settled or has lost its lease. Ends
+    /// early if the queue refuses all receives from the start: see [`Summary::refused`].
+    ///
+    /// The initial value of `phase` counts as [`Phase::Running`]; only changes are handled. A dropped sender counts as
+    /// [`Phase::Deadline`].
     pub async fn run(self, phase: watch::Receiver<Phase>) -> Summary {
         event_loop::EventLoop::new(self).run(phase).await
     }

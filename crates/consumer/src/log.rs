@@ -1,4 +1,4 @@
-//! The log of a consumer: one line per message, and what its guest wrote. Never a body.
+//! Log of a consumer: one line per message, and the output of guests. Never contains a message body.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use hostler_handler::{Captured, Excerpt, Outcome};
 use hostler_telemetry::GUEST;
 use hostler_types::printable::shortened;
 
-/// Bytes of a reason that the line has. The dead letter carries it whole.
+/// Maximum number of bytes of the reason in a log line. The dead letter contains the full reason.
 const MAX_REASON: usize = 1024;
 
-/// Writes the line of a message that is over.
+/// Logs a finished message.
 pub(super) fn settled(spec: &Spec, in_hand: &InHand) {
     let (outcome, disposition) = (in_hand.machine.outcome(), in_hand.machine.disposition());
     let (reason, place) = (reason(outcome, disposition), in_hand.place());
@@ -35,12 +35,12 @@ pub(super) fn settled(spec: &Spec, in_hand: &InHand) {
     );
 }
 
-/// The reason for what was done with a message, if there is one.
+/// Returns the reason for the disposition of a message. `None`: no reason.
 pub(super) fn reason(outcome: &Outcome, disposition: &Disposition) -> Option<String> {
     if let Disposition::DeadLetter(why) = disposition { Some(why.clone()) } else { outcome.reason() }
 }
 
-/// Writes a change of the breaker.
+/// Logs a state change of the breaker.
 pub(super) fn breaker(spec: &Spec, change: Change) {
     let consumer = &*spec.name;
     match change {
@@ -57,8 +57,8 @@ pub(super) fn breaker(spec: &Spec, change: Change) {
     }
 }
 
-/// Writes what a guest wrote, a line each, up to a number of them. Called where the guest ran: to write a line takes about a
-/// microsecond, which is not the control thread's to spend.
+/// Logs the output of a guest, one log line per output line, up to a limit. Called on the thread that ran the guest,
+/// because each line costs about a microsecond, too much for the control thread.
 pub(super) fn output(consumer: &str, message_id: &str, trace: Place<'_>, captured: &Captured) {
     let tell = |(stream, line)| {
         let (trace_id, span_id) = (trace.trace_id(), trace.span_id());
@@ -76,7 +76,7 @@ pub(super) fn output(consumer: &str, message_id: &str, trace: Place<'_>, capture
     }
 }
 
-/// Milliseconds with a fraction of three digits.
+/// Converts a duration to milliseconds, rounded to three decimal places.
 fn milliseconds(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1_000_000.0).round() / 1_000.0
 }

@@ -1,4 +1,4 @@
-//! The escalation policy: what the host does about an outcome.
+//! Escalation policy: maps the outcome of a message to its disposition.
 
 use std::time::Duration;
 
@@ -6,29 +6,30 @@ use hostler_config::{OnProcessingTimeout, Retry};
 use hostler_handler::Outcome;
 use hostler_types::Backoff;
 
-/// The longest release that a queue takes (AWS: the 12-hour visibility timeout).
+/// Maximum delay of a release (SQS limit: visibility timeout of 12 hours).
 const MAX_RELEASE: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// Rests of a message after the host was at a limit.
+/// Delays before a message is redelivered after a host limit was reached.
 const REST: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
-/// The host's decision about a message.
+/// Disposition of a message on its queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Disposition {
-    /// Remove it.
+    /// Remove the message.
     Ack,
-    /// Make it visible again after this long.
+    /// Make the message visible again after this delay.
     Release(Duration),
-    /// A release whose attempt was the host's failure, and is not to count.
+    /// Make the message visible again after this delay, without counting the attempt, because the handler is not at
+    /// fault.
     GiveBack(Duration),
-    /// Move it to the dead-letter queue, with this reason.
+    /// Move the message to the dead-letter queue, with this reason.
     DeadLetter(String),
-    /// Nothing: it is no longer ours.
+    /// Do nothing, because the lease is lost.
     None,
 }
 
 impl Disposition {
-    /// Its name in logs.
+    /// Returns the name for logs, metrics and spans.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Ack => "ack",
@@ -38,7 +39,7 @@ impl Disposition {
         }
     }
 
-    /// The time for which the message stays invisible, if it is released.
+    /// Returns the time for which a released message stays invisible. `None`: the message is not released.
     pub(super) fn delay(&self) -> Option<Duration> {
         match self {
             Self::Release(delay) | Self::GiveBack(delay) => Some(*delay),
@@ -47,25 +48,25 @@ impl Disposition {
     }
 }
 
-/// The policy of one consumer.
+/// Escalation policy of one consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
-    /// The escalation of failures.
+    /// Settings for the escalation of failed attempts.
     pub retry: Retry,
-    /// The consequence of a processing timeout.
+    /// Treatment of a processing timeout.
     pub on_processing_timeout: OnProcessingTimeout,
-    /// True if there is a dead-letter queue.
+    /// Set if the consumer has a dead-letter queue.
     pub dead_letter: bool,
 }
 
 impl Policy {
-    /// The number of attempts that a message gets.
+    /// Returns the maximum number of attempts for a message.
     pub fn attempts(&self) -> u32 {
         self.retry.requeues.saturating_add(self.retry.delays).saturating_add(1)
     }
 
-    /// Decides about the outcome of the `attempt`-th delivery (1 is the first). `jitter` is a random number from 0
-    /// to 1, which spreads the delays (full jitter).
+    /// Returns the disposition for the outcome of the given attempt (1 is the first). `jitter` is a random number from
+    /// 0 to 1, which spreads the delays from zero to their maximum (full jitter).
     pub fn disposition(&self, outcome: &Outcome, attempt: u32, jitter: f64) -> Disposition {
         let reason = || outcome.reason().unwrap_or_else(|| "the handler asked for a retry".into());
         match outcome {
@@ -84,13 +85,14 @@ impl Policy {
         }
     }
 
-    /// Decides after the host was at a limit, and had been so for this message so often in a row before. Jitter takes up to half
-    /// of the rest, so that not all come back at once.
+    /// Returns the disposition after a host limit was reached. `times`: number of preceding attempts in a row that
+    /// reached a host limit. Jitter shortens the delay by up to half, so that messages do not all return at once.
     pub fn give_back(times: u32, jitter: f64) -> Disposition {
         Disposition::GiveBack(REST.rest(times, jitter))
     }
 
-    /// Requeues first, then delays that double, then the dead-letter queue.
+    /// Escalates a failed attempt: first releases with a fixed delay, then releases with a delay that doubles, then the
+    /// dead-letter queue.
     fn escalate(&self, reason: String, attempt: u32, jitter: f64) -> Disposition {
         let retry = &self.retry;
         if attempt <= retry.requeues {
@@ -108,7 +110,8 @@ impl Policy {
         self.dead_letter(format!("{reason} (gave up after {attempt} {times})"))
     }
 
-    /// Without a dead-letter queue the message stays, and comes again as late as the policy allows.
+    /// Moves the message to the dead-letter queue. Without a dead-letter queue, releases the message with the maximum
+    /// delay of the escalation policy.
     fn dead_letter(&self, reason: String) -> Disposition {
         if self.dead_letter { Disposition::DeadLetter(reason) } else { Disposition::Release(self.retry.max_delay) }
     }

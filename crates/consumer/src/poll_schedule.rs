@@ -1,7 +1,8 @@
-//! The poll schedule: when to receive, how much at once, and since when a receive could begin. No I/O.
+//! Poll schedule: decides when to receive and how many messages, and tracks since when a receive could start. No I/O.
 //!
-//! The loop asks after each event for as long as the answer is to receive. Slots, unsettled messages, the rate limit, the
-//! admission, receives under way, a rest after an error and the gathering of slots all limit a receive.
+//! After each event, the loop queries the schedule until the answer is not a receive. A receive is limited by free
+//! slots, unsettled messages, the rate limit, the admission, receives in progress, the delay after an error, and the
+//! gathering of slots.
 
 use tokio::time::{Duration, Instant};
 
@@ -11,62 +12,64 @@ use super::status::Status;
 use hostler_queue::{Limits, Receive};
 use hostler_types::{Backoff, Bucket};
 
-/// Rests after failed receives.
+/// Delays after failed receives.
 const REST: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(20));
 
-/// The time for which a queue has to refuse receives from the start until that is certain: one that was made just now may not be
-/// known everywhere.
+/// Minimum time for which a queue must refuse all receives before the consumer gives up. A queue that was created just
+/// now may not be known on all servers of the queue service.
 const CERTAIN: Duration = Duration::from_secs(3);
 
-/// The start of a consumer: refusals after it are retried.
+/// Time after the start in which refusals can end the consumer. Later refusals are retried.
 const START: Duration = Duration::from_secs(30);
 
-/// The next step.
+/// Next step of the loop.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Receive now, and ask again.
+    /// Receive now, and query the schedule again.
     Receive(Receive),
-    /// Ask again at this time, or after an event before it.
+    /// Query the schedule again at this time, or after an earlier event.
     At(Instant),
-    /// Ask again after an event.
+    /// Query the schedule again after an event.
     Event,
 }
 
-/// The deliveries that a consumer has.
+/// Numbers of deliveries of a consumer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Load {
-    /// They wait for their turn or run.
+    /// Number of deliveries that hold a slot.
     pub(super) occupied: usize,
-    /// Their guest runs.
+    /// Number of deliveries whose guest runs.
     pub(super) running: usize,
-    /// All that are not over.
+    /// Number of unfinished deliveries.
     pub(super) in_hand: usize,
 }
 
-/// The result of the last receive.
+/// Result of the last receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Brought {
-    /// There was none, or it was the first, which waits for nothing.
+    /// No receive has ended, or only an empty first one, which did not wait for messages.
     Unknown,
-    /// Nothing.
+    /// No messages, or an error.
     Nothing,
-    /// Messages, so that more receives at once may be worth it.
+    /// Messages, so that several receives at the same time may be useful.
     Messages,
 }
 
-/// The reason why no receive begins. A rest after an error, or a wait for settlements, is no excuse.
+/// Reason why no receive starts. The delay after an error and a wait for settlements count as [`Self::Free`], because
+/// they do not excuse a consumer that does not poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hold {
-    /// Nothing, or one is under way.
+    /// No reason, or a receive is in progress.
     Free,
-    /// All slots are taken, and no guest runs in any of them: a hook decides, or FIFO followers wait for their head. Both
-    /// are bounded, so this excuses nothing.
+    /// All slots are taken, but no guest runs. Either a hook decides, or followers of a FIFO group wait for their head.
+    /// Both waits are bounded, so they do not excuse a consumer that does not poll.
     Taken,
-    /// A pause, the breaker, the rate limit, or guests in all slots: a consumer that is not to poll is none the worse for it.
+    /// The consumer is paused, the breaker is open, the rate limit is exhausted, or guests run in all slots. The
+    /// consumer is not required to poll.
     Held,
 }
 
-/// The schedule of one consumer.
+/// Poll schedule of one consumer.
 #[derive(Debug)]
 pub(super) struct PollSchedule {
     limits: Limits,
@@ -75,19 +78,20 @@ pub(super) struct PollSchedule {
     lease: Duration,
     wait: Duration,
     bucket: Option<Bucket>,
-    /// The most messages worth asking for at once.
+    /// Maximum number of messages for one receive.
     batch: usize,
     under_way: usize,
-    /// Slots that are promised to receives under way.
+    /// Number of slots reserved for receives in progress.
     promised: usize,
     brought: Brought,
-    /// Failed receives in a row.
+    /// Number of consecutive failed receives.
     failures: u32,
     rest_until: Option<Instant>,
-    /// The time since which there are free slots, but too few for a full receive.
+    /// Time since which slots are free while no receive has started. A busy consumer waits from this time for enough
+    /// slots for a full receive.
     gathering_since: Option<Instant>,
     started_at: Instant,
-    /// The time of the first refused receive, as long as none has succeeded.
+    /// Time of the first refused receive, used only until a receive has succeeded.
     refused_since: Option<Instant>,
     last_poll_at: Option<Instant>,
     hold: Hold,
@@ -95,11 +99,11 @@ pub(super) struct PollSchedule {
 }
 
 impl PollSchedule {
-    /// The schedule of a consumer that starts at `now`, for a queue with these limits.
+    /// Creates the schedule of a consumer that starts at `now`, for a queue with these limits.
     ///
-    /// A receive of an ordered queue may bring several of one group, and those behind its head may go back untouched,
-    /// with a receive more on their count. So it asks for one message at first, and for one more after each receive that
-    /// brought no group twice.
+    /// A receive from an ordered queue may return several messages of one group. The messages behind the first may have
+    /// to go back, and their receive count has increased. Therefore, the schedule starts with receives of one message.
+    /// The number grows by one after each receive that returned no group twice.
     pub(super) fn new(spec: &Spec, limits: Limits, now: Instant) -> Self {
         Self {
             limits,
@@ -123,7 +127,7 @@ impl PollSchedule {
         }
     }
 
-    /// Returns what to do at `now`. A receive counts as under way from here on.
+    /// Returns the next step at `now`. If the step is a receive, the receive counts as in progress from now on.
     pub(super) fn next<I: Copy + PartialEq>(&mut self, load: Load, admission: &Admission<I>, now: Instant) -> Next {
         let tokens = self.bucket.as_mut().map_or(usize::MAX, |bucket| bucket.available(now));
         let room = admission.room(self.promised).min(tokens);
@@ -132,14 +136,14 @@ impl PollSchedule {
                 bucket.take(max);
             }
             self.promised += max;
-            // The first waits for nothing, so that a queue which refuses to be received from says so at once.
+            // The first receive does not wait for messages, so that a refusal by the queue is known at once.
             let wait = if self.last_poll_at.is_some() { self.wait } else { Duration::ZERO };
             return Next::Receive(Receive { max, wait, lease: self.lease });
         }
         self.observe(self.hold(load, admission.is_shut(), room), now);
         let gathered = self.gathering_since.map(|since| since + self.limits.settle_linger);
         let token = self.bucket.as_ref().and_then(Bucket::next_at).map(Instant::from);
-        // A time counts only while it lies ahead: once it is past, the receive waits for something else.
+        // Only times in the future matter. After a time has passed, the receive waits for something else.
         let ahead = [self.rest_until.or(gathered), token, admission.breaker.next_at()]
             .into_iter()
             .flatten()
@@ -147,15 +151,16 @@ impl PollSchedule {
         ahead.min().map_or(Next::Event, Next::At)
     }
 
-    /// Returns how many messages could be taken. Slots are free once their guest is gone, but what waits to be settled is bounded too.
+    /// Returns the number of messages that the consumer can accept. A slot is free once its guest has ended, but the
+    /// number of unsettled messages is limited too.
     fn free(&self, load: Load) -> usize {
         let slots = self.concurrency.saturating_sub(load.occupied + self.promised);
         let most = 2 * self.concurrency + self.limits.settle_batch;
         slots.min(most.saturating_sub(load.in_hand + self.promised))
     }
 
-    /// Begins a receive, if it is time; for how many messages. A call costs the same for one message as for a full batch, so a busy
-    /// consumer lets slots gather for a while.
+    /// Starts a receive, if one may start. Returns the number of messages to request. A call costs the same for one
+    /// message as for a full batch, so a busy consumer waits for several free slots.
     fn begin(&mut self, free: usize, now: Instant) -> Option<usize> {
         if self.rest_until.is_some_and(|until| now < until) {
             return None;
@@ -187,14 +192,15 @@ impl PollSchedule {
         }
     }
 
-    /// Takes in how things are at `now`. Whenever that changes, the time that a receive may take begins anew.
+    /// Records the reason why no receive starts. Whenever the reason changes, the time for a poll counts from `now`.
     fn observe(&mut self, hold: Hold, now: Instant) {
         if std::mem::replace(&mut self.hold, hold) != hold {
             self.could_poll_since = Some(now);
         }
     }
 
-    /// Takes note that a receive for `asked` messages brought `count`, `followers` of which wait behind others of their group.
+    /// Records that a receive for `asked` messages returned `count` messages. `followers`: number of these messages
+    /// that wait behind others of their group.
     pub(super) fn received(&mut self, asked: usize, count: usize, followers: usize, now: Instant) {
         self.answered(asked, count);
         if self.ordered && count > 0 {
@@ -209,12 +215,13 @@ impl PollSchedule {
         self.failures = 0;
     }
 
-    /// Takes note that a receive for `asked` messages failed. `refused`: the queue does not permit it. `random` is a number from 0
-    /// to 1. Returns how long to rest, and whether to give up, as the queue has refused every receive since the start.
+    /// Records that a receive for `asked` messages failed. `refused`: the queue does not permit the receive. `random`
+    /// is a number from 0 to 1. Returns the delay before the next receive, and whether the consumer must give up
+    /// because the queue has refused receives since the start.
     pub(super) fn failed(&mut self, asked: usize, refused: bool, now: Instant, random: f64) -> (Duration, bool) {
         self.answered(asked, 0);
         self.brought = Brought::Nothing;
-        // Receives that were under way together fail together: that is one failure.
+        // Failures of simultaneous receives count as one failure.
         let rest = match self.rest_until.filter(|until| now < *until) {
             Some(until) => until - now,
             None => {
@@ -236,22 +243,22 @@ impl PollSchedule {
         self.promised = self.promised.saturating_sub(asked);
         if let Some(bucket) = &mut self.bucket {
             bucket.give_back(asked.saturating_sub(count));
-            // A queue that brings more than it was asked for is paid for later.
+            // Messages beyond the requested number are charged to the rate limit later.
             bucket.take(count.saturating_sub(asked));
         }
     }
 
-    /// The number of receives under way.
+    /// Returns the number of receives in progress.
     pub(super) fn under_way(&self) -> usize {
         self.under_way
     }
 
-    /// Returns true if there was nothing to receive the last time.
+    /// Returns `true` if the last receive failed or returned no messages. An empty first receive does not count.
     pub(super) fn is_idle(&self) -> bool {
         self.brought == Brought::Nothing
     }
 
-    /// Shows since when it has not polled, and why.
+    /// Writes the time of the last poll, and the reason why no receive starts, to the status.
     pub(super) fn show(&self, status: &mut Status) {
         status.last_poll_at = self.last_poll_at;
         status.could_poll_since = self.could_poll_since;
@@ -296,7 +303,7 @@ mod tests {
         }
     }
 
-    /// A schedule, with what else it is asked about.
+    /// A schedule with its other inputs.
     struct Bench {
         schedule: PollSchedule,
         load: Load,
@@ -315,13 +322,13 @@ mod tests {
             Self::new(Spec { concurrency, ..spec() }, LIMITS)
         }
 
-        /// Time has passed, and the schedule is asked.
+        /// Advances the time, and queries the schedule.
         fn after(&mut self, passed: Duration) -> Next {
             self.now += passed;
             self.schedule.next(self.load, &self.admission, self.now)
         }
 
-        /// The number of messages that a receive asks for now.
+        /// Returns the number of messages of the receive that starts now, if any.
         fn asks(&mut self) -> Option<usize> {
             if let Next::Receive(request) = self.after(Duration::ZERO) { Some(request.max) } else { None }
         }
@@ -330,7 +337,7 @@ mod tests {
             self.schedule.received(asked, count, followers, self.now);
         }
 
-        /// So many messages have come, and run.
+        /// Sets the load to this number of running messages.
         fn run(&mut self, count: usize) {
             self.load = Load { occupied: count, running: count, in_hand: count };
         }
@@ -423,7 +430,7 @@ mod tests {
         assert!(matches!(bench.after(SECOND), Next::Receive(Receive { max: 4, .. })));
         bench.received(4, 1, 0);
         assert_eq!((bench.asks(), bench.asks()), (Some(3), None));
-        // More than it was asked for is paid for later.
+        // Messages beyond the requested number are charged later.
         bench.received(3, 5, 0);
         assert_eq!(bench.after(SECOND / 2), Next::At(bench.now + SECOND / 4 + Duration::from_millis(1)));
         assert!(matches!(bench.after(SECOND / 2), Next::Receive(Receive { max: 2, .. })));
@@ -459,7 +466,7 @@ mod tests {
 
     #[test]
     fn a_queue_that_refuses_from_the_start_is_given_up_and_no_other() {
-        // Receives a second apart: R is refused, F fails otherwise, S succeeds.
+        // Receives one second apart. R: refused. F: failed otherwise. S: succeeded.
         let gives_up = |receives: &str| {
             let mut bench = Bench::with_slots(64);
             let mut gives_up = false;

@@ -1,4 +1,4 @@
-//! Gathers settlements into batches: when to send how many. No I/O.
+//! Gathers settlements into batches, and decides when to send each batch. No I/O.
 
 use std::collections::VecDeque;
 
@@ -8,44 +8,46 @@ use super::failures::Kind;
 use hostler_queue::{Limits, Settlement};
 use hostler_types::Backoff;
 
-/// Rests of a settlement that failed for the moment.
+/// Delays before a settlement is retried after a temporary failure.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
 
-/// A settlement that waits; `I` names its delivery.
+/// A pending settlement. `I` identifies its delivery.
 #[derive(Debug)]
 struct Waiting<I> {
     id: I,
     settlement: Settlement,
-    /// The latest time to send it, alone if need be.
+    /// Latest time to send the settlement, even if the batch is not full.
     due: Instant,
 }
 
-/// The settlements of one consumer that are not on their way yet.
+/// Pending settlements of one consumer.
 #[derive(Debug)]
 pub struct Batcher<I> {
     batch: usize,
     linger: Duration,
     parallel: usize,
     waiting: VecDeque<Waiting<I>>,
-    /// The time at which the first of those is due.
+    /// Earliest `due` of the settlements in `waiting`.
     due: Option<Instant>,
-    /// Failed for the moment, in the order of their times; each comes back into `waiting` at its own.
+    /// Settlements that failed temporarily, ordered by the time of their retry. At that time, each moves back into
+    /// `waiting`.
     resting: VecDeque<(Instant, Waiting<I>)>,
-    /// A streak for each [`Kind`], as one kind may fail while another works.
+    /// Consecutive failures of each [`Kind`], as one kind may fail while another succeeds.
     streaks: [Streak; Kind::COUNT],
     under_way: usize,
 }
 
-/// Failures in a row.
+/// Consecutive failures of one kind.
 #[derive(Debug, Clone, Copy, Default)]
 struct Streak {
     failures: u32,
-    /// The time of the last one that was counted.
+    /// Time of the last counted failure.
     failed_at: Option<Instant>,
 }
 
 impl<I: Copy + PartialEq> Batcher<I> {
-    /// A batcher for a queue with these limits; an ordered queue waits for nothing, because its groups do.
+    /// Creates a batcher for a queue with these limits. For an ordered queue, settlements never linger, because the
+    /// next message of a group waits for them.
     pub fn new(limits: Limits, ordered: bool) -> Self {
         Self {
             batch: limits.settle_batch.max(1),
@@ -59,7 +61,8 @@ impl<I: Copy + PartialEq> Batcher<I> {
         }
     }
 
-    /// Takes a settlement, of a delivery whose lease ends then: it does not wait for others until it would come too late.
+    /// Adds a settlement. `lease_ends`: end of the delivery's lease. The settlement is sent before that time, even if
+    /// the batch is not full.
     #[inline]
     pub fn push(&mut self, id: I, settlement: Settlement, now: Instant, lease_ends: Option<Instant>) {
         let lingered = now + self.linger;
@@ -74,10 +77,10 @@ impl<I: Copy + PartialEq> Batcher<I> {
         self.waiting.push_back(waiting);
     }
 
-    /// Takes back a settlement that the queue did not carry out this time. The more of its kind fail in a row, the longer it
-    /// rests; but it is tried again while half of what is left of its lease is still ahead.
+    /// Takes back a settlement that failed temporarily. The delay before the retry grows with the consecutive failures
+    /// of the same kind. The delay is at most half of the remaining lease, but at least the minimum of [`RETRY`].
     pub fn retry(&mut self, id: I, settlement: Settlement, now: Instant, lease_ends: Option<Instant>) {
-        // The entries of one answer are one failure.
+        // Failures in the same answer count as one failure.
         let streak = &mut self.streaks[Kind::of(&settlement) as usize];
         if streak.failed_at.replace(now) != Some(now) {
             streak.failures = streak.failures.saturating_add(1);
@@ -89,12 +92,12 @@ impl<I: Copy + PartialEq> Batcher<I> {
         self.resting.insert(place, (at, Waiting { id, settlement, due: at }));
     }
 
-    /// A settlement of this kind was carried out: what failed of it before is over.
+    /// Resets the consecutive failures of this kind after a settlement has succeeded.
     pub(super) fn succeeded(&mut self, kind: Kind) {
         self.streaks[kind as usize] = Streak::default();
     }
 
-    /// Drops the settlement of a delivery whose lease is lost; whether it was still here.
+    /// Drops the settlement of a delivery whose lease is lost. Returns `true` if the settlement had not been sent.
     pub fn withdraw(&mut self, id: I) -> bool {
         let before = self.len();
         self.waiting.retain(|waiting| waiting.id != id);
@@ -103,7 +106,8 @@ impl<I: Copy + PartialEq> Batcher<I> {
         self.len() < before
     }
 
-    /// The next batch to send at `now`, if it is time. `more_to_come`: handlers run whose settlements could join it.
+    /// Returns the next batch, if one must be sent at `now`. `more_to_come`: handlers run whose settlements could join
+    /// the batch.
     pub fn next(&mut self, now: Instant, more_to_come: bool) -> Option<Vec<(I, Settlement)>> {
         while self.resting.front().is_some_and(|(at, _)| *at <= now) {
             self.resting.pop_front().into_iter().for_each(|(_, waiting)| self.wait(waiting));
@@ -124,12 +128,12 @@ impl<I: Copy + PartialEq> Batcher<I> {
         self.waiting.iter().map(|waiting| waiting.due).min()
     }
 
-    /// A batch that was sent has been answered.
+    /// Records that a sent batch was answered.
     pub fn answered(&mut self) {
         self.under_way = self.under_way.saturating_sub(1);
     }
 
-    /// The time at which something is due next, if nothing happens before.
+    /// Returns the next time at which a batch may be due without any other event.
     pub fn next_at(&self) -> Option<Instant> {
         let lingering = self.due.filter(|_| self.under_way < self.parallel);
         let resting = self.resting.front().map(|(at, _)| *at);

@@ -1,8 +1,9 @@
-//! Signals on their way to the event loop, each sent at once or together with others that come right after it.
+//! Signals to the event loop. A signal is sent at once, or together with signals that follow shortly after.
 //!
-//! To wake the loop's thread costs more than the loop does about a guest's end, and guests that begin together end one shortly after
-//! the other. So a worker that has more guests to run wakes the loop when it has none left, or looks at its timers: after a few
-//! guests at most, each of which gets an epoch tick at most. A channel would wake the loop for the first of them.
+//! Waking the thread of the event loop costs more than handling the end of a guest. Guests that start together also end
+//! shortly after one another. Therefore, a worker thread that has more guests to run delays the wake-up. It wakes the
+//! loop when it has no more guests to run, or when it checks its timers. This happens after a few guests, each of which
+//! runs for an epoch tick at most. A channel would wake the loop for the first guest.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,12 +11,12 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
-/// The signals that wait for one event loop. `S` is a signal.
+/// Pending signals for one event loop. `S` is the type of a signal.
 #[derive(Debug)]
 pub(super) struct Signals<S> {
     waiting: Mutex<VecDeque<S>>,
     came: Notify,
-    /// Somebody is about to wake the loop.
+    /// Set while a sender is about to wake the loop.
     waking: AtomicBool,
 }
 
@@ -26,25 +27,27 @@ impl<S> Default for Signals<S> {
 }
 
 impl<S> Signals<S> {
-    /// Sends a signal, and wakes the loop.
+    /// Sends a signal, and wakes the loop at once.
     pub(super) fn send(&self, signal: S) {
         self.put(signal);
         self.came.notify_one();
     }
 
-    /// Sends a signal, and wakes the loop once this worker has done what else it has to do, unless somebody else is about to.
+    /// Sends a signal, and wakes the loop after the worker thread has run its other tasks. If another sender is about
+    /// to wake the loop, returns at once.
     pub(super) async fn send_coalesced(&self, signal: S) {
         self.put(signal);
         if self.waking.swap(true, Ordering::AcqRel) {
             return;
         }
-        // Wakes it even if this task is dropped meanwhile.
+        // Wakes the loop on drop, even if this task is cancelled.
         let _waking = Waking(self);
         tokio::task::yield_now().await;
     }
 
-    /// Waits for signals, and takes all of them, in their order. `into` is empty, and used again so that nothing is allocated; it
-    /// stays empty if all were taken the last time. A receive that is dropped takes nothing.
+    /// Waits for signals, and moves all of them into `into`, in the order of sending. `into` must be empty; its
+    /// capacity is reused. `into` stays empty if an earlier call has received the signals. Cancelling this call loses
+    /// no signal.
     pub(super) async fn recv(&self, into: &mut VecDeque<S>) {
         self.came.notified().await;
         std::mem::swap(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner), into);
@@ -55,12 +58,12 @@ impl<S> Signals<S> {
     }
 }
 
-/// Wakes the loop when it is dropped.
+/// Wakes the loop when dropped.
 struct Waking<'a, S>(&'a Signals<S>);
 
 impl<S> Drop for Waking<'_, S> {
     fn drop(&mut self) {
-        // In this order: whoever sends from here on wakes the loop again.
+        // The order matters: a sender that comes after the store wakes the loop again.
         self.0.waking.store(false, Ordering::Release);
         self.0.came.notify_one();
     }
@@ -75,7 +78,7 @@ mod tests {
 
     use super::*;
 
-    /// What a receive takes now; `None`: it waits.
+    /// Returns the signals that are available now. `None`: `recv` would wait.
     async fn taken(signals: &Signals<u32>) -> Option<Vec<u32>> {
         let mut into = VecDeque::new();
         timeout(Duration::ZERO, signals.recv(&mut into)).await.ok().map(|()| into.into())

@@ -1,8 +1,8 @@
-//! Spans of one consumer: of each receive that brought messages, of each message, of each settling.
+//! Spans of one consumer: one span for each receive that returned messages, each message, and each settle call.
 //!
-//! The span of a message has its producer's span as its parent, and a link to it as well. Those of receives and settlings can be
-//! about several messages, so they link to each; one about a single message is settled within its trace. Where no message of
-//! a call is sampled, the call is not either.
+//! The span of a message has the producer's span as its parent, and a link to the producer's span. Spans of receives
+//! and settle calls can concern several messages, so they link to each message. A settle call for a single message
+//! belongs to the trace of that message. If no message of a call is sampled, the call is not sampled.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -14,15 +14,15 @@ use hostler_telemetry::metrics::names::{DISPOSITION, OUTCOME};
 use hostler_telemetry::traces::{Beginning, KeyValue, Operation, Span, SpanContext, Traces, attribute};
 use hostler_types::message::{Message, TraceContext};
 
-/// The number of the delivery of its message; 1 is the first.
+/// Number of the delivery attempt; 1 is the first.
 const ATTEMPT: &str = "hostler.attempt";
 
-/// Makes the spans of one consumer.
+/// Creates the spans of one consumer.
 #[derive(Clone)]
 pub(super) struct Spans {
     traces: Traces,
     channel: Arc<str>,
-    /// The attributes of all of them.
+    /// Attributes of every span.
     attributes: Arc<[KeyValue]>,
 }
 
@@ -41,7 +41,7 @@ impl Spans {
         span
     }
 
-    /// The span of a receive that is over. One that brought nothing has none: it only waited.
+    /// Records the span of a completed receive. A receive without messages has no span.
     pub(super) fn received(&self, since: SystemTime, result: &Result<Vec<Delivery>, QueueError>) {
         let messages: &[Delivery] = match result {
             Ok(messages) if messages.is_empty() => return,
@@ -61,7 +61,7 @@ impl Spans {
         }
     }
 
-    /// Begins the span of a message, and says in which trace its handler runs.
+    /// Starts the span of a message. Returns the span and the trace context for the handler.
     pub(super) fn process(&self, message: &Message, attempt: u32) -> (Span, Option<Arc<TraceContext>>) {
         let parent = produced(message);
         let beginning = Beginning { parent, links: parent.into_iter().cloned().collect(), since: None };
@@ -79,7 +79,8 @@ impl Spans {
         (span, trace)
     }
 
-    /// Begins the span of a settling of the messages of these calls.
+    /// Starts the span of a settle call for the messages of these calls. Returns `None` if none of the messages is
+    /// sampled.
     pub(super) fn settle(&self, batch: &[&Call]) -> Option<Span> {
         if !is_wanted(batch.iter().map(|call| ran_in(call))) {
             return None;
@@ -95,12 +96,12 @@ impl Spans {
     }
 }
 
-/// The span that its handler ran in.
+/// Returns the span in which the handler of this call ran.
 fn ran_in(call: &Call) -> Option<&SpanContext> {
     call.trace.as_ref().map(|trace| trace.span())
 }
 
-/// Ends the span of a settling.
+/// Ends the span of a settle call.
 pub(super) fn settled(mut span: Span, results: &[Result<(), Unsettled>]) {
     let failed = results.iter().filter_map(|result| result.as_ref().err()).collect::<Vec<_>>();
     if let Some(first) = failed.first() {
@@ -108,7 +109,7 @@ pub(super) fn settled(mut span: Span, results: &[Result<(), Unsettled>]) {
     }
 }
 
-/// Ends the span of a message: its handler began, and ran for so long.
+/// Ends the span of a message. `since` is the start of the handler and `took` its run time.
 pub(super) fn processed(
     mut span: Span,
     (since, took): (SystemTime, Duration),
@@ -123,12 +124,12 @@ pub(super) fn processed(
     span.end_at(since + took);
 }
 
-/// The producer's span.
+/// Returns the producer's span.
 fn produced(message: &Message) -> Option<&SpanContext> {
     message.trace.as_ref().map(|trace| trace.span())
 }
 
-/// Returns true if a call about messages of these traces is sampled: unless all of them say that they are not.
+/// Returns `true` unless the contexts of all messages are present and unsampled.
 fn is_wanted<'a>(contexts: impl Iterator<Item = Option<&'a SpanContext>>) -> bool {
     let mut contexts = contexts;
     contexts.any(|context| context.is_none_or(SpanContext::is_sampled))
@@ -151,7 +152,7 @@ mod tests {
 
     const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-    /// Spans that are kept, and deliveries of messages that were sent in these traces.
+    /// Returns spans that are kept in memory, and deliveries of messages with these trace contexts.
     async fn consumer(traces: &[Option<&str>]) -> (Kept, Spans, Vec<Delivery>) {
         let (broker, kept, channel) = (FakeBroker::default(), Kept::default(), "jobs".parse().unwrap());
         let trace = |text: &&str| TraceContext::parse(text, None).map(Arc::new);
@@ -164,7 +165,7 @@ mod tests {
         (kept, spans, deliveries)
     }
 
-    /// A call of a message whose handler ran in this trace.
+    /// Returns a call for this message, with a handler that ran in this trace.
     fn call(message: &Arc<Message>, trace: Option<&Arc<TraceContext>>) -> Call {
         let bounds = Bounds::new(Duration::ZERO);
         let call = Call::new(Arc::clone(message), "jobs".into(), 1, bounds, Output::new(0));

@@ -1,20 +1,20 @@
-//! Attempts that the host spoilt: what a queue counts of them is not counted against their messages. No I/O.
+//! Spared attempts: attempts that ended because of a host limit, and do not count for their messages. No I/O.
 
 use std::collections::{HashMap, VecDeque};
 
-/// The most messages that are remembered; the oldest is forgotten beyond.
+/// Maximum number of remembered messages. Beyond this number, the oldest message is forgotten.
 const MOST: usize = 10_000;
 
-/// The attempts of one message that ended because the host was at a limit.
+/// Attempts of one message that ended because of a host limit.
 #[derive(Debug, Default)]
 struct Spoilt {
-    /// Their numbers, by the queue's own count, as far as the queue keeps counting them.
+    /// Numbers of the spared attempts that are included in the queue's own count of attempts.
     attempts: Vec<u32>,
-    /// The number of them in a row.
+    /// Number of consecutive spared attempts.
     times: u32,
 }
 
-/// The spoilt attempts of one consumer.
+/// Spared attempts of one consumer.
 #[derive(Debug, Default)]
 pub(super) struct Spared {
     messages: HashMap<String, Spoilt>,
@@ -22,12 +22,12 @@ pub(super) struct Spared {
 }
 
 impl Spared {
-    /// Returns true if no attempt was spoilt.
+    /// Returns `true` if no attempts are recorded.
     pub(super) fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }
 
-    /// Notes that this attempt was spoilt.
+    /// Records an attempt that ended because of a host limit.
     pub(super) fn note(&mut self, message_id: &str, attempt: u32) {
         if !self.messages.contains_key(message_id) {
             self.order.push_back(message_id.to_owned());
@@ -42,8 +42,9 @@ impl Spared {
         }
     }
 
-    /// Returns the attempt that a delivery counts as, and how many times in a row the host spoilt it before. A queue that takes
-    /// attempts back hands the message out under the same number again, so only lower numbers are subtracted.
+    /// Returns the adjusted number of an attempt, and the number of preceding attempts in a row that reached a host
+    /// limit. A queue that can take back an attempt delivers the message again with the same number. Therefore, only
+    /// spared attempts with a lower number are subtracted.
     pub(super) fn counted(&mut self, message_id: &str, attempt: u32) -> (u32, u32) {
         if self.messages.is_empty() {
             return (attempt, 0);
@@ -54,7 +55,8 @@ impl Spared {
         (attempt.saturating_sub(spared).max(1), spoilt.times)
     }
 
-    /// Notes that an attempt was the handler's own. What was spoilt stays known: an ack whose lease is lost comes again.
+    /// Records an attempt that did not reach a host limit. Keeps the earlier spared attempts, because the message may
+    /// be redelivered, for example if the lease is lost before the ack.
     pub(super) fn ended(&mut self, message_id: &str) {
         if let Some(spoilt) = self.messages.get_mut(message_id) {
             spoilt.times = 0;
@@ -68,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_spoilt_attempt_is_not_counted_whether_or_not_the_queue_takes_it_back() {
-        // SQS: the count rises.
+        // SQS: the queue's count increases.
         let mut sqs = Spared::default();
         assert_eq!(sqs.counted("a", 1), (1, 0));
         sqs.note("a", 1);
@@ -78,7 +80,7 @@ mod tests {
         assert_eq!(sqs.counted("b", 3), (3, 0));
         sqs.ended("a");
         assert_eq!(sqs.counted("a", 4), (2, 0));
-        // The embedded queue: the same number again.
+        // Embedded queue: the queue delivers the same number again.
         let mut embedded = Spared::default();
         embedded.note("a", 2);
         assert_eq!(embedded.counted("a", 2), (2, 1));

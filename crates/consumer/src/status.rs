@@ -1,4 +1,4 @@
-//! The status of a consumer, for the health file and whoever else looks.
+//! Status of a consumer, for the health file and other readers.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,48 +10,51 @@ use tokio::time::Instant;
 use super::failures::Failures;
 use hostler_health::{BreakerState, ConsumerReport, SettlingFails, State, Timestamp};
 
-/// The status of a consumer.
+/// Status of a consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
-    /// Its state.
+    /// State of the consumer.
     pub state: State,
-    /// The time of the change to it.
+    /// Time of the last state change.
     pub since: Instant,
-    /// The last time that a receive came back without an error.
+    /// Time of the last receive that succeeded.
     pub last_poll_at: Option<Instant>,
-    /// The time since which a receive could begin again; `None`: it always could.
+    /// Time since which a receive could start, after the last change in the reasons that prevent one. `None`: no change
+    /// yet.
     pub could_poll_since: Option<Instant>,
-    /// No receive is to begin: all slots run, the rate limit has no token, or it is paused.
+    /// Set if no receive may start, because guests run in all slots, the rate limit is exhausted, the breaker is open,
+    /// or the consumer is paused.
     pub held_back: bool,
-    /// Settlements and extensions that keep failing.
+    /// Settlements and lease extensions that keep failing.
     pub failures: Failures,
-    /// The longest that a processing-timeout hook takes, with all that belongs to it. Meanwhile a consumer with one slot can
-    /// neither poll nor process. Zero where there is no such hook.
+    /// Maximum time for the processing-timeout hook, including the load of the message body. During that time, a
+    /// consumer with one slot can neither poll nor process. Zero without such a hook.
     pub hook_takes: Duration,
-    /// Messages whose guest runs.
+    /// Number of messages whose guest runs.
     pub in_flight: usize,
-    /// Messages that are taken and not over: they wait for their turn, run, or are being settled.
+    /// Number of unfinished messages: those that wait to start, run, or are being settled.
     pub in_hand: usize,
-    /// The start of the oldest of them.
+    /// Start time of the oldest running message. `None`: no guest runs.
     pub oldest_started_at: Option<Instant>,
-    /// Messages whose handler came to an end.
+    /// Number of messages whose handler was started and has ended.
     pub processed: u64,
-    /// Those of them that failed: see [`ConsumerReport::failed`].
+    /// Number of processed messages that failed: see [`ConsumerReport::failed`].
     pub failed: u64,
-    /// True while an operator has paused it.
+    /// Set while an operator pauses the consumer.
     pub paused: bool,
-    /// The state of its breaker, unless it is closed.
+    /// State of the breaker. `None`: closed.
     pub breaker: Option<BreakerState>,
 }
 
 impl Status {
-    /// The time of its last poll, as far as its health goes: one that its rate limit keeps from polling is none the worse for it.
+    /// Returns the time of the last poll for the health check. Returns `now` if no receive may start, because a
+    /// consumer is then not required to poll.
     pub fn polled_at(&self, now: Instant) -> Option<Instant> {
         if self.held_back { Some(now) } else { self.last_poll_at.max(self.could_poll_since) }
     }
 
-    /// Makes the health file's report of it at `now`. `wall` turns instants into wall-clock times; a drain may take all of
-    /// `grace`.
+    /// Creates the health file's report on the consumer at `now`. `wall` converts instants to wall-clock times. `grace`
+    /// is the maximum duration of a drain.
     pub fn report(
         &self,
         name: &str,
@@ -86,25 +89,25 @@ impl Status {
     }
 }
 
-/// The most failures that are remembered of a consumer.
+/// Maximum number of failures that are remembered for each consumer.
 pub const MAX_FAILURES: usize = 5;
 
 /// A message that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failed {
-    /// The time of its end.
+    /// Time at which the message was finished.
     pub at: Instant,
-    /// Its id.
+    /// Id of the message.
     pub message_id: String,
-    /// Its outcome.
+    /// Name of the outcome.
     pub outcome: &'static str,
-    /// Its disposition.
+    /// Name of the disposition.
     pub disposition: &'static str,
-    /// The reason, as the log has it; empty where nothing is known.
+    /// Reason of the failure, up to 256 bytes of the logged reason. Empty if there is no reason.
     pub reason: String,
 }
 
-/// A board on which one consumer writes its status, and others read it.
+/// Shared status of one consumer. The consumer updates the status, and other tasks read it.
 #[derive(Debug, Clone)]
 pub struct StatusHandle {
     status: Arc<Mutex<Status>>,
@@ -114,8 +117,8 @@ pub struct StatusHandle {
 }
 
 impl StatusHandle {
-    /// A board that starts in [`State::Initializing`]. `transitions` is notified at each change of the state, of a pause and of
-    /// the breaker, `work` when there is something in hand and nothing was, or the other way round.
+    /// Creates a status in [`State::Initializing`]. `transitions` is notified when the state, the pause or the breaker
+    /// changes. `work` is notified when the number of unfinished messages changes from or to zero.
     pub fn new(transitions: Arc<Notify>, work: Arc<Notify>) -> Self {
         let status = Status {
             state: State::Initializing,
@@ -136,24 +139,24 @@ impl StatusHandle {
         Self { status: Arc::new(Mutex::new(status)), failures: Arc::default(), transitions, work }
     }
 
-    /// The last failures, the latest first; [`MAX_FAILURES`] at most.
+    /// Returns the last failures, the latest first; at most [`MAX_FAILURES`].
     pub fn failures(&self) -> Vec<Failed> {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
-    /// Remembers a failure, and forgets the oldest beyond [`MAX_FAILURES`].
+    /// Records a failure. Forgets the oldest failure beyond [`MAX_FAILURES`].
     pub fn failed(&self, failed: Failed) {
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         failures.truncate(MAX_FAILURES - 1);
         failures.push_front(failed);
     }
 
-    /// The status as it is now.
+    /// Returns the current status.
     pub fn get(&self) -> Status {
         *self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the status at `now`; the state before and after, if it changed.
+    /// Changes the status at `now`. Returns the state before and after, if the state has changed.
     pub fn update(&self, now: Instant, change: impl FnOnce(&mut Status)) -> Option<(State, State)> {
         let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
         let Status { state: before, in_hand, paused, breaker, .. } = *status;

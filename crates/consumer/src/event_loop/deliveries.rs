@@ -1,4 +1,4 @@
-//! Deliveries: what the loop does about each, from its receive to its end.
+//! Deliveries: what the event loop does with each delivery, from its receive to its end.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -15,18 +15,18 @@ use hostler_config::OnProcessingTimeout;
 use hostler_handler::{Bounds, Call, HOOK_TIMEOUT, Output};
 use hostler_queue::{Delivery, Settlement};
 
-/// One thing that is left to do about an event.
+/// Pending step in the handling of an event.
 pub(super) enum Command {
-    /// Feed a delivery's machine, and do what it says.
+    /// Passes an event to the state machine of a delivery, and carries out the resulting action.
     Feed(Id, Event),
-    /// The breaker has changed its state.
+    /// Handles a state change of the breaker.
     Turned(Change),
-    /// Take nothing more, and give back what has not started.
+    /// Stops receiving, and gives back messages that have not started.
     Shut,
 }
 
 impl EventLoop {
-    /// Takes a delivery in hand that came at this time; whether it waits behind another of its group.
+    /// Adds a delivery that arrived at `time`. Returns `true` if the delivery waits behind another one of its group.
     pub(super) fn admit(&mut self, delivery: Delivery, time: SystemTime) -> bool {
         let id = self.next_id;
         self.next_id += 1;
@@ -58,10 +58,10 @@ impl EventLoop {
         let is_kept = self.admission.admits(id);
         let is_over = self.leases.deadline(id).is_some_and(|deadline| deadline <= self.now);
         if is_over {
-            // It was so long on its way that its lease has ended.
+            // The lease ended before the delivery reached the loop.
             self.lose(id);
         } else if self.phase > Phase::Running || !is_kept {
-            // It was on its way when nothing more was to come.
+            // The delivery arrived after receiving had stopped.
             self.apply(id, Event::Drain);
         } else if may_start {
             self.apply(id, Event::Start);
@@ -69,13 +69,13 @@ impl EventLoop {
         !may_start
     }
 
-    /// Feeds a delivery's machine, and does all that follows.
+    /// Passes an event to the state machine of a delivery, and handles all consequences.
     pub(super) fn apply(&mut self, id: Id, event: Event) {
         self.carry_out(Command::Feed(id, event));
     }
 
-    /// Carries out a command and all that follow from it, the last one first: whatever follows for a delivery comes before what
-    /// was to be done after it.
+    /// Carries out a command and all commands that result from it, last in, first out. Therefore, all consequences for
+    /// one delivery come before the steps that were planned after it.
     pub(super) fn carry_out(&mut self, command: Command) {
         self.commands.push(command);
         while let Some(command) = self.commands.pop() {
@@ -97,7 +97,8 @@ impl EventLoop {
             Action::Run => self.start(id),
             Action::AskToStop => in_hand.call.bounds.stop.ask(),
             Action::Stop => in_hand.call.bounds.stop.force(),
-            // Nothing waits for a hook any more, or the message may be another's by now.
+            // At the deadline, nothing waits for a hook. After the end of the lease, another receiver may have the
+            // message.
             Action::Decide(_) if self.phase == Phase::Deadline || !self.leases.hold(id, self.now) => {
                 self.commands.push(Command::Feed(id, Event::Decided(None)));
             }
@@ -109,7 +110,8 @@ impl EventLoop {
             Action::StopHeartbeat => {
                 let end = End::of(in_hand.machine.outcome(), in_hand.started_at.is_some());
                 let turned = self.admission.breaker.ended(id, end, self.now);
-                // After what follows for this delivery, so that none of its group goes back before it.
+                // Push this command first, so that it runs after all steps for this delivery. Otherwise another message
+                // of the group could go back before this one.
                 self.commands.extend(turned.map(Command::Turned));
                 if self.leases.stop(id) {
                     self.commands.push(Command::Feed(id, Event::HeartbeatStopped));
@@ -124,7 +126,7 @@ impl EventLoop {
         let Some(in_hand) = self.in_hand.get_mut(&id) else { return };
         let (now, timeout) = (self.now, self.consumer.spec.processing_timeout);
         in_hand.started_at = Some(now);
-        // Nobody else has it yet, so that nothing is copied.
+        // The call is not shared yet, so nothing is copied.
         let call = Arc::make_mut(&mut in_hand.call);
         call.bounds.deadline = now.into_std() + timeout;
         self.summary.late += u64::from(in_hand.late);
@@ -141,7 +143,7 @@ impl EventLoop {
         self.effects.run(id, Arc::clone(&in_hand.call), in_hand.span.is_some());
     }
 
-    /// A guest, or the hook that decided for it, is gone.
+    /// Handles the end of a guest: of the handler, or of the processing-timeout hook.
     pub(super) fn ended(&mut self, id: Id, event: Event) {
         if let Some(in_hand) = self.in_hand.get_mut(&id)
             && let Some(started_at) = in_hand.started_at
@@ -169,13 +171,14 @@ impl EventLoop {
             Disposition::None => return self.finish(id),
         };
         self.batcher.push(id, settlement, self.now, self.leases.deadline(id));
-        // After it, so that it is visible again before them.
+        // Push the followers after the settlement of their head, so that the head becomes visible before them.
         if let Some(group) = self.in_hand.get(&id).filter(|_| !is_ack).and_then(|in_hand| self.group_of(in_hand)) {
             self.send_back_followers(id, &group, delay);
         }
     }
 
-    /// A lease is lost. A settlement that is on its way is waited for: it may have come in time.
+    /// Handles the loss of a lease. If a settlement is already in progress, waits for its result, because the
+    /// settlement may have reached the queue in time.
     pub(super) fn lose(&mut self, id: Id) {
         let Some(in_hand) = self.in_hand.get(&id) else { return };
         if in_hand.machine.is_settling() && !self.batcher.withdraw(id) {

@@ -1,4 +1,4 @@
-//! Groups: what the loop does so that none of an ordered queue's messages overtakes another of its group.
+//! Groups: keeps the order of messages within each group of an ordered queue.
 
 use std::time::Duration;
 
@@ -12,7 +12,9 @@ use super::deliveries::Command;
 use hostler_queue::DEFAULT_GROUP;
 
 impl EventLoop {
-    /// A delivery is over: the next of its group may start, or all of them go back.
+    /// Handles the end of a delivery. After an ack, the next delivery of the group starts, or goes back if it may not
+    /// start. Otherwise all following deliveries of the group go back.
+
     pub(super) fn leave(&mut self, id: Id, group: &str, disposition: &Disposition) {
         match disposition {
             Disposition::Ack => {
@@ -28,21 +30,22 @@ impl EventLoop {
         }
     }
 
-    /// The followers of a message that was not acked go back untouched, so that none overtakes it; with its delay, because
-    /// some servers hand out a follower while its head still waits.
+    /// Sends all following messages of the group back unprocessed, because a message that was not acked must come first.
+    /// They get the same delay as this message, because some servers deliver a follower while its head is still
+    /// delayed.
     pub(super) fn send_back_followers(&mut self, id: Id, group: &str, delay: Duration) {
         let followers = self.gate.close(group, id).into_iter().rev();
         self.commands.extend(followers.map(|follower| Command::Feed(follower, Event::Overtaken(delay))));
     }
 
-    /// Returns true if the head of its group is not over, though its guest is gone.
+    /// Returns `true` if the first delivery of the same group is not finished, although its guest has ended.
     pub(super) fn follows_one_that_settles(&self, in_hand: &InHand) -> bool {
         let head = self.group_of(in_hand).and_then(|group| self.gate.head(&group));
         let head = head.and_then(|head| self.in_hand.get(&head));
         head.is_some_and(|head| !head.machine.is_waiting() && !head.machine.is_running())
     }
 
-    /// The group that it is one of; `None`: its queue is not ordered.
+    /// Returns the group of a delivery. `None`: the queue is not ordered.
     pub(super) fn group_of(&self, in_hand: &InHand) -> Option<String> {
         let group = in_hand.call.message.group.as_deref().unwrap_or(DEFAULT_GROUP);
         self.consumer.spec.ordered.then(|| group.to_owned())

@@ -1,4 +1,4 @@
-//! Pause: an operator or the breaker wants the loop to take nothing, or lets it go on.
+//! Pause: stops and resumes receiving, for an operator or for the breaker.
 
 use super::super::breaker::Change;
 use super::super::delivery::Event;
@@ -8,7 +8,7 @@ use super::EventLoop;
 use super::deliveries::Command;
 
 impl EventLoop {
-    /// An operator pauses the consumer, or lets it go on.
+    /// Pauses or resumes the consumer for an operator.
     pub(super) fn pause(&mut self, paused: bool) {
         if std::mem::replace(&mut self.admission.paused, paused) == paused {
             return;
@@ -22,7 +22,7 @@ impl EventLoop {
         }
     }
 
-    /// The breaker has changed its state.
+    /// Handles a state change of the breaker.
     pub(super) fn turned(&mut self, change: Change) {
         log::breaker(&self.consumer.spec, change);
         match change {
@@ -31,8 +31,8 @@ impl EventLoop {
         }
     }
 
-    /// Nothing more is received: what has not started goes back. But what waits behind a message that is being settled goes
-    /// back after that one, or it would overtake it.
+    /// Stops receiving, and gives back messages that have not started. A message stays while an earlier message of its
+    /// group is being settled. Otherwise the later message could overtake the earlier one.
     pub(super) fn shut(&mut self) {
         self.effects.stop_polling.cancel();
         let goes_back = |in_hand: &InHand| in_hand.machine.is_waiting() && !self.follows_one_that_settles(in_hand);

@@ -1,4 +1,4 @@
-//! Report: what the loop says of its deliveries and of itself, to the log, metrics, traces, the health file and its hooks.
+//! Report: what the event loop writes to the log, metrics, traces, the health file and the state-changed hook.
 
 use tokio::time::Instant;
 
@@ -15,11 +15,11 @@ use hostler_queue::LeaseError;
 use hostler_telemetry::metrics::Ending;
 use hostler_types::State;
 
-/// The longest reason that is remembered of a failure, in bytes. The log has all of it.
+/// Maximum length in bytes of the reason in [`Failed`].
 const MAX_REASON: usize = 256;
 
 impl EventLoop {
-    /// A delivery is over.
+    /// Reports a finished delivery.
     pub(super) fn over(&mut self, in_hand: &mut InHand) {
         let (outcome, disposition) = (in_hand.machine.outcome(), in_hand.machine.disposition());
         if in_hand.started_at.is_some() {
@@ -44,7 +44,9 @@ impl EventLoop {
         }
     }
 
-    /// A guest is gone: an attempt that the host spoilt is remembered, and a person is told what to do.
+    /// Records whether a host limit ended the attempt. Called when the guest, or the sending of the reply, has ended. Logs
+    /// the limit with instructions for the operator.
+
     pub(super) fn note(&mut self, id: Id, outcome: Option<&Outcome>) {
         let is_limit = matches!(outcome, Some(Outcome::HostLimit(..)));
         if !is_limit && self.spared.is_empty() {
@@ -60,7 +62,7 @@ impl EventLoop {
         tracing::warn!(consumer, message_id, limit = %limit, error, cure, "host limit reached: the attempt does not count");
     }
 
-    /// Notes which heartbeats failed, and logs them.
+    /// Records failed heartbeats, and logs them.
     pub(super) fn note_heartbeats(&mut self, ids: &[Id], results: &[Result<(), LeaseError>]) {
         for (n, id) in ids.iter().enumerate() {
             let in_hand = self.in_hand.get_mut(id);
@@ -78,7 +80,7 @@ impl EventLoop {
         }
     }
 
-    /// Shows what the consumer does, and tells the state-changed hook of a change.
+    /// Updates the status of the consumer, and notifies the state-changed hook if the state has changed.
     pub(super) fn show(&self) {
         let state = match self.phase {
             Phase::Draining | Phase::Deadline => State::Exiting,
@@ -105,7 +107,7 @@ impl EventLoop {
 fn failed(in_hand: &InHand, at: Instant) -> Failed {
     let (outcome, disposition) = (in_hand.machine.outcome(), in_hand.machine.disposition());
     let reason = log::reason(outcome, disposition).unwrap_or_default();
-    // A copy, so that the rest of a long one is not remembered with it.
+    // Copied, so that the memory of a long reason is freed.
     let reason = reason[..reason.floor_char_boundary(MAX_REASON)].to_owned();
     Failed {
         at,
