@@ -4,7 +4,6 @@
 //! margin for stopping a guest. The deadline moves only when the queue confirms the extension of this entry. Therefore, a
 //! lease ends here before it ends at the queue.
 
-
 use std::collections::BTreeSet;
 
 use hashbrown::HashMap;
