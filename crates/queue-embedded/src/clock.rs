@@ -1,4 +1,4 @@
-//! The clocks of the queue, and the connection that jobs receive with them.
+//! Clocks of the queue, and the session with which jobs access the file.
 
 use std::fmt;
 use std::ops::Deref;
@@ -12,20 +12,20 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::rows::{millis, to_system_time};
 
-/// The clocks of a machine. The driver reads no others, so a test can set, stop and step them.
+/// Clocks of a machine. The driver reads no other clocks, so a test can set, stop and step the time.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// Returns the time since a moment that all processes of the machine share. It is never set and never steps.
+    /// Returns the time since a moment that is the same for all processes of the machine. This clock never steps.
     fn monotonic(&self) -> Duration;
 
-    /// Returns the wall clock, which may be set at any time.
+    /// Returns the wall-clock time, which may be set at any time.
     fn wall(&self) -> SystemTime;
 
-    /// Names the origin of [`Clock::monotonic`]. Readings are comparable among processes that see the same name.
-    /// `None`: only within this process.
+    /// Returns a name for the start of [`Clock::monotonic`]. Times of processes with the same name are comparable.
+    /// `None`: times are comparable within this process only.
     fn origin(&self) -> Option<String>;
 }
 
-/// The clocks of this machine.
+/// Clocks of this machine.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 
@@ -40,7 +40,7 @@ impl Clock for SystemClock {
         SystemTime::now()
     }
 
-    /// Joins the boot id and the time namespace, since each namespace has its own origin.
+    /// Combines the boot id and the time namespace, because each time namespace has its own start.
     fn origin(&self) -> Option<String> {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
         let namespace = std::fs::read_link("/proc/self/ns/time").unwrap_or_default();
@@ -48,27 +48,28 @@ impl Clock for SystemClock {
     }
 }
 
-/// The drift of the wall clock, in milliseconds, beyond which it counts as set.
+/// Maximum drift of the wall clock in milliseconds. After a larger drift, the wall clock counts as set.
 const MAX_DRIFT: i64 = 100;
 
-/// The latest valid time in a file, in milliseconds: the year 3000.
+/// Maximum valid time in a file, in milliseconds since 1970: the year 3000.
 const MAX_TIME: i64 = 32_503_680_000_000;
 
-/// The file's own time, which counts leases and delays, in milliseconds. It starts at a reading of the wall clock and
-/// advances with the monotonic clock, so setting the wall clock neither ends a lease nor prolongs a delay. The first
-/// process after a boot writes the start into the file, and all others read it there. From one boot to the next, time
-/// advances with the wall clock, but never backwards.
+/// Time of the file in milliseconds, used for leases and delays. The time starts at the wall-clock time and advances
+/// with the monotonic clock. Therefore, setting the wall clock neither ends a lease nor prolongs a delay.
+///
+/// The first process after a boot writes the start of the time into the file, and all other processes read the start
+/// from there. From one boot to the next, the time advances with the wall clock, but never goes backwards.
 #[derive(Debug, Clone)]
 pub(super) struct QueueTime {
     clock: Arc<dyn Clock>,
-    /// The queue's time minus the monotonic clock's, in milliseconds.
+    /// Time of the queue minus the monotonic clock, in milliseconds.
     ahead: i64,
-    /// The wall clock minus the queue's time as last seen, in milliseconds.
+    /// Wall clock minus the time of the queue, in milliseconds, as of the last conversion that found a drift.
     wall_ahead: Arc<AtomicI64>,
 }
 
 impl QueueTime {
-    /// Reads the time of a file, or starts it if no process of this boot has done so.
+    /// Reads the time of a file. Starts the time if no process of this boot has done this.
     pub(super) fn of(db: &Connection, clock: Arc<dyn Clock>) -> rusqlite::Result<Self> {
         let origin = clock.origin();
         let ahead = match known(db, origin.as_deref())? {
@@ -82,18 +83,19 @@ impl QueueTime {
         }
     }
 
-    /// Returns the queue's time in milliseconds. It equals the time since 1970 unless the wall clock was set.
+    /// Returns the time of the queue in milliseconds since 1970. Differs from the wall clock after the wall clock was
+    /// set.
     pub(super) fn now(&self) -> i64 {
         millis(self.clock.monotonic()).saturating_add(self.ahead)
     }
 
-    /// Returns the monotonic clock, for the timeouts of this process.
+    /// Returns the monotonic time, for timeouts within this process.
     pub(super) fn monotonic(&self) -> Duration {
         self.clock.monotonic()
     }
 
-    /// Converts a moment of the queue's time to the wall clock as it is set now. The result changes only when that
-    /// clock is set.
+    /// Converts a time of the queue to the current wall clock. For the same input, the result changes only when the
+    /// wall clock is set.
     pub(super) fn to_wall(&self, at: i64) -> SystemTime {
         let seen = wall_millis(&*self.clock).saturating_sub(self.now());
         let known = self.wall_ahead.load(Ordering::Relaxed);
@@ -103,14 +105,15 @@ impl QueueTime {
     }
 }
 
-/// Returns the error of a damaged file: its clock, or the message that it started from, has an impossible time.
+/// Returns the error for a damaged file: the stored clock, or the newest message from which the time started, has an
+/// impossible time.
 fn impossible(now: i64) -> rusqlite::Error {
     let text = format!("its clock stands at {now} ms since 1970, which no clock has written");
     rusqlite::Error::FromSqlConversionFailure(0, Type::Integer, text.into())
 }
 
-/// Reads the entry of the file for this origin of the monotonic clock. A file of an earlier version has no `clock`
-/// table.
+/// Reads the stored start of the queue's time for this origin of the monotonic clock. `None`: nothing is stored. A file
+/// of an earlier version has no `clock` table.
 fn known(db: &Connection, origin: Option<&str>) -> rusqlite::Result<Option<i64>> {
     let Some(origin) = origin else { return Ok(None) };
     if !db.table_exists(None, "clock")? {
@@ -119,7 +122,7 @@ fn known(db: &Connection, origin: Option<&str>) -> rusqlite::Result<Option<i64>>
     db.query_row("SELECT ahead FROM clock WHERE origin = ?1", [origin], |row| row.get(0)).optional()
 }
 
-/// Starts time from the wall clock, or from the newest message if the wall clock is behind it.
+/// Starts the queue's time at the wall clock, or at the newest message if that is later.
 fn begin(db: &Connection, clock: &dyn Clock, origin: Option<&str>) -> rusqlite::Result<i64> {
     let tx = Transaction::new_unchecked(db, TransactionBehavior::Immediate)?;
     if let Some(ahead) = known(&tx, origin)? {
@@ -130,8 +133,8 @@ fn begin(db: &Connection, clock: &dyn Clock, origin: Option<&str>) -> rusqlite::
         [],
         |row| row.get(0),
     )?;
-    // Both clocks are rounded down, so one millisecond less is never ahead of the wall clock. The newest message is
-    // due.
+    // Both clocks are rounded down. One millisecond less is never ahead of the wall clock, and still not before the
+    // newest message, which must be due.
     let now = newest.map_or(0, |newest| newest.saturating_add(1)).max(wall_millis(clock));
     let ahead = now.saturating_sub(millis(clock.monotonic())).saturating_sub(1);
     if let Some(origin) = origin {
@@ -149,7 +152,7 @@ fn wall_millis(clock: &dyn Clock) -> i64 {
     clock.wall().duration_since(UNIX_EPOCH).map_or(0, millis)
 }
 
-/// Work on the file. It may run again if its transaction was rolled back.
+/// Work on the file. A job may run again after its transaction was rolled back.
 pub(super) trait Job: Send {
     fn run(&mut self, db: &Session<'_>) -> rusqlite::Result<()>;
 }
@@ -160,14 +163,14 @@ impl<F: FnMut(&Session<'_>) -> rusqlite::Result<()> + Send> Job for F {
     }
 }
 
-/// The connection within a job, and the file's time.
+/// Connection to the file within a job, with the time of the queue.
 pub(super) struct Session<'a> {
     pub(super) db: &'a Connection,
     pub(super) time: &'a QueueTime,
 }
 
 impl Session<'_> {
-    /// Returns the queue's time, in milliseconds.
+    /// Returns the time of the queue in milliseconds.
     pub(super) fn now(&self) -> i64 {
         self.time.now()
     }

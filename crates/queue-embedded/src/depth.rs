@@ -1,4 +1,4 @@
-//! Counts the messages of a queue, from the indexes alone.
+//! Counts the messages of a queue, with indexes only.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::clock::Session;
 use hostler_queue::Depth;
 use hostler_types::channel::Channel;
 
-/// Returns the depths of these channels, all at one moment.
+/// Returns the depths of these channels, all at the same moment.
 pub(super) fn depths(db: &Session<'_>, channels: &[Channel]) -> rusqlite::Result<Vec<Depth>> {
     let tx = Transaction::new_unchecked(db, TransactionBehavior::Deferred)?;
     channels.iter().map(|channel| depth(&tx, channel, db.now())).collect()
@@ -32,7 +32,7 @@ fn depth(db: &Connection, channel: &Channel, now: i64) -> rusqlite::Result<Depth
         .query_row([queue], |row| row.get(0))
         .optional()?;
     Ok(Depth {
-        // A message that waits for its turn in a group is ready from the queue's view; SQS counts it the same way.
+        // A message that waits behind others of its group counts as visible, as in SQS.
         visible: visible + blocked,
         delayed: u64::from(later - in_flight),
         in_flight: in_flight.into(),

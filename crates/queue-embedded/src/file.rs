@@ -1,4 +1,4 @@
-//! The queue's file: creates it, or checks that it is a hostler queue; translates its errors.
+//! File of the queue: creates the file or checks that it is a hostler queue, and translates SQLite errors.
 
 use std::cell::Cell;
 use std::fs::{self, OpenOptions};
@@ -15,26 +15,28 @@ use super::Worker;
 use super::clock::{Clock, QueueTime};
 use hostler_queue::QueueError;
 
-/// Marks an SQLite file as a hostler queue ("Hstl").
+/// Application id that marks an SQLite file as a hostler queue ("Hstl").
 const APPLICATION_ID: i32 = 0x4873_746c;
 
-/// The layout version that this hostler reads and writes.
+/// Version of the file layout that this hostler reads and writes.
 const VERSION: i32 = 1;
 
-/// The tables that every queue has. The `clock` table is created where it is missing.
+/// Tables that every queue file has. The `clock` table is not listed, because it is created when it is missing.
 const TABLES: [&str; 5] = ["queue", "subscription", "content", "entry", "dedupe"];
 
-/// The longest wait for a lock of another process.
+/// Maximum wait for a lock of another process.
 const BUSY: Duration = Duration::from_secs(5);
 
+/// Layout of the file.
+///
 /// `entry` changes at every receive, so it is separate from `content`, whose bodies may be large.
 ///
-/// In an ordered queue every entry has its `group_name`, and all but one of a group are blocked: their `visible_at` is
-/// null. When that one is removed, the next becomes visible. A receive is therefore the same cheap look-up for all
-/// queues.
+/// In an ordered queue, every entry has a `group_name`. All entries of a group except one are blocked: their
+/// `visible_at` is null. When the unblocked entry is removed, the next entry becomes visible. Therefore, a receive is
+/// the same cheap look-up for all queues.
 ///
 /// Times are milliseconds of the queue's own time (`QueueTime`), which all processes share. An entry is leased while it
-/// has a `lease` and its `visible_at` lies in the future.
+/// has a `lease` and a `visible_at` in the future.
 const SCHEMA: &str = "
     CREATE TABLE queue (
         id INTEGER PRIMARY KEY,
@@ -78,24 +80,24 @@ const SCHEMA: &str = "
     CREATE INDEX dedupe_age ON dedupe (sent_at);
 ";
 
-/// A queue's file as opened.
+/// An opened queue file.
 pub(super) struct Opened {
     pub(super) db: Connection,
     pub(super) path: PathBuf,
     pub(super) time: QueueTime,
-    /// The identity of the file at the path; `None`: there was no file, and the queue is in memory.
+    /// Identity of the file at the path. `None`: the file was missing, and the queue is in memory.
     identity: Option<Identity>,
 }
 
-/// Device and inode, which distinguish two files at the same path.
+/// Device and inode, which distinguish two files that were at the same path.
 type Identity = (u64, u64);
 
 impl Opened {
-    /// Checks that the opened file is still the one at its path. Writes to any other file would be lost.
+    /// Checks that the opened file is still the file at its path. Writes to a removed or replaced file would be lost.
     pub(super) fn still_there(&self) -> Result<(), QueueError> {
         let found = fs::metadata(&self.path).ok();
         if self.identity.is_none() || found.as_ref().map(identity) == self.identity {
-            // Since its opening, the file has at least a header.
+            // The opened file has had at least a header. An empty file was therefore emptied by another process.
             return match found {
                 Some(file) if self.identity.is_some() && file.len() == 0 => {
                     Err(QueueError::Refused(emptied(&self.path)))
@@ -120,9 +122,9 @@ fn identity(file: &fs::Metadata) -> Identity {
     (file.dev(), file.ino())
 }
 
-/// Opens the queue at `path`, and creates it if there is no file.
+/// Opens the queue at `path`. Creates a missing file.
 pub(super) fn open(path: &Path, clock: Arc<dyn Clock>, worker: Worker) -> Result<Opened, QueueError> {
-    // SQLite would create the file readable by others. Its companion files take over these permissions.
+    // SQLite would create a file that others can read. The -wal and -shm files get the same permissions as the file.
     OpenOptions::new()
         .read(true)
         .write(true)
@@ -139,7 +141,7 @@ pub(super) fn open(path: &Path, clock: Arc<dyn Clock>, worker: Worker) -> Result
     Ok(opened)
 }
 
-/// Opens a connection that cannot write. A missing file is not created; the queue then appears empty.
+/// Opens the queue read-only. A missing file is not created, and the queue appears empty.
 pub(super) fn open_to_look(path: &Path, clock: Arc<dyn Clock>) -> Result<Opened, QueueError> {
     let opened = match path.try_exists() {
         Ok(false) => empty(path, clock).map_err(|error| error.of(path))?,
@@ -149,7 +151,7 @@ pub(super) fn open_to_look(path: &Path, clock: Arc<dyn Clock>) -> Result<Opened,
     Ok(opened)
 }
 
-/// Opens an empty queue in memory. Its errors name the missing file.
+/// Opens an empty queue in memory. `path` is used in error messages only.
 fn empty(path: &Path, clock: Arc<dyn Clock>) -> Result<Opened, OpenError> {
     let db = Connection::open_in_memory()?;
     create(&db, path)?;
@@ -194,7 +196,7 @@ fn connect(path: &Path, worker: Worker) -> Result<Connection, OpenError> {
     if db.is_readonly(MAIN_DB)? {
         return Err(OpenError::Refused(format!("the queue `{}` is read-only for this user", path.display())));
     }
-    // One transaction, so that another process cannot create the queue between two of the queries.
+    // A single transaction prevents another process from creating the queue between the queries.
     let fresh = is_fresh(&*Transaction::new_unchecked(&db, TransactionBehavior::Deferred)?, path)?;
     if !use_wal(&db)? {
         let text = format!("the queue `{}` must be on a local disk: SQLite cannot share it here", path.display());
@@ -210,7 +212,7 @@ fn connect(path: &Path, worker: Worker) -> Result<Connection, OpenError> {
     Ok(db)
 }
 
-/// Reports `true` if the file is still empty. An error if it holds anything but a hostler queue.
+/// Returns `true` if the file is empty. Fails if the file contains anything other than a hostler queue.
 fn is_fresh(db: &Connection, path: &Path) -> Result<bool, OpenError> {
     let application: i32 = db.pragma_query_value(None, "application_id", |row| row.get(0))?;
     let version: i32 = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
@@ -241,7 +243,7 @@ fn missing_table(db: &Connection) -> rusqlite::Result<Option<&'static str>> {
     Ok(None)
 }
 
-/// Creates the tables. Of two processes that create the file at the same time, the second finds it done.
+/// Creates the tables. If two processes create the file at the same time, the second finds the tables of the first.
 fn create(db: &Connection, path: &Path) -> Result<(), OpenError> {
     let tx = Transaction::new_unchecked(db, TransactionBehavior::Immediate)?;
     if is_fresh(&tx, path)? {
@@ -252,8 +254,8 @@ fn create(db: &Connection, path: &Path) -> Result<(), OpenError> {
     Ok(tx.commit()?)
 }
 
-/// Turns the write-ahead log on; `false` where the filesystem does not support it. SQLite does not call the busy
-/// handler here, so this function waits for a lock itself.
+/// Enables the write-ahead log. Returns `false` if the filesystem does not support it. SQLite does not call the busy
+/// handler here, so this function itself waits for a lock of another process.
 #[allow(clippy::disallowed_methods, reason = "a file lock of another process tells nobody when it goes")]
 fn use_wal(db: &Connection) -> rusqlite::Result<bool> {
     let started = Instant::now();
@@ -266,7 +268,8 @@ fn use_wal(db: &Connection) -> rusqlite::Result<bool> {
     }
 }
 
-/// Retries every millisecond. SQLite's own timeout would sleep up to 100 ms and delay a receiver.
+/// Waits 1 ms before the next attempt to get the lock. SQLite's own busy timeout would sleep up to 100 ms, which would
+/// delay a receive.
 #[allow(clippy::disallowed_methods, reason = "a file lock of another process tells nobody when it goes")]
 fn wait_for_lock(tries: i32) -> bool {
     thread_local!(static ASKED_FIRST: Cell<Option<Instant>> = const { Cell::new(None) });
@@ -287,8 +290,8 @@ fn fault(file: &Path, error: &rusqlite::Error) -> QueueError {
     let path = file.display();
     let refused = |text| QueueError::Refused(text);
     match error.sqlite_error_code() {
-        // A process that creates a queue locks its empty file for milliseconds, which the busy handler waits out.
-        // A longer lock means that the file was emptied.
+        // While a process creates a queue, the file is empty and locked for milliseconds. The busy handler waits longer
+        // than that. Therefore, an empty file that is still locked was emptied later.
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
             if fs::metadata(file).is_ok_and(|file| file.len() == 0) =>
         {
@@ -304,7 +307,7 @@ fn fault(file: &Path, error: &rusqlite::Error) -> QueueError {
         Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
             refused(format!("cannot write the queue `{path}` ({error}): its folder must be writable for this user"))
         }
-        // An error from outside SQLite is a stored value that hostler did not write.
+        // An error without an SQLite code concerns a stored value that hostler did not write.
         Some(ErrorCode::DatabaseCorrupt) | None => refused(damaged(file, &error.to_string())),
         Some(_) => QueueError::Unavailable(format!("the queue `{path}` failed: {error}")),
     }

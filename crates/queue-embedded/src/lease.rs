@@ -1,4 +1,4 @@
-//! The operations of a consumer on messages: takes them under a lease, extends the lease, settles.
+//! Operations of a consumer on messages: takes messages under a lease, extends leases, and settles messages.
 
 mod set_aside;
 
@@ -18,21 +18,22 @@ use hostler_types::message::{MAX_ATTRIBUTES, Message, TraceContext};
 pub(super) use set_aside::is_of_the_row;
 use set_aside::{SetAside, lossy, read_stored, rescue, set_aside};
 
-/// A queue as its consumer opened it.
+/// A queue as opened by its consumer.
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) queue: i64,
-    /// The channel's name, which dead letters carry.
+    /// Name of the channel, which is written into dead letters.
     pub(super) name: String,
-    /// Set if the queue kept the order within groups when it was opened.
+    /// Set if the queue was ordered when it was opened.
     pub(super) ordered: bool,
-    /// The name of its dead-letter queue, which need not exist.
+    /// Name of the dead-letter queue, which may not exist.
     pub(super) dead_letter_name: String,
-    /// Its dead-letter queue, and the number of receives after which a message goes there.
+    /// Id of the dead-letter queue, and the number of receives after which a message moves there. `None`: no
+    /// dead-letter queue.
     pub(super) dead_letter: Option<(i64, u32)>,
 }
 
-/// Identifies an entry by its key in the table, and the lease under which it was taken.
+/// Identifies an entry and the lease under which it was taken.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ticket {
     enqueued_at: i64,
@@ -52,32 +53,33 @@ impl Ticket {
     }
 }
 
-/// A way to settle an entry.
+/// How to settle an entry.
 #[derive(Debug)]
 pub(super) enum Ending {
     Ack,
     Release(Duration),
     /// Releases the entry without counting the attempt.
     GiveBack(Duration),
-    /// Moves the entry to this dead-letter queue, for this reason.
+    /// Moves the entry to the dead-letter queue with this id, for this reason.
     DeadLetter(i64, String),
 }
 
-/// An entry that is due or still leased.
+/// An entry that is due or leased.
 pub(super) struct Entry {
     ticket: Ticket,
     attempts: u32,
     group: Group,
 }
 
-/// The state of an entry's group column. The text itself stays in the file: SQL compares its bytes, readable or not.
+/// State of an entry's group column. The value stays in the file, and SQL compares its bytes even if they are not valid
+/// text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Group {
     None,
     Readable,
-    /// Bytes that are not valid text.
+    /// The bytes are not valid text.
     Damaged,
-    /// No group, in a queue where each message has one.
+    /// The group is missing, although the queue is ordered.
     Missing,
 }
 
@@ -91,25 +93,25 @@ impl Group {
     }
 }
 
-/// Returns when the next message of a queue becomes visible, in milliseconds of the queue's time. It may lie in the
-/// past.
+/// Returns the time at which the next message of a queue becomes visible, in milliseconds of the queue's time. The time
+/// may be in the past. `None`: no message.
 pub(super) fn next_visible(db: &Connection, queue: i64) -> rusqlite::Result<Option<i64>> {
     db.prepare_cached("SELECT min(visible_at) FROM entry INDEXED BY entry_visible WHERE queue = ?1")?
         .query_row([queue], |row| row.get(0))
 }
 
-/// The result of one receive.
+/// Result of one receive.
 #[derive(Debug, Default)]
 pub(super) struct Received {
     pub(super) deliveries: Vec<Delivery>,
-    /// Number of messages that went to the dead-letter queue because they were received too often.
+    /// Number of messages that moved to the dead-letter queue because they were received too often.
     pub(super) buried: usize,
-    /// Messages that went there because they cannot be read.
+    /// Messages that moved to the dead-letter queue because they cannot be read.
     pub(super) set_aside: Vec<SetAside>,
 }
 
-/// Takes messages that are visible now. Messages that were received too often or cannot be read go to the dead-letter
-/// queue instead.
+/// Takes messages that are visible now. Moves messages that were received too often or cannot be read to the
+/// dead-letter queue.
 pub(super) fn take(db: &Session<'_>, source: &Source, request: Receive) -> rusqlite::Result<Received> {
     let leased_at = Instant::now();
     let now = db.now();
@@ -121,7 +123,7 @@ pub(super) fn take(db: &Session<'_>, source: &Source, request: Receive) -> rusql
             return Ok(taken);
         }
         for mut entry in due {
-            // Another process may have made the queue unordered since it was opened.
+            // Another process may have made the queue unordered after this process opened it.
             if source.ordered && entry.group == Group::None && is_ordered(db, source.queue)? {
                 entry.group = Group::Missing;
             }
@@ -156,12 +158,12 @@ fn due(db: &Connection, queue: i64, now: i64, limit: usize) -> rusqlite::Result<
     .collect()
 }
 
-/// Converts a stored number of attempts. An impossible number counts as the largest.
+/// Converts a stored number of attempts. An invalid number becomes the maximum.
 fn count(stored: i64) -> u32 {
     u32::try_from(stored).unwrap_or(u32::MAX)
 }
 
-/// The column in which [`due`] reads the group.
+/// Number of the column in which [`due`] reads the group.
 const GROUP_COLUMN: usize = 3;
 
 fn hand_out(db: &Session<'_>, queue: i64, entry: &Entry, until: i64, leased_at: Instant) -> rusqlite::Result<Delivery> {
@@ -202,12 +204,12 @@ pub(super) fn message(row: &Row<'_>, enqueued_at: SystemTime) -> rusqlite::Resul
     })
 }
 
-/// Extends the lease to end `by` from now; `false` if it is lost.
+/// Extends the lease to end after `by` from now. Returns `false` if the lease is lost.
 pub(super) fn extend(db: &Session<'_>, queue: i64, ticket: Ticket, by: Duration) -> rusqlite::Result<bool> {
     show_in(db, queue, ticket, by, Some(ticket.lease))
 }
 
-/// Ends the lease, and makes the message visible after `delay`; false if the lease is lost.
+/// Ends the lease, and makes the message visible after `delay`. Returns `false` if the lease is lost.
 pub(super) fn release(db: &Session<'_>, queue: i64, ticket: Ticket, delay: Duration) -> rusqlite::Result<bool> {
     show_in(db, queue, ticket, delay, None)
 }
@@ -221,7 +223,7 @@ fn uncount(db: &Connection, queue: i64, ticket: Ticket) -> rusqlite::Result<()> 
     Ok(())
 }
 
-/// Settles an entry; `false` if its lease is lost, and nothing has changed then.
+/// Settles an entry. Returns `false` without any change if the lease is lost.
 pub(super) fn settle(db: &Session<'_>, source: &Source, ticket: Ticket, ending: &Ending) -> rusqlite::Result<bool> {
     let now = db.now();
     match ending {
@@ -252,7 +254,8 @@ pub(super) fn settle(db: &Session<'_>, source: &Source, ticket: Ticket, ending: 
     Ok(true)
 }
 
-/// Removes a leased entry that has no group, and so no entry waiting behind it, in one statement.
+/// Removes a leased entry without a group in one statement. No entry can be blocked behind it. Returns `false` if the
+/// entry has a group, or the lease is lost.
 fn remove_leased(db: &Connection, queue: i64, ticket: Ticket, now: i64) -> rusqlite::Result<bool> {
     let removed = db
         .prepare_cached(
@@ -269,7 +272,7 @@ fn forget(db: &Connection, ticket: Ticket) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Makes a leased entry visible after `delay`; `false` if the lease is lost.
+/// Makes a leased entry visible after `delay`, and sets its lease. Returns `false` if the lease is lost.
 fn show_in(
     db: &Session<'_>,
     queue: i64,
@@ -299,7 +302,7 @@ fn leased(db: &Connection, queue: i64, ticket: Ticket, now: i64) -> rusqlite::Re
     .optional()
 }
 
-/// Removes an entry from its queue and makes the next of its group visible.
+/// Removes an entry from its queue, and makes the next entry of its group visible.
 fn remove(db: &Connection, queue: i64, entry: &Entry, now: i64) -> rusqlite::Result<()> {
     let Ticket { enqueued_at, seq, .. } = entry.ticket;
     if let Group::Readable | Group::Damaged = entry.group {
@@ -314,7 +317,7 @@ fn remove(db: &Connection, queue: i64, entry: &Entry, now: i64) -> rusqlite::Res
         .execute(params![queue, enqueued_at, seq, now])?;
     }
     if let Group::Damaged | Group::Missing = entry.group {
-        // The entries behind it have the group that it was sent to. Its content may still hold that group.
+        // The entries blocked behind this entry still have the original group, which the content may still contain.
         db.prepare_cached(
             "UPDATE entry SET visible_at = max(due_at, ?3) WHERE visible_at IS NULL AND (queue, enqueued_at, seq) = (
                  SELECT queue, enqueued_at, seq FROM entry INDEXED BY entry_group
@@ -336,13 +339,13 @@ fn remove(db: &Connection, queue: i64, entry: &Entry, now: i64) -> rusqlite::Res
 }
 
 impl Entry {
-    /// Returns the key of its content.
+    /// Returns the key of the entry's content.
     pub(super) fn seq(&self) -> i64 {
         self.ticket.seq
     }
 }
 
-/// Moves an entry to the dead-letter queue. Its content stays in place, so no body is copied.
+/// Moves an entry to the dead-letter queue. The content stays in place, so no body is copied.
 pub(super) fn bury(
     db: &Connection,
     source: &Source,
@@ -412,7 +415,7 @@ mod tests {
             );
             assert_eq!(changed.unwrap(), 1);
         };
-        // The head of one group alone, and the head of another with its follower, in the same way.
+        // The head of one group without followers, and the head of another group with a follower.
         damage("a1", "CAST(x'ff61' AS TEXT)");
         damage("b1", "CAST(x'ff62' AS TEXT)");
         damage("b2", "CAST(x'ff62' AS TEXT)");
@@ -421,7 +424,7 @@ mod tests {
         let dead_lettered = broker.depths(&["jobs".parse().unwrap()]).await.unwrap()[0].dead_lettered;
         assert_eq!(dead_lettered, 3);
 
-        // A leased one is settled nevertheless, and the next of its group follows.
+        // A damaged entry that is leased can still be settled, and the next entry of its group becomes visible.
         damage("c1", "CAST(x'ff63' AS TEXT)");
         let acks = received.into_iter().map(|one| Settlement::Ack(one.receipt)).collect();
         assert!(queue.settle(acks).await.iter().all(Result::is_ok));

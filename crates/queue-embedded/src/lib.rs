@@ -1,4 +1,4 @@
-//! The embedded driver: queues in one SQLite file that several processes share.
+//! Embedded queue driver: stores all queues in one SQLite file that several processes may share.
 
 mod clock;
 mod depth;
@@ -35,30 +35,30 @@ use writer::{Need, Writer};
 
 pub use clock::{Clock, SystemClock};
 
-/// The largest message that the embedded queue takes, in bytes: body and attributes (its own limit, 16 MiB).
+/// Maximum size of a message in bytes, with its attributes: 16 MiB (limit of this driver).
 pub const MAX_MESSAGE: usize = 16 * 1024 * 1024;
 
-/// Options of an embedded queue.
+/// Options of an embedded queue file.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The time for which a dedupe key is remembered; 5 minutes unless a test sets less.
+    /// Time for which a dedupe key is remembered; 5 minutes by default. Tests may set a shorter time.
     pub dedupe_window: Duration,
-    /// The clocks that the driver reads.
+    /// Clocks that the driver reads.
     pub clock: Arc<dyn Clock>,
-    /// The worker of the driver.
+    /// Kind of worker that runs the driver's operations.
     pub worker: Worker,
 }
 
-/// The worker that runs the driver's operations.
+/// Kind of worker that runs the driver's operations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Worker {
-    /// A thread of its own, which blocks no caller.
+    /// A separate thread, so that file access never blocks a caller.
     #[default]
     Thread,
-    /// A task on the caller's runtime, which waits by tokio's clock: for tests in virtual time. If another process has
+    /// A task on the caller's runtime that waits by tokio's clock, for tests in virtual time. If another process has
     /// locked the file, operations fail at once instead of waiting.
     Task {
-        /// The interval at which a waiting receive checks for messages of other processes.
+        /// Interval at which a waiting receive checks for messages of other processes.
         poll: Duration,
     },
 }
@@ -69,7 +69,7 @@ impl Default for Options {
     }
 }
 
-/// All queues of one file. Its worker ends when this and every queue opened from it are dropped.
+/// All queues of one file. The worker ends when the broker and all queues that were opened from it are dropped.
 #[derive(Debug)]
 pub struct EmbeddedBroker {
     writer: Writer,
@@ -77,28 +77,28 @@ pub struct EmbeddedBroker {
 }
 
 impl EmbeddedBroker {
-    /// Opens the file, or creates it, readable by this user only. Blocks for up to 5 seconds while another process has
-    /// it locked.
+    /// Opens the file. Creates a missing file with access for the current user only. Waits up to 5 seconds while
+    /// another process has locked the file.
     ///
     /// # Errors
-    /// [`QueueError::Refused`] if the file cannot be read and written, or is not a hostler queue of this version;
-    /// [`QueueError::Unavailable`] if it stays locked.
+    /// [`QueueError::Refused`] if the file cannot be read and written, or is not a hostler queue of this version.
+    /// [`QueueError::Unavailable`] if the file stays locked.
     pub fn open(path: &Path) -> Result<Self, QueueError> {
         Self::open_with(path, Options::default())
     }
 
-    /// As [`EmbeddedBroker::open`], with other options.
+    /// Opens the file like [`EmbeddedBroker::open`], with the given options.
     ///
     /// # Errors
-    /// As [`EmbeddedBroker::open`].
+    /// Same as [`EmbeddedBroker::open`].
     pub fn open_with(path: &Path, options: Options) -> Result<Self, QueueError> {
         Self::over(file::open(path, Arc::clone(&options.clock), options.worker)?, options)
     }
 
-    /// Opens the file read-only. A missing file is not created; it counts as an empty queue.
+    /// Opens the file read-only. A missing file is not created and counts as an empty queue.
     ///
     /// # Errors
-    /// As [`EmbeddedBroker::open`].
+    /// Same as [`EmbeddedBroker::open`].
     pub fn open_to_look(path: &Path) -> Result<Self, QueueError> {
         let options = Options::default();
         Self::over(file::open_to_look(path, Arc::clone(&options.clock))?, options)
@@ -156,7 +156,7 @@ impl Broker for EmbeddedBroker {
 impl Admin for EmbeddedBroker {
     async fn channels(&self) -> Result<Vec<Channel>, QueueError> {
         let names = self.writer.call(Need::Read, |db| topology::channels(db)).await?;
-        // A dead-letter queue is left out where its name is too long for a channel.
+        // A dead-letter queue whose name is too long for a channel is left out.
         Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
     }
 

@@ -10,13 +10,13 @@ use super::lease::message;
 use hostler_queue::REASON_ATTRIBUTE;
 use hostler_types::message::{AttributeValue, Attributes, Message};
 
-/// Messages in one page, so that large ones do not fill the memory.
+/// Maximum number of messages per page, to limit the memory for large messages.
 const PAGE: i64 = 16;
 
-/// The place of a message in its queue: its send time, then its sequence number.
+/// Position of a message in its queue: send time and sequence number.
 pub(super) type Place = (i64, i64);
 
-/// Returns the messages behind this place, oldest first, each with its own place.
+/// Returns a page of messages after this position, oldest first, each with its position.
 pub(super) fn page(db: &Session<'_>, queue: i64, after: Place) -> rusqlite::Result<Vec<(Place, Message)>> {
     db.prepare_cached(
         "SELECT content.id, content.group_name, routing_key, attributes, body, entry.enqueued_at, entry.seq
@@ -35,7 +35,7 @@ pub(super) fn page(db: &Session<'_>, queue: i64, after: Place) -> rusqlite::Resu
     .collect()
 }
 
-/// Returns the readable parts of a message that cannot be read.
+/// Returns a message with the readable parts of a row that cannot be read in full. The reason is an attribute.
 fn stand_in(row: &Row<'_>, enqueued_at: SystemTime, error: &rusqlite::Error) -> rusqlite::Result<Message> {
     let text = |column| -> rusqlite::Result<Option<String>> {
         let bytes = row.get_ref(column)?.as_bytes_or_null().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Compares a channel's wanted state with the file.
+//! Compares the wanted state of channels with the file.
 
 use std::fmt;
 
@@ -8,29 +8,29 @@ use super::topology::{establish, find, subscription};
 use hostler_queue::{Action, Change, ChannelSpec, Finding};
 use hostler_types::channel::Filter;
 
-/// The setting of a queue or a subscription.
+/// Setting of a queue or a subscription.
 #[derive(Debug, PartialEq, Eq)]
 enum Setting {
     Ordered(bool),
     Filter(Filter),
 }
 
-/// A difference from the state that a consumer wants.
+/// Difference between a resource in the file and its wanted state.
 #[derive(Debug)]
 struct Difference {
-    /// The resource, such as `queue orders`.
+    /// Name of the resource, such as `queue orders`.
     resource: String,
-    /// The present setting; `None`: the resource is missing.
+    /// Current setting. `None`: the resource is missing.
     seen: Option<Setting>,
     wanted: Setting,
 }
 
-/// Lists the changes that would bring the channels to the wanted state.
+/// Returns the changes that would bring the channels to their wanted state.
 pub(super) fn plan(db: &Connection, wanted: &[ChannelSpec]) -> rusqlite::Result<Vec<Change>> {
     let mut changes = Vec::new();
     for spec in wanted {
         for change in differences(db, spec)?.into_iter().map(Difference::change) {
-            // A dead-letter queue with a consumer of its own occurs twice.
+            // A dead-letter queue that has its own consumer occurs twice.
             if !changes.contains(&change) {
                 changes.push(change);
             }
@@ -39,7 +39,7 @@ pub(super) fn plan(db: &Connection, wanted: &[ChannelSpec]) -> rusqlite::Result<
     Ok(changes)
 }
 
-/// Brings the channels to the wanted state and returns the changes.
+/// Brings the channels to their wanted state. Returns the changes.
 pub(super) fn apply(db: &Connection, wanted: &[ChannelSpec]) -> rusqlite::Result<Vec<Change>> {
     let mut changes = Vec::new();
     for spec in wanted {
@@ -49,12 +49,13 @@ pub(super) fn apply(db: &Connection, wanted: &[ChannelSpec]) -> rusqlite::Result
     Ok(changes)
 }
 
-/// Lists the resources that exist and differ. A missing resource is no fault, since `run` creates it.
+/// Returns a finding for each existing resource that differs. A missing resource is not a fault, because `run` creates
+/// it.
 pub(super) fn inspect(db: &Connection, spec: &ChannelSpec) -> rusqlite::Result<Vec<Finding>> {
     Ok(differences(db, spec)?.into_iter().filter_map(Difference::finding).collect())
 }
 
-/// Lists the differences, in the same order as the SQS driver.
+/// Returns the differences, in the same order as the SQS driver.
 fn differences(db: &Connection, spec: &ChannelSpec) -> rusqlite::Result<Vec<Difference>> {
     let queue = |name: &str| -> rusqlite::Result<Difference> {
         let seen = find(db, name)?.map(|target| Setting::Ordered(target.ordered));
@@ -105,7 +106,7 @@ impl Setting {
         }
     }
 
-    /// Reports `true` for the setting that a new resource has by default.
+    /// Returns `true` if a new resource has this setting by default.
     fn goes_without_saying(&self) -> bool {
         matches!(self, Self::Ordered(false) | Self::Filter(Filter::All))
     }

@@ -1,4 +1,4 @@
-//! One embedded queue, for its consumer.
+//! An opened embedded queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,8 @@ use hostler_queue::{
     Delivery, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError, Receive, Settlement, Unsettled,
 };
 
-/// The driver's own limits. SQS has lower ones for the first three; its 20 s and 12 h also suit this driver.
+/// Limits of this driver. The batches are larger than those of SQS (10 messages). The maximum wait and the maximum lease
+/// equal the limits of SQS, which also suit this driver.
 const LIMITS: Limits = Limits {
     receive_batch: 32,
     settle_batch: 64,
@@ -36,8 +37,8 @@ impl EmbeddedQueue {
         Self { writer, source: Arc::new(source) }
     }
 
-    /// Applies `act` to each of these leases; it reports `true` if the lease held. Invalid leases keep their error. If
-    /// the file fails, all leases get an error to retry.
+    /// Applies `act` to each lease, in one transaction. `act` returns `true` if the lease is valid. Invalid leases keep
+    /// their error. If the file fails, all leases get an error that permits a retry.
     async fn each<T: Send + 'static>(
         &self,
         leases: Vec<Result<T, LeaseError>>,
@@ -55,7 +56,7 @@ impl EmbeddedQueue {
     }
 }
 
-/// The answer to a receive. If it is dropped before it was read, its messages go back to the queue.
+/// Pending answer to a receive. If the answer is dropped unread, its messages go back to the queue.
 struct Answer<'a> {
     queue: &'a EmbeddedQueue,
     messages: oneshot::Receiver<Result<Vec<Delivery>, QueueError>>,
@@ -128,7 +129,7 @@ fn ticket(receipt: &str) -> Result<Ticket, LeaseError> {
     Ticket::parse(receipt).ok_or_else(lost)
 }
 
-/// Translates a settlement. Fails if its receipt is not one of ours, or the queue has no dead-letter queue.
+/// Translates a settlement. Fails if the receipt is not from this driver, or the queue has no dead-letter queue.
 fn order(source: &Source, settlement: &Settlement) -> Result<(Ticket, Ending), LeaseError> {
     let ending = match settlement {
         Settlement::Ack(_) => Ending::Ack,

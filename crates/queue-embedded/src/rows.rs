@@ -1,4 +1,4 @@
-//! Converts times, attributes and filters to and from the file's columns.
+//! Converts times, attributes and filters to and from columns of the file.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use hostler_types::channel::Filter;
 use hostler_types::message::{AttributeValue, Attributes, Plain};
 
-/// Returns whole milliseconds, at most as many as the column holds.
+/// Returns the whole milliseconds of a duration, limited to the maximum of the column.
 pub(super) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
@@ -27,8 +27,8 @@ enum Value {
     Binary { base64: String },
 }
 
-/// Writes attributes as JSON, which a person with the `sqlite3` tool can read; `None` for the many messages without
-/// attributes.
+/// Writes attributes as JSON, which is readable with the `sqlite3` tool. `None`: the message has no attributes, as is
+/// common.
 pub(super) fn write_attributes(attributes: &Attributes) -> rusqlite::Result<Option<String>> {
     if attributes.is_empty() {
         return Ok(None);
@@ -37,7 +37,7 @@ pub(super) fn write_attributes(attributes: &Attributes) -> rusqlite::Result<Opti
     to_json(&values).map(Some)
 }
 
-/// Drops custom data types, which only SQS has; none of its messages come here.
+/// Converts an attribute to its stored form. Drops custom data types, which exist only in SQS.
 fn stored(value: &AttributeValue) -> Value {
     match value.plain() {
         Plain::Text(text) => Value::Text(text.to_owned()),

@@ -1,4 +1,4 @@
-//! Puts messages into queues, and remembers their dedupe keys.
+//! Adds messages to queues, and remembers their dedupe keys.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use hostler_queue::{DEFAULT_GROUP, Sent};
 use hostler_types::channel::Channel;
 use hostler_types::message::Outgoing;
 
-/// Sends messages to a channel. After an error, none of them is sent.
+/// Sends messages to a channel. If an error occurs, no message of the batch is sent.
 pub(super) fn send(
     db: &Session<'_>,
     channel: &Channel,
@@ -62,7 +62,8 @@ fn insert(db: &Connection, target: Target, message: &Outgoing, id: &str, now: i6
     place(db, target, db.last_insert_rowid(), group, now, due_at)
 }
 
-/// Puts content into a queue: visible when due, or blocked behind other entries of its group.
+/// Adds existing content to a queue. The entry becomes visible when due, or is blocked while its group has other
+/// entries.
 pub(super) fn place(
     db: &Connection,
     target: Target,
@@ -71,7 +72,7 @@ pub(super) fn place(
     enqueued_at: i64,
     due_at: i64,
 ) -> rusqlite::Result<()> {
-    // A message that was sent before its queue became ordered may have no group.
+    // A message that was sent before the queue became ordered may have no group.
     let group = target.ordered.then(|| group.unwrap_or(DEFAULT_GROUP));
     let blocked = match group {
         Some(group) => db

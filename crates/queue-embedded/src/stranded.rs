@@ -1,8 +1,9 @@
-//! Stranded messages of an ordered queue: they wait for a turn that never comes.
+//! Stranded messages of an ordered queue: blocked messages that nothing would ever make visible.
 //!
-//! All but one entry of a group wait for it, and its removal finds the next by the name of the group. If a damaged row
-//! has lost that name, nothing finds it. Receives search for such rows now and then, a page at a time, and make them
-//! visible. Rows that cannot be read are then set aside, as any other damaged row.
+//! All entries of a group except one are blocked. When the unblocked entry is removed, the next entry is found by the
+//! name of the group. If a damaged row has lost the name, no entry is found. Therefore, waiting receives search for
+//! such rows regularly, one page at a time, and make the rows visible. A row that cannot be read is then set aside like
+//! any other damaged row.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,21 +12,21 @@ use rusqlite::{Connection, params};
 use super::clock::Job;
 use super::clock::Session;
 
-/// Waiting messages in one search, which takes a few milliseconds at most.
+/// Maximum number of blocked messages in one search, which takes a few milliseconds.
 const PAGE: i64 = 500;
 
-/// The key of an entry within its queue.
+/// Key of an entry within its queue.
 type Place = (i64, i64);
 
-/// The progress of the searches, by queue.
+/// Progress of the searches, by queue.
 #[derive(Debug, Default)]
 pub(super) struct Stranded {
     after: HashMap<i64, Place>,
 }
 
 impl Stranded {
-    /// Searches the next page of a queue's waiting messages. Returns those without a group, and one of each group that
-    /// has no visible, leased or delayed entry.
+    /// Searches the next page of the blocked messages of a queue. Returns the messages without a group, and one message
+    /// of each group without a visible, leased or delayed entry.
     pub(super) fn look(&mut self, db: &Connection, queue: i64) -> rusqlite::Result<Vec<Place>> {
         let after = self.after.remove(&queue).unwrap_or((i64::MIN, i64::MIN));
         let mut page = db.prepare_cached(
@@ -55,7 +56,8 @@ impl Stranded {
     }
 }
 
-/// Reports `true` if another entry of this group is visible, leased or delayed, so that the rest wait for it.
+/// Returns `true` if an entry of the same group is visible, leased or delayed. The other entries of the group wait for
+/// it.
 fn has_head(db: &Connection, queue: i64, (enqueued_at, seq): Place) -> rusqlite::Result<bool> {
     db.prepare_cached(
         "SELECT 1 FROM entry INDEXED BY entry_group WHERE queue = ?1 AND visible_at IS NOT NULL AND group_name = (
@@ -65,7 +67,7 @@ fn has_head(db: &Connection, queue: i64, (enqueued_at, seq): Place) -> rusqlite:
     .exists([queue, enqueued_at, seq])
 }
 
-/// Makes the found messages visible, unless they are no longer stranded.
+/// Job that makes the found messages visible, unless they are no longer stranded.
 pub(super) struct Free {
     queue: i64,
     found: Vec<Place>,
@@ -77,7 +79,8 @@ impl Free {
         Self { queue, found, freed: 0 }
     }
 
-    /// Logs the freed messages, once their transaction is committed. Returns `true` if there are any.
+    /// Logs the number of messages that were made visible, after the transaction was committed. Returns `true` if there
+    /// were any.
     pub(super) fn tell(&self, channel: &str) -> bool {
         let count = self.freed;
         if count > 0 {
@@ -92,7 +95,7 @@ impl Free {
 }
 
 impl Job for Free {
-    /// Frees each entry without a group, and otherwise the first of its group.
+    /// Makes each entry without a group visible, and of each group the first entry.
     fn run(&mut self, db: &Session<'_>) -> rusqlite::Result<()> {
         let now = db.now();
         self.freed = 0;
@@ -135,8 +138,8 @@ mod tests {
     use super::super::EmbeddedBroker;
     use super::*;
 
-    /// Sends these bodies to an ordered queue in one group, and sets the group of the rows listed in `damage` to the
-    /// given SQL value. Returns the broker, and the queue as its consumer has it.
+    /// Sends these bodies to an ordered queue in one group. In each row listed in `damage`, sets the group to the given
+    /// SQL value. Returns the broker, and the queue as opened by its consumer.
     async fn damaged(
         folder: &std::path::Path,
         bodies: &[&str],
@@ -164,7 +167,7 @@ mod tests {
         (broker, queue)
     }
 
-    /// Acks messages, one receive after the other, until none comes for a while.
+    /// Receives and acks messages until none arrives for a while.
     async fn drained(queue: &Arc<dyn Queue>) -> Vec<String> {
         let (mut seen, stop) = (Vec::new(), CancellationToken::new());
         loop {
@@ -214,7 +217,7 @@ mod tests {
         assert_eq!(dead_lettered, 1);
     }
 
-    /// Opens a queue as `requeue` does: all messages of a group are reached, even past damage in the middle.
+    /// Opens a queue as `requeue` does. All messages of a group are reached, even behind damage in the middle.
     #[tokio::test]
     async fn a_stored_queue_is_read_to_its_end_past_damage_in_the_middle_of_a_group() {
         let folder = tempfile::tempdir().unwrap();

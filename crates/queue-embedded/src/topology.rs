@@ -1,4 +1,4 @@
-//! Queues, and the exchanges that feed them.
+//! Queues, and the exchanges that send messages to queues.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -6,27 +6,27 @@ use super::rows::{read_filter, write_filter};
 use hostler_queue::{ChannelSpec, DEFAULT_GROUP};
 use hostler_types::channel::{Channel, Filter};
 
-/// A queue that takes messages.
+/// A queue to which messages are sent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Target {
     pub(super) id: i64,
     pub(super) ordered: bool,
 }
 
-/// The destination of messages to a channel.
+/// Destination of messages to a channel.
 pub(super) enum Route {
     Queue(Target),
-    /// All of these queues whose filter passes.
+    /// Every subscribed queue whose filter matches the message.
     Exchange(Vec<(Target, Filter)>),
 }
 
-/// A channel's queue, and its dead-letter queue if it has one.
+/// Queue of a channel, with its dead-letter queue if there is one.
 pub(super) struct Queues {
     pub(super) queue: Target,
     pub(super) dead_letters: Option<Target>,
 }
 
-/// Creates what a consumer lacks: its queue, its dead-letter queue, its subscription. Leaves everything that exists
+/// Creates the missing resources of a consumer: queue, dead-letter queue and subscription. Leaves existing resources
 /// unchanged.
 pub(super) fn declare(db: &Connection, spec: &ChannelSpec) -> rusqlite::Result<Queues> {
     let queue = find_or_create(db, spec.channel.queue(), spec.ordered)?;
@@ -40,7 +40,7 @@ pub(super) fn declare(db: &Connection, spec: &ChannelSpec) -> rusqlite::Result<Q
     Ok(Queues { queue, dead_letters })
 }
 
-/// Creates what a consumer lacks, and updates everything that exists to the consumer's settings.
+/// Creates the missing resources of a consumer, and updates existing resources to the consumer's settings.
 pub(super) fn establish(db: &Connection, spec: &ChannelSpec) -> rusqlite::Result<Queues> {
     let queues = declare(db, spec)?;
     for target in std::iter::once(queues.queue).chain(queues.dead_letters) {
@@ -57,14 +57,14 @@ pub(super) fn establish(db: &Connection, spec: &ChannelSpec) -> rusqlite::Result
     Ok(queues)
 }
 
-/// Subscribes a queue to an exchange, unless it already is.
+/// Subscribes a queue to an exchange, unless a subscription exists.
 fn subscribe(db: &Connection, exchange: &str, queue: Target, filter: &Filter) -> rusqlite::Result<()> {
     db.prepare_cached("INSERT OR IGNORE INTO subscription (exchange, queue, filter) VALUES (?1, ?2, ?3)")?
         .execute(params![exchange, queue.id, write_filter(filter)?])?;
     Ok(())
 }
 
-/// Returns the filter of a queue's subscription to an exchange; `None`: there is none.
+/// Returns the filter of a queue's subscription to an exchange. `None`: the queue is not subscribed.
 pub(super) fn subscription(db: &Connection, exchange: &str, queue: &str) -> rusqlite::Result<Option<Filter>> {
     db.prepare_cached(
         "SELECT subscription.filter FROM subscription JOIN queue ON queue.id = subscription.queue
@@ -88,7 +88,8 @@ pub(super) fn find_or_create(db: &Connection, name: &str, ordered: bool) -> rusq
     Ok(Target { id: db.last_insert_rowid(), ordered })
 }
 
-/// Changes the order of a queue, with its messages: a sender may create it before its consumer sets the order.
+/// Makes a queue ordered or unordered, together with its messages. Needed because a sender may create a queue before
+/// the consumer sets the order.
 fn reorder(db: &Connection, queue: i64, ordered: bool) -> rusqlite::Result<()> {
     db.execute("UPDATE queue SET ordered = ?2 WHERE id = ?1", params![queue, ordered])?;
     if ordered {
@@ -114,8 +115,8 @@ fn reorder(db: &Connection, queue: i64, ordered: bool) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Returns the destination of messages to `channel`. Creates a missing queue, so that no message is lost before its
-/// consumer has first started.
+/// Returns the destination of messages to `channel`. Creates a missing queue, so that messages sent before the first
+/// start of the consumer are not lost.
 pub(super) fn route(db: &Connection, channel: &Channel) -> rusqlite::Result<Route> {
     let Some(exchange) = channel.exchange() else {
         if let Some(target) = find(db, channel.queue())? {
@@ -144,12 +145,12 @@ fn subscriptions(db: &Connection, exchange: &str) -> rusqlite::Result<Vec<(Targe
     .collect()
 }
 
-/// Reports `true` if the queue keeps the order within groups.
+/// Returns `true` if the queue keeps the order within groups.
 pub(super) fn is_ordered(db: &Connection, queue: i64) -> rusqlite::Result<bool> {
     db.prepare_cached("SELECT ordered FROM queue WHERE id = ?1")?.query_row([queue], |row| row.get(0))
 }
 
-/// Lists the names of all channels. A queue of several exchanges is listed under the first.
+/// Returns the names of all channels. A queue with several exchanges is listed under the first exchange only.
 pub(super) fn channels(db: &Connection) -> rusqlite::Result<Vec<String>> {
     db.prepare(
         "SELECT coalesce(min(subscription.exchange) || '.', '') || queue.name
@@ -159,7 +160,7 @@ pub(super) fn channels(db: &Connection) -> rusqlite::Result<Vec<String>> {
     .collect()
 }
 
-/// Lists the names of all queues, alone and under each of their exchanges.
+/// Returns the names of all queues, without an exchange and under each of their exchanges.
 pub(super) fn destinations(db: &Connection) -> rusqlite::Result<Vec<String>> {
     db.prepare(
         "SELECT name FROM queue

@@ -1,4 +1,4 @@
-//! A receive within the worker: it waits, takes messages, and is answered.
+//! A receive within the worker: waits, takes messages, and is answered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +14,12 @@ use hostler_queue::{Delivery, QueueError, Receive};
 pub(super) struct Waiting {
     source: Arc<Source>,
     request: Receive,
-    /// The time of an empty answer, by the monotonic clock.
+    /// Time at which the receive ends without messages, by the monotonic clock.
     deadline: Duration,
     stop: CancellationToken,
     reply: oneshot::Sender<Result<Vec<Delivery>, QueueError>>,
-    /// The time to check the queue even if nothing is written, in milliseconds of the queue's time.
+    /// Time at which the next message becomes visible, in milliseconds of the queue's time. The queue is checked then,
+    /// even without a write. `None`: no message will become visible without a write.
     due: Option<i64>,
 }
 
@@ -33,7 +34,7 @@ impl Waiting {
         Self { source, request, deadline, stop, reply, due: Some(0) }
     }
 
-    /// Returns the longest time until the next check.
+    /// Returns the time until the next check.
     pub(super) fn patience(&self, time: &QueueTime) -> Duration {
         let deadline = self.deadline.saturating_sub(time.monotonic());
         match self.due {
@@ -44,7 +45,7 @@ impl Waiting {
         }
     }
 
-    /// Reports `true` if a message is visible. `changed`: the file was written since the last check.
+    /// Returns `true` if a message is visible. `changed`: the file was written since the last check.
     pub(super) fn look(&mut self, db: &Session<'_>, changed: bool) -> rusqlite::Result<bool> {
         let now = db.now();
         if self.reply.is_closed() || !(changed || self.due.is_some_and(|due| due <= now)) {
@@ -54,23 +55,24 @@ impl Waiting {
         Ok(self.due.is_some_and(|due| due <= now))
     }
 
-    /// Returns the queue that it waits for, with its channel, if the queue is ordered.
+    /// Returns the queue id and the channel of the receive. `None`: the queue is not ordered.
     pub(super) fn ordered_queue(&self) -> Option<(i64, &str)> {
         self.source.ordered.then_some((self.source.queue, &*self.source.name))
     }
 
-    /// Reports `true` once there is nothing more to wait for.
+    /// Returns `true` if the receive must end: the caller has left, the receive was stopped, or its deadline has
+    /// passed.
     pub(super) fn is_over(&self, time: &QueueTime) -> bool {
         self.reply.is_closed() || self.stop.is_cancelled() || time.monotonic() >= self.deadline
     }
 
     pub(super) fn answer(self, answer: Result<Vec<Delivery>, QueueError>) {
-        // Only empty answers and errors are sent here, so nothing is lost if the receiver is gone.
+        // This answer contains no messages, so nothing is lost if the caller has left.
         let _ = self.reply.send(answer);
     }
 }
 
-/// A receive that takes the visible messages.
+/// Job that takes visible messages for one receive.
 pub(super) struct Take {
     waiting: Waiting,
     taken: Received,
@@ -81,13 +83,13 @@ impl Take {
         Self { waiting, taken: Received::default() }
     }
 
-    /// Reports `true` if it moved messages to the dead-letter queue.
+    /// Returns `true` if the job moved messages to a dead-letter queue.
     pub(super) fn has_buried(&self) -> bool {
         self.taken.buried > 0 || !self.taken.set_aside.is_empty()
     }
 
-    /// Answers the receive. Returns the receive if it got nothing, because another process was faster, and may wait on.
-    /// Returns an error with a job that gives the messages back if the receiver is gone.
+    /// Answers the receive. Returns `Ok` with the receive if another process took the messages first and the receive
+    /// may continue to wait. Returns `Err` with a job that gives the messages back if the caller has left.
     pub(super) fn end(
         self,
         outcome: Result<(), QueueError>,
@@ -115,7 +117,7 @@ impl Job for Take {
     }
 }
 
-/// Returns a job that makes messages visible again whose receive was dropped.
+/// Returns a job that makes the messages of a dropped receive visible again.
 pub(super) fn give_back(
     queue: i64,
     unclaimed: &[Delivery],

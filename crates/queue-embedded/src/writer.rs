@@ -1,4 +1,4 @@
-//! The worker that owns the file. It runs all pending commands in one transaction, and wakes waiting receives.
+//! Worker that owns the file. Runs all pending commands in one transaction, and answers waiting receives.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -16,26 +16,27 @@ use super::stranded::{Free, Stranded};
 use super::waiting::{Take, Waiting, give_back};
 use hostler_queue::{Delivery, QueueError};
 
-/// The time between two flushes to the disk while there is other work, as a multiple of the last flush's duration.
+/// Minimum time between two flushes to the disk while there is other work, as a multiple of the last flush's duration.
 const BETWEEN_FLUSHES: u32 = 5;
 
-/// The idle time after which a flush no longer waits for other work.
+/// Idle time after which a flush no longer waits for other work.
 const IDLE: Duration = Duration::from_micros(200);
 
-/// The interval at which a waiting receive of the thread checks for messages of other processes.
+/// Interval at which a waiting receive checks for messages of other processes, if the worker is a thread.
 const POLL: Duration = Duration::from_millis(15);
 
-/// The interval at which receives check that the file is still at its path, and search for stranded messages.
+/// Interval at which the worker checks that the file is still at its path, and searches for stranded messages. Applies
+/// only while receives wait.
 const CHECK: Duration = Duration::from_secs(1);
 
-/// The access that a command needs.
+/// File access that a command needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Need {
-    /// Reads the file.
+    /// The command only reads.
     Read,
-    /// Writes; a power failure may undo it.
+    /// The command writes. A power failure may undo the write.
     Write,
-    /// Writes, and is answered only once the data is on the disk.
+    /// The command writes, and is answered only after the data is on the disk.
     Durable,
 }
 
@@ -60,7 +61,7 @@ impl<T: Send, W: FnMut(&Session<'_>) -> rusqlite::Result<T> + Send> Job for Call
 impl<T: Send, W: FnMut(&Session<'_>) -> rusqlite::Result<T> + Send> Command for Call<T, W> {
     fn answer(self: Box<Self>, outcome: Result<(), QueueError>) {
         let Self { answer, reply, .. } = *self;
-        // If the receiver is gone, the work stays done.
+        // If the caller has left, the work remains done.
         let _ = reply.send(outcome.and_then(|()| answer.ok_or_else(ended)));
     }
 }
@@ -68,11 +69,11 @@ impl<T: Send, W: FnMut(&Session<'_>) -> rusqlite::Result<T> + Send> Command for 
 enum Request {
     Call(Need, Box<dyn Command>),
     Receive(Waiting),
-    /// Wakes the worker because a receive was stopped.
+    /// Wakes the worker, because a receive was stopped.
     Look,
 }
 
-/// A handle to the worker, which ends when the last handle is dropped.
+/// Handle to the worker. The worker ends when the last handle is dropped.
 #[derive(Debug, Clone)]
 pub(super) struct Writer {
     orders: Orders,
@@ -86,7 +87,7 @@ enum Orders {
 }
 
 impl Writer {
-    /// Starts a worker that owns the connection.
+    /// Starts a worker that owns the file.
     pub(super) fn start(file: Opened, worker: Worker) -> std::io::Result<Self> {
         let time = file.time.clone();
         let core = Core {
@@ -115,12 +116,12 @@ impl Writer {
         Ok(Self { orders, time })
     }
 
-    /// Returns the time of the monotonic clock.
+    /// Returns the monotonic time.
     pub(super) fn monotonic(&self) -> Duration {
         self.time.monotonic()
     }
 
-    /// Runs `work`, in one transaction with other pending writes.
+    /// Runs `work` on the worker. Writes share a transaction with other pending writes.
     pub(super) async fn call<T, W>(&self, need: Need, work: W) -> Result<T, QueueError>
     where
         T: Send + 'static,
@@ -131,17 +132,18 @@ impl Writer {
         answer.await.unwrap_or_else(|_| Err(ended()))
     }
 
-    /// Queues a receive. It is answered when a message comes, or when it is over.
+    /// Queues a receive. The receive is answered when a message is visible, or when the receive ends without messages.
     pub(super) fn receive(&self, waiting: Waiting) {
         self.order(Request::Receive(waiting));
     }
 
-    /// Makes the worker check its receives now.
+    /// Wakes the worker, so that it checks the waiting receives now.
     pub(super) fn look(&self) {
         self.order(Request::Look);
     }
 
-    /// Makes messages of a dropped receive visible again. If that fails, their lease ends by itself.
+    /// Makes the messages of a dropped receive visible again. If this fails, the messages become visible when their
+    /// leases end.
     pub(super) fn give_back(&self, queue: i64, taken: Vec<Delivery>) {
         let (reply, _) = oneshot::channel();
         let call = Call { work: give_back(queue, &taken), answer: None, reply };
@@ -149,7 +151,8 @@ impl Writer {
     }
 
     fn order(&self, order: Request) {
-        // If the worker has ended, the dropped reply reports that to the caller.
+        // If the worker has ended, the request and its reply channel are dropped, which the caller receives as an
+        // error.
         match &self.orders {
             Orders::Thread(orders) => drop(orders.send(order)),
             Orders::Task(orders) => drop(orders.send(order)),
@@ -157,57 +160,58 @@ impl Writer {
     }
 }
 
-/// Returns the error of a worker that has ended, which only a bug can cause.
+/// Returns the error of a worker that has ended. Only a bug can cause this.
 pub(super) fn ended() -> QueueError {
     QueueError::Unavailable("the embedded queue's thread has ended".to_owned())
 }
 
-/// The file, and the work that waits for it.
+/// The file, with the pending work.
 struct Core {
     file: Opened,
     waiting: Vec<Waiting>,
-    /// The present setting of `PRAGMA synchronous`, as `true` for FULL.
+    /// Current setting of `PRAGMA synchronous`. `true`: FULL. `false`: NORMAL. `None`: unknown.
     durable: Option<bool>,
-    /// The last `PRAGMA data_version`; it changes when another connection commits.
+    /// Last value of `PRAGMA data_version`. The value changes when another connection commits.
     seen: i64,
     flushes: Flushes,
-    /// The time of the receives' next check of the file, by the monotonic clock.
+    /// Time of the next check of the file, by the monotonic clock.
     next_check: Duration,
     stranded: Stranded,
-    /// The interval at which a waiting receive checks for messages of other processes.
+    /// Interval at which a waiting receive checks for messages of other processes.
     poll: Duration,
 }
 
-/// Commands that wait for the next flush. Holding them back keeps a sender of single messages from making all others
-/// wait for the disk.
+/// Durable commands that wait for the next flush. Because they wait, a sender of single messages cannot make all other
+/// commands wait for the disk.
 #[derive(Default)]
 struct Flushes {
     held: VecDeque<Box<dyn Command>>,
-    /// The earliest time of the next flush while there is other work, by the monotonic clock.
+    /// Earliest time of the next flush while there is other work, by the monotonic clock. `None`: no flush yet.
     not_before: Option<Duration>,
 }
 
 impl Flushes {
-    /// Returns how long to wait for other work before the held commands are flushed; `None` if none are held.
+    /// Returns the time for which to wait for other work before the flush. `None`: no command is held.
     fn patience(&self, now: Duration) -> Option<Duration> {
         let until = self.not_before.map_or(Duration::ZERO, |at| at.saturating_sub(now));
         (!self.held.is_empty()).then(|| until.min(IDLE))
     }
 
-    /// Reports `true` if the held commands are to be flushed now. `idle`: there is no other work.
+    /// Returns `true` if the held commands must be flushed now. `idle`: there is no other work.
     fn are_due(&self, idle: bool, now: Duration) -> bool {
         !self.held.is_empty() && (idle || self.not_before.is_none_or(|at| at <= now))
     }
 }
 
-/// Works on a thread, which may block.
+/// Worker on a separate thread, which may block.
 struct Thread {
     core: Core,
     inbox: mpsc::Receiver<Request>,
 }
 
 impl Thread {
-    // Kept as a function of its own in the binary: profiles and `benches/instructions.sh` identify the thread by it.
+    // A separate function in the binary, because profiles and `benches/instructions.sh` identify the thread by its
+    // name.
     #[inline(never)]
     fn run(mut self) {
         while let Some(orders) = self.next_orders() {
@@ -215,14 +219,15 @@ impl Thread {
         }
     }
 
-    /// Returns the pending orders, after waiting as long as the receives allow; `None` when all senders are gone.
+    /// Waits for requests as long as the receives and flushes allow. Returns the pending requests. `None`: all senders
+    /// are dropped, and no command is held.
     fn next_orders(&self) -> Option<Vec<Request>> {
         let first = match self.core.patience() {
             None => Some(self.inbox.recv().ok()?),
             Some(patience) => match self.inbox.recv_timeout(patience) {
                 Ok(order) => Some(order),
                 Err(RecvTimeoutError::Timeout) => None,
-                // No caller waits for the held commands any more, but they were ordered.
+                // The callers have left, but the held commands must still be carried out.
                 Err(RecvTimeoutError::Disconnected) if !self.core.flushes.held.is_empty() => None,
                 Err(RecvTimeoutError::Disconnected) => return None,
             },
@@ -231,7 +236,7 @@ impl Thread {
     }
 }
 
-/// Works on the caller's runtime, and waits by its clock.
+/// Runs the worker on the caller's runtime, with the runtime's clock.
 async fn run_task(mut core: Core, mut inbox: UnboundedReceiver<Request>) {
     loop {
         let first = match core.patience() {
@@ -249,13 +254,14 @@ async fn run_task(mut core: Core, mut inbox: UnboundedReceiver<Request>) {
 }
 
 impl Core {
-    /// Returns how long to wait for the next order; `None`: without limit.
+    /// Returns the maximum time to wait for the next request. `None`: no limit.
     fn patience(&self) -> Option<Duration> {
         let receives = self.waiting.iter().map(|waiting| waiting.patience(&self.file.time).min(self.poll)).min();
         receives.into_iter().chain(self.flushes.patience(self.file.time.monotonic())).min()
     }
 
-    /// Carries out these orders, and answers the receives that can be answered. Called without orders after a timeout.
+    /// Carries out the requests, and answers the receives that can be answered. Called with no requests after a
+    /// timeout.
     fn turn(&mut self, orders: Vec<Request>) {
         let mut changed = false;
         let mut writes = VecDeque::new();
@@ -306,14 +312,14 @@ impl Core {
             }
         }
         changed |= self.others_wrote();
-        // Messages that went to a dead-letter queue may answer a receive there.
+        // Messages that were moved to a dead-letter queue may answer a receive from that queue.
         while self.serve(changed) {
             changed = true;
         }
     }
 
-    /// Checks that the file is still at its path, once per [`CHECK`]. Fails if it is not. Returns `true` if stranded
-    /// messages were made visible.
+    /// Checks that the file is still at its path, at most once per [`CHECK`]. Returns `true` if stranded messages were
+    /// made visible. Fails if the file was removed or replaced.
     fn check(&mut self) -> Result<bool, QueueError> {
         let now = self.file.time.monotonic();
         if now < self.next_check {
@@ -324,8 +330,8 @@ impl Core {
         Ok(self.free_stranded())
     }
 
-    /// Frees stranded messages in the ordered queues that receives wait for. Ignores errors, since the receives meet
-    /// them too.
+    /// Makes stranded messages visible in the ordered queues from which receives wait. Returns `true` if there were
+    /// any. Ignores errors, because the receives get the same errors.
     fn free_stranded(&mut self) -> bool {
         let queues = self.waiting.iter().filter_map(Waiting::ordered_queue);
         let queues: BTreeMap<i64, String> = queues.map(|(queue, channel)| (queue, channel.to_owned())).collect();
@@ -353,12 +359,12 @@ impl Core {
             .db
             .prepare_cached("PRAGMA data_version")
             .and_then(|mut pragma| pragma.query_row([], |row| row.get(0)))
-            // On an error, every turn checks the queue itself, which reports the error.
+            // After an error, assume a change. Each check of a receive then reads the file, and reports the error.
             .unwrap_or(self.seen.wrapping_add(1));
         std::mem::replace(&mut self.seen, version) != version
     }
 
-    /// Answers the receives that can be answered; `true` if this moved messages to other queues.
+    /// Answers the receives that can be answered. Returns `true` if messages were moved to a dead-letter queue.
     fn serve(&mut self, changed: bool) -> bool {
         let mut takes = Vec::new();
         for mut waiting in std::mem::take(&mut self.waiting) {
@@ -378,14 +384,15 @@ impl Core {
             match take.end(outcome, &self.file.time) {
                 Ok(None) => {}
                 Ok(Some(waiting)) => self.waiting.push(waiting),
-                // After an error, their lease ends by itself.
+                // If this fails, the messages become visible when their leases end.
                 Err(unclaimed) => drop(self.transact(false, &mut [unclaimed])),
             }
         }
         buried
     }
 
-    /// Runs the jobs in one transaction. If a job fails, each runs in its own, so that one cannot undo the others.
+    /// Runs the jobs in one transaction. If a job fails, runs each job in its own transaction, so that a failed job
+    /// does not undo the others.
     fn transact<J: Job>(&mut self, durable: bool, jobs: &mut [J]) -> Vec<Result<(), QueueError>> {
         match self.commit(durable, jobs) {
             Ok(()) => jobs.iter().map(|_| Ok(())).collect(),
@@ -456,7 +463,8 @@ mod tests {
         assert!(flushes.are_due(false, soon) && flushes.patience(soon) == Some(Duration::ZERO), "they had their time");
     }
 
-    /// Asks SQLite, since no test can cut the power: FULL (2) flushes each commit to the disk, NORMAL (1) does not.
+    /// SQLite's setting is tested because a test cannot cut the power. FULL (2) flushes each commit to the disk; NORMAL
+    /// (1) does not.
     #[tokio::test]
     async fn only_durable_calls_flush() {
         let folder = tempfile::tempdir().unwrap();

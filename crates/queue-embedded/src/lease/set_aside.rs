@@ -1,4 +1,4 @@
-//! Rows that cannot be read. They go to the dead-letter queue, so that they do not block the messages behind them.
+//! Sets aside rows that cannot be read: moves them to the dead-letter queue, so that they do not block later messages.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -7,37 +7,38 @@ use crate::rows::{read_attributes, write_attributes};
 use crate::topology::find_or_create;
 use hostler_types::message::{AttributeValue, Attributes};
 
-/// Bytes kept of unreadable attributes.
+/// Maximum number of bytes of unreadable attributes that are kept.
 const KEPT: usize = 4096;
 
-/// The attribute that holds the stored text of attributes that could not be read.
+/// Name of the attribute that contains the stored text of unreadable attributes.
 const UNREADABLE: &str = "hostler-unreadable-attributes";
 
 /// A message that was set aside.
 #[derive(Debug)]
 pub(crate) struct SetAside {
-    /// Its id, as far as it is readable.
+    /// Id of the message, with replacement characters for unreadable bytes.
     pub(crate) id: String,
-    /// Its present queue.
+    /// Name of the dead-letter queue to which the message was moved.
     pub(crate) queue: String,
     pub(crate) reason: String,
 }
 
 impl SetAside {
-    /// Logs the message, once its transaction is committed.
+    /// Logs the message. Must be called after the transaction was committed.
     pub(crate) fn log(&self, channel: &str) {
         let Self { id, queue, reason } = self;
         tracing::error!(channel, message_id = id, dead_letter_queue = queue, reason, "unreadable message set aside");
     }
 }
 
-/// Reports `true` if the error concerns one row rather than the file: a stored value that hostler did not write.
+/// Returns `true` if the error concerns a single row rather than the file: the row contains a value that hostler did
+/// not write.
 pub(crate) fn is_of_the_row(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code().is_none()
 }
 
-/// Moves an entry that cannot be read to the dead-letter queue. Creates that queue if there is none, because the entry
-/// would block its own queue otherwise.
+/// Moves an entry that cannot be read to the dead-letter queue. Creates a missing dead-letter queue, because the entry
+/// would otherwise block its queue.
 pub(crate) fn set_aside(
     db: &Connection,
     source: &Source,
@@ -60,7 +61,7 @@ pub(crate) fn set_aside(
     Ok(SetAside { id, queue, reason })
 }
 
-/// Makes the content of an entry readable, keeping as much as possible. Returns its new attributes.
+/// Makes the content of an entry readable, and keeps as much as possible. Returns the new attributes.
 pub(crate) fn rescue(db: &Connection, seq: i64) -> rusqlite::Result<Attributes> {
     let (id, group, key) = (lossy(db, "id", seq)?, lossy(db, "group_name", seq)?, lossy(db, "routing_key", seq)?);
     let attributes = match read_stored(db, seq) {
@@ -81,7 +82,7 @@ pub(crate) fn read_stored(db: &Connection, seq: i64) -> rusqlite::Result<Attribu
         .query_row([seq], |row| read_attributes(row.get_ref(0)?.as_str_or_null()?))
 }
 
-/// Returns the attribute that keeps the text of unreadable attributes.
+/// Returns an attribute with the text of unreadable attributes, up to [`KEPT`] bytes.
 fn unreadable(stored: Option<String>) -> Attributes {
     let kept = stored.map(|mut text| {
         text.truncate(text.floor_char_boundary(KEPT));
@@ -90,8 +91,8 @@ fn unreadable(stored: Option<String>) -> Attributes {
     kept.into_iter().collect()
 }
 
-/// Returns a text column of a message's content, with a replacement mark for invalid bytes. `None` also where the
-/// content is missing.
+/// Returns a text column of a message's content, with replacement characters for invalid bytes. `None`: the column is
+/// null, or the content is missing.
 pub(crate) fn lossy(db: &Connection, column: &str, seq: i64) -> rusqlite::Result<Option<String>> {
     let bytes: Option<Option<Vec<u8>>> = db
         .query_row(&format!("SELECT CAST({column} AS BLOB) FROM content WHERE seq = ?1"), [seq], |row| row.get(0))
