@@ -53,7 +53,7 @@ pub(super) enum Signal {
 pub(super) struct Effects {
     world: Arc<World>,
     replies: Option<Replies>,
-    /// Ends long polls early when the host drains or the consumer is paused.
+    /// Ends long polls early when the host drains, or when an operator or the breaker pauses receiving.
     pub(super) stop_polling: CancellationToken,
     spans: Option<Spans>,
     states: Option<Changes>,

@@ -105,7 +105,7 @@ pub struct Spec {
     /// Settings of the breaker, which pauses receiving while too many messages fail. `None`: receiving never pauses
     /// because of failures.
     pub breaker: Option<config::Breaker>,
-    /// Maximum number of bytes of a guest's output that are logged per message.
+    /// Maximum number of bytes of a guest's output that are kept for the log, per message.
     pub output: usize,
 }
 

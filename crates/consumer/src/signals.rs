@@ -1,9 +1,9 @@
 //! Signals to the event loop. A signal is sent at once, or together with signals that follow shortly after.
 //!
 //! Waking the thread of the event loop costs more than handling the end of a guest. Guests that start together also end
-//! shortly after one another. Therefore, a worker thread that has more guests to run delays the wake-up. It wakes the
-//! loop when it has no more guests to run, or when it checks its timers. This happens after a few guests, each of which
-//! runs for an epoch tick at most. A channel would wake the loop for the first guest.
+//! shortly after one another. Therefore, a worker thread that has more guests to run delays the wake-up. The worker
+//! wakes the loop when no guest is left to run, or when the worker checks its timers. The delay is a few guests at most,
+//! each of which runs for an epoch tick at most. A channel would wake the loop for the first guest.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};

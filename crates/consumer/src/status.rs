@@ -19,8 +19,8 @@ pub struct Status {
     pub since: Instant,
     /// Time of the last receive that succeeded.
     pub last_poll_at: Option<Instant>,
-    /// Time since which a receive could start, after the last change in the reasons that prevent one. `None`: no change
-    /// yet.
+    /// Time from which the wait for a poll is measured: the last change of the reason why no receive starts. `None`: no
+    /// change yet.
     pub could_poll_since: Option<Instant>,
     /// Set if no receive may start, because guests run in all slots, the rate limit is exhausted, the breaker is open,
     /// or the consumer is paused.

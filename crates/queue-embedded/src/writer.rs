@@ -210,8 +210,7 @@ struct Thread {
 }
 
 impl Thread {
-    // A separate function in the binary, because profiles and `benches/instructions.sh` identify the thread by its
-    // name.
+    // Never inlined, because profiles and `benches/instructions.sh` identify the thread by the name of this function.
     #[inline(never)]
     fn run(mut self) {
         while let Some(orders) = self.next_orders() {
