@@ -78,7 +78,7 @@ impl<I: Copy + PartialEq> Batcher<I> {
     }
 
     /// Takes back a settlement that failed temporarily. The delay before the retry grows with the consecutive failures
-    /// of the same kind. The delay is at most half of the remaining lease, but at least the minimum of [`RETRY`].
+    /// of the same kind. The delay is at most half of the remaining lease, but at least 200 ms.
     pub fn retry(&mut self, id: I, settlement: Settlement, now: Instant, lease_ends: Option<Instant>) {
         // Failures in the same answer count as one failure.
         let streak = &mut self.streaks[Kind::of(&settlement) as usize];
