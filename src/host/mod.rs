@@ -247,7 +247,7 @@ impl Host {
         // Refuses what cannot fit even without the handlers before connecting to anything.
         plan(&self.config, &self.machine, &[])?;
         let metadata = async { Ok(self.ecs.metadata(self.config.telemetry.log).await) };
-        let (service, metadata) = tokio::try_join!(connect(&self.config), metadata)?;
+        let (service, metadata) = tokio::try_join!(driver(&self.config).connect(&self.config), metadata)?;
         let broker: Arc<dyn Broker> = service.clone();
         let resource = metadata.as_ref().map_or_else(Resource::new, |metadata| metadata.resource.clone());
         let mut instrumentation = Instrumentation::start(exporters, &self.config, &resource)?;

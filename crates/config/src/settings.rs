@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use figment::value::{Dict, Value};
 
 use super::error::{ConfigError, Place, Problem};
-use super::keys::{self, CONSUMER_NAME, KEYS, Key, Node, DefaultValue};
+use super::keys::{self, CONSUMER_NAME, DefaultValue, KEYS, Key, Node};
 use super::kind::Kind;
 use super::read::Read;
 use super::source::Source;

@@ -39,7 +39,7 @@ impl Changes {
         // The computing time of the hook must not count as computing time of the consumer's messages.
         let pools = guests.for_another();
         let told = Arc::clone(&waiting);
-        let telling = guests.quick.spawn(async move {
+        let telling = guests.fast.spawn(async move {
             loop {
                 while let Some((from, to)) = told.next() {
                     call(&pools, Arc::clone(&handler), from, to).await;

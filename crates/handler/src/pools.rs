@@ -148,7 +148,7 @@ impl Choice {
     }
 
     /// Queues a guest for the first thread and returns the guest's cost in microseconds. `None`: the guest would wait too
-    /// long.
+    /// background.
     fn wait(&self) -> Option<u64> {
         let cost = self.usual.load(Ordering::Relaxed).max(1);
         let before = self.waiting.fetch_add(cost, Ordering::Relaxed);

@@ -27,7 +27,7 @@ const MAX_BLOCKING: usize = 512;
 /// Memory that each thread for guests requires, in bytes: it has an arena of the allocator.
 const MEMORY_PER_WORKER: u64 = 16 << 20;
 
-/// Sizes of the pools, each at least 1 except `long`. Those for guests apply to each set of runtimes.
+/// Sizes of the pools, each at least 1 except `background`. Those for guests apply to each set of runtimes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Threads {
     /// Sets of runtimes for guests: the wanted number, or one if too few processes are allowed.
@@ -35,7 +35,7 @@ pub struct Threads {
     /// Threads on which guests begin.
     pub guests: usize,
     /// Threads on which long computations of guests continue; 0 if few processes are allowed.
-    pub long: usize,
+    pub background: usize,
     /// The most threads for guests' files, for each of the three runtimes of a set.
     pub guests_blocking: usize,
     /// The most threads for name resolution and our own files.
@@ -57,7 +57,7 @@ impl Threads {
         Self {
             sets,
             guests: cpus.min(share).min((memory / sets).max(1)),
-            long: cpus.min(most).min((memory / 2).div_ceil(sets)),
+            background: cpus.min(most).min((memory / 2).div_ceil(sets)),
             guests_blocking: share.min(MAX_BLOCKING),
             control_blocking: share.min(MAX_BLOCKING),
             compiling: cpus.min(share).min(memory).min(MAX_COMPILING),
@@ -111,7 +111,7 @@ impl Threads {
     /// it counts one of the host's own.
     pub fn least(&self) -> usize {
         let compiling = if self.compiling > 1 { self.compiling } else { 0 };
-        OWN + LOADING + compiling + self.sets * (self.guests + self.long) + 1
+        OWN + LOADING + compiling + self.sets * (self.guests + self.background) + 1
     }
 }
 
@@ -129,7 +129,7 @@ mod tests {
         let threads = Threads::of(&machine(64, None, 256 * 1024), 1);
         assert_eq!(
             threads,
-            Threads { sets: 1, guests: 64, long: 64, guests_blocking: 512, control_blocking: 512, compiling: 16 }
+            Threads { sets: 1, guests: 64, background: 64, guests_blocking: 512, control_blocking: 512, compiling: 16 }
         );
     }
 
@@ -138,8 +138,8 @@ mod tests {
         for (pids, sets) in [30, 64, 100, 1_000].into_iter().flat_map(|pids| [1, 2, 3, 19, 40].map(|sets| (pids, sets)))
         {
             let threads = Threads::of(&machine(256, Some(pids), 1024 * 1024), sets);
-            let runtimes = if threads.long > 0 { 3 } else { 1 };
-            let guests = threads.sets * (threads.guests + threads.long + runtimes * threads.guests_blocking);
+            let runtimes = if threads.background > 0 { 3 } else { 1 };
+            let guests = threads.sets * (threads.guests + threads.background + runtimes * threads.guests_blocking);
             let sum = guests + threads.control_blocking + threads.compiling;
             assert!(sum as u64 + OTHERS <= pids, "{pids}: {threads:?}");
         }
@@ -155,9 +155,9 @@ mod tests {
     #[test]
     fn a_small_container_on_a_large_machine_has_few() {
         let threads = Threads::of(&machine(64, None, 128), 1);
-        assert_eq!((threads.guests, threads.long, threads.compiling), (8, 4, 8));
+        assert_eq!((threads.guests, threads.background, threads.compiling), (8, 4, 8));
         let threads = Threads::of(&machine(64, None, 128), 4);
-        assert_eq!((threads.guests, threads.long, threads.compiling), (2, 1, 8));
+        assert_eq!((threads.guests, threads.background, threads.compiling), (2, 1, 8));
     }
 
     #[test]
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn there_is_always_one() {
-        let one = Threads { sets: 1, guests: 1, long: 0, guests_blocking: 1, control_blocking: 1, compiling: 1 };
+        let one = Threads { sets: 1, guests: 1, background: 0, guests_blocking: 1, control_blocking: 1, compiling: 1 };
         assert_eq!(Threads::of(&machine(0, Some(1), 0), 1), one);
     }
 }

@@ -55,7 +55,7 @@ impl Builder {
         make()
     }
 
-    pub(super) fn start(self) -> io::Result<Exporters> {
+    pub(super) fn start(self) -> io::Result<ExportThread> {
         let Self { runtime, prometheus, otlp, emf } = self;
         let stop = CancellationToken::new();
         let (stopping, (done, ended)) = (stop.clone(), oneshot::channel());
@@ -70,18 +70,18 @@ impl Builder {
                 let _ = done.send(());
             });
         })?;
-        Ok(Exporters { stop: stop.drop_guard(), ended })
+        Ok(ExportThread { stop: stop.drop_guard(), ended })
     }
 }
 
-/// The running exporters. Dropping this value stops them.
+/// The thread of the running exporters. Dropping this value stops them.
 #[derive(Debug)]
-pub(super) struct Exporters {
+pub(super) struct ExportThread {
     stop: DropGuard,
     ended: oneshot::Receiver<()>,
 }
 
-impl Exporters {
+impl ExportThread {
     /// Stops the exporters and waits for their last export, until `deadline`.
     pub(super) async fn end(self, deadline: Instant) {
         drop(self.stop);

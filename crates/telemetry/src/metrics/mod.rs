@@ -39,7 +39,7 @@ use tokio::time::Instant;
 
 use super::resource::Resource;
 use consumer::Instruments;
-use exporters::Exporters;
+use exporters::ExportThread;
 use observe::Consumers;
 use reader::Reader;
 
@@ -88,7 +88,7 @@ pub fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
 pub struct Metrics {
     consumers: Consumers,
     tick_delay: Histogram<f64>,
-    exporters: Exporters,
+    exporters: ExportThread,
     /// Keeps the provider alive, from which metrics are collected.
     _provider: SdkMeterProvider,
 }
