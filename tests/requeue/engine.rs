@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use hostler_ops::requeue::{Condition, Ended, LEASE, Note, Order, Report, run};
+use hostler_ops::requeue::{Condition, Ended, LEASE, MoveRequest, Note, Report, run};
 use hostler_queue::fake::{Ending, MAX_MESSAGE};
 use hostler_queue::{Admin, Broker, ChannelSpec, LeaseError, ORIGINAL_ID_ATTRIBUTE, QueueError, SendError};
 use hostler_types::Rate;
@@ -36,8 +36,8 @@ fn numbers(range: std::ops::Range<usize>) -> Vec<String> {
 }
 
 /// Everything, from `jobs-dlq` to `jobs`; all that a test sends in time is there from the begin.
-fn order() -> Order {
-    Order {
+fn order() -> MoveRequest {
+    MoveRequest {
         from: channel("jobs-dlq"),
         to: Some(channel("jobs")),
         conditions: Vec::new(),
@@ -48,8 +48,8 @@ fn order() -> Order {
     }
 }
 
-fn filtered(condition: &str) -> Order {
-    Order { conditions: vec![condition.parse().unwrap()], ..order() }
+fn filtered(condition: &str) -> MoveRequest {
+    MoveRequest { conditions: vec![condition.parse().unwrap()], ..order() }
 }
 
 fn moved(moved: u64) -> Report {
@@ -148,7 +148,7 @@ async fn what_does_not_match_stays_and_is_received_once_however_long_it_takes() 
     let service = Service::with(false, messages).await;
     let rate = Some(Rate { permits: 1, per: Duration::from_secs(1) });
     let started = Instant::now();
-    let ended = service.run(Order { rate, ..filtered("attr:kind=a") }).await;
+    let ended = service.run(MoveRequest { rate, ..filtered("attr:kind=a") }).await;
     assert_eq!(ended, (Report { left: 600, ..moved(300) }, Ended::Done));
     assert!(started.elapsed() > LEASE * 4, "{:?}: many leases long", started.elapsed());
     let extended = service.fake.extended().len();
@@ -161,13 +161,13 @@ async fn what_does_not_match_stays_and_is_received_once_however_long_it_takes() 
 #[tokio::test(start_paused = true)]
 async fn no_more_than_the_maximum_moves_and_no_more_is_touched() {
     let service = Service::with(false, numbered(50)).await;
-    let ended = service.run(Order { max: Some(25), ..order() }).await;
+    let ended = service.run(MoveRequest { max: Some(25), ..order() }).await;
     assert_eq!(ended, (Report { not_looked_at: 25, ..moved(25) }, Ended::Done));
     let left = service.take("jobs-dlq").await;
     assert!(left.len() == 25 && left.iter().all(|delivery| delivery.attempt == 1));
 
     let service = Service::with(false, numbered(50)).await;
-    let ended = service.run(Order { max: Some(2), ..filtered("body~004") }).await;
+    let ended = service.run(MoveRequest { max: Some(2), ..filtered("body~004") }).await;
     assert_eq!(ended, (Report { left: 39, not_looked_at: 9, ..moved(2) }, Ended::Done));
     assert_eq!(
         (service.bodies("jobs").await, service.visible("jobs-dlq").await),
@@ -187,7 +187,7 @@ async fn the_rate_holds() {
         }
     };
     let rate = Some(Rate { permits: 10, per: Duration::from_secs(1) });
-    let order = Order { rate, ..order() };
+    let order = MoveRequest { rate, ..order() };
     assert_eq!(run(&service, order, &CancellationToken::new(), &mut tell).await.unwrap().0.moved, 60);
     let took = started.elapsed().as_secs_f64();
     assert!((5.8..9.0).contains(&took), "{took} s");
@@ -202,7 +202,7 @@ async fn a_dry_run_tells_what_would_move_and_moves_nothing() {
             told.insert(body(&message.body));
         }
     };
-    let dry = Order { dry_run: true, ..filtered("body~001") };
+    let dry = MoveRequest { dry_run: true, ..filtered("body~001") };
     let ended = run(&service, dry, &CancellationToken::new(), &mut tell).await.unwrap();
     assert_eq!(ended, (Report { left: 14, ..moved(11) }, Ended::Done));
     assert_eq!(told.into_iter().collect::<Vec<_>>(), [numbers(1..2), numbers(10..20)].concat());
@@ -213,11 +213,11 @@ async fn a_dry_run_tells_what_would_move_and_moves_nothing() {
 #[tokio::test(start_paused = true)]
 async fn without_a_target_what_fits_is_removed_and_nothing_is_sent() {
     let service = Service::with(false, numbered(25)).await;
-    let dropping = Order { to: None, ..filtered("body~001") };
-    let dry = Order { dry_run: true, ..dropping.clone() };
+    let dropping = MoveRequest { to: None, ..filtered("body~001") };
+    let dry = MoveRequest { dry_run: true, ..dropping.clone() };
     assert_eq!(service.run(dry).await, (Report { left: 14, ..moved(11) }, Ended::Done));
     assert_eq!(service.visible("jobs-dlq").await, 25);
-    assert_eq!(service.run(Order { max: Some(4), ..dropping.clone() }).await.0.moved, 4);
+    assert_eq!(service.run(MoveRequest { max: Some(4), ..dropping.clone() }).await.0.moved, 4);
     assert_eq!(service.run(dropping).await, (Report { left: 14, ..moved(7) }, Ended::Done));
     let left: BTreeSet<_> = service.bodies("jobs-dlq").await.into_iter().collect();
     assert_eq!(left, [numbers(0..1), numbers(2..10), numbers(20..25)].concat().into_iter().collect());
@@ -228,7 +228,7 @@ async fn without_a_target_what_fits_is_removed_and_nothing_is_sent() {
 async fn ids_pick_any_of_them_and_also_what_was_moved_before() {
     let service = Service::with(false, numbered(5)).await;
     let ids = ["fake-2", "fake-4", "no such"].map(str::to_owned);
-    let order = Order { conditions: vec![Condition::Id(ids.into())], ..order() };
+    let order = MoveRequest { conditions: vec![Condition::Id(ids.into())], ..order() };
     assert_eq!(service.run(order).await, (Report { left: 3, ..moved(2) }, Ended::Done));
     assert_eq!(service.bodies("jobs-dlq").await, ["0000", "0002", "0004"]);
 }
@@ -275,7 +275,7 @@ async fn what_was_not_removed_and_comes_again_is_removed_then_and_not_sent_again
     service.script(|script| script.keyless = true);
     service.fake.fail_message("fake-1", 1, &LeaseError::Lost("stale".into()));
     let rate = Some(Rate { permits: 1, per: Duration::from_secs(1) });
-    assert_eq!(service.run(Order { rate, ..order() }).await, (moved(100), Ended::Done));
+    assert_eq!(service.run(MoveRequest { rate, ..order() }).await, (moved(100), Ended::Done));
     assert_eq!((service.visible("jobs").await, service.bodies("jobs-dlq").await.len()), (100, 0));
 }
 
@@ -333,7 +333,7 @@ async fn messages_that_fail_again_at_once_do_not_go_round_for_ever() {
     let began = SystemTime::now();
     advance(DAY).await;
     service.script(|script| script.back_to = Some(channel("jobs-dlq")));
-    assert_eq!(service.run(Order { began, ..order() }).await, (moved(500), Ended::Done));
+    assert_eq!(service.run(MoveRequest { began, ..order() }).await, (moved(500), Ended::Done));
     assert_eq!((service.visible("jobs").await, service.visible("jobs-dlq").await), (500, 500));
 }
 
@@ -344,7 +344,7 @@ async fn a_clock_that_is_behind_moves_nothing_twice() {
     service.fake.send(&channel("jobs"), vec![message("mark")]).await.remove(0).unwrap();
     let stamp = service.take("jobs").await.remove(0).message.enqueued_at;
     service.script(|script| script.back_to = Some(channel("jobs-dlq")));
-    let order = Order { began: stamp + Duration::from_millis(100), max: Some(150), ..order() };
+    let order = MoveRequest { began: stamp + Duration::from_millis(100), max: Some(150), ..order() };
     assert_eq!(service.run(order).await, (moved(50), Ended::Done));
 }
 
@@ -354,7 +354,7 @@ async fn a_queue_that_fills_all_the_time_is_left_in_the_end() {
     let began = SystemTime::now();
     advance(DAY).await;
     service.script(|script| script.flooded = true);
-    assert_eq!(service.run(Order { began, ..order() }).await, (moved(50), Ended::Done));
+    assert_eq!(service.run(MoveRequest { began, ..order() }).await, (moved(50), Ended::Done));
     assert!(service.fake.calls().receive < 30);
 }
 
@@ -398,14 +398,16 @@ async fn of_a_fan_out_channel_that_queue_alone_gets_them() {
     for queue in ["news.mobile", "news.all"] {
         service.open(&ChannelSpec::new(channel(queue))).await.unwrap();
     }
-    assert_eq!(service.run(Order { to: Some(channel("news.mobile")), ..order() }).await, (moved(3), Ended::Done));
+    assert_eq!(service.run(MoveRequest { to: Some(channel("news.mobile")), ..order() }).await, (moved(3), Ended::Done));
     assert_eq!((service.visible("mobile").await, service.visible("all").await), (3, 0));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_queue_that_is_not_there_is_refused_before_anything_is_touched() {
     let service = Service::with(false, numbered(3)).await;
-    for wrong in [Order { to: Some(channel("jbos")), ..order() }, Order { from: channel("jbos"), ..order() }] {
+    for wrong in
+        [MoveRequest { to: Some(channel("jbos")), ..order() }, MoveRequest { from: channel("jbos"), ..order() }]
+    {
         let refused = run(&service, wrong, &CancellationToken::new(), &mut |_| {}).await.unwrap_err();
         assert!(matches!(&refused, QueueError::Refused(text) if text.contains("`jbos`")), "{refused}");
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hostler_ops::requeue::{Ended, Order, Report, run};
+use hostler_ops::requeue::{Ended, MoveRequest, Report, run};
 use hostler_queue::fake::FakeBroker;
 use hostler_queue::{
     Admin, Broker, ChannelSpec, Delivery, Depth, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError, Receive,
@@ -167,7 +167,7 @@ impl Service {
     }
 
     /// Runs an order to its end.
-    pub async fn run(&self, order: Order) -> (Report, Ended) {
+    pub async fn run(&self, order: MoveRequest) -> (Report, Ended) {
         run(self, order, &CancellationToken::new(), &mut |_| {}).await.unwrap()
     }
 

@@ -4,7 +4,7 @@ use hostler_queue::Admin;
 use std::sync::Barrier;
 use std::time::SystemTime;
 
-use hostler_ops::requeue::{Ended, Order, run};
+use hostler_ops::requeue::{Ended, MoveRequest, run};
 use hostler_types::message::AttributeValue;
 
 use super::*;
@@ -176,7 +176,7 @@ async fn a_requeue_goes_by_the_clock_of_the_service() {
         _ => Answer::Ok(batch(input, &[], "")),
     });
     let broker = broker_on(&server).await;
-    let order = Order {
+    let order = MoveRequest {
         from: "jobs-dlq".parse().unwrap(),
         to: Some("jobs".parse().unwrap()),
         conditions: Vec::new(),
