@@ -1,29 +1,29 @@
-//! Exit codes, and the failure that leads to one.
+//! Exit codes, and the failure type that carries an exit code.
 
 use std::fmt;
 use std::process::ExitCode;
 
-/// The exit code of the process. The numbers follow sysexits.h where it has a fitting one; README.md documents them.
+/// Exit code of the process. Codes follow sysexits.h where that has a fitting code. README.md documents all codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// Success; a drain ended with nothing abandoned.
+    /// Success. A drain completed without abandoned work.
     Ok = 0,
-    /// A check failed, something alarms, a consumer is unhealthy, or a handler did not ack.
+    /// A check failed, an alarm is active, a consumer is unhealthy, or a handler did not ack.
     Failed = 1,
-    /// The command line is wrong.
+    /// The command line is invalid.
     Usage = 2,
-    /// The config is wrong.
+    /// The config is invalid.
     BadConfig = 64,
     /// A handler cannot be loaded.
     BadHandler = 65,
-    /// A queue cannot be reached at the start, or refuses access; or the location of a handler cannot be reached.
+    /// At the start, a queue cannot be reached or denies access, or the location of a handler cannot be reached.
     QueueUnreachable = 69,
-    /// A fault of hostler itself, or of the machine.
+    /// A bug in hostler, or a failure of the machine.
     Internal = 70,
     /// A processing timeout occurred with `on_processing_timeout = "exit"`.
     ProcessingTimeout = 71,
-    /// The drain deadline passed; remaining work was stopped and released.
+    /// The drain deadline passed. The remaining work was stopped and released.
     Abandoned = 75,
 }
 
@@ -33,17 +33,17 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// The failure of a command: its exit code and its message.
+/// Failure of a command: the exit code and the message.
 #[derive(Debug)]
 pub struct Failure {
-    /// The exit code.
+    /// Exit code of the process.
     pub exit: Exit,
-    /// The fault, its place and its cure.
+    /// Error text for the user: the problem, the place, and the fix.
     pub message: String,
 }
 
 impl Failure {
-    /// Returns a failure with this text.
+    /// Creates a failure with this exit code and message.
     pub fn new(exit: Exit, message: impl fmt::Display) -> Self {
         Self { exit, message: message.to_string() }
     }

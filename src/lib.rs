@@ -1,10 +1,12 @@
 //! hostler: a complete queue worker in one process.
 //!
-//! `hostler run` takes messages from a queue, runs a WASM handler on each in a fresh sandbox, keeps the message leased meanwhile,
-//! and settles it. This crate contains the commands and the host, which is the process that runs the consumers. Every other part
-//! is a crate in `crates/`; `ARCHITECTURE.md` has the map.
+//! `hostler run` receives messages from a queue and runs a WASM handler on each message in a fresh sandbox. Meanwhile, hostler
+//! extends the lease of the message. Afterwards, hostler settles the message.
+//!
+//! This crate contains the commands and the host. The host is the process that runs the consumers. All other parts are crates in
+//! `crates/`. `ARCHITECTURE.md` lists them.
 
-// Both macros panic when the reader is gone: commands print through `cli::output`, and hosts log through `tracing`.
+// Both macros panic if the reader has closed the stream. Commands print through `cli::output`, and hosts log through `tracing`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod cli;

@@ -15,11 +15,11 @@ use hostler_telemetry::traces;
 use hostler_types::channel::Channel;
 use hostler_wasm::{Definition, Dir, Grants, Loaded, Pool, Source};
 
-/// Sandboxes of a consumer beyond its slots; unused ones cost only addresses. Its `state-changed` hook needs one, and an ending
-/// sandbox may overlap with the next.
+/// Number of sandboxes of a consumer beyond its slots. The `state-changed` hook needs one sandbox, and a sandbox that ends may
+/// overlap with the next one. Unused sandboxes cost only address space.
 const SPARE_SANDBOXES: u32 = 4;
 
-/// Returns the consumer's own settings. `drain` is the time that a shutdown waits for work under way.
+/// Returns the settings of a consumer. `drain` is the time from the start of a shutdown until remaining work is stopped.
 pub(super) fn spec(consumer: &config::Consumer, share: &Share, drain: Duration) -> Spec {
     Spec {
         name: consumer.name.as_str().into(),
@@ -45,8 +45,8 @@ fn policy(consumer: &config::Consumer) -> Policy {
     }
 }
 
-/// Returns the channel that a consumer needs. The queue's own redrive acts two attempts after the policy: it catches a message
-/// that takes the host itself down.
+/// Returns the channel that a consumer needs. The redrive policy of the queue dead-letters a message two attempts later than
+/// the consumer's policy. It catches messages that crash the host.
 pub fn channel_spec(consumer: &config::Consumer) -> ChannelSpec {
     ChannelSpec {
         channel: consumer.channel.clone(),
@@ -59,7 +59,7 @@ pub fn channel_spec(consumer: &config::Consumer) -> ChannelSpec {
     }
 }
 
-/// Returns the channels that a consumer sends to, less those that exist because a consumer of the config consumes them.
+/// Returns the channels that a consumer sends to. Leaves out channels that exist because a consumer of the config consumes them.
 pub fn destinations(config: &Config, consumer: &config::Consumer) -> Vec<Channel> {
     let is_made = |channel: &Channel| {
         config.consumers.iter().any(|other| {
@@ -81,7 +81,7 @@ pub fn destinations(config: &Config, consumer: &config::Consumer) -> Vec<Channel
     sent
 }
 
-/// Returns the tags of a consumer's queues, which mark them as hostler's and hold the thresholds of alarms.
+/// Returns the tags of a consumer's queues. Tags mark the queues as managed by hostler and store the alarm thresholds.
 fn tags(consumer: &config::Consumer) -> BTreeMap<String, String> {
     let config::Tags { owner, critical, alarm_threshold, dead_letter_alarm_threshold } = &consumer.tags;
     let number = |threshold: &Option<u64>| threshold.map(|threshold| threshold.to_string());
@@ -95,7 +95,8 @@ fn tags(consumer: &config::Consumer) -> BTreeMap<String, String> {
     tags.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
-/// Returns the definition of a consumer's handler. `producer` sends the guests' messages; without one they can send none.
+/// Returns the definition of a consumer's handler. `producer` sends the messages of guests. Without a producer, guests cannot
+/// send.
 pub(super) fn definition(
     consumer: &config::Consumer,
     source: Source,
@@ -128,10 +129,10 @@ pub(super) fn definition(
     }
 }
 
-/// Shares out the machine's memory. `loaded` has the handlers in the order of the consumers, as far as they are loaded.
+/// Divides the machine's memory among the consumers. `loaded` contains the handlers loaded so far, in the order of the consumers.
 ///
 /// # Errors
-/// The config's slots and sandboxes do not fit: exit code 64, with the arithmetic.
+/// The slots and sandboxes of the config do not fit into the memory: exit code 64, with the arithmetic.
 pub fn plan(config: &Config, machine: &Machine, loaded: &[Option<&Loaded>]) -> exit::Result<Plan> {
     let loaded = loaded.iter().copied().chain(std::iter::repeat(None));
     let demands: Vec<_> =
@@ -140,7 +141,7 @@ pub fn plan(config: &Config, machine: &Machine, loaded: &[Option<&Loaded>]) -> e
     resources::plan(&machine.memory, HOST + traces, &demands).map_err(|refusal| Failure::new(Exit::BadConfig, refusal))
 }
 
-/// Returns a consumer's demand for memory; its handler's part is zero until that is loaded.
+/// Returns the memory demand of a consumer. The handler's code size and hooks count as zero until the handler is loaded.
 fn demand(consumer: &config::Consumer, loaded: Option<&Loaded>) -> Demand {
     Demand {
         consumer: consumer.name.clone(),
@@ -154,22 +155,22 @@ fn demand(consumer: &config::Consumer, loaded: Option<&Loaded>) -> Demand {
     }
 }
 
-/// Returns the pool for the consumers' sandboxes, large enough for any way of sharing out the memory.
+/// Returns the size of the sandbox pool. The pool is large enough for every possible memory plan.
 pub fn pool(config: &Config) -> Pool {
     Pool { sandboxes: config.consumers.iter().map(sandboxes).fold(0, u32::saturating_add) }
 }
 
-/// Returns the most sandboxes that a consumer may have at once.
+/// Returns the maximum number of concurrent sandboxes of a consumer.
 fn sandboxes(consumer: &config::Consumer) -> u32 {
     let slots = u32::try_from(consumer.concurrency.unwrap_or(SLOTS)).unwrap_or(u32::MAX);
-    // Hooks in a separate component have a sandbox of their own beside the handler's.
+    // Hooks in a separate component need a second sandbox per slot.
     slots.saturating_mul(if consumer.hooks.is_some() { 2 } else { 1 }).saturating_add(SPARE_SANDBOXES)
 }
 
-/// Computes the number of files that each sandbox may have open.
+/// Computes the maximum number of open files per sandbox.
 ///
 /// # Errors
-/// The limit of open files is too low for the config's slots: exit code 64, with the arithmetic.
+/// The limit of open files is too low for the slots of the config: exit code 64, with the arithmetic.
 pub fn file_plan(config: &Config) -> exit::Result<FilePlan> {
     let handles = config.consumers.iter().map(|consumer| Handles {
         sandboxes: sandboxes(consumer).into(),
@@ -180,7 +181,7 @@ pub fn file_plan(config: &Config) -> exit::Result<FilePlan> {
     plan.map_err(|few| Failure::new(Exit::BadConfig, few))
 }
 
-/// Lists valid settings that have no effect with this driver, for the log.
+/// Returns a warning for each valid setting that has no effect with this driver.
 pub fn unused(config: &Config) -> Vec<String> {
     let unused = (config.payload.bucket.is_some() && !driver(config).uses_payload()).then(|| {
         format!("payload.bucket: queue.driver = \"{}\" keeps large messages itself", config.queue.driver.word())

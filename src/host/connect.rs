@@ -1,4 +1,4 @@
-//! Opens the queues of the config, and finds missing destinations.
+//! Opens the queues of the config and detects missing destinations.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,22 +9,23 @@ use hostler_queue::parallel::{side_by_side, stopping};
 use hostler_queue::{Broker, Change, Finding, Provisioner, Queue, QueueError};
 use hostler_types::channel::Channel;
 
-/// Returns an absolute path.
+/// Returns the absolute path. Returns a path unchanged if it cannot be made absolute.
 pub fn full(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Returns the file that the queue will be in, if it does not exist yet: perhaps another folder is meant.
+/// Returns the path of the queue file if the file does not exist yet. Commands use this to warn that another folder may be
+/// intended.
 pub fn file_to_come(config: &Config) -> Option<&Path> {
     driver(config).file(config).map(|file| file.path).filter(|path| !path.exists())
 }
 
-/// Creates the missing queues of every channel that the config consumes, so that messages sent from now on are kept for its
-/// consumers. Does nothing with a service where channels are not created on use: there a producer needs no rights to other
+/// Creates the missing queues of every channel that the config consumes. Messages that are sent from now on then reach the
+/// consumers. Does nothing if the driver does not create missing channels on use, so that a producer needs no rights to other
 /// queues.
 ///
 /// # Errors
-/// The first channel that cannot be created.
+/// The error of the first channel, in the order of the config, that cannot be created.
 pub async fn declare(broker: &Arc<dyn Provisioner>, config: &Config) -> Result<(), QueueError> {
     if !driver(config).makes_what_is_missing(config) {
         return Ok(());
@@ -36,11 +37,11 @@ pub async fn declare(broker: &Arc<dyn Provisioner>, config: &Config) -> Result<(
     side_by_side(declaring).await.into_iter().try_for_each(|declared| declared.ok_or_else(stopping)?)
 }
 
-/// Returns the findings that prevent a consumer from sending to its reply channel and its granted channels. There are none if
-/// sending creates what is missing.
+/// Returns the reasons why a consumer cannot send to its reply channel or its granted channels. Empty if sending creates missing
+/// channels.
 ///
 /// # Errors
-/// The service cannot be reached now.
+/// The lookup fails without a refusal by the service, for example because the service cannot be reached.
 pub async fn unsendable(
     service: &dyn Provisioner,
     config: &Config,
@@ -68,10 +69,12 @@ pub async fn unsendable(
     Ok(missing.into_iter().map(finding).collect())
 }
 
-/// Opens the queues of all consumers, in the config's order, concurrently: each takes several calls in sequence.
+/// Opens the queues of all consumers, in the order of the config. Queues are opened concurrently, because each queue needs
+/// several
+/// calls in sequence.
 ///
 /// # Errors
-/// The first channel, in that order, that cannot be opened.
+/// The error of the first channel, in the order of the config, that cannot be opened.
 pub async fn open_all(broker: &Arc<dyn Broker>, config: &Config) -> Result<Vec<Arc<dyn Queue>>, QueueError> {
     let opening = config.consumers.iter().map(|consumer| {
         let (broker, spec) = (Arc::clone(broker), channel_spec(consumer));

@@ -1,8 +1,9 @@
-//! The runtimes of guests: one set for each consumer that grants folders, and one set for all others.
+//! Runtimes of guests: one set for each consumer with granted folders, and one set for all other consumers.
 //!
-//! Once a thread is limited to some files, it can never be given others. So each consumer with folders has threads of its own,
-//! which keeps native code of guests out of another consumer's folders. A file operation that hangs takes a thread until the
-//! process ends, but only a thread of its own consumer.
+//! After a thread has been restricted to certain files, the thread can never access others. Therefore, each consumer with folders
+//! has separate threads. Even native code of a guest on such a thread cannot access the folders of another consumer. A file
+//! operation
+//! that hangs blocks its thread until the process ends, but the thread belongs to one consumer only.
 
 use std::io;
 
@@ -12,36 +13,37 @@ use super::resources::{Machine, SLOTS, Threads, TooFewProcesses};
 use hostler_config::{Config, Consumer};
 use hostler_handler::{Beyond, Pools};
 
-/// The guests polled between two looks at timers and connections. Each may take an epoch tick, which delays hooks' deadlines and
-/// guests' own sleeps. In the fast pool few do, and a look costs a tenth of the work of a small guest.
+/// Number of polls of guests between two checks of timers and connections in the fast pool. Each poll may last one epoch tick and
+/// thus delay the deadlines of hooks and the timers of guests. In this pool, few polls last that long. A check costs a tenth of
+/// the
+/// work of a small guest.
 const FAST_POLLS_PER_LOOK: u32 = 16;
 
-/// The same in the background pool, where all guests take a tick.
+/// Number of polls between two checks in the background pool, where every poll lasts a whole epoch tick.
 const BACKGROUND_POLLS_PER_LOOK: u32 = 4;
 
-/// The file threads of each runtime of a consumer with folders, unless it has more slots. More would not make a disk faster, and
-/// the number bounds the threads that hanging operations can take.
+/// Maximum number of file threads of each runtime of a consumer with folders. A consumer with more slots than this gets one file
+/// thread per slot. More threads would not make a disk faster. The maximum bounds the threads that hanging operations can block.
 const FILES: usize = 64;
 
-/// All runtimes that guests run on.
+/// All runtimes on which guests run.
 pub struct Guests {
     sets: Vec<Set>,
 }
 
-/// The runtimes that some consumers share.
+/// A set of runtimes, with the consumers that share the set.
 #[derive(Debug, Clone)]
 pub struct Shared {
-    /// The indexes of these consumers in the config.
+    /// Indexes of the consumers in the config.
     pub consumers: Vec<usize>,
-    /// The runtimes, which run no other consumer's guests.
+    /// Runtimes of the set. They run guests of these consumers only.
     pub runtimes: Vec<Handle>,
-    /// The most file threads of each runtime.
+    /// Maximum number of file threads per runtime.
     pub files: usize,
 }
 
 impl Guests {
-    /// Starts the runtimes. If the limit of processes is too low for a set for each consumer with folders, all consumers share
-    /// one.
+    /// Starts the runtimes. All consumers share one set if the process limit is too low for a set per consumer with folders.
     ///
     /// # Errors
     /// A thread cannot be started.
@@ -68,7 +70,7 @@ impl Guests {
         pools.into_iter().map(|(_, pools)| pools).collect()
     }
 
-    /// Returns the runtimes by the consumers that share them.
+    /// Returns the sets of runtimes, each with the consumers that share the set.
     pub fn shared(&self) -> Vec<Shared> {
         let of = |set: &Set| Shared {
             consumers: set.consumers.clone(),
@@ -78,24 +80,25 @@ impl Guests {
         self.sets.iter().map(of).collect()
     }
 
-    /// Shuts the runtimes down. Does not wait for a host call that blocks (reading a pipe, say): its guest is gone.
+    /// Shuts the runtimes down. Does not wait for blocked host calls, such as a read from a pipe, because their guests have
+    /// ended.
     pub fn shut_down(self) {
         let all = self.sets.into_iter().flat_map(|set| [Some(set.first), set.others, set.background]);
         all.flatten().for_each(Runtime::shutdown_background);
     }
 }
 
-/// Returns the number of sets of runtimes that these consumers should have.
+/// Returns the number of sets of runtimes that these consumers need without a process limit.
 pub fn sets(consumers: &[Consumer]) -> usize {
     groups(consumers).len()
 }
 
-/// Returns the shortage if the limit of processes is too low for a set for each consumer with folders, so that all share one.
+/// Returns the shortage if the process limit is too low for a set per consumer with folders. All consumers then share one set.
 pub fn too_few_processes(config: &Config, machine: &Machine) -> Option<TooFewProcesses> {
     TooFewProcesses::of(machine, sets(&config.consumers))
 }
 
-/// Returns the indexes of consumers grouped by shared threads: each consumer with folders is alone.
+/// Groups the indexes of consumers by set of runtimes. Each consumer with folders forms a group of one.
 fn groups(consumers: &[Consumer]) -> Vec<Vec<usize>> {
     let places = |wanted: bool| {
         let fits = move |(_, consumer): &(usize, &Consumer)| has_folders(consumer) == wanted;
@@ -110,7 +113,7 @@ fn has_folders(consumer: &Consumer) -> bool {
     !consumer.allow.dirs.is_empty()
 }
 
-/// Returns the threads of a consumer with a set of its own: at most one for each of its slots, and one for its `state-changed`
+/// Returns the thread counts for the set of a single consumer: at most one thread per slot, plus one for the `state-changed`
 /// hook.
 fn of_one(consumer: &Consumer, threads: Threads) -> Threads {
     let slots = consumer.concurrency.unwrap_or(SLOTS).saturating_add(1);
@@ -122,17 +125,17 @@ fn of_one(consumer: &Consumer, threads: Threads) -> Threads {
     }
 }
 
-/// The runtimes of some consumers.
+/// A set of runtimes.
 struct Set {
-    /// The indexes of these consumers.
+    /// Indexes of the consumers in the config.
     consumers: Vec<usize>,
-    /// The fast pool's first thread.
+    /// First thread of the fast pool.
     first: Runtime,
-    /// The fast pool's other threads, if there are any.
+    /// Other threads of the fast pool. `None`: the pool has one thread, or there is no background pool.
     others: Option<Runtime>,
-    /// The background pool; `None` if there are no threads for it.
+    /// Background pool. `None`: no threads are available for it.
     background: Option<Runtime>,
-    /// The most file threads of each runtime.
+    /// Maximum number of file threads per runtime.
     files: usize,
 }
 
@@ -160,7 +163,7 @@ impl Set {
         [Some(&self.first), self.others.as_ref(), self.background.as_ref()].into_iter().flatten()
     }
 
-    /// Returns the pools of each of its consumers, with the consumer's index.
+    /// Returns the pools of each consumer of the set, with the consumer's index.
     fn pools(&self) -> impl Iterator<Item = (usize, Pools)> {
         let handle = |runtime: &Runtime| runtime.handle().clone();
         let fast = self.others.as_ref().map(handle);

@@ -1,4 +1,4 @@
-//! Defines the handlers of the config. Fetches remote ones, each reference once.
+//! Creates the handler definitions of the config. Fetches each remote reference once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,13 +11,16 @@ use hostler_wasm::cache::Cache;
 use hostler_wasm::fetch::{FetchError, Fetcher, Options, Reference, Wanted};
 use hostler_wasm::{Definition, Fetched, Source};
 
-/// Opens the cache that the config names; if it cannot be used, logs the reason and returns `None`.
+/// Opens the cache of compiled handlers that the config names. `None`: no cache is configured, or the cache is unusable. The
+/// reason
+/// is logged.
 pub fn cache(config: &Config) -> Option<Arc<Cache>> {
     config.host.cache_dir.as_deref().and_then(Cache::open)
 }
 
-/// Returns the consumers' definitions, after fetching their handlers and hooks. `producer` sends the guests' messages; without
-/// one they can send none.
+/// Fetches the handlers and hooks of the consumers and returns the definitions. `producer` sends the messages of guests. Without
+/// a
+/// producer, guests cannot send.
 pub async fn definitions(
     config: &Config,
     consumers: &[Consumer],
@@ -38,10 +41,11 @@ pub async fn definitions(
     consumers.iter().map(define).collect()
 }
 
-/// Returns all values, or one failure for all errors. Its exit code is that of the first lasting error, if there is one.
+/// Collects results into all values or one failure. The exit code is that of the first permanent error. If all errors may be
+/// temporary, the exit code is that of the first error.
 ///
 /// # Errors
-/// One failure with the text of all errors.
+/// One failure with the texts of all errors.
 pub fn all<T>(results: Vec<Result<T>>) -> Result<Vec<T>> {
     let (mut fine, mut failed) = (Vec::new(), Vec::new());
     for result in results {
@@ -56,10 +60,10 @@ pub fn all<T>(results: Vec<Result<T>>) -> Result<Vec<T>> {
     Err(Failure::new(exit.unwrap_or(first.exit), messages.join("\nhostler: ")))
 }
 
-/// Fetches a handler that the command line names. `config` has the settings for AWS, if there is one.
+/// Fetches a handler that the command line names. `config` provides the AWS settings.
 ///
 /// # Errors
-/// With 65 for a bad reference or a bad file, with 69 for errors that may be temporary.
+/// Exit code 65 for an invalid reference or an invalid file, 69 for errors that may be temporary.
 pub async fn fetch(text: &str, config: Option<&Config>, cache: Option<Arc<Cache>>) -> Result<Source> {
     let reference: Reference = text.parse().map_err(|error| Failure::new(Exit::BadHandler, error))?;
     let fetcher = Fetcher::new(config.map(options).unwrap_or_default(), cache);
@@ -71,7 +75,7 @@ fn options(config: &Config) -> Options {
     Options { region: sqs.region.clone(), endpoint_url: sqs.endpoint_url.clone(), ..Options::default() }
 }
 
-/// Returns the reference to fetch; `None` for a file.
+/// Returns the remote reference to fetch. `None`: the handler is a local file.
 fn wanted(handler: &HandlerRef, sha256: Option<[u8; 32]>) -> Result<Option<Wanted>> {
     match handler {
         HandlerRef::Path(_) => Ok(None),

@@ -1,4 +1,4 @@
-//! Finds other names of a file: guests can change a file through a hard link in a folder that they may write to.
+//! Searches for other names of a file. A guest can change a file through a hard link in a writable folder.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -6,27 +6,30 @@ use std::path::{Path, PathBuf};
 
 use super::located::{Identity, identity};
 
-/// The most entries that are examined. Files with several links are rare, and folders this large are rarer.
+/// Maximum number of directory entries that a search examines. Protected files with several names are rare, and granted folders
+/// of
+/// this size are rarer.
 const MOST: usize = 100_000;
 
-/// The result of a search for another name of a file.
+/// Result of a search for another name of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Search {
-    /// The name that was found.
+    /// Another name of the file.
     Found(PathBuf),
-    /// There is none.
+    /// No other name exists in the folder.
     None,
-    /// The folder has too many entries to be sure.
+    /// The folder has too many entries, so another name may exist.
     Unfinished,
 }
 
-/// Returns the identity of the file at this path if it has several names.
+/// Returns the identity of the file at this path if the file has several names. `None`: a file with one name, a folder, or no
+/// file.
 pub(super) fn linked(path: &Path) -> Option<Identity> {
     let metadata = fs::metadata(path).ok()?;
     (metadata.is_file() && metadata.nlink() > 1).then(|| identity(&metadata))
 }
 
-/// Searches a folder and its subfolders for the file.
+/// Searches a folder and its subfolders for another name of the file.
 pub(super) fn search(folder: &Path, file: Identity) -> Search {
     search_most(folder, file, MOST)
 }
@@ -34,7 +37,7 @@ pub(super) fn search(folder: &Path, file: Identity) -> Search {
 fn search_most(folder: &Path, file: Identity, most: usize) -> Search {
     let (mut folders, mut left) = (vec![folder.to_owned()], most);
     while let Some(folder) = folders.pop() {
-        // All names of a file are in one file system.
+        // All names of a file are in the same file system.
         let Ok(metadata) = fs::metadata(&folder) else { continue };
         if metadata.dev() != file.0 {
             continue;

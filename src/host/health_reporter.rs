@@ -1,4 +1,4 @@
-//! The reporter: writes the health file at each tick of the control thread and at every change of state.
+//! Health reporter: writes the health file at each tick of the control thread and at every change of state.
 
 use std::io;
 use std::path::Path;
@@ -14,40 +14,41 @@ use tokio_util::sync::CancellationToken;
 use hostler_consumer::{Failed, Status, StatusHandle};
 use hostler_health::{self as health, Clock, ConsumerReport, FailureReport, HealthFile, Pauses, Report, Rivals, TICK};
 
-/// The least time between two writes: a busy consumer changes its state thousands of times a second.
+/// Minimum interval between two reports after changes of state. A busy consumer changes its state thousands of times a second.
 const SPACING: Duration = Duration::from_millis(50);
 
-/// The least time between two looks for pauses.
+/// Minimum interval between two checks for paused consumers.
 const LOOKING: Duration = Duration::from_millis(500);
 
-/// The longest wait for the last report at the end of the process: a hanging file system must not keep it alive.
+/// Maximum wait for the last report at the end of the process. A hanging file system must not keep the process alive.
 const LAST_WRITE: Duration = Duration::from_secs(1);
 
-/// A consumer in the health file.
+/// A consumer that the health file reports.
 pub(super) struct Watched {
     pub(super) name: String,
     pub(super) healthcheck_timeout: Duration,
-    /// The longest that it may drain.
+    /// Maximum duration of a drain.
     pub(super) shutdown_grace: Duration,
     pub(super) board: StatusHandle,
-    /// Sends `true` while it is to pause.
+    /// Sends `true` while the consumer is paused.
     pub(super) pause: watch::Sender<bool>,
 }
 
-/// Writes the health file and looks for pauses, until it is stopped.
+/// Writes the health file and checks for paused consumers, until stopped.
 ///
-/// The reports are made on the control thread, so that the file goes stale if that thread is stuck. A separate thread writes
-/// them, so that a slow disk delays nothing.
+/// Reports are created on the control thread. Therefore, the file goes stale if the control thread is stuck. A separate thread
+/// writes the reports. Therefore, a slow disk does not delay the control thread.
 pub(super) struct HealthReporter {
     stop: CancellationToken,
     ticking: JoinHandle<()>,
-    /// Closed once the thread has written its last report.
+    /// Closed after the health thread has written the last report.
     written: oneshot::Receiver<()>,
 }
 
 impl HealthReporter {
-    /// Starts with a first look for pauses, so that a paused consumer takes nothing at all, and a first report at once. Must be
-    /// called within the control runtime.
+    /// Checks for paused consumers, starts the health thread, and sends the first report. The check comes first, so that a
+    /// consumer
+    /// that starts paused receives no message. Must be called within the control runtime.
     pub(super) fn start(path: &Path, consumers: Vec<Watched>, transitions: Arc<Notify>) -> io::Result<Self> {
         let file = HealthFile::new(path);
         warn_of_another_host(path);
@@ -66,14 +67,15 @@ impl HealthReporter {
             let mut clock = Clock::start();
             let mut tick = || {
                 let report = clock.report(|clock| consumers.iter().map(|watched| describe(watched, clock)).collect());
-                // If the disk is still busy with the last report, this one is dropped; the next tick makes up for it.
+                // If the disk is still busy with the last report, this report is dropped. The next tick sends a newer report.
                 let _ = reports.try_send(report);
             };
             loop {
                 tick();
                 tokio::select! {
                     () = stopped.cancelled() => break,
-                    // Hosts that share the file by mistake must not fall into step: the check waits for a report of each.
+                    // The jitter keeps hosts that share the file by mistake out of step. The health check can then see a report
+                    // of each host.
                     () = tokio::time::sleep((TICK / 2).mul_f64(1.0 - 0.2 * fastrand::f64())) => {}
                     () = transitions.notified() => tokio::time::sleep(SPACING).await,
                 }
@@ -83,7 +85,7 @@ impl HealthReporter {
         Ok(Self { stop, ticking, written })
     }
 
-    /// Writes a last report and ends, within [`LAST_WRITE`].
+    /// Writes a last report and stops. Waits at most [`LAST_WRITE`] for the write.
     pub(super) async fn stop(self) {
         self.stop.cancel();
         let _ = self.ticking.await;
@@ -93,8 +95,8 @@ impl HealthReporter {
     }
 }
 
-/// Warns if another host writes this health file. Two hosts on one file hide each other: `top`, `pause` and the health check
-/// reach the one that wrote last.
+/// Logs an error if another host writes this health file. Two hosts with the same file hide each other: `top`, `pause` and the
+/// health check see only the host that wrote last.
 fn warn_of_another_host(path: &Path) {
     if let Some(pid) = health::other_writer(path) {
         log_another_host(pid, path);
@@ -110,7 +112,7 @@ fn log_another_host(pid: u32, path: &Path) {
     );
 }
 
-/// Looks for paused consumers and signals changes to them.
+/// Watches the pause files of consumers and signals changes to the consumers.
 struct PauseWatch {
     pauses: Pauses,
     consumers: Vec<(String, watch::Sender<bool>)>,
@@ -158,7 +160,7 @@ fn write_all(file: &HealthFile, path: &Path, reports: &mpsc::Receiver<Report>, m
                 failing = false;
                 rivals.wrote(&report);
             }
-            // The file goes stale, which the verdict reports. The log gives the reason, once.
+            // The file goes stale, and the health check reports this. The log states the reason once per series of failures.
             Err(error) if !failing => {
                 tracing::error!(%error, "cannot write the health file");
                 failing = true;

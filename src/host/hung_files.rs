@@ -1,7 +1,9 @@
-//! Detects hanging file operations that have taken every thread for files, and logs them.
+//! Detects hanging file operations that block all file threads of a consumer, and logs a warning.
 //!
-//! An operation that never returns (a FIFO that nobody writes to, a network file system that does not answer) takes a thread
-//! until the process ends, because the kernel cannot cancel it. Its guest is stopped all the same. Later file operations wait.
+//! Some file operations never return, for example on a FIFO without a writer or on a network file system that does not respond.
+//! Each of them blocks its thread until the process ends, because the kernel cannot cancel it. The guest is stopped nevertheless.
+//! If
+//! all file threads are blocked, later file operations wait.
 
 use std::time::Duration;
 
@@ -13,10 +15,10 @@ use tokio::time::{sleep, timeout};
 use super::guests::Shared;
 use hostler_config::Config;
 
-/// The pause between two checks.
+/// Interval between two checks.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// The time that an operation may wait for a thread before a warning.
+/// Maximum time that a file operation may wait for a thread before a warning is logged.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Watches the runtimes of each consumer with folders, until the returned set is dropped.
@@ -39,13 +41,13 @@ async fn watch_one(consumer: String, runtime: Handle, threads: usize) {
     loop {
         sleep(INTERVAL).await;
         let (queue, queued) = oneshot::channel();
-        // Spawned from a worker, because a new thread inherits the limits of the thread that starts it.
+        // Spawned from a worker thread, because a new thread inherits the restrictions of the thread that starts it.
         let mut operation = runtime.spawn(async move {
             let operation = spawn_blocking(|| ());
             let _ = queue.send(());
             let _ = operation.await;
         });
-        // Waiting for a busy worker does not count.
+        // The wait for a busy worker thread does not count.
         let _ = queued.await;
         if timeout(PATIENCE, &mut operation).await.is_err() {
             tracing::warn!(

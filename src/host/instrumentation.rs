@@ -1,5 +1,5 @@
-//! The host's own measurements: starts the metrics, wraps the consumers' queues in them, counts the messages in queues at
-//! intervals, and ticks. Without exporters, none of this runs.
+//! Metrics of the host: starts the metrics, wraps the consumers' queues so that their calls are measured, counts the messages of
+//! each queue at intervals, and measures delays of the control thread. Without exporters, nothing of this runs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,25 +19,27 @@ use hostler_telemetry::metrics::{
 };
 use hostler_types::channel::Channel;
 
-/// The interval of queue counts: short enough for scaling. On SQS the calls for a channel cost cents a month.
+/// Interval between two counts of the queues. The interval is short enough for autoscaling. On SQS, the calls for one channel
+/// cost
+/// a few cents per month.
 const LOOK: Duration = Duration::from_secs(30);
 
-/// The longest that one count may take.
+/// Maximum duration of one count.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The interval of the host's tick, whose delay is measured.
+/// Interval between two ticks of the control thread. The delay of each tick is measured.
 const TICK: Duration = Duration::from_secs(1);
 
-/// The metrics and the tasks that feed them. Dropping it ends both.
+/// Running metrics and the tasks that feed them. Dropping this value stops both.
 pub(super) struct Instrumentation {
     metrics: Metrics,
     looking: JoinSet<()>,
 }
 
-/// Returns the exporters of the config. Binds the address that Prometheus scrapes.
+/// Returns the exporters that the config enables. Binds the address that Prometheus scrapes.
 ///
 /// # Errors
-/// 64 if that address cannot be bound.
+/// Exit code 64 if the address cannot be bound.
 pub(super) fn exporters(config: &Config) -> Result<Exporters> {
     let telemetry = &config.telemetry;
     let prometheus = telemetry.prometheus.map(metrics::listen).transpose().map_err(failure)?;
@@ -45,10 +47,10 @@ pub(super) fn exporters(config: &Config) -> Result<Exporters> {
 }
 
 impl Instrumentation {
-    /// Starts the configured metrics.
+    /// Starts the configured metrics. `None`: no exporter is enabled.
     ///
     /// # Errors
-    /// 64 for a setting that cannot work, 70 if a thread cannot be started.
+    /// Exit code 64 for an invalid setting, 70 if a thread cannot be started.
     pub(super) fn start(exporters: Exporters, config: &Config, resource: &Resource) -> Result<Option<Self>> {
         let system = super::driver(config).system();
         let consumers = config.consumers.iter().map(|consumer| {
@@ -59,12 +61,13 @@ impl Instrumentation {
         Ok(metrics.map(|metrics| Self { metrics, looking: JoinSet::new() }))
     }
 
-    /// Returns a consumer's metrics, by the consumer's index in the config.
+    /// Returns the metrics of the consumer with this index in the config.
     pub(super) fn consumer(&self, place: usize) -> Option<ConsumerMetrics> {
         self.metrics.consumer(place)
     }
 
-    /// Starts the observation of the consumers' boards and queues, and the tick. Must be called within the control runtime.
+    /// Starts to observe the status and the queue of each consumer, and starts the tick. Must be called within the control
+    /// runtime.
     pub(super) fn watch(
         &mut self,
         config: &Config,
@@ -86,13 +89,13 @@ impl Instrumentation {
         self.looking.spawn(tick(self.metrics.host()));
     }
 
-    /// Exports the remaining data, until the deadline at the latest.
+    /// Exports the remaining data. Stops at the deadline.
     pub(super) async fn end(self, deadline: Instant) {
         self.metrics.end(deadline).await;
     }
 }
 
-/// Returns the queue as the consumer gets it.
+/// Wraps a consumer's queue so that its calls are measured. Without metrics, returns the queue unchanged.
 pub(super) fn queue(queue: Arc<dyn Queue>, metrics: Option<&ConsumerMetrics>) -> Arc<dyn Queue> {
     match metrics {
         Some(metrics) => Arc::new(MeteredQueue::new(queue, metrics.clone())),
@@ -100,7 +103,9 @@ pub(super) fn queue(queue: Arc<dyn Queue>, metrics: Option<&ConsumerMetrics>) ->
     }
 }
 
-/// Returns the queue service as the consumer's replies and guests get it.
+/// Wraps the queue service for a consumer's replies and guests so that its calls are measured. Without metrics, returns the
+/// service
+/// unchanged.
 pub(super) fn broker(broker: &Arc<dyn Broker>, metrics: Option<&ConsumerMetrics>) -> Arc<dyn Broker> {
     match metrics {
         Some(metrics) => Arc::new(MeteredBroker::new(Arc::clone(broker), metrics.clone())),
@@ -108,7 +113,8 @@ pub(super) fn broker(broker: &Arc<dyn Broker>, metrics: Option<&ConsumerMetrics>
     }
 }
 
-/// Counts each queue separately, so that one which cannot be read leaves no gap in the others.
+/// Counts the messages of each queue, forever. A queue that cannot be read leaves no gap in the data of the others, because each
+/// queue is read by a separate call.
 async fn look(service: Arc<dyn Admin>, queues: Vec<(Channel, ConsumerMetrics)>) {
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,8 +1,9 @@
-//! Detects folders in which the kernel shows itself and the process as files. Guests may not read those of `/proc`, nor write to
-//! any.
+//! Detects granted folders in which the kernel exposes the machine and the process as files. Guests may not read `/proc` and may
+//! not write to any of these folders.
 //!
-//! `/proc/self/mem` is the memory of hostler including its code, and `/proc/self/environ` has its secrets. Writing to `/sys`, the
-//! cgroups and `/dev` changes the machine.
+//! `/proc/self/mem` is the memory of hostler including its code, and `/proc/self/environ` contains its secrets. Writing to
+//! `/sys`,
+//! the cgroups or `/dev` changes the machine.
 
 use std::path::Path;
 
@@ -12,10 +13,10 @@ use super::mounts::Mounts;
 use super::trail::Trail;
 use hostler_config::DirMode;
 
-/// The harm that access by a guest could do.
+/// Harm that a guest with access could do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Harm {
-    /// Reading reveals secrets.
+    /// Reading reveals secrets. Writing is harmful too.
     Read,
     /// Writing changes the machine.
     Write,
@@ -31,7 +32,7 @@ impl Harm {
         })
     }
 
-    /// Classifies by the file system number from statfs(2), which works even if `mountinfo` cannot be read.
+    /// Classifies a folder by the file system type number of statfs(2), which is available even if `mountinfo` cannot be read.
     fn of_number(number: i64) -> Option<Self> {
         Some(match number {
             0x9fa0 => Self::Read,
@@ -46,10 +47,10 @@ impl Harm {
     }
 }
 
-/// Returns the reason to refuse a folder in this mode, if there is one: the folder's nature and the harm.
+/// Returns the reason to refuse a folder in this mode: the kind of folder, and the harm. `None`: the folder may be granted.
 pub(super) fn refusal(folder: &Path, mode: DirMode, mounts: &Mounts) -> Option<String> {
     let end = Trail::of(folder).end;
-    // The nearest that exists: a writable folder may be created later.
+    // Uses the nearest existing ancestor, because a writable folder may be created later.
     #[allow(clippy::unnecessary_cast, reason = "its type is another one on some architectures")]
     let number = end.ancestors().find_map(|folder| statfs(folder).ok()).map(|found| found.f_type as i64);
     let own = number.and_then(Harm::of_number);

@@ -1,19 +1,20 @@
-//! A runtime that fetches and loads handlers and ends before guests run: its threads keep rights that guests' threads must not
-//! have.
+//! A runtime that fetches and loads handlers and stops before guests run. Its threads have access rights that the threads of
+//! guests
+//! must not have.
 
 use std::io;
 
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// The runtime. Dropping it waits for nothing.
+/// Runtime for loading handlers. Dropping the runtime does not wait for its tasks.
 pub(super) struct Loading {
-    /// The handle to spawn on.
+    /// Handle on which tasks are spawned.
     pub(super) on: Handle,
     runtime: Option<Runtime>,
 }
 
 impl Loading {
-    /// Starts a runtime with one worker, for hashing and TLS, and at most this many blocking threads.
+    /// Starts a runtime with one worker thread, for hashing and TLS, and at most `blocking` blocking threads.
     ///
     /// # Errors
     /// A thread cannot be started.

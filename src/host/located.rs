@@ -1,5 +1,5 @@
-//! A path with everything needed to detect overlaps with another: the entries that lead to it, the file systems that hold it, and
-//! the identities of the folders above it. Each detects overlaps that the others miss.
+//! A path with all data needed to detect overlaps with another path: the entries that lead to the path, the file systems that
+//! contain the entries, and the identities of the folders above them. Each kind of data reveals overlaps that the others miss.
 
 use std::collections::BTreeSet;
 use std::fs::Metadata;
@@ -9,26 +9,26 @@ use std::path::Path;
 use super::mounts::{Mounts, Place};
 use super::trail::Trail;
 
-/// Device and inode number: the same for one file or folder under any name.
+/// Device and inode number. All names of a file or folder have the same identity.
 pub(super) type Identity = (u64, u64);
 
-/// Returns the identity in this metadata.
+/// Returns the identity from this metadata.
 pub(super) fn identity(metadata: &Metadata) -> Identity {
     (metadata.dev(), metadata.ino())
 }
 
 /// A path with its location.
 pub(super) struct Located {
-    /// The entries and the end of the path.
+    /// Entries on the path, and the real path at the end.
     pub(super) trail: Trail,
-    /// The folders that contain its entries and all folders above them, as far as they exist.
+    /// Identities of the folders that contain the entries, and of all folders above. Missing folders are left out.
     folders: BTreeSet<Identity>,
-    /// The places of the folders that contain its entries.
+    /// Places of the folders that contain the entries.
     holders: Vec<Place>,
-    /// The identity of the file or folder there, if it exists.
+    /// Identity of the file or folder at the end of the path, if it exists.
     identity: Option<Identity>,
     place: Option<Place>,
-    /// The places within it, including those of mounts.
+    /// Places inside the path, including those of mounts.
     reach: Vec<Place>,
 }
 
@@ -49,15 +49,16 @@ impl Located {
         }
     }
 
-    /// Returns true if an entry on the way there lies in this folder: anyone who can write to the folder can replace the entry by
-    /// a link.
+    /// Returns true if an entry on the way to this path is in `folder`. A guest that can write to `folder` can replace the entry
+    /// with
+    /// a symbolic link.
     pub(super) fn passes(&self, folder: &Self) -> bool {
         self.trail.passes(&folder.trail.end)
             || folder.identity.is_some_and(|identity| self.folders.contains(&identity))
             || self.holders.iter().any(|holder| folder.reach.iter().any(|place| holder.is_in(place)))
     }
 
-    /// Returns true if it leads to this folder, or to something within it.
+    /// Returns true if this path leads to `folder` or to something inside it.
     pub(super) fn is_in(&self, folder: &Self) -> bool {
         let in_reach = |place: &Place| folder.reach.iter().any(|folder| place.is_in(folder));
         self.trail.end.starts_with(&folder.trail.end)
@@ -79,7 +80,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns a folder with `data/deep`, `shut` and files in them.
+    /// Creates a folder that contains `data/deep`, `shut`, and a file in `shut`.
     fn tree() -> (tempfile::TempDir, PathBuf) {
         let root = tempfile::tempdir().unwrap();
         let real = root.path().canonicalize().unwrap();
@@ -110,7 +111,7 @@ mod tests {
         assert!(find("later/cache").passes(&find("later")));
     }
 
-    /// Returns mounts in which `shut` also shows the tree's folder `data`, or its `data/deep`.
+    /// Returns mounts in which `shut` also shows the folder `root` of the tree, for example `data`.
     fn mounted(real: &Path, root: &str) -> Mounts {
         let (top, shut, root) = (real.display(), real.join("shut"), real.join(root));
         Mounts::parse(&format!(
@@ -129,7 +130,7 @@ mod tests {
             assert!(find("shut").is_in(&find("data")), "{root}");
             assert!(find("shut/cache/code").passes(&find("data")), "{root}");
             assert!(find("shut/a").is_in(&find("data/deep")) == (root == "data/deep"), "{root}");
-            // A mount stays where it is, even if the folder that it shows is moved.
+            // A mount does not move with the folder that it shows.
             assert!(!find("shut").passes(&find("data")), "{root}");
             assert!(find("data/deep").is_in(&find("shut")), "{root}");
             assert!(!find("beside").is_in(&find("data")) && !find("beside/a").passes(&find("data")), "{root}");

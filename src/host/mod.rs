@@ -1,4 +1,4 @@
-//! The process: `hostler run` from its first signal handler to its exit code.
+//! Host process: runs `hostler run` from the first signal handler to the exit code.
 
 mod assemble;
 mod connect;
@@ -62,49 +62,49 @@ use loading::Loading;
 use resources::{FilePlan, Machine, Threads};
 use signals::Signals;
 
-/// The most of `shutdown_grace` that is reserved for settling the work that the drain deadline stops; of a short grace, a fifth
-/// is.
+/// Maximum part of `shutdown_grace` that is reserved for settling work after the drain deadline has stopped it. The reserve
+/// is at most a fifth of the grace.
 const SETTLING: Duration = Duration::from_secs(2);
 
-/// The longest wait at the end of the process for the last spans to be sent, within the grace.
+/// Maximum wait for the export of the last spans at the end of the process. The grace limits this wait too.
 const FLUSH: Duration = Duration::from_secs(1);
 
-/// Returns the token that the first SIGTERM or SIGINT cancels, with a note on standard error. The second ends the process at once
-/// with 128 + its number.
+/// Returns a token that the first SIGTERM or SIGINT cancels, with a notice on standard error. The second signal ends the
+/// process immediately with exit code 128 + signal number.
 ///
 /// # Errors
-/// The handlers cannot be installed.
+/// The signal handlers cannot be installed.
 pub fn stop_on_signal() -> std::io::Result<CancellationToken> {
     Signals::install(Some("finishing what is under way; Ctrl-C again ends at once")).map(|signals| signals.drain)
 }
 
-/// Makes writes beyond the limit of file sizes fail instead of ending the process.
+/// Makes writes beyond the file size limit (`ulimit -f`) fail instead of ending the process.
 pub fn outlive_size_limit() {
     signals::outlive_size_limit();
 }
 
-/// Ends the process with 70 instead of a signal when it exhausts its own memory limit.
+/// Makes the process exit with code 70, instead of a signal, when an allocation exceeds the memory limit of the process itself.
 pub fn exit_without_memory() {
     signals::exit_without_memory(Exit::Internal as u8);
 }
 
-/// Returns the time from the start of a drain until remaining work is stopped.
+/// Returns the time from the start of a drain until the remaining work is stopped.
 fn until_stop(grace: Duration) -> Duration {
     grace - SETTLING.min(grace / 5)
 }
 
-/// Consumes until a signal stops it. `file` is the config's, if it was named.
+/// Runs all consumers until a signal stops the host. `file` is the path of the config, if the user named one.
 ///
 /// # Errors
-/// Any reason why it cannot start, with the exit code that the README documents.
+/// Any reason why the host cannot start, with the exit code that the README documents.
 pub fn run(file: Option<&Path>) -> Result {
-    // Comes first: PID 1 ignores every signal without a handler.
+    // Must come first: PID 1 ignores every signal without a handler.
     let signals =
         Signals::install(None).map_err(|error| resources::too_few_threads("its thread for signals", &error))?;
     let loaded = config::load(file, std::env::vars_os()).map_err(|error| Failure::new(Exit::BadConfig, error))?;
     let machine = Machine::measure();
     let files = file_plan(&loaded.config)?;
-    // Before any other thread starts, because new threads inherit the restrictions.
+    // Must come before any other thread starts, because new threads inherit the restrictions.
     let hardening = check_grants(&loaded).and_then(|()| Hardening::enforce(&loaded.config, &machine));
     let threads = Threads::of(&machine, guests::sets(&loaded.config.consumers));
     machine.try_threads(threads.least())?;
@@ -136,50 +136,50 @@ pub fn run(file: Option<&Path>) -> Result {
     let control = control.enable_all().max_blocking_threads(threads.control_blocking).build().map_err(internal)?;
     let (pools, shared, loading_blocking) = (guests.pools(), guests.shared(), threads.control_blocking);
     let host = Host { hardening, shared, loading_blocking, ..Host::new(loaded.config, machine, files, signals, pools) };
-    // Dropping a runtime waits for everything that blocks, so a panic must not unwind through it.
+    // Dropping a runtime waits for all blocking calls. Therefore, a panic must not unwind past the runtimes.
     let result = panic::catch_unwind(AssertUnwindSafe(|| control.block_on(host.run(exporters))));
     guests.shut_down();
     control.shutdown_background();
     result.unwrap_or_else(|_| Err(internal(PANICKED)))
 }
 
-/// Logs the reason why it cannot start; returns the exit code.
+/// Logs the reason why the host cannot start or continue. Returns the exit code.
 fn logged(failure: &Failure) -> Exit {
     tracing::error!(exit_code = failure.exit as u8, "{}", failure.message);
     failure.exit
 }
 
-/// The final message after a panic, which has been reported before.
+/// Final message after a panic. The panic itself has been reported before.
 pub const PANICKED: &str = "a fault of hostler's own ended it, as told above";
 
 fn internal(error: impl std::fmt::Display) -> Failure {
     Failure::new(Exit::Internal, error)
 }
 
-/// Everything that is ready to consume.
+/// Consumers that are ready to run, with their metrics.
 struct Started {
     consumers: Vec<Consumer>,
     instrumentation: Option<Instrumentation>,
 }
 
-/// The phases of the process, in order.
+/// State of the host. The methods are the phases of the process, in order.
 struct Host {
     config: Config,
     machine: Machine,
     files: FilePlan,
     signals: Signals,
-    /// The runtimes for the guests of each consumer.
+    /// Runtimes for the guests of each consumer, in the order of the config.
     guests: Vec<Pools>,
     hardening: Option<Hardening>,
-    /// The runtimes of guests, whose threads are restricted once everything is loaded.
+    /// Runtimes of guests, with their consumers. Their threads are restricted after all handlers are loaded.
     shared: Vec<Shared>,
-    /// The blocking threads available while handlers are fetched and loaded.
+    /// Maximum number of blocking threads while handlers are fetched and loaded.
     loading_blocking: usize,
     boards: Vec<StatusHandle>,
-    /// For each consumer, true while it is to pause.
+    /// For each consumer, sends true while the consumer is paused.
     pauses: Vec<watch::Sender<bool>>,
     transitions: Arc<Notify>,
-    /// Notified when a board may have become busy or idle.
+    /// Notified when a consumer may have become busy or idle.
     work: Arc<Notify>,
     ecs: Ecs,
 }
@@ -224,7 +224,7 @@ impl Host {
 
         let started = tokio::select! {
             started = self.start(exporters) => started,
-            // No message has been received yet, so there is nothing to drain.
+            // No message has been received yet. Therefore, no drain is needed.
             () = self.signals.drain.cancelled() => {
                 tracing::info!("stopped before it was ready");
                 Ok(None)
@@ -239,12 +239,12 @@ impl Host {
         result
     }
 
-    /// Connects to the queues, then loads the handlers.
+    /// Connects to the queues, loads the handlers, and assembles the consumers.
     async fn start(&self, exporters: Exporters) -> Result<Option<Started>> {
         for warning in assemble::unused(&self.config) {
             tracing::warn!("{warning}");
         }
-        // Refuses what cannot fit even without the handlers before connecting to anything.
+        // Before any connection, refuses a config whose memory demand exceeds the limit even without the handlers.
         plan(&self.config, &self.machine, &[])?;
         let metadata = async { Ok(self.ecs.metadata(self.config.telemetry.log).await) };
         let (service, metadata) = tokio::try_join!(driver(&self.config).connect(&self.config), metadata)?;
@@ -297,7 +297,7 @@ impl Host {
         Ok(Some(Started { consumers, instrumentation }))
     }
 
-    /// Checks that replies and messages that handlers send have a destination.
+    /// Checks that the destinations of replies and of messages from handlers exist.
     async fn check_destinations(&self, service: &dyn Provisioner) -> Result<()> {
         let mut fatal = Vec::new();
         for consumer in &self.config.consumers {
@@ -311,7 +311,8 @@ impl Host {
         if fatal.is_empty() { Ok(()) } else { Err(Failure::new(Exit::QueueUnreachable, fatal.join("; "))) }
     }
 
-    /// Starts the export of spans, if the config has an endpoint. Export failures never block message processing.
+    /// Starts the export of spans. `None`: the config has no endpoint, or the export cannot start. Export failures never block
+    /// message processing.
     fn traces(&self, resource: &Resource) -> Option<Traces> {
         let endpoint = self.config.telemetry.otlp_endpoint.as_deref()?;
         Traces::start(endpoint, resource).unwrap_or_else(|error| {
@@ -356,8 +357,8 @@ impl Host {
         }
     }
 
-    /// Fetches remote handlers on the loading runtime: hashing and TLS would delay the health file. Dropping the future ends it
-    /// at once.
+    /// Fetches remote handlers on the loading runtime, because hashing and TLS would delay the health file on the control
+    /// thread. Dropping the future cancels all fetches.
     async fn fetch_handlers(&self, loading: &Loading, cache: Option<Arc<Cache>>) -> Result<Vec<Result<Definition>>> {
         let config = self.config.clone();
         let mut fetching = JoinSet::new();
@@ -369,7 +370,7 @@ impl Host {
         }
     }
 
-    /// Consumes, drains, and returns the exit code.
+    /// Runs the consumers until a signal or an ending consumer starts the drain. Drains, and returns the exit code.
     async fn consume(&self, Started { consumers, instrumentation }: Started) -> Result {
         let exit = consumers.first().map(|consumer| consumer.exit.clone()).unwrap_or_default();
         let traces = consumers.first().and_then(|consumer| consumer.traces.clone());
@@ -440,15 +441,15 @@ impl Host {
         })
     }
 
-    /// Returns the failure for a queue that refused a receive.
+    /// Creates the failure for a queue that refused a receive.
     fn refusal(&self, refused: &str) -> Failure {
         let cure = driver(&self.config).cure_of_a_refusal();
         Failure::new(Exit::QueueUnreachable, format!("{refused}{cure}"))
     }
 }
 
-/// Lets the consumers drain. Near the end of the grace, remaining work is stopped so that it can be released in time. Returns the
-/// totals, true if all ended within the grace, and true if a consumer panicked.
+/// Drains the consumers. Shortly before the end of the grace, stops the remaining work, so that its messages can be released
+/// in time. Returns the totals, true if all consumers ended within the grace, and true if a consumer panicked.
 async fn drain(running: &mut JoinSet<Summary>, phase: &watch::Sender<Phase>, grace: Duration) -> (Summary, bool, bool) {
     let end = Instant::now() + grace;
     let stop_at = Instant::now() + until_stop(grace);
@@ -472,7 +473,7 @@ async fn drain(running: &mut JoinSet<Summary>, phase: &watch::Sender<Phase>, gra
     (total, in_time, panicked)
 }
 
-/// Adds a consumer's counts to the total; returns true if it panicked.
+/// Adds the counts of an ended consumer to the total. Returns true if the consumer panicked.
 fn report(ended: std::result::Result<Summary, tokio::task::JoinError>, total: &mut Summary) -> bool {
     match ended {
         Ok(summary) => {
@@ -490,7 +491,7 @@ fn report(ended: std::result::Result<Summary, tokio::task::JoinError>, total: &m
     }
 }
 
-/// The failure of a caller that cannot go on without the queue.
+/// Converts a queue error to the failure of a command that cannot continue without the queue.
 impl From<QueueError> for Failure {
     fn from(error: QueueError) -> Self {
         Self::new(Exit::QueueUnreachable, error)

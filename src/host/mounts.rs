@@ -1,5 +1,6 @@
-//! The mounts of this process: they map a path to a file system and a path within it. One folder may be mounted at several
-//! points, so paths alone do not show whether they overlap.
+//! Mounts of this process. A mount maps a path to a file system and a path within that file system. The same folder may be
+//! mounted
+//! at several points. Therefore, paths alone do not show whether two folders overlap.
 
 pub(super) mod overlays;
 
@@ -13,22 +14,22 @@ use overlays::Layers;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Mounts(Vec<Mount>);
 
-/// A line of `mountinfo` (proc_pid_mountinfo(5)).
+/// A mount, parsed from a line of `mountinfo` (proc_pid_mountinfo(5)).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Mount {
-    /// The device of the file system, `major:minor`.
+    /// Device of the file system, as `major:minor`.
     device: String,
-    /// The mounted folder within the file system.
+    /// Mounted folder within the file system.
     root: PathBuf,
-    /// The mount point.
+    /// Mount point.
     pub(super) point: PathBuf,
-    /// The type of the file system.
+    /// Type of the file system, for example `ext4`.
     pub(super) kind: String,
-    /// Its layers, if it is an overlay.
+    /// Layers of the file system if its type is `overlay`.
     layers: Option<Layers>,
 }
 
-/// A path within a file system, independent of mount points.
+/// A file system and a path within it, independent of mount points.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
     device: String,
@@ -36,14 +37,14 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Returns true if it is `folder`, or within it.
+    /// Returns true if this place is `folder` or inside it.
     pub(super) fn is_in(&self, folder: &Self) -> bool {
         self.device == folder.device && self.path.starts_with(&folder.path)
     }
 }
 
 impl Mounts {
-    /// Returns the mounts of this process; none if `/proc` is not mounted.
+    /// Reads the mounts of this process. Empty if `/proc` is not mounted.
     pub(super) fn read() -> Self {
         Self::parse(&std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
     }
@@ -53,19 +54,24 @@ impl Mounts {
         Self(text.lines().filter_map(Mount::parse).collect())
     }
 
-    /// Returns the mount that a real path is on: of those nearest above it, the topmost.
+    /// Returns the mount that contains a real path: the nearest mount point above the path. Of several mounts at that point, the
+    /// last
+    /// one is on top.
     pub(super) fn of(&self, path: &Path) -> Option<&Mount> {
         let above = self.0.iter().filter(|mount| path.starts_with(&mount.point));
         above.max_by_key(|mount| mount.point.components().count())
     }
 
-    /// Returns true if every path is on a known mount. False without `/proc`, and after a chroot(2) into a folder within a mount,
-    /// because that mount is then not listed.
+    /// Returns true if a mount at `/` is known, so that every path is on a known mount. False without `/proc`, and after a
+    /// chroot(2)
+    /// into a folder inside a mount, because `mountinfo` does not list that mount.
     pub(super) fn are_complete(&self) -> bool {
         self.0.iter().any(|mount| mount.point == Path::new("/"))
     }
 
-    /// Returns the layers of the overlay that a real path is on, and the path within each of them.
+    /// Returns the layers of the overlay that contains a real path, and the path relative to each layer. `None`: the path is not
+    /// on an
+    /// overlay.
     pub(super) fn overlay(&self, path: &Path) -> Option<(&Layers, PathBuf)> {
         let mount = self.of(path)?;
         let below = path.strip_prefix(&mount.point).ok()?;
@@ -74,12 +80,12 @@ impl Mounts {
         Some((mount.layers.as_ref()?, root.join(below)))
     }
 
-    /// Returns the mounts within a real folder.
+    /// Returns the mounts inside a real folder.
     pub(super) fn within(&self, folder: &Path) -> impl Iterator<Item = &Mount> {
         self.0.iter().filter(move |mount| mount.point != folder && mount.point.starts_with(folder))
     }
 
-    /// Returns the place of a real path.
+    /// Returns the place of a real path. `None`: the path is on no known mount.
     pub(super) fn place(&self, path: &Path) -> Option<Place> {
         let mount = self.of(path)?;
         let below = path.strip_prefix(&mount.point).ok()?;
@@ -87,7 +93,8 @@ impl Mounts {
         Some(Place { device: mount.device.clone(), path })
     }
 
-    /// Returns the places reachable from a real folder without a link: its own, and those of the mounts within it.
+    /// Returns the places that are reachable from a real folder without a symbolic link: the folder itself, and the mounts inside
+    /// it.
     pub(super) fn reach(&self, folder: &Path) -> Vec<Place> {
         let within = self.within(folder).map(|mount| Place { device: mount.device.clone(), path: mount.root.clone() });
         self.place(folder).into_iter().chain(within).collect()
@@ -95,7 +102,9 @@ impl Mounts {
 }
 
 impl Mount {
-    /// Parses `36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw`, with any number of fields before the dash.
+    /// Parses a line such as `36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw`. The number of fields before the
+    /// dash
+    /// varies.
     fn parse(line: &str) -> Option<Self> {
         let (fields, after) = line.split_once(" - ")?;
         let mut fields = fields.split(' ').skip(2);
@@ -107,7 +116,7 @@ impl Mount {
     }
 }
 
-/// Decodes a path in which a backslash and three octal digits stand for spaces, tabs, line ends and backslashes.
+/// Decodes a path. A backslash with three octal digits represents a space, a tab, a line feed or a backslash.
 pub(super) fn unescaped(text: &str) -> PathBuf {
     let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
     while let Some((first, others)) = rest.split_first() {

@@ -1,5 +1,5 @@
-//! Signals: the first SIGTERM or SIGINT drains, the second ends the process at once. SIGUSR1 raises the log level, SIGUSR2
-//! restores it.
+//! Signal handling. The first SIGTERM or SIGINT starts the drain, and the second ends the process immediately. SIGUSR1 raises the
+//! log level, and SIGUSR2 restores it.
 
 use std::io::{self, Write as _};
 use std::sync::atomic::AtomicBool;
@@ -15,34 +15,36 @@ use tokio_util::sync::CancellationToken;
 use hostler_children as children;
 use hostler_telemetry::Verbosity;
 
-/// The signal handlers of this process.
+/// Installed signal handlers of this process.
 #[derive(Debug)]
 pub(super) struct Signals {
-    /// Cancelled by the first signal.
+    /// Cancelled by the first SIGTERM or SIGINT.
     pub(super) drain: CancellationToken,
-    /// Unset until the log is set up.
+    /// Log level to change. Unset until logging is set up.
     verbosity: Arc<OnceLock<Verbosity>>,
 }
 
-/// Makes a write beyond the limit of file sizes (`ulimit -f`) fail with EFBIG. Otherwise SIGXFSZ would end the process, so that a
-/// guest with a large file stopped all other consumers. Started programs keep the default.
+/// Makes a write beyond the file size limit (`ulimit -f`) fail with EFBIG. Without a handler, SIGXFSZ would end the process, and
+/// a
+/// guest that writes a large file would stop all other consumers. Child programs keep the default action.
 pub(super) fn outlive_size_limit() {
-    // Any handler is enough. If installing it fails, the default stays.
+    // Any handler is enough. If the handler cannot be installed, the default action remains.
     let _ = flag::register(SIGXFSZ, Arc::default());
 }
 
-/// Ends the process with this code, instead of SIGABRT, when an allocation fails. Applies only if the process has its own memory
-/// limit; elsewhere an abort still leaves a core dump.
+/// Makes the process exit with this code, instead of SIGABRT, when an allocation fails. Applies only if the process itself has a
+/// memory limit (`ulimit -v` or `ulimit -d`). Without such a limit, an abort still produces a core dump.
 pub(super) fn exit_without_memory(code: u8) {
     if [Resource::As, Resource::Data].into_iter().any(|limit| getrlimit(limit).current.is_some()) {
-        // If installing it fails, the default stays.
+        // If the handler cannot be installed, the default action remains.
         let _ = flag::register_conditional_shutdown(SIGABRT, code.into(), Arc::new(AtomicBool::new(true)));
     }
 }
 
 impl Signals {
-    /// Installs the handlers. From then on a signal takes effect through `drain`. `notice` is written to standard error at the
-    /// first signal, for commands without a log.
+    /// Installs the handlers and starts the signal thread. From then on, SIGTERM and SIGINT cancel `drain`. `notice` is written
+    /// to
+    /// standard error at the first signal, for commands without a log.
     pub(super) fn install(notice: Option<&'static str>) -> io::Result<Self> {
         let drain = CancellationToken::new();
         let verbosity = Arc::<OnceLock<Verbosity>>::default();
@@ -54,7 +56,7 @@ impl Signals {
         let (asked, log) = (drain.clone(), Arc::clone(&verbosity));
         thread::Builder::new().name("hostler-signals".into()).spawn(move || {
             if is_init {
-                // Orphans may have died before the handler was installed.
+                // Orphans may have ended before the handler was installed.
                 children::reap_orphans();
             }
             for signal in incoming.forever() {
@@ -62,11 +64,11 @@ impl Signals {
                     SIGCHLD => children::reap_orphans(),
                     SIGUSR1 => log.get().into_iter().for_each(Verbosity::raise),
                     SIGUSR2 => log.get().into_iter().for_each(Verbosity::reset),
-                    // 128 + the signal's number, as shells report a death by it.
+                    // Exit code 128 + signal number, as shells report a process that was ended by a signal.
                     signal if asked.is_cancelled() => low_level::exit(128 + signal),
                     _ => {
                         if let Some(notice) = notice {
-                            // The signal counts even if nobody reads the notice.
+                            // The signal takes effect even if the notice cannot be written.
                             let _ = writeln!(io::stderr(), "hostler: {notice}");
                         }
                         asked.cancel();
@@ -77,7 +79,7 @@ impl Signals {
         Ok(Self { drain, verbosity })
     }
 
-    /// Lets SIGUSR1 and SIGUSR2 change this verbosity from now on.
+    /// Lets SIGUSR1 and SIGUSR2 change this log level from now on.
     pub(super) fn change_verbosity(&self, verbosity: Option<Verbosity>) {
         if let Some(verbosity) = verbosity {
             let _ = self.verbosity.set(verbosity);

@@ -1,25 +1,26 @@
 //! Resolves a path component by component, as the kernel does, and records every directory entry on the way.
 //!
-//! Anyone who can write to the folder of one of these entries decides where the path leads, now or when something is created
-//! there.
+//! A user or guest that can write to the folder of a recorded entry controls where the path leads. This also holds for entries
+//! that do not exist yet.
 
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 
-/// The most links that are followed, as in the kernel (path_resolution(7)).
+/// Maximum number of symbolic links that are followed, as in the kernel (path_resolution(7)).
 const MOST_LINKS: usize = 40;
 
-/// The route of a path.
+/// Resolution of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Trail {
-    /// Each directory entry that is looked up, links and folders alike: its real folder joined with its name.
+    /// Each directory entry that is looked up, symbolic links and folders alike: the real folder joined with the entry's name.
     pub(super) entries: Vec<PathBuf>,
-    /// The real path that it leads to, whether or not it exists.
+    /// Real path to which the path leads. The file need not exist.
     pub(super) end: PathBuf,
 }
 
 impl Trail {
-    /// Resolves a path; a relative one starts at the working directory. A missing component counts as a future folder.
+    /// Resolves a path. A relative path starts at the working directory. A missing component counts as a folder that may be
+    /// created.
     pub(super) fn of(path: &Path) -> Self {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let mut to_come = Steps::default();
@@ -50,13 +51,13 @@ impl Trail {
         Self { entries, end }
     }
 
-    /// Returns true if one of the entries lies in this real folder: anyone who can write there can replace it.
+    /// Returns true if any recorded entry is in this real folder. A guest that can write to the folder can replace the entry.
     pub(super) fn passes(&self, folder: &Path) -> bool {
         self.entries.iter().any(|entry| entry != folder && entry.starts_with(folder))
     }
 }
 
-/// The remaining steps, the next one last.
+/// Remaining steps of the resolution. The last element is the next step.
 #[derive(Default)]
 struct Steps(Vec<Step>);
 
@@ -85,7 +86,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns a folder with `folders`, and links by their names and targets.
+    /// Creates a folder that contains `folders`, and symbolic links by name and target.
     fn tree(folders: &[&str], links: &[(&str, &str)]) -> (tempfile::TempDir, PathBuf) {
         let root = tempfile::tempdir().unwrap();
         let real = root.path().canonicalize().unwrap();

@@ -1,5 +1,5 @@
-//! The layers of overlay file systems. A file in the merged folder is also a file of a layer, with another path and another
-//! device, so neither paths nor device and inode numbers reveal that they are the same.
+//! Layers of overlay file systems. A file in the merged folder is also a file of a layer, with a different path and a different
+//! device. Therefore, neither paths nor device and inode numbers reveal that both are the same file.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -9,26 +9,26 @@ use std::path::{Path, PathBuf};
 use super::{Mounts, unescaped};
 use crate::host::trail::Trail;
 
-/// The layers of one overlay file system, as its options in `mountinfo` name them.
+/// Layers of one overlay file system, as named by the mount options in `mountinfo`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::host) struct Layers {
-    /// The layers that files are read from, besides the upper one.
+    /// Layers that provide files, other than the upper layer.
     lower: Vec<PathBuf>,
-    /// The layer that files are written to.
+    /// Layer that receives writes.
     upper: Option<PathBuf>,
 }
 
-/// A choice of layers.
+/// Selection of layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::host) enum Which {
-    /// All layers: a change of any may show in the merged folder.
+    /// All layers, because a change in any layer may become visible in the merged folder.
     Read,
-    /// The layers that writes to the merged folder reach.
+    /// The upper layer, which receives writes to the merged folder.
     Written,
 }
 
 impl Layers {
-    /// Parses the options of an overlay file system.
+    /// Parses the mount options of an overlay file system.
     pub(in crate::host) fn parse(options: &str) -> Self {
         let mut layers = Self::default();
         for (name, value) in options.split(',').filter_map(|option| option.split_once('=')) {
@@ -49,7 +49,7 @@ impl Layers {
     }
 }
 
-/// Splits a list of folders at colons; one after a backslash is part of a name.
+/// Splits a list of folders at colons. A backslash escapes the next character.
 fn split(list: &Path) -> Vec<PathBuf> {
     let (mut parts, mut part, mut bytes) = (Vec::new(), Vec::new(), list.as_os_str().as_bytes().iter());
     while let Some(byte) = bytes.next() {
@@ -60,16 +60,17 @@ fn split(list: &Path) -> Vec<PathBuf> {
         }
     }
     parts.push(part);
-    // Two colons precede data-only layers.
+    // Two colons precede data-only layers and produce an empty part.
     let parts = parts.into_iter().filter(|part| !part.is_empty());
     parts.map(|part| OsString::from_vec(part).into()).collect()
 }
 
-/// Returns the other paths of a path in layers that exist here; with [`Which::Read`], also those of all directory entries that
-/// lead to it. Container engines keep the layers of the root elsewhere, out of every guest's reach.
+/// Returns the paths that a file or folder has in existing layers. With [`Which::Read`], the result also contains the paths of
+/// all
+/// directory entries on the way. Layers of a container's root folder are usually outside the container and thus left out.
 pub(in crate::host) fn others(trail: &Trail, mounts: &Mounts, which: Which) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
-    // A mount stays where it is, even if the folder below it is moved.
+    // A mount does not move with the folder on which it is mounted. Therefore, its mount point cannot be replaced.
     let is_within = |entry: &&PathBuf| mounts.overlay(entry).is_some_and(|(_, below)| below != Path::new(""));
     let entries = trail.entries.iter().filter(|entry| which == Which::Read && is_within(entry));
     let mut to_come: Vec<PathBuf> = entries.chain([&trail.end]).cloned().collect();
