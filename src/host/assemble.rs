@@ -45,8 +45,8 @@ fn policy(consumer: &config::Consumer) -> Policy {
     }
 }
 
-/// Returns the channel that a consumer needs. The redrive policy of the queue dead-letters a message two attempts later than
-/// the consumer's policy. It catches messages that crash the host.
+/// Returns the channel that a consumer needs. The redrive policy of the queue dead-letters a message two attempts later than the
+/// consumer's policy. It catches messages that crash the host.
 pub fn channel_spec(consumer: &config::Consumer) -> ChannelSpec {
     ChannelSpec {
         channel: consumer.channel.clone(),

@@ -70,8 +70,7 @@ pub async fn unsendable(
 }
 
 /// Opens the queues of all consumers, in the order of the config. Queues are opened concurrently, because each queue needs
-/// several
-/// calls in sequence.
+/// several calls in sequence.
 ///
 /// # Errors
 /// The error of the first channel, in the order of the config, that cannot be opened.

@@ -1,7 +1,8 @@
-//! Refuses, at the start, grants that give guests the kernel's own files, or write access to files that hostler itself reads.
+//! At the start, refuses grants that give guests access to the kernel's own files, or write access to files that hostler reads.
 //!
-//! Compiled code runs outside of the sandbox, the config defines the guests' rights, and a file beside the health file pauses a
-//! consumer. A guest that can write to any of these can do everything that hostler can, so such a grant is always refused.
+//! Compiled code runs outside the sandbox, the config defines the rights of guests, and a file next to the health file pauses a
+//! consumer. A guest that can write to any of these files could gain all rights of hostler. Therefore, such grants are always
+//! refused.
 
 use std::path::{Path, PathBuf};
 
@@ -14,14 +15,14 @@ use crate::exit::{Exit, Failure, Result};
 use hostler_config::{Config, DirGrant, DirMode, HandlerRef, Loaded, USUAL_PLACES};
 use hostler_health::Pauses;
 
-/// A file or folder that no guest may replace.
+/// A file or folder that guests must not be able to replace.
 struct Protected {
-    /// The config key of the path, or a description if there is none.
+    /// Config key of the path, or a description if no key exists.
     key: String,
     path: PathBuf,
-    /// Set if the content matters too: then no granted folder may lie within it.
+    /// Set if guests must not write to the contents either. Granted folders inside the path are then refused too.
     is_whole: bool,
-    /// The consequence of a guest's write.
+    /// Consequence of a write by a guest, for the error text.
     harm: &'static str,
 }
 
@@ -34,7 +35,7 @@ impl Protected {
         Self { is_whole: true, ..self }
     }
 
-    /// Returns true if guests with write access to this folder can reach it, directly or through layers of overlays.
+    /// Returns true if guests with write access to `folder` can reach this path, directly or through layers of overlays.
     fn is_reached(&self, at: &Located, folder: &Granted<'_>) -> bool {
         [&folder.at].into_iter().chain(&folder.behind).any(|folder| self.overlaps(at, folder))
     }
@@ -44,19 +45,19 @@ impl Protected {
     }
 }
 
-/// A folder that a consumer grants.
+/// A folder that a consumer grants to its guests.
 struct Granted<'a> {
     consumer: &'a str,
     dir: &'a DirGrant,
     at: Located,
-    /// The same folder in those layers of overlays that writes to it reach.
+    /// Paths of the same folder in the overlay layers that receive its writes.
     behind: Vec<Located>,
 }
 
-/// Refuses a config that gives a guest write access to files that hostler reads, or harmful access to the kernel's own files.
+/// Refuses a config that gives guests write access to files that hostler reads, or harmful access to the kernel's own files.
 ///
 /// # Errors
-/// With 64, naming each grant and the key of each path that it overlaps with.
+/// Exit code 64. The text names each grant, and the key of each path with which the grant overlaps.
 pub fn check_grants(loaded: &Loaded) -> Result<()> {
     let mounts = Mounts::read();
     let protected = protected(&loaded.config, loaded.file.as_deref(), |name| std::env::var_os(name).map(PathBuf::from));
@@ -87,8 +88,8 @@ pub fn check_grants(loaded: &Loaded) -> Result<()> {
     }
 }
 
-/// Refuses a config that lets a guest write to the embedded queue, for commands that open it and start no guest. A link that a
-/// guest made there would have them create a queue at its target.
+/// Refuses a config that lets guests write to the embedded queue. For commands that open the queue and start no guests. A guest
+/// could replace the queue file by a symbolic link, and the command would then create a queue at the link's target.
 ///
 /// # Errors
 /// As [`check_grants`].
@@ -117,12 +118,13 @@ fn granted<'a>(config: &'a Config, mounts: &Mounts) -> impl Iterator<Item = Gran
     })
 }
 
-/// Returns the same file or folder, and the entries that lead to it, in layers of overlays.
+/// Returns the locations of a file or folder in layers of overlays. With `Which::Read`, also those of the entries that lead to
+/// it.
 fn in_layers(at: &Located, mounts: &Mounts, which: Which) -> Vec<Located> {
     overlays::others(&at.trail, mounts, which).iter().map(|path| Located::find(path, mounts)).collect()
 }
 
-/// The refusal of a writable folder if overlaps cannot be detected.
+/// Returns the error text for a writable folder if the mounts do not show where the root folder is.
 fn unknown_root(Granted { consumer, dir, .. }: &Granted<'_>) -> String {
     format!(
         "consumers.{consumer}.allow.dirs lets guests write to `{}`, but the mounts of this process do not say where its root folder \
@@ -168,7 +170,8 @@ fn overlap(folder: &Granted<'_>, Protected { key, path, harm, .. }: &Protected) 
     )
 }
 
-/// Lists folders whose path a guest could turn into a link to anywhere, because it may write to a folder above.
+/// Returns an error for each granted folder inside this writable folder. A guest could replace the inner folder by a symbolic
+/// link to any folder.
 fn grants_within(grants: &[Granted<'_>], folder: &Granted<'_>) -> Vec<String> {
     let within = grants.iter().filter(|grant| grant.at.passes(&folder.at));
     let text = |Granted { consumer: name, dir, .. }: &Granted<'_>| {
@@ -182,7 +185,7 @@ fn grants_within(grants: &[Granted<'_>], folder: &Granted<'_>) -> Vec<String> {
     within.map(text).collect()
 }
 
-/// Variables that name files with hostler's trust anchors or its identity.
+/// Environment variables that name files with hostler's trust anchors or identity.
 const TRUSTED: [&str; 6] = [
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
@@ -198,7 +201,7 @@ const CONFIG: &str = "a guest could grant itself anything for the next start";
 const HEALTH: &str = "a guest could forge the health of every consumer, and pause it";
 const QUEUE: &str = "a guest could read, change and remove every message";
 
-/// Lists everything that hostler reads and trusts. `variable` looks up the environment.
+/// Lists everything that hostler reads and trusts. `variable` looks up an environment variable. `file` is the path of the config.
 fn protected(config: &Config, file: Option<&Path>, variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<Protected> {
     let health_file = &config.host.health_file;
     let mut all = vec![
@@ -208,7 +211,7 @@ fn protected(config: &Config, file: Option<&Path>, variable: impl Fn(&str) -> Op
     all.extend(config.host.cache_dir.iter().map(|path| Protected::new("host.cache_dir", path, CODE).whole()));
     all.extend(configs(file).into_iter().map(|file| Protected::new("--config", file, CONFIG)));
     all.extend(queue_files(config));
-    // A guest that could write to the SDK's files could name a program in them, by `credential_process`.
+    // A guest that can write to the SDK's files could make the SDK run a program, by `credential_process`.
     all.extend(
         aws_files(config, &variable)
             .map(|(name, path)| Protected::new(name, path, "the AWS SDK runs programs named there")),
@@ -222,7 +225,7 @@ fn protected(config: &Config, file: Option<&Path>, variable: impl Fn(&str) -> Op
     all
 }
 
-/// The queue's file and its companions, where the driver has one.
+/// Returns the file of the queue and its companion files. Empty if the driver stores no file.
 fn queue_files(config: &Config) -> impl Iterator<Item = Protected> {
     driver(config).file(config).into_iter().flat_map(|file| {
         [""].iter().chain(file.companions).map(move |end| {
@@ -233,7 +236,8 @@ fn queue_files(config: &Config) -> impl Iterator<Item = Protected> {
     })
 }
 
-/// Returns the handlers and hooks that are read from files. Leaves out pinned ones, because a replaced one would be noticed.
+/// Returns the handlers and hooks that are read from files. Leaves out pinned files, because a changed file is detected by its
+/// digest.
 fn code(config: &Config) -> impl Iterator<Item = Protected> + '_ {
     config.consumers.iter().flat_map(|consumer| {
         let handler = consumer.sha256.is_none().then_some(&consumer.handler);
@@ -247,7 +251,7 @@ fn code(config: &Config) -> impl Iterator<Item = Protected> + '_ {
     })
 }
 
-/// Returns the config, and the files that would be read instead at the next start if they existed.
+/// Returns the path of the config, and the paths of files that would take precedence at the next start if they existed.
 fn configs(file: Option<&Path>) -> Vec<&Path> {
     let usual = USUAL_PLACES.map(Path::new);
     let Some(file) = file else { return usual.into() };
@@ -257,7 +261,7 @@ fn configs(file: Option<&Path>) -> Vec<&Path> {
     }
 }
 
-/// Returns the AWS SDK's own files: those that exist and, if the config uses AWS, also those that would be read if they existed.
+/// Returns the AWS SDK's files that exist. If the config uses AWS, also returns missing files that the SDK would read.
 fn aws_files(
     config: &Config,
     variable: &impl Fn(&str) -> Option<PathBuf>,
@@ -265,7 +269,7 @@ fn aws_files(
     let home = variable("HOME");
     let file = |name: &'static str, of_home: &str| {
         let named = variable(name).filter(|path| path != Path::new(""));
-        // The SDK expands a leading `~` itself, where no shell has.
+        // The SDK itself expands a leading `~`, if the shell did not.
         let named = named.map(|path| match (path.strip_prefix("~"), &home) {
             (Ok(below), Some(home)) => home.join(below),
             _ => path,
@@ -289,7 +293,7 @@ fn folder_of(file: &Path) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// Returns the protected paths by key, for these lines of config and this home folder.
+    /// Returns the protected paths by key, for these additional lines of config and this home folder.
     fn found(more: &str, file: Option<&str>, home: &Path) -> Vec<(String, PathBuf)> {
         let folder = tempfile::tempdir().unwrap();
         let config = folder.path().join("hostler.toml");

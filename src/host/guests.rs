@@ -2,8 +2,7 @@
 //!
 //! After a thread has been restricted to certain files, the thread can never access others. Therefore, each consumer with folders
 //! has separate threads. Even native code of a guest on such a thread cannot access the folders of another consumer. A file
-//! operation
-//! that hangs blocks its thread until the process ends, but the thread belongs to one consumer only.
+//! operation that hangs blocks its thread until the process ends, but the thread belongs to one consumer only.
 
 use std::io;
 
@@ -15,8 +14,7 @@ use hostler_handler::{Beyond, Pools};
 
 /// Number of polls of guests between two checks of timers and connections in the fast pool. Each poll may last one epoch tick and
 /// thus delay the deadlines of hooks and the timers of guests. In this pool, few polls last that long. A check costs a tenth of
-/// the
-/// work of a small guest.
+/// the work of a small guest.
 const FAST_POLLS_PER_LOOK: u32 = 16;
 
 /// Number of polls between two checks in the background pool, where every poll lasts a whole epoch tick.

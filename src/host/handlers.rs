@@ -12,15 +12,13 @@ use hostler_wasm::fetch::{FetchError, Fetcher, Options, Reference, Wanted};
 use hostler_wasm::{Definition, Fetched, Source};
 
 /// Opens the cache of compiled handlers that the config names. `None`: no cache is configured, or the cache is unusable. The
-/// reason
-/// is logged.
+/// reason is logged.
 pub fn cache(config: &Config) -> Option<Arc<Cache>> {
     config.host.cache_dir.as_deref().and_then(Cache::open)
 }
 
 /// Fetches the handlers and hooks of the consumers and returns the definitions. `producer` sends the messages of guests. Without
-/// a
-/// producer, guests cannot send.
+/// a producer, guests cannot send.
 pub async fn definitions(
     config: &Config,
     consumers: &[Consumer],

@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use super::located::{Identity, identity};
 
 /// Maximum number of directory entries that a search examines. Protected files with several names are rare, and granted folders
-/// of
-/// this size are rarer.
+/// of this size are rarer.
 const MOST: usize = 100_000;
 
 /// Result of a search for another name of a file.

@@ -47,8 +47,7 @@ pub(super) struct HealthReporter {
 
 impl HealthReporter {
     /// Checks for paused consumers, starts the health thread, and sends the first report. The check comes first, so that a
-    /// consumer
-    /// that starts paused receives no message. Must be called within the control runtime.
+    /// consumer that starts paused receives no message. Must be called within the control runtime.
     pub(super) fn start(path: &Path, consumers: Vec<Watched>, transitions: Arc<Notify>) -> io::Result<Self> {
         let file = HealthFile::new(path);
         warn_of_another_host(path);

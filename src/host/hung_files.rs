@@ -2,8 +2,7 @@
 //!
 //! Some file operations never return, for example on a FIFO without a writer or on a network file system that does not respond.
 //! Each of them blocks its thread until the process ends, because the kernel cannot cancel it. The guest is stopped nevertheless.
-//! If
-//! all file threads are blocked, later file operations wait.
+//! If all file threads are blocked, later file operations wait.
 
 use std::time::Duration;
 

@@ -20,8 +20,7 @@ use hostler_telemetry::metrics::{
 use hostler_types::channel::Channel;
 
 /// Interval between two counts of the queues. The interval is short enough for autoscaling. On SQS, the calls for one channel
-/// cost
-/// a few cents per month.
+/// cost a few cents per month.
 const LOOK: Duration = Duration::from_secs(30);
 
 /// Maximum duration of one count.
@@ -104,8 +103,7 @@ pub(super) fn queue(queue: Arc<dyn Queue>, metrics: Option<&ConsumerMetrics>) ->
 }
 
 /// Wraps the queue service for a consumer's replies and guests so that its calls are measured. Without metrics, returns the
-/// service
-/// unchanged.
+/// service unchanged.
 pub(super) fn broker(broker: &Arc<dyn Broker>, metrics: Option<&ConsumerMetrics>) -> Arc<dyn Broker> {
     match metrics {
         Some(metrics) => Arc::new(MeteredBroker::new(Arc::clone(broker), metrics.clone())),

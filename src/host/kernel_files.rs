@@ -2,8 +2,7 @@
 //! not write to any of these folders.
 //!
 //! `/proc/self/mem` is the memory of hostler including its code, and `/proc/self/environ` contains its secrets. Writing to
-//! `/sys`,
-//! the cgroups or `/dev` changes the machine.
+//! `/sys`, the cgroups or `/dev` changes the machine.
 
 use std::path::Path;
 

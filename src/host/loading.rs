@@ -1,6 +1,5 @@
 //! A runtime that fetches and loads handlers and stops before guests run. Its threads have access rights that the threads of
-//! guests
-//! must not have.
+//! guests must not have.
 
 use std::io;
 

@@ -50,8 +50,7 @@ impl Located {
     }
 
     /// Returns true if an entry on the way to this path is in `folder`. A guest that can write to `folder` can replace the entry
-    /// with
-    /// a symbolic link.
+    /// with a symbolic link.
     pub(super) fn passes(&self, folder: &Self) -> bool {
         self.trail.passes(&folder.trail.end)
             || folder.identity.is_some_and(|identity| self.folders.contains(&identity))

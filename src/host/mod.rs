@@ -62,15 +62,15 @@ use loading::Loading;
 use resources::{FilePlan, Machine, Threads};
 use signals::Signals;
 
-/// Maximum part of `shutdown_grace` that is reserved for settling work after the drain deadline has stopped it. The reserve
-/// is at most a fifth of the grace.
+/// Maximum part of `shutdown_grace` that is reserved for settling work after the drain deadline has stopped it. The reserve is at
+/// most a fifth of the grace.
 const SETTLING: Duration = Duration::from_secs(2);
 
 /// Maximum wait for the export of the last spans at the end of the process. The grace limits this wait too.
 const FLUSH: Duration = Duration::from_secs(1);
 
-/// Returns a token that the first SIGTERM or SIGINT cancels, with a notice on standard error. The second signal ends the
-/// process immediately with exit code 128 + signal number.
+/// Returns a token that the first SIGTERM or SIGINT cancels, with a notice on standard error. The second signal ends the process
+/// immediately with exit code 128 + signal number.
 ///
 /// # Errors
 /// The signal handlers cannot be installed.
@@ -357,8 +357,8 @@ impl Host {
         }
     }
 
-    /// Fetches remote handlers on the loading runtime, because hashing and TLS would delay the health file on the control
-    /// thread. Dropping the future cancels all fetches.
+    /// Fetches remote handlers on the loading runtime, because hashing and TLS would delay the health file on the control thread.
+    /// Dropping the future cancels all fetches.
     async fn fetch_handlers(&self, loading: &Loading, cache: Option<Arc<Cache>>) -> Result<Vec<Result<Definition>>> {
         let config = self.config.clone();
         let mut fetching = JoinSet::new();
@@ -448,8 +448,8 @@ impl Host {
     }
 }
 
-/// Drains the consumers. Shortly before the end of the grace, stops the remaining work, so that its messages can be released
-/// in time. Returns the totals, true if all consumers ended within the grace, and true if a consumer panicked.
+/// Drains the consumers. Shortly before the end of the grace, stops the remaining work, so that its messages can be released in
+/// time. Returns the totals, true if all consumers ended within the grace, and true if a consumer panicked.
 async fn drain(running: &mut JoinSet<Summary>, phase: &watch::Sender<Phase>, grace: Duration) -> (Summary, bool, bool) {
     let end = Instant::now() + grace;
     let stop_at = Instant::now() + until_stop(grace);

@@ -1,6 +1,5 @@
 //! Mounts of this process. A mount maps a path to a file system and a path within that file system. The same folder may be
-//! mounted
-//! at several points. Therefore, paths alone do not show whether two folders overlap.
+//! mounted at several points. Therefore, paths alone do not show whether two folders overlap.
 
 pub(super) mod overlays;
 
@@ -55,23 +54,20 @@ impl Mounts {
     }
 
     /// Returns the mount that contains a real path: the nearest mount point above the path. Of several mounts at that point, the
-    /// last
-    /// one is on top.
+    /// last one is on top.
     pub(super) fn of(&self, path: &Path) -> Option<&Mount> {
         let above = self.0.iter().filter(|mount| path.starts_with(&mount.point));
         above.max_by_key(|mount| mount.point.components().count())
     }
 
     /// Returns true if a mount at `/` is known, so that every path is on a known mount. False without `/proc`, and after a
-    /// chroot(2)
-    /// into a folder inside a mount, because `mountinfo` does not list that mount.
+    /// chroot(2) into a folder inside a mount, because `mountinfo` does not list that mount.
     pub(super) fn are_complete(&self) -> bool {
         self.0.iter().any(|mount| mount.point == Path::new("/"))
     }
 
     /// Returns the layers of the overlay that contains a real path, and the path relative to each layer. `None`: the path is not
-    /// on an
-    /// overlay.
+    /// on an overlay.
     pub(super) fn overlay(&self, path: &Path) -> Option<(&Layers, PathBuf)> {
         let mount = self.of(path)?;
         let below = path.strip_prefix(&mount.point).ok()?;
@@ -103,8 +99,7 @@ impl Mounts {
 
 impl Mount {
     /// Parses a line such as `36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw`. The number of fields before the
-    /// dash
-    /// varies.
+    /// dash varies.
     fn parse(line: &str) -> Option<Self> {
         let (fields, after) = line.split_once(" - ")?;
         let mut fields = fields.split(' ').skip(2);

@@ -25,8 +25,7 @@ pub(super) struct Signals {
 }
 
 /// Makes a write beyond the file size limit (`ulimit -f`) fail with EFBIG. Without a handler, SIGXFSZ would end the process, and
-/// a
-/// guest that writes a large file would stop all other consumers. Child programs keep the default action.
+/// a guest that writes a large file would stop all other consumers. Child programs keep the default action.
 pub(super) fn outlive_size_limit() {
     // Any handler is enough. If the handler cannot be installed, the default action remains.
     let _ = flag::register(SIGXFSZ, Arc::default());
@@ -43,8 +42,7 @@ pub(super) fn exit_without_memory(code: u8) {
 
 impl Signals {
     /// Installs the handlers and starts the signal thread. From then on, SIGTERM and SIGINT cancel `drain`. `notice` is written
-    /// to
-    /// standard error at the first signal, for commands without a log.
+    /// to standard error at the first signal, for commands without a log.
     pub(super) fn install(notice: Option<&'static str>) -> io::Result<Self> {
         let drain = CancellationToken::new();
         let verbosity = Arc::<OnceLock<Verbosity>>::default();

@@ -1,4 +1,4 @@
-//! The queue drivers of this build: a file for each, and a line in [`DRIVERS`].
+//! Queue drivers of this build. Each driver has a file of its own and an entry in [`DRIVERS`].
 
 #[cfg(feature = "embedded")]
 mod embedded;
@@ -17,76 +17,79 @@ use hostler_queue::{Disposal, Inventory, Provisioner, QueueError};
 pub use sqs::options as sqs_options;
 use untagged::Untagged;
 
-/// A queue driver: connects to its service, and tells the host the service's properties beforehand.
+/// A queue driver. Connects to the queue service, and describes the service to the host before the connection.
 #[async_trait]
 pub trait QueueDriver: Send + Sync + 'static {
     /// Connects to the service that the config names.
     ///
     /// # Errors
-    /// [`QueueError`] if it cannot be reached, or if this build has no such driver.
+    /// [`QueueError`] if the service cannot be reached, or if this build lacks the driver.
     async fn connect(&self, config: &Config) -> Result<Arc<dyn Provisioner>, QueueError>;
 
-    /// Connects for a command that only reads: creates nothing, and a queue that does not exist yet is empty.
+    /// Connects for a command that only reads. Creates nothing. A queue that does not exist yet counts as empty.
     ///
     /// # Errors
-    /// As [`Self::connect`].
+    /// As for [`Self::connect`].
     async fn connect_to_look(&self, config: &Config) -> Result<Arc<dyn Provisioner>, QueueError> {
         self.connect(config).await
     }
 
-    /// Lists the queues of the service, by owner. On a service without tags, every queue is ours.
+    /// Returns the inventory of the service's queues, by owner. On a service without tags, every queue counts as managed by
+    /// hostler.
     ///
     /// # Errors
-    /// As [`Self::connect`].
+    /// As for [`Self::connect`].
     async fn inventory(&self, config: &Config) -> Result<Arc<dyn Inventory>, QueueError> {
         // Fails early if the service cannot be reached.
         self.connect_to_look(config).await?;
         Ok(Arc::new(Untagged::new(config)))
     }
 
-    /// Lists queues, topics and stored bodies of the service with their use, and removes them.
+    /// Returns an interface to the queues, topics and stored bodies of the service: lists them with their last use, and removes
+    /// them.
     ///
     /// # Errors
-    /// [`QueueError::Refused`] if the service keeps no record of use.
+    /// [`QueueError::Refused`] if the service does not record when a resource was last used.
     async fn disposal(&self, config: &Config) -> Result<Arc<dyn Disposal>, QueueError>;
 
-    /// Returns the `messaging.system` of OpenTelemetry's conventions.
+    /// Returns the value of `messaging.system`, as defined by OpenTelemetry's semantic conventions.
     fn system(&self) -> &'static str;
 
-    /// Returns the file that holds the queue: no guest may have it, and the hardened process may open it.
+    /// Returns the file that stores the queue. Guests may not access this file, and the hardened process may. `None`: the driver
+    /// stores no file.
     fn file<'a>(&self, config: &'a Config) -> Option<QueueFile<'a>> {
         let _ = config;
         None
     }
 
-    /// Returns true if opening or sending creates what is missing.
+    /// Returns true if opening a queue or sending a message creates missing resources.
     fn makes_what_is_missing(&self, config: &Config) -> bool {
         let _ = config;
         true
     }
 
-    /// Returns true if the driver calls AWS: the hardened process then reaches what the AWS SDK reads.
+    /// Returns true if the driver calls AWS. The hardened process may then read the files of the AWS SDK.
     fn uses_aws(&self) -> bool {
         false
     }
 
-    /// Returns true if the driver keeps large messages in the bucket of `[payload]`.
+    /// Returns true if the driver stores large messages in the bucket of `[payload]`.
     fn uses_payload(&self) -> bool {
         false
     }
 
-    /// Returns true if looking at messages receives them, which counts as an attempt.
+    /// Returns true if peeking at messages receives them, which counts as an attempt.
     fn receives_to_look(&self) -> bool {
         false
     }
 
-    /// Returns advice that follows the text of a refused receive.
+    /// Returns advice to append to the text of a refused receive.
     fn cure_of_a_refusal(&self) -> &'static str {
         ""
     }
 }
 
-/// The drivers of this build, by their word in the config.
+/// Drivers of this build, each with its name in the config.
 const DRIVERS: &[(Driver, &dyn QueueDriver)] = &[
     #[cfg(feature = "embedded")]
     (Driver::Embedded, &embedded::Embedded),
@@ -94,24 +97,24 @@ const DRIVERS: &[(Driver, &dyn QueueDriver)] = &[
     (Driver::Sqs, &sqs::Sqs),
 ];
 
-/// A file that holds a queue.
+/// A file that stores a queue.
 #[derive(Debug, Clone, Copy)]
 pub struct QueueFile<'a> {
-    /// The config key that names it.
+    /// Config key that names the file.
     pub key: &'static str,
-    /// Its path.
+    /// Path of the file.
     pub path: &'a Path,
-    /// Endings of the files that the driver keeps beside it.
+    /// Suffixes of the companion files that the driver stores next to the file.
     pub companions: &'static [&'static str],
 }
 
-/// Returns the driver that the config names.
+/// Returns the driver that the config names. If this build lacks that driver, returns a stand-in whose connections fail.
 pub fn driver(config: &Config) -> &'static dyn QueueDriver {
     let named = config.queue.driver;
     DRIVERS.iter().find(|(word, _)| *word == named).map_or(&Absent, |(_, driver)| *driver)
 }
 
-/// A driver that this build does not have.
+/// Stand-in for a driver that this build lacks. Every connection fails.
 struct Absent;
 
 impl Absent {
@@ -146,7 +149,7 @@ impl QueueDriver for Absent {
 mod tests {
     use super::*;
 
-    /// By the names of Cargo features: a build without one has no such driver, and its word is refused.
+    /// A build without a driver's Cargo feature refuses the driver's name in the config.
     #[test]
     fn a_full_build_has_a_driver_for_every_word_of_the_config() {
         let built: Vec<_> = DRIVERS.iter().map(|(word, _)| word.word()).collect();

@@ -1,4 +1,4 @@
-//! SQS, with SNS and S3.
+//! Driver of SQS, with SNS and S3.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ impl QueueDriver for Sqs {
     }
 }
 
-/// Returns the config's settings for SQS.
+/// Returns the options for SQS from the config.
 pub fn options(config: &Config) -> Options {
     let (sqs, payload) = (&config.queue.sqs, &config.payload);
     Options {

@@ -1,4 +1,4 @@
-//! The inventory of a service without tags.
+//! Inventory of a service without tags.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use hostler_config::Config;
 use hostler_queue::{ChannelSpec, Inventory, Listing, ManagedQueue, QueueError, tag};
 use hostler_types::channel::Channel;
 
-/// The queues of a service without tags: all of them are ours, and the config has their consumers' tags.
+/// Queues of a service without tags. All queues count as managed by hostler. The consumers in the config define the tags.
 pub(super) struct Untagged {
     config: Config,
     specs: Vec<ChannelSpec>,
@@ -25,11 +25,11 @@ impl Untagged {
 #[async_trait]
 impl Inventory for Untagged {
     async fn queues(&self) -> Result<Listing<ManagedQueue>, QueueError> {
-        // Connects anew for each look, because the queue may have been created since.
+        // Connects for each listing, because the queue may have been created since the last one.
         let broker = driver(&self.config).connect_to_look(&self.config).await?;
         let existing = broker.channels().await?;
         let named = existing.iter().chain(self.specs.iter().map(|spec| &spec.channel));
-        // Each queue counts once, whether or not it is named with its exchange.
+        // Each queue counts once, with or without its exchange in the name.
         let channels: Vec<_> = named.map(Channel::alone).collect::<BTreeSet<_>>().into_iter().collect();
         let depths = broker.depths(&channels).await?;
         let held = channels.iter().zip(depths).map(|(channel, depth)| {

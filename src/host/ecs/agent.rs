@@ -1,4 +1,4 @@
-//! Client of the ECS agent's endpoints, with typed answers: plain HTTP, to a link-local address.
+//! Client for the endpoints of the ECS agent. Uses plain HTTP to a link-local address, and returns typed answers.
 
 use std::time::Duration;
 
@@ -8,54 +8,55 @@ use serde_json::{Value, json};
 
 use hostler_types::error_chain::with_causes;
 
-/// The longest answer of the agent, in bytes; the rest of a longer one is not read.
+/// Maximum length of an answer in bytes. The rest of a longer answer is not read.
 const LONGEST_ANSWER: usize = 1024 * 1024;
 
-/// The characters shown of an answer that is not understood.
+/// Maximum number of characters that an error shows of an unexpected answer.
 const SHOWN: usize = 100;
 
-/// A request about scale-in protection.
+/// Request to change the scale-in protection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Call {
-    /// Protect this task for this many minutes from now: 1 to 2880 (the guide's "Task scale-in protection endpoint").
+    /// Protects this task for the given number of minutes from now. ECS accepts 1 to 2880 (ECS guide, "Task scale-in protection
+    /// endpoint").
     Protect(u16),
-    /// End the protection.
+    /// Ends the protection.
     Unprotect,
 }
 
-/// A reason why a call failed.
+/// Reason why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Fault {
     /// The agent cannot be reached.
     #[error("the ECS agent cannot be reached: {0}")]
     Unreachable(String),
-    /// The agent took the call, but its answer did not come, or not in time.
+    /// The agent accepted the connection, but did not answer in time or at all.
     #[error("the ECS agent did not answer: {0}")]
     Silent(String),
-    /// Too many calls: status 429 by the agent's own limit, or ECS's `ThrottlingException`, which counts per account.
+    /// Too many calls: the agent's own limit (status 429), or ECS's limit per account (`ThrottlingException`).
     #[error("too many calls to the ECS agent, or to ECS: {0}")]
     Throttled(String),
-    /// The agent or ECS refused. The code is that of an API error (`AccessDeniedException`: the task role lacks
-    /// `ecs:UpdateTaskProtection`) or of a failure (`TASK_NOT_VALID`: the task belongs to no service).
+    /// The agent or ECS refused the call. The code is that of an API error or of a failure. For example, `AccessDeniedException`
+    /// means that the task role lacks `ecs:UpdateTaskProtection`, and `TASK_NOT_VALID` means that the task belongs to no service.
     #[error("refused with {code}: {message}")]
     Refused {
-        /// The API's code.
+        /// Code from the API.
         code: String,
-        /// The API's message.
+        /// Message from the API.
         message: String,
     },
-    /// The answer is not one of those documented.
+    /// The answer does not match the documentation.
     #[error("an answer with status {status} that is not understood: {start}")]
     Unreadable {
-        /// Its HTTP status.
+        /// HTTP status of the answer.
         status: u16,
-        /// The beginning of the answer.
+        /// Beginning of the answer.
         start: String,
     },
 }
 
 impl Fault {
-    /// Returns its kind, for callers that report only changes.
+    /// Returns the kind of the fault, for callers that log only changes.
     pub(super) fn kind(&self) -> &str {
         match self {
             Self::Unreachable(_) => "unreachable",
@@ -72,7 +73,7 @@ impl Fault {
     }
 }
 
-/// One of the agent's addresses from the environment of the container.
+/// An address of the agent, from the environment of the container.
 #[derive(Debug, Clone)]
 pub(super) struct Endpoint {
     client: Client,
@@ -80,23 +81,23 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Returns an endpoint with this timeout for each call.
+    /// Creates an endpoint with this timeout for each call.
     pub(super) fn new(base: &str, timeout: Duration) -> Result<Self, Fault> {
         let builder = Client::builder()
-            // A link-local address needs no proxy, even if the environment names one.
+            // A link-local address is reached without a proxy, even if the environment names one.
             .no_proxy()
             .redirect(Policy::none())
-            // Calls are minutes apart, so a kept connection might be dead.
+            // Calls are minutes apart. The agent may close an idle connection between calls.
             .pool_max_idle_per_host(0)
             .timeout(timeout);
-        // If another part enables TLS in the client, its roots may be absent and are not needed for plain HTTP.
+        // Plain HTTP needs no root certificates. If another crate enables TLS in the client, missing roots must not matter.
         #[cfg(feature = "oci")]
         let builder = builder.tls_certs_only([]);
         let client = builder.build().map_err(|error| Fault::Unreachable(with_causes(&error)))?;
         Ok(Self { client, base: base.trim_end_matches('/').to_owned() })
     }
 
-    /// Gets a JSON document below the endpoint.
+    /// Reads a JSON document below the endpoint.
     pub(super) async fn get(&self, path: &str) -> Result<Value, Fault> {
         let (status, body) = answer(self.client.get(format!("{}{path}", self.base))).await?;
         match (status, serde_json::from_slice(&body)) {
@@ -105,8 +106,8 @@ impl Endpoint {
         }
     }
 
-    /// Calls `PUT /task-protection/v1/state`. The agent refuses fields that it does not know (amazon-ecs-agent,
-    /// `ecs-agent/tmds/handlers/taskprotection/v1/handlers/handlers.go`).
+    /// Calls `PUT /task-protection/v1/state`. The body contains documented fields only, because the agent refuses unknown fields
+    /// (amazon-ecs-agent, `ecs-agent/tmds/handlers/taskprotection/v1/handlers/handlers.go`).
     pub(super) async fn set_protection(&self, call: Call) -> Result<(), Fault> {
         let body = match call {
             Call::Protect(minutes) => json!({ "ProtectionEnabled": true, "ExpiresInMinutes": minutes }),
@@ -118,7 +119,7 @@ impl Endpoint {
     }
 }
 
-/// Makes a call; returns its status and body.
+/// Sends a request. Returns the status and the body of the answer.
 async fn answer(request: RequestBuilder) -> Result<(StatusCode, Vec<u8>), Fault> {
     let silent = |error: reqwest::Error| Fault::Silent(with_causes(&error.without_url()));
     let mut response = request.send().await.map_err(|error| match error.is_connect() || error.is_builder() {
@@ -135,8 +136,8 @@ async fn answer(request: RequestBuilder) -> Result<(StatusCode, Vec<u8>), Fault>
     Ok((response.status(), body))
 }
 
-/// Interprets an answer to a call on protection: `protection`, `failure` (with status 200) or `error` (with 4xx or 5xx), as the
-/// same handlers write them.
+/// Parses the answer to a call on protection. The agent writes `protection`, or `failure` with status 200, or `error` with status
+/// 4xx or 5xx (source as for `set_protection`).
 fn protection(status: StatusCode, body: &[u8], call: Call) -> Result<(), Fault> {
     let answer: Value = serde_json::from_slice(body).unwrap_or_default();
     let text = |value: &Value, name: &str| value[name].as_str().unwrap_or("without a reason").to_owned();
@@ -152,7 +153,7 @@ fn protection(status: StatusCode, body: &[u8], call: Call) -> Result<(), Fault> 
     // `Detail` is usually null.
     match () {
         () if failure.is_object() => Err(refused(text(failure, "Reason"), text(failure, "Detail"))),
-        // The agent gave up waiting for ECS, which may still have made the change.
+        // The agent stopped waiting for ECS. ECS may have made the change.
         () if status == StatusCode::GATEWAY_TIMEOUT => Err(Fault::Silent(text(error, "Message"))),
         () if error.is_object() => Err(refused(text(error, "Code"), text(error, "Message"))),
         () if status == StatusCode::TOO_MANY_REQUESTS => Err(Fault::Throttled(start(body))),
@@ -164,7 +165,7 @@ fn unreadable(status: StatusCode, body: &[u8]) -> Fault {
     Fault::Unreadable { status: status.as_u16(), start: start(body) }
 }
 
-/// Returns the beginning of an answer, on one line.
+/// Returns the beginning of an answer on one line.
 fn start(body: &[u8]) -> String {
     String::from_utf8_lossy(body).chars().take(SHOWN).collect::<String>().escape_debug().to_string()
 }

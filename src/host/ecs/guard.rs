@@ -1,4 +1,4 @@
-//! The task that maintains ECS's protection as the state machine in `protection` decides, and logs changes.
+//! Task that sets the scale-in protection as the state machine in `protection` decides. Logs changes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,21 +12,21 @@ use super::agent::{Call, Endpoint, Fault};
 use super::protection::{Answer, Event, Machine};
 use hostler_consumer::StatusHandle;
 
-/// The least time between two looks at the consumers: quick messages come and go thousands of times a second, and would load the
-/// control thread. The first change after a pause is seen at once.
+/// Minimum interval between two checks of the consumers. Quick messages start and end thousands of times a second, and a check
+/// for each would load the control thread. The first change after an idle interval is checked immediately.
 const SPACING: Duration = Duration::from_millis(50);
 
-/// The longest delay of the process's end for removing the protection.
+/// Maximum time by which removing the protection delays the end of the process.
 const PARTING: Duration = Duration::from_secs(1);
 
-/// Keeps the task protected while there is work. Delays no message, and its faults affect none.
+/// Keeps the ECS task protected while messages are in hand. Never delays messages, and failures do not affect messages.
 pub(in crate::host) struct Guard {
     drained: CancellationToken,
     running: JoinHandle<()>,
 }
 
 impl Guard {
-    /// Starts the task. `work` is notified when a board may have become busy or idle. Must be called within a runtime.
+    /// Starts the task. `work` is notified when a consumer may have become busy or idle. Must be called within a runtime.
     pub(super) fn start(agent: Endpoint, minutes: u16, boards: Vec<StatusHandle>, work: Arc<Notify>) -> Self {
         let drained = CancellationToken::new();
         let machine = Machine::new(minutes, Instant::now());
@@ -34,7 +34,7 @@ impl Guard {
         Self { running: tokio::spawn(keeper.run(boards, work, drained.clone())), drained }
     }
 
-    /// Removes the protection, now that everything is drained; gives up after a second, or at `latest`.
+    /// Removes the protection after the drain. Stops waiting after a second, or at `latest` if that is earlier.
     pub(in crate::host) async fn end(mut self, latest: Instant) {
         self.drained.cancel();
         if timeout_at(latest.min(Instant::now() + PARTING), &mut self.running).await.is_err() {
@@ -44,7 +44,7 @@ impl Guard {
     }
 }
 
-/// The state that was logged last.
+/// State that was last logged.
 #[derive(Debug, PartialEq, Eq)]
 enum Shown {
     On,
@@ -55,7 +55,7 @@ enum Shown {
 struct Keeper {
     agent: Endpoint,
     machine: Machine,
-    /// The call under way; at most one.
+    /// Call under way. At most one.
     calls: JoinSet<(Call, Result<(), Fault>)>,
     shown: Shown,
 }
@@ -92,7 +92,7 @@ impl Keeper {
         }
     }
 
-    /// Interprets an answer; logs it if it differs from the last.
+    /// Converts the result of a call to an event. Logs the result if it differs from the last.
     fn answered(&mut self, call: Call, result: Result<(), Fault>) -> Event {
         let shown = match (&result, call) {
             (Ok(()), Call::Protect(_)) => Shown::On,
@@ -116,7 +116,8 @@ impl Keeper {
     }
 }
 
-/// Checks for work. Waiting messages and those being settled count too: losing one costs an attempt.
+/// Checks whether any consumer has messages in hand. Messages that wait to be processed or settled count too, because losing one
+/// costs an attempt.
 fn look(boards: &[StatusHandle]) -> Event {
     if boards.iter().any(|board| board.get().in_hand > 0) { Event::Busy } else { Event::Idle }
 }

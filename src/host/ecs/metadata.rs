@@ -1,7 +1,8 @@
-//! The contents of the task metadata endpoint's two documents: the host's identity in OpenTelemetry's terms, and its limits.
+//! Contents of the two documents of the task metadata endpoint: the identity of the host in OpenTelemetry's terms, and its
+//! limits.
 //!
-//! The fields are those of the guide's "Task metadata endpoint version 4". All are optional here: the set depends on the launch
-//! type and on the agent's version.
+//! The fields are documented in the ECS guide, "Task metadata endpoint version 4". All fields are optional here, because the set
+//! of fields depends on the launch type and the agent version.
 
 use serde_json::Value;
 
@@ -9,19 +10,19 @@ use hostler_telemetry::Resource;
 
 const MIB: u64 = 1024 * 1024;
 
-/// Metadata of the task that this container belongs to.
+/// Metadata of the ECS task that contains this container.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Metadata {
-    /// The attributes that logs, metrics and traces carry.
+    /// Resource attributes of logs, metrics and traces.
     pub resource: Resource,
-    /// The most memory that this container may use, in bytes: the lower of its own limit and the task's.
+    /// Memory limit of this container in bytes: the lower of the container's limit and the task's limit.
     pub memory_limit: Option<u64>,
-    /// The most CPUs that this container may use, in vCPUs: the task's limit. A container's own `CPU` is only a relative weight.
+    /// CPU limit of the task in vCPUs. The container's own `CPU` value is only a relative weight and is ignored.
     pub cpu_limit: Option<f64>,
 }
 
 impl Metadata {
-    /// Reads the documents of the container and of its task.
+    /// Parses the documents of the container and its task.
     pub(super) fn read(container: &Value, task: &Value) -> Self {
         let memory = [container, task].map(|document| document["Limits"]["Memory"].as_u64().filter(|mib| *mib > 0));
         Self {
@@ -32,7 +33,7 @@ impl Metadata {
     }
 }
 
-/// Returns the attributes of opentelemetry.io/docs/specs/semconv/resource: `cloud`, `aws.ecs`, `container`.
+/// Returns the attributes defined in opentelemetry.io/docs/specs/semconv/resource: `cloud`, `aws.ecs`, `container`.
 fn resource(container: &Value, task: &Value) -> Resource {
     let mut resource = Resource::new();
     resource.set("cloud.provider", Some("aws"));
@@ -51,7 +52,7 @@ fn resource(container: &Value, task: &Value) -> Resource {
 
     resource.set("aws.ecs.container.arn", text(container, "ContainerARN"));
     resource.set("container.id", text(container, "DockerId"));
-    // The conventions ask for the runtime's name, rather than the task definition's.
+    // The conventions require the name in the container runtime, rather than the name in the task definition.
     resource.set("container.name", text(container, "DockerName").or_else(|| text(container, "Name")));
     let image = text(container, "Image").map(image);
     resource.set("container.image.name", image.map(|(name, _)| name));
@@ -63,7 +64,7 @@ fn text<'a>(document: &'a Value, name: &str) -> Option<&'a str> {
     document[name].as_str().filter(|text| !text.is_empty())
 }
 
-/// An ARN: `arn:PARTITION:ecs:REGION:ACCOUNT:RESOURCE`.
+/// A parsed ARN of the form `arn:PARTITION:ecs:REGION:ACCOUNT:RESOURCE`.
 struct Arn<'a> {
     whole: &'a str,
     partition: &'a str,
@@ -86,7 +87,8 @@ impl<'a> Arn<'a> {
     }
 }
 
-/// Returns the cluster's ARN. The document may have only its short name; the rest comes from the task's ARN.
+/// Returns the ARN of the cluster. The document may contain only the cluster's short name. The missing parts are then taken from
+/// the task's ARN.
 fn cluster(name: &str, task: Option<&Arn<'_>>) -> Option<String> {
     if name.starts_with("arn:") {
         return Some(name.to_owned());
@@ -95,7 +97,8 @@ fn cluster(name: &str, task: Option<&Arn<'_>>) -> Option<String> {
     Some(format!("arn:{partition}:ecs:{region}:{account}:cluster/{name}"))
 }
 
-/// Splits an image into its name, without tag and digest, and its tag. A colon before the last slash marks a registry's port.
+/// Splits an image reference into the name, without tag and digest, and the tag. A colon before the last slash precedes the port
+/// of the registry.
 fn image(image: &str) -> (&str, Option<&str>) {
     let image = image.split('@').next().unwrap_or(image);
     match image.rsplit_once(':') {

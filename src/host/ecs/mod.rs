@@ -1,4 +1,4 @@
-//! Integration with ECS: metadata of the task, and its protection from scale-in.
+//! Integration with ECS: task metadata and scale-in protection.
 //!
 //! | file | job | I/O |
 //! |---|---|---|
@@ -7,7 +7,7 @@
 //! | `guard` | the task that carries out the decisions of `protection` | through `agent` |
 //! | `metadata` | interprets the metadata documents | none |
 //!
-//! Outside ECS the environment has no addresses of an agent, so none of this does anything.
+//! Outside ECS, the environment contains no agent addresses, and the integration is inactive.
 
 mod agent;
 mod guard;
@@ -28,36 +28,37 @@ use hostler_config::{Config, LogFormat, TaskProtection};
 use hostler_consumer::StatusHandle;
 use hostler_telemetry as telemetry;
 
-/// The longest that a call on protection may take: the agent itself stops writing an answer after this time (amazon-ecs-agent,
+/// Maximum duration of a call on protection. The agent itself aborts an answer after this time (amazon-ecs-agent,
 /// `agent/handlers/task_server_setup.go`).
 const PROTECTION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The longest that the start waits for the metadata.
+/// Maximum time that the start waits for the metadata.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The longest that one attempt may take: the endpoint can be slow while the task starts.
+/// Maximum duration of one attempt to read the metadata. The endpoint can be slow while the task starts.
 const METADATA_TRY: Duration = Duration::from_millis(900);
 
-/// The pause after the first failed attempt; doubles with each.
+/// Delay after the first failed attempt. The delay doubles with each attempt.
 const METADATA_PAUSE: Duration = Duration::from_millis(100);
 
-/// The agent's addresses, as ECS puts them into the environment of its containers.
+/// Addresses of the agent, as ECS sets them in the environment of containers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Ecs {
-    /// `ECS_AGENT_URI`.
+    /// Value of `ECS_AGENT_URI`.
     agent: Option<String>,
-    /// `ECS_CONTAINER_METADATA_URI_V4`.
+    /// Value of `ECS_CONTAINER_METADATA_URI_V4`.
     metadata: Option<String>,
 }
 
 impl Ecs {
-    /// Reads the addresses from an environment.
+    /// Reads the addresses from environment variables.
     pub(super) fn from(variable: impl Fn(&str) -> Option<String>) -> Self {
         let address = |name: &str| variable(name).filter(|address| !address.is_empty());
         Self { agent: address("ECS_AGENT_URI"), metadata: address("ECS_CONTAINER_METADATA_URI_V4") }
     }
 
-    /// Reads the metadata, and logs the description of this process. Takes at most two seconds; logs a failure as one warning.
+    /// Reads the metadata, and adds its attributes to the log. Takes at most two seconds. A failure is logged as one warning.
+    /// `None`: not in ECS, or reading failed.
     pub(super) async fn metadata(&self, log: LogFormat) -> Option<Metadata> {
         let base = self.metadata.as_deref()?;
         let mut fault = None;
@@ -72,7 +73,7 @@ impl Ecs {
                 telemetry::describe(resource.clone());
                 match (log, serde_json::to_string(resource)) {
                     (LogFormat::Text, Ok(resource)) => tracing::info!(resource, "runs in an ECS task"),
-                    // Each line carries the resource already.
+                    // Each JSON line already contains the resource attributes.
                     (LogFormat::Json, _) | (_, Err(_)) => tracing::info!("runs in an ECS task"),
                 }
             }
@@ -80,8 +81,9 @@ impl Ecs {
         metadata
     }
 
-    /// Keeps the task protected while the consumers of these boards have work, if the config allows it. `work` is notified when a
-    /// board may have become busy or idle.
+    /// Starts to keep the task protected while any consumer has messages in hand. `None`: the config disables protection, the
+    /// process runs outside ECS, or the client cannot be created. `work` is notified when a consumer may have become busy or
+    /// idle.
     pub(super) fn protect(&self, config: &Config, boards: &[StatusHandle], work: &Arc<Notify>) -> Option<Guard> {
         let base = self.agent.as_deref().filter(|_| config.host.task_protection == TaskProtection::Auto)?;
         match Endpoint::new(base, PROTECTION_TIMEOUT) {
@@ -96,13 +98,13 @@ impl Ecs {
     }
 }
 
-/// Returns the longest time that a message can be in hand: its processing, another lease for its settlement, and the drain.
+/// Returns the maximum time that a message can be in hand: processing, one more lease for settling, and the drain.
 fn longest(config: &Config) -> Duration {
     let spans = config.consumers.iter().map(|consumer| consumer.processing_timeout.saturating_add(consumer.lease));
     spans.max().unwrap_or_default().saturating_add(config.host.shutdown_grace)
 }
 
-/// Retries until it succeeds; keeps the last fault in `last`.
+/// Reads the metadata. Retries until a read succeeds, and stores the latest fault in `last`.
 async fn read_metadata(base: &str, last: &mut Option<Fault>) -> Metadata {
     let mut pause = METADATA_PAUSE;
     loop {

@@ -1,4 +1,4 @@
-//! Decides when ECS should protect this task: a state machine without I/O.
+//! State machine without I/O that decides when ECS must protect this task.
 //!
 //! ```text
 //!            work                idle                 linger over
@@ -7,8 +7,9 @@
 //!                       to its end       └──→ protected, without a call
 //! ```
 //!
-//! One call is under way at a time. A failed call is followed by a rest that doubles, up to a minute, even if the wanted state
-//! changes meanwhile: ECS counts the calls of a whole account (its guide, "Request throttling for the Amazon ECS API").
+//! At most one call is under way. After a failed call, the machine waits before the next call. The delay doubles with each
+//! failure, up to a minute. The delay applies even if the wanted state changes meanwhile, because ECS limits the calls of the
+//! whole account (ECS guide, "Request throttling for the Amazon ECS API").
 
 use std::time::Duration;
 
@@ -17,46 +18,47 @@ use tokio::time::Instant;
 use super::agent::Call;
 use hostler_types::Backoff;
 
-/// The time that a task stays protected after its work is done. Long enough that a steady trickle of messages costs no calls, and
-/// that switching costs at most 12 calls a minute; short compared to the minutes in which a service scales in.
+/// Time that a task remains protected after its work is done. With this linger, a steady trickle of messages causes no calls, and
+/// changes of state cause at most 12 calls a minute. The linger is short compared to the minutes in which a service scales in.
 pub(super) const LINGER: Duration = Duration::from_secs(10);
 
-/// The shortest and the longest protection, in minutes (the guide, "Task scale-in protection endpoint").
+/// Minimum and maximum duration of a protection in minutes (ECS guide, "Task scale-in protection endpoint").
 const MINUTES: std::ops::RangeInclusive<u64> = 1..=2880;
 
-/// The rest after a failure.
+/// Delay after a failed call.
 const REST: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
-/// Returns the minutes of each protection if a message may take `longest`: twice that. A protection is renewed half-way, so a
-/// message that starts just before a failing renewal is still protected to its end.
+/// Returns the duration of each protection in minutes: twice `longest`, the maximum time that a message may be in hand. A
+/// protection is renewed after half its duration. Therefore, a message that starts just before a failed renewal remains protected
+/// until its end.
 pub(super) fn minutes(longest: Duration) -> u16 {
     let minutes = longest.as_secs().saturating_mul(2).div_ceil(60);
     u16::try_from(minutes.clamp(*MINUTES.start(), *MINUTES.end())).unwrap_or(u16::MAX)
 }
 
-/// An input of the state machine.
+/// Input of the state machine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Event {
-    /// There are messages in hand.
+    /// Messages are in hand.
     Busy,
-    /// There are no messages in hand.
+    /// No messages are in hand.
     Idle,
-    /// Everything is drained, and no more messages will come.
+    /// The drain is complete, and no more messages will arrive.
     Drained,
-    /// The call under way has ended. `jitter` (0 to 1) spreads the retry after a failure.
+    /// The call under way has ended. `jitter` (0 to 1) varies the delay after a failure.
     Answered { how: Answer, jitter: f64 },
     /// Time has passed.
     Time,
 }
 
-/// The result of a call.
+/// Result of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// The change was made.
+    /// ECS made the change.
     Done,
-    /// The change was not made.
+    /// ECS did not make the change.
     Refused,
-    /// The change may have been made.
+    /// ECS may have made the change.
     Unknown,
 }
 
@@ -67,26 +69,26 @@ enum Work {
     Drained,
 }
 
-/// The state machine.
+/// State machine that decides when to call ECS.
 #[derive(Debug)]
 pub(super) struct Machine {
     minutes: u16,
     work: Work,
-    /// The call under way, and its start.
+    /// Call under way, with its start.
     call: Option<(Call, Instant)>,
-    /// The time until which the task is certainly protected.
+    /// Time until which the task is certainly protected.
     surely_until: Option<Instant>,
-    /// The time until which the task may be protected.
+    /// Time until which the task may be protected.
     perhaps_until: Option<Instant>,
-    /// Consecutive failures of calls.
+    /// Number of consecutive failed calls.
     failures: u32,
     rest_until: Option<Instant>,
-    /// Set after a call has failed since the drain: there is no time for another.
+    /// Set after a call has failed since the drain, because no time remains for another call.
     gave_up: bool,
 }
 
 impl Machine {
-    /// Returns the machine of an idle, unprotected task. Each protection lasts for this many minutes.
+    /// Creates the machine for an idle, unprotected task. Each protection lasts for this many minutes.
     pub(super) fn new(minutes: u16, now: Instant) -> Self {
         Self {
             minutes,
@@ -100,7 +102,7 @@ impl Machine {
         }
     }
 
-    /// Handles an event; returns the call to make now, if any. Each call must be followed by its [`Event::Answered`].
+    /// Handles an event. Returns the call to make now, if any. Each call must be followed by its [`Event::Answered`].
     #[must_use]
     pub(super) fn handle(&mut self, event: Event, now: Instant) -> Option<Call> {
         match (event, self.work) {
@@ -121,7 +123,7 @@ impl Machine {
         Some(call)
     }
 
-    /// Returns the time at which [`Event::Time`] is due; `None` while a call is under way or nothing is to be done.
+    /// Returns the time at which [`Event::Time`] is due. `None`: a call is under way, or no call is needed.
     pub(super) fn next_at(&self, now: Instant) -> Option<Instant> {
         if self.call.is_some() {
             return None;
@@ -136,12 +138,12 @@ impl Machine {
         Some(self.rest_until.map_or(at, |rest| at.max(rest)))
     }
 
-    /// Returns true once everything is drained.
+    /// Returns true after [`Event::Drained`].
     pub(super) fn is_drained(&self) -> bool {
         matches!(self.work, Work::Drained)
     }
 
-    /// Returns true once everything is drained and nothing is left to do.
+    /// Returns true after the drain, if no call is under way and no call is needed.
     pub(super) fn is_over(&self, now: Instant) -> bool {
         self.is_drained() && self.call.is_none() && self.next_at(now).is_none()
     }
@@ -180,7 +182,7 @@ mod tests {
     const PROTECT: Option<Call> = Some(Call::Protect(4));
     const UNPROTECT: Option<Call> = Some(Call::Unprotect);
 
-    /// A machine and its clock.
+    /// A machine with its clock.
     struct Bench {
         machine: Machine,
         now: Instant,
@@ -192,7 +194,7 @@ mod tests {
             Self { machine: Machine::new(4, now), now }
         }
 
-        /// Returns a machine that is busy and protected, by a call that took no time.
+        /// Returns a machine that is busy and protected. The first call took no time.
         fn protected() -> Self {
             let mut bench = Self::new();
             assert_eq!(bench.take(Event::Busy), PROTECT);
@@ -208,7 +210,7 @@ mod tests {
             self.take(Event::Answered { how, jitter: 1.0 })
         }
 
-        /// Lets time pass in small steps until the next call; returns that call and the time until it.
+        /// Advances the clock in small steps until the next call. Returns the elapsed time and the call.
         fn next_call(&mut self, within: Duration) -> Option<(Duration, Call)> {
             let begin = self.now;
             while self.now < begin + within {
@@ -232,7 +234,7 @@ mod tests {
         assert_eq!(bench.take(Event::Idle), None);
         assert_eq!(bench.next_call(100 * SECOND), Some((LINGER, Call::Unprotect)));
         bench.answer(Answer::Done);
-        // The protection is gone, although it would not have expired yet.
+        // The protection has ended, although it would not have expired yet.
         assert_eq!(bench.next_call(5 * SECOND), None);
         assert_eq!(bench.take(Event::Busy), PROTECT);
     }
@@ -245,7 +247,7 @@ mod tests {
             assert_eq!(bench.next_call(LINGER - SECOND), None);
             assert_eq!(bench.take(Event::Busy), None);
         }
-        // The linger counts from the last end of work, not from a later look.
+        // The linger counts from the last end of work, not from a later check.
         assert_eq!(bench.take(Event::Idle), None);
         assert_eq!(bench.next_call(LINGER - SECOND), None);
         assert_eq!(bench.take(Event::Idle), None);
@@ -293,14 +295,14 @@ mod tests {
             assert_eq!(bench.take(Event::Busy), PROTECT);
             for seconds in [1, 2, 4, 8, 16, 32, 60, 60, 60] {
                 bench.answer(how);
-                // A change of the wanted state does not cut a rest short.
+                // A change of the wanted state does not shorten the delay.
                 assert_eq!(bench.take(Event::Idle), None);
                 assert_eq!(bench.take(Event::Busy), None);
                 assert_eq!(bench.next_call(100 * SECOND), Some((seconds * SECOND, Call::Protect(4))));
             }
             bench.answer(Answer::Done);
             assert_eq!(bench.next_call(119 * SECOND), None);
-            // The next failure starts with the first rest again.
+            // After the next failure, the delay starts at its minimum again.
             assert_eq!(bench.next_call(SECOND), Some((SECOND, Call::Protect(4))));
             bench.answer(how);
             assert_eq!(bench.next_call(10 * SECOND), Some((SECOND, Call::Protect(4))));
@@ -362,7 +364,7 @@ mod tests {
             assert!(bench.machine.is_over(bench.now));
             assert_eq!(bench.take(Event::Busy), None);
         }
-        // A rest does not delay it either.
+        // A delay after a failure does not postpone the call either.
         let mut bench = Bench::protected();
         assert_eq!(bench.next_call(240 * SECOND), Some((120 * SECOND, Call::Protect(4))));
         bench.answer(Answer::Unknown);

@@ -1,19 +1,19 @@
-//! The programs and files in the profile that the AWS SDK takes its credentials from.
+//! Reads which programs and files provide the credentials of an AWS SDK profile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-/// The relevant keys of a profile and of the profiles that it takes credentials from.
+/// Relevant keys of a profile and of its source profiles (`source_profile`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Profile {
-    /// Set if credentials come from a program (`credential_process`).
+    /// Set if a program provides the credentials (`credential_process`).
     pub runs_program: bool,
-    /// Files with a token that is renewed (`web_identity_token_file`).
+    /// Files with a token that is renewed by replacing the file (`web_identity_token_file`).
     pub token_files: Vec<PathBuf>,
 }
 
 impl Profile {
-    /// Reads the profile `name` from the SDK's config file and credentials file.
+    /// Reads the profile `name` from the texts of the SDK's config file and credentials file.
     pub fn of(name: &str, config: &str, credentials: &str) -> Self {
         let mut sections = BTreeMap::<String, BTreeMap<String, String>>::new();
         read(config, &mut sections);
@@ -29,7 +29,7 @@ impl Profile {
     }
 }
 
-/// Adds the sections of a file. Profiles are named `[profile name]` or `[name]`.
+/// Adds the sections of a file. The header of a profile is `[profile name]` or `[name]`.
 fn read(text: &str, sections: &mut BTreeMap<String, BTreeMap<String, String>>) {
     let mut section = String::new();
     for line in text.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';'])) {

@@ -1,4 +1,4 @@
-//! Kernel filters (seccomp) for system calls that nothing in this process needs. A refused call fails with EPERM.
+//! Kernel filters (seccomp) for system calls that no part of this process needs. A refused call fails with EPERM.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
 
-/// Calls that affect other processes, the kernel, mounts and namespaces, or bypass the limits on files.
+/// System calls that affect other processes, the kernel, mounts or namespaces, or that bypass the restrictions on files.
 const ALWAYS: &[libc::c_long] = &[
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
@@ -67,7 +67,7 @@ const ALWAYS: &[libc::c_long] = &[
     libc::SYS_uselib,
 ];
 
-/// Calls that start programs and processes.
+/// System calls that start programs and processes.
 const PROGRAMS: &[libc::c_long] = &[
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -80,7 +80,8 @@ const PROGRAMS: &[libc::c_long] = &[
 const NAMESPACES: [libc::c_int; 7] =
     [CLONE_NEWCGROUP, CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUSER, CLONE_NEWUTS];
 
-/// The x32 interface of x86-64 kernels: the same calls with other numbers, and some with a number of their own.
+/// Bit that marks the numbers of the x32 interface on x86-64 kernels. Most x32 calls have the same numbers plus this bit. Some
+/// calls have separate numbers.
 #[cfg(target_arch = "x86_64")]
 const X32: libc::c_long = 0x4000_0000;
 #[cfg(target_arch = "x86_64")]
@@ -88,16 +89,16 @@ const X32_ALWAYS: [libc::c_long; 4] = [521, 528, 539, 540];
 #[cfg(target_arch = "x86_64")]
 const X32_PROGRAMS: [libc::c_long; 2] = [520, 545];
 
-/// Filters in the order of their installation.
+/// Filters in the order in which they are installed.
 pub(super) type Filters = Vec<BpfProgram>;
 
-/// Returns filters for threads that may run programs, or for those that may not.
+/// Returns the filters for threads. `programs`: the threads may run programs.
 ///
-/// `clone3` hides its flags from a filter. So it fails as on an older kernel that lacks it, and the C library falls back to
-/// `clone`.
+/// A filter cannot see the flags of `clone3`. Therefore, `clone3` fails with ENOSYS, as on a kernel without it, and the C library
+/// uses `clone` instead.
 ///
 /// # Errors
-/// There is no filter for this architecture.
+/// No filter exists for this architecture.
 pub(super) fn filters(programs: bool) -> Result<Filters, String> {
     let text = |error: seccompiler::BackendError| error.to_string();
     let mut denied: BTreeMap<i64, Vec<SeccompRule>> =
@@ -116,7 +117,7 @@ fn filter(calls: BTreeMap<i64, Vec<SeccompRule>>, errno: i32) -> Result<BpfProgr
     BpfProgram::try_from(filter).map_err(|error| error.to_string())
 }
 
-/// Returns the numbers of all calls that are refused with any arguments.
+/// Returns the numbers of all system calls that are refused with any arguments.
 fn numbers(programs: bool) -> Vec<i64> {
     let more = if programs { &[][..] } else { PROGRAMS };
     #[allow(unused_mut, reason = "other architectures have one interface")]
@@ -129,7 +130,7 @@ fn numbers(programs: bool) -> Vec<i64> {
     numbers
 }
 
-/// Returns a call's number on every interface of the kernel.
+/// Returns the numbers of a system call on all interfaces of the kernel.
 fn aliases(call: libc::c_long) -> Vec<i64> {
     #[cfg(target_arch = "x86_64")]
     return vec![call, X32 + call];
@@ -137,7 +138,7 @@ fn aliases(call: libc::c_long) -> Vec<i64> {
     return vec![call];
 }
 
-/// Returns rules that refuse new namespaces, and new processes unless programs may run.
+/// Returns rules that refuse new namespaces. Unless programs may run, the rules also refuse new processes.
 fn clone_rules(programs: bool) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
     let with = |flag: libc::c_int, set: bool| {
         let flag = u64::from(flag.cast_unsigned());

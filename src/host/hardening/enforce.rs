@@ -1,5 +1,5 @@
-//! Enforcement by the kernel: Landlock for files, seccomp for system calls. Both apply to the calling thread and all threads it
-//! starts from then on; seccomp, and Landlock where the kernel supports it, also to existing threads.
+//! Enforces restrictions through the kernel: Landlock for files, seccomp for system calls. Both apply to the calling thread and
+//! to all threads that it starts later. They can also apply to existing threads. For Landlock, this requires kernel support.
 
 use landlock::{
     ABI, Access as _, AccessFs, LandlockStatus, RestrictSelf, RestrictSelfAttr as _, Ruleset, RulesetAttr as _,
@@ -9,24 +9,24 @@ use landlock::{
 use super::calls::Filters;
 use super::files::Rule;
 
-/// The newest interface that is used; parts that an older kernel lacks are left out.
+/// Newest Landlock ABI that hostler uses. An older kernel ignores unsupported parts.
 const NEWEST: ABI = ABI::V6;
 
-/// The oldest interface that protects files fully: with earlier ones anyone can truncate them.
+/// Oldest Landlock ABI that protects files fully. Older ABIs cannot forbid the truncation of files.
 pub(super) const LEAST: ABI = ABI::V3;
 
-/// The threads to restrict.
+/// Threads to restrict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Threads {
-    /// All threads of the process, as far as the kernel supports it.
+    /// All threads of the process. For Landlock, only if the kernel supports it.
     All,
-    /// The calling thread.
+    /// Calling thread only.
     This,
 }
 
-/// Returns the Landlock interface of this kernel; `None` without Landlock.
+/// Returns the Landlock ABI of this kernel. `None`: the kernel has no Landlock.
 pub(super) fn landlock_here() -> Option<ABI> {
-    // Without a flag and a ruleset this changes nothing, and returns the kernel's status.
+    // Without a flag and a ruleset, this call changes nothing and returns the kernel's status.
     let status = RestrictSelf::default().no_new_privs(false).apply().ok()?;
     match status.landlock {
         LandlockStatus::Available { effective_abi, .. } => Some(effective_abi),
@@ -34,16 +34,16 @@ pub(super) fn landlock_here() -> Option<ABI> {
     }
 }
 
-/// Returns true if this kernel has seccomp filters, according to `/proc`.
+/// Returns true if this kernel supports seccomp filters, according to `/proc`.
 pub(super) fn seccomp_here() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     status.lines().any(|line| line.starts_with("Seccomp_filters:") || line.starts_with("Seccomp:"))
 }
 
-/// Restricts access to these files and folders. Returns true if Landlock enforces it at least in part.
+/// Restricts file access to these rules. Returns true if Landlock enforces at least a part of the rules.
 ///
 /// # Errors
-/// Landlock is available but refuses.
+/// Landlock is available, but refuses the rules.
 pub(super) fn restrict_files(rules: &[Rule], threads: Threads) -> Result<bool, RulesetError> {
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
     let mut write = AccessFs::from_all(NEWEST);
@@ -61,10 +61,10 @@ pub(super) fn restrict_files(rules: &[Rule], threads: Threads) -> Result<bool, R
     Ok(restricted.ruleset != RulesetStatus::NotEnforced)
 }
 
-/// Refuses these system calls. From then on, no program can give the process more rights.
+/// Installs these system call filters. From then on, running a program cannot give the process more rights (`no_new_privs`).
 ///
 /// # Errors
-/// The kernel has no seccomp filters, or does not allow installing them.
+/// The kernel has no seccomp filters, or forbids their installation.
 pub(super) fn restrict_calls(filters: &Filters, threads: Threads) -> Result<(), seccompiler::Error> {
     filters.iter().try_for_each(|filter| match threads {
         Threads::All => seccompiler::apply_filter_all_threads(filter),

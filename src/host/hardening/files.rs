@@ -1,5 +1,5 @@
-//! Decides which files the process and the guests' threads may access. Pure: depends only on the config, the environment, and
-//! link targets.
+//! Decides which files the process and the threads of guests may access. Without I/O: the result depends only on the config, the
+//! environment, the AWS profile, and the targets of symbolic links.
 
 use std::path::{Path, PathBuf};
 
@@ -8,33 +8,33 @@ use super::aws::Profile;
 use crate::host::driver;
 use hostler_config::{Config, Consumer, DirMode, HandlerRef};
 
-/// A file, or a folder with everything in it. A missing one is left out.
+/// Access to a file, or to a folder with all its contents. A rule for a missing file has no effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// Its path; symbolic links are followed.
+    /// Path of the file or folder. Symbolic links are followed.
     pub path: PathBuf,
-    /// Set if it may be written to.
+    /// Set if writes are allowed.
     pub writable: bool,
 }
 
-/// The access that is left to the process.
+/// File access that remains allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
     /// Access of the whole process. `None`: unrestricted, because the AWS SDK runs a program that may need any file.
     pub process: Option<Vec<Rule>>,
-    /// For each consumer, access of the threads that run guests, and of those that read and write guests' files.
+    /// For each consumer, access of the threads that run guests and of the threads that read and write the files of guests.
     pub guests: Vec<Vec<Rule>>,
-    /// Folders to create before the restriction, because nobody can create them afterwards; with their modes.
+    /// Folders to create before the restriction, with their modes. After the restriction, the process cannot create them.
     pub folders: Vec<(PathBuf, u32)>,
 }
 
-/// Files of the machine that the runtime reads.
+/// Files about the machine that the runtimes read.
 const MACHINE: [&str; 3] = ["/proc", "/sys/fs/cgroup", "/sys/devices/system"];
 
 /// Sources of random numbers for a static build, which does not find the C library's `getrandom`.
 const RANDOM: [&str; 2] = ["/dev/urandom", "/dev/random"];
 
-/// Files that name resolution reads.
+/// Files for name resolution.
 const NAMES: [&str; 11] = [
     "/etc/resolv.conf",
     "/etc/hosts",
@@ -49,13 +49,13 @@ const NAMES: [&str; 11] = [
     "/run/NetworkManager",
 ];
 
-/// Folders in which a dynamically linked C library finds its name resolution plugins.
+/// Folders in which a dynamically linked C library finds its plugins for name resolution.
 #[cfg(target_env = "gnu")]
 const LIBRARIES: [&str; 4] = ["/lib", "/lib64", "/usr/lib", "/usr/lib64"];
 #[cfg(not(target_env = "gnu"))]
 const LIBRARIES: [&str; 0] = [];
 
-/// Locations of certificate authorities, by distribution.
+/// Locations of root certificates in Linux distributions.
 const AUTHORITIES: [&str; 9] = [
     "/etc/ssl/certs",
     "/etc/ssl/cert.pem",
@@ -68,7 +68,7 @@ const AUTHORITIES: [&str; 9] = [
     "/usr/local/share/ca-certificates",
 ];
 
-/// Variables that name files with certificates.
+/// Environment variables that name files with certificates or keys.
 const CERTIFICATES: [&str; 6] = [
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
@@ -78,7 +78,7 @@ const CERTIFICATES: [&str; 6] = [
     "OTEL_EXPORTER_OTLP_CLIENT_KEY",
 ];
 
-/// Variables that name files of the AWS SDK, which are renewed by replacing them.
+/// Environment variables that name files of the AWS SDK. These files are renewed by replacing them.
 const AWS_FILES: [&str; 4] = [
     "AWS_CONFIG_FILE",
     "AWS_SHARED_CREDENTIALS_FILE",
@@ -86,18 +86,18 @@ const AWS_FILES: [&str; 4] = [
     "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
 ];
 
-/// Folders with many other contents: a file in one of them does not open up the folder.
+/// Folders with many other contents. Access to a file in such a folder does not include the folder.
 const SHARED: [&str; 8] = ["/", "/etc", "/tmp", "/var/tmp", "/run", "/var/run", "/root", "/home"];
 
-/// Resolves the links of a path.
+/// Resolves the symbolic links of a path.
 pub type Real<'a> = &'a dyn Fn(&Path) -> PathBuf;
 
-/// Decides which files the process and its guests' threads may access.
+/// Decides which files the process and the threads of guests may access.
 pub fn decide(config: &Config, environment: Environment<'_>, profile: &Profile, real: Real<'_>) -> Decision {
     let runs_program = uses_aws(config) && profile.runs_program;
     let process = (!runs_program).then(|| {
         let mut rules: Vec<_> = folders(config).into_iter().map(|(folder, _)| write(folder)).collect();
-        // A driver keeps its other files beside the one that a link leads to, as SQLite does.
+        // A driver may store companion files next to the target of a symbolic link, as SQLite does.
         rules.extend(driver(config).file(config).map(|file| write(folder_of(&real(file.path)))));
         rules.extend(handlers(config));
         rules.extend(config.consumers.iter().flat_map(granted));
@@ -120,7 +120,7 @@ pub fn decide(config: &Config, environment: Environment<'_>, profile: &Profile, 
     Decision { process, guests, folders: folders(config) }
 }
 
-/// Returns true if anything is fetched from AWS.
+/// Returns true if the queue or any handler is on AWS.
 pub fn uses_aws(config: &Config) -> bool {
     driver(config).uses_aws() || references(config).any(|reference| matches!(reference, HandlerRef::S3 { .. }))
 }
@@ -141,8 +141,8 @@ fn reading<const N: usize>(paths: [&'static str; N]) -> impl Iterator<Item = Rul
     paths.into_iter().map(read)
 }
 
-/// Returns the folders of the health file, the cache and the queue, and those that guests may write to, with the modes that their
-/// users would create them with.
+/// Returns the folders that the process must be able to write to, with the modes for their creation: the folders of the health
+/// file, the cache and the queue, and writable granted folders.
 fn folders(config: &Config) -> Vec<(PathBuf, u32)> {
     let mut folders = vec![(folder_of(&config.host.health_file), 0o700)];
     folders.extend(config.host.cache_dir.iter().map(|folder| (folder.clone(), 0o700)));
@@ -170,14 +170,14 @@ fn network(environment: Environment<'_>) -> impl Iterator<Item = Rule> {
     reading(NAMES).chain(reading(LIBRARIES)).chain(reading(AUTHORITIES)).chain(certificates)
 }
 
-/// Returns the file with logins for registries.
+/// Returns the file with credentials for OCI registries.
 fn registries(environment: Environment<'_>) -> Option<Rule> {
     let folder = environment("DOCKER_CONFIG").or_else(|| Some(environment("HOME")?.join(".docker")))?;
     Some(read(folder.join("config.json")))
 }
 
-/// Returns the SDK's files and, if they are links, their targets. Each stands with its folder, because renewing a file replaces
-/// it.
+/// Returns the files of the AWS SDK and, for symbolic links, also their targets. The rules cover the folder of each file where
+/// possible, because renewing a file replaces it.
 fn aws(environment: Environment<'_>, profile: &Profile, real: Real<'_>) -> Vec<Rule> {
     let home = environment("HOME");
     let of_home = home.iter().flat_map(|home| ["config", "credentials"].map(|name| home.join(".aws").join(name)));
@@ -186,13 +186,13 @@ fn aws(environment: Environment<'_>, profile: &Profile, real: Real<'_>) -> Vec<R
     let mut rules: Vec<_> = files.map(|file| read(renewed(&file, home.as_deref()))).collect();
     if let Some(home) = home {
         rules.push(read(home.join(".aws")));
-        // The SDK keeps renewed tokens there.
+        // The SDK stores renewed tokens there.
         rules.push(write(home.join(".aws/sso/cache")));
     }
     rules
 }
 
-/// Returns the folder of a file that is replaced from time to time, or the file itself if the folder has many other contents.
+/// Returns the folder of a file that is replaced from time to time. If the folder has many other contents, returns the file.
 fn renewed(file: &Path, home: Option<&Path>) -> PathBuf {
     let folder = folder_of(file);
     let is_shared = SHARED.iter().any(|shared| folder == Path::new(shared)) || Some(folder.as_path()) == home;

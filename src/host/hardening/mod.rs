@@ -1,15 +1,15 @@
-//! The second layer of defence: a guest that breaks out of its sandbox is in a process with few rights.
+//! Second layer of defence: a guest that escapes from its sandbox finds itself in a process with few rights.
 //!
 //! | file | job | I/O |
 //! |---|---|---|
-//! | `files` | decides which files the process and its guests' threads may access | none |
+//! | `files` | decides which files the process and the threads of guests may access | none |
 //! | `aws` | reads which programs and files a profile of the AWS SDK names | none |
-//! | `calls` | the refused system calls | none |
-//! | `enforce` | Landlock and seccomp | the kernel |
+//! | `calls` | lists the refused system calls and builds their filters | none |
+//! | `enforce` | applies Landlock and seccomp | kernel |
 //!
-//! Landlock and seccomp can only take rights away, and new threads inherit what is left. So the whole process is restricted
-//! before it starts its runtimes, to what loading and running need. Once everything is loaded, the threads of guests are
-//! restricted further, to their consumers' grants.
+//! Landlock and seccomp can only remove rights, and new threads inherit the restrictions. Therefore, the whole process is
+//! restricted before its runtimes start, to the access that loading and running need. After everything is loaded, the threads of
+//! guests are restricted further, to the grants of their consumers.
 
 mod aws;
 mod calls;
@@ -33,50 +33,51 @@ use calls::Filters;
 use enforce::Threads;
 use hostler_config::{Config, HardeningMode};
 
-/// Advice for a kernel or a container engine that cannot harden the process.
+/// Advice for users whose kernel or container engine cannot harden the process.
 const KERNEL_CURE: &str = "run on Linux 6.2 or newer with Landlock, and let the container's seccomp profile allow landlock_* \
                            and seccomp";
 
-/// Looks up a variable of the environment that names a file.
+/// Looks up an environment variable that names a file.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<PathBuf>;
 
-/// The restrictions in force, and those for the threads of guests once everything is loaded.
+/// Restrictions in force, and further restrictions for the threads of guests.
 #[derive(Debug, Clone)]
 pub struct Hardening {
     mode: HardeningMode,
     /// For each consumer, the files that its guests may access.
     guests: Vec<Vec<Rule>>,
-    /// Filters for guests, which always refuse programs; `None` on an architecture without filters.
+    /// Filters for guests, which always refuse to run programs. `None`: this architecture has no filters.
     filters: Option<Filters>,
-    /// The restriction of files, as the log and `check` show it.
+    /// Description of the file restrictions, for the log and for `hostler check`.
     pub files: String,
-    /// The restriction of system calls, as they show it.
+    /// Description of the system call restrictions, for the log and for `hostler check`.
     pub calls: String,
     faults: Vec<String>,
-    /// Set if guests with different folders share threads.
+    /// Set if guests with different folders share threads, because the process limit is too low.
     shortage: Option<TooFewProcesses>,
 }
 
 impl Hardening {
-    /// Determines the restrictions possible here without enforcing them.
+    /// Determines which restrictions are possible on this machine, without enforcing them. `None`: hardening is off.
     ///
     /// # Errors
-    /// As [`Hardening::enforce`].
+    /// As for [`Hardening::enforce`].
     pub fn examine(config: &Config, machine: &Machine) -> Result<Option<Self>> {
         let Some((mut hardening, decision)) = Self::plan(config, machine) else { return Ok(None) };
         hardening.describe(&decision, enforce::landlock_here().is_some(), enforce::seccomp_here());
         hardening.checked().map(Some)
     }
 
-    /// Restricts the process as `host.hardening` says. Existing threads get the limits on system calls, and those on files if the
-    /// kernel supports it; later threads get both. `None` if hardening is off.
+    /// Restricts the process as `host.hardening` requires. Existing threads get the system call restrictions and, if the kernel
+    /// supports it, the file restrictions. Later threads inherit both. `None`: hardening is off.
     ///
     /// # Errors
-    /// With 70 if `host.hardening = "require"` and this kernel cannot enforce it, or too few processes are allowed.
+    /// Exit code 70 if `host.hardening = "require"` and either the kernel cannot enforce all restrictions or the process limit is
+    /// too low.
     pub fn enforce(config: &Config, machine: &Machine) -> Result<Option<Self>> {
         let Some((mut hardening, decision)) = Self::plan(config, machine) else { return Ok(None) };
         for (folder, mode) in &decision.folders {
-            // The later user of the folder reports an error.
+            // If the folder cannot be created, the later user of the folder reports the error.
             let _ = DirBuilder::new().recursive(true).mode(*mode).create(folder);
         }
         let files = match &decision.process {
@@ -105,7 +106,7 @@ impl Hardening {
         Some((hardening, decision))
     }
 
-    /// Records an error.
+    /// Returns the value of a result. Records an error as a fault.
     fn heeding<T>(&mut self, what: &str, result: std::result::Result<T, impl std::fmt::Display>) -> Option<T> {
         result.map_err(|error| self.faults.push(format!("{what}: {error}"))).ok()
     }
@@ -134,7 +135,7 @@ impl Hardening {
         (self.files, self.calls) = (process.to_owned(), programs.to_owned());
     }
 
-    /// Fails if less than the required hardening is in force.
+    /// Returns an error if `host.hardening = "require"` and any restriction is missing.
     fn checked(self) -> Result<Self> {
         let missing = self.missing();
         if self.mode != HardeningMode::Require || missing.is_empty() {
@@ -151,16 +152,17 @@ impl Hardening {
         ))
     }
 
-    /// Lists the missing restrictions; empty if there are none.
+    /// Lists the missing restrictions. Empty if none is missing.
     fn missing(&self) -> String {
         let shortage = self.shortage.as_ref().map(ToString::to_string);
         self.faults.iter().cloned().chain(shortage).collect::<Vec<_>>().join("; ")
     }
 
-    /// Restricts the calling thread, and those that it starts, to the grants of these consumers, given by index.
+    /// Restricts the calling thread, and all threads that it starts, to the grants of these consumers. `consumers` contains
+    /// indexes.
     ///
     /// # Errors
-    /// The kernel refuses, as the text says.
+    /// The kernel refuses a restriction. The text states which.
     fn restrict_guest_thread(&self, consumers: &[usize]) -> std::result::Result<(), String> {
         let rules: Vec<_> = consumers.iter().filter_map(|place| self.guests.get(*place)).flatten().cloned().collect();
         enforce::restrict_files(&rules, Threads::This).map_err(|error| format!("Landlock: {error}"))?;
@@ -168,17 +170,17 @@ impl Hardening {
         enforce::restrict_calls(filters, Threads::This).map_err(|error| format!("seccomp: {error}"))
     }
 
-    /// Restricts every worker of these runtimes to the grants of its own consumers, and logs the restrictions in force.
+    /// Restricts each worker thread of these runtimes to the grants of its consumers. Logs the restrictions in force.
     ///
     /// # Errors
-    /// As [`Hardening::enforce`].
+    /// As for [`Hardening::enforce`].
     pub async fn restrict_guests(mut self, sets: &[Shared]) -> Result<()> {
         let hardening = Arc::new(self.clone());
         let all = sets.iter().flat_map(|set| set.runtimes.iter().map(|runtime| (&*set.consumers, runtime)));
         for (consumers, runtime) in all {
             let consumers: Arc<[usize]> = consumers.into();
             let workers = runtime.metrics().num_workers();
-            // No task ends before all have begun, so each runs on a worker of its own.
+            // No task ends before all tasks have started. Therefore, each task runs on a different worker thread.
             let all = Arc::new(Barrier::new(workers));
             let tasks: Vec<_> = (0..workers)
                 .map(|_| {
@@ -209,7 +211,7 @@ impl Hardening {
     }
 }
 
-/// Returns the profile that the SDK uses; an empty one if variables hold the credentials.
+/// Reads the AWS profile in use. Empty if the config does not use AWS, or if environment variables contain the credentials.
 fn profile(config: &Config, environment: Environment<'_>) -> Profile {
     let has_key = environment("AWS_ACCESS_KEY_ID").is_some() && environment("AWS_SECRET_ACCESS_KEY").is_some();
     if !files::uses_aws(config) || has_key {

@@ -66,8 +66,7 @@ fn split(list: &Path) -> Vec<PathBuf> {
 }
 
 /// Returns the paths that a file or folder has in existing layers. With [`Which::Read`], the result also contains the paths of
-/// all
-/// directory entries on the way. Layers of a container's root folder are usually outside the container and thus left out.
+/// all directory entries on the way. Layers of a container's root folder are usually outside the container and thus left out.
 pub(in crate::host) fn others(trail: &Trail, mounts: &Mounts, which: Which) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     // A mount does not move with the folder on which it is mounted. Therefore, its mount point cannot be replaced.

@@ -1,25 +1,26 @@
-//! The limits of memory and processes that cgroups set for this process: version 1, version 2, or both side by side.
+//! Reads the limits of memory and processes that cgroups set for this process. Supports version 1, version 2, and both side by
+//! side.
 //!
 //! A missing or unreadable file counts as no limit.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The value from which on a number is no limit: version 1 writes "no limit" as a number one page below 2^63.
+/// Minimum number that counts as no limit. For "no limit", cgroup version 1 reports a number one page below 2^63.
 const NO_LIMIT: u64 = 1 << 60;
 
-/// The limits found; `None`: no limit.
+/// Limits found. `None`: no limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Limits {
-    /// Bytes of memory, and the file with this limit.
+    /// Memory limit in bytes, with the file that contains it.
     pub(super) memory: Option<(u64, PathBuf)>,
-    /// Processes and threads together.
+    /// Limit of processes and threads together.
     pub(super) pids: Option<u64>,
-    /// The machine's memory in bytes.
+    /// Memory of the machine in bytes.
     pub(super) total: Option<u64>,
 }
 
-/// Reads the limits of this process; `root` is `/` except in tests.
+/// Reads the limits of this process. `root` is `/` except in tests.
 pub(super) fn read(root: &Path) -> Limits {
     let text = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
     let (own, mounts) = (text("proc/self/cgroup"), text("proc/self/mountinfo"));
@@ -36,7 +37,7 @@ pub(super) fn read(root: &Path) -> Limits {
     }
 }
 
-/// Returns the limits of a group and of all visible groups above it, each of which applies.
+/// Reads the limits of a group and of all visible groups above it. All these limits apply.
 fn limits(top: &Path, folder: &Path, files: [&str; 2]) -> Vec<(u64, PathBuf)> {
     let groups = folder.ancestors().take_while(|group| group.starts_with(top));
     let files = groups.flat_map(|group| files.map(|file| group.join(file)));
@@ -52,17 +53,17 @@ fn total(meminfo: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// A mounted hierarchy of cgroups, as a line of `mountinfo` describes it (proc_pid_mountinfo(5)).
+/// A mounted cgroup hierarchy, parsed from a line of `mountinfo` (proc_pid_mountinfo(5)).
 struct Mount<'a> {
-    /// The group at the top of the mount.
+    /// Group at the top of the mount.
     top: &'a str,
-    /// The mount point.
+    /// Mount point.
     point: &'a str,
     version: Version<'a>,
 }
 
 enum Version<'a> {
-    /// A hierarchy of version 1, with its controllers among these options.
+    /// A version 1 hierarchy. These mount options include its controllers.
     One(&'a str),
     Two,
 }
@@ -81,11 +82,12 @@ impl<'a> Mount<'a> {
         Some(Self { top, point, version })
     }
 
-    /// Returns the top folder of this hierarchy and the folder of the process's own group in it, if it has the controller.
+    /// Returns the top folder of this hierarchy, and in it the folder of the process's own group. `None`: the hierarchy lacks the
+    /// controller.
     fn folder(&self, root: &Path, own: &str, controller: &str) -> Option<(PathBuf, PathBuf)> {
         let has = |controllers: &str| controllers.split(',').any(|name| name == controller);
         let group = own.lines().find_map(|line| {
-            // hierarchy:controllers:group; version 2 is hierarchy 0 and names no controllers.
+            // Format: `hierarchy:controllers:group`. Version 2 has hierarchy number 0 and no controllers.
             let (id, rest) = line.split_once(':')?;
             let (controllers, group) = rest.split_once(':')?;
             let fits = match self.version {
@@ -95,7 +97,8 @@ impl<'a> Mount<'a> {
             fits.then_some(group)
         })?;
         let top = root.join(self.point.trim_start_matches('/'));
-        // In a container without its own cgroup namespace, the mount begins at the container's group, which the path repeats.
+        // In a container without a cgroup namespace, the mount starts at the container's group, and the path of the group
+        // contains the same prefix.
         let below = Path::new(group).strip_prefix(self.top).unwrap_or(Path::new(""));
         let below = if below.components().any(|part| part.as_os_str() == "..") { Path::new("") } else { below };
         let folder = top.join(below);
@@ -113,7 +116,7 @@ mod tests {
         36 31 0:33 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n\
         40 31 0:36 /docker/abc /sys/fs/cgroup/pids ro - cgroup cgroup rw,pids\n";
 
-    /// Creates a fake root with these files.
+    /// Creates a fake root folder with these files.
     fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {
@@ -195,7 +198,8 @@ mod tests {
         assert_eq!(read_tree(&torn), (None, None));
     }
 
-    /// The group of a process that was moved out of the namespace it sees is `/../other`: only the mount itself is visible.
+    /// A process that was moved out of its cgroup namespace has a group such as `/../other`. Only the mount itself is visible
+    /// then.
     #[test]
     fn a_group_outside_of_what_is_mounted_counts_as_the_mount() {
         let files = [

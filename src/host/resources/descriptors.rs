@@ -1,4 +1,4 @@
-//! The limit of open files and connections: of the process, and of each sandbox.
+//! Limits of open files and connections, for the process and for each sandbox.
 
 use std::fmt;
 
@@ -6,32 +6,33 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use hostler_wasm::{MAX_IDLE_PER_ORIGIN, MAX_OPEN, MOST_FILES};
 
-/// Descriptors reserved for the host: its runtimes, log, health file and queue.
+/// Number of descriptors reserved for the host: its runtimes, log, health file and queue. The number of files per sandbox leaves
+/// this reserve.
 const RESERVE: u64 = 128;
 
-/// Descriptors that the host cannot do without, besides those of its consumers: standard streams, log, health file, queue.
+/// Minimum number of descriptors for the host without its consumers: standard streams, log, health file and queue.
 const LEAST_RESERVE: u64 = 32;
 
-/// Descriptors that the host needs for each set of runtimes for guests.
+/// Number of descriptors for each set of guest runtimes.
 const RESERVE_PER_SET: u64 = 12;
 
-/// Descriptors that the host needs for each consumer: connections of its receives, heartbeats and settlements.
+/// Number of descriptors for the connections of each consumer: receives, heartbeats and settlements.
 const RESERVE_PER_CONSUMER: u64 = 16;
 
-/// The number of files per sandbox with folders below which the start warns.
+/// Minimum number of files per sandbox with folders. With fewer files, the host logs a warning at the start.
 const COMFORTABLE: usize = 32;
 
-/// The least number of files that a sandbox with folders may have open, however scarce they are.
+/// Minimum number of files that a sandbox with folders may have open, however low the limit of the process is.
 const LEAST: usize = 4;
 
-/// The limit to raise to at most. Nothing needs more, and some systems have no limit at all.
+/// Maximum to which the limit of open files is raised. No config needs more, and some systems have no limit.
 const ENOUGH: u64 = 1 << 20;
 
-/// Raises the limit as far as the process itself may.
+/// Raises the limit of open files as far as the process itself may.
 ///
-/// Most systems set a low limit (1024) for programs that call select(2), which cannot handle higher descriptors; hostler does not
-/// call it. Guests with folders and requests share the limit: one that opened every file it could would make its neighbours'
-/// messages fail.
+/// Most systems set a low limit (1024) for programs that call select(2), which cannot handle higher descriptors. hostler does not
+/// call select(2). Guests with folders and HTTP requests share the limit. With a low limit, a guest that opens many files could
+/// make the messages of other guests fail.
 pub(super) fn raise_descriptors() {
     let now = getrlimit(Resource::Nofile);
     let Some(raised) = raised(&now) else { return };
@@ -41,38 +42,38 @@ pub(super) fn raise_descriptors() {
     }
 }
 
-/// Returns the limit to set, if the present one is lower.
+/// Returns the raised limit. `None`: the current limit is not lower.
 fn raised(now: &Rlimit) -> Option<Rlimit> {
     let to = now.maximum.map_or(ENOUGH, |maximum| maximum.min(ENOUGH));
     let is_lower = now.current.is_some_and(|current| current < to);
     is_lower.then_some(Rlimit { current: Some(to), maximum: now.maximum })
 }
 
-/// The files and connections that one consumer's guests may open.
+/// Files and connections that the guests of one consumer may open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Handles {
-    /// Sandboxes that exist at once.
+    /// Maximum number of concurrent sandboxes.
     pub sandboxes: u64,
-    /// Folders that each of them has open.
+    /// Number of folders that each sandbox has open.
     pub folders: u64,
-    /// HTTP origins that they may send to.
+    /// Number of HTTP origins to which the guests may send requests.
     pub origins: u64,
 }
 
-/// The number of files that each sandbox may have open, so that all together leave the host its reserve.
+/// Number of files that each sandbox may have open, such that all sandboxes together leave the host its reserve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FilePlan {
-    /// Files that each sandbox with folders may have open.
+    /// Maximum number of open files per sandbox with folders.
     pub files: usize,
-    /// The limit of the process.
+    /// Limit of open files of the process.
     limit: u64,
 }
 
 impl FilePlan {
-    /// Computes the plan for these consumers, which run on this many sets of runtimes, from the limit of the process.
+    /// Computes the plan for these consumers from the limit of the process. `sets` is the number of sets of guest runtimes.
     ///
     /// # Errors
-    /// The guests could take descriptors that the host itself needs.
+    /// The guests could use descriptors that the host itself needs.
     pub fn measure(consumers: &[Handles], sets: usize) -> Result<Self, TooFewFiles> {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(ENOUGH);
         TooFewFiles::of(limit, consumers, sets).map_or(Ok(Self::of(limit, consumers)), Err)
@@ -88,7 +89,7 @@ impl FilePlan {
         Self { files: share.unwrap_or(MOST_FILES).clamp(LEAST, MOST_FILES), limit }
     }
 
-    /// Returns a warning if there are few.
+    /// Returns a warning if each sandbox may have few files open.
     pub fn warning(&self) -> Option<impl fmt::Display> {
         let Self { files, limit } = self;
         (*files < COMFORTABLE).then(|| {
@@ -101,7 +102,8 @@ impl FilePlan {
 }
 
 impl Handles {
-    /// Returns the descriptors that its sandboxes take, with this many files open in each if it has folders.
+    /// Returns the maximum number of descriptors that the sandboxes and their connections use. `files` is the number of open
+    /// files per sandbox with folders.
     fn taken(&self, files: u64) -> u64 {
         let requests = if self.origins > 0 { MAX_OPEN } else { 0 };
         let files = if self.folders > 0 { files } else { 0 };
@@ -110,15 +112,15 @@ impl Handles {
     }
 }
 
-/// The limit of open files is too low: guests could take the descriptors that the health file and the queue need.
+/// The limit of open files is too low: guests could use the descriptors that the health file and the queue need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TooFewFiles {
     limit: u64,
-    /// The descriptors that the host needs.
+    /// Number of descriptors that the host needs.
     host: u64,
-    /// The least that all sandboxes together need.
+    /// Minimum number of descriptors that all sandboxes together need.
     guests: u64,
-    /// Some of them may send HTTP requests.
+    /// Set if guests of any consumer may send HTTP requests.
     http: bool,
 }
 
@@ -142,7 +144,7 @@ impl fmt::Display for TooFewFiles {
             "the process may have {limit} files open, and needs {needed}: {host} for hostler itself, and {guests} for what all \
              sandboxes may open{each}\n  cure: raise the limit of open files to {needed} or more (`ulimit -n`, or `ulimits` of the container)"
         )?;
-        // Fewer slots do not help if the host itself has too few.
+        // Fewer slots do not help if the limit is too low for the host itself.
         if limit > host { f.write_str(", or lower concurrency") } else { Ok(()) }
     }
 }

@@ -1,5 +1,5 @@
-//! The minimum for the limits of the process itself (`ulimit`), checked before anything starts. If the kernel refused a runtime,
-//! a thread or an allocation later, a panic or a signal would end the process.
+//! Checks that the limits of the process itself (`ulimit`) are high enough, before anything else starts. With lower limits, the
+//! kernel would later refuse a runtime, a thread or an allocation, and a panic or a signal would end the process.
 
 use std::fs;
 
@@ -11,39 +11,40 @@ use hostler_wasm::SANDBOX_ADDRESSES;
 
 const MIB: u64 = 1 << 20;
 
-/// Descriptors that must be free: for a runtime, the queue and its files or connections.
+/// Minimum number of free descriptors, for a runtime and for the files or connections of the queue.
 const FILES: u64 = 32;
 
-/// Bytes of stack of the main thread.
+/// Minimum stack of the main thread, in bytes.
 const STACK: u64 = MIB / 2;
 
-/// Bytes of address space: for the program, its heap, and stacks of threads.
+/// Minimum address space in bytes, for the program, its heap, and the stacks of threads.
 const ADDRESSES: u64 = 256 * MIB;
 
-/// Bytes of address space of a command that loads handlers: besides the sandbox, the allocator reserves a GiB where it can.
+/// Minimum address space in bytes for a command that loads handlers. The allocator reserves another GiB besides the sandbox, if
+/// it can.
 const ADDRESSES_FOR_HANDLERS: u64 = SANDBOX_ADDRESSES + 1536 * MIB;
 
-/// Bytes of data.
+/// Minimum data segment limit (`ulimit -d`) in bytes.
 const DATA: u64 = 32 * MIB;
 
-/// Bytes of data of a command that loads handlers: for compiling, stacks and sandboxes, besides the 128 MiB that the allocator
-/// reserves.
+/// Minimum data segment limit in bytes for a command that loads handlers: for compiling, stacks and sandboxes, besides the 128
+/// MiB that the allocator reserves.
 const DATA_FOR_HANDLERS: u64 = 256 * MIB;
 
-/// The purpose that a command uses the process for.
+/// Purpose of a command, which determines the limits that the command needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// Sending messages, or managing queues and files.
+    /// Sends messages, or manages queues and files.
     Plain,
-    /// Loading and running handlers.
+    /// Loads and runs handlers.
     Handlers,
 }
 
 impl Purpose {
-    /// Checks the limits of this process, after raising that of open files as far as possible.
+    /// Checks the limits of this process. Before, raises the limit of open files as far as possible.
     ///
     /// # Errors
-    /// With 70, naming each limit that is too low, and the cure.
+    /// Exit code 70 if a limit is too low. The text names each such limit and the fix.
     pub fn check_limits(self) -> Result<()> {
         raise_descriptors();
         let shortages = Own::measure().shortages(self);
@@ -51,9 +52,10 @@ impl Purpose {
     }
 }
 
-/// Returns a warning if the process has a memory limit of its own.
+/// Returns a warning if the process itself has a memory limit.
 ///
-/// Under such a limit the kernel refuses an allocation, which ends the process. Under the limit of a container it refuses none.
+/// Under such a limit, the kernel refuses allocations, and a refused allocation ends the process. Under the limit of a container,
+/// the kernel does not refuse allocations.
 pub fn own_memory_limit() -> Option<String> {
     let limits = [(Resource::As, 'v'), (Resource::Data, 'd')];
     let (kib, flag) = limits.into_iter().find_map(|(limit, flag)| Some((getrlimit(limit).current? >> 10, flag)))?;
@@ -63,7 +65,7 @@ pub fn own_memory_limit() -> Option<String> {
     ))
 }
 
-/// The limits of the process and its current use. `None`: no limit.
+/// Limits of the process. `None`: no limit.
 #[derive(Debug, Clone, Default)]
 struct Own {
     files: Option<u64>,
@@ -78,7 +80,7 @@ impl Own {
         let limit = |resource| getrlimit(resource).current;
         Self {
             files: limit(Resource::Nofile),
-            // Less the descriptor that reads the folder. If the folder cannot be read, only the standard ones count.
+            // Does not count the descriptor that reads the folder. If the folder cannot be read, only the standard streams count.
             open: fs::read_dir("/proc/self/fd").map_or(3, |open| (open.count() as u64).saturating_sub(1)),
             addresses: limit(Resource::As),
             data: limit(Resource::Data),
@@ -86,7 +88,7 @@ impl Own {
         }
     }
 
-    /// Returns a line for each limit that is too low, with the cure.
+    /// Returns an error text with the fix for each limit that is too low.
     fn shortages(&self, purpose: Purpose) -> Vec<String> {
         let (addresses, data) = match purpose {
             Purpose::Plain => (ADDRESSES, DATA),
@@ -113,7 +115,7 @@ fn few_files(limit: u64, needed: u64) -> String {
     )
 }
 
-/// Formats a memory limit in KiB, as shells do.
+/// Formats the shortage of a memory limit, in KiB as shells do.
 fn little_memory(what: &str, flag: char, limit: u64, needed: u64) -> String {
     let (kib, least) = (limit >> 10, needed >> 10);
     format!(

@@ -1,13 +1,13 @@
-//! The limits of the process on its machine, and the slots, sandboxes and threads that follow from them.
+//! Limits of the process on this machine, and the resulting numbers of slots, sandboxes and threads.
 //!
 //! | file | job | I/O |
 //! |---|---|---|
-//! | `cgroup` | reads the limits of memory and processes, of cgroups v1 and v2 | `/proc`, `/sys/fs/cgroup` |
-//! | `descriptors` | raises the limit of open files, and shares it out | the limit |
+//! | `cgroup` | reads the memory and process limits of cgroups v1 and v2 | `/proc`, `/sys/fs/cgroup` |
+//! | `descriptors` | raises the limit of open files, and divides it among the sandboxes | the limit |
 //! | `floor` | refuses limits of the process that are too low for any use | the limits, `/proc` |
-//! | `plan` | shares out the memory, or refuses with the arithmetic | none |
+//! | `plan` | divides the memory among the consumers, or refuses with the arithmetic | none |
 //! | `probe` | tries to start the needed threads | threads |
-//! | `refusal` | the text of a refusal, and its cures | none |
+//! | `refusal` | formats a refusal and its fixes | none |
 //! | `threads` | sets the number of threads of each pool | none |
 
 mod cgroup;
@@ -29,36 +29,37 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::{Resource, getrlimit, getuid};
 
-/// The limits of the process.
+/// Limits of the process on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
-    /// Memory.
+    /// Memory limit.
     pub memory: Limit,
-    /// Threads and processes together, by the container's limit or the user's (RLIMIT_NPROC); `None`: no limit.
+    /// Limit of threads and processes together: the lower of the container's limit and the user's limit (RLIMIT_NPROC). `None`:
+    /// no limit.
     pub pids: Option<u64>,
-    /// CPUs, by scheduler affinity and cgroup quotas: at least 1.
+    /// Number of CPUs that the process may use, by scheduler affinity and cgroup quota. At least 1.
     pub cpus: usize,
 }
 
-/// A limit of memory.
+/// A memory limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limit {
-    /// Bytes.
+    /// Limit in bytes.
     pub bytes: u64,
-    /// The origin of the limit.
+    /// Origin of the limit.
     pub by: LimitedBy,
 }
 
-/// The origin of a limit of memory.
+/// Origin of a memory limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LimitedBy {
-    /// This file of a cgroup: the container's limit.
+    /// The container's limit, from this cgroup file.
     Cgroup(PathBuf),
-    /// The ECS task, as its metadata says.
+    /// The limit of the ECS task, from the task metadata.
     Task,
-    /// The limit of data of the process itself (`ulimit -d`).
+    /// The data segment limit of the process itself (`ulimit -d`).
     Data,
-    /// No limit: it is all memory of the machine.
+    /// No limit is set. All memory of the machine is available.
     Machine,
 }
 
@@ -77,7 +78,7 @@ impl Machine {
     /// Measures the limits of this process.
     pub fn measure() -> Self {
         let cgroup::Limits { memory, pids, total } = cgroup::read(Path::new("/"));
-        // The user's limit does not apply to root.
+        // The kernel does not apply the user's limit to root.
         let of_user = if getuid().is_root() { None } else { getrlimit(Resource::Nproc).current };
         let pids = pids.into_iter().chain(of_user).min();
         let total = Limit { bytes: total.unwrap_or(u64::MAX), by: LimitedBy::Machine };
@@ -88,7 +89,8 @@ impl Machine {
         Self { memory, pids, cpus: std::thread::available_parallelism().map_or(1, usize::from) }
     }
 
-    /// Applies the memory limit of an ECS task, in bytes, which its containers' cgroups may not show.
+    /// Applies the memory limit of an ECS task in bytes, if it is lower. The cgroups of the task's containers may not show this
+    /// limit.
     pub fn in_task(mut self, limit: Option<u64>) -> Self {
         if let Some(bytes) = limit.filter(|bytes| *bytes < self.memory.bytes) {
             self.memory = Limit { bytes, by: LimitedBy::Task };
@@ -97,7 +99,7 @@ impl Machine {
     }
 }
 
-/// Formats bytes in whole MiB, rounded down.
+/// Formats bytes as whole MiB, rounded down.
 fn mib(bytes: u64) -> String {
     format!("{} MiB", bytes >> 20)
 }

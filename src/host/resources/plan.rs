@@ -1,21 +1,20 @@
-//! Shares out the memory among the consumers: the number of slots, and the memory of each sandbox.
+//! Divides the memory among the consumers: computes the number of slots and the memory of each sandbox.
 //!
-//! Everything that a guest can make the process allocate is bounded and counted here. So a guest that takes all it can is refused
-//! memory, and the container never runs out. The sum covers
+//! All memory that a guest can make the process allocate is bounded and counted here. A guest that exceeds its bounds is refused
+//! memory, and the container never runs out of memory. The sum includes:
 //!
-//! - hostler itself: its code and heap, what compiling leaves behind, the queue's caches, and log lines that wait for a slow
-//!   reader ([`telemetry`](hostler_telemetry) bounds these in bytes), and with an OTLP endpoint spans that wait to be sent;
-//! - the compiled code and data of each handler;
-//! - for each slot one message of up to 1 MiB, the output kept of it, and the output as it is logged;
-//! - for each sandbox its linear memory, all that the host holds on the guest's behalf (what it passes to a call of the
-//!   host, buffers of streams), its stack, tables and handles: see [`footprint`]; with `allow.http` the buffers of its open
-//!   requests as well.
+//! - hostler itself: code and heap, memory that compiling leaves behind, caches of the queue, and log lines that wait for a slow
+//!   reader ([`telemetry`](hostler_telemetry) bounds these in bytes). With an OTLP endpoint, also spans that wait to be sent.
+//! - For each handler: the compiled code and data.
+//! - For each slot: one message of up to 1 MiB, its stored output, and the same output as logged.
+//! - For each sandbox: its linear memory, memory that the host allocates for the guest (arguments of host calls, buffers of
+//!   streams), its stack, tables and handles. See [`footprint`]. With `allow.http`, also the buffers of open requests.
 //!
-//! A slot has one sandbox, or two if its hooks are in a separate component. The `processing-timeout` hook runs in the slot of its
-//! message, after the guest is gone; `state-changed` runs beside the slots, one at a time.
+//! A slot has one sandbox, or two if the hooks are in a separate component. The `processing-timeout` hook runs in the slot of its
+//! message, after the guest has ended. The `state-changed` hook runs outside the slots, one at a time.
 //!
-//! The sum leaves out larger messages (the embedded queue takes 16 MiB, the claim check more) and compiling before the first
-//! message.
+//! The sum excludes larger messages (up to 16 MiB in the embedded queue, more with the claim check) and the memory for compiling
+//! before the first message.
 
 mod refusal;
 
@@ -25,66 +24,67 @@ pub use refusal::Refusal;
 
 const MIB: u64 = 1 << 20;
 
-/// Memory of hostler itself, in bytes: 18 MiB idle and 13 MiB left behind by compiling, as measured; the rest is for log lines
-/// and for the allocator.
+/// Memory of hostler itself in bytes. Measured: 18 MiB when idle, and 13 MiB that compiling leaves behind. The remainder is for
+/// log lines and for the allocator.
 pub const HOST: u64 = 40 * MIB;
 
-/// Slots of a consumer that does not set their number, if the memory suffices.
+/// Number of slots of a consumer without `concurrency`, if the memory suffices.
 pub const SLOTS: usize = 16;
 
-/// Memory of a sandbox whose consumer does not set it, if there is enough.
+/// Memory of each sandbox in bytes, for a consumer without `limits.memory`, if the memory suffices.
 pub const MEMORY: u64 = 128 * MIB;
 
-/// The memory of a sandbox below which there are fewer than four slots instead.
+/// Minimum memory of a sandbox in bytes with several slots. If less would be left for each, the number of slots is reduced
+/// instead.
 const COMFORTABLE: u64 = 16 * MIB;
 
-/// The least memory of a sandbox, unless its consumer sets it.
+/// Minimum memory of a sandbox in bytes, for a consumer without `limits.memory`.
 const LEAST: u64 = 8 * MIB;
 
-/// The size of a message that is counted for a slot, in bytes: SQS's own limit.
+/// Size of the message that is counted per slot, in bytes. Equals the maximum size of an SQS message.
 const MESSAGE: u64 = MIB;
 
-/// The number of slots that share the memory before any slot gets more than the comfortable amount.
+/// Number of slots that get [`COMFORTABLE`] memory each before the memory per sandbox grows beyond that.
 const FIRST_SLOTS: u64 = 4;
 
-/// The demand of one consumer.
+/// Memory demand of one consumer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Demand {
-    /// Its name.
+    /// Name of the consumer.
     pub consumer: String,
-    /// Its slots, if set.
+    /// Number of slots (`concurrency`), if set.
     pub slots: Option<usize>,
-    /// Bytes of linear memory of a sandbox, if set.
+    /// Linear memory of each sandbox in bytes (`limits.memory`), if set.
     pub memory: Option<u64>,
-    /// Bytes of output kept per message.
+    /// Maximum output stored per message, in bytes.
     pub output: u64,
-    /// Set if its hooks are in a separate component, which takes a second sandbox per slot.
+    /// Set if the hooks are in a separate component, which needs a second sandbox per slot.
     pub hooks_apart: bool,
-    /// Set if its guests may send HTTP requests, which take buffers.
+    /// Set if guests may send HTTP requests, which need buffers.
     pub http: bool,
-    /// Set if it has a `state-changed` hook, which takes one more sandbox. Known once its handler is loaded.
+    /// Set if the consumer has a `state-changed` hook, which needs one more sandbox. Known after its handler is loaded.
     pub observes_states: bool,
-    /// Bytes of its compiled code and data. Known once its handler is loaded.
+    /// Size of the compiled code and data in bytes. Known after the handler is loaded.
     pub code: u64,
 }
 
-/// The shares of all consumers.
+/// Memory shares of all consumers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// The memory that was shared out.
+    /// Memory that was divided.
     pub limit: Limit,
-    /// The shares, in the order of the demands.
+    /// Shares in the order of the demands.
     pub shares: Vec<Share>,
 }
 
-/// The share of one consumer.
+/// Share of one consumer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Share {
-    /// Its name.
+    /// Name of the consumer.
     pub consumer: String,
-    /// Messages that it processes at a time: at least 1.
+    /// Number of messages that are processed concurrently. At least 1.
     pub slots: usize,
-    /// Bytes of linear memory of each sandbox.
+    /// Linear memory of each sandbox in bytes.
     pub memory: u64,
 }
 
@@ -96,49 +96,50 @@ impl std::fmt::Display for Share {
 }
 
 impl Demand {
-    /// Returns the sandboxes per slot.
+    /// Returns the number of sandboxes per slot.
     pub(super) fn sandboxes(&self) -> u64 {
         if self.hooks_apart { 2 } else { 1 }
     }
 
-    /// Returns the bytes that one of its sandboxes may cost.
+    /// Returns the maximum cost of one sandbox in bytes. `memory` is its linear memory.
     fn sandbox(&self, memory: u64) -> u64 {
         footprint(memory).saturating_add(if self.http { HTTP_FOOTPRINT } else { 0 })
     }
 
-    /// Returns the bytes that a slot may cost, in whole MiB like every term of the sum, which can thus be checked by hand.
+    /// Returns the maximum cost of one slot in bytes. Each term of the sum is rounded up to whole MiB, so that users can verify
+    /// the sum.
     pub(super) fn slot(&self, memory: u64) -> u64 {
         let output = self.output.saturating_mul(2);
         whole(self.sandbox(memory).saturating_mul(self.sandboxes()).saturating_add(MESSAGE).saturating_add(output))
     }
 
-    /// Returns the bytes that its `state-changed` hook may cost.
+    /// Returns the maximum cost of the `state-changed` hook in bytes. 0 without this hook.
     pub(super) fn observer(&self, memory: u64) -> u64 {
         if self.observes_states { whole(self.sandbox(memory)) } else { 0 }
     }
 
-    /// Returns the bytes that this many slots and the hook may cost.
+    /// Returns the maximum cost of this many slots and the `state-changed` hook, in bytes.
     pub(super) fn cost(&self, slots: usize, memory: u64) -> u64 {
         self.slot(memory).saturating_mul(slots as u64).saturating_add(self.observer(memory))
     }
 
-    /// Returns the least that it can run with: slots and memory.
+    /// Returns the minimum number of slots and the minimum memory per sandbox.
     pub(super) fn least(&self) -> (usize, u64) {
         (self.slots.unwrap_or(1), self.memory.unwrap_or(LEAST))
     }
 
-    /// Returns the most that it can use, in bytes.
+    /// Returns the maximum memory that the consumer can use, in bytes.
     fn most(&self) -> u64 {
         self.cost(self.slots.unwrap_or(SLOTS), self.memory.unwrap_or(MEMORY))
     }
 
-    /// Returns the best slots and memory for `bytes`, which suffice for the least.
+    /// Returns the best number of slots and memory per sandbox for `bytes`, which must cover the minimum.
     fn fit(&self, bytes: u64) -> (usize, u64) {
         let memory = self.memory.unwrap_or_else(|| match self.slots {
             Some(slots) => self.largest(slots, bytes, LEAST).unwrap_or(LEAST),
             None => {
                 let quarter = self.slot_within(bytes / FIRST_SLOTS).unwrap_or(COMFORTABLE);
-                // If `bytes` do not suffice for one comfortable slot, the single slot gets all of them.
+                // If `bytes` are not enough for one comfortable slot, a single slot gets all of them.
                 if self.cost(1, quarter) <= bytes { quarter } else { self.largest(1, bytes, LEAST).unwrap_or(LEAST) }
             }
         });
@@ -147,32 +148,33 @@ impl Demand {
         (self.slots.unwrap_or(carried), memory)
     }
 
-    /// Returns the most memory of a sandbox whose slot costs at most `bytes`, if that is comfortable.
+    /// Returns the largest memory of a sandbox for which a slot costs at most `bytes`. `None`: even [`COMFORTABLE`] memory costs
+    /// more.
     fn slot_within(&self, bytes: u64) -> Option<u64> {
         choices(COMFORTABLE, MEMORY).find(|memory| self.slot(*memory) <= bytes)
     }
 
-    /// Returns the most memory with which this many slots cost at most `bytes`.
+    /// Returns the largest memory of a sandbox for which this many slots cost at most `bytes`. `None`: even `least` costs more.
     pub(super) fn largest(&self, slots: usize, bytes: u64, least: u64) -> Option<u64> {
         choices(least, MEMORY.max(self.memory.unwrap_or(0))).find(|memory| self.cost(slots, *memory) <= bytes)
     }
 }
 
-/// Rounds up to whole MiB.
+/// Rounds bytes up to whole MiB.
 fn whole(bytes: u64) -> u64 {
     bytes.div_ceil(MIB).saturating_mul(MIB)
 }
 
-/// Returns the whole MiB in this range, largest first.
+/// Returns the multiples of one MiB in this range, largest first.
 fn choices(least: u64, most: u64) -> impl Iterator<Item = u64> {
     (least / MIB..=most / MIB).rev().map(|mib| mib * MIB)
 }
 
-/// Shares out `limit`, less `host` bytes for hostler itself: each consumer gets its least, and the rest is shared evenly among
-/// those that can use more.
+/// Divides `limit`, less `host` bytes for hostler itself. Each consumer gets its minimum. The rest is divided evenly among the
+/// consumers that can use more.
 ///
 /// # Errors
-/// [`Refusal`] if not even the least fits.
+/// [`Refusal`] if the minimum of all consumers does not fit.
 pub fn plan(limit: &Limit, host: u64, demands: &[Demand]) -> Result<Plan, Refusal> {
     let least = |demand: &Demand| {
         let (slots, memory) = demand.least();
@@ -183,7 +185,7 @@ pub fn plan(limit: &Limit, host: u64, demands: &[Demand]) -> Result<Plan, Refusa
     let Some(mut rest) = limit.bytes.checked_sub(needed) else {
         return Err(Refusal::new(limit, demands, (host, code), needed));
     };
-    // Consumers that can use little more come first: the others share what these leave.
+    // Consumers that can use little more come first. The others share the memory that is left over.
     let mut order: Vec<&Demand> = demands.iter().collect();
     order.sort_by_key(|demand| demand.most().saturating_sub(least(demand)));
     let mut shares = Vec::new();
@@ -221,7 +223,7 @@ mod tests {
         Limit { bytes: mib * MIB, by: LimitedBy::Cgroup("/sys/fs/cgroup/memory.max".into()) }
     }
 
-    /// Returns slots and MiB per sandbox.
+    /// Returns the number of slots and the MiB per sandbox of each consumer.
     fn planned(mib: u64, demands: &[Demand]) -> Vec<(usize, u64)> {
         let plan = plan(&limit(mib), HOST, demands).unwrap_or_else(|refusal| panic!("{refusal}"));
         let used: u64 = plan

@@ -1,4 +1,4 @@
-//! A trial run of the needed threads. A runtime panics if the kernel refuses it a thread, so this comes before runtimes start.
+//! Trial start of the needed threads, before any runtime starts. A runtime panics if the kernel refuses a thread.
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
@@ -10,17 +10,17 @@ use rustix::process::{Resource, getrlimit};
 use super::Machine;
 use crate::exit::{Exit, Failure, Result};
 
-/// The stack of a thread, in bytes, as runtimes have it: if memory is limited, a stack may be what the kernel refuses.
+/// Stack size of each trial thread in bytes, as in runtimes. Under a memory limit, the kernel may refuse the stack.
 const STACK: usize = 2 << 20;
 
-/// The longest wait until the kernel no longer counts the ended threads.
+/// Maximum wait until the kernel no longer counts the ended threads.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Machine {
-    /// Starts this many threads at once and ends them, if there is any limit.
+    /// Starts this many threads at once and ends them. Does nothing if neither threads nor memory are limited.
     ///
     /// # Errors
-    /// With 70 and the cure if the kernel refuses one.
+    /// Exit code 70, with the fix, if the kernel refuses a thread.
     pub fn try_threads(&self, threads: usize) -> Result<()> {
         let memory = [Resource::As, Resource::Data].into_iter().any(|limit| getrlimit(limit).current.is_some());
         if self.pids.is_some() || memory { try_threads(threads) } else { Ok(()) }
@@ -35,7 +35,7 @@ fn try_threads(threads: usize) -> Result<()> {
         let wait = || drop(gate.lock().unwrap_or_else(PoisonError::into_inner));
         (0..threads).try_for_each(|_| thread::Builder::new().stack_size(STACK).spawn_scoped(scope, wait).map(drop))
     });
-    // A joined thread still counts for a moment.
+    // The kernel counts a joined thread for a short time after its end.
     let begun = Instant::now();
     while own_threads() > before && begun.elapsed() < PATIENCE {
         thread::yield_now();
@@ -43,7 +43,7 @@ fn try_threads(threads: usize) -> Result<()> {
     started.map_err(|error| too_few_threads(&format!("the {threads} threads that it needs"), &error))
 }
 
-/// Returns the failure for a thread that the kernel refused.
+/// Creates the failure for a thread that the kernel refused.
 pub fn too_few_threads(what: &str, error: &io::Error) -> Failure {
     let text = format!(
         "hostler cannot start {what}: {error}\n  cure: raise the limit of processes (`ulimit -u`, `pids` of the container) and that of \

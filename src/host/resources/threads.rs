@@ -1,52 +1,52 @@
-//! The number of threads of each pool, chosen so that nothing that starts later fails for lack of a thread.
+//! Computes the number of threads of each pool, such that nothing that starts later fails for lack of a thread.
 
 use std::fmt;
 
 use super::Machine;
 
-/// Our own threads besides the pools, and room for health checks: each brings a few threads of the container engine into the
-/// container's own group.
+/// Number of hostler's threads outside the pools, with room for health checks. Each health check brings a few threads of the
+/// container engine into the container's group.
 const OTHERS: u64 = 24;
 
-/// The pools that share the remaining threads: the blocking calls of the host, and compiling.
+/// Number of pools of the host: blocking calls, and compiling.
 const POOLS: u64 = 2;
 
-/// Pools of each set of runtimes for guests: quick and long guests, and their blocking calls. Quick guests begin in one of two
-/// runtimes, each with a pool for blocking calls.
+/// Number of pools of each set of guest runtimes: fast guests, background guests, and the blocking calls of three runtimes. The
+/// fast guests run in two runtimes.
 const POOLS_PER_SET: u64 = 5;
 
-/// The least threads of a set of runtimes: one for guests, and one for their blocking calls.
+/// Minimum number of threads of a set of runtimes: one for guests, and one for their blocking calls.
 const LEAST_PER_SET: u64 = 2;
 
-/// The most threads that compile handlers together: more gain little.
+/// Maximum number of threads that compile handlers. More threads gain little.
 const MAX_COMPILING: usize = 16;
 
-/// The most threads of a pool for blocking calls; tokio's own default.
+/// Maximum number of threads of a pool for blocking calls. Equals tokio's default.
 const MAX_BLOCKING: usize = 512;
 
-/// Memory that each thread for guests requires, in bytes: it has an arena of the allocator.
+/// Minimum memory per guest thread in bytes. Each thread has an arena of the allocator.
 const MEMORY_PER_WORKER: u64 = 16 << 20;
 
-/// Sizes of the pools, each at least 1 except `background`. Those for guests apply to each set of runtimes.
+/// Sizes of the pools. Each size is at least 1, except `background`. Sizes of guest pools apply to each set of runtimes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Threads {
-    /// Sets of runtimes for guests: the wanted number, or one if too few processes are allowed.
+    /// Number of sets of guest runtimes: the requested number, or 1 if the process limit is too low.
     pub sets: usize,
-    /// Threads on which guests begin.
+    /// Number of threads on which guests start.
     pub guests: usize,
-    /// Threads on which long computations of guests continue; 0 if few processes are allowed.
+    /// Number of threads on which long computations of guests continue. 0 if the process limit is low.
     pub background: usize,
-    /// The most threads for guests' files, for each of the three runtimes of a set.
+    /// Maximum number of file threads for guests, for each of the three runtimes of a set.
     pub guests_blocking: usize,
-    /// The most threads for name resolution and our own files.
+    /// Maximum number of threads for name resolution and hostler's own files.
     pub control_blocking: usize,
-    /// Threads that compile handlers; 1: the calling thread compiles.
+    /// Number of threads that compile handlers. 1: the calling thread compiles.
     pub compiling: usize,
 }
 
 impl Threads {
-    /// Returns the sizes that fit the machine, with this many sets of runtimes for guests. No pool gets more than an equal part
-    /// of the remaining processes: a seventh with one set.
+    /// Returns the sizes that fit the machine. `sets` is the requested number of sets of guest runtimes. Each pool gets at most
+    /// an equal part of the processes that remain after hostler's other threads. With one set, this is a seventh.
     pub fn of(machine: &Machine, sets: usize) -> Self {
         let room = machine.pids.map_or(u64::MAX, |pids| pids.saturating_sub(OTHERS));
         let sets = if TooFewProcesses::of(machine, sets).is_none() { sets.max(1) } else { 1 };
@@ -65,7 +65,7 @@ impl Threads {
     }
 }
 
-/// The limit of processes is too low for this many sets of runtimes, so all guests share one.
+/// The process limit is too low for this many sets of runtimes. Therefore, all guests share one set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TooFewProcesses {
     allowed: u64,
@@ -73,7 +73,7 @@ pub struct TooFewProcesses {
 }
 
 impl TooFewProcesses {
-    /// Returns the shortage if the machine allows too few processes for this many sets.
+    /// Returns the shortage if the machine allows too few processes for this many sets. `None`: the limit suffices.
     pub fn of(machine: &Machine, sets: usize) -> Option<Self> {
         let needed = OTHERS + POOLS + LEAST_PER_SET * sets as u64;
         let allowed = machine.pids.filter(|allowed| sets > 1 && *allowed < needed)?;
@@ -100,15 +100,15 @@ impl fmt::Display for TooFewProcesses {
     }
 }
 
-/// Threads of a host besides the pools and the one for signals: for the log, the health file, the epoch and the queue's writer.
+/// Number of threads of a host outside the pools, without the signal thread: log, health file, epoch, and writer of the queue.
 const OWN: usize = 4;
 
-/// Threads that load handlers; they end before guests need theirs for files.
+/// Number of threads that load handlers. They end before guests need file threads.
 const LOADING: usize = 2;
 
 impl Threads {
-    /// Returns the number of threads that a host starts in any case, except the one for signals. Of the pools for blocking calls
-    /// it counts one of the host's own.
+    /// Returns the number of threads that a host starts in any case, without the signal thread. Of the pools for blocking calls,
+    /// only one thread counts.
     pub fn least(&self) -> usize {
         let compiling = if self.compiling > 1 { self.compiling } else { 0 };
         OWN + LOADING + compiling + self.sets * (self.guests + self.background) + 1
@@ -145,7 +145,7 @@ mod tests {
         }
         let sets = |sets| Threads::of(&machine(64, Some(64), 1024 * 1024), sets);
         assert_eq!((sets(1).guests, sets(3).guests, sets(19).guests), (5, 2, 1));
-        // Too few for a set each: all share one.
+        // The process limit is too low for one set each. All guests share one set.
         assert_eq!((sets(19).sets, sets(20)), (19, sets(1)));
         let shortage = |pids, sets| TooFewProcesses::of(&machine(64, pids, 1024), sets);
         assert_eq!([shortage(None, 20), shortage(Some(64), 19), shortage(Some(1), 1)], [None, None, None]);

@@ -1,4 +1,4 @@
-//! The refusal of sandboxes that do not fit: a sum that can be checked, and the cures.
+//! Refusal of sandboxes that do not fit into the memory: shows a sum that users can verify, and fixes.
 
 use std::fmt;
 
@@ -7,16 +7,16 @@ use super::Demand;
 
 const MIB: u64 = 1 << 20;
 
-/// The sandboxes do not fit into the memory. The text is the arithmetic, line by line, and the cures.
+/// Error for sandboxes that do not fit into the memory. The text shows the arithmetic line by line, and fixes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     limit: Limit,
     demands: Vec<Demand>,
-    /// Bytes for hostler itself.
+    /// Memory for hostler itself, in bytes.
     host: u64,
-    /// Bytes of all compiled handlers.
+    /// Size of all compiled handlers in bytes.
     code: u64,
-    /// Bytes in total.
+    /// Total memory needed, in bytes.
     needed: u64,
 }
 
@@ -25,7 +25,7 @@ impl Refusal {
         Self { limit: limit.clone(), demands: demands.to_vec(), host, code, needed }
     }
 
-    /// Returns changes to the largest consumer, each of which alone suffices.
+    /// Returns changes to the consumer with the largest demand, and a higher limit. Each change alone is sufficient.
     fn cures(&self) -> Vec<String> {
         let cost = |demand: &Demand| {
             let (slots, memory) = demand.least();
@@ -124,7 +124,7 @@ mod tests {
         assert!(!text.contains("fewer slots"), "{text}");
     }
 
-    /// A useless cure would be worse than none.
+    /// A fix that does not work would be worse than none.
     #[test]
     fn every_cure_cures() {
         let demands = |slots, memory| [demand("thumbnails", slots, memory), demand("mails", None, None)];
