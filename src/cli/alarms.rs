@@ -1,4 +1,4 @@
-//! `hostler alarms`.
+//! Command `hostler alarms`.
 
 use std::time::{Duration, SystemTime};
 
@@ -43,7 +43,7 @@ pub(super) struct Args {
     config: ConfigArg,
 }
 
-/// Parses a pause of at least one second.
+/// Parses a pause between two checks. Must be at least one second.
 fn pause(text: &str) -> std::result::Result<Duration, String> {
     match duration::parse(text) {
         Ok(pause) if pause >= Duration::from_secs(1) => Ok(pause),
@@ -95,7 +95,7 @@ async fn once(
     }
     let (mut delta, _) = Watch::new(args.remind).after(Duration::ZERO, &Look::Seen(&seen.levels, &seen.unread));
     let alarms = !delta.news.is_empty();
-    // The notice names denied queues beside alarms. They alone cause none, or every scheduled run would send one.
+    // The notice also names queues that deny access. Such queues alone cause no notice, or every scheduled run would send one.
     delta.denied.clear();
     if let (Some(notifier), false) = (notifier, delta.is_empty()) {
         let notice = alarms::notice(&delta, &seen.unread, SystemTime::now());
@@ -107,7 +107,7 @@ async fn once(
 fn show(args: &Args, step: &Step<'_>) {
     match step {
         Step::Tells(notice) if args.json => print(in_json(&notice.document.to_string())),
-        // The dry run itself prints the notice.
+        // The dry run prints the notice itself.
         Step::Tells(_) if args.dry_run => {}
         Step::Tells(notice) => print(notice.text()),
         Step::Untold(reason) => say(format_args!("hostler: not sent, tried again after the next look: {reason}")),

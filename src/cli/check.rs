@@ -1,4 +1,4 @@
-//! `hostler check`: finds every problem that can be found before the first message.
+//! Command `hostler check`: detects every problem that can be detected before the first message.
 
 use super::{ConfigArg, block_on, print, say};
 use crate::exit::{Exit, Failure, Result};
@@ -30,7 +30,8 @@ pub(super) fn run(args: &Args) -> Result {
         say(format_args!("hostler: warning: {warning}"));
     }
     let machine = Machine::measure();
-    // The same threads as `run` starts, and one for signals: if they cannot be started, `check` reports it too.
+    // Starts the same number of threads as `run`, including the signal thread, so that `check` reports a process limit that is
+    // too low.
     machine.try_threads(Threads::of(&machine, host::sets(&loaded.config.consumers)).least() + 1)?;
     handler::compile_with(Threads::of(&machine, 1).compiling);
     // Every part is checked, so that one run reports all problems.
@@ -43,7 +44,7 @@ pub(super) fn run(args: &Args) -> Result {
     let Some(first) = failures.first() else { return Ok(Exit::Ok) };
     let mut messages: Vec<&str> = Vec::new();
     for Failure { message, .. } in &failures {
-        // A grant that reaches the queue also prevents opening it, so the message may be there already.
+        // A grant that reaches the queue file also prevents opening the queue. The same message may therefore occur twice.
         if !messages.iter().any(|told| told.contains(message.as_str())) {
             messages.push(message);
         }
@@ -53,7 +54,7 @@ pub(super) fn run(args: &Args) -> Result {
 
 fn check_hardening(config: &Config, machine: &Machine) -> Result<()> {
     let hardening = Hardening::examine(config, machine)?;
-    // With `hardening = "require"`, `examine` has already refused this.
+    // With `hardening = "require"`, `examine` has already failed because of a shortage.
     if let Some(shortage) = host::too_few_processes(config, machine) {
         say(format_args!("hostler: warning: {shortage}\n  cure: {}", shortage.cure()));
     }
@@ -67,10 +68,10 @@ fn check_hardening(config: &Config, machine: &Machine) -> Result<()> {
 }
 
 async fn check_handlers(config: &Config, machine: &Machine) -> Result<()> {
-    // As in `run`: refuses first what cannot fit even without the handlers.
+    // As in `run`, first refuses a config whose memory demand exceeds the limit even without the handlers.
     host::plan(config, machine, &[])?;
     let cache = host::cache(config);
-    // The pool of `run`, so that both refuse the same handlers.
+    // Uses a pool of the same size as `run`, so that both commands refuse the same handlers.
     let engine = Engine::new(host::pool(config)).map_err(|error| Failure::new(Exit::Internal, error))?;
     let engine = engine.with_cache(cache.clone());
     let load = |definition: Result<Definition>| {
@@ -97,7 +98,7 @@ async fn check_handlers(config: &Config, machine: &Machine) -> Result<()> {
     Ok(())
 }
 
-/// Formats the share of each consumer, and the memory limit if it reduces a share.
+/// Formats the memory share of each consumer. Adds the memory limit if the limit reduces a share.
 fn describe_plan(config: &Config, plan: &Plan) -> String {
     let shares = plan.shares.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
     let scarce = config.consumers.iter().zip(&plan.shares).any(|(consumer, share)| {
@@ -138,7 +139,7 @@ fn unreachable_channels(who: &str) -> Failure {
     Failure::new(Exit::QueueUnreachable, format!("{who} work as the queues are: see `queue !!`, with each cure"))
 }
 
-/// Formats the handler's kind and its imports.
+/// Formats the kind of a handler and its imports.
 pub(super) fn describe(summary: &Summary) -> String {
     let imports = summary.imports.iter().map(|import| format!("\n                imports {}", on_one_line(import)));
     format!("\n              {}{}", summary.kind, imports.collect::<String>())

@@ -1,4 +1,4 @@
-//! `hostler check-consumer-health`: the HEALTHCHECK verdict.
+//! Command `hostler check-consumer-health`: prints the verdict for a container's HEALTHCHECK.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ pub fn run(args: &Args, health_file: &Path) -> u8 {
     };
 
     let line = if args.json { json(&verdict, report) } else { line(&verdict, report) };
-    // The exit code is the answer, so a failed write of the text must not change it.
+    // A failed write of the text must not change the exit code, because container engines read only the exit code.
     let _ = writeln!(io::stdout(), "{}", Printable(&line));
     if !verdict.healthy() {
         let _ = writeln!(io::stderr(), "{}", Printable(&joined(&verdict.reasons, "\n")));
@@ -55,7 +55,7 @@ pub fn run(args: &Args, health_file: &Path) -> u8 {
     u8::from(!verdict.healthy())
 }
 
-/// Formats one line for people.
+/// Formats the verdict as one line for people.
 fn line(verdict: &Verdict, report: Option<&Report>) -> String {
     let detail = match verdict.status {
         Status::Healthy => counted(report.map_or(0, |report| report.consumers.len()), "consumer"),
@@ -65,7 +65,7 @@ fn line(verdict: &Verdict, report: Option<&Report>) -> String {
     format!("{}: {detail}", verdict.status.name())
 }
 
-/// Formats one line for programs.
+/// Formats the verdict as one line of JSON.
 fn json(verdict: &Verdict, report: Option<&Report>) -> String {
     #[derive(Serialize)]
     struct Answer<'a> {
@@ -75,7 +75,7 @@ fn json(verdict: &Verdict, report: Option<&Report>) -> String {
         report: Option<&'a Report>,
     }
     let answer = Answer { status: verdict.status, healthy: verdict.healthy(), reasons: &verdict.reasons, report };
-    // Serializing it cannot fail; if it ever did, the error's text would stand in for the answer.
+    // Serialization is not expected to fail. If it fails, the error text is printed.
     let text = serde_json::to_string(&answer).unwrap_or_else(|error| error.to_string());
     in_json(&text).into_owned()
 }

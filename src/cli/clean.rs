@@ -1,4 +1,4 @@
-//! `hostler clean`.
+//! Command `hostler clean`.
 
 use std::time::{Duration, SystemTime};
 
@@ -52,7 +52,7 @@ pub(super) struct Args {
     config: ConfigArg,
 }
 
-/// Parses a period that CloudWatch can report on: a minute to 455 days, for which it keeps hourly data.
+/// Parses an idle time that CloudWatch can cover: one minute to 455 days, the retention of CloudWatch's hourly data.
 fn window(text: &str) -> std::result::Result<Duration, String> {
     let time = duration::parse(text).map_err(|error| error.to_string())?;
     let known = Duration::from_secs(60)..=Duration::from_secs(455 * 86_400);
@@ -103,8 +103,8 @@ pub(super) fn run(args: &Args) -> Result {
     })
 }
 
-/// Resolves when a signal stops the command, without --apply only. With it, the removal sees the token itself and finishes the
-/// call under way.
+/// Resolves when a signal stops a command without --apply. With --apply, never resolves, because the removal watches the token
+/// itself and finishes the call under way.
 async fn stopped_looking(args: &Args, stop: &CancellationToken) {
     match args.apply {
         false => stop.cancelled().await,
@@ -112,7 +112,7 @@ async fn stopped_looking(args: &Args, stop: &CancellationToken) {
     }
 }
 
-/// Looks; with --apply, looks again and removes what both looks agree on.
+/// Surveys all queues, topics and bodies. With --apply, surveys again and removes what both surveys found unused.
 async fn clean(
     args: &Args,
     config: &Config,
@@ -154,7 +154,7 @@ fn named(config: &Config) -> Named {
     named
 }
 
-/// Returns true if there are queues and CloudWatch knows none of them.
+/// Returns true if queues exist, but CloudWatch has no data about any of them.
 fn no_record(survey: &Survey) -> bool {
     !survey.queues.is_empty() && !survey.has_record()
 }

@@ -1,4 +1,4 @@
-//! `hostler compile`.
+//! Command `hostler compile`.
 
 use std::path::{Path, PathBuf};
 
@@ -48,7 +48,7 @@ pub(super) fn run(args: &Args) -> Result {
         };
         Failure::new(exit, error)
     })?;
-    // The rename replaces the file at once, so a running host never loads half of it.
+    // The rename replaces the file atomically. A host that starts meanwhile never loads an incomplete file.
     let temporary = args.output.with_added_extension("tmp");
     let written = std::fs::write(&temporary, &compiled).and_then(|()| std::fs::rename(&temporary, &args.output));
     written.map_err(|error| {

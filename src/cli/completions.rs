@@ -1,4 +1,4 @@
-//! `hostler completions`.
+//! Command `hostler completions`.
 
 use clap::CommandFactory as _;
 use clap_complete::Shell;

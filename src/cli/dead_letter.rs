@@ -1,4 +1,4 @@
-//! Dead letters as the commands show them to people and programs.
+//! Dead letters, as commands show them to people and programs.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,26 +11,26 @@ use hostler_types::Timestamp;
 use hostler_types::message::{AttributeValue, Message};
 use hostler_types::printable::{on_one_line, shortened};
 
-/// A dead letter, as `--json` prints it. Unknown fields are null: where SQS moved the message by its own redrive, that is its
-/// whole history.
+/// A dead letter, as `--json` prints it. Unknown fields are null. If SQS moved the message by its redrive policy, hostler's
+/// attributes are missing, and reason, source and attempts are unknown.
 #[derive(Debug, Serialize)]
 pub(super) struct DeadLetter {
     id: String,
-    /// The reason for dead-lettering it.
+    /// Reason for dead-lettering.
     reason: Option<String>,
-    /// The channel that it came from.
+    /// Channel from which the message was dead-lettered.
     source: Option<String>,
-    /// The number of attempts by its handler.
+    /// Number of attempts by the handler.
     attempts: Option<u32>,
-    /// The age since `enqueued_at`.
+    /// Age in seconds, counted from `enqueued_at`.
     age_seconds: u64,
-    /// The time at which its queue took it: on SQS, where a dead letter is a copy, the time of dead-lettering.
+    /// Time at which the queue accepted the message. On SQS, a dead letter is a copy, and this is the time of dead-lettering.
     enqueued_at: Timestamp,
-    /// The id from before its first requeue.
+    /// Message id before the first requeue.
     original_id: Option<String>,
     group: Option<String>,
     routing_key: Option<String>,
-    /// The size of the body, wherever it lies; null if the pointer to it does not say.
+    /// Size of the body in bytes, also for a body stored in S3. Null: the pointer to the stored body does not contain the size.
     size_bytes: Option<u64>,
     #[serde(flatten)]
     whole: Option<Whole>,
@@ -55,7 +55,7 @@ impl DeadLetter {
         }
     }
 
-    /// Adds everything else that the message carries.
+    /// Adds all other data of the message: content type, attributes and body.
     pub(super) fn in_whole(self, message: &Message) -> Self {
         Self { whole: Some(Whole::of(message)), ..self }
     }
@@ -72,7 +72,7 @@ impl DeadLetter {
         age(Duration::from_secs(self.age_seconds)).to_string()
     }
 
-    /// Formats a line for each known fact, for people.
+    /// Formats one line for each known field, for people.
     pub(super) fn page(&self) -> String {
         let size = self.size_bytes.map(|size| format!("{size} bytes"));
         let mut lines = vec![
@@ -93,17 +93,17 @@ impl DeadLetter {
     }
 }
 
-/// The bytes of a reason that a list shows.
+/// Maximum length of a reason in a list, in bytes.
 pub(super) const MAX_LISTED: usize = 1024;
 
-/// The attributes that have a line of their own.
+/// Attributes that have a separate line on the page.
 const STORY: [&str; 4] = [REASON_ATTRIBUTE, SOURCE_ATTRIBUTE, ATTEMPTS_ATTRIBUTE, ORIGINAL_ID_ATTRIBUTE];
 
 fn unknown() -> String {
     "-".to_owned()
 }
 
-/// Formats a line for each dead letter, for people.
+/// Formats one line for each dead letter, for people.
 pub(super) fn table(letters: &[DeadLetter]) -> String {
     let cells: Vec<Vec<String>> = letters
         .iter()

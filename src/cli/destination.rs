@@ -1,15 +1,15 @@
-//! Destinations of messages that a person sends; refuses one that no consumer would get.
+//! Destinations of messages that a user sends. Refuses a destination without a consumer.
 
 use crate::exit::{Exit, Failure, Result};
 use crate::host;
 use hostler_config::{Config, alike};
 use hostler_types::channel::Channel;
 
-/// The number of channels that a refusal names.
+/// Maximum number of channels that a refusal names.
 const NAMED: usize = 12;
 
-/// Returns the channel to send to. An exchange of the config is reached through one of its channels: its bare name would reach a
-/// queue that happens to have the same name.
+/// Returns the channel to send to. For the bare name of an exchange in the config, returns a channel of a consumer on this
+/// exchange. The bare name itself could reach a queue with the same name.
 pub(super) fn of<'a>(config: &'a Config, channel: &'a Channel) -> &'a Channel {
     let mut consumed = config.consumers.iter().map(|consumer| &consumer.channel);
     if channel.exchange().is_some() || consumed.clone().any(|known| known.queue() == channel.queue()) {
@@ -18,8 +18,8 @@ pub(super) fn of<'a>(config: &'a Config, channel: &'a Channel) -> &'a Channel {
     consumed.find(|known| known.exchange() == Some(channel.queue())).unwrap_or(channel)
 }
 
-/// Refuses a channel that is neither in the config nor among the `stored` channels of the queue. A mistyped name would create a
-/// queue without a consumer, and an exchange without subscriptions keeps nothing.
+/// Refuses a channel that is neither in the config nor in `stored`, the existing channels of the queue. A mistyped name would
+/// create a queue without a consumer, or an exchange without subscriptions, which drops messages.
 pub(super) fn check(config: &Config, stored: &[Channel], channel: &Channel) -> Result<()> {
     let known: Vec<Channel> = named(config).chain(stored.iter().cloned()).collect();
     if takes(&known, channel) {
@@ -43,7 +43,7 @@ fn named(config: &Config) -> impl Iterator<Item = Channel> {
     })
 }
 
-/// Returns true if a message to `channel` reaches one of these. A bare name is a queue or an exchange.
+/// Returns true if a message to `channel` reaches one of the `known` channels. A bare name refers to a queue or an exchange.
 fn takes(known: &[Channel], channel: &Channel) -> bool {
     known.iter().any(|one| {
         let bare = channel.exchange().is_none();
@@ -51,7 +51,7 @@ fn takes(known: &[Channel], channel: &Channel) -> bool {
     })
 }
 
-/// Formats the rest of a refusal: a similar name, the known names, and how to create a new channel.
+/// Formats the end of a refusal: a similar name, the known names, and advice for creating a new channel.
 fn cure(known: &[Channel], channel: &Channel) -> String {
     let mut names: Vec<String> = known.iter().map(Channel::to_string).collect();
     names.sort_unstable();

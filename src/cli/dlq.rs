@@ -1,4 +1,4 @@
-//! `hostler dlq`: lists, shows and drops dead letters.
+//! Command `hostler dlq`: lists, shows and drops dead letters.
 
 use std::time::SystemTime;
 
@@ -108,7 +108,7 @@ pub(super) fn run(args: &Args) -> Result {
     }
 }
 
-/// Returns the dead-letter queue of a channel, which may itself be named.
+/// Returns the dead-letter queue of a channel. A channel that already is a dead-letter queue is returned unchanged.
 pub(super) fn dead_letters(channel: &Channel) -> Result<Channel> {
     match channel.of_dead_letters() {
         Some(_) => Ok(channel.clone()),
@@ -148,7 +148,7 @@ fn show(args: &ShowArgs) -> Result {
     Ok(Exit::Ok)
 }
 
-/// Returns the dead letters found, in whole or in short, and what could not be inspected.
+/// Returns the dead letters that match, in full if `whole` is set, and a report on messages that could not be inspected.
 fn find(config: &ConfigArg, wanted: Look, whole: bool) -> Result<(Vec<DeadLetter>, Looked)> {
     let config = config.load()?.config;
     let stop = stop_on_signal()?;
@@ -163,7 +163,7 @@ fn find(config: &ConfigArg, wanted: Look, whole: bool) -> Result<(Vec<DeadLetter
     })
 }
 
-/// The messages that a look finds, each as `show` has it, and those that it could not see.
+/// Returns the matching messages, each converted by `show`, and a report on messages that could not be inspected.
 pub(super) async fn found<T: Send>(
     broker: &dyn Admin,
     wanted: Look,
@@ -206,7 +206,7 @@ fn remove(args: &DropArgs) -> Result {
     if report.failed > 0 {
         return Ok(Exit::Failed);
     }
-    // Messages beyond a maximum were not inspected.
+    // Messages beyond the maximum were not inspected.
     let all = !stopped && args.max.is_none_or(|max| report.moved < max);
     let unmet = all.then(|| args.picked.unmet(report.moved, report.not_looked_at, &from)).flatten();
     unmet.map_or(Ok(Exit::Ok), Err)
@@ -238,7 +238,7 @@ fn rehearse(args: &DropArgs, from: &Channel) -> Result {
     unmet.map_or(Ok(Exit::Ok), Err)
 }
 
-/// Drops messages. Those that were meant but stay count as failed in the report.
+/// Drops the matching messages. Messages that match but could not be removed count as failed in the report.
 pub(super) async fn dropped(
     broker: &dyn Admin,
     order: MoveRequest,

@@ -1,4 +1,4 @@
-//! `hostler invoke`: runs one handler on one message, without a queue.
+//! Command `hostler invoke`: runs one handler on one message, without a queue.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,14 +23,14 @@ use hostler_wasm::cache::Cache;
 use hostler_wasm::fetch::Reference;
 use hostler_wasm::{self as handler, Definition, Engine, Grants, Pool, Source};
 
-/// Defaults for a handler without a config; the same as the config's own.
+/// Default limits for a handler without a config. Equal to the defaults of the config.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const OUTPUT: usize = 64 * 1024;
 
-/// Threads started for one message: for the guest, its blocking calls, the epoch, and fetching.
+/// Number of threads for one message: for the guest, its blocking calls, the epoch, and fetching.
 const THREADS: usize = 6;
 
-/// The size of its pool: more than its handler and hooks need, so that the largest component fits.
+/// Size of the sandbox pool. Larger than handler and hooks need, so that the largest component fits.
 const POOL: Pool = Pool { sandboxes: 8 };
 
 /// Run a handler on one message as `run` would, and print the outcome; touches no queue
@@ -62,7 +62,7 @@ pub(super) struct Args {
     config: ConfigArg,
 }
 
-/// The output of `--json`.
+/// Outcome, as `--json` prints it.
 #[derive(Serialize)]
 struct Answer {
     outcome: &'static str,
@@ -73,10 +73,10 @@ struct Answer {
     stderr: String,
 }
 
-/// A handler and its limits.
+/// Handler to run, with its limits.
 struct Subject {
     definition: Definition,
-    /// Bytes of linear memory of its sandbox.
+    /// Linear memory of the sandbox in bytes.
     memory: u64,
     channel: String,
     timeout: Duration,
@@ -93,7 +93,7 @@ pub(super) fn run(args: &Args) -> Result {
     sendable(&attributes)?;
     let subject = subject(args, &machine)?;
     let body = args.body.open()?.read_all()?;
-    // As in `run`: refuses what its pool cannot hold.
+    // As in `run`, refuses a handler that does not fit into the pool.
     let engine = Engine::new(POOL).map_err(|error| Failure::new(Exit::Internal, error))?.with_cache(subject.cache);
     let bad = |error| Failure::new(Exit::BadHandler, error);
     let loaded = handler::load(&engine, &subject.definition).map_err(bad)?;
@@ -122,7 +122,7 @@ pub(super) fn run(args: &Args) -> Result {
     let success = outcome.is_success();
     let mut captured = call.output.take();
     if captured.stdout.is_empty() {
-        // Standard output of a command that should have replied and did not.
+        // A command that should reply writes the reply to standard output. Without a reply, this output is shown.
         captured.stdout = std::mem::take(&mut captured.reply);
     }
     match args.json {
@@ -134,7 +134,7 @@ pub(super) fn run(args: &Args) -> Result {
     Ok(if success { Exit::Ok } else { Exit::Failed })
 }
 
-/// Refuses attributes that no queue accepts. A body may have any size: only the queue knows its limit.
+/// Refuses attributes that no queue accepts. Does not limit the body, because each queue has a different maximum size.
 fn sendable(attributes: &Attributes) -> Result<()> {
     let message = Outgoing { attributes: attributes.clone(), ..Outgoing::default() };
     message.validate(usize::MAX).map_err(|error| Failure::new(Exit::Usage, error))
@@ -162,13 +162,15 @@ async fn process(handler: &Arc<dyn Handler>, call: &Call, limit: Duration) -> Ou
     }
 }
 
-/// Finds the subject that HANDLER names: a consumer if the config has one of that name, otherwise a file or a reference.
+/// Returns the handler that HANDLER names. HANDLER is a consumer if the config has a consumer of that name, and otherwise a
+/// reference or a file.
 fn subject(args: &Args, machine: &Machine) -> Result<Subject> {
     let is_reference = Reference::is_meant_by(&args.handler);
     let is_file = Path::new(&args.handler).exists();
     let loaded = match config::load(args.config.config.as_deref(), std::env::vars_os()) {
         Ok(loaded) => Some(loaded),
-        // A config named on the command line must be valid; one found in the usual places need not, if HANDLER is a file.
+        // A config named on the command line must be valid. An invalid config in a default location is ignored if HANDLER is a
+        // file or a reference.
         Err(error) if args.config.config.is_some() || !is_file && !is_reference && !error.is_not_found() => {
             return Err(Failure::new(Exit::BadConfig, error));
         }
@@ -201,7 +203,8 @@ fn subject(args: &Args, machine: &Machine) -> Result<Subject> {
     }
 }
 
-/// Returns the memory that `run` would give its sandboxes here. Where `run` would refuse the config, one sandbox may still fit.
+/// Returns the sandbox memory that `run` would assign to the consumer on this machine. If `run` would refuse the config, one
+/// sandbox may still fit, and the memory of the config or the default is returned.
 fn memory(consumer: &Consumer, config: &Config, machine: &Machine) -> u64 {
     let plan = host::plan(config, machine, &[]).ok();
     let share = plan.and_then(|plan| plan.shares.into_iter().find(|share| share.consumer == consumer.name));

@@ -1,55 +1,56 @@
-//! `send --lines`: splits an input into batches of messages, one per line.
+//! Input of `send --lines`: splits an input into batches of messages, one message per line.
 
 use std::io::{self, BufRead as _, BufReader, Read};
 
-/// The most lines in one call; each call is one write to the disk.
+/// Maximum number of lines per batch. Each batch is one call and one write to the disk.
 pub const BATCH: usize = 1_000;
 
-/// The bytes of bodies after which a batch is full; its last line may exceed them.
+/// Size of the bodies at which a batch is full, in bytes. The last line of a batch may exceed this size.
 pub const BATCH_BYTES: usize = 4 * 1024 * 1024;
 
-/// The longest line, in bytes. A longer one would reach no handler: hostler fetches no larger body from S3.
+/// Maximum length of a line in bytes. A longer message would never reach a handler, because hostler does not load larger bodies
+/// from S3.
 pub const LONGEST: usize = 256 * 1024 * 1024;
 
-/// The size of the read buffer, in bytes. A batch also ends where the buffer does, so the buffer is large: most batches of a file
-/// are then full.
+/// Size of the read buffer in bytes. A batch also ends at the end of the buffer. With a buffer of this size, most batches of a
+/// file are full.
 const AHEAD: usize = BATCH_BYTES;
 
 /// Lines to send together.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// The lines without their ends. Blank lines are left out.
+    /// Lines without their line ends. Blank lines are left out.
     pub bodies: Vec<Vec<u8>>,
-    /// The number of each line in the input, from 1; blank lines count.
+    /// Line number of each body in the input, starting at 1. Blank lines count.
     pub numbers: Vec<u64>,
-    /// The bytes of input that the batch covers.
+    /// Number of input bytes in this batch.
     pub read: u64,
 }
 
-/// Iterates over the batches of an input. Lines read before an error come first, then the error, then nothing.
+/// Iterates over the batches of an input. After a read error, returns the lines before the error, then the error, then `None`.
 #[derive(Debug)]
 pub struct Lines<R> {
     input: BufReader<R>,
     longest: usize,
-    /// The number of the line that was read last.
+    /// Number of the last line read.
     number: u64,
-    /// Set once reading has failed; `error` is the reason until it has been returned.
+    /// Set after a read error. `error` contains the error until it is returned.
     failed: bool,
     error: Option<io::Error>,
 }
 
 impl<R: Read> Lines<R> {
-    /// Reads this input.
+    /// Creates an iterator over this input.
     pub fn new(input: R) -> Self {
         Self::ahead(AHEAD, input)
     }
 
-    /// Reads this input, with a buffer of this many bytes.
+    /// Creates an iterator over this input, with a buffer of `bytes` bytes.
     pub fn ahead(bytes: usize, input: R) -> Self {
         Self { input: BufReader::with_capacity(bytes, input), longest: LONGEST, number: 0, failed: false, error: None }
     }
 
-    /// Returns the next line with its end; `None` at the end of the input.
+    /// Returns the next line with its line end. `None`: the end of the input.
     fn line(&mut self) -> io::Result<Option<Vec<u8>>> {
         let mut line = Vec::new();
         let most = self.longest as u64 + 1;
@@ -64,7 +65,7 @@ impl<R: Read> Lines<R> {
         Ok(Some(line))
     }
 
-    /// Returns true if the buffer does not hold the whole next line, so reading it may block.
+    /// Returns true if the buffer contains no complete line, so that reading the next line may block.
     fn waits(&self) -> bool {
         !self.input.buffer().contains(&b'\n')
     }
@@ -114,7 +115,7 @@ mod tests {
         Lines::new(input).map(Result::unwrap).collect()
     }
 
-    /// An input that returns one piece per read, and then ends; `None` is an error.
+    /// An input that returns one piece per read and then ends. `None` is a read error.
     struct Pieces(VecDeque<Option<&'static str>>);
 
     impl Read for Pieces {
@@ -130,7 +131,7 @@ mod tests {
         }
     }
 
-    /// Returns the lines of each batch made of these pieces; an error as its text.
+    /// Returns the lines of each batch read from these pieces, or the text of an error.
     fn in_pieces<const N: usize>(pieces: [Option<&'static str>; N]) -> Vec<Result<Vec<String>, String>> {
         let text = |body: Vec<u8>| String::from_utf8(body).unwrap();
         Lines::new(Pieces(pieces.into()))

@@ -1,4 +1,4 @@
-//! The command line, with a file per command.
+//! Command line of hostler. Each command has a file of its own.
 
 mod alarms;
 mod check;
@@ -57,7 +57,7 @@ struct Cli {
     command: Command,
 }
 
-/// The exit codes, as `--help` shows them.
+/// Exit codes, as `--help` shows them.
 const EXIT_CODES: &str = "Exit codes: 0 ok · 1 check failed, unhealthy, not acked, or an alarm · 2 usage · 64 bad config · \
     65 bad handler · 69 queue, or place of a handler, unreachable at start · 70 internal · 71 processing timeout with on_processing_timeout = \
     \"exit\" · 75 drain deadline passed, work was released · 128+n ended by a second signal n";
@@ -128,7 +128,7 @@ struct ConfigArg {
 }
 
 impl ConfigArg {
-    /// Loads the config; prints its warnings to standard error.
+    /// Loads the config. Prints its warnings to standard error.
     fn load(&self) -> Result<Loaded> {
         let loaded = config::load(self.config.as_deref(), std::env::vars_os())
             .map_err(|error| Failure::new(Exit::BadConfig, error))?;
@@ -139,8 +139,8 @@ impl ConfigArg {
     }
 }
 
-/// Parses the arguments. Ends the process if they are wrong or ask for help. They may be foreign text, so the messages are
-/// escaped.
+/// Parses the arguments. Ends the process if the arguments are invalid or request help. Messages are escaped, because they may
+/// contain untrusted arguments.
 fn parse<T: Parser>() -> T {
     T::try_parse().unwrap_or_else(|error| {
         let text = error.render().to_string();
@@ -160,7 +160,7 @@ pub fn main() -> Exit {
     }
     telemetry::bound_panics();
     host::exit_without_memory();
-    // Before the arguments are parsed, which takes much of the stack.
+    // Comes before parsing the arguments, which needs much stack.
     if let Err(failure) = Purpose::Plain.check_limits() {
         return failed(&failure);
     }
@@ -212,7 +212,7 @@ fn check_health(command: &CheckHealth) -> Exit {
     if check_consumer_health::run(&command.args, &file) == 0 { Exit::Ok } else { Exit::Failed }
 }
 
-/// Runs a command's future on a runtime of its own.
+/// Runs the future of a command on a new single-threaded runtime.
 fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(Exit::Internal, error))?;
@@ -221,7 +221,8 @@ fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
     result
 }
 
-/// Connects to the queue service of the config. Reports if this creates the embedded queue: perhaps another one is meant.
+/// Connects to the queue service of the config. Reports if this creates the embedded queue, because the user may intend another
+/// file.
 async fn connect(config: &Config) -> Result<Arc<dyn Provisioner>> {
     host::check_grants_of_queue(config)?;
     let created = host::file_to_come(config).map(host::full);
@@ -232,18 +233,18 @@ async fn connect(config: &Config) -> Result<Arc<dyn Provisioner>> {
     Ok(broker)
 }
 
-/// Connects for a command that only reads, so it creates nothing.
+/// Connects for a command that only reads. Creates nothing.
 async fn connect_to_look(config: &Config) -> crate::exit::Result<Arc<dyn Provisioner>> {
     host::check_grants_of_queue(config)?;
     Ok(host::driver(config).connect_to_look(config).await?)
 }
 
-/// Connects for a command that takes messages: it does not create a queue.
+/// Connects for a command that receives messages. Does not create the embedded queue.
 async fn connect_to_take(config: &Config) -> Result<Arc<dyn Provisioner>> {
     if host::file_to_come(config).is_some() { connect_to_look(config).await } else { connect(config).await }
 }
 
-/// Reports that the queue does not exist yet, so that nobody mistakes its zeros for those of another queue.
+/// Reports that the embedded queue does not exist yet. Users could otherwise mistake its zero counts for those of another file.
 fn note_if_new(config: &Config) {
     if let Some(file) = host::file_to_come(config) {
         say(format!("hostler: note: there is no queue {} yet", file.display()));
@@ -256,7 +257,7 @@ mod tests {
 
     use super::*;
 
-    /// A row may name several, and those of a command of its own: `dlq ls`.
+    /// A row of the table may name several commands, and subcommands such as `dlq ls`.
     #[test]
     fn the_readme_has_every_command() {
         let (_, rest) = include_str!("../../README.md").split_once("| command | does |").unwrap();

@@ -1,4 +1,4 @@
-//! Notifications of `alarms` and `clean`: to a webhook, a topic, or only the terminal.
+//! Notifications of `alarms` and `clean`, to a webhook, an SNS topic, or the terminal.
 
 use async_trait::async_trait;
 
@@ -37,7 +37,7 @@ impl NotifyArgs {
         }
     }
 
-    /// Returns the notifier for the recipient, if the options name one.
+    /// Creates the notifier for the recipient. `None`: the options name no recipient.
     pub(super) async fn notifier(&self, config: &Config) -> std::result::Result<Option<Box<dyn Notifier>>, Failure> {
         if self.webhook {
             let text = "--webhook: there is no alarms.webhook in the config: set HOSTLER_ALARMS__WEBHOOK";
@@ -51,7 +51,7 @@ impl NotifyArgs {
         }
     }
 
-    /// Returns the notifier that prints notices instead of sending them.
+    /// Creates a notifier that prints notices instead of sending them.
     pub(super) fn dry_run(&self) -> DryRun {
         let plain = self.sns.is_some() && self.format.is_none();
         DryRun((!plain).then(|| self.format()))
@@ -70,11 +70,11 @@ impl NotifyArgs {
     }
 }
 
-/// An SNS topic.
+/// Notifier that publishes to an SNS topic.
 #[cfg(feature = "sqs")]
 struct Topic {
     announcer: hostler_queue_sqs::Announcer,
-    /// Set if the recipient is a program: the notice is sent as JSON.
+    /// Set if the recipient is a program. Notices are then sent as JSON.
     json: bool,
 }
 
@@ -90,7 +90,7 @@ impl Notifier for Topic {
     }
 }
 
-/// Prints each notice instead of sending it: as a payload in this format, or as plain text.
+/// Notifier that prints each notice instead of sending it. `Some`: as a payload in this format. `None`: as plain text.
 pub(super) struct DryRun(Option<Format>);
 
 #[async_trait]

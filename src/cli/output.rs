@@ -1,6 +1,6 @@
-//! Output of commands: results go to standard output, everything else for people to standard error.
+//! Output of commands: results go to standard output, all other messages to standard error.
 //!
-//! Names, reasons and arguments may come from anyone, so everything printed here is escaped.
+//! All output is escaped, because names, reasons and arguments may be untrusted.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write as _};
@@ -14,14 +14,14 @@ use serde::Serialize;
 use crate::exit::{Exit, Failure, Result};
 use hostler_types::printable::{Printable, in_json};
 
-/// The first error in writing a result.
+/// First error that occurred when writing a result.
 static UNPRINTED: OnceLock<io::Error> = OnceLock::new();
 
-/// The pause between two checks of a reader's progress.
+/// Interval between two checks of the pipe reader's progress.
 const GLANCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
-/// Prints a result. A reader that has gone away is not a failure. Any other error is kept for [`unprinted`] to report at the end,
-/// so that the command finishes its work.
+/// Prints a result. A reader that has closed the pipe is no failure. Any other error is stored for [`unprinted`], so that the
+/// command can finish its work first.
 pub(super) fn print(text: impl Display) {
     if let Err(error) = writeln!(io::stdout(), "{}", Printable(&text.to_string()))
         && error.kind() != ErrorKind::BrokenPipe
@@ -30,12 +30,12 @@ pub(super) fn print(text: impl Display) {
     }
 }
 
-/// Formats a result for programs, on one line.
+/// Formats a result as one line of JSON, for programs.
 pub(super) fn json(value: &impl Serialize) -> Result<String> {
     written(serde_json::to_string(value))
 }
 
-/// Formats a result for programs, readable for people too.
+/// Formats a result as indented JSON, for programs and people.
 pub(super) fn pretty_json(value: &impl Serialize) -> Result<String> {
     written(serde_json::to_string_pretty(value))
 }
@@ -44,32 +44,32 @@ fn written(text: serde_json::Result<String>) -> Result<String> {
     text.map(|text| in_json(&text).into_owned()).map_err(|error| Failure::new(Exit::Internal, error))
 }
 
-/// Prints a message that is not a result. Unlike `eprintln!`, it does not panic if the reader is gone.
+/// Prints a message that is not a result. Unlike `eprintln!`, does not panic if the reader has closed the stream.
 pub(super) fn say(text: impl Display) {
     let _ = writeln!(io::stderr(), "{}", Printable(&text.to_string()));
 }
 
-/// Returns the failure of writing a result, if there was one.
+/// Returns the failure if a result could not be written.
 pub(super) fn unprinted() -> Option<Failure> {
     UNPRINTED.get().map(unwritten)
 }
 
-/// Returns the failure of writing a result.
+/// Creates the failure for an error in writing a result.
 pub(super) fn unwritten(error: &io::Error) -> Failure {
     Failure::new(Exit::Internal, format!("cannot write to standard output: {error}"))
 }
 
-/// Writes a result, and returns once it has arrived: where standard output is a pipe, once its reader has taken all of it.
+/// Writes a result. Returns after the result has arrived: if standard output is a pipe, after its reader has read everything.
 pub(super) fn hand_over(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout();
     writeln!(stdout, "{}", Printable(text))?;
     stdout.flush()?;
     let is_pipe = fstat(&stdout).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_fifo());
-    // Where the kernel does not tell how much is unread, written has to be enough.
+    // If the kernel does not report the number of unread bytes, the completed write is sufficient.
     let is_unread = || is_pipe && ioctl_fionread(&stdout).is_ok_and(|unread| unread > 0);
     while is_unread() {
         let mut reader = [PollFd::new(&stdout, PollFlags::empty())];
-        // Only the end of the reader wakes it. What is unread then is so for good.
+        // This poll wakes early only when the reader closes the pipe. Bytes that are unread then will never be read.
         match poll(&mut reader, Some(&GLANCE)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
@@ -81,7 +81,7 @@ pub(super) fn hand_over(text: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Asks a person, and reads the answer from standard input. An empty answer means no.
+/// Asks the user a question and reads the answer from standard input. An empty answer means no.
 pub(super) fn confirm(question: &str) -> io::Result<bool> {
     write!(io::stderr(), "{} [y/N] ", Printable(question))?;
     let mut answer = String::new();

@@ -1,4 +1,4 @@
-//! `hostler pause` and `hostler resume`.
+//! Commands `hostler pause` and `hostler resume`.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use crate::exit::{Exit, Failure, Result};
 use hostler_config as config;
 use hostler_health::{self as health, Pauses};
 
-// Arguments of both commands, which are described where they are listed.
+// Arguments of both commands. The enum `Command` contains the help texts of the commands.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The consumers, by their names in the config
@@ -23,7 +23,7 @@ pub(super) struct Args {
     config: ConfigArg,
 }
 
-/// `hostler pause`.
+/// Runs `hostler pause`.
 pub(super) fn pause(args: &Args) -> Result {
     for (consumer, changed) in change(args, Pauses::add)? {
         print(format_args!("{consumer}: {}", if changed { "pauses" } else { "is paused already" }));
@@ -31,7 +31,7 @@ pub(super) fn pause(args: &Args) -> Result {
     Ok(Exit::Ok)
 }
 
-/// `hostler resume`.
+/// Runs `hostler resume`.
 pub(super) fn resume(args: &Args) -> Result {
     for (consumer, changed) in change(args, Pauses::remove)? {
         print(format_args!("{consumer}: {}", if changed { "goes on" } else { "is not paused" }));
@@ -39,7 +39,7 @@ pub(super) fn resume(args: &Args) -> Result {
     Ok(Exit::Ok)
 }
 
-/// Changes each named consumer; returns their names and whether anything changed.
+/// Changes each named consumer. Returns the names, each with true if the consumer changed.
 fn change(
     args: &Args,
     make: impl Fn(&Pauses, &str) -> std::result::Result<bool, health::PauseError>,
@@ -49,7 +49,7 @@ fn change(
     let pauses = Pauses::beside(&file);
     let known = match health::read(&file) {
         Ok(report) => report.consumers.into_iter().map(|consumer| consumer.name).collect(),
-        // No host has run here yet: the next one will find the change.
+        // No host has run here yet. The next host will read the change at its start.
         Err(_) => args.config.load()?.config.consumers.into_iter().map(|consumer| consumer.name).collect::<Vec<_>>(),
     };
     if let Some(unknown) = args.consumers.iter().find(|name| !known.contains(name)) {

@@ -1,4 +1,4 @@
-//! `hostler peek`.
+//! Command `hostler peek`.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -70,7 +70,8 @@ pub(super) fn run(args: &Args) -> Result {
     args.picked.looked(shown.len() as u64, args.max, &looked, &at)
 }
 
-/// The messages with the bodies that lie elsewhere, as far as those can be had.
+/// Loads the bodies that are stored in S3. A message whose body cannot be loaded is returned without its body, and the reason is
+/// reported.
 async fn with_bodies(
     broker: &dyn Admin,
     at: &Channel,

@@ -1,4 +1,4 @@
-//! Selection of the messages that a command works on: `--id` and `--filter`.
+//! Selection of messages by `--id` and `--filter`.
 
 use std::collections::BTreeSet;
 
@@ -29,14 +29,15 @@ impl Picked {
         Self { id: vec![id.to_owned()], filter: Vec::new() }
     }
 
-    /// Returns the conditions, all of which a message must meet.
+    /// Returns the conditions. A message must meet all of them.
     pub(super) fn conditions(&self) -> Vec<Condition> {
         let ids = (!self.id.is_empty()).then(|| Condition::Id(self.id.iter().cloned().collect()));
         ids.into_iter().chain(self.filter.iter().cloned()).collect()
     }
 
-    /// Returns the failure that some ids matched no message in `at`, where `met` messages were selected and `unseen` not
-    /// inspected; without ids, that the filter may match messages among those not inspected.
+    /// Returns a failure if ids or filters may have missed messages in `at`. `met` is the number of selected messages, and
+    /// `unseen` is the number of messages that were not inspected. With ids, fails if fewer messages were selected than ids were
+    /// given. Without ids, fails if the filter may match messages that were not inspected.
     pub(super) fn unmet(&self, met: u64, unseen: u64, at: &Channel) -> Option<Failure> {
         let (ids, others) = self.ids();
         let named = ids.len() as u64;
@@ -67,7 +68,7 @@ impl Picked {
         Some(Failure::new(Exit::Failed, text))
     }
 
-    /// Returns the same failure for a look, which reaches messages behind one that stays, but not all of a group.
+    /// Returns the corresponding failure for a peek. In an ordered queue, a peek sees several messages of a group, but not all.
     pub(super) fn unseen(&self, met: u64, looked: &Looked, at: &Channel) -> Option<Failure> {
         let (ids, named) = (self.ids().0, self.ids().0.len() as u64);
         if looked.unseen == 0 || self.is_all() || named > 0 && met >= named {
@@ -82,8 +83,8 @@ impl Picked {
         Some(Failure::new(Exit::Failed, format!("{text}\n  cure: {}", cure(looked))))
     }
 
-    /// Ends a look that showed `met` messages of `max` at most: reports messages that it may have left out, and fails if they may be
-    /// the ones that were asked for.
+    /// Completes a peek that showed `met` of at most `max` messages. Reports messages that may have been left out. Fails if these
+    /// messages may match the ids or filters.
     pub(super) fn looked(&self, met: u64, max: u64, looked: &Looked, at: &Channel) -> Result {
         if met == max {
             say(format_args!("hostler: these are {max} of them, and there may be more: see --max"));
@@ -93,7 +94,7 @@ impl Picked {
         self.unseen(met, looked, at).map_or(Ok(Exit::Ok), Err)
     }
 
-    /// Returns the selected ids, and the number of other conditions.
+    /// Returns the selected ids and the number of other conditions.
     fn ids(&self) -> (BTreeSet<&String>, usize) {
         let named = self.filter.iter().filter_map(|condition| match condition {
             Condition::Id(ids) => Some(ids),
@@ -101,7 +102,7 @@ impl Picked {
         });
         match self.id.is_empty() {
             false => (self.id.iter().collect(), self.filter.len()),
-            // All filters must match, so the ids of one filter are enough.
+            // All filters must match. Therefore, the ids of one filter are enough.
             true => {
                 let ids = named.clone().next().into_iter().flatten().collect();
                 (ids, self.filter.len().saturating_sub(1))
@@ -115,13 +116,13 @@ impl Picked {
     }
 }
 
-/// The reasons why a move cannot reach messages.
+/// Reasons why a move cannot reach some messages.
 const UNSEEN: &str = "they are delayed, in flight, or behind a message of their group that stays";
 
-/// The number of groups that a text names.
+/// Maximum number of groups that a text names.
 const NAMED: usize = 12;
 
-/// Describes the messages that a look could not inspect.
+/// Describes the messages that a peek could not inspect.
 fn not_looked_at(Looked { unseen, unfinished, .. }: &Looked, at: &Channel) -> String {
     let text = format!("{unseen} of the messages in {at} could not be looked at");
     if unfinished.is_empty() {

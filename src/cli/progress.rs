@@ -1,10 +1,10 @@
-//! Progress bars, on standard error.
+//! Progress bars on standard error.
 
 use std::io::IsTerminal as _;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Returns a progress bar, hidden unless standard error is a terminal. `size` is the total, if known.
+/// Creates a progress bar. Hidden unless standard error is a terminal. `size` is the total, if known.
 pub(super) fn progress(size: Option<u64>) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();

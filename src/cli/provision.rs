@@ -1,4 +1,4 @@
-//! `hostler provision`.
+//! Command `hostler provision`.
 
 use std::collections::BTreeSet;
 
@@ -37,12 +37,12 @@ pub(super) fn run(args: &Args) -> Result {
     Ok(Exit::Ok)
 }
 
-/// Returns true if the change is made rather than left.
+/// Returns true if the change modifies a resource. Changes with [`Action::Leave`] only report a reason.
 fn is_made(change: &Change) -> bool {
     change.action != Action::Leave
 }
 
-/// Prints the changes, and makes them unless --plan is given; returns their number.
+/// Prints the changes, and applies them unless --plan is given. Returns the number of changes.
 async fn changes(args: &Args, config: &Config) -> Result<usize> {
     let wanted: Vec<_> = config.consumers.iter().map(host::channel_spec).collect();
     let destinations: BTreeSet<Channel> =

@@ -1,8 +1,8 @@
-//! `hostler purge`.
+//! Command `hostler purge`.
 //!
-//! Messages are received and removed in batches, on SQS too. PurgeQueue would be one call, but it also removes what
-//! consumers have in hand, does not tell how many messages it removed, works once in 60 s, takes a permission of its own, and is
-//! SQS's alone.
+//! Messages are received and removed in batches, also on SQS. SQS's PurgeQueue would need only one call, but it has
+//! disadvantages: it also removes messages in flight, does not report the number of removed messages, is limited to one call in
+//! 60 s, needs a separate permission, and exists only on SQS.
 
 use std::io::{self, IsTerminal as _};
 use std::time::SystemTime;
@@ -71,7 +71,7 @@ pub(super) fn run(args: &Args) -> Result {
     Ok(if report.failed > 0 { Exit::Failed } else { Exit::Ok })
 }
 
-/// Asks a person about the messages that are there.
+/// Asks the user to confirm the removal, and shows the number of messages.
 async fn confirmed(broker: &dyn Admin, at: &Channel) -> Result<bool> {
     broker.open_stored(at).await?;
     let Depth { visible, delayed, in_flight, .. } =

@@ -1,4 +1,4 @@
-//! `hostler queues`.
+//! Command `hostler queues`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub(super) struct Args {
     config: ConfigArg,
 }
 
-/// A channel, as `--json` prints it. Counts without a queue are null.
+/// A channel, as `--json` prints it. Counts are null if the channel has no queue.
 #[derive(Serialize)]
 struct Row {
     channel: String,
@@ -38,7 +38,7 @@ struct Row {
     in_flight: Option<u64>,
     dead_lettered: Option<u64>,
     oldest_age_seconds: Option<u64>,
-    /// Set if there is no queue. Printed only then.
+    /// Set if the channel has no queue. Printed only if set.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     missing: bool,
 }
@@ -56,7 +56,7 @@ pub(super) fn run(args: &Args) -> Result {
     Ok(if faults.is_empty() { Exit::Ok } else { Exit::Failed })
 }
 
-/// The counts, and a line for each channel that could not be counted.
+/// Counts, with an error text for each channel that could not be counted.
 struct Counted {
     rows: Vec<Row>,
     faults: Vec<String>,
@@ -70,7 +70,7 @@ async fn counted(args: &Args, config: &Config) -> Result<Counted> {
         false => args.channels.clone(),
     };
     let depths = broker.each_depth(&channels).await?;
-    // A channel of the config has no queue before its first run; any other name is a typing error.
+    // A channel of the config may have no queue before the first run. Any other missing name is probably a typing error.
     let is_missing = |depth: &std::result::Result<Depth, QueueError>| depth.as_ref().is_ok_and(|depth| depth.missing);
     let named = args.channels.iter().zip(&depths);
     let unknown =
@@ -91,7 +91,8 @@ async fn counted(args: &Args, config: &Config) -> Result<Counted> {
     Ok(sorted(&channels, depths)?)
 }
 
-/// Refuses a channel whose exchange is neither in the config nor in the service: its queue would be counted as another's.
+/// Refuses a channel whose exchange is neither in the config nor in the service. The exchange would otherwise be ignored, and the
+/// queue counted.
 async fn has_exchange(
     broker: &dyn Provisioner,
     config: &Config,
@@ -104,7 +105,7 @@ async fn has_exchange(
         Some(stored) => stored.contains(channel),
         None => match broker.missing_destinations(std::slice::from_ref(channel)).await {
             Ok(missing) => missing.is_empty(),
-            // A user who may not list topics can still count queues.
+            // A user without permission to list topics can still count queues.
             Err(QueueError::Refused(_)) => true,
             Err(error) => return Err(error),
         },
@@ -119,8 +120,8 @@ async fn has_exchange(
     }
 }
 
-/// Returns those of the missing queues that are in fact exchanges: consumers only send to them, and the name alone does not show
-/// it. An exchange holds nothing to count.
+/// Returns the channels in `missing` that are in fact exchanges. Consumers send to an exchange by its bare name, which looks like
+/// the name of a queue. An exchange contains no messages to count.
 async fn exchanges_among(broker: &dyn Provisioner, config: &Config, missing: Vec<Channel>) -> Vec<Channel> {
     let is_consumed = |channel: &Channel| {
         let is_it = |consumer: &Consumer| {
@@ -138,7 +139,7 @@ async fn exchanges_among(broker: &dyn Provisioner, config: &Config, missing: Vec
         }),
         Ok(None) => match broker.missing_destinations(&sent).await {
             Ok(nowhere) => sent.retain(|channel| !nowhere.iter().any(|(missing, _)| leads_alike(missing, channel))),
-            // If the service cannot be asked, they stay in the list.
+            // If the service cannot answer, all channels remain in the list.
             Err(_) => sent.clear(),
         },
         Err(_) => sent.clear(),
@@ -146,12 +147,12 @@ async fn exchanges_among(broker: &dyn Provisioner, config: &Config, missing: Vec
     sent
 }
 
-/// Returns true if messages to both channels go to the same place. Those to an exchange do, whichever queue is named.
+/// Returns true if messages to both channels go to the same destination. All channels of one exchange have the same destination.
 fn leads_alike(one: &Channel, other: &Channel) -> bool {
     one == other || one.exchange().is_some() && one.exchange() == other.exchange()
 }
 
-/// Returns true if the config names this queue: as a consumer's, as its dead-letter queue, or as a destination.
+/// Returns true if the config names this queue: as a consumer's queue, as a dead-letter queue, or as a destination.
 fn is_of(config: &Config, channel: &Channel) -> bool {
     let exchanges = exchanges(config);
     config.consumers.iter().any(|consumer| {
@@ -163,7 +164,7 @@ fn is_of(config: &Config, channel: &Channel) -> bool {
     })
 }
 
-/// Returns the exchanges that the config names. A bare name among these is not a queue.
+/// Returns the exchanges that the config names. A bare name in this set is not a queue.
 fn exchanges(config: &Config) -> BTreeSet<&str> {
     let channels = config.consumers.iter().flat_map(|consumer| {
         let sent = consumer.reply_channel.iter().chain(&consumer.allow.send);
@@ -172,7 +173,8 @@ fn exchanges(config: &Config) -> BTreeSet<&str> {
     channels.filter_map(Channel::exchange).collect()
 }
 
-/// Separates counts from faults, so that one unreadable queue hides no other. If all are unreadable, the service is at fault.
+/// Separates counts from errors, so that one unreadable queue does not hide the others. If all queues are unreadable, returns the
+/// first error as an error of the service.
 fn sorted(
     channels: &[Channel],
     depths: Vec<std::result::Result<Depth, QueueError>>,
@@ -192,7 +194,7 @@ fn sorted(
     Ok(counted)
 }
 
-/// Returns the channels of the config, then all other queues that are not dead-letter queues.
+/// Returns the channels of the config, followed by all other queues that are not dead-letter queues.
 async fn all(config: &Config, broker: &dyn Provisioner) -> std::result::Result<Vec<Channel>, QueueError> {
     let mut channels: Vec<Channel> = config.consumers.iter().map(|consumer| consumer.channel.clone()).collect();
     let exchanges = exchanges(config);
@@ -206,7 +208,8 @@ async fn all(config: &Config, broker: &dyn Provisioner) -> std::result::Result<V
         }
     }
     let existing = broker.channels().await?;
-    // A dead-letter queue may have one of its own, for letters that cannot be read. No channel counts it, so it is listed.
+    // A dead-letter queue may itself have a dead-letter queue, for unreadable dead letters. No row includes its count, so the
+    // queue gets a row of its own.
     let with_dead_letters = existing.iter().chain(&channels).filter(|channel| channel.of_dead_letters().is_none());
     let dead_letters: BTreeSet<String> = with_dead_letters.map(Channel::dead_letter_queue).collect();
     for channel in existing {
@@ -225,7 +228,7 @@ fn row(channel: &Channel, depth: Depth) -> Row {
         visible: count(depth.visible),
         delayed: count(depth.delayed),
         in_flight: count(depth.in_flight),
-        // Dead letters may outlive their channel.
+        // Dead letters may remain after their channel's queue was removed.
         dead_lettered: count(depth.dead_lettered).or(Some(depth.dead_lettered).filter(|count| *count > 0)),
         missing: depth.missing,
         oldest_age_seconds: depth.oldest_age.map(|age| age.as_secs()),

@@ -1,4 +1,4 @@
-//! `hostler receive`.
+//! Command `hostler receive`.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -70,7 +70,7 @@ pub(super) fn run(args: &Args) -> Result {
     }
 }
 
-/// Prints each message, and waits until it has arrived.
+/// Prints each message, and waits until the reader has read it.
 struct Printer {
     json: bool,
 }
@@ -83,12 +83,12 @@ impl Outlet for Printer {
                 .map_err(|failure| io::Error::other(failure.message))?,
             false => body_line(message),
         };
-        // A write into a full pipe blocks.
+        // A write to a full pipe blocks.
         tokio::task::spawn_blocking(move || hand_over(&text)).await?
     }
 }
 
-/// Tells people where the messages are now.
+/// Reports where the messages are now.
 fn tell(args: &Args, report: &ReceiveReport, counts_attempts: bool) {
     let ReceiveReport { removed, unremoved, given_back, unread, .. } = report;
     let at = &args.channel;

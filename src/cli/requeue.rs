@@ -1,4 +1,4 @@
-//! `hostler requeue`.
+//! Command `hostler requeue`.
 
 use std::time::{Duration, SystemTime};
 
@@ -57,7 +57,7 @@ pub(super) struct Args {
     config: ConfigArg,
 }
 
-/// The counts, as `--json` prints them.
+/// Counts, as `--json` prints them.
 #[derive(Serialize)]
 struct Counts {
     moved: u64,
@@ -83,8 +83,8 @@ pub(super) fn run(args: &Args) -> Result {
     })
 }
 
-/// Returns the source and the target. Without a target, a channel means its dead letters, as it does for `dlq`, and they go back
-/// to it.
+/// Returns the source and the target. Without `--to`, the source is the dead-letter queue of the channel, as for `dlq`, and the
+/// target is the channel.
 fn ends(args: &Args) -> std::result::Result<(Channel, Channel), Failure> {
     let (from, to) = match &args.to {
         Some(to) => (args.from.clone(), to.clone()),
@@ -100,7 +100,7 @@ fn ends(args: &Args) -> std::result::Result<(Channel, Channel), Failure> {
     Ok((from, to))
 }
 
-/// Connects to the service; creates a missing target if the config has a consumer for it.
+/// Connects to the queue service. Creates a missing target queue if a consumer of the config uses it.
 async fn connect(config: &Config, to: &Channel) -> Result<std::sync::Arc<dyn Provisioner>> {
     let broker = super::connect(config).await?;
     if let Some(consumer) = config.consumers.iter().find(|consumer| consumer.channel.queue() == to.queue()) {
@@ -133,7 +133,7 @@ async fn requeue(args: &Args, broker: &dyn Admin, (from, to): (Channel, Channel)
         let Report { doubled, .. } = report;
         say(format_args!("hostler: warning: {doubled} of these could not be removed from {from}, and are in both"));
     }
-    // Messages beyond a maximum were not inspected.
+    // Messages beyond the maximum were not inspected.
     let all = args.max.is_none_or(|max| report.moved < max);
     let unmet = all.then(|| args.picked.unmet(report.moved + report.failed, report.not_looked_at, &from)).flatten();
     match ended {
@@ -150,7 +150,7 @@ async fn requeue(args: &Args, broker: &dyn Admin, (from, to): (Channel, Channel)
     }
 }
 
-/// Shows a step on the bar, and prints important notes on lines of their own.
+/// Shows a step on the progress bar. Prints failures and messages of a dry run on separate lines.
 fn show(bar: &ProgressBar, note: &Note<'_>, began: SystemTime, json: bool) {
     match note {
         Note::Began { total } => bar.set_length(*total),
@@ -164,7 +164,7 @@ fn show(bar: &ProgressBar, note: &Note<'_>, began: SystemTime, json: bool) {
     }
 }
 
-/// Formats a line about a message. The body is left out: it is meant only for handlers.
+/// Formats one line about a message. Leaves out the body, which may be confidential.
 fn would_move(message: &Message, now: SystemTime) -> String {
     let age = humantime::format_duration(Duration::from_secs(message.age(now).as_secs()));
     let reason = message.attributes.get(REASON_ATTRIBUTE).and_then(AttributeValue::as_text);

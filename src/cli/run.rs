@@ -1,4 +1,4 @@
-//! `hostler run`.
+//! Command `hostler run`.
 
 use super::ConfigArg;
 use crate::exit::Result;

@@ -1,4 +1,4 @@
-//! `hostler schema`.
+//! Command `hostler schema`.
 
 use super::print;
 use crate::exit::{Exit, Failure, Result};

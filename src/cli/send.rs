@@ -1,4 +1,4 @@
-//! `hostler send`.
+//! Command `hostler send`.
 
 use std::thread;
 use std::time::Duration;
@@ -22,10 +22,10 @@ use hostler_types::channel::Channel;
 use hostler_types::duration;
 use hostler_types::message::Outgoing;
 
-/// The longest wait for the command's span to reach the collector.
+/// Maximum wait for the export of the command's span to the collector.
 const FLUSH: Duration = Duration::from_secs(1);
 
-/// The number of unsent lines that are named.
+/// Maximum number of unsent lines that an error names.
 const NAMED: usize = 10;
 
 /// Send a message, or one per line of the input
@@ -66,11 +66,12 @@ pub(super) fn run(args: &Args) -> Result {
     let input = args.body.open()?;
     block_on(async {
         if host::file_to_come(&config).is_some() {
-            // Checked before anything is created.
+            // Checks the channel before any queue is created.
             destination::check(&config, &[], &args.channel)?;
         }
         let broker = super::connect(&config).await?;
-        // A message sent before its consumers first run is then kept for them.
+        // Creates the queues of all consumers. A message that is sent before its consumer first runs is then stored for the
+        // consumer.
         host::declare(&broker, &config).await?;
         if let Some(stored) = broker.destinations().await? {
             destination::check(&config, &stored, &args.channel)?;
@@ -92,7 +93,7 @@ pub(super) fn run(args: &Args) -> Result {
     })
 }
 
-/// Starts the export of spans, if the config has an endpoint.
+/// Starts the export of spans. `None`: the config has no endpoint, or the export cannot start.
 fn traces(config: &Config) -> Option<Traces> {
     let endpoint = config.telemetry.otlp_endpoint.as_deref()?;
     telemetry::show_warnings();
@@ -141,7 +142,7 @@ async fn send_lines(args: &Args, channel: &Channel, producer: &Producer, input: 
     Ok(Exit::Ok)
 }
 
-/// Reads batches on a separate thread, one ahead, so that a signal need not wait for a slow line.
+/// Reads batches on a separate thread, one batch ahead. A signal then takes effect even while the input is slow.
 fn read_ahead(input: Input) -> Result<Receiver<Result<Batch>>> {
     let (batches, read) = channel(1);
     let thread = thread::Builder::new().name("hostler-input".into());
@@ -155,16 +156,16 @@ fn read_ahead(input: Input) -> Result<Receiver<Result<Batch>>> {
     reading.map(|_| read).map_err(|error| Failure::new(Exit::Internal, error))
 }
 
-/// The counts of sent lines.
+/// Counts of sent lines.
 #[derive(Default)]
 struct Tally {
     sent: u64,
-    /// Sent lines that, as far as known, reached no queue.
+    /// Number of sent lines that reached no queue, as far as the service reports this.
     unreached: u64,
 }
 
-/// Sends batch after batch, until stopped or until a line cannot be sent; the others of its batch may have been. Returns true if
-/// the whole input was sent.
+/// Sends one batch after another, until stopped or until a line cannot be sent. Other lines of the failed batch may have been
+/// sent. Returns true if the whole input was sent.
 async fn send_batches(
     args: &Args,
     channel: &Channel,
@@ -202,7 +203,8 @@ async fn send_batches(
     }
 }
 
-/// Describes the lines that were not sent, the first of them by number. `last` is the last line that was tried.
+/// Formats the error for lines that were not sent, with the first line numbers. `last` is the number of the last line in the
+/// batch.
 fn describe(unsent: &[(u64, SendError)], last: u64) -> String {
     let named = unsent.iter().take(NAMED).map(|(line, error)| format!("line {line} was not sent: {error}"));
     let more = unsent.len().saturating_sub(NAMED);
@@ -230,7 +232,7 @@ fn exit(error: &SendError) -> Exit {
     }
 }
 
-/// Returns true if a consumer of the config gets messages to this channel.
+/// Returns true if a consumer of the config receives messages that are sent to this channel.
 fn is_known(config: &Config, channel: &Channel) -> bool {
     config.consumers.iter().any(|consumer| {
         let (known, name) = (&consumer.channel, channel.queue());

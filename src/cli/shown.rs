@@ -1,4 +1,4 @@
-//! A message as people and programs are shown it.
+//! Messages, as commands show them to people and programs.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -15,32 +15,32 @@ use hostler_types::printable::on_one_line;
 #[derive(Debug, Serialize)]
 pub(super) struct Shown {
     id: String,
-    /// The number of this receive of it, where it was received.
+    /// Number of this delivery attempt, if the message was received.
     #[serde(skip_serializing_if = "Option::is_none")]
     attempt: Option<u32>,
-    /// Since `enqueued_at`.
+    /// Age in seconds, counted from `enqueued_at`.
     age_seconds: u64,
     enqueued_at: Timestamp,
     group: Option<String>,
     routing_key: Option<String>,
-    /// Of the body, wherever it lies; null where the pointer to it does not say.
+    /// Size of the body in bytes, also for a body stored in S3. Null: the pointer to the stored body does not contain the size.
     size_bytes: Option<u64>,
     #[serde(flatten)]
     whole: Whole,
 }
 
-/// All that a message carries.
+/// Content of a message: attributes and body.
 #[derive(Debug, Serialize)]
 pub(super) struct Whole {
     content_type: Option<String>,
     attributes: BTreeMap<String, Content>,
-    /// Where the body is, if it is not in the message.
+    /// Location of the body, if the body is stored in S3.
     body_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) body: Option<Content>,
 }
 
-/// Text as it is, or other bytes.
+/// Text, or binary data.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(super) enum Content {
@@ -48,7 +48,7 @@ pub(super) enum Content {
     Binary { base64: String },
 }
 
-/// A line of a page: its name, and its text if there is one.
+/// A line of a page: its label and its text. `None`: the line is left out.
 pub(super) type Line = (&'static str, Option<String>);
 
 impl Content {
@@ -59,7 +59,7 @@ impl Content {
         }
     }
 
-    /// On one line.
+    /// Formats the content on one line.
     fn line(&self) -> String {
         match self {
             Self::Text(text) => on_one_line(text),
@@ -79,7 +79,7 @@ impl Whole {
         }
     }
 
-    /// A line for each thing, but for the attributes that have a line elsewhere.
+    /// Returns a line for each field and attribute. Leaves out the attributes in `elsewhere`, which have other lines.
     pub(super) fn lines(&self, elsewhere: &[&str]) -> Vec<Line> {
         let Self { content_type, attributes, body_at, body } = self;
         let own = attributes.iter().filter(|(name, _)| !elsewhere.contains(&name.as_str()));
@@ -104,7 +104,7 @@ impl Shown {
         }
     }
 
-    /// A line for each thing that is known of it, for people.
+    /// Formats one line for each known field, for people.
     pub(super) fn page(&self) -> String {
         let age = age(Duration::from_secs(self.age_seconds));
         let mut lines = vec![
@@ -119,7 +119,7 @@ impl Shown {
     }
 }
 
-/// The body on one line, for people.
+/// Formats the body on one line, for people.
 pub(super) fn body_line(message: &Message) -> String {
     body(message).line()
 }
@@ -131,7 +131,7 @@ fn body(message: &Message) -> Content {
     })
 }
 
-/// The size of the body in bytes, as far as it is known where it lies elsewhere.
+/// Returns the size of the body in bytes. `None`: the body is stored in S3, and its size is unknown.
 pub(super) fn size(message: &Message) -> Option<u64> {
     match &message.claim {
         Some(claim) => claim.size,
@@ -139,13 +139,13 @@ pub(super) fn size(message: &Message) -> Option<u64> {
     }
 }
 
-/// The lines that have a text, one below the other.
+/// Formats the lines that have a text, one below the other.
 pub(super) fn page(lines: Vec<Line>) -> String {
     let lines = lines.into_iter().filter_map(|(name, value)| Some(format!("{name:<12}  {}", value?)));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// An age as people read it, to the second.
+/// Formats an age for people, in whole seconds.
 pub(super) fn age(age: Duration) -> humantime::FormattedDuration {
     humantime::format_duration(Duration::from_secs(age.as_secs()))
 }

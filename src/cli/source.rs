@@ -1,4 +1,4 @@
-//! Inputs of commands: text, a file, or standard input.
+//! Inputs of commands: a text, a file, or standard input.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Read};
@@ -26,7 +26,7 @@ pub(super) struct BodyArgs {
 /// An open input.
 pub(super) struct Input {
     reader: Box<dyn Read + Send>,
-    /// Its size in bytes, if known.
+    /// Size in bytes, if known.
     pub(super) size: Option<u64>,
     is_stdin: bool,
     name: String,
@@ -66,7 +66,7 @@ impl BodyArgs {
 }
 
 impl Input {
-    /// Reads all of it, up to the largest size of a message, because an input such as a device may have no end.
+    /// Reads the whole input. Fails beyond the maximum length of a message, because an input such as a device may never end.
     pub(super) fn read_all(self) -> Result<Vec<u8>> {
         self.read_up_to(LONGEST)
     }
@@ -82,7 +82,8 @@ impl Input {
         Ok(bytes)
     }
 
-    /// Reads all of it, for a message. Refuses empty standard input: usually a command earlier in the pipe has failed.
+    /// Reads the whole input as a message. Refuses empty standard input, because usually an earlier command of the pipe has
+    /// failed.
     pub(super) fn read_message(self) -> Result<Vec<u8>> {
         let is_stdin = self.is_stdin;
         let bytes = self.read_all()?;
@@ -94,7 +95,7 @@ impl Input {
         Ok(bytes)
     }
 
-    /// Returns its lines in batches, as [`Lines`] makes them.
+    /// Returns the lines of the input in batches, as [`Lines`] does.
     pub(super) fn lines(self) -> impl Iterator<Item = Result<Batch>> {
         let Self { reader, name, .. } = self;
         Lines::new(reader).map(move |batch| batch.map_err(|error| cannot_read(&name, &error)))
@@ -113,7 +114,7 @@ pub(super) fn attribute(text: &str) -> std::result::Result<(String, String), Str
     }
 }
 
-/// Returns text attributes by name; the last value of a repeated name counts.
+/// Returns text attributes by name. If a name is repeated, the last value is used.
 pub(super) fn attributes(pairs: &[(String, String)]) -> Attributes {
     pairs.iter().map(|(name, value)| (name.clone(), AttributeValue::Text(value.clone()))).collect()
 }

@@ -1,6 +1,6 @@
-//! Tables for people: columns as wide as their widest cell.
+//! Text tables for people. Each column is as wide as its widest cell.
 
-/// Formats rows under a header; the first column is left-aligned, the others right-aligned.
+/// Formats rows below a header. The first column is left-aligned, and the others are right-aligned.
 pub(super) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let cell = |row: &[String], column: usize| row.get(column).map_or(0, |cell| cell.chars().count());
     let width = |(column, name): (usize, &&str)| {

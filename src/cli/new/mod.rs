@@ -1,4 +1,4 @@
-//! `hostler new`: creates a handler project that builds. `templates.rs` lists its files, `project.rs` writes them.
+//! Command `hostler new`: creates a handler project that builds. `templates.rs` lists the files, and `project.rs` writes them.
 
 mod project;
 mod templates;
@@ -9,10 +9,10 @@ use self::templates::Lang;
 use super::print;
 use crate::exit::{Exit, Failure, Result};
 
-/// The longest name: that of a channel less `-replies`.
+/// Maximum length of a project name: the maximum length of a channel name, minus the length of `-replies`.
 const LONGEST: usize = 63;
 
-/// The dependencies of projects; a package must not have the name of one.
+/// Packages that projects depend on. A project must not have the name of a dependency.
 const TAKEN: [&str; 3] = ["hostler", "hostler-guest", "hostler-guest-macros"];
 
 /// Create a handler project that builds, with a test, a config and a Dockerfile
@@ -41,7 +41,7 @@ pub(super) fn run(args: &Args) -> Result {
     Ok(Exit::Ok)
 }
 
-/// Parses a name that is valid for a consumer, a channel, an image and a package of every language.
+/// Parses a project name. The name must be valid as a consumer, a channel, an image, and a package of every language.
 fn name(text: &str) -> std::result::Result<String, String> {
     let inner = |character: char| character.is_ascii_lowercase() || character.is_ascii_digit() || character == '-';
     let fits = text.starts_with(|first: char| first.is_ascii_lowercase())

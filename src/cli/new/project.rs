@@ -1,4 +1,4 @@
-//! Writes a project's files: all of them, or none.
+//! Writes all files of a project, or none.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write as _};
@@ -7,34 +7,34 @@ use std::path::{Path, PathBuf};
 /// A file of a project.
 #[derive(Debug)]
 pub(super) struct Content {
-    /// Its path, relative to the project's folder.
+    /// Path relative to the project folder.
     pub(super) path: String,
-    /// Its contents.
+    /// Content of the file.
     pub(super) text: String,
 }
 
-/// An error in creating a project.
+/// Reason why a project could not be created.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CreateError {
-    /// The folder is taken; nothing was written.
+    /// The path exists and is not an empty folder. Nothing was written.
     #[error("{} exists and is not an empty folder", .0.display())]
     Occupied(PathBuf),
-    /// A file could not be written; everything written before was removed.
+    /// A file could not be written. Everything written before was removed.
     #[error("cannot write {}: {error}; nothing was left behind", .path.display())]
     Unwritable {
-        /// The file or folder.
+        /// File or folder that could not be written.
         path: PathBuf,
-        /// The system's error.
+        /// Error of the operating system.
         error: io::Error,
     },
-    /// A file could not be written, and something written before could not be removed.
+    /// A file could not be written, and a file or folder created before could not be removed.
     #[error("cannot write {}: {error}; {} could not be removed", .path.display(), .left.display())]
     Left {
-        /// The file or folder that could not be written.
+        /// File or folder that could not be written.
         path: PathBuf,
-        /// The system's error.
+        /// Error of the operating system.
         error: io::Error,
-        /// The path that is still there.
+        /// Path that could not be removed.
         left: PathBuf,
     },
 }
@@ -50,10 +50,10 @@ impl CreateError {
     }
 }
 
-/// Creates the folder, unless it exists and is empty, and the files in it.
+/// Creates the project folder and its files. The folder may exist if it is empty.
 ///
 /// # Errors
-/// [`CreateError`]; nothing that was written stays, except with [`CreateError::Left`].
+/// [`CreateError`]. Everything written is removed, except with [`CreateError::Left`].
 pub(super) fn create(folder: &Path, files: &[Content]) -> Result<(), CreateError> {
     let mut made = Made::default();
     let written = made.folder(folder).and_then(|()| files.iter().try_for_each(|file| made.file(folder, file)));
@@ -64,7 +64,7 @@ pub(super) fn create(folder: &Path, files: &[Content]) -> Result<(), CreateError
     }
 }
 
-/// The created files and folders, in order.
+/// Created files and folders, in order of creation.
 #[derive(Default)]
 struct Made {
     entries: Vec<Entry>,
@@ -76,7 +76,7 @@ enum Entry {
 }
 
 impl Made {
-    /// Creates the project's own folder.
+    /// Creates the project folder.
     fn folder(&mut self, folder: &Path) -> Result<(), CreateError> {
         match self.new_folder(folder) {
             Err(CreateError::Unwritable { error, .. }) if error.kind() == ErrorKind::AlreadyExists => {
@@ -106,7 +106,7 @@ impl Made {
         file.write_all(content.text.as_bytes()).map_err(unwritable(&path))
     }
 
-    /// Removes everything created; an error names the path that stays.
+    /// Removes everything that was created. On an error, returns the path that could not be removed.
     fn remove(self) -> Result<(), PathBuf> {
         for entry in self.entries.into_iter().rev() {
             let (removed, path) = match entry {

@@ -1,10 +1,10 @@
-//! Templates of `new`: for each language, files from `templates/` and the SDK from `sdk/`.
+//! Templates of `hostler new`. Each language has files in `templates/` and an SDK in `sdk/`.
 
 use clap::ValueEnum;
 
 use super::project::Content;
 
-/// A language that handlers can be written in.
+/// A programming language for handlers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Lang {
     Rust,
@@ -14,35 +14,35 @@ pub(super) enum Lang {
     C,
 }
 
-/// The files of a language's projects, and the next steps.
+/// Files of a language's projects, and the commands to run next.
 #[derive(Debug)]
 pub(super) struct Template {
-    /// Files in which [`NAME`] stands for the project's name.
+    /// Files in which [`NAME`] is replaced by the name of the project.
     own: &'static [Source],
-    /// Files that are copied unchanged: the SDK, the contract.
+    /// Files that are copied unchanged: the SDK and the contract.
     vendored: &'static [Source],
-    /// The commands after `cd`: build it, try it.
+    /// Commands to run after `cd`, to build and try the handler.
     pub(super) next: &'static [&'static str],
 }
 
 /// A file of this repository.
 #[derive(Debug)]
 struct Source {
-    /// Its path in the project.
+    /// Path of the file in the project.
     path: &'static str,
     text: &'static str,
 }
 
-/// The placeholder for the project's name.
+/// Placeholder for the name of the project.
 const NAME: &str = "{{name}}";
 
-/// Returns a text with the placeholder replaced by the project's name.
+/// Replaces the placeholder by the name of the project.
 pub(super) fn named(text: &str, name: &str) -> String {
     text.replace(NAME, name)
 }
 
 impl Template {
-    /// Returns the files of a project of this name.
+    /// Returns the files of a project with this name.
     pub(super) fn files(&self, name: &str) -> Vec<Content> {
         let own = self.own.iter().map(|source| Content { path: target(source.path), text: named(source.text, name) });
         let vendored =
@@ -51,8 +51,8 @@ impl Template {
     }
 }
 
-/// Returns the path of a template's file in the project. A file that tools would take for their own has the suffix `.template` in
-/// this repository, and lacks the leading dot.
+/// Returns the path of a template file in the project. In this repository, a file that tools would otherwise process has the
+/// suffix `.template`. The names of ignore files also lack the leading dot.
 fn target(path: &str) -> String {
     match path.strip_suffix(".template") {
         Some(ignored) if ignored.ends_with("ignore") => format!(".{ignored}"),
@@ -60,7 +60,7 @@ fn target(path: &str) -> String {
     }
 }
 
-/// Lists files below a folder of this repository, by their paths from there.
+/// Lists files in a folder of this repository, by paths relative to the folder.
 macro_rules! sources {
     ($folder:literal: $($path:literal),* $(,)?) => {
         &[$(Source { path: $path, text: include_str!(concat!("../../../", $folder, "/", $path)) }),*]
@@ -75,7 +75,7 @@ macro_rules! vendored {
 }
 
 impl Lang {
-    /// Returns its template.
+    /// Returns the template of this language.
     pub(super) fn template(self) -> &'static Template {
         match self {
             Self::Rust => &RUST,

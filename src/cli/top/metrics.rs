@@ -1,8 +1,8 @@
-//! Reads a metrics endpoint in Prometheus' text format, version 0.0.4, as far as `hostler top` needs it.
+//! Parses the Prometheus text format, version 0.0.4, as far as `hostler top` needs it.
 
 use std::collections::BTreeMap;
 
-/// A line of the format: a series and its value.
+/// A sample: one series with its value.
 #[derive(Debug, Clone, PartialEq)]
 struct Sample {
     name: String,
@@ -16,11 +16,11 @@ pub(super) struct Scrape {
     samples: Vec<Sample>,
 }
 
-/// The label that names the consumer.
+/// Label with the name of the consumer.
 const CONSUMER: &str = "hostler_consumer";
 
 impl Scrape {
-    /// Parses a scrape. Skips malformed lines, so that the rest can still be shown.
+    /// Parses a scrape. Skips malformed lines, so that the other metrics can be shown.
     pub(super) fn parse(text: &str) -> Self {
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         Self { samples: lines.filter_map(sample).collect() }
@@ -33,12 +33,12 @@ impl Scrape {
         self.samples.iter().filter(is_asked)
     }
 
-    /// Returns the sum of a consumer's series of that name; `None` if there are none.
+    /// Returns the sum of a consumer's series with this metric name. `None`: no such series.
     pub(super) fn value(&self, name: &str, consumer: &str) -> Option<f64> {
         self.of(name, consumer).map(|sample| sample.value).reduce(|sum, value| sum + value)
     }
 
-    /// Returns a consumer's series of that name, summed by the values of a label.
+    /// Returns the sums of a consumer's series with this metric name, by value of `label`.
     pub(super) fn by(&self, name: &str, consumer: &str, label: &str) -> BTreeMap<String, f64> {
         let mut sums = BTreeMap::new();
         for sample in self.of(name, consumer) {
@@ -49,7 +49,7 @@ impl Scrape {
         sums
     }
 
-    /// Returns a consumer's histogram of that name: the number of observations at or below each bound, sorted by bound.
+    /// Returns the buckets of a consumer's histogram: each bound with the number of observations at or below it, sorted by bound.
     pub(super) fn buckets(&self, name: &str, consumer: &str) -> Vec<(f64, f64)> {
         let mut counts: Vec<(f64, f64)> = Vec::new();
         for sample in self.of(&format!("{name}_bucket"), consumer) {
@@ -64,7 +64,7 @@ impl Scrape {
     }
 }
 
-/// Parses `name{label="value",…} value [timestamp]`.
+/// Parses a line of the form `name{label="value",…} value [timestamp]`.
 fn sample(line: &str) -> Option<Sample> {
     let name_ends = line.find(['{', ' ', '\t'])?;
     let (name, mut rest) = line.split_at(name_ends);
@@ -76,7 +76,7 @@ fn sample(line: &str) -> Option<Sample> {
     Some(Sample { name: name.to_owned(), labels, value })
 }
 
-/// Parses labels up to the closing brace; returns the text after it.
+/// Parses labels up to the closing brace. Returns the text after the brace.
 fn read_labels<'a>(mut list: &'a str, labels: &mut BTreeMap<String, String>) -> Option<&'a str> {
     loop {
         list = list.trim_start_matches([',', ' ']);

@@ -1,4 +1,4 @@
-//! `hostler top`: shows a running host from its health file and its metrics endpoint.
+//! Command `hostler top`: shows a running host, from its health file and its metrics endpoint.
 
 mod metrics;
 mod model;
@@ -21,7 +21,7 @@ use metrics::Scrape;
 use model::{Look, Looks, rows};
 use screen::{History, Title};
 
-/// The longest wait for an answer of the metrics endpoint.
+/// Maximum wait for an answer of the metrics endpoint.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Show a running host: slots, rates, latencies, failures
@@ -46,10 +46,10 @@ pub(super) struct Args {
     config: ConfigArg,
 }
 
-/// The sources of the display.
+/// Sources of the displayed data.
 struct Host {
     file: PathBuf,
-    /// The metrics endpoint; without one, the reason.
+    /// URL of the metrics endpoint, or the reason why no URL is known.
     metrics: std::result::Result<String, String>,
     client: reqwest::Client,
 }
@@ -66,7 +66,7 @@ pub(super) fn run(args: &Args) -> Result {
     }
     let mut terminal = ratatui::try_init().map_err(|error| Failure::new(Exit::Internal, error))?;
     let result = watch(&host, args.interval.max(Duration::from_millis(100)), &runtime, &mut terminal);
-    // If this fails, the terminal is gone.
+    // If this fails, the terminal has been closed.
     let _ = ratatui::try_restore();
     result
 }
@@ -120,7 +120,7 @@ fn watch(
     }
 }
 
-/// Returns true if the key just pressed quits: q, Escape, or Ctrl-C, which a terminal in raw mode passes on as a key.
+/// Returns true if the key just pressed quits: q, Escape or Ctrl-C. A terminal in raw mode delivers Ctrl-C as a key.
 fn quits() -> Result<bool> {
     let event = event::read().map_err(|error| Failure::new(Exit::Internal, error))?;
     let Event::Key(key) = event else { return Ok(false) };
@@ -159,12 +159,12 @@ impl Host {
     }
 
     fn verdict(&self, report: &Report) -> Verdict {
-        // A host that has written a report is no longer starting.
+        // A host that has written a report has passed its start period.
         let start_period = StartPeriod { limit: Duration::ZERO, pid1_started_at: None };
         health::verdict(Ok(report), process::info(report.pid), Timestamp::now(), start_period)
     }
 
-    /// Returns a look with its metrics, and the reason if there are none.
+    /// Returns a snapshot with metrics, and the reason if no metrics are available.
     async fn look(&self, report: Report) -> (Look, Option<String>) {
         let scraped = match &self.metrics {
             Ok(url) => self.scrape(url).await,
@@ -183,14 +183,14 @@ impl Host {
     }
 }
 
-/// Returns the endpoint of the config, as reached from this machine.
+/// Returns the metrics URL of the config, as reachable from this machine.
 fn served(named: Option<&Path>) -> std::result::Result<String, String> {
     let loaded = config::load(named, std::env::vars_os()).map_err(|_| "the config cannot be read".to_owned())?;
     let address = loaded.config.telemetry.prometheus.ok_or("telemetry.prometheus is not set")?;
     Ok(reachable(address))
 }
 
-/// Returns the URL of an address. One that listens on all interfaces is reached by loopback.
+/// Returns the URL for an address. An address that listens on all interfaces is reached through the loopback interface.
 fn reachable(mut address: SocketAddr) -> String {
     if address.ip().is_unspecified() {
         address.set_ip(match address {

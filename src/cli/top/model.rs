@@ -1,4 +1,4 @@
-//! The figures that `hostler top` shows, computed from two looks at a host. No I/O.
+//! Figures that `hostler top` shows, computed from two snapshots of a host. Without I/O.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,57 +6,57 @@ use std::time::Duration;
 use super::metrics::Scrape;
 use hostler_health::{BreakerState, ConsumerReport, FailureReport, Report, Timestamp};
 
-/// A look: the health file, and the metrics if they are served.
+/// Snapshot of a host: the health file, and the metrics if available.
 #[derive(Debug, Clone)]
 pub(super) struct Look {
-    /// The time of the look.
+    /// Time of the snapshot.
     pub(super) at: Timestamp,
-    /// The health file.
+    /// Content of the health file.
     pub(super) report: Report,
-    /// The metrics.
+    /// Metrics. `None`: not available.
     pub(super) scrape: Option<Scrape>,
 }
 
-/// The figures of one consumer.
+/// Figures of one consumer.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Row {
     pub(super) name: String,
     pub(super) state: &'static str,
-    /// The time it has been in that state.
+    /// Time since the last change of state.
     pub(super) since: Duration,
     pub(super) busy: u32,
     pub(super) slots: Option<u32>,
-    /// Messages that ended per second between the two reports.
+    /// Number of messages per second that ended between two reports.
     pub(super) rate: f64,
     pub(super) processed: u64,
     pub(super) failed: u64,
-    /// The median duration of handlers between the two looks, in seconds. The next field is the 99th percentile.
+    /// Median duration of the handler between two snapshots, in seconds. `slowest` is the 99th percentile.
     pub(super) median: Option<f64>,
     pub(super) slowest: Option<f64>,
     pub(super) visible: Option<f64>,
     pub(super) dead_lettered: Option<f64>,
-    /// The age of the oldest message, in seconds.
+    /// Age of the oldest message in seconds.
     pub(super) oldest: Option<f64>,
-    /// The age of the queue's counts, in seconds.
+    /// Age of the queue counts in seconds.
     pub(super) counted: Option<f64>,
-    /// Messages by outcome, since the host started.
+    /// Number of messages by outcome, since the start of the host.
     pub(super) outcomes: BTreeMap<String, f64>,
-    /// The last failures, the latest first, each with its age.
+    /// Latest failures, newest first, each with its age.
     pub(super) failures: Vec<(Duration, FailureReport)>,
 }
 
-/// The looks that rates are computed from. The health file's counts date from its last write, and looks may be more frequent. So
-/// a rate spans two reports, and stays until the next.
+/// Snapshots from which rates are computed. The counts in the health file date from its last write, and snapshots may be more
+/// frequent than writes. Therefore, a rate covers the time between two reports, and does not change until the next report.
 #[derive(Debug, Default)]
 pub(super) struct Looks {
-    /// The first look at the report before the last.
+    /// First snapshot with the report before the last one.
     before: Option<Look>,
-    /// The first look at the last report.
+    /// First snapshot with the last report.
     last: Option<Look>,
 }
 
 impl Looks {
-    /// Returns the rows of the next look.
+    /// Returns the rows of the next snapshot.
     pub(super) fn rows(&mut self, now: &Look) -> Vec<Row> {
         if self.last.as_ref().is_none_or(|last| last.report.written_at != now.report.written_at) {
             self.before = self.last.replace(now.clone());
@@ -65,8 +65,8 @@ impl Looks {
     }
 }
 
-/// Returns the rows of a look, in the order of the health file. Rates are measured since the report of `before`; without it, or
-/// if the process was replaced, since the host started.
+/// Returns the rows of a snapshot, in the order of the health file. Rates cover the time since the report in `before`. Without
+/// `before`, or after a restart of the host, rates cover the time since the host started.
 pub(super) fn rows(before: Option<&Look>, now: &Look) -> Vec<Row> {
     let before = before.filter(|before| {
         let (before, now) = (&before.report, &now.report);
@@ -112,7 +112,7 @@ fn row(before: Option<&Look>, now: &Look, consumer: &ConsumerReport) -> Row {
     }
 }
 
-/// Returns its state, or the reason why it deliberately takes no messages.
+/// Returns the state of a consumer, or the reason why the consumer intentionally receives no messages.
 fn state(consumer: &ConsumerReport) -> &'static str {
     match consumer.breaker {
         _ if consumer.paused => "PAUSED",
@@ -122,14 +122,14 @@ fn state(consumer: &ConsumerReport) -> &'static str {
     }
 }
 
-/// Returns the observations of a histogram between two looks.
+/// Returns the observations in a histogram between two snapshots.
 fn since(before: &[(f64, f64)], now: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     let counted = |bound: f64| before.iter().find(|(known, _)| *known == bound).map_or(0.0, |(_, count)| *count);
     now.into_iter().map(|(bound, count)| (bound, (count - counted(bound)).max(0.0))).collect()
 }
 
-/// Returns the value below which this share of a histogram's observations lies. Within a bucket they count as evenly spread, as
-/// in Prometheus' `histogram_quantile`.
+/// Returns a quantile of a histogram: the value at or below which `share` of the observations lie. Interpolates linearly within a
+/// bucket, as `histogram_quantile` in Prometheus does.
 fn quantile(share: f64, buckets: &[(f64, f64)]) -> Option<f64> {
     let (_, all) = *buckets.last()?;
     if all <= 0.0 {
@@ -193,7 +193,7 @@ mod tests {
         let mut other = early.clone();
         other.report.pid = 8;
         assert_eq!(rows(Some(&other), &late)[0].rate, 12.5);
-        // Two looks at the same moment give no rate, and do not divide by zero.
+        // Two snapshots at the same time give a rate of zero, without a division by zero.
         assert_eq!(rows(None, &look(0, 5, ""))[0].rate, 0.0);
     }
 
@@ -206,7 +206,7 @@ mod tests {
         };
         let [first, second, third] = [look(10, 100, ""), look(11, 150, ""), look(13, 160, "")];
         assert_eq!([rate_at(10_100, &first), rate_at(10_200, &first)], [10.0, 10.0]);
-        // The rate depends neither on the time between looks nor on that between a report and a look.
+        // The rate depends neither on the time between snapshots nor on the time between a report and a snapshot.
         assert_eq!([rate_at(11_050, &second), rate_at(11_500, &second), rate_at(12_900, &second)], [50.0; 3]);
         assert_eq!([rate_at(13_900, &third), rate_at(14_000, &third)], [5.0; 2]);
     }

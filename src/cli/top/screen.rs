@@ -1,4 +1,4 @@
-//! The screen of `hostler top`: a table of consumers, their outcomes, the last failures, and a graph of the last minutes.
+//! Screen of `hostler top`: a table of consumers, their outcomes, the latest failures, and a graph of the last minutes.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,24 +13,24 @@ use super::model::Row;
 use hostler_health::FailureReport;
 use hostler_types::printable::on_one_line;
 
-/// The columns on the screen and with `--once`.
+/// Columns of the table, on the screen and with `--once`.
 pub(super) const HEADER: [&str; 13] = [
     "CONSUMER", "STATE", "SINCE", "SLOTS", "MSG/S", "P50", "P99", "HANDLED", "FAILED", "VISIBLE", "DEAD", "OLDEST",
     "COUNTED",
 ];
 
-/// The most failures that are shown.
+/// Maximum number of failures that are shown.
 const MAX_FAILURES: usize = 5;
 
-/// The number of looks that are kept.
+/// Number of snapshots that the graph covers.
 const HISTORY: usize = 300;
 
-/// The 99th percentile of handlers' durations at each look, in microseconds.
+/// The 99th percentile of the handler durations at each snapshot, in microseconds.
 #[derive(Debug, Default)]
 pub(super) struct History(VecDeque<u64>);
 
 impl History {
-    /// Adds a look, by the slowest of its consumers.
+    /// Adds a snapshot, with the slowest of its consumers.
     pub(super) fn push(&mut self, rows: &[Row]) {
         let slowest = rows.iter().filter_map(|row| row.slowest).fold(0.0, f64::max);
         if self.0.len() == HISTORY {
@@ -41,20 +41,20 @@ impl History {
     }
 }
 
-/// The lines above the table.
+/// Content of the lines above the table.
 pub(super) struct Title<'a> {
-    /// The host's process id.
+    /// Process id of the host.
     pub(super) pid: u32,
-    /// The time since its start.
+    /// Time since the start of the host.
     pub(super) up: Duration,
-    /// The verdict of the health check and its reasons.
+    /// Verdict of the health check, with its reasons.
     pub(super) verdict: &'a str,
     pub(super) healthy: bool,
-    /// The reason, if there are no metrics.
+    /// Reason why no metrics are available, if so.
     pub(super) without: Option<&'a str>,
 }
 
-/// Returns a consumer's cells, in the order of [`HEADER`].
+/// Returns the cells of a consumer, in the order of [`HEADER`].
 pub(super) fn cells(row: &Row) -> Vec<String> {
     let count = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.0}"));
     vec![
@@ -74,7 +74,7 @@ pub(super) fn cells(row: &Row) -> Vec<String> {
     ]
 }
 
-/// Formats seconds for people, with a fitting unit.
+/// Formats a duration in seconds for people, in a suitable unit.
 fn took(seconds: Option<f64>) -> String {
     match seconds {
         None => "-".to_owned(),
@@ -84,18 +84,18 @@ fn took(seconds: Option<f64>) -> String {
     }
 }
 
-/// Formats an age in seconds in its two largest units.
+/// Formats an age in seconds with its two largest units.
 fn age(seconds: Option<f64>) -> Option<String> {
     seconds.map(|seconds| rounded(Duration::from_secs_f64(seconds.clamp(0.0, 1e9))))
 }
 
-/// Formats a duration in its two largest units.
+/// Formats a duration with its two largest units.
 fn rounded(duration: Duration) -> String {
     let text = humantime::format_duration(Duration::from_secs(duration.as_secs())).to_string();
     text.split(' ').take(2).collect::<Vec<_>>().join(" ")
 }
 
-/// Formats a consumer's outcomes, the most frequent first.
+/// Formats the outcomes of a consumer, most frequent first.
 pub(super) fn outcomes(row: &Row) -> Option<String> {
     let mut outcomes: Vec<_> = row.outcomes.iter().filter(|(_, count)| **count > 0.0).collect();
     outcomes.sort_by(|a, b| b.1.total_cmp(a.1));
@@ -103,7 +103,7 @@ pub(super) fn outcomes(row: &Row) -> Option<String> {
     (!words.is_empty()).then(|| format!("{}: {}", row.name, words.join(" · ")))
 }
 
-/// Formats the last failures of all consumers, latest first, one per line.
+/// Formats the latest failures of all consumers, newest first, one per line.
 pub(super) fn failures(rows: &[Row]) -> Vec<String> {
     let mut failures: Vec<_> =
         rows.iter().flat_map(|row| row.failures.iter().map(move |(age, failure)| (age, &row.name, failure))).collect();
@@ -111,7 +111,7 @@ pub(super) fn failures(rows: &[Row]) -> Vec<String> {
     let line = |(age, consumer, failure): &(&Duration, &String, &FailureReport)| {
         let FailureReport { message_id, outcome, disposition, reason, .. } = failure;
         let colon = if reason.is_empty() { "" } else { ": " };
-        // A handler's reason stays on one line.
+        // Keeps the reason from a handler on one line.
         let reason = on_one_line(reason);
         format!("{} ago, {consumer}, {message_id}: {outcome}, {disposition}{colon}{reason}", rounded(**age))
     };
