@@ -1,4 +1,4 @@
-//! What the judge makes of calls: what a process asks of its queue, and how it is answered.
+//! Judges calls: the requests of a process to its queue, and the answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,30 +13,31 @@ use super::record::{Delivery, Fate, State};
 use super::scenario::End;
 use super::settling::Kind;
 
-/// How long a settlement may be on its way to the wire: behind calls that hang, until those are given up.
+/// Maximum delay of a settlement before its call is sent. A settlement may wait behind calls that hang until they time out.
 const OWED: Duration = Duration::from_secs(40);
-/// Receives that fail are repeated with rests between: in so much time no more than [`MOST_FAILED`] do.
+/// Window in which failed receives are counted, see [`MOST_FAILED`]. Receives that fail are repeated with delays.
 const REST: Duration = Duration::from_secs(10);
-/// See [`REST`]: several at once, each of them once more at once, and then ever more slowly.
+/// Maximum number of failed receives per [`REST`]. Several receives may run at once. Each is repeated once immediately, and then
+/// with growing delays.
 const MOST_FAILED: usize = 40;
 
-/// What a call on the wire asks for, as far as the promises go.
+/// Content of a call, as far as the promises depend on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Asked {
     Receive,
     Delete(Vec<String>),
-    /// Receipts, and for how many seconds from now: a heartbeat, or, on the wire, a release.
+    /// Receipts, each with the number of seconds from now: a heartbeat, or, in an SQS call, possibly a release.
     Change(Vec<(String, u64)>),
-    /// The same, for certain a release.
+    /// Receipts, each with the number of seconds from now: certainly a release.
     Release(Vec<(String, u64)>),
-    /// Copies for the dead-letter queue, by name.
+    /// Names of messages to copy to the dead-letter queue.
     Bury(Vec<String>),
-    /// Receipts of what goes to the dead-letter queue, copied and removed at once.
+    /// Receipts of messages to move to the dead-letter queue. The copy and the removal are one step.
     Move(Vec<String>),
     Other,
 }
 
-/// What became of one entry of a call, as its caller saw it.
+/// Result of one entry of a call, as its caller saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answered {
     Done,
@@ -44,7 +45,7 @@ pub enum Answered {
     Failed,
 }
 
-/// Tells if a process still waited for the copy of a message now, although the lease of the message is over.
+/// Returns true if a process still waited for the copy of a message, although the lease of the message has ended.
 fn is_late_copy(deliveries: &BTreeMap<String, Delivery>, life: usize, name: &str, now: Instant) -> bool {
     let is_it = |one: &&Delivery| one.life == life && one.name == name && one.ended.is_some() && !one.settled;
     let last = deliveries.values().filter(is_it).max_by_key(|one| one.number);
@@ -52,7 +53,7 @@ fn is_late_copy(deliveries: &BTreeMap<String, Delivery>, life: usize, name: &str
 }
 
 impl Judge {
-    /// A call begins. `again`: it is one that the SDK repeats.
+    /// Records that a call begins. `again`: the SDK repeats the call.
     pub fn asked(&self, life: usize, asked: &Asked, again: bool, shown: Option<&ConsumerReport>) {
         let mut state = self.see(|| format!("process {life} asks: {asked:?}{}", if again { " again" } else { "" }));
         let now = Instant::now();
@@ -111,7 +112,7 @@ impl Judge {
         for (receipt, seconds) in entries {
             let Some(delivery) = deliveries.get_mut(receipt) else { continue };
             delivery.calls += 1;
-            // What the SDK repeats is the same call.
+            // A call that the SDK repeats is the same call.
             if !again {
                 delivery.settling = match asked {
                     Asked::Change(_) if self.scenario.is_exact() => false,
@@ -139,7 +140,8 @@ impl Judge {
         }
     }
 
-    /// The kind of a removal, by what became of the message; `None` where that leaves it open, as for a reply that may have failed.
+    /// Returns the kind of a removal, judged by the outcome of the message. `None`: the outcome leaves the kind open, for example
+    /// after a reply that may have failed.
     fn kind_of_removal(&self, one: &Delivery, counted: u32, moves: bool, drained: bool) -> Option<Kind> {
         if moves {
             return Some(Kind::Copy);
@@ -152,7 +154,8 @@ impl Judge {
         }
     }
 
-    /// Promises 2, 4 and 6, and the policy. `fate`: of a message that is not moved to the dead-letter queue.
+    /// Checks promises 2, 4 and 6, and the policy. `fate`: the fate of the message, if the message is not moved to the
+    /// dead-letter queue.
     fn faults_of_call(
         &self,
         one: &Delivery,
@@ -188,8 +191,8 @@ impl Judge {
             return broken;
         };
         match &one.ended {
-            // While a reply is sent, and while a hook decides about what was stopped, the lease is kept.
-            // The hook begins once the consumer knows that the guest is gone.
+            // While a reply is sent, and while a hook decides about a stopped handler, the lease is extended. The hook begins
+            // after the consumer knows that the guest has ended.
             Some((at, None))
                 if !one.settling
                     && !one.deciding
@@ -214,7 +217,7 @@ impl Judge {
         broken
     }
 
-    /// A copy goes to the dead-letter queue only if a delivery of its message has come to that.
+    /// Checks that a copy goes to the dead-letter queue only if the policy allows this for a delivery of the message.
     fn fault_of_burial(&self, deliveries: &BTreeMap<String, Delivery>, life: usize, name: &str) -> Option<String> {
         let is_wrong = |one: &Delivery| {
             let counted = one.attempt - self.spoilt_before(deliveries, one);
@@ -227,7 +230,7 @@ impl Judge {
         ended.all(is_wrong).then(|| format!("{name} is dead-lettered after attempt {attempt}, which came to {end}"))
     }
 
-    /// A call ended, as its caller saw it.
+    /// Records the end of a call, as its caller saw it.
     pub fn answered(&self, life: usize, asked: &Asked, result: &dyn Fn(usize) -> Answered) {
         let mut state = self.see(|| format!("process {life} is answered: {asked:?}"));
         let now = Instant::now();
@@ -252,7 +255,7 @@ impl Judge {
                     };
                     let mut counts = false;
                     for own in deliveries.values_mut().filter(is_own) {
-                        // Where no copy can be made, there is no settlement: it comes again when its lease ends.
+                        // A message that cannot be copied is not settled. It is redelivered after its lease has ended.
                         (own.owed, own.asked) = (None, own.asked + 1);
                         counts = result(index) == Answered::Failed;
                     }
@@ -274,7 +277,8 @@ impl Judge {
                 () if delivery.settling => Some(Kind::Release),
                 () => Some(Kind::Extension),
             };
-            // What never started was finished before: the driver removes it again, which settles nothing.
+            // A message whose handler never started was finished by an earlier delivery. The driver removes it again, which is no
+            // settlement.
             let is_own = !removes || delivery.started_at.is_some();
             for one in kind.map_or(vec![Kind::Removal, Kind::Copy], |kind| vec![kind]) {
                 let calls = &mut lives[life].calls[one as usize];
@@ -295,7 +299,7 @@ impl Judge {
                         lives[life].removed.insert(delivery.name.clone(), now);
                     }
                 }
-                // An answer after the lease was over by its own clock is too late for it.
+                // An answer that arrives after the end of the lease, by the lease's own clock, is too late to extend it.
                 Answered::Done if delivery.ours_until.is_none_or(|until| until < now) => {}
                 Answered::Done => {
                     delivery.ours_until = Some(self.ours_until(delivery.called_at, delivery.called_for));
@@ -307,13 +311,13 @@ impl Judge {
         }
     }
 
-    /// Until when a lease holds that was asked for at this time: no promise is made for the last of it, in which a handler
-    /// is stopped.
+    /// Returns the time until which a process may rely on a lease that was requested at `asked_at`. The last part of the lease is
+    /// excluded, because a handler is stopped in this time.
     fn ours_until(&self, asked_at: Instant, asked_for: Duration) -> Instant {
         asked_at + asked_for.saturating_sub((self.scenario.lease / 20).clamp(LATE, Duration::from_secs(1)) + LATE)
     }
 
-    /// The process got to know of these deliveries, which it asked for at this time.
+    /// Records that a process received these deliveries. The process requested them at `asked_at`.
     pub fn received(&self, life: usize, receipts: &BTreeSet<String>, asked_at: Instant) {
         let mut state = self.see(|| format!("process {life} receives {receipts:?}"));
         state.lives[life].changed_at = Some(Instant::now());
@@ -330,7 +334,7 @@ impl Judge {
                 delivery.ours_until = Some(self.ours_until(asked_at, self.scenario.lease));
             }
         }
-        // What is finished is removed by the driver, and takes no slot.
+        // A finished message is removed by the driver, and occupies no slot.
         let is_own = |one: &&Delivery| one.life == life && !state.is_done(life, &one.name, now);
         let held = state.deliveries.values().filter(is_own).filter(|one| one.takes_slot(now)).count();
         if held > self.scenario.concurrency {
@@ -338,8 +342,8 @@ impl Judge {
         }
     }
 
-    /// How many earlier attempts of a delivery's message the host spoilt, as far as its process can know. What it has given back
-    /// to a queue that takes its count back is none.
+    /// Returns the number of earlier attempts of a delivery's message that ended at a limit of the host, as far as the process
+    /// can know. Attempts that were given back to a queue that does not count them are excluded.
     fn spoilt_before(&self, deliveries: &BTreeMap<String, Delivery>, one: &Delivery) -> u32 {
         let is_exact = self.scenario.is_exact();
         let is_spoilt = |other: &&Delivery| {

@@ -1,4 +1,4 @@
-//! What the policy says becomes of a delivery, worked out anew from what its handler and its hook did.
+//! Allowed dispositions of a delivery, computed independently of the consumer from the results of the handler and the hook.
 
 use std::time::Duration;
 
@@ -7,18 +7,18 @@ use hostler_config::OnProcessingTimeout;
 use super::record::Delivery;
 use super::scenario::{End, Scenario};
 
-/// The longest that a queue delays a message (AWS limit: 12 h).
+/// Maximum delay of a message (AWS limit: 12 h).
 const LONGEST: Duration = Duration::from_secs(12 * 3600);
 
-/// The longest rest after a limit of the host, in seconds: the simulation reaches no further with its four attempts.
+/// Maximum delay after a limit of the host, in seconds. The four attempts of the simulation reach no longer delay.
 const LONGEST_REST: u64 = 8;
 
-/// What may be done about a delivery.
+/// Dispositions that are allowed for a delivery.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Allowed {
     pub ack: bool,
     pub bury: bool,
-    /// Between how many and how many seconds it may be delayed.
+    /// Minimum and maximum delay in seconds of an allowed release.
     pub release: Option<(u64, u64)>,
 }
 
@@ -32,8 +32,9 @@ impl Allowed {
     }
 }
 
-/// What may be done about a delivery whose handler is gone; `None`: it never ran, or still does. `drained`: its process may have
-/// stopped it, or its hook, because the grace was over. `attempt`: its number without those that its host spoilt.
+/// Returns the allowed dispositions of a delivery whose handler has ended. `None`: the handler never ran, or still runs.
+/// `drained`: the process may have stopped the handler or the hook, because the grace ended. `attempt`: the attempt number,
+/// without attempts that ended at a limit of the host.
 pub fn allowed(scenario: &Scenario, one: &Delivery, attempt: u32, drained: bool) -> Option<Allowed> {
     let (at, end) = one.ended.as_ref()?;
     let ran_out = one.started_at.is_some_and(|started_at| *at >= started_at + scenario.processing_timeout);
@@ -53,7 +54,7 @@ fn of(scenario: &Scenario, end: &End, attempt: u32) -> Allowed {
     let ack = Allowed { ack: true, ..Allowed::default() };
     match end {
         End::Ack => ack,
-        // What cannot be sent has failed.
+        // A reply that cannot be sent counts as a failure.
         End::Reply => ack.or(failed(scenario, attempt)),
         End::Retry | End::Fail | End::Trap | End::Stuck => failed(scenario, attempt),
         End::DeadLetter => bury,
@@ -61,7 +62,7 @@ fn of(scenario: &Scenario, end: &End, attempt: u32) -> Allowed {
         End::Delay(_) if attempt >= scenario.attempts() => bury,
         End::Delay(delay) => {
             let most = (*delay).min(LONGEST);
-            // The time since its receive counts towards the longest delay.
+            // The time since the receive counts towards the maximum delay.
             let least =
                 if most < LONGEST - Duration::from_secs(3600) { most } else { most - Duration::from_secs(3600) };
             Allowed { release: Some((least.as_secs(), most.as_secs())), ..Allowed::default() }

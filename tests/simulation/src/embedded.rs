@@ -1,4 +1,4 @@
-//! The world of the embedded queue: the driver works on a real file, by clocks that are the simulation's.
+//! World of the embedded queue: the driver works on a real file, with simulated clocks.
 
 pub mod clock;
 mod file;
@@ -25,10 +25,10 @@ use file::File;
 use trouble::Trouble;
 use watched::Watched;
 
-/// How long an operator, a supervisor or a producer waits before it tries again.
+/// Delay before an operator, a supervisor or a producer retries.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// A machine with the file.
+/// A machine with a queue file.
 pub struct Embedded {
     system: System,
     judge: Arc<Judge>,
@@ -40,7 +40,7 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// A machine with a queue.
+    /// Creates a machine with a queue.
     pub async fn new(system: System, scenario: Arc<Scenario>, judge: Arc<Judge>) -> Self {
         let memory = Path::new("/dev/shm");
         let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
@@ -58,14 +58,14 @@ impl Embedded {
 
     fn connect(&self) -> Result<Arc<dyn Provisioner>, QueueError> {
         if !fs::exists(&self.file.path).unwrap() {
-            // It would make a new one, and an operator puts the old one back first.
+            // The driver would create a new file. An operator restores the old file first.
             return Err(QueueError::Unavailable("the file is away".into()));
         }
         let clock = self.clocks.lock().unwrap().of_process();
         (self.system.embedded)(&self.file.path, clock)
     }
 
-    /// Connects as often as it takes.
+    /// Connects, with as many retries as needed.
     async fn connected(&self) -> Arc<dyn Provisioner> {
         loop {
             match self.connect() {

@@ -1,6 +1,6 @@
-//! The judge: sees all that happens in a run, and holds it against the promises.
+//! The judge: observes all events of a run, and checks them against the promises.
 //!
-//! It knows what the queue knows, what the handlers did and what was asked on the wire, and nothing of the consumer's insides.
+//! The judge knows the state of the queue, the actions of the handlers and the calls, but nothing of the consumer's internals.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -13,13 +13,13 @@ use super::record::{Delivery, Fate, Life, State};
 use super::scenario::{End, Scenario};
 use super::settling::Kind;
 
-/// How much later than its time a thing may happen: the clock of the simulation has no load.
+/// Maximum delay of an event after its due time. The clock of the simulation has no load.
 pub const LATE: Duration = Duration::from_millis(100);
-/// How much earlier a lease of the embedded queue may end, which counts milliseconds and cuts off what is less.
+/// Maximum time by which a lease of the embedded queue may end early. The embedded queue rounds times down to milliseconds.
 const TICK: Duration = Duration::from_millis(2);
 
-/// The receipt of the delivery that a process runs a handler or a hook on: the last one, as an attempt that was given back is
-/// followed by another of the same number.
+/// Returns the receipt of the delivery on which a process runs a handler or a hook. This is the last matching delivery, because
+/// an attempt that was given back is followed by another with the same number.
 fn receipt_of(state: &State, life: usize, name: &str, attempt: u32) -> Option<String> {
     let is_it = |one: &Delivery| (one.life, one.name.as_str(), one.attempt) == (life, name, attempt);
     let found = state.deliveries.iter().filter(|(_, one)| is_it(one)).max_by_key(|(_, one)| one.number);
@@ -31,7 +31,7 @@ fn delivery<'a>(state: &'a mut State, life: usize, name: &str, attempt: u32) -> 
     state.deliveries.get_mut(&receipt)
 }
 
-/// Sees and judges.
+/// Observes the events of a run and checks them.
 #[derive(Debug)]
 pub struct Judge {
     pub(super) scenario: Arc<Scenario>,
@@ -59,23 +59,23 @@ impl Judge {
         state
     }
 
-    /// Notes an event that no promise is about.
+    /// Records an event that no promise concerns.
     pub fn note(&self, event: impl FnOnce() -> String) {
         drop(self.see(event));
     }
 
-    /// Notes that a promise is broken.
+    /// Records that a promise is broken.
     pub fn break_promise(&self, what: String) {
         self.see(|| "a promise is broken".into()).violations.push(what);
     }
 
-    /// What was broken, and all that happened.
+    /// Returns the broken promises and the trace of all events.
     pub fn verdict(&self) -> (Vec<String>, Vec<String>) {
         let mut state = self.state.lock().unwrap();
         (std::mem::take(&mut state.violations), std::mem::take(&mut state.trace))
     }
 
-    // What the queue does.
+    // Events of the queue.
 
     pub fn sent(&self, name: &str, group: Option<&str>) {
         let mut state = self.see(|| format!("sent {name} {}", group.unwrap_or("")));
@@ -122,8 +122,8 @@ impl Judge {
         state.deliveries.insert(receipt.to_owned(), delivery);
     }
 
-    /// The embedded queue counts every receive but those that were given back, because no handler ran or the host was at a
-    /// limit. What a process took just before it was killed, nobody has seen.
+    /// Checks the attempt number of a receive. The embedded queue counts every receive, except those given back because no
+    /// handler ran or the host was at a limit. A receive just before a kill may be unknown to the judge.
     fn fault_of_attempt(&self, state: &State, life: usize, name: &str, attempt: u32) -> Option<String> {
         let same = |one: &&Delivery| one.name == name && self.scenario.is_exact();
         let last = state.deliveries.values().filter(same).max_by_key(|one| one.number)?;
@@ -132,16 +132,16 @@ impl Judge {
         (last.life == life && attempt != expected).then(|| format!("attempt {attempt} of {name} comes, not {expected}"))
     }
 
-    /// A lease now ends at `until`.
+    /// Records that a lease now ends at `until`.
     pub fn changed(&self, receipt: &str, until: Instant) {
         let mut state = self.see(|| format!("queue lets {receipt} end in {:?}", until - Instant::now()));
         let broken = state.deliveries.get_mut(receipt).and_then(|delivery| {
-            // At the limit of 12 h, one that arrived later than it was counted may have got some seconds more.
+            // At the limit of 12 h, a change that arrives late may have set a lease some seconds longer.
             let is_shorter = delivery.until > until + Duration::from_secs(10);
             let is_shorter = is_shorter && delivery.ended.is_none() && delivery.started_at.is_some();
             delivery.until = until;
             delivery.released |= delivery.settling;
-            // The embedded queue has no such limit.
+            // The embedded queue has no limit of 12 h.
             (!self.scenario.is_exact() && until > delivery.received_at + Duration::from_secs(12 * 3600))
                 .then_some("leased for more than 12 h")
                 .or(is_shorter.then_some("a lease was shortened under a running handler"))
@@ -158,7 +158,7 @@ impl Judge {
         self.see(|| format!("queue has a reply to {name}")).fates.entry(name.to_owned()).or_default().replied = true;
     }
 
-    /// Promise 1: removed only after an ack, or after its copy.
+    /// Checks promise 1: a message is removed only after an ack, or after its copy.
     pub fn removed(&self, name: &str) {
         let mut state = self.see(|| format!("queue removes {name}"));
         let fate = state.fates.entry(name.to_owned()).or_default();
@@ -168,9 +168,9 @@ impl Judge {
         }
     }
 
-    // What the process does.
+    // Events of the process.
 
-    /// A process starts; its number.
+    /// Records the start of a process. Returns the number of the process.
     pub fn born(&self) -> usize {
         let mut state = self.see(|| "a process starts".into());
         state.lives.push(Life { born_at: Some(Instant::now()), ..Life::default() });
@@ -189,13 +189,13 @@ impl Judge {
         self.see(|| format!("all stands still for {by:?}")).paused_at = Some(Instant::now());
     }
 
-    /// The machine starts anew: by what time its leases end then, the wall clock decides.
+    /// Records a reboot of the machine. After the reboot, the wall clock determines when leases end.
     pub fn booted(&self) {
         let mut state = self.see(|| "the machine starts anew".into());
         state.deliveries.values_mut().for_each(|delivery| delivery.until = Instant::now());
     }
 
-    /// It is gone, and all its handlers with it.
+    /// Records that a process was killed, together with all its handlers.
     pub fn crashed(&self, life: usize) {
         let mut state = self.see(|| format!("process {life} is killed"));
         state.lives[life].over = true;
@@ -208,7 +208,7 @@ impl Judge {
         }
     }
 
-    /// Promise 2 and 6: it leaves nothing behind.
+    /// Checks promises 2 and 6: an exiting process leaves no work behind.
     pub fn exited(&self, life: usize, in_flight: usize, in_hand: usize) {
         let mut state = self.see(|| format!("process {life} exits"));
         state.lives[life].over = true;
@@ -228,7 +228,7 @@ impl Judge {
         }
     }
 
-    /// A handler starts on a delivery.
+    /// Records that a handler starts on a delivery.
     pub fn started(&self, life: usize, name: &str, attempt: u32, shown: Option<&ConsumerReport>) -> String {
         let mut state = self.see(|| format!("process {life} starts {name} attempt {attempt}"));
         let now = Instant::now();
@@ -248,8 +248,8 @@ impl Judge {
         receipt
     }
 
-    /// By what number a handler of a message looks up what it is to do: its attempt; or how often it was started, where an
-    /// attempt may not count.
+    /// Returns the number by which a handler looks up its behaviour: the attempt number or, if the queue may not count an
+    /// attempt, the number of starts.
     pub fn turn(&self, name: &str, attempt: u32) -> u32 {
         if !self.scenario.is_exact() {
             return attempt;
@@ -291,7 +291,7 @@ impl Judge {
         broken
     }
 
-    /// The handler of a delivery is gone. Promises 3 and 5.
+    /// Records that the handler of a delivery has ended. Checks promises 3 and 5.
     pub fn ended(&self, receipt: &str, end: Option<End>) {
         let mut state = self.see(|| format!("handler of {receipt} ends: {end:?}"));
         let now = Instant::now();
@@ -307,10 +307,10 @@ impl Judge {
         let this = &mut lives[delivery.life];
         this.probes -= usize::from(delivery.is_probe);
         match &end {
-            // Without its lease it tells the consumer nothing.
+            // After the end of the lease, the consumer ignores the result of the handler.
             _ if delivery.ours_until.is_none_or(|until| until < now + Duration::from_secs(2)) => {}
             Some(end) => this.ends.push_back((now, matches!(end, End::Fail | End::Trap))),
-            // A stop at the timeout may meet the end of the lease, which is no failure.
+            // A stop at the timeout may coincide with the end of the lease, which does not count as a failure.
             None => {}
         }
         if this.ends.len() > 100 {
@@ -318,7 +318,7 @@ impl Judge {
         }
         if paused_at.is_none_or(|at| at < started_at) {
             let name = &delivery.name;
-            // To stop a guest takes up to 60 ms, which the model's do not need.
+            // Stopping a real guest takes up to 60 ms. Stopping a simulated guest takes no time.
             let stopping = if end.is_none() { Duration::from_millis(60) } else { Duration::ZERO };
             if now + stopping > delivery.until {
                 violations.push(format!("3: {name} ({receipt}) ran on after its lease, or to its very end"));
@@ -334,7 +334,7 @@ impl Judge {
             fates.entry(delivery.name.clone()).or_default().acked = true;
             this.acked.insert(delivery.name.clone());
         }
-        // Stopped before its time: its lease was over.
+        // The handler was stopped before its timeout because its lease ended.
         let is_early = now + LATE < started_at + self.scenario.processing_timeout && this.drained_at.is_none();
         if end.is_none() && is_early && delivery.heartbeat_failed {
             this.calls[Kind::Extension as usize].failed(true, &self.scenario);
@@ -343,7 +343,7 @@ impl Judge {
         delivery.owed = Some(now);
     }
 
-    /// The processing-timeout hook begins.
+    /// Records that the processing-timeout hook begins.
     pub fn deciding(&self, life: usize, name: &str, attempt: u32) {
         let mut state = self.see(|| format!("process {life}: its hook begins on {name} attempt {attempt}"));
         if let Some(delivery) = delivery(&mut state, life, name, attempt) {
@@ -351,7 +351,7 @@ impl Judge {
         }
     }
 
-    /// The processing-timeout hook is gone; `None`: it has not decided, or was stopped.
+    /// Records that the processing-timeout hook has ended. `None`: the hook made no decision, or was stopped.
     pub fn decided(&self, life: usize, name: &str, attempt: u32, end: Option<End>) {
         let mut state = self.see(|| format!("process {life}: its hook decides on {name} attempt {attempt}: {end:?}"));
         if state.lives[life].over {
@@ -368,7 +368,7 @@ impl Judge {
         }
     }
 
-    /// In the end, every message is acked or dead-lettered, and gone from the queue.
+    /// Checks that at the end of the run every message is acked or dead-lettered, and removed from the queue.
     pub fn close(&self) {
         let mut state = self.see(|| "the end".into());
         let State { fates, violations, .. } = &mut *state;

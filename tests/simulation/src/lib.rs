@@ -1,12 +1,14 @@
-//! Deterministic simulation by virtual time, of two worlds: the consumer and the SQS driver over a model of SQS at its worst (`sqs`), and
-//! the consumer and the embedded queue over a real file, beside processes that lock and spoil it (`embedded`).
+//! Deterministic simulation in virtual time, of two worlds. In `sqs`, the consumer and the SQS driver run on a model of SQS with
+//! all its faults. In `embedded`, the consumer and the embedded queue run on a real file, while other processes lock and corrupt
+//! the file.
 //!
-//! A seed makes a scenario (`scenario`), which is played (`run`) with processes that come and go (`system`) in a world (`site`). The
-//! handler does as planned (`worker`), and the `judge` sees everything, calls to the queue too (`calls`), keeps what it needs of it
-//! (`record`), and holds it against the promises: the settlements against the policy (`dispositions`), the health of each second, the breaker, pauses and
-//! the rate limit against what happened (`progress`). The same seed gives the same run.
+//! A seed determines a scenario (`scenario`). A run (`run`) plays the scenario with processes that start and end (`system`) in a
+//! world (`site`). The handler (`worker`) behaves as the scenario plans. The `judge` observes all events, including calls to the
+//! queue (`calls`), records what it needs (`record`), and checks the promises. It checks settlements against the policy
+//! (`dispositions`), and the health of each second, the breaker, pauses and the rate limit against the events (`progress`). The
+//! same seed gives the same run.
 //!
-//! `HOSTLER_SEEDS` says how many seeds are tried, `HOSTLER_SEED` which run to play again, with its trace.
+//! `HOSTLER_SEEDS` sets the number of seeds to try. `HOSTLER_SEED` names a run to repeat, with its trace.
 
 pub mod calls;
 pub mod dispositions;
@@ -39,7 +41,7 @@ pub struct Failure {
     pub trace: Vec<String>,
 }
 
-/// Plays a scenario; a panic is a broken promise too.
+/// Plays a scenario. A panic counts as a broken promise.
 pub fn play(system: System, key: &Key, keeps_trace: bool) -> (Vec<String>, Vec<String>) {
     panic::catch_unwind(|| run::play(system, key, keeps_trace)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
@@ -48,7 +50,7 @@ pub fn play(system: System, key: &Key, keeps_trace: bool) -> (Vec<String>, Vec<S
     })
 }
 
-/// Plays so many seeds of a world on all CPUs, until `enough` of them have failed; those that failed.
+/// Plays this range of seeds of a world on all CPUs, until `enough` seeds have failed. Returns the failed seeds.
 pub fn search(system: System, kind: Kind, seeds: std::ops::Range<u64>, enough: usize) -> Vec<Key> {
     let next = AtomicU64::new(seeds.start);
     let failed = std::sync::Mutex::new(Vec::new());
@@ -72,7 +74,7 @@ pub fn search(system: System, kind: Kind, seeds: std::ops::Range<u64>, enough: u
     failed.into_inner().unwrap()
 }
 
-/// The shortest run that still fails: with fewer messages, and without what is not needed for it.
+/// Returns the shortest run that still fails, with fewer messages and fewer kinds of faults.
 pub fn shortest(system: System, key: &Key) -> Failure {
     let fails = |key: &Key| !play(system, key, false).0.is_empty();
     let mut best = key.clone();
@@ -91,7 +93,7 @@ pub fn shortest(system: System, key: &Key) -> Failure {
     Failure { key: best, violations, trace }
 }
 
-/// A failure, for people.
+/// Formats a failure for people.
 pub fn report(failure: &Failure) -> String {
     let Failure { key, violations, trace } = failure;
     format!(

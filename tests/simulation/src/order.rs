@@ -1,24 +1,27 @@
-//! The order in which messages of a group go back: one that was not started goes no sooner than the one before it.
+//! Order in which messages of a group are released: a message that was not started must not become visible before its
+//! predecessor.
 
 use std::collections::BTreeMap;
 
 use super::record::{Delivery, Fate, Life};
 
-/// The deliveries before one that was not started, in its group.
+/// Predecessors of a delivery that was not started, in its group.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Behind {
-    /// Its process drains.
+    /// Set if the process drains.
     drained: bool,
-    /// For how many seconds the one before goes back, with the same call or an earlier one.
+    /// Delay in seconds with which the predecessor is released, by the same call or an earlier one.
     delay: Option<u64>,
-    /// The one before is done and not settled, and was so when the drain began: this one has to wait for it.
+    /// Set if the predecessor has ended but is not settled, and this was already so when the drain began. This delivery must then
+    /// wait.
     has_to_wait: bool,
-    /// The one before was settled while a call for this one was under way, which then went its own way.
+    /// Set if the predecessor was settled while a call for this delivery was under way. That call is then not judged by the
+    /// delay.
     is_unclear: bool,
 }
 
 impl Behind {
-    /// Finds those before the delivery of this receipt, which is one of the entries of a call.
+    /// Finds the predecessors of the delivery with this receipt. The receipt is one of the entries of a call.
     pub fn of(
         receipt: &str,
         entries: &[(&String, Option<u64>)],
@@ -51,7 +54,7 @@ impl Behind {
         Some((receipt.to_owned(), behind))
     }
 
-    /// The fault of a release of the delivery for so many seconds.
+    /// Returns the fault if the delivery is released for this number of seconds.
     pub fn fault(&self, one: &Delivery, seconds: u64) -> Option<String> {
         if !one.settling || one.asked > 0 {
             return None;
@@ -61,7 +64,7 @@ impl Behind {
             Some(delay) if seconds < delay && !self.is_unclear => {
                 Some(format!("7: it goes back for {seconds} s, and the one before it in its group for {delay} s"))
             }
-            // It keeps the delay of the one before it.
+            // The delivery keeps the delay of its predecessor.
             Some(_) => None,
             _ if self.drained && seconds > 0 => Some("6: what was not started is released with a delay".into()),
             _ => None,

@@ -1,4 +1,4 @@
-//! What the judge makes of a consumer's health, its pauses, its breaker and its rate: second by second.
+//! Judges the health, the pauses, the breaker and the rate of a consumer, second by second.
 
 use std::collections::VecDeque;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,21 +13,21 @@ use super::scenario::Scenario;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The time on the wall at an instant of a run that began at `origin`.
+/// Returns the wall-clock time at an instant of a run that began at `origin`.
 pub fn wall(origin: Instant, at: Instant) -> Timestamp {
     let begin: SystemTime = UNIX_EPOCH + 1_000_000_000 * SECOND;
     Timestamp::from(begin).plus(at.saturating_duration_since(origin))
 }
 
 impl Judge {
-    /// The service fails for so long.
+    /// Records that the service fails for this duration.
     pub fn outage(&self, by: Duration) {
         let mut state = self.see(|| format!("the service fails for {by:?}"));
         let now = Instant::now();
         state.outage = Some((now, now + by));
     }
 
-    /// An operator pauses a process, or lets it go on.
+    /// Records that an operator pauses or resumes a process.
     pub fn held(&self, life: usize, held: bool) {
         let mut state = self.see(|| format!("process {life} {}", if held { "is paused" } else { "is resumed" }));
         let life = &mut state.lives[life];
@@ -36,7 +36,7 @@ impl Judge {
         life.changed_at = Some(Instant::now());
     }
 
-    /// Looks at what the health file says of a process; whether it still is one.
+    /// Checks the health file of a process. Returns true while the process runs.
     pub fn looked(&self, life: usize, report: ConsumerReport) -> bool {
         let mut state = self.state.lock().unwrap();
         let now = Instant::now();
@@ -58,7 +58,7 @@ impl Judge {
     }
 }
 
-/// Why the health check would call it unhealthy.
+/// Returns the reasons for which the health check would report the process as unhealthy.
 fn judged(report: ConsumerReport, now: Timestamp) -> Vec<Reason> {
     let report = Report {
         schema: SCHEMA,
@@ -80,7 +80,7 @@ fn faults_of_health(
     limit: Duration,
     now: Instant,
 ) -> Option<String> {
-    // What stood still just now could not know better.
+    // Shortly after a freeze, the process cannot report its health correctly.
     if life.drained_at.is_some() || state.paused_at.is_some_and(|at| now < at + 5 * SECOND) {
         return None;
     }
@@ -93,7 +93,7 @@ fn faults_of_health(
         let is_wrong = match reason {
             Reason::NotPolling { .. } => calm || within(life.polled_at.max(life.resumed_at), limit - 2 * SECOND),
             Reason::NotSettling { .. } => !life.may_fail_to_settle(scenario, limit, now),
-            // No handler runs for longer than its processing timeout.
+            // No handler runs longer than its processing timeout.
             Reason::Stuck { .. } => stall_over,
             _ => true,
         };
@@ -105,7 +105,7 @@ fn faults_of_health(
     if let Some((kind, time)) = unsettled {
         return Some(format!("it is called healthy, and each {kind:?} has failed for {time:?}"));
     }
-    // While the service is out, nothing may look well for long, unless the consumer is not to ask it.
+    // During an outage, the process must not appear healthy for long, unless the consumer is not supposed to poll.
     let (out_since, _) = state.outage.filter(|(_, until)| now < *until)?;
     let last = [Some(out_since), life.polled_at, life.born_at, life.changed_at, state.paused_at];
     let last = last.into_iter().flatten().max()?;
@@ -116,7 +116,7 @@ fn faults_of_health(
 }
 
 impl Life {
-    /// So many messages came to be processed: no more than the rate limit allows since it started.
+    /// Records `count` received messages. Returns the fault if the rate since the start exceeds the rate limit.
     pub fn fault_of_rate(&mut self, scenario: &Scenario, count: usize, now: Instant) -> Option<String> {
         self.received += count;
         let rate = scenario.rate_limit?;
@@ -124,7 +124,8 @@ impl Life {
         (self.received as f64 > allowed + 1.0).then(|| format!("{} came where {allowed:.1} may", self.received))
     }
 
-    /// What is wrong with a receive or a start of a handler (`what`) that begins now, as far as pauses and the breaker go.
+    /// Returns the faults of a receive or a handler start that begins now, with regard to pauses and the breaker. `what` names
+    /// the event.
     pub fn faults_of_intake(&self, what: &str, shown: Option<&ConsumerReport>, now: Instant) -> Vec<String> {
         let long_ago = |since: Option<Instant>| since.is_some_and(|since| now > since + LATE);
         let mut broken = Vec::new();
@@ -137,21 +138,22 @@ impl Life {
         broken
     }
 
-    /// What is wrong with a handler that starts while the breaker shows this.
+    /// Returns the faults of a handler that starts while the breaker has this state.
     pub fn faults_of_breaker(&self, scenario: &Scenario, shown: Option<&ConsumerReport>, now: Instant) -> Vec<String> {
         let (Some(breaker), Some(shown)) = (scenario.breaker, shown) else { return Vec::new() };
         let mut broken = Vec::new();
         if shown.breaker == Some(BreakerState::Probing) && self.probes > 0 {
             broken.push("two messages are tried at once while the breaker probes".into());
         }
-        // Where all of them failed, whatever part of the window counts.
+        // Requires that all handlers failed, for every possible extent of the breaker's window.
         let recent = |ends: &VecDeque<(Instant, bool)>, part: f64| {
             let from = now.checked_sub(breaker.over.mul_f64(part));
             ends.iter().filter(|(at, _)| from.is_none_or(|from| *at > from)).copied().collect::<Vec<_>>()
         };
         let (wide, narrow) = (recent(&self.ends, 1.1), recent(&self.ends, 0.9));
         let all_failed = wide.iter().all(|(_, failed)| *failed) && narrow.len() >= breaker.min as usize;
-        // A timeout is known once the hook has decided; a receipt that goes stale meanwhile makes it no failure.
+        // A timeout is final only after the hook has decided. If a receipt becomes stale meanwhile, the timeout does not count as
+        // a failure.
         let is_known = narrow.last().is_some_and(|(at, _)| now > *at + 2 * SECOND) && scenario.rates.stale == 0.0;
         if all_failed && is_known && shown.breaker.is_none() {
             broken.push(format!("a handler starts after {} failures in a row, with the breaker closed", narrow.len()));

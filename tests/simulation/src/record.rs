@@ -1,4 +1,4 @@
-//! What the judge keeps of a run: messages, deliveries, processes, and the trace.
+//! Records of the judge about a run: messages, deliveries, processes, and the trace.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -8,10 +8,10 @@ use tokio::time::Instant;
 use super::scenario::{End, SHORTEST_LEASE, Scenario};
 use super::settling::{Calls, Kind};
 
-/// How long a message that was removed must not be processed again by the process that removed it.
+/// Time for which a removed message must not be processed again by the process that removed it.
 const MEMORY: Duration = Duration::from_secs(600);
 
-/// What became of a message.
+/// Fate of a message.
 #[derive(Debug, Default)]
 pub struct Fate {
     pub group: Option<String>,
@@ -19,51 +19,52 @@ pub struct Fate {
     pub replied: bool,
     pub copies: u32,
     pub removed: bool,
-    /// How often a handler started on it.
+    /// Number of handler starts on the message.
     pub starts: u32,
 }
 
 /// One receive of a message.
 #[derive(Debug)]
 pub struct Delivery {
-    /// How many there were before it.
+    /// Number of deliveries before this one.
     pub number: usize,
     pub name: String,
     pub attempt: u32,
     pub life: usize,
-    /// Until when the queue has promised it to its receiver.
+    /// Time until which the queue has leased the message to the receiver.
     pub until: Instant,
     pub received_at: Instant,
-    /// Until when its receiver may count on it, by what it knows; `None`: it does not know of it.
+    /// Time until which the receiver may rely on the lease, by the receiver's knowledge. `None`: the receiver does not know the
+    /// delivery.
     pub ours_until: Option<Instant>,
-    /// When the last call for it began, and for how long it asked.
+    /// Start of the last call for the delivery. `called_for`: the requested time.
     pub called_at: Instant,
     pub called_for: Duration,
     pub started_at: Option<Instant>,
-    /// When its handler was gone, and how it ended; `None`: it was stopped.
+    /// Time at which the handler had ended, with its result. The result is `None` if the handler was stopped.
     pub ended: Option<(Instant, Option<End>)>,
-    /// Whether the processing-timeout hook runs for it, and what it has decided.
+    /// Set while the processing-timeout hook runs for the delivery. `decision`: the decision of the hook.
     pub deciding: bool,
     pub decision: Option<End>,
     pub decided_at: Option<Instant>,
-    /// Whether its handler started while the breaker probed.
+    /// Set if the handler started while the breaker probed.
     pub is_probe: bool,
     pub calls: u32,
-    /// Whether the last call was for its settlement, rather than a heartbeat.
+    /// Set if the last call was a settlement, rather than a heartbeat.
     pub settling: bool,
-    /// The kind of its removal, as far as it can be told.
+    /// Kind of the removal, if known.
     pub removal: Option<Kind>,
-    /// Its last heartbeat failed.
+    /// Set if the last heartbeat failed.
     pub heartbeat_failed: bool,
-    /// The time of the last answer to a call about it.
+    /// Time of the last answer to a call for the delivery.
     pub answered_at: Option<Instant>,
-    /// How often its settlement was asked for.
+    /// Number of settlement calls.
     pub asked: u32,
     pub settled: bool,
-    /// Whether the queue has released it; its process may not know yet.
+    /// Set if the queue has released the message. The process may not know this yet.
     pub released: bool,
     pub lost_at: Option<Instant>,
-    /// Since when a call is owed to it.
+    /// Time since which a call for the delivery is due.
     pub owed: Option<Instant>,
 }
 
@@ -71,101 +72,103 @@ pub struct Delivery {
 #[derive(Debug, Default)]
 pub struct Life {
     pub drained_at: Option<Instant>,
-    /// The end of its drain's grace.
+    /// End of the grace of the drain.
     pub deadline_at: Option<Instant>,
     pub over: bool,
     pub running: usize,
-    /// When receives failed lately.
+    /// Times of recent failed receives.
     pub failed_polls: Vec<Instant>,
-    /// When a message came, or a handler started or ended, for the last time.
+    /// Time at which a message last arrived, or a handler last started or ended.
     pub changed_at: Option<Instant>,
     pub removed: BTreeMap<String, Instant>,
-    /// What its handlers acked, whether or not it could be removed.
+    /// Messages that its handlers acked, whether or not the messages could be removed.
     pub acked: BTreeSet<String>,
     pub born_at: Option<Instant>,
-    /// The last receive that went well.
+    /// Time of the last successful receive.
     pub polled_at: Option<Instant>,
-    /// The fate of removals, copies, releases and extensions, by their kind.
+    /// Results of removals, copies, releases and extensions, by kind.
     pub calls: [Calls; 4],
-    /// Messages that came to be processed.
+    /// Number of messages received for processing.
     pub received: usize,
-    /// Since when an operator has paused it, and since when it shows that it rests.
+    /// Time since which an operator has paused the process.
     pub held_since: Option<Instant>,
     pub resumed_at: Option<Instant>,
     pub resting_since: Option<Instant>,
-    /// When handlers ended lately, and whether they failed.
+    /// Times of recent handler ends, each with true if the handler failed.
     pub ends: VecDeque<(Instant, bool)>,
-    /// Handlers that run and started while the breaker probed.
+    /// Number of running handlers that started while the breaker probed.
     pub probes: usize,
 }
 
-/// All that was seen.
+/// Everything that the judge has observed.
 #[derive(Debug, Default)]
 pub struct State {
     pub keeps_trace: bool,
     pub trace: Vec<String>,
     pub violations: Vec<String>,
-    /// How many of them are in the trace.
+    /// Number of violations that are already in the trace.
     pub told: usize,
     pub order: Vec<String>,
     pub fates: BTreeMap<String, Fate>,
     pub deliveries: BTreeMap<String, Delivery>,
     pub lives: Vec<Life>,
-    /// When the run began.
+    /// Start of the run.
     pub began_at: Option<Instant>,
-    /// From when to when the service failed, or does, for the last time.
+    /// Start and end of the latest outage of the service.
     pub outage: Option<(Instant, Instant)>,
-    /// When something stood still for the last time.
+    /// Time of the latest freeze.
     pub paused_at: Option<Instant>,
 }
 
 impl Life {
-    /// Whether it has removed this message: should it come again, the driver removes it, and the consumer never gets it.
+    /// Returns true if the process has removed this message. If the message is received again, the driver removes it, and the
+    /// consumer never gets it.
     pub fn has_finished(&self, name: &str, now: Instant) -> bool {
         self.removed.get(name).is_some_and(|at| now < *at + MEMORY)
     }
 }
 
 impl State {
-    /// Whether a process is done with a message: should it come again, the driver only tries to remove it, and the consumer never
-    /// gets it.
+    /// Returns true if a process has finished a message. If the message is received again, the driver only tries to remove it,
+    /// and the consumer never gets it.
     pub fn is_done(&self, life: usize, name: &str, now: Instant) -> bool {
         let life = &self.lives[life];
         let is_copied = self.fates.get(name).is_some_and(|fate| fate.copies > 0);
         life.has_finished(name, now) || life.acked.contains(name) || is_copied
     }
 
-    /// When the run began.
+    /// Returns the start of the run.
     pub fn began_at(&self) -> Instant {
         self.began_at.unwrap_or_else(Instant::now)
     }
 }
 
 impl Delivery {
-    /// How its handler ended, unless it was stopped.
+    /// Returns the result of the handler. `None`: the handler was stopped, or has not ended.
     pub fn end(&self) -> Option<&End> {
         self.ended.as_ref().and_then(|(_, end)| end.as_ref())
     }
 
-    /// Tells if it waits or runs, as far as its process has to know.
+    /// Returns true if the delivery waits or runs, as far as its process must know.
     pub fn takes_slot(&self, now: Instant) -> bool {
         let is_held = self.ours_until > Some(now) && self.asked == 0;
-        // A follower goes back as soon as its heartbeat that is under way is answered.
+        // A delivery behind a released one is released as soon as its heartbeat under way is answered.
         let is_parting = self.started_at.is_none() && self.calls > 0;
         is_held && !is_parting && self.ended.is_none() && self.lost_at.is_none()
     }
 
-    /// Whether a call may be a last heartbeat as well as a release: of a lease of a few seconds, in the very moment in which its
-    /// handler or its hook ends.
+    /// Returns true if a call may be either a last heartbeat or a release. With leases of a few seconds, this occurs at the
+    /// moment when the handler or its hook ends.
     pub fn is_unclear(&self, seconds: u64, scenario: &Scenario) -> bool {
         let now = Some(Instant::now());
         let ends_now = self.ended.as_ref().map(|(at, _)| *at) == now || self.decided_at == now;
         scenario.is_short && !scenario.is_exact() && ends_now && seconds == scenario.lease.as_secs()
     }
 
-    /// Whether a call is this delivery's settlement, rather than a heartbeat. The policy of no scenario delays a message for as
-    /// long as its shortest lease, or else for longer than any. Leases of a few seconds are no measure; there what has not
-    /// started is only ever released at once, and what has ended is only settled.
+    /// Returns true if a call is the settlement of this delivery, rather than a heartbeat. With normal leases, the delay
+    /// distinguishes them: no policy of a scenario delays a message for a time between the shortest lease and the scenario's
+    /// lease. With leases of a few seconds, the delay does not distinguish them. A delivery that has not started is then only
+    /// released without a delay, and a delivery that has ended is only settled.
     pub fn is_settling(&self, seconds: Option<u64>, scenario: &Scenario) -> bool {
         let runs = self.started_at.is_some() && self.ended.is_none();
         let lease = scenario.lease.as_secs();

@@ -1,4 +1,4 @@
-//! Plays a scenario: processes that come and go over a queue, by a clock that has no other.
+//! Plays a scenario: processes that start and end work on a queue, in virtual time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,9 +16,9 @@ use super::sqs::Sqs;
 use super::system::{Parts, Stage, System};
 use super::worker::Worker;
 
-/// How long a process may take to exit after its grace: calls that hang are given up one after the other.
+/// Maximum time from the end of the grace to the exit of a process. Calls that hang time out one after another.
 const EXIT: Duration = Duration::from_secs(180);
-/// How long it may take until all is done once nothing goes wrong any more.
+/// Maximum time until all messages are settled after the last fault.
 const END: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// A process.
@@ -29,10 +29,10 @@ struct Process {
     running: JoinHandle<()>,
 }
 
-/// The world of a run.
+/// World of a run.
 struct World {
     system: System,
-    /// Those of the processes to come.
+    /// Lines of the processes that have not started yet.
     lines: Vec<Line>,
     origin: Instant,
     scenario: Arc<Scenario>,
@@ -40,9 +40,9 @@ struct World {
     site: Arc<dyn Site>,
 }
 
-/// Plays the scenario of this key; what was broken, and, if it is to be kept, all that happened.
+/// Plays the scenario of this key. Returns the broken promises and, if `keeps_trace` is set, the trace.
 pub fn play(system: System, key: &Key, keeps_trace: bool) -> (Vec<String>, Vec<String>) {
-    // The SDK, tokio and hostler draw their random numbers from here.
+    // The SDK, tokio and hostler use this source of random numbers.
     fastrand::seed(key.seed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
@@ -122,13 +122,13 @@ impl World {
         if timeout(END, self.site.until_empty(self.scenario.messages.len())).await.is_err() {
             self.judge.note(|| "what is left is never done".into());
         }
-        // Settlements that are under way are answered.
+        // Settlements under way are answered in this time.
         sleep(self.scenario.lease).await;
         self.drain(process, Duration::from_secs(30)).await;
         self.judge.close();
     }
 
-    /// A process ends only when it is told to.
+    /// Checks that a process ends only on request.
     fn is_over(&self, process: &Process) -> bool {
         if process.running.is_finished() {
             self.judge.break_promise(format!("8: process {} ended by itself", process.line.life));
@@ -162,7 +162,7 @@ impl World {
         Process { line, stage, pause, running }
     }
 
-    /// Looks every second at what the health check would say of a process.
+    /// Checks every second what the health check would report about a process.
     fn watch(&self, line: Line) {
         let judge = Arc::clone(&self.judge);
         tokio::spawn(async move {

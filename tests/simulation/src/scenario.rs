@@ -1,4 +1,4 @@
-//! A scenario: all that one run of the simulation does, drawn from its seed.
+//! A scenario: all events of one simulation run, generated from its seed.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,10 +11,10 @@ use hostler_queue::ChannelSpec;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The shortest lease of a scenario, in seconds, but for those with leases that are short on purpose.
+/// Minimum lease in seconds, except in scenarios with intentionally short leases.
 pub const SHORTEST_LEASE: u64 = 12;
 
-/// What goes wrong in some scenarios. Shrinking leaves out one after the other.
+/// Kinds of faults in some scenarios. Shrinking removes one kind after another.
 pub const CLASSES: [&str; 19] = [
     "lost-requests",
     "lost-answers",
@@ -37,7 +37,7 @@ pub const CLASSES: [&str; 19] = [
     "denials",
 ];
 
-/// The worlds that there are.
+/// Available worlds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Kind {
     #[default]
@@ -45,7 +45,7 @@ pub enum Kind {
     Embedded,
 }
 
-/// Names a scenario: its world, its seed, and what was left out of it. As text: `17`, `embedded:17`,
+/// Name of a scenario: its world, its seed, and the parts left out. As text: `17`, `embedded:17`,
 /// `17:messages=3:without=latency,work`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Key {
@@ -55,7 +55,7 @@ pub struct Key {
     pub without: BTreeSet<&'static str>,
 }
 
-/// How the text of a key of the embedded queue's world begins.
+/// Prefix of a key for the world of the embedded queue.
 const EMBEDDED: &str = "embedded:";
 
 impl fmt::Display for Key {
@@ -98,7 +98,7 @@ impl FromStr for Key {
     }
 }
 
-/// How often each thing goes wrong, from 0 to 1.
+/// Rate of each fault, from 0 to 1.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Rates {
     pub lost_requests: f64,
@@ -110,40 +110,40 @@ pub struct Rates {
     pub stale: f64,
 }
 
-/// Calls that are refused.
+/// Calls that the service refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Denied {
     Removals,
-    /// To the dead-letter queue.
+    /// Copies to the dead-letter queue.
     Copies,
-    /// Heartbeats and releases, which are the same call.
+    /// Heartbeats and releases, which use the same call.
     Changes,
-    /// Heartbeats alone.
+    /// Heartbeats only.
     Extensions,
 }
 
-/// What happens to the process.
+/// Events that happen to the process or its world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
-    /// SIGTERM, with so much grace.
+    /// SIGTERM, with this grace.
     Drain(Duration),
-    /// `kill -9`.
+    /// SIGKILL.
     Crash,
-    /// The process, or the machine, stands still for so long.
+    /// The process or the machine freezes for this duration.
     Pause(Duration),
-    /// An operator pauses the consumer for so long.
+    /// An operator pauses the consumer for this duration.
     Hold(Duration),
-    /// The service answers nothing, or with errors, for so long.
+    /// The service does not answer, or answers with errors, for this duration.
     Outage(Duration),
-    /// The service refuses calls of a kind for so long, as it does where a permission is missing.
+    /// The service refuses calls of this kind for this duration, as with a missing permission.
     Denial(Denied, Duration),
-    /// The machine starts anew.
+    /// The machine reboots.
     Boot,
-    /// Somebody sets the wall clock, by so many seconds.
+    /// The wall clock is changed by this number of seconds.
     Clock(i64),
 }
 
-/// A message that is sent at some time.
+/// A message that is sent at a planned time.
 #[derive(Debug, Clone)]
 pub struct Planned {
     pub name: String,
@@ -151,7 +151,7 @@ pub struct Planned {
     pub sent_at: Duration,
 }
 
-/// How a handler ends.
+/// Result of a handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
     Ack,
@@ -161,47 +161,47 @@ pub enum End {
     DeadLetter,
     Fail,
     Trap,
-    /// The host is at a limit of its own.
+    /// The host reached one of its limits.
     HostLimit,
-    /// It never does.
+    /// The handler never ends.
     Stuck,
 }
 
-/// What a handler does with one attempt.
+/// Behaviour of a handler on one attempt.
 #[derive(Debug, Clone)]
 pub struct Behaviour {
     pub work: Duration,
     pub end: End,
-    /// It has decided, and then does not return: it is stopped with its decision.
+    /// Set if the handler decides but does not return. It is then stopped, and its decision counts.
     pub lingers: bool,
-    /// How long the processing-timeout hook takes, and what it decides.
+    /// Duration of the processing-timeout hook. `decision`: the decision of the hook.
     pub hook: Duration,
     pub decision: Option<End>,
 }
 
-/// One run.
+/// Parameters of one run.
 #[derive(Debug, Clone)]
 pub struct Scenario {
     pub key: Key,
     pub ordered: bool,
     pub concurrency: usize,
     pub lease: Duration,
-    /// Leases of a few seconds.
+    /// Set if leases last a few seconds.
     pub is_short: bool,
-    /// A message is delayed for as long as the queue can.
+    /// Set if a message is delayed for the maximum time of the queue.
     pub is_far: bool,
     pub processing_timeout: Duration,
     pub rate_limit: Option<Rate>,
     pub breaker: Option<Breaker>,
     pub retry: Retry,
     pub on_processing_timeout: OnProcessingTimeout,
-    /// After how many receives the queue itself dead-letters a message.
+    /// Number of receives after which the queue itself dead-letters a message.
     pub max_receives: u32,
     pub messages: Vec<Planned>,
     pub rates: Rates,
-    /// What happens to the process, and how long after the last time.
+    /// Events, each with the time since the previous event.
     pub turns: Vec<(Duration, Turn)>,
-    /// From when on nothing goes wrong any more.
+    /// Time after which no fault occurs.
     pub calm_at: Duration,
 }
 
@@ -217,7 +217,7 @@ impl Scenario {
     pub fn of(key: &Key) -> Self {
         let rng = &mut Rng::with_seed(key.seed);
         let long = rng.u32(0..100) == 0;
-        // What was added later is drawn apart, so that a seed is still the scenario that it was.
+        // Parameters that were added later use a separate generator. Existing seeds then still generate the same scenarios.
         let more = &mut Rng::with_seed(key.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5eed);
         let is_short = !long && more.u32(0..8) == 0;
         let is_far = !long && !is_short && more.u32(0..50) == 0;
@@ -266,7 +266,7 @@ impl Scenario {
         scenario
     }
 
-    /// Leaves out what only a network does, and adds what happens to a machine.
+    /// Removes network faults, and adds events of a machine.
     fn suit_embedded(&mut self, rng: &mut Rng) {
         let Rates { refusals, entries, latency, .. } = self.rates;
         self.rates = Rates { refusals, entries, latency, ..Rates::default() };
@@ -282,12 +282,12 @@ impl Scenario {
         }
     }
 
-    /// Whether the queue hands a message out to one at a time, counts each receive, and can take its count back.
+    /// Returns true if the queue delivers each message to one receiver at a time, counts each receive, and can undo the count.
     pub fn is_exact(&self) -> bool {
         self.key.kind == Kind::Embedded
     }
 
-    /// The channel that is consumed.
+    /// Returns the channel that is consumed.
     pub fn channel(&self) -> ChannelSpec {
         ChannelSpec {
             ordered: self.ordered,
@@ -296,12 +296,12 @@ impl Scenario {
         }
     }
 
-    /// How long its consumer may go without progress.
+    /// Returns the maximum time that the consumer may make no progress.
     pub fn healthcheck_timeout(&self) -> Duration {
         self.processing_timeout + 30 * SECOND
     }
 
-    /// Whether the network and the service do as they should all the time.
+    /// Returns true if the network and the service never fail.
     pub fn is_fair(&self) -> bool {
         let Rates { lost_requests, lost_answers, refusals, entries, latency, stale, .. } = self.rates;
         let faults = [lost_requests, lost_answers, refusals, entries, latency, stale];
@@ -367,7 +367,7 @@ impl Scenario {
         !self.key.without.contains(class)
     }
 
-    /// What the handler does with an attempt, or, where attempts do not always count, with so many a start.
+    /// Returns the behaviour of the handler for an attempt. If attempts do not always count, `attempt` is the number of starts.
     pub fn behaviour(&self, name: &str, attempt: u32) -> Behaviour {
         let number = name.bytes().fold(0, |sum, byte| sum * 31 + u64::from(byte));
         let rng = &mut Rng::with_seed(self.key.seed ^ (number << 20) ^ (u64::from(attempt) << 52));
@@ -386,7 +386,7 @@ impl Scenario {
             5 => End::Trap,
             6 => End::Stuck,
             7 | 8 => End::Reply,
-            // Not so often in a row that it rests for as long as a lease.
+            // Limits the number of consecutive host limits, so that the delay stays below a lease.
             9 if attempt <= 4 => End::HostLimit,
             _ => End::Ack,
         };
@@ -408,21 +408,21 @@ impl Scenario {
             (Some(_), 3) => Some(End::Reply),
             (decided, _) => decided,
         };
-        // Where leases are short, a release is told from a heartbeat by when it comes, which replies would make unclear.
+        // With short leases, a release is distinguished from a heartbeat by its time. Replies would make the time ambiguous.
         let plain = |end: End| if self.is_short && end == End::Reply { End::Ack } else { end };
         let end =
             if self.is_far && attempt == 1 && name == "m0" { End::Delay(between(rng, 42_000, 46_000)) } else { end };
-        // Whatever comes, it comes to an end.
+        // Ensures that every message is finished eventually.
         let fails = self.has("failures") && attempt < 20;
         let end = if fails || matches!(end, End::Reply) { end } else { End::Ack };
-        // Where heartbeats are denied, there are enough of them.
+        // If heartbeats are denied, ensures that enough handlers need them.
         let outlasts = self.denies_heartbeats() && number.is_multiple_of(2);
         let work = if outlasts { work.max(lease * 5 / 4) } else { work };
         let work = if self.has("work") { work } else { Duration::ZERO };
         Behaviour { work, end: plain(end), lingers, hook, decision: decision.map(plain) }
     }
 
-    /// How many attempts a message gets.
+    /// Returns the maximum number of attempts per message.
     pub fn attempts(&self) -> u32 {
         self.retry.requeues + self.retry.delays + 1
     }
@@ -471,7 +471,7 @@ fn turns(rng: &mut Rng, busy: Duration) -> Vec<(Duration, Turn)> {
             2 | 3 => Turn::Crash,
             _ => Turn::Pause(up_to(rng, 60 * SECOND)),
         };
-        // Often in the midst of what happens first, rather than at any time.
+        // Half of the events happen early, while the first messages are processed.
         let after = if rng.bool() { up_to(rng, SECOND) } else { up_to(rng, busy / 3) };
         (after, turn)
     };

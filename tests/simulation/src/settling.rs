@@ -1,4 +1,4 @@
-//! The judge's knowledge of calls that settle and extend: since when those of a kind fail, and when one last went well.
+//! Judges calls that settle or extend: since when each kind of call fails, and when a call of each kind last succeeded.
 
 use std::time::Duration;
 
@@ -9,23 +9,24 @@ use super::scenario::Scenario;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Calls that fail and succeed together.
+/// Kinds of calls. Calls of one kind fail and succeed together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Of what was acked.
+    /// Removal of an acked message.
     Removal,
-    /// To the dead-letter queue, and the removal after it.
+    /// Copy to the dead-letter queue, and the removal after the copy.
     Copy,
     Release,
     Extension,
 }
 
-/// The fate of the calls of a kind.
+/// Results of the calls of one kind.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Calls {
     pub done_at: Option<Instant>,
     pub failed_at: Option<Instant>,
-    /// From the first to the last that certainly counts as a failure, with no success between and no long rest.
+    /// First and last failure of a series. Only failures that certainly count are included. A success or a long pause ends the
+    /// series.
     run: Option<(Instant, Instant)>,
 }
 
@@ -34,12 +35,12 @@ impl Calls {
         (self.done_at, self.run) = (Some(Instant::now()), None);
     }
 
-    /// A call that went well, of this kind or another.
+    /// Records a successful call that may be of this kind.
     pub fn may_be_done(&mut self) {
         self.run = None;
     }
 
-    /// A call that failed. `counts`: the consumer has to count it.
+    /// Records a failed call. `counts`: the consumer must count the failure.
     pub fn failed(&mut self, counts: bool, scenario: &Scenario) {
         let now = Instant::now();
         self.failed_at = Some(now);
@@ -52,7 +53,8 @@ impl Calls {
 }
 
 impl Life {
-    /// Tells if it may say that a kind of call fails, and nothing of it succeeds. The file shows a success a moment after it.
+    /// Returns true if the consumer may report that a kind of call fails while none succeeds. The health file shows a success
+    /// slightly late.
     pub fn may_fail_to_settle(&self, scenario: &Scenario, limit: Duration, now: Instant) -> bool {
         let within = |at: Option<Instant>, time: Duration| at.is_some_and(|at| now < at + time);
         let token = scenario.rate_limit.map_or(Duration::ZERO, |rate| rate.per / rate.permits);
@@ -64,10 +66,10 @@ impl Life {
         self.calls.iter().any(may_fail)
     }
 
-    /// The kind of call that has failed for so long that it has to say so, and how long.
+    /// Returns the kind of call that has failed long enough that the consumer must report it, with the duration.
     pub fn fails_to_settle(&self, scenario: &Scenario, limit: Duration, now: Instant) -> Option<(Kind, Duration)> {
-        // What hangs is known to fail only once it is given up; a copy, once its lease is over. Leases of a few seconds do not tell a
-        // release from a heartbeat.
+        // A hanging call is known to fail only when it times out, and a copy only when its lease has ended. With leases of a few
+        // seconds, a release cannot be distinguished from a heartbeat.
         let fails_for = |kind: &Kind| {
             let slack = 30 * SECOND + if *kind == Kind::Copy { scenario.lease } else { Duration::ZERO };
             let (since, last) = self.calls[*kind as usize].run?;

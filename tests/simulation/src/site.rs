@@ -1,4 +1,4 @@
-//! What the processes of a run work on: a queue, with all that can go wrong around it.
+//! World of the processes in a run: a queue, with all its faults.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,14 +12,14 @@ use tokio_util::sync::CancellationToken;
 use super::scenario::{Denied, Planned};
 use super::system::Board;
 
-/// What ties a process to its world.
+/// Link between a process and its world.
 #[derive(Clone, Default)]
 pub struct Line {
-    /// The number of the process.
+    /// Number of the process.
     pub life: usize,
-    /// Cancelled once the process was killed.
+    /// Cancelled when the process is killed.
     dead: CancellationToken,
-    /// Gets what tells how its consumer is.
+    /// Receives the function that reports the state of the consumer.
     pub board: Arc<Mutex<Option<Board>>>,
 }
 
@@ -28,28 +28,28 @@ impl Line {
         Self { life, ..Self::default() }
     }
 
-    /// What the health file would say of its consumer.
+    /// Returns the health report of the consumer.
     pub fn shown(&self) -> Option<ConsumerReport> {
         self.board.lock().unwrap().as_ref().map(|board| board().0)
     }
 
-    /// Whether the process was killed.
+    /// Returns true after the process was killed.
     pub fn is_dead(&self) -> bool {
         self.dead.is_cancelled()
     }
 
-    /// Returns once the process was killed.
+    /// Returns when the process is killed.
     pub async fn death(&self) {
         self.dead.cancelled().await;
     }
 
-    /// Kills it: nothing that it asks for is heard any more.
+    /// Kills the process. Later calls of the process have no effect.
     pub fn cut(&self) {
         self.dead.cancel();
     }
 }
 
-/// Returns once this is so; it is looked at after every change.
+/// Returns when the condition is true. The condition is evaluated after every change.
 pub async fn until(changed: &Notify, is_so: impl Fn() -> bool) {
     loop {
         let next = changed.notified();
@@ -62,7 +62,7 @@ pub async fn until(changed: &Notify, is_so: impl Fn() -> bool) {
     }
 }
 
-/// What a process gets of its world.
+/// Resources that a process gets from its world.
 pub struct Opened {
     pub broker: Arc<dyn Provisioner>,
     pub queue: Arc<dyn Queue>,
@@ -74,25 +74,25 @@ pub trait Site: Send + Sync {
     /// Connects a process that starts.
     async fn open(&self, line: &Line, spec: &ChannelSpec) -> Opened;
 
-    /// Takes a message in.
+    /// Accepts a message.
     async fn put(&self, message: &Planned);
 
-    /// Fails for so long.
+    /// Fails for this duration.
     fn fail_for(&self, outage: Duration);
 
-    /// Refuses calls of a kind for so long.
+    /// Refuses calls of this kind for this duration.
     fn deny(&self, denied: Denied, denial: Duration) {
         let _ = (denied, denial);
     }
 
-    /// Sets the wall clock by so many seconds.
+    /// Changes the wall clock by this number of seconds.
     fn set_clock(&self, by: i64) {
         let _ = by;
     }
 
-    /// The machine starts anew; all of its processes are gone.
+    /// Reboots the machine. All its processes have ended.
     async fn boot(&self) {}
 
-    /// Returns once so many messages came and all of them are gone.
+    /// Returns when `count` messages have been sent and none is left.
     async fn until_empty(&self, count: usize);
 }

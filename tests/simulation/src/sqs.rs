@@ -1,4 +1,4 @@
-//! The world of SQS: the driver speaks the real protocol to a model of the service.
+//! World of SQS: the driver uses the real protocol with a model of the service.
 
 pub mod service;
 pub mod wire;
@@ -18,7 +18,7 @@ use super::system::System;
 use service::Service;
 use wire::Wire;
 
-/// The model, and the brokers of the processes to come.
+/// The model, and the brokers of processes that have not started yet.
 pub struct Sqs {
     scenario: Arc<Scenario>,
     judge: Arc<Judge>,
@@ -27,11 +27,11 @@ pub struct Sqs {
 }
 
 impl Sqs {
-    /// A world for processes on these lines.
+    /// Creates a world for the processes on these lines.
     pub async fn new(system: System, scenario: Arc<Scenario>, judge: Arc<Judge>, lines: &[Line]) -> Self {
         let service = Arc::new(Service::new(Arc::clone(&scenario), Arc::clone(&judge)));
         let world = Self { scenario, judge, service, brokers: Mutex::default() };
-        // The SDK reads the machine's files for it, on threads that know nothing of this clock.
+        // The brokers are created before the run, because the SDK reads files on threads that do not use the virtual clock.
         for line in lines {
             let wire = Wire {
                 line: line.clone(),

@@ -1,4 +1,4 @@
-//! What the simulation tests: drivers and a consumer, which may be copies with a fault planted in them.
+//! Systems under test: drivers and a consumer. These may be copies with a planted fault.
 
 use std::future::Future;
 use std::path::Path;
@@ -17,13 +17,13 @@ use tokio::time::Instant;
 use super::embedded::clock::ProcessClock;
 use super::scenario::Scenario;
 
-/// A future that is given away.
+/// A boxed future.
 pub type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// A broker, or why there is none.
+/// A broker, or the reason why connecting failed.
 pub type Connected = Result<Arc<dyn Provisioner>, QueueError>;
 
-/// How far a process is, whatever the system under test calls it.
+/// Phase of a process, independent of the types of the system under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     Running,
@@ -31,7 +31,7 @@ pub enum Stage {
     Deadline,
 }
 
-/// What one process works with.
+/// Parts of one process.
 pub struct Parts {
     pub scenario: Arc<Scenario>,
     pub queue: Arc<dyn Queue>,
@@ -39,16 +39,16 @@ pub struct Parts {
     pub replies: Option<Replies>,
     pub stage: watch::Receiver<Stage>,
     pub pause: watch::Receiver<bool>,
-    /// When the run began.
+    /// Start of the run.
     pub origin: Instant,
-    /// Gets what tells how the consumer is.
+    /// Receives the function that reports the state of the consumer.
     pub board: Arc<Mutex<Option<Board>>>,
 }
 
-/// Tells what the health file would say, and how many messages are in hand.
+/// Returns the health report of the consumer and its number of messages in hand.
 pub type Board = Box<dyn Fn() -> (ConsumerReport, usize) + Send>;
 
-/// What is tested: the drivers and a consumer.
+/// The system under test: the drivers and a consumer.
 #[derive(Clone, Copy)]
 pub struct System {
     pub sqs: fn(SharedHttpConnector) -> Boxed<Connected>,
@@ -56,18 +56,18 @@ pub struct System {
     pub consume: fn(Parts) -> Boxed<()>,
 }
 
-/// How often a waiting receive of the embedded queue looks for what others have sent. It is longer than in a process, lest the
-/// simulation looks all the time.
+/// Interval at which a waiting receive of the embedded queue checks for messages of other processes. Longer than in production,
+/// so that the simulation does not check constantly.
 pub const POLL: Duration = Duration::from_secs(1);
 
-/// Makes a [`System`] of the modules of a consumer, of the driver of SQS and of the embedded one.
+/// Creates a [`System`] from the modules of a consumer, of the SQS driver, and of the embedded driver.
 #[macro_export]
 macro_rules! system {
     ($($consumer:ident)::+, $($sqs:ident)::+, $($embedded:ident)::+) => {{
         use $($consumer)::+ as consumer;
         use $($sqs)::+ as sqs;
         use $($embedded)::+ as embedded;
-        /// The clocks of the machine, as the driver wants them.
+        /// Clocks of the machine, in the form that the driver needs.
         #[derive(Debug)]
         struct Clock($crate::embedded::clock::ProcessClock);
         impl embedded::Clock for Clock {

@@ -1,4 +1,4 @@
-//! The handler of the simulation: works and ends as its scenario says, and tells the judge.
+//! Handler of the simulation: works and ends as its scenario plans, and reports to the judge.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use super::judge::Judge;
 use super::scenario::{Behaviour, End, Scenario};
 use super::site::Line;
 
-/// The handler of one process.
+/// Handler of one process.
 pub struct Worker {
     pub line: Line,
     pub scenario: Arc<Scenario>,
     pub judge: Arc<Judge>,
 }
 
-/// A handler that runs; it is over when this is dropped.
+/// A running handler. Dropping this value reports the end of the handler.
 struct Run<'a> {
     judge: &'a Judge,
     receipt: String,
@@ -31,7 +31,7 @@ impl Drop for Run<'_> {
     }
 }
 
-/// A hook that runs; it is over when this is dropped.
+/// A running hook. Dropping this value reports the end of the hook.
 struct Deciding<'a> {
     judge: &'a Judge,
     life: usize,
@@ -82,7 +82,7 @@ impl Handler for Worker {
         let outcome = end.outcome(&name);
         let is_limit = end == End::HostLimit;
         run.end = Some(end);
-        // One limit of the host shows as a panic of tokio's. No hook tells of this one.
+        // One limit of the host appears as a panic of tokio. No hook is called for this limit.
         if is_limit && call.attempt.is_multiple_of(2) {
             std::panic::resume_unwind(Box::new("OS can't spawn worker thread: as planned".to_owned()));
         }

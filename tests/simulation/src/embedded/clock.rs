@@ -1,4 +1,4 @@
-//! The clocks of the simulated machine: one that never steps, and one that anybody may set.
+//! Clocks of the simulated machine: a monotonic clock that never steps, and a wall clock that may be set.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -6,46 +6,46 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-/// What the monotonic clock shows when the machine starts.
+/// Monotonic time at the boot of the machine.
 const AT_BOOT: Duration = Duration::from_secs(20);
-/// What the wall clock shows then for the first time.
+/// Wall-clock time at the first boot, since 1970.
 const EPOCH: Duration = Duration::from_secs(1_000_000_000);
 
-/// The machine's clocks.
+/// Clocks of the machine.
 #[derive(Debug, Clone)]
 pub struct Clocks {
     began_at: Instant,
     booted_at: Instant,
     boots: u32,
-    /// By how many seconds the wall clock was set since.
+    /// Sum of all changes to the wall clock, in seconds.
     set_by: Arc<AtomicI64>,
 }
 
 impl Clocks {
-    /// Those of a machine that starts.
+    /// Returns the clocks of a machine that boots.
     pub fn start() -> Self {
         let now = Instant::now();
         Self { began_at: now, booted_at: now, boots: 0, set_by: Arc::default() }
     }
 
-    /// Sets the wall clock by so many seconds.
+    /// Changes the wall clock by this number of seconds.
     pub fn set(&self, by: i64) {
         self.set_by.fetch_add(by, Ordering::Relaxed);
     }
 
-    /// Starts the machine anew. Its earlier processes keep the clock that they have.
+    /// Reboots the machine. Processes that started before keep their clock.
     pub fn boot(&mut self) {
         self.booted_at = Instant::now();
         self.boots += 1;
     }
 
-    /// What a process that starts now sees of them.
+    /// Returns the clocks for a process that starts now.
     pub fn of_process(&self) -> ProcessClock {
         ProcessClock(self.clone())
     }
 }
 
-/// The clocks as a process sees them.
+/// Clocks as one process sees them.
 #[derive(Debug)]
 pub struct ProcessClock(Clocks);
 

@@ -1,4 +1,4 @@
-//! The queue's file as others see it: what is in it is told to the judge, and what can go wrong with it does.
+//! Queue file as seen from outside: reports its content to the judge, and simulates faults of the file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,27 +12,27 @@ use tokio::sync::Notify;
 use super::super::judge::Judge;
 use super::super::site::until;
 
-/// What makes a change of any entry, or of one, fail.
+/// SQL that makes changes of one entry, or of all entries, fail.
 const BREAK: &str = "
     CREATE TRIGGER broken_update BEFORE UPDATE ON entry WHEN ROW BEGIN SELECT RAISE(ABORT, 'broken'); END;
     CREATE TRIGGER broken_delete BEFORE DELETE ON entry WHEN ROW BEGIN SELECT RAISE(ABORT, 'broken'); END;
 ";
 const MEND: &str = "DROP TRIGGER IF EXISTS broken_update; DROP TRIGGER IF EXISTS broken_delete;";
 
-/// What the file was last seen to hold.
+/// Content of the file at the last inspection.
 #[derive(Debug, Default)]
 struct Seen {
-    /// The last `PRAGMA data_version`.
+    /// Last value of `PRAGMA data_version`.
     version: i64,
-    /// Messages that were put into the queue, and are in it.
+    /// Messages that were sent to the queue and are still there.
     present: BTreeSet<String>,
-    /// How many were put.
+    /// Number of messages that were sent.
     put: usize,
     copied: BTreeSet<String>,
     replied: BTreeSet<String>,
 }
 
-/// The file, by connections of its own.
+/// The queue file, with separate connections.
 pub struct File {
     pub path: PathBuf,
     judge: Arc<Judge>,
@@ -43,7 +43,7 @@ pub struct File {
 }
 
 impl File {
-    /// Looks at a file that is there.
+    /// Opens an existing file.
     pub fn new(path: &Path, judge: Arc<Judge>) -> Self {
         let connect = || {
             let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -61,18 +61,19 @@ impl File {
         }
     }
 
-    /// A message was put into the queue.
+    /// Records that a message was sent to the queue.
     pub fn put(&self, name: &str) {
         let mut seen = self.seen.lock().unwrap();
         seen.present.insert(name.to_owned());
         seen.put += 1;
-        // It may be gone already.
+        // The message may already have been removed.
         seen.version = 0;
         drop(seen);
         self.look();
     }
 
-    /// Tells the judge what has changed since the last look: replies, then copies in the dead-letter queue, then what is gone.
+    /// Reports the changes since the last inspection to the judge: replies, then copies in the dead-letter queue, then removed
+    /// messages.
     pub fn look(&self) {
         let db = self.looks.lock().unwrap();
         let mut seen = self.seen.lock().unwrap();
@@ -112,7 +113,7 @@ impl File {
         self.changed.notify_waiters();
     }
 
-    /// Returns once so many messages were put, and none of them is left.
+    /// Returns when `count` messages have been sent and none is left.
     pub async fn until_empty(&self, count: usize) {
         let is_empty = || {
             let seen = self.seen.lock().unwrap();
@@ -121,23 +122,23 @@ impl File {
         until(&self.changed, is_empty).await;
     }
 
-    /// Locks the file against every change; whether that was possible.
+    /// Locks the file against all changes. Returns true on success.
     pub fn lock(&self) -> bool {
         self.breaks.lock().unwrap().execute_batch("BEGIN IMMEDIATE").is_ok()
     }
 
-    /// Ends the lock.
+    /// Releases the lock.
     pub fn unlock(&self) {
         self.breaks.lock().unwrap().execute_batch("ROLLBACK").unwrap();
     }
 
-    /// Makes the change of one entry fail, or of every; whether that was possible.
+    /// Makes changes of one entry, or of all entries, fail. Returns true on success.
     pub fn spoil(&self, seq: Option<&str>) -> bool {
         let row = seq.map_or("1".to_owned(), |seq| format!("OLD.seq = {seq}"));
         self.breaks.lock().unwrap().execute_batch(&BREAK.replace("ROW", &row)).is_ok()
     }
 
-    /// Lets entries be changed again.
+    /// Allows changes of entries again.
     pub fn mend(&self) {
         self.breaks.lock().unwrap().execute_batch(MEND).unwrap();
     }
@@ -147,7 +148,7 @@ impl File {
         fs::rename(&self.path, self.aside()).unwrap();
     }
 
-    /// Moves it back.
+    /// Moves the file back to its path.
     pub fn show(&self) {
         fs::rename(self.aside(), &self.path).unwrap();
     }

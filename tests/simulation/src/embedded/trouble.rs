@@ -1,4 +1,4 @@
-//! What goes wrong around the file: locks of other processes, changes that fail, a file that is moved away, a disk that is slow.
+//! Faults around the file: locks of other processes, failing changes, a file that is moved away, and a slow disk.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,18 +10,18 @@ use tokio::time::{Instant, sleep};
 use super::super::scenario::Scenario;
 use super::file::File;
 
-/// The longest that another process holds a lock, unless it hangs.
+/// Maximum time for which another process holds a lock, except in an outage.
 const LOCK: Duration = Duration::from_secs(3);
-/// How much later an outage begins that meets a lock.
+/// Delay before an outage retries, if another fault is active.
 const LATER: Duration = Duration::from_millis(10);
 
-/// Brings it about, as often as the scenario says.
+/// Causes faults, at the rates of the scenario.
 pub struct Trouble {
     scenario: Arc<Scenario>,
     file: Arc<File>,
     started_at: Instant,
     rng: Mutex<Rng>,
-    /// Whether the file is locked or spoilt at present: one thing at a time.
+    /// True while the file is locked or changes fail. Only one fault is active at a time.
     busy: AtomicBool,
 }
 
@@ -39,13 +39,13 @@ impl Trouble {
         self.started_at.elapsed() < self.scenario.calm_at && rate > 0.0 && self.random() < rate
     }
 
-    /// Some milliseconds; now and then seconds.
+    /// Returns a random latency: usually milliseconds, sometimes seconds.
     pub fn latency(&self) -> Duration {
         let most = if self.is_struck(self.scenario.rates.latency) { 8.0 } else { 0.02 };
         Duration::from_secs_f64(self.random() * most)
     }
 
-    /// Now and then another process locks the file.
+    /// At a random rate, lets another process lock the file.
     pub fn may_lock(self: &Arc<Self>) {
         if self.is_struck(self.scenario.rates.refusals) && !self.busy.swap(true, Ordering::Relaxed) {
             let held = LOCK.mul_f64(self.random());
@@ -61,7 +61,7 @@ impl Trouble {
         }
     }
 
-    /// Now and then the change of one of these entries fails, until the answer is dropped.
+    /// At a random rate, makes changes of one of these entries fail, until the returned value is dropped.
     pub fn may_spoil(self: &Arc<Self>, receipts: &[String]) -> Option<Spoilt> {
         let is_due = !receipts.is_empty() && self.is_struck(self.scenario.rates.entries);
         if !is_due || self.busy.swap(true, Ordering::Relaxed) {
@@ -75,7 +75,7 @@ impl Trouble {
         })
     }
 
-    /// For so long the file is locked, or cannot be changed, or is not there.
+    /// For this duration, the file is locked, cannot be changed, or is missing.
     pub async fn outage(self: Arc<Self>, duration: Duration) {
         while self.busy.swap(true, Ordering::Relaxed) {
             sleep(LATER).await;
@@ -100,7 +100,7 @@ impl Trouble {
     }
 }
 
-/// An entry that cannot be changed; it can when this is dropped.
+/// An entry that cannot be changed. Dropping this value ends the fault.
 pub struct Spoilt(Arc<Trouble>);
 
 impl Drop for Spoilt {

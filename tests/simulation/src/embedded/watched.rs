@@ -1,4 +1,5 @@
-//! The queue as a process has it: the judge sees each call and its answer, which come late, and fail when the file does.
+//! Queue of a process. Reports each call and its answer to the judge. Answers arrive with latency, and calls fail when the file
+//! fails.
 
 use std::collections::BTreeSet;
 use std::future::pending;
@@ -19,7 +20,7 @@ use super::super::site::Line;
 use super::file::File;
 use super::trouble::Trouble;
 
-/// The queue of one process.
+/// Queue of one process.
 #[derive(Clone)]
 pub struct Watched {
     pub line: Line,
@@ -27,11 +28,11 @@ pub struct Watched {
     pub judge: Arc<Judge>,
     pub file: Arc<File>,
     pub trouble: Arc<Trouble>,
-    /// Whether a receive has succeeded.
+    /// True after a receive has succeeded.
     pub has_received: Arc<AtomicBool>,
 }
 
-/// Tells the judge how a call ended for its caller, who may give up at any time.
+/// A call in progress. When dropped, reports the result to the judge, because the caller may cancel the call at any time.
 struct UnderWay {
     watched: Watched,
     asked: Asked,
@@ -62,14 +63,14 @@ impl Watched {
         UnderWay { watched: self.clone(), asked, answer: None }
     }
 
-    /// What a killed process asks for is heard no more.
+    /// Never returns after the process was killed, so that its calls have no effect.
     async fn lives(&self) {
         if self.line.is_dead() {
             pending().await
         }
     }
 
-    /// Does a thing with these entries once it is its turn, whether or not its caller still waits.
+    /// Runs a call on these entries after a random latency, even if its caller no longer waits.
     async fn entries<T: Send + 'static>(
         &self,
         receipts: Vec<String>,
@@ -95,12 +96,12 @@ impl Watched {
     }
 }
 
-/// Whole seconds, as the judge counts them; none is cut off.
+/// Returns whole seconds, rounded up, as the judge counts them.
 fn seconds(delay: Duration) -> u64 {
     delay.as_secs() + u64::from(delay.subsec_nanos() > 0)
 }
 
-/// What a settlement asks for.
+/// Returns the content of a settlement call.
 fn asked(settlement: &Settlement) -> Asked {
     let receipt = settlement.receipt().as_str().to_owned();
     match settlement {
@@ -145,7 +146,8 @@ impl Queue for Watched {
         sleep(self.trouble.latency()).await;
         self.lives().await;
         let deliveries = received.map_err(|error| match error {
-            // Refusals from the start end a process, for its supervisor to start it again; none is here.
+            // A refusal of the first receive would end the process, and its supervisor would restart it. The simulation has no
+            // supervisor.
             QueueError::Refused(text) if !self.has_received.load(Ordering::Relaxed) => QueueError::Unavailable(text),
             error => error,
         })?;

@@ -1,5 +1,5 @@
-//! A model of SQS at its worst: it hands messages out twice and out of order, brings removed ones back, and keeps its word
-//! about leases and no other.
+//! A model of SQS with all its faults. It delivers messages twice and out of order, redelivers removed messages, and guarantees
+//! nothing but leases.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -17,17 +17,17 @@ use super::super::site::until;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The longest that a message can be leased, from its receive (AWS limit: 12 h).
+/// Maximum lease of a message, counted from its receive (AWS limit: 12 h).
 const MAX_LEASE: Duration = Duration::from_secs(12 * 3600);
 
-/// What the service says of one entry of a batch.
+/// Result of one entry of a batch.
 pub type Entry = Result<(), &'static str>;
 
-/// A lease is no longer what it was.
+/// Error code: the message is no longer leased with this receipt.
 pub const NOT_IN_FLIGHT: &str = "AWS.SimpleQueueService.MessageNotInflight";
-/// The receipt is of no use.
+/// Error code: the receipt is invalid.
 pub const INVALID_RECEIPT: &str = "ReceiptHandleIsInvalid";
-/// What is asked for is out of bounds.
+/// Error code: a parameter is out of range.
 pub const INVALID: &str = "InvalidParameterValue";
 
 #[derive(Debug)]
@@ -37,7 +37,7 @@ struct Stored {
     group: Option<String>,
     visible_at: Instant,
     receives: u32,
-    /// The last receipt that was given out.
+    /// Receipt of the last receive.
     receipt: Option<String>,
     removed_at: Option<Instant>,
 }
@@ -53,11 +53,11 @@ struct State {
     rng: Rng,
     stored: Vec<Stored>,
     leases: BTreeMap<String, Lease>,
-    /// Until when it answers nothing but errors.
+    /// Time until which every call fails.
     out_until: Instant,
-    /// The calls that it refuses, and until when.
+    /// Kind of calls that are refused, and the end of the refusal.
     denied: Option<(Denied, Instant)>,
-    /// The receives of an ordered queue by their attempt ids: what they brought, and how often that was received then.
+    /// Receives of an ordered queue by attempt id: the received messages, each with its number of receives at that time.
     attempts: BTreeMap<String, (Instant, Vec<(usize, u32)>)>,
 }
 
@@ -84,27 +84,27 @@ impl Service {
         Self { scenario, judge, started_at: Instant::now(), state: Mutex::new(state), changed: Notify::new() }
     }
 
-    /// Whether things still go wrong.
+    /// Returns true while faults occur.
     pub fn is_wild(&self) -> bool {
         self.started_at.elapsed() < self.scenario.calm_at
     }
 
-    /// Whether a thing that goes wrong so often does so now.
+    /// Returns true at random, with this probability. Always false after the faults have ended.
     pub fn is_struck(&self, rate: f64) -> bool {
         self.is_wild() && rate > 0.0 && self.state.lock().unwrap().rng.f64() < rate
     }
 
-    /// Answers nothing but errors for so long.
+    /// Makes all calls fail for this duration.
     pub fn fail_for(&self, outage: Duration) {
         self.state.lock().unwrap().out_until = Instant::now() + outage;
     }
 
-    /// Refuses calls of a kind for so long.
+    /// Refuses calls of this kind for this duration.
     pub fn deny(&self, denied: Denied, denial: Duration) {
         self.state.lock().unwrap().denied = Some((denied, Instant::now() + denial));
     }
 
-    /// Tells if it refuses a call. A change to exactly a lease is a heartbeat.
+    /// Returns true if the call is refused. A change to exactly the lease counts as a heartbeat.
     pub fn denies(&self, asked: &Asked) -> bool {
         let denied = self.state.lock().unwrap().denied.filter(|(_, until)| Instant::now() < *until);
         let lease = self.scenario.lease.as_secs();
@@ -117,17 +117,17 @@ impl Service {
         }
     }
 
-    /// Whether it answers nothing but errors.
+    /// Returns true while all calls fail.
     pub fn is_out(&self) -> bool {
         Instant::now() < self.state.lock().unwrap().out_until
     }
 
-    /// A random number from 0 to 1.
+    /// Returns a random number from 0 to 1.
     pub fn random(&self) -> f64 {
         self.state.lock().unwrap().rng.f64()
     }
 
-    /// Takes a message in.
+    /// Accepts a message.
     pub fn put(&self, name: &str, group: Option<&str>) {
         self.judge.sent(name, group);
         let mut state = self.state.lock().unwrap();
@@ -138,7 +138,7 @@ impl Service {
         self.changed.notify_waiters();
     }
 
-    /// Returns once so many messages came and all of them are gone.
+    /// Returns when `count` messages have been sent and none is left.
     pub async fn until_empty(&self, count: usize) {
         until(&self.changed, || self.is_empty_after(count)).await;
     }
@@ -148,7 +148,7 @@ impl Service {
         stored.len() >= count && stored.iter().all(|one| one.removed_at.is_some())
     }
 
-    /// A receive, which waits up to so many seconds for the first message.
+    /// Receives messages. Waits up to `wait` seconds for the first message.
     pub async fn receive(&self, life: usize, max: usize, wait: u64, lease: u64, attempt: Option<&str>) -> Vec<Value> {
         let deadline = Instant::now() + SECOND * u32::try_from(wait).unwrap();
         loop {
@@ -167,14 +167,14 @@ impl Service {
         }
     }
 
-    /// What can be had now; and when to look again.
+    /// Receives the available messages. Also returns the time of the next attempt.
     fn take(&self, life: usize, max: usize, lease: Duration, attempt: Option<&str>) -> (Vec<Value>, Option<Instant>) {
         let (now, wild) = (Instant::now(), self.is_wild());
         let mut state = self.state.lock().unwrap();
         let state = &mut *state;
         self.bury_exhausted(state, now);
         let chosen = match attempt.and_then(|attempt| state.attempts.get(attempt)) {
-            // The same receive again: it brings the same, as far as nothing else happened to it, such as another receive.
+            // A repeated receive returns the same messages, except messages that were removed or received again meanwhile.
             Some((at, brought)) if now < *at + 300 * SECOND => {
                 let is_same = |(index, receives): &&(usize, u32)| {
                     let one = &state.stored[*index];
@@ -214,7 +214,7 @@ impl Service {
         message
     }
 
-    /// What was received too often goes to the dead-letter queue.
+    /// Moves messages that were received too often to the dead-letter queue.
     fn bury_exhausted(&self, state: &mut State, now: Instant) {
         for one in &mut state.stored {
             let is_due = one.removed_at.is_none() && one.visible_at <= now;
@@ -227,7 +227,7 @@ impl Service {
         }
     }
 
-    /// Makes a lease end so many seconds from now.
+    /// Makes a lease end `seconds` seconds from now.
     pub fn change(&self, receipt: &str, seconds: u64) -> Entry {
         let now = Instant::now();
         let stale = self.is_struck(self.scenario.rates.stale / 20.0);
@@ -245,7 +245,7 @@ impl Service {
             return Err(INVALID);
         }
         if stale && !self.scenario.ordered {
-            // Another server of the service has given it away, or thinks so.
+            // Another server of the service has delivered the message, or assumes this.
             one.receipt = None;
             one.visible_at = one.visible_at.min(now + SECOND);
             return Err(NOT_IN_FLIGHT);
@@ -256,7 +256,7 @@ impl Service {
         Ok(())
     }
 
-    /// Removes a message. With a receipt that is no longer good, a queue without order says yes, and may or may not do it.
+    /// Removes a message. With an outdated receipt, an unordered queue reports success, and removes the message or not.
     pub fn delete(&self, receipt: &str) -> Entry {
         let now = Instant::now();
         let mut state = self.state.lock().unwrap();
@@ -281,7 +281,7 @@ impl Service {
 }
 
 impl State {
-    /// Any messages, in any order; some that are leased already, or were removed a while ago.
+    /// Chooses any messages in any order, including some that are leased, or that were removed recently.
     fn choose(&mut self, max: usize, now: Instant, duplicates: f64) -> Vec<usize> {
         let mut chosen = Vec::new();
         for (index, one) in self.stored.iter().enumerate() {
@@ -298,7 +298,7 @@ impl State {
         chosen
     }
 
-    /// Messages in the order of their groups; none of a group of which one is leased, or waits.
+    /// Chooses messages in the order of their groups. Skips groups with a message that is leased or delayed.
     fn choose_ordered(&mut self, max: usize, now: Instant) -> Vec<usize> {
         let (mut chosen, mut blocked) = (Vec::new(), BTreeSet::new());
         let most = self.rng.usize(1..=max);

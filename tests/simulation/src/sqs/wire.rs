@@ -1,4 +1,4 @@
-//! The wire between the SDK and the model: requests and answers that are late, refused or lost on the way.
+//! Network between the SDK and the model. Requests and answers may be late, refused or lost.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::super::scenario::Scenario;
 use super::super::site::Line;
 use super::service::{INVALID_RECEIPT, NOT_IN_FLIGHT, Service};
 
-/// The wire of one process.
+/// Network of one process.
 #[derive(Clone)]
 pub struct Wire {
     pub line: Line,
@@ -37,7 +37,7 @@ impl HttpConnector for Wire {
     }
 }
 
-/// Tells the judge how a call ended for its caller, who may give up at any time.
+/// A call in progress. When dropped, reports the result to the judge, because the caller may cancel the call at any time.
 struct UnderWay {
     wire: Wire,
     asked: Asked,
@@ -99,7 +99,7 @@ impl Wire {
                 [(self.service.random() * 3.0) as usize];
             return Ok(respond(status, &json!({ "__type": format!("com.amazonaws.sqs#{code}"), "message": code })));
         }
-        // What is on its way gets there, whether or not the caller still waits for the answer.
+        // A request that was sent arrives, even if the caller no longer waits for the answer.
         let (there, back) = (self.latency(), self.latency());
         let is_lost = self.service.is_struck(rates.lost_requests);
         let (wire, action) = (self.clone(), action);
@@ -122,7 +122,7 @@ impl Wire {
         }
     }
 
-    /// Some milliseconds; now and then seconds.
+    /// Returns a random latency: usually milliseconds, sometimes seconds.
     fn latency(&self) -> Duration {
         let most = if self.service.is_struck(self.scenario.rates.latency) { 8.0 } else { 0.02 };
         Duration::from_secs_f64(self.service.random() * most)
@@ -160,7 +160,7 @@ impl Wire {
         }
     }
 
-    /// Does each entry of a batch, but for some that fail; the answers come in any order.
+    /// Executes each entry of a batch. Some entries fail. The results are in random order.
     fn each(&self, input: &Value, act: impl Fn(&Value) -> Result<(), &'static str>) -> Value {
         let (mut done, mut failed) = (Vec::new(), Vec::new());
         for entry in input["Entries"].as_array().unwrap() {
@@ -196,7 +196,7 @@ fn is_burial(input: &Value) -> bool {
     input["QueueUrl"].as_str().is_some_and(|url| url.trim_end_matches(".fifo").ends_with("-dlq"))
 }
 
-/// What a request asks for.
+/// Returns the content of a request.
 fn asked(action: &str, input: &Value) -> Asked {
     let entries = || input["Entries"].as_array().into_iter().flatten();
     match action {
