@@ -1,4 +1,4 @@
-//! A real cgroup of a test's own, of version 1 or 2, where this machine lets one be made.
+//! A real cgroup for one test, of version 1 or 2, if this machine allows its creation.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,15 +9,15 @@ use super::hostler::{PATIENCE, announce, until};
 
 const TOP: &str = "/sys/fs/cgroup";
 
-/// A group with a limit of memory and one of processes. Dropping it removes it.
+/// A cgroup with a memory limit and a process limit. Dropping this value removes the group.
 pub struct Cgroup {
-    /// One folder, or one per controller.
+    /// The group's folder (version 2), or one folder per controller (version 1).
     folders: Vec<PathBuf>,
     memory: PathBuf,
 }
 
 impl Cgroup {
-    /// A group with these limits; `None`, said loudly, where none can be made.
+    /// Creates a group with these limits. `None`: no group can be created, which is announced on standard error.
     pub fn new(memory: u64, pids: u64) -> Option<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("hostler-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -35,7 +35,7 @@ impl Cgroup {
 
     fn version_2(name: &str, memory: u64, pids: u64) -> std::io::Result<Self> {
         let top = Path::new(TOP);
-        // Where version 1 is mounted, this is a plain folder.
+        // With a version 1 mount, this file does not exist.
         fs::metadata(top.join("cgroup.controllers"))?;
         fs::write(top.join("cgroup.subtree_control"), "+memory +pids")?;
         let folder = top.join(name);
@@ -57,7 +57,7 @@ impl Cgroup {
         Ok(group)
     }
 
-    /// The same command, in the group from its first instruction on.
+    /// Wraps a command so that it runs in the group from its first instruction.
     pub fn around(&self, command: &Command) -> Command {
         let mut wrapped = Command::new("/bin/sh");
         let enter: String =
@@ -69,14 +69,14 @@ impl Cgroup {
         wrapped
     }
 
-    /// How many processes the kernel has killed for want of memory.
+    /// Returns the number of processes that the kernel has killed for lack of memory.
     pub fn kills(&self) -> u64 {
         let files = ["memory.events", "memory.oom_control"].map(|file| fs::read_to_string(self.memory.join(file)));
         let text: String = files.into_iter().flatten().collect();
         text.lines().find_map(|line| line.strip_prefix("oom_kill ")).unwrap().trim().parse().unwrap()
     }
 
-    /// The most memory that it has used, in bytes, where the kernel says.
+    /// Returns the peak memory use of the group in bytes. `None`: the kernel does not report the peak.
     pub fn peak(&self) -> Option<u64> {
         let files = ["memory.peak", "memory.max_usage_in_bytes"].map(|file| self.memory.join(file));
         files.iter().find_map(|file| fs::read_to_string(file).ok())?.trim().parse().ok()
@@ -85,7 +85,7 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // A group is busy until the kernel has let go of its last process.
+        // A group is busy until the kernel has released its last process.
         for folder in self.folders.iter().filter(|_| !std::thread::panicking()) {
             until("the end of a cgroup", PATIENCE, || fs::remove_dir(folder).ok());
         }

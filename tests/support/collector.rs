@@ -1,4 +1,4 @@
-//! An OTLP collector over HTTP and gRPC, by OpenTelemetry's own definitions of the protocol, which `tests/servers.sh` installs.
+//! An OTLP collector over HTTP and gRPC, built on OpenTelemetry's protocol definitions, which `tests/servers.sh` installs.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use super::servers::{installed, keeper, tail};
 
 const COLLECTOR: &str = include_str!("collector.py");
 
-/// A running collector. Dropping it kills it; so does the end of this process.
+/// A running collector. Dropping this value kills the collector. The end of this process also kills it.
 pub struct Collector {
     keeper: Child,
     folder: TempDir,
@@ -20,32 +20,32 @@ pub struct Collector {
     grpc: u64,
 }
 
-/// One value of a metric that came.
+/// A received data point of a metric.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Point {
-    /// `gauge`, `sum` or `histogram`.
+    /// Kind of the metric: `gauge`, `sum` or `histogram`.
     pub kind: String,
-    /// 1 for delta, 2 for cumulative; 0 for gauges, which have none.
+    /// Temporality: 1 for delta, 2 for cumulative, 0 for gauges, which have no temporality.
     pub temporality: u64,
     pub attributes: Vec<(String, String)>,
-    /// The value; of a histogram the count.
+    /// Value of the point. For a histogram, the count.
     pub value: f64,
 }
 
 impl Point {
-    /// Whether it has this attribute.
+    /// Returns true if the point has this attribute.
     pub fn has(&self, name: &str, value: &str) -> bool {
         self.attributes.iter().any(|(other, text)| other == name && text == value)
     }
 }
 
 impl Collector {
-    /// Starts one, and waits until it listens.
+    /// Starts a collector. Waits until it listens.
     pub fn start() -> Self {
         Self::start_in(tempfile::tempdir().unwrap(), &[])
     }
 
-    /// The same, which takes gRPC by TLS alone. Nobody trusts its certificate who is not told to.
+    /// Starts a collector that accepts gRPC only over TLS. Clients must be configured to trust its certificate.
     pub fn behind_tls() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut openssl = Command::new("openssl");
@@ -70,22 +70,22 @@ impl Collector {
         Self { http: port("http"), grpc: port("grpc"), keeper, folder }
     }
 
-    /// Its endpoint for OTLP over HTTP.
+    /// Returns the endpoint for OTLP over HTTP.
     pub fn over_http(&self) -> String {
         format!("http://127.0.0.1:{}", self.http)
     }
 
-    /// Its endpoint for OTLP over gRPC.
+    /// Returns the endpoint for OTLP over gRPC.
     pub fn over_grpc(&self) -> String {
         format!("http://127.0.0.1:{}", self.grpc)
     }
 
-    /// The file with the certificate by which [`Collector::behind_tls`] is known.
+    /// Returns the file with the certificate of a collector from [`Collector::behind_tls`].
     pub fn certificate(&self) -> PathBuf {
         self.folder.path().join("cert.pem")
     }
 
-    /// All requests so far: how they came, with what headers, and what they said.
+    /// Returns all requests so far, with their protocols, headers and contents.
     pub fn requests(&self) -> Vec<Value> {
         lines(&self.folder).into_iter().skip(1).collect()
     }
@@ -93,12 +93,12 @@ impl Collector {
 
 impl Drop for Collector {
     fn drop(&mut self) {
-        // Waiting closes its standard input first.
+        // `wait` first closes the keeper's standard input, which ends the keeper.
         let _ = self.keeper.wait();
     }
 }
 
-/// What it has printed, line by line; a last one that is not whole is left out.
+/// Returns the complete output lines of the collector so far.
 fn lines(folder: &TempDir) -> Vec<Value> {
     let output = fs::read_to_string(folder.path().join("output")).unwrap_or_default();
     output
@@ -118,12 +118,12 @@ fn metrics(request: &Value) -> impl Iterator<Item = Value> {
     scopes.flat_map(|scope| every(&scope["metrics"]))
 }
 
-/// The names of all metrics in a request.
+/// Returns the names of all metrics in a request.
 pub fn names_of(request: &Value) -> Vec<String> {
     metrics(request).map(|metric| metric["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// The values that a request has of a metric.
+/// Returns the data points of a metric in a request.
 pub fn points(request: &Value, name: &str) -> Vec<Point> {
     let mut points = Vec::new();
     for metric in metrics(request).filter(|metric| metric["name"] == name) {
@@ -138,7 +138,7 @@ pub fn points(request: &Value, name: &str) -> Vec<Point> {
                     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
                     (text(&attribute["key"]), text(&attribute["value"]["stringValue"]))
                 });
-                // JSON has 64-bit integers as texts.
+                // JSON represents 64-bit integers as strings.
                 let value = ["asInt", "count", "asDouble"].into_iter().find_map(|field| {
                     let value = &point[field];
                     value.as_f64().or_else(|| value.as_str()?.parse().ok())

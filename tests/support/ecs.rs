@@ -1,4 +1,4 @@
-//! A server that speaks the ECS agent's endpoints, task protection and metadata, and answers what a test says.
+//! A server for the endpoints of the ECS agent (task protection and metadata), with answers defined by a test.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,33 +8,33 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// The path of the addresses that ECS gives a container: an id that no other container knows.
+/// Id of the container in the paths of the agent's addresses. ECS uses a random id that no other container knows.
 const ID: &str = "f0a2bd3c-1";
 
-/// What the agent does with a call.
+/// Answer of the agent to a call.
 pub enum Answer {
-    /// What the real one answers when all is well.
+    /// The answer of the real agent on success.
     Well,
     /// This status and body.
     Says(u16, String),
-    /// It takes the call and never answers.
+    /// Accepts the call and never answers.
     Hangs,
 }
 
-/// A call that was made.
+/// A received call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
     pub method: String,
-    /// The path below the container's own.
+    /// Path below the container's own path.
     pub path: String,
-    /// What was sent; null if it was nothing.
+    /// Body of the request. Null: no body.
     pub body: Value,
     pub at: Instant,
 }
 
 type Script = dyn Fn(&Call, usize) -> Answer + Send + Sync;
 
-/// The agent. Its threads end with the process.
+/// A simulated agent. Its threads end with the process.
 pub struct Agent {
     address: String,
     seen: Arc<Seen>,
@@ -49,13 +49,13 @@ struct Seen {
 #[derive(Default)]
 struct Calls {
     all: Vec<Call>,
-    /// Calls on protection under way, and the most of them at any time.
+    /// Current and maximum number of concurrent calls on protection.
     open: usize,
     most: usize,
 }
 
 impl Agent {
-    /// An agent that does with a call what this says, given how many of its path came before.
+    /// Starts an agent. `script` returns the answer to a call, given the number of earlier calls with the same path.
     pub fn start(script: impl Fn(&Call, usize) -> Answer + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
@@ -70,7 +70,7 @@ impl Agent {
         Self { address, seen }
     }
 
-    /// What ECS puts into the environment of a container; and a proxy that nobody must ask.
+    /// Returns the environment that ECS sets for a container. Also sets a proxy, which clients must not use.
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         let address = &self.address;
         vec![
@@ -81,18 +81,18 @@ impl Agent {
         ]
     }
 
-    /// The calls on protection so far.
+    /// Returns the calls on protection so far.
     pub fn protections(&self) -> Vec<Call> {
         let calls = self.seen.calls.lock().unwrap();
         calls.all.iter().filter(|call| call.method == "PUT").cloned().collect()
     }
 
-    /// What the calls on protection so far asked for.
+    /// Returns the requested protection of each call so far.
     pub fn asked(&self) -> Vec<bool> {
         self.protections().iter().map(|call| call.body["ProtectionEnabled"].as_bool().unwrap()).collect()
     }
 
-    /// Waits until there are so many calls on protection.
+    /// Waits until `count` calls on protection have arrived.
     pub fn wait_for(&self, count: usize, within: Duration) -> Vec<Call> {
         let deadline = Instant::now() + within;
         let mut calls = self.seen.calls.lock().unwrap();
@@ -107,13 +107,13 @@ impl Agent {
         }
     }
 
-    /// How many calls on protection were under way at a time, at most.
+    /// Returns the maximum number of concurrent calls on protection.
     pub fn at_a_time(&self) -> usize {
         self.seen.calls.lock().unwrap().most
     }
 }
 
-/// Answers the one call of a connection.
+/// Answers the single call of a connection.
 fn serve(stream: &TcpStream, seen: &Seen, script: &Script) -> Option<()> {
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     let mut head = String::new();
@@ -144,21 +144,21 @@ fn serve(stream: &TcpStream, seen: &Seen, script: &Script) -> Option<()> {
     let (status, body) = match answer {
         Answer::Well => (200, well(&call)),
         Answer::Says(status, body) => (status, body),
-        // Until the other side has had enough.
+        // Waits until the client closes the connection.
         Answer::Hangs => {
             let gone = reader.read(&mut [0]);
             seen.calls.lock().unwrap().open -= usize::from(put);
             return gone.ok().map(|_| ());
         }
     };
-    // The next call may come as soon as this one is answered.
+    // The next call may arrive immediately after this answer.
     seen.calls.lock().unwrap().open -= usize::from(put);
     let length = body.len();
     let head = format!("HTTP/1.1 {status} X\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
     (&*stream).write_all(format!("{head}{body}").as_bytes()).ok()
 }
 
-/// What the real agent answers, by the examples of its guide.
+/// Returns the answer of the real agent, according to the examples in the ECS guide.
 fn well(call: &Call) -> String {
     let task = "arn:aws:ecs:eu-west-1:111122223333:task/default/c1";
     let answer = match (call.method.as_str(), call.path.as_str()) {

@@ -1,4 +1,4 @@
-//! A container engine of the tests' own, and containers of the image that the Dockerfile makes.
+//! A container engine for tests, and containers of the image that the Dockerfile builds.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -13,22 +13,23 @@ use tempfile::TempDir;
 
 use super::hostler::{Depth, PATIENCE, Said, announce, until};
 
-/// The image that `tests/image.sh` builds.
+/// Image that `tests/image.sh` builds.
 pub const IMAGE: &str = "hostler:test";
 
-/// The client, in a shell that outlives no test process: it ends when its standard input does.
+/// Builds the image in a shell that ends with its standard input, and thus never outlives the test process.
 const LIVE: &str = "bash tests/image.sh >/dev/null && printf '%s\\n' \"$DOCKER_HOST\" && read -r _";
 
-/// A running engine that has [`IMAGE`].
+/// A running engine that has built [`IMAGE`].
 pub struct Engine {
-    /// Its address, as `DOCKER_HOST` has it.
+    /// Address of the engine, in the format of `DOCKER_HOST`.
     pub host: String,
     _shell: Child,
     _alive: ChildStdin,
 }
 
 impl Engine {
-    /// The one that all tests of this process share; `None`, and said aloud, where none can start.
+    /// Returns the engine that all tests of this process share. `None`: no engine can start, which is announced on standard
+    /// error.
     pub fn get() -> Option<&'static Self> {
         static SHARED: OnceLock<Result<Engine, String>> = OnceLock::new();
         match SHARED.get_or_init(Self::start) {
@@ -48,7 +49,7 @@ impl Engine {
         let mut shell = shell.spawn().map_err(|error| error.to_string())?;
         let (alive, stdout) = (shell.stdin.take().unwrap(), shell.stdout.take().unwrap());
         let stderr = BufReader::new(shell.stderr.take().unwrap());
-        // Read to its end, so that the build never waits for a reader.
+        // Standard error is read to its end, so that the build never blocks on a full pipe.
         let said = std::thread::spawn(move || stderr.lines().map_while(Result::ok).collect::<Vec<_>>().join("\n"));
         let mut host = String::new();
         BufReader::new(stdout).read_line(&mut host).unwrap();
@@ -62,19 +63,19 @@ impl Engine {
         Ok(Self { host: host.trim().into(), _shell: shell, _alive: alive })
     }
 
-    /// A command of the engine's client.
+    /// Creates a command of the engine's client.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new("/usr/bin/docker");
         command.args(args).env("DOCKER_HOST", &self.host).stdin(Stdio::null());
         command
     }
 
-    /// Runs such a command to its end.
+    /// Runs a client command to its end.
     pub fn said(&self, args: &[&str]) -> Said {
         Said::new(self.command(args).output().unwrap())
     }
 
-    /// Runs one that must succeed; what it printed.
+    /// Runs a client command that must succeed. Returns its standard output.
     pub fn docker(&self, args: &[&str]) -> String {
         let said = self.said(args);
         assert_eq!(said.code, 0, "docker {args:?}: {said:?}");
@@ -82,21 +83,22 @@ impl Engine {
     }
 }
 
-/// A container of the image, with a config of its own and this repository's guests under `/guests`. Dropping it removes it.
+/// A container of the image, with its own config and this repository's guests under `/guests`. Dropping this value removes the
+/// container.
 pub struct Container {
     engine: &'static Engine,
-    /// Its id.
+    /// Id of the container.
     pub id: String,
     folder: TempDir,
 }
 
 impl Container {
-    /// `docker run` of [`IMAGE`]; `options` come before the image.
+    /// Runs a container of [`IMAGE`] with `docker run`. `options` precede the image.
     pub fn run(engine: &'static Engine, options: &[&str], config: &str) -> Self {
         Self::of(engine, IMAGE, options, config)
     }
 
-    /// The same of another image.
+    /// Runs a container of another image.
     pub fn of(engine: &'static Engine, image: &str, options: &[&str], config: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("hostler.toml");
@@ -109,18 +111,18 @@ impl Container {
         Self { engine, id, folder }
     }
 
-    /// Waits until it consumes.
+    /// Waits until the host in the container consumes.
     pub fn consuming(self) -> Self {
         self.wait_for("consuming", |line| line["message"] == "consuming");
         self
     }
 
-    /// Runs a program in it.
+    /// Runs a program in the container.
     pub fn exec(&self, program: &[&str]) -> Said {
         self.engine.said(&[&["exec", &self.id], program].concat())
     }
 
-    /// Sends messages from within.
+    /// Sends messages from inside the container.
     pub fn send<B: AsRef<str>>(&self, channel: &str, bodies: impl IntoIterator<Item = B>) {
         let lines: String = bodies.into_iter().map(|body| format!("{}\n", body.as_ref())).collect();
         let mut send = self.engine.command(&["exec", "-i", &self.id, "/hostler", "send", channel, "--lines", "-"]);
@@ -130,19 +132,19 @@ impl Container {
         assert_eq!(said.code, 0, "{said:?}");
     }
 
-    /// How full a channel is.
+    /// Returns the depth of a channel.
     pub fn depth(&self, channel: &str) -> Depth {
         let said = self.exec(&["/hostler", "queues", "--json", channel]);
         assert_eq!(said.code, 0, "{said:?}");
         Depth::of(&serde_json::from_str::<Value>(&said.stdout).unwrap()[0])
     }
 
-    /// Waits until so many messages of a channel are in flight.
+    /// Waits until `count` messages of a channel are in flight.
     pub fn in_flight(&self, channel: &str, count: u64) {
         until("they are in flight", PATIENCE, || (self.depth(channel).in_flight == count).then_some(()));
     }
 
-    /// Waits until its health file shows this state.
+    /// Waits until the health file shows this state.
     pub fn health_file(&self, state: &str) {
         until(&format!("it is {state}"), PATIENCE, || {
             let said = self.exec(&["/hostler", "check-consumer-health", "--json"]).stdout;
@@ -151,12 +153,12 @@ impl Container {
         });
     }
 
-    /// The engine's `.State`.
+    /// Returns the `.State` of the container, as the engine reports it.
     pub fn state(&self) -> Value {
         serde_json::from_str(&self.engine.docker(&["inspect", "--format", "{{json .State}}", &self.id])).unwrap()
     }
 
-    /// Waits for a status of the engine's `.State.Health`; how long that took.
+    /// Waits until `.State.Health` has this status. Returns the elapsed time.
     pub fn health(&self, status: &str) -> Duration {
         let begun = Instant::now();
         let mut last = Value::Null;
@@ -168,13 +170,13 @@ impl Container {
         begun.elapsed()
     }
 
-    /// What it has logged so far; a line that is not JSON is a string.
+    /// Returns the log lines so far. A line that is not JSON becomes a string.
     pub fn lines(&self) -> Vec<Value> {
         let lines = self.engine.said(&["logs", &self.id]).stderr;
         lines.lines().map(|line| serde_json::from_str(line).unwrap_or(Value::String(line.into()))).collect()
     }
 
-    /// The first line that fits, once there is one.
+    /// Waits for the first log line that fits, and returns it.
     pub fn wait_for(&self, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
         until(what, PATIENCE, || {
             let lines = self.lines();
@@ -184,7 +186,7 @@ impl Container {
         })
     }
 
-    /// Waits until so many messages are settled in all; the lines of all that are.
+    /// Waits until `count` messages are settled in total. Returns the log lines of all settled messages.
     pub fn settled(&self, count: usize) -> Vec<Value> {
         until(&format!("{count} are settled"), PATIENCE, || {
             let mut lines = self.lines();
@@ -193,22 +195,22 @@ impl Container {
         })
     }
 
-    /// Sends its first process a signal.
+    /// Sends a signal to the first process of the container.
     pub fn signal(&self, signal: &str) {
         self.engine.docker(&["kill", "--signal", signal, &self.id]);
     }
 
-    /// Starts it again.
+    /// Starts the stopped container again.
     pub fn restart(&self) {
         self.engine.docker(&["start", &self.id]);
     }
 
-    /// Waits for its end; its exit code.
+    /// Waits for the end of the container. Returns the exit code.
     pub fn exit_code(&self) -> i64 {
         self.engine.docker(&["wait", &self.id]).parse().unwrap()
     }
 
-    /// `docker stop`; its exit code, and how long that took.
+    /// Stops the container with `docker stop`. Returns the exit code and the elapsed time.
     pub fn stop(&self) -> (i64, Duration) {
         let begun = Instant::now();
         self.engine.docker(&["stop", "--time", "30", &self.id]);
@@ -216,7 +218,7 @@ impl Container {
         (self.exit_code(), took)
     }
 
-    /// The folder on the machine that holds its config.
+    /// Returns the folder on the machine that contains the config.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }

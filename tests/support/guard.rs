@@ -1,4 +1,5 @@
-//! A proxy that enforces an IAM policy before a server that enforces none: what the policy does not allow is denied, all else passes.
+//! A proxy that enforces an IAM policy for a server without IAM. Calls that the policy does not allow are denied, and all others
+//! pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,10 +9,10 @@ use std::thread;
 
 use serde_json::Value;
 
-/// What AWS asks of whoever starts a move task, beside the task itself: on the queue that it empties.
+/// Actions that AWS requires on the source queue of a move task, in addition to the action for the task.
 const MOVES: [&str; 3] = ["sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"];
 
-/// The proxy. Its threads end with the process.
+/// A running proxy. Its threads end with the process.
 pub struct Guard {
     endpoint: String,
     shared: Arc<Shared>,
@@ -20,7 +21,7 @@ pub struct Guard {
 struct Shared {
     server: SocketAddr,
     policy: Value,
-    /// Of the server's resources, as ARNs have it.
+    /// Account in the ARNs of the server's resources.
     account: &'static str,
     seen: Mutex<Seen>,
 }
@@ -29,22 +30,22 @@ struct Shared {
 struct Seen {
     allowed: BTreeSet<String>,
     denied: BTreeSet<String>,
-    /// The tags of queues, as the server told them last.
+    /// Tags of queues, as the server last reported them.
     tags: BTreeMap<String, Value>,
 }
 
-/// An action on a resource, as IAM names them.
+/// An action on a resource, with the names that IAM uses.
 type Need = (String, String);
 
 struct Request {
-    /// The first line: method, path, version.
+    /// First line of the request: method, path and version.
     line: String,
     headers: Vec<(String, String)>,
     body: Vec<u8>,
 }
 
 impl Guard {
-    /// A proxy before this server, whose resources are of this account.
+    /// Starts a proxy for this server. The resources of the server belong to `account`.
     pub fn before(server: SocketAddr, account: &'static str, policy: Value) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
@@ -59,24 +60,24 @@ impl Guard {
         Self { endpoint, shared }
     }
 
-    /// Its URL.
+    /// Returns the URL of the proxy.
     pub fn endpoint(&self) -> String {
         self.endpoint.clone()
     }
 
-    /// The actions that were allowed so far.
+    /// Returns the actions that were allowed so far.
     pub fn allowed(&self) -> BTreeSet<String> {
         self.shared.seen.lock().unwrap().allowed.clone()
     }
 
-    /// What was denied so far: the action, and on what.
+    /// Returns the calls that were denied so far, each as an action with its resource.
     pub fn denied(&self) -> BTreeSet<String> {
         self.shared.seen.lock().unwrap().denied.clone()
     }
 }
 
 impl Shared {
-    /// Answers one request; every connection has one.
+    /// Answers the single request of a connection.
     fn serve(&self, mut stream: &TcpStream) -> Option<()> {
         let request = Request::read(stream)?;
         let needs = request.needs(self.account);
@@ -101,7 +102,7 @@ impl Shared {
         stream.write_all(&answer).ok()
     }
 
-    /// Whether a statement allows it.
+    /// Returns true if a statement of the policy allows the action.
     fn allows(&self, (action, resource): &Need) -> bool {
         let statements = self.policy["Statement"].as_array().unwrap();
         statements.iter().any(|statement| {
@@ -112,7 +113,7 @@ impl Shared {
         })
     }
 
-    /// Whether a condition on the tags of a queue holds; others do not.
+    /// Returns true if a condition on the tags of a queue holds. Other conditions never hold.
     fn holds(&self, condition: &Value, queue: &str) -> bool {
         let Some(operators) = condition.as_object() else { return true };
         let tags = self.seen.lock().unwrap().tags.get(queue).cloned().unwrap_or_default();
@@ -147,7 +148,7 @@ impl Request {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// What of the server's answer comes back.
+    /// Forwards the request to the server. Returns the answer of the server.
     fn pass_on(&self, server: SocketAddr) -> Option<Vec<u8>> {
         let mut to = TcpStream::connect(server).ok()?;
         let mut head = format!("{}\r\n", self.line);
@@ -161,7 +162,7 @@ impl Request {
         Some(answer)
     }
 
-    /// What the caller must be allowed; nothing for a request that is none of AWS's known here.
+    /// Returns the actions that the caller must be allowed. Empty for a request that is no known AWS call.
     fn needs(&self, account: &str) -> Vec<Need> {
         let text = String::from_utf8_lossy(&self.body);
         if let Some(action) = self.header("x-amz-target").and_then(|target| target.strip_prefix("AmazonSQS.")) {
@@ -214,7 +215,7 @@ fn of_sqs(action: &str, input: &Value, account: &str) -> Vec<Need> {
     needs
 }
 
-/// Whether a text fits a pattern of IAM, in which `*` is for any text.
+/// Returns true if a text matches an IAM pattern. `*` matches any text.
 fn fits(pattern: &str, text: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == text,

@@ -1,7 +1,8 @@
-//! The guests in `tests/guests`: one tiny program per behaviour, each said by its first line.
+//! Guests in `tests/guests`. Each is a tiny program with one behaviour, described by its first line.
 //!
-//! A command is a core module as it stands. A component is written as its core module; its world stands in comments
-//! (`;; world:` items of a world, `;; package:` a package beside it), and is that of the contract if there are none.
+//! A command guest is used as a core module. A component guest is written as its core module. Its world is defined in comments
+//! (`;; world:` for items of the world, `;; package:` for an additional package), and is the world of the contract without such
+//! comments.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,10 +11,10 @@ use tempfile::NamedTempFile;
 use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 use wit_parser::Resolve;
 
-/// The world of a guest that names none.
+/// World of a guest that names no world.
 const CONSUMER: &str = "include hostler:consumer/consumer@0.1.0;";
 
-/// What a component needs to be given lists, unless it has one of its own: memory, and room in it that is never freed.
+/// Code that a component needs to receive lists, unless the component has its own: memory, and an allocator that never frees.
 const ALLOCATOR: &str = r#"
   (memory (export "memory") 1)
   (global $heap (mut i32) (i32.const 4096))
@@ -30,12 +31,12 @@ fn source(name: &str) -> PathBuf {
     here("tests/guests").join(name).with_extension("wat")
 }
 
-/// A guest as it stands: a core module in text form.
+/// Returns the path of a guest that is a core module in text form.
 pub fn command(name: &str) -> PathBuf {
     source(name)
 }
 
-/// A guest as a component, made in the build folder; whoever made it at the same time made the same.
+/// Builds a guest as a component in the build folder. Concurrent builds produce the same file.
 pub fn component(name: &str) -> PathBuf {
     let module = core_module(&fs::read_to_string(source(name)).unwrap());
     let encoded = ComponentEncoder::default().module(&module).and_then(|encoder| encoder.validate(true).encode());
@@ -43,7 +44,7 @@ pub fn component(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guests");
     fs::create_dir_all(&folder).unwrap();
     let path = folder.join(name).with_extension("wasm");
-    // A host that starts just now keeps the file that it has seen.
+    // An unchanged file is not replaced, because a host that is starting may be reading it.
     if fs::read(&path).is_ok_and(|made| made == bytes) {
         return path;
     }
@@ -53,7 +54,7 @@ pub fn component(name: &str) -> PathBuf {
     path
 }
 
-/// A component's core module, in binary form, that says what it exports.
+/// Returns the core module of a component in binary form, with its world embedded.
 pub fn core_module(text: &str) -> Vec<u8> {
     embed(text).unwrap_or_else(|error| panic!("{error:?} in {text}"))
 }
@@ -66,7 +67,7 @@ fn embed(text: &str) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
     let mut packages = own.clone();
     for name in ["wasi", "messaging", "wasmcloud"] {
         let text = fs::read_to_string(here("tests/guests").join(name).with_extension("wit"))?;
-        // A guest may have a package of its own in place of one of these.
+        // A guest may define its own version of one of these packages.
         if !text.lines().filter(|line| line.starts_with("package ")).any(|package| own.contains(package)) {
             packages += &text;
         }
@@ -85,7 +86,7 @@ fn embed(text: &str) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
     Ok(module)
 }
 
-/// Without this, a guest that no test uses would look like a behaviour that is tested.
+/// A guest without a test would suggest that its behaviour is tested.
 #[test]
 fn every_guest_has_its_test() {
     let mut tests = String::new();
@@ -103,7 +104,7 @@ fn every_guest_has_its_test() {
     }
     for path in fs::read_dir(here("tests/guests")).unwrap().map(|entry| entry.unwrap().path()) {
         let name = path.file_stem().unwrap().to_str().unwrap();
-        // By its name, or by its path in a config. What is no guest serves them all.
+        // A guest is used by its name or by its path in a config. Files other than guests (`.wit`) serve all guests.
         let used = [format!("\"{name}\""), format!("guests/{name}.wat")].iter().any(|form| tests.contains(form));
         assert!(
             used || path.extension().is_some_and(|extension| extension == "wit"),
@@ -113,7 +114,7 @@ fn every_guest_has_its_test() {
     }
 }
 
-/// The first line says what the guest does.
+/// The first line describes the behaviour of the guest.
 #[test]
 fn every_guest_says_what_it_does() {
     for path in fs::read_dir(here("tests/guests")).unwrap().map(|entry| entry.unwrap().path()) {

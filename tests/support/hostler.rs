@@ -1,4 +1,4 @@
-//! The real hostler in a temporary folder of its own: its config, its commands, and its hosts with what they log.
+//! The real hostler in a temporary folder: its config, its commands, and its hosts with their logs.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -16,29 +16,29 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// How long a test waits for what must happen, however slow the machine.
+/// Maximum time that a test waits for an expected event, even on a slow machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One second.
 pub const SECOND: Duration = Duration::from_secs(1);
 
-/// Every config begins with this. Dotted keys, so that a test can set others of the same tables.
+/// First lines of every config. Uses dotted keys, so that a test can set other keys of the same tables.
 const CONFIG: &str = "
     host.health_file = 'health.json'
     queue.embedded.path = 'queue.db'
 ";
 
-/// A temporary folder in which hostler's commands run. It holds the config, the queue, the health file, and a link
+/// A temporary folder in which hostler's commands run. Contains the config, the queue, the health file, and a symbolic link
 /// `guests` to this repository's guests.
 pub struct World {
     folder: TempDir,
-    /// What its configs begin with.
+    /// First lines of every config in this folder.
     head: String,
-    /// What its commands have in their environment beside `PATH`.
+    /// Environment variables of the commands, in addition to `PATH`.
     env: Vec<(&'static str, String)>,
 }
 
-/// How full a channel is, as `queues --json` has it.
+/// Depth of a channel, as `queues --json` prints it.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Depth {
     pub visible: u64,
@@ -48,7 +48,7 @@ pub struct Depth {
 }
 
 impl Depth {
-    /// Reads a row of `queues --json`; a queue that is not there yet is empty.
+    /// Parses a row of `queues --json`. A missing queue counts as empty.
     pub fn of(row: &Value) -> Self {
         if row["missing"] == true {
             return Self::default();
@@ -64,12 +64,13 @@ impl Depth {
 }
 
 impl World {
-    /// A folder with this config; keys of `host`, `queue` and `telemetry` come first, dotted, then the tables.
+    /// Creates a folder with this config. Keys of `host`, `queue` and `telemetry` come first in dotted form, followed by the
+    /// tables.
     pub fn new(config: &str) -> Self {
         Self::with(CONFIG, Vec::new(), config)
     }
 
-    /// The same with another beginning of its configs, and this in the environment of its commands.
+    /// Creates a folder with other first lines of its configs, and these environment variables for its commands.
     pub fn with(head: &str, env: Vec<(&'static str, String)>, config: &str) -> Self {
         let world = Self { folder: tempfile::tempdir().unwrap(), head: head.to_owned(), env };
         let guests = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/guests");
@@ -83,17 +84,17 @@ impl World {
         fs::write(self.path("hostler.toml"), format!("{}{config}", self.head)).unwrap();
     }
 
-    /// A path in the folder.
+    /// Returns a path in the folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// A hostler command, not yet started, with nothing of this process's environment but `PATH`, and the world's own.
+    /// Creates a hostler command. Its environment contains only `PATH` and the variables of this world.
     pub fn command(&self, args: &[&str]) -> Command {
         self.program(env!("CARGO_BIN_EXE_hostler"), args)
     }
 
-    /// Any program in the same folder and environment.
+    /// Creates a command for any program, in the same folder and environment.
     pub fn program(&self, program: &str, args: &[&str]) -> Command {
         let mut command = Command::new(program);
         command.args(args).current_dir(self.folder.path()).env_clear().stdin(Stdio::null());
@@ -109,22 +110,22 @@ impl World {
         Said::new(self.command(args).output().unwrap())
     }
 
-    /// Runs a hostler command with this on its standard input.
+    /// Runs a hostler command with this standard input.
     pub fn output_with(&self, args: &[&str], input: impl AsRef<[u8]>) -> Said {
         let mut command = self.command(args);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        // It is small or the command reads all of it; a command that refuses its arguments closes it.
+        // The input is small, or the command reads all of it. A command that refuses its arguments closes the pipe.
         let _ = child.stdin.take().unwrap().write_all(input.as_ref());
         Said::new(child.wait_with_output().unwrap())
     }
 
-    /// Creates the queues of the config, so that the next command does not say that it has created the file.
+    /// Creates the queues of the config, so that the next command does not report the creation of the queue file.
     pub fn provision(&self) {
         let said = self.output(&["provision"]);
         assert_eq!(said.code, 0, "{said:?}");
     }
 
-    /// Makes a queue that is in no config.
+    /// Creates a queue that no config names.
     pub fn queue(&self, name: &str) {
         let broker = EmbeddedBroker::open(&self.path("queue.db")).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -138,14 +139,14 @@ impl World {
         assert_eq!(said.code, 0, "{said:?}");
     }
 
-    /// What `queues --json` says.
+    /// Returns the output of `queues --json`.
     pub fn queues(&self) -> Value {
         let said = self.output(&["queues", "--json"]);
         assert_eq!(said.code, 0, "{said:?}");
         serde_json::from_str(&said.stdout).unwrap()
     }
 
-    /// What `queues --json` says of one channel.
+    /// Returns the row of `queues --json` for one channel.
     pub fn row(&self, channel: &str) -> Value {
         let said = self.output(&["queues", "--json", channel]);
         assert_eq!(said.code, 0, "{said:?}");
@@ -153,7 +154,7 @@ impl World {
         rows[0].clone()
     }
 
-    /// How full a channel is.
+    /// Returns the depth of a channel.
     pub fn depth(&self, channel: &str) -> Depth {
         Depth::of(&self.row(channel))
     }
@@ -163,30 +164,30 @@ impl World {
         Host::start(self.command(&["run"]))
     }
 
-    /// Starts `hostler run`, and waits until it consumes.
+    /// Starts `hostler run`. Waits until the host consumes.
     pub fn started(&self) -> Host {
         let host = self.start();
         host.wait_for(PATIENCE, |line| line["message"] == "consuming");
         host
     }
 
-    /// The verdict of `check-consumer-health --json`.
+    /// Returns the verdict of `check-consumer-health --json`.
     pub fn verdict(&self) -> Value {
         serde_json::from_str(&self.output(&["check-consumer-health", "--json"]).stdout).unwrap()
     }
 }
 
-/// What a command that has ended said.
+/// Result of a command that has ended.
 #[derive(Debug)]
 pub struct Said {
-    /// Its exit code; -n if signal n killed it.
+    /// Exit code. -n: signal n killed the process.
     pub code: i32,
     pub stdout: String,
     pub stderr: String,
 }
 
 impl Said {
-    /// Of a program that has ended.
+    /// Converts the output of a program that has ended.
     pub fn new(output: Output) -> Self {
         Self {
             code: code(output.status),
@@ -200,15 +201,15 @@ fn code(status: std::process::ExitStatus) -> i32 {
     status.code().or(status.signal().map(|signal| -signal)).unwrap()
 }
 
-/// A running host. Dropping it kills it.
+/// A running host. Dropping this value kills the host.
 pub struct Host {
     child: Child,
-    /// Whom signals go to.
+    /// Process id that receives signals.
     pub pid: u32,
     log: Arc<Log>,
 }
 
-/// What a host has written to standard error, line by line.
+/// Lines that a host has written to standard error.
 #[derive(Default)]
 struct Log {
     written: Mutex<Written>,
@@ -217,7 +218,7 @@ struct Log {
 
 #[derive(Default)]
 struct Written {
-    /// A line that is not JSON is a string.
+    /// Log lines. A line that is not JSON becomes a string.
     lines: Vec<Value>,
     settled: usize,
     ended: bool,
@@ -231,7 +232,7 @@ impl Host {
         Self::start_unread(command, gate)
     }
 
-    /// Starts this command, whose log nobody reads until the other end of `gate` says so, or is gone.
+    /// Starts this command. Its log is not read until the other end of `gate` sends or is dropped.
     pub fn start_unread(mut command: Command, gate: Receiver<()>) -> Self {
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let (stderr, log) = (child.stderr.take().unwrap(), Arc::<Log>::default());
@@ -250,7 +251,7 @@ impl Host {
         Self { pid: child.id(), child, log }
     }
 
-    /// The first line that fits, once there is one.
+    /// Waits for the first log line that fits, and returns it.
     pub fn wait_for(&self, within: Duration, mut fits: impl FnMut(&Value) -> bool) -> Value {
         let mut seen = 0;
         self.log.wait("the line", within, |written| {
@@ -260,7 +261,7 @@ impl Host {
         })
     }
 
-    /// Waits until so many messages are settled in all; the log's lines of all that are.
+    /// Waits until `count` messages are settled in total. Returns the log lines of all settled messages.
     pub fn settled(&self, count: usize) -> Vec<Value> {
         self.log.wait(&format!("{count} settled messages"), PATIENCE, |written| {
             (written.settled >= count)
@@ -268,30 +269,30 @@ impl Host {
         })
     }
 
-    /// Everything it has logged so far.
+    /// Returns all log lines so far.
     pub fn lines(&self) -> Vec<Value> {
         self.log.written.lock().unwrap().lines.clone()
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the host.
     pub fn signal(&self, signal: Signal) {
         kill_process(pid(self.pid), signal).unwrap();
     }
 
-    /// Waits for its end; its exit code, or -n if signal n killed it.
+    /// Waits for the end of the host. Returns the exit code, or -n if signal n killed the host.
     pub fn wait_exit(&mut self, within: Duration) -> i32 {
-        // Its end closes its standard error.
+        // The end of the host closes its standard error.
         self.log.wait("its end", within, |written| written.ended.then_some(()));
         code(self.child.wait().unwrap())
     }
 
-    /// Drains it; how it ended.
+    /// Drains the host. Returns the exit code.
     pub fn stop(&mut self) -> i32 {
         self.signal(Signal::TERM);
         self.wait_exit(PATIENCE)
     }
 
-    /// Ends it as a power switch would; what it had logged.
+    /// Kills the host, like a power failure. Returns its log lines.
     pub fn kill(mut self) -> Vec<Value> {
         self.child.kill().unwrap();
         self.wait_exit(PATIENCE);
@@ -332,17 +333,17 @@ impl Log {
     }
 }
 
-/// Says something that must be seen even when the test passes, and so goes past the capture of its output.
+/// Prints a text that must be visible even if the test passes. Bypasses the captured output.
 pub fn announce(text: &str) {
     writeln!(std::io::stderr(), "\n{text}").unwrap();
 }
 
-/// A process id.
+/// Converts a number to a process id.
 pub fn pid(number: u32) -> Pid {
     Pid::from_raw(number.try_into().unwrap()).unwrap()
 }
 
-/// Looks every few milliseconds until there is an answer; for what tells nobody that it happens.
+/// Polls until `look` returns a value. For events without a notification.
 #[expect(clippy::disallowed_methods, reason = "the one place that polls; every look has a deadline")]
 pub fn until<T>(what: &str, within: Duration, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + within;

@@ -1,4 +1,4 @@
-//! What the black-box tests share.
+//! Shared code of the black-box tests.
 
 pub mod cgroup;
 pub mod collector;

@@ -1,4 +1,4 @@
-//! Prometheus: what an endpoint tells it, the linter that comes with it, and the real server. `tests/servers.sh` installs them.
+//! Prometheus: scrapes of an endpoint, the linter of Prometheus, and the real server. `tests/servers.sh` installs both programs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,12 +12,12 @@ use tempfile::TempDir;
 use super::hostler::{PATIENCE, until};
 use super::servers::{installed, keeper, tail};
 
-/// An address on which nobody listens now. That nobody will soon is likely, not certain.
+/// Returns an address on which no program listens now. Another program is unlikely, but able, to take it before its use.
 pub fn free_address() -> SocketAddr {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()
 }
 
-/// The status and the body of what a server answers to a GET; an error if it does not.
+/// Sends a GET request. Returns the status and the body of the answer.
 pub fn get(address: SocketAddr, path: &str) -> io::Result<(u16, String)> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -30,10 +30,10 @@ pub fn get(address: SocketAddr, path: &str) -> io::Result<(u16, String)> {
     Ok((status, body.to_owned()))
 }
 
-/// What one scrape brought.
+/// Result of one scrape.
 #[derive(Debug, Clone)]
 pub struct Scrape {
-    /// As the endpoint wrote it.
+    /// Text of the endpoint.
     pub text: String,
     samples: Vec<Sample>,
 }
@@ -46,7 +46,7 @@ struct Sample {
 }
 
 impl Scrape {
-    /// Scrapes, once there is an endpoint.
+    /// Scrapes an endpoint. Waits until it answers.
     pub fn of(address: SocketAddr) -> Self {
         let (status, text) = until("a scrape", PATIENCE, || get(address, "/metrics").ok());
         assert_eq!(status, 200, "{text}");
@@ -54,7 +54,7 @@ impl Scrape {
         Self { text, samples }
     }
 
-    /// The values of all series of this name that have these labels, added up; `None` if there is none.
+    /// Returns the sum of all series with this name and these labels. `None`: no such series.
     pub fn get(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         let fits = |sample: &&Sample| {
             sample.name == name
@@ -63,7 +63,7 @@ impl Scrape {
         self.samples.iter().filter(fits).map(|sample| sample.value).reduce(|sum, value| sum + value)
     }
 
-    /// The names of all labels that a metric's series have.
+    /// Returns the names of all labels of a metric's series.
     pub fn labels(&self, name: &str) -> Vec<&str> {
         let mut labels: Vec<_> = self
             .samples
@@ -77,7 +77,7 @@ impl Scrape {
     }
 }
 
-/// `name{label="value",…} 1.5`; no value of ours has a quote or a comma in it.
+/// Parses `name{label="value",…} 1.5`. No value in hostler's metrics contains a quote or a comma.
 fn sample(line: &str) -> Sample {
     let (series, value) = line.rsplit_once(' ').unwrap();
     let (name, labels) = series.split_once('{').unwrap_or((series, "}"));
@@ -88,7 +88,7 @@ fn sample(line: &str) -> Sample {
     Sample { name: name.to_owned(), labels: labels.collect(), value: value.parse().unwrap() }
 }
 
-/// What `promtool check metrics` has against a scrape; empty: nothing.
+/// Returns the complaints of `promtool check metrics` about a scrape. Empty: no complaints.
 pub fn lint(text: &str) -> String {
     let mut promtool = Command::new(installed("prometheus").join("usr/bin/promtool"));
     let promtool = promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -101,7 +101,8 @@ pub fn lint(text: &str) -> String {
     said
 }
 
-/// A running server that scrapes one address every half second. Dropping it kills it; so does the end of this process.
+/// A running server that scrapes one address every half second. Dropping this value kills the server. The end of this process
+/// also kills it.
 pub struct Prometheus {
     keeper: Child,
     address: SocketAddr,
@@ -109,7 +110,7 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts one, and waits until it answers.
+    /// Starts a server. Waits until it answers.
     pub fn scraping(target: SocketAddr) -> Self {
         let (folder, address) = (tempfile::tempdir().unwrap(), free_address());
         let config = serde_json::json!({
@@ -117,7 +118,7 @@ impl Prometheus {
             "scrape_configs": [{ "job_name": "hostler", "static_configs": [{ "targets": [target.to_string()] }] }],
         });
         let file = folder.path().join("prometheus.yml");
-        // JSON is YAML.
+        // JSON is valid YAML.
         fs::write(&file, config.to_string()).unwrap();
         let mut command = Command::new(installed("prometheus").join("usr/bin/prometheus"));
         command.arg(format!("--config.file={}", file.display()));
@@ -131,7 +132,7 @@ impl Prometheus {
         Self { keeper, address, _folder: folder }
     }
 
-    /// The values that a query answers with now.
+    /// Returns the current result values of a query.
     pub fn query(&self, query: &str) -> Vec<f64> {
         let encoded: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
         let (status, body) = get(self.address, &format!("/api/v1/query?query={encoded}")).unwrap();
@@ -144,7 +145,7 @@ impl Prometheus {
 
 impl Drop for Prometheus {
     fn drop(&mut self) {
-        // Waiting closes its standard input first.
+        // `wait` first closes the keeper's standard input, which ends the keeper.
         let _ = self.keeper.wait();
     }
 }

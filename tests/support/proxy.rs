@@ -1,4 +1,4 @@
-//! A proxy before a server: it counts the calls of AWS's JSON protocol by their name, and is as bad a line as a test wants.
+//! A proxy for a server. Counts the calls of AWS's JSON protocol by name, and simulates faults of the network.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -10,32 +10,32 @@ use std::time::{Duration, Instant};
 
 use rustix::net::connect_unspec;
 
-/// What names the call in the head of a request, in lower case.
+/// Header that names the call, in lower case.
 const TARGET: &str = "x-amz-target:";
 
-/// What becomes of what passes.
+/// Behaviour of the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Line {
-    /// All passes.
+    /// All bytes pass.
     Good,
-    /// Answers take so much longer.
+    /// Answers are delayed by this duration.
     Late(Duration),
-    /// A connection is reset (RST) once so many bytes of an answer have passed.
+    /// A connection is reset (RST) after this number of bytes of an answer.
     Reset(usize),
-    /// Nothing passes, and what was on its way arrives when the line is another: packets are lost, and sent again.
+    /// No bytes pass. Delayed bytes arrive after the next change of the behaviour, as after lost and repeated packets.
     Held,
-    /// Nothing passes, nor ever again on a connection of this time: both ends believe in it, and something between them
-    /// does not.
+    /// No bytes pass, and connections that were open meanwhile never pass bytes again. Both ends consider the connection open, as
+    /// after a fault of a network device between them.
     Swallowed,
-    /// What is open ends; new connections are accepted, and nobody ever answers.
+    /// Open connections are closed. New connections are accepted and never answered.
     HalfOpen,
-    /// Each request is answered here, with this status and code of an error.
+    /// The proxy answers each request with this status and error code.
     Answer(u16, &'static str),
-    /// What is open ends, and so does what is opened.
+    /// Open connections are closed, and new connections too.
     Cut,
 }
 
-/// A proxy on a port of its own. It lives as long as the test process.
+/// A proxy on a separate port. Lives as long as the test process.
 pub struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -52,18 +52,18 @@ struct State {
     calls: BTreeMap<String, usize>,
 }
 
-/// A client, and the server that it believes to be connected to.
+/// A client connection and the matching server connection.
 struct Connection {
     client: TcpStream,
     server: Option<TcpStream>,
-    /// Whether its bytes are swallowed, for good.
+    /// Set if the bytes of this connection are dropped permanently.
     is_dead: AtomicBool,
-    /// How many bytes of the last request's answer have passed.
+    /// Number of bytes of the last answer that have passed.
     answered: AtomicUsize,
 }
 
 impl Proxy {
-    /// A proxy before the server with this URL.
+    /// Starts a proxy for the server with this URL.
     pub fn before(endpoint: &str) -> Self {
         let server: SocketAddr = endpoint.strip_prefix("http://").unwrap().parse().unwrap();
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -78,17 +78,17 @@ impl Proxy {
         Self { address, shared }
     }
 
-    /// Its URL.
+    /// Returns the URL of the proxy.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Its port, on the loopback address.
+    /// Returns the port of the proxy on the loopback address.
     pub fn port(&self) -> u16 {
         self.address.port()
     }
 
-    /// Makes it this line from now on.
+    /// Changes the behaviour of the network from now on.
     pub fn set(&self, line: Line) {
         let mut state = self.shared.state.lock().unwrap();
         state.line = line;
@@ -102,35 +102,35 @@ impl Proxy {
         self.shared.changed.notify_all();
     }
 
-    /// Breaks all connections, and every later one until [`Self::restore`].
+    /// Closes all connections, including new ones until [`Self::restore`].
     pub fn cut(&self) {
         self.set(Line::Cut);
     }
 
-    /// Connects again.
+    /// Lets all bytes pass again.
     pub fn restore(&self) {
         self.set(Line::Good);
     }
 
-    /// How many connections were opened since all were last broken.
+    /// Returns the number of connections opened since all were last closed.
     pub fn connections(&self) -> usize {
         self.shared.state.lock().unwrap().open.len()
     }
 
-    /// How often each call was made so far, by its name (`ReceiveMessage`).
+    /// Returns the number of calls so far, by name (`ReceiveMessage`).
     pub fn calls(&self) -> BTreeMap<String, usize> {
         self.shared.state.lock().unwrap().calls.clone()
     }
 }
 
 impl Shared {
-    /// The line, once it is not one that holds.
+    /// Returns the behaviour. Waits while it is [`Line::Held`].
     fn line(&self) -> Line {
         let state = self.state.lock().unwrap();
         self.changed.wait_while(state, |state| state.line == Line::Held).unwrap().line
     }
 
-    /// Waits for so long, or until the line is another.
+    /// Waits for this duration, or until the behaviour changes.
     fn wait(&self, line: Line, delay: Duration) {
         let (until, mut state) = (Instant::now() + delay, self.state.lock().unwrap());
         while state.line == line && Instant::now() < until {
@@ -140,16 +140,16 @@ impl Shared {
 }
 
 impl Connection {
-    /// Closes it in order. The other end may have gone by itself.
+    /// Closes the connection in order. The other end may already have closed it.
     fn end(&self) {
         for stream in [Some(&self.client), self.server.as_ref()].into_iter().flatten() {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 
-    /// Resets it.
+    /// Resets the connection.
     fn reset(&self) {
-        // To dissolve a connection is to reset it (tcp(7)), however many descriptors there are of it.
+        // Dissolving the association resets the connection (tcp(7)), even if several descriptors refer to it.
         let _ = connect_unspec(&self.client);
         self.end();
     }
@@ -157,7 +157,7 @@ impl Connection {
 
 fn connect(client: TcpStream, server: SocketAddr, shared: &Arc<Shared>) {
     let mut state = shared.state.lock().unwrap();
-    // A stream that is dropped is closed.
+    // Dropping a stream closes it.
     let server = match state.line {
         Line::Cut => return,
         Line::HalfOpen => None,
@@ -177,7 +177,7 @@ fn connect(client: TcpStream, server: SocketAddr, shared: &Arc<Shared>) {
     thread::spawn(move || pass_answers(&answers.0, &answers.1));
 }
 
-/// Passes requests on, or answers them, until the client ends.
+/// Forwards or answers requests until the client closes the connection.
 fn pass_requests(connection: &Connection, shared: &Shared) -> Option<()> {
     let (mut client, mut server) = (&connection.client, connection.server.as_ref()?);
     let (mut buffer, mut request) = (vec![0; 64 * 1024], Request::default());
@@ -205,7 +205,7 @@ fn pass_requests(connection: &Connection, shared: &Shared) -> Option<()> {
     Some(())
 }
 
-/// Passes answers on until the server ends.
+/// Forwards answers until the server closes the connection.
 fn pass_answers(connection: &Connection, shared: &Shared) -> Option<()> {
     let (mut client, mut server) = (&connection.client, connection.server.as_ref()?);
     let mut buffer = vec![0; 64 * 1024];
@@ -235,7 +235,7 @@ fn pass_answers(connection: &Connection, shared: &Shared) -> Option<()> {
     Some(())
 }
 
-/// The answer of a service that does not do what was asked, to clients of its JSON and of S3's XML.
+/// Returns the error answer of a service, for clients of the JSON protocol and of S3's XML.
 fn refusal(status: u16, code: &str) -> String {
     let body = format!(r#"{{"__type":"{code}","message":"{code}"}}"#);
     format!(
@@ -244,28 +244,28 @@ fn refusal(status: u16, code: &str) -> String {
     )
 }
 
-/// Where in a stream of requests a connection is.
+/// Position in the request stream of a connection.
 #[derive(Default)]
 struct Request {
-    /// The beginning of a head that is not complete.
+    /// Beginning of an incomplete head.
     head: Vec<u8>,
-    /// How much of the body is to come.
+    /// Number of body bytes still expected.
     body: usize,
-    /// With what the request is answered here, if it is.
+    /// Status and error code with which the proxy answers the request, if any.
     refused: Option<(u16, &'static str)>,
 }
 
 /// A part of one request.
 struct Piece {
     bytes: Vec<u8>,
-    /// The call's name, if it is a head that has one.
+    /// Name of the call, if the piece is a head with a name.
     call: Option<String>,
     begins: bool,
     ends: bool,
 }
 
 impl Request {
-    /// What has come, cut where requests begin and end. A body is as long as its head says.
+    /// Splits the received bytes at the boundaries of heads and bodies. The head defines the length of the body.
     fn take(&mut self, mut chunk: &[u8]) -> Vec<Piece> {
         let mut pieces = Vec::new();
         while !chunk.is_empty() {
@@ -291,7 +291,7 @@ impl Request {
     }
 }
 
-/// The call's name as the client wrote it: `target` is that of its head in lower case.
+/// Returns the name of the call as the client wrote it. `target` is the header's value in lower case.
 fn name_of(head: &[u8], target: &str) -> Option<String> {
     let text = String::from_utf8_lossy(head);
     let at = text.to_ascii_lowercase().find(target)?;

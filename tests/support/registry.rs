@@ -1,4 +1,4 @@
-//! Docker's own registry, which `tests/servers.sh` installs: started by a test, gone with it; and pushing to it.
+//! Docker's own registry, which `tests/servers.sh` installs. Starts a registry for a test, and pushes artifacts to it.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -12,15 +12,15 @@ use tempfile::TempDir;
 use super::hostler::{PATIENCE, until};
 use super::servers::{installed, keeper, tail};
 
-/// The one who may use a registry that asks, with the password `secret`, as htpasswd keeps it.
+/// User of a registry with authentication, with the password `secret`, in htpasswd format.
 const USERS: &str = "me:$2b$04$Mr3aDPeoKXmX1fuXzt4BDOixNh4FSfftehgqmW7kzfZcwWJELjIhG\n";
 
-/// The media type of WASM in an artifact.
+/// Media type of WASM in an artifact.
 pub const WASM: &str = "application/wasm";
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 
-/// A running registry. Dropping it kills it; so does the end of this process.
+/// A running registry. Dropping this value kills the registry. The end of this process also kills it.
 pub struct Registry {
     keeper: Child,
     address: SocketAddr,
@@ -29,12 +29,12 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// One that anybody may use.
+    /// Starts a registry without authentication.
     pub fn open() -> Self {
         Self::start(None)
     }
 
-    /// One that asks for the user `me` and the password `secret`.
+    /// Starts a registry that requires the user `me` with the password `secret`.
     pub fn asking() -> Self {
         Self::start(Some(("me", "secret")))
     }
@@ -55,7 +55,7 @@ impl Registry {
             config["auth"] = json!({ "htpasswd": { "realm": "test", "path": users } });
         }
         let file = folder.path().join("config.yml");
-        // JSON is YAML.
+        // JSON is valid YAML.
         fs::write(&file, config.to_string()).unwrap();
         let mut command = Command::new(program);
         command.arg("serve").arg(&file).env("HOME", folder.path());
@@ -67,12 +67,12 @@ impl Registry {
         Self { keeper, address, _folder: folder, login }
     }
 
-    /// Host and port.
+    /// Returns host and port.
     pub fn address(&self) -> String {
         self.address.to_string()
     }
 
-    /// Pushes an artifact of these layers, each a media type and bytes; the digest of its manifest.
+    /// Pushes an artifact with these layers, each a media type and bytes. Returns the digest of the manifest.
     pub fn push(&self, repository: &str, tag: &str, layers: &[(&str, &[u8])]) -> String {
         let blob = |media_type: &str, bytes: &[u8]| json!({ "mediaType": media_type, "digest": self.push_blob(repository, bytes), "size": bytes.len() });
         let layers: Vec<_> = layers.iter().map(|(media_type, bytes)| blob(media_type, bytes)).collect();
@@ -81,7 +81,7 @@ impl Registry {
         self.push_manifest(repository, tag, MANIFEST, &manifest)
     }
 
-    /// Pushes an index of these manifests, each an architecture, a digest and a size.
+    /// Pushes an index of these manifests, each an architecture and a digest. Returns the digest of the index.
     pub fn push_index(&self, repository: &str, tag: &str, manifests: &[(&str, &str)]) -> String {
         let entry = |(architecture, digest): &(&str, &str)| {
             let platform = json!({ "architecture": architecture, "os": "wasip1" });
@@ -112,7 +112,7 @@ impl Registry {
         digest(manifest.as_bytes())
     }
 
-    /// The status, and where it leads.
+    /// Sends a request. Returns the status and the location header.
     fn call(&self, method: Method, url: &str, media_type: &str, body: &[u8]) -> (StatusCode, String) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
@@ -131,12 +131,12 @@ impl Registry {
 
 impl Drop for Registry {
     fn drop(&mut self) {
-        // Waiting closes its standard input first.
+        // `wait` first closes the keeper's standard input, which ends the keeper.
         let _ = self.keeper.wait();
     }
 }
 
-/// `sha256:…` of these bytes.
+/// Returns the digest of these bytes, in the form `sha256:…`.
 pub fn digest(bytes: &[u8]) -> String {
     format!("sha256:{}", hex(&sha256(bytes)))
 }

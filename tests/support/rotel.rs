@@ -1,4 +1,4 @@
-//! An OTLP collector of others, and what it got: started by a test, gone with it.
+//! A third-party OTLP collector for one test, and the spans that it received.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +15,7 @@ use super::servers::{installed, keeper, tail};
 
 const COLLECTOR: &str = include_str!("rotel.py");
 
-/// Prints every attribute of the published conventions, a line each.
+/// Script that prints every attribute of the published conventions, one per line.
 const CONVENTIONS: &str = "
 import importlib, pkgutil
 from opentelemetry.semconv import attributes as stable
@@ -27,14 +27,14 @@ for package in (stable, incubating):
                 print(value)
 ";
 
-/// What OpenTelemetry's own package has of attributes.
+/// Attributes in OpenTelemetry's own package.
 pub static CONVENTION: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
     let output = Command::new(installed("otel").join("bin/python")).args(["-c", CONVENTIONS]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
 });
 
-/// A span, as the collector passed it on. Ids are in hexadecimal; a span without a parent has an empty one.
+/// A span, as the collector forwarded it. Ids are in hexadecimal. A span without a parent has an empty `parent`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Span {
     pub trace: String,
@@ -51,7 +51,7 @@ pub struct Span {
     pub scope: String,
 }
 
-/// A running collector. Dropping it kills it.
+/// A running collector. Dropping this value kills the collector.
 pub struct Collector {
     keeper: Child,
     folder: TempDir,
@@ -60,9 +60,10 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Starts one, and waits until it listens.
+    /// Starts a collector. Waits until it listens.
     pub fn start() -> Self {
-        // Nobody listens on these now. That nobody will before the collector does is likely, not certain.
+        // No program listens on these addresses now. Another program is unlikely, but able, to take them before the collector
+        // does.
         let [grpc, http] = [(); 2].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
         let [grpc, http] = [grpc, http].map(|listener| listener.local_addr().unwrap());
         let folder = tempfile::tempdir().unwrap();
@@ -79,24 +80,24 @@ impl Collector {
         collector
     }
 
-    /// Where it takes OTLP over HTTP.
+    /// Returns the endpoint for OTLP over HTTP.
     pub fn http(&self) -> String {
         format!("http://{}", self.http)
     }
 
-    /// Where it takes OTLP over gRPC.
+    /// Returns the endpoint for OTLP over gRPC.
     pub fn grpc(&self) -> String {
         format!("http://{}", self.grpc)
     }
 
-    /// All spans so far, in the order in which they came.
+    /// Returns all spans so far, in order of arrival.
     pub fn spans(&self) -> Vec<Span> {
         let output = fs::read_to_string(self.folder.path().join("output")).unwrap_or_default();
-        // The last line may be half written, and the collector itself says a few.
+        // The last line may be incomplete, and some lines are messages of the collector itself.
         output.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// The spans, once there are some of all these names.
+    /// Waits until spans with all these names have arrived. Returns all spans.
     pub fn wait_for(&self, names: &[&str]) -> Vec<Span> {
         until(&format!("spans {names:?}"), PATIENCE, || {
             let spans = self.spans();
@@ -107,7 +108,7 @@ impl Collector {
 
 impl Drop for Collector {
     fn drop(&mut self) {
-        // Waiting closes its standard input first.
+        // `wait` first closes the keeper's standard input, which ends the keeper.
         let _ = self.keeper.wait();
     }
 }

@@ -1,4 +1,4 @@
-//! A server that speaks AWS's JSON protocol and answers what a test says: for faults that no real server shows.
+//! A server for AWS's JSON protocol, with answers defined by a test. Simulates faults that no real server produces.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,56 +9,56 @@ use std::time::{Duration, SystemTime};
 use aws_sdk_sqs::primitives::{DateTime, DateTimeFormat};
 use serde_json::{Value, json};
 
-/// What the server does with one call.
+/// Answer of the server to one call.
 pub enum Answer {
-    /// Status 200 and this.
+    /// Status 200 and this body.
     Ok(Value),
     /// This status and error code.
     Error(u16, &'static str),
-    /// The call took effect, and its answer is lost: the connection closes.
+    /// The call takes effect, but its answer is lost: the connection closes.
     Lost,
 }
 
-/// The id that every answer has for its request.
+/// Request id in every answer.
 pub const REQUEST_ID: &str = "8b07f84c-0e4c-5a3f-9f0a-a1b2c3d4e5f6";
 
-/// The server's own behaviour, whatever its script says.
+/// Behaviour of the server that does not depend on its script.
 #[derive(Clone, Copy, Default)]
 pub struct Nature {
-    /// Names of queues that nobody may ask for, as under a policy that does not name them.
+    /// Names of queues to which access is denied, as with a policy that does not name them.
     pub denied: &'static [&'static str],
     /// Names of queues that do not exist.
     pub missing: &'static [&'static str],
-    /// How far its clock is ahead of ours.
+    /// Difference between the server's clock and this machine's clock. The server is ahead.
     pub ahead: Duration,
 }
 
 type Script = dyn Fn(&str, &Value) -> Answer + Send + Sync;
 
-/// The server. Its threads end with the process.
+/// A running server. Its threads end with the process.
 pub struct Scripted {
     endpoint: String,
     calls: Arc<Mutex<Vec<Call>>>,
 }
 
-/// A call that was made.
+/// A received call.
 struct Call {
     action: String,
     input: Value,
-    /// Whose signature it had.
+    /// Access key of the signature.
     key: String,
-    /// What program made it.
+    /// User agent of the caller.
     agent: String,
 }
 
 impl Scripted {
-    /// A server that answers calls by this script, which sees an action's name and its input. What a queue is called and
-    /// how large its messages may be, it knows by itself.
+    /// Starts a server that answers calls with this script, which gets the name and the input of each action. The server itself
+    /// answers calls for the URL of a queue and its maximum message size.
     pub fn start(script: impl Fn(&str, &Value) -> Answer + Send + Sync + 'static) -> Self {
         Self::denying(&[], script)
     }
 
-    /// The same, where it is refused to ask for queues of these names, as a policy does that does not name them.
+    /// Starts a server that denies access to queues with these names.
     pub fn denying(
         names: &'static [&'static str],
         script: impl Fn(&str, &Value) -> Answer + Send + Sync + 'static,
@@ -66,7 +66,7 @@ impl Scripted {
         Self::with(Nature { denied: names, ..Nature::default() }, script)
     }
 
-    /// The same with this nature.
+    /// Starts a server with this behaviour.
     pub fn with(nature: Nature, script: impl Fn(&str, &Value) -> Answer + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
@@ -82,24 +82,24 @@ impl Scripted {
         Self { endpoint, calls }
     }
 
-    /// Its URL.
+    /// Returns the URL of the server.
     pub fn endpoint(&self) -> String {
         self.endpoint.clone()
     }
 
-    /// The inputs of all calls of an action so far.
+    /// Returns the inputs of all calls of an action so far.
     pub fn calls(&self, action: &str) -> Vec<Value> {
         let calls = self.calls.lock().unwrap();
         calls.iter().filter(|call| call.action == action).map(|call| call.input.clone()).collect()
     }
 
-    /// The programs that made the calls of an action, one after the other.
+    /// Returns the user agents of all calls of an action, in order.
     pub fn agents(&self, action: &str) -> Vec<String> {
         let calls = self.calls.lock().unwrap();
         calls.iter().filter(|call| call.action == action).map(|call| call.agent.clone()).collect()
     }
 
-    /// The access keys that signed the calls, each once.
+    /// Returns the access keys that signed calls, without duplicates.
     pub fn keys(&self) -> Vec<String> {
         let mut keys: Vec<_> = self.calls.lock().unwrap().iter().map(|call| call.key.clone()).collect();
         keys.sort();
@@ -108,7 +108,7 @@ impl Scripted {
     }
 }
 
-/// Answers the calls of one connection, one after the other.
+/// Answers the calls of one connection, one after another.
 fn serve(stream: &TcpStream, base: &str, nature: Nature, seen: &Mutex<Vec<Call>>, script: &Script) -> Option<()> {
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     loop {

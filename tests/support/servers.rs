@@ -1,4 +1,4 @@
-//! Real SQS, SNS and S3 servers of others, which `tests/servers.sh` installs: started by a test, gone with it.
+//! Third-party SQS, SNS and S3 servers for tests, which `tests/servers.sh` installs.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -15,10 +15,10 @@ use tempfile::TempDir;
 
 use super::hostler::{PATIENCE, until};
 
-/// Runs the command `$@` in the shell's process group, its output in a file of the folder `$0`. The shell ends the
-/// group when the command ends, and when its own standard input does: this process closed it, or died, and if it died,
-/// nobody else removes the folder. The kernel's signal for the death of a parent will not do. It comes when the thread
-/// ends that started the child, and each test is a thread.
+/// Runs the command `$@` in the shell's process group, with its output in a file of the folder `$0`. The shell kills the group
+/// when the command ends, and when the shell's standard input ends. The input ends when this process closes it or dies. After the
+/// death of this process, only the shell can remove the folder. The kernel's parent-death signal is no alternative. It is sent
+/// when the thread that started the child ends, and each test is a thread.
 const KEEPER: &str = r#"
     { "$@" >"$0/output" 2>&1; kill -KILL 0; } &
     read -r _
@@ -26,14 +26,14 @@ const KEEPER: &str = r#"
     kill -KILL 0
 "#;
 
-/// For fauxqs, whose own command listens on every interface.
+/// Script that starts fauxqs on one interface. The command of fauxqs itself listens on all interfaces.
 const FAUXQS: &str = "
     import { buildApp } from 'fauxqs';
     const [host, port] = process.argv.slice(1);
     await buildApp({ logger: false, host, defaultRegion: 'eu-west-1' }).listen({ host, port: Number(port) });
 ";
 
-/// For LocalStack, which would keep the objects of S3 in one folder for all of its processes.
+/// Script that starts LocalStack with its own folder for S3 objects. By default, all LocalStack processes would share one folder.
 const LOCALSTACK: &str = "
 import os
 from localstack.services.s3 import provider
@@ -42,21 +42,21 @@ provider.DEFAULT_S3_TMP_DIR = os.environ['TMPDIR']
 main.main()
 ";
 
-/// Which server.
+/// Kind of server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Nearest to AWS, move tasks and the dead letters of subscriptions included; what expires does so up to 1 s late.
+    /// Closest to AWS, including move tasks and dead letters of subscriptions. Expirations occur up to 1 s late.
     LocalStack,
-    /// A second opinion; deep queues are slow, and a message made visible wakes a long poll only after 1 s.
+    /// A second implementation. Deep queues are slow, and a message that becomes visible wakes a long poll only after 1 s.
     Moto,
-    /// Light and quick; refuses the deletes with a stale receipt that AWS accepts.
+    /// Light and fast. Refuses deletes with a stale receipt, which AWS accepts.
     Ministack,
-    /// The quickest, with stale receipts as on AWS; gives one message of a FIFO group at a time.
+    /// The fastest, with stale receipts as on AWS. Delivers one message of a FIFO group at a time.
     Fauxqs,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds of servers.
     pub const ALL: [Self; 4] = [Self::LocalStack, Self::Moto, Self::Ministack, Self::Fauxqs];
 
     fn folder(self) -> &'static str {
@@ -69,23 +69,23 @@ impl Kind {
     }
 }
 
-/// What `tests/servers.sh` put into this folder.
+/// Returns the folder in which `tests/servers.sh` installed this program.
 pub fn installed(name: &str) -> PathBuf {
     let root = std::env::var_os("HOSTLER_TEST_SERVERS").map(PathBuf::from);
     let root = root.unwrap_or_else(|| Path::new(&std::env::var_os("HOME").unwrap()).join(".cache/hostler/servers"));
     let folder = root.join(name);
-    // It is written last.
+    // This file is written last, after a complete installation.
     assert!(folder.join("pins").exists(), "{} is not installed: run tests/servers.sh", folder.display());
     folder
 }
 
-/// A name that no other test has, nor begins with: for queues, topics and buckets. At most 14 bytes longer than `name`.
+/// Returns a unique name for queues, topics and buckets. No other name starts with it. At most 14 bytes longer than `name`.
 pub fn unique(name: &str) -> String {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     format!("{name}-{}-{:05}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// A running server on a port of its own. Dropping it kills it; so does the end of this process.
+/// A running server on a separate port. Dropping this value kills the server. The end of this process also kills it.
 pub struct Server {
     keeper: Child,
     address: SocketAddr,
@@ -93,17 +93,17 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts one, and waits until it answers.
+    /// Starts a server. Waits until it answers.
     pub fn start(kind: Kind) -> Self {
         Self::start_at(kind, free_address(), None)
     }
 
-    /// Starts Ministack so that it asks IAM whether who calls may: the others let everybody do everything.
+    /// Starts Ministack with IAM checks. The other servers allow all calls.
     pub fn enforcing() -> Self {
         Self::launch(Kind::Ministack, free_address(), &[("AUTH", "true")])
     }
 
-    /// The same at this address. One that keeps what it has, where it can, does so in a folder from its end to its start.
+    /// Starts a server at this address. With `state`, the server stores its data in this folder from its end to its next start.
     pub fn start_at(kind: Kind, address: SocketAddr, state: Option<&Path>) -> Self {
         match state.map(|state| state.to_str().unwrap()) {
             None => Self::launch(kind, address, &[]),
@@ -130,18 +130,18 @@ impl Server {
         server
     }
 
-    /// The one that all tests of this process share; its queues are told apart by [`unique`] names.
+    /// Returns the server that all tests of this process share. Tests separate their queues by [`unique`] names.
     pub fn shared(kind: Kind) -> &'static Self {
         static SHARED: [OnceLock<Server>; Kind::ALL.len()] = [const { OnceLock::new() }; Kind::ALL.len()];
         SHARED[kind as usize].get_or_init(|| Self::start(kind))
     }
 
-    /// Where it listens.
+    /// Returns the address of the server.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Ends it in order, so that it can keep what it has.
+    /// Stops the server in order, so that it can store its data.
     pub fn stop(mut self) {
         let group = Pid::from_child(&self.keeper);
         kill_process_group(group, Signal::TERM).unwrap();
@@ -149,12 +149,12 @@ impl Server {
         until("the server's end", PATIENCE, || test_kill_process_group(group).is_err().then_some(()));
     }
 
-    /// Its URL, for every service.
+    /// Returns the URL of the server, for every service.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// The environment in which every AWS client talks to it.
+    /// Returns the environment in which AWS clients use this server.
     pub fn env(&self) -> Vec<(&'static str, String)> {
         let env = |(name, value): (_, &str)| (name, value.to_owned());
         [
@@ -169,7 +169,7 @@ impl Server {
         .into()
     }
 
-    /// Whether it can list queues.
+    /// Returns true if the server can list queues.
     fn answers(&self) -> bool {
         let ask = || -> io::Result<bool> {
             let mut stream = TcpStream::connect(self.address)?;
@@ -185,17 +185,17 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Waiting closes its standard input first.
+        // `wait` first closes the keeper's standard input, which ends the keeper.
         let _ = self.keeper.wait();
     }
 }
 
-/// Nobody listens on it now. That nobody will before the server does is likely, not certain.
+/// Returns an address on which no program listens now. Another program is unlikely, but able, to take it before the server does.
 fn free_address() -> SocketAddr {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()
 }
 
-/// How a server is started, with everything that it writes in this folder.
+/// Creates the command that starts a server. The server writes only to `folder`.
 fn command(kind: Kind, program: &Path, folder: &Path, address: SocketAddr) -> Command {
     let (host, port) = (&*address.ip().to_string(), &*address.port().to_string());
     let run = |path: &str| Command::new(program.join(path));
@@ -217,7 +217,7 @@ fn command(kind: Kind, program: &Path, folder: &Path, address: SocketAddr) -> Co
         }
         Kind::Fauxqs => {
             let mut command = run("node");
-            // It imports from where it runs.
+            // Node imports modules relative to the working directory.
             command.args(["--input-type=module", "-e", FAUXQS, host, port]).current_dir(program);
             command
         }
@@ -226,7 +226,8 @@ fn command(kind: Kind, program: &Path, folder: &Path, address: SocketAddr) -> Co
     command
 }
 
-/// Only what the tests need, no downloads, nothing outside the folder, and none of AWS's minute-long pauses.
+/// Returns LocalStack's settings: only the needed services, no downloads, no files outside the folder, and none of AWS's delays
+/// of a minute.
 fn localstack(folder: &Path, address: SocketAddr) -> impl Iterator<Item = (&'static str, String)> {
     let (folder, address) = (folder.display(), address.to_string());
     [
@@ -253,7 +254,7 @@ fn localstack(folder: &Path, address: SocketAddr) -> impl Iterator<Item = (&'sta
     )
 }
 
-/// The shell that runs this command until it or this process ends.
+/// Starts a shell that runs this command until the command or this process ends.
 pub(super) fn keeper(folder: &Path, command: &Command) -> Child {
     let mut keeper = Command::new("/bin/sh");
     keeper.args(["-c", KEEPER]).arg(folder).arg(command.get_program()).args(command.get_args());
@@ -265,7 +266,7 @@ pub(super) fn keeper(folder: &Path, command: &Command) -> Child {
     keeper.process_group(0).stdin(Stdio::piped()).spawn().unwrap()
 }
 
-/// The last lines of what a server wrote.
+/// Returns the last 20 lines of a server's output.
 pub(super) fn tail(folder: &Path) -> String {
     let output = fs::read(folder.join("output")).unwrap_or_default();
     let output = String::from_utf8_lossy(&output);
@@ -273,7 +274,7 @@ pub(super) fn tail(folder: &Path) -> String {
     lines[lines.len().saturating_sub(20)..].join("\n")
 }
 
-/// The request, signed by nobody: these servers look at whom it is for and not at its signature.
+/// Returns an unsigned request. The servers check the service in the request, but not its signature.
 fn list_queues(host: SocketAddr) -> String {
     [
         "POST / HTTP/1.1",

@@ -1,4 +1,4 @@
-//! A world whose queues are on a server of others, under a prefix of its own.
+//! A world with its queues on a third-party server, under a prefix of its own.
 
 use std::ops::Deref;
 
@@ -8,12 +8,12 @@ use super::hostler::World;
 use super::python::python;
 use super::servers::{Kind, Server, unique};
 
-/// Hostler's world, and the server that its queues are on.
+/// A world of hostler, with the server that has its queues.
 pub struct Aws {
     world: World,
-    /// Where they are.
+    /// Server with the queues.
     pub server: &'static Server,
-    /// Before the name of each of its queues and topics.
+    /// Prefix of the names of all queues and topics in this world.
     pub prefix: String,
 }
 
@@ -26,12 +26,12 @@ impl Deref for Aws {
 }
 
 impl Aws {
-    /// A world on the shared server of this kind. What is missing there, hostler creates.
+    /// Creates a world on the shared server of this kind. hostler creates missing queues there.
     pub fn new(kind: Kind, config: &str) -> Self {
         Self::through(&Server::shared(kind).endpoint(), kind, config)
     }
 
-    /// The same, with hostler calling this address instead of the server's.
+    /// Creates a world in which hostler calls this address instead of the server's.
     pub fn through(endpoint: &str, kind: Kind, config: &str) -> Self {
         let (server, prefix) = (Server::shared(kind), format!("{}-", unique("i")));
         let head = format!(
@@ -48,15 +48,15 @@ impl Aws {
         Self { world: World::with(&head, env, config), server, prefix }
     }
 
-    /// Runs a script with the clients of `prelude.py` and the variable `prefix`; `args` are its `sys.argv[1:]`.
-    /// What it printed, read as JSON; null if it printed nothing.
+    /// Runs a script with the clients of `prelude.py` and the variable `prefix`. `args` are its `sys.argv[1:]`. Returns its
+    /// output, parsed as JSON. Null: no output.
     pub fn python(&self, script: &str, args: &[&str]) -> Value {
         let script = format!("prefix = {:?}\n{script}", self.prefix);
         let printed = python(self.server, &script, args);
         if printed.is_empty() { Value::Null } else { serde_json::from_str(&printed).expect(&printed) }
     }
 
-    /// How many messages of a queue are visible, delayed and in flight, as boto3 is told.
+    /// Returns the numbers of visible, delayed and in-flight messages of a queue, as boto3 reports them.
     pub fn counts(&self, name: &str) -> [u64; 3] {
         let counts = self.python("print(json.dumps(depth(url(prefix + sys.argv[1]))))", &[name]);
         serde_json::from_value(counts).unwrap()

@@ -1,5 +1,5 @@
-//! Guests in languages: built by a folder's `build.sh` with what `tests/toolchains.sh` has installed, and kept under the
-//! user's cache for as long as what they are made of stays the same.
+//! Guests in several languages. A folder's `build.sh` builds each guest with the programs that `tests/toolchains.sh` installs.
+//! Builds are cached in the user's cache folder until their sources change.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -9,26 +9,26 @@ use std::time::{Duration, SystemTime};
 use aws_lc_rs::digest::{Context, SHA256};
 use hostler_types::digest::hex;
 
-/// When a build that is of no use any more goes; another checkout of the repository may use it still.
+/// Minimum age at which an outdated build is removed. Until then, another checkout of the repository may use it.
 const UNUSED: Duration = Duration::from_secs(3600);
 
-/// What builds leave in a folder of sources.
+/// Build outputs in a folder of sources.
 const OUTPUTS: [&str; 4] = ["target", "node_modules", "__pycache__", ".venv"];
 
-/// A guest that was built.
+/// A built guest.
 pub struct Guest {
-    /// The file.
+    /// Path of the WASM file.
     pub wasm: PathBuf,
-    /// A folder of its own for `host.cache_dir`, which stays, as compiling some guests takes long.
+    /// Folder for `host.cache_dir`. The folder is reused, because compiling some guests takes long.
     pub cache: PathBuf,
 }
 
-/// The guest of a folder, which its `build.sh OUT.wasm` makes; `needs` are further files and folders that it is made of.
-/// All are named from the root of the repository.
+/// Builds the guest of a folder with its `build.sh OUT.wasm`. `needs` lists further files and folders on which the guest depends.
+/// All paths are relative to the root of the repository.
 pub fn built(folder: &str, needs: &[&str]) -> Guest {
     let home = home().join(".cache/hostler/guests").join(folder.replace('/', "-"));
     fs::create_dir_all(&home).unwrap();
-    // One build at a time, other processes' included; the end of the file's life unlocks it.
+    // Only one build runs at a time, across all processes. Closing the file releases the lock.
     let lock = File::create(home.join("lock")).unwrap();
     lock.lock().unwrap();
     let entry = home.join(digest(&[&[folder, "tests/toolchains.sh"], needs].concat()));
@@ -48,13 +48,13 @@ pub fn built(folder: &str, needs: &[&str]) -> Guest {
     Guest { wasm: entry.join("guest.wasm"), cache: entry.join("compiled") }
 }
 
-/// Where `tests/toolchains.sh` has put the programs.
+/// Returns the folder in which `tests/toolchains.sh` installed the programs.
 pub fn programs() -> PathBuf {
     let root = std::env::var_os("HOSTLER_TEST_TOOLCHAINS").map(PathBuf::from);
     root.unwrap_or_else(|| home().join(".cache/hostler/toolchains")).join("bin")
 }
 
-/// Runs a command as a user would who has the toolchains.
+/// Creates a command in the environment of a user who has the toolchains.
 pub fn with_toolchains(program: &str) -> Command {
     let tools = programs();
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -65,7 +65,7 @@ pub fn with_toolchains(program: &str) -> Command {
     command
 }
 
-/// Removes the flags that these tests are built with: they are not for guests.
+/// Removes compiler flags of this test build, which do not apply to guests.
 pub fn without_own_flags(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
@@ -76,7 +76,7 @@ pub fn without_own_flags(command: &mut Command) {
     }
 }
 
-/// Runs `script` in a folder of the repository, and gives its output; `what` failed if it does.
+/// Runs a command that must succeed. Returns its output. `what` names the command in the error.
 pub fn run(what: &str, mut command: Command) -> String {
     let output = command.output().unwrap();
     let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
@@ -84,7 +84,7 @@ pub fn run(what: &str, mut command: Command) -> String {
     said
 }
 
-/// A path from the root of the repository.
+/// Returns a path relative to the root of the repository.
 pub fn here(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
@@ -100,7 +100,7 @@ fn home() -> PathBuf {
     std::env::var_os("HOME").unwrap().into()
 }
 
-/// One for all files, in the order of their names.
+/// Returns one digest of all files, in the order of their names.
 fn digest(roots: &[&str]) -> String {
     let mut files = Vec::new();
     let mut left: Vec<PathBuf> = roots.iter().map(|root| here(root)).collect();

@@ -1,4 +1,4 @@
-//! Many queues on a server of others, and hostler's config for them: what `alarms` and `clean` are tested on.
+//! Many queues on a third-party server, and a hostler config for them, for tests of `alarms` and `clean`.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use super::hostler::{Said, World};
 use super::python::python;
 use super::servers::{Server, unique};
 
-/// Makes queues by many hands, and puts into them what a test says. `sys.argv` has the prefix, and where CloudWatch is.
+/// Script that creates queues in parallel and sends messages. `sys.argv` contains the prefix and the address of CloudWatch.
 const PRELUDE: &str = r#"
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -53,23 +53,23 @@ def user(policy):
     return [key["AccessKeyId"], key["SecretAccessKey"]]
 "#;
 
-/// A server, a prefix of our own on it, and a folder with a config.
+/// A server, a prefix on it, and a folder with a config.
 pub struct Estate<'a> {
     pub world: World,
     pub server: &'a Server,
     pub prefix: String,
-    /// Where CloudWatch is.
+    /// Address of CloudWatch.
     metrics: String,
 }
 
 impl<'a> Estate<'a> {
-    /// A config with these consumers on this server.
+    /// Creates a config with these consumers on this server.
     pub fn new(server: &'a Server, consumers: &str) -> Self {
         Self::beside(server, &server.endpoint(), consumers)
     }
 
-    /// The same, with CloudWatch at another address: Moto does not speak its protocol, and Ministack does not say whose
-    /// dead-letter queue a queue is.
+    /// Creates a config with CloudWatch at another address. Needed because Moto does not support CloudWatch's protocol, and
+    /// Ministack does not report the source queues of a dead-letter queue.
     pub fn beside(server: &'a Server, metrics: &str, consumers: &str) -> Self {
         let (prefix, metrics) = (format!("{}-", unique("up")), metrics.to_owned());
         let head = format!("queue.driver = 'sqs'\nqueue.sqs.region = 'eu-west-1'\nqueue.sqs.prefix = '{prefix}'\n");
@@ -78,13 +78,13 @@ impl<'a> Estate<'a> {
         Self { world: World::with(&head, env, consumers), server, prefix, metrics }
     }
 
-    /// Runs a script; what it printed, read as JSON; null if it printed nothing.
+    /// Runs a script. Returns its output, parsed as JSON. Null: no output.
     pub fn python(&self, script: &str) -> Value {
         let printed = python(self.server, &format!("{PRELUDE}\n{script}"), &[&self.prefix, &self.metrics]);
         if printed.is_empty() { Value::Null } else { serde_json::from_str(&printed).expect(&printed) }
     }
 
-    /// Runs hostler as a user who may do everything but this, as `denied` in a script has it.
+    /// Runs hostler as a user with all permissions except these statements, as `denied` in the script defines them.
     pub fn output_as(&self, statements: &str, args: &[&str]) -> Said {
         let keys = self.python(&format!("print(json.dumps(denied({statements})))"));
         let mut command = self.world.command(args);
@@ -93,12 +93,12 @@ impl<'a> Estate<'a> {
         Said::new(command.output().unwrap())
     }
 
-    /// A command with a webhook at this address of a test's own server.
+    /// Creates a command with a webhook at this address of a test server.
     pub fn with_webhook(&self, address: &str, args: &[&str]) -> Command {
         with_webhook(&self.world, address, args)
     }
 
-    /// The names of our queues that are there, without the prefix.
+    /// Returns the names of existing queues with the prefix, without the prefix.
     pub fn queues(&self) -> Vec<String> {
         let names = self.python(
             "pages = sqs.get_paginator('list_queues').paginate(QueueNamePrefix=prefix, PaginationConfig={'PageSize': 1000})\n\
@@ -108,31 +108,31 @@ impl<'a> Estate<'a> {
     }
 }
 
-/// What must never be shown.
+/// Part of the webhook URL that must never be printed.
 pub const SECRET: &str = "T0SECRET/B0/hunter2";
 
-/// A command of hostler with a webhook at this address.
+/// Creates a hostler command with a webhook at this address.
 pub fn with_webhook(world: &World, address: &str, args: &[&str]) -> Command {
     let mut command = world.command(args);
     command.env("HOSTLER_ALARMS__WEBHOOK", format!("http://{address}/services/{SECRET}"));
     command
 }
 
-/// Reads what a command printed on standard output as JSON.
+/// Parses the standard output of a command as JSON.
 pub fn json(said: &Said) -> Value {
     serde_json::from_str(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said:?}"))
 }
 
-/// The names in a list of objects, without the prefix.
+/// Returns the names in a list of objects, without the prefix.
 pub fn names(list: &Value, key: &str, prefix: &str) -> Vec<String> {
     let name = |row: &Value| row[key].as_str().unwrap().trim_start_matches(prefix).to_owned();
     list.as_array().unwrap().iter().map(name).collect()
 }
 
-/// Nothing of this says where the webhook is.
+/// Asserts that the output does not contain the webhook's secret.
 pub fn keeps_the_secret(said: &Said) {
     assert!(!format!("{said:?}").contains("hunter2"), "{said:?}");
 }
 
-/// A handler that is there.
+/// Config line with an existing handler.
 pub const HANDLER: &str = "handler = 'guests/main-echoes.wat'";

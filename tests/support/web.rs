@@ -1,4 +1,4 @@
-//! A web server that answers what a test says: for faults that no real server shows.
+//! A web server with answers defined by a test. Simulates faults that no real server produces.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -6,42 +6,42 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// What the server does with one request.
+/// Answer of the server to one request.
 pub enum Reply {
-    /// This status, these headers, this body.
+    /// This status, these headers and this body.
     Of(u16, Vec<(&'static str, String)>, Vec<u8>),
-    /// Status 200 and a body without end.
+    /// Status 200 and an endless body.
     Endless,
-    /// Status 200 and only half of this body; then the connection closes.
+    /// Status 200 and only half of this body. Then the connection closes.
     Half(Vec<u8>),
-    /// No answer at all.
+    /// No answer.
     Silence,
 }
 
 impl Reply {
-    /// Status 200 and this body.
+    /// Creates an answer with status 200 and this body.
     pub fn ok(body: impl Into<Vec<u8>>) -> Self {
         Self::Of(200, Vec::new(), body.into())
     }
 
-    /// This status, with nothing more.
+    /// Creates an answer with this status and an empty body.
     pub fn status(status: u16) -> Self {
         Self::Of(status, Vec::new(), Vec::new())
     }
 }
 
-/// A request. Names of headers are in lower case.
+/// A request. Header names are in lower case.
 #[derive(Debug, Clone)]
 pub struct Request {
     pub path: String,
     pub headers: BTreeMap<String, String>,
-    /// As long as its `Content-Length` says.
+    /// Body, with the length in `Content-Length`.
     pub body: Vec<u8>,
 }
 
 type Script = dyn Fn(&Request, usize) -> Reply + Send + Sync;
 
-/// The server. Its threads end with the process.
+/// A running server. Its threads end with the process.
 pub struct Web {
     /// Host and port.
     pub address: String,
@@ -49,12 +49,13 @@ pub struct Web {
 }
 
 impl Web {
-    /// A server that answers by this script, which sees a request, and how often its path was asked for before.
+    /// Starts a server that answers with this script, which gets each request and the number of earlier requests with the same
+    /// path.
     pub fn start(script: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static) -> Self {
         Self::at("127.0.0.1:0", script)
     }
 
-    /// The same at this address.
+    /// Starts a server at this address.
     pub fn at(address: &str, script: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind(address).unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -69,13 +70,13 @@ impl Web {
         Self { address, seen }
     }
 
-    /// All requests so far whose path ends so.
+    /// Returns all requests so far whose path has this end.
     pub fn requests(&self, end: &str) -> Vec<Request> {
         self.seen.lock().unwrap().iter().filter(|request| request.path.ends_with(end)).cloned().collect()
     }
 }
 
-/// Answers the requests of one connection, one after the other.
+/// Answers the requests of one connection, one after another.
 fn serve(mut stream: &TcpStream, seen: &Mutex<Vec<Request>>, script: &Script) -> Option<()> {
     let mut from = BufReader::new(stream.try_clone().ok()?);
     loop {
@@ -111,11 +112,11 @@ fn serve(mut stream: &TcpStream, seen: &Mutex<Vec<Request>>, script: &Script) ->
                 stream.write_all(b"HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\n\r\n").ok()?;
                 let chunk = [b"10000\r\n".as_slice(), &[b'x'; 0x10000], b"\r\n"].concat();
                 loop {
-                    // It ends when the other side has had enough.
+                    // The write fails when the client closes the connection.
                     stream.write_all(&chunk).ok()?;
                 }
             }
-            // The next request never comes, so this waits until the other side closes.
+            // No further request arrives. The loop waits until the client closes the connection.
             Reply::Silence => {}
         }
     }

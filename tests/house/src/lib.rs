@@ -1,5 +1,5 @@
-//! The rules of the house that the compiler does not check: no circle between the files of a crate, and no arrow between crates
-//! that the map of ARCHITECTURE.md does not have.
+//! Rules of this repository that the compiler does not check: no dependency cycle between the files of a crate, and no dependency
+//! between crates that the map in ARCHITECTURE.md lacks.
 
 mod uses;
 
@@ -7,19 +7,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The place of a module within its crate: `["http", "upload"]` for `src/http/upload.rs`; empty for the root.
+/// Path of a module within its crate: `["http", "upload"]` for `src/http/upload.rs`. Empty for the crate root.
 pub type Module = Vec<String>;
 
-/// The modules of a crate, each in a file of its own, with those that each uses. An arrow between a module and one that lies within
-/// it is left out: a parent may use its children, and children what their parent has.
+/// Modules of a crate, each in a separate file, with the modules that each uses. Leaves out arrows between a module and its
+/// descendants: a parent may use its children, and children may use items of their parent.
 #[derive(Debug, Default)]
 pub struct Arrows(BTreeMap<Module, BTreeSet<Module>>);
 
 impl Arrows {
-    /// Reads all files below a crate's `src`.
+    /// Reads all files in the `src` folder of a crate.
     ///
     /// # Errors
-    /// The file that cannot be read or parsed, and why.
+    /// The path of a file that cannot be read or parsed, and the reason.
     pub fn of(src: &Path) -> Result<Self, String> {
         let mut files = BTreeMap::new();
         collect(src, src, &mut files)?;
@@ -32,7 +32,7 @@ impl Arrows {
         Ok(Self(arrows.collect()))
     }
 
-    /// Every pair of modules that reach each other.
+    /// Returns every pair of modules that use each other, directly or indirectly.
     pub fn circles(&self) -> Vec<String> {
         let reached: BTreeMap<&Module, BTreeSet<&Module>> =
             self.0.keys().map(|from| (from, self.reached(from))).collect();
@@ -80,7 +80,7 @@ fn module_of(src: &Path, file: &Path) -> Module {
     module
 }
 
-/// The module that a path is in: `http::upload::Body` is in `http/upload.rs`.
+/// Returns the module that contains a path: `http::upload::Body` is in `http/upload.rs`.
 fn nearest(modules: &BTreeSet<Module>, mut path: Module) -> Module {
     while !modules.contains(&path) && path.pop().is_some() {}
     path
@@ -90,10 +90,10 @@ fn shown(module: &Module) -> String {
     module.join("::")
 }
 
-/// The folders that have a `src`: the root package and every crate.
+/// Returns the folders with a `src` folder: the root package and every crate.
 ///
 /// # Errors
-/// A folder that cannot be read.
+/// A folder cannot be read.
 pub fn packages(root: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut packages = vec![root.to_owned()];
     for entry in fs::read_dir(root.join("crates"))? {

@@ -32,7 +32,7 @@ fn a_circle_is_found_through_a_third_file_and_in_nested_modules() {
     assert_eq!(circles, ["a → b::inner", "b::inner → c", "c → a"]);
 }
 
-/// The crates that one needs in a release, its own included.
+/// Returns the crates that a package needs in a release build, including the package itself.
 fn needs(package: &str) -> BTreeSet<String> {
     let tree = [
         "tree",
@@ -73,7 +73,7 @@ fn crates_need_only_what_the_map_says() {
     }
 }
 
-/// The Rust files below a folder.
+/// Lists the Rust files in a folder and its subfolders.
 fn rust_files(folder: &Path, into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -85,7 +85,7 @@ fn rust_files(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// Counts the doc comments of a text, and those of them that open with a clause.
+/// Counts the doc comments of a text, and the doc comments that open with a clause.
 fn openings(text: &str) -> (usize, usize) {
     let (mut all, mut clauses, mut within) = (0, 0, false);
     for line in text.lines().map(str::trim_start) {
@@ -123,7 +123,7 @@ fn the_image_is_built_from_every_member_of_the_workspace() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let metadata = String::from_utf8(output.stdout).unwrap();
     let workspace = root().canonicalize().unwrap();
-    // Each package names its manifest; nothing else in the answer has this key.
+    // Each package has its manifest path here. No other part of the output has this key.
     let manifests: Vec<&Path> = metadata
         .split("\"manifest_path\":\"")
         .skip(1)

@@ -1,12 +1,12 @@
-//! The modules of its own crate that a file names.
+//! Modules of the same crate that a file uses.
 
 use syn::visit::{self, Visit};
 use syn::{Attribute, Item, ItemUse, Path, UseTree};
 
 use crate::Module;
 
-/// Every path within the crate that a file names outside of its tests, from the crate's root. What stands inside a macro's call is
-/// not seen.
+/// Returns every path within the crate that a file names outside of its tests, relative to the crate root. Paths inside macro
+/// calls are not detected.
 pub fn of(module: &Module, file: &syn::File) -> Vec<Module> {
     let mut uses = Uses { module: module.clone(), found: Vec::new() };
     uses.visit_file(file);
@@ -19,7 +19,7 @@ struct Uses {
 }
 
 impl Uses {
-    /// Takes a path that begins with `crate`, `self` or `super`; others lead to a child or out of the crate.
+    /// Records a path that begins with `crate`, `self` or `super`. Other paths lead to a child module or out of the crate.
     fn name(&mut self, path: &[String]) {
         let mut place = self.module.clone();
         let mut rest = path.iter().peekable();
@@ -93,7 +93,7 @@ fn attributes(item: &Item) -> &[Attribute] {
     }
 }
 
-/// `#[cfg(test)]`, alone or as one of several conditions.
+/// Returns true for `#[cfg(test)]`, alone or combined with other conditions.
 fn is_for_tests(attribute: &Attribute) -> bool {
     let syn::Meta::List(list) = &attribute.meta else { return false };
     let words = list.tokens.to_string();

@@ -1,6 +1,6 @@
 //! Deterministic simulation in virtual time, of two worlds. In `sqs`, the consumer and the SQS driver run on a model of SQS with
-//! all its faults. In `embedded`, the consumer and the embedded queue run on a real file, while other processes lock and corrupt
-//! the file.
+//! all its faults. In `embedded`, the consumer and the embedded queue run on a real file, while the file is locked, cannot be
+//! changed, or is moved away.
 //!
 //! A seed determines a scenario (`scenario`). A run (`run`) plays the scenario with processes that start and end (`system`) in a
 //! world (`site`). The handler (`worker`) behaves as the scenario plans. The `judge` observes all events, including calls to the
