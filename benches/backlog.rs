@@ -1,4 +1,4 @@
-//! The embedded queue by itself, with more and more messages that wait: how many it hands out and has acked per second.
+//! Throughput of the embedded queue without a host, with growing backlogs: messages received and acked per second.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -13,34 +13,34 @@ use tokio_util::sync::CancellationToken;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// How many messages wait behind those that are taken: parts of the largest backlog.
+/// Backlogs to measure, as divisors of the largest backlog.
 const PARTS: [usize; 3] = [100, 10, 1];
 
-/// What the queue settles per second at least, and what part of it with the largest backlog.
+/// Minimum throughput in messages per second. `PART`: minimum fraction of the throughput that remains with the largest backlog.
 const RATE: f64 = 20_000.0;
 const PART: f64 = 0.8;
 
-/// How many messages are taken in a round.
+/// Number of messages settled per round.
 const TAKEN: usize = 20_000;
 
-/// How many of them are out at a time, as a consumer of so many slots has them.
+/// Number of messages in flight, as with a consumer of this many slots.
 const SLOTS: usize = 64;
 
-/// Bytes of a body.
+/// Size of a body in bytes.
 const BODY: usize = 200;
 
-/// A queue in a file of its own.
+/// A queue in a separate file.
 struct Filled {
     broker: EmbeddedBroker,
     queue: Arc<dyn Queue>,
     channel: Channel,
-    /// Messages per second, and microseconds of CPU time for each, of every round.
+    /// Messages per second, and CPU time per message in microseconds, of every round.
     rounds: Vec<(f64, f64)>,
     _folder: tempfile::TempDir,
 }
 
-/// Measures no backlog and others up to `largest` in turn, so often, and prints what is in the middle. With `check` it fails
-/// where the queue is too slow.
+/// Measures an empty queue and backlogs up to `largest` in turn, for this many rounds. Prints the medians. With `check`, fails if
+/// the queue is too slow.
 pub async fn run(largest: usize, rounds: usize, check: bool) -> Result<()> {
     let backlogs: Vec<usize> = std::iter::once(0).chain(PARTS.map(|part| largest / part)).collect();
     let mut queues = Vec::new();
@@ -70,7 +70,7 @@ pub async fn run(largest: usize, rounds: usize, check: bool) -> Result<()> {
     let (rate, mut part) = (middle(empty.clone()), 1.0);
     for (filled, backlog) in queues.iter().zip(backlogs) {
         let of = |one: fn(&(f64, f64)) -> f64| middle(filled.rounds.iter().map(one).collect());
-        // Round by round, as what else the machine does goes up and down.
+        // Ratios are computed per round, because the other load of the machine varies.
         part = middle(filled.rounds.iter().zip(&empty).map(|(round, empty)| round.0 / empty).collect());
         println!(
             "| {backlog:>9} | {:>11.0} | {:>14.1} | {:>7.0}% |",
@@ -102,7 +102,7 @@ impl Filled {
         Ok(())
     }
 
-    /// Takes messages and acks them as a consumer does: it receives while it settles, as far as slots are free.
+    /// Receives and acks messages as a consumer does: receives while settling, as long as slots are free.
     async fn settle(&self, count: usize) -> Result<()> {
         let slots = Arc::new(Semaphore::new(SLOTS));
         let (done, mut to_ack) = mpsc::unbounded_channel();

@@ -1,5 +1,5 @@
-//! A handler without a queue, called with one and the same message: all that a message pays for its sandbox. For the benchmarks
-//! that measure it.
+//! Calls a handler without a queue, always with the same message. Includes the whole cost of a sandbox per message. Used by the
+//! benchmarks of this cost.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use hostler_handler::{Bounds, Call, Handler, Outcome, Output};
 use hostler_types::message::Message;
 use hostler_wasm::{self as wasm, Definition, Engine, Grants, Pool, Source};
 
-/// Bytes of a sandbox's memory, as a consumer's by default.
+/// Memory of a sandbox in bytes, equal to the default of a consumer.
 const MEMORY: u64 = 128 << 20;
 
-/// A loaded handler, and what it is called with.
+/// A loaded handler with the arguments of its calls.
 pub struct Caller {
     handler: Arc<dyn Handler>,
     message: Arc<Message>,
@@ -20,7 +20,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Loads a handler that is granted nothing, with so many messages to a sandbox; they have this body.
+    /// Loads a handler without grants. Each sandbox handles `messages_per_instance` messages. Each message has this body.
     ///
     /// # Errors
     /// The engine cannot be set up, or the handler cannot be loaded.
@@ -54,7 +54,7 @@ impl Caller {
         Ok(Self { handler, message: Arc::new(message), channel: "bench".into() })
     }
 
-    /// Calls it once.
+    /// Calls the handler once.
     pub async fn call(&self) -> Option<Outcome> {
         let bounds = Bounds::new(Duration::from_secs(60));
         let output = Output::new(64 * 1024);

@@ -1,10 +1,11 @@
 //! Throughput of the embedded queue: `cargo bench --bench embedded`.
 //!
-//! First the queue by itself, with backlogs of up to a million messages (BACKLOG), in turns (ROUNDS). `-- backlog`: nothing
-//! else; `--check`: fails where that is slower than it is to be.
-//! Then `hostler run` with a fresh sandbox per message, as a black box: the real binary with JSON logs on standard error,
-//! which goes to /dev/null. Sends first, then runs, and counts from the start of the process until the queue is empty.
-//! Prints messages/s, and the CPU time per message of the process.
+//! First measures the queue without a host, with backlogs of up to a million messages (BACKLOG), in several rounds (ROUNDS). With
+//! `-- backlog`, measures nothing else. With `--check`, fails if the queue is slower than required.
+//!
+//! Then measures `hostler run` with a fresh sandbox per message, as a black box: the real binary, with JSON logs on standard
+//! error, which goes to /dev/null. Sends all messages, then starts the host. The time runs from the start of the process until
+//! the queue is empty. Prints messages per second, and the CPU time of the process per message.
 
 mod backlog;
 
@@ -22,10 +23,10 @@ use hostler_types::message::Outgoing;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Clock ticks per second in `/proc/PID/stat` (`sysconf(_SC_CLK_TCK)`, 100 on Linux).
+/// Number of clock ticks per second in `/proc/PID/stat` (`sysconf(_SC_CLK_TCK)`, 100 on Linux).
 const TICKS: f64 = 100.0;
 
-/// A preview-1 command that does nothing: what is left is the cost of the host.
+/// A preview-1 command that does nothing, so that only the cost of the host remains.
 const COMMAND: &str = r#"(module (memory (export "memory") 1) (func (export "_start")))"#;
 
 fn main() -> Result<()> {
@@ -114,7 +115,7 @@ async fn measure(folder: &Path, handler: &Path, body: &str, slots: usize, messag
     Ok((messages as f64 / took.as_secs_f64(), cpu * 1e6 / messages as f64))
 }
 
-/// User and system time of a process so far (`proc_pid_stat(5)`, fields 14 and 15).
+/// Returns the user and system time of a process so far (`proc_pid_stat(5)`, fields 14 and 15).
 fn cpu_seconds(pid: u32) -> Result<f64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, fields) = stat.rsplit_once(')').ok_or("no process name")?;
@@ -123,7 +124,7 @@ fn cpu_seconds(pid: u32) -> Result<f64> {
     Ok((ticks(11)? + ticks(12)?) / TICKS)
 }
 
-/// Killed when the bench ends, however it ends.
+/// A running host. Killed when this value is dropped.
 struct Host(Child);
 
 impl Drop for Host {

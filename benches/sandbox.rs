@@ -1,11 +1,11 @@
-//! What a fresh sandbox costs: `cargo bench --bench sandbox`. Fails when it costs too much, or when memory grows.
+//! Cost of a fresh sandbox: `cargo bench --bench sandbox`. Fails if the cost is too high, or if memory grows.
 //!
-//! The example's component is called directly, without a queue, as often as `MESSAGES` says. What is measured is all that
-//! a message pays for its sandbox: a store with its capabilities, an instance, the call, and giving it all back.
+//! Calls the component of the example directly, without a queue, `MESSAGES` times. Measures the whole cost of a sandbox per
+//! message: a store with its capabilities, an instance, the call, and the cleanup.
 //!
-//! `SANDBOXES` names other components, and the most CPU time in microseconds that a message may take of each:
-//! `SANDBOXES="javascript=greet.wasm=1000,python=greet.cwasm=3000"`. They are to accept the body `{"name": "Ada"}`, as what
-//! `hostler new` makes does.
+//! `SANDBOXES` names other components, each with the maximum CPU time per message in microseconds:
+//! `SANDBOXES="javascript=greet.wasm=1000,python=greet.cwasm=3000"`. These components must accept the body `{"name": "Ada"}`, as
+//! the projects of `hostler new` do.
 
 mod call;
 
@@ -18,24 +18,24 @@ use hostler_handler::Outcome;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// The most that a sandbox and a call may take, beyond what the handler's own work takes natively (microseconds). The
-/// work here is next to nothing, so all of it counts.
+/// Maximum cost of a sandbox and a call in microseconds, without the work of the handler. The work of this handler is negligible,
+/// so the whole time counts.
 const LIMIT: f64 = 50.0;
 
-/// How much the memory may grow from the first tenth of the messages to the last.
+/// Maximum growth of the memory from the first tenth of the messages to the last.
 const GROWTH: f64 = 1.1;
 
 /// A message that handlers which greet by name accept.
 const ADA: &str = r#"{"name": "Ada"}"#;
 
-/// What is measured.
+/// A component to measure.
 struct Subject<'a> {
     name: &'a str,
     file: &'a Path,
     messages_per_instance: u32,
     body: &'static str,
     messages: u32,
-    /// The most CPU time of a message, in microseconds.
+    /// Maximum CPU time per message in microseconds.
     limit: f64,
 }
 
@@ -63,7 +63,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Measures one, says what came out, and fails if it is too much.
+/// Measures one component and prints the result. Fails if a limit is exceeded.
 fn measure(subject: &Subject<'_>) -> Result<()> {
     let Subject { name, messages, limit, .. } = *subject;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -82,7 +82,7 @@ fn measure(subject: &Subject<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Calls the handler so often, and says how many microseconds of CPU time one call takes.
+/// Calls the handler `count` times. Returns the CPU time of one call in microseconds.
 async fn calls(caller: &Caller, count: u32) -> Result<f64> {
     let before = computed()?;
     for _ in 0..count {
@@ -94,13 +94,13 @@ async fn calls(caller: &Caller, count: u32) -> Result<f64> {
     Ok((computed()? - before) / f64::from(count.max(1)))
 }
 
-/// CPU time of this thread, user and system, in microseconds (the first field of `/proc/thread-self/schedstat`, in ns).
+/// Returns the user and system CPU time of this thread in microseconds (first field of `/proc/thread-self/schedstat`, in ns).
 fn computed() -> Result<f64> {
     let text = fs::read_to_string("/proc/thread-self/schedstat")?;
     Ok(text.split_whitespace().next().ok_or("no schedstat")?.parse::<f64>()? / 1e3)
 }
 
-/// Resident memory of this process, in bytes (`VmRSS` of `/proc/self/status`).
+/// Returns the resident memory of this process in bytes (`VmRSS` of `/proc/self/status`).
 fn resident() -> Result<u64> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;

@@ -1,4 +1,4 @@
-//! The accounts: what was sent, what the guests left, and what the dead-letter queues hold.
+//! Accounting of messages: sent, done by guests, and dead-lettered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,27 +10,28 @@ use crate::clock::Clock;
 use crate::load::DONE;
 use crate::world::{World, lock};
 
-/// How long the dead-letter queues may take to be emptied.
+/// Maximum time to empty the dead-letter queues.
 const COLLECTING: Duration = Duration::from_secs(120);
 
-/// How long before and after a disturbance a delivery may have ended that was repeated because of it, in seconds.
+/// Maximum time in seconds between a disturbance and the end of a delivery, for the disturbance to explain a repetition.
 const MARGIN: f64 = 2.0;
 
-/// How long after a disturbance a message may be done that was sent twice because of it, in seconds: its sender, a consumer that
-/// replies, learns late that the answer to its first attempt is lost, and the receives rest after failures.
+/// Maximum time in seconds between a disturbance and the end of a message, for the disturbance to explain that the message was
+/// sent twice. The sender is a consumer that replies. It learns late that the answer to its first attempt is lost, and receives
+/// are delayed after failures.
 const SENT_AGAIN: f64 = 30.0;
 
-/// That a guest did a message: its body, which delivery, and when.
+/// Record of a guest that did a message: the body, the delivery, and the time.
 #[derive(Debug, Clone)]
 pub struct Mark {
     pub body: String,
     /// Attempt and id of the message.
     pub delivery: String,
-    /// Seconds since the run began.
+    /// Time in seconds since the start of the run.
     pub at: f64,
 }
 
-/// What is known while the run goes on.
+/// Records collected during the run.
 #[derive(Debug, Default)]
 pub struct Ledger {
     pub sent: BTreeSet<String>,
@@ -38,50 +39,50 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// These are being sent.
+    /// Records bodies that are about to be sent.
     pub fn sent(&mut self, bodies: &[String]) {
         self.sent.extend(bodies.iter().cloned());
     }
 }
 
-/// The accounts of a run that is over.
+/// Accounting of a finished run.
 #[derive(Debug, Default)]
 pub struct Account {
     pub sent: usize,
-    /// Bodies that were done, and that were dead-lettered.
+    /// Numbers of bodies that were done and dead-lettered.
     pub done: usize,
     pub dead: usize,
-    /// Messages that are still queued.
+    /// Number of messages that are still queued.
     pub queued: u64,
-    /// Bodies that are nowhere.
+    /// Bodies that were neither done nor dead-lettered.
     pub lost: Vec<String>,
-    /// Bodies that ended where they were not to, or were never sent.
+    /// Bodies that ended in the wrong place, or were never sent.
     pub misplaced: Vec<String>,
-    /// Deliveries that did again what was done, by the disturbance that explains each.
+    /// Numbers of repeated deliveries, by the disturbance that explains them.
     pub repeated: BTreeMap<&'static str, usize>,
-    /// Those that nothing explains.
+    /// Repeated deliveries without an explanation.
     pub unexplained: Vec<Mark>,
-    /// Copies in the dead-letter queues beyond the first of a body.
+    /// Number of additional copies of a body in the dead-letter queues.
     pub dead_copies: usize,
-    /// Bodies of a FIFO group that were done before one that was sent earlier.
+    /// Bodies of a FIFO group that were done before an earlier body.
     pub disordered: Vec<String>,
-    /// What was done, by the first letter of the body.
+    /// Number of done bodies, by the first letter of the body.
     pub letters: BTreeMap<char, usize>,
 }
 
 impl Mark {
-    /// The id of its message.
+    /// Returns the id of the message.
     fn message(&self) -> &str {
         self.delivery.split_once('.').map_or(&*self.delivery, |(_, message)| message)
     }
 }
 
-/// Takes the complete files of guests out of a folder.
+/// Collects and removes the complete files of guests in a folder.
 pub fn harvest(folder: &Path, clock: Clock) -> Result<Vec<Mark>> {
     let mut marks = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        // A guest that is writing it has not yet come to its end.
+        // An incomplete file is still being written by its guest.
         let Ok(nanoseconds) = <[u8; 8]>::try_from(fs::read(&path)?) else { continue };
         let name = path.file_name().and_then(|name| name.to_str()).ok_or("a file without a name")?;
         let (body, delivery) = name.split_once('.').ok_or("no file of a guest")?;
@@ -92,7 +93,7 @@ pub fn harvest(folder: &Path, clock: Clock) -> Result<Vec<Mark>> {
     Ok(marks)
 }
 
-/// Accounts for every message; no host runs any more.
+/// Accounts for every message. No host may run any more.
 pub fn settle(world: &World) -> Result<Account> {
     let queued = world.left()?;
     world.collect_dead_letters(COLLECTING)?;
@@ -127,8 +128,8 @@ pub fn settle(world: &World) -> Result<Account> {
     Ok(account)
 }
 
-/// The disturbance that kept this delivery, which was done, from being acked in time; or for which the reply was sent again, so
-/// that it was another message that was done again.
+/// Returns the disturbance that explains a repetition. Either the first delivery could not be acked in time, or the reply was
+/// sent again, so that a different message was repeated.
 fn explanation(world: &World, done: &Mark, again: &Mark) -> Result<Option<&'static str>> {
     let events = lock(&world.events)?;
     let is_another = done.message() != again.message();
@@ -137,7 +138,7 @@ fn explanation(world: &World, done: &Mark, again: &Mark) -> Result<Option<&'stat
     Ok(events.iter().find(|event| near(event.start, event.end)).map(|event| event.kind.name()))
 }
 
-/// Bodies whose first mark comes after that of a later one of their group. The marks are in the order of time.
+/// Returns bodies whose first mark comes after the mark of a later body in their group. `marks` must be in chronological order.
 fn disorder(marks: &[Mark]) -> Vec<String> {
     let mut latest: BTreeMap<&str, &str> = BTreeMap::new();
     let mut seen = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! What has to hold at the end of a run.
+//! Requirements at the end of a run.
 
 use rustix::process::Signal;
 
@@ -8,36 +8,35 @@ use crate::load::DONE;
 use crate::sample::{Process, Sample, percentile};
 use crate::world::{Driver, World};
 
-/// How much the resident memory of a host may grow from its second quarter to its last, in a life of more than half an hour from
-/// its third.
+/// Maximum growth of a host's resident memory, from its second quarter to its last. For a host that lived longer than half an
+/// hour, from its third quarter.
 const GROWTH: f64 = 1.10;
 
-/// How many more descriptors it may have, in a life of more than a quarter of an hour; and in a shorter one, in which the
-/// connections count that a burst at its end has opened.
+/// Maximum growth in the number of descriptors, for a host that lived longer than a quarter of an hour, and for others. A shorter
+/// life may end with connections of a burst.
 const DESCRIPTORS: usize = 8;
 const DESCRIPTORS_AFTER_A_BURST: usize = 16;
 
-/// The shortest life that is long enough to be judged, in samples, one a second.
+/// Minimum life of a host that is judged, in samples of one second.
 const JUDGED: usize = 120;
 
-/// How long after a recovery the verdict may still be of before, in seconds.
+/// Maximum time in seconds after a recovery during which the verdict may still be unhealthy.
 const VERDICT: f64 = 3.0;
 
-/// How long a host fills what it may keep, in samples: a consumer on SQS remembers for 15 minutes what it has finished.
+/// Time in samples during which the memory of a host may grow. A consumer on SQS remembers finished messages for 15 minutes.
 const FILLED: usize = 15 * 60;
 
-/// A host's life under load.
+/// Life of a host under load.
 #[derive(Debug)]
 pub struct Life {
-    /// When it began and ended, in seconds since the run began.
+    /// Start and end, in seconds since the start of the run.
     pub from: f64,
     pub to: f64,
-    /// Medians of an early quarter, its second or third, and of its last, if it lived long enough.
+    /// Medians of an early quarter (the second or third) and of the last quarter. `None`: the life was too short.
     pub quarters: Option<(Medians, Medians)>,
 }
 
-/// What the kernel says of it: medians, and of the descriptors so many that nine samples of ten have no more, as there are few
-/// while connections are cut.
+/// Medians of the values from the kernel. For descriptors, the 90th percentile, because few are open while connections are cut.
 #[derive(Debug, Clone, Copy)]
 pub struct Medians {
     pub rss: f64,
@@ -47,7 +46,7 @@ pub struct Medians {
     pub threads: usize,
 }
 
-/// Everything that did not hold.
+/// Returns all failed requirements.
 pub fn all(world: &World, account: &Account) -> Vec<String> {
     let (Ok(samples), Ok(events)) = (world.samples.lock(), world.events.lock()) else {
         return vec!["a thread panicked".to_owned()];
@@ -68,7 +67,7 @@ pub fn all(world: &World, account: &Account) -> Vec<String> {
         Driver::Embedded => vec![Kind::Restart, Kind::Kill, Kind::Stop, Kind::Lock],
         Driver::Sqs => vec![Kind::Restart, Kind::Kill, Kind::Stop, Kind::Cut, Kind::Freeze],
     };
-    // A short run is for trying things out.
+    // A short run need not contain every kind of fault.
     if world.clock.length >= 600.0 {
         let missing = kinds.iter().filter(|kind| !events.iter().any(|event| event.kind == **kind));
         failures.extend(missing.map(|kind| format!("this seed makes no fault of the kind: {}", kind.name())));
@@ -96,7 +95,7 @@ fn of_account(driver: Driver, account: &Account) -> Vec<String> {
     let repeats = account.unexplained.iter().map(|mark| format!("{}.{} at {:.3}", mark.body, mark.delivery, mark.at));
     let repeats: Vec<String> = repeats.collect();
     check(repeats.is_empty(), format!("done twice with nothing disturbed: {}", shown(&repeats)));
-    // There the move is one transaction.
+    // In the embedded queue, a move is one transaction, so no second copy may exist.
     let copied = driver == Driver::Embedded && dead_copies > 0;
     check(!copied, format!("{dead_copies} second copies in dead-letter queues"));
     let missing: String = DONE.chars().chain("dtlm".chars()).filter(|c| !account.letters.contains_key(c)).collect();
@@ -135,13 +134,13 @@ fn of_exit(event: &Event) -> Option<String> {
         .then(|| format!("{} at {:.0} s: the host ended with {:?}", event.kind.name(), event.start, event.code))
 }
 
-/// The looks at which the verdict was unhealthy though nothing was disturbed.
+/// Returns the samples with an unhealthy verdict outside of disturbances.
 pub fn unhealthy<'a>(samples: &'a [Sample], events: &'a [Event]) -> impl Iterator<Item = &'a Sample> {
     let disturbed = |at: f64| events.iter().any(|event| event.start - 1.0 <= at && at <= event.recovered + VERDICT);
     samples.iter().filter(move |sample| !sample.healthy && !disturbed(sample.at))
 }
 
-/// The lives of the hosts while messages were sent.
+/// Returns the lives of the hosts while messages were sent.
 pub fn lives(samples: &[Sample], length: f64) -> Vec<Life> {
     let running: Vec<(f64, Process)> = samples
         .iter()

@@ -1,4 +1,4 @@
-//! Faults and restarts, one after the other, at seeded random times.
+//! Faults and restarts, one after another, at random times determined by a seed.
 
 use std::time::Duration;
 
@@ -11,28 +11,28 @@ use crate::clock::pause;
 use crate::host::send_signal;
 use crate::world::{Driver, World, lock};
 
-/// What is done to a host or its queue.
+/// Kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// SIGTERM, and a new host.
+    /// SIGTERM, followed by a new host.
     Restart,
-    /// SIGKILL, and a new host.
+    /// SIGKILL, followed by a new host.
     Kill,
-    /// SIGSTOP to the host, and later SIGCONT.
+    /// SIGSTOP to the host, followed by SIGCONT.
     Stop,
-    /// Another process holds the write lock of the queue's file.
+    /// Another process holds the write lock of the queue file.
     Lock,
-    /// The proxy breaks all connections, and every later one.
+    /// The proxy closes all connections, including new ones.
     Cut,
-    /// SIGSTOP to the server, and later SIGCONT: connections are open, and nothing answers.
+    /// SIGSTOP to the server, followed by SIGCONT. Connections are open, but not answered.
     Freeze,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 6] = [Self::Restart, Self::Kill, Self::Stop, Self::Lock, Self::Cut, Self::Freeze];
 
-    /// What it is called in the report and its plot.
+    /// Returns the name in the report and the plot.
     pub fn name(self) -> &'static str {
         match self {
             Self::Restart => "SIGTERM and restart",
@@ -44,38 +44,38 @@ impl Kind {
         }
     }
 
-    /// Whether the host is another one afterwards.
+    /// Returns true if a new host runs afterwards.
     pub fn restarts(self) -> bool {
         matches!(self, Self::Restart | Self::Kill)
     }
 }
 
-/// What was done, in seconds since the run began.
+/// A fault that occurred, in seconds since the start of the run.
 #[derive(Debug, Clone, Copy)]
 pub struct Event {
     pub kind: Kind,
     pub start: f64,
     pub end: f64,
-    /// When a message was settled again.
+    /// Time at which a message was settled again.
     pub recovered: f64,
-    /// The host's exit code, for a restart.
+    /// Exit code of the host, for a restart.
     pub code: Option<i32>,
 }
 
-/// Restarts come in the first part of a run only, so that the last host lives long enough to judge its memory.
+/// Fraction of the run during which restarts may occur. The last host then lives long enough to judge its memory.
 const RESTARTS: f64 = 0.6;
 
-/// How long before the end of a run the last fault comes, in seconds.
+/// Minimum time between the last fault and the end of the run, in seconds.
 const QUIET: f64 = 30.0;
 
-/// How long a host may take to settle a message again, in seconds.
+/// Maximum time for a host to settle a message after a fault, in seconds.
 const RECOVERY: f64 = 90.0;
 
-/// Makes faults until shortly before the run's time is over.
+/// Causes faults until shortly before the end of the run.
 pub fn run(world: &World, seed: u64) -> Result<()> {
     let mut rng = Rng::with_seed(seed.wrapping_add(1 << 32));
     let length = world.clock.length;
-    // About twenty in ten minutes, and some eighty in an hour.
+    // Causes about 20 faults in ten minutes, and about 80 in an hour.
     let gap = if length > 1_200.0 { 35.0 } else { 18.0 };
     let mut bag = Vec::new();
     loop {
@@ -93,7 +93,7 @@ pub fn run(world: &World, seed: u64) -> Result<()> {
     }
 }
 
-/// The next out of a bag that holds each kind once, and is filled anew when it is empty: no kind is left out by chance.
+/// Returns the next kind from a bag with each kind once. An empty bag is refilled, so that no kind is left out by chance.
 fn choose(driver: Driver, may_restart: bool, bag: &mut Vec<Kind>, rng: &mut Rng) -> Kind {
     loop {
         match bag.pop() {
@@ -111,7 +111,7 @@ fn choose(driver: Driver, may_restart: bool, bag: &mut Vec<Kind>, rng: &mut Rng)
     }
 }
 
-/// Makes a fault and takes it back; the exit code of a host that ended.
+/// Causes a fault and ends it. Returns the exit code of a host that ended.
 fn cause(world: &World, kind: Kind, rng: &mut Rng) -> Result<Option<i32>> {
     let seconds = |longest: f64, rng: &mut Rng| 1.0 + (longest - 1.0) * rng.f64();
     match kind {
@@ -122,7 +122,7 @@ fn cause(world: &World, kind: Kind, rng: &mut Rng) -> Result<Option<i32>> {
         }
         Kind::Stop => {
             let pid = world.pid()?.ok_or("no host runs")?;
-            // It may have the queue's file locked.
+            // The stopped host may hold the lock of the queue file.
             let _closed = (world.driver == Driver::Embedded).then(|| lock(&world.gate)).transpose()?;
             send_signal(pid, Signal::STOP)?;
             pause(seconds(14.0, rng));
@@ -153,7 +153,7 @@ fn cause(world: &World, kind: Kind, rng: &mut Rng) -> Result<Option<i32>> {
     Ok(None)
 }
 
-/// Waits until a message is settled again; when that was.
+/// Waits until a message is settled again. Returns the time of the settlement.
 fn recovery(world: &World, end: f64) -> Result<f64> {
     let settled = || -> Result<u64> { Ok(lock(&world.tally)?.settled) };
     let before = settled()?;

@@ -1,4 +1,4 @@
-//! A running `hostler run`, and what it logs.
+//! A running `hostler run`, with its log.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader};
@@ -14,34 +14,34 @@ use serde_json::Value;
 use crate::Result;
 use crate::clock::pause;
 
-/// How long a host may take to consume after its start, and to end after a signal.
+/// Maximum time for a host to consume after its start, and to end after a signal.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What all hosts of a driver have logged.
+/// Counts from the logs of all hosts of a driver.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// Settled deliveries.
+    /// Number of settled deliveries.
     pub settled: u64,
-    /// Settled deliveries by consumer, outcome and disposition.
+    /// Number of settled deliveries by consumer, outcome and disposition.
     pub outcomes: BTreeMap<(String, String, String), u64>,
-    /// Milliseconds from the queue's taking a message of the consumer `tiny` to its ack, since the last sample.
+    /// Times in milliseconds from enqueueing to the ack of messages of the consumer `tiny`, since the last sample.
     pub latencies: Vec<f64>,
-    /// Lines of handlers that failed though they were not to.
+    /// Log lines of handlers that failed unexpectedly.
     pub surprises: Vec<String>,
-    /// Lines of warnings and errors by their text.
+    /// Number of warnings and errors, by their text.
     pub complaints: BTreeMap<String, u64>,
-    /// The last lines.
+    /// Last log lines.
     pub tail: VecDeque<String>,
 }
 
-/// A host; dropping it kills it.
+/// A running host. Dropping this value kills the host.
 pub struct Host {
     child: Child,
     reader: Option<JoinHandle<()>>,
 }
 
 impl Host {
-    /// Starts it, and waits until all of its consumers consume.
+    /// Starts a host. Waits until all its consumers consume.
     pub fn start(mut command: Command, consumers: usize, tally: &Arc<Mutex<Tally>>) -> Result<Self> {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
         let stderr = child.stderr.take().ok_or("no standard error")?;
@@ -71,17 +71,17 @@ impl Host {
         Ok(host)
     }
 
-    /// Its process.
+    /// Returns the process id of the host.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Whether it has ended by itself.
+    /// Returns true if the host has ended.
     pub fn has_ended(&mut self) -> Result<bool> {
         Ok(self.child.try_wait()?.is_some())
     }
 
-    /// Sends it a signal, waits for its end, and until its log is read; its exit code, or -n for signal n.
+    /// Sends a signal, and waits for the end of the host and of its log. Returns the exit code, or -n for signal n.
     pub fn end(mut self, signal: Signal) -> Result<i32> {
         send_signal(self.pid(), signal)?;
         let deadline = Instant::now() + PATIENCE;
@@ -108,7 +108,7 @@ impl Drop for Host {
     }
 }
 
-/// Sends a process a signal.
+/// Sends a signal to a process.
 pub fn send_signal(pid: u32, signal: Signal) -> Result<()> {
     let pid = Pid::from_raw(pid.try_into()?).ok_or("no process id")?;
     Ok(kill_process(pid, signal)?)

@@ -1,14 +1,14 @@
-//! The load: a steady stream to every channel, and bursts at seeded random times.
+//! Load: a steady stream to every channel, and bursts at random times determined by a seed.
 
 use fastrand::Rng;
 
 use crate::Result;
 use crate::world::{Driver, World};
 
-/// A stream: the channel, the letter that its bodies begin with, messages at a time, and every how many seconds.
+/// A stream: the channel, the first letter of its bodies, the number of messages at a time, and the interval in seconds.
 struct Stream(&'static str, char, usize, u64);
 
-/// The stream of `tiny` is apart, as it is the driver's.
+/// Streams of both drivers. The stream of `tiny` depends on the driver and is not included.
 const STREAMS: [Stream; 7] = [
     Stream("slow", 's', 6, 4),
     Stream("flaky", 'f', 5, 5),
@@ -19,19 +19,19 @@ const STREAMS: [Stream; 7] = [
     Stream("hungry", 'm', 1, 5),
 ];
 
-/// FIFO groups, and how many messages each gets at a time, every how many seconds.
+/// FIFO groups, and the number of messages per group at a time and their interval in seconds.
 const GROUPS: [&str; 4] = ["0", "1", "2", "3"];
 const GROUP_BATCH: usize = 6;
 const GROUP_EVERY: u64 = 4;
 
-/// Messages of a burst, and seconds from one to the next, on average.
+/// Number of messages in a burst, and the average interval between bursts in seconds.
 const BURST: usize = 1_000;
 const BURST_EVERY: f64 = 60.0;
 
-/// The letters of bodies that are to be done; those of all others are to be dead-lettered.
+/// First letters of bodies that must be done. Bodies with other letters must be dead-lettered.
 pub const DONE: &str = "asfor";
 
-/// Sends until the run's time is over.
+/// Sends messages until the end of the run.
 pub fn run(world: &World, seed: u64) -> Result<()> {
     let mut rng = Rng::with_seed(seed);
     let steady = match world.driver {

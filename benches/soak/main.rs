@@ -1,9 +1,10 @@
-//! A soak of `hostler run`: mixed handlers, a steady load with bursts, faults and restarts at seeded random times.
+//! Soak test of `hostler run`: mixed handlers, a steady load with bursts, and faults and restarts at random times determined by a
+//! seed.
 //!
-//! `cargo bench --bench soak -- --minutes 60 --queue both --seed 1 --out target/soak` runs one host per queue driver at
-//! the same time, then accounts for every message, compares memory and descriptors, and writes `report.md`, `soak.svg`
-//! and `samples.csv`. Exit code 0 only if everything held. For SQS it needs the server that `tests/servers.sh` installs
-//! as `node` (fauxqs).
+//! `cargo bench --bench soak -- --minutes 60 --queue both --seed 1 --out target/soak` runs one host per queue driver at the same
+//! time. Then the test accounts for every message, compares memory and descriptors, and writes `report.md`, `soak.svg` and
+//! `samples.csv`. The exit code is 0 only if all requirements are met. SQS needs the server that `tests/servers.sh` installs as
+//! `node` (fauxqs).
 
 mod account;
 mod checks;
@@ -15,7 +16,7 @@ mod plot;
 mod report;
 mod sample;
 mod server;
-// `cfg(test)` tells clippy that it is test code.
+// `cfg(test)` marks the module as test code for clippy.
 #[cfg(test)]
 mod support;
 mod world;
@@ -31,14 +32,14 @@ use account::Account;
 use clock::Clock;
 use world::{Driver, World};
 
-/// Whatever goes wrong with the soak itself, other than what it checks.
+/// Any error of the soak itself, as opposed to a failed requirement.
 type Fault = Box<dyn Error + Send + Sync>;
 type Result<T> = std::result::Result<T, Fault>;
 
-/// How long the queues may take to become empty once nothing is sent any more.
+/// Maximum time for the queues to become empty after the last send.
 const EMPTYING: Duration = Duration::from_secs(180);
 
-/// What the command line asks for.
+/// Command-line options.
 struct Options {
     minutes: f64,
     seed: u64,
@@ -46,11 +47,11 @@ struct Options {
     out: PathBuf,
 }
 
-/// All that is known of one driver's run when it is over.
+/// Results of a finished run of one driver.
 struct Finished {
     world: World,
     account: Account,
-    /// What did not hold.
+    /// Failed requirements.
     failures: Vec<String>,
 }
 
@@ -65,7 +66,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether everything held.
+/// Runs the soak. Returns true if all requirements were met.
 fn soak() -> Result<bool> {
     let options = options(std::env::args().skip(1))?;
     let clock = Clock::start(Duration::from_secs_f64(options.minutes * 60.0));
@@ -84,8 +85,8 @@ fn soak() -> Result<bool> {
     Ok(finished.iter().all(|run| run.failures.is_empty()))
 }
 
-/// One driver, from its first message to what did not hold. What breaks the run off is a failure like any other, so
-/// that there is a report.
+/// Runs one driver, from its first message to the check of the requirements. An error that aborts the run counts as a failed
+/// requirement, so that a report is written.
 fn run(driver: Driver, clock: Clock, seed: u64) -> Result<Finished> {
     let world = World::new(driver, clock)?;
     let (account, failures) = match course(&world, seed) {
@@ -98,7 +99,7 @@ fn run(driver: Driver, clock: Clock, seed: u64) -> Result<Finished> {
     Ok(Finished { world, account, failures })
 }
 
-/// Load, faults and samples side by side; then what is left is done, and everything is accounted for.
+/// Runs load, faults and samples concurrently. Then waits until the remaining messages are done, and accounts for all messages.
 fn course(world: &World, seed: u64) -> Result<Account> {
     world.start()?;
     let sampled = AtomicBool::new(false);
@@ -108,10 +109,10 @@ fn course(world: &World, seed: u64) -> Result<Account> {
         let samples = scope.spawn(|| world.noting(sample::run(world, &sampled)));
         let over = load.join().unwrap_or_else(|_| Err("the load panicked".into()));
         let faulted = faults.join().unwrap_or_else(|_| Err("the faults panicked".into()));
-        // With the load over, the host does what is left; the samples go on meanwhile.
+        // After the load has ended, the host processes the remaining messages. Sampling continues meanwhile.
         let emptied = over.and(faulted).and_then(|()| world.wait_empty(EMPTYING));
         sampled.store(true, Ordering::Relaxed);
-        // First the samples' fault: that a host ended by itself is why the others have theirs.
+        // The error of sampling comes first. A host that ended by itself causes the other errors.
         samples.join().unwrap_or_else(|_| Err("the samples panicked".into())).and(emptied)
     })?;
     world.stop()?;
@@ -139,7 +140,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options> {
                     other => return Err(format!("--queue {other}: embedded, sqs or both").into()),
                 };
             }
-            // Cargo says it to every bench.
+            // Cargo passes this argument to every benchmark.
             "--bench" => {}
             other => return Err(format!("{other}: --minutes N, --queue Q, --seed S or --out DIR").into()),
         }

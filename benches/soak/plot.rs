@@ -1,4 +1,4 @@
-//! The plot: four panels above one time axis, with marks for faults and restarts, as an SVG for light and dark pages.
+//! Plot: four panels above one time axis, with marks for faults and restarts. Output is an SVG for light and dark pages.
 
 use std::fmt::{Display, Write as _};
 
@@ -8,21 +8,21 @@ use crate::sample::Sample;
 use crate::world::lock;
 use crate::{Finished, Result};
 
-/// Sizes in pixels. The frame of the panels, from the left edge to the right:
+/// Sizes in pixels. Left and right edge of the panels.
 const LEFT: f64 = 72.0;
 const RIGHT: f64 = 984.0;
 const WIDTH: f64 = 1000.0;
-/// The lanes of marks, one for each driver.
+/// Position and height of the lanes of marks, one lane per driver.
 const LANES: f64 = 66.0;
 const LANE: f64 = 18.0;
-/// A panel, and the room above it for its title.
+/// Height of a panel, and of the title above it.
 const PANEL: f64 = 120.0;
 const TITLE: f64 = 30.0;
 
-/// How many points a line has at most: as many as can be told apart.
+/// Maximum number of points in a line. More points could not be distinguished.
 const POINTS: usize = 500;
 
-/// Plain rules, as not every viewer knows variables of CSS.
+/// Plain CSS rules, because not every viewer supports CSS variables.
 const STYLE: &str = "
   text { font: 12px system-ui, sans-serif; fill: #1f2328; }
   .soft { fill: #6a737d; font-size: 11px; }
@@ -39,11 +39,11 @@ const STYLE: &str = "
   }
 ";
 
-/// A line of a panel: what it takes from a look, and how the looks at one point become one value.
+/// Value of a line in a sample. `Join` combines the values of several samples into one point.
 type Value = fn(&Sample) -> Option<f64>;
 type Join = fn(&[f64]) -> f64;
 
-/// A panel: its title, whether its scale is logarithmic, and its lines, the main one first.
+/// A panel: its title, a flag for a logarithmic scale, and its lines, main line first.
 struct Panel(&'static str, bool, &'static [(Value, Join)]);
 
 const PANELS: [Panel; 4] = [
@@ -64,7 +64,7 @@ const PANELS: [Panel; 4] = [
     ),
 ];
 
-/// How values become pixels.
+/// Conversion of values to pixels.
 struct Scale {
     seconds: f64,
     top: f64,
@@ -86,7 +86,7 @@ impl Scale {
     }
 }
 
-/// The plot of all drivers.
+/// Plots the runs of all drivers.
 pub fn plot(clock: Clock, finished: &[Finished]) -> Result<String> {
     let panels = LANES + LANE * finished.len() as f64;
     let bottom = panels + (TITLE + PANEL) * PANELS.len() as f64;
@@ -122,13 +122,13 @@ pub fn plot(clock: Clock, finished: &[Finished]) -> Result<String> {
     Ok(text)
 }
 
-/// A word beside what it names; `anchor` is which end of it is at `x`.
+/// Writes a label. `anchor` is the end of the label at `x`.
 fn label(text: &mut String, x: f64, y: f64, anchor: &str, word: impl Display) -> Result<()> {
     writeln!(text, r#"<text class="soft" x="{x:.1}" y="{y:.1}" text-anchor="{anchor}">{word}</text>"#)?;
     Ok(())
 }
 
-/// Which colour is which driver, and which letter is which fault.
+/// Writes the legend: colours of drivers and letters of faults.
 fn legend(text: &mut String, finished: &[Finished]) -> Result<()> {
     let mut x = LEFT;
     for (at, run) in finished.iter().enumerate() {
@@ -152,7 +152,7 @@ fn letter(kind: Kind) -> char {
     }
 }
 
-/// A letter in the driver's lane, and a line through all panels, as wide as the fault is long.
+/// Marks a fault by a letter in the driver's lane, and by a band through all panels with the width of its duration.
 fn mark(
     text: &mut String,
     event: &Event,
@@ -206,7 +206,7 @@ fn draw(
     Ok(())
 }
 
-/// One value for each part of the run in which there is any.
+/// Returns one value for each part of the run that has values.
 fn points(samples: &[Sample], value: Value, join: Join, length: f64) -> Vec<Option<(f64, f64)>> {
     let count = POINTS.min(length as usize / 3).max(1);
     let width = length / count as f64;
@@ -240,7 +240,7 @@ fn most(values: &[f64]) -> f64 {
     values.iter().copied().fold(0.0, f64::max)
 }
 
-/// The next number of the form 1, 2, 4, 6 or 10 times a power of ten.
+/// Returns the next number of the form 1, 2, 4, 6 or 10 times a power of ten.
 fn round_up(value: f64) -> f64 {
     let power = 10_f64.powf(value.log10().floor());
     [1.0, 2.0, 4.0, 6.0, 10.0].map(|step| step * power).into_iter().find(|round| *round >= value).unwrap_or(value)

@@ -1,4 +1,4 @@
-//! What a run leaves: `report.md`, `samples.csv`, and the plot.
+//! Output files of a run: `report.md`, `samples.csv`, and the plot.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,7 +11,7 @@ use crate::sample::{Sample, percentile};
 use crate::world::lock;
 use crate::{Finished, Options, Result};
 
-/// Writes them all into the folder that was asked for.
+/// Writes all output files to the requested folder.
 pub fn write(options: &Options, clock: Clock, finished: &[Finished]) -> Result<()> {
     fs::create_dir_all(&options.out)?;
     fs::write(options.out.join("samples.csv"), table(finished)?)?;
@@ -38,7 +38,7 @@ fn section(text: &mut String, run: &Finished) -> Result<()> {
         failures => {
             text.push_str("**Did not hold:**\n\n");
             for failure in failures {
-                // The rest is of a log, for the terminal.
+                // The other lines are a log, and are shown on the terminal only.
                 writeln!(text, "- {}", failure.lines().next().unwrap_or_default())?;
             }
         }
@@ -96,7 +96,7 @@ fn process(text: &mut String, samples: &[Sample], length: f64) -> Result<()> {
     memory(text, &lives(samples, length))
 }
 
-/// Host by host, the medians of its second quarter and of its last.
+/// Writes the medians of each host's early and last quarter.
 fn memory(text: &mut String, lives: &[Life]) -> Result<()> {
     text.push_str("| host lived | RSS, 2nd (3rd) quarter → last | PSS | anonymous | descriptors | threads |\n");
     text.push_str("|---|---|---|---|---|---|\n");
@@ -165,11 +165,11 @@ fn logged(text: &mut String, run: &Finished) -> Result<()> {
     Ok(())
 }
 
-/// The columns of `samples.csv`; memory in bytes.
+/// Columns of `samples.csv`. Memory is in bytes.
 const COLUMNS: &str = "seconds,driver,pid,settled_per_second,in_flight,rss,pss,anonymous,descriptors,threads,\
                        cpu_seconds,p50_ms,p99_ms,healthy";
 
-/// One row per driver and second.
+/// Formats one row per driver and second.
 fn table(finished: &[Finished]) -> Result<String> {
     let mut text = format!("{COLUMNS}\n");
     for run in finished {

@@ -1,4 +1,4 @@
-//! What is looked at every second: the host's process, its health file and verdict, its log, and what its guests left.
+//! Samples, one per second: the host's process, its health file and verdict, its log, and the files of its guests.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,43 +9,43 @@ use crate::Result;
 use crate::account::harvest;
 use crate::world::{World, lock};
 
-/// Clock ticks per second in `/proc/PID/stat` (`sysconf(_SC_CLK_TCK)`, 100 on Linux).
+/// Number of clock ticks per second in `/proc/PID/stat` (`sysconf(_SC_CLK_TCK)`, 100 on Linux).
 const TICKS: f64 = 100.0;
 
-/// One look.
+/// One sample.
 #[derive(Debug, Clone, Default)]
 pub struct Sample {
-    /// Seconds since the run began.
+    /// Time in seconds since the start of the run.
     pub at: f64,
-    /// The host, if one runs.
+    /// Process of the host, if a host runs.
     pub process: Option<Process>,
-    /// Deliveries settled per second, since the look before.
+    /// Number of deliveries settled per second, since the previous sample.
     pub rate: f64,
-    /// Messages in flight, as the health file has it.
+    /// Number of messages in flight, according to the health file.
     pub in_flight: u64,
-    /// Percentiles of the latency of `tiny`, in milliseconds, if any was acked since the look before.
+    /// Percentiles of the latency of `tiny` in milliseconds. `None`: no ack since the previous sample.
     pub latency: Option<(f64, f64)>,
-    /// What `check-consumer-health` said.
+    /// Verdict of `check-consumer-health`.
     pub healthy: bool,
 }
 
-/// What the kernel says of a process.
+/// Values from the kernel about a process.
 #[derive(Debug, Clone, Copy)]
 pub struct Process {
     pub pid: u32,
-    /// Bytes.
+    /// Resident memory in bytes.
     pub rss: u64,
-    /// Bytes; shared pages count in part.
+    /// Proportional memory in bytes. Shared pages count partially.
     pub pss: u64,
-    /// Bytes of the resident ones that are not of files: heap, stacks and sandboxes.
+    /// Resident memory in bytes that does not belong to files: heap, stacks and sandboxes.
     pub anonymous: u64,
     pub descriptors: usize,
     pub threads: usize,
-    /// Seconds of user and system time so far.
+    /// User and system time in seconds so far.
     pub cpu: f64,
 }
 
-/// Looks every second until all is sampled.
+/// Takes a sample every second until `sampled` is set.
 pub fn run(world: &World, sampled: &AtomicBool) -> Result<()> {
     let (mut settled, mut last) = (0, 0.0);
     for second in 1_u64.. {
@@ -74,7 +74,7 @@ pub fn run(world: &World, sampled: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-/// The value below which this part of sorted values lies.
+/// Returns a percentile of sorted values. `part` is a fraction from 0 to 1.
 pub fn percentile(sorted: &[f64], part: f64) -> Option<f64> {
     sorted.get(((sorted.len() as f64 * part) as usize).min(sorted.len().checked_sub(1)?)).copied()
 }
@@ -86,7 +86,7 @@ fn in_flight(world: &World) -> u64 {
     consumers.iter().filter_map(|consumer| consumer["in_flight"].as_u64()).sum()
 }
 
-/// `None` if it is gone.
+/// Reads the values of a process. `None`: the process has ended.
 fn process(pid: u32) -> Option<Process> {
     let maps = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     let kilobytes = |name: &str| -> Option<u64> {
@@ -94,7 +94,8 @@ fn process(pid: u32) -> Option<Process> {
         line.trim().trim_end_matches(" kB").parse().ok()
     };
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // From the third field on (`proc_pid_stat(5)`): 14 and 15 are the times, 20 the threads.
+    // The list starts with the third field (`proc_pid_stat(5)`). Fields 14 and 15 are the times, and field 20 is the number of
+    // threads.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
     Some(Process {

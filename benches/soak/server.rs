@@ -1,6 +1,6 @@
-//! The SQS server of the soak: fauxqs, in a process that can be frozen.
+//! SQS server of the soak: fauxqs, in a process that can be frozen.
 //!
-//! It keeps its queues in memory, so it is never restarted: that would lose messages which hostler never had.
+//! The server stores its queues in memory and is never restarted. A restart would lose messages without a fault of hostler.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use crate::Result;
 use crate::clock::pause;
 
-/// Its own command listens on every interface. It ends with its standard input, and
-/// so with this process, however that ends.
+/// Script that starts fauxqs on one interface. The command of fauxqs itself listens on all interfaces. The script ends with its
+/// standard input, and thus with this process.
 const FAUXQS: &str = "
     import { buildApp } from 'fauxqs';
     const [host, port] = process.argv.slice(1);
@@ -19,17 +19,17 @@ const FAUXQS: &str = "
     await buildApp({ logger: false, host, defaultRegion: 'eu-west-1' }).listen({ host, port: Number(port) });
 ";
 
-/// How long it may take to listen.
+/// Maximum time until the server listens.
 const START: Duration = Duration::from_secs(60);
 
-/// A running server on a port of its own; dropping it kills it.
+/// A running server on a separate port. Dropping this value kills the server.
 pub struct Server {
     child: Child,
     address: SocketAddr,
 }
 
 impl Server {
-    /// Starts one, and waits until it listens.
+    /// Starts a server. Waits until it listens.
     pub fn start() -> Result<Self> {
         let root = std::env::var_os("HOSTLER_TEST_SERVERS").map(PathBuf::from);
         let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache/hostler/servers"));
@@ -52,12 +52,12 @@ impl Server {
         Ok(server)
     }
 
-    /// Whom signals go to.
+    /// Returns the process id that receives signals.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its URL.
+    /// Returns the URL of the server.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }

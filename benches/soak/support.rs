@@ -1,4 +1,4 @@
-//! What the tests have already: guests as components, and a proxy that can be cut.
+//! Code shared with the tests: guests as components, and a proxy that can cut connections.
 
 #[path = "../../tests/support/guests.rs"]
 #[allow(dead_code, reason = "the tests use the rest")]

@@ -1,4 +1,4 @@
-//! What one driver's run consists of: its folder with config and queue, its server, its host, and what is known so far.
+//! Parts of one driver's run: its folder with config and queue, its server, its host, and its records.
 
 use std::fs;
 use std::io::Write;
@@ -29,7 +29,7 @@ pub enum Driver {
 }
 
 impl Driver {
-    /// Its name in configs and reports.
+    /// Returns the name in configs and reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Embedded => "embedded",
@@ -38,20 +38,20 @@ impl Driver {
     }
 }
 
-/// A consumer of the soak: its name, which is its channel's too; its guest; and its own keys.
+/// A consumer of the soak: its name, which is also the name of its channel, its guest, and its own config keys.
 struct Consumer(&'static str, Guest, &'static str);
 
-/// What it runs.
+/// Guest of a consumer.
 enum Guest {
-    /// `guest.wat` beside this file.
+    /// The component `guest.wat` next to this file.
     Marks,
-    /// A command of `tests/guests`.
+    /// A command in `tests/guests`.
     Command(&'static str),
-    /// A component of `tests/guests`.
+    /// A component in `tests/guests`.
     Component(&'static str),
 }
 
-/// Attempts of what succeeds in the end are not to run out by faults, so there are many.
+/// Consumers of the soak. Consumers that finally succeed have many attempts, so that faults do not exhaust them.
 const CONSUMERS: [Consumer; 10] = [
     Consumer("tiny", Guest::Marks, "concurrency = 8\nlease = '10s'\nretry.requeues = 50\nretry.requeue_delay = '1s'"),
     Consumer(
@@ -92,32 +92,32 @@ const CONSUMERS: [Consumer; 10] = [
     ),
 ];
 
-/// One driver's run.
+/// Run of one driver.
 pub struct World {
     pub driver: Driver,
     pub clock: Clock,
     folder: TempDir,
     pub server: Option<Server>,
-    /// Between host and server; what sends goes past it.
+    /// Proxy between host and server. Commands that send bypass the proxy.
     pub proxy: Option<Proxy>,
     host: Mutex<Option<Host>>,
     pub tally: Arc<Mutex<Tally>>,
-    /// Held by whoever makes the queue itself unavailable; commands of the soak wait for it.
+    /// Locked while the soak makes the queue unavailable. Commands of the soak wait for this lock.
     pub gate: Mutex<()>,
     pub ledger: Mutex<Ledger>,
     pub events: Mutex<Vec<Event>>,
     pub samples: Mutex<Vec<Sample>>,
-    /// Whether something went wrong that makes it useless to go on.
+    /// Set after an error that makes it pointless to continue.
     failed: AtomicBool,
 }
 
-/// What a mutex guards; its poisoning is a fault of the soak.
+/// Locks a mutex. A poisoned mutex is an error of the soak.
 pub fn lock<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>> {
     mutex.lock().map_err(|_| "a thread panicked".into())
 }
 
 impl World {
-    /// A folder with its config, and the server that it needs.
+    /// Creates a folder with the config, and starts the server if needed.
     pub fn new(driver: Driver, clock: Clock) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         for name in ["marks", "dead"] {
@@ -165,18 +165,18 @@ impl World {
         })
     }
 
-    /// Ends the load and the faults if this is a fault.
+    /// Passes on a result. An error ends the load and the faults.
     pub fn noting<T>(&self, result: Result<T>) -> Result<T> {
         self.failed.fetch_or(result.is_err(), Ordering::Relaxed);
         result
     }
 
-    /// Whether it is time to end.
+    /// Returns true if the run must end.
     pub fn is_over(&self) -> bool {
         self.failed.load(Ordering::Relaxed) || self.clock.now() >= self.clock.length
     }
 
-    /// A path in the folder.
+    /// Returns a path in the folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -188,7 +188,7 @@ impl World {
         command
     }
 
-    /// Runs one of hostler's commands past the proxy, with this on its standard input; what it printed.
+    /// Runs a hostler command without the proxy, with this standard input. Returns its output.
     fn output(&self, args: &[&str], input: &str) -> Result<String> {
         let mut command = self.command(args);
         if let Some(server) = &self.server {
@@ -205,10 +205,10 @@ impl World {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// Sends these bodies, none of which was sent before.
+    /// Sends these bodies. None of them may have been sent before.
     pub fn send(&self, channel: &str, group: Option<&str>, bodies: &[String]) -> Result<()> {
         let _open = lock(&self.gate)?;
-        // Before they are: a sample may find one done already.
+        // Recorded before sending, because a sample may find a body that is already done.
         lock(&self.ledger)?.sent(bodies);
         let group = group.map(|group| ["--group", group]);
         let args: Vec<&str> =
@@ -217,14 +217,14 @@ impl World {
         Ok(())
     }
 
-    /// Starts the host that consumes.
+    /// Starts the host.
     pub fn start(&self) -> Result<()> {
         let host = Host::start(self.command(&["run"]), CONSUMERS.len(), &self.tally)?;
         *lock(&self.host)? = Some(host);
         Ok(())
     }
 
-    /// Ends the host by this signal; its exit code.
+    /// Ends the host by this signal. Returns the exit code.
     pub fn end(&self, signal: Signal) -> Result<i32> {
         let host = lock(&self.host)?.take().ok_or("no host runs")?;
         host.end(signal)
@@ -238,7 +238,7 @@ impl World {
         }
     }
 
-    /// The host's process, while there is one.
+    /// Returns the process id of the host. `None`: no host runs.
     pub fn pid(&self) -> Result<Option<u32>> {
         let mut host = lock(&self.host)?;
         if let Some(running) = host.as_mut()
@@ -249,24 +249,24 @@ impl World {
         Ok(host.as_ref().map(Host::pid))
     }
 
-    /// Whether `check-consumer-health` says so.
+    /// Returns true if `check-consumer-health` reports a healthy host.
     pub fn is_healthy(&self) -> Result<bool> {
         let mut command = self.command(&["check-consumer-health"]);
         Ok(command.stdout(Stdio::null()).stderr(Stdio::null()).status()?.success())
     }
 
-    /// The last lines of the host's log.
+    /// Returns the last lines of the host's log.
     pub fn tail(&self) -> String {
         self.tally.lock().map(|tally| tally.tail.iter().cloned().collect::<Vec<_>>().join("\n")).unwrap_or_default()
     }
 
-    /// What `queues --json` says.
+    /// Returns the output of `queues --json`.
     pub fn queues(&self) -> Result<Vec<Value>> {
         let _open = lock(&self.gate)?;
         Ok(serde_json::from_str(&self.output(&["queues", "--json"], "")?)?)
     }
 
-    /// Messages that wait or are in flight, in all channels of the config.
+    /// Returns the number of waiting messages and messages in flight, in all channels of the config.
     pub fn left(&self) -> Result<u64> {
         let count = |row: &Value, name: &str| row[name].as_u64().unwrap_or_default();
         let rows = self.queues()?;
@@ -278,7 +278,7 @@ impl World {
         let deadline = self.clock.now() + within.as_secs_f64();
         loop {
             let left = self.left()?;
-            // A message that is moved from one channel to another may be in neither count.
+            // A message that moves between two channels may be missing in both counts.
             if left == 0 && self.left()? == 0 {
                 return Ok(());
             }
@@ -289,7 +289,7 @@ impl World {
         }
     }
 
-    /// Empties the dead-letter queues, by hosts of their own, into the folder `dead`.
+    /// Empties the dead-letter queues into the folder `dead`, with separate hosts.
     pub fn collect_dead_letters(&self, within: Duration) -> Result<()> {
         let rows = self.queues()?;
         let full: Vec<&str> = rows
@@ -319,7 +319,7 @@ impl World {
     }
 }
 
-/// The key that lets a guest leave its files in this folder.
+/// Returns the config key that lets a guest write files to this folder.
 fn grant(folder: &str) -> String {
     format!("allow.dirs = [{{ host = '{folder}', guest = '/marks', mode = 'rw' }}]\n")
 }

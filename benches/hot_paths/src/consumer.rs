@@ -1,4 +1,4 @@
-//! The decisions of a consumer, which do no I/O.
+//! Decisions of a consumer, without I/O.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::{Result, Step};
 
 const SECOND: Duration = Duration::from_secs(1);
 const LEASE: Duration = SECOND.saturating_mul(30);
-/// As many leases as come due within one interval of heartbeats, a third of the lease, at one a millisecond.
+/// Number of leases that become due within one heartbeat interval (a third of the lease), at a rate of one per millisecond.
 const LEASES: u64 = 10_000;
 const BETWEEN: Duration = Duration::from_millis(1);
 const BATCH: u32 = 10;
@@ -28,7 +28,7 @@ fn leases(start: Instant) -> Leases<u64> {
     leases
 }
 
-/// Time goes on until ten heartbeats are due; they are sent and answered.
+/// Advances the time until ten heartbeats are due, sends them, and handles their answers.
 pub fn heartbeats() -> Result<Step> {
     let start = Instant::now();
     let mut leases = leases(start);
@@ -44,7 +44,7 @@ pub fn heartbeats() -> Result<Step> {
     }))
 }
 
-/// A delivery comes and is settled.
+/// Adds a delivery and settles it.
 pub fn in_and_out() -> Result<Step> {
     let start = Instant::now();
     let mut leases = leases(start);
@@ -59,14 +59,14 @@ pub fn in_and_out() -> Result<Step> {
     }))
 }
 
-/// A policy with requeues, delays and a dead-letter queue.
+/// Returns a policy with requeues, delays and a dead-letter queue.
 pub fn retrying() -> Policy {
     let retry =
         Retry { requeues: 2, requeue_delay: 5 * SECOND, delays: 3, delay: 60 * SECOND, max_delay: 200 * SECOND };
     Policy { retry, on_processing_timeout: OnProcessingTimeout::DeadLetter, dead_letter: true }
 }
 
-/// Success, a failure, one that gives up, and a delay.
+/// Applies the policy to a success, a failure, a failure after the last attempt, and a delay.
 pub fn policy() -> Result<Step> {
     let policy = retrying();
     let cases = [
@@ -82,7 +82,7 @@ pub fn policy() -> Result<Step> {
     }))
 }
 
-/// Ten settlements gather and go.
+/// Collects ten settlements and sends them as a batch.
 pub fn settlements() -> Result<Step> {
     let limits = Limits {
         receive_batch: 10,

@@ -1,4 +1,4 @@
-//! The embedded queue: ten messages in, out, and gone, each of the three steps durable before the next.
+//! The embedded queue: sends, receives and acks ten messages. Each of the three steps is durable before the next.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 use crate::acked::{self, BODY};
 use crate::{Result, Step};
 
-/// What it needs to live as long as it is used.
+/// Resources that live as long as the benchmark.
 struct World {
     runtime: Runtime,
     broker: EmbeddedBroker,

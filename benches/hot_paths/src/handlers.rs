@@ -1,4 +1,4 @@
-//! A sandbox and a call: all that a message pays for its handler, which itself does next to nothing.
+//! Cost of a sandbox and a call per message. The handler itself does almost nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -7,9 +7,9 @@ use hostler_handler::Outcome;
 use crate::call::Caller;
 use crate::{Result, Step};
 
-/// Rejects the body.
+/// Path of a component that rejects the body.
 const COMPONENT: &str = "examples/flights/flights.wasm";
-/// Says ok(ack), which is all zeroes. Its lists are never freed, as there is one call.
+/// A component that returns ok(ack), which consists of zeroes. It never frees its lists, because it is called once.
 const ACKS: &str = r#"(module
   (func (export "hostler:consumer/handler@0.1.0#handle") (param i32) (result i32) (i32.const 16))
   (memory (export "memory") 1)
@@ -24,7 +24,7 @@ pub fn component_fresh() -> Result<Step> {
     step(&root().join(COMPONENT), 1)
 }
 
-/// Acks, in so few instructions that what is left is the host's part: a component that imports nothing.
+/// Measures a component without imports that acks in very few instructions, so that only the cost of the host remains.
 pub fn component_without_imports() -> Result<Step> {
     let mut resolve = wit_parser::Resolve::default();
     let (package, _) = resolve.push_path(root().join("wit"))?;

@@ -1,7 +1,8 @@
-//! The hot paths, one by one, by criterion: `cargo run --release --manifest-path benches/hot_paths/Cargo.toml -- --bench [FILTER]`.
+//! Benchmarks of the hot paths with criterion: `cargo run --release --manifest-path benches/hot_paths/Cargo.toml -- --bench
+//! [FILTER]`.
 //!
-//! With `HOT_PATH=NAME` and `COUNT=n` it goes down that path so often, and does nothing else: `benches/instructions.sh`
-//! counts the instructions that one more of it takes.
+//! With `HOT_PATH=NAME` and `COUNT=n`, runs the path n times and does nothing else. `benches/instructions.sh` uses this mode to
+//! count the instructions of one iteration.
 
 mod acked;
 #[path = "../../call.rs"]
@@ -16,16 +17,16 @@ use std::time::Duration;
 
 use criterion::Criterion;
 
-/// Whatever goes wrong with the benchmark itself.
+/// Result with any error of the benchmark itself.
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Goes down a path once.
+/// Runs a path once.
 type Step = Box<dyn FnMut()>;
 
-/// A path: its name, and what prepares it.
+/// A path: its name, and the function that prepares it.
 type Path = (&'static str, fn() -> Result<Step>);
 
-/// As in the program itself.
+/// Same allocator as in the program itself.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -73,7 +74,7 @@ fn go(name: &str, count: u64) -> Result<()> {
     Ok(())
 }
 
-/// A function of its own, as callgrind counts from its begin to its end.
+/// A separate function, because callgrind counts from its start to its end.
 #[inline(never)]
 fn steps(mut step: Step, count: u64) {
     (0..count).for_each(|_| step());

@@ -1,5 +1,5 @@
-//! The SQS driver with the AWS SDK, signing and all, over a service that answers from memory: ten received, ten acked; and
-//! the same by a whole consumer.
+//! The SQS driver with the AWS SDK, including signatures, on a service that answers from memory. Receives ten messages and acks
+//! them. Other paths do the same with a whole consumer.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -27,27 +27,27 @@ use crate::acked::{self, BODY};
 use crate::consumer::retrying;
 use crate::{Result, Step};
 
-/// Stands for the number of the receive in a message's id.
+/// Placeholder for the number of the receive in a message id.
 const NUMBER: &str = "########";
 
-/// The service: what it says to a receive, and to a batch of ten deletes.
+/// Service with prepared answers to a receive and to a batch of ten deletes.
 #[derive(Debug, Clone)]
 struct Canned {
     received: Arc<str>,
     receives: Arc<AtomicU32>,
     deleted: bytes::Bytes,
-    /// How many more receives are answered, for a consumer, which asks on and on; `None`: all of them.
+    /// Number of further receives that are answered, for a consumer, which receives continuously. `None`: all.
     permits: Option<Arc<Semaphore>>,
-    /// Has as many permits as batches were deleted.
+    /// Contains one permit per deleted batch.
     batches: Arc<Semaphore>,
 }
 
-/// The header of X-Ray, as a message has it whose producer has decided whether its trace is sampled.
+/// Values of the X-Ray header in a message whose producer has decided whether its trace is sampled.
 const SAMPLED: &str = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1";
 const UNSAMPLED: &str = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=0";
 
 impl Canned {
-    /// `trace`: what its messages say of one.
+    /// Creates a service. `trace`: the X-Ray header of its messages.
     fn new(trace: Option<&str>) -> Self {
         let message = |n: usize| {
             let mut message = json!({
@@ -116,7 +116,7 @@ async fn open(service: Canned) -> Result<Arc<dyn Queue>> {
     Ok(SqsBroker::connect(options).await?.open(&ChannelSpec::new("bench".parse()?)).await?)
 }
 
-/// Acks at once.
+/// A handler that acks immediately.
 struct Acks;
 
 #[async_trait::async_trait]
@@ -126,27 +126,27 @@ impl Handler for Acks {
     }
 }
 
-/// A consumer takes ten, runs a handler on each that does nothing, and acks them, with its log.
+/// A consumer receives ten messages, runs a handler that does nothing on each, and acks them. Its log is on.
 pub fn consumed() -> Result<Step> {
     consumer(None, false, false)
 }
 
-/// The same of messages in traces, by a host that has no telemetry on.
+/// Like [`consumed`], with messages that belong to traces. The host has no telemetry.
 pub fn consumed_traced() -> Result<Step> {
     consumer(Some(UNSAMPLED), false, false)
 }
 
-/// The same, with metrics.
+/// Like [`consumed_traced`], with metrics.
 pub fn consumed_with_metrics() -> Result<Step> {
     consumer(Some(UNSAMPLED), true, false)
 }
 
-/// The same, with traces beside, none of which is sampled.
+/// Like [`consumed_with_metrics`], with traces. No trace is sampled.
 pub fn consumed_with_telemetry() -> Result<Step> {
     consumer(Some(UNSAMPLED), true, true)
 }
 
-/// The same, with all of them sampled: spans are made, and dropped, as there is no collector.
+/// Like [`consumed_with_telemetry`], with all traces sampled. Spans are created and dropped, because no collector runs.
 pub fn consumed_sampled() -> Result<Step> {
     consumer(Some(SAMPLED), true, true)
 }

@@ -1,4 +1,4 @@
-//! The command line: perhaps a command, then `--key value` and `--flag`.
+//! Command-line arguments: an optional command, followed by `--key value` and `--flag`.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -6,14 +6,14 @@ use std::str::FromStr;
 
 use crate::Result;
 
-/// What was said.
+/// Parsed arguments.
 pub struct Arguments {
     command: Option<String>,
     said: HashMap<String, Option<String>>,
 }
 
 impl Arguments {
-    /// Reads them all. What does not begin with `--` is the value of what comes before, or the command.
+    /// Parses all arguments. An argument without `--` is the value of the preceding key, or the command.
     pub fn new(arguments: impl Iterator<Item = String>) -> Self {
         let mut read = Self { command: None, said: HashMap::new() };
         let mut last = None;
@@ -32,27 +32,27 @@ impl Arguments {
         read
     }
 
-    /// The command.
+    /// Returns the command.
     pub fn command(&self) -> Option<String> {
         self.command.clone()
     }
 
-    /// Whether `--key` was said.
+    /// Returns true if `--key` was given.
     pub fn has(&self, key: &str) -> bool {
         self.said.contains_key(key)
     }
 
-    /// The value of `--key`.
+    /// Returns the value of `--key`.
     pub fn text(&self, key: &str) -> Option<String> {
         self.said.get(key).cloned().flatten()
     }
 
-    /// The value of `--key` as a number.
+    /// Returns the value of `--key` as a number.
     pub fn number<T: FromStr<Err: Display>>(&self, key: &str) -> Result<Option<T>> {
         self.text(key).map(|text| text.parse().map_err(|error| format!("--{key} {text}: {error}").into())).transpose()
     }
 
-    /// The values of `--key a,b,c`.
+    /// Returns the values of `--key a,b,c`.
     pub fn list(&self, key: &str) -> Option<Vec<String>> {
         Some(self.text(key)?.split(',').map(str::to_owned).collect())
     }

@@ -1,7 +1,7 @@
-//! The limit: nothing but the AWS SDK, the work, and batches of ten.
+//! Reference contender: only the AWS SDK, the work, and batches of ten.
 //!
-//! Each loop asks for ten messages, does the work on them, and has them deleted in one call while it asks for the next ten.
-//! No lease is renewed, no failure is looked after, and the code is trusted.
+//! Each loop receives ten messages, does the work on them, and deletes them in one call while it receives the next ten. It
+//! extends no leases, handles no failures, and runs trusted code.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::Result;
 
-/// Messages per call (AWS limit).
+/// Maximum number of messages per call (AWS limit).
 const BATCH: usize = 10;
 
-/// Consumes for good.
+/// Consumes without end.
 pub fn run(url: &str, endpoint: &str, concurrency: usize, threads: Option<usize>) -> Result<()> {
     let mut builder = match threads {
         Some(1) => tokio::runtime::Builder::new_current_thread(),

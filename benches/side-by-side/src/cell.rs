@@ -1,4 +1,4 @@
-//! One measurement: a contender with one concurrency against a server with one latency.
+//! One measurement: a contender with one concurrency on a server with one latency.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,61 +9,61 @@ use crate::contenders::{Contender, Load, Places};
 use crate::pair::Pair;
 use crate::{Result, process};
 
-/// The rate of messages at which latency is measured, per second, where that is not half of what the contender can take.
+/// Rate of messages per second at which latency is measured, if half of the contender's throughput is higher.
 const RATE: f64 = 200.0;
 
-/// What is measured how.
+/// Parameters of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting {
-    /// Who.
+    /// Contender to measure.
     pub contender: Contender,
-    /// What it has to do.
+    /// Load of the contender.
     pub load: Load,
-    /// What every call takes at least, in milliseconds.
+    /// Minimum duration of every call in milliseconds.
     pub latency_ms: u64,
-    /// How long before counting, in milliseconds.
+    /// Time before the measurement in milliseconds.
     pub warm_up_ms: u64,
-    /// How long counting, and how long feeding, in milliseconds.
+    /// Duration of the throughput measurement and of the latency measurement, in milliseconds each.
     pub window_ms: u64,
-    /// How long it is watched while there is nothing to do, in milliseconds.
+    /// Duration of the idle measurement in milliseconds.
     pub idle_ms: u64,
-    /// Whether to show what the contender says.
+    /// Set if the output of the contender is shown.
     pub loud: bool,
 }
 
-/// What came of it. Everything is per message that was settled while counting, except where it says otherwise.
+/// Results of a measurement. Values are per message settled during the measurement, unless stated otherwise.
 #[derive(Debug, Clone)]
 pub struct Measured {
-    /// What was measured.
+    /// Parameters of the measurement.
     pub setting: Setting,
-    /// Messages.
+    /// Number of messages.
     pub messages: u64,
-    /// Messages settled per second.
+    /// Number of messages settled per second.
     pub rate: f64,
     /// CPU time in microseconds.
     pub cpu_us: f64,
-    /// The same from the start of the process, its start included.
+    /// CPU time in microseconds, counted from the start of the process, including the start.
     pub cpu_us_from_start: f64,
-    /// Calls.
+    /// Number of calls.
     pub calls: f64,
-    /// Calls of each kind.
+    /// Number of calls of each kind.
     pub calls_by_kind: Value,
-    /// At which rate latency was measured, in messages per second.
+    /// Rate at which latency was measured, in messages per second.
     pub fed_rate: f64,
-    /// From send to settle, in milliseconds, of messages that came at that rate.
+    /// Median latency from send to settlement in milliseconds, at this rate.
     pub p50_ms: f64,
-    /// The same for the slowest hundredth.
+    /// The 99th percentile of the latency in milliseconds.
     pub p99_ms: f64,
-    /// CPU time while there is nothing to do, in milliseconds per second.
+    /// CPU time while idle, in milliseconds per second.
     pub idle_cpu_ms: f64,
-    /// The most memory it had, in bytes, all its processes added up.
+    /// Peak memory in bytes, summed over all processes.
     pub peak_bytes: u64,
-    /// From its start to its first request for messages, in seconds.
+    /// Time from the start of the process to its first receive, in seconds.
     pub start_seconds: f64,
 }
 
 impl Measured {
-    /// All of it.
+    /// Returns all results as JSON.
     pub fn json(&self) -> Value {
         json!({
             "contender": self.setting.contender.name(), "concurrency": self.setting.load.slots,
@@ -77,7 +77,7 @@ impl Measured {
     }
 }
 
-/// Measures.
+/// Runs the measurement.
 pub fn measure(setting: Setting, places: &Places) -> Result<Measured> {
     let mut pair = Pair::start(&setting, places)?;
     let stats = pair.once("take messages", |stats| stats["samples"][1].is_object())?;
@@ -120,11 +120,11 @@ pub fn measure(setting: Setting, places: &Places) -> Result<Measured> {
     })
 }
 
-/// The CPU time that a process takes while there is nothing to do, in milliseconds per second.
+/// Returns the CPU time of an idle process, in milliseconds per second.
 fn idle(pid: i32, time: Duration) -> Result<f64> {
     #[allow(clippy::disallowed_methods, reason = "it is to be left alone for so long")]
     let leave_alone = || thread::sleep(time);
-    // At first it still tidies up.
+    // At first, the process still does work from before.
     leave_alone();
     let (from, begin) = (process::cpu(pid)?, Instant::now());
     leave_alone();

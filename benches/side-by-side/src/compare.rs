@@ -1,4 +1,4 @@
-//! The whole comparison: every contender, concurrency and latency that was asked for, one after the other.
+//! The whole comparison: measures all requested contenders, concurrencies and latencies, one after another.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::machine::Machine;
 use crate::targets::{self, Target};
 use crate::{plot, report};
 
-/// Runs it. Whether all could be measured, and hostler met its targets, or nobody asked.
+/// Runs the comparison. Returns true if all measurements succeeded and, if requested, hostler met its targets.
 pub fn run(arguments: &Arguments) -> Result<bool> {
     let places = Places::of(arguments)?;
     let quick = arguments.has("quick");
@@ -32,7 +32,7 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
     let warm_up: f64 = arguments.number("warm-up")?.unwrap_or(if quick { 0.3 } else { 10.0 });
     let rounds = arguments.number("rounds")?.unwrap_or(1);
 
-    // Before it is busy with this.
+    // Must come before the benchmark itself loads the machine.
     let machine = Machine::look(&places)?;
     let (mut measured, mut failed) = (Vec::new(), false);
     for latency_ms in latencies {
@@ -75,7 +75,7 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
     Ok(!failed && (!arguments.has("check") || held.iter().all(|target| target.held)))
 }
 
-/// So many measurements of each, one after the other in each round: a machine is faster at one time than at another, for all of them.
+/// Measures each setting `rounds` times. Each round measures all settings, because the speed of the machine varies over time.
 fn in_turns(settings: &[Setting], rounds: usize, places: &Places) -> Vec<Result<Vec<Measured>>> {
     let mut all: Vec<Result<Vec<Measured>>> = settings.iter().map(|_| Ok(Vec::new())).collect();
     for _ in 0..rounds {
@@ -90,14 +90,14 @@ fn in_turns(settings: &[Setting], rounds: usize, places: &Places) -> Vec<Result<
     all
 }
 
-/// The measurement whose CPU time is in the middle.
+/// Returns the measurement with the median CPU time.
 pub fn middle(mut cells: Vec<Measured>) -> Result<Measured> {
     cells.sort_by(|one, other| one.cpu_us.total_cmp(&other.cpu_us));
     let middle = cells.len() / 2;
     Ok(cells.drain(middle..).next().ok_or("--rounds: 1 at least")?)
 }
 
-/// The contender of that name.
+/// Returns the contender with this name.
 pub fn named(name: &str) -> Result<Contender> {
     let names = || Contender::ALL.map(Contender::name).join(", ");
     let found = Contender::ALL.into_iter().find(|contender| contender.name() == name);
@@ -113,7 +113,7 @@ fn write(folder: &Path, measured: &[Measured], machine: &Machine, held: &[Target
     Ok(())
 }
 
-/// Puts the results where `performance.md` has the last ones, and the plot beside it.
+/// Writes the results into `performance.md`, and the plot next to it.
 fn document(docs: &Path, measured: &[Measured], machine: &Machine, held: &[Target]) -> Result<()> {
     report::put(docs, "side-by-side", &report::markdown(measured, machine, held))?;
     Ok(fs::write(docs.join("images/side-by-side.svg"), plot::plot(measured)?)?)

@@ -1,4 +1,4 @@
-//! Who is compared, and how each is started.
+//! Contenders of the comparison, and the commands that start them.
 
 use std::ffi::OsString;
 use std::fs;
@@ -9,26 +9,26 @@ use crate::Result;
 use crate::arguments::Arguments;
 use crate::messages::Form;
 
-/// What consumes the queue.
+/// A program that consumes the queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Contender {
-    /// hostler with a component, a fresh instance for each message.
+    /// hostler with a component, and a fresh instance for each message.
     Component,
-    /// The same without WASI.
+    /// hostler with a component without WASI, and a fresh instance for each message.
     Plain,
-    /// The same with a command of preview 1.
+    /// hostler with a preview-1 command, and a fresh instance for each message.
     Command,
-    /// The same component, its instances reused.
+    /// hostler with the component, and reused instances.
     Reused,
-    /// The component with a fresh instance, its metrics sent to a collector.
+    /// hostler with the component and fresh instances, and metrics sent to a collector.
     Metrics,
-    /// The same with a span for each message beside.
+    /// Like `Metrics`, with a span for each message.
     Traces,
-    /// The AWS SDK and nothing else, on a thread for each CPU, built as hostler is for its image.
+    /// The AWS SDK only, on one thread per CPU, built like hostler for its image.
     Bare,
-    /// The same on one thread.
+    /// The AWS SDK only, on one thread.
     BareOneThread,
-    /// The same on a thread for each CPU, in Cargo's usual release build.
+    /// The AWS SDK only, on one thread per CPU, in Cargo's default release build.
     BareUsual,
     /// sqs-consumer with `handleMessageBatch`.
     Batch,
@@ -43,7 +43,7 @@ pub enum Contender {
 use Contender::{Bare, BareOneThread, BareUsual, Batch, Celery, Component, Each, Loop, Metrics, Plain, Reused, Traces};
 
 impl Contender {
-    /// All of them, the fastest first.
+    /// All contenders, fastest first.
     pub const ALL: [Self; 13] = [
         BareOneThread,
         Bare,
@@ -60,7 +60,7 @@ impl Contender {
         Celery,
     ];
 
-    /// Its name on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Component => "hostler-component",
@@ -79,7 +79,7 @@ impl Contender {
         }
     }
 
-    /// What it is, for a reader.
+    /// Returns the description for reports.
     pub fn title(self) -> &'static str {
         match self {
             Component => "hostler, component",
@@ -98,39 +98,39 @@ impl Contender {
         }
     }
 
-    /// Whether it is hostler.
+    /// Returns true if the contender is hostler.
     pub fn is_hostler(self) -> bool {
         matches!(self, Component | Plain | Self::Command | Reused | Metrics | Traces)
     }
 
-    /// Whether it is what there is at least to do.
+    /// Returns true if the contender is a bare SDK loop, which does the minimum work.
     pub fn is_limit(self) -> bool {
         matches!(self, Bare | BareOneThread | BareUsual)
     }
 
-    /// What its messages hold.
+    /// Returns the form of its messages.
     pub fn form(self) -> Form {
         if self == Celery { Form::Celery } else { Form::Plain }
     }
 }
 
-/// Where everything is that was built and installed.
+/// Locations of all built and installed programs.
 #[derive(Debug, Clone)]
 pub struct Places {
     /// The binary of hostler.
     pub hostler: PathBuf,
-    /// This program, built as hostler is for its image.
+    /// This program, built like hostler for its image.
     pub bare: PathBuf,
-    /// The folder of the compiled handlers.
+    /// Folder of the compiled handlers.
     pub handlers: PathBuf,
-    /// The folder of this package.
+    /// Folder of this package.
     pub package: PathBuf,
-    /// The folder that `peers.sh` printed; nothing where only hostler and the bare loop are measured.
+    /// Folder that `peers.sh` printed. `None`: only hostler and the bare loop are measured.
     pub peers: Option<PathBuf>,
 }
 
 impl Places {
-    /// Those that `run.sh` names.
+    /// Returns the locations that `run.sh` passes as arguments.
     pub fn of(arguments: &Arguments) -> Result<Self> {
         let place = |key: &str| arguments.text(key).map(fs::canonicalize).transpose();
         let needed = |key: &str| -> Result<PathBuf> {
@@ -145,24 +145,24 @@ impl Places {
         })
     }
 
-    /// The folder of a peer.
+    /// Returns the folder of a peer.
     pub fn peer(&self, name: &str) -> Result<PathBuf> {
         Ok(self.peers.as_ref().ok_or("--peers is missing: see run.sh")?.join(name))
     }
 }
 
-/// What a contender has to do.
+/// Load of a contender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Load {
-    /// How many messages at a time: of each consumer.
+    /// Number of concurrent messages per consumer.
     pub slots: usize,
-    /// How many consumers, each with a queue of its own; only hostler can have more than one.
+    /// Number of consumers, each with a separate queue. Only hostler supports more than one.
     pub consumers: usize,
-    /// How many bytes a body has at least; only hostler and the bare loop can have it.
+    /// Minimum size of a body in bytes. Supported by hostler and the bare loop only.
     pub body_bytes: usize,
 }
 
-/// The command that starts a contender on the queue at this endpoint, with `folder` as its own.
+/// Creates the command that starts a contender on the queue at this endpoint. `folder` is the contender's own folder.
 pub fn command(contender: Contender, places: &Places, folder: &Path, endpoint: &str, load: Load) -> Result<Command> {
     let concurrency = load.slots;
     let url = format!("{endpoint}/000000000000/bench");
@@ -190,7 +190,7 @@ pub fn command(contender: Contender, places: &Places, folder: &Path, endpoint: &
             command
         }
         Batch | Each => {
-            // Node looks for packages beside the program.
+            // Node looks for packages next to the program.
             std::os::unix::fs::symlink(places.peer("node/node_modules")?, folder.join("node_modules"))?;
             for file in ["consumer.mjs", "work.mjs"] {
                 fs::copy(places.package.join("peers").join(file), folder.join(file))?;
@@ -215,7 +215,7 @@ pub fn command(contender: Contender, places: &Places, folder: &Path, endpoint: &
     };
     let path = std::env::var_os("PATH").unwrap_or_default();
     let own: Vec<_> = command.get_envs().map(|(key, value)| (key.to_owned(), value.map(ToOwned::to_owned))).collect();
-    // What the machine says of AWS or of hostler is no part of this.
+    // Settings of the machine for AWS or hostler must not affect the measurement.
     command.env_clear().env("PATH", path).env("HOME", folder).env("PYTHONDONTWRITEBYTECODE", "1").envs(counted());
     command.envs(own.into_iter().filter_map(|(key, value)| Some((key, value?))));
     command.envs([("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test"), ("AWS_REGION", "eu-west-1")]);
@@ -225,13 +225,13 @@ pub fn command(contender: Contender, places: &Places, folder: &Path, endpoint: &
     Ok(command)
 }
 
-/// The variable that says where a build that counts what it runs writes that down (`benches/release.sh`).
+/// Returns the variable with the output path of a build that records its execution counts (`benches/release.sh`).
 pub fn counted() -> Option<(&'static str, OsString)> {
     let variable = "LLVM_PROFILE_FILE";
     Some((variable, std::env::var_os(variable)?))
 }
 
-/// hostler with its defaults, and no more said than it has to know.
+/// Creates the command for hostler with its defaults. The config contains only required keys.
 fn hostler(
     places: &Places,
     folder: &Path,

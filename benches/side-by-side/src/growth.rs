@@ -1,5 +1,5 @@
-//! How what hostler takes grows: with its slots, with the bodies, with the consumers in one process. One of the three
-//! grows at a time, while the others stay at a middle.
+//! Growth of hostler's cost with the number of slots, the size of bodies, and the number of consumers in one process. One
+//! dimension grows at a time, and the others keep a middle value.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,11 +13,11 @@ use crate::contenders::{Contender, Load, Places};
 use crate::machine::Machine;
 use crate::{Result, compare, report};
 
-/// What stays as it is while something else grows. Many consumers have fewer slots each, as hostler refuses more sandboxes
-/// than the machine has memory for.
+/// Middle values of the other dimensions. With many consumers, each has fewer slots, because hostler refuses more sandboxes than
+/// fit into the machine's memory.
 const MIDDLE: Load = Load { slots: 64, consumers: 1, body_bytes: 200 };
 
-/// What grows.
+/// The dimension that grows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Dimension {
     Slots,
@@ -30,7 +30,7 @@ use Dimension::{Bodies, Consumers, Slots};
 impl Dimension {
     const ALL: [Self; 3] = [Slots, Bodies, Consumers];
 
-    /// On the command line.
+    /// Returns the name on the command line.
     fn name(self) -> &'static str {
         match self {
             Slots => "slots",
@@ -39,7 +39,7 @@ impl Dimension {
         }
     }
 
-    /// Its values, and what stays.
+    /// Returns the heading of the table, with the values of the other dimensions.
     fn heading(self) -> &'static str {
         match self {
             Slots => "Slots, with one consumer and bodies of 200 bytes",
@@ -57,7 +57,7 @@ impl Dimension {
         values.iter().map(|&value| load(value)).collect()
     }
 
-    /// What a load has of it, for a reader.
+    /// Returns the value of this dimension in a load, for reports.
     fn of(self, load: Load) -> String {
         match (self, load.body_bytes) {
             (Slots, _) => load.slots.to_string(),
@@ -69,7 +69,7 @@ impl Dimension {
     }
 }
 
-/// Whether all of it could be measured; it fails otherwise.
+/// Runs all measurements. Returns true, or an error if a measurement failed.
 pub fn run(arguments: &Arguments) -> Result<bool> {
     let places = Places::of(arguments)?;
     let quick = arguments.has("quick");
@@ -82,7 +82,7 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
     let machine = Machine::look(&places)?;
     let wanted = wanted(&dimensions);
     let mut measured = vec![Vec::new(); wanted.len()];
-    // One after the other and all over again, so that what else the machine does meets all of them.
+    // Measures all settings in each round, so that other load of the machine affects all of them.
     for round in 1..=rounds {
         for ((contender, load), cells) in wanted.iter().zip(&mut measured) {
             let (contender, load, loud) = (*contender, *load, arguments.has("loud"));
@@ -116,8 +116,8 @@ fn dimensions(named: Option<Vec<String>>) -> Result<Vec<Dimension>> {
     Ok(named.collect::<std::result::Result<_, _>>()?)
 }
 
-/// What is measured, each once, though the middle is in every table. Beside bodies that grow there is the bare loop, which
-/// tells what of it is not hostler's.
+/// Returns the settings to measure, each once, although the middle is in every table. For growing bodies, also measures the bare
+/// loop, which shows the part of the cost that is not hostler's.
 fn wanted(dimensions: &[Dimension]) -> Vec<(Contender, Load)> {
     let mut wanted = Vec::new();
     for dimension in dimensions {
@@ -140,7 +140,7 @@ fn wanted(dimensions: &[Dimension]) -> Vec<(Contender, Load)> {
 const COLUMNS: [&str; 7] =
     ["", "messages/s", "CPU µs/message", "calls/message", "p50 ms", "peak RSS MiB", "idle CPU ms/s"];
 const WIDTHS: [usize; 7] = [9, 10, 14, 13, 7, 12, 13];
-/// What the table of bodies has beside them.
+/// Additional column in the table of bodies.
 const BESIDE: (&str, usize) = ("bare loop CPU µs", 16);
 
 fn markdown(dimensions: &[Dimension], measured: &[Measured], machine: &Machine) -> String {

@@ -1,4 +1,4 @@
-//! Where and with what it was measured.
+//! Description of the machine and of the software versions.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,22 +11,22 @@ use crate::Result;
 use crate::contenders::Places;
 use crate::messages::order;
 
-/// The machine, the versions, the date, and the work by itself.
+/// The machine, the versions, the date, and the cost of the work alone.
 #[derive(Debug)]
 pub struct Machine {
     cpu: String,
     cores: usize,
     kernel: String,
     date: String,
-    /// How many processes ran or wanted to before it began, over a minute.
+    /// Load average over one minute, before the measurements.
     load: String,
     versions: Vec<(&'static str, String)>,
-    /// Microseconds of CPU time that the work takes without any queue.
+    /// CPU time of the work without a queue, in microseconds.
     work: Vec<(&'static str, String)>,
 }
 
 impl Machine {
-    /// Finds it all out.
+    /// Collects the description.
     pub fn look(places: &Places) -> Result<Self> {
         let info = fs::read_to_string("/proc/cpuinfo")?;
         let cpu = info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown CPU");
@@ -51,7 +51,7 @@ impl Machine {
         })
     }
 
-    /// In a few lines.
+    /// Formats the description as a few lines of text.
     pub fn text(&self) -> String {
         let list = |pairs: &[(&str, String)]| {
             pairs.iter().map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
@@ -68,7 +68,7 @@ impl Machine {
         )
     }
 
-    /// The same for a program.
+    /// Formats the description as JSON.
     pub fn json(&self) -> Value {
         let object = |pairs: &[(&'static str, String)]| -> Value {
             pairs.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect()
@@ -80,7 +80,7 @@ impl Machine {
     }
 }
 
-/// The versions of the peers.
+/// Returns the versions of the peers.
 fn peers(places: &Places) -> Result<Vec<(&'static str, String)>> {
     let package = |folder: &str, name: &str| {
         says(python(places, folder)?, ["-c", &format!("import {name}; print({name}.__version__)")])
@@ -105,7 +105,7 @@ fn python(places: &Places, folder: &str) -> Result<PathBuf> {
     Ok(places.peer(folder)?.join("bin/python"))
 }
 
-/// The microseconds that the work takes in the peers' languages.
+/// Measures the work in the languages of the peers, in microseconds.
 fn theirs(places: &Places, body: &str) -> Result<Vec<(&'static str, String)>> {
     let folder = places.package.join("peers");
     let of = |program: &Path, file: &str| -> Result<String> {
@@ -118,7 +118,7 @@ fn theirs(places: &Places, body: &str) -> Result<Vec<(&'static str, String)>> {
     ])
 }
 
-/// The microseconds that the work takes here.
+/// Measures the work in Rust, in microseconds.
 fn alone(body: &str) -> f64 {
     const TURNS: u32 = 20_000;
     let begin = std::time::Instant::now();

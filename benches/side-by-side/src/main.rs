@@ -1,9 +1,9 @@
-//! hostler side by side with what else takes messages off SQS: the same queue, the same work, on one machine in one run.
+//! Compares hostler with other consumers of SQS: the same queue and the same work, on one machine in one run.
 //!
-//! `run.sh` builds and installs all that is needed, and calls this. Without a command it is the whole comparison: for each
-//! latency, concurrency and contender it starts a server of its own (`serve`), runs the contender against it, and prints what
-//! that took. `bare` is one of the contenders. With `--growth` it shows instead how what hostler takes grows, and with `--turns` it compares a
-//! few contenders closely.
+//! `run.sh` builds and installs everything needed, and starts this program. Without a command, runs the whole comparison: for
+//! each latency, concurrency and contender, starts a separate server (`serve`), runs the contender on it, and prints the cost.
+//! `bare` is one of the contenders. With `--growth`, measures how hostler's cost grows. With `--turns`, compares a few contenders
+//! closely.
 
 mod arguments;
 mod bare;
@@ -32,7 +32,7 @@ use mimalloc::MiMalloc;
 use arguments::Arguments;
 use messages::Form;
 
-// As hostler has it, so that `bare` is its limit.
+// Same allocator as in hostler, so that `bare` is hostler's lower limit.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether all was as it must be.
+/// Runs the command. Returns true if all requirements were met.
 fn run() -> Result<bool> {
     let arguments = Arguments::new(std::env::args().skip(1));
     match arguments.command().as_deref() {

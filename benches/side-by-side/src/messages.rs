@@ -1,4 +1,4 @@
-//! The messages of the queue: made once, handed out over and over by reference.
+//! Messages of the queue. Created once, and delivered repeatedly by reference.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -8,11 +8,11 @@ use work::Order;
 
 use crate::Result;
 
-/// How many different ones there are: more than any contender holds at a time, as Celery tells its tasks apart by an id
-/// within the body.
+/// Number of different messages. More than any contender holds at a time, because Celery distinguishes tasks by an id in the
+/// body.
 const KINDS: u32 = 4096;
 
-/// What a contender expects in a body.
+/// Format of a body that a contender expects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
     /// The order as JSON.
@@ -21,18 +21,18 @@ pub enum Form {
     Celery,
 }
 
-/// A message, ready to be put into an answer.
+/// A message, prepared for an answer.
 pub struct Made {
-    /// The body as a JSON string.
+    /// Body as a JSON string.
     pub quoted: String,
-    /// Of the body; clients check it.
+    /// MD5 of the body, which clients verify.
     pub md5: String,
 }
 
-/// How much all bodies of plain messages may take, in bytes.
+/// Maximum size of all bodies of plain messages together, in bytes.
 const ROOM: usize = 32 << 20;
 
-/// All of them. Bodies of plain messages are filled up to so many bytes.
+/// Creates all messages. Bodies of plain messages are filled up to `bytes` bytes.
 pub fn make(form: Form, bytes: usize) -> Result<Vec<Made>> {
     let kinds = match form {
         Form::Plain => u32::try_from(ROOM / bytes.max(1)).unwrap_or(KINDS).clamp(1, KINDS),
@@ -51,7 +51,7 @@ pub fn make(form: Form, bytes: usize) -> Result<Vec<Made>> {
         .collect()
 }
 
-/// An order of about 200 bytes as JSON.
+/// Returns an order of about 200 bytes as JSON.
 pub fn order(number: u32) -> Order {
     let mut state = number;
     let mut random = || {
@@ -65,7 +65,7 @@ pub fn order(number: u32) -> Order {
     order
 }
 
-/// A JSON object filled up to so many bytes with a list of lines that no handler looks at, if there is room for one.
+/// Fills a JSON object up to `bytes` bytes with a list of lines, if enough room is left. Handlers ignore the list.
 fn filled(mut body: String, bytes: usize) -> String {
     const LINE: &str = "Seven boxes, two of them open; the third one has to be weighed.";
     const FRAME: usize = r#","lines":[""]"#.len();
@@ -82,7 +82,7 @@ fn filled(mut body: String, bytes: usize) -> String {
     body
 }
 
-/// What `handle.delay(order)` sends by kombu's SQS transport.
+/// Returns the message that `handle.delay(order)` sends with kombu's SQS transport.
 fn celery(order: &Order) -> Result<String> {
     let id = format!("{:08x}-0000-4000-8000-000000000000", order.number);
     let embed = json!({ "callbacks": null, "errbacks": null, "chain": null, "chord": null });

@@ -1,4 +1,4 @@
-//! A contender, and the server that it is measured against: two processes, started for each other, that end with this.
+//! A contender and its server: two processes, started for each other, that end with this process.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -17,17 +17,17 @@ use crate::contenders::{Places, command, counted};
 use crate::messages::Form;
 use crate::{Result, process};
 
-/// How long a contender may take to start, or to bring back what it holds.
+/// Maximum time for a contender to start, or to return the messages that it holds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long a contender may take to end as it would in production, where it counts what it runs (`benches/release.sh`) and writes that
-/// down only then: hostler's drain waits for what its long poll may bring.
+/// Maximum time for a contender to end by a signal, as in production. Needed if the contender records its execution counts
+/// (`benches/release.sh`), because it writes them only at its end. hostler's drain waits for its long poll.
 const PARTING: Duration = Duration::from_secs(40);
 
-/// How often another process is asked again.
+/// Interval between two queries to another process.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// Both.
+/// The running contender and server.
 pub struct Pair {
     contender: Owned,
     server: Server,
@@ -36,7 +36,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Starts the server, and the contender against it.
+    /// Starts the server, and then the contender.
     pub fn start(setting: &Setting, places: &Places) -> Result<Self> {
         let server = Server::start(setting)?;
         let folder = tempfile::tempdir()?;
@@ -51,17 +51,17 @@ impl Pair {
         Ok(Self { contender, server, pid, _folder: folder })
     }
 
-    /// The contender's process.
+    /// Returns the process id of the contender.
     pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Asks the server.
+    /// Sends a request to the server.
     pub fn ask(&self, path: &str) -> Result<Value> {
         self.server.ask(path)
     }
 
-    /// What the server counted, once that is what is waited for.
+    /// Queries the server's counts until `arrived` returns true. Returns the counts.
     pub fn once(&mut self, what: &str, arrived: impl Fn(&Value) -> bool) -> Result<Value> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -81,7 +81,8 @@ impl Pair {
     }
 }
 
-/// A child that ends with this, and all that it started: it is asked to where it has time for its `parting`, and killed then.
+/// A child process that ends with this process, together with its own children. With a `parting` time, the child is first asked
+/// to end and then killed.
 struct Owned {
     child: Child,
     parting: Option<Duration>,
@@ -101,7 +102,7 @@ impl Drop for Owned {
     }
 }
 
-/// Asks a child to end, and waits for that.
+/// Asks a child process to end, and waits for its end.
 fn part(child: i32, patience: Duration) {
     let deadline = Instant::now() + patience;
     let _ = kill(Pid::from_raw(child), Signal::SIGTERM);
@@ -115,13 +116,13 @@ fn part(child: i32, patience: Duration) {
     }
 }
 
-/// Whether a child has ended. It is still to be waited for, so that its id is nobody else's.
+/// Returns true if a child has ended. The child is not reaped, so that its id is not reused.
 fn ended(child: i32) -> bool {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     !matches!(waitid(Id::Pid(Pid::from_raw(child)), flags), Ok(WaitStatus::StillAlive))
 }
 
-/// The server's process.
+/// Process of the server.
 struct Server {
     _process: Owned,
     port: u16,

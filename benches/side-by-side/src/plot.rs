@@ -1,25 +1,24 @@
-//! The plot: bars of what each contender takes, at the concurrency closest to what people run, as an SVG for light and dark
-//! pages.
+//! Plot of each contender's cost as bars, at a concurrency close to common use. Output is an SVG for light and dark pages.
 
 use std::fmt::{Display, Write as _};
 
 use crate::Result;
 use crate::cell::Measured;
 
-/// Sizes in pixels: where bars begin and end, and how wide the page is.
+/// Sizes in pixels: left and right end of the bars, and width of the page.
 const LEFT: f64 = 200.0;
 const RIGHT: f64 = 880.0;
 const WIDTH: f64 = 1000.0;
-/// The head of the page, the title of a panel, a bar with the room below it, and the bar alone.
+/// Height of the page head, of a panel title, of a bar with the space below it, and of the bar alone.
 const HEAD: f64 = 52.0;
 const TITLE: f64 = 40.0;
 const ROW: f64 = 22.0;
 const BAR: f64 = 15.0;
 
-/// The concurrency that is shown, if it was measured.
+/// Concurrency in the plot, if it was measured.
 const CONCURRENCY: usize = 10;
 
-/// Plain rules, as not every viewer knows variables of CSS.
+/// Plain CSS rules, because not every viewer supports CSS variables.
 const STYLE: &str = "
   text { font: 12px system-ui, sans-serif; fill: #1f2328; }
   .soft { fill: #6a737d; font-size: 11px; }
@@ -32,7 +31,7 @@ const STYLE: &str = "
   }
 ";
 
-/// A panel: its title, what it shows, and with how many digits.
+/// A panel: its title, its value, and the number of decimals.
 struct Panel(&'static str, fn(&Measured) -> f64, usize);
 
 const PANELS: [Panel; 3] = [
@@ -41,7 +40,7 @@ const PANELS: [Panel; 3] = [
     Panel("Peak memory, MiB", |cell| cell.peak_bytes as f64 / (1024.0 * 1024.0), 0),
 ];
 
-/// The plot of what was measured without latency.
+/// Plots the measurements with the lowest latency.
 pub fn plot(measured: &[Measured]) -> Result<String> {
     let latency = measured.iter().map(|cell| cell.setting.latency_ms).min().unwrap_or_default();
     let of = |concurrency| {
@@ -70,7 +69,7 @@ pub fn plot(measured: &[Measured]) -> Result<String> {
     Ok(text)
 }
 
-/// A word beside what it names; `anchor` is which end of it is at `x`.
+/// Writes a label. `anchor` is the end of the label at `x`.
 fn label(text: &mut String, x: f64, y: f64, anchor: &str, word: impl Display) -> Result<()> {
     writeln!(text, r#"<text class="soft" x="{x:.1}" y="{y:.1}" text-anchor="{anchor}">{word}</text>"#)?;
     Ok(())
@@ -80,7 +79,7 @@ fn draw(text: &mut String, name: &str, top: f64, bars: &[(&Measured, f64)], digi
     let values = || bars.iter().map(|(_, value)| value.max(f64::MIN_POSITIVE));
     let first = values().fold(f64::INFINITY, f64::min).log10().floor();
     let last = values().fold(1.0, f64::max).log10().ceil().max(first + 1.0);
-    // A bar of the smallest power would have no length.
+    // A bar at the smallest power of ten would have no length.
     let (first, bottom) = (first - 0.5, top + TITLE + ROW * bars.len() as f64 - 4.0);
     let x = |value: f64| LEFT + (RIGHT - LEFT) * ((value.log10() - first) / (last - first)).clamp(0.0, 1.0);
     writeln!(text, "<text x=\"{LEFT}\" y=\"{:.1}\">{name}</text>", top + 20.0)?;

@@ -1,34 +1,34 @@
-//! The one queue of the server: what is ready, what is out, and when what was deleted had been sent. No I/O.
+//! The queue of the server, without I/O: waiting messages, messages in flight, and latencies of deleted messages.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::wire::{ACTIONS, Action};
 
-/// The queue and its books.
+/// The queue and its counts.
 pub struct Queue {
-    /// Whether there is always one more message.
+    /// Set if the queue always has another message.
     endless: bool,
-    /// The number of the next message that is made.
+    /// Number of the next new message.
     next: u64,
-    /// Numbers of messages that wait, and since when.
+    /// Numbers of waiting messages, each with its time.
     ready: VecDeque<(u64, Instant)>,
-    /// Messages that were handed out and not deleted, and when they were sent.
+    /// Messages that were delivered and not deleted, each with its send time.
     out: HashMap<u64, Instant>,
-    /// Messages deleted.
+    /// Number of deleted messages.
     pub deleted: u64,
-    /// Calls by what they ask for.
+    /// Number of calls, by action.
     pub calls: [u64; ACTIONS.len()],
-    /// When the first message was asked for.
+    /// Time of the first receive.
     pub first_receive: Option<Instant>,
-    /// When the first message was deleted.
+    /// Time of the first delete.
     pub first_delete: Option<Instant>,
-    /// How long it took from send to delete, of messages that were fed.
+    /// Times from send to delete of fed messages.
     pub latencies: Vec<Duration>,
 }
 
 impl Queue {
-    /// A queue that never gets empty, until [`Queue::end`].
+    /// Creates a queue that never becomes empty until [`Queue::end`] is called.
     pub fn endless() -> Self {
         Self {
             endless: true,
@@ -43,17 +43,17 @@ impl Queue {
         }
     }
 
-    /// From now on it never gets empty again.
+    /// Makes the queue endless again.
     pub fn open(&mut self) {
         self.endless = true;
     }
 
-    /// From now on there is only what comes back and what is fed.
+    /// Ends the endless supply. From now on, only returned and fed messages are delivered.
     pub fn end(&mut self) {
         self.endless = false;
     }
 
-    /// A call has arrived.
+    /// Counts a call.
     pub fn count(&mut self, action: Action) {
         if let Some(count) = self.calls.get_mut(action as usize) {
             *count += 1;
@@ -69,7 +69,7 @@ impl Queue {
         self.next += 1;
     }
 
-    /// Hands out up to `max` messages.
+    /// Delivers up to `max` messages.
     pub fn take(&mut self, max: usize) -> Vec<u64> {
         let now = Instant::now();
         let mut taken = Vec::with_capacity(max);
@@ -88,17 +88,17 @@ impl Queue {
         taken
     }
 
-    /// Whether a receive would bring something.
+    /// Returns true if a receive would deliver a message.
     pub fn has_more(&self) -> bool {
         self.endless || !self.ready.is_empty()
     }
 
-    /// Messages that are out.
+    /// Returns the number of messages in flight.
     pub fn in_flight(&self) -> usize {
         self.out.len()
     }
 
-    /// Deletes a message, for the first time or again.
+    /// Deletes a message. A repeated delete has no effect.
     pub fn delete(&mut self, number: u64) {
         let Some(sent) = self.out.remove(&number) else { return };
         self.deleted += 1;

@@ -1,4 +1,4 @@
-//! The results as a table and as JSON.
+//! Results as tables and as JSON.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,7 +11,7 @@ use crate::cell::Measured;
 use crate::machine::Machine;
 use crate::targets::{self, Target};
 
-/// What is the same for all rows of a table.
+/// Returns the heading for the common values of a table.
 pub fn heading(latency_ms: u64, concurrency: u64) -> String {
     format!("Concurrency {concurrency}, calls that take {latency_ms} ms")
 }
@@ -19,10 +19,10 @@ pub fn heading(latency_ms: u64, concurrency: u64) -> String {
 const COLUMNS: [&str; 8] =
     ["contender", "messages/s", "CPU µs/message", "calls/message", "p50 ms", "p99 ms", "peak RSS MiB", "start ms"];
 
-/// The widths of the columns, in characters.
+/// Widths of the columns in characters.
 const WIDTHS: [usize; 8] = [31, 11, 15, 14, 8, 8, 13, 9];
 
-/// A row of a table, its first column to the left.
+/// Formats a table row. The first column is left-aligned.
 pub fn line(cells: &[String], widths: &[usize]) -> String {
     let mut text = String::from("|");
     for (at, (cell, width)) in cells.iter().zip(widths).enumerate() {
@@ -33,7 +33,7 @@ pub fn line(cells: &[String], widths: &[usize]) -> String {
     text
 }
 
-/// The head of a table.
+/// Formats the head of a table.
 pub fn head(columns: &[&str], widths: &[usize]) -> String {
     let rule = |(at, width): (usize, &usize)| "-".repeat(width - 1) + if at == 0 { "-" } else { ":" };
     let rules: Vec<_> = widths.iter().enumerate().map(rule).collect();
@@ -41,12 +41,12 @@ pub fn head(columns: &[&str], widths: &[usize]) -> String {
     format!("{}\n{}", line(&columns, widths), line(&rules, widths))
 }
 
-/// The head of a table of contenders.
+/// Returns the head of a table of contenders.
 pub fn columns() -> String {
     head(&COLUMNS, &WIDTHS)
 }
 
-/// A row of it.
+/// Formats a row of a table of contenders.
 pub fn row(cell: &Measured) -> String {
     let cells = [
         cell.setting.contender.title().to_owned(),
@@ -61,7 +61,7 @@ pub fn row(cell: &Measured) -> String {
     line(&cells, &WIDTHS)
 }
 
-/// Puts a text where `performance.md` has the last one, between the marks of this name.
+/// Replaces a text in `performance.md`, between the marks with this name.
 pub fn put(docs: &Path, name: &str, text: &str) -> Result<()> {
     let page = docs.join("performance.md");
     let replaced = replaced(&fs::read_to_string(&page)?, name, text);
@@ -75,14 +75,14 @@ fn replaced(page: &str, name: &str, text: &str) -> Option<String> {
     Some(format!("{before}{begin}{text}{end}{after}"))
 }
 
-/// Everything, for a program to read.
+/// Formats all results as JSON.
 pub fn json(measured: &[Measured], machine: &Machine, held: &[Target]) -> Result<String> {
     let cells: Vec<_> = measured.iter().map(Measured::json).collect();
     let all = json!({ "machine": machine.json(), "targets": targets::json(held), "measurements": cells });
     Ok(serde_json::to_string_pretty(&all)? + "\n")
 }
 
-/// The tables, one for each latency and concurrency.
+/// Formats one table for each latency and concurrency.
 pub fn markdown(measured: &[Measured], machine: &Machine, held: &[Target]) -> String {
     let mut text = machine.text() + "\n";
     let mut last = None;

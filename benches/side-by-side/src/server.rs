@@ -1,8 +1,8 @@
-//! The SQS server: one queue, whatever it is called, over HTTP on loopback, on one thread; what it counted is told at `GET /stats`.
+//! The SQS server: one queue for all names, over HTTP on the loopback interface, on one thread. `GET /stats` returns its counts.
 //!
-//! It keeps a contender busy for as long as it measures: the queue never gets empty. A while after the first message was
-//! deleted it begins to count (`--warm-up-ms`), and some seconds later it ends; then the queue is empty, until it is fed at
-//! a steady rate. Whoever has several contenders take turns ends it himself, and opens it again (`/close`, `/open`).
+//! The queue never becomes empty, so that it keeps a contender busy during the measurement. The measurement begins some time
+//! after the first delete (`--warm-up-ms`), and ends some seconds later. Then the queue is empty until it is fed at a steady
+//! rate. A comparison that lets several contenders take turns closes and opens the queue itself (`/close`, `/open`).
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -29,25 +29,25 @@ use crate::queue::Queue;
 use crate::wire::{ACTIONS, Action, Request};
 use crate::{Result, process};
 
-/// How many bytes of bodies an answer holds, if it holds more than one: as many as SQS takes in one batch (1 MiB).
+/// Maximum size of the bodies in an answer with several messages, in bytes. Equals SQS's limit for a batch (1 MiB).
 const MAX_ANSWER: usize = 1 << 20;
 
-/// What `serve` is told.
+/// Options of `serve`.
 #[derive(Debug)]
 pub struct Options {
-    /// What the bodies hold.
+    /// Format of the bodies.
     pub form: Form,
-    /// How many bytes plain bodies have at least.
+    /// Minimum size of plain bodies in bytes.
     pub body_bytes: usize,
-    /// How long every call takes at least: half of it on the way here, half on the way back.
+    /// Minimum duration of every call: half before the call takes effect, and half after.
     pub latency: Duration,
-    /// From the first delete until counting begins.
+    /// Time from the first delete to the start of the measurement.
     pub warm_up: Duration,
-    /// How long is counted.
+    /// Duration of the measurement.
     pub window: Duration,
 }
 
-/// Where the contender stands at some moment.
+/// State of the contender at one time.
 struct Sample {
     at: Instant,
     deleted: u64,
@@ -59,22 +59,22 @@ struct Server {
     options: Options,
     made: Vec<Made>,
     queue: RefCell<Queue>,
-    /// Notified for each message that is fed or comes back.
+    /// Notified for each message that is fed or returned.
     arrived: Notify,
     /// Notified by the first delete.
     begun: Notify,
-    /// The contender's process, and when it was started.
+    /// Process id of the contender, with its start time.
     contender: RefCell<Option<(i32, SystemTime)>>,
-    /// The begin and the end of what is counted.
+    /// Samples at the start and the end of the measurement.
     samples: RefCell<Vec<Sample>>,
-    /// The clocks that the two kinds of times are told by, at one moment.
+    /// Both clocks at the same time, to convert between them.
     clocks: (Instant, SystemTime),
 }
 
-/// Serves until standard input ends; says at which port on standard output.
+/// Serves until standard input ends. Prints the port to standard output.
 pub fn serve(options: Options) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // So it ends with whoever started it, however that ends.
+    // Ends this process with its parent, whose end closes standard input.
     std::thread::spawn(|| {
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
         std::process::exit(0);
@@ -104,7 +104,7 @@ impl Server {
     async fn connection(self: Rc<Self>, stream: TcpStream) {
         let _ = stream.set_nodelay(true);
         let service = service_fn(|request| self.answer(request));
-        // A contender that is gone breaks its connections off.
+        // A contender that has ended closes its connections.
         let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
     }
 
@@ -114,7 +114,7 @@ impl Server {
                 .await
                 .map(|told| told.to_string())
         } else if request.uri().path().starts_with("/v1/") {
-            // It is a collector as well, that has no use for what it gets.
+            // The server also acts as a collector that discards its data.
             request.into_body().collect().await?;
             Ok(String::new())
         } else {
@@ -136,7 +136,7 @@ impl Server {
         Ok(response)
     }
 
-    /// A call of SQS.
+    /// Handles a call of SQS.
     async fn call(&self, request: hyper::Request<Incoming>) -> Result<String> {
         let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let (action, host) = (Action::of(header("x-amz-target")), header("host").to_owned());
@@ -190,7 +190,7 @@ impl Server {
         }
     }
 
-    /// Messages, as soon as there are any.
+    /// Returns messages as soon as any are available.
     async fn receive(&self, request: &Request<'_>) -> Vec<u64> {
         let fit = (MAX_ANSWER / self.options.body_bytes.max(1)).max(1);
         let max = request.max_number_of_messages.unwrap_or(1).clamp(1, 10).min(fit);
@@ -210,7 +210,7 @@ impl Server {
         taken
     }
 
-    /// Takes the samples; with the second, the queue comes to its end.
+    /// Takes the two samples. After the second, ends the supply of messages.
     async fn count(self: Rc<Self>) {
         self.begun.notified().await;
         for pause in [self.options.warm_up, self.options.window] {
@@ -228,7 +228,7 @@ impl Server {
         self.queue.borrow_mut().end();
     }
 
-    /// What the comparison asks for.
+    /// Handles a request of the comparison.
     async fn control(&self, path: &str, query: &str) -> Result<Value> {
         let query: HashMap<&str, u64> = query
             .split('&')
@@ -252,7 +252,7 @@ impl Server {
         Ok(self.stats())
     }
 
-    /// Sends `count` messages at a steady rate, over so many milliseconds.
+    /// Sends `count` messages at a steady rate over `milliseconds`.
     async fn feed(&self, milliseconds: u64, count: u64) {
         self.queue.borrow_mut().latencies.clear();
         let mut turns = interval(Duration::from_micros(milliseconds * 1000 / count.max(1)));
@@ -267,7 +267,7 @@ impl Server {
     fn stats(&self) -> Value {
         let queue = self.queue.borrow();
         let started = self.contender.borrow().map(|(_, started)| started);
-        // From the start of the contender.
+        // Seconds since the start of the contender.
         let since = |at: Instant| {
             let at = self.clocks.1 + (at - self.clocks.0);
             started.and_then(|started| at.duration_since(started).ok()).map(|time| time.as_secs_f64())

@@ -1,4 +1,4 @@
-//! What hostler is to reach, as ratios of figures of one and the same run.
+//! Targets of hostler, as ratios of values from the same run.
 
 use std::fmt;
 
@@ -7,15 +7,15 @@ use crate::contenders::Contender::{
     self, Bare, BareOneThread, BareUsual, Batch, Component, Each, Loop, Metrics, Traces,
 };
 
-/// One ratio, of CPU time per message or of messages per second.
+/// A target for a ratio of CPU times per message or of messages per second.
 #[derive(Debug)]
 pub struct Target {
     name: String,
     ratio: f64,
     limit: f64,
-    /// Whether the ratio is to be as small as the limit; otherwise as large.
+    /// Set if the limit is a maximum. Otherwise the limit is a minimum.
     below: bool,
-    /// Whether it is.
+    /// Set if the ratio is within the limit.
     pub held: bool,
 }
 
@@ -32,7 +32,8 @@ impl fmt::Display for Target {
     }
 }
 
-/// Each with whom it is compared, and what the ratio is to be: of hostler to it (true), or of it to hostler.
+/// Targets: the other contender, the limit, and the direction of the ratio. True: hostler divided by the other. False: the
+/// inverse.
 const TARGETS: [(Contender, f64, bool); 6] = [
     (Bare, 1.3, true),
     (BareOneThread, 1.3, true),
@@ -42,17 +43,17 @@ const TARGETS: [(Contender, f64, bool); 6] = [
     (Loop, 6.0, false),
 ];
 
-/// What of its messages per second hostler is to keep with telemetry on.
+/// Minimum fraction of the throughput that hostler must retain with telemetry.
 const KEPT: f64 = 0.95;
 
-/// What one with telemetry keeps of the messages per second, if it has any; it is compared closely (`turns`), as a single
-/// measurement after another cannot tell five hundredths.
+/// Returns the throughput target of a contender with telemetry. `None`: the contender has no telemetry. The ratio must come from
+/// a close comparison (`turns`), because separate measurements cannot resolve a difference of 5 %.
 pub fn kept(contender: Contender, ratio: f64) -> Option<Target> {
     let name = || format!("messages/s of {} / without", contender.title());
     matches!(contender, Metrics | Traces).then(|| Target::new(name(), ratio, KEPT, false))
 }
 
-/// The targets of which both sides were measured, without latency, at more than one message at a time.
+/// Checks the targets for which both sides were measured, without latency, with a concurrency above one.
 pub fn check(measured: &[Measured]) -> Vec<Target> {
     let mut targets = Vec::new();
     let of = |contender, concurrency| {
@@ -75,7 +76,7 @@ pub fn check(measured: &[Measured]) -> Vec<Target> {
     targets
 }
 
-/// As JSON.
+/// Formats the targets as JSON.
 pub fn json(targets: &[Target]) -> serde_json::Value {
     let one = |target: &Target| serde_json::json!({ "name": target.name, "ratio": target.ratio, "limit": target.limit, "held": target.held });
     targets.iter().map(one).collect()

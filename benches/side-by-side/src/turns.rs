@@ -1,6 +1,6 @@
-//! A close comparison of a few: all run all the while, each with a server of its own, and their queues are open in turns, for half
-//! a second each. Each is compared with the first in the same round, so a machine that is faster at one time than at another is so
-//! for all of them; of the rounds' ratios the middle one counts.
+//! A close comparison of a few contenders. All run at the same time, each with a separate server. Their queues are open in turns,
+//! for half a second each. Each contender is compared with the first one in the same round, so that changes in the speed of the
+//! machine affect both. The result is the median of the ratios.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,23 +15,23 @@ use crate::machine::Machine;
 use crate::pair::Pair;
 use crate::{Result, process, report, targets};
 
-/// Who, if nobody says: hostler without telemetry, the same again, which tells how much is noise, and with telemetry.
+/// Default contenders: hostler without telemetry twice, and with telemetry. The repeated contender shows the noise.
 const USUALLY: [Contender; 4] = [Contender::Component, Contender::Component, Contender::Metrics, Contender::Traces];
 
-/// From the opening of a queue until it counts.
+/// Time from opening a queue to the start of the measurement.
 const LEAD: Duration = Duration::from_millis(300);
 
-/// Longer than any of this: the servers are not to count by themselves.
+/// Longer than any run, so that the servers never start their own measurement.
 const NEVER_MS: u64 = 1 << 40;
 
-/// What one took in its turn.
+/// Result of one contender's turn.
 #[derive(Clone, Copy, Debug)]
 struct Turn {
     rate: f64,
     cpu_us: f64,
 }
 
-/// Whether all could be measured, and those with telemetry kept what they are to keep, or nobody asked.
+/// Runs the comparison. Returns true if all measurements succeeded and, if requested, contenders with telemetry met their target.
 pub fn run(arguments: &Arguments) -> Result<bool> {
     let places = Places::of(arguments)?;
     let quick = arguments.has("quick");
@@ -58,7 +58,7 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
     let mut taken = Vec::new();
     for round in 0..rounds {
         let mut turns = vec![None; pairs.len()];
-        // Nobody always comes after the same.
+        // The order rotates, so that no contender always follows the same one.
         for at in (0..pairs.len()).map(|step| (step + round) % contenders.len()) {
             if let (Some(pair), Some(slot)) = (pairs.get_mut(at), turns.get_mut(at)) {
                 *slot = Some(
@@ -80,7 +80,7 @@ fn failed(contender: Contender, error: &dyn std::fmt::Display) -> Box<dyn std::e
     format!("{}: {error}", contender.name()).into()
 }
 
-/// Both processes, and their queue closed.
+/// Starts both processes and closes their queue.
 fn start(setting: &Setting, places: &Places) -> Result<Pair> {
     let mut pair = Pair::start(setting, places)?;
     pair.once("take messages", |stats| stats["deleted"].as_u64() > Some(0))?;
@@ -93,7 +93,7 @@ fn close(pair: &mut Pair) -> Result<()> {
     pair.once("settle what it held", |stats| stats["in_flight"] == 0).map(|_| ())
 }
 
-/// Opens its queue for so long, and closes it.
+/// Opens the queue for this time and closes it. Returns the results.
 fn turn(pair: &mut Pair, time: Duration) -> Result<Turn> {
     pair.ask("/open")?;
     leave_alone(LEAD);
@@ -108,7 +108,7 @@ fn turn(pair: &mut Pair, time: Duration) -> Result<Turn> {
     Ok(Turn { rate: messages / took, cpu_us: (after.1 - before.1).as_secs_f64() * 1e6 / messages })
 }
 
-/// What it has settled, and the CPU time that it took.
+/// Returns the number of settled messages and the CPU time so far.
 fn look(pair: &Pair) -> Result<(f64, Duration)> {
     let settled = |stats: &Value| stats["deleted"].as_f64().ok_or("the server does not count");
     Ok((settled(&pair.ask("/stats")?)?, process::cpu(pair.pid())?))
@@ -119,12 +119,12 @@ fn leave_alone(time: Duration) {
     thread::sleep(time);
 }
 
-/// What one had in each round, of what the first had.
+/// Returns the ratio of one contender's value to the first contender's value, for each round.
 fn ratios(taken: &[Vec<Turn>], at: usize, of: impl Fn(&Turn) -> f64) -> Vec<f64> {
     taken.iter().filter_map(|turns| Some(of(turns.get(at)?) / of(turns.first()?))).collect()
 }
 
-/// The one in the middle; not a number without any.
+/// Returns the median. Not a number for an empty list.
 fn middle(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
@@ -170,7 +170,7 @@ mod tests {
     fn each_is_compared_with_the_first_of_its_own_round() {
         let round =
             |first: f64, second: f64| vec![Turn { rate: first, cpu_us: 1.0 }, Turn { rate: second, cpu_us: 2.0 }];
-        // The machine is twice as fast in the second round, and does something else in the third.
+        // The machine is twice as fast in the second round, and has other load in the third.
         let taken = [round(100.0, 90.0), round(200.0, 180.0), round(100.0, 10.0)];
         assert_eq!(middle(&ratios(&taken, 1, |turn| turn.rate)), 0.9);
         assert_eq!(middle(&ratios(&taken, 1, |turn| turn.cpu_us)), 2.0);

@@ -1,4 +1,4 @@
-//! SQS's JSON protocol: requests as they come, answers as clients expect them. No I/O.
+//! SQS's JSON protocol, without I/O: parses requests and formats answers.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -9,28 +9,28 @@ use serde::Deserialize;
 use crate::Result;
 use crate::messages::Made;
 
-/// What a call asks for.
+/// Action of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Messages.
+    /// Receives messages.
     ReceiveMessage,
-    /// One message is done.
+    /// Deletes one message.
     DeleteMessage,
-    /// Up to ten are.
+    /// Deletes up to ten messages.
     DeleteMessageBatch,
-    /// One message's lease.
+    /// Changes the lease of one message.
     ChangeMessageVisibility,
-    /// Up to ten of them.
+    /// Changes the leases of up to ten messages.
     ChangeMessageVisibilityBatch,
-    /// Where the queue is.
+    /// Returns the URL of the queue.
     GetQueueUrl,
-    /// What the queue is like.
+    /// Returns attributes of the queue.
     GetQueueAttributes,
-    /// Whatever else.
+    /// Any other action.
     Other,
 }
 
-/// All of them, in their order.
+/// All actions, in the order of the enum.
 pub const ACTIONS: [(Action, &str); 8] = [
     (Action::ReceiveMessage, "ReceiveMessage"),
     (Action::DeleteMessage, "DeleteMessage"),
@@ -43,36 +43,36 @@ pub const ACTIONS: [(Action, &str); 8] = [
 ];
 
 impl Action {
-    /// By the header `X-Amz-Target`, such as `AmazonSQS.ReceiveMessage`.
+    /// Parses the header `X-Amz-Target`, for example `AmazonSQS.ReceiveMessage`.
     pub fn of(target: &str) -> Self {
         let name = target.strip_prefix("AmazonSQS.").unwrap_or_default();
         ACTIONS.iter().find(|(_, known)| *known == name).map_or(Self::Other, |(action, _)| *action)
     }
 }
 
-/// The parameters of every call that is known; those that a call lacks are empty.
+/// Parameters of all known calls. Parameters that a call lacks are empty.
 #[derive(Deserialize, Default)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Request<'a> {
-    /// Which queue is looked for.
+    /// Name of the requested queue.
     #[serde(borrow)]
     pub queue_name: Cow<'a, str>,
-    /// How many messages at most; none: one.
+    /// Maximum number of messages. `None`: one.
     pub max_number_of_messages: Option<usize>,
-    /// How long to wait for them.
+    /// Maximum wait for messages in seconds.
     pub wait_time_seconds: u64,
-    /// Which attributes of them, by the parameter's old name.
+    /// Requested attributes, by the parameter's old name.
     #[serde(borrow)]
     attribute_names: Vec<Cow<'a, str>>,
-    /// The same by its present name.
+    /// Requested attributes, by the parameter's current name.
     #[serde(borrow)]
     message_system_attribute_names: Vec<Cow<'a, str>>,
-    /// Which message.
+    /// Receipt of a single message.
     #[serde(borrow)]
     receipt_handle: Cow<'a, str>,
-    /// How long it stays away; 0: not at all.
+    /// New lease in seconds. 0: visible immediately.
     visibility_timeout: Option<u32>,
-    /// Several of them.
+    /// Entries of a batch.
     #[serde(borrow)]
     entries: Vec<Entry<'a>>,
 }
@@ -88,14 +88,14 @@ struct Entry<'a> {
 }
 
 impl Request<'_> {
-    /// The messages that it names, and for how long each is to stay away.
+    /// Returns the numbers of the messages in the call, each with its new lease in seconds.
     pub fn named(&self) -> impl Iterator<Item = (u64, Option<u32>)> {
         let one = (!self.receipt_handle.is_empty()).then_some((&self.receipt_handle, self.visibility_timeout));
         let more = self.entries.iter().map(|entry| (&entry.receipt_handle, entry.visibility_timeout));
         one.into_iter().chain(more).filter_map(|(handle, timeout)| Some((number(handle)?, timeout)))
     }
 
-    /// The answer to a batch of which everything went well.
+    /// Returns the answer to a batch in which every entry succeeded.
     pub fn all_done(&self) -> Result<String> {
         let mut text = String::from(r#"{"Failed":[],"Successful":["#);
         for (at, entry) in self.entries.iter().enumerate() {
@@ -106,7 +106,7 @@ impl Request<'_> {
         Ok(text)
     }
 
-    /// The answer with these messages.
+    /// Returns the answer with these messages.
     pub fn messages(&self, numbers: &[u64], made: &[Made]) -> Result<String> {
         if numbers.is_empty() {
             return Ok("{}".to_owned());
@@ -134,7 +134,7 @@ impl Request<'_> {
         Ok(text)
     }
 
-    /// The attributes of a message that were asked for.
+    /// Writes the requested attributes of a message.
     fn attributes(&self, text: &mut String, now: u128) -> Result<()> {
         let mut separator = r#","Attributes":{"#;
         let asked = self.message_system_attribute_names.iter().chain(&self.attribute_names);
@@ -159,7 +159,7 @@ impl Request<'_> {
     }
 }
 
-/// About as long as SQS's own.
+/// Returns a receipt about as long as SQS's receipts.
 fn handle(number: u64) -> String {
     format!("AQEB{number:0200x}")
 }

@@ -1,4 +1,4 @@
-//! A small stack, as in what `hostler new` writes.
+//! Sets a small stack, as the projects of `hostler new` do.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

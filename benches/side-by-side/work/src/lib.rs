@@ -1,26 +1,26 @@
-//! The work that every contender does on a message: parses its JSON body, adds up an array, hashes a text over and over,
-//! and compares both with what the body says they come to. `peers/work.mjs` and `peers/work.py` do the same.
+//! Work that every contender does on a message: parses the JSON body, sums an array, hashes a text repeatedly, and compares the
+//! result with the check value in the body. `peers/work.mjs` and `peers/work.py` do the same.
 
 use serde::{Deserialize, Serialize};
 
-/// How often the text is hashed.
+/// Number of times that the text is hashed.
 pub const ROUNDS: u32 = 8;
 
-/// The body of a message. Numbers stay below 2^32, so that every language computes alike.
+/// Body of a message. Numbers are below 2^32, so that all languages compute the same result.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Order {
-    /// Which message it is.
+    /// Number of the message.
     pub number: u32,
-    /// What is added up.
+    /// Numbers to sum.
     pub amounts: Vec<u32>,
-    /// What is hashed.
+    /// Text to hash.
     pub text: String,
-    /// What both come to.
+    /// Expected result.
     pub check: u32,
 }
 
 impl Order {
-    /// The sum and the hash (FNV-1a, 32 bits), each round going on from the last.
+    /// Computes the sum and the hash (FNV-1a, 32 bits). Each round continues from the previous one.
     pub fn compute(&self) -> u32 {
         let sum = self.amounts.iter().fold(0, |sum: u32, amount| sum.wrapping_add(*amount));
         (0..ROUNDS).fold(sum ^ 0x811c_9dc5, |hash, _| {
@@ -29,7 +29,7 @@ impl Order {
     }
 }
 
-/// Whether the body is what it says.
+/// Returns true if the body has the correct check value.
 pub fn holds(body: &[u8]) -> bool {
     serde_json::from_slice::<Order>(body).is_ok_and(|order| order.compute() == order.check)
 }

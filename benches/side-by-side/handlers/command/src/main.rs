@@ -1,4 +1,4 @@
-//! The work as a WASI command: the body comes on standard input.
+//! The work as a WASI command. The body arrives on standard input.
 
 use std::io::{self, Read as _};
 use std::process::ExitCode;
@@ -6,6 +6,6 @@ use std::process::ExitCode;
 fn main() -> io::Result<ExitCode> {
     let mut body = Vec::new();
     io::stdin().read_to_end(&mut body)?;
-    // 65 (EX_DATAERR): to the dead-letter queue.
+    // Exit code 65 (EX_DATAERR) dead-letters the message.
     Ok(if work::holds(&body) { ExitCode::SUCCESS } else { ExitCode::from(65) })
 }
