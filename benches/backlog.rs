@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Backlogs to measure, as divisors of the largest backlog.
+/// Divisors of the largest backlog. The quotients are the backlogs to measure.
 const PARTS: [usize; 3] = [100, 10, 1];
 
 /// Minimum throughput in messages per second. `PART`: minimum fraction of the throughput that remains with the largest backlog.

@@ -22,7 +22,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 /// so the whole time counts.
 const LIMIT: f64 = 50.0;
 
-/// Maximum growth of the memory from the first tenth of the messages to the last.
+/// Maximum ratio of the memory after the last message to the memory after the first tenth of the messages.
 const GROWTH: f64 = 1.1;
 
 /// A message that handlers which greet by name accept.

@@ -8,8 +8,8 @@ use crate::load::DONE;
 use crate::sample::{Process, Sample, percentile};
 use crate::world::{Driver, World};
 
-/// Maximum growth of a host's resident memory, from its second quarter to its last. For a host that lived longer than half an
-/// hour, from its third quarter.
+/// Maximum ratio of a host's resident memory in its last quarter to that in its second quarter. For a host that lived longer than
+/// half an hour, the third quarter replaces the second.
 const GROWTH: f64 = 1.10;
 
 /// Maximum growth in the number of descriptors, for a host that lived longer than a quarter of an hour, and for others. A shorter

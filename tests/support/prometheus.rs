@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use super::hostler::{PATIENCE, until};
 use super::servers::{installed, keeper, tail};
 
-/// Returns an address on which no program listens now. Another program is unlikely, but able, to take it before its use.
+/// Returns an address on which no program listens now. In rare cases, another program takes the address before its use.
 pub fn free_address() -> SocketAddr {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()
 }

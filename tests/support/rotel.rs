@@ -62,8 +62,7 @@ pub struct Collector {
 impl Collector {
     /// Starts a collector. Waits until it listens.
     pub fn start() -> Self {
-        // No program listens on these addresses now. Another program is unlikely, but able, to take them before the collector
-        // does.
+        // No program listens on these addresses now. In rare cases, another program takes an address before the collector.
         let [grpc, http] = [(); 2].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
         let [grpc, http] = [grpc, http].map(|listener| listener.local_addr().unwrap());
         let folder = tempfile::tempdir().unwrap();

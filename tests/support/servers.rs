@@ -190,7 +190,7 @@ impl Drop for Server {
     }
 }
 
-/// Returns an address on which no program listens now. Another program is unlikely, but able, to take it before the server does.
+/// Returns an address on which no program listens now. In rare cases, another program takes the address before the server.
 fn free_address() -> SocketAddr {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()
 }

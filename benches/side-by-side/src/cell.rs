@@ -9,7 +9,7 @@ use crate::contenders::{Contender, Load, Places};
 use crate::pair::Pair;
 use crate::{Result, process};
 
-/// Rate of messages per second at which latency is measured, if half of the contender's throughput is higher.
+/// Maximum rate of messages per second at which latency is measured. A slow contender gets half of its throughput instead.
 const RATE: f64 = 200.0;
 
 /// Parameters of a measurement.

@@ -69,7 +69,7 @@ fn split(list: &Path) -> Vec<PathBuf> {
 /// all directory entries on the way. Layers of a container's root folder are usually outside the container and thus left out.
 pub(in crate::host) fn others(trail: &Trail, mounts: &Mounts, which: Which) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
-    // A mount does not move with the folder on which it is mounted. Therefore, its mount point cannot be replaced.
+    // A mount does not move with the folder on which it is mounted. Therefore, entries that are mount points are left out.
     let is_within = |entry: &&PathBuf| mounts.overlay(entry).is_some_and(|(_, below)| below != Path::new(""));
     let entries = trail.entries.iter().filter(|entry| which == Which::Read && is_within(entry));
     let mut to_come: Vec<PathBuf> = entries.chain([&trail.end]).cloned().collect();

@@ -41,7 +41,7 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// Checks the limits of this process. Before, raises the limit of open files as far as possible.
+    /// Raises the limit of open files as far as possible, and then checks all limits of this process.
     ///
     /// # Errors
     /// Exit code 70 if a limit is too low. The text names each such limit and the fix.

@@ -34,8 +34,8 @@ pub const SLOTS: usize = 16;
 /// Memory of each sandbox in bytes, for a consumer without `limits.memory`, if the memory suffices.
 pub const MEMORY: u64 = 128 * MIB;
 
-/// Minimum memory of a sandbox in bytes with several slots. If less would be left for each, the number of slots is reduced
-/// instead.
+/// Minimum memory of a sandbox in bytes with several slots. If the memory is too small for [`FIRST_SLOTS`] slots of this size,
+/// the consumer gets fewer slots.
 const COMFORTABLE: u64 = 16 * MIB;
 
 /// Minimum memory of a sandbox in bytes, for a consumer without `limits.memory`.
