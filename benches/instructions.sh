@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Counts the instructions of each hot path with callgrind, and compares them with benches/instructions.tsv: more than 5 % more of them
-# fail. instructions.sh --write writes that file anew; instructions.sh --quick counts one path, to see that counting works. Instructions, as seconds depend on whatever else the machine does.
+# Counts the instructions of each hot path with callgrind, and compares the counts with benches/instructions.tsv. Fails if a count is
+# more than 5 % higher. Instructions are counted because times depend on the other load of the machine.
+#   instructions.sh --write   writes benches/instructions.tsv
+#   instructions.sh --quick   counts one path, to check that counting works
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=../tests/static.sh
@@ -8,7 +10,7 @@ source tests/static.sh
 
 baseline=benches/instructions.tsv
 tolerance=5
-# A path is gone down so often, and then so often again: the difference leaves out what happens only once.
+# Number of iterations. Each path runs with this number and with twice this number. The difference excludes one-time work.
 count=${COUNT:-200}
 
 command -v valgrind >/dev/null || bash -c 'root=$1; source tests/install.sh; apt valgrind' _ "$HOME/.cache/hostler/toolchains"
@@ -18,9 +20,9 @@ binary=$release/hot-paths
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# What is counted: the steps themselves, and the thread of the embedded queue, which works for them.
+# Counts the steps themselves, and the thread of the embedded queue, which works for the steps.
 instructions() { # PATH COUNT
-  # callgrind counts each byte of a `rep stosb` or `rep movsb`, so the C library is to use its other ways.
+  # callgrind counts each byte of a `rep stosb` or `rep movsb`. Therefore, the C library must not use these instructions.
   local never=1073741824
   GLIBC_TUNABLES=glibc.cpu.x86_rep_stosb_threshold=$never:glibc.cpu.x86_rep_movsb_threshold=$never \
     HOT_PATH=$1 COUNT=$2 valgrind --tool=callgrind --callgrind-out-file=/dev/null \

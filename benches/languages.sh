@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# What a fresh sandbox costs in JavaScript and Python: builds the handlers that `hostler new` makes, with what tests/toolchains.sh
-# has installed, and measures them with benches/sandbox.rs. Fails above these CPU times of a message, in µs.
+# Cost of a fresh sandbox in JavaScript and Python: builds the handlers of `hostler new` with the programs that tests/toolchains.sh
+# installs, and measures them with benches/sandbox.rs. Fails if the CPU time per message exceeds the limits below, in µs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=../tests/static.sh
 source tests/static.sh
 
-# What no machine should need, however busy it is: book/src/performance.md has the figures.
+# Limits that hold on every machine under any load. book/src/performance.md contains measured values.
 javascript_limit=${JAVASCRIPT_LIMIT:-4000}
 python_limit=${PYTHON_LIMIT:-10000}
 
@@ -14,7 +14,7 @@ tools=${HOSTLER_TEST_TOOLCHAINS:-$HOME/.cache/hostler/toolchains}
 work=$(mktemp -d)
 trap 'rm -r "$work"' EXIT
 
-# Imports must lie below the working directory.
+# Imports must be in the working directory or below it.
 mkdir -p "$work/js/wit" "$work/python/wit"
 cp templates/js/{component,index}.js sdk/js/hostler.js "$work/js"
 cp templates/python/app.py sdk/python/hostler.py "$work/python"

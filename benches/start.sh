@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# How long `hostler run` takes from exec to its first message settled, with what is left to compile: nothing (.cwasm), nothing
-# any more (.wasm, cached), or all (.wasm). And what the binary consists of. HOSTLER_BIN names one that is there already.
-#   start.sh [ROUNDS]    how often; the middle one counts
+# Measures the time of `hostler run` from exec to the first settled message, depending on what must be compiled: nothing (.cwasm),
+# nothing because of the cache (.wasm, cached), or everything (.wasm). Also shows the composition of the binary. HOSTLER_BIN names an
+# existing binary.
+#   start.sh [ROUNDS]    number of rounds; the median counts
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rounds=${1:-11}
@@ -17,7 +18,7 @@ trap 'rm -rf "$work"' EXIT
 cp examples/flights/flights.wasm "$work"
 "$hostler" compile "$work/flights.wasm" --output "$work/flights.cwasm" >/dev/null
 
-# once FILE: milliseconds until the message that is there already is settled; it then goes to the dead-letter queue.
+# once FILE: prints the milliseconds until a waiting message is settled. The message is dead-lettered.
 once() {
   local config=$work/hostler.toml started pid line
   cat >"$config" <<END
@@ -52,7 +53,7 @@ printf '%-30s %10s\n' '.cwasm' "$(for _ in $(seq "$rounds"); do once flights.cwa
 printf '%-30s %10s\n' '.wasm, not cached' "$(for _ in $(seq "$rounds"); do rm -rf "$work/cache" && once flights.wasm; done | median)"
 printf '%-30s %10s\n' '.wasm, cached' "$(for _ in $(seq "$rounds"); do once flights.wasm; done | median)"
 
-# A function counts for the crate that its name begins with; data without a name is in none.
+# A function counts for the crate with which its name begins. Data without a name counts for no crate.
 printf '\n%-30s %10.1f\n' 'binary, MiB' "$(stat -c %s "$hostler" | awk '{ print $1 / 1048576 }')"
 nm --demangle --print-size --radix=d "$hostler" | awk '
   $3 ~ /^[tTrRdDwW]$/ {

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Installs what hostler is compared with, even on a bare Debian or Ubuntu, and prints where. HOSTLER_BENCH_PEERS says where
-# that is. What is there in the versions below stays as it is.
+# Installs the peers of the comparison, even on a bare Debian or Ubuntu, and prints their folder. HOSTLER_BENCH_PEERS sets the folder.
+# Existing installations with the versions below are not changed.
 set -euo pipefail
 
 root=${HOSTLER_BENCH_PEERS:-$HOME/.cache/hostler/peers}
 # shellcheck source=../../tests/install.sh
 source "$(dirname "$0")/../../tests/install.sh"
 
-# Always this Node, whatever the machine has: figures of two machines are to be of the same code.
+# Always installs this version of Node, so that results of different machines refer to the same code.
 node_peer() {
   local folder=$1
   python_package "$folder/runtime" "$2"

@@ -1,24 +1,24 @@
 #!/usr/bin/env bash
-# hostler side by side with its peers: builds and installs what that takes, and measures. Arguments go to the comparison:
-#   --quick                       a few seconds for each contender, to see that all of it works
-#   --only bare,hostler-component which contenders
-#   --concurrency 1,10,64         messages at a time
-#   --latency 0,10                milliseconds that every call takes at least
-#   --seconds 4                   how long is counted
-#   --warm-up 10                  seconds from the first delete until it counts
-#   --rounds 1                    how often, in turns; of each contender the one with the middle CPU time counts
+# Compares hostler with its peers: builds and installs everything needed, and measures. Arguments are passed to the comparison:
+#   --quick                       measures each contender for a few seconds, to check that all of them work
+#   --only bare,hostler-component sets the contenders
+#   --concurrency 1,10,64         sets the numbers of concurrent messages
+#   --latency 0,10                sets the minimum durations of every call in milliseconds
+#   --seconds 4                   sets the duration of the measurement
+#   --warm-up 10                  sets the seconds from the first delete to the measurement
+#   --rounds 1                    sets the number of rounds; the measurement with the median CPU time counts
 #   --out FOLDER                  writes results.json, table.md and side-by-side.svg
-#   --docs FOLDER                 puts the same into FOLDER/performance.md and FOLDER/images
+#   --docs FOLDER                 writes the same results into FOLDER/performance.md and FOLDER/images
 #   --check                       fails if hostler misses a target
-#   --loud                        shows what the contenders say
-# run.sh --turns compares a few closely: all run all the while, and take turns, of --seconds (0.5) each, for so many --rounds (100);
-# what they take is told as parts of what the first takes. By default hostler without telemetry, twice, and with it: six minutes.
-# It also knows --only, --concurrency (64), --quick, --loud, and --check, which fails if hostler with telemetry settles less than 95 %.
-# run.sh --growth shows instead how what hostler takes grows with slots, bodies and consumers, without any peers: about ten
-# minutes after the builds. It knows --quick, --seconds, --warm-up, --rounds (3), --out (growth.json, growth.md), --docs and
-# --loud, and --only slots,bodies,consumers.
-# HOSTLER_BIN and HOSTLER_BARE name other builds of hostler and of the bare loop; by default both are the plain release.
-# HOSTLER_BENCH_PEERS says where the peers are installed.
+#   --loud                        shows the output of the contenders
+# run.sh --turns compares a few contenders closely. All run at the same time and take turns of --seconds (0.5) each, for --rounds (100)
+# rounds. Results are relative to the first contender. Default: hostler without telemetry twice, and with telemetry, in six minutes.
+# Other arguments: --only, --concurrency (64), --quick, --loud, and --check, which fails if hostler with telemetry settles less than 95 %.
+# run.sh --growth measures how hostler's cost grows with slots, bodies and consumers, without peers. Takes about ten minutes after the
+# builds. Other arguments: --quick, --seconds, --warm-up, --rounds (3), --out (growth.json, growth.md), --docs, --loud, and
+# --only slots,bodies,consumers.
+# HOSTLER_BIN and HOSTLER_BARE name other builds of hostler and of the bare loop. Default: the plain release builds.
+# HOSTLER_BENCH_PEERS names the folder of the peers.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -29,11 +29,11 @@ target=${CARGO_TARGET_DIR:-$root/target}
 mkdir -p "$target/side-by-side"
 target=$(cd "$target" && pwd)
 build_all
-# Another build of both, optimised as one says: see benches/release.sh.
+# Other builds of both programs, for example with other optimisations: see benches/release.sh.
 hostler=${HOSTLER_BIN:-$release/hostler}
 bare=${HOSTLER_BARE:-$release/side-by-side}
 
-# handler PACKAGE TARGET NAME: builds a handler, and compiles it for this machine.
+# handler PACKAGE TARGET NAME: builds a handler and compiles it for this machine.
 handler() {
   [ -d "$(rustc --print target-libdir --target "$2")" ] || rustup target add "$2"
   CARGO_TARGET_DIR=$target/side-by-side cargo build --release --locked --manifest-path "$here/handlers/Cargo.toml" \
@@ -44,7 +44,7 @@ handler component wasm32-wasip2 component
 handler component wasm32-unknown-unknown plain
 handler command wasm32-wasip1 command
 
-# The peers, unless none of them is compared.
+# Installs the peers, unless the comparison includes none of them.
 peers=()
 case " $* " in
   *" --growth "* | *" --turns "* | *" --only "*) compared="$*" ;;

@@ -1,8 +1,8 @@
-;; Leaves a file `<body>.<attempt>.<message id>`, which holds the time, in the folder that it is granted; then acks.
-;; The first letter of the body asks for more:
-;;   s  waits before it: as many times 250 ms as the last digit says
-;;   f  fails before it, until the third attempt
-;;   o  fails before it, on the first attempt, if the last digit is 7
+;; Writes a file `<body>.<attempt>.<message id>` with the current time into the granted folder, and then acks.
+;; The first letter of the body selects additional behaviour:
+;;   s  waits before writing, for 250 ms times the last digit
+;;   f  fails before writing, until the third attempt
+;;   o  fails before writing, on the first attempt, if the last digit is 7
 (module
   (import "wasi_snapshot_preview1" "fd_read" (func $read (param i32 i32 i32 i32) (result i32)))
   (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
@@ -14,15 +14,15 @@
   (import "wasi_snapshot_preview1" "clock_time_get" (func $clock (param i32 i64 i32) (result i32)))
   (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
   (memory (export "memory") 2)
-  ;; 0: an iovec; 8: a count; 12: a descriptor; 16: how many variables; 24: the time; 64: a subscription; 128: its
-  ;; event; 1024: the body, then the rest of the file's name; 8192: where each variable is; 65536: the variables
+  ;; Memory: 0: an iovec; 8: a count; 12: a descriptor; 16: the number of variables; 24: the time; 64: a subscription;
+  ;; 128: its event; 1024: the body, then the rest of the file name; 8192: addresses of variables; 65536: the variables
   (data (i32.const 256) "MESSAGE_ATTEMPT=")
   (data (i32.const 288) "MESSAGE_ID=")
   (global $end (mut i32) (i32.const 1024))
 
   (func $fail (call $exit (i32.const 1)))
 
-  ;; Puts a dot and the value of the variable that begins so behind the name; where the value is.
+  ;; Appends a dot and the value of the variable with this prefix to the file name. Returns the address of the value.
   (func $value (param $prefix i32) (param $length i32) (result i32)
     (local $n i32) (local $at i32) (local $same i32) (local $value i32)
     (loop $next
@@ -56,7 +56,7 @@
     (drop (call $sizes (i32.const 16) (i32.const 8)))
     (drop (call $environ (i32.const 8192) (i32.const 65536)))
     (local.set $attempt (call $value (i32.const 256) (i32.const 16)))
-    ;; The attempt: one digit, or 10 if there are more.
+    ;; The attempt: one digit, or 10 for more digits.
     (local.set $attempt (select
       (i32.sub (i32.load8_u (local.get $attempt)) (i32.const 0x30))
       (i32.const 10)
@@ -74,7 +74,7 @@
           (i32.and (i32.eq (local.get $digit) (i32.const 7)) (i32.eq (local.get $attempt) (i32.const 1))))
       (then (call $fail)))
 
-    ;; Descriptor 3 is the granted folder; oflags 1 creates; the right 64 is to write.
+    ;; Descriptor 3 is the granted folder; oflags 1 creates the file; right 64 allows writing.
     (if
       (call $open (i32.const 3) (i32.const 0) (i32.const 1024) (i32.sub (global.get $end) (i32.const 1024))
         (i32.const 1) (i64.const 64) (i64.const 0) (i32.const 0) (i32.const 12))

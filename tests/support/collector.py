@@ -1,5 +1,5 @@
-"""An OTLP collector: takes metrics over HTTP and gRPC, and prints each request as a line of JSON; first of all, its ports.
-Named a key and a certificate, it takes gRPC by TLS alone."""
+"""An OTLP collector for metrics over HTTP and gRPC. Prints its ports, and then each request as a line of JSON.
+Given a key and a certificate, accepts gRPC only over TLS."""
 import json
 import sys
 from concurrent import futures

@@ -1,4 +1,4 @@
-"""Begins every script of the tests: clients of the server that the environment names, and what most scripts do."""
+"""First part of every script in the tests: clients of the server that the environment names, and common functions."""
 import json
 import sys
 
@@ -9,35 +9,35 @@ sqs, sns, s3 = (boto3.client(service) for service in ("sqs", "sns", "s3"))
 
 
 def create_queue(name, **attributes):
-    """The URL of a new queue."""
+    """Creates a queue. Returns its URL."""
     attributes = {key: str(value) for key, value in attributes.items()}
     return sqs.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]
 
 
 def url(name):
-    """The URL of a queue that exists."""
+    """Returns the URL of an existing queue."""
     return sqs.get_queue_url(QueueName=name)["QueueUrl"]
 
 
 def depth(url):
-    """How many messages are visible, delayed and in flight."""
+    """Returns the numbers of visible, delayed and in-flight messages."""
     names = ["ApproximateNumberOfMessages" + kind for kind in ("", "Delayed", "NotVisible")]
     counts = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
     return [int(counts[name]) for name in names]
 
 
 def arn(url):
-    """The ARN of a queue."""
+    """Returns the ARN of a queue."""
     return attribute(url, "QueueArn")
 
 
 def attribute(url, name):
-    """One attribute of a queue, as the server says it."""
+    """Returns one attribute of a queue, as the server reports it."""
     return sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name])["Attributes"][name]
 
 
 def receive(url, most=10, wait=0, **options):
-    """Up to ten messages with all that the server says of them."""
+    """Receives up to ten messages with all their attributes."""
     answer = sqs.receive_message(
         QueueUrl=url,
         MaxNumberOfMessages=most,

@@ -1,6 +1,6 @@
-"""Rotel, an OTLP collector of others, and behind it a receiver that prints every span which the collector passes on, as JSON.
+"""Rotel, a third-party OTLP collector, with a receiver that prints every span from the collector as JSON.
 
-Arguments: the addresses where the collector listens for gRPC and for HTTP. It ends with this process's group.
+Arguments: the addresses on which the collector listens for gRPC and for HTTP. Ends with the process group.
 """
 import gzip
 import http.server
@@ -16,7 +16,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 
 def plain(value):
-    """A value of an attribute as JSON has it."""
+    """Converts the value of an attribute to JSON."""
     kind = value.WhichOneof("value")
     if kind == "array_value":
         return [plain(one) for one in value.array_value.values]
@@ -54,7 +54,7 @@ class Receiver(http.server.BaseHTTPRequestHandler):
         for group in ExportTraceServiceRequest.FromString(body).resource_spans:
             for spans in group.scope_spans:
                 for span in spans.spans:
-                    # With one write, as others print too.
+                    # Written at once, because other processes print too.
                     sys.stdout.write(json.dumps(said(span, group.resource, spans.scope)) + "\n")
         sys.stdout.flush()
         self.send_response(200)
@@ -74,7 +74,7 @@ options = {
     "otlp-exporter-protocol": "http",
     "otlp-exporter-endpoint": f"http://127.0.0.1:{server.server_port}",
 }
-# It is linked with the library of this Python, which may be where no loader looks.
+# Rotel is linked with this Python's library, whose folder the loader may not search.
 environment = {**os.environ, "LD_LIBRARY_PATH": f"{sys.base_prefix}/lib"}
 arguments = [f"--{name}={value}" for name, value in options.items()]
 subprocess.Popen([agent, "start", "--disable-batching", *arguments], env=environment)

@@ -1,5 +1,5 @@
-// sqs-consumer as its users run it: `consumer.mjs batch|each`. A consumer takes up to ten messages at a time; there are as
-// many of them as the concurrency needs.
+// sqs-consumer, as its users run it: `consumer.mjs batch|each`. Each consumer processes up to ten messages at a time. The number of
+// consumers follows from the concurrency.
 import { argv, env } from 'node:process';
 import { Consumer } from 'sqs-consumer';
 import { SQSClient } from '@aws-sdk/client-sqs';

@@ -1,4 +1,4 @@
-"""The loop that people write with boto3: receive ten, handle each, delete each. A thread for each message at a time."""
+"""A typical boto3 loop: receives ten messages, handles each, and deletes each. One thread per concurrent message."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""A Celery app with the same work as its one task. The body's JSON is parsed by Celery itself; a task is acked when done."""
+"""A Celery app with the same work as its only task. Celery itself parses the JSON body. A task is acked after it is done."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The work on a message: what work/src/lib.rs does. As a program: the microseconds that it takes by itself."""
+"""The work on a message, as in work/src/lib.rs. When run as a program, prints the duration of the work in microseconds."""
 
 import json
 import sys
