@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use hostler_health::{self as health, ReadError, Reason, Report, StartPeriod, Status, Timestamp, Verdict, process};
+use hostler_health::{self as health, Reason, Report, StartPeriod, Status, Timestamp, Verdict, process};
 use hostler_types::duration;
 use hostler_types::printable::{Printable, in_json};
 
@@ -30,14 +30,9 @@ pub struct Args {
 /// Prints the verdict on `health_file`, or on the file that the arguments name. Returns the exit code, 0 or 1.
 pub fn run(args: &Args, health_file: &Path) -> u8 {
     let path = args.file.as_deref().unwrap_or(health_file);
-    let mut file = health::read(path);
-    let host_beside = |file: &Result<Report, ReadError>| file.as_ref().ok().and_then(health::host_beside);
-    let mut beside = host_beside(&file);
-    if beside.is_some() {
-        file = health::read_in_turn(path);
-        beside = host_beside(&file);
-    }
+    let file = health::read_in_turn(path);
     let report = file.as_ref().ok();
+    let beside = report.and_then(health::host_beside);
     let process = report.and_then(|report| process::info(report.pid));
     let pid1_started_at = process::info(1).and_then(|pid1| pid1.started_at);
     let start_period = StartPeriod { limit: args.start_period, pid1_started_at };

@@ -1,13 +1,16 @@
-//! Detection of a health file that a host in another container writes, although a host runs in this container too. Process
-//! ids of another container have no meaning here. Without the detection, a frozen host here could count as healthy because
-//! of the other host's reports.
+//! Detects a last report that is not of the host that runs here, although one does.
+//!
+//! The report of a host in another container says nothing of the one here. Process ids of one container mean nothing in the other,
+//! and judging the other host would call a frozen one healthy. The last report of a host that has ended says nothing of another one
+//! that shares the file, and writes it again within a [`TICK`].
 
 use std::fs;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{ReadError, Report, TICK};
+use super::verdict::is_gone;
+use super::{ReadError, Report, TICK, process};
 
 /// Maximum wait for a write of the host in this container. A host writes twice per [`TICK`], even if another host writes
 /// the same file.
@@ -36,6 +39,11 @@ fn namespace_of(pid: &str) -> Option<String> {
 pub fn host_beside(report: &Report) -> Option<u32> {
     let own = own()?;
     report.pid_namespace.as_ref().filter(|namespace| **namespace != own)?;
+    host_here()
+}
+
+/// Returns the process id of a host that runs in this process's own namespace.
+fn host_here() -> Option<u32> {
     let entries = fs::read_dir("/proc").ok()?;
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(|pid| is_host_here(*pid))
 }
@@ -52,13 +60,21 @@ fn is_host_here(pid: u32) -> bool {
         && fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(runs)
 }
 
-/// Reads the file repeatedly until the host in this container has written it, for at most [`TICK`] and a second. Returns
-/// the last result.
+/// Returns true if the author of this report has ended, and another host runs here, which may write next.
+fn is_of_an_ended_host_beside_another(report: &Report) -> bool {
+    let pid1_started_at = process::info(1).and_then(|pid1| pid1.started_at);
+    is_gone(report, process::info(report.pid), pid1_started_at) && host_here().is_some()
+}
+
+/// Reads the file. If its report is not of the host that runs here, reads it repeatedly until that host has written it, or for a
+/// second longer than a [`TICK`].
 pub fn read_in_turn(path: &Path) -> Result<Report, ReadError> {
     let begin = Instant::now();
     loop {
         let found = super::read(path);
-        let is_others = found.as_ref().is_ok_and(|report| host_beside(report).is_some());
+        let is_others = found
+            .as_ref()
+            .is_ok_and(|report| host_beside(report).is_some() || is_of_an_ended_host_beside_another(report));
         if !is_others || begin.elapsed() > TURN {
             return found;
         }

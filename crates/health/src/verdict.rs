@@ -234,6 +234,11 @@ pub fn other_writer(path: &Path) -> Option<u32> {
     (report.pid != std::process::id() && is_current && lives).then_some(report.pid)
 }
 
+/// Returns true if the process that wrote the file has ended, in this run of the container.
+pub(super) fn is_gone(report: &Report, process: Option<ProcessInfo>, pid1_started_at: Option<Timestamp>) -> bool {
+    matches!(author(report, process, pid1_started_at), Author::Gone)
+}
+
 /// The state of the process that wrote the file.
 enum Author {
     Lives,
