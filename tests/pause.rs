@@ -117,6 +117,39 @@ fn a_second_host_on_the_same_health_file_says_so() {
     assert_eq!(third.stop(), 0);
 }
 
+/// The last report of the one that has ended is in the file until the other writes again.
+#[test]
+fn a_host_that_ends_leaves_the_other_one_on_its_file_healthy() {
+    let world = World::new(WORK);
+    let mut first = world.started();
+    for _ in 0..3 {
+        let mut second = world.started();
+        let (pid, report) = (Value::from(second.pid), || world.verdict()["report"]["pid"].clone());
+        assert_eq!(second.stop(), 0);
+        let said = world.output(&["check-consumer-health"]);
+        assert_eq!((said.code, said.stdout.as_str()), (0, "healthy: 2 consumers\n"), "{said:?}");
+        assert_ne!(report(), pid);
+    }
+    // Nobody writes any more.
+    assert_eq!(first.stop(), 0);
+    let said = world.output(&["check-consumer-health"]);
+    assert!(said.code == 1 && said.stderr.contains("is gone"), "{said:?}");
+}
+
+#[test]
+fn a_report_in_the_hosts_own_name_is_not_told_as_another_host() {
+    let world = World::new(WORK);
+    let mut host = world.started();
+    let mut report: Value = serde_json::from_slice(&fs::read(world.path("health.json")).unwrap()).unwrap();
+    report["written_at"] = "2099-01-01T00:00:00.000000Z".into();
+    fs::write(world.path("forged"), report.to_string()).unwrap();
+    fs::rename(world.path("forged"), world.path("health.json")).unwrap();
+    let says = |line: &Value, text: &str| line["message"].as_str().is_some_and(|message| message.starts_with(text));
+    host.wait_for(PATIENCE, |line| says(line, "a program that is not this host wrote a report in its name"));
+    assert!(!host.lines().iter().any(|line| says(line, "another host")));
+    assert_eq!(host.stop(), 0);
+}
+
 #[test]
 fn what_is_not_meant_is_refused_and_what_others_put_there_does_not_count() {
     let world = World::new(WORK);

@@ -12,7 +12,9 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use hostler_consumer::{Failed, Status, StatusHandle};
-use hostler_health::{self as health, Clock, ConsumerReport, FailureReport, HealthFile, Pauses, Report, Rivals, TICK};
+use hostler_health::{
+    self as health, Clock, ConsumerReport, FailureReport, HealthFile, Pauses, Report, Rival, Rivals, TICK,
+};
 
 /// Minimum interval between two reports after changes of state. A busy consumer changes its state thousands of times a second.
 const SPACING: Duration = Duration::from_millis(50);
@@ -111,6 +113,14 @@ fn log_another_host(pid: u32, path: &Path) {
     );
 }
 
+fn log_made_up(path: &Path) {
+    tracing::error!(
+        path = %path.display(),
+        "a program that is not this host wrote a report in its name to this health file: let no program but hostler write it, or \
+         set `host.health_file` (HOSTLER_HOST__HEALTH_FILE) to another path; until the next report, the health check may be wrong"
+    );
+}
+
 /// Watches the pause files of consumers and signals changes to the consumers.
 struct PauseWatch {
     pauses: Pauses,
@@ -151,8 +161,10 @@ fn write_all(file: &HealthFile, path: &Path, reports: &mpsc::Receiver<Report>, m
     let (mut failing, mut rivals) = (false, Rivals::default());
     for report in reports {
         watch.look();
-        if let Some(pid) = rivals.look(path) {
-            log_another_host(pid, path);
+        match rivals.look(path) {
+            Some(Rival::Host(pid)) => log_another_host(pid, path),
+            Some(Rival::InItsName) => log_made_up(path),
+            None => {}
         }
         match file.write(&report) {
             Ok(()) => {

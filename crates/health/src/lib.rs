@@ -3,15 +3,15 @@
 //! | file | job |
 //! |---|---|
 //! | this one | the map, and the contents of the file |
-//! | `clock` | timestamps of the host, which remain correct when the system clock is set |
-//! | `lock` | the lock file beside the health file, acquired with a time limit |
-//! | `write` | replaces the health file |
-//! | `read` | reads the health file; errors give the reason for a failure |
-//! | `pauses` | the consumers that an operator has paused: files beside the health file |
-//! | `rival` | detects another host that writes the same health file |
-//! | `process` | looks up a process: whether it is alive, and its start time |
-//! | `namespace` | detects a health file of a host in another container |
-//! | `verdict` | decides, without I/O, between healthy, starting and unhealthy |
+//! | `clock` | the host's stamps, which survive a step of the system clock |
+//! | `lock` | the lock beside the file, waited for with a limit |
+//! | `write` | replaces the file |
+//! | `read` | reads it; an error says why it cannot |
+//! | `pauses` | the consumers that an operator has paused: files beside it |
+//! | `rival` | notices another host, or anything else, that writes the same file |
+//! | `process` | looks a process up: is it alive, and since when |
+//! | `namespace` | detects a file that belongs to another container's host |
+//! | `verdict` | the pure decision: healthy, starting or unhealthy |
 //!
 //! The host writes the file at every state transition and at least once per [`TICK`]. A health check must cost less than 10
 //! ms and 10 MiB. This crate therefore starts no runtime, and `hostler-types` is the only crate of hostler that it depends
@@ -37,7 +37,7 @@ pub use clock::Clock;
 pub use namespace::{host_beside, read_in_turn};
 pub use pauses::{PauseError, Pauses};
 pub use read::{LOCK_WAIT, MAX_BYTES, ReadError, Why, read};
-pub use rival::Rivals;
+pub use rival::{Rival, Rivals};
 pub use verdict::{Reason, StartPeriod, Status, Verdict, another_container, other_writer, verdict};
 pub use write::{HealthFile, WRITE_LOCK_WAIT, WriteError};
 

@@ -1,14 +1,15 @@
-//! Detection of another host that writes the same health file. Also detects a host in another container with the same
-//! process id.
+//! Detects anything else that writes this host's health file: another host, even one with the same process id in another container,
+//! or a program that is no host.
 
 use std::path::Path;
 
 use super::{Report, Timestamp};
 
 /// Identifies one write of the file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Writing {
     pid: u32,
+    pid_namespace: Option<String>,
     started_at: Timestamp,
     written_at: Timestamp,
 }
@@ -21,9 +22,25 @@ impl Writing {
             && is_same(self.started_at, found.started_at)
             && is_same(self.written_at, found.written_at)
     }
+
+    /// Names the author of a report that is not this write. A process id means one process within its namespace, so a foreign
+    /// report that carries both of this process was made up or changed.
+    fn rival(&self, found: &Report) -> Rival {
+        let is_own = self.pid == found.pid && self.pid_namespace.is_some() && self.pid_namespace == found.pid_namespace;
+        if is_own { Rival::InItsName } else { Rival::Host(found.pid) }
+    }
 }
 
-/// Records this process's last write. Any other content of the file was written by another host.
+/// The author of a report that this host did not write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rival {
+    /// Another host; its process id, as its own PID namespace counts.
+    Host(u32),
+    /// Not a host: the report has the process id of this one.
+    InItsName,
+}
+
+/// Remembers this process's last write. Any other content of the file comes from something else.
 #[derive(Debug, Default)]
 pub struct Rivals {
     last: Option<Writing>,
@@ -31,20 +48,20 @@ pub struct Rivals {
 }
 
 impl Rivals {
-    /// Checks the file before the next write. Returns the process id of another host that has written the file since this
-    /// process's last write. A series of such writes is reported only once.
-    pub fn look(&mut self, path: &Path) -> Option<u32> {
-        let last = self.last?;
+    /// Checks the file before the next write. Returns the author if something else has written since this process's last write;
+    /// reports each series of such writes once.
+    pub fn look(&mut self, path: &Path) -> Option<Rival> {
+        let last = self.last.as_ref()?;
         let found = super::read(path).ok()?;
         let is_rival = !last.is_found(&found);
         let was_told = std::mem::replace(&mut self.is_told, is_rival);
-        (is_rival && !was_told).then_some(found.pid)
+        (is_rival && !was_told).then(|| last.rival(&found))
     }
 
     /// Records a write of this process.
     pub fn wrote(&mut self, report: &Report) {
         let Report { pid, started_at, written_at, .. } = *report;
-        self.last = Some(Writing { pid, started_at, written_at });
+        self.last = Some(Writing { pid, pid_namespace: report.pid_namespace.clone(), started_at, written_at });
     }
 }
 
@@ -76,11 +93,31 @@ mod tests {
         file.write(&report(900)).unwrap();
         assert_eq!([write_own(), write_own()], [None; 2], "of an earlier life");
         file.write(&report(3)).unwrap();
-        assert_eq!(write_own(), Some(1));
+        assert_eq!(write_own(), Some(Rival::Host(1)));
         file.write(&report(4)).unwrap();
         assert_eq!(write_own(), None, "it is told already");
         assert_eq!(write_own(), None, "it has gone");
         file.write(&report(1)).unwrap();
-        assert_eq!(write_own(), Some(1), "another one");
+        assert_eq!(write_own(), Some(Rival::Host(1)), "another one");
+    }
+
+    #[test]
+    fn a_report_in_this_hosts_name_is_no_other_host() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("health.json");
+        let own = super::super::Clock::start().report(|_| Vec::new());
+        let mut rivals = Rivals::default();
+        rivals.wrote(&own);
+        let later = own.written_at.plus(Duration::from_secs(3600));
+        let elsewhere = Some("boot/1".to_owned());
+        for (found, rival) in [
+            (Report { written_at: later, ..own.clone() }, Rival::InItsName),
+            (Report { pid_namespace: elsewhere, written_at: later, ..own.clone() }, Rival::Host(own.pid)),
+            (Report { pid_namespace: None, written_at: later, ..own.clone() }, Rival::Host(own.pid)),
+        ] {
+            HealthFile::new(&path).write(&found).unwrap();
+            assert_eq!(rivals.look(&path), Some(rival), "{found:?}");
+            rivals.is_told = false;
+        }
     }
 }
