@@ -3,6 +3,7 @@
 mod clock;
 mod commands;
 mod damage;
+mod moved;
 
 use std::collections::HashSet;
 use std::fs;

@@ -1,9 +1,8 @@
 //! File of the queue: creates the file or checks that it is a hostler queue, and translates SQLite errors.
 
 use std::cell::Cell;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, Metadata};
 use std::io;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -13,6 +12,7 @@ use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags, Transaction, Transacti
 
 use super::Worker;
 use super::clock::{Clock, QueueTime};
+use super::companions::{self, Claim, ClaimError, Foreign};
 use hostler_queue::QueueError;
 
 /// Application id that marks an SQLite file as a hostler queue ("Hstl").
@@ -85,25 +85,19 @@ pub(super) struct Opened {
     pub(super) db: Connection,
     pub(super) path: PathBuf,
     pub(super) time: QueueTime,
-    /// Identity of the file at the path. `None`: the file was missing, and the queue is in memory.
-    identity: Option<Identity>,
+    /// The file at the path when it was opened; `None`: there was no file, and the queue is in memory.
+    claim: Option<Claim>,
 }
-
-/// Device and inode, which distinguish two files that were at the same path.
-type Identity = (u64, u64);
 
 impl Opened {
     /// Checks that the opened file is still the file at its path. Writes to a removed or replaced file would be lost.
     pub(super) fn still_there(&self) -> Result<(), QueueError> {
-        let found = fs::metadata(&self.path).ok();
-        if self.identity.is_none() || found.as_ref().map(identity) == self.identity {
-            // The opened file has had at least a header. An empty file was therefore emptied by another process.
-            return match found {
-                Some(file) if self.identity.is_some() && file.len() == 0 => {
-                    Err(QueueError::Refused(emptied(&self.path)))
-                }
-                _ => Ok(()),
-            };
+        // Since its opening, the file has at least a header.
+        match self.found() {
+            _ if self.claim.is_none() => return Ok(()),
+            Some(file) if file.len() == 0 => return Err(refusal(&self.path, Foreign::Emptied)),
+            Some(_) => return Ok(()),
+            None => {}
         }
         Err(QueueError::Refused(format!(
             "the queue `{}` was removed or replaced by another file while it was open: put it back, \
@@ -112,31 +106,37 @@ impl Opened {
         )))
     }
 
+    /// Returns the metadata of the opened file if it is still at its path.
+    fn found(&self) -> Option<Metadata> {
+        let found = fs::metadata(&self.path).ok();
+        found.filter(|file| self.claim.as_ref().is_some_and(|claim| claim.is_of(file)))
+    }
+
     /// Translates an SQLite error on this file.
     pub(super) fn fault(&self, error: &rusqlite::Error) -> QueueError {
         fault(&self.path, error)
     }
 }
 
-fn identity(file: &fs::Metadata) -> Identity {
-    (file.dev(), file.ino())
+impl Drop for Opened {
+    /// Completes a file that was moved without its companions. SQLite itself leaves all as it is then.
+    fn drop(&mut self) {
+        if self.found().is_none() && self.claim.is_some() {
+            // If it fails, the messages stay in the `-wal` file, which is not removed.
+            let _ = self.db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+        }
+    }
 }
 
 /// Opens the queue at `path`. Creates a missing file.
 pub(super) fn open(path: &Path, clock: Arc<dyn Clock>, worker: Worker) -> Result<Opened, QueueError> {
-    // SQLite would create a file that others can read. The -wal and -shm files get the same permissions as the file.
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path)
-        .map_err(|error| cannot_open(path, &error))?;
-    let identity = fs::metadata(path).ok().as_ref().map(identity);
+    let claim = companions::claim(path).map_err(|error| match error {
+        ClaimError::Foreign(foreign) => refusal(path, foreign),
+        ClaimError::Io(error) => cannot_open(path, &error),
+    })?;
     let db = connect(path, worker).map_err(|error| error.of(path))?;
     let time = QueueTime::of(&db, clock).map_err(|error| fault(path, &error))?;
-    let opened = Opened { db, path: path.to_owned(), time, identity };
+    let opened = Opened { db, path: path.to_owned(), time, claim: Some(claim) };
     opened.still_there()?;
     Ok(opened)
 }
@@ -144,7 +144,10 @@ pub(super) fn open(path: &Path, clock: Arc<dyn Clock>, worker: Worker) -> Result
 /// Opens the queue read-only. A missing file is not created, and the queue appears empty.
 pub(super) fn open_to_look(path: &Path, clock: Arc<dyn Clock>) -> Result<Opened, QueueError> {
     let opened = match path.try_exists() {
-        Ok(false) => empty(path, clock).map_err(|error| error.of(path))?,
+        Ok(false) => {
+            companions::check(path).map_err(|foreign| refusal(path, foreign))?;
+            empty(path, clock).map_err(|error| error.of(path))?
+        }
         Ok(true) | Err(_) => open(path, clock, Worker::Thread)?,
     };
     opened.db.pragma_update(None, "query_only", true).map_err(|error| opened.fault(&error))?;
@@ -156,7 +159,11 @@ fn empty(path: &Path, clock: Arc<dyn Clock>) -> Result<Opened, OpenError> {
     let db = Connection::open_in_memory()?;
     create(&db, path)?;
     let time = QueueTime::of(&db, clock)?;
-    Ok(Opened { db, path: path.to_owned(), time, identity: None })
+    Ok(Opened { db, path: path.to_owned(), time, claim: None })
+}
+
+fn refusal(path: &Path, foreign: Foreign) -> QueueError {
+    QueueError::Refused(foreign.text(path))
 }
 
 fn cannot_open(path: &Path, error: &io::Error) -> QueueError {
@@ -295,7 +302,7 @@ fn fault(file: &Path, error: &rusqlite::Error) -> QueueError {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
             if fs::metadata(file).is_ok_and(|file| file.len() == 0) =>
         {
-            refused(emptied(file))
+            refused(Foreign::Emptied.text(file))
         }
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
             QueueError::Unavailable(format!("another process has locked the queue `{path}`"))
@@ -311,10 +318,6 @@ fn fault(file: &Path, error: &rusqlite::Error) -> QueueError {
         Some(ErrorCode::DatabaseCorrupt) | None => refused(damaged(file, &error.to_string())),
         Some(_) => QueueError::Unavailable(format!("the queue `{path}` failed: {error}")),
     }
-}
-
-fn emptied(file: &Path) -> String {
-    damaged(file, "its file was emptied while a hostler had it open: stop that hostler first")
 }
 
 fn damaged(file: &Path, how: &str) -> String {

@@ -1,6 +1,7 @@
 //! Embedded queue driver: stores all queues in one SQLite file that several processes may share.
 
 mod clock;
+mod companions;
 mod depth;
 mod file;
 mod lease;

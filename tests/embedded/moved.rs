@@ -1,0 +1,147 @@
+//! The queue's file is moved away, or another one is put in its place, while its companions stay where they are.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt as _;
+
+use rusqlite::Connection;
+
+use crate::support::hostler::{Depth, Host, Said, World};
+
+const JOBS: &str = "[consumers.jobs]\nchannel = 'jobs'\nhandler = 'guests/main-echoes.wat'";
+
+/// Commands that open the queue, each in its own way.
+const COMMANDS: [&[&str]; 6] = [
+    &["send", "jobs", "--body", "late"],
+    &["queues"],
+    &["dlq", "ls", "jobs"],
+    &["peek", "jobs"],
+    &["receive", "jobs", "--ack"],
+    &["run"],
+];
+
+/// Starts a host that consumes nothing, and sends messages that only its `-wal` file holds.
+fn paused_host(world: &World) -> Host {
+    world.provision();
+    assert_eq!(world.output(&["pause", "--all"]).code, 0);
+    let host = world.started();
+    world.send("jobs", ["one", "two", "three"]);
+    host
+}
+
+/// The present companions: inode and size of each.
+fn companions(world: &World) -> [(u64, u64); 2] {
+    ["queue.db-wal", "queue.db-shm"].map(|name| {
+        let file = std::fs::metadata(world.path(name)).unwrap();
+        (file.ino(), file.len())
+    })
+}
+
+/// Removes the queue's file with its companions.
+fn discard(world: &World) {
+    for name in ["queue.db", "queue.db-wal", "queue.db-shm"] {
+        let _ = std::fs::remove_file(world.path(name));
+    }
+}
+
+fn shift(world: &World, from: &str, to: &str) {
+    std::fs::rename(world.path(from), world.path(to)).unwrap();
+}
+
+/// Asserts that every command is refused, names the files, and leaves them unchanged.
+fn refused(world: &World, fault: &str, cure: &str) {
+    let before = companions(world);
+    for args in COMMANDS {
+        let said = world.output(args);
+        assert_eq!((said.code, said.stdout.as_str()), (69, ""), "{args:?}: {said:?}");
+        for part in ["queue.db`", "queue.db-wal`", "queue.db-shm`", fault, cure] {
+            assert!(said.stderr.contains(part), "{part}, {args:?}: {said:?}");
+        }
+        assert_eq!(companions(world), before, "{args:?}");
+    }
+}
+
+/// The bodies of all messages, which are removed.
+fn consumed(world: &World) -> BTreeSet<String> {
+    let received = world.output(&["receive", "jobs", "--ack", "--max", "100"]);
+    assert_eq!(received.code, 0, "{received:?}");
+    received.stdout.lines().map(str::to_owned).collect()
+}
+
+fn bodies<const N: usize>(bodies: [&str; N]) -> BTreeSet<String> {
+    bodies.map(str::to_owned).into()
+}
+
+#[test]
+fn commands_leave_the_companions_of_a_moved_file_alone_and_work_once_it_is_back() {
+    let world = World::new(JOBS);
+    let mut host = paused_host(&world);
+    shift(&world, "queue.db", "away.db");
+    refused(&world, "was moved or removed while a hostler has it open", "move that file back");
+    assert!(!world.path("queue.db").exists(), "nothing is created");
+    shift(&world, "away.db", "queue.db");
+    world.send("jobs", ["four"]);
+    assert_eq!(world.output(&["resume", "--all"]).code, 0);
+    host.settled(4);
+    assert_eq!((host.stop(), world.depth("jobs")), (0, Depth::default()));
+}
+
+#[test]
+fn a_host_that_is_killed_while_its_file_is_away_loses_nothing() {
+    let world = World::new(JOBS);
+    let host = paused_host(&world);
+    shift(&world, "queue.db", "away.db");
+    host.kill();
+    refused(&world, "is missing or empty", "move that file back");
+    assert!(!world.path("queue.db").exists(), "nothing is created");
+    // An empty file is no better than none.
+    std::fs::write(world.path("queue.db"), "").unwrap();
+    refused(&world, "is missing or empty", "to start with an empty queue without them, remove");
+    shift(&world, "away.db", "queue.db");
+    world.send("jobs", ["four"]);
+    assert_eq!(consumed(&world), bodies(["one", "two", "three", "four"]));
+}
+
+#[test]
+fn a_host_that_ends_while_its_file_is_away_completes_it() {
+    let world = World::new(JOBS);
+    let mut host = paused_host(&world);
+    shift(&world, "queue.db", "away.db");
+    assert_eq!(host.stop(), 0);
+    // What it leaves holds no messages, so a new queue may begin.
+    world.send("jobs", ["new"]);
+    assert_eq!(consumed(&world), bodies(["new"]));
+    discard(&world);
+    shift(&world, "away.db", "queue.db");
+    assert_eq!(consumed(&world), bodies(["one", "two", "three"]));
+}
+
+#[test]
+fn another_file_in_the_place_of_an_open_one_is_refused() {
+    let world = World::new(JOBS);
+    world.send("jobs", ["other"]);
+    // The command may have left the message in the `-wal` file.
+    Connection::open(world.path("queue.db")).unwrap().execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
+    shift(&world, "queue.db", "other.db");
+    let mut host = paused_host(&world);
+    shift(&world, "queue.db", "away.db");
+    shift(&world, "other.db", "queue.db");
+    refused(&world, "is another file than the one", "put the former file back");
+    assert_eq!(host.stop(), 0);
+    assert_eq!(consumed(&world), bodies(["other"]));
+    discard(&world);
+    shift(&world, "away.db", "queue.db");
+    assert_eq!(consumed(&world), bodies(["one", "two", "three"]));
+}
+
+#[test]
+fn an_open_file_is_not_opened_by_another_name() {
+    let world = World::new(JOBS);
+    let host = paused_host(&world);
+    shift(&world, "queue.db", "away.db");
+    let path = world.path("away.db");
+    let said = Said::new(world.command(&["queues"]).env("HOSTLER_QUEUE__EMBEDDED__PATH", path).output().unwrap());
+    assert!(said.code == 69 && said.stderr.contains("under the path that it had before it was moved"), "{said:?}");
+    shift(&world, "away.db", "queue.db");
+    host.kill();
+    assert_eq!(world.depth("jobs").visible, 3);
+}
