@@ -130,7 +130,7 @@ fn copied(message: &Message, attempt: u32) {
         return;
     }
     let room = MAX_ATTRIBUTES - usize::from(message.routing_key.is_some()) - 1;
-    let story = dead_letter_attributes(&message.attributes, "a reason", "a-channel", attempt, room);
+    let story = dead_letter_attributes(&message.attributes, "a reason", "a-channel", Some(attempt), room);
     for copy in [plain, outgoing(story)] {
         let entry = Entry::new(copy.clone()).unwrap_or_else(|error| panic!("it cannot be dead-lettered: {error}"));
         assert!(!entry.body.is_empty() && entry.body.chars().all(is_carried), "{:?}", entry.body);

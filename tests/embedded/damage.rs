@@ -122,11 +122,37 @@ async fn an_unreadable_row_is_buried_when_it_was_received_too_often() {
     let ids = send(&broker, 2).await;
     let meddler = Connection::open(&path).unwrap();
     meddler.execute("UPDATE content SET attributes = '[]' WHERE id = ?1", [&ids[0]]).unwrap();
-    meddler.execute("UPDATE entry SET attempts = -1", []).unwrap();
+    meddler.execute("UPDATE entry SET attempts = 7", []).unwrap();
     assert!(receive(&queue, Duration::ZERO).await.is_empty());
     let buried = receive(&dead, Duration::ZERO).await;
     assert_eq!(buried.len(), 2);
-    assert_eq!(text(&buried[1], ATTEMPTS_ATTRIBUTE), u32::MAX.to_string());
+    assert_eq!(text(&buried[1], ATTEMPTS_ATTRIBUTE), "7");
+}
+
+/// A number that no hostler has written says nothing about how often the message was received.
+#[tokio::test]
+async fn an_impossible_number_of_attempts_is_named_and_not_shown_as_one() {
+    for max_receives in [Some(9), None] {
+        for stored in [-1, i64::MIN, 1 << 32, i64::MAX] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("queue.db");
+            let broker = EmbeddedBroker::open(&path).unwrap();
+            let queue = broker.open(&ChannelSpec { max_receives, ..ChannelSpec::new(jobs()) }).await.unwrap();
+            let ids = send(&broker, 2).await;
+            let meddler = Connection::open(&path).unwrap();
+            let damage = "UPDATE entry SET attempts = ?1 WHERE seq = (SELECT seq FROM content WHERE id = ?2)";
+            assert_eq!(meddler.execute(damage, rusqlite::params![stored, ids[0]]).unwrap(), 1);
+            let received = receive(&queue, Duration::ZERO).await;
+            assert_eq!(received.iter().map(|delivery| &delivery.message.id).collect::<Vec<_>>(), [&ids[1]]);
+
+            let dead = broker.open(&ChannelSpec::new(dead_letters())).await.unwrap();
+            let buried = receive(&dead, Duration::ZERO).await.remove(0);
+            let reason = text(&buried, REASON_ATTRIBUTE);
+            assert!(reason.contains(&format!("its number of attempts is {stored}")), "{reason}");
+            assert_eq!((buried.attempt, buried.message.attributes.get(ATTEMPTS_ATTRIBUTE)), (1, None));
+            assert_eq!(&*buried.message.body, b"a", "the body is kept");
+        }
+    }
 }
 
 #[tokio::test]

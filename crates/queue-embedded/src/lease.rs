@@ -67,8 +67,26 @@ pub(super) enum Ending {
 /// An entry that is due or leased.
 pub(super) struct Entry {
     ticket: Ticket,
-    attempts: u32,
+    attempts: Attempts,
     group: Group,
+}
+
+/// The stored number of attempts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Attempts {
+    Counted(u32),
+    /// A number that hostler did not write.
+    Damaged(i64),
+}
+
+impl Attempts {
+    fn of(stored: i64) -> Self {
+        u32::try_from(stored).map_or(Self::Damaged(stored), Self::Counted)
+    }
+
+    fn counted(self) -> Option<u32> {
+        if let Self::Counted(count) = self { Some(count) } else { None }
+    }
 }
 
 /// State of an entry's group column. The value stays in the file, and SQL compares its bytes even if they are not valid
@@ -127,9 +145,9 @@ pub(super) fn take(db: &Session<'_>, source: &Source, request: Receive) -> rusql
             if source.ordered && entry.group == Group::None && is_ordered(db, source.queue)? {
                 entry.group = Group::Missing;
             }
-            match source.dead_letter {
-                Some((queue, max)) if entry.attempts >= max => {
-                    let reason = format!("received {} times without being settled", entry.attempts);
+            match (source.dead_letter, entry.attempts) {
+                (Some((queue, max)), Attempts::Counted(attempts)) if attempts >= max => {
+                    let reason = format!("received {attempts} times without being settled");
                     bury(db, source, &entry, queue, &reason, now)?;
                     taken.buried += 1;
                 }
@@ -153,31 +171,32 @@ fn due(db: &Connection, queue: i64, now: i64, limit: usize) -> rusqlite::Result<
     .query_map(params![queue, now, i64::try_from(limit).unwrap_or(i64::MAX)], |row| {
         let lease = i64::from_ne_bytes(fastrand::u64(..).to_ne_bytes());
         let ticket = Ticket { enqueued_at: row.get(0)?, seq: row.get(1)?, lease };
-        Ok(Entry { ticket, attempts: count(row.get(2)?), group: Group::of(row.get_ref(3)?) })
+        Ok(Entry { ticket, attempts: Attempts::of(row.get(2)?), group: Group::of(row.get_ref(3)?) })
     })?
     .collect()
 }
 
-/// Converts a stored number of attempts. An invalid number becomes the maximum.
-fn count(stored: i64) -> u32 {
-    u32::try_from(stored).unwrap_or(u32::MAX)
-}
-
-/// Number of the column in which [`due`] reads the group.
+/// The columns in which [`due`] reads the attempts and the group.
+const ATTEMPTS_COLUMN: usize = 2;
 const GROUP_COLUMN: usize = 3;
 
 fn hand_out(db: &Session<'_>, queue: i64, entry: &Entry, until: i64, leased_at: Instant) -> rusqlite::Result<Delivery> {
-    let unreadable = match entry.group {
-        Group::None | Group::Readable => None,
-        Group::Damaged => Some("its group is no text"),
-        Group::Missing => Some("its group is missing"),
-    };
-    if let Some(fault) = unreadable {
+    let unreadable = |column, of, fault: String| {
         let error = FromSqlError::Other(fault.into());
-        return Err(rusqlite::Error::FromSqlConversionFailure(GROUP_COLUMN, Type::Text, error.into()));
+        Err(rusqlite::Error::FromSqlConversionFailure(column, of, error.into()))
+    };
+    match entry.group {
+        Group::None | Group::Readable => {}
+        Group::Damaged => return unreadable(GROUP_COLUMN, Type::Text, "its group is no text".to_owned()),
+        Group::Missing => return unreadable(GROUP_COLUMN, Type::Text, "its group is missing".to_owned()),
     }
+    let attempt = match entry.attempts {
+        Attempts::Counted(count) => count.saturating_add(1),
+        Attempts::Damaged(stored) => {
+            return unreadable(ATTEMPTS_COLUMN, Type::Integer, format!("its number of attempts is {stored}"));
+        }
+    };
     let Ticket { enqueued_at, seq, lease } = entry.ticket;
-    let attempt = entry.attempts.saturating_add(1);
     db.prepare_cached(
         "UPDATE entry SET visible_at = ?4, lease = ?5, attempts = ?6
          WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3",
@@ -297,7 +316,7 @@ fn leased(db: &Connection, queue: i64, ticket: Ticket, now: i64) -> rusqlite::Re
          WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3 AND lease = ?4 AND visible_at > ?5",
     )?
     .query_row(params![queue, ticket.enqueued_at, ticket.seq, ticket.lease, now], |row| {
-        Ok(Entry { ticket, attempts: count(row.get(0)?), group: Group::of(row.get_ref(1)?) })
+        Ok(Entry { ticket, attempts: Attempts::of(row.get(0)?), group: Group::of(row.get_ref(1)?) })
     })
     .optional()
 }
@@ -361,7 +380,8 @@ pub(super) fn bury(
         stored => stored?,
     };
     let group = lossy(db, "group_name", seq)?;
-    let attributes = dead_letter_attributes(&attributes, reason, &source.name, entry.attempts, MAX_ATTRIBUTES);
+    let attributes =
+        dead_letter_attributes(&attributes, reason, &source.name, entry.attempts.counted(), MAX_ATTRIBUTES);
     db.prepare_cached("UPDATE content SET attributes = ?2 WHERE seq = ?1")?
         .execute(params![seq, write_attributes(&attributes)?])?;
     let target = Target { id: dead_letter_queue, ordered: is_ordered(db, dead_letter_queue)? };

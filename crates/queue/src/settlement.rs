@@ -64,24 +64,28 @@ pub const ORIGINAL_ID_ATTRIBUTE: &str = "hostler-original-id";
 /// of a handler's reason, so that the note about a cut there is kept.
 pub const MAX_REASON: usize = 17 * 1024;
 
-/// Returns the attributes of a message's copy in the dead-letter queue. Adds the reason, the source and the number of
-/// attempts, up to `most` attributes in total. Replaces the values of an earlier dead-lettering.
+/// Returns the attributes of a message's copy in the dead-letter queue: the original ones, plus reason, source and
+/// attempts as long as there are at most `most` in all. Replaces the values of an earlier dead-lettering. `attempts` is `None`
+/// where the queue has lost count.
 pub fn dead_letter_attributes(
     original: &Attributes,
     reason: &str,
     source: &str,
-    attempts: u32,
+    attempts: Option<u32>,
     most: usize,
 ) -> Attributes {
     let reason = &reason[..reason.floor_char_boundary(MAX_REASON)];
     let story = [
-        (REASON_ATTRIBUTE, reason.to_owned()),
-        (SOURCE_ATTRIBUTE, source.to_owned()),
-        (ATTEMPTS_ATTRIBUTE, attempts.to_string()),
+        (REASON_ATTRIBUTE, Some(reason.to_owned())),
+        (SOURCE_ATTRIBUTE, Some(source.to_owned())),
+        (ATTEMPTS_ATTRIBUTE, attempts.map(|count| count.to_string())),
     ];
     let mut attributes = original.clone();
     for (name, text) in story {
-        if attributes.len() < most || attributes.contains_key(name) {
+        let is_known = attributes.remove(name).is_some();
+        if let Some(text) = text
+            && (is_known || attributes.len() < most)
+        {
             attributes.insert(name.to_owned(), AttributeValue::Text(text));
         }
     }

@@ -256,7 +256,7 @@ fn with_story(mut copy: Outgoing, reason: &str, channel: &str, attempt: u32, mos
     let own = copy.attributes;
     // A copy of maximum size is sent with a shortened reason or without these attributes, rather than not at all.
     for reason in [reason, &reason[..reason.floor_char_boundary(SHORT_REASON)]] {
-        copy.attributes = dead_letter_attributes(&own, reason, channel, attempt, room);
+        copy.attributes = dead_letter_attributes(&own, reason, channel, Some(attempt), room);
         if goes_apart || size(&copy) <= most {
             return copy;
         }

@@ -193,8 +193,13 @@ impl State {
         let Some(entries) = self.queues.get_mut(spec.channel.queue()) else { return };
         let entry = entries.remove(place);
         let mut copy = Message::clone(&entry.message);
-        copy.attributes =
-            dead_letter_attributes(&copy.attributes, reason, &spec.channel.to_string(), entry.attempts, MAX_ATTRIBUTES);
+        copy.attributes = dead_letter_attributes(
+            &copy.attributes,
+            reason,
+            &spec.channel.to_string(),
+            Some(entry.attempts),
+            MAX_ATTRIBUTES,
+        );
         self.put(&spec.channel.dead_letter_queue(), Arc::new(copy), now);
     }
 
