@@ -236,6 +236,27 @@ fn a_reader_that_goes_away_loses_nothing() {
     assert_eq!(bodies(&peek(&world, &[])), ["two", "three"]);
 }
 
+/// In place of a closed descriptor, Rust's runtime opens `/dev/null`, where everything can be written.
+#[test]
+fn a_receive_whose_output_is_closed_removes_nothing() {
+    let world = world(&["one", "two", "three"]);
+    let receive = |redirect: &str, ack: &str| {
+        let script = format!("exec \"$0\" receive jobs {ack} {redirect}");
+        Said::new(world.program("sh", &["-c", &script, env!("CARGO_BIN_EXE_hostler")]).output().unwrap())
+    };
+    for redirect in [">&-", "<&- >&-", "1<>/dev/null"] {
+        let said = receive(redirect, "--ack");
+        assert!(said.code == 70 && said.stderr.contains("standard output is closed"), "{redirect}: {said:?}");
+        assert!(said.stderr.contains("\n  cure: open standard output"), "{redirect}: {said:?}");
+        assert_eq!(world.depth("jobs"), visible(3), "{redirect}");
+    }
+    assert_eq!((receive(">&-", "").code, world.depth("jobs")), (0, visible(3)), "it gives all back");
+    // Whoever writes this wants it so.
+    let said = receive(">/dev/null", "--ack");
+    assert_eq!((said.code, said.stderr.as_str()), (0, "hostler: 3 messages removed from jobs\n"));
+    assert_eq!(world.depth("jobs"), visible(0));
+}
+
 #[test]
 fn a_receive_that_is_ended_in_the_middle_removes_nothing_unread() {
     let world = world(&["one", "two", "three"]);

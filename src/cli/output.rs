@@ -7,7 +7,7 @@ use std::io::{self, ErrorKind, Write as _};
 use std::sync::OnceLock;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FileType, fstat};
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, major, minor};
 use rustix::io::{Errno, ioctl_fionread};
 use serde::Serialize;
 
@@ -79,6 +79,19 @@ pub(super) fn hand_over(text: &str) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Returns true if standard output was closed when the process started. Rust's runtime has opened `/dev/null` in its place then,
+/// for reading and writing, while a shell's `>/dev/null` opens it for writing only.
+pub(super) fn is_closed() -> bool {
+    let stdout = io::stdout();
+    let is_read_too = fcntl_getfl(&stdout).is_ok_and(|flags| flags & OFlags::RWMODE == OFlags::RDWR);
+    is_read_too && fstat(&stdout).is_ok_and(|stat| is_null_device(stat.st_mode, stat.st_rdev))
+}
+
+/// Returns true for `/dev/null`, by the numbers that Linux gives it.
+fn is_null_device(mode: u32, device: u64) -> bool {
+    FileType::from_raw_mode(mode).is_char_device() && (major(device), minor(device)) == (1, 3)
 }
 
 /// Asks the user a question and reads the answer from standard input. An empty answer means no.

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 
 use super::dlq::stop_on_signal;
-use super::output::{hand_over, json, unwritten};
+use super::output::{hand_over, is_closed, json, unwritten};
 use super::shown::{Shown, body_line};
 use super::{ConfigArg, block_on, say};
 use crate::exit::{Exit, Failure, Result};
@@ -20,12 +20,17 @@ use hostler_types::message::Message;
 
 const EXAMPLE: &str = "Example: hostler receive thumbnails-done --ack --max 1 --wait 20s";
 
+/// The refusal of `--ack` where nobody can see what is printed.
+const UNSEEN: &str = "standard output is closed, or is /dev/null opened for reading and writing: --ack would remove messages that \
+    nobody has seen\n  cure: open standard output; to remove messages unseen, use `hostler purge`";
+
 /// Receive messages, such as replies, and print their bodies
 ///
 /// Prints a body per line; what a terminal would act on is escaped, and bytes that are not text are in Base64. --json keeps
 /// every character. Without --ack, what was printed goes back to the queue at the end; on SQS each receive counts as an
 /// attempt. With --ack, a message is removed once it is written and, in a pipe, read: a reader that goes away loses
-/// none, and a kill repeats some. Ends with 1 if no message came, or one could not be removed.
+/// none, and a kill repeats some. --ack is refused where standard output is closed. Ends with 1 if no message came, or one
+/// could not be removed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct Args {
@@ -49,6 +54,9 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result {
     telemetry::show_warnings();
+    if args.ack && is_closed() {
+        return Err(Failure::new(Exit::Internal, UNSEEN));
+    }
     let config = args.config.load()?.config;
     let stop = stop_on_signal()?;
     let request = ReceiveRequest { from: args.channel.clone(), ack: args.ack, max: args.max, wait: args.wait };
