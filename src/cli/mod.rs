@@ -40,7 +40,7 @@ use clap::{Parser, Subcommand};
 
 use crate::exit::{Exit, Failure, Result};
 use crate::host;
-use crate::host::resources::Purpose;
+use crate::host::resources::{Purpose, check_bare_memory};
 use hostler_config::{self as config, Config, Loaded};
 use hostler_queue::Provisioner;
 use hostler_telemetry as telemetry;
@@ -154,6 +154,9 @@ fn parse<T: Parser>() -> T {
 
 /// Parses the arguments and runs the command.
 pub fn main() -> Exit {
+    if let Err(exit) = check_bare_memory() {
+        return exit;
+    }
     if std::env::args_os().nth(1).is_some_and(|word| word == "check-consumer-health") {
         let HealthCheck::CheckConsumerHealth(command) = parse::<HealthCheckOnly>().command;
         return check_health(&command);

@@ -97,6 +97,21 @@ fn limits_that_leave_too_little_are_refused_with_their_cure() {
         let said = limited(&world, "-n", value, &["send", "neighbour", "--body", "x"]);
         assert!(said.code == 70 && said.stderr.contains("cure: raise it"), "{value}: {said:?}");
     }
+    // Little above what the kernel needs to load the program, an allocation before the check ended it by SIGABRT.
+    for (flag, value) in [("-d", "3400"), ("-d", "4000"), ("-v", "80000")] {
+        for args in [&["--help"][..], &["queues"], &["check-consumer-health"]] {
+            let said = limited(&world, flag, value, args);
+            let told = format!(
+                "hostler: the limit of {} of this process",
+                if flag == "-d" { "data" } else { "address space" }
+            );
+            assert!(said.code == 70 && said.stderr.starts_with(&told), "{flag} {value} {args:?}: {said:?}");
+            assert!(
+                said.stderr.contains("cure: raise it") && said.stdout.is_empty(),
+                "{flag} {value} {args:?}: {said:?}"
+            );
+        }
+    }
     // What needs no sandbox works with less.
     let said = limited(&world, "-v", "400000", &["send", "neighbour", "--body", "x"]);
     assert_eq!(said.code, 0, "{said:?}");

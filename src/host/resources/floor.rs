@@ -1,7 +1,9 @@
 //! Checks that the limits of the process itself (`ulimit`) are high enough, before anything else starts. With lower limits, the
 //! kernel would later refuse a runtime, a thread or an allocation, and a panic or a signal would end the process.
 
+use std::fmt::{self, Write as _};
 use std::fs;
+use std::io::{self, Write as _};
 
 use rustix::process::{Resource, getrlimit};
 
@@ -27,6 +29,10 @@ const ADDRESSES_FOR_HANDLERS: u64 = SANDBOX_ADDRESSES + 1536 * MIB;
 /// Minimum data segment limit (`ulimit -d`) in bytes.
 const DATA: u64 = 32 * MIB;
 
+/// Bytes of address space, and of data, below which not even the arguments can be read. The program itself takes most of either.
+const BARE_ADDRESSES: u64 = 96 * MIB;
+const BARE_DATA: u64 = 4 * MIB;
+
 /// Minimum data segment limit in bytes for a command that loads handlers: for compiling, stacks and sandboxes, besides the 128
 /// MiB that the allocator reserves.
 const DATA_FOR_HANDLERS: u64 = 256 * MIB;
@@ -47,8 +53,49 @@ impl Purpose {
     /// Exit code 70 if a limit is too low. The text names each such limit and the fix.
     pub fn check_limits(self) -> Result<()> {
         raise_descriptors();
-        let shortages = Own::measure().shortages(self);
+        let shortages: Vec<String> = Own::measure().shortages(self).map(|shortage| shortage.to_string()).collect();
         if shortages.is_empty() { Ok(()) } else { Err(Failure::new(Exit::Internal, shortages.join("\nhostler: "))) }
+    }
+}
+
+/// Checks that the limits of memory suffice to check all others. Allocates nothing, so that an allocation which the kernel refuses
+/// cannot end the process first.
+///
+/// # Errors
+/// With 70, after writing to standard error what a command needs, and the cure.
+pub fn check_bare_memory() -> std::result::Result<(), Exit> {
+    let own = Own::measure_memory();
+    if own.addresses.is_none_or(|limit| limit >= BARE_ADDRESSES) && own.data.is_none_or(|limit| limit >= BARE_DATA) {
+        return Ok(());
+    }
+    for shortage in own.shortages(Purpose::Plain) {
+        let mut line = Line::default();
+        // A line that is too long is cut.
+        let _ = writeln!(line, "hostler: {shortage}");
+        let _ = io::stderr().write_all(&line.bytes[..line.length]);
+    }
+    Err(Exit::Internal)
+}
+
+/// Text on the stack.
+struct Line {
+    bytes: [u8; 512],
+    length: usize,
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Self { bytes: [0; 512], length: 0 }
+    }
+}
+
+impl fmt::Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let (text, free) = (text.as_bytes(), &mut self.bytes[self.length..]);
+        let taken = text.len().min(free.len());
+        free[..taken].copy_from_slice(&text[..taken]);
+        self.length += taken;
+        if taken == text.len() { Ok(()) } else { Err(fmt::Error) }
     }
 }
 
@@ -77,19 +124,23 @@ struct Own {
 
 impl Own {
     fn measure() -> Self {
-        let limit = |resource| getrlimit(resource).current;
         Self {
-            files: limit(Resource::Nofile),
+            files: getrlimit(Resource::Nofile).current,
             // Does not count the descriptor that reads the folder. If the folder cannot be read, only the standard streams count.
             open: fs::read_dir("/proc/self/fd").map_or(3, |open| (open.count() as u64).saturating_sub(1)),
-            addresses: limit(Resource::As),
-            data: limit(Resource::Data),
-            stack: limit(Resource::Stack),
+            ..Self::measure_memory()
         }
     }
 
-    /// Returns an error text with the fix for each limit that is too low.
-    fn shortages(&self, purpose: Purpose) -> Vec<String> {
+    /// Measures the limits of memory alone, without an allocation.
+    fn measure_memory() -> Self {
+        let limit = |resource| getrlimit(resource).current;
+        let (addresses, data, stack) = (limit(Resource::As), limit(Resource::Data), limit(Resource::Stack));
+        Self { addresses, data, stack, ..Self::default() }
+    }
+
+    /// Returns the limits that are too low.
+    fn shortages(&self, purpose: Purpose) -> impl Iterator<Item = Shortage> {
         let (addresses, data) = match purpose {
             Purpose::Plain => (ADDRESSES, DATA),
             Purpose::Handlers => (ADDRESSES_FOR_HANDLERS, DATA_FOR_HANDLERS),
@@ -100,51 +151,80 @@ impl Own {
             ("data", 'd', self.data, data),
             ("the stack", 's', self.stack, STACK),
         ];
-        let refused = limits.into_iter().filter_map(|(what, flag, limit, needed)| {
+        limits.into_iter().filter_map(|(what, flag, limit, needed)| {
             let limit = limit.filter(|limit| *limit < needed)?;
-            Some(if flag == 'n' { few_files(limit, needed) } else { little_memory(what, flag, limit, needed) })
-        });
-        refused.collect()
+            Some(Shortage { what, flag, limit, needed })
+        })
     }
 }
 
-fn few_files(limit: u64, needed: u64) -> String {
-    format!(
-        "the limit of open files of this process is {limit}, and hostler needs {needed}\n  cure: raise it to {needed} or more \
-         (`ulimit -n`, or `ulimits` of the container)"
-    )
+/// A limit that is too low. Displays as a line with the cure.
+struct Shortage {
+    what: &'static str,
+    /// Its option of `ulimit`.
+    flag: char,
+    limit: u64,
+    needed: u64,
 }
 
-/// Formats the shortage of a memory limit, in KiB as shells do.
-fn little_memory(what: &str, flag: char, limit: u64, needed: u64) -> String {
-    let (kib, least) = (limit >> 10, needed >> 10);
-    format!(
-        "the limit of {what} of this process (`ulimit -{flag}`) is {kib} KiB, and hostler needs {least} KiB\n  cure: raise it, or \
-         lift it by `ulimit -{flag} unlimited`; to bound the memory of hostler, limit that of its container"
-    )
+impl fmt::Display for Shortage {
+    /// Formats memory in KiB, as shells do.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { what, flag, limit, needed } = *self;
+        if flag == 'n' {
+            return write!(
+                f,
+                "the limit of open files of this process is {limit}, and hostler needs {needed}\n  cure: raise it to {needed} or \
+                 more (`ulimit -n`, or `ulimits` of the container)"
+            );
+        }
+        let (kib, least) = (limit >> 10, needed >> 10);
+        write!(
+            f,
+            "the limit of {what} of this process (`ulimit -{flag}`) is {kib} KiB, and hostler needs {least} KiB\n  cure: raise it, \
+             or lift it by `ulimit -{flag} unlimited`; to bound the memory of hostler, limit that of its container"
+        )
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn told(own: &Own, purpose: Purpose) -> Vec<String> {
+        own.shortages(purpose).map(|shortage| shortage.to_string()).collect()
+    }
+
     #[test]
     fn each_limit_that_is_too_low_is_named_with_its_cure() {
         let none = Own { open: 4, ..Own::default() };
-        assert!(none.shortages(Purpose::Handlers).is_empty());
+        assert_eq!(told(&none, Purpose::Handlers), [""; 0]);
         let enough = Own { files: Some(36), data: Some(32 * MIB), stack: Some(8 * MIB), ..none.clone() };
-        assert!(enough.shortages(Purpose::Plain).is_empty());
-        let handlers = enough.shortages(Purpose::Handlers);
+        assert_eq!(told(&enough, Purpose::Plain), [""; 0]);
+        let handlers = told(&enough, Purpose::Handlers);
         assert!(
             matches!(&*handlers, [data] if data.contains("(`ulimit -d`) is 32768 KiB, and hostler needs 262144 KiB"))
         );
         let low = Own { files: Some(35), addresses: Some(400_000 << 10), data: Some(1), stack: Some(1), ..none };
-        let low = low.shortages(Purpose::Handlers);
+        let low = told(&low, Purpose::Handlers);
         assert_eq!(low.len(), 4, "{low:#?}");
         for (text, flag) in low.iter().zip(["ulimit -n", "ulimit -v", "ulimit -d", "ulimit -s"]) {
             assert!(text.contains(flag) && text.contains("\n  cure: raise it"), "{text}");
         }
         assert!(low[0].contains("is 35, and hostler needs 36"), "{}", low[0]);
+    }
+
+    #[test]
+    fn a_line_on_the_stack_holds_each_refusal_and_cuts_what_is_longer() {
+        let low = Own { addresses: Some(u64::MAX >> 40), data: Some(1), stack: Some(1), ..Own::default() };
+        for shortage in low.shortages(Purpose::Handlers) {
+            let mut line = Line::default();
+            writeln!(line, "hostler: {shortage}").unwrap();
+            assert_eq!(line.bytes[..line.length], *format!("hostler: {shortage}\n").as_bytes());
+        }
+        let mut line = Line::default();
+        assert!(line.write_str(&"x".repeat(500)).is_ok() && line.write_str(&"y".repeat(20)).is_err());
+        assert_eq!(line.bytes[498..], *b"xxyyyyyyyyyyyy");
     }
 
     #[test]

@@ -18,7 +18,7 @@ mod probe;
 mod threads;
 
 pub use descriptors::{FilePlan, Handles, TooFewFiles};
-pub use floor::{Purpose, own_memory_limit};
+pub use floor::{Purpose, check_bare_memory, own_memory_limit};
 pub use plan::Refusal;
 pub use plan::{Demand, HOST, MEMORY, Plan, SLOTS, Share, plan};
 pub use probe::too_few_threads;
