@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::{WORK, settlements};
+use super::{WORK, settlements, text};
 use crate::support::hostler::{Host, PATIENCE, SECOND, until};
 use crate::support::proxy::Proxy;
 use crate::support::servers::{Kind, Server};
@@ -112,6 +112,31 @@ fn work_beyond_the_grace_is_visible_at_once() {
     let lines = settlements(&host);
     assert!(lines.iter().all(|line| line["outcome"] == "shutdown" && line["disposition"] == "release"), "{lines:?}");
     assert_eq!(world.counts("work"), [2, 0, 0]);
+}
+
+#[test]
+fn what_its_dead_letter_queue_does_not_take_is_visible_once_the_grace_is_over() {
+    const SENT: usize = 12;
+    let grace = 5 * SECOND;
+    let retry = "retry = { requeues = 0, delays = 0 }";
+    let world = Aws::new(Kind::LocalStack, &format!("host.shutdown_grace = '5s'\n{WORK}lease = '60s'\n{retry}"));
+    let mut host = world.started();
+    world.python("sqs.delete_queue(QueueUrl=url(prefix + 'work-dlq'))", &[]);
+    world.send("work", vec!["x65"; SENT]);
+    let mut refused = BTreeSet::new();
+    host.wait_for(PATIENCE, |line| {
+        if line["message"] == "not settled" {
+            refused.insert(text(line, "message_id").to_owned());
+        }
+        refused.len() == SENT
+    });
+    let asked = Instant::now();
+    assert_eq!(host.stop(), 75);
+    assert!(asked.elapsed() < grace + SECOND, "{:?}", asked.elapsed());
+    let lines = settlements(&host);
+    let released = |line: &Value| line["outcome"] == "dead-letter" && line["disposition"] == "release";
+    assert!(lines.len() == SENT && lines.iter().all(released), "{lines:?}");
+    assert_eq!(world.counts("work"), [SENT as u64, 0, 0]);
 }
 
 #[test]

@@ -43,6 +43,8 @@ pub enum Event {
     Replied(Result<(), Outcome>),
     /// No heartbeat is in progress, and none will be sent.
     HeartbeatStopped,
+    /// The dead-letter queue has not taken it, and no time is left to try again. It is being released instead.
+    CopyGivenUp,
     /// `true`: the queue has carried out the settlement. `false`: the settlement failed and will not be repeated.
     Settled(bool),
 }
@@ -164,6 +166,10 @@ impl Machine {
 
             (State::StoppingHeartbeat, Event::HeartbeatStopped) => {
                 self.go(State::Settling, Action::Settle(self.disposition.clone()))
+            }
+            (State::Settling, Event::CopyGivenUp) => {
+                self.disposition = Disposition::Release(Duration::ZERO);
+                self.go(State::Settling, Action::Nothing)
             }
             (State::Settling, Event::Settled(true)) => Action::Finish,
             (State::Settling, Event::Settled(false)) => self.forget(),
@@ -387,6 +393,16 @@ mod tests {
             assert_eq!(machine.handle(Event::Replied(Ok(())), &policy()), Action::StopHeartbeat);
             assert!(!machine.holds_slot());
         }
+    }
+
+    #[test]
+    fn a_copy_that_is_given_up_leaves_a_release() {
+        let outcome = Outcome::DeadLetter("why".into());
+        let (mut machine, _) = play([Event::Start, Event::Ended(Some(outcome.clone())), Event::HeartbeatStopped]);
+        assert!(matches!(machine.disposition(), Disposition::DeadLetter(_)));
+        assert_eq!(machine.handle(Event::CopyGivenUp, &policy()), Action::Nothing);
+        assert_eq!(machine.handle(Event::Settled(true), &policy()), Action::Finish);
+        assert_eq!((machine.outcome(), machine.disposition()), (&outcome, &Disposition::Release(Duration::ZERO)));
     }
 
     #[test]

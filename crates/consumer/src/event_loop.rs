@@ -212,6 +212,11 @@ impl EventLoop {
         for id in told.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.apply(id, if phase == Phase::Draining { Event::Drain } else { Event::DrainDeadline });
         }
+        if phase == Phase::Deadline {
+            for (id, copy) in self.batcher.take_failed_copies() {
+                self.give_up_copy(id, copy);
+            }
+        }
     }
 
     /// Handles signals that arrived together, so that their settlements join the same batches. Updates the status after
@@ -313,7 +318,11 @@ impl EventLoop {
                 if !matches!(error, LeaseError::Unfit(_)) {
                     self.failures.failed(kind, self.now);
                 }
-                if error.is_final() || is_lost {
+                // While it drains, nobody waits for the lease's end: another host may take the message at once.
+                let is_in_vain = self.phase == Phase::Deadline || (self.phase == Phase::Draining && error.is_final());
+                if kind == Kind::Copy && is_in_vain && !is_lost {
+                    self.give_up_copy(id, settlement);
+                } else if error.is_final() || is_lost {
                     self.apply(id, Event::Settled(false));
                 } else {
                     self.batcher.retry(id, settlement, self.now, self.leases.deadline(id));

@@ -92,6 +92,15 @@ impl<I: Copy + PartialEq> Batcher<I> {
         self.resting.insert(place, (at, Waiting { id, settlement, due: at }));
     }
 
+    /// Takes out the moves to the dead-letter queue that failed and wait for another try.
+    pub fn take_failed_copies(&mut self) -> Vec<(I, Settlement)> {
+        let is_copy = |(_, waiting): &(Instant, Waiting<I>)| Kind::of(&waiting.settlement) == Kind::Copy;
+        let (copies, others) = std::mem::take(&mut self.resting).into_iter().partition(is_copy);
+        self.resting = others;
+        let copies: VecDeque<_> = copies;
+        copies.into_iter().map(|(_, waiting)| (waiting.id, waiting.settlement)).collect()
+    }
+
     /// Resets the consecutive failures of this kind after a settlement has succeeded.
     pub(super) fn succeeded(&mut self, kind: Kind) {
         self.streaks[kind as usize] = Streak::default();

@@ -39,14 +39,16 @@ pub fn allowed(scenario: &Scenario, one: &Delivery, attempt: u32, drained: bool)
     let (at, end) = one.ended.as_ref()?;
     let ran_out = one.started_at.is_some_and(|started_at| *at >= started_at + scenario.processing_timeout);
     let back = Allowed { release: Some((0, 0)), ..Allowed::default() };
-    Some(match (end, &one.decision) {
+    let allowed = match (end, &one.decision) {
         (Some(End::HostLimit), _) if drained => of(scenario, &End::HostLimit, attempt).or(back),
         (Some(end), _) => of(scenario, end, attempt),
         (None, Some(decision)) => of(scenario, decision, attempt),
         (None, None) if ran_out && drained => timed_out(scenario, attempt).or(back),
         (None, None) if ran_out => timed_out(scenario, attempt),
         (None, None) => back,
-    })
+    };
+    // Its dead-letter queue may not have taken it before the grace was over.
+    Some(if allowed.bury && drained { allowed.or(back) } else { allowed })
 }
 
 fn of(scenario: &Scenario, end: &End, attempt: u32) -> Allowed {

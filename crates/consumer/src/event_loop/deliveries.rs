@@ -177,6 +177,14 @@ impl EventLoop {
         }
     }
 
+    /// Releases a message that its dead-letter queue has not taken.
+    pub(super) fn give_up_copy(&mut self, id: Id, copy: Settlement) {
+        let Settlement::DeadLetter { receipt, .. } = copy else { return };
+        self.summary.abandoned += 1;
+        self.apply(id, Event::CopyGivenUp);
+        self.batcher.push(id, Settlement::Release(receipt, Duration::ZERO), self.now, self.leases.deadline(id));
+    }
+
     /// Handles the loss of a lease. If a settlement is already in progress, waits for its result, because the
     /// settlement may have reached the queue in time.
     pub(super) fn lose(&mut self, id: Id) {
