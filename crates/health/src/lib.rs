@@ -8,7 +8,11 @@
 //! | `write` | replaces the file |
 //! | `read` | reads it; an error says why it cannot |
 //! | `pauses` | the consumers that an operator has paused: files beside it |
-//! | `rival` | notices another host, or anything else, that writes the same file |
+//! | `requests` | an operator's requests to the host and their answers: files beside it |
+//! | `in_flight` | the words of those requests and answers |
+//! | `trust` | which folders beside it can be trusted |
+//! | `presence` | is there a host that can be asked? |
+//! | `rival` | notices another host that writes the same file |
 //! | `process` | looks a process up: is it alive, and since when |
 //! | `namespace` | detects a file that belongs to another container's host |
 //! | `verdict` | the pure decision: healthy, starting or unhealthy |
@@ -18,12 +22,16 @@
 //! on.
 
 mod clock;
+mod in_flight;
 mod lock;
 mod namespace;
 mod pauses;
+mod presence;
 pub mod process;
 mod read;
+mod requests;
 mod rival;
+mod trust;
 mod verdict;
 mod write;
 
@@ -34,11 +42,14 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub use hostler_types::{State, Timestamp};
 
 pub use clock::Clock;
+pub use in_flight::{Answer, CancelResult, MessageReport, Question};
 pub use namespace::{host_beside, read_in_turn};
 pub use pauses::{PauseError, Pauses};
+pub use presence::{absence, other_writer};
 pub use read::{LOCK_WAIT, MAX_BYTES, ReadError, Why, read};
+pub use requests::{ANSWER_WAIT, RequestError, Requests, Taken};
 pub use rival::{Rival, Rivals};
-pub use verdict::{Reason, StartPeriod, Status, Verdict, another_container, other_writer, verdict};
+pub use verdict::{Reason, StartPeriod, Status, Verdict, another_container, verdict};
 pub use write::{HealthFile, WRITE_LOCK_WAIT, WriteError};
 
 /// Version of the file format. This build writes and reads only this version.

@@ -9,9 +9,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::process::geteuid;
-
-use super::lock;
+use super::{lock, trust};
 
 /// The folder `<health file>.paused`. Not opened until the first call.
 #[derive(Debug, Clone)]
@@ -49,7 +47,7 @@ impl Pauses {
         }
         let path = self.folder.join(consumer);
         match fs::symlink_metadata(&path) {
-            Ok(found) => Ok(found.is_file() && is_ours(found.uid())),
+            Ok(found) => Ok(found.is_file() && trust::is_ours(found.uid())),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             Err(cause) => Err(PauseError { action: "read", path, cause }),
         }
@@ -98,19 +96,8 @@ impl Pauses {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
             Err(cause) => return Err(PauseError { action: "read", path: self.folder.clone(), cause }),
         };
-        let fault = match () {
-            () if !found.is_dir() => "it is no folder",
-            () if !is_ours(found.uid()) => "it belongs to another user; run this as the user that runs hostler",
-            () if found.mode() & 0o022 != 0 => "others may write to it",
-            () => return Ok(true),
-        };
-        Err(error(io::Error::other(fault)))
+        trust::fault(&found).map_or(Ok(true), |fault| Err(error(io::Error::other(fault))))
     }
-}
-
-/// Returns `true` if the owner is this user or root. Root can pause consumers in any case.
-fn is_ours(owner: u32) -> bool {
-    owner == 0 || owner == geteuid().as_raw()
 }
 
 #[cfg(test)]

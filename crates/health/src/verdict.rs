@@ -1,6 +1,6 @@
 //! The verdict on a host, without I/O: healthy, starting or unhealthy.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
@@ -10,7 +10,7 @@ use super::{ConsumerReport, ReadError, Report, STALE_AFTER, State, Timestamp};
 
 /// Maximum difference between two readings of a process's start time. `/proc` counts in 1/100 s, and [`super::Clock`]
 /// allows a drift of 1/10 s. No container can stop and start again in such a short time.
-const START_TOLERANCE: Duration = Duration::from_millis(300);
+pub(super) const START_TOLERANCE: Duration = Duration::from_millis(300);
 
 /// The period after the start of a container in which a missing health file is normal.
 #[derive(Debug, Clone, Copy)]
@@ -225,22 +225,13 @@ fn missing(reason: Reason, now: Timestamp, StartPeriod { limit, pid1_started_at 
     }
 }
 
-/// Returns the id of another living process that keeps the health file at `path` up to date.
-pub fn other_writer(path: &Path) -> Option<u32> {
-    let report = super::read(path).ok()?;
-    let (process, now) = (super::process::info(report.pid), Timestamp::now());
-    let is_current = now.since(report.written_at) <= STALE_AFTER;
-    let lives = matches!(author(&report, process, None), Author::Lives);
-    (report.pid != std::process::id() && is_current && lives).then_some(report.pid)
-}
-
 /// Returns true if the process that wrote the file has ended, in this run of the container.
 pub(super) fn is_gone(report: &Report, process: Option<ProcessInfo>, pid1_started_at: Option<Timestamp>) -> bool {
     matches!(author(report, process, pid1_started_at), Author::Gone)
 }
 
 /// The state of the process that wrote the file.
-enum Author {
+pub(super) enum Author {
     Lives,
     Gone,
     /// The process belongs to an earlier run of the container, or its id has been reused. In a container, every host has
@@ -248,7 +239,7 @@ enum Author {
     OfAnotherLife,
 }
 
-fn author(report: &Report, process: Option<ProcessInfo>, pid1_started_at: Option<Timestamp>) -> Author {
+pub(super) fn author(report: &Report, process: Option<ProcessInfo>, pid1_started_at: Option<Timestamp>) -> Author {
     let started_after =
         |time: Timestamp, start: Option<Timestamp>| start.is_some_and(|start| start.since(time) > START_TOLERANCE);
     match process {

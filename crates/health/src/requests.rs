@@ -1,0 +1,361 @@
+//! Requests to a running host, which are files in a folder beside the health file.
+//!
+//! A command makes a request; the host takes it, which removes the file, and puts an answer in its place. So a request is carried
+//! out once at most, and a command that takes its own request back knows that it was not. A request is for one run of one host, and
+//! for a few seconds: what a command that was killed has left behind is never carried out later.
+//!
+//! Anyone who can write to the folder can stop the work, so the host takes requests only from a folder, and files, of its own user
+//! or of root. No symbolic link is followed.
+
+use std::fs::{self, DirBuilder, DirEntry, File, Metadata};
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, fchown};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use rustix::process::geteuid;
+use serde::{Deserialize, Serialize};
+
+use super::verdict::START_TOLERANCE;
+use super::{Answer, MAX_BYTES, Question, Report, Timestamp, lock, trust};
+
+/// The longest that a command waits for an answer. A host that runs looks for requests at least once per [`super::TICK`].
+pub const ANSWER_WAIT: Duration = Duration::from_secs(10);
+
+/// The age at which a file that nobody has taken is removed.
+const LEFT_BEHIND: Duration = Duration::from_secs(60);
+
+/// The largest request that is read, in bytes.
+const MAX_REQUEST: u64 = 16 * 1024;
+
+/// The most files that the host looks at in one go.
+const MAX_FILES: usize = 64;
+
+/// The pause between two looks for an answer.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// The extension of a request that is complete.
+const REQUEST: &str = "request";
+/// The extension of an answer that is complete.
+const ANSWER: &str = "answer";
+/// The extension of a file that is being written.
+const DRAFT: &str = "draft";
+
+/// A request as its file has it: addressed to one run of one host.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Addressed {
+    pid: u32,
+    pid_namespace: Option<String>,
+    started_at: Timestamp,
+    question: Question,
+}
+
+impl Addressed {
+    /// Returns true if it is for the host that makes these reports.
+    fn is_for(&self, own: &Report) -> bool {
+        let apart = self.started_at.since(own.started_at).max(own.started_at.since(self.started_at));
+        (self.pid, &self.pid_namespace) == (own.pid, &own.pid_namespace) && apart <= START_TOLERANCE
+    }
+}
+
+/// The folder `<health file>.requests`. Opens nothing until the first call.
+#[derive(Debug, Clone)]
+pub struct Requests {
+    folder: PathBuf,
+}
+
+/// A request that the host has taken.
+#[derive(Debug)]
+pub struct Taken {
+    /// The question.
+    pub question: Question,
+    answer: PathBuf,
+}
+
+/// An error in making, taking or answering requests.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// The file system refuses, or the folder cannot be trusted.
+    #[error("cannot {action} `{}`: {cause}", path.display())]
+    Failed {
+        /// The attempted action, as a verb.
+        action: &'static str,
+        /// Its path.
+        path: PathBuf,
+        /// The system's error.
+        cause: io::Error,
+    },
+    /// The host has not taken the request, which is withdrawn.
+    #[error("the host (pid {pid}) has taken no request for {}s: it is stopped, or of an earlier version; nothing was done", ANSWER_WAIT.as_secs())]
+    NotTaken {
+        /// The host's process id.
+        pid: u32,
+    },
+    /// The host has taken the request and not answered.
+    #[error("the host (pid {pid}) has taken the request and not answered within {}s; see its log", ANSWER_WAIT.as_secs())]
+    NoAnswer {
+        /// The host's process id.
+        pid: u32,
+    },
+}
+
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RequestError {
+    move |cause| RequestError::Failed { action, path: path.to_owned(), cause }
+}
+
+impl Requests {
+    /// Returns the requests to the host that writes this health file.
+    pub fn beside(health_file: &Path) -> Self {
+        Self { folder: health_file.with_added_extension("requests") }
+    }
+
+    /// Returns the path of the folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Asks the host of this report, and waits for its answer for up to [`ANSWER_WAIT`].
+    ///
+    /// # Errors
+    /// The folder cannot be used, or the host does not answer.
+    pub fn ask(&self, host: &Report, question: Question) -> Result<Answer, RequestError> {
+        let owner = self.make_folder()?;
+        let request = Addressed {
+            pid: host.pid,
+            pid_namespace: host.pid_namespace.clone(),
+            started_at: host.started_at,
+            question,
+        };
+        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let name = format!("{}-{}", std::process::id(), since_epoch.as_nanos());
+        let [file, answer] = [REQUEST, ANSWER].map(|extension| self.folder.join(format!("{name}.{extension}")));
+        write(&file, &request, owner).map_err(failed("write", &file))?;
+        let begin = Instant::now();
+        while begin.elapsed() < ANSWER_WAIT {
+            if let Some(bytes) = read(&answer, MAX_BYTES).map_err(failed("read", &answer))? {
+                // If it stays, the host removes it.
+                let _ = fs::remove_file(&answer);
+                return serde_json::from_slice(&bytes).map_err(|error| failed("read", &answer)(error.into()));
+            }
+            #[allow(clippy::disallowed_methods, reason = "a file that appears tells nobody")]
+            thread::sleep(LOOK);
+        }
+        match fs::remove_file(&file) {
+            Ok(()) => Err(RequestError::NotTaken { pid: host.pid }),
+            Err(_) => Err(RequestError::NoAnswer { pid: host.pid }),
+        }
+    }
+
+    /// Makes the folder, mode 0700, if there is none. Returns its owner, if root asks for another user.
+    fn make_folder(&self) -> Result<Option<(u32, u32)>, RequestError> {
+        let is_root = geteuid().is_root();
+        match DirBuilder::new().mode(0o700).create(&self.folder) {
+            Ok(()) if is_root => self.hand_over().map_err(failed("hand over", &self.folder))?,
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(failed("create the folder", &self.folder)(error)),
+        }
+        let found = fs::symlink_metadata(&self.folder).map_err(failed("read", &self.folder))?;
+        let is_others = is_root && found.uid() != 0;
+        // Root may use the folder of any user that runs hostler, as long as no third one can write to it.
+        let fault = if is_others && found.is_dir() && found.mode() & 0o022 == 0 { None } else { trust::fault(&found) };
+        match fault {
+            Some(fault) => Err(failed("trust", &self.folder)(io::Error::other(fault))),
+            None => Ok(is_others.then_some((found.uid(), found.gid()))),
+        }
+    }
+
+    /// Gives a folder that root has just made to the owner of the health file, as whom the host runs.
+    fn hand_over(&self) -> io::Result<()> {
+        let health_file = self.folder.with_extension("");
+        let host = match fs::symlink_metadata(health_file) {
+            Ok(host) if host.uid() != 0 => host,
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        // Opened without following a link, so that nothing else is given away.
+        let folder = lock::no_follow().read(true).open(&self.folder)?;
+        if folder.metadata()?.is_dir() { fchown(&folder, Some(host.uid()), Some(host.gid())) } else { Ok(()) }
+    }
+
+    /// Takes the requests to the host that makes reports like this one, and removes what was left behind.
+    ///
+    /// # Errors
+    /// The folder cannot be trusted, or cannot be read.
+    pub fn take(&self, own: &Report) -> Result<Vec<Taken>, RequestError> {
+        let found = match fs::symlink_metadata(&self.folder) {
+            Ok(found) => found,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(failed("read", &self.folder)(error)),
+        };
+        if let Some(fault) = trust::fault(&found) {
+            return Err(failed("trust", &self.folder)(io::Error::other(fault)));
+        }
+        let entries = fs::read_dir(&self.folder).map_err(failed("read", &self.folder))?;
+        Ok(entries.flatten().take(MAX_FILES).filter_map(|entry| take_one(&entry, own)).collect())
+    }
+}
+
+impl Taken {
+    /// Answers, for the command that asked.
+    ///
+    /// # Errors
+    /// The file system refuses.
+    pub fn answer(self, answer: &Answer) -> Result<(), RequestError> {
+        write(&self.answer, answer, None).map_err(failed("write", &self.answer))
+    }
+}
+
+fn take_one(entry: &DirEntry, own: &Report) -> Option<Taken> {
+    let path = entry.path();
+    let found = fs::symlink_metadata(&path).ok()?;
+    let age = found.modified().ok().and_then(|at| SystemTime::now().duration_since(at).ok());
+    if age.is_some_and(|age| age > LEFT_BEHIND) {
+        let _ = fs::remove_file(&path);
+        return None;
+    }
+    // A command has given it up by then.
+    let is_current = age.is_none_or(|age| age <= ANSWER_WAIT);
+    if !is_current || path.extension()? != REQUEST || !is_regular(&found) {
+        return None;
+    }
+    let request: Addressed = serde_json::from_slice(&read(&path, MAX_REQUEST).ok()??).ok()?;
+    if !request.is_for(own) {
+        return None;
+    }
+    // Whoever removes it has it: this host, or the command that withdraws it.
+    fs::remove_file(&path).ok()?;
+    Some(Taken { question: request.question, answer: path.with_extension(ANSWER) })
+}
+
+fn is_regular(found: &Metadata) -> bool {
+    found.is_file() && trust::is_ours(found.uid())
+}
+
+/// Writes a new file of mode 0600, of this owner if one is named. It appears complete.
+fn write(path: &Path, content: &impl Serialize, owner: Option<(u32, u32)>) -> io::Result<()> {
+    let draft = path.with_added_extension(DRAFT);
+    let mut file = lock::no_follow().write(true).create_new(true).mode(0o600).open(&draft)?;
+    let written = fill(&mut file, content, owner).and_then(|()| fs::rename(&draft, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&draft);
+    }
+    written
+}
+
+fn fill(file: &mut File, content: &impl Serialize, owner: Option<(u32, u32)>) -> io::Result<()> {
+    file.write_all(&serde_json::to_vec(content)?)?;
+    owner.map_or(Ok(()), |(user, group)| fchown(&*file, Some(user), Some(group)))
+}
+
+/// Reads a regular file of at most so many bytes, without following a link; `None`: there is none.
+fn read(path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
+    let file = match lock::no_follow().read(true).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(limit + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        return Err(io::Error::other(format!("it has more than {limit} bytes")));
+    }
+    Ok(Some(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::super::Clock;
+    use super::*;
+
+    fn place() -> (tempfile::TempDir, Requests, Report) {
+        let folder = tempfile::tempdir().unwrap();
+        let requests = Requests::beside(&folder.path().join("health.json"));
+        (folder, requests, Clock::start().report(|_| Vec::new()))
+    }
+
+    /// Puts a request there, as a command does that does not wait.
+    fn put(requests: &Requests, host: &Report, name: &str) -> PathBuf {
+        requests.make_folder().unwrap();
+        let (pid, pid_namespace, started_at) = (host.pid, host.pid_namespace.clone(), host.started_at);
+        let path = requests.folder().join(name);
+        write(&path, &Addressed { pid, pid_namespace, started_at, question: Question::List }, None).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_request_is_taken_once_and_answered() {
+        let (_folder, requests, host) = place();
+        assert!(requests.take(&host).unwrap().is_empty(), "there is not even a folder");
+        let asking = {
+            let (requests, host) = (requests.clone(), host.clone());
+            let question = Question::Cancel { message_id: "m".into(), consumer: Some("c".into()) };
+            thread::spawn(move || requests.ask(&host, question))
+        };
+        let taken = loop {
+            if let Some(taken) = requests.take(&host).unwrap().pop() {
+                break taken;
+            }
+            assert!(!asking.is_finished(), "it waits for an answer");
+            thread::yield_now();
+        };
+        let mode = |path: &Path| fs::symlink_metadata(path).unwrap().mode() & 0o777;
+        assert_eq!(mode(requests.folder()), 0o700);
+        assert!(matches!(&taken.question, Question::Cancel { message_id, .. } if message_id == "m"));
+        assert!(requests.take(&host).unwrap().is_empty(), "it is gone");
+        taken.answer(&Answer::NotInFlight).unwrap();
+        assert_eq!(asking.join().unwrap().unwrap(), Answer::NotInFlight);
+        assert_eq!(fs::read_dir(requests.folder()).unwrap().count(), 0, "nothing is left");
+    }
+
+    #[test]
+    fn a_request_to_another_run_or_of_long_ago_is_not_taken() {
+        let (_folder, requests, host) = place();
+        let other = Report { started_at: host.started_at.minus(Duration::from_secs(1)), ..host.clone() };
+        put(&requests, &other, "1.request");
+        put(&requests, &Report { pid: host.pid + 1, ..host.clone() }, "2.request");
+        put(&requests, &Report { pid_namespace: Some("elsewhere".into()), ..host.clone() }, "3.request");
+        put(&requests, &host, "4.request.draft");
+        let aged = |name: &str, age: Duration| {
+            let path = put(&requests, &host, name);
+            File::options().write(true).open(&path).unwrap().set_modified(SystemTime::now() - age).unwrap();
+            path
+        };
+        let late = aged("5.request", ANSWER_WAIT + Duration::from_secs(1));
+        let left = [aged("6.request", 2 * LEFT_BEHIND), aged("7.answer", 2 * LEFT_BEHIND)];
+        assert!(requests.take(&host).unwrap().is_empty());
+        assert!(late.exists() && left.iter().all(|path| !path.exists()), "what is old is removed");
+        assert_eq!(requests.take(&other).unwrap().len(), 1, "the other finds its own");
+    }
+
+    #[test]
+    fn what_another_may_have_put_there_is_not_taken() {
+        let (folder, requests, host) = place();
+        let request = put(&requests, &host, "1.request");
+        let elsewhere = folder.path().join("elsewhere");
+        fs::rename(&request, &elsewhere).unwrap();
+        symlink(&elsewhere, &request).unwrap();
+        fs::create_dir(requests.folder().join("2.request")).unwrap();
+        fs::write(requests.folder().join("3.request"), vec![b' '; 1 + usize::try_from(MAX_REQUEST).unwrap()]).unwrap();
+        fs::write(requests.folder().join("4.request"), "{").unwrap();
+        assert!(requests.take(&host).unwrap().is_empty());
+
+        fs::set_permissions(requests.folder(), Permissions::from_mode(0o777)).unwrap();
+        let error = requests.take(&host).unwrap_err().to_string();
+        assert!(error.contains("health.json.requests") && error.contains("others may write to it"), "{error}");
+        assert!(requests.ask(&host, Question::List).is_err());
+        fs::set_permissions(requests.folder(), Permissions::from_mode(0o700)).unwrap();
+        fs::rename(requests.folder(), folder.path().join("moved")).unwrap();
+        symlink(folder.path().join("moved"), requests.folder()).unwrap();
+        assert!(requests.take(&host).unwrap_err().to_string().contains("it is no folder"));
+        assert!(requests.ask(&host, Question::List).is_err());
+    }
+}

@@ -1,0 +1,24 @@
+//! The folders beside the health file: which of them can be trusted.
+
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt as _;
+
+use rustix::process::geteuid;
+
+/// Returns the reason why a folder may hold files of another user; `None`: it can be trusted.
+pub(super) fn fault(folder: &Metadata) -> Option<&'static str> {
+    if !folder.is_dir() {
+        Some("it is no folder")
+    } else if !is_ours(folder.uid()) {
+        Some("it belongs to another user; run this as the user that runs hostler")
+    } else if folder.mode() & 0o022 != 0 {
+        Some("others may write to it")
+    } else {
+        None
+    }
+}
+
+/// Returns true for this user, and for root, who may do anything anyway.
+pub(super) fn is_ours(owner: u32) -> bool {
+    owner == 0 || owner == geteuid().as_raw()
+}
