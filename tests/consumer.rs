@@ -1,5 +1,6 @@
 //! The whole consumer on the fake queue, under a paused clock: poll schedule, leases, policy, settler, FIFO gate, drain.
 
+mod cancel;
 mod held_back;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hostler_config::{OnProcessingTimeout, Retry};
-use hostler_consumer::{Consumer, Phase, Policy, Spec, StatusHandle, Summary};
+use hostler_consumer::{Consumer, Phase, Policy, Requests, Spec, StatusHandle, Summary};
 use hostler_handler::{Call, Handler, Outcome, Pools};
 use hostler_health::State;
 use hostler_queue::fake::{Ending, FakeBroker};
@@ -34,6 +35,8 @@ struct Script {
     at_once: AtomicUsize,
     most_at_once: AtomicUsize,
     timeout_decision: Option<Outcome>,
+    /// The time that the processing-timeout hook takes.
+    hook_takes: Duration,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,6 +88,7 @@ impl Handler for Script {
     }
 
     async fn processing_timeout(&self, _: &Call, _: Duration) -> Option<Outcome> {
+        sleep(self.hook_takes).await;
         self.timeout_decision.clone()
     }
 }
@@ -95,6 +99,7 @@ struct Stage {
     script: Arc<Script>,
     phase: watch::Sender<Phase>,
     pause: watch::Sender<bool>,
+    requests: Requests,
     status: StatusHandle,
     exit: CancellationToken,
     running: JoinHandle<Summary>,
@@ -141,6 +146,7 @@ impl Stage {
         let exit = CancellationToken::new();
         let (phase, watched) = watch::channel(Phase::Running);
         let (pause, paused) = watch::channel(false);
+        let requests = Requests::default();
         let consumer = Consumer {
             spec,
             queue,
@@ -155,6 +161,7 @@ impl Stage {
             metrics: None,
             traces: None,
             pause: paused,
+            requests: requests.clone(),
             exit: exit.clone(),
         };
         let messages = messages.into_iter().map(|(body, group)| Outgoing {
@@ -165,7 +172,7 @@ impl Stage {
         for sent in broker.send(&work(), messages.collect()).await {
             sent.unwrap();
         }
-        Self { broker, script, phase, pause, status, exit, running: tokio::spawn(consumer.run(watched)) }
+        Self { broker, script, phase, pause, requests, status, exit, running: tokio::spawn(consumer.run(watched)) }
     }
 
     fn runs(&self) -> Vec<Run> {

@@ -13,7 +13,7 @@ use super::mounts::overlays::{self, Which};
 use super::{driver, hardening, kernel_files};
 use crate::exit::{Exit, Failure, Result};
 use hostler_config::{Config, DirGrant, DirMode, HandlerRef, Loaded, USUAL_PLACES};
-use hostler_health::Pauses;
+use hostler_health::{Pauses, Requests};
 
 /// A file or folder that guests must not be able to replace.
 struct Protected {
@@ -198,7 +198,7 @@ const TRUSTED: [&str; 6] = [
 const CODE: &str =
     "code that a guest puts there would be loaded at the next start, outside of the sandbox if it is compiled";
 const CONFIG: &str = "a guest could grant itself anything for the next start";
-const HEALTH: &str = "a guest could forge the health of every consumer, and pause it";
+const HEALTH: &str = "a guest could forge the health of every consumer, pause it, and cancel its messages";
 const QUEUE: &str = "a guest could read, change and remove every message";
 
 /// Lists everything that hostler reads and trusts. `variable` looks up an environment variable. `file` is the path of the config.
@@ -207,6 +207,7 @@ fn protected(config: &Config, file: Option<&Path>, variable: impl Fn(&str) -> Op
     let mut all = vec![
         Protected::new("host.health_file (its folder)", folder_of(health_file), HEALTH),
         Protected::new("host.health_file (the pauses)", Pauses::beside(health_file).folder(), HEALTH).whole(),
+        Protected::new("host.health_file (the requests)", Requests::beside(health_file).folder(), HEALTH).whole(),
     ];
     all.extend(config.host.cache_dir.iter().map(|path| Protected::new("host.cache_dir", path, CODE).whole()));
     all.extend(configs(file).into_iter().map(|file| Protected::new("--config", file, CONFIG)));

@@ -1,4 +1,5 @@
-//! Health reporter: writes the health file at each tick of the control thread and at every change of state.
+//! The reporter: writes the health file at each tick of the control thread and at every change of state, and looks for what
+//! operators have put beside it.
 
 use std::io;
 use std::path::Path;
@@ -11,7 +12,8 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use hostler_consumer::{Failed, Status, StatusHandle};
+use super::requests::RequestDesk;
+use hostler_consumer::{Failed, Requests, Status, StatusHandle};
 use hostler_health::{
     self as health, Clock, ConsumerReport, FailureReport, HealthFile, Pauses, Report, Rival, Rivals, TICK,
 };
@@ -34,9 +36,11 @@ pub(super) struct Watched {
     pub(super) board: StatusHandle,
     /// Sends `true` while the consumer is paused.
     pub(super) pause: watch::Sender<bool>,
+    /// Asks it for an operator.
+    pub(super) requests: Requests,
 }
 
-/// Writes the health file and checks for paused consumers, until stopped.
+/// Writes the health file, and looks for pauses and requests, until it is stopped.
 ///
 /// Reports are created on the control thread. Therefore, the file goes stale if the control thread is stuck. A separate thread
 /// writes the reports. Therefore, a slow disk does not delay the control thread.
@@ -55,11 +59,13 @@ impl HealthReporter {
         warn_of_another_host(path);
         let mut watch = PauseWatch::new(path, &consumers);
         watch.look();
+        let asked = consumers.iter().map(|watched| (watched.name.clone(), watched.requests.clone()));
+        let desk = RequestDesk::new(path, asked.collect());
         let path = path.to_owned();
         let (reports, queue) = mpsc::sync_channel::<Report>(1);
         let (writing, written) = oneshot::channel();
         thread::Builder::new().name("hostler-health".into()).spawn(move || {
-            write_all(&file, &path, &queue, watch);
+            write_all(&file, &path, &queue, watch, desk);
             drop(writing);
         })?;
         let stop = CancellationToken::new();
@@ -157,7 +163,13 @@ impl PauseWatch {
     }
 }
 
-fn write_all(file: &HealthFile, path: &Path, reports: &mpsc::Receiver<Report>, mut watch: PauseWatch) {
+fn write_all(
+    file: &HealthFile,
+    path: &Path,
+    reports: &mpsc::Receiver<Report>,
+    mut watch: PauseWatch,
+    mut desk: RequestDesk,
+) {
     let (mut failing, mut rivals) = (false, Rivals::default());
     for report in reports {
         watch.look();
@@ -178,6 +190,7 @@ fn write_all(file: &HealthFile, path: &Path, reports: &mpsc::Receiver<Report>, m
             }
             Err(_) => {}
         }
+        desk.look(&report);
     }
 }
 
@@ -211,6 +224,7 @@ mod tests {
                 shutdown_grace: seconds(shutdown_grace),
                 board: StatusHandle::new(Arc::default(), Arc::default()),
                 pause: watch::Sender::new(false),
+                requests: Requests::default(),
             };
             let mut clock = Clock::start();
             for (state, wanted) in [
@@ -237,6 +251,7 @@ mod tests {
             shutdown_grace: Duration::from_secs(25),
             board: StatusHandle::new(Arc::default(), Arc::default()),
             pause: watch::Sender::new(false),
+            requests: Requests::default(),
         };
         let reporter = HealthReporter::start(&path, vec![watched], Arc::default()).unwrap();
         reporter.stop().await;

@@ -16,6 +16,7 @@ mod kernel_files;
 mod loading;
 mod located;
 mod mounts;
+mod requests;
 pub mod resources;
 mod signals;
 mod trail;
@@ -47,7 +48,7 @@ use ecs::Ecs;
 use hardening::Hardening;
 use health_reporter::{HealthReporter, Watched};
 use hostler_config::{self as config, Config, LogFormat};
-use hostler_consumer::{Consumer, Phase, StatusHandle, Summary};
+use hostler_consumer::{Consumer, Phase, Requests, StatusHandle, Summary};
 use hostler_handler::Pools;
 use hostler_queue::{Broker, Provisioner, QueueError};
 use hostler_queue_telemetry::{Producer, Replies};
@@ -178,6 +179,8 @@ struct Host {
     boards: Vec<StatusHandle>,
     /// For each consumer, sends true while the consumer is paused.
     pauses: Vec<watch::Sender<bool>>,
+    /// For each consumer, the way of an operator's requests to it.
+    requests: Vec<Requests>,
     transitions: Arc<Notify>,
     /// Notified when a consumer may have become busy or idle.
     work: Arc<Notify>,
@@ -190,6 +193,7 @@ impl Host {
         let board = |_| StatusHandle::new(Arc::clone(&transitions), Arc::clone(&work));
         let boards = config.consumers.iter().map(board).collect();
         let pauses = config.consumers.iter().map(|_| watch::Sender::new(false)).collect();
+        let requests = config.consumers.iter().map(|_| Requests::default()).collect();
         let ecs = Ecs::from(|name| std::env::var(name).ok());
         let (hardening, shared, loading_blocking) = (None, Vec::new(), 1);
         Self {
@@ -203,6 +207,7 @@ impl Host {
             loading_blocking,
             boards,
             pauses,
+            requests,
             transitions,
             work,
             ecs,
@@ -210,13 +215,14 @@ impl Host {
     }
 
     async fn run(self, exporters: Exporters) -> Result {
-        let parts = self.config.consumers.iter().zip(self.boards.iter().zip(&self.pauses));
-        let watched = parts.map(|(consumer, (board, pause))| Watched {
+        let parts = self.config.consumers.iter().zip(self.boards.iter().zip(&self.pauses)).zip(&self.requests);
+        let watched = parts.map(|((consumer, (board, pause)), requests)| Watched {
             name: consumer.name.clone(),
             healthcheck_timeout: consumer.healthcheck_timeout,
             shutdown_grace: self.config.host.shutdown_grace,
             board: board.clone(),
             pause: pause.clone(),
+            requests: requests.clone(),
         });
         let reporter =
             HealthReporter::start(&self.config.host.health_file, watched.collect(), Arc::clone(&self.transitions));
@@ -259,10 +265,10 @@ impl Host {
         self.check_destinations(&*service).await?;
         let exit = CancellationToken::new();
         let mut consumers = Vec::new();
-        let shown = self.boards.iter().zip(&self.pauses);
+        let shown = self.boards.iter().zip(self.pauses.iter().zip(&self.requests));
         let parts = self.config.consumers.iter().zip(queues).zip(shown).zip(loaded.iter().zip(&plan.shares));
         let parts = parts.zip(&self.guests);
-        for (place, ((((config, queue), (board, pause)), (loaded, share)), guests)) in parts.enumerate() {
+        for (place, ((((config, queue), (board, (pause, requests))), (loaded, share)), guests)) in parts.enumerate() {
             let metrics = instrumentation.as_ref().and_then(|instrumentation| instrumentation.consumer(place));
             let (limit, by) = (plan.limit.bytes, plan.limit.by.to_string());
             let (consumer, slots, memory) = (&*share.consumer, share.slots, share.memory);
@@ -285,6 +291,7 @@ impl Host {
                 metrics,
                 traces: traces.clone(),
                 pause: pause.subscribe(),
+                requests: requests.clone(),
                 exit: exit.clone(),
             });
         }

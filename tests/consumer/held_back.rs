@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use hostler_config::{Breaker, Rate, Share};
-use hostler_consumer::{Consumer, Phase, Spec, StatusHandle};
+use hostler_consumer::{Consumer, Phase, Requests, Spec, StatusHandle};
 use hostler_handler::Pools;
 use hostler_health::process::ProcessInfo;
 use hostler_health::{BreakerState, Reason, Report, SCHEMA, StartPeriod, State, Timestamp, verdict};
@@ -82,6 +82,7 @@ fn consumer_of(queue: Arc<dyn Queue>, spec: Spec) -> (Consumer, watch::Sender<bo
         metrics: None,
         traces: None,
         pause: paused,
+        requests: Requests::default(),
         exit: CancellationToken::new(),
     };
     (consumer, pause)

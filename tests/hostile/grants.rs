@@ -48,6 +48,7 @@ fn a_grant_that_overlaps_with_hostlers_own_files_is_refused() {
         ("run", "host.health_file"),
         ("run/health.json.paused", "host.health_file"),
         ("run/health.json.paused/deep", "host.health_file"),
+        ("run/health.json.requests", "host.health_file"),
         ("cache", "host.cache_dir"),
         ("cache/within", "host.cache_dir"),
         ("queue", "queue.embedded.path"),

@@ -323,6 +323,33 @@ pub const FAULTS: &[Fault] = &[
         "Disposition::Release((*delay * 2).min(MAX_RELEASE))",
     ),
     fault(
+        "settles what is cancelled before its heartbeat is awaited",
+        "consumer/delivery.rs",
+        "                self.stop_heartbeat(Outcome::Failed(CANCELLED.into()), policy)\n",
+        "                let outcome = Outcome::Failed(CANCELLED.into());
+                self.disposition = policy.disposition(&outcome, self.attempt, self.jitter);
+                self.outcome = Some(outcome);
+                self.go(State::Settling, Action::Settle(self.disposition.clone()))\n",
+    ),
+    fault(
+        "gives back what is cancelled as a drain does",
+        "consumer/delivery.rs",
+        "self.stop_heartbeat(Outcome::Failed(CANCELLED.into()), policy)",
+        "self.stop_heartbeat(Outcome::Shutdown, policy)",
+    ),
+    fault(
+        "cancels the next delivery in place of one that has ended",
+        "consumer/event_loop/requests.rs",
+        "let Some(in_hand) = self.in_hand.get(&delivery) else { return Cancellation::Ended };",
+        "let Some((&delivery, in_hand)) = self.in_hand.range(delivery..).next() else { return Cancellation::Ended };",
+    ),
+    fault(
+        "lets a cancelled handler run on",
+        "consumer/delivery.rs",
+        "self.go(State::Stopping(Cause::Cancelled), Action::Stop)",
+        "self.go(State::Stopping(Cause::Cancelled), Action::Nothing)",
+    ),
+    fault(
         "lets a stale receipt end the lease of another",
         "queue/embedded/lease.rs",
         "            \"UPDATE entry SET visible_at = ?6, lease = ?7

@@ -10,7 +10,7 @@ use aws_smithy_runtime_api::client::http::{HttpConnector, HttpConnectorFuture, S
 use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
 use aws_smithy_runtime_api::client::result::ConnectorError;
 use aws_smithy_runtime_api::http::StatusCode;
-use hostler_consumer::{Consumer, Phase, Spec, StatusHandle};
+use hostler_consumer::{Consumer, Phase, Requests, Spec, StatusHandle};
 use hostler_handler::{Call, Handler, Outcome, Pools};
 use hostler_queue::{Broker, ChannelSpec, Queue};
 use hostler_queue_sqs::{Options, SqsBroker};
@@ -178,6 +178,7 @@ fn consumer(trace: Option<&str>, metrics: bool, traces: bool) -> Result<Step> {
         metrics,
         traces,
         pause: watch::channel(false).1,
+        requests: Requests::default(),
         exit: CancellationToken::new(),
     };
     runtime.spawn(consumer.run(phases));

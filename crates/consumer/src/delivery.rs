@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Waiting ─start→ Running ─finished→ (Replying) → StoppingHeartbeat ─stopped→ Settling ─settled→ Done
-//!                    │ deadline, drain deadline, lease lost
+//!                    │ deadline, drain deadline, lease lost, cancelled
 //!                    ▼
 //!                 Stopping ─guest ended→ (Deciding: the processing-timeout hook) → StoppingHeartbeat
 //! ```
@@ -12,12 +12,16 @@
 
 use std::time::Duration;
 
+use super::in_flight::Stage;
 use super::policy::{Disposition, Policy};
 use hostler_handler::Outcome;
 
 /// Maximum size in bytes of a reply that needs no slot while it is being sent. The memory plan counts such a reply as part of
 /// its message.
 const LARGE_REPLY: usize = 256 * 1024;
+
+/// The reason of a failure that an operator asked for.
+const CANCELLED: &str = "cancelled by an operator";
 
 /// Event in the life of a delivery.
 #[derive(Debug)]
@@ -30,6 +34,8 @@ pub enum Event {
     Deadline(Duration),
     /// The lease is lost.
     LeaseLost,
+    /// An operator cancels it.
+    Cancel,
     /// The host starts to shut down, or receiving has paused.
     Drain,
     /// The drain deadline was reached, so the host cannot wait any longer.
@@ -89,6 +95,7 @@ enum State {
 enum Cause {
     Timeout(Duration),
     LeaseLost,
+    Cancelled,
     Shutdown,
 }
 
@@ -143,6 +150,7 @@ impl Machine {
             }
             (State::Running, Event::Drain) => self.go(State::Running, Action::AskToStop),
             (State::Running, Event::Deadline(after)) => self.go(State::Stopping(Cause::Timeout(after)), Action::Stop),
+            (State::Running, Event::Cancel) => self.go(State::Stopping(Cause::Cancelled), Action::Stop),
             (State::Running, Event::LeaseLost) => self.go(State::Stopping(Cause::LeaseLost), Action::Stop),
             (State::Running, Event::DrainDeadline) => self.go(State::Stopping(Cause::Shutdown), Action::Stop),
 
@@ -152,6 +160,9 @@ impl Machine {
             (State::Stopping(Cause::Timeout(after)), Event::Ended(None)) => {
                 self.outcome = Some(Outcome::TimedOut(after));
                 self.go(State::Deciding, Action::Decide(after))
+            }
+            (State::Stopping(Cause::Cancelled), Event::Ended(None)) => {
+                self.stop_heartbeat(Outcome::Failed(CANCELLED.into()), policy)
             }
             (State::Stopping(Cause::Shutdown), Event::Ended(None)) => self.stop_heartbeat(Outcome::Shutdown, policy),
 
@@ -185,7 +196,17 @@ impl Machine {
 
     /// Returns `true` if guest code may be running for this delivery.
     pub fn is_running(&self) -> bool {
-        matches!(self.state, State::Running | State::Stopping(_) | State::Deciding)
+        self.stage().is_some()
+    }
+
+    /// Its stage while it is in flight; `None`: its handler has not started, or has ended.
+    pub fn stage(&self) -> Option<Stage> {
+        match self.state {
+            State::Running => Some(Stage::Running),
+            State::Stopping(_) => Some(Stage::Stopping),
+            State::Deciding => Some(Stage::Deciding),
+            _ => None,
+        }
     }
 
     /// Returns `true` if the delivery holds a slot. A large reply exists longer than its sandbox. The memory plan
@@ -343,6 +364,31 @@ mod tests {
         let (machine, _) = play(timed_out);
         assert!(machine.timed_out_undecided());
         assert!(matches!(machine.disposition(), Disposition::DeadLetter(_)));
+    }
+
+    #[test]
+    fn a_cancelled_message_fails_once_its_guest_is_gone_and_no_hook_is_asked() {
+        let cancelled = [Event::Start, Event::Cancel, Event::Deadline(SECOND), Event::Ended(None)];
+        let (machine, actions) = play(cancelled);
+        assert_eq!(actions, [Action::Run, Action::Stop, Action::Nothing, Action::StopHeartbeat]);
+        let failed = Outcome::Failed("cancelled by an operator".into());
+        assert_eq!((machine.outcome(), machine.disposition()), (&failed, &Disposition::Release(SECOND)));
+    }
+
+    #[test]
+    fn a_cancel_changes_nothing_about_what_is_decided_or_stopped_or_not_started() {
+        let (machine, _) = play([Event::Start, Event::Cancel, Event::Ended(Some(Outcome::Ack))]);
+        assert_eq!(machine.disposition(), &Disposition::Ack, "it had decided when it was stopped");
+        let (machine, actions) = play([Event::Start, Event::Ended(Some(Outcome::Ack)), Event::Cancel]);
+        assert_eq!((actions.last(), machine.disposition()), (Some(&Action::Nothing), &Disposition::Ack));
+        let (machine, _) = play([Event::Start, Event::Cancel, Event::LeaseLost, Event::Ended(None)]);
+        assert_eq!((machine.outcome(), machine.disposition()), (&Outcome::LeaseLost, &Disposition::None));
+        let (machine, _) = play([Event::Start, Event::DrainDeadline, Event::Cancel, Event::Ended(None)]);
+        assert_eq!(machine.outcome(), &Outcome::Shutdown);
+        let (mut machine, actions) = play([Event::Start, Event::Deadline(SECOND), Event::Ended(None), Event::Cancel]);
+        assert_eq!((actions.last(), machine.stage()), (Some(&Action::Nothing), Some(Stage::Deciding)));
+        assert_eq!(machine.handle(Event::Decided(Some(Outcome::Ack)), &policy()), Action::StopHeartbeat);
+        assert_eq!(play([Event::Cancel]).1, [Action::Nothing]);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::Consumer;
 use super::changes::Changes;
 use super::failures::Kind;
+use super::in_flight::{DeliveryId, Request};
 use super::in_hand::Place;
 use super::leases::Heartbeat;
 use super::log;
@@ -31,7 +32,7 @@ const DECISION: Duration = HOOK_TIMEOUT.saturating_mul(2);
 pub(super) const DECIDED_AFTER: Duration = DECISION.saturating_add(Duration::from_secs(1));
 
 /// Identifies a delivery within its consumer.
-pub(super) type Id = u64;
+pub(super) type Id = DeliveryId;
 
 /// Result of an effect.
 pub(super) enum Signal {
@@ -47,6 +48,8 @@ pub(super) enum Signal {
     Extended { ids: Vec<Id>, by: Duration, sent_at: Instant, results: Vec<Result<(), LeaseError>> },
     /// A batch of settlements was answered. Contains the result of each settlement, in the order of `ids`.
     Settled { ids: Vec<(Id, Kind)>, results: Vec<Result<(), Unsettled>> },
+    /// An operator requests something.
+    Requested(Request),
 }
 
 /// Starts the effects of one consumer.

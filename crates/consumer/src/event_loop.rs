@@ -5,6 +5,7 @@ mod deliveries;
 mod groups;
 mod pause;
 mod report;
+mod requests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use super::fifo::Gate;
 use super::in_hand::InHand;
 use super::leases::{Change, Leases};
 use super::poll_schedule::{Load, Next, PollSchedule};
+use super::requests::Open;
 use super::settle::Batcher;
 use super::signals::Signals;
 use super::spans::Spans;
@@ -72,11 +74,13 @@ pub(super) struct EventLoop {
     now: Instant,
     failures: Failures,
     summary: Summary,
+    /// Lets an operator's requests in.
+    _open: Open,
 }
 
 impl EventLoop {
     pub(super) fn new(consumer: Consumer) -> Self {
-        let signals = Arc::new(Signals::default());
+        let signals = consumer.requests.signals();
         let limits = consumer.queue.limits();
         let spec = &consumer.spec;
         let spans = |traces| Spans::new(traces, &spec.name, &spec.channel, &*consumer.queue);
@@ -103,6 +107,7 @@ impl EventLoop {
             now,
             failures: Failures::new(spec),
             summary: Summary::default(),
+            _open: consumer.requests.open(),
             consumer,
         }
     }
@@ -243,6 +248,7 @@ impl EventLoop {
                 self.ended(id, Event::Ended(outcome));
             }
             Signal::Decided { id, outcome } => self.ended(id, Event::Decided(outcome)),
+            Signal::Requested(request) => self.requested(request),
             Signal::Replied { id, result } => {
                 self.note(id, result.as_ref().err());
                 self.apply(id, Event::Replied(result));

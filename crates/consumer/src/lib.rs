@@ -7,23 +7,26 @@
 //! | `leases` | ends of leases, and the heartbeats that extend leases | none |
 //! | `fifo` | releases the messages of each FIFO group one at a time | none |
 //! | `settle` | gathers settlements into batches | none |
-//! | `breaker` | pauses receiving while too many messages fail | none |
-//! | `admission` | decides whether messages are accepted: operator pause and breaker | none |
-//! | `failures` | settlements and lease extensions that keep failing, and the time of the first failure | none |
-//! | `spared` | attempts that ended because of a host limit, which do not count | none |
-//! | `poll_schedule` | when to receive and how many messages, and since when a receive could start | none |
-//! | `in_hand` | data of the event loop about one delivery | none |
-//! | `event_loop` | turns signals and deadlines into events, and drives all of the above | through `effects` |
-//! | `event_loop/deliveries` | handles each delivery from its receive to its end | through `effects` |
-//! | `event_loop/groups` | keeps the order within FIFO groups | through `effects` |
-//! | `event_loop/report` | reports deliveries and the state of the loop | log, metrics, spans, status |
-//! | `event_loop/pause` | stops and resumes receiving | through `effects` |
-//! | `signals` | queue of signals to the event loop | none |
-//! | `changes` | queue of state changes for the `state-changed` hook | through the handler |
-//! | `effects` | receives, extends, settles and runs guests; reports each result as a signal | all of it |
-//! | `status` | status of the consumer for the health file | none |
-//! | `log` | log line of each message | the log |
-//! | `spans` | spans of receives, messages and settlements | none |
+//! | `breaker` | when to stop receiving because too much fails, and when to go on | none |
+//! | `admission` | whether to take messages: pauses and the breaker | none |
+//! | `failures` | which settlements and extensions keep failing, and since when | none |
+//! | `spared` | attempts that the host spoilt, and so do not count | none |
+//! | `poll_schedule` | when to receive how much, and since when a receive could begin | none |
+//! | `in_hand` | what the loop knows of a delivery | none |
+//! | `in_flight` | messages in flight as an operator sees them, and requests about them | none |
+//! | `event_loop` | turns the world into events, and drives all of the above | through `effects` |
+//! | `event_loop/deliveries` | what the loop does about each delivery, from its receive to its end | through `effects` |
+//! | `event_loop/groups` | what the loop does so that nothing overtakes another of its FIFO group | through `effects` |
+//! | `event_loop/report` | what the loop says of its deliveries and of itself | log, metrics, spans, status |
+//! | `event_loop/pause` | what the loop does when it is to take nothing, and when it may go on | through `effects` |
+//! | `event_loop/requests` | what the loop does when an operator lists the messages in flight, or cancels one | through `effects` |
+//! | `signals` | signals on their way to the loop | none |
+//! | `requests` | an operator's requests on their way to the loop | none |
+//! | `changes` | changes of state on their way to the hook that hears of them | through the handler |
+//! | `effects` | receives, extends, settles, runs guests; answers with signals | all of it |
+//! | `status` | what the consumer shows of itself | none |
+//! | `log` | the line per message | the log |
+//! | `spans` | what spans say of receives, messages and settlings | none |
 //!
 //! Everything except guests runs on the control thread. Therefore, the state of the loop needs no locks, and no guest
 //! can delay a heartbeat.
@@ -36,11 +39,13 @@ mod effects;
 mod event_loop;
 mod failures;
 mod fifo;
+mod in_flight;
 mod in_hand;
 mod leases;
 mod log;
 mod policy;
 mod poll_schedule;
+mod requests;
 mod settle;
 mod signals;
 mod spans;
@@ -48,8 +53,10 @@ mod spared;
 mod status;
 
 pub use failures::{Failing, Failures};
+pub use in_flight::{Cancellation, DeliveryId, InFlight, Stage};
 pub use leases::{Change, Heartbeat, Leases};
 pub use policy::{Disposition, Policy};
+pub use requests::Requests;
 pub use settle::Batcher;
 pub use status::{Failed, MAX_FAILURES, Status, StatusHandle};
 
@@ -130,6 +137,8 @@ pub struct Consumer {
     /// `true` while an operator pauses the consumer. A paused consumer receives nothing, gives back messages that have not
     /// started, and finishes those that run.
     pub pause: watch::Receiver<bool>,
+    /// An operator's requests to list its messages in flight, or to cancel one.
+    pub requests: Requests,
     /// Cancelled when a processing timeout requires the whole host to exit.
     pub exit: CancellationToken,
 }

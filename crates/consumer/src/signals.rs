@@ -53,6 +53,13 @@ impl<S> Signals<S> {
         std::mem::swap(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner), into);
     }
 
+    /// Drops the signals that nobody will take any more.
+    pub(super) fn clear(&self) {
+        let waiting = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        // After the lock, as what they hold may send.
+        drop(waiting);
+    }
+
     fn put(&self, signal: S) {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push_back(signal);
     }

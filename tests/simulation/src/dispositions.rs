@@ -43,6 +43,11 @@ pub fn allowed(scenario: &Scenario, one: &Delivery, attempt: u32, drained: bool)
         (Some(End::HostLimit), _) if drained => of(scenario, &End::HostLimit, attempt).or(back),
         (Some(end), _) => of(scenario, end, attempt),
         (None, Some(decision)) => of(scenario, decision, attempt),
+        (None, None) if one.is_cancelled => {
+            let cancelled = failed(scenario, attempt);
+            let cancelled = if ran_out { cancelled.or(timed_out(scenario, attempt)) } else { cancelled };
+            if drained { cancelled.or(back) } else { cancelled }
+        }
         (None, None) if ran_out && drained => timed_out(scenario, attempt).or(back),
         (None, None) if ran_out => timed_out(scenario, attempt),
         (None, None) => back,

@@ -20,7 +20,7 @@ const TICK: Duration = Duration::from_millis(2);
 
 /// Returns the receipt of the delivery on which a process runs a handler or a hook. This is the last matching delivery, because
 /// an attempt that was given back is followed by another with the same number.
-fn receipt_of(state: &State, life: usize, name: &str, attempt: u32) -> Option<String> {
+pub(super) fn receipt_of(state: &State, life: usize, name: &str, attempt: u32) -> Option<String> {
     let is_it = |one: &Delivery| (one.life, one.name.as_str(), one.attempt) == (life, name, attempt);
     let found = state.deliveries.iter().filter(|(_, one)| is_it(one)).max_by_key(|(_, one)| one.number);
     found.map(|(receipt, _)| receipt.clone())
@@ -118,6 +118,7 @@ impl Judge {
             released: false,
             lost_at: None,
             owed: None,
+            is_cancelled: false,
         };
         state.deliveries.insert(receipt.to_owned(), delivery);
     }
@@ -336,7 +337,7 @@ impl Judge {
         }
         // The handler was stopped before its timeout because its lease ended.
         let is_early = now + LATE < started_at + self.scenario.processing_timeout && this.drained_at.is_none();
-        if end.is_none() && is_early && delivery.heartbeat_failed {
+        if end.is_none() && is_early && delivery.heartbeat_failed && !delivery.is_cancelled {
             this.calls[Kind::Extension as usize].failed(true, &self.scenario);
         }
         delivery.ended = Some((now, end));

@@ -2,15 +2,15 @@
 //! all its faults. In `embedded`, the consumer and the embedded queue run on a real file, while the file is locked, cannot be
 //! changed, or is moved away.
 //!
-//! A seed determines a scenario (`scenario`). A run (`run`) plays the scenario with processes that start and end (`system`) in a
-//! world (`site`). The handler (`worker`) behaves as the scenario plans. The `judge` observes all events, including calls to the
-//! queue (`calls`), records what it needs (`record`), and checks the promises. It checks settlements against the policy
-//! (`dispositions`), and the health of each second, the breaker, pauses and the rate limit against the events (`progress`). The
-//! same seed gives the same run.
+//! A seed makes a scenario (`scenario`), which is played (`run`) with processes that come and go (`system`) in a world (`site`). The
+//! handler does as planned (`worker`), and the `judge` sees everything, calls to the queue too (`calls`), keeps what it needs of it
+//! (`record`), and holds it against the promises: the settlements against the policy (`dispositions`), the health of each second, the breaker, pauses and
+//! the rate limit against what happened (`progress`), and what an operator cancels (`cancels`). The same seed gives the same run.
 //!
 //! `HOSTLER_SEEDS` sets the number of seeds to try. `HOSTLER_SEED` names a run to repeat, with its trace.
 
 pub mod calls;
+pub mod cancels;
 pub mod dispositions;
 pub mod embedded;
 pub mod judge;

@@ -66,6 +66,8 @@ pub struct Delivery {
     pub lost_at: Option<Instant>,
     /// Time since which a call for the delivery is due.
     pub owed: Option<Instant>,
+    /// True if an operator has cancelled it, or is about to.
+    pub is_cancelled: bool,
 }
 
 /// A process.
@@ -110,6 +112,8 @@ pub struct State {
     pub told: usize,
     pub order: Vec<String>,
     pub fates: BTreeMap<String, Fate>,
+    /// The names of messages, by their ids.
+    pub ids: BTreeMap<String, String>,
     pub deliveries: BTreeMap<String, Delivery>,
     pub lives: Vec<Life>,
     /// Start of the run.

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::cancels::operate;
 use super::embedded::Embedded;
 use super::judge::Judge;
 use super::scenario::{Key, Kind, Scenario, Turn};
@@ -156,9 +157,11 @@ impl World {
             pause: paused,
             origin: self.origin,
             board: Arc::clone(&line.board),
+            operator: Arc::clone(&line.operator),
         };
         let running = tokio::spawn((self.system.consume)(parts));
         self.watch(line.clone());
+        tokio::spawn(operate(line.clone(), self.scenario.cancels.clone(), Arc::clone(&self.judge)));
         Process { line, stage, pause, running }
     }
 

@@ -15,7 +15,7 @@ const SECOND: Duration = Duration::from_secs(1);
 pub const SHORTEST_LEASE: u64 = 12;
 
 /// Kinds of faults in some scenarios. Shrinking removes one kind after another.
-pub const CLASSES: [&str; 19] = [
+pub const CLASSES: [&str; 20] = [
     "lost-requests",
     "lost-answers",
     "refusals",
@@ -35,6 +35,7 @@ pub const CLASSES: [&str; 19] = [
     "lingering",
     "clocks",
     "denials",
+    "cancels",
 ];
 
 /// Available worlds.
@@ -143,6 +144,17 @@ pub enum Turn {
     Clock(i64),
 }
 
+/// An operator lists what is in flight, and cancels one of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cancel {
+    /// The time since the last one, or since the start of the process.
+    pub after: Duration,
+    /// The place in the list, modulo its length.
+    pub pick: usize,
+    /// The time from the list to the cancel.
+    pub hesitates: Duration,
+}
+
 /// A message that is sent at a planned time.
 #[derive(Debug, Clone)]
 pub struct Planned {
@@ -201,6 +213,8 @@ pub struct Scenario {
     pub rates: Rates,
     /// Events, each with the time since the previous event.
     pub turns: Vec<(Duration, Turn)>,
+    /// An operator's cancels in the life of each process.
+    pub cancels: Vec<Cancel>,
     /// Time after which no fault occurs.
     pub calm_at: Duration,
 }
@@ -254,6 +268,7 @@ impl Scenario {
             messages,
             rates: rates(rng),
             turns: turns(rng, busy),
+            cancels: cancels(&mut Rng::with_seed(key.seed.wrapping_mul(0xd605_1f4b_9e1c_7a35) ^ 0xca), busy),
             calm_at: busy,
         };
         if !long {
@@ -349,6 +364,7 @@ impl Scenario {
                 "holds" => self.turns.retain(|(_, turn)| !matches!(turn, Turn::Hold(_))),
                 "outages" => self.turns.retain(|(_, turn)| !matches!(turn, Turn::Outage(_))),
                 "denials" => self.turns.retain(|(_, turn)| !matches!(turn, Turn::Denial(..))),
+                "cancels" => self.cancels.clear(),
                 "breaker" => self.breaker = None,
                 "rate-limit" => self.rate_limit = None,
                 "clocks" => self.turns.retain(|(_, turn)| !matches!(turn, Turn::Boot | Turn::Clock(_))),
@@ -461,6 +477,17 @@ fn rates(rng: &mut Rng) -> Rates {
         duplicates: rate(0.2),
         stale: rate(1.0),
     }
+}
+
+fn cancels(rng: &mut Rng, busy: Duration) -> Vec<Cancel> {
+    let count = if rng.u32(0..3) == 0 { rng.usize(1..=12) } else { 0 };
+    let cancel = |_| {
+        // Often while much is in flight, and often before the list is outdated.
+        let after = if rng.bool() { up_to(rng, SECOND) } else { up_to(rng, busy / 6) };
+        let hesitates = if rng.bool() { Duration::ZERO } else { up_to(rng, 5 * SECOND) };
+        Cancel { after, pick: rng.usize(0..8), hesitates }
+    };
+    (0..count).map(cancel).collect()
 }
 
 fn turns(rng: &mut Rng, busy: Duration) -> Vec<(Duration, Turn)> {

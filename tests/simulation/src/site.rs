@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::scenario::{Denied, Planned};
-use super::system::Board;
+use super::system::{Board, Operator};
 
 /// Link between a process and its world.
 #[derive(Clone, Default)]
@@ -21,6 +21,8 @@ pub struct Line {
     dead: CancellationToken,
     /// Receives the function that reports the state of the consumer.
     pub board: Arc<Mutex<Option<Board>>>,
+    /// Gets what asks its consumer for an operator.
+    pub operator: Arc<Mutex<Option<Operator>>>,
 }
 
 impl Line {
@@ -31,6 +33,11 @@ impl Line {
     /// Returns the health report of the consumer.
     pub fn shown(&self) -> Option<ConsumerReport> {
         self.board.lock().unwrap().as_ref().map(|board| board().0)
+    }
+
+    /// Asks its consumer for an operator; `None`: the process was killed, or has not begun.
+    pub fn asked<T>(&self, ask: impl FnOnce(&Operator) -> T) -> Option<T> {
+        self.operator.lock().unwrap().as_ref().filter(|_| !self.is_dead()).map(ask)
     }
 
     /// Returns true after the process was killed.

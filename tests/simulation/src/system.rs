@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::path::Path;
 use std::pin::Pin;
+use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -43,6 +44,40 @@ pub struct Parts {
     pub origin: Instant,
     /// Receives the function that reports the state of the consumer.
     pub board: Arc<Mutex<Option<Board>>>,
+    /// Gets what asks the consumer for an operator.
+    pub operator: Arc<Mutex<Option<Operator>>>,
+}
+
+/// A delivery in flight, as an operator sees it.
+#[derive(Debug, Clone)]
+pub struct Listed {
+    pub delivery: u64,
+    pub message_id: String,
+    pub attempt: u32,
+}
+
+/// Asks a consumer for an operator.
+pub struct Operator {
+    /// Lists what is in flight; `None`: there is no answer.
+    pub list: Box<dyn Fn() -> Boxed<Option<Vec<Listed>>> + Send>,
+    /// Cancels a delivery; true if it is stopped for that.
+    pub cancel: Box<dyn Fn(u64) -> Boxed<bool> + Send>,
+}
+
+/// The longest wait of an operator for an answer.
+pub const ANSWER: Duration = Duration::from_secs(1);
+
+/// The answer to an operator, once it is there; `None`: there is none in time, and none will be.
+pub async fn answered<T>(answer: Receiver<T>) -> Option<T> {
+    let until = Instant::now() + ANSWER;
+    loop {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        match answer.try_recv() {
+            Ok(answer) => return Some(answer),
+            Err(TryRecvError::Empty) if Instant::now() <= until + ANSWER => {}
+            Err(_) => return None,
+        }
+    }
 }
 
 /// Returns the health report of the consumer and its number of messages in hand.
@@ -112,6 +147,30 @@ macro_rules! system {
                     let (limit, now) = (timeout, tokio::time::Instant::now());
                     (status.report("work", limit, limit, now, wall), status.in_hand)
                 }));
+                let requests = consumer::Requests::default();
+                let (lists, cancels) = (requests.clone(), requests.clone());
+                *parts.operator.lock().unwrap() = Some($crate::system::Operator {
+                    list: Box::new(move || {
+                        let answer = lists.list();
+                        Box::pin(async move {
+                            let listed = $crate::system::answered(answer).await?;
+                            let listed = listed.into_iter().map(|one| $crate::system::Listed {
+                                delivery: one.delivery,
+                                message_id: one.message_id,
+                                attempt: one.attempt,
+                            });
+                            Some(listed.collect())
+                        })
+                    }),
+                    cancel: Box::new(move |delivery| {
+                        let until = tokio::time::Instant::now() + $crate::system::ANSWER;
+                        let answer = cancels.cancel(delivery, until);
+                        Box::pin(async move {
+                            let answer = $crate::system::answered(answer).await;
+                            answer == Some(consumer::Cancellation::Stopping)
+                        })
+                    }),
+                });
                 let (sender, phase) = tokio::sync::watch::channel(consumer::Phase::Running);
                 tokio::spawn(async move {
                     while parts.stage.changed().await.is_ok() {
@@ -150,6 +209,7 @@ macro_rules! system {
                     metrics: None,
                     traces: None,
                     pause: parts.pause,
+                    requests,
                     exit: Default::default(),
                 };
                 Box::pin(async move { _ = consumer.run(phase).await })

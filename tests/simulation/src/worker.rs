@@ -72,6 +72,7 @@ impl Handler for Worker {
             return std::future::pending().await;
         }
         let name = name(call);
+        self.judge.identify(&name, &call.message.id);
         let receipt = self.judge.started(self.line.life, &name, call.attempt, self.line.shown().as_ref());
         let mut run = Run { judge: &self.judge, receipt, end: None };
         let Behaviour { work, end, lingers, .. } = self.scenario.behaviour(&name, self.judge.turn(&name, call.attempt));

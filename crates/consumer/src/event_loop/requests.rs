@@ -1,0 +1,53 @@
+//! Requests: what the loop does when an operator asks for the messages in flight, or cancels one.
+
+use super::super::delivery::Event;
+use super::super::in_flight::{Cancellation, DeliveryId, InFlight, Request, Stage};
+use super::EventLoop;
+
+impl EventLoop {
+    /// An operator requests something. The channels have room for the answer; one that is closed has nobody who waits for it.
+    pub(super) fn requested(&mut self, request: Request) {
+        match request {
+            Request::List(answer) => drop(answer.try_send(self.in_flight())),
+            Request::Cancel { until, .. } if until < self.now => {}
+            Request::Cancel { delivery, answer, .. } => drop(answer.try_send(self.cancel(delivery))),
+        }
+    }
+
+    /// The messages in flight, in the order of their receives.
+    fn in_flight(&self) -> Vec<InFlight> {
+        let mut all = Vec::new();
+        for (delivery, in_hand) in &self.in_hand {
+            let Some(stage) = in_hand.machine.stage() else { continue };
+            let started_at = in_hand.started_at.unwrap_or(self.now);
+            let ends_at = started_at + self.consumer.spec.processing_timeout;
+            let lease_ends_at = self.leases.deadline(*delivery).unwrap_or(self.now);
+            all.push(InFlight {
+                delivery: *delivery,
+                message_id: in_hand.message_id().to_owned(),
+                attempt: in_hand.call.attempt,
+                stage,
+                age: self.now.saturating_duration_since(started_at),
+                time_left: ends_at.saturating_duration_since(self.now),
+                lease_left: lease_ends_at.saturating_duration_since(self.now),
+            });
+        }
+        all
+    }
+
+    /// Cancels this very delivery, and none that came after it.
+    fn cancel(&mut self, delivery: DeliveryId) -> Cancellation {
+        let Some(in_hand) = self.in_hand.get(&delivery) else { return Cancellation::Ended };
+        match in_hand.machine.stage() {
+            Some(Stage::Running) => {
+                let (consumer, message_id) = (&*self.consumer.spec.name, in_hand.message_id());
+                tracing::warn!(consumer, message_id, "cancelled by an operator: its handler is stopped");
+                self.apply(delivery, Event::Cancel);
+                Cancellation::Stopping
+            }
+            Some(Stage::Stopping) => Cancellation::AlreadyStopping,
+            Some(Stage::Deciding) => Cancellation::Deciding,
+            None => Cancellation::Ended,
+        }
+    }
+}

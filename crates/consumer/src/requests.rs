@@ -1,0 +1,80 @@
+//! Requests of an operator to one consumer. They come as signals, so they cost nothing while there are none.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, sync_channel};
+
+use tokio::time::Instant;
+
+use super::effects::Signal;
+use super::in_flight::{Cancellation, DeliveryId, InFlight, Request};
+use super::signals::Signals;
+
+/// Sends requests to a consumer's event loop. Clones reach the same consumer, which is given one of them.
+///
+/// An answer's channel is closed without an answer if the consumer has not begun, or is over: nothing is in flight then.
+#[derive(Clone, Default)]
+pub struct Requests {
+    signals: Arc<Signals<Signal>>,
+    is_open: Arc<AtomicBool>,
+}
+
+impl Requests {
+    /// Asks for the messages in flight.
+    pub fn list(&self) -> Receiver<Vec<InFlight>> {
+        let (answer, answered) = sync_channel(1);
+        self.send(Request::List(answer));
+        answered
+    }
+
+    /// Asks to cancel a delivery. If the consumer takes the request later than `until`, it does not carry it out.
+    pub fn cancel(&self, delivery: DeliveryId, until: Instant) -> Receiver<Cancellation> {
+        let (answer, answered) = sync_channel(1);
+        self.send(Request::Cancel { delivery, until, answer });
+        answered
+    }
+
+    fn send(&self, request: Request) {
+        if self.is_open.load(Ordering::Acquire) {
+            self.signals.send(Signal::Requested(request));
+        }
+    }
+
+    /// Returns the signals that requests come with.
+    pub(super) fn signals(&self) -> Arc<Signals<Signal>> {
+        Arc::clone(&self.signals)
+    }
+
+    /// Lets requests in, until what this returns is dropped.
+    pub(super) fn open(&self) -> Open {
+        self.is_open.store(true, Ordering::Release);
+        Open(self.clone())
+    }
+}
+
+/// Keeps requests coming. Dropping it closes the channels of the answers that are still owed.
+pub(super) struct Open(Requests);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.is_open.store(false, Ordering::Release);
+        self.0.signals.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_consumer_that_has_not_begun_or_is_over_owes_no_answer() {
+        let requests = Requests::default();
+        assert!(requests.list().recv().is_err(), "it has not begun");
+        let open = requests.open();
+        let (list, cancel) = (requests.list(), requests.cancel(7, Instant::now()));
+        assert!(list.try_recv().is_err_and(|error| error == std::sync::mpsc::TryRecvError::Empty), "it may answer yet");
+        drop(open);
+        assert!(list.recv().is_err() && cancel.recv().is_err());
+        assert!(requests.list().recv().is_err(), "it is over");
+    }
+}
