@@ -52,6 +52,8 @@ mod http;
 #[cfg(test)]
 mod iam;
 #[cfg(test)]
+mod inflight;
+#[cfg(test)]
 mod invoke;
 #[cfg(test)]
 mod languages;

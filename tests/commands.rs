@@ -382,6 +382,8 @@ fn every_command_explains_itself() {
         ("purge", "<CHANNEL> --yes --json --config"),
         ("pause", "[CONSUMERS]... --all --file --config"),
         ("resume", "[CONSUMERS]... --all --file --config"),
+        ("inflight", "--json --file --config"),
+        ("cancel", "<ID> --consumer --file --config"),
         ("top", "--once --config"),
         ("provision", "--plan --config"),
         ("iam", "--with-provision --config"),

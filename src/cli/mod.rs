@@ -10,6 +10,7 @@ mod dead_letter;
 mod destination;
 mod dlq;
 mod iam;
+mod inflight;
 mod invoke;
 pub mod lines;
 mod new;
@@ -99,6 +100,8 @@ enum Command {
     Pause(pause::Args),
     /// Resume paused consumers
     Resume(pause::Args),
+    Inflight(inflight::Args),
+    Cancel(inflight::CancelArgs),
     Alarms(alarms::Args),
     Clean(clean::Args),
     Compile(compile::Args),
@@ -201,6 +204,8 @@ fn run(command: Command) -> Result {
         Command::Dlq(args) => dlq::run(&args),
         Command::Pause(args) => pause::pause(&args),
         Command::Resume(args) => pause::resume(&args),
+        Command::Inflight(args) => inflight::run(&args),
+        Command::Cancel(args) => inflight::cancel(&args),
         Command::Alarms(args) => alarms::run(&args),
         Command::Clean(args) => clean::run(&args),
         Command::Compile(args) => compile::run(&args),
