@@ -1,5 +1,6 @@
 //! Command `hostler top`: shows a running host, from its health file and its metrics endpoint.
 
+mod layout;
 mod metrics;
 mod model;
 mod screen;
@@ -105,6 +106,7 @@ fn watch(
         let title = Title {
             pid: look.report.pid,
             up: look.at.since(look.report.started_at),
+            age: look.at.since(look.report.written_at),
             verdict: &said,
             healthy: verdict.healthy(),
             without: without.as_deref(),

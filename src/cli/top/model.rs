@@ -28,11 +28,15 @@ pub(super) struct Row {
     pub(super) slots: Option<u32>,
     /// Number of messages per second that ended between two reports.
     pub(super) rate: f64,
+    /// Those of them that failed.
+    pub(super) failure_rate: f64,
+    /// The time between the two reports.
+    pub(super) over: Duration,
     pub(super) processed: u64,
     pub(super) failed: u64,
     /// Median duration of the handler between two snapshots, in seconds. `slowest` is the 99th percentile.
-    pub(super) median: Option<f64>,
-    pub(super) slowest: Option<f64>,
+    pub(super) p50: Option<f64>,
+    pub(super) p99: Option<f64>,
     pub(super) visible: Option<f64>,
     pub(super) dead_lettered: Option<f64>,
     /// Age of the oldest message in seconds.
@@ -81,7 +85,10 @@ fn row(before: Option<&Look>, now: &Look, consumer: &ConsumerReport) -> Row {
     let earlier = before.and_then(|look| look.report.consumers.iter().find(|consumer| consumer.name == *name));
     let since_when = before.map_or(now.report.started_at, |look| look.report.written_at);
     let seconds = now.report.written_at.since(since_when);
-    let done = consumer.processed.saturating_sub(earlier.map_or(0, |earlier| earlier.processed));
+    let per_second = |now: u64, earlier: Option<u64>| {
+        let done = now.saturating_sub(earlier.unwrap_or_default());
+        if seconds.is_zero() { 0.0 } else { done as f64 / seconds.as_secs_f64() }
+    };
     let scrape = now.scrape.as_ref();
     let metric = |metric: &str| scrape.and_then(|scrape| scrape.value(metric, name));
     let took = scrape.map(|scrape| scrape.buckets("messaging_process_duration_seconds", name)).unwrap_or_default();
@@ -96,11 +103,13 @@ fn row(before: Option<&Look>, now: &Look, consumer: &ConsumerReport) -> Row {
         busy: consumer.in_flight,
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of slots")]
         slots: metric("hostler_slots").map(|slots| slots as u32),
-        rate: if seconds.is_zero() { 0.0 } else { done as f64 / seconds.as_secs_f64() },
+        rate: per_second(consumer.processed, earlier.map(|earlier| earlier.processed)),
+        failure_rate: per_second(consumer.failed, earlier.map(|earlier| earlier.failed)),
+        over: seconds,
         processed: consumer.processed,
         failed: consumer.failed,
-        median: quantile(0.5, &took),
-        slowest: quantile(0.99, &took),
+        p50: quantile(0.5, &took),
+        p99: quantile(0.99, &took),
         visible: metric("hostler_queue_visible"),
         dead_lettered: metric("hostler_queue_dead_lettered"),
         oldest: metric("hostler_queue_oldest_age_seconds"),
@@ -190,6 +199,10 @@ mod tests {
         let (early, late) = (look(10, 100, ""), look(12, 150, ""));
         assert_eq!(rows(Some(&early), &late)[0].rate, 25.0);
         assert_eq!(rows(None, &late)[0].rate, 12.5);
+        let mut failing = late.clone();
+        failing.report.consumers[0].failed = 7;
+        let row = &rows(Some(&early), &failing)[0];
+        assert_eq!((row.failure_rate, row.over), (2.5, Duration::from_secs(2)), "five more in two seconds");
         let mut other = early.clone();
         other.report.pid = 8;
         assert_eq!(rows(Some(&other), &late)[0].rate, 12.5);
@@ -214,8 +227,8 @@ mod tests {
     #[test]
     fn quantiles_are_those_between_two_looks() {
         let rows = rows(Some(&look(1, 0, &took(100, 0))), &look(2, 0, &took(150, 50)));
-        assert_eq!(rows[0].median, Some(0.1));
-        assert!(rows[0].slowest.is_some_and(|slowest| (slowest - 0.982).abs() < 1e-9), "{:?}", rows[0].slowest);
+        assert_eq!(rows[0].p50, Some(0.1));
+        assert!(rows[0].p99.is_some_and(|p99| (p99 - 0.982).abs() < 1e-9), "{:?}", rows[0].p99);
         assert_eq!(quantile(0.5, &[]), None);
         assert_eq!(quantile(0.5, &[(1.0, 0.0), (f64::INFINITY, 0.0)]), None);
         assert_eq!(quantile(0.5, &[(1.0, 0.0), (f64::INFINITY, 4.0)]), Some(1.0));
@@ -224,7 +237,7 @@ mod tests {
     #[test]
     fn without_metrics_there_is_what_the_health_file_has() {
         let row = &rows(None, &look(2, 10, ""))[0];
-        assert_eq!((row.state, row.busy, row.slots, row.median, row.visible), ("PROCESSING", 3, None, None, None));
+        assert_eq!((row.state, row.busy, row.slots, row.p50, row.visible), ("PROCESSING", 3, None, None, None));
         assert_eq!((row.processed, row.failed, row.since), (10, 2, Duration::from_secs(2)));
         let mut look = look(2, 10, "");
         look.report.consumers[0].breaker = Some(BreakerState::Open);

@@ -1,4 +1,4 @@
-//! Screen of `hostler top`: a table of consumers, their outcomes, the latest failures, and a graph of the last minutes.
+//! The screen of `hostler top`: a table of consumers, the last failures, outcomes, and a graph of the last minutes.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -6,14 +6,15 @@ use std::time::Duration;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
-use ratatui::text::Line;
-use ratatui::widgets::{Block, Cell, Row as Cells, Sparkline, Table};
+use ratatui::text::{Line, Text};
+use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row as Cells, Sparkline, Table};
 
+use super::layout::{Lines, Plan, TITLE, columns, plan};
 use super::model::Row;
 use hostler_health::FailureReport;
 use hostler_types::printable::on_one_line;
 
-/// Columns of the table, on the screen and with `--once`.
+/// The columns with `--once`.
 pub(super) const HEADER: [&str; 13] = [
     "CONSUMER", "STATE", "SINCE", "SLOTS", "MSG/S", "P50", "P99", "HANDLED", "FAILED", "VISIBLE", "DEAD", "OLDEST",
     "COUNTED",
@@ -30,14 +31,14 @@ const HISTORY: usize = 300;
 pub(super) struct History(VecDeque<u64>);
 
 impl History {
-    /// Adds a snapshot, with the slowest of its consumers.
+    /// Adds a look, by the highest percentile of its consumers.
     pub(super) fn push(&mut self, rows: &[Row]) {
-        let slowest = rows.iter().filter_map(|row| row.slowest).fold(0.0, f64::max);
+        let highest = rows.iter().filter_map(|row| row.p99).fold(0.0, f64::max);
         if self.0.len() == HISTORY {
             self.0.pop_front();
         }
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "microseconds of a handler")]
-        self.0.push_back((slowest * 1e6) as u64);
+        self.0.push_back((highest * 1e6) as u64);
     }
 }
 
@@ -47,6 +48,8 @@ pub(super) struct Title<'a> {
     pub(super) pid: u32,
     /// Time since the start of the host.
     pub(super) up: Duration,
+    /// The age of the health file.
+    pub(super) age: Duration,
     /// Verdict of the health check, with its reasons.
     pub(super) verdict: &'a str,
     pub(super) healthy: bool,
@@ -63,8 +66,8 @@ pub(super) fn cells(row: &Row) -> Vec<String> {
         rounded(row.since),
         row.slots.map_or_else(|| row.busy.to_string(), |slots| format!("{}/{slots}", row.busy)),
         format!("{:.1}", row.rate),
-        took(row.median),
-        took(row.slowest),
+        took(row.p50),
+        took(row.p99),
         row.processed.to_string(),
         row.failed.to_string(),
         count(row.visible),
@@ -103,75 +106,198 @@ pub(super) fn outcomes(row: &Row) -> Option<String> {
     (!words.is_empty()).then(|| format!("{}: {}", row.name, words.join(" · ")))
 }
 
-/// Formats the latest failures of all consumers, newest first, one per line.
-pub(super) fn failures(rows: &[Row]) -> Vec<String> {
-    let mut failures: Vec<_> =
-        rows.iter().flat_map(|row| row.failures.iter().map(move |(age, failure)| (age, &row.name, failure))).collect();
-    failures.sort_by_key(|(age, ..)| **age);
-    let line = |(age, consumer, failure): &(&Duration, &String, &FailureReport)| {
-        let FailureReport { message_id, outcome, disposition, reason, .. } = failure;
+/// A failure of a consumer, and its age.
+struct Shown<'a> {
+    age: Duration,
+    consumer: &'a str,
+    failure: &'a FailureReport,
+}
+
+impl Shown<'_> {
+    /// Formats it on one line; with its message's id cut to so many characters, if it has to be short.
+    fn line(&self, most: Option<usize>) -> String {
+        let FailureReport { message_id, outcome, disposition, reason, .. } = self.failure;
+        let message_id = most.map_or_else(|| message_id.clone(), |most| cut(message_id, most));
         let colon = if reason.is_empty() { "" } else { ": " };
         // Keeps the reason from a handler on one line.
         let reason = on_one_line(reason);
-        format!("{} ago, {consumer}, {message_id}: {outcome}, {disposition}{colon}{reason}", rounded(**age))
-    };
-    failures.iter().take(MAX_FAILURES).map(line).collect()
+        let (age, consumer) = (rounded(self.age), self.consumer);
+        format!("{age} ago, {consumer}, {message_id}: {outcome}, {disposition}{colon}{reason}")
+    }
 }
 
-/// Draws the whole screen.
+/// Returns the last failures of all consumers, latest first.
+fn last_failures(rows: &[Row]) -> Vec<Shown<'_>> {
+    let mut failures = Vec::new();
+    for row in rows {
+        let of_row = row.failures.iter().map(|(age, failure)| Shown { age: *age, consumer: &row.name, failure });
+        failures.extend(of_row);
+    }
+    failures.sort_by_key(|failure| failure.age);
+    failures.truncate(MAX_FAILURES);
+    failures
+}
+
+/// Formats the last failures of all consumers, latest first, one per line.
+pub(super) fn failures(rows: &[Row]) -> Vec<String> {
+    last_failures(rows).iter().map(|failure| failure.line(None)).collect()
+}
+
+/// A column of the screen: its heading, and a consumer's cell.
+type Column = (&'static str, fn(&Row) -> String);
+
+/// The columns of the screen, of which those that do not fit are left out.
+const COLUMNS: [Column; 13] = [
+    ("CONSUMER", |row| row.name.clone()),
+    ("STATE", |row| row.state.to_owned()),
+    ("SINCE", |row| brief(row.since)),
+    ("SLOTS", |row| row.slots.map_or_else(|| row.busy.to_string(), |slots| format!("{}/{slots}", row.busy))),
+    ("MSG/S", |row| rate(row.rate)),
+    ("FAIL/S", |row| rate(row.failure_rate)),
+    ("FAILED", |row| count(row.failed as f64)),
+    ("HANDLED", |row| count(row.processed as f64)),
+    ("P50", |row| took(row.p50)),
+    ("P99", |row| took(row.p99)),
+    ("VISIBLE", |row| row.visible.map_or_else(dash, count)),
+    ("DEAD", |row| row.dead_lettered.map_or_else(dash, count)),
+    ("OLDEST", |row| row.oldest.map_or_else(dash, |oldest| brief(seconds(oldest)))),
+];
+
+/// The columns that may be left out, the first to go first: SINCE, P50, HANDLED, OLDEST, DEAD, SLOTS.
+const EXPENDABLE: [usize; 6] = [2, 8, 7, 12, 11, 3];
+
+/// The columns about failures, which are red where there are any.
+const FAILING: [usize; 2] = [5, 6];
+
+/// The longest message id on the screen.
+const MAX_ID: usize = 14;
+
+fn dash() -> String {
+    "-".to_owned()
+}
+
+/// Formats a rate per second in at most six places.
+fn rate(rate: f64) -> String {
+    if rate < 999.95 { format!("{rate:.1}") } else { count(rate) }
+}
+
+/// Formats a number in at most five places.
+fn count(number: f64) -> String {
+    match number {
+        number if number < 99_999.5 => format!("{number:.0}"),
+        number if number < 999_500.0 => format!("{:.0}k", number / 1e3),
+        number if number < 9.95e6 => format!("{:.1}M", number / 1e6),
+        number => format!("{:.0}M", number / 1e6),
+    }
+}
+
+fn seconds(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds.clamp(0.0, 1e9))
+}
+
+/// Formats a duration in its largest unit.
+fn brief(duration: Duration) -> String {
+    let text = rounded(duration);
+    text.split(' ').next().unwrap_or_default().to_owned()
+}
+
+/// Cuts a text to so many characters, and says so.
+fn cut(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// Draws the whole screen. What does not fit is left out, and its heading says so.
 pub(super) fn draw(frame: &mut Frame<'_>, title: &Title<'_>, rows: &[Row], history: &History) {
-    let told: Vec<Line<'_>> = rows.iter().filter_map(outcomes).map(Line::from).collect();
-    let failed: Vec<Line<'_>> = failures(rows).into_iter().map(Line::from).collect();
-    let height = |lines: usize| u16::try_from(lines).unwrap_or(u16::MAX);
+    let told: Vec<_> = rows.iter().filter_map(outcomes).collect();
+    let failed: Vec<_> = last_failures(rows).iter().map(|failure| failure.line(Some(MAX_ID))).collect();
+    let lines = |count: usize| u16::try_from(count).unwrap_or(u16::MAX);
+    let there = Lines { consumers: lines(rows.len()), failures: lines(failed.len()), outcomes: lines(told.len()) };
+    let Plan { shown, chart } = plan(frame.area().height, there);
+    let more = rows.len() - usize::from(shown.consumers);
+    let headed = |lines: u16| if lines == 0 { 0 } else { lines + 1 };
     let areas = Layout::vertical([
-        Constraint::Length(2),
-        Constraint::Length(height(rows.len()).saturating_add(3)),
-        Constraint::Length(height(told.len()).saturating_add(2)),
-        Constraint::Length(if failed.is_empty() { 0 } else { height(failed.len()).saturating_add(2) }),
-        Constraint::Min(3),
+        Constraint::Length(TITLE),
+        Constraint::Length(shown.consumers + 1),
+        Constraint::Length(u16::from(more > 0)),
+        Constraint::Length(headed(shown.failures)),
+        Constraint::Length(headed(shown.outcomes)),
+        Constraint::Length(chart),
     ]);
-    let [head, table, below, last, line]: [Rect; 5] = areas.areas(frame.area());
-    frame.render_widget(headline(title), head);
-    frame.render_widget(consumers(rows), table);
-    frame.render_widget(ratatui::widgets::Paragraph::new(told).block(Block::bordered().title(" outcomes ")), below);
-    frame.render_widget(
-        ratatui::widgets::Paragraph::new(failed).block(Block::bordered().title(" last failures ")),
-        last,
-    );
-    let shown = history.0.iter().rev().take(usize::from(line.width.saturating_sub(2)));
-    let mut data: Vec<u64> = shown.copied().collect();
+    let [head, table, cut_off, failures, outcomes, line]: [Rect; 6] = areas.areas(frame.area());
+    frame.render_widget(headline(title, rows), head);
+    frame.render_widget(consumers(&rows[..usize::from(shown.consumers)], table.width), table);
+    frame.render_widget(Line::from(format!("… and {more} more; `hostler top --once` shows all")), cut_off);
+    frame.render_widget(section("last failures", &failed, shown.failures), failures);
+    frame.render_widget(section("outcomes since the start", &told, shown.outcomes), outcomes);
+    let newest = history.0.iter().rev().take(usize::from(line.width));
+    let mut data: Vec<u64> = newest.copied().collect();
     data.reverse();
     let last = data.last().map_or(0.0, |micros| *micros as f64 / 1e6);
-    let block = Block::bordered().title(format!(" p99 of the slowest consumer: {} ", took(Some(last))));
+    let block = heading(format!("highest p99 of a consumer at each look: {} now", took(Some(last))));
     frame.render_widget(Sparkline::default().data(data).block(block).style(Style::new().fg(Color::Cyan)), line);
 }
 
-fn headline<'a>(title: &'a Title<'_>) -> ratatui::widgets::Paragraph<'a> {
+fn heading<'a>(text: String) -> Block<'a> {
+    Block::new().borders(Borders::TOP).title(format!(" {text} "))
+}
+
+/// Returns the first lines of a section, whose heading says if there are more.
+fn section<'a>(name: &str, lines: &'a [String], shown: u16) -> Paragraph<'a> {
+    let shown = usize::from(shown);
+    let name = if shown < lines.len() { format!("{name} ({shown} of {})", lines.len()) } else { name.to_owned() };
+    Paragraph::new(lines.iter().take(shown).map(|line| Line::from(line.as_str())).collect::<Vec<_>>())
+        .block(heading(name))
+}
+
+fn headline<'a>(title: &'a Title<'_>, rows: &[Row]) -> Paragraph<'a> {
     let colour = if title.healthy { Color::Green } else { Color::Red };
     let verdict = Line::styled(title.verdict, Style::new().fg(colour).add_modifier(Modifier::BOLD));
-    let mut about = format!("hostler, pid {}, up {} · q quits", title.pid, rounded(title.up));
+    let mut about = format!("pid {}, up {}", title.pid, rounded(title.up));
+    if let Some(row) = rows.first() {
+        about.push_str(&format!(" · rates over {}", rounded(row.over)));
+    }
+    about.push_str(&format!(" · health {} old", rounded(title.age)));
+    if let Some(counted) = rows.iter().filter_map(|row| row.counted).reduce(f64::max) {
+        about.push_str(&format!(" · counts {} old", rounded(seconds(counted))));
+    }
+    about.push_str(" · q quits");
     if let Some(without) = title.without {
         about.push_str(" · no metrics: ");
         about.push_str(without);
     }
-    ratatui::widgets::Paragraph::new(vec![Line::from(about), verdict])
+    Paragraph::new(vec![Line::from(about), verdict])
 }
 
-fn consumers(rows: &[Row]) -> Table<'_> {
-    let lines = rows.iter().map(|row| {
-        let bad = row.failed > 0;
-        let cells = cells(row).into_iter().enumerate().map(move |(column, text)| {
-            let cell = Cell::from(text);
-            if column == 8 && bad { cell.style(Style::new().fg(Color::Red)) } else { cell }
+/// Returns the table of these consumers, as wide as the screen allows.
+fn consumers(rows: &[Row], width: u16) -> Table<'_> {
+    let cells: Vec<Vec<String>> = rows.iter().map(|row| COLUMNS.iter().map(|(_, cell)| cell(row)).collect()).collect();
+    let widest = |column: usize| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
+    let widths: Vec<_> = COLUMNS.iter().enumerate().map(|(at, (name, _))| widest(at).max(name.len())).collect();
+    let (kept, name) = columns(usize::from(width), &widths, &EXPENDABLE);
+    let place = |column: usize| if column == 0 { name } else { widths[column] };
+    let align = |column: usize, text: &str| match column {
+        0 => Text::from(cut(text, name)),
+        1 => Text::from(text.to_owned()),
+        _ => Text::from(text.to_owned()).right_aligned(),
+    };
+    let lines = rows.iter().zip(&cells).map(|(row, cells)| {
+        let cells = kept.iter().map(|column| {
+            let cell = Cell::from(align(*column, &cells[*column]));
+            let fails = FAILING.contains(column) && row.failed > 0;
+            if fails { cell.style(Style::new().fg(Color::Red)) } else { cell }
         });
-        Cells::new(cells)
+        Cells::new(cells.collect::<Vec<_>>())
     });
-    let widths = HEADER.iter().enumerate().map(|(column, name)| {
-        let widest = rows.iter().map(|row| cells(row)[column].chars().count()).max().unwrap_or_default();
-        Constraint::Length(u16::try_from(widest.max(name.len())).unwrap_or(u16::MAX))
-    });
-    let header = Cells::new(HEADER).style(Style::new().add_modifier(Modifier::BOLD));
-    Table::new(lines, widths).header(header).column_spacing(2).block(Block::bordered().title(" consumers "))
+    let header =
+        Cells::new(kept.iter().map(|column| Cell::from(align(*column, COLUMNS[*column].0))).collect::<Vec<_>>());
+    let places = kept.iter().map(|column| Constraint::Length(u16::try_from(place(*column)).unwrap_or(u16::MAX)));
+    let places: Vec<_> = places.collect();
+    Table::new(lines.collect::<Vec<_>>(), places)
+        .header(header.style(Style::new().add_modifier(Modifier::BOLD)))
+        .column_spacing(1)
 }
 
 #[cfg(test)]
@@ -190,10 +316,12 @@ mod tests {
             busy: 3,
             slots: Some(16),
             rate: 41.26,
+            failure_rate: 0.2,
+            over: Duration::from_secs(1),
             processed: 1_200,
             failed: 7,
-            median: Some(0.0004),
-            slowest: Some(0.25),
+            p50: Some(0.0004),
+            p99: Some(0.25),
             visible: Some(9_000.0),
             dead_lettered: Some(0.0),
             oldest: None,
@@ -247,41 +375,103 @@ mod tests {
         assert_eq!(cells(&row()), expected);
         let unread = Row { visible: None, dead_lettered: None, counted: None, ..row() };
         assert_eq!(cells(&unread)[9..], ["-"; 4], "nothing passes for a count before there is one");
-        assert_eq!(cells(&Row { slots: None, median: Some(2.0), ..row() })[3..6], ["3", "41.3", "2.0s"]);
+        assert_eq!(cells(&Row { slots: None, p50: Some(2.0), ..row() })[3..6], ["3", "41.3", "2.0s"]);
         assert_eq!(outcomes(&row()).as_deref(), Some("mails: ack 1193 · failed 7"));
         assert_eq!(outcomes(&Row { outcomes: BTreeMap::new(), ..row() }), None);
     }
 
-    #[test]
-    fn all_of_it_is_on_the_screen() {
-        let mut terminal = Terminal::new(TestBackend::new(120, 24)).unwrap();
+    fn title<'a>() -> Title<'a> {
+        let (up, age) = (Duration::from_secs(60), Duration::from_millis(1_400));
+        Title { pid: 7, up, age, verdict: "healthy", healthy: true, without: None }
+    }
+
+    /// The lines of a screen.
+    fn drawn((width, height): (u16, u16), title: &Title<'_>, rows: &[Row]) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         let mut history = History::default();
-        history.push(&[row()]);
-        let title = Title { pid: 7, up: Duration::from_secs(60), verdict: "healthy", healthy: true, without: None };
-        terminal.draw(|frame| draw(frame, &title, &[row()], &history)).unwrap();
-        let screen = terminal.backend().to_string();
-        for shown in [
-            "pid 7, up 1m",
-            "healthy",
-            "CONSUMER",
-            "3/16",
-            "mails: ack 1193 · failed 7",
-            "12s ago, mails, m-2: failed, release: no such",
-            "slowest consumer: 250ms",
+        history.push(rows);
+        terminal.draw(|frame| draw(frame, title, rows, &history)).unwrap();
+        let buffer = terminal.backend().buffer();
+        let line = |y: u16| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned();
+        (0..height).map(line).collect()
+    }
+
+    /// The line that has this in it.
+    fn at(screen: &[String], text: &str) -> usize {
+        let found = screen.iter().position(|line| line.contains(text));
+        found.unwrap_or_else(|| panic!("{text}:\n{}", screen.join("\n")))
+    }
+
+    #[test]
+    fn all_that_matters_is_on_a_screen_of_80_by_24() {
+        let long = Row {
+            name: "thumbnails".into(),
+            state: "BREAKER OPEN",
+            slots: Some(128),
+            busy: 128,
+            rate: 12_345.6,
+            failure_rate: 1_000.0,
+            failed: 123_456,
+            processed: 9_876_543,
+            visible: Some(1_234_567.0),
+            dead_lettered: Some(99_999.0),
+            oldest: Some(7_140.0),
+            failures: vec![failure(1, "01932f0c-5a1b-7c3e-8000-000000000000", "no such bucket: uploads"); 5],
+            ..row()
+        };
+        let screen = drawn((80, 24), &title(), &[row(), long]);
+        assert_eq!(screen[0], "pid 7, up 1m · rates over 1s · health 1s old · counts 12s old · q quits");
+        assert_eq!(screen[1], "healthy");
+        let [header, mails, thumbnails] = [2, 3, 4].map(|line| screen[line].split_whitespace().collect::<Vec<_>>());
+        assert_eq!(
+            header,
+            ["CONSUMER", "STATE", "SLOTS", "MSG/S", "FAIL/S", "FAILED", "P99", "VISIBLE", "DEAD", "OLDEST"]
+        );
+        assert_eq!(mails, ["mails", "PROCESSING", "3/16", "41.3", "0.2", "7", "250ms", "9000", "0", "-"]);
+        let expected =
+            ["thumbnails", "BREAKER", "OPEN", "128/128", "12346", "1000", "123k", "250ms", "1.2M", "99999", "1h"];
+        assert_eq!(thumbnails, expected);
+        let order = [
+            "MSG/S",
+            " last failures ─",
+            " outcomes since the start ─",
+            " highest p99 of a consumer at each look: 250ms now ─",
             "█",
-        ] {
-            assert!(screen.contains(shown), "{shown}:\n{screen}");
-        }
+        ];
+        let lines = order.map(|text| at(&screen, text));
+        assert!(lines.is_sorted(), "{lines:?}");
+        at(&screen, "1s ago, thumbnails, 01932f0c-5a1b…: failed, release: no such bucket: uploads");
+        at(&screen, "mails: ack 1193 · failed 7");
+    }
+
+    #[test]
+    fn a_wide_screen_has_every_column() {
+        let screen = drawn((120, 24), &title(), &[row()]);
+        let header: Vec<_> = screen[2].split_whitespace().collect();
+        assert_eq!(header, COLUMNS.map(|(name, _)| name));
+    }
+
+    #[test]
+    fn what_is_cut_is_said() {
+        let rows: Vec<Row> = (0..40).map(|number| Row { name: format!("consumer-{number}"), ..row() }).collect();
+        let screen = drawn((80, 24), &title(), &rows);
+        assert!(screen[19].starts_with("consumer-16 "), "{screen:#?}");
+        assert_eq!(screen[20], "… and 23 more; `hostler top --once` shows all");
+        assert!(screen[21].contains("last failures (2 of 5)"), "{screen:#?}");
+        let named = Row { name: "a-consumer-with-quite-a-long-name".into(), ..row() };
+        assert!(drawn((80, 24), &title(), &[named])[3].starts_with("a-consumer-with-… "));
+        let rows = &rows[..14];
+        let screen = drawn((80, 24), &title(), rows);
+        at(&screen, "last failures");
+        assert!(!screen.iter().any(|line| line.contains("more;")), "{screen:#?}");
     }
 
     #[test]
     fn a_small_screen_and_many_consumers_are_no_fault() {
         let rows: Vec<Row> = std::iter::repeat_with(row).take(80).collect();
-        let title =
-            Title { pid: 7, up: Duration::ZERO, verdict: "unhealthy", healthy: false, without: Some("refused") };
-        for (width, height) in [(1, 1), (10, 3), (80, 5), (200, 60)] {
-            let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-            terminal.draw(|frame| draw(frame, &title, &rows, &History::default())).unwrap();
+        let title = Title { verdict: "unhealthy", healthy: false, without: Some("refused"), ..title() };
+        for screen in [(1, 1), (10, 3), (80, 5), (200, 60)] {
+            drawn(screen, &title, &rows);
         }
     }
 
