@@ -6,10 +6,12 @@ mod json;
 #[cfg(test)]
 mod lines;
 pub mod metrics;
+mod progress;
 mod resource;
 mod text;
 pub mod traces;
 
+pub use progress::Progress;
 pub use resource::{Attribute, Resource, describe, resource};
 
 mod backlog;

@@ -15,7 +15,7 @@ use super::demand;
 use super::engine::Engine;
 use super::load_error::LoadError;
 use super::source::Source;
-use hostler_telemetry::PROGRESS;
+use hostler_telemetry::{PROGRESS, Progress};
 use hostler_types::digest::{hex, sha256};
 
 /// Minimum size of a large binary, in bytes. Compiling a large binary may take a second or more.
@@ -48,8 +48,9 @@ pub(super) fn build(engine: &Engine, source: &Source, wasm: &[u8]) -> Result<Bui
     Ok(built)
 }
 
-/// Compiles a binary. For a large binary, logs the start and the end of the compilation.
+/// Compiles a binary. Logs the start and the end if that takes a while, and shows a terminal that it goes on.
 fn compile_slowly(engine: &Engine, source: &Source, binary: &[u8]) -> Result<Built, LoadError> {
+    let _line = Progress::show(&format!("compiling {}", source.name()));
     if binary.len() < LARGE {
         return compile(engine, source, binary);
     }

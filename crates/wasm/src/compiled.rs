@@ -32,6 +32,7 @@ use super::engine::{Engine, base_config};
 use super::foreign;
 use super::load_error::LoadError;
 use super::source::{Contents, Source};
+use hostler_telemetry::Progress;
 use hostler_types::digest::{hex, sha256};
 
 const NAME: &[u8; 7] = b"hostler";
@@ -239,6 +240,7 @@ pub fn compile(source: &Source, recipe: Recipe<'_>) -> Result<Vec<u8>, CompileEr
         return Err(LoadError::new(source, "it is compiled already", "name the .wasm or .wat file").into());
     }
     let read = contents.all().map_err(unreadable)?;
+    let _line = Progress::show(&format!("compiling {}", source.name()));
     let (binary, code, memory) = contain(source, || {
         let binary = componentized(&engine, source, to_binary(source, &read)?)?;
         let divided = in_pieces(Cow::Borrowed(&*binary));

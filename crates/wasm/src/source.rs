@@ -46,6 +46,12 @@ impl fmt::Debug for Fetched {
 }
 
 impl Source {
+    /// Returns the last part of its path or reference.
+    pub(super) fn name(&self) -> String {
+        let text = self.to_string();
+        text.rsplit('/').next().unwrap_or(&text).to_owned()
+    }
+
     /// Returns `true` if compiled code in the source may run. The operator vouches for files and for pinned bytes.
     pub(super) fn is_trusted(&self) -> bool {
         match self {
