@@ -31,7 +31,9 @@ pub use ecs::Metadata;
 pub use grant_conflicts::{check_grants, check_grants_of_queue};
 pub use guests::{Guests, Shared, sets, too_few_processes};
 pub use handlers::{all, cache, definitions, fetch};
+pub use signals::end_with;
 
+use std::io::IsTerminal as _;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::sync::Arc;
@@ -109,7 +111,8 @@ pub fn run(file: Option<&Path>) -> Result {
     let hardening = check_grants(&loaded).and_then(|()| Hardening::enforce(&loaded.config, &machine));
     let threads = Threads::of(&machine, guests::sets(&loaded.config.consumers));
     machine.try_threads(threads.least())?;
-    let mut logs = telemetry::start(match loaded.config.telemetry.log {
+    let log = loaded.config.telemetry.log.unwrap_or_else(|| LogFormat::usual(std::io::stderr().is_terminal()));
+    let mut logs = telemetry::start(match log {
         LogFormat::Json => telemetry::Form::Json,
         LogFormat::Text => telemetry::Form::Text,
     });
@@ -136,7 +139,8 @@ pub fn run(file: Option<&Path>) -> Result {
     let mut control = Builder::new_current_thread();
     let control = control.enable_all().max_blocking_threads(threads.control_blocking).build().map_err(internal)?;
     let (pools, shared, loading_blocking) = (guests.pools(), guests.shared(), threads.control_blocking);
-    let host = Host { hardening, shared, loading_blocking, ..Host::new(loaded.config, machine, files, signals, pools) };
+    let host =
+        Host { hardening, shared, loading_blocking, log, ..Host::new(loaded.config, machine, files, signals, pools) };
     // Dropping a runtime waits for all blocking calls. Therefore, a panic must not unwind past the runtimes.
     let result = panic::catch_unwind(AssertUnwindSafe(|| control.block_on(host.run(exporters))));
     guests.shut_down();
@@ -176,6 +180,8 @@ struct Host {
     shared: Vec<Shared>,
     /// Maximum number of blocking threads while handlers are fetched and loaded.
     loading_blocking: usize,
+    /// The format of the log.
+    log: LogFormat,
     boards: Vec<StatusHandle>,
     /// For each consumer, sends true while the consumer is paused.
     pauses: Vec<watch::Sender<bool>>,
@@ -195,7 +201,7 @@ impl Host {
         let pauses = config.consumers.iter().map(|_| watch::Sender::new(false)).collect();
         let requests = config.consumers.iter().map(|_| Requests::default()).collect();
         let ecs = Ecs::from(|name| std::env::var(name).ok());
-        let (hardening, shared, loading_blocking) = (None, Vec::new(), 1);
+        let (hardening, shared, loading_blocking, log) = (None, Vec::new(), 1, LogFormat::Json);
         Self {
             config,
             machine,
@@ -205,6 +211,7 @@ impl Host {
             hardening,
             shared,
             loading_blocking,
+            log,
             boards,
             pauses,
             requests,
@@ -252,7 +259,7 @@ impl Host {
         }
         // Before any connection, refuses a config whose memory demand exceeds the limit even without the handlers.
         plan(&self.config, &self.machine, &[])?;
-        let metadata = async { Ok(self.ecs.metadata(self.config.telemetry.log).await) };
+        let metadata = async { Ok(self.ecs.metadata(self.log).await) };
         let (service, metadata) = tokio::try_join!(driver(&self.config).connect(&self.config), metadata)?;
         let broker: Arc<dyn Broker> = service.clone();
         let resource = metadata.as_ref().map_or_else(Resource::new, |metadata| metadata.resource.clone());

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Resource, Signal, getppid, getrlimit, set_parent_process_death_signal};
 use signal_hook::consts::{SIGABRT, SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 use signal_hook::iterator::Signals as Incoming;
 use signal_hook::{flag, low_level};
@@ -37,6 +37,19 @@ pub(super) fn exit_without_memory(code: u8) {
     if [Resource::As, Resource::Data].into_iter().any(|limit| getrlimit(limit).current.is_some()) {
         // If the handler cannot be installed, the default action remains.
         let _ = flag::register_conditional_shutdown(SIGABRT, code.into(), Arc::new(AtomicBool::new(true)));
+    }
+}
+
+/// Lets this process drain when its parent ends, however that ends.
+///
+/// # Errors
+/// The parent is gone, or the kernel cannot tell of its end.
+pub fn end_with(parent: i32) -> io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::TERM))?;
+    // It may have ended before.
+    match getppid() {
+        Some(pid) if pid.as_raw_nonzero().get() == parent => Ok(()),
+        _ => Err(io::Error::other("the process that started this one is gone")),
     }
 }
 

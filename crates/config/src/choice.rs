@@ -130,3 +130,20 @@ choice! {
         Text = "text",
     }
 }
+
+impl LogFormat {
+    /// Returns the format for logs whose configuration names none: text if they go to a terminal, where a person reads them.
+    pub fn usual(is_terminal: bool) -> Self {
+        if is_terminal { Self::Text } else { Self::Json }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_gets_text_and_everything_else_json() {
+        assert_eq!([true, false].map(LogFormat::usual), [LogFormat::Text, LogFormat::Json]);
+    }
+}

@@ -397,7 +397,7 @@ pub(super) static KEYS: &[Key] = &[
     key(
         "telemetry.log",
         Kind::Choice(LogFormat::WORDS),
-        DefaultValue::Value("json"),
+        DefaultValue::Derived("`text` on a terminal, else `json`"),
         "Form of the log lines; their level is `RUST_LOG`'s.",
     ),
     key(
@@ -413,6 +413,18 @@ pub(super) static KEYS: &[Key] = &[
         "Metrics on stdout in CloudWatch's embedded metric format.",
     ),
     key("telemetry.prometheus", Kind::Address, DefaultValue::Unset, "Where Prometheus may fetch metrics."),
+    key(
+        "dev.build",
+        Kind::Command,
+        DefaultValue::Unset,
+        "Builds the handlers; only `hostler dev` runs it, by `sh` in the current directory. Unset: they are run as they are.",
+    ),
+    key(
+        "dev.watch",
+        Kind::Paths,
+        DefaultValue::Value("[]"),
+        "Files and folders whose change makes `hostler dev` build again. They count from the current directory.",
+    ),
 ];
 
 /// Kind of a name in a table.
@@ -479,7 +491,7 @@ mod tests {
 
     #[test]
     fn a_table_knows_its_names() {
-        assert_eq!(names(""), ["host", "queue", "payload", "consumers", "alarms", "telemetry"]);
+        assert_eq!(names(""), ["host", "queue", "payload", "consumers", "alarms", "telemetry", "dev"]);
         assert_eq!(names("consumers"), ["*"]);
         assert_eq!(names("queue")[..3], ["driver", "embedded", "sqs"], "each table once");
     }

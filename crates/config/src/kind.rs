@@ -42,6 +42,8 @@ pub(super) enum Kind {
     /// A URL that is never displayed.
     SecretUrl,
     Path,
+    /// A command for a shell.
+    Command,
     Handler,
     /// A URL. `example` is an example for the key.
     Url {
@@ -54,6 +56,7 @@ pub(super) enum Kind {
     Channel,
     Channels,
     Texts,
+    Paths,
     Origins,
     Networks,
     Dirs,
@@ -76,6 +79,7 @@ impl Kind {
                 .map_err(|_| "the value is not text (it is not shown: it may be secret)".to_owned()),
             Self::SecretUrl => SecretUrl::read(value).map(drop),
             Self::Path => PathBuf::read(value).map(drop),
+            Self::Command => command(text(value)?),
             Self::Handler => HandlerRef::read(value).map(drop),
             Self::Url { .. } => Url::read(value).map(drop),
             Self::Address => SocketAddr::read(value).map(drop),
@@ -85,6 +89,7 @@ impl Kind {
             Self::Channel => Channel::read(value).map(drop),
             Self::Channels => Vec::<Channel>::read(value).map(drop),
             Self::Texts => texts(value),
+            Self::Paths => Vec::<PathBuf>::read(value).map(drop),
             Self::Origins => Vec::<Origin>::read(value).map(drop),
             Self::Networks => Vec::<Network>::read(value).map(drop),
             Self::Dirs => Dirs::read(value).map(drop),
@@ -96,7 +101,7 @@ impl Kind {
     pub(super) fn value(self, raw: &str) -> Value {
         match self {
             Self::Bool | Self::Integer { .. } | Self::Share | Self::Dirs => parsed(raw),
-            Self::Channels | Self::Texts | Self::Origins | Self::Networks => list(raw),
+            Self::Channels | Self::Texts | Self::Paths | Self::Origins | Self::Networks => list(raw),
             _ => Value::from(raw),
         }
     }
@@ -132,6 +137,7 @@ impl Kind {
             Self::Secret => "text in quotes".to_owned(),
             Self::SecretUrl => "an address that begins with `https://` or `http://`".to_owned(),
             Self::Path => "a path".to_owned(),
+            Self::Command => "a shell command such as `make`".to_owned(),
             Self::Handler => "a path, `s3://bucket/key` or `oci://registry/repository:tag`".to_owned(),
             Self::Url { example } => format!("an address such as `{example}`"),
             Self::Address => "an IP address and port such as `0.0.0.0:9464`".to_owned(),
@@ -141,6 +147,7 @@ impl Kind {
             Self::Channel => "`<queue>` or `<exchange>.<queue>`, each 1 to 71 of `A-Z a-z 0-9 _ -`".to_owned(),
             Self::Channels => "a list of channels such as `[\"orders\"]`".to_owned(),
             Self::Texts => "a list of texts such as `[\"MOBILE.\"]`".to_owned(),
+            Self::Paths => "a list of paths such as `[\"src\"]`".to_owned(),
             Self::Origins => "a list of origins such as `[\"https://api.example.com\"]`".to_owned(),
             Self::Networks => "a list of networks such as `[\"10.0.0.0/16\"]`".to_owned(),
             Self::Dirs => {
@@ -175,6 +182,14 @@ fn texts(value: &Value) -> Result<(), String> {
     match Vec::<String>::read(value)?.iter().position(String::is_empty) {
         Some(index) => Err(format!("item {} is empty", index + 1)),
         None => Ok(()),
+    }
+}
+
+fn command(text: &str) -> Result<(), String> {
+    match text {
+        _ if text.contains('\0') => Err("the command contains a NUL character".to_owned()),
+        _ if text.trim().is_empty() => Err(format!("{} is not a command", quoted(text))),
+        _ => Ok(()),
     }
 }
 

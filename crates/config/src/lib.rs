@@ -33,7 +33,7 @@ pub use suggest::alike;
 pub use units::Share;
 // Type of a public field.
 pub use hostler_types::Rate;
-pub use valid::{Alarms, Config, Embedded, Host, Payload, QueueConfig, Sqs, Telemetry};
+pub use valid::{Alarms, Config, Dev, Embedded, Host, Payload, QueueConfig, Sqs, Telemetry};
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(config.queue.driver, Driver::Embedded);
         assert_eq!(config.queue.embedded.path.file_name(), Some("hostler.db".as_ref()));
         assert_eq!((config.payload.bucket, config.payload.threshold), (None, 256 << 10));
-        assert_eq!((config.telemetry.log, config.telemetry.prometheus), (LogFormat::Json, None));
+        assert_eq!((config.telemetry.log, config.telemetry.prometheus), (None, None));
     }
 
     #[test]

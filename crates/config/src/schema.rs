@@ -94,10 +94,10 @@ fn form(kind: Kind) -> Value {
         Kind::Integer { min, max } => json!({ "type": "integer", "minimum": min, "maximum": max }),
         Kind::Share => json!({ "type": "number", "minimum": 0, "exclusiveMaximum": 1 }),
         Kind::Choice(words) => json!({ "type": "string", "enum": words }),
-        Kind::Channels | Kind::Texts | Kind::Origins | Kind::Networks => {
+        Kind::Channels | Kind::Texts | Kind::Paths | Kind::Origins | Kind::Networks => {
             let item = match kind {
                 Kind::Channels => form(Kind::Channel),
-                Kind::Texts => json!({ "type": "string", "minLength": 1 }),
+                Kind::Texts | Kind::Paths => json!({ "type": "string", "minLength": 1 }),
                 Kind::Origins => json!({ "type": "string", "pattern": "^[hH][tT][tT][pP][sS]?://[^/?#@\\s]+$" }),
                 _ => json!({ "type": "string" }),
             };
@@ -131,7 +131,7 @@ fn pattern_of(kind: Kind) -> Option<String> {
                 also.chars().flat_map(|char| if char == '-' { vec!['\\', char] } else { vec![char] }).collect();
             format!("^[A-Za-z0-9{also}]{{{min},{max}}}$")
         }
-        Kind::Path | Kind::Handler => r"^[\s\S]+$".to_owned(),
+        Kind::Path | Kind::Command | Kind::Handler => r"^[\s\S]+$".to_owned(),
         Kind::Url { .. } | Kind::SecretUrl => r"^[hH][tT][tT][pP][sS]?://[^/?#@\s]+([/?#]\S*)?$".to_owned(),
         Kind::Address => r"^\S+:[0-9]+$".to_owned(),
         Kind::Rate => r"^\s*\+?0*[1-9][0-9]*\s*/\s*[smh]\s*$".to_owned(),

@@ -25,6 +25,8 @@ pub struct Config {
     pub alarms: Alarms,
     /// Logs, metrics and traces.
     pub telemetry: Telemetry,
+    /// The settings of `hostler dev`.
+    pub dev: Dev,
 }
 
 /// `[host]`: settings of the process.
@@ -99,14 +101,23 @@ pub struct Alarms {
 /// `[telemetry]`: logs, metrics and traces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Telemetry {
-    /// Format of the log lines.
-    pub log: LogFormat,
+    /// Format of the log lines; `None`: [`LogFormat::usual`].
+    pub log: Option<LogFormat>,
     /// Destination of OTLP traces and metrics. `None`: none are sent.
     pub otlp_endpoint: Option<String>,
     /// Writes metrics to stdout in CloudWatch's embedded metric format.
     pub emf: bool,
     /// IP address and port of the endpoint for Prometheus. `None`: there is no endpoint.
     pub prometheus: Option<SocketAddr>,
+}
+
+/// `[dev]`: the settings of `hostler dev`, which every other command ignores.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dev {
+    /// The shell command that builds the handlers; `None`: they are run as they are.
+    pub build: Option<String>,
+    /// The files and folders whose change starts a build.
+    pub watch: Vec<PathBuf>,
 }
 
 impl Config {
@@ -145,11 +156,12 @@ impl Config {
                 .collect::<Result<_, _>>()?,
             alarms: Alarms { threshold: at.need("alarms.threshold")?, webhook: at.maybe("alarms.webhook")? },
             telemetry: Telemetry {
-                log: at.need("telemetry.log")?,
+                log: at.maybe("telemetry.log")?,
                 otlp_endpoint: url("telemetry.otlp_endpoint")?,
                 emf: at.need("telemetry.emf")?,
                 prometheus: at.maybe("telemetry.prometheus")?,
             },
+            dev: Dev { build: at.maybe("dev.build")?, watch: at.need("dev.watch")? },
         })
     }
 }
