@@ -26,6 +26,8 @@ mod crash;
 #[cfg(test)]
 mod damaged;
 #[cfg(test)]
+mod dev;
+#[cfg(test)]
 mod dlq;
 #[cfg(test)]
 mod drain;
@@ -89,6 +91,8 @@ mod sqs;
 mod sqs_wire;
 #[cfg(test)]
 mod support;
+#[cfg(test)]
+mod terminal;
 #[cfg(test)]
 mod top;
 #[cfg(test)]

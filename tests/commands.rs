@@ -390,7 +390,8 @@ fn every_command_explains_itself() {
         ("alarms", "--every --config"),
         ("clean", "--apply --config"),
         ("compile", "--output --target --cpu-baseline"),
-        ("new", "<NAME> --lang rust go python js c"),
+        ("new", "<NAME> --lang rust go python js ts c"),
+        ("dev", "--to --config"),
         ("schema", "--markdown"),
         ("completions", "<SHELL>"),
     ];

@@ -8,6 +8,7 @@ mod compile;
 mod completions;
 mod dead_letter;
 mod destination;
+mod dev;
 mod dlq;
 mod iam;
 mod inflight;
@@ -106,6 +107,7 @@ enum Command {
     Clean(clean::Args),
     Compile(compile::Args),
     New(new::Args),
+    Dev(dev::Args),
     Schema(schema::Args),
     Completions(completions::Args),
 }
@@ -210,6 +212,7 @@ fn run(command: Command) -> Result {
         Command::Clean(args) => clean::run(&args),
         Command::Compile(args) => compile::run(&args),
         Command::New(args) => new::run(&args),
+        Command::Dev(args) => dev::run(&args),
         Command::Schema(args) => schema::run(&args),
         Command::Completions(args) => completions::run(&args),
     }

@@ -1,7 +1,7 @@
 //! Command `hostler run`.
 
 use super::ConfigArg;
-use crate::exit::Result;
+use crate::exit::{Exit, Failure, Result};
 
 /// Consume until SIGTERM or SIGINT
 ///
@@ -9,10 +9,16 @@ use crate::exit::Result;
 /// host.shutdown_grace. A second signal ends the process at once.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
+    /// The parent process with which this one ends; `hostler dev` sets it
+    #[arg(long, value_name = "PID", hide = true)]
+    end_with: Option<i32>,
     #[command(flatten)]
     config: ConfigArg,
 }
 
 pub(super) fn run(args: &Args) -> Result {
+    if let Some(parent) = args.end_with {
+        crate::host::end_with(parent).map_err(|error| Failure::new(Exit::Internal, error))?;
+    }
     crate::host::run(args.config.config.as_deref())
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 pub use metered::{MeteredBroker, MeteredQueue};
 pub use producer::Producer;
-pub use replies::Replies;
+pub use replies::{CORRELATION_ATTRIBUTE, Replies};
 
 use hostler_queue::Origin;
 use hostler_telemetry::traces::Destination;

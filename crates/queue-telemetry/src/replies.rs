@@ -8,7 +8,7 @@ use hostler_types::channel::Channel;
 use hostler_types::message::{AttributeValue, Message, Outgoing};
 
 /// Attribute of a reply with the id of the answered message.
-const CORRELATION_ATTRIBUTE: &str = "correlation-id";
+pub const CORRELATION_ATTRIBUTE: &str = "correlation-id";
 
 /// A sender of replies to the messages of a channel.
 #[derive(Debug, Clone)]

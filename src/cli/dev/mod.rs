@@ -1,0 +1,412 @@
+//! `hostler dev`: builds a handler, runs it on a throw-away queue, and swaps it for a new build when a source changes.
+//!
+//! `plan.rs` decides, `watch.rs` finds changes, `processes.rs` runs builds and hosts, `place.rs` makes the throw-away queue's
+//! place, and `shown.rs` turns log lines into what a person reads. This file connects them.
+
+mod place;
+mod plan;
+mod processes;
+mod shown;
+mod watch;
+
+use std::io::{self, IsTerminal as _};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+use rustix::process::Signal;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tokio::runtime::{Builder, Runtime};
+
+use self::place::Place;
+use self::plan::{Action, Event, Plan};
+use self::processes::{Build, Environment, HostProcess, Job};
+use self::shown::{Settled, Shown};
+use self::watch::Wanted;
+use super::lines::Lines;
+use super::{ConfigArg, destination, print, say};
+use crate::exit::{Exit, Failure, Result};
+use crate::host;
+use hostler_config::{self as config, Config, HandlerRef};
+use hostler_queue::{Broker, Provisioner};
+use hostler_queue_telemetry::{CORRELATION_ATTRIBUTE, Producer};
+use hostler_telemetry as telemetry;
+use hostler_types::channel::Channel;
+use hostler_types::message::Outgoing;
+
+const EXAMPLE: &str = "Example: hostler new greet --lang c && cd greet && hostler dev";
+
+/// Build a handler, run it on a throw-away queue, and build again on each change
+///
+/// Runs dev.build of the config, then the consumers as `run` would, with an embedded queue in a temporary folder. Each line of
+/// standard input is sent as a message; the outcome follows. A change below dev.watch builds again and swaps the host. A build
+/// that fails leaves the old one running. Ctrl-C ends it, and removes the queue.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct Args {
+    /// Send lines of standard input to this channel [default: that of the first consumer]
+    #[arg(long, value_name = "CHANNEL")]
+    to: Option<Channel>,
+    #[command(flatten)]
+    config: ConfigArg,
+}
+
+/// An event that a thread of the session reports.
+enum Report {
+    Changed(PathBuf),
+    Built(std::result::Result<(), String>),
+    Log(String),
+    HostEnded(io::Result<ExitStatus>),
+    Lines(io::Result<Vec<Vec<u8>>>),
+    Interrupted,
+}
+
+pub(super) fn run(args: &Args) -> Result {
+    telemetry::show_warnings();
+    let (sender, reports) = channel();
+    // Before anything is created, so that a signal always cleans up.
+    listen_to_signals(sender.clone()).map_err(internal)?;
+    let session = Session::start(args, sender)?;
+    session.introduce();
+    session.consume(&reports)
+}
+
+fn internal(error: impl std::fmt::Display) -> Failure {
+    Failure::new(Exit::Internal, error)
+}
+
+fn listen_to_signals(reports: Sender<Report>) -> io::Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let thread = thread::Builder::new().name("hostler-signals".into());
+    thread.spawn(move || {
+        for _ in signals.forever() {
+            if reports.send(Report::Interrupted).is_err() {
+                return;
+            }
+        }
+    })?;
+    Ok(())
+}
+
+fn read_lines(reports: Sender<Report>) -> io::Result<()> {
+    thread::Builder::new().name("hostler-input".into()).spawn(move || {
+        for batch in Lines::new(io::stdin()) {
+            if reports.send(Report::Lines(batch.map(|batch| batch.bodies))).is_err() {
+                return;
+            }
+        }
+    })?;
+    Ok(())
+}
+
+/// The config of a session, as the file has it now.
+struct Setup {
+    config: Config,
+    environment: Environment,
+    /// The files to watch.
+    wanted: Wanted,
+}
+
+/// A running session. Dropping it ends its processes, and removes its folder.
+struct Session {
+    place: Place,
+    hostler: PathBuf,
+    config: ConfigArg,
+    to: Option<Channel>,
+    setup: Setup,
+    runtime: Runtime,
+    broker: Arc<dyn Provisioner>,
+    watched: Sender<Wanted>,
+    reports: Sender<Report>,
+    plan: Plan,
+    job: Option<Job>,
+    host: Option<HostProcess>,
+    /// True once a second interrupt has ended everything at once.
+    killed: bool,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Some(job) = &self.job {
+            job.stop(Signal::KILL);
+        }
+        if let Some(host) = &self.host {
+            host.signal(Signal::KILL);
+        }
+    }
+}
+
+impl Session {
+    fn start(args: &Args, reports: Sender<Report>) -> Result<Self> {
+        let hostler = std::env::current_exe().map_err(internal)?;
+        let place = Place::create().map_err(|error| internal(format!("cannot create a temporary folder: {error}")))?;
+        let setup = Setup::load(&args.config, &place)?;
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(internal)?;
+        let broker = runtime.block_on(async {
+            let broker = host::connect(&setup.config).await?;
+            host::declare(&broker, &setup.config).await?;
+            Ok::<_, Failure>(broker)
+        })?;
+        if let Some(to) = &args.to {
+            destination::check(&setup.config, &[], to)?;
+        }
+        let changes = reports.clone();
+        let watched = watch::start(setup.wanted.clone(), move |path| {
+            // A failed send means that the session is over.
+            let _ = changes.send(Report::Changed(path));
+        });
+        let watched = watched.map_err(internal)?;
+        let (plan, first) = Plan::begin();
+        let mut session = Self {
+            place,
+            hostler,
+            config: args.config.clone(),
+            to: args.to.clone(),
+            setup,
+            runtime,
+            broker,
+            watched,
+            reports,
+            plan,
+            job: None,
+            host: None,
+            killed: false,
+        };
+        // It is a build, which ends no session.
+        let _ = session.act(first)?;
+        Ok(session)
+    }
+
+    /// Returns the channel that lines of standard input go to.
+    fn channel(&self) -> Option<&Channel> {
+        self.to.as_ref().or_else(|| self.setup.config.consumers.first().map(|consumer| &consumer.channel))
+    }
+
+    fn introduce(&self) {
+        let Some(channel) = self.channel() else { return };
+        if io::stdin().is_terminal() {
+            say(format_args!("hostler: each line typed here is sent to {channel}; Ctrl-C ends the session"));
+        }
+        let file = place::quoted(&self.place.shell_file().display().to_string());
+        say(format_args!("hostler: to send from another terminal: . {file} && hostler send {channel} --body '{{}}'"));
+    }
+
+    fn consume(mut self, reports: &Receiver<Report>) -> Result {
+        read_lines(self.reports.clone()).map_err(internal)?;
+        loop {
+            // The session has a sender itself.
+            let report = reports.recv().map_err(internal)?;
+            let Some(event) = self.take(report) else { continue };
+            for action in self.plan.on(event) {
+                if let ControlFlow::Break(exit) = self.act(action)? {
+                    return Ok(exit);
+                }
+            }
+        }
+    }
+
+    /// Shows a report. Returns the event that it is for the plan, if it is one.
+    fn take(&mut self, report: Report) -> Option<Event> {
+        match report {
+            Report::Changed(path) => {
+                say(format_args!("hostler: {} changed", path.display()));
+                Some(Event::Changed)
+            }
+            Report::Built(result) => {
+                self.job = None;
+                let ok = result.is_ok();
+                if let Err(error) = result {
+                    say(format_args!("hostler: {error}"));
+                }
+                Some(Event::Built { ok })
+            }
+            Report::Log(line) => {
+                self.show(&line);
+                None
+            }
+            Report::HostEnded(status) => {
+                self.host = None;
+                match status {
+                    Ok(status) if status.success() => {}
+                    Ok(status) => say(format_args!("hostler: the host ended with an error ({status})")),
+                    Err(error) => say(format_args!("hostler: cannot tell how the host ended: {error}")),
+                }
+                Some(Event::HostEnded)
+            }
+            Report::Lines(Ok(bodies)) => {
+                self.send(bodies);
+                None
+            }
+            Report::Lines(Err(error)) => {
+                say(format_args!("hostler: cannot read standard input: {error}"));
+                None
+            }
+            Report::Interrupted => Some(Event::Interrupted),
+        }
+    }
+
+    /// Carries an action out. Breaks with the exit code at the end of the session.
+    fn act(&mut self, action: Action) -> Result<ControlFlow<Exit>> {
+        match action {
+            Action::Build => self.build()?,
+            Action::StopBuild => {
+                if let Some(job) = &self.job {
+                    job.stop(Signal::TERM);
+                }
+            }
+            Action::Start => self.start_host()?,
+            Action::Stop => {
+                if let Some(host) = &self.host {
+                    host.signal(Signal::TERM);
+                }
+            }
+            Action::Kill => {
+                self.killed = true;
+                if let Some(job) = &self.job {
+                    job.stop(Signal::KILL);
+                }
+                if let Some(host) = &self.host {
+                    host.signal(Signal::KILL);
+                }
+            }
+            Action::End => return Ok(ControlFlow::Break(if self.killed { Exit::Failed } else { Exit::Ok })),
+            Action::TellOldRuns => say("hostler: the last good build keeps running"),
+            Action::TellNothingRuns => say("hostler: nothing runs; waiting for a change"),
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// Reads the config anew, and starts a build.
+    fn build(&mut self) -> Result<()> {
+        match Setup::load(&self.config, &self.place).and_then(|setup| self.adopt(setup)) {
+            Ok(()) => {}
+            Err(failure) => {
+                let _ = self.reports.send(Report::Built(Err(failure.message)));
+                return Ok(());
+            }
+        }
+        let command = self.setup.config.dev.build.clone();
+        if let Some(command) = &command {
+            say(format_args!("hostler: building: {command}"));
+        }
+        let build = Build { command, hostler: self.hostler.clone(), environment: self.setup.environment.clone() };
+        let reports = self.reports.clone();
+        let job = Job::start(build, move |result| {
+            let _ = reports.send(Report::Built(result));
+        });
+        self.job = Some(job.map_err(internal)?);
+        Ok(())
+    }
+
+    /// Goes on with another config: its queues, its files.
+    fn adopt(&mut self, setup: Setup) -> Result<()> {
+        self.runtime.block_on(host::declare(&self.broker, &setup.config))?;
+        self.setup = setup;
+        // A failed send means that the thread has ended, which a panic of its would have told.
+        let _ = self.watched.send(self.setup.wanted.clone());
+        Ok(())
+    }
+
+    fn start_host(&mut self) -> Result<()> {
+        let (lines, ends) = (self.reports.clone(), self.reports.clone());
+        let line = move |line| {
+            let _ = lines.send(Report::Log(line));
+        };
+        let ended = move |status| {
+            let _ = ends.send(Report::HostEnded(status));
+        };
+        let host = HostProcess::start(&self.hostler, &self.setup.environment, line, ended);
+        self.host = Some(host.map_err(|error| internal(format!("cannot start the host: {error}")))?);
+        Ok(())
+    }
+
+    fn send(&self, bodies: Vec<Vec<u8>>) {
+        let Some(channel) = self.channel() else { return };
+        let broker: Arc<dyn Broker> = Arc::clone(&self.broker) as _;
+        let producer = Producer::new(broker, None);
+        let channel = destination::of(&self.setup.config, channel);
+        let group = self.is_ordered(channel).then(|| "hostler-dev".to_owned());
+        let messages = bodies.into_iter().map(|body| Outgoing { body, group: group.clone(), ..Outgoing::default() });
+        for result in self.runtime.block_on(producer.send(channel, messages.collect())) {
+            if let Err(error) = result {
+                say(format_args!("hostler: a line was not sent: {error}"));
+            }
+        }
+    }
+
+    fn is_ordered(&self, channel: &Channel) -> bool {
+        self.setup
+            .config
+            .consumers
+            .iter()
+            .any(|consumer| consumer.ordered && consumer.channel.queue() == channel.queue())
+    }
+
+    fn show(&self, line: &str) {
+        match shown::shown(line) {
+            Some(Shown::Ready { consumer }) => say(format_args!("hostler: {consumer} is ready")),
+            Some(Shown::Settled(settled)) => print(self.outcome(&settled)),
+            Some(Shown::Output(text)) => print(format_args!("  {text}")),
+            Some(Shown::Note(text)) => say(text),
+            None => {}
+        }
+    }
+
+    /// Formats an outcome: with the consumer's name if there are several, and with the reply's text.
+    fn outcome(&self, settled: &Settled) -> String {
+        let name =
+            if self.setup.config.consumers.len() > 1 { format!("{}: ", settled.consumer) } else { String::new() };
+        let reply = if settled.has_reply { self.reply(settled) } else { None };
+        let reply = reply.map(|text| format!(": {text}")).unwrap_or_default();
+        format!("{name}{}{reply}", settled.text)
+    }
+
+    /// Returns the text of a reply, unless another consumer has taken it.
+    fn reply(&self, settled: &Settled) -> Option<String> {
+        let consumer = self.setup.config.consumers.iter().find(|consumer| consumer.name == settled.consumer)?;
+        let channel = consumer.reply_channel.as_ref()?;
+        let mut found = None;
+        let mut each = |message: &hostler_types::message::Message| {
+            let answers = message.attributes.get(CORRELATION_ATTRIBUTE).and_then(|value| value.as_text());
+            if answers == Some(&settled.message_id) {
+                found = Some(String::from_utf8_lossy(&message.body).into_owned());
+            }
+            ControlFlow::Continue(())
+        };
+        // A channel of another consumer may have no queue to look into.
+        self.runtime.block_on(self.broker.peek(channel, &mut each)).ok()?;
+        found
+    }
+}
+
+impl Setup {
+    /// Reads the config twice: as it is, and led to the place of the session.
+    fn load(config: &ConfigArg, place: &Place) -> Result<Self> {
+        let plain = config.load()?;
+        let file = plain.file.as_deref().map(|file| std::path::absolute(file).unwrap_or_else(|_| file.to_owned()));
+        let variables = place.variables(&plain.config, file.as_deref());
+        let environment = place::over(std::env::vars_os(), &variables);
+        let loaded = config::load(None, environment.clone().into_iter())
+            .map_err(|error| Failure::new(Exit::BadConfig, error))?;
+        let unwritten = |error| internal(format!("cannot write {}: {error}", place.shell_file().display()));
+        place.write_shell_file(&variables).map_err(unwritten)?;
+        let wanted = wanted(&loaded.config, file);
+        Ok(Self { config: loaded.config, environment, wanted })
+    }
+}
+
+/// Returns the files to watch: those of `dev.watch`, the config's own, and the handlers where nothing builds them.
+fn wanted(config: &Config, file: Option<PathBuf>) -> Wanted {
+    let of_consumers =
+        config.consumers.iter().flat_map(|consumer| std::iter::once(&consumer.handler).chain(&consumer.hooks));
+    let handlers = of_consumers.filter_map(|handler| match handler {
+        HandlerRef::Path(path) => Some(path.clone()),
+        _ => None,
+    });
+    let handlers = handlers.filter(|_| config.dev.build.is_none());
+    Wanted { sources: config.dev.watch.clone(), files: file.into_iter().chain(handlers).collect() }
+}

@@ -1,0 +1,188 @@
+//! The throw-away place of a session: a temporary folder, and the variables that lead a host and other commands there.
+
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use hostler_config::{Config, Consumer};
+
+/// The longest that an old host may take to drain before the new one starts. What it cannot finish goes back to the queue.
+const GRACE: &str = "5s";
+
+/// The channel of replies of consumers whose config names none.
+const REPLIES: &str = "hostler-dev-replies";
+
+/// Attempts to find a free name for the folder.
+const NAMES: usize = 100;
+
+/// A variable and its value.
+pub(super) type Variable = (String, String);
+
+/// The folder of a session. Dropping it removes it.
+#[derive(Debug)]
+pub(super) struct Place {
+    folder: PathBuf,
+}
+
+impl Place {
+    /// Creates the folder, which only this user can enter.
+    ///
+    /// # Errors
+    /// It cannot be created.
+    pub(super) fn create() -> io::Result<Self> {
+        let temporary = std::env::temp_dir();
+        for _ in 0..NAMES {
+            let folder = temporary.join(format!("hostler-dev-{:08x}", fastrand::u32(..)));
+            match DirBuilder::new().mode(0o700).create(&folder) {
+                Ok(()) => return Ok(Self { folder }),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(ErrorKind::AlreadyExists.into())
+    }
+
+    /// Returns the path of the file that sets the variables in a shell.
+    pub(super) fn shell_file(&self) -> PathBuf {
+        self.folder.join("env")
+    }
+
+    /// Writes the file that sets the variables in a shell.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(super) fn write_shell_file(&self, variables: &[Variable]) -> io::Result<()> {
+        fs::write(self.shell_file(), exports(variables))
+    }
+
+    /// Returns the variables that change this config to one for a session: an embedded queue of its own, no export of
+    /// telemetry, and whatever the build makes as handlers.
+    pub(super) fn variables(&self, config: &Config, file: Option<&Path>) -> Vec<Variable> {
+        let inside = |name: &str| self.folder.join(name).display().to_string();
+        let mut variables = vec![
+            ("HOSTLER_QUEUE__DRIVER".to_owned(), "embedded".to_owned()),
+            ("HOSTLER_QUEUE__EMBEDDED__PATH".to_owned(), inside("queue.db")),
+            ("HOSTLER_HOST__HEALTH_FILE".to_owned(), inside("health.json")),
+            ("HOSTLER_HOST__SHUTDOWN_GRACE".to_owned(), GRACE.to_owned()),
+            ("HOSTLER_TELEMETRY__LOG".to_owned(), "json".to_owned()),
+            ("HOSTLER_TELEMETRY__OTLP_ENDPOINT".to_owned(), String::new()),
+            ("HOSTLER_TELEMETRY__PROMETHEUS".to_owned(), String::new()),
+            ("HOSTLER_TELEMETRY__EMF".to_owned(), "false".to_owned()),
+        ];
+        if let Some(file) = file {
+            variables.push(("HOSTLER_CONFIG".to_owned(), file.display().to_string()));
+        }
+        if config.host.cache_dir.is_none() {
+            // The check of a build compiles the handlers; the host takes the code from there.
+            variables.push(("HOSTLER_HOST__CACHE_DIR".to_owned(), inside("cache")));
+        }
+        for consumer in &config.consumers {
+            variables.extend(of_consumer(consumer));
+        }
+        variables
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // Nothing can be done about a folder that cannot be removed.
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn of_consumer(consumer: &Consumer) -> Vec<Variable> {
+    let variable = |key: &str| format!("HOSTLER_CONSUMERS__{}__{key}", consumer.name.replace('-', "_"));
+    let mut variables = Vec::new();
+    if consumer.reply_channel.is_none() {
+        variables.push((variable("REPLY_CHANNEL"), REPLIES.to_owned()));
+    }
+    // Every build has another digest.
+    if consumer.sha256.is_some() {
+        variables.push((variable("SHA256"), String::new()));
+    }
+    if consumer.hooks_sha256.is_some() {
+        variables.push((variable("HOOKS_SHA256"), String::new()));
+    }
+    variables
+}
+
+/// Puts the variables over an environment, in which names count in any case.
+pub(super) fn over(
+    environment: impl Iterator<Item = (OsString, OsString)>,
+    variables: &[Variable],
+) -> Vec<(OsString, OsString)> {
+    let stays = |name: &OsString| !variables.iter().any(|(ours, _)| name.eq_ignore_ascii_case(ours));
+    let ours = variables.iter().map(|(name, value)| (name.into(), value.into()));
+    environment.filter(|(name, _)| stays(name)).chain(ours).collect()
+}
+
+/// Returns a shell script that sets the variables.
+fn exports(variables: &[Variable]) -> String {
+    variables.iter().map(|(name, value)| format!("export {name}={}\n", quoted(value))).collect()
+}
+
+/// Quotes a text for a shell.
+pub(super) fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn config(text: &str, variables: &[Variable]) -> Config {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("hostler.toml");
+        fs::write(&file, text).unwrap();
+        hostler_config::load(Some(&file), over(std::iter::empty(), variables).into_iter()).unwrap().config
+    }
+
+    #[test]
+    fn the_variables_lead_a_config_to_the_folder() {
+        let place = Place::create().unwrap();
+        let text = "queue = { driver = 'sqs', sqs.region = 'eu-west-1' }\ntelemetry = { emf = true, prometheus = '[::]:9464' }\n\
+            [consumers.order-mails]\nchannel = 'orders.mails'\nhandler = 'a.wasm'\nsha256 = '00000000000000000000000000000000\
+            00000000000000000000000000000000'\n[consumers.b]\nchannel = 'b'\nhandler = 'b.wasm'\nreply_channel = 'done'";
+        let variables = place.variables(&config(text, &[]), None);
+        let config = config(text, &variables);
+        assert_eq!(config.queue.driver, hostler_config::Driver::Embedded);
+        assert_eq!(config.queue.embedded.path.parent(), Some(place.folder.as_path()));
+        assert_eq!(config.host.health_file.parent(), Some(place.folder.as_path()));
+        assert_eq!((config.telemetry.emf, config.telemetry.prometheus), (false, None));
+        let replies = |name: &str| {
+            let consumer = config.consumers.iter().find(|consumer| consumer.name == name).unwrap();
+            (consumer.reply_channel.as_ref().map(ToString::to_string), consumer.sha256)
+        };
+        assert_eq!(replies("order-mails"), (Some(REPLIES.to_owned()), None));
+        assert_eq!(replies("b"), (Some("done".to_owned()), None));
+    }
+
+    #[test]
+    fn a_variable_replaces_one_of_the_same_name_in_any_case() {
+        let environment = [("hostler_queue__driver", "sqs"), ("PATH", "/bin")];
+        let environment = environment.map(|(name, value)| (name.into(), value.into())).into_iter();
+        let all = over(environment, &[("HOSTLER_QUEUE__DRIVER".into(), "embedded".into())]);
+        assert_eq!(all, [("PATH".into(), "/bin".into()), ("HOSTLER_QUEUE__DRIVER".into(), "embedded".into())]);
+    }
+
+    #[test]
+    fn a_shell_reads_the_values_as_they_are() {
+        let script =
+            exports(&[("A".into(), "it's $HOME".into()), ("B".into(), String::new())]) + "printf '%s,%s' \"$A\" \"$B\"";
+        let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), "it's $HOME,");
+    }
+
+    #[test]
+    fn the_folder_is_this_users_alone_and_goes_with_the_session() {
+        let place = Place::create().unwrap();
+        let folder = place.folder.clone();
+        assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
+        drop(place);
+        assert!(!folder.exists());
+    }
+}

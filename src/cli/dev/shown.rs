@@ -1,0 +1,171 @@
+//! A host's log lines → what `hostler dev` shows of them.
+
+use serde_json::{Map, Value};
+
+use hostler_telemetry::GUEST;
+
+/// Members of a log line that every line has, or that say nothing to a person at work on a handler.
+const COMMON: [&str; 10] =
+    ["timestamp", "level", "message", "target", "resource", "consumer", "message_id", "cure", "trace_id", "span_id"];
+
+/// The part of a log line that a person sees.
+#[derive(Debug, PartialEq)]
+pub(super) enum Shown {
+    /// The consumer takes messages.
+    Ready {
+        /// The name of the consumer.
+        consumer: String,
+    },
+    /// A message is over.
+    Settled(Settled),
+    /// A line that the handler wrote.
+    Output(String),
+    /// A warning, an error, or a line that is no log line.
+    Note(String),
+}
+
+/// The end of a message.
+#[derive(Debug, PartialEq)]
+pub(super) struct Settled {
+    /// The name of the consumer.
+    pub(super) consumer: String,
+    /// The message's id.
+    pub(super) message_id: String,
+    /// True if the handler replied.
+    pub(super) has_reply: bool,
+    /// The outcome, how long it took, and why it came to it.
+    pub(super) text: String,
+}
+
+/// Returns the visible part of a line; `None`: nothing.
+pub(super) fn shown(line: &str) -> Option<Shown> {
+    let Ok(Value::Object(event)) = serde_json::from_str(line) else {
+        return Some(line.trim_end()).filter(|line| !line.is_empty()).map(|line| Shown::Note(line.to_owned()));
+    };
+    let message = text(&event, "message");
+    if text(&event, "target") == GUEST {
+        let stream = text(&event, "stream");
+        let stream = if stream.is_empty() { "output" } else { stream };
+        return Some(Shown::Output(format!("{stream} | {message}")));
+    }
+    match (text(&event, "level"), message) {
+        ("INFO", "consuming") => Some(Shown::Ready { consumer: text(&event, "consumer").to_owned() }),
+        (_, "settled") => Some(Shown::Settled(settled(&event))),
+        ("WARN", _) => Some(Shown::Note(note("warning", &event))),
+        ("ERROR", _) => Some(Shown::Note(note("error", &event))),
+        _ => None,
+    }
+}
+
+fn settled(event: &Map<String, Value>) -> Settled {
+    let (outcome, reason) = (text(event, "outcome"), text(event, "reason"));
+    let mut line = outcome.to_owned();
+    if let Some(took) = event.get("duration_ms").and_then(Value::as_f64) {
+        line += &format!(" {} ms", rounded(took));
+    }
+    if let Some(attempt) = event.get("attempt").and_then(Value::as_u64).filter(|attempt| *attempt > 1) {
+        line += &format!(", attempt {attempt}");
+    }
+    if !reason.is_empty() {
+        line += &format!(": {reason}");
+    }
+    match text(event, "disposition") {
+        "release" => match event.get("delay_seconds").and_then(Value::as_f64).filter(|delay| *delay > 0.0) {
+            Some(delay) => line += &format!(" (again in {} s)", rounded(delay)),
+            None => line += " (again at once)",
+        },
+        "dead-letter" if outcome != "dead-letter" => line += " (dead-lettered)",
+        _ => {}
+    }
+    Settled {
+        consumer: text(event, "consumer").to_owned(),
+        message_id: text(event, "message_id").to_owned(),
+        has_reply: outcome == "reply",
+        text: line,
+    }
+}
+
+/// Formats a line for people: the message, its other members, and the cure on a line of its own.
+fn note(kind: &str, event: &Map<String, Value>) -> String {
+    let others = event.iter().filter(|(name, value)| !COMMON.contains(&name.as_str()) && !value.is_null());
+    let others: Vec<_> = others
+        .map(|(name, value)| match value {
+            Value::String(text) => format!("{name}: {text}"),
+            other => format!("{name}: {other}"),
+        })
+        .collect();
+    let others = if others.is_empty() { String::new() } else { format!(" ({})", others.join(", ")) };
+    let cure = match text(event, "cure") {
+        "" => String::new(),
+        cure => format!("\n  cure: {cure}"),
+    };
+    format!("{kind}: {}{others}{cure}", text(event, "message"))
+}
+
+fn text<'a>(event: &'a Map<String, Value>, name: &str) -> &'a str {
+    event.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Rounds a number for people: one decimal below ten, else none.
+fn rounded(number: f64) -> String {
+    let rounded = if number < 10.0 { (number * 10.0).round() / 10.0 } else { number.round() };
+    rounded.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(line: &Value) -> Option<Shown> {
+        shown(&line.to_string())
+    }
+
+    fn outcome(members: &Value) -> String {
+        let mut line = serde_json::json!({
+            "level": "INFO", "message": "settled", "target": "hostler_consumer::log", "consumer": "greet", "message_id": "m1",
+            "attempt": 1, "disposition": "ack", "duration_ms": 12.345, "reason": "",
+        });
+        for (name, value) in members.as_object().unwrap() {
+            line[name] = value.clone();
+        }
+        match of(&line) {
+            Some(Shown::Settled(settled)) => {
+                assert_eq!((settled.consumer.as_str(), settled.message_id.as_str()), ("greet", "m1"));
+                assert_eq!(settled.has_reply, line["outcome"] == "reply");
+                settled.text
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_outcome_is_one_line() {
+        use serde_json::json;
+        assert_eq!(outcome(&json!({ "outcome": "ack" })), "ack 12 ms");
+        assert_eq!(outcome(&json!({ "outcome": "reply", "duration_ms": 0.447 })), "reply 0.4 ms");
+        let retry = json!({ "outcome": "retry", "disposition": "release", "delay_seconds": 5.0, "reason": "busy" });
+        assert_eq!(outcome(&retry), "retry 12 ms: busy (again in 5 s)");
+        let at_once = json!({ "outcome": "shutdown", "disposition": "release" });
+        assert_eq!(outcome(&at_once), "shutdown 12 ms (again at once)");
+        let dead = json!({ "outcome": "dead-letter", "disposition": "dead-letter", "reason": "no name" });
+        assert_eq!(outcome(&dead), "dead-letter 12 ms: no name");
+        let last = json!({ "outcome": "failed", "disposition": "dead-letter", "reason": "no", "attempt": 3 });
+        assert_eq!(outcome(&last), "failed 12 ms, attempt 3: no (dead-lettered)");
+    }
+
+    #[test]
+    fn only_what_concerns_the_handler_is_shown() {
+        use serde_json::json;
+        let info = json!({ "level": "INFO", "message": "handler loaded", "target": "hostler::host" });
+        assert_eq!(of(&info), None);
+        let ready = json!({ "level": "INFO", "message": "consuming", "consumer": "greet", "channel": "greet" });
+        assert_eq!(of(&ready), Some(Shown::Ready { consumer: "greet".into() }));
+        let written = json!({ "level": "INFO", "message": "hi", "target": GUEST, "stream": "stderr" });
+        assert_eq!(of(&written), Some(Shown::Output("stderr | hi".into())));
+        let warning =
+            json!({ "level": "WARN", "message": "slow", "seconds": 3, "fault": "a", "cure": "wait", "target": "x" });
+        assert_eq!(of(&warning), Some(Shown::Note("warning: slow (seconds: 3, fault: a)\n  cure: wait".into())));
+        assert_eq!(shown("hostler: no file\n"), Some(Shown::Note("hostler: no file".into())));
+        assert_eq!(shown("  \n"), None);
+    }
+}

@@ -1,0 +1,197 @@
+//! Finds changed files by looking at their times and sizes.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+/// The time between two looks.
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// Folders that tools write to.
+const OF_TOOLS: [&str; 5] = ["target", "build", "dist", "node_modules", "__pycache__"];
+
+/// Endings of files that builds and hosts write.
+const WRITTEN: [&str; 6] = [".wasm", ".cwasm", ".db", ".db-wal", ".db-shm", "~"];
+
+/// The files to watch.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Wanted {
+    /// Files and folders, of which only sources count.
+    pub(super) sources: Vec<PathBuf>,
+    /// Files that count whatever their name.
+    pub(super) files: Vec<PathBuf>,
+}
+
+/// The time and size of each file.
+type Snapshot = BTreeMap<PathBuf, (Option<SystemTime>, u64)>;
+
+/// Starts a thread that calls `changed` with a file that changed. Returns the sender that replaces what is watched; dropping it
+/// ends the thread.
+///
+/// # Errors
+/// The thread cannot be started.
+pub(super) fn start(wanted: Wanted, changed: impl Fn(PathBuf) + Send + 'static) -> io::Result<Sender<Wanted>> {
+    let (sender, replaced) = channel();
+    // Taken here, so that no change after this call is missed.
+    let changes = Changes::new(snapshot(&wanted));
+    thread::Builder::new().name("hostler-watch".into()).spawn(move || watch(wanted, changes, &replaced, changed))?;
+    Ok(sender)
+}
+
+fn watch(mut wanted: Wanted, mut changes: Changes, replaced: &Receiver<Wanted>, changed: impl Fn(PathBuf)) {
+    loop {
+        match replaced.recv_timeout(PAUSE) {
+            Ok(new) if new == wanted => {}
+            Ok(new) => {
+                wanted = new;
+                changes.replace(snapshot(&wanted));
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                if let Some(path) = changes.look(snapshot(&wanted)) {
+                    changed(path);
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+/// Tells changes from one snapshot to the next.
+struct Changes {
+    /// The snapshot of which every change has been reported.
+    known: Snapshot,
+    /// The snapshot of the last look.
+    last: Snapshot,
+}
+
+impl Changes {
+    fn new(snapshot: Snapshot) -> Self {
+        Self { last: snapshot.clone(), known: snapshot }
+    }
+
+    /// Returns a file that changed, once two looks in a row see the same: an editor may write several files, or one in parts.
+    fn look(&mut self, now: Snapshot) -> Option<PathBuf> {
+        let settled = now == self.last;
+        self.last = now;
+        if !settled || self.last == self.known {
+            return None;
+        }
+        let changed = first_difference(&self.known, &self.last);
+        self.known = self.last.clone();
+        changed
+    }
+
+    /// Goes on with other files. Those that were watched before keep what is known of them.
+    fn replace(&mut self, now: Snapshot) {
+        let keep = |(path, stamp): (PathBuf, _)| {
+            let stamp = self.known.get(&path).copied().unwrap_or(stamp);
+            (path, stamp)
+        };
+        self.known = now.clone().into_iter().map(keep).collect();
+        self.last = now;
+    }
+}
+
+fn first_difference(before: &Snapshot, after: &Snapshot) -> Option<PathBuf> {
+    let new = after.iter().find(|(path, stamp)| before.get(*path) != Some(*stamp));
+    let gone = || before.iter().find(|(path, _)| !after.contains_key(*path));
+    new.or_else(gone).map(|(path, _)| path.clone())
+}
+
+/// Returns the present state of the files.
+fn snapshot(wanted: &Wanted) -> Snapshot {
+    let mut found = Snapshot::new();
+    for path in wanted.sources.iter().chain(&wanted.files) {
+        add(path, &mut found);
+    }
+    found
+}
+
+fn add(path: &Path, found: &mut Snapshot) {
+    // A file that is gone, or a link to nowhere, is none.
+    let Ok(metadata) = fs::metadata(path) else { return };
+    if metadata.is_dir() {
+        let entries = fs::read_dir(path).into_iter().flatten().flatten();
+        for entry in entries.filter(|entry| entry.file_name().to_str().is_some_and(is_source)) {
+            // Links to folders may lead in circles.
+            if entry.file_type().is_ok_and(|kind| !kind.is_symlink() || entry.path().is_file()) {
+                add(&entry.path(), found);
+            }
+        }
+    } else {
+        found.insert(path.to_owned(), (metadata.modified().ok(), metadata.len()));
+    }
+}
+
+/// Returns true unless the name in a watched folder is hidden, or one that tools write to.
+fn is_source(name: &str) -> bool {
+    !name.starts_with('.') && !OF_TOOLS.contains(&name) && !WRITTEN.iter().any(|ending| name.ends_with(ending))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_sources_of_a_folder_count() {
+        let folder = tempfile::tempdir().unwrap();
+        for file in [
+            "main.go",
+            "hostler/a.go",
+            ".git/HEAD",
+            "target/x",
+            "node_modules/x",
+            "build/x",
+            "a.wasm",
+            "hostler.db-wal",
+            "a~",
+        ] {
+            let path = folder.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "x").unwrap();
+        }
+        std::os::unix::fs::symlink(folder.path(), folder.path().join("circle")).unwrap();
+        let sources = vec![folder.path().to_owned()];
+        let found = |files: Vec<PathBuf>| {
+            let found = snapshot(&Wanted { sources: sources.clone(), files });
+            found
+                .into_keys()
+                .map(|path| path.strip_prefix(folder.path()).unwrap().display().to_string())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(found(Vec::new()), ["hostler/a.go", "main.go"]);
+        assert_eq!(found(vec![folder.path().join("a.wasm")]), ["a.wasm", "hostler/a.go", "main.go"]);
+    }
+
+    fn stamped(files: &[(&str, u64)]) -> Snapshot {
+        files.iter().map(|(path, size)| (PathBuf::from(path), (None, *size))).collect()
+    }
+
+    #[test]
+    fn a_change_is_reported_once_and_when_it_is_complete() {
+        let mut changes = Changes::new(stamped(&[("a", 1), ("b", 1)]));
+        let mut look = |files: &[(&str, u64)]| changes.look(stamped(files)).map(|path| path.display().to_string());
+        assert_eq!(look(&[("a", 1), ("b", 1)]), None);
+        assert_eq!(look(&[("a", 2), ("b", 1)]), None, "still being written");
+        assert_eq!(look(&[("a", 3), ("b", 1)]), None, "still being written");
+        assert_eq!(look(&[("a", 3), ("b", 1)]).as_deref(), Some("a"));
+        assert_eq!(look(&[("a", 3), ("b", 1)]), None);
+        assert_eq!(look(&[("a", 3)]), None);
+        assert_eq!(look(&[("a", 3)]).as_deref(), Some("b"), "removed");
+        assert_eq!(look(&[("a", 3), ("c", 1)]), None);
+        assert_eq!(look(&[("a", 3), ("c", 1)]).as_deref(), Some("c"), "added");
+    }
+
+    #[test]
+    fn what_is_watched_from_now_on_has_not_changed() {
+        let mut changes = Changes::new(stamped(&[("a", 1), ("b", 1)]));
+        changes.replace(stamped(&[("a", 2), ("c", 1)]));
+        let now = stamped(&[("a", 2), ("c", 1)]);
+        assert_eq!(changes.look(now.clone()), Some("a".into()), "it changed while it was watched");
+        assert_eq!(changes.look(now), None);
+    }
+}
