@@ -138,6 +138,11 @@ fn js_projects_work() {
 }
 
 #[test]
+fn ts_projects_work() {
+    works("ts", &[]);
+}
+
+#[test]
 fn c_projects_work() {
     works("c", &[]);
 }
@@ -207,7 +212,7 @@ fn a_name_must_fit_wherever_it_goes() {
         assert_eq!(said.code, 0, "{name}: {said:?}");
     }
     let said = world.output(&["new", "a", "--lang", "cobol"]);
-    assert!(said.code == 2 && said.stderr.contains("rust, go, python, js, c"), "{said:?}");
+    assert!(said.code == 2 && said.stderr.contains("rust, go, python, js, ts, c"), "{said:?}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ pub(super) enum Lang {
     Go,
     Python,
     Js,
+    Ts,
     C,
 }
 
@@ -82,6 +83,7 @@ impl Lang {
             Self::Go => &GO,
             Self::Python => &PYTHON,
             Self::Js => &JS,
+            Self::Ts => &TS,
             Self::C => &C,
         }
     }
@@ -166,6 +168,23 @@ static JS: Template = Template {
         "index.js",
         "index.test.js",
         "package.json",
+    ),
+    vendored: vendored!("sdk/js/hostler.js" => "hostler.js", "wit/consumer.wit" => "wit/consumer.wit"),
+    next: &["npm install", "npm run build", TRY],
+};
+
+static TS: Template = Template {
+    own: sources!("templates/ts":
+        "Dockerfile",
+        "README.md",
+        "component.js",
+        "dockerignore.template",
+        "gitignore.template",
+        "hostler.toml",
+        "index.test.ts",
+        "index.ts",
+        "package.json",
+        "tsconfig.json",
     ),
     vendored: vendored!("sdk/js/hostler.js" => "hostler.js", "wit/consumer.wit" => "wit/consumer.wit"),
     next: &["npm install", "npm run build", TRY],

@@ -1,0 +1,16 @@
+import { DeadLetter, type Message } from "./hostler.js";
+
+export default async function greet(message: Message): Promise<string> {
+  let body: unknown;
+  try {
+    body = message.json();
+  } catch {
+    // It is judged below.
+  }
+  if (!isGuest(body)) throw new DeadLetter('the body is no JSON object with a text "name"');
+  return `Hello, ${body.name}!`;
+}
+
+function isGuest(body: unknown): body is { name: string } {
+  return typeof body === "object" && body !== null && "name" in body && typeof body.name === "string";
+}
