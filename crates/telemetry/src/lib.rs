@@ -22,7 +22,7 @@ mod verbosity;
 pub use verbosity::Verbosity;
 
 use std::fmt;
-use std::io::{self, IsTerminal as _};
+use std::io;
 
 use tracing::{Event, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
@@ -87,7 +87,8 @@ pub fn start(form: Form) -> Logs {
     let layer = tracing_subscriber::fmt::layer().fmt_fields(text::Text).with_writer(backlog.clone());
     let started = match form {
         Form::Json => registry.with(layer.event_format(json::Json)).try_init(),
-        Form::Text => registry.with(layer.with_ansi(io::stderr().is_terminal())).try_init(),
+        // Without the feature `ansi`, the library panics if it is asked for colours.
+        Form::Text => registry.with(layer.with_ansi(false)).try_init(),
     };
     if started.is_ok() {
         panics::log();
