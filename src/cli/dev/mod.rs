@@ -245,7 +245,10 @@ impl Session {
                 say(format_args!("hostler: cannot read standard input: {error}"));
                 None
             }
-            Report::Interrupted => Some(Event::Interrupted),
+            Report::Interrupted => {
+                say("hostler: ending; again ends it at once");
+                Some(Event::Interrupted)
+            }
         }
     }
 
