@@ -147,7 +147,7 @@ impl Session {
         let setup = Setup::load(&args.config, &place)?;
         let runtime = Builder::new_current_thread().enable_all().build().map_err(internal)?;
         let broker = runtime.block_on(async {
-            let broker = host::connect(&setup.config).await?;
+            let broker = host::driver(&setup.config).connect(&setup.config).await?;
             host::declare(&broker, &setup.config).await?;
             Ok::<_, Failure>(broker)
         })?;
