@@ -120,9 +120,12 @@ fn what_its_dead_letter_queue_does_not_take_is_visible_once_the_grace_is_over() 
     let grace = 5 * SECOND;
     let retry = "retry = { requeues = 0, delays = 0 }";
     let world = Aws::new(Kind::LocalStack, &format!("host.shutdown_grace = '5s'\n{WORK}lease = '60s'\n{retry}"));
+    // A send would make the queue that is missing.
+    assert_eq!(world.output(&["pause", "--all"]).code, 0);
     let mut host = world.started();
-    world.python("sqs.delete_queue(QueueUrl=url(prefix + 'work-dlq'))", &[]);
     world.send("work", vec!["x65"; SENT]);
+    world.python("sqs.delete_queue(QueueUrl=url(prefix + 'work-dlq'))", &[]);
+    assert_eq!(world.output(&["resume", "--all"]).code, 0);
     let mut refused = BTreeSet::new();
     host.wait_for(PATIENCE, |line| {
         if line["message"] == "not settled" {
