@@ -2,6 +2,7 @@
 
 mod cancel;
 mod held_back;
+mod not_due;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

@@ -394,6 +394,7 @@ impl Queue for Several {
             receipt: Receipt::new(body),
             attempt: 1,
             leased_at: Instant::now(),
+            not_before: None,
         };
         Ok(taken.into_iter().map(delivery).collect())
     }

@@ -40,6 +40,8 @@ pub enum Event {
     Drain,
     /// The drain deadline was reached, so the host cannot wait any longer.
     DrainDeadline,
+    /// Sends it back untouched, because its time has not come; until then.
+    NotDue(Duration),
     /// An earlier message of the same FIFO group was not acked, so the message must go back unprocessed. Contains the
     /// delay of the earlier message, which is the minimum delay for this one.
     Overtaken(Duration),
@@ -108,6 +110,8 @@ pub struct Machine {
     /// Outcome of the message. `None`: not known yet.
     outcome: Option<Outcome>,
     disposition: Disposition,
+    /// True if it came before its time.
+    is_not_due: bool,
     /// Set if the processing-timeout hook has decided.
     hook_decided: bool,
     replies: bool,
@@ -127,6 +131,7 @@ impl Machine {
             spoilt,
             outcome: None,
             disposition: Disposition::None,
+            is_not_due: false,
             hook_decided: false,
             replies,
             large_reply: false,
@@ -141,6 +146,10 @@ impl Machine {
             (State::Waiting, Event::Drain | Event::DrainDeadline) => self.go_back(Outcome::Shutdown, Duration::ZERO),
             (State::Waiting, Event::Overtaken(delay)) => {
                 self.go_back(Outcome::Retry(Some("an earlier message of its group failed".into())), delay)
+            }
+            (State::Waiting, Event::NotDue(wait)) => {
+                self.is_not_due = true;
+                self.go_back(Outcome::Delay(wait), wait)
             }
             (State::Waiting | State::StoppingHeartbeat | State::Settling, Event::LeaseLost) => self.forget(),
 
@@ -224,6 +233,11 @@ impl Machine {
     /// Returns the outcome. [`Outcome::LeaseLost`] until the outcome is known.
     pub fn outcome(&self) -> &Outcome {
         self.outcome.as_ref().unwrap_or(&Outcome::LeaseLost)
+    }
+
+    /// Returns true if it came before its time and went back.
+    pub fn is_not_due(&self) -> bool {
+        self.is_not_due
     }
 
     /// Returns `true` if the delivery reached its processing timeout and no hook decided in place of
@@ -412,7 +426,10 @@ mod tests {
 
     #[test]
     fn what_never_ran_spends_no_attempt() {
-        for (event, delay) in [(Event::Drain, 0), (Event::DrainDeadline, 0), (Event::Overtaken(7 * SECOND), 7)] {
+        let not_due = Event::NotDue(9 * SECOND);
+        for (event, delay) in
+            [(Event::Drain, 0), (Event::DrainDeadline, 0), (Event::Overtaken(7 * SECOND), 7), (not_due, 9)]
+        {
             let (machine, _) = play([event]);
             assert_eq!(machine.disposition(), &Disposition::GiveBack(delay * SECOND));
         }

@@ -35,6 +35,13 @@ pub(super) fn settled(spec: &Spec, in_hand: &InHand) {
     );
 }
 
+/// Writes the line of a message that came before its time. It is no settlement: nothing was done with the message.
+pub(super) fn not_due(spec: &Spec, in_hand: &InHand) {
+    let (consumer, message_id) = (&*spec.name, in_hand.message_id());
+    let delay_seconds = in_hand.machine.disposition().delay().map(|delay| milliseconds(delay) / 1_000.0);
+    tracing::debug!(consumer, message_id, delay_seconds, "not due yet: hidden again");
+}
+
 /// Returns the reason for the disposition of a message. `None`: no reason.
 pub(super) fn reason(outcome: &Outcome, disposition: &Disposition) -> Option<String> {
     if let Disposition::DeadLetter(why) = disposition { Some(why.clone()) } else { outcome.reason() }

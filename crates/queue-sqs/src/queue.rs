@@ -150,6 +150,7 @@ impl SqsQueue {
                     receipt,
                     attempt: one.attempt,
                     leased_at,
+                    not_before: None,
                 });
             }
         }

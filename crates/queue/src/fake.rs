@@ -113,6 +113,11 @@ impl FakeBroker {
         self.0.lock().failing_entries.entry(id.to_owned()).or_default().extend(vec![error.clone(); count]);
     }
 
+    /// Makes deliveries of this message say that it does not start before `at`.
+    pub fn not_before(&self, id: &str, at: Instant) {
+        self.0.lock().not_before.insert(id.to_owned(), at);
+    }
+
     /// Ends the leases of the message now, in all queues.
     pub fn expire(&self, id: &str) {
         let mut state = self.0.lock();

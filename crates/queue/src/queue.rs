@@ -20,11 +20,17 @@ pub struct Delivery {
     pub message: Arc<Message>,
     /// The right to settle the delivery.
     pub receipt: Receipt,
-    /// Number of receives of the message, as counted by the queue, from 1.
+    /// The receive count of this message, by the queue; 1 is the first. Receives before its time ([`Self::not_before`]) do
+    /// not count.
     pub attempt: u32,
     /// Start of the lease by this process's monotonic clock. Never later than the queue's own start of the lease. A driver
     /// that does not know the start uses the time before its call.
     pub leased_at: Instant,
+    /// The time before which its handler must not start, by our own monotonic clock. Only a driver whose service cannot hold
+    /// a message back for as long as its sender asked sets it. A message that comes before this time is given back until
+    /// then. The time is never further ahead than one release can hide a message: the next delivery names the rest. `None` on
+    /// an ordered queue, where a message that waits would hold up its group.
+    pub not_before: Option<Instant>,
 }
 
 /// The limits of a driver's calls.

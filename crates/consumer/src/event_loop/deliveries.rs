@@ -30,10 +30,13 @@ impl EventLoop {
     pub(super) fn admit(&mut self, delivery: Delivery, time: SystemTime) -> bool {
         let id = self.next_id;
         self.next_id += 1;
-        let Delivery { message, receipt, attempt, leased_at } = delivery;
+        let Delivery { message, receipt, attempt, leased_at, not_before } = delivery;
         let spec = &self.consumer.spec;
         self.leases.enter(id, receipt.lease(), leased_at);
-        let queue_delay = message.age(time);
+        // A message with a time before which it does not start is late from then on.
+        let due_for = not_before.map_or(Duration::MAX, |at| self.now.saturating_duration_since(at));
+        let queue_delay = message.age(time).min(due_for);
+        let wait = not_before.and_then(|at| at.checked_duration_since(self.now)).filter(|wait| !wait.is_zero());
         let late = queue_delay > spec.delay_tolerance;
         let bounds = Bounds::until(self.now.into_std() + spec.processing_timeout);
         let output = Output::new(spec.output);
@@ -55,11 +58,14 @@ impl EventLoop {
             None => true,
         };
         self.in_hand.insert(id, Box::new(in_hand));
-        let is_kept = self.admission.admits(id);
+        // One that is not due is no probe.
+        let is_kept = wait.is_some() || self.admission.admits(id);
         let is_over = self.leases.deadline(id).is_some_and(|deadline| deadline <= self.now);
         if is_over {
             // The lease ended before the delivery reached the loop.
             self.lose(id);
+        } else if let Some(wait) = wait {
+            self.apply(id, Event::NotDue(wait));
         } else if self.phase > Phase::Running || !is_kept {
             // The delivery arrived after receiving had stopped.
             self.apply(id, Event::Drain);

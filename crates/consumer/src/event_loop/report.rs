@@ -21,6 +21,9 @@ const MAX_REASON: usize = 256;
 impl EventLoop {
     /// Reports a finished delivery.
     pub(super) fn over(&mut self, in_hand: &mut InHand) {
+        if in_hand.machine.is_not_due() {
+            return log::not_due(&self.consumer.spec, in_hand);
+        }
         let (outcome, disposition) = (in_hand.machine.outcome(), in_hand.machine.disposition());
         if in_hand.started_at.is_some() {
             self.summary.processed += 1;

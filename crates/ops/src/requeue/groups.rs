@@ -97,7 +97,7 @@ mod tests {
         };
         let delivery = |id: &&str| {
             let (message, receipt) = (Arc::new(message(id)), Receipt::new(*id));
-            Delivery { message, receipt, attempt: 1, leased_at: Instant::now() }
+            Delivery { message, receipt, attempt: 1, leased_at: Instant::now(), not_before: None }
         };
         ids.iter().map(delivery).collect()
     }

@@ -32,6 +32,8 @@ pub(super) struct State {
     pub(super) failing_settles: VecDeque<LeaseError>,
     pub(super) failing_entries: HashMap<String, VecDeque<LeaseError>>,
     pub(super) settles_held: bool,
+    /// The times before which messages do not start, by id.
+    pub(super) not_before: HashMap<String, Instant>,
 }
 
 /// A message in a queue.
@@ -184,7 +186,13 @@ impl State {
             entry.lease = Some(lease);
             entry.visible_at = now + request.lease;
             let receipt = Receipt::new(lease.to_string());
-            taken.push(Delivery { message: entry.message.clone(), receipt, attempt: entry.attempts, leased_at: now });
+            taken.push(Delivery {
+                message: entry.message.clone(),
+                receipt,
+                attempt: entry.attempts,
+                leased_at: now,
+                not_before: self.not_before.get(&entry.message.id).copied(),
+            });
         }
         taken
     }
