@@ -204,7 +204,7 @@ fn send_refuses_what_no_queue_takes() {
         (&["--body", "x", "--attr", "novalue"], "name=value"),
         (&["--body", "x", "--attr", "a b=c"], "`a b` is no attribute name"),
         (&eleven, "11 attributes; at most 10"),
-        (&["--body", "x", "--delay", "16m"], "longer than the 15 minutes"),
+        (&["--body", "x", "--delay", "14d"], "longer than the 13 days"),
         (&["--body", "x", "--delay", "soon"], "--delay"),
         (&["--file", "large"], "at most 16777216"),
         (&["--file", "missing"], "cannot read missing"),

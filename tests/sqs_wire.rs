@@ -4,6 +4,7 @@
 mod answers;
 mod copies;
 mod groups;
+mod not_before;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

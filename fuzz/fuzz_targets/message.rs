@@ -25,7 +25,7 @@ fuzz_target!(|text: &str| {
     let wire = message(&json);
     let (body, receipt) = (wire.body.clone().unwrap_or_default(), wire.receipt_handle.clone());
     let count = wire.message_attributes.as_ref().map_or(0, HashMap::len);
-    let Some(Incoming { message, receipt: handle, attempt }) = incoming(wire) else {
+    let Some(Incoming { message, receipt: handle, attempt, .. }) = incoming(wire) else {
         return assert_eq!(receipt, None);
     };
     assert_eq!(Some(handle), receipt);

@@ -86,7 +86,7 @@ export class SendError extends Error {
 /** The functions of hostler:consumer/context and hostler:consumer/producer, once component.js has handed them in. */
 let host;
 
-/** Sends to a channel that allow.send names; answers the id once it is durably in the queue. delay: 0 to 900 seconds.
+/** Sends to a channel that allow.send names; answers the id once it is durably in the queue. delay: seconds, up to 13 days.
  * @param {string} channel @param {string | Uint8Array} body
  * @param {{ attributes?: Attributes, routingKey?: string, delay?: number, groupId?: string, dedupeKey?: string }} [options]
  * @returns {string} */

@@ -117,7 +117,7 @@ class SendError(Exception):
 
 def send(channel: str, body: Union[bytes, str], attributes: Optional[Attributes] = None, *, routing_key: Optional[str] = None,
          delay: Optional[int] = None, group_id: Optional[str] = None, dedupe_key: Optional[str] = None) -> str:
-    """Sends to a channel that allow.send names; answers the id once it is durably in the queue. delay: 0 to 900 seconds."""
+    """Sends to a channel that allow.send names; answers the id once it is durably in the queue. delay: seconds, up to 13 days."""
     if producer is None:
         raise RuntimeError("there is no host to send by: replace hostler.send in a test")
     named = [types.Attribute(name, _attribute(value)) for name, value in (attributes or {}).items()]

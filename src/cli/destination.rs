@@ -1,9 +1,14 @@
 //! Destinations of messages that a user sends. Refuses a destination without a consumer.
 
+use std::time::Duration;
+
 use crate::exit::{Exit, Failure, Result};
 use crate::host;
 use hostler_config::{Config, alike};
 use hostler_types::channel::Channel;
+
+/// The longest delay that any queue keeps by itself.
+const KEPT: Duration = Duration::from_secs(15 * 60);
 
 /// Maximum number of channels that a refusal names.
 const NAMED: usize = 12;
@@ -32,6 +37,24 @@ pub(super) fn check(config: &Config, stored: &[Channel], channel: &Channel) -> R
         cure(&known, channel)
     );
     Err(Failure::new(Exit::QueueUnreachable, text))
+}
+
+/// Refuses a delay for which the queue of a consumer is not set up: it would dead-letter or drop the message while that waits.
+pub(super) fn check_delay(config: &Config, channel: &Channel, delay: Duration) -> Result<()> {
+    let short = config.consumers.iter().find(|consumer| {
+        let known = &consumer.channel;
+        let reaches = known.queue() == channel.queue() && channel.exchange().is_none()
+            || channel.exchange().is_some() && known.exchange() == channel.exchange();
+        reaches && delay > consumer.longest_delay.max(KEPT)
+    });
+    let Some(consumer) = short else { return Ok(()) };
+    let (name, known, delay) = (&consumer.name, consumer.longest_delay, humantime::format_duration(delay));
+    let text = format!(
+        "a delay of {delay} is longer than consumers.{name}.longest_delay, {}: its queue would not keep the message for so long\n  \
+         raise `longest_delay`, and run `hostler provision`",
+        humantime::format_duration(known)
+    );
+    Err(Failure::new(Exit::Usage, text))
 }
 
 /// Returns the channels of the config's consumers, their dead-letter queues, and their destinations.

@@ -48,7 +48,7 @@ pub(super) struct Args {
     /// An attribute; may be given up to 10 times
     #[arg(long, value_name = "NAME=VALUE", value_parser = source::attribute)]
     attr: Vec<(String, String)>,
-    /// Deliver no sooner than this from now; at most 15m
+    /// Deliver no sooner than this from now; at most 13d. Beyond 15m on SQS, at most the `longest_delay` of its consumer
     #[arg(long, value_name = "DURATION", default_value = "0s", hide_default_value = true, value_parser = duration::parse)]
     delay: Duration,
     /// The FIFO group, on an ordered channel
@@ -64,6 +64,10 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result {
     let config = args.config.load()?.config;
     let input = args.body.open()?;
+    let channel = destination::of(&config, &args.channel);
+    if host::driver(&config).receives_to_wait() {
+        destination::check_delay(&config, channel, args.delay)?;
+    }
     block_on(async {
         if host::file_to_come(&config).is_some() {
             // Checks the channel before any queue is created.
@@ -79,7 +83,6 @@ pub(super) fn run(args: &Args) -> Result {
         if !is_known(&config, &args.channel) {
             say(format_args!("hostler: note: no consumer of this config listens on {}", args.channel));
         }
-        let channel = destination::of(&config, &args.channel);
         let traces = traces(&config);
         let producer = Producer::new(broker, traces.clone());
         let result = match args.lines {

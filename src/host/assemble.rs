@@ -54,6 +54,7 @@ pub fn channel_spec(consumer: &config::Consumer) -> ChannelSpec {
         high_throughput: consumer.high_throughput,
         filter: consumer.filter.clone(),
         max_receives: consumer.dead_letter.then(|| policy(consumer).attempts().saturating_add(2)),
+        longest_delay: consumer.longest_delay,
         lease: consumer.lease,
         tags: tags(consumer),
     }

@@ -103,6 +103,7 @@ macro_rules! suite {
                 arrives_as_sent
                 limits_hold_per_message
                 delay_holds_a_message_back
+                long_delay_holds_a_message_back
                 depths_count
                 channels_are_listed
             ]

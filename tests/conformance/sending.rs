@@ -64,6 +64,22 @@ pub async fn delay_holds_a_message_back<H: Harness>(harness: &H) {
     assert!(sent.elapsed() + Duration::from_millis(2) >= H::TICK, "visible after {:?}", sent.elapsed());
 }
 
+/// However a driver keeps its word: by the service, or by a consumer that gives the message back until it is due.
+pub async fn long_delay_holds_a_message_back<H: Harness>(harness: &H) {
+    let broker = harness.broker().await;
+    let days = Duration::from_secs(86_400) * 3;
+    let queue = broker.open(&ChannelSpec { longest_delay: days, ..spec("jobs") }).await.unwrap();
+    let delayed = |delay, body| Outgoing { delay, ..text(body) };
+    send(&broker, "jobs", vec![delayed(days, "days"), delayed(H::TICK, "soon"), text("now")]).await;
+    for body in ["now", "soon"] {
+        let delivery = next(&queue, LONG).await;
+        assert_eq!(&*delivery.message.body, body.as_bytes());
+        assert!(delivery.not_before.is_none_or(|at| at <= Instant::now()), "{body} is due");
+    }
+    let early = take(&queue, 10).await;
+    assert!(early.iter().all(|delivery| delivery.not_before > Some(Instant::now())), "{early:?}");
+}
+
 pub async fn duplicate_is_dropped<H: Harness>(harness: &H) {
     let broker = harness.broker().await;
     let keyed = |key: &str| Outgoing { dedupe: Some(key.to_owned()), ..text(key) };

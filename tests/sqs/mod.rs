@@ -7,6 +7,7 @@ mod init;
 mod interop;
 mod large;
 mod leases;
+mod not_before;
 mod operations;
 mod refused;
 mod settings;

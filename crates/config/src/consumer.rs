@@ -42,6 +42,8 @@ pub struct Consumer {
     pub processing_timeout: Duration,
     /// Age above which a message counts as late: 1 s to 14 d (maximum retention of SQS).
     pub delay_tolerance: Duration,
+    /// The longest delay that its messages are sent with: at most 13 d, a day less than SQS's longest retention.
+    pub longest_delay: Duration,
     /// Treatment of a message that exceeds the processing timeout. Never [`OnProcessingTimeout::DeadLetter`] without a
     /// dead-letter queue.
     pub on_processing_timeout: OnProcessingTimeout,
@@ -170,6 +172,7 @@ impl Consumer {
             lease: at.need("lease")?,
             processing_timeout,
             delay_tolerance: at.need("delay_tolerance")?,
+            longest_delay: at.need("longest_delay")?,
             on_processing_timeout: at.maybe("on_processing_timeout")?.unwrap_or(on_timeout),
             healthcheck_timeout: healthcheck_timeout.unwrap_or(processing_timeout + Duration::from_secs(30)),
             rate_limit: at.maybe("rate_limit")?,

@@ -6,6 +6,7 @@ use super::choice::{
     Driver, FilterType, HardeningMode, LogFormat, OnProcessingTimeout, Provision, Reply, TaskProtection,
 };
 use super::kind::Kind;
+use hostler_types::message::MAX_DELAY;
 
 /// A key. A `*` in the path stands for a name that the user chooses.
 pub(super) struct Key {
@@ -210,6 +211,13 @@ pub(super) static KEYS: &[Key] = &[
         lasting(SECOND, Duration::from_secs(14 * 86400)),
         DefaultValue::Value("2m"),
         "A message older than this counts as late: a metric, and a signal for scaling.",
+    ),
+    key(
+        "consumers.*.longest_delay",
+        lasting(Duration::from_secs(0), MAX_DELAY),
+        DefaultValue::Value("15m"),
+        "The longest delay that its messages are sent with. Beyond `15m`, a message on SQS waits by being received and hidden: \
+         `provision` then lets the queue keep it and hand it out for so long.",
     ),
     key(
         "consumers.*.on_processing_timeout",

@@ -104,8 +104,8 @@ impl Clients {
             sends: client(sqs(&single, "sends")),
             direct: direct.filter(|_| !options.generated_calls_only).map(Arc::new),
             clock: clock.clone(),
-            publishes: aws_sdk_sns::Client::new(&single),
-            sns: aws_sdk_sns::Client::new(&ordinary),
+            publishes: sns(&single, &clock),
+            sns: sns(&ordinary, &clock),
             s3: s3(&transfers),
             region,
             ordinary,
@@ -133,6 +133,12 @@ fn sqs(shared: &SdkConfig, purpose: &'static str) -> aws_sdk_sqs::config::Builde
     aws_sdk_sqs::config::Builder::from(shared)
         .retry_partition(RetryPartition::custom(purpose).build())
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
+}
+
+/// A client of SNS, whose answers tell the time as those of SQS do.
+fn sns(shared: &SdkConfig, clock: &ServiceClock) -> aws_sdk_sns::Client {
+    let config = aws_sdk_sns::config::Builder::from(shared).interceptor(clock.clone());
+    aws_sdk_sns::Client::from_conf(config.build())
 }
 
 /// Creates the SDK's usual connector, with proxies from the environment and the system's root certificates. All clients

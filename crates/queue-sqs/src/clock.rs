@@ -1,13 +1,14 @@
 //! Estimates the clock of SQS from the `Date` headers of its answers.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use aws_sdk_sqs::config::interceptors::BeforeDeserializationInterceptorContextRef;
 use aws_sdk_sqs::config::{ConfigBag, Intercept, RuntimeComponents};
 use aws_sdk_sqs::error::BoxError;
 use aws_sdk_sqs::primitives::{DateTime, DateTimeFormat};
+use tokio::time::Instant;
 
 /// Maximum number of milliseconds that a `Date` header omits, as the header has whole seconds.
 const UNTOLD: i64 = 999;
@@ -17,6 +18,8 @@ const UNTOLD: i64 = 999;
 pub(super) struct ServiceClock {
     /// Milliseconds by which the SQS clock is ahead, accurate to one second; negative if behind.
     ahead: Arc<AtomicI64>,
+    /// The time that the last answer told, and when it came.
+    told: Arc<Mutex<Option<(SystemTime, Instant)>>>,
 }
 
 impl ServiceClock {
@@ -28,13 +31,22 @@ impl ServiceClock {
         shown.unwrap_or(time)
     }
 
+    /// The service's time now, by the last answer: late by up to a second and the answer's way, and never early. Ours before the
+    /// first answer.
+    pub(super) fn now(&self) -> SystemTime {
+        let told = *self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.map_or_else(SystemTime::now, |(time, at)| time + at.elapsed())
+    }
+
     /// Updates the estimate from the `Date` header of an answer that arrived when our clock showed `now`.
     pub(super) fn learn(&self, date: &str, now: SystemTime) {
         if let Ok(told) = DateTime::from_str(date, DateTimeFormat::HttpDate)
+            && let Ok(time) = SystemTime::try_from(told)
             && let Ok(told) = told.to_millis()
             && let Ok(ours) = DateTime::from(now).to_millis()
         {
             self.ahead.store(ahead(told, ours), Ordering::Relaxed);
+            *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some((time, Instant::now()));
         }
     }
 }
@@ -68,6 +80,18 @@ impl Intercept for ServiceClock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_goes_on_from_what_the_last_answer_told() {
+        let clock = ServiceClock::default();
+        clock.learn("Sun, 06 Nov 1994 08:49:37 GMT", SystemTime::now());
+        tokio::time::advance(Duration::from_millis(1_500)).await;
+        let since = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        assert_eq!(clock.clone().now(), since(784_111_777) + Duration::from_millis(1_500));
+        clock.learn("no date", SystemTime::now());
+        clock.learn("Sun, 06 Nov 1994 08:49:36 GMT", SystemTime::now());
+        assert_eq!(clock.now(), since(784_111_776));
+    }
 
     #[test]
     fn clocks_that_may_agree_do() {

@@ -160,6 +160,7 @@ struct System<'a> {
     #[serde(borrow)]
     approximate_receive_count: Option<Text<'a>>,
     sent_timestamp: Option<Text<'a>>,
+    approximate_first_receive_timestamp: Option<Text<'a>>,
     message_group_id: Option<String>,
     #[serde(rename = "AWSTraceHeader")]
     aws_trace_header: Option<Text<'a>>,
@@ -217,6 +218,7 @@ impl Received<'_> {
             body: self.body,
             count: system.approximate_receive_count.map(|text| text.0),
             sent: system.sent_timestamp.map(|text| text.0),
+            first_received: system.approximate_first_receive_timestamp.map(|text| text.0),
             group: system.message_group_id,
             xray: system.aws_trace_header.map(|text| text.0),
             attributes: own.map(|(name, value)| (name, value.read())).collect(),
@@ -244,16 +246,17 @@ mod tests {
     fn an_answer_is_read_with_all_that_a_message_has() {
         let answer = r#"{"Messages": [{"MessageId": "m", "ReceiptHandle": "r", "MD5OfBody": "of no use", "Body": "{\"a\":\"\u00fc\\n\"}",
             "Attributes": {"ApproximateReceiveCount": "3", "Unheard": "of", "MessageGroupId": "g\n",
-            "SentTimestamp": "1700000000123", "AWSTraceHeader": "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8"},
+            "SentTimestamp": "1700000000123", "ApproximateFirstReceiveTimestamp": "1700000000456", "AWSTraceHeader": "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8"},
             "MessageAttributes": {
             "text": {"DataType": "String", "StringValue": "ż\ud83e\udd80", "BinaryValue": null},
             "bytes": {"DataType": "Binary.png", "BinaryValue": "AP8="}}}, {"Body": null}]}"#;
         let messages = read_messages(answer.as_bytes()).unwrap();
-        let [Incoming { message, receipt, attempt }] = &messages[..] else { panic!("{messages:?}") };
+        let [Incoming { message, receipt, attempt, first_received }] = &messages[..] else { panic!("{messages:?}") };
         assert_eq!((&*message.id, &**receipt, *attempt), ("m", "r", 3));
         assert_eq!(&*message.body, "{\"a\":\"ü\\n\"}".as_bytes());
         assert_eq!(message.group.as_deref(), Some("g\n"));
         assert_eq!(message.enqueued_at, UNIX_EPOCH + Duration::from_millis(1_700_000_000_123));
+        assert_eq!(*first_received, Some(UNIX_EPOCH + Duration::from_millis(1_700_000_000_456)));
         assert_eq!(message.trace.as_ref().unwrap().trace_id().to_string(), "5759e988bd862e3fe1be46a994272793");
         let picture = Typed { data_type: "Binary.png".into(), value: AttributeValue::Binary(vec![0, 255]) };
         let own: Attributes = [

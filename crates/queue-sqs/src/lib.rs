@@ -6,15 +6,16 @@
 //! | `clock` | estimate of the SQS clock | none |
 //! | `credentials` | credentials, cached and renewed | yes |
 //! | `calls` | the calls of every batch: receive, delete, change visibility | yes |
-//! | `direct` | the calls of `calls` without the SDK's client | yes |
-//! | `json` | requests and answers of the calls of `calls` | none |
-//! | `names` | names of queues and topics on AWS | none |
-//! | `fault` | AWS errors, classified by what the caller does next | none |
-//! | `place` | a queue or a topic, and the target of a channel's messages | none |
-//! | `resolve` | names → queue URLs and topic ARNs, cached | yes |
-//! | `target` | finds the target of a channel's messages; creates or refuses a missing one | yes |
-//! | `wire` | SQS messages ⇄ our messages | none |
-//! | `envelope` | the trace context in the SNS envelope | none |
+//! | `direct` | those calls without the SDK's client | yes |
+//! | `json` | the texts of those calls and of their answers | none |
+//! | `names` | names on AWS | none |
+//! | `fault` | AWS's errors by what the caller does next | none |
+//! | `place` | a queue or a topic, and which of them a channel's messages go to | none |
+//! | `resolve` | names → queue URLs and topic ARNs, remembered | yes |
+//! | `target` | where a channel's messages go; what is missing is created or refused | yes |
+//! | `wire` | messages as SQS has them ⇄ ours | none |
+//! | `not_before` | delays beyond what SQS keeps itself | none |
+//! | `envelope` | the trace in the envelope of SNS | none |
 //! | `in_flight` | leases by our own clock; ids of finished messages | none |
 //! | `queue` | receives messages and extends leases | yes |
 //! | `queue/settle` | settles deliveries: deletes, visibility changes, copies to the dead-letter queue | yes |
@@ -53,6 +54,7 @@ mod inventory;
 mod json;
 mod metrics;
 mod names;
+mod not_before;
 mod payload;
 mod place;
 mod provision;

@@ -1,6 +1,7 @@
 //! Queues and topics, and the target of a channel's messages. No I/O.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A queue or a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,6 +14,10 @@ pub(super) struct Place {
     pub(super) ordered: bool,
     /// Maximum size of a message in bytes.
     pub(super) max_message: usize,
+    /// The number of receives after which it dead-letters a message; `None`: it does not, or is a topic.
+    pub(super) max_receives: Option<u32>,
+    /// The time for which it keeps a message; `None`: it does not say, or is a topic.
+    pub(super) keeps: Option<Duration>,
 }
 
 /// Target of a channel's messages.

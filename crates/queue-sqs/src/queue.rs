@@ -17,6 +17,7 @@ use super::clients::{BEYOND_WAIT, MAX_WAIT};
 use super::fault::Fault;
 use super::in_flight::{InFlight, Leased, MessageId};
 use super::json::Entry;
+use super::not_before::{self, Wait};
 use super::place::Place;
 use super::wire::{Incoming, SYSTEM_ATTRIBUTES, whole_seconds};
 use super::{SQS, Service};
@@ -129,12 +130,36 @@ impl SqsQueue {
         }
     }
 
+    /// Returns the wait of a message that came now. A time that cannot be meant is ignored, so that the message is not lost.
+    fn wait_of(&self, one: &Incoming, now: Instant) -> Wait {
+        let Some(value) = one.message.attributes.get(not_before::ATTRIBUTE) else { return Wait::default() };
+        let by_service = self.service.clients.clock.now();
+        match not_before::due(value, by_service) {
+            _ if self.place.ordered => {
+                self.ignore(one, "a message of a FIFO queue would hold up its group");
+                Wait::default()
+            }
+            Ok(due) => Wait::of(due, one.first_received.unwrap_or(one.message.enqueued_at), (by_service, now)),
+            Err(fault) => {
+                self.ignore(one, &fault);
+                Wait::default()
+            }
+        }
+    }
+
+    fn ignore(&self, one: &Incoming, reason: &str) {
+        let (queue, message_id, attribute) = (&*self.place.name, &*one.message.id, not_before::ATTRIBUTE);
+        tracing::warn!(queue, message_id, attribute, reason, "not-before ignored: the message may start at once");
+    }
+
     /// Records the received messages, and separates those that are already finished.
     fn take_in(&self, messages: Vec<Incoming>, lease: Duration, since: Instant, taken: ReceiveParams) -> Received {
         let now = Instant::now();
         let mut took = Received::default();
         let mut in_flight = self.in_flight();
         for one in messages {
+            let wait = self.wait_of(&one, now);
+            let attempt = wait.attempt(one.attempt);
             let receipt = Receipt::new(one.receipt);
             let leased_at = now.min(since + taken.padding);
             let id = MessageId::of(&one.message.id);
@@ -143,14 +168,14 @@ impl SqsQueue {
                 took.finished.push(receipt);
             } else {
                 let claim = one.message.claim.clone();
-                let leased = Leased { id, until: leased_at + lease, since, attempt: one.attempt, claim };
+                let leased = Leased { id, until: leased_at + lease, since, attempt, claim };
                 in_flight.enter(receipt.lease(), leased, now);
                 took.deliveries.push(Delivery {
                     message: Arc::new(one.message),
                     receipt,
-                    attempt: one.attempt,
+                    attempt,
                     leased_at,
-                    not_before: None,
+                    not_before: wait.not_before,
                 });
             }
         }

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::fault::Fault;
 use super::names::Names;
 use super::place::{Place, Target};
+use super::provision::SeenRedrive;
 use super::sharing::Sharing;
 use super::{MAX_MESSAGE, Service};
 use hostler_queue::QueueError;
@@ -17,6 +18,13 @@ use hostler_types::channel::Channel;
 
 /// Maximum size in bytes of a message that SNS publishes (AWS limit: 256 KiB).
 const MAX_PUBLISH: usize = 256 * 1024;
+
+/// What is asked of a queue.
+const ASKED: [QueueAttributeName; 3] = [
+    QueueAttributeName::MaximumMessageSize,
+    QueueAttributeName::RedrivePolicy,
+    QueueAttributeName::MessageRetentionPeriod,
+];
 
 /// Cache of resolved names. Contains only what exists.
 #[derive(Debug, Default)]
@@ -97,7 +105,7 @@ impl Service {
             Err(fault) => return Err(fault.into()),
         };
         let asked = self.clients.sqs.get_queue_attributes().queue_url(&url);
-        let asked = asked.attribute_names(QueueAttributeName::MaximumMessageSize).send().await;
+        let asked = asked.set_attribute_names(Some(ASKED.to_vec())).send().await;
         let attributes = match asked.map_err(|error| Fault::of(&format!("GetQueueAttributes of {name}"), &error)) {
             Ok(answer) => answer.attributes.unwrap_or_default(),
             Err(fault) if fault.is_missing() => return Ok(None),
@@ -105,7 +113,17 @@ impl Service {
         };
         let max_message = attributes.get(&QueueAttributeName::MaximumMessageSize).and_then(|bytes| bytes.parse().ok());
         let max_message = max_message.unwrap_or(MAX_MESSAGE).min(MAX_MESSAGE);
-        let place = Place { address: url.into(), name: name.into(), ordered, max_message };
+        let redrive = attributes.get(&QueueAttributeName::RedrivePolicy).and_then(|policy| SeenRedrive::read(policy));
+        let keeps =
+            attributes.get(&QueueAttributeName::MessageRetentionPeriod).and_then(|seconds| seconds.parse().ok());
+        let place = Place {
+            address: url.into(),
+            name: name.into(),
+            ordered,
+            max_message,
+            max_receives: redrive.and_then(|redrive| redrive.after),
+            keeps: keeps.map(Duration::from_secs),
+        };
         remember(&self.resolver.queues, &place);
         Ok(Some(place))
     }
@@ -165,7 +183,14 @@ impl Service {
     /// Caches an existing topic.
     pub(super) fn remember_topic(&self, name: &str, arn: &str) -> Place {
         let ordered = name.ends_with(".fifo");
-        let place = Place { address: arn.into(), name: name.into(), ordered, max_message: MAX_PUBLISH };
+        let place = Place {
+            address: arn.into(),
+            name: name.into(),
+            ordered,
+            max_message: MAX_PUBLISH,
+            max_receives: None,
+            keeps: None,
+        };
         remember(&self.resolver.topics, &place);
         place
     }

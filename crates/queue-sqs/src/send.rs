@@ -1,7 +1,7 @@
 //! Sends messages and copies of dead letters: prepares them and packs them into batches.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
@@ -11,12 +11,13 @@ use super::batch::batches;
 use super::deliver::{Delivered, Job, deliver};
 use super::fault::Fault;
 use super::in_order::{Ended, deliver_in_order};
+use super::not_before;
 use super::place::{Place, Target};
 use super::wire::{Entry, beside, size, trace_size};
 use hostler_queue::parallel::{side_by_side, stopping};
 use hostler_queue::{DEFAULT_GROUP, LeaseError, SendError, Sent};
 use hostler_types::channel::Channel;
-use hostler_types::message::{Invalid, MAX_ATTRIBUTES, Outgoing};
+use hostler_types::message::{AttributeValue, Invalid, MAX_ATTRIBUTES, Outgoing};
 
 /// Sends messages to a channel. Returns the results in the order of the messages.
 pub(super) async fn send(
@@ -149,11 +150,9 @@ async fn prepare(
     let place = target.place();
     let is_topic = matches!(target, Target::Topic(_));
     message.validate(usize::MAX)?;
-    if message.delay > Duration::ZERO && is_topic {
-        return Err(Invalid::DelayUnsupported("SNS cannot delay a message: send to one of the queues instead").into());
-    }
-    if message.delay > Duration::ZERO && place.ordered {
-        return Err(Invalid::DelayUnsupported("SQS cannot delay a single message of a FIFO queue").into());
+    if message.delay > Duration::ZERO {
+        put_off(&mut message, target, service.clients.clock.show(SystemTime::now()))?;
+        message.validate(usize::MAX)?;
     }
     if place.ordered {
         message.group.get_or_insert_with(|| DEFAULT_GROUP.to_owned());
@@ -173,6 +172,29 @@ async fn prepare(
         message.trace = None;
     }
     Ok(Entry { xray, ..Entry::new(message)? })
+}
+
+/// Delays a message: what the service does not keep itself, its consumer waits for.
+///
+/// # Errors
+/// The target cannot delay it, or not for so long.
+fn put_off(message: &mut Outgoing, target: &Target, now: SystemTime) -> Result<(), Invalid> {
+    let place = target.place();
+    if place.ordered {
+        let text = "a delayed message of a FIFO queue would hold up its group, and SQS cannot delay it: send it later";
+        return Err(Invalid::DelayUnsupported(text));
+    }
+    let kept = match target {
+        Target::Queue(_) => message.delay.min(not_before::KEPT),
+        Target::Topic(_) => Duration::ZERO,
+    };
+    if message.delay > kept {
+        not_before::check(&place.name, message.delay, place.max_receives, place.keeps).map_err(Invalid::Unsupported)?;
+        let stamp = AttributeValue::Text(not_before::stamp(now, message.delay));
+        message.attributes.insert(not_before::ATTRIBUTE.to_owned(), stamp);
+    }
+    message.delay = kept;
+    Ok(())
 }
 
 /// Way in which the body of a message is sent.
@@ -201,7 +223,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use hostler_types::message::{AttributeValue, Claim};
+    use hostler_types::message::Claim;
 
     const MOST: usize = 1000;
 
@@ -233,6 +255,42 @@ mod tests {
     fn a_copy_that_fits_goes_as_it_is() {
         assert_eq!(by(&message(3, 1000), Some(usize::MAX)), Ok(Way::Whole));
         assert_eq!(by(&message(3, 1001), Some(usize::MAX)), Ok(Way::ByBucket));
+    }
+
+    fn place(name: &str, max_receives: Option<u32>) -> Place {
+        let keeps = Some(Duration::from_secs(4 * 86_400));
+        Place {
+            address: name.into(),
+            name: name.into(),
+            ordered: name.ends_with(".fifo"),
+            max_message: MOST,
+            max_receives,
+            keeps,
+        }
+    }
+
+    #[test]
+    fn a_delay_beyond_what_the_service_keeps_is_stamped() {
+        let now = SystemTime::UNIX_EPOCH;
+        let put_off = |target: Target, seconds: u64| {
+            let mut message = Outgoing { delay: Duration::from_secs(seconds), ..message(0, 1) };
+            put_off(&mut message, &target, now)?;
+            let stamp = message.attributes.get("hostler-not-before").and_then(|value| value.as_text());
+            Ok::<_, Invalid>((message.delay.as_secs(), stamp.map(str::to_owned)))
+        };
+        let queue = |receives| Target::Queue(place("jobs", receives));
+        let topic = || Target::Topic(Place { keeps: None, ..place("news", None) });
+        assert_eq!(put_off(queue(Some(5)), 900), Ok((900, None)));
+        let hour = || Some("1970-01-01T01:00:01Z".to_owned());
+        assert_eq!(put_off(queue(Some(5)), 3600), Ok((900, hour())));
+        assert_eq!(put_off(topic(), 3600), Ok((0, hour())));
+        assert_eq!(put_off(topic(), 1), Ok((0, Some("1970-01-01T00:00:02Z".to_owned()))), "SNS keeps nothing back");
+        assert!(matches!(put_off(queue(Some(5)), 3 * 86_400), Err(Invalid::Unsupported(_))));
+        assert!(put_off(queue(Some(10)), 3 * 86_400).is_ok());
+        let ordered = [Target::Queue(place("jobs.fifo", None)), Target::Topic(place("news.fifo", None))];
+        for target in ordered {
+            assert!(matches!(put_off(target, 1), Err(Invalid::DelayUnsupported(_))));
+        }
     }
 
     #[test]

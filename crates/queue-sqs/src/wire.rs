@@ -30,7 +30,8 @@ const EMPTY: &str = "empty";
 const EMPTY_BODY: &str = "-";
 
 /// System attributes that every receive requests.
-pub(super) const SYSTEM_ATTRIBUTES: [MessageSystemAttributeName; 4] = [
+pub(super) const SYSTEM_ATTRIBUTES: [MessageSystemAttributeName; 5] = [
+    MessageSystemAttributeName::ApproximateFirstReceiveTimestamp,
     MessageSystemAttributeName::ApproximateReceiveCount,
     MessageSystemAttributeName::AwsTraceHeader,
     MessageSystemAttributeName::MessageGroupId,
@@ -246,6 +247,8 @@ pub struct Incoming {
     pub receipt: String,
     /// Number of this delivery of the message, counted from 1.
     pub attempt: u32,
+    /// The time of the first delivery, where SQS tells it.
+    pub first_received: Option<SystemTime>,
 }
 
 /// The fields of a message in an answer, independent of the parser.
@@ -257,6 +260,8 @@ pub(super) struct Arrived<'a> {
     pub(super) count: Option<Cow<'a, str>>,
     /// `SentTimestamp`, in milliseconds.
     pub(super) sent: Option<Cow<'a, str>>,
+    /// `ApproximateFirstReceiveTimestamp`, in milliseconds.
+    pub(super) first_received: Option<Cow<'a, str>>,
     /// `MessageGroupId`.
     pub(super) group: Option<String>,
     /// `AWSTraceHeader`.
@@ -278,6 +283,7 @@ pub fn incoming(wire: aws_sdk_sqs::types::Message) -> Option<Incoming> {
         body: wire.body,
         count: take(MessageSystemAttributeName::ApproximateReceiveCount),
         sent: take(MessageSystemAttributeName::SentTimestamp),
+        first_received: take(MessageSystemAttributeName::ApproximateFirstReceiveTimestamp),
         group: take(MessageSystemAttributeName::MessageGroupId).map(Cow::into_owned),
         xray: take(MessageSystemAttributeName::AwsTraceHeader),
         attributes: own.map(|(name, value)| (name, read(value))).collect(),
@@ -289,7 +295,7 @@ impl Arrived<'_> {
     /// Converts the message. `None`: the message has no receipt.
     pub(super) fn read(self) -> Option<Incoming> {
         let number = |text: Option<Cow<'_, str>>| text?.parse::<u64>().ok();
-        let sent_at = number(self.sent).map(Duration::from_millis);
+        let time = |text| UNIX_EPOCH.checked_add(Duration::from_millis(number(text)?));
         let attempt = number(self.count).unwrap_or(1).max(1);
         let mut attributes = self.attributes;
         let routing_key = take_text(&mut attributes, ROUTING_KEY_ATTRIBUTE);
@@ -302,7 +308,7 @@ impl Arrived<'_> {
                 id: self.id.unwrap_or_default(),
                 body,
                 attributes,
-                enqueued_at: sent_at.map_or_else(SystemTime::now, |since| UNIX_EPOCH + since),
+                enqueued_at: time(self.sent).unwrap_or_else(SystemTime::now),
                 group: self.group,
                 routing_key,
                 claim: claim.map(Arc::new),
@@ -310,6 +316,7 @@ impl Arrived<'_> {
             },
             receipt: self.receipt?,
             attempt: u32::try_from(attempt).unwrap_or(u32::MAX),
+            first_received: time(self.first_received),
         })
     }
 }

@@ -28,6 +28,9 @@ pub struct ChannelSpec {
     /// `None`: the channel has no dead-letter queue, and [`Settlement::DeadLetter`](crate::Settlement::DeadLetter) is
     /// refused.
     pub max_receives: Option<u32>,
+    /// The longest delay that messages are sent with. A queue that is set up for it neither drops nor dead-letters a message
+    /// that waits for so long.
+    pub longest_delay: Duration,
     /// Lease of receives that do not specify a lease (SQS: the queue's visibility timeout).
     pub lease: Duration,
     /// Tags by name, for services that have tags. The tags contain the owner and the alarm settings.
@@ -43,6 +46,7 @@ impl ChannelSpec {
             high_throughput: None,
             filter: Filter::All,
             max_receives: None,
+            longest_delay: Duration::ZERO,
             lease: Duration::from_secs(30),
             tags: BTreeMap::new(),
         }

@@ -38,7 +38,8 @@ pub struct Outgoing {
     pub attributes: Vec<Attribute>,
     /// What the filters of subscribed queues look at.
     pub routing_key: Option<String>,
-    /// How long it is held back: 900 s at most. Parts of a second count as a whole one.
+    /// How long it is held back: 13 days at most; on SQS, beyond 15 minutes, as the queue is set up for. Parts of a second count as
+    /// a whole one.
     pub delay: Option<Duration>,
     /// The FIFO group (or the tenant on a standard queue).
     pub group: Option<String>,

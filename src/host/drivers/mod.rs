@@ -83,6 +83,11 @@ pub trait QueueDriver: Send + Sync + 'static {
         false
     }
 
+    /// Returns true if a delay beyond 15 minutes takes receives: a queue has to be set up for it.
+    fn receives_to_wait(&self) -> bool {
+        false
+    }
+
     /// Returns advice to append to the text of a refused receive.
     fn cure_of_a_refusal(&self) -> &'static str {
         ""

@@ -41,6 +41,10 @@ impl QueueDriver for Sqs {
         true
     }
 
+    fn receives_to_wait(&self) -> bool {
+        true
+    }
+
     fn uses_payload(&self) -> bool {
         true
     }

@@ -7,6 +7,7 @@ use serde_json::{Value as Json, json};
 
 use super::super::clients::MAX_WAIT;
 use super::super::names::Names;
+use super::super::not_before;
 use super::super::wire::{ROUTING_KEY_ATTRIBUTE, whole_seconds};
 use super::super::{MAX_MESSAGE, Options};
 use super::setting::{
@@ -18,6 +19,12 @@ use hostler_types::channel::Filter;
 
 /// Retention of messages in a dead-letter queue (AWS limit: 14 days).
 pub(super) const DEAD_LETTER_RETENTION: Duration = Duration::from_secs(14 * 86400);
+
+/// The most receives after which a queue dead-letters a message (AWS limit: maxReceiveCount 1000).
+const MOST_RECEIVES: u32 = 1000;
+
+/// How long a queue keeps a message that was delayed for as long as may be (the retention of a new queue on AWS: 4 days).
+const AFTER_A_DELAY: Duration = Duration::from_secs(4 * 86400);
 
 /// Maximum number of values in a filter policy with one key (AWS limit: 150 combinations of the values of up to 5 keys).
 const MAX_FILTER_VALUES: usize = 150;
@@ -99,8 +106,9 @@ pub(super) fn channel(spec: &ChannelSpec, options: &Options, names: &Names) -> R
     consumed.settings.extend([
         Setting::new(VISIBILITY_TIMEOUT, "visibility timeout", Value::Seconds(whole_seconds(spec.lease))),
         Setting::new(WAIT_TIME, "receive wait", Value::Seconds(MAX_WAIT.as_secs())),
-        redrive(spec.max_receives),
+        redrive(spec.max_receives.map(|most| most.saturating_add(waits(spec)).min(MOST_RECEIVES))),
     ]);
+    consumed.settings.extend(retention(spec));
     let fan_out = match spec.channel.exchange() {
         None => None,
         Some(exchange) => {
@@ -112,6 +120,19 @@ pub(super) fn channel(spec: &ChannelSpec, options: &Options, names: &Names) -> R
         }
     };
     Ok(Wanted { queue: tagged(consumed, spec), dead_letters, fan_out })
+}
+
+/// The receives that a message may wait through, beyond those of its attempts.
+fn waits(spec: &ChannelSpec) -> u32 {
+    let kept = if spec.channel.exchange().is_some() { Duration::ZERO } else { not_before::KEPT };
+    if spec.longest_delay > not_before::KEPT { not_before::turns(spec.longest_delay, kept) } else { 0 }
+}
+
+/// The retention of a queue whose messages may wait; other queues keep theirs.
+fn retention(spec: &ChannelSpec) -> Option<Setting> {
+    let keeps = (spec.longest_delay + AFTER_A_DELAY).min(DEAD_LETTER_RETENTION);
+    let wanted = Setting::new(RETENTION, "retention", Value::Seconds(whole_seconds(keeps)));
+    (spec.longest_delay > not_before::KEPT).then_some(wanted)
 }
 
 /// Returns the throughput settings of a FIFO queue, in the order in which SQS accepts them: SQS refuses a limit per group
@@ -278,6 +299,23 @@ mod tests {
         assert!(said(&wanted.queue.settings).contains(&"RedrivePolicy none".into()));
         let subscription = said(&wanted.fan_out.unwrap().subscription);
         assert!(!subscription.iter().any(|setting| setting.starts_with("RedrivePolicy")), "{subscription:?}");
+    }
+
+    #[test]
+    fn a_queue_whose_messages_wait_for_days_neither_drops_nor_dead_letters_them_meanwhile() {
+        let settings = |channel: &str, days: u32| {
+            let longest_delay = Duration::from_secs(86400) * days;
+            said(&wanted(&ChannelSpec { longest_delay, ..spec(channel) }).queue.settings)
+        };
+        let redrive = |channel, days| settings(channel, days)[2].clone();
+        assert_eq!(redrive("orders", 0), "RedrivePolicy to t-orders-dlq after 5 receives");
+        assert_eq!(redrive("orders", 3), "RedrivePolicy to t-orders-dlq after 12 receives");
+        let most =
+            ChannelSpec { max_receives: Some(1000), longest_delay: Duration::from_secs(3 * 86400), ..spec("orders") };
+        assert!(said(&wanted(&most).queue.settings)[2].ends_with("after 1000 receives"), "AWS takes no more");
+        assert_eq!(settings("orders", 0).len(), 3, "without delays, its retention is its own");
+        assert_eq!(settings("orders", 3)[3..], ["MessageRetentionPeriod 7days"]);
+        assert_eq!(settings("orders", 13)[3..], ["MessageRetentionPeriod 14days"]);
     }
 
     #[test]

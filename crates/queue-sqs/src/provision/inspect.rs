@@ -30,6 +30,7 @@ pub(super) fn findings(wanted: &Wanted, observed: &Observed, options: &Options) 
         findings.extend(dead_letters_do_not_fit(wanted, observed, options));
     }
     findings.extend(too_small(&wanted.queue, &observed.queue, options));
+    findings.extend(delays_outlast_it(&wanted.queue, &observed.queue));
     if let Some(fan_out) = &wanted.fan_out {
         findings.extend(of_fan_out(wanted, fan_out, observed, account.as_ref(), options));
     }
@@ -150,6 +151,18 @@ fn dead_letters_do_not_fit(wanted: &Wanted, observed: &Observed, options: &Optio
         target.address
     );
     Some(Finding { fault, cure, fatal })
+}
+
+/// A message with a long delay is gone before its time if the queue does not keep it for so long.
+fn delays_outlast_it(piece: &Piece, seen: &Seen<Resource>) -> Option<Finding> {
+    let seconds = |setting: &Setting| if let Value::Seconds(seconds) = setting.value { Some(seconds) } else { None };
+    let wanted = piece.settings.iter().find(|setting| setting.attribute == RETENTION).and_then(seconds)?;
+    let keeps = seen.there()?.number(RETENTION).filter(|keeps| *keeps < wanted)?;
+    let days = |seconds| humantime::format_duration(std::time::Duration::from_secs(seconds));
+    let (title, keeps, wanted) = (piece.title(), days(keeps), days(wanted));
+    let fault =
+        format!("{title} keeps messages for {keeps}, not {wanted} (one with a long delay may be gone before its time)");
+    Some(warning(fault, PROVISION))
 }
 
 /// Checks that a queue accepts messages up to the threshold. Old queues accept only 256 KiB.
@@ -319,6 +332,19 @@ mod tests {
         observed.queue.set(RETENTION, "1209600");
         let cure = &findings(&wanted, &observed, &Options::default())[0].cure;
         assert!(cure.starts_with("run `aws sqs set-queue-attributes --queue-url at t-thumbnails "), "{cure}");
+    }
+
+    #[test]
+    fn a_queue_has_to_outlast_the_delays_of_its_messages() {
+        let longest_delay = std::time::Duration::from_secs(3 * 86400);
+        let wanted = with(&ChannelSpec { longest_delay, ..spec("orders") }, &Options::default()).unwrap();
+        let mut observed = whole(&wanted);
+        observed.queue.set(RETENTION, "604800");
+        assert_eq!(findings(&wanted, &observed, &Options::default()), []);
+        observed.queue.set(RETENTION, "345600");
+        let found = &findings(&wanted, &observed, &Options::default())[0];
+        assert!(found.fault.starts_with("queue t-orders keeps messages for 4days, not 7days"), "{found}");
+        assert!(found.cure == PROVISION && !found.fatal);
     }
 
     #[test]

@@ -32,6 +32,7 @@ use desired::{Piece, Wanted};
 use hostler_queue::{Change, ChannelSpec, Finding, QueueError};
 use hostler_types::channel::Channel;
 use observed::{Observed, Tags};
+pub(super) use setting::SeenRedrive;
 
 pub(super) async fn plan(service: &Service, wanted: &[ChannelSpec]) -> Result<Vec<Change>, QueueError> {
     let mut changes = Vec::new();

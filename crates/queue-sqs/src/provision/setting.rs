@@ -137,14 +137,14 @@ fn default_of(attribute: &str) -> Option<&'static str> {
 
 /// A redrive policy that AWS returned.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct SeenRedrive {
+pub(in super::super) struct SeenRedrive {
     pub(super) target: String,
-    pub(super) after: Option<u32>,
+    pub(in super::super) after: Option<u32>,
 }
 
 impl SeenRedrive {
     /// Parses a redrive policy. `None`: there is no policy.
-    pub(super) fn read(text: &str) -> Option<Self> {
+    pub(in super::super) fn read(text: &str) -> Option<Self> {
         let policy = json_object(text)?;
         // AWS returns the count in the notation in which it was set: a number or a text.
         let after = policy.get("maxReceiveCount");

@@ -16,8 +16,8 @@ use bytes::Bytes;
 /// Maximum number of attributes of a message (AWS limit: 10 message attributes per message).
 pub const MAX_ATTRIBUTES: usize = 10;
 
-/// Maximum delay of a message (AWS limit: 15 minutes).
-pub const MAX_DELAY: Duration = Duration::from_secs(15 * 60);
+/// The longest delay a sender may ask for: a day less than the longest time for which SQS keeps a message (AWS limit: 14 days).
+pub const MAX_DELAY: Duration = Duration::from_secs(13 * 86_400);
 
 /// Conventional name of the attribute that contains the body's media type.
 pub const CONTENT_TYPE: &str = "content-type";
@@ -227,7 +227,7 @@ pub enum Invalid {
     #[error("{0}")]
     Unsupported(String),
     /// The delay is longer than [`MAX_DELAY`].
-    #[error("the delay of {} is longer than the 15 minutes that a queue allows", humantime::format_duration(*.delay))]
+    #[error("the delay of {} is longer than the 13 days that a queue allows", humantime::format_duration(*.delay))]
     DelayTooLong {
         /// The requested delay.
         delay: Duration,
@@ -264,7 +264,7 @@ mod tests {
         let message = Outgoing { attributes, ..Default::default() };
         assert_eq!(message.validate(100), Err(Invalid::TooManyAttributes { count: 11 }));
 
-        let delay = Duration::from_secs(901);
+        let delay = MAX_DELAY + Duration::from_secs(1);
         let message = Outgoing { delay, ..Default::default() };
         assert_eq!(message.validate(100), Err(Invalid::DelayTooLong { delay }));
     }

@@ -1,0 +1,204 @@
+//! Delays beyond what SQS keeps itself: how a message says when it may start, and the receives that waiting takes. No I/O.
+//!
+//! The sender stamps such a message with the time. Its consumer hides it from receive to receive until then, at most a
+//! [`TURN`] at a time. SQS counts these receives, so they are subtracted from the attempts. Nothing on the message records
+//! them; their number follows from the first receive and the stamp, whichever process waited.
+
+use std::time::{Duration, SystemTime};
+
+use hostler_types::Timestamp;
+use hostler_types::message::AttributeValue;
+use tokio::time::Instant;
+
+/// The attribute that holds the time before which the message does not start: RFC 3339, in UTC.
+pub(super) const ATTRIBUTE: &str = "hostler-not-before";
+
+/// The longest delay that SQS keeps itself (AWS limit: DelaySeconds 900).
+pub(super) const KEPT: Duration = Duration::from_secs(15 * 60);
+
+/// The time for which one receive hides a message. SQS allows 12 h; the rest is for a release that is slow to arrive.
+pub(super) const TURN: Duration = Duration::from_secs(11 * 60 * 60);
+
+/// The furthest time ahead that is believed: SQS keeps no message for longer (AWS limit: 14 days).
+const FURTHEST: Duration = Duration::from_secs(14 * 86_400);
+
+/// An answer tells the service's time in whole seconds. A message is hidden for this much longer, so that it is due when it comes
+/// again; and a sender rounds up by it.
+const UNTOLD: Duration = Duration::from_secs(1);
+
+/// The part of a planned turn that is left for clocks and calls. A delay that ends later may take another turn.
+const SLACK: Duration = Duration::from_secs(60);
+
+/// The time that must be left of a queue's retention when a message is due.
+const LEFT: Duration = Duration::from_secs(60 * 60);
+
+/// The receives that a message needs once it is due: an attempt, and the two spare ones of every queue that `provision` sets up.
+const NEEDED: u32 = 3;
+
+/// Returns the number of receives that a message waits through. `kept`: the part of its delay that SQS keeps itself.
+pub(super) fn turns(delay: Duration, kept: Duration) -> u32 {
+    let rest = delay.saturating_sub(kept);
+    if rest.is_zero() { 0 } else { count(rest + SLACK) }
+}
+
+fn count(rest: Duration) -> u32 {
+    u32::try_from(rest.as_millis().div_ceil(TURN.as_millis())).unwrap_or(u32::MAX)
+}
+
+/// Checks that a queue lets a message wait for so long. `max_receives`: after so many, the queue dead-letters it. `keeps`: its
+/// retention.
+///
+/// # Errors
+/// The fault and its cure.
+pub(super) fn check(
+    queue: &str,
+    delay: Duration,
+    max_receives: Option<u32>,
+    keeps: Option<Duration>,
+) -> Result<(), String> {
+    let shown = humantime::format_duration(delay);
+    let cure = "raise `longest_delay` of its consumer, and run `hostler provision`";
+    if let Some(keeps) = keeps.filter(|keeps| delay + LEFT > *keeps) {
+        let keeps = humantime::format_duration(keeps);
+        return Err(format!("a delay of {shown} is too long for {queue}, which keeps messages for {keeps}: {cure}"));
+    }
+    let turns = turns(delay, KEPT);
+    match max_receives {
+        Some(most) if turns.saturating_add(NEEDED) > most => Err(format!(
+            "{queue} dead-letters a message after {most} receives, and a delay of {shown} takes {turns} of them: {cure}"
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the text of the attribute for a message that is sent at `now` by the service's clock.
+pub(super) fn stamp(now: SystemTime, delay: Duration) -> String {
+    humantime::format_rfc3339_seconds(now + delay + UNTOLD).to_string()
+}
+
+/// Returns the time before which a message does not start, as the value of its attribute says.
+///
+/// # Errors
+/// The reason to ignore the value.
+pub(super) fn due(value: &AttributeValue, now: SystemTime) -> Result<SystemTime, String> {
+    let text = value.as_text().unwrap_or_default();
+    let Ok(due) = humantime::parse_rfc3339_weak(text) else {
+        return Err("it is not an RFC 3339 time in UTC, such as 2026-11-28T12:00:00Z".to_owned());
+    };
+    if due.duration_since(now).is_ok_and(|ahead| ahead > FURTHEST) {
+        return Err(format!("{} is more than the 14 days ahead for which SQS keeps a message", Timestamp::from(due)));
+    }
+    Ok(due)
+}
+
+/// The wait of one delivery.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Wait {
+    /// The time before which it does not start, no more than a turn ahead.
+    pub(super) not_before: Option<Instant>,
+    /// The receives that the message waits through in all.
+    pub(super) turns: u32,
+}
+
+impl Wait {
+    /// The wait of a delivery that came now, of a message that is due at `due` and first came at `first`. `now`: the same
+    /// moment by the service's clock and by ours.
+    pub(super) fn of(due: SystemTime, first: SystemTime, now: (SystemTime, Instant)) -> Self {
+        let turns = (due + UNTOLD).duration_since(first).map_or(0, count);
+        let (by_service, by_us) = now;
+        let not_before = match due.duration_since(by_service) {
+            Ok(rest) if !rest.is_zero() => Some(by_us + (rest + UNTOLD).min(TURN)),
+            Ok(_) => Some(by_us),
+            Err(past) => by_us.checked_sub(past.duration()),
+        };
+        Self { not_before, turns }
+    }
+
+    /// The attempt that a receive counts as.
+    pub(super) fn attempt(&self, receives: u32) -> u32 {
+        receives.saturating_sub(self.turns).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const HOUR: Duration = Duration::from_secs(3600);
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    fn at(seconds: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(1_700_000_000 + seconds)
+    }
+
+    fn said(text: &str) -> Result<SystemTime, String> {
+        due(&AttributeValue::Text(text.to_owned()), at(0))
+    }
+
+    #[test]
+    fn a_delay_takes_a_receive_for_each_turn_beyond_what_sqs_keeps() {
+        let of = |delay| turns(delay, KEPT);
+        assert_eq!([Duration::ZERO, KEPT, KEPT + SECOND, 11 * HOUR].map(of), [0, 0, 1, 1]);
+        assert_eq!([KEPT + TURN, DAY, 3 * DAY, 13 * DAY].map(of), [2, 3, 7, 29]);
+        assert_eq!([SECOND, TURN - SLACK, TURN].map(|delay| turns(delay, Duration::ZERO)), [1, 1, 2], "SNS keeps none");
+    }
+
+    #[test]
+    fn a_queue_that_would_drop_or_dead_letter_it_meanwhile_is_named() {
+        let fits = |delay, receives, keeps| check("jobs", delay, receives, Some(keeps));
+        assert_eq!(fits(3 * DAY, Some(10), 4 * DAY), Ok(()));
+        assert_eq!(fits(3 * DAY, None, 4 * DAY), Ok(()), "nothing counts its receives");
+        let fault = fits(3 * DAY, Some(9), 4 * DAY).unwrap_err();
+        assert!(fault.contains("jobs dead-letters a message after 9 receives"), "{fault}");
+        assert!(fault.contains("3days takes 7") && fault.contains("longest_delay"), "{fault}");
+        let fault = fits(4 * DAY, None, 4 * DAY).unwrap_err();
+        assert!(fault.contains("keeps messages for 4days") && fault.contains("hostler provision"), "{fault}");
+        assert_eq!(check("jobs", 13 * DAY, None, None), Ok(()));
+    }
+
+    #[test]
+    fn a_stamp_is_read_back_and_never_early() {
+        let sent = at(0) + Duration::from_millis(999);
+        let due = said(&stamp(sent, DAY)).unwrap();
+        assert!((sent + DAY..sent + DAY + SECOND).contains(&due), "{due:?}");
+        assert_eq!(said("2023-11-14T22:13:20Z"), Ok(at(0)));
+        assert_eq!(said("2023-11-14 22:13:21.5"), Ok(at(1) + SECOND / 2));
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_ignored() {
+        for text in
+            ["", "soon", "1700000000", "9999-12-31T23:59:59Z", "2023-11-28T22:13:21Z", "2023-11-14T22:13:20+01:00"]
+        {
+            assert!(said(text).is_err(), "{text}");
+        }
+        assert!(said("2023-11-28T22:13:20Z").is_ok(), "14 days");
+        assert!(said("1970-01-01T00:00:00Z").is_ok(), "long ago");
+        assert!(due(&AttributeValue::Binary(vec![0xff]), at(0)).is_err());
+    }
+
+    #[test]
+    fn a_message_that_is_not_due_is_hidden_for_a_turn_at_most() {
+        let now = Instant::now() + DAY;
+        let of = |ahead: Duration| Wait::of(at(0) + ahead, at(0), (at(0), now)).not_before;
+        assert_eq!(of(5 * SECOND), Some(now + 6 * SECOND), "it is due when it comes again");
+        assert_eq!(of(3 * DAY), Some(now + TURN));
+        assert_eq!(of(Duration::ZERO), Some(now));
+        let past = Wait::of(at(0), at(0), (at(60), now));
+        assert_eq!(past.not_before, Some(now - 60 * SECOND));
+    }
+
+    #[test]
+    fn the_receives_that_waited_are_no_attempts() {
+        let wait = |due: SystemTime| Wait::of(due, at(0), (due + SECOND, Instant::now()));
+        let three = wait(at(0) + 2 * TURN + HOUR);
+        assert_eq!([1, 3, 4, 5, 9].map(|receives| three.attempt(receives)), [1, 1, 1, 2, 6]);
+        // It first came when it was due, as nobody consumed before.
+        let none = wait(at(0) - SECOND);
+        assert_eq!((none.turns, none.attempt(1), none.attempt(3)), (0, 1, 3));
+        assert_eq!(wait(at(0)).turns, 1, "the service's time is known to the second");
+    }
+}
