@@ -183,6 +183,24 @@ pub const FAULTS: &[Fault] = &[
         "Backoff::new(2 * retry.delay, Duration::MAX);",
     ),
     fault(
+        "starts a message before its time",
+        "consumer/event_loop/deliveries.rs",
+        "} else if let Some(wait) = wait {",
+        "} else if let Some(wait) = wait.filter(|_| false) {",
+    ),
+    fault(
+        "hands a message that is not due back at once",
+        "consumer/delivery.rs",
+        "self.go_back(Outcome::Delay(wait), wait)",
+        "self.go_back(Outcome::Delay(wait), Duration::ZERO)",
+    ),
+    fault(
+        "spends attempts on waiting",
+        "queue/sqs/queue.rs",
+        "let attempt = wait.attempt(one.attempt);",
+        "let attempt = one.attempt;",
+    ),
+    fault(
         "does not rest after a failed receive",
         "consumer/poll_schedule.rs",
         "self.rest_until = Some(now + rest);",

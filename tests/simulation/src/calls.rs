@@ -190,6 +190,7 @@ impl Judge {
             }
             return broken;
         };
+        broken.extend(one.fault_of_wait(seconds));
         match &one.ended {
             // While a reply is sent, and while a hook decides about a stopped handler, the lease is extended. The hook begins
             // after the consumer knows that the guest has ended.

@@ -97,7 +97,7 @@ impl Site for Embedded {
     }
 
     async fn put(&self, message: &Planned) {
-        self.judge.sent(&message.name, message.group.as_deref());
+        self.judge.sent(&message.name, message.group.as_deref(), None);
         let outgoing =
             Outgoing { body: message.name.clone().into(), group: message.group.clone(), ..Outgoing::default() };
         loop {

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use hostler_health::{BreakerState, ConsumerReport};
 
-use super::record::{Delivery, Fate, Life, State};
+use super::record::{Delivery, Fate, Life, State, UNSURE};
 use super::scenario::{End, Scenario};
 use super::settling::Kind;
 
@@ -77,10 +77,12 @@ impl Judge {
 
     // Events of the queue.
 
-    pub fn sent(&self, name: &str, group: Option<&str>) {
-        let mut state = self.see(|| format!("sent {name} {}", group.unwrap_or("")));
+    pub fn sent(&self, name: &str, group: Option<&str>, not_before: Option<Instant>) {
+        let waits = not_before.map(|at| format!("for {:?} from now", at.saturating_duration_since(Instant::now())));
+        let mut state = self.see(|| format!("sent {name} {}{}", group.unwrap_or(""), waits.unwrap_or_default()));
         state.order.push(name.to_owned());
-        state.fates.insert(name.to_owned(), Fate { group: group.map(str::to_owned), ..Fate::default() });
+        let fate = Fate { group: group.map(str::to_owned), not_before, ..Fate::default() };
+        state.fates.insert(name.to_owned(), fate);
     }
 
     pub fn leased(&self, life: usize, receipt: &str, name: &str, attempt: u32, until: Instant) {
@@ -92,6 +94,7 @@ impl Judge {
         }
         let broken = self.fault_of_attempt(&state, life, name, attempt);
         state.violations.extend(broken);
+        let waits_until = state.fates.get(name).and_then(|fate| fate.not_before).filter(|at| *at + UNSURE > now);
         let delivery = Delivery {
             number: state.deliveries.len(),
             name: name.to_owned(),
@@ -99,6 +102,7 @@ impl Judge {
             life,
             until,
             received_at: Instant::now(),
+            waits_until,
             ours_until: None,
             called_at: Instant::now(),
             called_for: Duration::ZERO,
@@ -269,6 +273,9 @@ impl Judge {
         }
         if this.has_finished(name, now) {
             broken.push(format!("{name} is processed again after it was removed"));
+        }
+        if let Some(at) = state.fates.get(name).and_then(|fate| fate.not_before).filter(|at| *at > now) {
+            broken.push(format!("{name} starts {:?} before its time", at - now));
         }
         let mine = receipt_of(state, life, name, attempt).map(|receipt| &state.deliveries[&receipt]);
         if mine.is_none_or(|delivery| delivery.until <= now) {

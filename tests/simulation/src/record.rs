@@ -11,6 +11,13 @@ use super::settling::{Calls, Kind};
 /// Time for which a removed message must not be processed again by the process that removed it.
 const MEMORY: Duration = Duration::from_secs(600);
 
+/// The time for which a message that is not due is hidden at most.
+pub const TURN: Duration = Duration::from_secs(11 * 3600);
+
+/// How far behind a process's view of the service's time may be: answers tell whole seconds, and are late by up to eight. What it
+/// hides, it hides for a second more.
+pub const UNSURE: Duration = Duration::from_secs(12);
+
 /// Fate of a message.
 #[derive(Debug, Default)]
 pub struct Fate {
@@ -19,6 +26,8 @@ pub struct Fate {
     pub replied: bool,
     pub copies: u32,
     pub removed: bool,
+    /// When it may start at the earliest.
+    pub not_before: Option<Instant>,
     /// Number of handler starts on the message.
     pub starts: u32,
 }
@@ -34,6 +43,8 @@ pub struct Delivery {
     /// Time until which the queue has leased the message to the receiver.
     pub until: Instant,
     pub received_at: Instant,
+    /// When its message may start, if the queue gave it away before, or so shortly after that its process may not know yet.
+    pub waits_until: Option<Instant>,
     /// Time until which the receiver may rely on the lease, by the receiver's knowledge. `None`: the receiver does not know the
     /// delivery.
     pub ours_until: Option<Instant>,
@@ -158,7 +169,19 @@ impl Delivery {
         let is_held = self.ours_until > Some(now) && self.asked == 0;
         // A delivery behind a released one is released as soon as its heartbeat under way is answered.
         let is_parting = self.started_at.is_none() && self.calls > 0;
-        is_held && !is_parting && self.ended.is_none() && self.lost_at.is_none()
+        // One that is not due goes back at once.
+        let is_there = is_held && !is_parting && self.waits_until.is_none();
+        is_there && self.ended.is_none() && self.lost_at.is_none()
+    }
+
+    /// The fault of a release for so many seconds of what was given away before its time: it is to come again when it is due, or
+    /// after a turn of 11 h.
+    pub fn fault_of_wait(&self, seconds: u64) -> Option<String> {
+        let due = self.waits_until.filter(|_| self.started_at.is_none())?;
+        let left = due.saturating_duration_since(Instant::now()).min(TURN);
+        let most = due.saturating_duration_since(self.received_at).min(TURN) + UNSURE;
+        let hidden = Duration::from_secs(seconds);
+        (!(left..=most).contains(&hidden)).then(|| format!("hidden for {seconds} s, and it is due after {left:?}"))
     }
 
     /// Returns true if a call may be either a last heartbeat or a release. With leases of a few seconds, this occurs at the
@@ -176,10 +199,12 @@ impl Delivery {
     pub fn is_settling(&self, seconds: Option<u64>, scenario: &Scenario) -> bool {
         let runs = self.started_at.is_some() && self.ended.is_none();
         let lease = scenario.lease.as_secs();
-        seconds.is_none_or(|seconds| match scenario.is_short {
-            true if self.started_at.is_none() => seconds < lease,
-            true => !runs && !self.deciding && !self.is_unclear(seconds, scenario),
-            false => !runs && (seconds < SHORTEST_LEASE || seconds > lease),
-        })
+        let goes_back = self.waits_until.is_some() && self.started_at.is_none();
+        goes_back
+            || seconds.is_none_or(|seconds| match scenario.is_short {
+                true if self.started_at.is_none() => seconds < lease,
+                true => !runs && !self.deciding && !self.is_unclear(seconds, scenario),
+                false => !runs && (seconds < SHORTEST_LEASE || seconds > lease),
+            })
     }
 }

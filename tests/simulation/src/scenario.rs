@@ -15,7 +15,7 @@ const SECOND: Duration = Duration::from_secs(1);
 pub const SHORTEST_LEASE: u64 = 12;
 
 /// Kinds of faults in some scenarios. Shrinking removes one kind after another.
-pub const CLASSES: [&str; 20] = [
+pub const CLASSES: [&str; 21] = [
     "lost-requests",
     "lost-answers",
     "refusals",
@@ -36,6 +36,7 @@ pub const CLASSES: [&str; 20] = [
     "clocks",
     "denials",
     "cancels",
+    "not-before",
 ];
 
 /// Available worlds.
@@ -161,6 +162,8 @@ pub struct Planned {
     pub name: String,
     pub group: Option<String>,
     pub sent_at: Duration,
+    /// When it may start at the earliest, in whole seconds from the begin of the run.
+    pub not_before: Option<Duration>,
 }
 
 /// Result of a handler.
@@ -276,6 +279,8 @@ impl Scenario {
         }
         if key.kind == Kind::Embedded {
             scenario.suit_embedded(&mut Rng::with_seed(key.seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0xeb));
+        } else if !long {
+            scenario.put_off(&mut Rng::with_seed(key.seed.wrapping_mul(0xd134_2543_de82_ef95) ^ 0xdef));
         }
         scenario.shrink();
         scenario
@@ -345,6 +350,25 @@ impl Scenario {
         }
     }
 
+    /// Has some messages wait for a time, a few of them for more than one turn. An ordered queue has none that wait; where leases are
+    /// short, or heartbeats denied, a release that lasts as long as a lease could not be told from a heartbeat; and the handler of
+    /// one of two deliveries with the same attempt not from the other's.
+    fn put_off(&mut self, rng: &mut Rng) {
+        let denies = self.turns.iter().any(|(_, turn)| matches!(turn, Turn::Denial(..)));
+        if rng.u32(0..4) > 0 || self.ordered || self.is_short || self.is_far || denies {
+            return;
+        }
+        self.rates.duplicates = 0.0;
+        for message in &mut self.messages {
+            let ahead = match rng.u32(0..100) {
+                0..=49 => continue,
+                50 => between(rng, 39_000, 90_000),
+                _ => between(rng, 1, 100),
+            };
+            message.not_before = Some(Duration::from_secs(message.sent_at.as_secs()) + ahead);
+        }
+    }
+
     fn shrink(&mut self) {
         if let Some(count) = self.key.messages {
             self.messages.truncate(count);
@@ -368,6 +392,7 @@ impl Scenario {
                 "breaker" => self.breaker = None,
                 "rate-limit" => self.rate_limit = None,
                 "clocks" => self.turns.retain(|(_, turn)| !matches!(turn, Turn::Boot | Turn::Clock(_))),
+                "not-before" => self.messages.iter_mut().for_each(|message| message.not_before = None),
                 "pauses" => self.turns.retain(|(_, turn)| !matches!(turn, Turn::Pause(_))),
                 _ => {}
             }
@@ -462,6 +487,7 @@ fn planned(rng: &mut Rng, count: usize, ordered: bool, within: Duration) -> Vec<
         name: format!("m{number}"),
         group: ordered.then(|| format!("g{}", rng.u32(0..groups))),
         sent_at,
+        not_before: None,
     };
     times.into_iter().enumerate().map(message).collect()
 }

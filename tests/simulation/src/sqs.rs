@@ -55,7 +55,7 @@ impl Site for Sqs {
     }
 
     async fn put(&self, message: &Planned) {
-        self.service.put(&message.name, message.group.as_deref());
+        self.service.put(message);
     }
 
     fn fail_for(&self, outage: Duration) {

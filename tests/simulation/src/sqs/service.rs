@@ -3,16 +3,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use fastrand::Rng;
+use hostler_health::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use super::super::calls::Asked;
 use super::super::judge::Judge;
-use super::super::scenario::{Denied, Scenario};
+use super::super::progress::wall;
+use super::super::record::TURN;
+use super::super::scenario::{Denied, Planned, Scenario};
 use super::super::site::until;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -37,6 +40,9 @@ struct Stored {
     group: Option<String>,
     visible_at: Instant,
     receives: u32,
+    /// When it was received first, and when it may start.
+    first_received_at: Option<Instant>,
+    not_before: Option<Instant>,
     /// Receipt of the last receive.
     receipt: Option<String>,
     removed_at: Option<Instant>,
@@ -128,12 +134,17 @@ impl Service {
     }
 
     /// Accepts a message.
-    pub fn put(&self, name: &str, group: Option<&str>) {
-        self.judge.sent(name, group);
+    pub fn put(&self, message: &Planned) {
+        let Planned { name, group, not_before, .. } = message.clone();
+        let not_before = not_before.map(|after| self.started_at + after);
+        self.judge.sent(&name, group.as_deref(), not_before);
         let mut state = self.state.lock().unwrap();
-        let id = format!("id-{name}");
-        let (name, group, visible_at) = (name.to_owned(), group.map(str::to_owned), Instant::now());
-        state.stored.push(Stored { name, id, group, visible_at, receives: 0, receipt: None, removed_at: None });
+        let (id, visible_at) = (format!("id-{name}"), Instant::now());
+        let (first_received_at, receipt, removed_at) = (None, None, None);
+        let receives = 0;
+        let stored =
+            Stored { name, id, group, visible_at, receives, first_received_at, not_before, receipt, removed_at };
+        state.stored.push(stored);
         drop(state);
         self.changed.notify_waiters();
     }
@@ -202,16 +213,34 @@ impl Service {
         if one.removed_at.is_none() {
             one.visible_at = until;
         }
-        self.judge.leased(life, &receipt, &one.name, one.receives, until);
-        let mut attributes = json!({ "ApproximateReceiveCount": one.receives.to_string(), "SentTimestamp": "1" });
+        let first = *one.first_received_at.get_or_insert_with(Instant::now);
+        let (first, due) = (self.millis(first), one.not_before.map(|at| self.millis(at)));
+        self.judge.leased(life, &receipt, &one.name, attempt(one.receives, first, due), until);
+        let mut attributes = json!({
+            "ApproximateReceiveCount": one.receives.to_string(), "SentTimestamp": "1",
+            "ApproximateFirstReceiveTimestamp": first.to_string(),
+        });
         if let Some(group) = &one.group {
             attributes["MessageGroupId"] = json!(group);
         }
-        let message = json!({
+        let mut message = json!({
             "MessageId": one.id, "ReceiptHandle": receipt, "Body": one.name, "Attributes": attributes,
         });
+        if let Some(at) = one.not_before {
+            let stamp = json!({ "DataType": "String", "StringValue": self.wall(at).to_string() });
+            message["MessageAttributes"] = json!({ "hostler-not-before": stamp });
+        }
         state.leases.insert(receipt, Lease { index, received_at: Instant::now() });
         message
+    }
+
+    /// The time that its clock shows.
+    pub fn wall(&self, at: Instant) -> Timestamp {
+        wall(self.started_at, at)
+    }
+
+    fn millis(&self, at: Instant) -> u128 {
+        self.wall(at).since(UNIX_EPOCH.into()).as_millis()
     }
 
     /// Moves messages that were received too often to the dead-letter queue.
@@ -278,6 +307,14 @@ impl Service {
         self.changed.notify_waiters();
         Ok(())
     }
+}
+
+/// The attempt that a receive counts as, of a message that was first received and is due at these times: receives before it is
+/// due do not count. Nobody but its service knows the time better than to the second.
+fn attempt(receives: u32, first: u128, due: Option<u128>) -> u32 {
+    let waited = due.map_or(0, |due| (due + 1000).saturating_sub(first));
+    let turns = u32::try_from(waited.div_ceil(TURN.as_millis())).unwrap();
+    receives.saturating_sub(turns).max(1)
 }
 
 impl State {

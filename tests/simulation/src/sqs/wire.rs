@@ -80,14 +80,12 @@ impl Wire {
         let mut under_way = UnderWay { wire: self.clone(), asked, answer: None };
 
         if action.starts_with("GetQueue") {
-            return Ok(respond(200, &self.apply(&action, &input).await));
+            return Ok(self.respond(200, &self.apply(&action, &input).await, Instant::now()));
         }
         if self.service.denies(&under_way.asked) {
             sleep(self.latency()).await;
-            return Ok(respond(
-                400,
-                &json!({ "__type": "com.amazonaws.sqs#AccessDenied", "message": "not authorized" }),
-            ));
+            let refusal = json!({ "__type": "com.amazonaws.sqs#AccessDenied", "message": "not authorized" });
+            return Ok(self.respond(400, &refusal, Instant::now()));
         }
         let rates = &self.scenario.rates;
         if self.service.is_out() || self.service.is_struck(rates.refusals) {
@@ -97,7 +95,8 @@ impl Wire {
             }
             let (status, code) = [(503, "ServiceUnavailable"), (400, "ThrottlingException"), (500, "InternalError")]
                 [(self.service.random() * 3.0) as usize];
-            return Ok(respond(status, &json!({ "__type": format!("com.amazonaws.sqs#{code}"), "message": code })));
+            let refusal = json!({ "__type": format!("com.amazonaws.sqs#{code}"), "message": code });
+            return Ok(self.respond(status, &refusal, Instant::now()));
         }
         // A request that was sent arrives, even if the caller no longer waits for the answer.
         let (there, back) = (self.latency(), self.latency());
@@ -109,17 +108,26 @@ impl Wire {
             if is_lost { None } else { Some(wire.apply(&action, &input).await) }
         });
         let answer = applied.await.ok().flatten();
+        let answered_at = Instant::now();
         sleep(back).await;
         match answer {
             Some(answer) if !self.service.is_struck(rates.lost_answers) && !self.line.is_dead() => {
                 self.tell_received(&answer, asked_at);
-                let response = respond(200, &answer);
+                let response = self.respond(200, &answer, answered_at);
                 under_way.answer = Some(answer);
                 Ok(response)
             }
             _ if self.service.random() < 0.5 => Err(ConnectorError::io("connection reset".into())),
             _ => std::future::pending().await,
         }
+    }
+
+    /// An answer of the service, made at this time.
+    fn respond(&self, status: u16, body: &Value, at: Instant) -> HttpResponse {
+        let mut response = HttpResponse::new(status.try_into().unwrap(), body.to_string().into());
+        response.headers_mut().insert("content-type", "application/x-amz-json-1.0");
+        response.headers_mut().insert("date", http_date(&self.service.wall(at).to_string()));
+        response
     }
 
     /// Returns a random latency: usually milliseconds, sometimes seconds.
@@ -214,8 +222,9 @@ fn asked(action: &str, input: &Value) -> Asked {
     }
 }
 
-fn respond(status: u16, body: &Value) -> HttpResponse {
-    let mut response = HttpResponse::new(status.try_into().unwrap(), body.to_string().into());
-    response.headers_mut().insert("content-type", "application/x-amz-json-1.0");
-    response
+/// An RFC 3339 time as a `Date` header has it, in whole seconds. Nobody reads the day of the week.
+fn http_date(time: &str) -> String {
+    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let (year, month, day) = (&time[..4], time[5..7].parse::<usize>().unwrap(), &time[8..10]);
+    format!("Mon, {day} {} {year} {} GMT", MONTHS[month - 1], &time[11..19])
 }
