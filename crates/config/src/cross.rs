@@ -110,7 +110,7 @@ fn filter(at: &Section<'_>) -> Option<Problem> {
             Some(problem(at, key, fault, "list routing keys in `filter.values`, or remove `filter`".to_owned()))
         }
         (None, false) => {
-            let fault = format!("{} is not set, so these values mean nothing", at.path("filter.type"));
+            let fault = format!("{} is not set, so these values have no effect", at.path("filter.type"));
             Some(problem(at, key, fault, "set `filter.type` to `exact`, `prefix` or `exclude`".to_owned()))
         }
         _ => None,
@@ -122,7 +122,7 @@ fn breaker(at: &Section<'_>) -> Option<Problem> {
     // An emptied key disables the breaker, whatever the other keys of the breaker are.
     let is_said = at.is_set("breaker.failures") || at.is_emptied("breaker.failures");
     let key = others.into_iter().find(|key| at.is_set(key)).filter(|_| !is_said)?;
-    let fault = format!("{} is not set, so this means nothing", at.path("breaker.failures"));
+    let fault = format!("{} is not set, so this key has no effect", at.path("breaker.failures"));
     Some(problem(at, key, fault, "set `breaker.failures` to a share such as 0.5".to_owned()))
 }
 

@@ -20,11 +20,18 @@ const SEPARATOR: &str = "__";
 pub(super) struct Variables {
     /// Names and values. Values are stored as the operating system provides them, and may not be UTF-8.
     ours: Vec<(String, OsString)>,
-    warnings: Vec<String>,
+    warnings: Vec<Warning>,
+}
+
+/// A warning about an ignored variable.
+struct Warning {
+    text: String,
+    /// The variable is probably a misspelling of one of hostler's, which the text names.
+    is_slip: bool,
 }
 
 impl Variables {
-    /// Selects the variables that start with `HOSTLER_` from `env`.
+    /// Takes the variables that start with `HOSTLER_` from `env`, and warns of those that are ignored.
     pub(super) fn of(env: impl Iterator<Item = (impl Into<OsString>, impl Into<OsString>)>) -> Self {
         let mut variables = Self::default();
         for (name, value) in env {
@@ -34,13 +41,29 @@ impl Variables {
                 continue;
             }
             match name.into_string() {
-                Ok(name) => variables.ours.push((name, value.into())),
+                Ok(name) => {
+                    variables.warnings.extend(ignored(&name));
+                    variables.ours.push((name, value.into()));
+                }
                 Err(name) => {
-                    variables.warnings.push(format!("variable {name:?} is ignored: its name is not UTF-8 text"));
+                    let text = format!("variable {name:?} is ignored: its name is not UTF-8 text");
+                    variables.warnings.push(Warning { text, is_slip: false });
                 }
             }
         }
+        variables.warnings.sort_by(|one, other| one.text.cmp(&other.text));
         variables
+    }
+
+    /// Returns a warning for each variable that is ignored. It may belong to others: a Kubernetes service named `hostler`
+    /// puts `HOSTLER_PORT` and the like into every container.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        self.warnings.iter().map(|warning| warning.text.clone()).collect()
+    }
+
+    /// Returns those of the warnings that name the variable that was probably meant.
+    pub(super) fn slips(&self) -> Vec<String> {
+        self.warnings.iter().filter(|warning| warning.is_slip).map(|warning| warning.text.clone()).collect()
     }
 
     /// Returns the file named by [`FILE_VARIABLE`].
@@ -65,9 +88,6 @@ impl Variables {
 #[derive(Default)]
 pub(super) struct Environment {
     pub(super) settings: Vec<Setting>,
-    /// Warnings about variables that start with `HOSTLER_` but contain no `__`, or whose names are not UTF-8. Other
-    /// programs may set them: for a Kubernetes service named `hostler`, every container has a variable `HOSTLER_PORT`.
-    pub(super) warnings: Vec<String>,
     pub(super) problems: Vec<Problem>,
 }
 
@@ -97,6 +117,23 @@ fn key_part(variable: &str) -> Option<&str> {
     (prefix.eq_ignore_ascii_case(PREFIX) && !variable.eq_ignore_ascii_case(FILE_VARIABLE)).then_some(rest)
 }
 
+/// Returns a warning about a variable that starts with `HOSTLER_` in any case, but neither names the file nor contains `__`.
+fn ignored(name: &str) -> Option<Warning> {
+    if name == FILE_VARIABLE || sets_key(name) {
+        return None;
+    }
+    if name.eq_ignore_ascii_case(FILE_VARIABLE) {
+        let text = format!("variable {name} is ignored: write {FILE_VARIABLE} in capitals");
+        return Some(Warning { text, is_slip: true });
+    }
+    let rest = key_part(name)?;
+    let is_file = rest.trim_start_matches('_').to_ascii_lowercase().starts_with("conf");
+    let meant = flattened(rest).map(|path| variable(&path)).or_else(|| is_file.then(|| FILE_VARIABLE.to_owned()));
+    let hint = meant.as_ref().map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
+    let text = format!("variable {name} is ignored: a variable that sets a key contains `{SEPARATOR}`{hint}");
+    Some(Warning { text, is_slip: meant.is_some() })
+}
+
 /// Returns `true` if a variable sets a key, or would set one without a mistake in its name.
 fn sets_key(variable: &str) -> bool {
     key_part(variable).is_some_and(|rest| rest.contains(SEPARATOR))
@@ -106,22 +143,17 @@ impl Environment {
     /// Reads the variables. `consumers` are the consumers' names in the file. A variable matches a name in any case, and
     /// with `_` in place of `-`.
     pub(super) fn read(variables: &Variables, consumers: &[String]) -> Self {
-        let mut environment = Self { warnings: variables.warnings.clone(), ..Self::default() };
+        let mut environment = Self::default();
         let mut ours: Vec<_> =
             variables.ours.iter().filter_map(|(name, raw)| Some((name, key_part(name)?, raw))).collect();
         ours.sort();
         for (name, rest, raw) in ours {
-            if sets_key(name) {
-                match resolve(rest, consumers) {
-                    Ok((path, key)) => environment.set(name, path, key.kind.value_of_variable(raw)),
-                    Err(unknown) => environment.problems.push(unknown.problem(name, rest)),
-                }
-            } else {
-                let hint = flattened(rest).map(|path| format!("; did you mean {}?", variable(&path)));
-                environment.warnings.push(format!(
-                    "variable {name} is ignored: a variable that sets a key contains `{SEPARATOR}`{}",
-                    hint.unwrap_or_default()
-                ));
+            if !sets_key(name) {
+                continue;
+            }
+            match resolve(rest, consumers) {
+                Ok((path, key)) => environment.set(name, path, key.kind.value_of_variable(raw)),
+                Err(unknown) => environment.problems.push(unknown.problem(name, rest)),
             }
         }
         environment
@@ -261,11 +293,30 @@ mod tests {
 
     #[test]
     fn without_a_separator_it_is_a_warning() {
-        let environment = read(&[("HOSTLER_QUEUE_DRIVER", "sqs"), ("HOSTLER_PORT", "tcp://10.0.0.1:80")], &[]);
+        let others = [("HOSTLER_QUEUE_DRIVER", "sqs"), ("HOSTLER_PORT", "tcp://10.0.0.1:80")];
+        let environment = read(&others, &[]);
         assert!(environment.settings.is_empty() && environment.problems.is_empty());
-        let [port, driver] = environment.warnings.as_slice() else { panic!("{:?}", environment.warnings) };
+        let variables = Variables::of(others.into_iter());
+        let warnings = variables.warnings();
+        let [port, driver] = warnings.as_slice() else { panic!("{warnings:?}") };
+        assert_eq!(variables.slips(), [driver.as_str()]);
         assert!(driver.ends_with("did you mean HOSTLER_QUEUE__DRIVER?"), "{driver}");
         assert_eq!(port, "variable HOSTLER_PORT is ignored: a variable that sets a key contains `__`");
+    }
+
+    #[test]
+    fn a_misspelt_name_of_the_file_is_a_warning() {
+        for name in ["hostler_config", "Hostler_Config", "HOSTLER_config"] {
+            let variables = Variables::of([(name, "f")].into_iter());
+            assert_eq!(variables.file(), None);
+            assert_eq!(variables.warnings(), [format!("variable {name} is ignored: write HOSTLER_CONFIG in capitals")]);
+        }
+        for name in ["HOSTLER_CONFIG_FILE", "HOSTLER_CONFIG_PATH", "HOSTLER_CONF"] {
+            let variables = Variables::of([(name, "f")].into_iter());
+            let warnings = variables.slips();
+            let [warning] = warnings.as_slice() else { panic!("{name}") };
+            assert!(warning.ends_with("; did you mean HOSTLER_CONFIG?"), "{warning}");
+        }
     }
 
     #[test]
@@ -289,8 +340,10 @@ mod tests {
 
     #[test]
     fn other_variables_are_not_ours() {
-        let environment = read(&[("HOSTLER_CONFIG", "f"), ("PATH", "/bin"), ("ÄÄÄÄ__X", "1"), ("HOSTLE", "")], &[]);
-        assert!(environment.settings.is_empty() && environment.problems.is_empty() && environment.warnings.is_empty());
+        let others = [("HOSTLER_CONFIG", "f"), ("PATH", "/bin"), ("ÄÄÄÄ__X", "1"), ("HOSTLE", "")];
+        let environment = read(&others, &[]);
+        assert!(environment.settings.is_empty() && environment.problems.is_empty());
+        assert!(Variables::of(others.into_iter()).warnings().is_empty());
     }
 
     #[test]
@@ -306,7 +359,8 @@ mod tests {
         let variables = Variables::of(variables.into_iter());
         assert_eq!(variables.file(), Some(odd(b"f\xff.toml").as_os_str()), "a path need not be UTF-8");
         let environment = Environment::read(&variables, &[]);
-        let [warning] = environment.warnings.as_slice() else { panic!("{:?}", environment.warnings) };
+        let warnings = variables.warnings();
+        let [warning] = warnings.as_slice() else { panic!("{warnings:?}") };
         assert_eq!(warning, r#"variable "hostler_queue\xFF__driver" is ignored: its name is not UTF-8 text"#);
         let [setting] = environment.settings.as_slice() else { panic!("{:?}", environment.problems) };
         assert_eq!(setting.path, ["queue", "driver"]);

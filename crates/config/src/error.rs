@@ -14,7 +14,7 @@ pub enum ConfigError {
     },
     /// The named file does not exist.
     #[error(
-        "no file {}{named_by}\n  cure   correct the path, or name none to use /etc/hostler/hostler.toml or \
+        "the configuration file {}{named_by} does not exist\n  cure   correct the path, or name none to use /etc/hostler/hostler.toml or \
         ./hostler.toml",
         path.display()
     )]
@@ -69,18 +69,35 @@ pub enum ConfigError {
     /// Values or keys are wrong. Contains all faults, sorted by key.
     #[error("{}", Listed(.0))]
     Invalid(Vec<Problem>),
+    /// Any of the other errors. Variables with misspelt names were ignored, and may be its cause.
+    #[error("{error}{}", Notes(slips))]
+    Misspelt {
+        /// The error itself.
+        error: Box<ConfigError>,
+        /// A warning for each of the variables.
+        slips: Vec<String>,
+    },
 }
 
 impl ConfigError {
+    /// Returns the error with a note about each variable that was ignored for its misspelt name.
+    pub(super) fn beside(self, slips: Vec<String>) -> Self {
+        if slips.is_empty() { self } else { Self::Misspelt { error: Box::new(self), slips } }
+    }
+
     /// Returns `true` if there is no configuration. A command that needs none may ignore this error.
     pub fn is_not_found(&self) -> bool {
-        matches!(self, Self::NotFound { .. })
+        match self {
+            Self::Misspelt { error, .. } => error.is_not_found(),
+            _ => matches!(self, Self::NotFound { .. }),
+        }
     }
 
     /// Returns the faults of a configuration that could be read. Empty for other errors.
     pub fn problems(&self) -> &[Problem] {
         match self {
             Self::Invalid(problems) => problems,
+            Self::Misspelt { error, .. } => error.problems(),
             _ => &[],
         }
     }
@@ -147,6 +164,14 @@ impl fmt::Display for Tried<'_> {
             write!(f, "\n  tried  {}", path.display())?;
         }
         f.write_str("\n  cure   name a file with --config or HOSTLER_CONFIG, or set HOSTLER_…__… variables")
+    }
+}
+
+struct Notes<'a>(&'a [String]);
+
+impl fmt::Display for Notes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|note| write!(f, "\n  note   {note}"))
     }
 }
 

@@ -81,7 +81,7 @@ impl Read for Network {
     fn read(value: &Value) -> Result<Self, String> {
         let text = text(value)?;
         let network = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
-        network.map(|network| Self(network.trunc())).map_err(|_| format!("{} is no network", quoted(text)))
+        network.map(|network| Self(network.trunc())).map_err(|_| format!("{} is not a network", quoted(text)))
     }
 }
 

@@ -62,7 +62,12 @@ pub fn load(
     file: Option<&Path>,
     env: impl Iterator<Item = (impl Into<OsString>, impl Into<OsString>)>,
 ) -> Result<Loaded, ConfigError> {
-    let mut source = source::Source::read(file, &environment::Variables::of(env))?;
+    let variables = environment::Variables::of(env);
+    load_over(file, &variables).map_err(|error| error.beside(variables.slips()))
+}
+
+fn load_over(file: Option<&Path>, variables: &environment::Variables) -> Result<Loaded, ConfigError> {
+    let mut source = source::Source::read(file, variables)?;
     let mut problems = std::mem::take(&mut source.problems);
     let settings = settings::Settings::check(&source, &mut problems);
     cross::check(&settings, &source, &mut problems);
@@ -73,7 +78,13 @@ pub fn load(
     let mut config = Config::read(&settings)?;
     let path = &mut config.queue.embedded.path;
     *path = source.beside(&settings.root().place("queue.embedded.path"), path);
-    Ok(Loaded { config, warnings: source.warnings, file: source.file })
+    Ok(Loaded { config, warnings: variables.warnings(), file: source.file })
+}
+
+/// Returns the warnings of [`Loaded`] without loading anything: one for each variable that starts with `HOSTLER_` but is ignored.
+/// For callers that have no configuration.
+pub fn ignored_variables(env: impl Iterator<Item = (impl Into<OsString>, impl Into<OsString>)>) -> Vec<String> {
+    environment::Variables::of(env).warnings()
 }
 
 /// Returns the path of the health file from the same sources as [`load`], without checking other keys. Returns the default
@@ -266,9 +277,29 @@ mod tests {
     #[test]
     fn a_file_that_was_asked_for_must_be_there() {
         let error = load(Some(Path::new("no-such.toml")), env(&LEAST)).unwrap_err().to_string();
-        assert!(error.starts_with("no file no-such.toml (named by --config)\n  cure   "), "{error}");
+        assert!(
+            error.starts_with("the configuration file no-such.toml (named by --config) does not exist\n  cure   "),
+            "{error}"
+        );
         let error = load(None, env(&[("HOSTLER_CONFIG", "no-such.toml")])).unwrap_err().to_string();
-        assert!(error.starts_with("no file no-such.toml (named by variable HOSTLER_CONFIG)\n"), "{error}");
+        assert!(
+            error
+                .starts_with("the configuration file no-such.toml (named by variable HOSTLER_CONFIG) does not exist\n"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_failure_names_the_misspelt_variables() {
+        let [hint, others] = [("hostler_config", "mails.toml"), ("HOSTLER_PORT", "80")];
+        let error = load(Some(Path::new("no-such.toml")), env(&[hint, others])).unwrap_err().to_string();
+        assert!(
+            error.ends_with("\n  note   variable hostler_config is ignored: write HOSTLER_CONFIG in capitals"),
+            "{error}"
+        );
+        assert!(!error.contains("HOSTLER_PORT"), "{error}");
+        let error = load_text("consumers.mails.lease = '1'", &[LEAST[0], LEAST[1], hint]).unwrap_err();
+        assert!(error.problems().len() == 1 && error.to_string().ends_with("in capitals"), "{error}");
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub(super) fn text(value: &Value) -> Result<&str, String> {
     match value {
         Value::String(_, text) => Ok(text),
         Value::Num(..) | Value::Bool(..) => Err(format!("{} is not text: quotes are missing", shown(value))),
-        _ => Err(format!("{} stands where a text belongs", shown(value))),
+        _ => Err(format!("{} stands where text belongs", shown(value))),
     }
 }
 

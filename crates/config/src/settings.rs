@@ -58,7 +58,7 @@ pub(super) struct Mismatch {
 
 impl From<Mismatch> for ConfigError {
     fn from(Mismatch { path: key, fault }: Mismatch) -> Self {
-        let cure = "report this as a fault of hostler".to_owned();
+        let cure = "report this as a bug in hostler".to_owned();
         Self::Invalid(vec![Problem { key, place: Place::Default, fault, cure, about: None }])
     }
 }
@@ -253,7 +253,7 @@ impl Check<'_> {
             DefaultValue::Required => {
                 let fault = match (&home, path.get(1).and_then(|name| self.alike(name))) {
                     (Place::Variable(_), Some(other)) => {
-                        format!("is missing, and the rest of this consumer; did you mean `{other}`?")
+                        format!("is missing, as there is no such consumer; did you mean `{other}`?")
                     }
                     _ => "is missing".to_owned(),
                 };

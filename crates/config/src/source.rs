@@ -33,8 +33,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(super) struct Source {
     /// Path of the file. `None`: there is no file.
     pub(super) file: Option<PathBuf>,
-    /// Warnings for the log.
-    pub(super) warnings: Vec<String>,
     /// Faults of variables that set no key. These variables add no values.
     pub(super) problems: Vec<Problem>,
     figment: Figment,
@@ -51,10 +49,9 @@ impl Source {
             None => (Figment::new(), BTreeMap::new()),
         };
         let consumers = figment.find_value("consumers").ok().and_then(Value::into_dict).unwrap_or_default();
-        let Environment { settings, warnings, problems } =
-            Environment::read(env, &consumers.into_keys().collect::<Vec<_>>());
+        let Environment { settings, problems } = Environment::read(env, &consumers.into_keys().collect::<Vec<_>>());
         let figment = settings.into_iter().fold(figment, |figment, setting| figment.merge(setting));
-        Ok(Self { file: found.map(|(path, _)| path), warnings, problems, figment, lines })
+        Ok(Self { file: found.map(|(path, _)| path), problems, figment, lines })
     }
 
     /// Returns the root table. Values of variables override values of the file.
