@@ -164,7 +164,7 @@ fn send_refuses_a_channel_that_leads_nowhere() {
     let refused = |channel: &str, meant: &str| {
         let said = world.output(&["send", channel, "--body", "x"]);
         assert_eq!((said.code, said.stdout.as_str()), (69, ""), "{channel}: {said:?}");
-        let told = [format!("nothing takes messages to `{channel}`"), meant.to_owned(), "known channels: ".to_owned()];
+        let told = [format!("no consumer receives from `{channel}`"), meant.to_owned(), "known channels: ".to_owned()];
         assert!(told.iter().all(|part| said.stderr.contains(part)), "{channel}: {said:?}");
     };
     refused("jbos", "did you mean `jobs`?");
@@ -202,7 +202,7 @@ fn send_refuses_what_no_queue_takes() {
     let eleven: Vec<&str> = eleven.iter().map(String::as_str).chain(["--body", "x"]).collect();
     let cases: [(&[&str], &str); 9] = [
         (&["--body", "x", "--attr", "novalue"], "name=value"),
-        (&["--body", "x", "--attr", "a b=c"], "`a b` is no attribute name"),
+        (&["--body", "x", "--attr", "a b=c"], "`a b` is not a valid attribute name"),
         (&eleven, "11 attributes; at most 10"),
         (&["--body", "x", "--delay", "14d"], "longer than the 13 days"),
         (&["--body", "x", "--delay", "soon"], "--delay"),
@@ -217,7 +217,7 @@ fn send_refuses_what_no_queue_takes() {
         assert!(said.stderr.contains(part), "{part} in {said:?}");
     }
     let said = world.output(&["send", "a.b.c", "--body", "x"]);
-    assert!(said.code == 2 && said.stderr.contains("is no channel"), "{said:?}");
+    assert!(said.code == 2 && said.stderr.contains("is not a valid channel name"), "{said:?}");
     assert_eq!(world.depth("jobs"), Depth::default());
 }
 
@@ -337,7 +337,7 @@ fn queues_tells_a_slip_from_an_empty_queue() {
     for named in [false, true] {
         let said = world.output(&["queues", "jobs", "jbos"]);
         assert!(said.code == 69 && said.stderr.contains("there is no queue `jbos`"), "{named}: {said:?}");
-        // An exchange is no channel of its own.
+        // An exchange is not a channel of its own.
         let names: Vec<_> = world.queues().as_array().unwrap().iter().map(|row| row["channel"].to_string()).collect();
         assert_eq!(names, ["\"jobs\"", "\"news.mobile\""]);
         assert_eq!(world.output(&["queues", "news"]).code, 69);

@@ -157,7 +157,7 @@ fn refuses_attributes_and_attempts_that_cannot_be() {
     for (wrong, cure) in [
         (&["--attr", "zone"][..], "write name=value"),
         (&["--attr", "=3"], "write name=value"),
-        (&["--attr", "a b=3"], "`a b` is no attribute name"),
+        (&["--attr", "a b=3"], "`a b` is not a valid attribute name"),
         (&eleven, "11 attributes; at most 10"),
         (&["--attempt", "0"], "is not in 1.."),
     ] {

@@ -86,7 +86,7 @@ fn a_peek_shows_all_of_each_message_and_takes_none() {
     }
     let said = world.output(&["peek", "jobs", "--max", "2"]);
     assert_eq!((said.code, said.stdout.split("\n\n").count()), (0, 2), "{said:?}");
-    assert_eq!(said.stderr, "hostler: these are 2 of them, and there may be more: see --max\n");
+    assert_eq!(said.stderr, "hostler: note: 2 messages are shown; there may be more, see --max\n");
     assert_eq!(bodies(&peek(&world, &["--filter", "body~w"])), ["two"]);
     assert_eq!(world.depth("jobs"), Depth { visible: 2, delayed: 1, ..Depth::default() });
     let received = lines(&printed(&world, &["receive", "jobs", "--json", "--ack"]));
@@ -194,7 +194,7 @@ fn an_empty_queue_and_none_are_told_apart() {
         for args in commands {
             let said = world.output(&[args, &[channel]].concat());
             assert_eq!((said.code, said.stdout.as_str()), (69, ""), "{args:?}: {said:?}");
-            let text = format!("there is no queue `{channel}`: see `hostler queues`");
+            let text = format!("there is no queue `{channel}`: `hostler queues` lists the queues");
             assert!(said.stderr.contains(&text), "{args:?}: {said:?}");
         }
     };
@@ -496,6 +496,6 @@ fn bodies_that_lie_elsewhere_are_shown() {
     assert!(shown[0]["body_at"].as_str().is_some_and(|at| at.starts_with(&format!("s3://{bucket}/"))), "{shown:?}");
     let said = world.output(&["receive", "jobs", "--ack"]);
     assert_eq!((said.code, said.stdout.as_str()), (1, ""), "{said:?}");
-    assert!(said.stderr.contains("is not printed and stays in jobs: its body cannot be had: "), "{said:?}");
+    assert!(said.stderr.contains("is not printed and stays in jobs: cannot read its body: "), "{said:?}");
     until("it stays", PATIENCE, || (world.counts("jobs") == [1, 0, 0]).then_some(()));
 }

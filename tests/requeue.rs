@@ -120,7 +120,7 @@ fn what_cannot_be_done_is_refused_with_a_cure() {
         (&["--from", "jobs-dlq", "--to", "jobs-dlq"], 2, "the same queue"),
         (&["--from", "jobs-dlq", "--max", "0"], 2, "--max"),
         (&["--from", "jobs-dlq", "--rate", "fast"], 2, "--rate"),
-        (&["--from", "jobs-dlq", "--filter", "tenant=7"], 2, "`tenant=7` is no filter: write attr:NAME=VALUE"),
+        (&["--from", "jobs-dlq", "--filter", "tenant=7"], 2, "`tenant=7` is not a valid filter: write attr:NAME=VALUE"),
         (&["--from", "jobs-dlq", "--native", "--max", "1"], 2, "cannot be used with"),
         (&["--from", "jobs-dlq", "--native", "--dry-run"], 2, "cannot be used with"),
         (&["--from", "jobs-dlq", "--native"], 69, "only SQS has a move task of its own; leave --native out"),

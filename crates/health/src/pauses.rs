@@ -143,6 +143,6 @@ mod tests {
         fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
         fs::rename(&path, &elsewhere).unwrap();
         symlink(&elsewhere, &path).unwrap();
-        assert!(pauses.contains("a").unwrap_err().to_string().contains("it is no folder"));
+        assert!(pauses.contains("a").unwrap_err().to_string().contains("it is not a folder"));
     }
 }

@@ -30,7 +30,7 @@ pub fn read(path: &Path) -> Result<Report, ReadError> {
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// There is no file yet. The host may still be starting.
-    #[error("there is no health file at `{}`", path.display())]
+    #[error("there is no health file at `{}`: start `hostler run`, or name the file of a running host by --file", path.display())]
     Missing {
         /// Path of the health file.
         path: PathBuf,
@@ -58,7 +58,7 @@ pub enum Why {
     #[error("it is a symbolic link, and none is followed here")]
     Symlink,
     /// The path is not a regular file, for example a folder or a pipe.
-    #[error("it is not a regular file")]
+    #[error("it is not a regular file; name the health file of `hostler run`")]
     NotAFile,
     /// The file is larger than [`MAX_BYTES`].
     #[error("it has more than {MAX_BYTES} bytes")]
@@ -70,7 +70,7 @@ pub enum Why {
         found: u64,
     },
     /// The file is not a complete report in JSON.
-    #[error("it is torn or not a health file ({0})")]
+    #[error("it is torn or not a health file ({0}); a running host replaces it within seconds, else correct its path")]
     Json(serde_json::Error),
     /// The user of the reader may not read the file.
     #[error("{0}; run the check as the user that runs hostler")]

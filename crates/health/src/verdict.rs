@@ -85,7 +85,7 @@ pub enum Reason {
         limit: Duration,
     },
     /// The start period has ended. Follows [`Self::NoFile`] or [`Self::LeftOver`].
-    #[error("the start period of {} is over", shown(*.limit))]
+    #[error("the start period of {} is over: see the log of `hostler run`, and that both use the same host.health_file", shown(*.limit))]
     NotStarted {
         /// Duration of the start period.
         limit: Duration,

@@ -269,7 +269,7 @@ impl Run<'_> {
         self.received.given_back = back.len() as u64;
         for (id, answer) in settle(&self.queue, back).await {
             if let Err(error) = answer {
-                tracing::warn!(message_id = id, %error, "not given back: it is visible when its lease ends");
+                tracing::warn!(message_id = id, %error, "not given back; it becomes visible when its lease ends");
             }
         }
     }

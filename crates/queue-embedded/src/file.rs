@@ -310,7 +310,9 @@ fn fault(file: &Path, error: &rusqlite::Error) -> QueueError {
         Some(ErrorCode::DiskFull) => {
             QueueError::Unavailable(format!("the disk of the queue `{path}` is full: free some space"))
         }
-        Some(ErrorCode::NotADatabase) => refused(format!("`{path}` is no hostler queue: name another path")),
+        Some(ErrorCode::NotADatabase) => {
+            refused(format!("`{path}` is not a hostler queue: set queue.embedded.path to another file"))
+        }
         Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
             refused(format!("cannot write the queue `{path}` ({error}): its folder must be writable for this user"))
         }

@@ -187,7 +187,7 @@ fn hand_out(db: &Session<'_>, queue: i64, entry: &Entry, until: i64, leased_at: 
     };
     match entry.group {
         Group::None | Group::Readable => {}
-        Group::Damaged => return unreadable(GROUP_COLUMN, Type::Text, "its group is no text".to_owned()),
+        Group::Damaged => return unreadable(GROUP_COLUMN, Type::Text, "its group is not text".to_owned()),
         Group::Missing => return unreadable(GROUP_COLUMN, Type::Text, "its group is missing".to_owned()),
     }
     let attempt = match entry.attempts {

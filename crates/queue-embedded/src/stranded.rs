@@ -84,11 +84,7 @@ impl Free {
     pub(super) fn tell(&self, channel: &str) -> bool {
         let count = self.freed;
         if count > 0 {
-            tracing::warn!(
-                channel,
-                count,
-                "messages waited behind none of their group, as rows are damaged: visible now"
-            );
+            tracing::warn!(channel, count, "damaged rows blocked messages of a group; they are visible now");
         }
         count > 0
     }

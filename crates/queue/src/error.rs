@@ -27,7 +27,7 @@ impl QueueError {
 
 /// Returns the error for a queue that does not exist.
 pub fn no_queue(channel: &Channel) -> QueueError {
-    QueueError::Refused(format!("there is no queue `{channel}`: see `hostler queues`"))
+    QueueError::Refused(format!("there is no queue `{channel}`: `hostler queues` lists the queues"))
 }
 
 /// The reason why a message was not sent.

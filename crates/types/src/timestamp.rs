@@ -60,7 +60,10 @@ impl<'de> Deserialize<'de> for Timestamp {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         humantime::parse_rfc3339(&text).map(Self::from).map_err(|error| {
-            serde::de::Error::custom(format_args!("`{text}` is no RFC 3339 time in UTC such as {}: {error}", Self(0)))
+            serde::de::Error::custom(format_args!(
+                "`{text}` is not an RFC 3339 time in UTC such as {}: {error}",
+                Self(0)
+            ))
         })
     }
 }

@@ -35,14 +35,14 @@ pub enum Condition {
 pub enum InvalidCondition {
     /// The text has none of the forms.
     #[error(
-        "`{0}` is no filter: write attr:NAME=VALUE, reason~TEXT, older:DURATION, younger:DURATION, id=ID or body~TEXT"
+        "`{0}` is not a valid filter: write attr:NAME=VALUE, reason~TEXT, older:DURATION, younger:DURATION, id=ID or body~TEXT"
     )]
     Form(String),
     /// The text has one of the forms, but no value to compare with.
-    #[error("`{0}` lacks what to compare with: write {1}")]
+    #[error("`{0}` has nothing to compare with: write {1}")]
     Empty(String, &'static str),
     /// The text has an invalid duration.
-    #[error("`{0}` names no duration: write it as 90s, 15m, 2h or 3d")]
+    #[error("`{0}` has no valid duration: write it as 90s, 15m, 2h or 3d")]
     Duration(String),
 }
 
@@ -173,7 +173,7 @@ mod tests {
         let error = |text: &str| text.parse::<Condition>().unwrap_err().to_string();
         let forms = "attr:NAME=VALUE, reason~TEXT, older:DURATION, younger:DURATION, id=ID or body~TEXT";
         for text in ["", "tenant", "tenant=7", "attr=7", "older=2h", "id:7", "reason:x", "Older:2h", "="] {
-            assert_eq!(error(text), format!("`{text}` is no filter: write {forms}"));
+            assert_eq!(error(text), format!("`{text}` is not a valid filter: write {forms}"));
         }
         for (text, form) in [
             ("attr:", "attr:NAME=VALUE"),
@@ -183,10 +183,10 @@ mod tests {
             ("id=", "id=ID"),
             ("body~", "body~TEXT"),
         ] {
-            assert_eq!(error(text), format!("`{text}` lacks what to compare with: write {form}"));
+            assert_eq!(error(text), format!("`{text}` has nothing to compare with: write {form}"));
         }
         for text in ["older:", "older:5", "younger:soon", "younger:-1h"] {
-            assert_eq!(error(text), format!("`{text}` names no duration: write it as 90s, 15m, 2h or 3d"));
+            assert_eq!(error(text), format!("`{text}` has no valid duration: write it as 90s, 15m, 2h or 3d"));
         }
     }
 }

@@ -431,7 +431,7 @@ impl Run<'_> {
                 Ok(()) => {
                     self.unremoved.remove(&id);
                 }
-                Err(error) => tracing::warn!(message_id = id, %error, "not removed"),
+                Err(error) => tracing::warn!(message_id = id, %error, "not removed from its queue"),
             }
         }
     }
@@ -471,7 +471,7 @@ impl Run<'_> {
         let releases = held.map(|(id, receipt)| (id, Settlement::Release(receipt, Duration::ZERO))).collect();
         for (id, answer) in settle(&self.queue, releases).await {
             if let Err(error) = answer {
-                tracing::warn!(message_id = id, %error, "not released: it is visible when its lease ends");
+                tracing::warn!(message_id = id, %error, "not released; it becomes visible when its lease ends");
             }
         }
     }

@@ -204,7 +204,9 @@ impl Outgoing {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
     /// The body and the attributes together exceed the queue's size limit.
-    #[error("the message has {size} bytes (body and attributes); the queue takes at most {max}")]
+    #[error(
+        "the message has {size} bytes (body and attributes); the queue takes at most {max}: send a reference to the data, or on SQS set payload.bucket"
+    )]
     TooLarge {
         /// Size of the body and the attributes in bytes.
         size: usize,
@@ -212,7 +214,7 @@ pub enum Invalid {
         max: usize,
     },
     /// The message has too many attributes.
-    #[error("the message has {count} attributes; at most {MAX_ATTRIBUTES} are allowed")]
+    #[error("the message has {count} attributes; at most {MAX_ATTRIBUTES} are allowed: put the others into the body")]
     TooManyAttributes {
         /// Number of attributes.
         count: usize,
@@ -234,7 +236,7 @@ pub enum Invalid {
     },
     /// SQS does not allow the name of an attribute.
     #[error(
-        "`{name}` is no attribute name: use 1 to 256 of A-Z a-z 0-9 _ - . without a leading, trailing or doubled dot"
+        "`{name}` is not a valid attribute name: use 1 to 256 of A-Z a-z 0-9 _ - . without a leading, trailing or doubled dot"
     )]
     AttributeName {
         /// Name of the attribute.
