@@ -208,7 +208,7 @@ fn tries_again_what_may_pass() {
         _ => None,
     });
     let said = world(&of(&web), "").output(&["invoke", "one", "--body", ""]);
-    assert!(said.code == 0 && said.stderr.matches("fetching again").count() == 3, "{said:?}");
+    assert!(said.code == 0 && said.stderr.matches("cannot fetch the handler; trying again").count() == 3, "{said:?}");
     assert!(said.stderr.contains("answered 429") && said.stderr.contains("answered 500"), "{said:?}");
 }
 
@@ -348,7 +348,7 @@ fn a_damaged_entry_is_made_anew() {
         }
     }
     let said = world.output(&["invoke", "one", "--body", ""]);
-    assert!(said.code == 0 && said.stderr.matches("an entry of the cache is made anew").count() == 2, "{said:?}");
+    assert!(said.code == 0 && said.stderr.matches("replacing an unusable cache entry").count() == 2, "{said:?}");
     assert_eq!(web.requests(&digest(&acks())).len(), 2);
     let said = world.output(&["invoke", "one", "--body", ""]);
     assert!(said.code == 0 && said.stderr.is_empty(), "{said:?}");

@@ -271,7 +271,7 @@ fn a_guest_reaches_no_network_and_no_variable_that_is_not_granted() {
 fn a_guest_sends_only_where_it_may() {
     let handler = component("sends");
     expect(&answer_with(&handler, "", "out"), "failed", "allow.send of this consumer does not name `out`");
-    expect(&answer_with(&handler, "", "no channel"), "failed", "`no channel` is no channel");
+    expect(&answer_with(&handler, "", "no channel"), "failed", "`no channel` is not a valid channel name");
     let granted = answer_with(&handler, "allow.send = ['out']", "out");
     expect(&granted, "failed", "this run of the handler has no queue to send to");
 

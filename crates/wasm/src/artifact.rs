@@ -160,7 +160,7 @@ fn check_pin(source: &Source, bytes: &[u8], pin: &[u8; 32]) -> Result<(), LoadEr
     Err(LoadError::new(
         source,
         what,
-        "deploy the file that was meant, or set its pin (sha256; hooks_sha256 for hooks) to the new one's",
+        "deploy the intended file, or set sha256 (hooks_sha256 for hooks) to the digest of the new one",
     ))
 }
 
@@ -209,6 +209,9 @@ fn is_another(export: &str, interface: &Interface) -> bool {
     name == interface.name || package.is_some_and(|package| name.split('/').next() == Some(package))
 }
 
+/// The module from which Go imports its functions in a browser; the second is that of Go before 1.21.
+const GO_FOR_BROWSERS: [&str; 2] = ["gojs", "go"];
+
 fn recognise_module(source: &Source, module: &Module) -> Result<Kind, LoadError> {
     if let Some(start) = module.get_export("_start").as_ref().and_then(ExternType::func) {
         return match (start.params().len(), start.results().len()) {
@@ -218,6 +221,10 @@ fn recognise_module(source: &Source, module: &Module) -> Result<Kind, LoadError>
                 Err(LoadError::new(source, what, "build it as a command (a program with `main`)"))
             }
         };
+    }
+    if module.imports().any(|import| GO_FOR_BROWSERS.contains(&import.module())) {
+        let cure = "build it for WASI: GOOS=wasip1 GOARCH=wasm go build";
+        return Err(LoadError::new(source, "it is Go built for browsers (GOOS=js)", cure));
     }
     let cure = format!(
         "build it as a command (a program with `main`), or as a component that exports hostler:consumer/handler; {SDKS}"

@@ -43,7 +43,7 @@ pub(super) fn build(engine: &Engine, source: &Source, wasm: &[u8]) -> Result<Bui
             let made_for = (std::env::consts::ARCH, "native");
             cache.put(&name, &compiled::pack(made_for, built.kind(), &bytes, None));
         }
-        Err(error) => tracing::warn!(handler = %source, reason = format!("{error:#}"), "compiled code is not kept"),
+        Err(error) => tracing::warn!(handler = %source, reason = format!("{error:#}"), "cannot cache compiled code"),
     }
     Ok(built)
 }

@@ -102,7 +102,7 @@ impl Cache {
         let stat = fstat(&file).map_err(|error| error.to_string())?;
         ours(&stat)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err("it is no regular file".into());
+            return Err("it is not a regular file".into());
         }
         // A hard link in another folder lets anyone who may write to that folder change the entry. Backups by hard links
         // create such links.
@@ -146,7 +146,7 @@ impl Cache {
 
     /// Removes an entry that cannot be used, and logs the reason.
     pub(super) fn discard(&self, name: &str, reason: &str) {
-        tracing::warn!(folder = %self.path.display(), entry = name, reason, "an entry of the cache is made anew");
+        tracing::warn!(folder = %self.path.display(), entry = name, reason, "replacing an unusable cache entry");
         if unlinkat(&self.folder, name, AtFlags::empty()).is_err() {
             let _ = unlinkat(&self.folder, name, AtFlags::REMOVEDIR);
         }

@@ -172,7 +172,7 @@ impl FromStr for CpuBaseline {
     fn from_str(text: &str) -> Result<Self, String> {
         let all = Self::ALL.into_iter().zip(Self::NAMES);
         let mut named = all.filter(|(_, name)| *name == text).map(|(baseline, _)| baseline);
-        named.next().ok_or_else(|| format!("`{text}` is none of {}", Self::NAMES.join(", ")))
+        named.next().ok_or_else(|| format!("write one of {}", Self::NAMES.join(", ")))
     }
 }
 
@@ -350,8 +350,9 @@ impl<'a> File<'a> {
         }
         let code = PREFIX + length;
         let header = contents.read(PREFIX..code).map_err(short)?;
-        let header: Header = serde_json::from_slice(&header)
-            .map_err(|error| format!("the compiled file is damaged: its header is no JSON of ours: {error}"))?;
+        let header: Header = serde_json::from_slice(&header).map_err(|error| {
+            format!("the compiled file is damaged: its header is not JSON that hostler wrote: {error}")
+        })?;
         let source = code.saturating_add(header.code.length);
         let end = source.saturating_add(header.source.as_ref().map_or(0, |source| source.length));
         if end != contents.length() {

@@ -43,17 +43,29 @@ pub(super) fn componentized<'a>(
     })
 }
 
+/// The beginning of a file that Git LFS keeps elsewhere (Git LFS, spec.md).
+const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
+
 /// Returns the binary form of a `.wasm` or `.wat` file.
 pub(super) fn to_binary<'a>(source: &Source, bytes: &'a [u8]) -> Result<Cow<'a, [u8]>, LoadError> {
     if bytes.is_empty() {
         return Err(LoadError::new(source, "the file is empty", "build it again"));
     }
     wat::parse_bytes(bytes).map_err(|error| {
-        LoadError::new(
-            source,
-            format!("it is neither WASM nor its text form: {error}"),
-            "name a .wasm, .wat or .cwasm file",
-        )
+        if bytes.starts_with(LFS_POINTER) {
+            let cure = "run `git lfs pull`, and deploy the file that this fetches";
+            return LoadError::new(source, "it is a pointer of Git LFS, not the file itself", cure);
+        }
+        let what = "it is neither WASM nor its text form";
+        // Where the text form begins with something else, the parser's error says nothing more.
+        if !bytes.trim_ascii_start().starts_with(b"(") && !bytes.trim_ascii_start().starts_with(b";;") {
+            return LoadError::new(
+                source,
+                what,
+                "compile the handler for WASI, and name the .wasm, .wat or .cwasm file",
+            );
+        }
+        LoadError::new(source, format!("{what}: {error}"), "name a .wasm, .wat or .cwasm file")
     })
 }
 

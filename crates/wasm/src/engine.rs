@@ -69,10 +69,7 @@ impl Engine {
                 // Fewer addresses may be available than the processor has (`ulimit -v`). Retries with half of the memories.
                 Err(_) if most > 1 => most /= 2,
                 Err(error) => {
-                    tracing::warn!(
-                        error = format!("{error:#}"),
-                        "no pool of sandboxes: each is made when it is needed"
-                    );
+                    tracing::warn!(error = format!("{error:#}"), "cannot pool sandboxes; each is created on demand");
                     return Self::on_demand();
                 }
             }

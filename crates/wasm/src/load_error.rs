@@ -8,23 +8,24 @@ use super::{VERSION, WIT};
 
 /// The error for a handler that cannot be loaded. Names the file or folder at fault, the fault and the fix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("handler {handler}: {what}\n  cure: {cure}")]
+#[error("{subject}: {what}\n  cure: {cure}")]
 pub struct LoadError {
-    handler: String,
+    /// The handler, or the folder at fault.
+    subject: String,
     what: String,
     cure: String,
 }
 
 impl LoadError {
     pub(super) fn new(source: &impl fmt::Display, what: impl Into<String>, cure: impl Into<String>) -> Self {
-        Self { handler: source.to_string(), what: what.into(), cure: cure.into() }
+        Self { subject: format!("handler {source}"), what: what.into(), cure: cure.into() }
     }
 
     /// Creates the error for a binary that is not valid WASM.
     pub(super) fn invalid(source: &impl fmt::Display, error: &wasmtime::Error) -> Self {
         Self::new(
             source,
-            format!("it is no valid WASM: {error:#}"),
+            format!("it is not valid WASM: {error:#}"),
             "build it again; the file may be damaged or cut short",
         )
     }
@@ -39,16 +40,20 @@ impl LoadError {
     }
 
     pub(super) fn grant(path: &Path, error: &io::Error) -> Self {
-        Self::new(
-            &path.display(),
-            format!("the folder in allow.dirs cannot be opened: {error}"),
-            "create it, or let hostler's user read it",
-        )
+        Self {
+            subject: format!("folder {} of allow.dirs", path.display()),
+            what: format!("it cannot be opened: {error}"),
+            cure: format!("create it, or let hostler's user read it{}", relative_to()),
+        }
     }
 
     /// Creates the error for a file that cannot be read.
     pub(super) fn unreadable(source: &impl fmt::Display, error: &io::Error) -> Self {
-        Self::new(source, error.to_string(), "name a file that exists and that hostler's user can read")
+        let cure = match error.kind() {
+            io::ErrorKind::NotFound => format!("build it, or correct the path{}", relative_to()),
+            _ => "name a file that exists and that hostler's user can read".to_owned(),
+        };
+        Self::new(source, error.to_string(), cure)
     }
 
     /// Creates the error for imports that do not match the host. `wit` names the WIT that the imports should match. `None`:
@@ -85,4 +90,10 @@ impl LoadError {
             format!("export one of hostler:consumer/{hooks}, or drop the key `hooks`"),
         )
     }
+}
+
+/// Returns the end of a cure: the folder from which relative paths count.
+fn relative_to() -> String {
+    let folder = std::env::current_dir().ok();
+    folder.map_or_else(String::new, |folder| format!("; a relative path starts at {}", folder.display()))
 }

@@ -71,7 +71,7 @@ pub(super) fn docker_login(registry: &str) -> Option<Login> {
     match serde_json::from_str(&text) {
         Ok(config) => login_of(&config, registry),
         Err(error) => {
-            tracing::warn!(file = %path.display(), reason = %error, "Docker's config is not used: it is no JSON");
+            tracing::warn!(file = %path.display(), reason = %error, "Docker's config is not used: it is not valid JSON");
             None
         }
     }

@@ -62,7 +62,7 @@ impl FromStr for Reference {
                 _ => Err("it lacks a bucket or a key"),
             },
             Some(("oci", rest)) => address(rest).map(Self::Oci),
-            _ => Err("it is no reference"),
+            _ => Err("it is not a reference"),
         };
         parsed.map_err(|fault| ReferenceError { text: text.to_owned(), fault })
     }
@@ -85,7 +85,7 @@ fn address(text: &str) -> Result<Address, &'static str> {
     };
     let of = |text: &str, also: &[u8]| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || also.contains(&byte));
     if registry.is_empty() || !of(registry, b".-:[]") {
-        return Err("its registry is no host, or host and port");
+        return Err("its registry is not a host or host:port");
     }
     let lower =
         |part: &str| !part.is_empty() && of(part, b"._-") && !part.bytes().any(|byte| byte.is_ascii_uppercase());

@@ -55,7 +55,7 @@ where
                 return Err(Fault::Passing(format!("{last} (tried {failed} times)")));
             }
             let pause = patience.pause.spread(failed - 1, fastrand::f64());
-            tracing::warn!(handler = %reference, reason = last, pause_ms = pause.as_millis(), "fetching again");
+            tracing::warn!(handler = %reference, reason = last, pause_ms = pause.as_millis(), "cannot fetch the handler; trying again");
             sleep(pause).await;
         }
     };

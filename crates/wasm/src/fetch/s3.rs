@@ -99,7 +99,7 @@ impl<'a> Object<'a> {
     fn kept(&self) -> Option<(String, Bytes)> {
         let cache = self.cache?;
         let Ok(seen) = serde_json::from_slice::<Seen>(&cache.get(&self.entry)?) else {
-            cache.discard(&self.entry, "it is no JSON of ours");
+            cache.discard(&self.entry, "it is not JSON that hostler wrote");
             return None;
         };
         Some((seen.etag, cache.blob(&sha256(&seen.sha256)?)?))

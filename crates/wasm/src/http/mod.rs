@@ -81,7 +81,7 @@ impl Web {
     pub(super) fn new(origins: &[String], networks: &[IpNet]) -> Result<Self, String> {
         // Uses the same URL parser as requests, so that the same text always means the same origin.
         let origin = |text: &String| {
-            let url = Url::parse(text).map_err(|error| format!("`{text}` is no origin: {error}"))?;
+            let url = Url::parse(text).map_err(|error| format!("`{text}` is not a valid origin: {error}"))?;
             Ok(url.origin().ascii_serialization())
         };
         let origins = origins.iter().map(origin).collect::<Result<BTreeSet<String>, String>>()?;
