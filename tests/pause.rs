@@ -62,7 +62,7 @@ fn a_paused_consumer_takes_nothing_and_stays_healthy_until_it_is_resumed() {
     assert_eq!(world.verdict()["status"], "healthy");
     until_paused(&world, false);
     said(&world, &["resume", "work"], "work: is not paused\n");
-    assert_eq!((logged(&host, "paused: nothing more is received"), logged(&host, "resumed")), (1, 1));
+    assert_eq!((logged(&host, "paused; receiving no more messages"), logged(&host, "resumed")), (1, 1));
     assert_eq!(host.stop(), 0);
 }
 
@@ -73,7 +73,7 @@ fn what_runs_is_finished() {
     let mut host = world.start();
     until("one is in flight", PATIENCE, || (world.depth("work").in_flight == 1).then_some(()));
     said(&world, &["pause", "work"], "work: pauses\n");
-    host.wait_for(PATIENCE, |line| line["message"] == "paused: nothing more is received");
+    host.wait_for(PATIENCE, |line| line["message"] == "paused; receiving no more messages");
     assert_eq!(host.settled(1)[0]["outcome"], "ack");
     until("nothing is in flight", PATIENCE, || (world.depth("work").in_flight == 0).then_some(()));
     assert_eq!(world.depth("work"), Depth { visible: 2, ..Depth::default() });
@@ -155,7 +155,7 @@ fn what_is_not_meant_is_refused_and_what_others_put_there_does_not_count() {
     let world = World::new(WORK);
     let cases: [(&[&str], i32, &str); 4] = [
         (&["pause"], 2, "<CONSUMERS>"),
-        (&["pause", "wrok"], 2, "there is no consumer `wrok`: the host has other, work"),
+        (&["pause", "wrok"], 2, "there is no consumer `wrok`; did you mean `work`?\n  known consumers: other, work"),
         (&["resume", "../health.json"], 2, "there is no consumer"),
         (&["pause", "work", "--all"], 2, "cannot be used with"),
     ];
@@ -168,13 +168,13 @@ fn what_is_not_meant_is_refused_and_what_others_put_there_does_not_count() {
     fs::write(world.path("elsewhere/work"), "").unwrap();
     symlink(world.path("elsewhere"), world.path("health.json.paused")).unwrap();
     let mut host = world.start();
-    host.wait_for(PATIENCE, |line| line["message"] == "cannot tell which consumers are to pause");
+    host.wait_for(PATIENCE, |line| line["message"] == "cannot read which consumers to pause");
     world.send("work", ["ack"]);
     host.settled(1);
     let refused = world.output(&["pause", "work"]);
     assert!(refused.code == 1 && refused.stderr.contains("health.json.paused"), "{refused:?}");
     assert_eq!(host.stop(), 0);
-    assert_eq!(logged(&host, "cannot tell which consumers are to pause"), 1);
+    assert_eq!(logged(&host, "cannot read which consumers to pause"), 1);
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn a_breaker_stops_a_consumer_whose_messages_fail_and_a_success_lets_it_go_on() 
     world.send("work", (0..5).map(|_| "x1").chain(["ack"; 20]));
     let mut host = world.start();
     let opened = host.wait_for(PATIENCE, |line| {
-        line["message"].as_str().is_some_and(|text| text.starts_with("breaker open: too much fails"))
+        line["message"].as_str().is_some_and(|text| text.starts_with("breaker open: too many messages fail"))
     });
     assert_eq!((&opened["failed"], &opened["of"], &opened["pause"]), (&5.into(), &5.into(), &"4s".into()), "{opened}");
     until("it is shown", PATIENCE, || (shown(&world)["breaker"] == "open").then_some(()));
@@ -198,7 +198,7 @@ fn a_breaker_stops_a_consumer_whose_messages_fail_and_a_success_lets_it_go_on() 
     until("it has not polled for long", PATIENCE, || (opened_at.elapsed() > 5 * SECOND / 2).then_some(()));
     assert_eq!((world.verdict()["status"].as_str(), host.settled(5).len()), (Some("healthy"), 5));
     host.settled(25);
-    assert_eq!((logged(&host, "breaker probing: one message is tried"), logged(&host, "breaker closed")), (1, 1));
+    assert_eq!((logged(&host, "breaker probing with one message"), logged(&host, "breaker closed")), (1, 1));
     until("it is shown no more", PATIENCE, || shown(&world).get("breaker").is_none().then_some(()));
     assert_eq!(host.stop(), 0);
 }

@@ -276,7 +276,9 @@ fn from_drifted_to_whole(kind: Kind) {
     for (finding, fault) in findings.iter().zip(expected) {
         assert!(finding.starts_with(fault) && finding.contains(": run `hostler provision`"), "{finding}");
     }
-    assert!(checked.stderr.ends_with("3 consumers cannot work as the queues are: see `queue !!`, with each cure\n"));
+    assert!(checked.stderr.ends_with(
+        "3 consumers cannot work with these queues: the lines `queue !!` above name each fault and its cure\n"
+    ));
 
     assert_eq!(setup.lines(&["provision"]), planned);
     if kind == Kind::Moto {

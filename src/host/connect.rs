@@ -53,7 +53,7 @@ pub async fn unsendable(
     let missing = match service.missing_destinations(&destinations(config, consumer)).await {
         Ok(missing) => missing,
         Err(QueueError::Refused(refusal)) => {
-            let fault = format!("where it sends to cannot be looked at: {refusal}");
+            let fault = format!("cannot check the destinations of its messages: {refusal}");
             let cure = "`hostler iam` prints the policy that this config needs".to_owned();
             return Ok(vec![Finding { fault, cure, fatal: false }]);
         }

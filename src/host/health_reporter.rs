@@ -97,7 +97,9 @@ impl HealthReporter {
         self.stop.cancel();
         let _ = self.ticking.await;
         if timeout(LAST_WRITE, self.written).await.is_err() {
-            tracing::warn!("the health file could not be written in time, and says nothing of the end");
+            tracing::warn!(
+                "cannot write the last health report in time; the health file does not show that the host ended"
+            );
         }
     }
 }
@@ -157,7 +159,7 @@ impl PauseWatch {
         }
         // Earlier pauses stay in force until the folder can be read again.
         if let (Some(error), false) = (&fault, self.failing) {
-            tracing::warn!(%error, "cannot tell which consumers are to pause");
+            tracing::warn!(%error, "cannot read which consumers to pause");
         }
         self.failing = fault.is_some();
     }

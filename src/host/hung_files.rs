@@ -54,10 +54,10 @@ async fn watch_one(consumer: String, runtime: Handle, threads: usize) {
                 threads,
                 cure = "find what hangs in its allow.dirs (a FIFO that nobody writes to, a network file system that does not \
                         answer), remove it, and restart hostler",
-                "file operations of its guests hang, and took all threads for files; messages that need files time out"
+                "file operations of guests hang and occupy all threads for files; messages that need files time out"
             );
             let _ = operation.await;
-            tracing::info!(consumer, "file operations of its guests go on");
+            tracing::info!(consumer, "file operations of guests work again");
         }
     }
 }

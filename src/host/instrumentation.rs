@@ -130,7 +130,7 @@ async fn see(service: &dyn Admin, channel: &Channel) -> Option<Depths> {
         Ok(Err(error)) => error.to_string(),
         Err(_) => "no answer in time".to_owned(),
     };
-    tracing::debug!(%channel, fault, "cannot see how full the queue is");
+    tracing::debug!(%channel, fault, "cannot count the messages of the queue");
     None
 }
 

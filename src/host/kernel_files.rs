@@ -67,17 +67,17 @@ fn refused(end: &Path, mode: DirMode, mounts: &Mounts, by_number: Option<Harm>) 
     };
     let here = mounts.of(end).and_then(|mount| Some((of_kind(&mount.kind)?, &*mount.kind)));
     if let Some((harm, kind)) = here {
-        return Some(text(format!("is of the kernel's ({kind})"), harm));
+        return Some(text(format!("belongs to the kernel ({kind})"), harm));
     }
     if let Some(harm) = by_number.filter(|harm| harm.forbids(mode)) {
-        return Some(text("is of the kernel's".to_owned(), harm));
+        return Some(text("belongs to the kernel".to_owned(), harm));
     }
     if end == Path::new("/dev") && mode == DirMode::ReadWrite {
         return Some(text("holds the devices".to_owned(), Harm::Write));
     }
     let mut within = mounts.within(end).filter_map(|mount| Some((of_kind(&mount.kind)?, mount)));
     let (harm, mount) = within.next()?;
-    Some(text(format!("holds `{}`, which is of the kernel's ({})", mount.point.display(), mount.kind), harm))
+    Some(text(format!("holds `{}`, which belongs to the kernel ({})", mount.point.display(), mount.kind), harm))
 }
 
 #[cfg(test)]

@@ -155,7 +155,7 @@ fn logged(failure: &Failure) -> Exit {
 }
 
 /// Final message after a panic. The panic itself has been reported before.
-pub const PANICKED: &str = "a fault of hostler's own ended it, as told above";
+pub const PANICKED: &str = "a bug in hostler ended the process; please report the message above";
 
 fn internal(error: impl std::fmt::Display) -> Failure {
     Failure::new(Exit::Internal, error)
@@ -330,7 +330,7 @@ impl Host {
     fn traces(&self, resource: &Resource) -> Option<Traces> {
         let endpoint = self.config.telemetry.otlp_endpoint.as_deref()?;
         Traces::start(endpoint, resource).unwrap_or_else(|error| {
-            tracing::error!(error, "there will be no traces");
+            tracing::error!(error, "cannot start tracing; no spans are exported");
             None
         })
     }
@@ -417,7 +417,7 @@ impl Host {
         tracing::info!(reason, grace = %humantime::format_duration(grace), "draining");
         if self.signals.drain.is_cancelled() {
             tracing::info!(
-                "a second SIGINT (Ctrl-C) or SIGTERM ends the process at once; what runs is then redelivered"
+                "a second SIGINT (Ctrl-C) or SIGTERM ends the process at once; messages in progress are then redelivered"
             );
         }
         let end = Instant::now() + grace;
@@ -437,7 +437,7 @@ impl Host {
         };
         tokio::join!(measured, traced);
         if !in_time {
-            tracing::warn!("the grace passed before all was settled; what was not comes again when its lease ends");
+            tracing::warn!("shutdown grace expired; unsettled messages will be redelivered when their leases end");
         }
         tracing::info!(
             processed = summary.processed,
@@ -499,7 +499,7 @@ fn report(ended: std::result::Result<Summary, tokio::task::JoinError>, total: &m
             false
         }
         Err(error) => {
-            tracing::error!(%error, "a consumer failed; this is a fault of hostler's own");
+            tracing::error!(%error, "a consumer failed: this is a bug in hostler, please report it");
             true
         }
     }

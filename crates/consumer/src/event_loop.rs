@@ -314,7 +314,7 @@ impl EventLoop {
             Err(Unsettled { settlement, error }) => {
                 let (consumer, action) = (&*self.consumer.spec.name, settlement.name());
                 let message_id = self.in_hand.get(&id).map(|in_hand| in_hand.message_id());
-                tracing::warn!(consumer, message_id, action, %error, "not settled");
+                tracing::warn!(consumer, message_id, action, %error, "settlement failed");
                 let is_lost = matches!(error, LeaseError::Lost(_)) || self.leases.deadline(id).is_none();
                 if let Some(metrics) = self.consumer.metrics.as_ref().filter(|_| is_lost) {
                     metrics.lease_lost();

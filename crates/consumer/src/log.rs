@@ -53,13 +53,13 @@ pub(super) fn breaker(spec: &Spec, change: Change) {
     match change {
         Change::Opened { failed, of, pause } => {
             let pause = humantime::format_duration(pause);
-            tracing::warn!(consumer, failed, of, %pause, "breaker open: too much fails, nothing more is received for now");
+            tracing::warn!(consumer, failed, of, %pause, "breaker open: too many messages fail; receiving is paused");
         }
         Change::Reopened { pause } => {
             let pause = humantime::format_duration(pause);
-            tracing::warn!(consumer, %pause, "breaker open: the one message failed");
+            tracing::warn!(consumer, %pause, "breaker open: the probe message failed");
         }
-        Change::Probing => tracing::info!(consumer, "breaker probing: one message is tried"),
+        Change::Probing => tracing::info!(consumer, "breaker probing with one message"),
         Change::Closed => tracing::info!(consumer, "breaker closed"),
     }
 }

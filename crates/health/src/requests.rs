@@ -355,7 +355,7 @@ mod tests {
         fs::set_permissions(requests.folder(), Permissions::from_mode(0o700)).unwrap();
         fs::rename(requests.folder(), folder.path().join("moved")).unwrap();
         symlink(folder.path().join("moved"), requests.folder()).unwrap();
-        assert!(requests.take(&host).unwrap_err().to_string().contains("it is no folder"));
+        assert!(requests.take(&host).unwrap_err().to_string().contains("it is not a folder"));
         assert!(requests.ask(&host, Question::List).is_err());
     }
 }

@@ -8,7 +8,7 @@ use rustix::process::geteuid;
 /// Returns the reason why a folder may hold files of another user; `None`: it can be trusted.
 pub(super) fn fault(folder: &Metadata) -> Option<&'static str> {
     if !folder.is_dir() {
-        Some("it is no folder")
+        Some("it is not a folder")
     } else if !is_ours(folder.uid()) {
         Some("it belongs to another user; run this as the user that runs hostler")
     } else if folder.mode() & 0o022 != 0 {

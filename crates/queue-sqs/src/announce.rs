@@ -29,7 +29,7 @@ impl Announcer {
     /// Creates an announcer for the topic with this ARN. Calls go to the region in the ARN; no call is made yet.
     ///
     /// # Errors
-    /// [`QueueError::Refused`]: `topic` is not the ARN of an SNS topic.
+    /// [`QueueError::Refused`]: it is not the ARN of a topic.
     pub async fn new(options: &Options, topic: &str) -> Result<Self, QueueError> {
         let parts: Vec<_> = topic.split(':').collect();
         let ["arn", _, "sns", region, _, name] = parts[..] else { return Err(no_topic(topic)) };
@@ -58,7 +58,9 @@ impl Announcer {
 }
 
 fn no_topic(text: &str) -> QueueError {
-    QueueError::Refused(format!("`{text}` is no topic's ARN, such as arn:aws:sns:eu-west-1:123456789012:alarms"))
+    QueueError::Refused(format!(
+        "`{text}` is not the ARN of a topic, such as arn:aws:sns:eu-west-1:123456789012:alarms"
+    ))
 }
 
 /// Converts a subject to the form that SNS accepts: at most 100 characters, with `?` for everything except printable ASCII.

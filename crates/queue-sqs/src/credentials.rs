@@ -90,7 +90,7 @@ impl KeptCredentials {
                 Ok(Err(error)) => with_causes(&error),
                 Err(late) => late.to_string(),
             };
-            tracing::warn!(%error, "AWS credentials cannot be renewed; the present ones are used until they expire");
+            tracing::warn!(%error, "cannot renew AWS credentials; the current ones are used until they expire");
             drop(turn);
         });
     }

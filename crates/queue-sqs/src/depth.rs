@@ -58,7 +58,7 @@ fn uncounted_if_refused(service: &Service, name: &str, dead: Result<Counts, Queu
     };
     service.resolver.pass_over(name);
     service.uncounted.call_once(|| {
-        tracing::warn!(refusal, "dead letters that may not be counted are told as none; others may follow");
+        tracing::warn!(refusal, "not allowed to count the dead letters of a queue; they are reported as zero");
     });
     Ok(Counts::default())
 }

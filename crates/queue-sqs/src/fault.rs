@@ -205,7 +205,7 @@ fn no_credentials(
                     "no AWS credentials: there are none in the environment, the profiles or the ECS task role, and this machine's \
                      metadata service gives out no instance role{asked}; {GIVE}"
                 ),
-                false => format!("AWS credentials cannot be had: {causes}{asked}; {GIVE}"),
+                false => format!("cannot get AWS credentials: {causes}{asked}; {GIVE}"),
             })
         }
         _ => None,
@@ -302,7 +302,7 @@ mod tests {
         }
         assert!(!missing.contains("chain") && !missing.contains("provider"), "{missing}");
         let failed = told("an error occurred while loading credentials").unwrap();
-        assert!(failed.starts_with("AWS credentials cannot be had: an error occurred"), "{failed}");
+        assert!(failed.starts_with("cannot get AWS credentials: an error occurred"), "{failed}");
         assert_eq!(told("connection refused"), None);
     }
 

@@ -200,7 +200,7 @@ fn read_one_by_one(body: &[u8]) -> Option<Vec<Incoming>> {
         Ok(received) => received.read(),
         Err(error) => {
             let id = message.get("MessageId").and_then(serde_json::Value::as_str);
-            tracing::error!(message_id = id, %error, "a message cannot be read; it comes again when its lease ends");
+            tracing::error!(message_id = id, %error, "cannot read a message; it is redelivered when its lease ends");
             None
         }
     };

@@ -178,9 +178,9 @@ impl SqsBroker {
     /// Adds the endpoint URL to [`QueueError::Unavailable`], if one is configured.
     fn located(&self, error: QueueError) -> QueueError {
         match (error, &self.0.options.endpoint_url) {
-            (QueueError::Unavailable(text), Some(url)) => {
-                QueueError::Unavailable(format!("{text} (queue.sqs.endpoint_url is {url})"))
-            }
+            (QueueError::Unavailable(text), Some(url)) => QueueError::Unavailable(format!(
+                "{text} (queue.sqs.endpoint_url is {url}: does the service listen there?)"
+            )),
             (error, _) => error,
         }
     }

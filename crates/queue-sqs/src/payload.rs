@@ -109,7 +109,11 @@ impl Service {
             Err(_) => "S3 did not answer in time".to_owned(),
         };
         let object = claim_text(claim);
-        tracing::warn!(object, error, "the body of a dead letter keeps its age, by which `hostler clean` removes it");
+        tracing::warn!(
+            object,
+            error,
+            "cannot renew the stored body of a dead letter; `hostler clean` may remove it early"
+        );
     }
 
     /// Copies an object onto itself, without metadata, as bodies have none. Does nothing for an object that hostler did not
@@ -137,9 +141,12 @@ impl Service {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => {
                 let fault = Fault::of("DeleteObject", &error);
-                tracing::warn!(object, ?fault, "the body of a finished message stays");
+                tracing::warn!(object, ?fault, "the stored body of a finished message is not deleted");
             }
-            Err(_) => tracing::warn!(object, "the body of a finished message stays: S3 did not answer in time"),
+            Err(_) => tracing::warn!(
+                object,
+                "the stored body of a finished message is not deleted: S3 did not answer in time"
+            ),
         }
     }
 }

@@ -57,7 +57,7 @@ impl Service {
                 tracing::warn!(
                     queue,
                     error,
-                    "bodies of finished messages stay: whether topics send to the queue is unknown"
+                    "stored bodies of finished messages are not deleted: cannot find out if topics send to the queue"
                 );
                 true
             }

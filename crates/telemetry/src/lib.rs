@@ -93,7 +93,7 @@ pub fn start(form: Form) -> Logs {
     if started.is_ok() {
         panics::log();
         if let Some(fault) = fault {
-            tracing::warn!(%fault, "RUST_LOG cannot be read; logging at info");
+            tracing::warn!(%fault, "RUST_LOG is not valid; logging at level info");
         }
     }
     Logs { verbosity: Some(Verbosity::new(handle, wanted)), backlog }

@@ -37,13 +37,13 @@ impl Verbosity {
             *raised.insert(more(now))
         };
         self.set(Some(level));
-        tracing::info!(verbosity = %level, "the log is more talkative now, by SIGUSR1; SIGUSR2 goes back");
+        tracing::info!(verbosity = %level, "log level raised by SIGUSR1; SIGUSR2 restores it");
     }
 
     /// Restores the level of `RUST_LOG`, and logs this.
     pub fn reset(&self) {
         *self.raised.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        tracing::info!(verbosity = %level_of(&self.wanted), "the log goes back to what RUST_LOG says, by SIGUSR2");
+        tracing::info!(verbosity = %level_of(&self.wanted), "log level restored by SIGUSR2");
         self.set(None);
     }
 
@@ -51,7 +51,7 @@ impl Verbosity {
         if let Ok(filter) = filter(&self.wanted, raised)
             && let Err(error) = self.handle.reload(filter)
         {
-            tracing::warn!(%error, "the level of the log cannot be changed");
+            tracing::warn!(%error, "cannot change the log level");
         }
     }
 }

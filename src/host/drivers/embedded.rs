@@ -32,7 +32,7 @@ impl QueueDriver for Embedded {
 
     async fn disposal(&self, _: &Config) -> Result<Arc<dyn Disposal>, QueueError> {
         Err(QueueError::Refused(
-            "queue.driver: only SQS has a record of use to clean by; the embedded queue is one file, of one deployment"
+            "`hostler clean` needs queue.driver = \"sqs\": only SQS has a record of use; to clean an embedded queue, remove its file"
                 .into(),
         ))
     }

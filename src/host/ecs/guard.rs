@@ -39,7 +39,7 @@ impl Guard {
         self.drained.cancel();
         if timeout_at(latest.min(Instant::now() + PARTING), &mut self.running).await.is_err() {
             self.running.abort();
-            tracing::warn!("the ECS agent did not answer in time; what protection there is ends with the task");
+            tracing::warn!("the ECS agent did not answer in time; scale-in protection may remain until the task ends");
         }
     }
 }
@@ -103,7 +103,9 @@ impl Keeper {
             match (&result, call) {
                 (Ok(()), Call::Protect(minutes)) => tracing::info!(minutes, "protected from scale-in"),
                 (Ok(()), Call::Unprotect) => tracing::info!("no longer protected from scale-in"),
-                (Err(fault), _) => tracing::warn!(%fault, "cannot set scale-in protection; messages go on without"),
+                (Err(fault), _) => {
+                    tracing::warn!(%fault, "cannot set scale-in protection; messages are processed without it")
+                }
             }
             self.shown = shown;
         }

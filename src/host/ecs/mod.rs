@@ -67,7 +67,7 @@ impl Ecs {
             None => {
                 let fault = fault.map(|fault| fault.to_string());
                 let fault = fault.as_deref().unwrap_or("no answer");
-                tracing::warn!(fault, "cannot read the task metadata; logs do not tell the task");
+                tracing::warn!(fault, "cannot read the ECS task metadata; log lines do not name the task");
             }
             Some(Metadata { resource, .. }) => {
                 telemetry::describe(resource.clone());
@@ -91,7 +91,7 @@ impl Ecs {
                 Some(Guard::start(agent, protection::minutes(longest(config)), boards.to_vec(), Arc::clone(work)))
             }
             Err(fault) => {
-                tracing::warn!(%fault, "no scale-in protection");
+                tracing::warn!(%fault, "cannot use ECS scale-in protection; this task may be stopped while it works");
                 None
             }
         }

@@ -38,7 +38,7 @@ pub(super) fn raise_descriptors() {
     let Some(raised) = raised(&now) else { return };
     match setrlimit(Resource::Nofile, raised) {
         Ok(()) => tracing::debug!(from = now.current, to = raised.current, "limit of open files raised"),
-        Err(error) => tracing::debug!(%error, "the limit of open files cannot be raised"),
+        Err(error) => tracing::debug!(%error, "cannot raise the limit of open files"),
     }
 }
 

@@ -15,7 +15,7 @@ impl EventLoop {
         }
         let consumer = &*self.consumer.spec.name;
         if paused {
-            tracing::info!(consumer, running = self.running.len(), "paused: nothing more is received");
+            tracing::info!(consumer, running = self.running.len(), "paused; receiving no more messages");
             self.carry_out(Command::Shut);
         } else {
             tracing::info!(consumer, "resumed");

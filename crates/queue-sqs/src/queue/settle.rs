@@ -86,13 +86,13 @@ impl SqsQueue {
         tracing::info!(
             queue = &*self.place.name,
             count = receipts.len(),
-            "finished messages came again; removing them"
+            "finished messages were redelivered; removing them"
         );
         self.service.runtime.spawn(async move {
             let entries: Vec<_> = deletes(receipts.iter()).collect();
             let answers = Answers::of_call(service.clients.delete(&address, &entries, &what).await);
             for error in (0..receipts.len()).filter_map(|n| answers.of(&what, n).err()) {
-                tracing::debug!(%error, "a finished message is still there");
+                tracing::debug!(%error, "cannot remove a finished message yet");
             }
         });
     }

@@ -86,7 +86,7 @@ impl ExportThread {
     pub(super) async fn end(self, deadline: Instant) {
         drop(self.stop);
         if timeout_at(deadline, self.ended).await.is_err() {
-            tracing::warn!("the last metrics were not taken in time");
+            tracing::warn!("the last metrics were not collected in time");
         }
     }
 }

@@ -77,7 +77,11 @@ pub struct Exporters {
 /// # Errors
 /// [`StartError::Config`]: the address cannot be bound. The text names the key and the address.
 pub fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
-    let refused = |error| StartError::Config(format!("telemetry.prometheus: cannot listen on {address}: {error}"));
+    let refused = |error| {
+        StartError::Config(format!(
+            "telemetry.prometheus: cannot listen on {address}: {error}; set another port, or stop what listens there"
+        ))
+    };
     let listener = TcpListener::bind(address).map_err(refused)?;
     listener.set_nonblocking(true).map_err(refused)?;
     Ok(listener)

@@ -58,7 +58,7 @@ impl Endpoint {
     pub(super) async fn serve(self) {
         let listener = match TcpListener::from_std(self.listener) {
             Ok(listener) => listener,
-            Err(error) => return tracing::error!(%error, "Prometheus cannot be served"),
+            Err(error) => return tracing::error!(%error, "cannot serve metrics to Prometheus"),
         };
         let permits = Arc::new(Semaphore::new(CONNECTIONS));
         loop {

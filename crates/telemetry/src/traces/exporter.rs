@@ -25,7 +25,7 @@ pub(super) fn connect(environment: &Environment, runtime: &Handle) -> Result<Exp
     let Environment { endpoint, timeout, .. } = environment;
     let fault = Fault::default();
     // The endpoint may contain a secret, so no error here or below contains it.
-    Url::parse(endpoint).map_err(|error| format!("the endpoint of traces is no URL: {error}"))?;
+    Url::parse(endpoint).map_err(|error| format!("the endpoint for traces is not a valid URL: {error}"))?;
     let otlp = collector::exporter!(Otlp::builder(), environment.protocol, endpoint, *timeout, fault);
     let collector = collector::named(endpoint);
     let refused = |error| format!("traces cannot be sent to {collector}: {}", collector::refusal(&error, endpoint));
@@ -57,13 +57,9 @@ impl SpanExporter for Exporter {
         match (self.outage.note(count, sent.is_ok()), &sent) {
             (Some(News::Began), Err(error)) => {
                 let error = fault.unwrap_or_else(|| error.to_string());
-                tracing::warn!(
-                    collector,
-                    error,
-                    "traces do not reach the collector; their spans are lost until they do"
-                );
+                tracing::warn!(collector, error, "cannot export spans; they are lost until the collector accepts them");
             }
-            (Some(News::Over(lost)), _) => tracing::info!(collector, lost, "traces reach the collector again"),
+            (Some(News::Over(lost)), _) => tracing::info!(collector, lost, "spans are exported again"),
             _ => {}
         }
         sent

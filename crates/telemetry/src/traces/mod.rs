@@ -144,7 +144,7 @@ impl Traces {
         let started = thread::Builder::new().name("hostler-flush".to_owned()).spawn(wait).is_ok();
         let in_time = started && tokio::time::timeout(within, finished).await.is_ok_and(|sent| sent == Ok(true));
         if !in_time {
-            tracing::warn!("the last spans did not reach the collector in time");
+            tracing::warn!("the last spans were not exported in time");
         }
     }
 }

@@ -71,7 +71,7 @@ impl Lines {
         }
         let dropped = self.writer.try_send(Minute { lines, written }).is_err();
         if dropped && !self.dropping {
-            tracing::warn!("standard output is not read, or closed: metrics for CloudWatch are dropped");
+            tracing::warn!("metrics for CloudWatch are dropped: standard output is closed, or nobody reads it");
         }
         self.dropping = dropped;
     }
