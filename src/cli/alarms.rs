@@ -17,24 +17,30 @@ use hostler_queue::Inventory;
 use hostler_types::duration;
 use hostler_types::printable::in_json;
 
+const HELP: &str = "\
+Examples:
+  hostler alarms
+  hostler alarms --every 15m --webhook
+
+Checks every queue under the config's prefix that carries hostler's tags, also those of other configs. A queue alarms \
+    from its alarm_threshold on, else from alarms.threshold; a dead-letter queue from its first message, or its \
+    dead_letter_alarm_threshold. Exits with 1 if a queue alarms. With --every it goes on until SIGTERM, and reports alarms \
+    that are new, have doubled, are over, or are due for a reminder.";
+
 /// List queues that hold too many messages
-///
-/// Checks every queue under the config's prefix that carries hostler's tags, not only those of this config. A queue alarms from
-/// its alarm_threshold on, or alarms.threshold without one; a dead-letter queue from its first message, or its
-/// dead_letter_alarm_threshold. Checks once and exits with 1 if a queue alarms. With --every it goes on until SIGTERM, and
-/// reports only alarms that are new, have doubled, are over, or are due for a reminder.
 #[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
 pub(super) struct Args {
-    /// Check repeatedly, with this pause between checks (varied by up to a tenth); for example 15m
+    /// Check repeatedly, with this pause (± 10 %) between checks
     #[arg(long, value_name = "DURATION", value_parser = pause)]
     every: Option<Duration>,
-    /// With --every: repeat alarms that last this long
+    /// With --every: repeat alarms that last so long
     #[arg(long, value_name = "DURATION", value_parser = pause, default_value = "12h")]
     remind: Duration,
     /// Print the notification instead of sending it
     #[arg(long)]
     dry_run: bool,
-    /// Print JSON: one object, or with --every one line per notification
+    /// Print one JSON object; with --every, one per notification
     #[arg(long, conflicts_with = "dry_run")]
     json: bool,
     #[command(flatten)]
@@ -56,7 +62,7 @@ pub(super) fn run(args: &Args) -> Result {
     let config = args.config.load()?.config;
     let stop = host::stop_on_signal().map_err(|error| Failure::new(Exit::Internal, error))?;
     if config.alarms.webhook.is_some() && args.every.is_some() && !args.notify.is_set() && !args.dry_run {
-        say("hostler: warning: nobody is told: add --webhook to send to alarms.webhook");
+        say("hostler: warning: nobody is notified: add --webhook to send to alarms.webhook");
     }
     block_on(async {
         let notifier: Option<Box<dyn Notifier>> = match args.dry_run {

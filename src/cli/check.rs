@@ -10,10 +10,17 @@ use hostler_telemetry as telemetry;
 use hostler_types::printable::on_one_line;
 use hostler_wasm::{self as handler, Definition, Engine, Loaded, Summary};
 
-/// Validate the config, load the handlers, reach the queues; consumes nothing
-///
-/// Prints the findings. Exits with 64 for a bad config, 65 for a bad handler, 69 for a queue that cannot be reached.
+const HELP: &str = "\
+Examples:
+  hostler check
+  hostler check --config config/hostler.toml
+
+Consumes nothing and reports all problems at once. Exits with 64 for a bad config, 65 for a bad handler, 69 for a \
+    queue that cannot be reached.";
+
+/// Check the config, the handlers and the queues
 #[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
 pub(super) struct Args {
     #[command(flatten)]
     config: ConfigArg,
@@ -136,7 +143,10 @@ async fn check_queues(config: &Config) -> Result<()> {
 }
 
 fn unreachable_channels(who: &str) -> Failure {
-    Failure::new(Exit::QueueUnreachable, format!("{who} work as the queues are: see `queue !!`, with each cure"))
+    Failure::new(
+        Exit::QueueUnreachable,
+        format!("{who} work with these queues: the lines `queue !!` above name each fault and its cure"),
+    )
 }
 
 /// Formats the kind of a handler and its imports.

@@ -10,19 +10,26 @@ use hostler_health::{self as health, Reason, Report, StartPeriod, Status, Timest
 use hostler_types::duration;
 use hostler_types::printable::{Printable, in_json};
 
-/// Tell from the health file whether every consumer makes progress
-///
-/// Reads the file that `hostler run` keeps up to date; contacts no queue and no network. Made for the HEALTHCHECK of a container.
-/// Exits with 0 when healthy or starting, with 1 when unhealthy and the reasons on stderr. Waits at most 5 s for the file's lock.
+/// The end of its help.
+pub const HELP: &str = "\
+Examples:
+  hostler check-consumer-health
+  hostler check-consumer-health --file /tmp/hostler/health.json --json
+
+Made for the HEALTHCHECK of a container: reads the file that `hostler run` keeps up to date, and contacts no queue and \
+    no network. Waits at most 5 s for the file's lock. Exits with 0 when healthy or starting; with 1 when unhealthy, with \
+    the reasons on standard error.";
+
+/// The arguments of `hostler check-consumer-health`, but for the config.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The health file [default: the config's `host.health_file`]
+    /// The health file [default: host.health_file]
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Print the verdict, its reasons and the health file as one JSON object
+    /// Print the verdict, its reasons and the health file as JSON
     #[arg(long)]
     json: bool,
-    /// Time from the start of PID 1 during which a container without a health file counts as starting; for example 90s or 5m
+    /// How long after the start of PID 1 a missing health file is no fault
     #[arg(long, value_name = "DURATION", default_value = "300s", value_parser = duration::parse)]
     start_period: Duration,
 }

@@ -17,30 +17,34 @@ use hostler_ops::delivery::deliver;
 use hostler_queue::{Disposal, QueueError};
 use hostler_types::duration;
 
-/// Find unused queues, topics and stored bodies, and remove them
-///
-/// Checks everything under the config's prefix that carries hostler's tags, and its use according to CloudWatch. Removes only
-/// with --apply: queues that two looks found empty and unused for --queues-idle, and bodies that were stored, or last renewed,
-/// longer ago than --bodies-older. Never removes a queue that holds a message, that this config names, that a topic of this
-/// account and region delivers to, or that receives another queue's dead letters.
+const HELP: &str = "\
+Examples:
+  hostler clean
+  hostler clean --apply --queues-idle 100d
+
+Reports on everything under the config's prefix that carries hostler's tags, with its use according to CloudWatch. \
+    --apply removes queues that two inspections find empty and unused, and old stored bodies. A queue stays if it holds a \
+    message, is in the config, receives from a topic of this account and region, or receives dead letters of another queue. \
+    A move by SQS itself (requeue --native, the console) keeps a message 14 more days without renewing its body: allow for \
+    that in --bodies-older.";
+
+/// Find and remove unused queues, topics and stored bodies
 #[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
 pub(super) struct Args {
-    /// Remove what can be removed; without it, only report
+    /// Remove what can be removed; else only report
     #[arg(long)]
     apply: bool,
-    /// With --apply: the pause between the two looks. Counts of SQS are exact only a minute after the last message
+    /// With --apply: the pause between the two inspections
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "60s")]
     pause: Duration,
-    /// Least idle time, and least age, of a queue that may be removed. Must exceed the longest pause between uses: a worker that
-    /// is started once a quarter needs 100d
+    /// The least idle time and age of a queue to remove; must exceed the longest pause between uses
     #[arg(long, value_name = "DURATION", value_parser = window, default_value = "35d")]
     queues_idle: Duration,
-    /// Least idle time of a topic that may be removed
+    /// The least idle time of a topic to remove
     #[arg(long, value_name = "DURATION", value_parser = window, default_value = "1d")]
     topics_idle: Duration,
-    /// Least age of a stored body that may be removed, counted from when it was stored, or renewed because its message was
-    /// dead-lettered or requeued; 14d at least. A move by SQS itself (requeue --native, the console) gives a message 14 more days
-    /// but does not renew its body: allow for the sum of such moves
+    /// The least age of a stored body to remove
     #[arg(long, value_name = "DURATION", value_parser = bodies, default_value = "90d")]
     bodies_older: Duration,
     /// Print the whole report as JSON

@@ -10,25 +10,31 @@ use hostler_telemetry as telemetry;
 use hostler_wasm::fetch::Reference;
 use hostler_wasm::{self as handler, CompileError, CpuBaseline, Recipe, Source};
 
-/// Compile a handler ahead of time, so that it loads in milliseconds
-///
-/// The code fits this version of hostler and the requested CPU baseline. The file also contains the WASM: where the code does not
-/// fit, hostler warns and compiles the WASM, which takes seconds. Name only files that you compiled yourself in a config:
-/// compiled code cannot be verified.
+const HELP: &str = "\
+Examples:
+  hostler compile handler.wasm -o handler.cwasm
+  hostler compile handler.wasm -o handler.cwasm --cpu-baseline x86-64-v3
+
+The code fits this version of hostler and the CPU baseline. The file also contains the WASM: where the code does not \
+    fit, hostler warns and compiles the WASM, which takes seconds. Compiled code cannot be verified, so name only files in \
+    a config that you compiled yourself.";
+
+/// Compile a handler ahead of time for a fast start
 #[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
 pub(super) struct Args {
-    /// The handler: a .wasm or .wat file, or a reference to one: s3://… or oci://…
+    /// A .wasm or .wat file, s3://… or oci://…
     handler: String,
     /// The .cwasm file to write
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// A target triple, for example x86_64-unknown-linux-gnu [default: this machine]
+    /// A target triple, such as x86_64-unknown-linux-gnu [default: this machine]
     #[arg(long, value_name = "TRIPLE")]
     target: Option<String>,
-    /// The CPU features to require: generic, x86-64-v2, x86-64-v3 or native
+    /// The required CPU: generic, x86-64-v2, x86-64-v3 or native
     #[arg(long, value_name = "BASELINE", default_value_t)]
     cpu_baseline: CpuBaseline,
-    /// Leave the WASM out: the file is smaller, but refused where the code does not fit
+    /// Leave the WASM out; the file is refused where the code does not fit
     #[arg(long)]
     no_source: bool,
 }
@@ -53,7 +59,13 @@ pub(super) fn run(args: &Args) -> Result {
     let written = std::fs::write(&temporary, &compiled).and_then(|()| std::fs::rename(&temporary, &args.output));
     written.map_err(|error| {
         let _ = std::fs::remove_file(&temporary);
-        Failure::new(Exit::Failed, format!("cannot write {}: {error}", args.output.display()))
+        Failure::new(
+            Exit::Failed,
+            format!(
+                "cannot write {}: {error}\n  cure: name a file in a folder that exists and that you may write to",
+                args.output.display()
+            ),
+        )
     })?;
     let size = bytesize::ByteSize(compiled.len() as u64);
     print(format!("{} ({size}, {})", args.output.display(), args.cpu_baseline));

@@ -6,10 +6,13 @@ use clap_complete::Shell;
 use super::{Cli, print};
 use crate::exit::{Exit, Result};
 
+const HELP: &str = "\
+Examples:
+  hostler completions bash > /etc/bash_completion.d/hostler";
+
 /// Print a completion script for a shell
-///
-/// For bash: hostler completions bash > /etc/bash_completion.d/hostler
 #[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
 pub(super) struct Args {
     /// The shell
     shell: Shell,

@@ -32,7 +32,7 @@ pub(super) fn check(config: &Config, stored: &[Channel], channel: &Channel) -> R
     }
     let queue = host::driver(config).file(config).map(|file| format!(" {}", host::full(file.path).display()));
     let text = format!(
-        "nothing takes messages to `{channel}`: it is not in the config, and not in the queue{}{}",
+        "no consumer receives from `{channel}`: it is neither in the config nor in the queue{}{}",
         queue.unwrap_or_default(),
         cure(&known, channel)
     );

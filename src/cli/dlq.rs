@@ -17,10 +17,17 @@ use hostler_telemetry as telemetry;
 use hostler_types::channel::Channel;
 use hostler_types::message::Message;
 
-/// Look at dead letters: their reasons, sources and attempts
-///
-/// Reads the dead-letter queue of the channel: orders and orders-dlq name the same. `hostler requeue` moves them back.
+const HELP: &str = "\
+Examples:
+  hostler dlq ls orders
+  hostler dlq show orders 0197a4f2-9c1e-7b3d-8f65-2f1f6d3c0a11
+
+Reads the dead-letter queue of the channel: orders and orders-dlq mean the same. `hostler requeue` moves dead letters \
+    back.";
+
+/// List, show or drop dead letters
 #[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
 pub(super) struct Args {
     #[command(subcommand)]
     command: Command,
@@ -33,17 +40,23 @@ enum Command {
     Drop(DropArgs),
 }
 
-/// List dead letters
-///
-/// Consumes nothing. The embedded queue is only read. SQS shows a message only to a receiver, so each one there is received, and
-/// released at the end: this counts as a receive, and hides the message from others meanwhile. Of an ordered queue, SQS shows the
-/// first ten of each group. Exits with 1 if --id or --filter may match a message that could not be inspected.
+const LS_HELP: &str = "\
+Examples:
+  hostler dlq ls orders
+  hostler dlq ls orders --filter \"reason~timed out\" --max 500 --json
+
+Consumes nothing. The embedded queue is only read. SQS shows a message only to a receiver: each is received and \
+    released at the end, which counts as a receive and hides the message from others meanwhile; an ordered queue shows the \
+    first ten of each group. Exits with 1 if a message that could not be inspected may match --id or --filter.";
+
+/// List dead letters with their reasons, sources and attempts
 #[derive(Debug, clap::Args)]
+#[command(after_help = LS_HELP)]
 struct LsArgs {
     /// The channel whose dead letters to list
     channel: Channel,
-    /// List no more than N messages
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    /// List at most N messages
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = super::source::count)]
     max: u64,
     #[command(flatten)]
     picked: Picked,
@@ -54,14 +67,20 @@ struct LsArgs {
     config: ConfigArg,
 }
 
-/// Show everything known about one dead letter
-///
-/// Inspects the queue as `ls` does. Leaves the body out unless --body is given.
+const SHOW_HELP: &str = "\
+Examples:
+  hostler dlq show orders 0197a4f2-9c1e-7b3d-8f65-2f1f6d3c0a11
+  hostler dlq show orders 0197a4f2-9c1e-7b3d-8f65-2f1f6d3c0a11 --body
+
+Inspects the queue as `dlq ls` does.";
+
+/// Show all details of one dead letter
 #[derive(Debug, clap::Args)]
+#[command(after_help = SHOW_HELP)]
 struct ShowArgs {
     /// The channel whose dead letter to show
     channel: Channel,
-    /// Its id, now or before it was first moved
+    /// Its current or original id
     id: String,
     /// Show the body as well
     #[arg(long)]
@@ -73,23 +92,29 @@ struct ShowArgs {
     config: ConfigArg,
 }
 
+const DROP_HELP: &str = "\
+Examples:
+  hostler dlq drop orders --filter older:7d --dry-run
+  hostler dlq drop orders --filter older:7d --yes
+
+Requires --id or --filter, and --yes or --dry-run. Ctrl-C finishes the current batch and exits with 0. Exits with 1 if \
+    a message to drop remains, or was not found.";
+
 /// Remove dead letters for good
-///
-/// Requires --id or --filter, and --yes or --dry-run. Ctrl-C finishes the batch under way and exits with 0. Exits with 1 if a
-/// message to drop is still there, or was not found.
 #[derive(Debug, clap::Args)]
+#[command(after_help = DROP_HELP)]
 struct DropArgs {
     /// The channel whose dead letters to drop
     channel: Channel,
     #[command(flatten)]
     picked: Picked,
-    /// Drop no more than N messages
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    /// Drop at most N messages
+    #[arg(long, value_name = "N", value_parser = super::source::count)]
     max: Option<u64>,
     /// Confirm: dropped messages cannot be recovered
     #[arg(long)]
     yes: bool,
-    /// List the messages to drop, as `ls` does, and drop nothing
+    /// List the messages that would be dropped, and drop none
     #[arg(long)]
     dry_run: bool,
     /// Print the counts as JSON
@@ -180,13 +205,13 @@ fn remove(args: &DropArgs) -> Result {
     let from = dead_letters(&args.channel)?;
     let usage = |text: &str| Failure::new(Exit::Usage, text);
     if args.picked.is_all() {
-        return Err(usage("say which messages to drop, by --id or --filter (all of them: --filter older:0s)"));
+        return Err(usage("no messages are selected: name them by --id or --filter (--filter older:0s selects all)"));
     }
     if args.dry_run {
         return rehearse(args, &from);
     }
     if !args.yes {
-        return Err(usage("this removes messages for good: see which by --dry-run, then add --yes"));
+        return Err(usage("dropped messages cannot be recovered: list them with --dry-run, then confirm with --yes"));
     }
     let (conditions, max) = (args.picked.conditions(), args.max);
     let began = SystemTime::now();

@@ -5,32 +5,38 @@ use super::{ConfigArg, print, say};
 use crate::exit::{Exit, Result};
 use hostler_config::{Config, Driver, HandlerRef};
 
-/// Print the least-privilege IAM policy that this config needs
-///
-/// Contacts no AWS service and needs no credentials. The region is the config's, or AWS_REGION's; without one, any. Covers `run`
-/// and `check`, including handlers in S3. Permissions to create queues are added if queue.sqs.provision is "auto", or by
-/// --with-provision.
+const HELP: &str = "\
+Examples:
+  hostler iam --account 123456789012
+  hostler iam --with-provision --with-requeue > policy.json
+
+Contacts no AWS service and needs no credentials. Covers `run` and `check` with the least privileges, handlers in S3 \
+    included. The region is the config's or AWS_REGION's, else any. Permissions to create queues are included if \
+    queue.sqs.provision is \"auto\".";
+
+/// Print the IAM policy that the config needs
 #[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
 pub(super) struct Args {
     /// The AWS account [default: any]
     #[arg(long, value_name = "ID", value_parser = account)]
     account: Option<String>,
-    /// The ECS cluster that it runs in: allow scale-in protection there, unless host.task_protection is "off"
+    /// Allow scale-in protection in this ECS cluster
     #[arg(long, value_name = "NAME", value_parser = cluster)]
     cluster: Option<String>,
     /// Also allow `hostler provision`
     #[arg(long)]
     with_provision: bool,
-    /// Also allow `hostler requeue` and `hostler dlq` on the dead letters of the config's consumers, including --native
+    /// Also allow `hostler requeue` and `dlq` on dead letters
     #[arg(long)]
     with_requeue: bool,
-    /// Also allow `hostler peek`, `receive` and `purge` on the dead letters and reply channels of the config's consumers
+    /// Also allow `hostler peek`, `receive` and `purge` on dead letters and replies
     #[arg(long)]
     with_receive: bool,
-    /// Also allow `hostler alarms` and `hostler queues`; a topic to notify (--sns) needs sns:Publish besides
+    /// Also allow `hostler alarms` and `queues`, but not sns:Publish for --sns
     #[arg(long)]
     with_alarms: bool,
-    /// Also allow `hostler clean`, including --apply
+    /// Also allow `hostler clean`
     #[arg(long)]
     with_clean: bool,
     #[command(flatten)]

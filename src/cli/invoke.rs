@@ -33,20 +33,26 @@ const THREADS: usize = 6;
 /// Size of the sandbox pool. Larger than handler and hooks need, so that the largest component fits.
 const POOL: Pool = Pool { sandboxes: 8 };
 
-/// Run a handler on one message as `run` would, and print the outcome; touches no queue
-///
-/// HANDLER is a file, a reference (s3://…, oci://…), or the name of a consumer in the config, which then runs with that
-/// consumer's grants and limits. Exits with 0 when the handler acked or replied, 1 otherwise.
+const HELP: &str = "\
+Examples:
+  hostler invoke handler.wasm --body '{\"id\": 7}'
+  hostler invoke thumbnails --file picture.jpg --attr locale=de --json
+
+Runs the handler as `run` would, without a queue. A consumer's name runs its handler with its grants and limits. Exits \
+    with 0 if the handler acked or replied, else with 1.";
+
+/// Run a handler on one message and print the outcome
 #[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
 pub(super) struct Args {
-    /// A .wasm, .wat or .cwasm file, s3://bucket/key, oci://registry/repository[:tag], or a consumer's name
+    /// A .wasm, .wat or .cwasm file, s3://…, oci://…, or a consumer of the config
     handler: String,
     #[command(flatten)]
     body: BodyArgs,
     /// An attribute; may be given up to 10 times
     #[arg(long, value_name = "NAME=VALUE", value_parser = source::attribute)]
     attr: Vec<(String, String)>,
-    /// The delivery of the message to simulate; 1 is the first
+    /// The delivery attempt to simulate
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     attempt: u32,
     /// The routing key of the message
@@ -162,19 +168,31 @@ async fn process(handler: &Arc<dyn Handler>, call: &Call, limit: Duration) -> Ou
     }
 }
 
+/// Returns a question with the consumer that a misspelt name may mean.
+fn meant(name: &str, config: Option<&Config>) -> String {
+    let consumers = config.into_iter().flat_map(|config| &config.consumers).map(|consumer| consumer.name.as_str());
+    config::alike(name, consumers).map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
+}
+
 /// Returns the handler that HANDLER names. HANDLER is a consumer if the config has a consumer of that name, and otherwise a
 /// reference or a file.
 fn subject(args: &Args, machine: &Machine) -> Result<Subject> {
     let is_reference = Reference::is_meant_by(&args.handler);
     let is_file = Path::new(&args.handler).exists();
     let loaded = match config::load(args.config.config.as_deref(), std::env::vars_os()) {
-        Ok(loaded) => Some(loaded),
+        Ok(loaded) => {
+            super::warn(&loaded.warnings);
+            Some(loaded)
+        }
         // A config named on the command line must be valid. An invalid config in a default location is ignored if HANDLER is a
         // file or a reference.
         Err(error) if args.config.config.is_some() || !is_file && !is_reference && !error.is_not_found() => {
             return Err(Failure::new(Exit::BadConfig, error));
         }
-        Err(_) => None,
+        Err(_) => {
+            super::warn_of_variables();
+            None
+        }
     };
     let consumer = loaded.iter().find_map(|loaded| {
         let consumer = loaded.config.consumers.iter().find(|consumer| consumer.name == args.handler)?;
@@ -195,9 +213,10 @@ fn subject(args: &Args, machine: &Machine) -> Result<Subject> {
         None => Err(Failure::new(
             Exit::BadHandler,
             format!(
-                "`{}` is neither a file nor a consumer of the config\n  cure: name a .wasm, .wat or .cwasm file that exists, \
+                "`{}` is neither a file nor a consumer of the config{}\n  cure: name a .wasm, .wat or .cwasm file that exists, \
                  or a consumer of the config that --config names",
-                args.handler
+                args.handler,
+                meant(&args.handler, config)
             ),
         )),
     }

@@ -48,21 +48,19 @@ use hostler_queue::Provisioner;
 use hostler_telemetry as telemetry;
 use output::{print, say};
 
-/// Runs a WASM handler on each message of a queue
-///
-/// hostler is a complete queue worker in one process: it takes messages, runs your handler on each in a fresh sandbox, keeps the
-/// message leased meanwhile, and settles it: ack, retry, delay or dead-letter.
+/// Run a WASM handler on each message of a queue
 #[derive(Debug, Parser)]
-#[command(name = "hostler", version, max_term_width = 100, after_help = EXIT_CODES)]
+#[command(name = "hostler", version, max_term_width = 100, after_help = HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
 
-/// Exit codes, as `--help` shows them.
-const EXIT_CODES: &str = "Exit codes: 0 ok · 1 check failed, unhealthy, not acked, or an alarm · 2 usage · 64 bad config · \
-    65 bad handler · 69 queue, or place of a handler, unreachable at start · 70 internal · 71 processing timeout with on_processing_timeout = \
-    \"exit\" · 75 drain deadline passed, work was released · 128+n ended by a second signal n";
+/// An example and the exit codes.
+const HELP: &str = "\
+Example: hostler run --config config/quickstart.toml
+Exit codes: 0 ok, 1 check failed, 2 usage, 64 bad config, 65 bad handler, 69 queue unreachable, 70 internal, \
+    71 processing timeout, 75 drain deadline passed, 128+n second signal n";
 
 /// The command line of the health check alone. It runs every few seconds within a few MiB, so it does not build the arguments of
 /// all other commands first.
@@ -94,12 +92,11 @@ enum Command {
     Iam(iam::Args),
     Requeue(requeue::Args),
     Dlq(dlq::Args),
-    /// Pause consumers: they take no new messages, and finish those in hand
-    ///
-    /// The host notices within 2 seconds. A file beside the health file records the pause, so it outlasts restarts of the host in
-    /// this container, until `resume`.
+    /// Pause consumers; messages in progress are finished
+    #[command(after_help = pause::PAUSE_HELP)]
     Pause(pause::Args),
     /// Resume paused consumers
+    #[command(after_help = pause::RESUME_HELP)]
     Resume(pause::Args),
     Inflight(inflight::Args),
     Cancel(inflight::CancelArgs),
@@ -114,7 +111,7 @@ enum Command {
 
 /// `check-consumer-health`, with the config that names the health file.
 #[derive(Debug, clap::Args)]
-#[command(about = CHECK_HEALTH)]
+#[command(about = CHECK_HEALTH, after_help = check_consumer_health::HELP)]
 struct CheckHealth {
     #[command(flatten)]
     args: check_consumer_health::Args,
@@ -122,12 +119,12 @@ struct CheckHealth {
     config: ConfigArg,
 }
 
-const CHECK_HEALTH: &str = "Tell from the health file whether every consumer makes progress";
+const CHECK_HEALTH: &str = "Report whether every consumer makes progress";
 
 /// The location of the config.
 #[derive(Debug, Clone, clap::Args)]
 struct ConfigArg {
-    /// The config file [default: $HOSTLER_CONFIG, else /etc/hostler/hostler.toml, else ./hostler.toml]
+    /// The config file [default: $HOSTLER_CONFIG, /etc/hostler/hostler.toml, ./hostler.toml]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -137,11 +134,20 @@ impl ConfigArg {
     fn load(&self) -> Result<Loaded> {
         let loaded = config::load(self.config.as_deref(), std::env::vars_os())
             .map_err(|error| Failure::new(Exit::BadConfig, error))?;
-        for warning in &loaded.warnings {
-            say(format_args!("hostler: warning: {warning}"));
-        }
+        warn(&loaded.warnings);
         Ok(loaded)
     }
+}
+
+fn warn(warnings: &[String]) {
+    for warning in warnings {
+        say(format_args!("hostler: warning: {warning}"));
+    }
+}
+
+/// Warns of ignored variables, for a command that does not load the config.
+fn warn_of_variables() {
+    warn(&config::ignored_variables(std::env::vars_os()));
 }
 
 /// Parses the arguments. Ends the process if the arguments are invalid or request help. Messages are escaped, because they may
@@ -220,7 +226,12 @@ fn run(command: Command) -> Result {
 
 fn check_health(command: &CheckHealth) -> Exit {
     let file = config::health_file(command.config.config.as_deref(), std::env::vars_os());
-    if check_consumer_health::run(&command.args, &file) == 0 { Exit::Ok } else { Exit::Failed }
+    if check_consumer_health::run(&command.args, &file) == 0 {
+        return Exit::Ok;
+    }
+    // One of them may be why this is not the host's file.
+    warn_of_variables();
+    Exit::Failed
 }
 
 /// Runs the future of a command on a new single-threaded runtime.
@@ -258,7 +269,8 @@ async fn connect_to_take(config: &Config) -> Result<Arc<dyn Provisioner>> {
 /// Reports that the embedded queue does not exist yet. Users could otherwise mistake its zero counts for those of another file.
 fn note_if_new(config: &Config) {
     if let Some(file) = host::file_to_come(config) {
-        say(format!("hostler: note: there is no queue {} yet", file.display()));
+        let file = host::full(file);
+        say(format!("hostler: note: the queue {} does not exist yet; `hostler send` creates it", file.display()));
     }
 }
 
@@ -268,7 +280,51 @@ mod tests {
 
     use super::*;
 
-    /// A row of the table may name several commands, and subcommands such as `dlq ls`.
+    /// A row may name several, and those of a command of its own: `dlq ls`.
+    /// Splits an example as a shell does, up to a redirection.
+    fn words(line: &str) -> Vec<String> {
+        let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+        for char in line.chars() {
+            match (char, quote) {
+                (_, Some(open)) if char == open => quote = None,
+                ('"' | '\'', None) => {
+                    quote = Some(char);
+                    word.get_or_insert_default();
+                }
+                (' ', None) => words.extend(word.take()),
+                ('>' | '|', None) => break,
+                _ => word.get_or_insert_default().push(char),
+            }
+        }
+        words.extend(word);
+        words
+    }
+
+    /// Returns the commands without subcommands below `command`, each with its own help and its names.
+    fn leaves(command: &clap::Command, path: &str) -> Vec<(String, String)> {
+        let below: Vec<_> = command.get_subcommands().collect();
+        if below.is_empty() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            return vec![(path.to_owned(), help)];
+        }
+        below.into_iter().flat_map(|command| leaves(command, &format!("{path} {}", command.get_name()))).collect()
+    }
+
+    #[test]
+    fn every_example_is_accepted() {
+        let commands = leaves(&Cli::command(), "hostler");
+        let head = ("hostler run".to_owned(), HELP.replace("Example: ", "  "));
+        for (path, help) in commands.into_iter().chain([head]) {
+            let examples: Vec<_> = help.lines().filter_map(|line| line.strip_prefix("  hostler")).collect();
+            assert!(!examples.is_empty(), "the help of `{path}` has no line `  {path} …`");
+            for example in examples {
+                let example = format!("hostler{example}");
+                assert!(example.starts_with(&path), "{example} is an example of another command than {path}");
+                Cli::try_parse_from(words(&example)).unwrap_or_else(|error| panic!("{example}: {error}"));
+            }
+        }
+    }
+
     #[test]
     fn the_readme_has_every_command() {
         let (_, rest) = include_str!("../../README.md").split_once("| command | does |").unwrap();

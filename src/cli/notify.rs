@@ -13,13 +13,13 @@ use hostler_types::printable::in_json;
 /// The options for notifications.
 #[derive(Debug, clap::Args)]
 pub(super) struct NotifyArgs {
-    /// Also send to alarms.webhook of the config; its address is a secret, so set it by HOSTLER_ALARMS__WEBHOOK
+    /// Also send to alarms.webhook (HOSTLER_ALARMS__WEBHOOK)
     #[arg(long, conflicts_with = "sns")]
     webhook: bool,
     /// Also publish to this SNS topic
     #[arg(long, value_name = "TOPIC-ARN")]
     sns: Option<String>,
-    /// The format to send: for a Slack webhook, or JSON for programs [default: slack, and plain text for a topic]
+    /// The format to send [default: slack; plain text for a topic]
     #[arg(long, value_name = "FORMAT", value_parser = ["slack", "json"])]
     format: Option<String>,
 }
@@ -40,7 +40,7 @@ impl NotifyArgs {
     /// Creates the notifier for the recipient. `None`: the options name no recipient.
     pub(super) async fn notifier(&self, config: &Config) -> std::result::Result<Option<Box<dyn Notifier>>, Failure> {
         if self.webhook {
-            let text = "--webhook: there is no alarms.webhook in the config: set HOSTLER_ALARMS__WEBHOOK";
+            let text = "--webhook needs alarms.webhook, which is not set: set HOSTLER_ALARMS__WEBHOOK to the address";
             let url = config.alarms.webhook.clone().ok_or_else(|| Failure::new(Exit::BadConfig, text))?;
             let webhook = Webhook::new(url, self.format()).map_err(|error| Failure::new(Exit::Internal, error))?;
             return Ok(Some(Box::new(webhook)));

@@ -7,6 +7,21 @@ use crate::exit::{Exit, Failure, Result};
 use hostler_config as config;
 use hostler_health::{self as health, Pauses};
 
+/// The end of the help of `pause`.
+pub(super) const PAUSE_HELP: &str = "\
+Examples:
+  hostler pause thumbnails
+  hostler pause --all
+
+The host notices within 2 seconds. A file beside the health file records the pause, so it outlasts restarts of the \
+    host in this container, until `resume`.";
+
+/// The end of the help of `resume`.
+pub(super) const RESUME_HELP: &str = "\
+Examples:
+  hostler resume thumbnails
+  hostler resume --all";
+
 // Arguments of both commands. The enum `Command` contains the help texts of the commands.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -16,7 +31,7 @@ pub(super) struct Args {
     /// All consumers of the host
     #[arg(long)]
     all: bool,
-    /// The host's health file [default: the config's `host.health_file`]
+    /// The host's health file [default: host.health_file]
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     #[command(flatten)]
@@ -48,12 +63,17 @@ fn change(
     let file = file.unwrap_or_else(|| config::health_file(args.config.config.as_deref(), std::env::vars_os()));
     let pauses = Pauses::beside(&file);
     let known = match health::read(&file) {
-        Ok(report) => report.consumers.into_iter().map(|consumer| consumer.name).collect(),
+        Ok(report) => {
+            super::warn_of_variables();
+            report.consumers.into_iter().map(|consumer| consumer.name).collect()
+        }
         // No host has run here yet. The next host will read the change at its start.
         Err(_) => args.config.load()?.config.consumers.into_iter().map(|consumer| consumer.name).collect::<Vec<_>>(),
     };
     if let Some(unknown) = args.consumers.iter().find(|name| !known.contains(name)) {
-        let text = format!("there is no consumer `{unknown}`: the host has {}", known.join(", "));
+        let meant = config::alike(unknown, known.iter().map(String::as_str));
+        let meant = meant.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
+        let text = format!("there is no consumer `{unknown}`{meant}\n  known consumers: {}", known.join(", "));
         return Err(Failure::new(Exit::Usage, text));
     }
     let meant = if args.all { known } else { args.consumers.clone() };

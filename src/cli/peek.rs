@@ -16,21 +16,24 @@ use hostler_telemetry as telemetry;
 use hostler_types::channel::Channel;
 use hostler_types::message::Message;
 
-const EXAMPLE: &str = "Example: hostler peek orders --max 3 --filter body~Ada";
+const HELP: &str = "\
+Examples:
+  hostler peek orders --max 3 --filter body~Ada
+  hostler peek orders --dead-letters --json
 
-/// Show messages of a queue with their bodies and attributes, and leave them there
-///
-/// The embedded queue is only read; leased and delayed messages are shown too. SQS shows a message only to who receives it:
-/// each is received and given back at the end. That counts as an attempt, hides it from consumers meanwhile, and of an ordered
-/// queue shows the first ten of each group. With --id or --filter, all messages are received. Ends with 1 if one of those
-/// may fit a message that could not be looked at.
+Prints bodies and attributes. The embedded queue is only read. SQS shows a message only to a receiver: each is \
+    received and given back at the end, which counts as an attempt and hides the message from consumers meanwhile; an \
+    ordered queue shows the first ten of each group. With --id or --filter, all messages are received; exits with 1 if one \
+    of those that could not be inspected may match.";
+
+/// Show messages without consuming them
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLE)]
+#[command(after_help = HELP)]
 pub(super) struct Args {
     /// The channel whose messages to show
     channel: Channel,
-    /// Show no more than N messages
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    /// Show at most N messages
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = super::source::count)]
     max: u64,
     #[command(flatten)]
     picked: Picked,

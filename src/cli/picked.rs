@@ -14,11 +14,11 @@ use hostler_types::printable::on_one_line;
 /// The options that select messages; without any, all are selected.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct Picked {
-    /// Only messages with one of these ids, now or before they were first moved
+    /// Only messages with one of these current or original ids
     #[arg(long, value_name = "ID", num_args = 1.., value_parser = NonEmptyStringValueParser::new())]
     id: Vec<String>,
-    /// Only messages with attr:NAME=VALUE, reason~TEXT (the reason for dead-lettering), older:DURATION, younger:DURATION, id=ID
-    /// or body~TEXT; repeated filters must all match
+    /// Only messages with attr:NAME=VALUE, reason~TEXT, body~TEXT, id=ID, older:DURATION or
+    /// younger:DURATION; repeated filters must all match
     #[arg(long, value_name = "FILTER")]
     filter: Vec<Condition>,
 }
@@ -87,7 +87,7 @@ impl Picked {
     /// messages may match the ids or filters.
     pub(super) fn looked(&self, met: u64, max: u64, looked: &Looked, at: &Channel) -> Result {
         if met == max {
-            say(format_args!("hostler: these are {max} of them, and there may be more: see --max"));
+            say(format_args!("hostler: note: {max} messages are shown; there may be more, see --max"));
         } else if self.is_all() && looked.unseen > 0 {
             say(format_args!("hostler: {}", not_looked_at(looked, at)));
         }

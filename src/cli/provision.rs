@@ -9,16 +9,22 @@ use hostler_config::Config;
 use hostler_queue::{Action, Change};
 use hostler_types::channel::Channel;
 
-/// Create and update queues, topics and subscriptions to match the config
-///
-/// Prints one line for each change: `+` is created, `~` is changed, `=` is left unchanged for the stated reason. Covers queues,
-/// dead-letter queues, redrive, retention, KMS keys, topics, subscriptions with their filters, queue policies and tags. A second
-/// run changes nothing. Destinations of replies and of allow.send are created if missing, and otherwise left unchanged. Settings
-/// by others stay: other policy statements, other tags, the retention of a consumed queue. A queue or topic that existed before,
-/// without a tag of hostler's, is not tagged: it stays its owner's, and `alarms` and `clean` skip it.
+const HELP: &str = "\
+Examples:
+  hostler provision --plan
+  hostler provision
+
+Prints a line per change: `+` created, `~` changed, `=` left as it is, with the reason. Covers queues, dead-letter \
+    queues, redrive, retention, KMS keys, topics, subscriptions and their filters, queue policies and tags. A second run \
+    changes nothing. Destinations of replies and of allow.send are created if missing. Policy statements and tags of \
+    others stay, and so does the retention of a consumed queue. A queue or topic that existed before and has no tag of \
+    hostler's is not tagged, so `alarms` and `clean` skip it.";
+
+/// Create and update the queues that the config needs
 #[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
 pub(super) struct Args {
-    /// Only print what would change
+    /// Print the changes and make none
     #[arg(long)]
     plan: bool,
     #[command(flatten)]

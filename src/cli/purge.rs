@@ -17,20 +17,23 @@ use hostler_queue::{Admin, Depth};
 use hostler_telemetry as telemetry;
 use hostler_types::channel::Channel;
 
-const EXAMPLE: &str = "Example: hostler purge orders-dlq --yes";
+const HELP: &str = "\
+Examples:
+  hostler purge orders-dlq
+  hostler purge orders-dlq --yes --json
+
+Asks for confirmation on a terminal; elsewhere --yes is required. Receives and removes the messages that are visible \
+    at the start. Delayed messages, those in flight and those sent meanwhile stay, and so do bodies in S3, until the \
+    bucket's lifecycle rule removes them. Ctrl-C finishes the current batch and exits with 0. Exits with 1 if a message \
+    could not be removed, or if the answer is no.";
 
 /// Remove all messages of a queue for good
-///
-/// Asks on a terminal, and elsewhere takes --yes. Removes the messages that are there and visible when it begins, by receiving them;
-/// those that are delayed or that a consumer has in hand stay, and so does what is sent meanwhile. Ctrl-C finishes the batch under way and
-/// ends with 0. Ends with 1 if a message could not be removed, or the answer is no. Bodies in S3 stay for the bucket's
-/// lifecycle rule.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLE)]
+#[command(after_help = HELP)]
 pub(super) struct Args {
     /// The channel whose messages to remove
     channel: Channel,
-    /// Do not ask: what is removed cannot be had back
+    /// Skip the confirmation; removed messages cannot be recovered
     #[arg(long)]
     yes: bool,
     /// Print the counts as JSON

@@ -13,14 +13,20 @@ use hostler_config::{Config, Consumer};
 use hostler_queue::{Depth, Provisioner, QueueError, no_queue};
 use hostler_types::channel::Channel;
 
-/// Show how full each channel is
-///
-/// Lists every channel that the config names and every other existing queue; `-` where a channel has no queue yet. A dead-letter
-/// queue is counted beside its channel; name it to list it by itself. Queues that cannot be read are named on standard error, and
-/// the exit code is 1. Exits with 69 if a given channel neither exists nor is in the config.
+const HELP: &str = "\
+Examples:
+  hostler queues
+  hostler queues orders orders-dlq --json
+
+Lists the channels of the config and all other existing queues; `-` marks a channel without a queue. Dead letters are \
+    counted beside their channel. Exits with 1 if a queue cannot be read, and with 69 if a named channel neither exists \
+    nor is in the config.";
+
+/// Count the messages of each channel
 #[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
 pub(super) struct Args {
-    /// Only these channels
+    /// Count only these channels
     channels: Vec<Channel>,
     /// Print a JSON array
     #[arg(long)]

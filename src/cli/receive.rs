@@ -18,34 +18,37 @@ use hostler_types::channel::Channel;
 use hostler_types::duration;
 use hostler_types::message::Message;
 
-const EXAMPLE: &str = "Example: hostler receive thumbnails-done --ack --max 1 --wait 20s";
+const HELP: &str = "\
+Examples:
+  hostler receive thumbnails-done
+  hostler receive thumbnails-done --ack --max 1 --wait 20s
 
-/// The refusal of `--ack` where nobody can see what is printed.
+Prints a body per line, with control characters escaped and binary bodies in Base64; --json keeps every character. \
+    Without --ack, the messages go back to the queue at the end; on SQS each receive counts as an attempt. With --ack, a \
+    message is removed once it is written and, in a pipe, read. A reader that goes away loses none; a kill repeats some. \
+    --ack is refused if standard output is closed. \
+    Exits with 1 if no message came, or if one could not be removed.";
+
+/// Refusal of `--ack` where nobody can see the output.
 const UNSEEN: &str = "standard output is closed, or is /dev/null opened for reading and writing: --ack would remove messages that \
     nobody has seen\n  cure: open standard output; to remove messages unseen, use `hostler purge`";
 
-/// Receive messages, such as replies, and print their bodies
-///
-/// Prints a body per line; what a terminal would act on is escaped, and bytes that are not text are in Base64. --json keeps
-/// every character. Without --ack, what was printed goes back to the queue at the end; on SQS each receive counts as an
-/// attempt. With --ack, a message is removed once it is written and, in a pipe, read: a reader that goes away loses
-/// none, and a kill repeats some. --ack is refused where standard output is closed. Ends with 1 if no message came, or one
-/// could not be removed.
+/// Receive messages and print their bodies
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLE)]
+#[command(after_help = HELP)]
 pub(super) struct Args {
     /// The channel to receive from
     channel: Channel,
-    /// Remove what is printed; needed to get beyond the first messages of each group of an ordered queue
+    /// Remove what is printed; an ordered queue needs it to go on in a group
     #[arg(long)]
     ack: bool,
-    /// Receive no more than N messages
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    /// Receive at most N messages
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = super::source::count)]
     max: u64,
-    /// Wait so long for the first message
+    /// The longest wait for the first message
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration::parse)]
     wait: Duration,
-    /// Print each message as a JSON object on its own line, with id, attempt and attributes
+    /// Print a JSON object per line, with id, attempt and attributes
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -101,7 +104,7 @@ fn tell(args: &Args, report: &ReceiveReport, counts_attempts: bool) {
     let ReceiveReport { removed, unremoved, given_back, unread, .. } = report;
     let at = &args.channel;
     for (id, reason) in unread {
-        say(format_args!("hostler: message {id} is not printed and stays in {at}: its body cannot be had: {reason}"));
+        say(format_args!("hostler: message {id} is not printed and stays in {at}: cannot read its body: {reason}"));
     }
     for (id, reason) in unremoved {
         say(format_args!("hostler: message {id} is printed and was not removed from {at}: {reason}"));

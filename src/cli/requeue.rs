@@ -22,32 +22,39 @@ use hostler_types::channel::Channel;
 use hostler_types::message::{AttributeValue, Message};
 use hostler_types::printable::{on_one_line, shortened};
 
-/// Move messages from one queue to another, such as out of a dead-letter queue back to work
-///
-/// A message keeps everything it carries, and its id as the attribute hostler-original-id where there is room. It is sent before
-/// it is removed, so that none is ever lost. Messages that reach the source meanwhile stay there. Ctrl-C finishes the batch under
-/// way and exits with 0; a second one ends at once. Exits with 1 if a message to move did not move.
+const HELP: &str = "\
+Examples:
+  hostler requeue --from orders-dlq --dry-run
+  hostler requeue --from orders-dlq --filter \"reason~no customer\" --rate 50
+  hostler requeue --from orders-dlq --to orders-slow --max 100
+
+A message keeps its body and attributes; its id becomes the attribute hostler-original-id if there is room. It is sent \
+    before it is removed, so none is lost. A dry run on SQS receives the messages, which counts as an attempt, and sees \
+    only the first of each group of an ordered queue. Ctrl-C finishes the current batch and exits with 0; a second one \
+    ends at once. Exits with 1 if a message did not move.";
+
+/// Move dead letters or other messages to another queue
 #[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
 pub(super) struct Args {
-    /// The queue to take messages from, such as orders-dlq. Without --to, orders means its dead-letter queue as well
+    /// The queue to empty; without --to, `orders` also means `orders-dlq`
     #[arg(long, value_name = "QUEUE")]
     from: Channel,
-    /// The channel to send to; of <exchange>.<queue> that queue only [default: the queue whose dead letters these are]
+    /// The queue to fill [default: the one that the dead letters came from]
     #[arg(long, value_name = "CHANNEL")]
     to: Option<Channel>,
-    /// Move no more than N messages
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    /// Move at most N messages
+    #[arg(long, value_name = "N", value_parser = super::source::count)]
     max: Option<u64>,
     #[command(flatten)]
     picked: Picked,
-    /// Send no more than N messages a second
+    /// Move at most N messages per second
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rate: Option<u32>,
-    /// Print the messages to move, and move nothing. They are received for it, which counts as an attempt on each; of an ordered
-    /// queue only the first of each group is seen
+    /// Print the messages that would move, and move none
     #[arg(long)]
     dry_run: bool,
-    /// Let SQS move all messages by its own task: faster for very many, without the attribute hostler-original-id
+    /// Let SQS move all messages: faster, without hostler-original-id
     #[arg(long, conflicts_with_all = ["filter", "id", "max", "dry_run"])]
     native: bool,
     /// Print the counts as JSON
@@ -95,7 +102,14 @@ fn ends(args: &Args) -> std::result::Result<(Channel, Channel), Failure> {
         }
     };
     if to.queue() == from.queue() {
-        return Err(Failure::new(Exit::Usage, format!("--from and --to are the same queue, `{}`", to.queue())));
+        return Err(Failure::new(
+            Exit::Usage,
+            format!(
+                "--from and --to are the same queue, `{}`\n  cure: name another queue by --to, or leave it out to move dead \
+                 letters back to their queue",
+                to.queue()
+            ),
+        ));
     }
     Ok((from, to))
 }

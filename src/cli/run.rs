@@ -3,11 +3,17 @@
 use super::ConfigArg;
 use crate::exit::{Exit, Failure, Result};
 
+const HELP: &str = "\
+Examples:
+  hostler run
+  hostler run --config config/hostler.toml
+
+The first signal drains: the host takes no new messages, releases those that have not started, and gives running ones \
+    until host.shutdown_grace. A second signal ends the process at once.";
+
 /// Consume until SIGTERM or SIGINT
-///
-/// The first signal drains: the host takes no new messages, releases those that have not started, and gives running ones until
-/// host.shutdown_grace. A second signal ends the process at once.
 #[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
 pub(super) struct Args {
     /// The parent process with which this one ends; `hostler dev` sets it
     #[arg(long, value_name = "PID", hide = true)]

@@ -4,10 +4,16 @@ use super::print;
 use crate::exit::{Exit, Failure, Result};
 use hostler_config as config;
 
+const HELP: &str = "\
+Examples:
+  hostler schema > hostler.schema.json
+  hostler schema --markdown";
+
 /// Print the JSON Schema of the config
 #[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
 pub(super) struct Args {
-    /// Print the reference table of all keys in Markdown instead
+    /// Print a table of all keys in Markdown instead
     #[arg(long)]
     markdown: bool,
 }

@@ -28,21 +28,28 @@ const FLUSH: Duration = Duration::from_secs(1);
 /// Maximum number of unsent lines that an error names.
 const NAMED: usize = 10;
 
+const HELP: &str = "\
+Examples:
+  hostler send orders --body '{\"id\": 7}' --attr locale=de
+  hostler send uploads.thumbnails --file picture.jpg --routing-key MOBILE.ios
+  hostler send orders --lines --file orders.jsonl
+
+Prints the message's id once it is durably in the queue. A message to <exchange>.<queue> goes to every subscribed \
+    queue whose filter passes its routing key. With --lines, Ctrl-C finishes the lines under way, prints how many were \
+    sent, and exits with 1.";
+
 /// Send a message, or one per line of the input
-///
-/// Prints the message's id once it is durably in the queue. A message to <exchange>.<queue> goes to the exchange, and so to every
-/// subscribed queue whose filter passes its routing key.
 #[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
 pub(super) struct Args {
-    /// `<queue>`, `<exchange>.<queue>`, or an exchange of the config
+    /// A queue, <exchange>.<queue>, or an exchange of the config
     channel: Channel,
     #[command(flatten)]
     body: BodyArgs,
-    /// One message per line of the input; blank lines are skipped. Ctrl-C finishes the lines under way, prints how many were
-    /// sent, and exits with 1
+    /// Send one message per line of the input; skip blank lines
     #[arg(long)]
     lines: bool,
-    /// The key that decides which subscribed queues of an exchange get the message
+    /// The routing key that the filters of subscribed queues match
     #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     routing_key: Option<String>,
     /// An attribute; may be given up to 10 times
@@ -54,7 +61,7 @@ pub(super) struct Args {
     /// The FIFO group, on an ordered channel
     #[arg(long, value_name = "GROUP", allow_hyphen_values = true)]
     group: Option<String>,
-    /// A second message with this key within 5 minutes is dropped
+    /// Drop the message if one with this key was sent in the last 5 minutes
     #[arg(long, value_name = "KEY", allow_hyphen_values = true, conflicts_with = "lines")]
     dedupe: Option<String>,
     #[command(flatten)]

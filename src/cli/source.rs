@@ -48,7 +48,11 @@ impl BodyArgs {
                 })
             }
             (None, Some(path)) => {
-                let cannot = |error| Failure::new(Exit::Usage, format!("cannot read {}: {error}", path.display()));
+                let cannot = |error| {
+                    let text =
+                        format!("cannot read {}: {error}\n  cure: correct the path that --file names", path.display());
+                    Failure::new(Exit::Usage, text)
+                };
                 let file = File::open(path).map_err(cannot)?;
                 let size = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|metadata| metadata.len());
                 Ok(Input { size, reader: Box::new(file), is_stdin: false, name: path.display().to_string() })
@@ -76,7 +80,10 @@ impl Input {
         let read = self.reader.by_ref().take(most as u64 + 1).read_to_end(&mut bytes);
         read.map_err(|error| cannot_read(&self.name, &error))?;
         if bytes.len() > most {
-            let text = format!("{} has more than {most} bytes, which is the longest body of a message", self.name);
+            let text = format!(
+                "{} has more than {most} bytes, which is the longest body of a message: send a reference to the data",
+                self.name
+            );
             return Err(Failure::new(Exit::Usage, text));
         }
         Ok(bytes)
@@ -104,6 +111,11 @@ impl Input {
 
 fn cannot_read(name: &str, error: &io::Error) -> Failure {
     Failure::new(Exit::Usage, format!("cannot read {name}: {error}"))
+}
+
+/// Parses a number of messages, 1 or more.
+pub(super) fn count(text: &str) -> std::result::Result<u64, &'static str> {
+    text.parse().ok().filter(|count| *count > 0).ok_or("write a whole number from 1 up")
 }
 
 /// Parses `name=value`, for `--attr`.

@@ -15,12 +15,18 @@ const LONGEST: usize = 63;
 /// Packages that projects depend on. A project must not have the name of a dependency.
 const TAKEN: [&str; 3] = ["hostler", "hostler-guest", "hostler-guest-macros"];
 
-/// Create a handler project that builds, with a test, a config and a Dockerfile
-///
-/// Creates the folder NAME here; an existing one must be empty. If a file cannot be written, nothing stays.
+const HELP: &str = "\
+Examples:
+  hostler new order-mails --lang rust
+
+Creates the folder NAME here, with a config and a Dockerfile; an existing folder must be empty. If a file cannot be \
+    written, nothing stays.";
+
+/// Create a handler project that builds and has a test
 #[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
 pub(super) struct Args {
-    /// The name of the project, its folder, its consumer and its queue, such as order-mails
+    /// The name of the folder, the consumer and the queue
     #[arg(value_parser = name)]
     name: String,
     /// The language of the handler

@@ -25,22 +25,28 @@ use screen::{History, Title};
 /// Maximum wait for an answer of the metrics endpoint.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+const HELP: &str = "\
+Examples:
+  hostler top
+  hostler top --once --file /tmp/hostler/health.json
+
+Reads the health file and, if telemetry.prometheus is set, the metrics endpoint. Changes nothing and contacts no \
+    queue. Without metrics, their columns stay empty.";
+
 /// Show a running host: slots, rates, latencies, failures
-///
-/// Reads the host's health file and, if the config serves metrics (`telemetry.prometheus`), its metrics endpoint. Changes
-/// nothing, and contacts no queue. Without metrics, the columns made of them stay empty.
 #[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
 pub(super) struct Args {
-    /// The health file [default: the config's `host.health_file`]
+    /// The health file [default: host.health_file]
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// The metrics endpoint [default: the config's `telemetry.prometheus`, on this machine]
+    /// The metrics endpoint [default: telemetry.prometheus, on this machine]
     #[arg(long, value_name = "URL")]
     metrics: Option<String>,
     /// The time between refreshes
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration::parse)]
     interval: Duration,
-    /// Print the table once and exit; with 1 if the host is unhealthy
+    /// Print the table once and exit, with 1 if the host is unhealthy
     #[arg(long)]
     once: bool,
     #[command(flatten)]
@@ -63,7 +69,10 @@ pub(super) fn run(args: &Args) -> Result {
         return once(&host, &runtime);
     }
     if !std::io::stdout().is_terminal() {
-        return Err(Failure::new(Exit::Usage, "standard output is no terminal; `--once` prints a table"));
+        return Err(Failure::new(
+            Exit::Usage,
+            "standard output is not a terminal: `hostler top --once` prints a table",
+        ));
     }
     let mut terminal = ratatui::try_init().map_err(|error| Failure::new(Exit::Internal, error))?;
     let result = watch(&host, args.interval.max(Duration::from_millis(100)), &runtime, &mut terminal);
@@ -147,6 +156,7 @@ fn told(verdict: &Verdict) -> String {
 impl Host {
     fn of(args: &Args) -> Result<Self> {
         let named = args.config.config.as_deref();
+        super::warn_of_variables();
         let file = args.file.clone().unwrap_or_else(|| config::health_file(named, std::env::vars_os()));
         let metrics = match &args.metrics {
             Some(url) => Ok(url.clone()),
