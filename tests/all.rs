@@ -48,6 +48,8 @@ mod handlers;
 #[cfg(test)]
 mod health;
 #[cfg(test)]
+mod help;
+#[cfg(test)]
 mod hostile;
 #[cfg(test)]
 mod http;
@@ -61,6 +63,8 @@ mod invoke;
 mod languages;
 #[cfg(test)]
 mod metrics;
+#[cfg(test)]
+mod mistakes;
 #[cfg(test)]
 mod new;
 #[cfg(test)]

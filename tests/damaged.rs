@@ -176,7 +176,7 @@ fn every_command_refuses_a_truncated_module_as_a_bad_handler() {
         for args in commands {
             let said = world.output(args);
             assert_eq!(said.code, 65, "{args:?} of {length} bytes: {said:?}");
-            assert!(said.stderr.contains("no valid WASM") && said.stderr.contains("cut short"), "{args:?}: {said:?}");
+            assert!(said.stderr.contains("not valid WASM") && said.stderr.contains("cut short"), "{args:?}: {said:?}");
             assert!(!said.stderr.contains("panicked"), "{args:?}: {said:?}");
         }
     }

@@ -95,8 +95,8 @@ fn only_what_is_named_is_dropped_and_only_with_yes() {
     let drop = |args: &[&str]| world.output(&[&["dlq", "drop", "work"], args].concat());
     for (args, part) in [
         (&["--yes"][..], "by --id or --filter"),
-        (&["--id", id(&letters[0])], "then add --yes"),
-        (&["--yes", "--filter", "tenant=7"], "is no filter"),
+        (&["--id", id(&letters[0])], "then confirm with --yes"),
+        (&["--yes", "--filter", "tenant=7"], "is not a valid filter"),
     ] {
         let said = drop(args);
         assert!(said.code == 2 && said.stderr.contains(part), "{args:?}: {said:?}");
