@@ -349,17 +349,6 @@ fn a_purge_asks_on_a_terminal() {
     assert_eq!(world.depth("jobs"), visible(0));
 }
 
-#[test]
-fn their_help_fits_a_screen_and_has_an_example() {
-    let world = World::new("");
-    for command in ["peek", "receive", "purge"] {
-        let said = world.output(&[command, "--help"]);
-        assert!(said.stdout.contains(&format!("Example: hostler {command} ")), "{said:?}");
-        let short = world.output(&[command, "-h"]);
-        assert!(short.stdout.lines().count() <= 24 && said.stdout.lines().count() <= 45, "{said:?}");
-    }
-}
-
 /// A reader that takes ten minutes for each message, and this many messages.
 struct Slow(usize);
 
