@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use hostler_telemetry::metrics::names::ALL;
+use hostler_telemetry::metrics::names::{ALL, Kind};
 
 use super::{DELIVERIES, send_hundred, start_with, world};
 use crate::support::collector::{Collector, Point, names_of, points};
@@ -57,7 +57,10 @@ fn a_collector_gets_all_by_either_protocol_as_the_standard_variables_say() {
             Some(("gauge", 4.0))
         );
         for name in names_of(last) {
-            assert!(ALL.contains(&&*name), "{name} is not in the list of names");
+            let metric = ALL.iter().find(|metric| metric.name == name);
+            let metric = metric.unwrap_or_else(|| panic!("{name} is not in the list of metrics"));
+            let kind = if metric.kind == Kind::Counter { "sum" } else { metric.kind.name() };
+            assert!(points(last, &name).iter().all(|point| point.kind == kind), "{name} is no {kind}");
         }
         let resource = last["request"]["resourceMetrics"][0]["resource"].to_string();
         for part in ["thumbnailer", "deployment.environment.name", "service.version"] {
@@ -76,7 +79,7 @@ fn documented() -> BTreeSet<String> {
 
 #[test]
 fn the_page_has_every_metric() {
-    assert_eq!(documented(), ALL.iter().map(|name| (*name).to_owned()).collect());
+    assert_eq!(documented(), ALL.iter().map(|metric| metric.name.to_owned()).collect());
 }
 
 #[test]

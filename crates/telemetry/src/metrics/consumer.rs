@@ -162,32 +162,22 @@ pub(super) struct Instruments {
 
 impl Instruments {
     pub(super) fn new(meter: &Meter) -> Self {
-        let seconds = |name: &'static str, meaning: &'static str, bounds: &[f64]| {
-            let histogram = meter.f64_histogram(name).with_unit("s").with_description(meaning);
+        let seconds = |name: &'static str, bounds: &[f64]| {
+            let (unit, meaning) = names::described(name);
+            let histogram = meter.f64_histogram(name).with_unit(unit).with_description(meaning);
             histogram.with_boundaries(bounds.to_vec()).build()
         };
-        let attempts = meter.u64_histogram(names::ATTEMPTS).with_unit("{attempt}");
-        let attempts = attempts.with_description("Attempts that a message took until it left its queue");
-        let sent = meter.u64_counter(names::MESSAGING_CLIENT_SENT_MESSAGES).with_unit("{message}");
+        let (unit, meaning) = names::described(names::ATTEMPTS);
+        let attempts = meter.u64_histogram(names::ATTEMPTS).with_unit(unit).with_description(meaning);
+        let (unit, meaning) = names::described(names::MESSAGING_CLIENT_SENT_MESSAGES);
+        let sent = meter.u64_counter(names::MESSAGING_CLIENT_SENT_MESSAGES).with_unit(unit).with_description(meaning);
         Self {
-            process: seconds(
-                names::MESSAGING_PROCESS_DURATION,
-                "Time that handlers take, hooks included",
-                names::PROCESS_DURATIONS,
-            ),
-            operation: seconds(
-                names::MESSAGING_CLIENT_OPERATION_DURATION,
-                "Time that calls of the queue service take; a receive waits for messages",
-                names::OPERATION_DURATIONS,
-            ),
-            sent: sent.with_description("Messages sent as replies and by handlers").build(),
+            process: seconds(names::MESSAGING_PROCESS_DURATION, names::PROCESS_DURATIONS),
+            operation: seconds(names::MESSAGING_CLIENT_OPERATION_DURATION, names::OPERATION_DURATIONS),
+            sent: sent.build(),
             attempts: attempts.with_boundaries(names::ATTEMPT_COUNTS.to_vec()).build(),
-            queue_delay: seconds(names::QUEUE_DELAY, "Age of messages when they start", names::AGES),
-            instantiation: seconds(
-                names::INSTANTIATION,
-                "Time that it takes to make a fresh sandbox",
-                names::INSTANTIATIONS,
-            ),
+            queue_delay: seconds(names::QUEUE_DELAY, names::AGES),
+            instantiation: seconds(names::INSTANTIATION, names::INSTANTIATIONS),
         }
     }
 }

@@ -145,8 +145,8 @@ impl Metrics {
         let consumers: Consumers =
             consumers.into_iter().map(|named| ConsumerMetrics::new(named, instruments.clone())).collect();
         observe::register(&meter, &consumers);
-        let tick_delay = meter.f64_histogram(names::TICK_DELAY).with_unit("s");
-        let tick_delay = tick_delay.with_description("How late the host's own tick comes");
+        let (unit, meaning) = names::described(names::TICK_DELAY);
+        let tick_delay = meter.f64_histogram(names::TICK_DELAY).with_unit(unit).with_description(meaning);
         let tick_delay = tick_delay.with_boundaries(names::LATENESS.to_vec()).build();
         Ok(Some(Self { consumers, tick_delay, exporters: exporters.start()?, _provider: provider }))
     }

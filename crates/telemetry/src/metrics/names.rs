@@ -12,69 +12,123 @@ pub use opentelemetry_semantic_conventions::metric::{
     MESSAGING_PROCESS_DURATION,
 };
 
-/// Defines a constant for each metric name, and a list of all names including those of the semantic conventions.
+/// The kind of an instrument.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A sum that only grows.
+    Counter,
+    /// A value as it is when metrics are collected.
+    Gauge,
+    /// A distribution of values.
+    Histogram,
+}
+
+impl Kind {
+    /// Returns the kind in one word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        }
+    }
+}
+
+/// A metric, as instruments and the reference describe it.
+#[derive(Debug, Clone, Copy)]
+pub struct Metric {
+    /// Its name.
+    pub name: &'static str,
+    /// The kind of its instrument.
+    pub kind: Kind,
+    /// Its unit, in UCUM; empty where it has none.
+    pub unit: &'static str,
+    /// Its meaning.
+    pub meaning: &'static str,
+}
+
+/// Returns the unit and the meaning of a metric, with which its instrument is made.
+pub(super) fn described(name: &str) -> (&'static str, &'static str) {
+    ALL.iter().find(|metric| metric.name == name).map_or(("", ""), |metric| (metric.unit, metric.meaning))
+}
+
+/// Lists metrics whose names the conventions define, then those of hostler, with a constant for the name of each of the latter.
 macro_rules! metrics {
-    ($($(#[doc = $meaning:literal])+ $name:ident = $text:literal,)+) => {
-        $($(#[doc = $meaning])+ pub const $name: &str = $text;)+
+    (
+        conventions { $($convention:ident: $convention_kind:ident, $convention_unit:literal, $convention_meaning:literal;)+ }
+        own { $(#[doc = $meaning:literal] $name:ident = $text:literal: $kind:ident, $unit:literal;)+ }
+    ) => {
+        $(#[doc = $meaning] pub const $name: &str = $text;)+
 
         /// All metrics.
-        pub const ALL: &[&str] = &[
-            MESSAGING_CLIENT_CONSUMED_MESSAGES,
-            MESSAGING_CLIENT_OPERATION_DURATION,
-            MESSAGING_CLIENT_SENT_MESSAGES,
-            MESSAGING_PROCESS_DURATION,
-            $($name,)+
+        pub const ALL: &[Metric] = &[
+            $(Metric {
+                name: $convention,
+                kind: Kind::$convention_kind,
+                unit: $convention_unit,
+                meaning: $convention_meaning,
+            },)+
+            $(Metric { name: $name, kind: Kind::$kind, unit: $unit, meaning: $meaning.trim_ascii() },)+
         ];
     };
 }
 
 metrics! {
-    /// Maximum number of messages that a consumer processes at the same time.
-    SLOTS = "hostler.slots",
-    /// Number of messages whose handler is running.
-    SLOTS_BUSY = "hostler.slots.busy",
-    /// Number of messages that were received but not finished.
-    IN_HAND = "hostler.messages.in_hand",
-    /// Number of finished messages, by outcome and disposition.
-    SETTLED = "hostler.messages.settled",
-    /// Number of attempts until a message was removed from its queue.
-    ATTEMPTS = "hostler.message.attempts",
-    /// Age of a message at the start of its handler.
-    QUEUE_DELAY = "hostler.message.queue_delay",
-    /// Number of messages that were older than `delay_tolerance` at the start of their handlers.
-    LATE = "hostler.messages.late",
-    /// Number of extended leases.
-    LEASES_EXTENDED = "hostler.leases.extended",
-    /// Number of lost leases.
-    LEASES_LOST = "hostler.leases.lost",
-    /// Number of handlers that were stopped at the processing timeout.
-    PROCESSING_TIMEOUTS = "hostler.processing_timeouts",
-    /// Number of messages that can be received.
-    QUEUE_VISIBLE = "hostler.queue.visible",
-    /// Number of messages whose delay has not passed.
-    QUEUE_DELAYED = "hostler.queue.delayed",
-    /// Number of leased messages, including those of other receivers.
-    QUEUE_IN_FLIGHT = "hostler.queue.in_flight",
-    /// Number of messages in the dead-letter queue.
-    QUEUE_DEAD_LETTERED = "hostler.queue.dead_lettered",
-    /// Time since the counts of the queue were read.
-    QUEUE_COUNTS_AGE = "hostler.queue.counts_age",
-    /// Age of the oldest message in the queue.
-    QUEUE_OLDEST_AGE = "hostler.queue.oldest_age",
-    /// Number of visible messages per task.
-    BACKLOG_PER_TASK = "hostler.backlog_per_task",
-    /// Time to process the visible messages at the present rate.
-    TIME_TO_DRAIN = "hostler.time_to_drain",
-    /// Time to create a sandbox.
-    INSTANTIATION = "hostler.sandbox.instantiation",
-    /// Maximum linear memory of a guest since the start.
-    MEMORY_PEAK = "hostler.sandbox.memory.peak",
-    /// Delay of the host's periodic tick.
-    TICK_DELAY = "hostler.host.tick_delay",
-    /// 1 while the host runs.
-    UP = "hostler.up",
-    /// 1 for the present state of a consumer, 0 for all other states.
-    HEALTH_STATE = "hostler.health.state",
+    conventions {
+        MESSAGING_CLIENT_CONSUMED_MESSAGES: Counter, "{message}", "Number of received messages.";
+        MESSAGING_CLIENT_SENT_MESSAGES: Counter, "{message}", "Number of messages sent as replies and by handlers.";
+        MESSAGING_CLIENT_OPERATION_DURATION: Histogram, "s",
+            "Duration of calls to the queue service. A receive waits for messages.";
+        MESSAGING_PROCESS_DURATION: Histogram, "s", "Run time of handlers, hooks included.";
+    }
+    own {
+        /// Maximum number of messages that a consumer processes at the same time.
+        SLOTS = "hostler.slots": Gauge, "{slot}";
+        /// Number of messages whose handler is running.
+        SLOTS_BUSY = "hostler.slots.busy": Gauge, "{slot}";
+        /// Number of messages that were received but not finished.
+        IN_HAND = "hostler.messages.in_hand": Gauge, "{message}";
+        /// Number of finished messages, by outcome and disposition.
+        SETTLED = "hostler.messages.settled": Counter, "{message}";
+        /// Number of attempts until a message was removed from its queue.
+        ATTEMPTS = "hostler.message.attempts": Histogram, "{attempt}";
+        /// Age of a message at the start of its handler.
+        QUEUE_DELAY = "hostler.message.queue_delay": Histogram, "s";
+        /// Number of messages that were older than `delay_tolerance` at the start of their handlers.
+        LATE = "hostler.messages.late": Counter, "{message}";
+        /// Number of extended leases.
+        LEASES_EXTENDED = "hostler.leases.extended": Counter, "{lease}";
+        /// Number of lost leases.
+        LEASES_LOST = "hostler.leases.lost": Counter, "{lease}";
+        /// Number of handlers that were stopped at the processing timeout.
+        PROCESSING_TIMEOUTS = "hostler.processing_timeouts": Counter, "{timeout}";
+        /// Number of messages that can be received.
+        QUEUE_VISIBLE = "hostler.queue.visible": Gauge, "{message}";
+        /// Number of messages whose delay has not passed.
+        QUEUE_DELAYED = "hostler.queue.delayed": Gauge, "{message}";
+        /// Number of leased messages, including those of other receivers.
+        QUEUE_IN_FLIGHT = "hostler.queue.in_flight": Gauge, "{message}";
+        /// Number of messages in the dead-letter queue.
+        QUEUE_DEAD_LETTERED = "hostler.queue.dead_lettered": Gauge, "{message}";
+        /// Time since the counts of the queue were read.
+        QUEUE_COUNTS_AGE = "hostler.queue.counts_age": Gauge, "s";
+        /// Age of the oldest message in the queue.
+        QUEUE_OLDEST_AGE = "hostler.queue.oldest_age": Gauge, "s";
+        /// Number of visible messages per task.
+        BACKLOG_PER_TASK = "hostler.backlog_per_task": Gauge, "{message}";
+        /// Time to process the visible messages at the present rate.
+        TIME_TO_DRAIN = "hostler.time_to_drain": Gauge, "s";
+        /// Time to create a sandbox.
+        INSTANTIATION = "hostler.sandbox.instantiation": Histogram, "s";
+        /// Maximum linear memory of a guest since the start.
+        MEMORY_PEAK = "hostler.sandbox.memory.peak": Gauge, "By";
+        /// Delay of the host's periodic tick.
+        TICK_DELAY = "hostler.host.tick_delay": Histogram, "s";
+        /// 1 while the host runs.
+        UP = "hostler.up": Gauge, "";
+        /// 1 for the present state of a consumer, 0 for all other states.
+        HEALTH_STATE = "hostler.health.state": Gauge, "";
+    }
 }
 
 /// Attribute with the name of the consumer.
