@@ -54,13 +54,13 @@ pub(super) static KEYS: &[Key] = &[
         "host.health_file",
         Kind::Path,
         DefaultValue::Value(HEALTH_FILE_DEFAULT),
-        "Where the host writes its health for `hostler check-consumer-health`.",
+        "File to which the host writes its health, for `hostler check-consumer-health`.",
     ),
     key(
         "host.shutdown_grace",
         lasting(SECOND, Duration::from_secs(115)),
         DefaultValue::Value("25s"),
-        "How long a drain may take. Keep it below the container's stop timeout: on ECS `stopTimeout`, 30 s by \
+        "Longest duration of a drain. Keep it below the container's stop timeout: on ECS `stopTimeout`, 30 s by \
          default and 120 s at most.",
     ),
     key(
@@ -73,21 +73,21 @@ pub(super) static KEYS: &[Key] = &[
         "host.hardening",
         Kind::Choice(HardeningMode::WORDS),
         DefaultValue::Value("auto"),
-        "Takes from the process what it does not need, by Landlock and seccomp: files that the config does not name, \
-         programs, mounts, tracing. `auto`: as far as the kernel can; `require`: whole, or exit code 70.",
+        "Gives up rights that the process does not need, by Landlock and seccomp: files that the config does not name, \
+         programs, mounts, tracing. `auto`: as far as the kernel supports it; `require`: completely, or exit code 70.",
     ),
     key(
         "host.cache_dir",
         Kind::Path,
         DefaultValue::Unset,
-        "Folder in which fetched and compiled handlers are kept from one start to the next, 1 GiB at most. It has to be \
-         hostler's user's own, with nobody else writing to it.",
+        "Folder that keeps fetched and compiled handlers for the next start, 1 GiB at most. Must be owned by the user that \
+         runs hostler and writable by no one else.",
     ),
     key(
         "queue.driver",
         Kind::Choice(Driver::WORDS),
         DefaultValue::Value("embedded"),
-        "Where the messages come from: SQLite in one file, or Amazon SQS.",
+        "The queue service: SQLite in one file, or Amazon SQS.",
     ),
     key(
         "queue.embedded.path",
@@ -100,25 +100,25 @@ pub(super) static KEYS: &[Key] = &[
         "queue.sqs.region",
         Kind::Word { also: "-", min: 1, max: 32 },
         DefaultValue::Unset,
-        "AWS region; unset: as the AWS environment says.",
+        "AWS region; unset: the region of the AWS environment.",
     ),
     key(
         "queue.sqs.endpoint_url",
         Kind::Url { example: "http://localhost:4566" },
         DefaultValue::Unset,
-        "Address of an SQS look-alike such as LocalStack; unset in production.",
+        "Address of an SQS-compatible server such as LocalStack; unset in production.",
     ),
     key(
         "queue.sqs.prefix",
         Kind::Word { also: "_-", min: 0, max: 64 },
         DefaultValue::Value(""),
-        "Stands before every queue and topic name.",
+        "Prefix of every queue and topic name.",
     ),
     key(
         "queue.sqs.provision",
         Kind::Choice(Provision::WORDS),
         DefaultValue::Value("check"),
-        "`check`: a missing queue is exit code 69 with the cure. `auto`: what is missing is created.",
+        "`check`: a missing queue is exit code 69 with the cure. `auto`: missing queues and topics are created.",
     ),
     key(
         "queue.sqs.kms_key",
@@ -130,8 +130,8 @@ pub(super) static KEYS: &[Key] = &[
         "queue.sqs.direct_calls",
         Kind::Bool,
         DefaultValue::Value("true"),
-        "`true`: receives, deletes and visibility changes take a fraction of the CPU time, as a small client of hostler's own makes \
-         them. `false`: the AWS SDK's generated client makes all calls.",
+        "`true`: a small client of hostler's own makes receives, deletes and visibility changes, which takes a fraction of the CPU \
+         time. `false`: the AWS SDK's generated client makes all calls.",
     ),
     key(
         "payload.bucket",
@@ -149,7 +149,7 @@ pub(super) static KEYS: &[Key] = &[
         "consumers.*.channel",
         Kind::Channel,
         DefaultValue::Required,
-        "Where the consumer listens: a queue, or an exchange and the queue subscribed to it.",
+        "The channel to consume: a queue, or an exchange and the queue subscribed to it.",
     ),
     key(
         "consumers.*.ordered",
@@ -162,7 +162,7 @@ pub(super) static KEYS: &[Key] = &[
         Kind::Bool,
         DefaultValue::Unset,
         "High throughput of a FIFO queue on SQS, as `hostler provision` sets it: `true`: deduplication scope and throughput limit \
-         for each message group; `false`: for the whole queue. Unset: as the queue is.",
+         for each message group; `false`: for the whole queue. Unset: left unchanged.",
     ),
     key(
         "consumers.*.handler",
@@ -174,7 +174,7 @@ pub(super) static KEYS: &[Key] = &[
         "consumers.*.hooks",
         Kind::Handler,
         DefaultValue::Unset,
-        "A component with lifecycle hooks, when the handler has none.",
+        "A component with lifecycle hooks, if the handler exports none.",
     ),
     key(
         "consumers.*.sha256",
@@ -204,7 +204,7 @@ pub(super) static KEYS: &[Key] = &[
         "consumers.*.processing_timeout",
         lasting(SECOND, MAX_IN_FLIGHT),
         DefaultValue::Value("60s"),
-        "When a handler is stopped. On SQS 12 h less a lease at most.",
+        "Longest run time of a handler; then it is stopped. On SQS 12 h less a lease at most.",
     ),
     key(
         "consumers.*.delay_tolerance",
@@ -223,7 +223,7 @@ pub(super) static KEYS: &[Key] = &[
         "consumers.*.on_processing_timeout",
         Kind::Choice(OnProcessingTimeout::WORDS),
         DefaultValue::Derived("`dead-letter`; `exit` with `dead_letter = false`"),
-        "What becomes of a message whose time ran out. `exit`: drain, then exit code 71.",
+        "Outcome of a message whose handler was stopped. `exit`: drain, then exit code 71.",
     ),
     key(
         "consumers.*.healthcheck_timeout",
@@ -235,7 +235,7 @@ pub(super) static KEYS: &[Key] = &[
         "consumers.*.rate_limit",
         Kind::Rate,
         DefaultValue::Unset,
-        "The most messages to start per period, in this process.",
+        "Highest number of messages to start per period, in this process.",
     ),
     key(
         "consumers.*.messages_per_instance",
@@ -247,19 +247,19 @@ pub(super) static KEYS: &[Key] = &[
         "consumers.*.reply",
         Kind::Choice(Reply::WORDS),
         DefaultValue::Value("off"),
-        "`stdout`: what a WASI command writes there is its reply.",
+        "`stdout`: the standard output of a WASI command is its reply.",
     ),
     key(
         "consumers.*.reply_channel",
         Kind::Channel,
         DefaultValue::Unset,
-        "Where replies go, correlated by message id; unset: a reply counts as ack.",
+        "Channel for replies, correlated by message id; unset: a reply counts as ack.",
     ),
     key(
         "consumers.*.dead_letter",
         Kind::Bool,
         DefaultValue::Value("true"),
-        "`false`: no dead-letter queue; what would go there stays in the queue.",
+        "`false`: no dead-letter queue; a message that would go there stays in the queue.",
     ),
     key(
         "consumers.*.retry.requeues",
@@ -271,7 +271,7 @@ pub(super) static KEYS: &[Key] = &[
         "consumers.*.retry.requeue_delay",
         lasting(Duration::ZERO, MAX_IN_FLIGHT),
         DefaultValue::Value("5s"),
-        "How long a message waits after each requeue.",
+        "Wait after each requeue.",
     ),
     key(
         "consumers.*.retry.delays",
@@ -301,25 +301,25 @@ pub(super) static KEYS: &[Key] = &[
         "consumers.*.breaker.over",
         lasting(SECOND, Duration::from_secs(3600)),
         DefaultValue::Value("1m"),
-        "How far back messages count for it.",
+        "Time window of that share.",
     ),
     key(
         "consumers.*.breaker.min",
         Kind::Integer { min: 1, max: 1_000_000 },
         DefaultValue::Value("20"),
-        "Fewer messages than this in that time never pause receiving.",
+        "Lowest number of messages in that time that can pause receiving.",
     ),
     key(
         "consumers.*.breaker.pause",
         lasting(SECOND, Duration::from_secs(600)),
         DefaultValue::Value("30s"),
-        "How long receiving pauses before one message is tried; twice as long each time that it fails, up to 10 m.",
+        "Pause before one message is tried; doubled each time that it fails, up to 10 m.",
     ),
     key(
         "consumers.*.filter.type",
         Kind::Choice(FilterType::WORDS),
         DefaultValue::Unset,
-        "How `values` match the routing key, on a channel with an exchange; unset: every message.",
+        "Comparison of `values` with the routing key, on a channel with an exchange; unset: every message passes.",
     ),
     key(
         "consumers.*.filter.values",
@@ -369,37 +369,37 @@ pub(super) static KEYS: &[Key] = &[
         "consumers.*.tags.owner",
         Kind::Word { also: " _.:/=+-@", min: 1, max: 256 },
         DefaultValue::Unset,
-        "Who owns the queues; a tag on them.",
+        "Owner of the queues; a tag on them.",
     ),
     key(
         "consumers.*.tags.critical",
         Kind::Bool,
         DefaultValue::Value("false"),
-        "Whether alarms on the queues are flagged critical.",
+        "`true`: alarms on the queues are flagged critical.",
     ),
     key(
         "consumers.*.tags.alarm_threshold",
         Kind::Integer { min: 1, max: 1_000_000_000 },
         DefaultValue::Unset,
-        "Messages in the queue from which on there is an alarm; unset: `alarms.threshold`.",
+        "Number of messages in the queue that raises an alarm; unset: `alarms.threshold`.",
     ),
     key(
         "consumers.*.tags.dead_letter_alarm_threshold",
         Kind::Integer { min: 1, max: 1_000_000_000 },
         DefaultValue::Derived("`1`"),
-        "Messages in the dead-letter queue from which on there is an alarm.",
+        "Number of messages in the dead-letter queue that raises an alarm.",
     ),
     key(
         "alarms.threshold",
         Kind::Integer { min: 1, max: 1_000_000_000 },
         DefaultValue::Value("1000"),
-        "Messages in a queue from which on `hostler alarms` reports it, where its own tags say nothing.",
+        "Number of messages that raises an alarm on a queue whose tags set none.",
     ),
     key(
         "alarms.webhook",
         Kind::SecretUrl,
         DefaultValue::Unset,
-        "Where `hostler alarms` and `hostler clean` send with `--webhook`. The address is a secret, and never shown; set it \
+        "Address to which `hostler alarms` and `hostler clean` send with `--webhook`. It is a secret and never shown; set it \
          by the variable `HOSTLER_ALARMS__WEBHOOK`.",
     ),
     key(
@@ -412,7 +412,7 @@ pub(super) static KEYS: &[Key] = &[
         "telemetry.otlp_endpoint",
         Kind::Url { example: "http://localhost:4318" },
         DefaultValue::Unset,
-        "Where OTLP traces and metrics are sent; the standard `OTEL_` variables say how.",
+        "Endpoint for OTLP traces and metrics; the standard `OTEL_` variables apply.",
     ),
     key(
         "telemetry.emf",
@@ -420,18 +420,18 @@ pub(super) static KEYS: &[Key] = &[
         DefaultValue::Value("false"),
         "Metrics on stdout in CloudWatch's embedded metric format.",
     ),
-    key("telemetry.prometheus", Kind::Address, DefaultValue::Unset, "Where Prometheus may fetch metrics."),
+    key("telemetry.prometheus", Kind::Address, DefaultValue::Unset, "Address at which Prometheus fetches metrics."),
     key(
         "dev.build",
         Kind::Command,
         DefaultValue::Unset,
-        "Builds the handlers; only `hostler dev` runs it, by `sh` in the current directory. Unset: they are run as they are.",
+        "Command that builds the handlers, run with `sh` in the current directory. Only `hostler dev` runs it. Unset: no build.",
     ),
     key(
         "dev.watch",
         Kind::Paths,
         DefaultValue::Value("[]"),
-        "Files and folders whose change makes `hostler dev` build again. They count from the current directory.",
+        "Files and folders that `hostler dev` watches for changes, relative to the current directory.",
     ),
 ];
 

@@ -1,4 +1,4 @@
-//! Formats the table of keys as Markdown, for the README.
+//! Formats the table of keys as Markdown, for the book.
 
 use super::keys::{DefaultValue, KEYS};
 
