@@ -216,8 +216,8 @@ pub(super) static KEYS: &[Key] = &[
         "consumers.*.longest_delay",
         lasting(Duration::from_secs(0), MAX_DELAY),
         DefaultValue::Value("15m"),
-        "The longest delay that its messages are sent with. Beyond `15m`, a message on SQS waits by being received and hidden: \
-         `provision` then lets the queue keep it and hand it out for so long.",
+        "Longest delay that its messages are sent with. Beyond `15m`, a message on SQS waits by being received and hidden: \
+         `provision` then configures the queue to keep the message and to hand it out that often.",
     ),
     key(
         "consumers.*.on_processing_timeout",
