@@ -8,7 +8,7 @@
 #   --warm-up 10                  sets the seconds from the first delete to the measurement
 #   --rounds 1                    sets the number of rounds; the measurement with the median CPU time counts
 #   --out FOLDER                  writes results.json, table.md and side-by-side.svg
-#   --docs FOLDER                 writes the same results into FOLDER/performance.md and FOLDER/images
+#   --docs FOLDER                 writes the same results into FOLDER/performance-data.md and FOLDER/images
 #   --check                       fails if hostler misses a target
 #   --loud                        shows the output of the contenders
 # run.sh --turns compares a few contenders closely. All run at the same time and take turns of --seconds (0.5) each, for --rounds (100)

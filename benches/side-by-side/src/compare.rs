@@ -113,7 +113,7 @@ fn write(folder: &Path, measured: &[Measured], machine: &Machine, held: &[Target
     Ok(())
 }
 
-/// Writes the results into `performance.md`, and the plot next to it.
+/// Writes the results into `performance-data.md`, and the plot next to it.
 fn document(docs: &Path, measured: &[Measured], machine: &Machine, held: &[Target]) -> Result<()> {
     report::put(docs, "side-by-side", &report::markdown(measured, machine, held))?;
     Ok(fs::write(docs.join("images/side-by-side.svg"), plot::plot(measured)?)?)

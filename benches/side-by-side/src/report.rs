@@ -61,9 +61,9 @@ pub fn row(cell: &Measured) -> String {
     line(&cells, &WIDTHS)
 }
 
-/// Replaces a text in `performance.md`, between the marks with this name.
+/// Replaces a text in `performance-data.md`, between the marks with this name.
 pub fn put(docs: &Path, name: &str, text: &str) -> Result<()> {
-    let page = docs.join("performance.md");
+    let page = docs.join("performance-data.md");
     let replaced = replaced(&fs::read_to_string(&page)?, name, text);
     Ok(fs::write(&page, replaced.ok_or_else(|| format!("{} has no place for {name}", page.display()))?)?)
 }
