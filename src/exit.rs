@@ -3,23 +3,24 @@
 use std::fmt;
 use std::process::ExitCode;
 
-/// Exit code of the process. Codes follow sysexits.h where that has a fitting code. README.md documents all codes.
+/// Exit code of the process. Codes follow sysexits.h where that has a fitting code. `book/src/reference/exit-codes.md` lists all codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
     /// Success. A drain completed without abandoned work.
     Ok = 0,
-    /// A check failed, an alarm is active, a consumer is unhealthy, or a handler did not ack.
+    /// A check failed, an alarm is active, a consumer is unhealthy, a handler did not ack, or something could not be sent or removed.
     Failed = 1,
     /// The command line is invalid.
     Usage = 2,
-    /// The config is invalid.
+    /// The config is invalid, or does not fit the memory.
     BadConfig = 64,
     /// A handler cannot be loaded.
     BadHandler = 65,
     /// At the start, a queue cannot be reached or denies access, or the location of a handler cannot be reached.
     QueueUnreachable = 69,
-    /// A bug in hostler, or a failure of the machine.
+    /// A bug in hostler, or a failure of the machine. Also: a result could not be written to standard output, or a limit of the
+    /// process (`ulimit`) leaves too little.
     Internal = 70,
     /// A processing timeout occurred with `on_processing_timeout = "exit"`.
     ProcessingTimeout = 71,

@@ -8,6 +8,8 @@ mod adapters;
 #[cfg(test)]
 mod alarms;
 #[cfg(test)]
+mod book;
+#[cfg(test)]
 mod clean;
 #[cfg(test)]
 mod commands;
@@ -77,8 +79,6 @@ mod peek;
 mod porting;
 #[cfg(test)]
 mod provision;
-#[cfg(test)]
-mod readme;
 #[cfg(test)]
 mod requeue;
 #[cfg(test)]

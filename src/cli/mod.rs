@@ -280,7 +280,6 @@ mod tests {
 
     use super::*;
 
-    /// A row may name several, and those of a command of its own: `dlq ls`.
     /// Splits an example as a shell does, up to a redirection.
     fn words(line: &str) -> Vec<String> {
         let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
@@ -323,16 +322,5 @@ mod tests {
                 Cli::try_parse_from(words(&example)).unwrap_or_else(|error| panic!("{example}: {error}"));
             }
         }
-    }
-
-    #[test]
-    fn the_readme_has_every_command() {
-        let (_, rest) = include_str!("../../README.md").split_once("| command | does |").unwrap();
-        let rows = rest.lines().skip(2).take_while(|line| line.starts_with('|'));
-        let column: String = rows.filter_map(|row| row.split('|').nth(1)).collect();
-        let names = column.split('`').skip(1).step_by(2).filter_map(|text| text.split(' ').next());
-        let documented: std::collections::BTreeSet<_> = names.collect();
-        let cli = Cli::command();
-        assert_eq!(documented, cli.get_subcommands().map(clap::Command::get_name).collect());
     }
 }

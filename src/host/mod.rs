@@ -99,7 +99,7 @@ fn until_stop(grace: Duration) -> Duration {
 /// Runs all consumers until a signal stops the host. `file` is the path of the config, if the user named one.
 ///
 /// # Errors
-/// Any reason why the host cannot start, with the exit code that the README documents.
+/// Any reason why the host cannot start, with the exit code that the book documents.
 pub fn run(file: Option<&Path>) -> Result {
     // Must come first: PID 1 ignores every signal without a handler.
     let signals =

@@ -101,8 +101,8 @@ mod tests {
         let traces = include_str!("../../../book/src/traces.md");
         let errors = OutcomeKind::ALL.into_iter().filter(|kind| kind.is_error());
         assert_eq!(quoted(traces, "- the outcome: ", "("), names(errors));
-        let readme = include_str!("../../../README.md");
-        let (_, table) = readme.split_once("| the handler | outcome in the log | then |").unwrap();
+        let outcomes = include_str!("../../../book/src/outcomes.md");
+        let (_, table) = outcomes.split_once("| the handler | outcome in the log | then |").unwrap();
         let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
         let column = rows.filter_map(|row| row.split('|').nth(2)).collect::<String>();
         assert_eq!(column.split('`').skip(1).step_by(2).collect::<BTreeSet<_>>(), names(OutcomeKind::ALL));

@@ -1,30 +1,43 @@
-//! Every command of the README is run, in its order, and prints what the README shows.
+//! Every command of the README and of the pages in [`RUN`] is run, in its order, and prints what the page shows.
 //!
-//! A block ```` ```sh ```` is run by bash, with what the blocks before it export: the README's own line puts `hostler` on
-//! the PATH. `hostler run` in it is started and goes on until the next one, `moto_server` to the end. A block
-//! ```` ```text ```` after it is what it prints on standard output, but for times and sizes. A block ```` ```log ````
-//! names lines that the running host logs. A comment `<!-- not run … -->` or `<!-- measured -->` before a block exempts
-//! it. `pip` is that of the environment that `tests/servers.sh` has made, and finds nothing left to do. `docker` is a
-//! client of the tests' own engine, which builds without a network; where no engine can start, its blocks are not run,
-//! and that is said.
+//! A block ```` ```sh ```` is run by bash, with what the blocks before it export. Each page starts in a folder of its own that looks
+//! like the repository, with `hostler` on the PATH. `hostler run` is started and goes on until the next one, `moto_server` to the end
+//! of the page. A block ```` ```text ```` after it is what it prints on standard output, but for times and sizes. A block
+//! ```` ```log ```` names lines that the running host logs. A comment `<!-- not run … -->` or `<!-- measured -->` before a block
+//! exempts it. `pip` is that of the environment that `tests/servers.sh` has made, and finds nothing left to do; `cargo install` does
+//! nothing. `docker` is a client of the tests' own engine, which builds without a network; where no engine can start, its blocks are
+//! not run, and that is said.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use super::{Block, ROOT, blocks, pages, read};
 use crate::support::engine::Engine;
 use crate::support::hostler::{Host, until};
 use crate::support::servers::installed;
 
-/// How long a command may take to print what the README shows.
+/// How long a command may take to print what its page shows.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+/// The pages whose commands are run. On all others, each command is exempt.
+const RUN: [&str; 6] = [
+    "README.md",
+    "book/src/getting-started.md",
+    "book/src/languages/README.md",
+    "book/src/sqs.md",
+    "book/src/container.md",
+    "book/src/ecs.md",
+];
+
+/// Held while the commands of a page run: pages use the same port, and the same names of containers.
+static TURN: Mutex<()> = Mutex::new(());
 
 /// The engine's client. Hostler's own image is the one that `tests/image.sh` has made of the binary under test; whether the whole
 /// Dockerfile builds is a proof of its own (`image.sh --from-scratch`).
@@ -36,35 +49,21 @@ esac
 exec /usr/bin/docker "$@"
 "#;
 
-#[derive(Debug)]
-struct Block {
-    kind: String,
-    text: String,
-    exempt: bool,
-}
+/// Cargo, which has installed hostler already.
+const CARGO: &str = "#!/bin/sh
+case \"$1\" in install) exit 0 ;; esac
+echo \"no page runs: cargo $*\" >&2; exit 1
+";
 
-fn blocks(readme: &str) -> Vec<Block> {
-    let (mut blocks, mut exempt) = (Vec::new(), false);
-    let mut lines = readme.lines();
-    while let Some(line) = lines.next() {
-        exempt |= line.starts_with("<!-- not run") || line == "<!-- measured -->";
-        if let Some(kind) = line.strip_prefix("```") {
-            let text: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
-            blocks.push(Block { kind: kind.to_owned(), text: text.join("\n"), exempt });
-            exempt = false;
-        }
-    }
-    blocks
-}
-
-/// A folder that looks like the repository after a build, for commands that write.
+/// A folder that looks like the repository, for commands that write.
 fn workplace() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    fs::create_dir_all(folder.path().join("target/release")).unwrap();
     fs::create_dir(folder.path().join("bin")).unwrap();
-    let docker = folder.path().join("bin/docker");
-    fs::write(&docker, DOCKER.replace("ROOT", ROOT)).unwrap();
-    fs::set_permissions(&docker, fs::Permissions::from_mode(0o755)).unwrap();
+    for (name, text) in [("docker", DOCKER.replace("ROOT", ROOT)), ("cargo", CARGO.to_owned())] {
+        let program = folder.path().join("bin").join(name);
+        fs::write(&program, text).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    }
     // The quickstart's queue lies beside its config.
     fs::create_dir(folder.path().join("config")).unwrap();
     for entry in fs::read_dir(Path::new(ROOT).join("config")).unwrap().map(|entry| entry.unwrap()) {
@@ -75,7 +74,7 @@ fn workplace() -> tempfile::TempDir {
     for (target, link) in [
         (Path::new(ROOT).join("examples"), "examples"),
         (Path::new(ROOT).join("ecs-task.json"), "ecs-task.json"),
-        (env!("CARGO_BIN_EXE_hostler").into(), "target/release/hostler"),
+        (env!("CARGO_BIN_EXE_hostler").into(), "bin/hostler"),
     ] {
         std::os::unix::fs::symlink(target, folder.path().join(link)).unwrap();
     }
@@ -95,11 +94,11 @@ fn bash(folder: &Path, exports: &str, script: &str) -> Command {
     command
 }
 
-/// A server that the README's reader leaves running. Dropping it kills it.
+/// A server that the page's reader leaves running. Dropping it kills it.
 struct Background(Child);
 
 impl Background {
-    /// Starts it, and waits until it listens on the port that the README names.
+    /// Starts it, and waits until it listens on the port that the page names.
     fn start(mut command: Command, script: &str) -> Self {
         let port: u16 = script.rsplit(' ').next().unwrap().parse().unwrap();
         let silent = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -116,7 +115,7 @@ impl Drop for Background {
     }
 }
 
-/// What differs from run to run: times and sizes.
+/// The words of each line, without what differs from run to run: times and sizes.
 fn steady(text: &str) -> Vec<String> {
     let volatile = |word: &str| {
         let number = word.trim_start_matches('(').trim_end_matches(['s', ',']);
@@ -129,7 +128,7 @@ fn steady(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Whether a line of the log has all that a line of the README names: the message's words, and `key=value` pairs.
+/// Checks that a line of the log has all that a line of the page names: the message's words, and `key=value` pairs.
 fn logs(line: &Value, wanted: &str) -> bool {
     let mut rest = wanted;
     let message = line["message"].as_str().unwrap_or_default();
@@ -170,26 +169,28 @@ fn run(folder: &Path, exports: &str, script: &str, wanted: Option<&str>) {
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(
             repeatable && begin.elapsed() < PATIENCE,
-            "$ {script}\nprinted:\n{printed}\n{errors}\nthe README shows:\n{}",
+            "$ {script}\nprinted:\n{printed}\n{errors}\nthe page shows:\n{}",
             wanted.unwrap_or("(nothing)")
         );
     }
 }
 
-#[test]
-fn every_command_prints_what_the_readme_shows() {
-    let readme = fs::read_to_string(Path::new(ROOT).join("README.md")).unwrap();
-    let blocks = blocks(&readme);
-    assert!(blocks.iter().filter(|block| block.kind == "sh").count() >= 10);
+/// Runs the commands of a page.
+fn every_command_works(page: &str) {
+    assert!(RUN.contains(&page), "{page} is not in the list");
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let blocks = blocks(&read(page));
+    assert!(blocks.iter().any(|block| block.kind == "sh" && !block.exempt));
     let folder = workplace();
-    let engine = Engine::get();
+    let of_docker = |block: &Block| block.kind == "sh" && block.text.contains("docker ");
+    let engine = if blocks.iter().any(of_docker) { Engine::get() } else { None };
     let mut exports = engine.map_or_else(String::new, |engine| format!("export DOCKER_HOST={}\n", engine.host));
     let mut host: Option<Host> = None;
     let mut servers = Vec::new();
     for (index, block) in blocks.iter().enumerate().filter(|(_, block)| !block.exempt) {
-        let script = block.text.replace("cargo run --release --", "target/release/hostler");
+        let script = &block.text;
         match block.kind.as_str() {
-            "sh" if script.contains("docker ") && engine.is_none() => {}
+            "sh" if of_docker(block) && engine.is_none() => {}
             "sh" if script.contains("hostler run") => {
                 stop(host.take());
                 let mut command = bash(folder.path(), &exports, &format!("exec {script}"));
@@ -199,11 +200,11 @@ fn every_command_prints_what_the_readme_shows() {
                 host = Some(started);
             }
             "sh" if script.starts_with("moto_server") => {
-                servers.push(Background::start(bash(folder.path(), "", &format!("exec {script}")), &script));
+                servers.push(Background::start(bash(folder.path(), "", &format!("exec {script}")), script));
             }
             "sh" => {
                 let wanted = blocks.get(index + 1).filter(|next| next.kind == "text" && !next.exempt);
-                run(folder.path(), &exports, &script, wanted.map(|block| block.text.as_str()));
+                run(folder.path(), &exports, script, wanted.map(|block| block.text.as_str()));
                 exports
                     .extend(script.lines().filter(|line| line.starts_with("export ")).map(|line| format!("{line}\n")));
             }
@@ -216,14 +217,43 @@ fn every_command_prints_what_the_readme_shows() {
                     host.wait_for(PATIENCE, |line| logs(line, wanted));
                 }
             }
-            "text" => {}
-            other => panic!("a block of an unknown kind: {other}"),
+            _ => {}
         }
     }
     stop(host);
 }
 
-/// Ends a host that the README's reader would have stopped by Ctrl-C.
+#[test]
+fn commands_of_the_readme() {
+    every_command_works("README.md");
+}
+
+#[test]
+fn commands_of_getting_started() {
+    every_command_works("book/src/getting-started.md");
+}
+
+#[test]
+fn commands_of_handlers() {
+    every_command_works("book/src/languages/README.md");
+}
+
+#[test]
+fn commands_of_sqs() {
+    every_command_works("book/src/sqs.md");
+}
+
+#[test]
+fn commands_of_containers() {
+    every_command_works("book/src/container.md");
+}
+
+#[test]
+fn commands_of_ecs() {
+    every_command_works("book/src/ecs.md");
+}
+
+/// Ends a host that the page's reader would have stopped by Ctrl-C.
 fn stop(host: Option<Host>) {
     if let Some(mut host) = host
         && !host.lines().iter().any(|line| line["message"] == "drained")
@@ -233,10 +263,58 @@ fn stop(host: Option<Host>) {
 }
 
 #[test]
-fn the_reference_is_the_table_of_keys() {
-    let readme = fs::read_to_string(Path::new(ROOT).join("README.md")).unwrap();
-    assert!(
-        readme.contains(hostler_config::reference().trim_end()),
-        "paste `hostler schema --markdown` into the chapter Config of the README"
-    );
+fn other_pages_say_why_their_commands_are_not_run() {
+    for page in pages().iter().filter(|page| !RUN.contains(&page.as_str())) {
+        for block in blocks(&read(page)).iter().filter(|block| block.kind == "sh") {
+            assert!(
+                block.exempt,
+                "{page}: say `<!-- not run: … -->` before this, or add the page to RUN:\n{}",
+                block.text
+            );
+        }
+    }
+}
+
+/// Returns the README's only block of this kind.
+fn of_readme(kind: &str) -> String {
+    let blocks: Vec<_> = blocks(&read("README.md")).into_iter().filter(|block| block.kind == kind).collect();
+    let [block] = &blocks[..] else { panic!("{} blocks of {kind}", blocks.len()) };
+    block.text.clone()
+}
+
+/// In a component the decorator exports the function; in plain Python it leaves it as it is.
+#[test]
+fn the_handler_of_the_readme_does_what_it_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let tries = r#"
+from unittest import mock
+
+def outcome(body):
+    try:
+        return confirm(hostler.Message(body))
+    except Exception as error:
+        return error
+
+assert isinstance(outcome(b'{"id": 1}'), hostler.DeadLetter)
+assert outcome(b'{"id": 1, "email": "a@b.c", "stock": "pending"}').seconds == 60
+assert isinstance(outcome(b"no JSON"), ValueError)
+with mock.patch("hostler.send") as send:
+    assert outcome(b'{"id": 1, "email": "a@b.c", "stock": "there"}') is None
+    send.assert_called_once_with("mails", "Order 1 is on its way", {"to": "a@b.c"})
+"#;
+    let script = folder.path().join("handler.py");
+    fs::write(&script, of_readme("python") + tries).unwrap();
+    let sdk = Path::new(ROOT).join("sdk/python");
+    let output = Command::new("python3").arg(script).env("PYTHONPATH", sdk).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn the_config_of_the_readme_is_valid() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("hostler.toml");
+    fs::write(&path, of_readme("toml")).unwrap();
+    let loaded = hostler_config::load(Some(&path), std::iter::empty::<(String, String)>())
+        .unwrap_or_else(|error| panic!("{error}"));
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
 }
