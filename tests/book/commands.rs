@@ -23,7 +23,7 @@ use crate::support::engine::Engine;
 use crate::support::hostler::{Host, until};
 use crate::support::servers::installed;
 
-/// How long a command may take to print what its page shows.
+/// The longest wait for a command to print what its page shows.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The pages whose commands are run. On all others, each command is exempt.
@@ -39,8 +39,8 @@ const RUN: [&str; 6] = [
 /// Held while the commands of a page run: pages use the same port, and the same names of containers.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// The engine's client. Hostler's own image is the one that `tests/image.sh` has made of the binary under test; whether the whole
-/// Dockerfile builds is a proof of its own (`image.sh --from-scratch`).
+/// The engine's client. Hostler's own image is the one that `tests/image.sh` has made of the binary under test; the
+/// build of the whole Dockerfile is a proof of its own (`image.sh --from-scratch`).
 const DOCKER: &str = r#"#!/bin/sh
 case "$*" in
 "build --tag hostler .") exec /usr/bin/docker tag hostler:test hostler ;;
@@ -49,7 +49,7 @@ esac
 exec /usr/bin/docker "$@"
 "#;
 
-/// Cargo, which has installed hostler already.
+/// A `cargo` that has installed hostler already.
 const CARGO: &str = "#!/bin/sh
 case \"$1\" in install) exit 0 ;; esac
 echo \"no page runs: cargo $*\" >&2; exit 1
@@ -282,7 +282,7 @@ fn of_readme(kind: &str) -> String {
     block.text.clone()
 }
 
-/// In a component the decorator exports the function; in plain Python it leaves it as it is.
+/// Calls the handler in plain Python, where the decorator leaves the function as it is.
 #[test]
 fn the_handler_of_the_readme_does_what_it_says() {
     let folder = tempfile::tempdir().unwrap();
