@@ -11,8 +11,11 @@ use hostler_telemetry::metrics::names::{ALL, Kind, Metric};
 
 use super::{ROOT, read};
 
+/// Renders a page from the code.
+type Render = fn() -> String;
+
 /// The pages, by their names in `book/src/reference`.
-const PAGES: [(&str, fn() -> String); 5] =
+const PAGES: [(&str, Render); 5] =
     [("cli", commands), ("config", config), ("metrics", metrics), ("exit-codes", exit_codes), ("wit", contract)];
 
 /// The help of a command. Lines are as long as in a wide terminal.

@@ -14,7 +14,6 @@ use hostler_queue::DEFAULT_GROUP;
 impl EventLoop {
     /// Handles the end of a delivery. After an ack, the next delivery of the group starts, or goes back if it may not
     /// start. Otherwise all following deliveries of the group go back.
-
     pub(super) fn leave(&mut self, id: Id, group: &str, disposition: &Disposition) {
         match disposition {
             Disposition::Ack => {
