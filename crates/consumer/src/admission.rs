@@ -1,4 +1,4 @@
-//! Admission of messages: no message is accepted while an operator pauses the consumer or the breaker is open. No I/O.
+//! Admission of messages: the consumer accepts no message while an operator pauses it or the breaker is open. No I/O.
 
 use tokio::time::Instant;
 
@@ -29,7 +29,8 @@ impl<I: Copy + PartialEq> Admission<I> {
         if self.paused { 0 } else { self.breaker.room(promised) }
     }
 
-    /// Returns `true` if a received message is kept; otherwise the message goes back. Must be called once per message.
+    /// Returns `true` if the consumer keeps a received message. Otherwise, the consumer gives the message back. Must be
+    /// called once per message.
     pub(super) fn admits(&mut self, id: I) -> bool {
         !self.paused && self.breaker.admits(id)
     }

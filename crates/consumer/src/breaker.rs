@@ -6,8 +6,8 @@
 //!                                      └───────────────────┘
 //! ```
 //!
-//! Messages that were received before the breaker opened and end afterwards have no effect. Only the probe, the one
-//! message that is tried, shows whether processing works again.
+//! While the breaker is open or probing, the results of messages received before it opened have no effect. Only the
+//! probe, the one message that is tried, shows whether processing works again.
 
 use tokio::time::{Duration, Instant};
 
@@ -28,14 +28,14 @@ pub enum End {
     Decided,
     /// The handler failed, trapped or timed out.
     Failed,
-    /// The message does not count: it did not start, reached a host limit, was stopped by a shutdown, or lost its
-    /// lease.
+    /// The message does not count. Its handler did not start, a host limit was reached, a shutdown stopped the handler,
+    /// or the lease was lost.
     Neither,
 }
 
 impl End {
     /// Returns the result for an outcome. `started`: the handler was started. A handler that requests another attempt
-    /// works correctly, so the result is [`Self::Decided`].
+    /// works correctly, so its result is [`Self::Decided`].
     pub(super) fn of(outcome: &Outcome, started: bool) -> Self {
         match outcome {
             _ if !started => Self::Neither,
@@ -130,7 +130,8 @@ impl<I: Copy + PartialEq> Breaker<I> {
         }
     }
 
-    /// Returns `true` if a received message is kept. The first message while probing becomes the probe.
+    /// Returns `true` if the consumer keeps a received message. The first message received while probing becomes the
+    /// probe.
     pub fn admits(&mut self, id: I) -> bool {
         match &mut self.state {
             State::Closed => true,

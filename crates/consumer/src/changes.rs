@@ -1,4 +1,5 @@
-//! Delivers state changes to the `state-changed` hook, in order and in bounded number, even if the hook is slow.
+//! Delivers state changes to the `state-changed` hook in order. The number of pending changes is bounded, even if the
+//! hook is slow.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,8 +16,8 @@ use hostler_types::State;
 /// first message.
 const MOST: usize = 8;
 
-/// Queue of state changes for the hook. After a drop, the hook still receives the pending changes while the guests'
-/// runtime exists.
+/// Queue of state changes for the hook. After this value is dropped, the hook still receives the pending changes, as
+/// long as the guests' runtime exists.
 pub(super) struct Changes {
     waiting: Arc<Waiting>,
     telling: JoinHandle<()>,
@@ -30,13 +31,14 @@ struct Waiting {
 }
 
 impl Changes {
-    /// Starts the delivery of state changes to the hook of this handler. `None`: the handler has no such hook.
+    /// Starts the delivery of state changes to the hook of this handler. Returns `None` if the handler has no
+    /// `state-changed` hook.
     pub(super) fn watch(handler: &Arc<dyn Handler>, guests: &Pools) -> Option<Self> {
         if !handler.observes_states() {
             return None;
         }
         let (handler, waiting) = (Arc::clone(handler), Arc::<Waiting>::default());
-        // The computing time of the hook must not count as computing time of the consumer's messages.
+        // The hook's computing time must not count toward the computing time of the consumer's messages.
         let pools = guests.for_another();
         let told = Arc::clone(&waiting);
         let telling = guests.fast.spawn(async move {
@@ -72,8 +74,8 @@ impl Drop for Changes {
     }
 }
 
-/// Calls the hook on the runtimes of guests, so that a hook that computes for a long time moves to the background pool,
-/// as a handler does.
+/// Calls the hook on the guests' pools. A hook that computes for a long time moves to the background pool, like a
+/// handler.
 async fn call(pools: &Pools, handler: Arc<dyn Handler>, from: State, to: State) {
     let (over, is_over) = oneshot::channel::<()>();
     pools.spawn(async move {
@@ -90,7 +92,7 @@ impl Waiting {
         if changes.len() >= MOST {
             let oldest = changes.front().map_or(from, |(from, _)| *from);
             changes.clear();
-            // The state may be the oldest one again. There is no change to report then.
+            // If the new state equals the oldest one, there is no change to report.
             if oldest != to {
                 changes.push_back((oldest, to));
             }

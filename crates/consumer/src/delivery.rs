@@ -16,11 +16,11 @@ use super::in_flight::Stage;
 use super::policy::{Disposition, Policy};
 use hostler_handler::Outcome;
 
-/// Maximum size in bytes of a reply that needs no slot while it is being sent. The memory plan counts such a reply as part of
-/// its message.
+/// Maximum size in bytes of a reply whose delivery needs no slot while the reply is being sent. The memory plan counts
+/// the memory of a reply of this size as part of its message.
 const LARGE_REPLY: usize = 256 * 1024;
 
-/// The reason of a failure that an operator asked for.
+/// Failure reason of a message that an operator cancelled.
 const CANCELLED: &str = "cancelled by an operator";
 
 /// Event in the life of a delivery.
@@ -28,30 +28,30 @@ const CANCELLED: &str = "cancelled by an operator";
 pub enum Event {
     /// The delivery may start.
     Start,
-    /// The guest has ended, with an outcome. `None`: the guest was stopped.
+    /// The guest has ended with this outcome. `None`: the guest was stopped.
     Ended(Option<Outcome>),
     /// The processing timeout was reached. Contains the run time.
     Deadline(Duration),
     /// The lease is lost.
     LeaseLost,
-    /// An operator cancels it.
+    /// An operator cancels the delivery.
     Cancel,
     /// The host starts to shut down, or receiving has paused.
     Drain,
-    /// The drain deadline was reached, so the host cannot wait any longer.
+    /// The drain deadline was reached. The host waits no longer for the handler or the hook.
     DrainDeadline,
-    /// Sends it back untouched, because its time has not come; until then.
+    /// The message must not start yet, so it goes back unprocessed. Contains the time until it may start.
     NotDue(Duration),
     /// An earlier message of the same FIFO group was not acked, so the message must go back unprocessed. Contains the
     /// delay of the earlier message, which is the minimum delay for this one.
     Overtaken(Duration),
     /// The processing-timeout hook has decided. `None`: no decision, or no hook.
     Decided(Option<Outcome>),
-    /// The reply was sent. On failure, contains the outcome of the message.
+    /// Result of sending the reply. On failure, contains the outcome of the message.
     Replied(Result<(), Outcome>),
     /// No heartbeat is in progress, and none will be sent.
     HeartbeatStopped,
-    /// The dead-letter queue has not taken it, and no time is left to try again. It is being released instead.
+    /// The move to the dead-letter queue failed, and no time is left for a retry. The message is released instead.
     CopyGivenUp,
     /// `true`: the queue has carried out the settlement. `false`: the settlement failed and will not be repeated.
     Settled(bool),
@@ -110,7 +110,7 @@ pub struct Machine {
     /// Outcome of the message. `None`: not known yet.
     outcome: Option<Outcome>,
     disposition: Disposition,
-    /// True if it came before its time.
+    /// Set if the message was received before it may start.
     is_not_due: bool,
     /// Set if the processing-timeout hook has decided.
     hook_decided: bool,
@@ -208,7 +208,7 @@ impl Machine {
         self.stage().is_some()
     }
 
-    /// Its stage while it is in flight; `None`: its handler has not started, or has ended.
+    /// Returns the stage of a message in flight. `None`: the handler has not started, or it has ended.
     pub fn stage(&self) -> Option<Stage> {
         match self.state {
             State::Running => Some(Stage::Running),
@@ -218,14 +218,14 @@ impl Machine {
         }
     }
 
-    /// Returns `true` if the delivery holds a slot. A large reply exists longer than its sandbox. The memory plan
-    /// reserves the sandbox's memory for the reply, so no other delivery may start until the reply is sent.
+    /// Returns `true` if the delivery holds a slot. A large reply outlives its sandbox, and the memory plan counts the
+    /// reply in the sandbox's memory. Therefore, the delivery holds its slot until the reply is sent.
     pub fn holds_slot(&self) -> bool {
         let replies = self.large_reply && matches!(self.state, State::Replying(_));
         self.is_waiting() || self.is_running() || replies
     }
 
-    /// Returns `true` if only the answer of the queue to the settlement is missing.
+    /// Returns `true` if the delivery waits for the queue's answer to its settlement.
     pub fn is_settling(&self) -> bool {
         matches!(self.state, State::Settling)
     }
@@ -235,13 +235,13 @@ impl Machine {
         self.outcome.as_ref().unwrap_or(&Outcome::LeaseLost)
     }
 
-    /// Returns true if it came before its time and went back.
+    /// Returns `true` if the message was received before it may start, and therefore went back.
     pub fn is_not_due(&self) -> bool {
         self.is_not_due
     }
 
-    /// Returns `true` if the delivery reached its processing timeout and no hook decided in place of
-    /// `on_processing_timeout`.
+    /// Returns `true` if the delivery reached its processing timeout without a decision by the hook. The
+    /// `on_processing_timeout` setting then applies.
     pub fn timed_out_undecided(&self) -> bool {
         matches!(self.outcome, Some(Outcome::TimedOut(_))) && !self.hook_decided
     }
@@ -277,7 +277,7 @@ impl Machine {
         self.go(State::StoppingHeartbeat, Action::StopHeartbeat)
     }
 
-    /// Gives back a message that never ran. The attempt does not count if the queue can take back an attempt.
+    /// Gives back a message whose handler never ran. If the queue can undo an attempt, the attempt does not count.
     fn go_back(&mut self, outcome: Outcome, delay: Duration) -> Action {
         self.disposition = Disposition::GiveBack(delay);
         self.outcome = Some(outcome);
@@ -294,8 +294,8 @@ impl Machine {
         }
     }
 
-    /// Ends a delivery whose lease is lost, without a settlement. Keeps the outcome that the handler reached, for the
-    /// log.
+    /// Ends a delivery without a settlement, because its lease is lost. Keeps the handler's outcome, if there is one,
+    /// for the log.
     fn forget(&mut self) -> Action {
         self.disposition = Disposition::None;
         if self.outcome.is_none() {

@@ -24,11 +24,11 @@ use hostler_telemetry::traces::Span;
 use hostler_types::State;
 use hostler_types::message::Outgoing;
 
-/// Maximum time for the processing-timeout hook, including the fetch of the message body.
+/// Maximum time for the processing-timeout hook, including the time to load the message body.
 const DECISION: Duration = HOOK_TIMEOUT.saturating_mul(2);
 
-/// Maximum time until the loop receives the hook's decision. Includes a second for the start of the task, which may
-/// wait for a thread.
+/// Maximum time until the loop receives the hook's decision. Includes one second for the hook's task to start, because
+/// the task may have to wait for a thread.
 pub(super) const DECIDED_AFTER: Duration = DECISION.saturating_add(Duration::from_secs(1));
 
 /// Identifies a delivery within its consumer.
@@ -42,13 +42,14 @@ pub(super) enum Signal {
     Ended { id: Id, outcome: Option<Outcome> },
     /// The processing-timeout hook has ended. `None`: the hook made no decision.
     Decided { id: Id, outcome: Option<Outcome> },
-    /// A reply was sent. On failure, contains the outcome of the message.
+    /// The attempt to send a reply has ended. On failure, contains the outcome of the message.
     Replied { id: Id, result: Result<(), Outcome> },
-    /// A batch of lease extensions was answered. Contains the result of each extension, in the order of `ids`.
+    /// The queue has answered a batch of lease extensions. Contains the result of each extension, in the order of
+    /// `ids`.
     Extended { ids: Vec<Id>, by: Duration, sent_at: Instant, results: Vec<Result<(), LeaseError>> },
-    /// A batch of settlements was answered. Contains the result of each settlement, in the order of `ids`.
+    /// The queue has answered a batch of settlements. Contains the result of each settlement, in the order of `ids`.
     Settled { ids: Vec<(Id, Kind)>, results: Vec<Result<(), Unsettled>> },
-    /// An operator requests something.
+    /// An operator has sent a request.
     Requested(Request),
 }
 
@@ -56,14 +57,15 @@ pub(super) enum Signal {
 pub(super) struct Effects {
     world: Arc<World>,
     replies: Option<Replies>,
-    /// Ends long polls early when the host drains, or when an operator or the breaker pauses receiving.
+    /// Token that ends long polls early. Cancelled when the host drains, and when an operator or the breaker pauses
+    /// receiving.
     pub(super) stop_polling: CancellationToken,
     spans: Option<Spans>,
     states: Option<Changes>,
 }
 
-/// Context of all effects, and the queue for their signals. Shared by a single `Arc`, because guests change the
-/// reference count from other CPUs for every message.
+/// Context of all effects, and the queue for their signals. One `Arc` shares the whole context, because guests on other
+/// CPUs change its reference count for every message.
 struct World {
     queue: Arc<dyn Queue>,
     handler: Arc<dyn Handler>,
@@ -74,8 +76,8 @@ struct World {
 }
 
 impl World {
-    /// Logs the output of a guest in this call, on the thread that ran the guest. `sampled`: the span of the call is
-    /// exported.
+    /// Logs the guest's output during this call. Called on the thread that ran the guest. `sampled`: the span of the
+    /// call is exported.
     fn log_output(&self, call: &Call, sampled: bool) {
         let place = Place { trace: call.trace.as_deref(), own: sampled };
         log::output(&self.name, &call.message.id, place, &call.output.take());
@@ -95,8 +97,8 @@ impl Effects {
         }
     }
 
-    /// Starts a receive, which may wait for messages even if earlier receives were ended early. The task is never
-    /// cancelled, because the received messages are leased to this process.
+    /// Starts a receive. If earlier receives were ended early, the new receive can still wait for messages. The task is
+    /// never cancelled, because the received messages are leased to this process.
     pub(super) fn receive(&mut self, request: Receive) {
         if self.stop_polling.is_cancelled() {
             self.stop_polling = CancellationToken::new();
@@ -152,7 +154,7 @@ impl Effects {
                 Some(Err(fault)) => Some(unfit(fault, Limit::at_hand())),
                 None => None,
             };
-            // If the guest was stopped, dropping `answer` sends the signal at once.
+            // If the guest was stopped, `answer` is dropped here, which sends the signal at once.
             if outcome.is_some() {
                 answer.soon(Signal::Ended { id, outcome }).await;
             }
@@ -199,19 +201,19 @@ impl Effects {
         });
     }
 
-    /// Creates the answer of an effect. The signal `lost` is sent if the task ends without an answer.
+    /// Creates the answer of an effect. If the task ends without an answer, the signal `lost` is sent instead.
     fn answer(&self, lost: Signal) -> Answer {
         Answer { world: Arc::clone(&self.world), signal: Some(lost) }
     }
 
-    /// Notifies the state-changed hook, if there is one, in the order of the changes.
+    /// Notifies the state-changed hook of a state change, if both exist. The hook receives changes in order.
     pub(super) fn state_changed(&self, transition: Option<(State, State)>) {
         if let (Some(states), Some((from, to))) = (&self.states, transition) {
             states.tell(from, to);
         }
     }
 
-    /// Waits until the state-changed hook, if there is one, has received every change.
+    /// Waits until the state-changed hook has received every change. Returns at once if there is no hook.
     pub(super) async fn all_told(&mut self) {
         if let Some(states) = &mut self.states {
             states.all_told().await;
@@ -219,8 +221,8 @@ impl Effects {
     }
 }
 
-/// Returns the outcome of a message whose body cannot be loaded. `limit`: the host limit that prevented the load, if
-/// any.
+/// Returns the outcome of a message whose body could not be loaded. `limit`: the host limit that prevented the load.
+/// `None`: another cause.
 fn unfit(fault: String, limit: Option<Limit>) -> Outcome {
     match limit {
         Some(limit) => Outcome::HostLimit(limit, fault),
@@ -228,13 +230,14 @@ fn unfit(fault: String, limit: Option<Limit>) -> Outcome {
     }
 }
 
-/// Returns the outcome of a message whose reply was not sent. `limit`: the host limit that prevented the reply, if any.
+/// Returns the outcome of a message whose reply could not be sent. `limit`: the host limit that prevented the send.
+/// `None`: another cause.
 fn unsent(error: &dyn Display, limit: Option<Limit>) -> Outcome {
     unfit(format!("its reply was not sent: {error}"), limit)
 }
 
-/// Returns the call with the body of its message, which may be stored outside the queue. `None`: the call was stopped
-/// meanwhile.
+/// Loads the body of the call's message, if it is stored outside the queue, and returns the call. `None`: the call was
+/// stopped while loading.
 async fn load(queue: &dyn Queue, mut call: Arc<Call>) -> Option<Result<Arc<Call>, String>> {
     if call.message.claim.is_some() {
         let stop = call.bounds.stop.clone();
@@ -246,8 +249,8 @@ async fn load(queue: &dyn Queue, mut call: Arc<Call>) -> Option<Result<Arc<Call>
     Some(Ok(call))
 }
 
-/// Sends the signal of an effect when dropped. An effect that runs a guest drops its answer after the guest is fully
-/// released. Because the signal is sent on drop, every task answers, even if it panics.
+/// Sends the signal of an effect when dropped. An effect that runs a guest drops its answer only after the guest has
+/// released all resources. Because the drop sends the signal, every task answers, even if it panics.
 struct Answer {
     world: Arc<World>,
     signal: Option<Signal>,
@@ -259,8 +262,8 @@ impl Answer {
         self.signal = Some(signal);
     }
 
-    /// Sends the signal of a fast guest together with those of guests that end next, to wake the loop less often. Sends
-    /// any other signal at once.
+    /// Sends the signal of a fast guest together with the signals of the guests that end next, to wake the loop less
+    /// often. Sends any other signal at once.
     async fn soon(mut self, signal: Signal) {
         self.signal = None;
         if self.world.guests.are_fast() {

@@ -74,7 +74,7 @@ pub(super) struct EventLoop {
     now: Instant,
     failures: Failures,
     summary: Summary,
-    /// Lets an operator's requests in.
+    /// Keeps the channel for an operator's requests open.
     _open: Open,
 }
 
@@ -155,7 +155,7 @@ impl EventLoop {
         self.summary
     }
 
-    /// Handles everything that is due. Returns the time at which the next receive could start.
+    /// Handles everything that is due. Returns the time at which to query the poll schedule again.
     fn advance(&mut self) -> Option<Instant> {
         let now = self.now;
         if let Some(change) = self.admission.breaker.tick(now) {
@@ -208,7 +208,7 @@ impl EventLoop {
         }
         self.phase = phase;
         self.effects.stop_polling.cancel();
-        // A message stays while an earlier message of its group is being settled, and goes back afterwards. At the
+        // A message that follows one being settled stays until that settlement has ended, and then goes back. At the
         // deadline, no time is left to wait.
         let stays = |in_hand: &InHand| {
             phase == Phase::Draining && in_hand.machine.is_waiting() && self.follows_one_that_settles(in_hand)
@@ -224,8 +224,8 @@ impl EventLoop {
         }
     }
 
-    /// Handles signals that arrived together, so that their settlements join the same batches. Updates the status after
-    /// each signal, so that no state change is missed.
+    /// Handles signals that arrived together. Their settlements join the same batches. Updates the status after each
+    /// signal, so that no state change is missed.
     fn take_all(&mut self, came: &mut VecDeque<Signal>) {
         for (number, signal) in came.drain(..).enumerate() {
             if number > 0 {
@@ -239,8 +239,7 @@ impl EventLoop {
         match signal {
             Signal::Received { asked, result } => self.received(asked, result),
             Signal::Ended { id, outcome } => {
-                // A reply can still reach a host limit when it is sent. The attempt is therefore recorded
-                // after the reply.
+                // Sending a reply can also reach a host limit. Therefore, the attempt is recorded after the reply.
                 let replies = self.consumer.replies.is_some() && matches!(outcome, Some(Outcome::Reply(_)));
                 if !replies {
                     self.note(id, outcome.as_ref());
@@ -324,7 +323,8 @@ impl EventLoop {
                 if !matches!(error, LeaseError::Unfit(_)) {
                     self.failures.failed(kind, self.now);
                 }
-                // While it drains, nobody waits for the lease's end: another host may take the message at once.
+                // During a drain, do not wait for the lease to end: after a release, another host can receive the
+                // message at once.
                 let is_in_vain = self.phase == Phase::Deadline || (self.phase == Phase::Draining && error.is_final());
                 if kind == Kind::Copy && is_in_vain && !is_lost {
                     self.give_up_copy(id, settlement);

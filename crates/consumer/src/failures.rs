@@ -1,5 +1,5 @@
-//! Calls about deliveries that keep failing, and the time of the first failure. Each kind of call is judged separately,
-//! because a successful release does not prove that removals work. No I/O.
+//! Failures of queue calls for received messages, with the time of the first and the last failure. Each kind of call is
+//! judged separately, because a successful release does not prove that removals work. No I/O.
 
 use tokio::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ pub(super) enum Kind {
     Copy,
     /// Release of a message.
     Release,
-    /// Extension of a lease. A failed extension counts once the lease has ended because of it.
+    /// Extension of a lease. A failed extension counts only if the lease then ends.
     Extension,
 }
 
@@ -33,8 +33,8 @@ impl Kind {
     }
 }
 
-/// Maximum duration of a poll, as a part of the time in which a message is redelivered. It is the maximum of any queue (SQS
-/// limit: 20 s), even if this consumer polls for a shorter time, because messages may be rare.
+/// Maximum duration of a poll, part of the time until a message is redelivered. Uses the maximum of any queue (SQS
+/// limit: 20 s), because messages may be rare even if this consumer polls for a shorter time.
 const RARELY: Duration = Duration::from_secs(20);
 
 /// Consecutive failed calls of one kind.
@@ -46,8 +46,8 @@ pub struct Failing {
     pub last: Instant,
 }
 
-/// Failures of one consumer, by kind. The failures of a kind end with the first success. They also end if no call has
-/// failed for the time in which an unsettled message is redelivered, because no message is left that could fail.
+/// Failures of one consumer, by kind. The failures of a kind end with the first success. They also end if no call fails
+/// until an unsettled message would have been redelivered, because then no message is left that could fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Failures {
     patience: Duration,
@@ -75,8 +75,8 @@ impl Failures {
         self.kinds[kind as usize] = None;
     }
 
-    /// Returns the failures of the kind that has failed for the longest time. Ignores a kind without a failure in the
-    /// last `at_least`, or in the redelivery time of a message if that is longer.
+    /// Returns the failures of the kind that has failed for the longest time. Ignores kinds whose last failure is older
+    /// than both `at_least` and the time until an unsettled message is redelivered.
     pub fn longest(&self, now: Instant, at_least: Duration) -> Option<Failing> {
         let lasts = self.patience.max(at_least);
         let lasting = self.kinds.iter().flatten().filter(|failing| now <= failing.last + lasts);

@@ -9,7 +9,7 @@ pub struct Gate<I> {
 }
 
 impl<I: Copy + PartialEq> Gate<I> {
-    /// Adds a delivery; must be called in the order of receipt. Returns `true` if the delivery may start at once.
+    /// Adds a delivery. Must be called in the order of receipt. Returns `true` if the delivery may start at once.
     pub fn enter(&mut self, group: &str, id: I) -> bool {
         match self.groups.get_mut(group) {
             Some(waiting) => {
@@ -42,8 +42,8 @@ impl<I: Copy + PartialEq> Gate<I> {
         }
     }
 
-    /// Removes a delivery that failed or lost its lease, with its whole group. Returns the other deliveries of the
-    /// group, which must go back unprocessed.
+    /// Removes the whole group of a delivery that failed or lost its lease. Returns the group's other deliveries, which
+    /// must go back unprocessed.
     pub fn close(&mut self, group: &str, id: I) -> Vec<I> {
         if !self.groups.get(group).is_some_and(|waiting| waiting.contains(&id)) {
             return Vec::new();

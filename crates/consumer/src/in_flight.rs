@@ -1,27 +1,27 @@
-//! Messages in flight, as an operator sees them, and the requests that an operator makes about them. No I/O.
+//! Data of the commands `hostler inflight` and `hostler cancel`: messages in flight, and requests about them. No I/O.
 
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Names a delivery within its consumer. No other delivery has the same name while the process lives, so a request about a
-/// delivery never reaches a redelivery of its message.
+/// Identifies a delivery within its consumer. An id is never reused while the process lives. Therefore, a request about
+/// a delivery never affects a redelivery of its message.
 pub type DeliveryId = u64;
 
-/// The stage of a message in flight.
+/// Stage of a message in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// Its handler runs.
+    /// The handler runs.
     Running,
-    /// Its handler, or the hook that decides for it, is being stopped.
+    /// The handler or the processing-timeout hook is being stopped.
     Stopping,
-    /// Its processing timeout has passed, and the hook decides about it.
+    /// The processing timeout has passed, and the processing-timeout hook runs.
     Deciding,
 }
 
 impl Stage {
-    /// Its name for operators.
+    /// Returns the name of the stage, as operators see it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -34,47 +34,47 @@ impl Stage {
 /// A message in flight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InFlight {
-    /// Its delivery.
+    /// Id of the delivery.
     pub delivery: DeliveryId,
-    /// Its message's id.
+    /// Id of the message.
     pub message_id: String,
-    /// The number of this delivery, as the queue counts.
+    /// Number of this delivery attempt, as counted by the queue.
     pub attempt: u32,
-    /// Its stage.
+    /// Stage of the message.
     pub stage: Stage,
-    /// The time since its handler started.
+    /// Time since the handler started.
     pub age: Duration,
-    /// The time left until its processing timeout.
+    /// Time until the processing timeout. Zero after the timeout.
     pub time_left: Duration,
-    /// The time left until its lease ends, unless it is extended before.
+    /// Time until the lease ends, unless the lease is extended before. Zero after the end of the lease.
     pub lease_left: Duration,
 }
 
-/// The consumer's answer to a request to cancel a delivery.
+/// Answer of the consumer to a cancel request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cancellation {
-    /// Its handler is being stopped. Unless it has decided just before, the message fails.
+    /// The handler is being stopped. The message fails, unless the handler ended with an outcome before it was stopped.
     Stopping,
-    /// It was being stopped already, for this or another reason.
+    /// The handler was already being stopped, by an earlier cancel request or for another reason.
     AlreadyStopping,
-    /// Its processing timeout has passed, and the hook decides about it.
+    /// The processing timeout has passed, and the processing-timeout hook runs.
     Deciding,
-    /// It is not in flight: its handler has ended.
+    /// The delivery is not in flight, because its handler has ended or has not started.
     Ended,
 }
 
-/// A request, with the way that its answer goes.
+/// Request of an operator, with the channel for its answer.
 #[derive(Debug)]
 pub enum Request {
-    /// Lists the messages in flight.
+    /// List the messages in flight.
     List(SyncSender<Vec<InFlight>>),
-    /// Cancels a delivery.
+    /// Cancel a delivery.
     Cancel {
-        /// The delivery.
+        /// Id of the delivery to cancel.
         delivery: DeliveryId,
-        /// The time after which nobody waits for the answer, so that nothing is cancelled.
+        /// Time at which the operator stops waiting. A later cancel is ignored.
         until: Instant,
-        /// Takes the answer.
+        /// Channel for the answer.
         answer: SyncSender<Cancellation>,
     },
 }

@@ -43,7 +43,7 @@ pub(super) struct InHand {
     pub(super) started_at: Option<Instant>,
     /// Run time of the handler; zero if the handler never ran.
     pub(super) ran_for: Duration,
-    /// Set if the last heartbeat failed. If the lease ends afterwards, the failed heartbeat counts as the cause.
+    /// Set if the last heartbeat failed. If the lease then ends, the failed heartbeat counts as the cause.
     pub(super) heartbeat_failed: bool,
     /// Span of the message and its start time. `None`: the message is not sampled.
     pub(super) span: Option<(Span, SystemTime)>,

@@ -1,8 +1,8 @@
-//! Leases: tracks when each lease ends by the local clock, and which leases must be extended. No I/O.
+//! Leases: tracks the end of each lease by the local clock, and selects the leases that must be extended. No I/O.
 //!
-//! A deadline is a time of the monotonic clock: the start of the call that set the lease, plus the lease duration, less a
-//! margin for stopping a guest. The deadline moves only when the queue confirms the extension of this entry. Therefore, a
-//! lease ends here before it ends at the queue.
+//! A deadline is a time of the monotonic clock: the start of the call that set the lease, plus the lease duration, less
+//! a margin for stopping a guest. A deadline moves only when the queue confirms the extension of that lease. Therefore,
+//! a lease ends here before it ends at the queue.
 
 use std::collections::BTreeSet;
 
@@ -14,8 +14,9 @@ use hostler_queue::{LeaseError, LeaseHandle};
 /// Divisor of the lease duration. The quotient is the delay before a failed heartbeat is retried.
 const RETRY_FRACTION: u32 = 10;
 
-/// Divisor of the lease duration. The quotient is the safety margin, within [`MIN_MARGIN`] and [`MAX_MARGIN`]. A lease
-/// counts as lost one margin before its end, because the guest must end before another receiver can get the message.
+/// Divisor of the lease duration. The quotient is the safety margin, limited to the range from [`MIN_MARGIN`] to
+/// [`MAX_MARGIN`]. A lease counts as lost one margin before its end, because the guest must end before another receiver
+/// can get the message.
 const MARGIN_FRACTION: u32 = 20;
 /// Minimum margin: stopping a guest takes up to 50 ms and an epoch tick of 10 ms.
 const MIN_MARGIN: Duration = Duration::from_millis(100);
@@ -27,7 +28,7 @@ const MAX_MARGIN: Duration = Duration::from_secs(1);
 pub enum Change<I> {
     /// The lease is lost.
     Lost(I),
-    /// The last heartbeat has ended, after a stop was requested while it was in progress.
+    /// A heartbeat was in progress when a stop was requested, and has now ended.
     Stopped(I),
 }
 
@@ -74,7 +75,7 @@ pub struct Leases<I> {
 }
 
 impl<I: Copy + Ord + std::hash::Hash> Leases<I> {
-    /// Creates an empty set of leases. Each lease lasts `lease`, and can be extended up to `max_lease` after its
+    /// Creates an empty set of leases. Each lease lasts `lease`, and can be extended until `max_lease` after its
     /// receive.
     pub fn new(lease: Duration, max_lease: Duration) -> Self {
         Self { lease, max_lease, entries: HashMap::new(), due: BTreeSet::new(), deadlines: BTreeSet::new() }
@@ -89,8 +90,8 @@ impl<I: Copy + Ord + std::hash::Hash> Leases<I> {
         self.deadlines.insert((deadline, id));
     }
 
-    /// Returns the heartbeats that are due at `now`, with at most `batch` leases each. Each heartbeat is in progress
-    /// until [`Self::answered`] is called.
+    /// Returns the heartbeats that are due at `now`. Each covers up to `batch` leases, and counts as in progress until
+    /// [`Self::answered`] is called.
     pub fn heartbeats(&mut self, now: Instant, batch: usize) -> Vec<Heartbeat<I>> {
         let mut groups: Vec<Heartbeat<I>> = Vec::new();
         let margin = self.margin();
@@ -101,7 +102,7 @@ impl<I: Copy + Ord + std::hash::Hash> Leases<I> {
             self.due.pop_first();
             let Some(entry) = self.entries.get_mut(&id) else { continue };
             entry.beat = Beat::Stopped;
-            // The queue rejects an extension beyond its limit instead of limiting it, so the limit is applied here.
+            // The queue rejects an extension beyond its limit, so the duration is shortened to that limit here.
             let left = (entry.received_at + self.max_lease).saturating_duration_since(now);
             let by = self.lease.min(Duration::from_secs(left.as_secs()));
             if now + by <= entry.deadline + margin {
@@ -158,8 +159,9 @@ impl<I: Copy + Ord + std::hash::Hash> Leases<I> {
         changes
     }
 
-    /// Prevents further heartbeats of a delivery. Returns `true` if no heartbeat is in progress. Otherwise
-    /// [`Change::Stopped`] or [`Change::Lost`] follows. The deadline stays in effect.
+    /// Prevents further heartbeats of a delivery. Returns `true` if no heartbeat is in progress. Otherwise,
+    /// [`Self::answered`] or [`Self::expire`] later reports the end of the heartbeat or of the lease. The deadline
+    /// stays in effect.
     pub fn stop(&mut self, id: I) -> bool {
         let Some(entry) = self.entries.get_mut(&id) else { return true };
         match entry.beat {

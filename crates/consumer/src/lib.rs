@@ -7,26 +7,26 @@
 //! | `leases` | ends of leases, and the heartbeats that extend leases | none |
 //! | `fifo` | releases the messages of each FIFO group one at a time | none |
 //! | `settle` | gathers settlements into batches | none |
-//! | `breaker` | when to stop receiving because too much fails, and when to go on | none |
-//! | `admission` | whether to take messages: pauses and the breaker | none |
-//! | `failures` | which settlements and extensions keep failing, and since when | none |
-//! | `spared` | attempts that the host spoilt, and so do not count | none |
-//! | `poll_schedule` | when to receive how much, and since when a receive could begin | none |
-//! | `in_hand` | what the loop knows of a delivery | none |
-//! | `in_flight` | messages in flight as an operator sees them, and requests about them | none |
-//! | `event_loop` | turns the world into events, and drives all of the above | through `effects` |
-//! | `event_loop/deliveries` | what the loop does about each delivery, from its receive to its end | through `effects` |
-//! | `event_loop/groups` | what the loop does so that nothing overtakes another of its FIFO group | through `effects` |
-//! | `event_loop/report` | what the loop says of its deliveries and of itself | log, metrics, spans, status |
-//! | `event_loop/pause` | what the loop does when it is to take nothing, and when it may go on | through `effects` |
-//! | `event_loop/requests` | what the loop does when an operator lists the messages in flight, or cancels one | through `effects` |
-//! | `signals` | signals on their way to the loop | none |
-//! | `requests` | an operator's requests on their way to the loop | none |
-//! | `changes` | changes of state on their way to the hook that hears of them | through the handler |
-//! | `effects` | receives, extends, settles, runs guests; answers with signals | all of it |
-//! | `status` | what the consumer shows of itself | none |
-//! | `log` | the line per message | the log |
-//! | `spans` | what spans say of receives, messages and settlings | none |
+//! | `breaker` | pauses receiving while too many messages fail | none |
+//! | `admission` | accepts or refuses messages, by the operator's pause and the breaker | none |
+//! | `failures` | settlements and lease extensions that keep failing, and the time of the first failure | none |
+//! | `spared` | attempts that do not count, because a host limit ended them | none |
+//! | `poll_schedule` | when to receive, and how many messages | none |
+//! | `in_hand` | data of the loop about one delivery | none |
+//! | `in_flight` | data of `hostler inflight` and `hostler cancel` | none |
+//! | `event_loop` | turns signals and deadlines into events, and drives all of the above | through `effects` |
+//! | `event_loop/deliveries` | handles each delivery, from its receive to its end | through `effects` |
+//! | `event_loop/groups` | keeps the order of messages within each FIFO group | through `effects` |
+//! | `event_loop/report` | reports deliveries and the consumer's state | log, metrics, spans, status |
+//! | `event_loop/pause` | stops and resumes receiving | through `effects` |
+//! | `event_loop/requests` | lists messages in flight and cancels deliveries for an operator | through `effects` |
+//! | `signals` | queue of signals for the loop | none |
+//! | `requests` | sends an operator's requests to the loop | none |
+//! | `changes` | delivers state changes to the `state-changed` hook | through the handler |
+//! | `effects` | queue calls and guests, each answered with a signal | queue, handler |
+//! | `status` | status of the consumer for the health file | none |
+//! | `log` | one log line per message, and the output of guests | log |
+//! | `spans` | spans of receives, messages and settle calls | traces |
 //!
 //! Everything except guests runs on the control thread. Therefore, the state of the loop needs no locks, and no guest
 //! can delay a heartbeat.
@@ -102,17 +102,17 @@ pub struct Spec {
     pub processing_timeout: Duration,
     /// Age above which a message counts as late when it is received.
     pub delay_tolerance: Duration,
-    /// Maximum time that a poll may wait for a message. Well below the health check's timeout. Also below the shutdown
-    /// grace, because a shutdown may have to wait for a poll that is in progress.
+    /// Maximum time for a poll to wait for a message. Well below the health check's timeout. Also below the shutdown
+    /// grace, because a shutdown may have to wait for a poll in progress.
     pub longest_poll: Duration,
     /// Maximum rate at which messages are received. `None`: unlimited.
     pub rate_limit: Option<Rate>,
     /// Escalation policy.
     pub policy: Policy,
-    /// Settings of the breaker, which pauses receiving while too many messages fail. `None`: receiving never pauses
-    /// because of failures.
+    /// Settings of the breaker, which pauses receiving while too many messages fail. `None`: the consumer has no
+    /// breaker.
     pub breaker: Option<config::Breaker>,
-    /// Maximum number of bytes of a guest's output that are kept for the log, per message.
+    /// Maximum number of bytes of a guest's output to keep for the log, per message.
     pub output: usize,
 }
 
@@ -134,10 +134,10 @@ pub struct Consumer {
     pub metrics: Option<ConsumerMetrics>,
     /// Source of the consumer's spans. `None`: tracing is disabled.
     pub traces: Option<Traces>,
-    /// `true` while an operator pauses the consumer. A paused consumer receives nothing, gives back messages that have not
-    /// started, and finishes those that run.
+    /// `true` while an operator pauses the consumer. A paused consumer receives nothing, gives back messages that have
+    /// not started, and finishes running messages.
     pub pause: watch::Receiver<bool>,
-    /// An operator's requests to list its messages in flight, or to cancel one.
+    /// Source of an operator's requests to list messages in flight or to cancel one.
     pub requests: Requests,
     /// Cancelled when a processing timeout requires the whole host to exit.
     pub exit: CancellationToken,
@@ -150,17 +150,19 @@ pub struct Summary {
     pub processed: u64,
     /// Number of processed messages that failed: see [`hostler_health::ConsumerReport::failed`].
     pub failed: u64,
-    /// Number of started messages that were older than the delay tolerance when they were received.
+    /// Number of started messages that were already older than the delay tolerance when the consumer received them.
     pub late: u64,
-    /// Number of messages that were released because the drain deadline stopped their handler.
+    /// Number of messages that were released because the drain deadline stopped their handler, or because their move to
+    /// the dead-letter queue failed in a drain.
     pub abandoned: u64,
-    /// Error text of a queue that refused every receive since the start. Set if the consumer ended for this reason.
+    /// Set if the consumer ended because the queue refused every receive since the start. Contains the queue's error
+    /// text.
     pub refused: Option<String>,
 }
 
 impl Consumer {
-    /// Runs the consumer until `phase` requests a drain, and every delivery is settled or has lost its lease. Ends
-    /// early if the queue refuses all receives from the start: see [`Summary::refused`].
+    /// Runs the consumer until `phase` requests a drain. Then returns after every delivery is settled or has lost its
+    /// lease. If the queue refuses all receives from the start, returns early: see [`Summary::refused`].
     ///
     /// The initial value of `phase` counts as [`Phase::Running`]; only changes are handled. A dropped sender counts as
     /// [`Phase::Deadline`].

@@ -35,7 +35,7 @@ pub(super) fn settled(spec: &Spec, in_hand: &InHand) {
     );
 }
 
-/// Writes the line of a message that came before its time. It is no settlement: nothing was done with the message.
+/// Logs a message that was received before it may start, and that was therefore hidden again.
 pub(super) fn not_due(spec: &Spec, in_hand: &InHand) {
     let (consumer, message_id) = (&*spec.name, in_hand.message_id());
     let delay_seconds = in_hand.machine.disposition().delay().map(|delay| milliseconds(delay) / 1_000.0);
@@ -64,8 +64,8 @@ pub(super) fn breaker(spec: &Spec, change: Change) {
     }
 }
 
-/// Logs the output of a guest, one log line per output line, up to a limit. Called on the thread that ran the guest,
-/// because each line costs about a microsecond, too much for the control thread.
+/// Logs the output of a guest, one log line per output line, up to a limit. Called on the thread that ran the guest. A
+/// log line costs about a microsecond, which is too much for the control thread.
 pub(super) fn output(consumer: &str, message_id: &str, trace: Place<'_>, captured: &Captured) {
     let tell = |(stream, line)| {
         let (trace_id, span_id) = (trace.trace_id(), trace.span_id());

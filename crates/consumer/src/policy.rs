@@ -19,7 +19,7 @@ pub enum Disposition {
     Ack,
     /// Make the message visible again after this delay.
     Release(Duration),
-    /// Make the message visible again after this delay, without counting the attempt, because the handler is not at
+    /// Make the message visible again after this delay. The attempt does not count, because the handler is not at
     /// fault.
     GiveBack(Duration),
     /// Move the message to the dead-letter queue, with this reason.
@@ -39,7 +39,7 @@ impl Disposition {
         }
     }
 
-    /// Returns the time for which a released message stays invisible. `None`: the message is not released.
+    /// Returns the delay before the message becomes visible again. `None`: the message is not released.
     pub(super) fn delay(&self) -> Option<Duration> {
         match self {
             Self::Release(delay) | Self::GiveBack(delay) => Some(*delay),
@@ -65,8 +65,8 @@ impl Policy {
         self.retry.requeues.saturating_add(self.retry.delays).saturating_add(1)
     }
 
-    /// Returns the disposition for the outcome of the given attempt (1 is the first). `jitter` is a random number from
-    /// 0 to 1, which spreads the delays from zero to their maximum (full jitter).
+    /// Returns the disposition for the outcome of the given attempt (1 is the first). `jitter`: random number from 0 to
+    /// 1. It spreads a retry's delay between zero and the maximum (full jitter).
     pub fn disposition(&self, outcome: &Outcome, attempt: u32, jitter: f64) -> Disposition {
         let reason = || outcome.reason().unwrap_or_else(|| "the handler asked for a retry".into());
         match outcome {
@@ -91,8 +91,8 @@ impl Policy {
         Disposition::GiveBack(REST.rest(times, jitter))
     }
 
-    /// Escalates a failed attempt: first releases with a fixed delay, then releases with a delay that doubles, then the
-    /// dead-letter queue.
+    /// Escalates a failed attempt. The first attempts are released with a fixed delay, the next attempts with a delay
+    /// that doubles, and the last attempt goes to the dead-letter queue.
     fn escalate(&self, reason: String, attempt: u32, jitter: f64) -> Disposition {
         let retry = &self.retry;
         if attempt <= retry.requeues {
@@ -110,7 +110,7 @@ impl Policy {
         self.dead_letter(format!("{reason} (gave up after {attempt} {times})"))
     }
 
-    /// Moves the message to the dead-letter queue. Without a dead-letter queue, releases the message with the maximum
+    /// Returns a move to the dead-letter queue. If there is no dead-letter queue, returns a release with the maximum
     /// delay of the escalation policy.
     fn dead_letter(&self, reason: String) -> Disposition {
         if self.dead_letter { Disposition::DeadLetter(reason) } else { Disposition::Release(self.retry.max_delay) }

@@ -1,8 +1,9 @@
-//! Poll schedule: decides when to receive and how many messages, and tracks since when a receive could start. No I/O.
+//! Poll schedule: decides when to receive, and how many messages. Also tracks the time since which a receive could
+//! start. No I/O.
 //!
-//! After each event, the loop queries the schedule until the answer is not a receive. A receive is limited by free
-//! slots, unsettled messages, the rate limit, the admission, receives in progress, the delay after an error, and the
-//! gathering of slots.
+//! After each event, the loop queries the schedule, and starts a receive, until the schedule returns no receive. A
+//! receive is limited by free slots, unsettled messages, the rate limit, the admission, receives in progress, the delay
+//! after an error, and the wait for several free slots.
 
 use tokio::time::{Duration, Instant};
 
@@ -15,11 +16,11 @@ use hostler_types::{Backoff, Bucket};
 /// Delays after failed receives.
 const REST: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(20));
 
-/// Minimum time for which a queue must refuse all receives before the consumer gives up. A queue that was created just
-/// now may not be known on all servers of the queue service.
+/// Minimum time for which a queue must refuse all receives before the consumer gives up. A queue that was just created
+/// may not yet be known to all servers of the queue service.
 const CERTAIN: Duration = Duration::from_secs(3);
 
-/// Time after the start in which refusals can end the consumer. Later refusals are retried.
+/// Period after the start in which refusals can end the consumer. Later refusals are retried.
 const START: Duration = Duration::from_secs(30);
 
 /// Next step of the loop.
@@ -47,11 +48,11 @@ pub(super) struct Load {
 /// Result of the last receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Brought {
-    /// No receive has ended, or only an empty first one, which did not wait for messages.
+    /// No receive has ended yet, or only the first one, which returned no messages because it did not wait.
     Unknown,
-    /// No messages, or an error.
+    /// The receive returned no messages, or failed.
     Nothing,
-    /// Messages, so that several receives at the same time may be useful.
+    /// The receive returned messages, so several simultaneous receives may be useful.
     Messages,
 }
 
@@ -61,11 +62,11 @@ enum Brought {
 enum Hold {
     /// No reason, or a receive is in progress.
     Free,
-    /// All slots are taken, but no guest runs. Either a hook decides, or followers of a FIFO group wait for their head.
-    /// Both waits are bounded, so they do not excuse a consumer that does not poll.
+    /// All slots are taken, but no handler runs. Either a hook decides, or followers of a FIFO group wait for their
+    /// head. Both waits are bounded, so they do not excuse a consumer that does not poll.
     Taken,
-    /// The consumer is paused, the breaker is open, the rate limit is exhausted, or guests run in all slots. The
-    /// consumer is not required to poll.
+    /// The consumer is not required to poll, because it is paused, the breaker is open, the rate limit is exhausted, or
+    /// handlers run in all slots.
     Held,
 }
 
@@ -87,11 +88,11 @@ pub(super) struct PollSchedule {
     /// Number of consecutive failed receives.
     failures: u32,
     rest_until: Option<Instant>,
-    /// Time since which slots are free while no receive has started. A busy consumer waits from this time for enough
+    /// Time at which slots became free without a receive starting. A busy consumer waits from this time for enough
     /// slots for a full receive.
     gathering_since: Option<Instant>,
     started_at: Instant,
-    /// Time of the first refused receive, used only until a receive has succeeded.
+    /// Time of the first refused receive. Used only until a receive has succeeded.
     refused_since: Option<Instant>,
     last_poll_at: Option<Instant>,
     hold: Hold,
@@ -101,9 +102,9 @@ pub(super) struct PollSchedule {
 impl PollSchedule {
     /// Creates the schedule of a consumer that starts at `now`, for a queue with these limits.
     ///
-    /// A receive from an ordered queue may return several messages of one group. The messages behind the first may have
-    /// to go back, and their receive count has increased. Therefore, the schedule starts with receives of one message.
-    /// The number grows by one after each receive that returned no group twice.
+    /// A receive from an ordered queue may return several messages of one group. The messages that follow the first may
+    /// have to go back, although their receive count has increased. Therefore, the schedule starts with receives of one
+    /// message. The batch grows by one message after each receive in which no group occurs twice.
     pub(super) fn new(spec: &Spec, limits: Limits, now: Instant) -> Self {
         Self {
             limits,
@@ -127,7 +128,7 @@ impl PollSchedule {
         }
     }
 
-    /// Returns the next step at `now`. If the step is a receive, the receive counts as in progress from now on.
+    /// Returns the next step at `now`. If the step is a receive, that receive counts as in progress from now on.
     pub(super) fn next<I: Copy + PartialEq>(&mut self, load: Load, admission: &Admission<I>, now: Instant) -> Next {
         let tokens = self.bucket.as_mut().map_or(usize::MAX, |bucket| bucket.available(now));
         let room = admission.room(self.promised).min(tokens);
@@ -136,14 +137,15 @@ impl PollSchedule {
                 bucket.take(max);
             }
             self.promised += max;
-            // The first receive does not wait for messages, so that a refusal by the queue is known at once.
+            // The first receive does not wait for messages, to find out at once whether the queue refuses it.
             let wait = if self.last_poll_at.is_some() { self.wait } else { Duration::ZERO };
             return Next::Receive(Receive { max, wait, lease: self.lease });
         }
         self.observe(self.hold(load, admission.is_shut(), room), now);
         let gathered = self.gathering_since.map(|since| since + self.limits.settle_linger);
         let token = self.bucket.as_ref().and_then(Bucket::next_at).map(Instant::from);
-        // Only times in the future matter. After a time has passed, the receive waits for something else.
+        // Only future times matter. If a time has passed and no receive has started, the receive waits for something
+        // else.
         let ahead = [self.rest_until.or(gathered), token, admission.breaker.next_at()]
             .into_iter()
             .flatten()
@@ -151,15 +153,15 @@ impl PollSchedule {
         ahead.min().map_or(Next::Event, Next::At)
     }
 
-    /// Returns the number of messages that the consumer can accept. A slot is free once its guest has ended, but the
-    /// number of unsettled messages is limited too.
+    /// Returns the number of messages that the consumer can accept. A slot is free once its guest has ended. The number
+    /// of unsettled messages is limited separately.
     fn free(&self, load: Load) -> usize {
         let slots = self.concurrency.saturating_sub(load.occupied + self.promised);
         let most = 2 * self.concurrency + self.limits.settle_batch;
         slots.min(most.saturating_sub(load.in_hand + self.promised))
     }
 
-    /// Starts a receive, if one may start. Returns the number of messages to request. A call costs the same for one
+    /// Starts a receive, if one may start, and returns the number of messages to request. A call costs the same for one
     /// message as for a full batch, so a busy consumer waits for several free slots.
     fn begin(&mut self, free: usize, now: Instant) -> Option<usize> {
         if self.rest_until.is_some_and(|until| now < until) {
@@ -192,7 +194,8 @@ impl PollSchedule {
         }
     }
 
-    /// Records the reason why no receive starts. Whenever the reason changes, the time for a poll counts from `now`.
+    /// Records the reason why no receive starts. When the reason changes, resets the time since which a receive could
+    /// start to `now`.
     fn observe(&mut self, hold: Hold, now: Instant) {
         if std::mem::replace(&mut self.hold, hold) != hold {
             self.could_poll_since = Some(now);
@@ -200,7 +203,7 @@ impl PollSchedule {
     }
 
     /// Records that a receive for `asked` messages returned `count` messages. `followers`: number of these messages
-    /// that wait behind others of their group.
+    /// that wait for an earlier message of their group.
     pub(super) fn received(&mut self, asked: usize, count: usize, followers: usize, now: Instant) {
         self.answered(asked, count);
         if self.ordered && count > 0 {
@@ -215,9 +218,9 @@ impl PollSchedule {
         self.failures = 0;
     }
 
-    /// Records that a receive for `asked` messages failed. `refused`: the queue does not permit the receive. `random`
-    /// is a number from 0 to 1. Returns the delay before the next receive, and whether the consumer must give up
-    /// because the queue has refused receives since the start.
+    /// Records that a receive for `asked` messages failed. `refused`: the queue does not permit the receive. `random`:
+    /// number from 0 to 1. Returns the delay before the next receive, and `true` if the consumer must give up because
+    /// the queue has refused all receives since the start.
     pub(super) fn failed(&mut self, asked: usize, refused: bool, now: Instant, random: f64) -> (Duration, bool) {
         self.answered(asked, 0);
         self.brought = Brought::Nothing;
@@ -243,7 +246,7 @@ impl PollSchedule {
         self.promised = self.promised.saturating_sub(asked);
         if let Some(bucket) = &mut self.bucket {
             bucket.give_back(asked.saturating_sub(count));
-            // Messages beyond the requested number are charged to the rate limit later.
+            // If the queue returned more messages than requested, the excess is charged to the rate limit too.
             bucket.take(count.saturating_sub(asked));
         }
     }

@@ -1,4 +1,4 @@
-//! Requests of an operator to one consumer. They come as signals, so they cost nothing while there are none.
+//! Requests of an operator to one consumer. Requests arrive as signals, so they cost nothing while there are none.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,9 +10,11 @@ use super::effects::Signal;
 use super::in_flight::{Cancellation, DeliveryId, InFlight, Request};
 use super::signals::Signals;
 
-/// Sends requests to a consumer's event loop. Clones reach the same consumer, which is given one of them.
+/// Sends requests to a consumer's event loop. One clone belongs to the consumer, and every other clone sends to that
+/// consumer.
 ///
-/// An answer's channel is closed without an answer if the consumer has not begun, or is over: nothing is in flight then.
+/// If the consumer has not started or has ended, the answer's channel closes without an answer. No message is in flight
+/// then.
 #[derive(Clone, Default)]
 pub struct Requests {
     signals: Arc<Signals<Signal>>,
@@ -20,14 +22,15 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Asks for the messages in flight.
+    /// Requests the list of messages in flight.
     pub fn list(&self) -> Receiver<Vec<InFlight>> {
         let (answer, answered) = sync_channel(1);
         self.send(Request::List(answer));
         answered
     }
 
-    /// Asks to cancel a delivery. If the consumer takes the request later than `until`, it does not carry it out.
+    /// Requests the cancellation of a delivery. If the loop handles the request after `until`, it cancels nothing, and
+    /// closes the channel without an answer.
     pub fn cancel(&self, delivery: DeliveryId, until: Instant) -> Receiver<Cancellation> {
         let (answer, answered) = sync_channel(1);
         self.send(Request::Cancel { delivery, until, answer });
@@ -40,19 +43,19 @@ impl Requests {
         }
     }
 
-    /// Returns the signals that requests come with.
+    /// Returns the queue of signals to which requests are added.
     pub(super) fn signals(&self) -> Arc<Signals<Signal>> {
         Arc::clone(&self.signals)
     }
 
-    /// Lets requests in, until what this returns is dropped.
+    /// Accepts requests until the returned value is dropped.
     pub(super) fn open(&self) -> Open {
         self.is_open.store(true, Ordering::Release);
         Open(self.clone())
     }
 }
 
-/// Keeps requests coming. Dropping it closes the channels of the answers that are still owed.
+/// Accepts requests as long as it exists. Dropping it closes the channels of all pending answers.
 pub(super) struct Open(Requests);
 
 impl Drop for Open {

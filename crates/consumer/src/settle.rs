@@ -29,10 +29,10 @@ pub struct Batcher<I> {
     waiting: VecDeque<Waiting<I>>,
     /// Earliest `due` of the settlements in `waiting`.
     due: Option<Instant>,
-    /// Settlements that failed temporarily, ordered by the time of their retry. At that time, each moves back into
-    /// `waiting`.
+    /// Settlements that failed temporarily, ordered by the time of their retry. At that time, each settlement moves
+    /// back to `waiting`.
     resting: VecDeque<(Instant, Waiting<I>)>,
-    /// Consecutive failures of each [`Kind`], as one kind may fail while another succeeds.
+    /// Consecutive failures of each [`Kind`], because one kind may fail while another succeeds.
     streaks: [Streak; Kind::COUNT],
     under_way: usize,
 }
@@ -77,8 +77,8 @@ impl<I: Copy + PartialEq> Batcher<I> {
         self.waiting.push_back(waiting);
     }
 
-    /// Takes back a settlement that failed temporarily. The delay before the retry grows with the consecutive failures
-    /// of the same kind. The delay is at most half of the remaining lease, but at least 200 ms.
+    /// Schedules the retry of a settlement that failed temporarily. The delay grows with the consecutive failures of
+    /// the same kind. The delay is at most half of the remaining lease, but at least 200 ms.
     pub fn retry(&mut self, id: I, settlement: Settlement, now: Instant, lease_ends: Option<Instant>) {
         // Failures in the same answer count as one failure.
         let streak = &mut self.streaks[Kind::of(&settlement) as usize];
@@ -92,7 +92,7 @@ impl<I: Copy + PartialEq> Batcher<I> {
         self.resting.insert(place, (at, Waiting { id, settlement, due: at }));
     }
 
-    /// Takes out the moves to the dead-letter queue that failed and wait for another try.
+    /// Removes and returns the failed moves to the dead-letter queue that wait for a retry.
     pub fn take_failed_copies(&mut self) -> Vec<(I, Settlement)> {
         let is_copy = |(_, waiting): &(Instant, Waiting<I>)| Kind::of(&waiting.settlement) == Kind::Copy;
         let (copies, others) = std::mem::take(&mut self.resting).into_iter().partition(is_copy);
@@ -101,12 +101,12 @@ impl<I: Copy + PartialEq> Batcher<I> {
         copies.into_iter().map(|(_, waiting)| (waiting.id, waiting.settlement)).collect()
     }
 
-    /// Resets the consecutive failures of this kind after a settlement has succeeded.
+    /// Resets the count of consecutive failures after a settlement of this kind has succeeded.
     pub(super) fn succeeded(&mut self, kind: Kind) {
         self.streaks[kind as usize] = Streak::default();
     }
 
-    /// Drops the settlement of a delivery whose lease is lost. Returns `true` if the settlement had not been sent.
+    /// Drops the pending settlement of a delivery whose lease is lost. Returns `true` if there was one.
     pub fn withdraw(&mut self, id: I) -> bool {
         let before = self.len();
         self.waiting.retain(|waiting| waiting.id != id);
@@ -115,8 +115,8 @@ impl<I: Copy + PartialEq> Batcher<I> {
         self.len() < before
     }
 
-    /// Returns the next batch, if one must be sent at `now`. `more_to_come`: handlers run whose settlements could join
-    /// the batch.
+    /// Returns the next batch, if one must be sent at `now`. `more_to_come`: more settlements may join the batch,
+    /// because handlers are running.
     pub fn next(&mut self, now: Instant, more_to_come: bool) -> Option<Vec<(I, Settlement)>> {
         while self.resting.front().is_some_and(|(at, _)| *at <= now) {
             self.resting.pop_front().into_iter().for_each(|(_, waiting)| self.wait(waiting));
@@ -142,7 +142,7 @@ impl<I: Copy + PartialEq> Batcher<I> {
         self.under_way = self.under_way.saturating_sub(1);
     }
 
-    /// Returns the next time at which a batch may be due without any other event.
+    /// Returns the next time at which a batch may become due, if no event comes first.
     pub fn next_at(&self) -> Option<Instant> {
         let lingering = self.due.filter(|_| self.under_way < self.parallel);
         let resting = self.resting.front().map(|(at, _)| *at);

@@ -2,8 +2,8 @@
 //!
 //! Waking the thread of the event loop costs more than handling the end of a guest. Guests that start together also end
 //! shortly after one another. Therefore, a worker thread that has more guests to run delays the wake-up. The worker
-//! wakes the loop when no guest is left to run, or when the worker checks its timers. The delay is a few guests at most,
-//! each of which runs for an epoch tick at most. A channel would wake the loop for the first guest.
+//! wakes the loop when no guest is left to run, or when the worker checks its timers. This delays a signal by a few
+//! guests at most, each of which runs for at most one epoch tick. A channel would wake the loop for the first guest.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,8 +33,8 @@ impl<S> Signals<S> {
         self.came.notify_one();
     }
 
-    /// Sends a signal, and wakes the loop after the worker thread has run its other tasks. If another sender is about
-    /// to wake the loop, returns at once.
+    /// Sends a signal, and wakes the loop after the worker thread has run its other tasks. Returns at once if another
+    /// sender is about to wake the loop.
     pub(super) async fn send_coalesced(&self, signal: S) {
         self.put(signal);
         if self.waking.swap(true, Ordering::AcqRel) {
@@ -45,18 +45,18 @@ impl<S> Signals<S> {
         tokio::task::yield_now().await;
     }
 
-    /// Waits for signals, and moves all of them into `into`, in the order of sending. `into` must be empty; its
-    /// capacity is reused. `into` stays empty if an earlier call has received the signals. Cancelling this call loses
-    /// no signal.
+    /// Waits for signals, and moves all of them into `into`, in the order of sending. `into` must be empty, and its
+    /// capacity is reused. `into` stays empty if an earlier call has already received the signals. Cancelling this call
+    /// loses no signal.
     pub(super) async fn recv(&self, into: &mut VecDeque<S>) {
         self.came.notified().await;
         std::mem::swap(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner), into);
     }
 
-    /// Drops the signals that nobody will take any more.
+    /// Drops all pending signals, because the loop has ended.
     pub(super) fn clear(&self) {
         let waiting = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
-        // After the lock, as what they hold may send.
+        // Drop the signals after the lock is released, because dropping a signal may send another one.
         drop(waiting);
     }
 
@@ -70,7 +70,7 @@ struct Waking<'a, S>(&'a Signals<S>);
 
 impl<S> Drop for Waking<'_, S> {
     fn drop(&mut self) {
-        // The order matters: a sender that comes after the store wakes the loop again.
+        // The order matters: a sender that runs after the store wakes the loop again.
         self.0.waking.store(false, Ordering::Release);
         self.0.came.notify_one();
     }

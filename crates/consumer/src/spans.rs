@@ -1,8 +1,8 @@
 //! Spans of one consumer: one span for each receive that returned messages, each message, and each settle call.
 //!
-//! The span of a message has the producer's span as its parent, and a link to the producer's span. Spans of receives
-//! and settle calls can concern several messages, so they link to each message. A settle call for a single message
-//! belongs to the trace of that message. If no message of a call is sampled, the call is not sampled.
+//! The span of a message has the producer's span as its parent, and a link to it. The span of a receive or settle call
+//! can concern several messages, so it has a link for each message. The settle call of a single message belongs to the
+//! trace of that message. If no message of a call is sampled, the span of the call is not sampled.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -79,8 +79,8 @@ impl Spans {
         (span, trace)
     }
 
-    /// Starts the span of a settle call for the messages of these calls. Returns `None` if none of the messages is
-    /// sampled.
+    /// Starts the span of a settle call. `batch`: the handler calls of the messages to settle. Returns `None` if none
+    /// of these messages is sampled.
     pub(super) fn settle(&self, batch: &[&Call]) -> Option<Span> {
         if !is_wanted(batch.iter().map(|call| ran_in(call))) {
             return None;
@@ -129,7 +129,7 @@ fn produced(message: &Message) -> Option<&SpanContext> {
     message.trace.as_ref().map(|trace| trace.span())
 }
 
-/// Returns `true` unless the contexts of all messages are present and unsampled.
+/// Returns `true` if at least one message is sampled or has no trace context.
 fn is_wanted<'a>(contexts: impl Iterator<Item = Option<&'a SpanContext>>) -> bool {
     let mut contexts = contexts;
     contexts.any(|context| context.is_none_or(SpanContext::is_sampled))

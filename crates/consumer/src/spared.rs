@@ -1,14 +1,14 @@
-//! Spared attempts: attempts that ended because of a host limit, and do not count for their messages. No I/O.
+//! Spared attempts: attempts that do not count for their messages, because a host limit ended them. No I/O.
 
 use std::collections::{HashMap, VecDeque};
 
-/// Maximum number of remembered messages. Beyond this number, the oldest message is forgotten.
+/// Maximum number of messages to remember. Beyond this number, the oldest message is forgotten.
 const MOST: usize = 10_000;
 
 /// Attempts of one message that ended because of a host limit.
 #[derive(Debug, Default)]
 struct Spoilt {
-    /// Numbers of the spared attempts that are included in the queue's own count of attempts.
+    /// Numbers of the spared attempts, which the queue's count includes.
     attempts: Vec<u32>,
     /// Number of consecutive spared attempts.
     times: u32,
@@ -42,9 +42,9 @@ impl Spared {
         }
     }
 
-    /// Returns the adjusted number of an attempt, and the number of preceding attempts in a row that reached a host
-    /// limit. A queue that can take back an attempt delivers the message again with the same number. Therefore, only
-    /// spared attempts with a lower number are subtracted.
+    /// Returns the number of an attempt without the spared attempts, and the number of preceding attempts in a row that
+    /// reached a host limit. A queue that can undo an attempt delivers the message again with the same number.
+    /// Therefore, only spared attempts with a lower number are subtracted.
     pub(super) fn counted(&mut self, message_id: &str, attempt: u32) -> (u32, u32) {
         if self.messages.is_empty() {
             return (attempt, 0);
@@ -55,8 +55,8 @@ impl Spared {
         (attempt.saturating_sub(spared).max(1), spoilt.times)
     }
 
-    /// Records an attempt that did not reach a host limit. Keeps the earlier spared attempts, because the message may
-    /// be redelivered, for example if the lease is lost before the ack.
+    /// Records an attempt that did not reach a host limit. The message's spared attempts stay recorded, because the
+    /// message may be redelivered. This happens if, for example, the lease is lost before the ack.
     pub(super) fn ended(&mut self, message_id: &str) {
         if let Some(spoilt) = self.messages.get_mut(message_id) {
             spoilt.times = 0;

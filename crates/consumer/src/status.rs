@@ -19,20 +19,20 @@ pub struct Status {
     pub since: Instant,
     /// Time of the last receive that succeeded.
     pub last_poll_at: Option<Instant>,
-    /// Time from which the wait for a poll is measured: the last change of the reason why no receive starts. `None`: no
-    /// change yet.
+    /// Time since which the consumer could poll, or had the current reason not to. Changes with the reason why no
+    /// receive starts. `None`: the reason has not changed yet.
     pub could_poll_since: Option<Instant>,
-    /// Set if no receive may start, because guests run in all slots, the rate limit is exhausted, the breaker is open,
-    /// or the consumer is paused.
+    /// Set if the consumer is not required to poll, because guests run in all slots, the rate limit is exhausted, the
+    /// breaker is open, or the consumer is paused.
     pub held_back: bool,
     /// Settlements and lease extensions that keep failing.
     pub failures: Failures,
-    /// Maximum time for the processing-timeout hook, including the load of the message body. During that time, a
-    /// consumer with one slot can neither poll nor process. Zero without such a hook.
+    /// Maximum time for the processing-timeout hook, including the time to load the message body. During that time, a
+    /// consumer with one slot can neither poll nor process messages. Zero if the handler has no such hook.
     pub hook_takes: Duration,
     /// Number of messages whose guest runs.
     pub in_flight: usize,
-    /// Number of unfinished messages: those that wait to start, run, or are being settled.
+    /// Number of unfinished messages: waiting to start, running, or being settled.
     pub in_hand: usize,
     /// Start time of the oldest running message. `None`: no guest runs.
     pub oldest_started_at: Option<Instant>,
@@ -47,8 +47,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// Returns the time of the last poll for the health check. Returns `now` if no receive may start, because a
-    /// consumer is then not required to poll.
+    /// Returns the time of the last poll for the health check. If the consumer is not required to poll, returns `now`.
     pub fn polled_at(&self, now: Instant) -> Option<Instant> {
         if self.held_back { Some(now) } else { self.last_poll_at.max(self.could_poll_since) }
     }
@@ -103,7 +102,7 @@ pub struct Failed {
     pub outcome: &'static str,
     /// Name of the disposition.
     pub disposition: &'static str,
-    /// Reason of the failure, up to 256 bytes of the logged reason. Empty if there is no reason.
+    /// First 256 bytes of the failure's reason. Empty if there is no reason.
     pub reason: String,
 }
 
@@ -117,8 +116,8 @@ pub struct StatusHandle {
 }
 
 impl StatusHandle {
-    /// Creates a status in [`State::Initializing`]. `transitions` is notified when the state, the pause or the breaker
-    /// changes. `work` is notified when the number of unfinished messages changes from or to zero.
+    /// Creates a status in [`State::Initializing`]. `transitions`: notified when the state, the pause or the breaker
+    /// changes. `work`: notified when the number of unfinished messages becomes zero or becomes positive.
     pub fn new(transitions: Arc<Notify>, work: Arc<Notify>) -> Self {
         let status = Status {
             state: State::Initializing,
@@ -156,7 +155,7 @@ impl StatusHandle {
         *self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the status at `now`. Returns the state before and after, if the state has changed.
+    /// Changes the status at `now`. If the state has changed, returns the old and the new state.
     pub fn update(&self, now: Instant, change: impl FnOnce(&mut Status)) -> Option<(State, State)> {
         let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
         let Status { state: before, in_hand, paused, breaker, .. } = *status;

@@ -26,14 +26,15 @@ pub(super) enum Command {
 }
 
 impl EventLoop {
-    /// Adds a delivery that arrived at `time`. Returns `true` if the delivery waits behind another one of its group.
+    /// Adds a delivery that arrived at `time`. Returns `true` if the delivery waits for an earlier delivery of its
+    /// group.
     pub(super) fn admit(&mut self, delivery: Delivery, time: SystemTime) -> bool {
         let id = self.next_id;
         self.next_id += 1;
         let Delivery { message, receipt, attempt, leased_at, not_before } = delivery;
         let spec = &self.consumer.spec;
         self.leases.enter(id, receipt.lease(), leased_at);
-        // A message with a time before which it does not start is late from then on.
+        // The delay of a message with a start time counts from that time.
         let due_for = not_before.map_or(Duration::MAX, |at| self.now.saturating_duration_since(at));
         let queue_delay = message.age(time).min(due_for);
         let wait = not_before.and_then(|at| at.checked_duration_since(self.now)).filter(|wait| !wait.is_zero());
@@ -58,7 +59,7 @@ impl EventLoop {
             None => true,
         };
         self.in_hand.insert(id, Box::new(in_hand));
-        // One that is not due is no probe.
+        // A message that must not start yet cannot be the breaker's probe.
         let is_kept = wait.is_some() || self.admission.admits(id);
         let is_over = self.leases.deadline(id).is_some_and(|deadline| deadline <= self.now);
         if is_over {
@@ -75,13 +76,13 @@ impl EventLoop {
         !may_start
     }
 
-    /// Passes an event to the state machine of a delivery, and handles all consequences.
+    /// Passes an event to the state machine of a delivery, and carries out all commands that result from it.
     pub(super) fn apply(&mut self, id: Id, event: Event) {
         self.carry_out(Command::Feed(id, event));
     }
 
-    /// Carries out a command and all commands that result from it, last in, first out. Therefore, all consequences for
-    /// one delivery come before the steps that were planned after it.
+    /// Carries out a command and all commands that result from it, last in, first out. Therefore, everything that
+    /// results for one delivery comes before the commands that were pushed earlier.
     pub(super) fn carry_out(&mut self, command: Command) {
         self.commands.push(command);
         while let Some(command) = self.commands.pop() {
@@ -103,8 +104,8 @@ impl EventLoop {
             Action::Run => self.start(id),
             Action::AskToStop => in_hand.call.bounds.stop.ask(),
             Action::Stop => in_hand.call.bounds.stop.force(),
-            // At the deadline, nothing waits for a hook. After the end of the lease, another receiver may have the
-            // message.
+            // At the drain deadline, the host does not wait for a hook. After the end of the lease, another receiver
+            // may have the message.
             Action::Decide(_) if self.phase == Phase::Deadline || !self.leases.hold(id, self.now) => {
                 self.commands.push(Command::Feed(id, Event::Decided(None)));
             }
@@ -116,8 +117,8 @@ impl EventLoop {
             Action::StopHeartbeat => {
                 let end = End::of(in_hand.machine.outcome(), in_hand.started_at.is_some());
                 let turned = self.admission.breaker.ended(id, end, self.now);
-                // Push this command first, so that it runs after all steps for this delivery. Otherwise another message
-                // of the group could go back before this one.
+                // Push this command before the delivery's own commands, so that it runs after them. Otherwise, another
+                // message of the group could go back before this one.
                 self.commands.extend(turned.map(Command::Turned));
                 if self.leases.stop(id) {
                     self.commands.push(Command::Feed(id, Event::HeartbeatStopped));
@@ -149,7 +150,7 @@ impl EventLoop {
         self.effects.run(id, Arc::clone(&in_hand.call), in_hand.span.is_some());
     }
 
-    /// Handles the end of a guest: of the handler, or of the processing-timeout hook.
+    /// Handles the end of the handler or of the processing-timeout hook.
     pub(super) fn ended(&mut self, id: Id, event: Event) {
         if let Some(in_hand) = self.in_hand.get_mut(&id)
             && let Some(started_at) = in_hand.started_at
@@ -177,13 +178,14 @@ impl EventLoop {
             Disposition::None => return self.finish(id),
         };
         self.batcher.push(id, settlement, self.now, self.leases.deadline(id));
-        // Push the followers after the settlement of their head, so that the head becomes visible before them.
+        // Push the followers' commands after the settlement of their head, so that the head becomes visible before
+        // them.
         if let Some(group) = self.in_hand.get(&id).filter(|_| !is_ack).and_then(|in_hand| self.group_of(in_hand)) {
             self.send_back_followers(id, &group, delay);
         }
     }
 
-    /// Releases a message that its dead-letter queue has not taken.
+    /// Releases a message instead of moving it to the dead-letter queue, because that move has failed.
     pub(super) fn give_up_copy(&mut self, id: Id, copy: Settlement) {
         let Settlement::DeadLetter { receipt, .. } = copy else { return };
         self.summary.abandoned += 1;
@@ -191,7 +193,7 @@ impl EventLoop {
         self.batcher.push(id, Settlement::Release(receipt, Duration::ZERO), self.now, self.leases.deadline(id));
     }
 
-    /// Handles the loss of a lease. If a settlement is already in progress, waits for its result, because the
+    /// Handles the loss of a lease. If a settlement was already sent, keeps waiting for its result, because the
     /// settlement may have reached the queue in time.
     pub(super) fn lose(&mut self, id: Id) {
         let Some(in_hand) = self.in_hand.get(&id) else { return };

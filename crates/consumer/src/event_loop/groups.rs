@@ -12,8 +12,8 @@ use super::deliveries::Command;
 use hostler_queue::DEFAULT_GROUP;
 
 impl EventLoop {
-    /// Handles the end of a delivery. After an ack, the next delivery of the group starts, or goes back if it may not
-    /// start. Otherwise all following deliveries of the group go back.
+    /// Handles the end of a delivery. After an ack, the next delivery of the group starts. If that delivery may not
+    /// start, it goes back. After any other disposition, all following deliveries of the group go back.
     pub(super) fn leave(&mut self, id: Id, group: &str, disposition: &Disposition) {
         match disposition {
             Disposition::Ack => {
@@ -29,15 +29,15 @@ impl EventLoop {
         }
     }
 
-    /// Sends all following messages of the group back unprocessed, because a message that was not acked must come first.
-    /// They get the same delay as this message, because some servers deliver a follower while its head is still
+    /// Sends all following messages of the group back unprocessed, because a message that was not acked must come
+    /// first. They get the same delay as that message, because some servers deliver a follower while its head is still
     /// delayed.
     pub(super) fn send_back_followers(&mut self, id: Id, group: &str, delay: Duration) {
         let followers = self.gate.close(group, id).into_iter().rev();
         self.commands.extend(followers.map(|follower| Command::Feed(follower, Event::Overtaken(delay))));
     }
 
-    /// Returns `true` if the first delivery of the same group is not finished, although its guest has ended.
+    /// Returns `true` if the guest of the group's first delivery has ended, but that delivery is not finished.
     pub(super) fn follows_one_that_settles(&self, in_hand: &InHand) -> bool {
         let head = self.group_of(in_hand).and_then(|group| self.gate.head(&group));
         let head = head.and_then(|head| self.in_hand.get(&head));

@@ -1,11 +1,12 @@
-//! Requests: what the loop does when an operator asks for the messages in flight, or cancels one.
+//! Operator requests: lists the messages in flight, and cancels deliveries.
 
 use super::super::delivery::Event;
 use super::super::in_flight::{Cancellation, DeliveryId, InFlight, Request, Stage};
 use super::EventLoop;
 
 impl EventLoop {
-    /// An operator requests something. The channels have room for the answer; one that is closed has nobody who waits for it.
+    /// Handles an operator's request. The reply channel has room for the answer. If its receiver is gone, the answer is
+    /// dropped.
     pub(super) fn requested(&mut self, request: Request) {
         match request {
             Request::List(answer) => drop(answer.try_send(self.in_flight())),
@@ -14,7 +15,7 @@ impl EventLoop {
         }
     }
 
-    /// The messages in flight, in the order of their receives.
+    /// Returns the messages in flight, in the order of their receipt.
     fn in_flight(&self) -> Vec<InFlight> {
         let mut all = Vec::new();
         for (delivery, in_hand) in &self.in_hand {
@@ -35,7 +36,7 @@ impl EventLoop {
         all
     }
 
-    /// Cancels this very delivery, and none that came after it.
+    /// Cancels this delivery if its handler runs. A redelivery of the message has another id, so it is not affected.
     fn cancel(&mut self, delivery: DeliveryId) -> Cancellation {
         let Some(in_hand) = self.in_hand.get(&delivery) else { return Cancellation::Ended };
         match in_hand.machine.stage() {
