@@ -26,10 +26,10 @@ impl fmt::Debug for Announcer {
 }
 
 impl Announcer {
-    /// Creates an announcer for the topic with this ARN. Calls go to the region in the ARN; no call is made yet.
+    /// Creates an announcer for the topic with this ARN. Its calls go to the region in the ARN. No call is made yet.
     ///
     /// # Errors
-    /// [`QueueError::Refused`]: it is not the ARN of a topic.
+    /// [`QueueError::Refused`]: `topic` is not the ARN of a topic.
     pub async fn new(options: &Options, topic: &str) -> Result<Self, QueueError> {
         let parts: Vec<_> = topic.split(':').collect();
         let ["arn", _, "sns", region, _, name] = parts[..] else { return Err(no_topic(topic)) };
@@ -40,7 +40,8 @@ impl Announcer {
         Ok(Self { clients: Clients::new(&options).await?, topic: topic.to_owned() })
     }
 
-    /// Publishes this text in a single attempt, cut to 250 KiB. On a FIFO topic, the message group is `hostler`.
+    /// Publishes this text in a single attempt. A text of more than 250 KiB is cut. On a FIFO topic, the message group
+    /// is `hostler`.
     ///
     /// # Errors
     /// [`QueueError`]: SNS did not confirm the publication.
@@ -63,7 +64,8 @@ fn no_topic(text: &str) -> QueueError {
     ))
 }
 
-/// Converts a subject to the form that SNS accepts: at most 100 characters, with `?` for everything except printable ASCII.
+/// Converts a subject to the form that SNS accepts. The result has at most 100 characters, and `?` in place of every
+/// character that is not printable ASCII.
 fn ascii(subject: &str) -> String {
     let plain = |char: char| if char == ' ' || char.is_ascii_graphic() { char } else { '?' };
     subject.chars().take(MAX_SUBJECT).map(plain).collect()

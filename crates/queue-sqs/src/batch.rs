@@ -4,7 +4,7 @@
 pub(super) const MAX_ENTRIES: usize = 10;
 
 /// Splits items into batches without changing their order. A batch has at most [`MAX_ENTRIES`] items and at most
-/// `max_bytes` bytes. An item larger than `max_bytes` gets a batch of its own.
+/// `max_bytes` bytes. An item of more than `max_bytes` bytes gets its own batch.
 pub(super) fn batches<T>(items: Vec<T>, max_bytes: usize, size: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
     let mut batches: Vec<Vec<T>> = Vec::new();
     let mut bytes = 0;

@@ -1,5 +1,5 @@
-//! The calls made for every batch of messages: receive, delete, change visibility. The direct client makes them, or else
-//! the SDK.
+//! The calls for every batch of messages: receive, delete, change visibility. The direct client makes these calls. If
+//! it cannot, the SDK's client makes them.
 
 use std::time::Duration;
 
@@ -30,11 +30,11 @@ pub(super) struct Told {
     pub(super) request_id: Option<String>,
 }
 
-// An SDK call is a future of about 10 KB. The future is boxed, as SDK calls are rare here and every call would move the
-// unboxed future.
+// An SDK call is a future of about 10 KB. If the future were not boxed, every direct call would move it too, although
+// SDK calls are rare here.
 impl Clients {
-    /// Receives messages. A failed receive is not retried: the lease of a message that the second attempt brings would be
-    /// counted from the first attempt.
+    /// Receives messages, in a single attempt. A second attempt could return messages whose lease would then be counted
+    /// from the first attempt.
     pub(super) async fn receive(
         &self,
         input: ReceiveMessageInputBuilder,
@@ -50,8 +50,8 @@ impl Clients {
             timeout(patience, Box::pin(input.send_with(&self.polls))).await.map_err(|_| late(what, patience))?;
         match answer {
             Ok(answer) => Ok(answer.messages.into_iter().flatten().filter_map(incoming).collect()),
-            // The SDK fails the whole answer when it cannot read one message. All messages of the answer are leased
-            // already, so the readable messages are returned.
+            // If the SDK cannot read one message, it fails the whole answer. All messages of the answer are already
+            // leased, so the readable messages are returned.
             Err(error) => messages_beside(&error).ok_or_else(|| Fault::of(what, &error)),
         }
     }
@@ -100,8 +100,8 @@ impl Clients {
         Ok(Told { done, failed: answer.failed, request_id })
     }
 
-    /// Makes a call directly and returns the parsed answer with the request id. `None`: the call was not made, and the SDK
-    /// must make it.
+    /// Makes a call with the direct client. Returns the parsed answer with the request id. `None`: the direct client
+    /// made no call, so the SDK must make it.
     async fn directly<T>(
         &self,
         target: &'static str,
@@ -124,7 +124,7 @@ impl Clients {
     }
 }
 
-/// Answer to a batch call: a result for each entry, or one fault for the whole call.
+/// Answer to a batch call: one result for each entry, or one fault for the whole call.
 pub(super) struct Answers {
     told: Told,
     otherwise: Option<Fault>,
@@ -138,7 +138,7 @@ impl Answers {
         }
     }
 
-    /// Returns the result of the n-th entry. An entry that the answer does not mention counts as failed.
+    /// Returns the result of the n-th entry. An entry without a result in the answer counts as failed.
     pub(super) fn of(&self, what: &str, n: usize) -> Result<(), LeaseError> {
         let Told { done, failed, request_id } = &self.told;
         let id = n.to_string();
@@ -158,8 +158,8 @@ fn told(((done, failed), request_id): ((Vec<String>, Vec<BatchResultErrorEntry>)
     Told { done, failed, request_id }
 }
 
-/// Returns the readable messages of a successful answer that the SDK could not parse. `None`: the call failed, or the
-/// answer is not a list of messages.
+/// Returns the readable messages of a successful answer, if the SDK could not parse the whole answer. `None`: the call
+/// failed, or the answer is not a list of messages.
 fn messages_beside(error: &SdkError<ReceiveMessageError>) -> Option<Vec<Incoming>> {
     let answer = error.raw_response().filter(|answer| answer.status().is_success())?;
     json::read_messages(answer.body().bytes()?).ok()

@@ -27,8 +27,8 @@ use hostler_queue::QueueError;
 /// Maximum wait of one ReceiveMessage (AWS limit: WaitTimeSeconds 20).
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(20);
 
-/// Timeout of one attempt of an ordinary call. A call has at most three attempts, which together take half of the default
-/// lease.
+/// Timeout of one attempt of an ordinary call. The SDK makes at most three attempts, which together take half of the
+/// default lease.
 pub(super) const CALL: Duration = Duration::from_secs(5);
 /// Timeout of one attempt of a call that reads hundreds of metrics.
 const METRICS: Duration = Duration::from_secs(60);
@@ -44,32 +44,33 @@ pub(super) const CONNECT: Duration = Duration::from_secs(3);
 /// One client per kind of call. All clients share connections and credentials.
 #[derive(Debug, Clone)]
 pub(super) struct Clients {
-    /// Deletes, changes visibility and reads attributes. The SDK retries.
+    /// Client that deletes messages, changes their visibility and reads attributes. The SDK retries its calls.
     pub(super) sqs: aws_sdk_sqs::Client,
-    /// Long polls, with a longer timeout. The SDK does not retry: the lease of a message that a second attempt brings would
-    /// be counted from the first attempt.
+    /// Client for long polls, with a longer timeout. The SDK does not retry them. A second attempt could return
+    /// messages whose lease would then be counted from the first attempt.
     pub(super) polls: aws_sdk_sqs::Client,
-    /// Sends. The SDK does not retry, as hostler retries entry by entry.
+    /// Client that sends messages. The SDK does not retry its calls, because hostler retries entry by entry.
     pub(super) sends: aws_sdk_sqs::Client,
-    /// Makes the calls of every batch without the SDK's generated client. `None`: the generated client makes these calls too.
+    /// Client that makes the calls of every batch in place of the SDK's generated client. `None`: the generated client
+    /// makes these calls too.
     pub(super) direct: Option<Arc<Direct>>,
     /// Estimate of the SQS clock.
     pub(super) clock: ServiceClock,
-    /// Publishes to SNS. The SDK does not retry.
+    /// Client that publishes to SNS. The SDK does not retry its calls.
     pub(super) publishes: aws_sdk_sns::Client,
-    /// Manages topics and subscriptions.
+    /// Client that manages topics and subscriptions.
     pub(super) sns: aws_sdk_sns::Client,
     /// Stores and fetches bodies that are too large for a message.
     pub(super) s3: aws_sdk_s3::Client,
     /// Region of all clients.
     pub(super) region: String,
-    /// Configuration of the ordinary clients, from which rarely needed clients are built on demand.
+    /// Configuration of the ordinary clients. Rarely needed clients are created from this configuration on demand.
     ordinary: SdkConfig,
 }
 
 impl Clients {
-    /// Creates the clients. Unless `options` has credentials, the SDK's chain provides them: environment, profile, web
-    /// identity, ECS, EC2. The first call fetches the credentials.
+    /// Creates the clients. If `options` has no credentials, the SDK's chain provides them (environment, profile, web
+    /// identity, ECS, EC2). The first call fetches the credentials.
     ///
     /// # Errors
     /// [`QueueError::Refused`]: neither `options` nor the AWS environment sets a region.
@@ -112,37 +113,37 @@ impl Clients {
         })
     }
 
-    /// Returns a client for usage metrics of queues and topics. Its timeout allows for answers with hundreds of metrics
-    /// over days.
+    /// Returns a client for usage metrics of queues and topics. Its timeout is long enough for answers with hundreds of
+    /// metrics over several days.
     pub(super) fn cloudwatch(&self) -> aws_sdk_cloudwatch::Client {
         aws_sdk_cloudwatch::Client::new(&with_patience(&self.ordinary, METRICS, 3))
     }
 }
 
-/// Creates the S3 client. If an endpoint is set, in the config or by AWS_ENDPOINT_URL, buckets are addressed by path:
-/// stand-ins for S3 have no host name per bucket.
+/// Creates the S3 client. If the config or AWS_ENDPOINT_URL sets an endpoint, buckets are addressed by path, because
+/// stand-ins for S3 have no host name for each bucket.
 fn s3(shared: &SdkConfig) -> aws_sdk_s3::Client {
     let config = aws_sdk_s3::config::Builder::from(shared).force_path_style(shared.endpoint_url().is_some());
     aws_sdk_s3::Client::from_conf(config.build())
 }
 
-/// Creates the configuration of an SQS client with a retry budget of its own, so that no other client uses up the retries
-/// of the heartbeats. Disables the SDK's stalled-stream protection: every attempt has a timeout anyway, and the protection
-/// wakes up for each waiting call.
+/// Creates the configuration of an SQS client. The client has its own retry budget, so that no other client uses up the
+/// retries of the heartbeats. The SDK's stalled-stream protection is disabled, because every attempt has a timeout, and
+/// the protection would wake up for each waiting call.
 fn sqs(shared: &SdkConfig, purpose: &'static str) -> aws_sdk_sqs::config::Builder {
     aws_sdk_sqs::config::Builder::from(shared)
         .retry_partition(RetryPartition::custom(purpose).build())
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
 }
 
-/// A client of SNS, whose answers tell the time as those of SQS do.
+/// Creates an SNS client. Its answers update the estimate of the service's clock, like those of SQS.
 fn sns(shared: &SdkConfig, clock: &ServiceClock) -> aws_sdk_sns::Client {
     let config = aws_sdk_sns::config::Builder::from(shared).interceptor(clock.clone());
     aws_sdk_sns::Client::from_conf(config.build())
 }
 
 /// Creates the SDK's usual connector, with proxies from the environment and the system's root certificates. All clients
-/// share the connections of this connector.
+/// share its connections.
 fn connector() -> SharedHttpConnector {
     let settings = HttpConnectorSettings::builder().connect_timeout(CONNECT).build();
     let connector = Connector::builder().connector_settings(settings).proxy_config(ProxyConfig::from_env());
@@ -154,8 +155,8 @@ fn client_of(connector: &SharedHttpConnector) -> SharedHttpClient {
     http_client_fn(move |_, _| connector.clone())
 }
 
-/// Returns the configuration with this connector and with credentials that all clients share. Also returns the direct
-/// client, or `None` if credentials or an endpoint are missing.
+/// Returns the configuration with this connector, and with credentials for all clients to share. Also returns the
+/// direct client. `None`: credentials or an endpoint are missing.
 async fn connected(
     shared: &SdkConfig,
     connector: SharedHttpConnector,

@@ -10,20 +10,21 @@ use aws_sdk_sqs::error::BoxError;
 use aws_sdk_sqs::primitives::{DateTime, DateTimeFormat};
 use tokio::time::Instant;
 
-/// Maximum number of milliseconds that a `Date` header omits, as the header has whole seconds.
+/// Maximum error of a `Date` header in milliseconds, because the header has whole seconds.
 const UNTOLD: i64 = 999;
 
 /// Estimated difference between the SQS clock and ours. Clones share the estimate.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ServiceClock {
-    /// Milliseconds by which the SQS clock is ahead, accurate to one second; negative if behind.
+    /// Estimated lead of the SQS clock over ours in milliseconds, accurate to one second. Negative if the SQS clock is
+    /// behind.
     ahead: Arc<AtomicI64>,
-    /// The time that the last answer told, and when it came.
+    /// Service time in the last answer, and our time when that answer arrived. `None`: no answer has arrived yet.
     told: Arc<Mutex<Option<(SystemTime, Instant)>>>,
 }
 
 impl ServiceClock {
-    /// Converts a time of our clock to the SQS clock. Before the first answer, returns the time unchanged.
+    /// Converts a time of our clock to the SQS clock. Before the first answer from SQS, returns the time unchanged.
     pub(super) fn show(&self, time: SystemTime) -> SystemTime {
         let ahead = self.ahead.load(Ordering::Relaxed);
         let by = Duration::from_millis(ahead.unsigned_abs());
@@ -31,14 +32,15 @@ impl ServiceClock {
         shown.unwrap_or(time)
     }
 
-    /// The service's time now, by the last answer: late by up to a second and the answer's way, and never early. Ours before the
-    /// first answer.
+    /// Returns the service's current time, calculated from its last answer. The result is never ahead of the service's
+    /// clock. It is behind by up to a second, plus the time that the answer needed to arrive. Before the first answer,
+    /// returns the time of our clock.
     pub(super) fn now(&self) -> SystemTime {
         let told = *self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.map_or_else(SystemTime::now, |(time, at)| time + at.elapsed())
     }
 
-    /// Updates the estimate from the `Date` header of an answer that arrived when our clock showed `now`.
+    /// Updates the estimate from the `Date` header of an answer. `now`: time of our clock when the answer arrived.
     pub(super) fn learn(&self, date: &str, now: SystemTime) {
         if let Ok(told) = DateTime::from_str(date, DateTimeFormat::HttpDate)
             && let Ok(time) = SystemTime::try_from(told)
@@ -51,14 +53,14 @@ impl ServiceClock {
     }
 }
 
-/// Returns the smallest difference in milliseconds that explains an answer, or 0 if the clocks may agree. An overestimate
-/// would make a requeue move its own messages again and again.
+/// Returns the smallest clock difference in milliseconds that is consistent with an answer. Returns 0 if the clocks may
+/// agree. With an overestimate, a requeue would move its own messages again and again.
 fn ahead(told: i64, ours: i64) -> i64 {
     0.clamp(told - ours, told + UNTOLD - ours)
 }
 
-/// Learns the SQS clock from every answer to a generated SQS client. These clients correct their signatures by themselves;
-/// direct calls and comparisons of times need this estimate.
+/// Updates the estimate from every answer to a generated client. The generated clients correct their signatures by
+/// themselves, but direct calls and comparisons of times need this estimate.
 impl Intercept for ServiceClock {
     fn name(&self) -> &'static str {
         "ServiceClock"

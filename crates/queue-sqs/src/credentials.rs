@@ -11,13 +11,15 @@ use tokio::time::timeout;
 
 use hostler_types::error_chain::with_causes;
 
-/// Time before expiry at which the renewal of credentials begins. EC2 and ECS offer new credentials by then.
+/// Time before expiry to begin the renewal of credentials. EC2 and ECS offer new credentials by then.
 const AHEAD: Duration = Duration::from_secs(5 * 60);
-/// Interval after which credentials without an expiry are renewed. The SDK caches such credentials for 15 minutes.
+/// Interval between renewals of credentials without an expiry. Below the 15 minutes for which the SDK caches such
+/// credentials.
 const KEPT: Duration = Duration::from_secs(10 * 60);
 /// Minimum interval between the starts of two renewals, and the timeout of a renewal.
 const BETWEEN: Duration = Duration::from_secs(30);
-/// Maximum time that an SDK call waits for a renewal while the old credentials are valid. Below the 5 s timeout of an attempt.
+/// Maximum time for an SDK call to wait for a renewal while the old credentials are valid. Below the 5 s timeout of an
+/// attempt.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// A provider that caches the credentials of another provider. Clones share the cache.
@@ -28,7 +30,7 @@ pub(super) struct KeptCredentials(Arc<Kept>);
 struct Kept {
     provider: SharedCredentialsProvider,
     held: Mutex<Option<Arc<Held>>>,
-    /// Locked by the call that fetches. Contains the earliest time of the next renewal.
+    /// Locked while credentials are being fetched. The value is the earliest time of the next renewal.
     fetching: Arc<tokio::sync::Mutex<SystemTime>>,
 }
 
@@ -62,8 +64,8 @@ impl KeptCredentials {
         Self(Arc::new(Kept { provider, held: Mutex::default(), fetching }))
     }
 
-    /// Returns the cached credentials if they are valid at `now`, and starts a due renewal. `None`: [`ProvideCredentials`]
-    /// must fetch credentials.
+    /// Returns the cached credentials if they are valid at `now`. If their renewal is due, starts it. `None`:
+    /// [`ProvideCredentials`] must fetch credentials.
     pub(super) fn current(&self, now: SystemTime) -> Option<Arc<Held>> {
         let held = self.held().filter(|held| held.holds(now))?;
         if held.renew_at <= now {
@@ -76,7 +78,8 @@ impl KeptCredentials {
         self.0.held.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Fetches credentials in the background, unless a fetch is running or the last renewal began less than [`BETWEEN`] ago.
+    /// Fetches credentials in the background. Does nothing if a fetch is running, or if the last renewal began less
+    /// than [`BETWEEN`] ago.
     fn renew(&self, now: SystemTime) {
         let Ok(mut turn) = Arc::clone(&self.0.fetching).try_lock_owned() else { return };
         if now < *turn {
@@ -101,7 +104,8 @@ impl KeptCredentials {
         Ok(held)
     }
 
-    /// Returns credentials that are not due for renewal, and fetches new ones if necessary. Only one call at a time fetches.
+    /// Returns credentials that are not due for renewal. Fetches new ones if necessary. Only one call at a time
+    /// fetches.
     ///
     /// If the fetch fails or takes longer than [`PATIENCE`], returns the old credentials as long as they are valid.
     async fn provide(&self, now: SystemTime) -> provider::Result {
@@ -149,7 +153,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const HOUR: Duration = Duration::from_secs(60 * 60);
 
-    /// A provider of credentials that are valid for an hour. Counts its fetches, which can fail or hang.
+    /// A provider of credentials that are valid for an hour. It counts its fetches, and can be set to fail or to hang.
     #[derive(Debug, Default)]
     struct Source {
         fetches: AtomicUsize,

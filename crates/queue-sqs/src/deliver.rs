@@ -17,7 +17,7 @@ use hostler_types::Backoff;
 use hostler_types::channel::Channel;
 use hostler_types::message::Invalid;
 
-/// Time for which a message with a temporary failure is retried.
+/// Maximum time to retry a message that fails temporarily.
 pub(super) const PATIENCE: Duration = Duration::from_secs(18);
 /// Delays between the attempts.
 pub(super) const REST: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(4));
@@ -84,7 +84,7 @@ pub(super) fn refusal(fault: Fault) -> SendError {
 }
 
 impl Service {
-    /// Makes one call. Returns the message id or the fault of each entry, in the order of the entries.
+    /// Makes one call. Returns the message id or the fault of each entry, in the order of `entries`.
     pub(super) async fn call<'a>(
         &self,
         target: &Target,
@@ -169,7 +169,7 @@ impl Service {
     }
 }
 
-/// Returns the answers in the order of the entries. An entry that the answer does not mention counts as not sent.
+/// Returns the answers in the order of the entries. An entry without an answer counts as not sent.
 fn in_order(
     count: usize,
     what: &str,

@@ -18,7 +18,8 @@ struct Counts {
     in_flight: u64,
 }
 
-/// Returns the depth of each channel. `oldest_age` is `None`: only CloudWatch reports the age of messages, not SQS.
+/// Returns the depth of each channel. `oldest_age` is always `None`, because CloudWatch reports the age of messages and
+/// SQS does not.
 pub(super) async fn depths(service: &Arc<Service>, channels: &[Channel]) -> Vec<Result<Depth, QueueError>> {
     let work: Vec<_> = channels.iter().cloned().map(|channel| depth(Arc::clone(service), channel)).collect();
     side_by_side(work).await.into_iter().map(|depth| depth.unwrap_or_else(|| Err(stopping()))).collect()
@@ -34,8 +35,8 @@ async fn depth(service: Arc<Service>, channel: Channel) -> Result<Depth, QueueEr
     Ok(Depth { visible, delayed, in_flight, dead_lettered, missing: found.is_none(), oldest_age: None })
 }
 
-/// Counts the messages of a dead-letter queue. Returns zeros if `queue` is itself a dead-letter queue, or if the
-/// dead-letter queue was found missing or denied in the last 30 minutes.
+/// Counts the messages of a dead-letter queue. Returns zeros if `queue` is itself a dead-letter queue. Also returns
+/// zeros if the dead-letter queue was found to be missing or denied in the last 30 minutes.
 async fn counts_of_dead_letters(service: &Service, queue: &str, dead: &str) -> Result<Counts, QueueError> {
     let is_known = !service.resolver.known_kinds(&service.names, dead).is_empty();
     if queue.ends_with("-dlq") || !is_known && service.resolver.is_passed_over(dead) {
@@ -48,9 +49,9 @@ async fn counts_of_dead_letters(service: &Service, queue: &str, dead: &str) -> R
     Ok(found.unwrap_or_default())
 }
 
-/// Replaces a refusal by zeros. An IAM policy that lists only existing dead-letter queues makes SQS refuse a query for a
-/// missing one. The refusal hides nothing about the channel's own queue, so it causes only one warning per broker, and the
-/// dead-letter queue is not queried again for 30 minutes.
+/// Replaces a refusal with zeros. If an IAM policy lists only existing dead-letter queues, SQS refuses a query for a
+/// missing one. A broker logs only one warning about refusals, because the counts of the channel's own queue are known.
+/// The dead-letter queue is not queried again for 30 minutes.
 fn uncounted_if_refused(service: &Service, name: &str, dead: Result<Counts, QueueError>) -> Result<Counts, QueueError> {
     let refusal = match dead {
         Err(QueueError::Refused(refusal)) => refusal,
@@ -72,8 +73,8 @@ async fn counts(service: &Service, name: &str) -> Result<Option<Counts>, QueueEr
     }
 }
 
-/// Adds up the counts of both kinds. An IAM policy that lists only existing queues makes SQS refuse the query for the other
-/// kind, so a refusal is an error only if neither kind is found.
+/// Adds up the counts of both kinds. If an IAM policy lists only existing queues, SQS refuses the query for the other
+/// kind. Therefore, a refusal is an error only if neither kind is found.
 fn both(kinds: [Result<Option<Counts>, QueueError>; 2]) -> Result<Option<Counts>, QueueError> {
     let (mut total, mut refusal) = (None, None);
     for kind in kinds {
@@ -126,8 +127,8 @@ async fn counts_of(service: &Service, name: &str, ordered: bool) -> Result<Optio
     }))
 }
 
-/// Returns the channels of all queues under our prefix, without their exchanges: SQS does not know which exchange feeds a
-/// queue.
+/// Returns the channels of all queues under our prefix. The channels have no exchange, because SQS does not know which
+/// exchange feeds a queue.
 pub(super) async fn channels(service: &Arc<Service>) -> Result<Vec<Channel>, QueueError> {
     let mut channels: Vec<Channel> = Vec::new();
     for url in queue_urls(service).await? {
@@ -139,7 +140,7 @@ pub(super) async fn channels(service: &Arc<Service>) -> Result<Vec<Channel>, Que
     Ok(channels)
 }
 
-/// Returns the URLs of all queues under our prefix, read page by page (AWS limit: 1,000 per page).
+/// Returns the URLs of all queues under our prefix. Reads the list page by page (AWS limit: 1,000 queues per page).
 pub(super) async fn queue_urls(service: &Service) -> Result<Vec<String>, QueueError> {
     let prefix = service.names.prefix();
     let list = service.clients.sqs.list_queues().set_queue_name_prefix((!prefix.is_empty()).then(|| prefix.to_owned()));

@@ -1,8 +1,9 @@
-//! Makes the calls of every batch directly over HTTP: one endpoint, one connection pool, a body by `json`, and a signature.
+//! Direct client: makes the calls of every batch over HTTP, with one endpoint, one connection pool, bodies from `json`,
+//! and a signature.
 //!
-//! For each call, the generated client determines endpoint, credentials, retries and user agent anew, which takes longer
-//! than the call itself. The generated client makes all other calls. After a direct call has failed, the generated client
-//! also makes the calls of every batch for [`PAUSE`], as it retries failed calls.
+//! For each call, the generated client determines endpoint, credentials, retries and user agent anew, which takes
+//! longer than the call itself. The generated client still makes all other calls. If a direct call fails, the generated
+//! client makes the calls of every batch too for [`PAUSE`], because it retries failed calls.
 
 use std::error::Error;
 use std::sync::{Mutex, PoisonError};
@@ -25,7 +26,7 @@ use super::credentials::KeptCredentials;
 use super::json::{self, Refusal};
 use hostler_types::error_chain::with_causes;
 
-/// Time for which the generated client makes all calls after a direct call failed.
+/// Period after a failed direct call in which the generated client makes all calls.
 const PAUSE: Duration = Duration::from_secs(10);
 
 const CONTENT_TYPE: &str = "application/x-amz-json-1.0";
@@ -38,13 +39,13 @@ const REQUEST_ID: &str = "x-amzn-requestid";
 /// Reason why a call has no successful answer.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The call was not made; the generated client must make it.
+    /// The direct client made no call, so the generated client must make it.
     NotMade,
     /// SQS refused the call.
     Refused(Refusal),
-    /// The connection failed; the call may have been carried out.
+    /// The connection failed. SQS may have carried out the call.
     Broken(String),
-    /// No answer came in time; the call may have been carried out.
+    /// No answer arrived in time. SQS may have carried out the call.
     Late,
 }
 
@@ -70,8 +71,8 @@ pub(super) struct Direct {
 }
 
 impl Direct {
-    /// Creates the client and resolves its endpoint as the generated client does. `None`: there is no region, or the
-    /// endpoint cannot be resolved; the generated client reports the error.
+    /// Creates the client, and resolves its endpoint as the generated client does. `None`: there is no region, or the
+    /// endpoint cannot be resolved. The generated client then reports the error.
     pub(super) async fn new(
         shared: &SdkConfig,
         connector: SharedHttpConnector,
@@ -89,7 +90,7 @@ impl Direct {
         let endpoint = ResolveEndpoint::resolve_endpoint(&DefaultResolver::new(), &place).await.ok()?;
         let url = format!("{}/", endpoint.url().trim_end_matches('/'));
         let mut settings = SigningSettings::default();
-        // The signer is given only headers that must be signed, so none is excluded.
+        // Every header passed to the signer must be signed, so no header is excluded.
         settings.excluded_headers = None;
         Some(Self { connector, url, region, settings, credentials, clock, paused_until: Mutex::default() })
     }
@@ -113,7 +114,7 @@ impl Direct {
         self.paused_until.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the request, signed for the moment when our clock shows `now`. `None`: there are no valid credentials.
+    /// Returns the signed request. `now`: time of our clock. `None`: there are no valid credentials.
     fn signed(&self, target: &'static str, body: Vec<u8>, now: SystemTime) -> Result<Option<HttpRequest>, BoxError> {
         let now = self.clock.show(now);
         let Some(credentials) = self.credentials.current(now) else { return Ok(None) };
@@ -161,8 +162,8 @@ impl Direct {
     }
 }
 
-/// Returns the endpoint URL that replaces the default of the region. Sources in descending precedence: hostler's config,
-/// the SQS endpoint in the AWS environment and profile, the endpoint of all services.
+/// Returns the endpoint URL that replaces the region's default. Sources, the first one wins: hostler's config, the SQS
+/// endpoint in the AWS environment and profile, the AWS endpoint for all services.
 fn endpoint_url(shared: &SdkConfig) -> Option<String> {
     let common = shared.endpoint_url().map(str::to_owned);
     if shared.get_origin("endpoint_url").is_client_config() {

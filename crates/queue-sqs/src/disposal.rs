@@ -1,4 +1,4 @@
-//! Deletes unused queues and bodies. Conditions that were checked earlier are checked again right before the deletion.
+//! Deletes unused queues and bodies. All conditions are checked again right before each deletion.
 
 use std::collections::BTreeSet;
 use std::time::SystemTime;
@@ -13,7 +13,8 @@ use hostler_queue::{Body, QueueError, Removal, StoredBodies, Unread, tag};
 /// Maximum number of objects deleted per call (AWS limit of DeleteObjects: 1,000).
 const PER_CALL: usize = 1000;
 
-/// Deletes a queue if hostler owns the queue, the queue is empty, and it is the dead-letter queue of no queue outside `gone`.
+/// Deletes a queue. Conditions: hostler owns the queue, the queue is empty, and every queue that uses it as dead-letter
+/// queue is in `gone`.
 pub(super) async fn remove_queue(
     service: &Service,
     name: &str,
@@ -38,7 +39,7 @@ pub(super) async fn remove_queue(
     if !tags.is_some_and(|tags| tag::is_owned(&tags)) {
         return Ok(Removal::Kept("its tags no longer say that it is hostler's".to_owned()));
     }
-    // The last check before the call that cannot be undone.
+    // Check one last time, because a deletion cannot be undone.
     match inventory::contents(service, &url).await.map_err(unread)?.map(|held| held.messages()) {
         Some(0) => {}
         Some(count) => return Ok(Removal::Kept(format!("{count} messages have come"))),
@@ -49,8 +50,8 @@ pub(super) async fn remove_queue(
     Ok(Removal::Removed)
 }
 
-/// Lists at most `most` bodies that were stored before `time`. Excludes objects that others store under the same prefix.
-/// `None`: no bucket is configured.
+/// Lists at most `most` bodies that were stored before `time`. Excludes objects that other programs store under the
+/// same prefix. `None`: no bucket is configured.
 pub(super) async fn stored_before(
     service: &Service,
     time: SystemTime,

@@ -1,14 +1,15 @@
-//! Reads the trace context from the SNS envelope around a message. SNS adds the envelope if a subscription has no raw
-//! delivery. No I/O.
+//! Reads the trace context from the SNS envelope around a message. SNS adds the envelope if the subscription does not
+//! use raw delivery. No I/O.
 //!
-//! The body remains the whole envelope, as another producer may have sent an envelope on purpose. Only the trace context is
-//! read.
+//! Reads only the trace context. The message body remains the whole envelope, because another producer may have sent an
+//! envelope on purpose.
 
 use serde::Deserialize;
 
 use hostler_types::message::TraceContext;
 
-/// Maximum size in bytes of a parsed envelope: twice the SNS limit of 256 KiB, as quotes and line ends are escaped.
+/// Maximum size in bytes of an envelope to parse. Twice the SNS limit of 256 KiB, because the envelope escapes quotes
+/// and line ends.
 const MAX: usize = 512 * 1024;
 
 /// Number of leading bytes in which an envelope must name its type.

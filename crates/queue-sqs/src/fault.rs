@@ -21,7 +21,7 @@ const MISSING: &[&str] = &[
     "ResourceNotFoundException",
 ];
 
-/// Error codes for a temporary failure, even if the HTTP status blames the caller.
+/// Error codes of temporary failures. Some have an HTTP status that blames the caller.
 const LATER: &[&str] = &[
     "Throttling",
     "ThrottlingException",
@@ -51,8 +51,8 @@ const LATER: &[&str] = &[
     "RequestTimeTooSkewed",
 ];
 
-/// Prefixes of the error message for a signature that is refused only because of its time. The answer has the service's
-/// time, with which the client signs the next attempt.
+/// Prefixes of error messages for a signature that is refused only because of its time. The refusal contains the
+/// service's time, which the client uses for the signature of the next attempt.
 const SKEWED: &[&str] = &["Signature expired", "Signature not yet current"];
 
 /// Error codes for a receipt that is no longer valid.
@@ -81,11 +81,11 @@ pub(super) enum Fault {
     Stale(String),
     /// Refused temporarily. Retry.
     Later(String),
-    /// No answer, or an answer that leaves open whether the call was carried out. Retry.
+    /// No answer arrived, or the answer does not say whether the call was carried out. Retry.
     Unanswered(String),
     /// Refused permanently: denied, malformed or above a limit. Retrying is useless.
     Never(String),
-    /// Like [`Fault::Never`], but for one entry of a batch: only this message is at fault.
+    /// Refused permanently, but only for one entry of a batch, because of its message. Retrying is useless.
     Message(String),
 }
 
@@ -138,7 +138,7 @@ impl Fault {
         }
     }
 
-    /// Classifies a fault by its AWS code. An unknown code is temporary if `otherwise` is set.
+    /// Classifies a fault by its AWS code. `otherwise`: an unknown code counts as temporary.
     pub(super) fn by_code(code: &str, text: String, otherwise: bool) -> Self {
         let among = |codes: &[&str]| codes.contains(&code);
         match () {
@@ -178,12 +178,12 @@ impl Fault {
 const GIVE: &str = "give the ECS task or EC2 instance a role; elsewhere set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or \
                     AWS_PROFILE after `aws configure` or `aws sso login` (a local stand-in for AWS takes any key)";
 
-/// Part of the SDK's error text if the instance metadata service (IMDS) provides no credentials.
+/// Part of the SDK's error text when the instance metadata service (IMDS) provides no credentials.
 const METADATA: &str = "failed to load IMDS";
 
-/// Returns a readable text for a call that was not signed for lack of credentials. `None`: the call failed for another
-/// reason. The text of the SDK's error identifies the reason, as hostler does not depend on the crate of the error's type.
-/// `variable` looks up an environment variable.
+/// Returns a readable text for a call without a signature, which failed for lack of credentials. `None`: the call
+/// failed for another reason. The reason is identified by the SDK's error text, because hostler does not depend on the
+/// crate of the error's type. `variable`: looks up an environment variable.
 fn no_credentials(
     error: &(dyn std::error::Error + 'static),
     variable: impl Fn(&str) -> Option<String>,
@@ -227,7 +227,7 @@ fn asked_for(variable: impl Fn(&str) -> Option<String>) -> String {
     profile.into_iter().chain(token).collect()
 }
 
-/// Returns whether the call failed for lack of permission. SQS, SNS and KMS each have their own code for a denial.
+/// Returns `true` if the call failed for lack of permission. SQS, SNS and KMS have different codes for a denial.
 pub(super) fn is_denial<E: ProvideErrorMetadata>(error: &SdkError<E>) -> bool {
     let code = error.code().unwrap_or_default();
     code.contains("AccessDenied") || code.starts_with("AuthorizationError")
@@ -249,7 +249,7 @@ impl From<Fault> for LeaseError {
         match fault {
             Fault::Later(text) | Fault::Unanswered(text) => Self::Retry(text),
             Fault::Missing(text) | Fault::Stale(text) => Self::Lost(text),
-            // A denied call may be allowed before the lease ends, and the lease is still held.
+            // A denied call may become allowed while the lease is still held.
             Fault::Never(text) | Fault::Message(text) => Self::Retry(text),
         }
     }
@@ -327,8 +327,8 @@ mod tests {
         assert!(!text.contains("IMDS") && !text.contains("AWS_PROFILE is"), "{text}");
     }
 
-    /// The codes are those sent over the wire. SQS and SNS have their own names for KMS errors, which differ from the names
-    /// of the SDK's error types.
+    /// Uses the codes that are sent over the wire. SQS and SNS have their own names for KMS errors, which differ from
+    /// the names of the SDK's error types.
     #[test]
     fn a_call_is_judged_by_its_code_before_its_status() {
         let call = |code: &str| Fault::of_answer("TagResource", 400, Some(code), None, Request(None));

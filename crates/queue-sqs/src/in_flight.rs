@@ -1,8 +1,8 @@
-//! Deliveries in flight, whose leases are measured by our own clock, and the ids of finished messages.
+//! Deliveries in flight, with their leases by our own clock, and the ids of finished messages.
 //!
-//! SQS confirms a delete with a stale receipt but does not delete the message. A lease therefore counts as lost as soon as
-//! it has expired by our own clock. A finished message that is delivered again is deleted instead of processed twice. No
-//! I/O.
+//! SQS confirms a delete with a stale receipt, but does not delete the message. Therefore, a lease counts as lost as
+//! soon as it has expired by our own clock. If a finished message is delivered again, it is deleted, and not processed
+//! twice. No I/O.
 
 use std::collections::VecDeque;
 use std::hash::BuildHasher as _;
@@ -15,13 +15,13 @@ use uuid::Uuid;
 use hostler_queue::LeaseHandle;
 use hostler_types::message::Claim;
 
-/// Time for which the id of a finished message is remembered. Copies of a deleted message disappear sooner.
+/// Period for which the id of a finished message is remembered. Copies of a deleted message disappear sooner.
 const MEMORY: Duration = Duration::from_secs(15 * 60);
 /// Maximum number of remembered ids. Each id takes about 50 bytes.
 const MEMORY_COUNT: usize = 50_000;
 
-/// Id of a message. UUIDs, which SQS uses, are stored inline: tens of thousands of ids are remembered, and following a
-/// pointer to an id stored minutes ago would miss the CPU cache.
+/// Id of a message. SQS uses UUIDs, which are stored inline. Tens of thousands of ids are remembered, and a pointer to
+/// an id from minutes ago would cause a CPU cache miss.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum MessageId {
     Uuid(Uuid),
@@ -29,7 +29,7 @@ pub(super) enum MessageId {
 }
 
 impl MessageId {
-    /// Converts the text of an id. Two ids are equal only if their texts are equal.
+    /// Converts the text of an id. Two ids are equal if and only if their texts are equal.
     pub(super) fn of(text: &str) -> Self {
         let is_its_text = |uuid: &Uuid| uuid.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == text;
         match Uuid::try_parse(text).ok().filter(is_its_text) {
@@ -46,9 +46,9 @@ pub(super) struct Leased {
     pub(super) id: MessageId,
     /// End of the lease.
     pub(super) until: Instant,
-    /// Start of the 12 hours for which SQS allows a message to be leased, or slightly earlier.
+    /// Start of the message's maximum lease of 12 hours (AWS limit), or slightly earlier.
     pub(super) since: Instant,
-    /// Number of this receive of the message, counted from 1.
+    /// Number of this attempt, counted from 1. Excludes receives of a delayed message before its time.
     pub(super) attempt: u32,
     /// Location of the body, if the body is stored outside the message.
     pub(super) claim: Option<Arc<Claim>>,
@@ -63,8 +63,8 @@ pub(super) struct InFlight {
 
 /// Ids of finished messages.
 ///
-/// A lookup searches a table of numbers, which stays in the CPU cache. The ids themselves are in a queue. Most ids are read
-/// again only when they are forgotten.
+/// A lookup searches a table of numbers, which stays in the CPU cache. The ids themselves are in a queue, where most of
+/// them are read again only when they are forgotten.
 #[derive(Debug, Default)]
 struct Finished {
     /// Ids, oldest first, each with the time when it may be forgotten.
@@ -77,7 +77,7 @@ struct Finished {
 }
 
 impl InFlight {
-    /// Adds a delivery. When the map is full, first drops the deliveries whose leases have expired.
+    /// Adds a delivery. If the map is full, first drops the deliveries with expired leases.
     pub(super) fn enter(&mut self, lease: LeaseHandle, leased: Leased, now: Instant) {
         if self.leased.len() == self.leased.capacity() {
             self.leased.retain(|_, leased| leased.until > now);
@@ -102,7 +102,7 @@ impl InFlight {
         self.leased.remove(lease)
     }
 
-    /// Marks a message as finished: it needs no more processing, whether or not its removal succeeds.
+    /// Marks a message as finished. It needs no more processing, even if its removal fails.
     pub(super) fn finish(&mut self, id: &MessageId, now: Instant) {
         let finished = &mut self.finished;
         while finished.ids.len() >= MEMORY_COUNT || finished.ids.front().is_some_and(|(until, _)| *until <= now) {
@@ -111,7 +111,7 @@ impl InFlight {
         finished.remember(id, now + MEMORY);
     }
 
-    /// Returns whether the message is finished.
+    /// Returns `true` if the message is finished.
     pub(super) fn is_finished(&self, id: &MessageId) -> bool {
         self.finished.contains(id)
     }
@@ -127,7 +127,7 @@ impl Finished {
         self.numbers.find(hash, |number| of(number).is_some_and(|(_, other)| other == id)).is_some()
     }
 
-    /// Remembers an id until `until`. The time of an id that is already known does not change.
+    /// Remembers an id until `until`. If the id is already known, its time does not change.
     fn remember(&mut self, id: &MessageId, until: Instant) {
         let hash = self.hashes.hash_one(id);
         if self.contains_hashed(id, hash) {

@@ -1,4 +1,5 @@
-//! Sends a batch to a FIFO queue or topic and preserves the order of each group, even if only a part of the batch is accepted.
+//! Sends a batch to a FIFO queue or topic. Preserves the order of each group, even if only part of the batch is
+//! accepted.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,12 +13,12 @@ use super::place::Target;
 use hostler_queue::{QueueError, SendError, Sent};
 use hostler_types::channel::Channel;
 
-/// Groups with a message that could not be sent. No later message of these groups is sent.
+/// Groups in which sending a message has failed. Later messages of these groups are not sent.
 pub(super) type Ended = HashSet<Option<String>>;
 
-/// Sends one batch. Messages with a temporary failure are retried until [`PATIENCE`] ends. After a message that could not
-/// be sent, no later message of its group is sent, in this batch and in later batches with the same `ended`. A message that
-/// is itself at fault ([`Fault::Message`]) does not stop its group.
+/// Sends one batch. Messages with a temporary failure are retried until [`PATIENCE`] ends. If a message finally fails,
+/// its group joins `ended`, and no later message of the group is sent, in this batch or in later batches with the same
+/// `ended`. A message that is itself at fault ([`Fault::Message`]) does not end its group.
 pub(super) async fn deliver_in_order(
     service: &Arc<Service>,
     channel: &Channel,
@@ -39,7 +40,7 @@ pub(super) async fn deliver_in_order(
         let again = Instant::now() + REST.ceiling(failures) < give_up_at;
         let Sorted { done, left, is_gone } = sort(now.into_iter().zip(answers), again, ended);
         delivered.extend(done);
-        // A call that failed as a whole let no message overtake another, so the whole batch is sent again. After a partial
+        // If a whole call fails, no message has overtaken another, so the whole batch is sent again. After a partial
         // failure, each call has only the first message of each group.
         singly |= !left.is_empty() && left.len() < count;
         let has_failed = !left.is_empty();
@@ -72,8 +73,8 @@ struct Sorted {
     is_gone: bool,
 }
 
-/// Sorts a call's answers, given in the order of its entries. A failed message is not sent again if a later message of its
-/// group was accepted. `again` is set if there is time for another attempt.
+/// Sorts the answers of a call, which are in the order of its entries. If a later message of its group was accepted, a
+/// failed message is not sent again. `again`: there is time for another attempt.
 fn sort(answers: impl Iterator<Item = (Job, Result<String, Fault>)>, again: bool, ended: &mut Ended) -> Sorted {
     let mut sorted = Sorted { done: Vec::new(), left: Vec::new(), is_gone: false };
     let mut failed: Vec<(Job, Fault)> = Vec::new();
@@ -87,7 +88,7 @@ fn sort(answers: impl Iterator<Item = (Job, Result<String, Fault>)>, again: bool
                 }
                 sorted.done.push((job.index, Ok(Sent { id, queues: job.counted.then_some(1) })));
             }
-            // This message is at fault by itself and can never be sent, so its group continues without it.
+            // This message itself is at fault and can never be sent, so its group continues without it.
             Err(fault @ Fault::Message(_)) => sorted.done.push((job.index, Err(refusal(fault)))),
             Err(fault) => failed.push((job, fault)),
         }

@@ -1,4 +1,4 @@
-//! Lists the queues and topics under our prefix that hostler owns by their tags.
+//! Lists the queues and topics under our prefix that hostler owns, according to their tags.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use super::fault::{Fault, is_denial};
 use hostler_queue::parallel::{side_by_side, stopping};
 use hostler_queue::{Listing, ManagedQueue, ManagedTopic, QueueError, Unread, tag};
 
-/// Lists every queue that hostler owns. Makes two calls for each of these queues, and one for each other queue under our
-/// prefix.
+/// Lists every queue that hostler owns. Makes two calls for each queue that hostler owns, and one call for every other
+/// queue under our prefix.
 pub(super) async fn queues(service: &Arc<Service>) -> Result<Listing<ManagedQueue>, QueueError> {
     let urls = queue_urls(service).await?;
     let work = urls.into_iter().map(|url| {
@@ -52,7 +52,8 @@ pub(super) async fn tags(service: &Service, url: &str) -> Result<Option<BTreeMap
     Ok(answer.map(|answer| answer.tags.unwrap_or_default().into_iter().collect()))
 }
 
-/// Returns the message counts and creation time of a queue, with empty name and tags. `None`: the queue does not exist.
+/// Returns the message counts and the creation time of a queue. The name and the tags are empty. `None`: the queue does
+/// not exist.
 pub(super) async fn contents(service: &Service, url: &str) -> Result<Option<ManagedQueue>, Unread> {
     let asked = service.clients.sqs.get_queue_attributes().queue_url(url);
     let asked = asked
@@ -64,7 +65,7 @@ pub(super) async fn contents(service: &Service, url: &str) -> Result<Option<Mana
     let Some(answer) = there("GetQueueAttributes", name, asked.send().await)? else { return Ok(None) };
     let attributes = answer.attributes.unwrap_or_default();
     let number = |name: QueueAttributeName| attributes.get(&name).and_then(|number| number.parse::<u64>().ok());
-    // A missing count must not be read as zero, as an empty queue may be deleted.
+    // A missing count must not be read as zero, because an empty queue may be deleted.
     let count = |attribute: QueueAttributeName| {
         let untold = || Unread {
             name: name.to_owned(),
@@ -83,7 +84,8 @@ pub(super) async fn contents(service: &Service, url: &str) -> Result<Option<Mana
     }))
 }
 
-/// Lists every topic that hostler owns. Reads tags one topic after another, as SNS answers only ten of these calls per second.
+/// Lists every topic that hostler owns. Reads the tags of one topic after another, because SNS accepts only ten of
+/// these calls per second.
 pub(super) async fn topics(service: &Service) -> Result<Listing<ManagedTopic>, QueueError> {
     let mut pages = service.clients.sns.list_topics().into_paginator().items().send();
     let mut listing = Listing::default();

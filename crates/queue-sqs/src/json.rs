@@ -1,6 +1,6 @@
-//! SQS's JSON protocol for the calls of every batch: request bodies and answers. No I/O.
+//! SQS's JSON protocol for the calls of every batch: serializes request bodies and parses answers. No I/O.
 //!
-//! The SDK parses byte by byte, which takes more than half of the total time for a message of 100 KB.
+//! The SDK parses byte by byte. For a message of 100 KB, its parser takes more than half of the time of the whole call.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -43,7 +43,7 @@ struct Batch<'a> {
 pub(super) struct Entry<'a> {
     pub(super) id: String,
     pub(super) receipt_handle: &'a str,
-    /// Visibility timeout in seconds; `None` for a delete.
+    /// Visibility timeout in seconds. `None`: the entry is a delete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) visibility_timeout: Option<i32>,
 }
@@ -92,7 +92,7 @@ struct Failed {
     message: Option<String>,
 }
 
-/// Parses the answer to a batch request: the ids of the entries that succeeded, and the errors of those that failed.
+/// Parses the answer to a batch request. Returns the ids of the successful entries and the errors of the failed ones.
 pub(super) fn read_batch(body: &[u8]) -> Result<(Vec<String>, Vec<BatchResultErrorEntry>), BoxError> {
     let answer: BatchAnswer = serde_json::from_slice(body)?;
     let failed = answer.failed.into_iter().flatten().map(|entry| {
@@ -103,16 +103,17 @@ pub(super) fn read_batch(body: &[u8]) -> Result<(Vec<String>, Vec<BatchResultErr
     Ok((answer.successful.into_iter().flatten().map(|done| done.id).collect(), failed))
 }
 
-/// Answer of SQS to a request that it refused.
+/// Answer of SQS to a refused request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     /// HTTP status.
     pub(super) status: u16,
-    /// AWS error code, for example `ThrottlingException`. `None`: the answer has no code, for example because a proxy sent it.
+    /// AWS error code, for example `ThrottlingException`. `None`: the answer has no code. For example, a proxy may have
+    /// sent the answer.
     pub(super) code: Option<String>,
     /// Error message for people.
     pub(super) message: Option<String>,
-    /// AWS request id, set by the caller, which reads the headers.
+    /// AWS request id. Set by the caller, which reads the response headers.
     pub(super) request_id: Option<String>,
 }
 
@@ -124,8 +125,8 @@ struct Wrong {
     message: Option<String>,
 }
 
-/// Parses an answer with an error status. `query_error` is the value of the header `x-amzn-query-error`: `CODE;Sender` or
-/// `CODE;Receiver`.
+/// Parses an answer with an error status. `query_error`: value of the header `x-amzn-query-error`, either `CODE;Sender`
+/// or `CODE;Receiver`.
 pub(super) fn refusal(status: u16, query_error: Option<&str>, body: &[u8]) -> Refusal {
     let Wrong { kind, message } = serde_json::from_slice(body).unwrap_or_default();
     let code = query_error.and_then(|text| text.split(';').next()).or_else(|| {
@@ -166,8 +167,8 @@ struct System<'a> {
     aws_trace_header: Option<Text<'a>>,
 }
 
-/// Text that is copied only if it contains escapes. serde borrows a `Cow` only if it is a field by itself, not within an
-/// `Option`; hence this type.
+/// Text that borrows from the answer unless it contains escapes. serde borrows a `Cow` only if the `Cow` is a field
+/// itself, not if it is in an `Option`. Therefore, this type wraps the `Cow`.
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -192,8 +193,8 @@ pub(super) fn read_messages(body: &[u8]) -> Result<Vec<Incoming>, BoxError> {
     }
 }
 
-/// Parses a malformed answer message by message. Skips a message that cannot be read; it is delivered again when its lease
-/// ends. `None`: the answer is not a list of messages.
+/// Parses a malformed answer message by message. Skips unreadable messages, which are delivered again when their leases
+/// end. `None`: the answer is not a list of messages.
 fn read_one_by_one(body: &[u8]) -> Option<Vec<Incoming>> {
     let answer: serde_json::Value = serde_json::from_slice(body).ok()?;
     let read = |message: &serde_json::Value| match Received::deserialize(message) {
@@ -228,7 +229,8 @@ impl Received<'_> {
 }
 
 impl Value {
-    /// Converts the value. Bytes that are not valid Base64 are passed on unchanged, as the handler decides about the message.
+    /// Converts the value. A binary value that is not valid Base64 is passed on unchanged, because the handler decides
+    /// about the message.
     fn read(self) -> AttributeValue {
         let bytes = self.binary_value.map(|text| STANDARD.decode(&text).unwrap_or_else(|_| text.into_bytes()));
         value_of(self.data_type, self.string_value, bytes)

@@ -6,16 +6,16 @@
 //! | `clock` | estimate of the SQS clock | none |
 //! | `credentials` | credentials, cached and renewed | yes |
 //! | `calls` | the calls of every batch: receive, delete, change visibility | yes |
-//! | `direct` | those calls without the SDK's client | yes |
-//! | `json` | the texts of those calls and of their answers | none |
+//! | `direct` | the calls of every batch, without the SDK's client | yes |
+//! | `json` | JSON of the direct client's requests and answers | none |
 //! | `names` | names on AWS | none |
-//! | `fault` | AWS's errors by what the caller does next | none |
-//! | `place` | a queue or a topic, and which of them a channel's messages go to | none |
-//! | `resolve` | names → queue URLs and topic ARNs, remembered | yes |
-//! | `target` | where a channel's messages go; what is missing is created or refused | yes |
-//! | `wire` | messages as SQS has them ⇄ ours | none |
-//! | `not_before` | delays beyond what SQS keeps itself | none |
-//! | `envelope` | the trace in the envelope of SNS | none |
+//! | `fault` | AWS errors, classified by what the caller does next | none |
+//! | `place` | queues and topics, and the target of a channel's messages | none |
+//! | `resolve` | resolves names to queue URLs and topic ARNs, and caches them | yes |
+//! | `target` | the target of a channel's messages; creates or refuses a missing target | yes |
+//! | `wire` | converts between the messages of SQS or SNS and ours | none |
+//! | `not_before` | delays of more than 15 minutes | none |
+//! | `envelope` | reads the trace context from an SNS envelope | none |
 //! | `in_flight` | leases by our own clock; ids of finished messages | none |
 //! | `queue` | receives messages and extends leases | yes |
 //! | `queue/settle` | settles deliveries: deletes, visibility changes, copies to the dead-letter queue | yes |
@@ -24,17 +24,17 @@
 //! | `in_order` | sends batches to a FIFO queue or topic, in the order of each group | yes |
 //! | `batch` | groups messages into the batches of single calls | none |
 //! | `payload` | the claim check: large bodies in S3 | yes |
-//! | `sharing` | whether other queues may receive the messages of a queue | yes |
+//! | `sharing` | finds queues whose messages other queues may receive too | yes |
 //! | `redrive` | message move tasks of SQS | yes |
 //! | `depth` | message counts; list of queues | yes |
 //! | `inventory` | queues and topics that hostler owns by their tags | yes |
 //! | `metrics` | usage of queues and topics, from CloudWatch | yes |
 //! | `disposal` | deletes unused queues and bodies | yes |
 //! | `announce` | notices to people through a topic | yes |
-//! | `provision/` | desired resources against existing ones | yes |
+//! | `provision/` | compares desired resources with existing ones, and creates or changes them | yes |
 //!
-//! Every call runs on the runtime on which the broker was opened, whichever thread makes the request. A connection driven
-//! by the thread of a busy guest would delay heartbeats.
+//! Every call runs on the runtime on which the broker was opened, regardless of the thread that makes the request.
+//! Otherwise, the thread of a busy guest could drive a connection and delay heartbeats.
 
 mod announce;
 mod batch;
@@ -94,7 +94,7 @@ use place::{Place, Target};
 use queue::SqsQueue;
 use resolve::Resolver;
 
-/// Maximum size of a message in bytes, body and attributes together (AWS limit: 1 MiB; a queue may allow less).
+/// Maximum size of a message in bytes, body and attributes together (AWS limit: 1 MiB). A queue may have a lower limit.
 pub const MAX_MESSAGE: usize = 1024 * 1024;
 
 /// Names of the services in OpenTelemetry's semantic conventions.
@@ -112,17 +112,19 @@ pub struct Options {
     pub credentials: Option<(String, String)>,
     /// Prefix of every queue and topic name.
     pub prefix: String,
-    /// Creates missing resources when they are needed. If unset, a missing resource is refused with instructions.
+    /// Set to create missing resources when they are needed. If unset, a missing resource is an error with
+    /// instructions.
     pub create_missing: bool,
     /// KMS key of the queues and topics that hostler creates. `None`: SQS's own encryption.
     pub kms_key: Option<String>,
-    /// S3 bucket for bodies that are too large. `None`: a message with such a body is refused.
+    /// S3 bucket for bodies that exceed `threshold`. `None`: a message that is too large for SQS is refused.
     pub bucket: Option<String>,
-    /// Size of body and attributes in bytes above which the body is stored in the bucket.
+    /// Maximum size in bytes, body and attributes together, of a message that keeps its body. The body of a larger
+    /// message is stored in the bucket.
     pub threshold: usize,
     /// Makes every call with the SDK's generated client, and none directly.
     pub generated_calls_only: bool,
-    /// Connector for all requests. `None`: a connector of our own, as the SDK creates it.
+    /// Connector for all requests. `None`: the driver creates the SDK's usual connector.
     pub http: Option<SharedHttpConnector>,
 }
 
@@ -153,7 +155,7 @@ struct Service {
 }
 
 impl SqsBroker {
-    /// Creates a broker. No call is made yet. All calls of the broker run on the runtime that awaits this function.
+    /// Creates a broker without making a call. All calls of the broker run on the runtime that awaits this function.
     ///
     /// # Errors
     /// [`QueueError::Refused`]: neither `options` nor the AWS environment sets a region.
@@ -324,7 +326,8 @@ impl Disposal for SqsBroker {
 }
 
 impl Service {
-    /// Opens the queue of a consumer. If resources are missing, creates them or refuses the queue, depending on the options.
+    /// Opens the queue of a consumer. If resources are missing, creates them or returns an error, depending on the
+    /// options.
     async fn open(self: &Arc<Self>, spec: &ChannelSpec) -> Result<SqsQueue, QueueError> {
         let (queue, dead_letter) = (spec.channel.queue().to_owned(), spec.channel.dead_letter_queue());
         if self.options.create_missing {

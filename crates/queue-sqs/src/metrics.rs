@@ -14,7 +14,7 @@ use hostler_queue::{QueueError, QueueUse};
 /// Maximum number of metrics per call (AWS limit of GetMetricData: 500).
 const PER_CALL: usize = 500;
 
-/// Approximate number of data points requested per metric. Only their sum is used.
+/// Approximate number of data points to request per metric. Only the sum of the points is used.
 const POINTS: u64 = 72;
 
 const DAY: u64 = 86_400;
@@ -91,8 +91,8 @@ async fn sums(service: &Service, series: &[Series<'_>], over: Duration) -> Resul
     Ok(sums)
 }
 
-/// Converts the error of a call. A server without CloudWatch, like many stand-ins for AWS, answers with an HTTP status and
-/// no error code.
+/// Converts the error of a call. A server without CloudWatch, for example a stand-in for AWS, answers with an HTTP
+/// status but no error code.
 fn fault<E>(error: &SdkError<E>) -> QueueError
 where
     E: ProvideErrorMetadata + std::error::Error + 'static,
@@ -119,8 +119,9 @@ fn id(n: usize) -> String {
     format!("m{n}")
 }
 
-/// Returns the interval between data points in seconds. CloudWatch stores points per minute for 15 days, per five minutes
-/// for 63 days, and per hour beyond, so the interval is a multiple of the unit that is stored for the oldest points.
+/// Returns the interval between data points in seconds. CloudWatch stores points per minute for 15 days, per five
+/// minutes for 63 days, and per hour beyond. Therefore, the interval is a multiple of the resolution of the oldest
+/// points.
 fn period(over: Duration) -> i32 {
     let seconds = over.as_secs();
     let step = match seconds {
@@ -131,7 +132,7 @@ fn period(over: Duration) -> i32 {
     i32::try_from((seconds / POINTS).max(1).next_multiple_of(step)).unwrap_or(i32::MAX - i32::MAX % 3600)
 }
 
-/// Answers received so far, by query. The points of one metric may be spread over several pages.
+/// Answers received so far, by query. The points of one metric may be in several pages.
 #[derive(Default)]
 struct Answers(HashMap<String, Answer>);
 
@@ -151,8 +152,8 @@ impl Answers {
         answer.status = result.status_code;
     }
 
-    /// Returns the sum of a query whose answer is complete. An incomplete answer is an error, as it would make a used
-    /// resource look unused.
+    /// Returns the sum of a query's points. An incomplete answer is an error, because it would make a used resource
+    /// look unused.
     fn sum(&self, n: usize) -> Result<Option<u64>, String> {
         let answer = self.0.get(&id(n)).ok_or("no answer")?;
         match &answer.status {
@@ -163,8 +164,8 @@ impl Answers {
     }
 }
 
-/// Rounds up to a count of messages, so that any use counts as at least one. Negative sums count as 0. The conversion
-/// saturates.
+/// Rounds a sum up to a count of messages, so that any use counts as at least one message. A negative sum counts as 0.
+/// A sum that exceeds the type counts as its maximum.
 fn whole(sum: f64) -> u64 {
     sum.max(0.0).ceil() as u64
 }

@@ -1,8 +1,10 @@
-//! Delays beyond what SQS keeps itself: how a message says when it may start, and the receives that waiting takes. No I/O.
+//! Delays that exceed SQS's own limit of 15 minutes: the time stamp on such a message, and the receives that it needs
+//! while waiting. No I/O.
 //!
-//! The sender stamps such a message with the time. Its consumer hides it from receive to receive until then, at most a
-//! [`TURN`] at a time. SQS counts these receives, so they are subtracted from the attempts. Nothing on the message records
-//! them; their number follows from the first receive and the stamp, whichever process waited.
+//! The sender stores the start time in an attribute of the message. Until that time, the consumer hides the message
+//! again after each receive, each time for at most one [`TURN`]. SQS counts these receives, so they are subtracted from
+//! the attempts. Their number is not stored on the message. It is calculated from the time of the first receive and the
+//! start time, so any process can calculate it.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,32 +12,37 @@ use hostler_types::Timestamp;
 use hostler_types::message::AttributeValue;
 use tokio::time::Instant;
 
-/// The attribute that holds the time before which the message does not start: RFC 3339, in UTC.
+/// Attribute with the time before which the message must not start (RFC 3339, in UTC).
 pub(super) const ATTRIBUTE: &str = "hostler-not-before";
 
-/// The longest delay that SQS keeps itself (AWS limit: DelaySeconds 900).
+/// Maximum delay that SQS supports itself (AWS limit: DelaySeconds 900).
 pub(super) const KEPT: Duration = Duration::from_secs(15 * 60);
 
-/// The time for which one receive hides a message. SQS allows 12 h; the rest is for a release that is slow to arrive.
+/// Maximum time for one receive to hide a message. SQS allows 12 h; the remaining hour covers a release that is slow to
+/// arrive.
 pub(super) const TURN: Duration = Duration::from_secs(11 * 60 * 60);
 
-/// The furthest time ahead that is believed: SQS keeps no message for longer (AWS limit: 14 days).
+/// Maximum time from now to a start time. A later start time is ignored, because SQS keeps no message for longer (AWS
+/// limit: 14 days).
 const FURTHEST: Duration = Duration::from_secs(14 * 86_400);
 
-/// An answer tells the service's time in whole seconds. A message is hidden for this much longer, so that it is due when it comes
-/// again; and a sender rounds up by it.
+/// Maximum error of the service's time, which its answers state in whole seconds. A message is hidden for this much
+/// longer, so that it is due at its next receive. A sender adds this error to the start time.
 const UNTOLD: Duration = Duration::from_secs(1);
 
-/// The part of a planned turn that is left for clocks and calls. A delay that ends later may take another turn.
+/// Part of the planned turns that is reserved for clock differences and slow calls. A delay that exceeds the rest needs
+/// another turn.
 const SLACK: Duration = Duration::from_secs(60);
 
-/// The time that must be left of a queue's retention when a message is due.
+/// Minimum remaining retention of a message when it is due.
 const LEFT: Duration = Duration::from_secs(60 * 60);
 
-/// The receives that a message needs once it is due: an attempt, and the two spare ones of every queue that `provision` sets up.
+/// Number of receives that a message needs once it is due: one attempt, and the two spare receives of every queue that
+/// `provision` creates.
 const NEEDED: u32 = 3;
 
-/// Returns the number of receives that a message waits through. `kept`: the part of its delay that SQS keeps itself.
+/// Returns the number of receives of a delayed message before it is due. `kept`: part of the delay that SQS handles
+/// itself.
 pub(super) fn turns(delay: Duration, kept: Duration) -> u32 {
     let rest = delay.saturating_sub(kept);
     if rest.is_zero() { 0 } else { count(rest + SLACK) }
@@ -45,11 +52,11 @@ fn count(rest: Duration) -> u32 {
     u32::try_from(rest.as_millis().div_ceil(TURN.as_millis())).unwrap_or(u32::MAX)
 }
 
-/// Checks that a queue lets a message wait for so long. `max_receives`: after so many, the queue dead-letters it. `keeps`: its
-/// retention.
+/// Checks that a message can wait in a queue for `delay`. `max_receives`: number of receives before the queue
+/// dead-letters a message. `keeps`: retention of the queue.
 ///
 /// # Errors
-/// The fault and its cure.
+/// A text with the fault and its fix.
 pub(super) fn check(
     queue: &str,
     delay: Duration,
@@ -71,15 +78,15 @@ pub(super) fn check(
     }
 }
 
-/// Returns the text of the attribute for a message that is sent at `now` by the service's clock.
+/// Returns the value of the attribute for a message. `now`: time of sending by the service's clock.
 pub(super) fn stamp(now: SystemTime, delay: Duration) -> String {
     humantime::format_rfc3339_seconds(now + delay + UNTOLD).to_string()
 }
 
-/// Returns the time before which a message does not start, as the value of its attribute says.
+/// Returns the time before which a message must not start, parsed from the value of its attribute.
 ///
 /// # Errors
-/// The reason to ignore the value.
+/// A text with the reason why the value is ignored.
 pub(super) fn due(value: &AttributeValue, now: SystemTime) -> Result<SystemTime, String> {
     let text = value.as_text().unwrap_or_default();
     let Ok(due) = humantime::parse_rfc3339_weak(text) else {
@@ -91,18 +98,18 @@ pub(super) fn due(value: &AttributeValue, now: SystemTime) -> Result<SystemTime,
     Ok(due)
 }
 
-/// The wait of one delivery.
+/// Wait of one delivery for its start time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Wait {
-    /// The time before which it does not start, no more than a turn ahead.
+    /// Time before which the delivery must not start, at most one turn ahead. `None`: the message may start at once.
     pub(super) not_before: Option<Instant>,
-    /// The receives that the message waits through in all.
+    /// Total number of receives of the message before it is due.
     pub(super) turns: u32,
 }
 
 impl Wait {
-    /// The wait of a delivery that came now, of a message that is due at `due` and first came at `first`. `now`: the same
-    /// moment by the service's clock and by ours.
+    /// Returns the wait of a delivery. `due`: start time of the message. `first`: time of its first receive. `now`:
+    /// time of this receive, by the service's clock and by ours.
     pub(super) fn of(due: SystemTime, first: SystemTime, now: (SystemTime, Instant)) -> Self {
         let turns = (due + UNTOLD).duration_since(first).map_or(0, count);
         let (by_service, by_us) = now;
@@ -114,7 +121,7 @@ impl Wait {
         Self { not_before, turns }
     }
 
-    /// The attempt that a receive counts as.
+    /// Returns the number of the attempt. `receives`: number of receives that SQS has counted.
     pub(super) fn attempt(&self, receives: u32) -> u32 {
         receives.saturating_sub(self.turns).max(1)
     }
@@ -196,7 +203,7 @@ mod tests {
         let wait = |due: SystemTime| Wait::of(due, at(0), (due + SECOND, Instant::now()));
         let three = wait(at(0) + 2 * TURN + HOUR);
         assert_eq!([1, 3, 4, 5, 9].map(|receives| three.attempt(receives)), [1, 1, 1, 2, 6]);
-        // It first came when it was due, as nobody consumed before.
+        // The first receive is after the start time, because no consumer ran before.
         let none = wait(at(0) - SECOND);
         assert_eq!((none.turns, none.attempt(1), none.attempt(3)), (0, 1, 3));
         assert_eq!(wait(at(0)).turns, 1, "the service's time is known to the second");

@@ -13,28 +13,29 @@ use super::fault::{Fault, is_denial};
 use hostler_queue::{QueueError, SendError};
 use hostler_types::message::{Claim, Invalid, Message, Outgoing};
 
-/// Key prefix of bodies to which several queues of an exchange point. No consumer deletes such a body, as no consumer knows
-/// whether others still need the body. A lifecycle rule of the bucket deletes it.
+/// Key prefix of bodies that messages in several queues of an exchange point to. No consumer deletes such a body,
+/// because no consumer knows whether another one still needs it. A lifecycle rule of the bucket deletes it.
 const SHARED: &str = "hostler/shared/";
-/// Key prefix of bodies to which one queue points, and common prefix of all bodies.
+/// Key prefix of bodies that messages of only one queue point to. Also the common prefix of all bodies.
 pub(super) const OWN: &str = "hostler/";
 
-/// Returns whether a key is one that hostler gives to a body. Others may store their objects under the same prefix.
+/// Returns `true` if a key has the form of the keys under which hostler stores bodies. Other programs may store objects
+/// under the same prefix.
 pub(super) fn is_body(key: &str) -> bool {
     let name = key.strip_prefix(SHARED).or_else(|| key.strip_prefix(OWN));
     // Only the hyphenated form of a UUID has 36 characters. The form with 32 characters may be a digest.
     name.is_some_and(|name| name.len() == 36 && Uuid::try_parse(name).is_ok())
 }
 
-/// Maximum size in bytes of a body that is fetched. Each slot keeps one body in memory.
+/// Maximum size in bytes of a body to fetch. Each slot keeps one body in memory.
 const MAX_BODY: i64 = 256 * 1024 * 1024;
 
-/// Maximum time that a settlement waits for the deletion or renewal of a body.
+/// Maximum time for a settlement to wait for the deletion or renewal of a body.
 const REMOVAL: Duration = Duration::from_secs(5);
 
 impl Service {
-    /// Stores the body of a message in the bucket and returns the message with a claim instead of the body. Returns the
-    /// message unchanged if no bucket is configured. `shared` is set if several queues will receive the message.
+    /// Stores the body of a message in the bucket. Returns the message with a claim in place of the body. If no bucket
+    /// is configured, returns the message unchanged. `shared`: several queues will receive the message.
     pub(super) async fn check_in(&self, message: Outgoing, shared: bool) -> Result<Outgoing, SendError> {
         let Some(bucket) = &self.options.bucket else { return Ok(message) };
         let key = format!("{}{}", if shared { SHARED } else { OWN }, Uuid::now_v7());
@@ -54,7 +55,8 @@ impl Service {
     pub(super) async fn check_out(&self, message: &Message, claim: &Claim) -> Result<Message, String> {
         let (object, body) = (claim_text(claim), self.fetch(claim).await?);
         if claim.size.is_some_and(|size| size != body.len() as u64) {
-            // Some versions of the Java client count characters, so a different size alone is no reason to refuse the body.
+            // Some versions of the Java client count characters. Therefore, a different size alone is no reason to
+            // refuse the body.
             tracing::debug!(
                 object,
                 told = claim.size,
@@ -84,8 +86,8 @@ impl Service {
         Ok(body.into_bytes())
     }
 
-    /// Resets the age of a body's object before a copy of its message is sent: the retention of the copy begins anew, and
-    /// `hostler clean` deletes bodies by the age of their objects.
+    /// Resets the age of a body's object before a copy of its message is sent. `hostler clean` deletes bodies by age,
+    /// and the retention of the copy begins anew.
     ///
     /// # Errors
     /// [`SendError::Invalid`]: S3 denies the renewal, so retrying is useless. A missing object is not an error.
@@ -101,7 +103,8 @@ impl Service {
         }
     }
 
-    /// Like [`Self::renew`] for a dead letter, which must reach its queue even if S3 fails. Logs a failure.
+    /// Resets the age of a dead letter's body, like [`Self::renew`]. Only logs a failure, because the dead letter must
+    /// reach its queue even if S3 fails.
     pub(super) async fn try_to_renew(&self, claim: &Claim) {
         let error = match tokio::time::timeout(REMOVAL, self.copy_in_place(claim)).await {
             Ok(Ok(()) | Err((Fault::Missing(_), _))) => return,
@@ -116,8 +119,8 @@ impl Service {
         );
     }
 
-    /// Copies an object onto itself, without metadata, as bodies have none. Does nothing for an object that hostler did not
-    /// store, as only the age of stored bodies matters. An error says whether it is a denial.
+    /// Copies an object onto itself, which resets its age. Omits metadata, because bodies have none. Does nothing for
+    /// an object that hostler did not store. On failure, the flag is `true` if S3 denied the call.
     async fn copy_in_place(&self, claim: &Claim) -> Result<(), (Fault, bool)> {
         let Claim { bucket, key, .. } = claim;
         if !is_body(key) || self.options.bucket.as_ref() != Some(bucket) {
@@ -129,8 +132,8 @@ impl Service {
         copied.map(drop).map_err(|error| (Fault::of(&what, &error), is_denial(&error)))
     }
 
-    /// Deletes the body of a deleted message, unless several queues share the body. If this fails, the lifecycle rule of
-    /// the bucket deletes it.
+    /// Deletes the body of a deleted message. Keeps a body that several queues share. If the deletion fails, the
+    /// bucket's lifecycle rule deletes the body later.
     pub(super) async fn discard(&self, claim: &Claim) {
         if claim.key.starts_with(SHARED) || self.options.bucket.as_ref() != Some(&claim.bucket) {
             return;
@@ -151,8 +154,8 @@ impl Service {
     }
 }
 
-/// Returns the reason why a body could not be fetched. S3 also denies access to a missing object if the caller may not list
-/// the bucket.
+/// Returns the reason why a body could not be fetched. A denial may mean that the object is missing, because S3 also
+/// denies access to a missing object if the caller may not list the bucket.
 fn unfetched(object: &str, fault: Fault, denied: bool) -> String {
     match fault {
         Fault::Missing(_) => format!("the body is gone: there is no {object}"),

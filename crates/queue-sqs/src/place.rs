@@ -14,9 +14,9 @@ pub(super) struct Place {
     pub(super) ordered: bool,
     /// Maximum size of a message in bytes.
     pub(super) max_message: usize,
-    /// The number of receives after which it dead-letters a message; `None`: it does not, or is a topic.
+    /// Number of receives before the queue dead-letters a message. `None`: the queue never does, or this is a topic.
     pub(super) max_receives: Option<u32>,
-    /// The time for which it keeps a message; `None`: it does not say, or is a topic.
+    /// Retention of messages in the queue. `None`: not reported, or this is a topic.
     pub(super) keeps: Option<Duration>,
 }
 

@@ -27,10 +27,11 @@ use hostler_queue::{
 use hostler_types::channel::Channel;
 use hostler_types::message::Message;
 
-/// Maximum time that a message can be leased, from its receive (AWS limit: 12 h).
+/// Maximum duration of a lease with all its extensions, counted from the receive (AWS limit: 12 h).
 const MAX_LEASE: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// Seconds that an extension may need to reach SQS. An extension that arrives late must not exceed the 12 h.
+/// Maximum number of seconds for an extension to reach SQS. An extension ends at least this long before the 12 h do,
+/// because one that arrives late must not exceed them.
 const ON_ITS_WAY: u64 = 15;
 
 const LIMITS: Limits = Limits {
@@ -42,7 +43,7 @@ const LIMITS: Limits = Limits {
     parallel_receives: 8,
 };
 
-/// Time for which a receive with a lost answer is repeated. SQS accepts the same ReceiveRequestAttemptId for 5 minutes.
+/// Maximum time to repeat a receive whose answer was lost. SQS accepts the same ReceiveRequestAttemptId for 5 minutes.
 const SAME_RECEIVE: Duration = Duration::from_secs(4 * 60);
 
 const CHANGE: &str = "ChangeMessageVisibilityBatch";
@@ -54,19 +55,20 @@ pub(super) struct SqsQueue {
     channel: String,
     place: Place,
     dead_letters: Option<Place>,
-    /// Set if the bodies to which messages point belong to this queue and are deleted with the messages.
+    /// Set if this queue owns the stored bodies of its messages. A body is then deleted with its message.
     owns_bodies: bool,
     in_flight: Mutex<InFlight>,
     /// Receives of an ordered queue whose answers were lost.
     lost_receives: Mutex<Vec<Attempt>>,
 }
 
-/// A receive of an ordered queue. If repeated with the same id, it returns the same messages.
+/// A receive of an ordered queue. If a receive is repeated with the same id, SQS returns the same messages.
 #[derive(Debug, Clone)]
 struct Attempt {
     id: String,
-    /// Time after which the receive is not repeated. Its messages must still be leased at that time. Once they are visible,
-    /// another receive may get the first message of a group, and a repetition would return the messages behind it.
+    /// Time after which the receive is not repeated, while its messages are still leased. Once the messages are
+    /// visible, another receive may get the first message of a group, and a repetition would return the group's later
+    /// messages.
     until: Instant,
     /// Maximum number of messages requested. A repetition has the same maximum.
     max: usize,
@@ -75,7 +77,8 @@ struct Attempt {
 }
 
 impl Attempt {
-    /// Returns the most recent receive with a lost answer that requested at most `max` messages, or else a new receive.
+    /// Returns the most recent lost receive that requested at most `max` messages. If there is none, returns a new
+    /// receive.
     fn next(lost: &mut Vec<Self>, max: usize, now: Instant, lease: Duration) -> Self {
         lost.retain(|lost| now < lost.until);
         let again = lost.iter().rposition(|lost| lost.max <= max).map(|n| lost.remove(n));
@@ -110,8 +113,8 @@ impl SqsQueue {
         Answers::of_call(clients.change_visibility(address, entries, what).await)
     }
 
-    /// Returns the receive to make, for at most `max` messages: one whose answer was lost, if possible. Each lost receive
-    /// is returned to one caller only. `None`: the queue is not ordered.
+    /// Returns the receive to make, for at most `max` messages. If possible, returns one whose answer was lost. Each
+    /// lost receive is returned to one caller only. `None`: the queue is not ordered.
     fn attempt(&self, max: usize, now: Instant, lease: Duration) -> Option<Attempt> {
         if !self.place.ordered {
             return None;
@@ -120,8 +123,8 @@ impl SqsQueue {
         Some(Attempt::next(&mut lost, max, now, lease))
     }
 
-    /// Stores a failed receive for repetition if its answer was lost. A refused receive has returned nothing, so it is
-    /// stored only if an earlier answer to it was lost.
+    /// Stores a failed receive for repetition if its answer was lost. SQS has leased no message to a refused receive,
+    /// so such a receive is stored only if an earlier answer to it was lost.
     fn failed(&self, attempt: Option<Attempt>, fault: &Fault) {
         let is_lost = |attempt: &Attempt| fault.is_unanswered() || (attempt.is_lost && fault.may_pass());
         if let Some(lost) = attempt.filter(is_lost) {
@@ -130,7 +133,8 @@ impl SqsQueue {
         }
     }
 
-    /// Returns the wait of a message that came now. A time that cannot be meant is ignored, so that the message is not lost.
+    /// Returns the wait of a message that was just received. Ignores an invalid start time, so that the message is not
+    /// lost. Also ignores the start time of a message in a FIFO queue.
     fn wait_of(&self, one: &Incoming, now: Instant) -> Wait {
         let Some(value) = one.message.attributes.get(not_before::ATTRIBUTE) else { return Wait::default() };
         let by_service = self.service.clients.clock.now();
@@ -164,7 +168,7 @@ impl SqsQueue {
             let leased_at = now.min(since + taken.padding);
             let id = MessageId::of(&one.message.id);
             if in_flight.is_finished(&id) {
-                // The body remains, as the copy in the dead-letter queue may have the same body.
+                // Keep the body, because the copy in the dead-letter queue may have the same body.
                 took.finished.push(receipt);
             } else {
                 let claim = one.message.claim.clone();
@@ -188,13 +192,14 @@ impl SqsQueue {
 struct ReceiveParams {
     wait: u64,
     visibility: u64,
-    /// Maximum time after the call at which our lease may begin without outlasting the lease of SQS.
+    /// Maximum time from the call to the start of our lease. A later start could make our lease outlast the lease of
+    /// SQS.
     padding: Duration,
 }
 
 impl ReceiveParams {
-    /// Converts a request. SQS counts the lease from an unknown moment of the wait, so our lease begins with the call. The
-    /// wait may therefore take at most two thirds of the lease. If the lease is too short for a wait of one second, a
+    /// Converts a request. SQS counts the lease from an unknown moment of the wait, so our lease begins with the call.
+    /// Therefore, the wait takes at most two thirds of the lease. If the lease is too short for a wait of one second, a
     /// longer lease is requested from SQS.
     fn of(request: Receive) -> Self {
         let wait = match request.wait.min(MAX_WAIT).min(request.lease * 2 / 3).as_secs() {
@@ -219,8 +224,8 @@ fn lost() -> LeaseError {
     LeaseError::Lost("its time is over".to_owned())
 }
 
-/// Returns an entry that makes a message visible in `seconds` seconds, but at the latest `spare` seconds before the 12 h
-/// since its receive end.
+/// Returns an entry that makes a message visible in `seconds` seconds. The time is shortened to end at least `spare`
+/// seconds before the maximum lease of 12 h, counted from the receive.
 fn visibility(n: usize, lease: &str, seconds: u64, (since, now): (Instant, Instant), spare: u64) -> Entry<'_> {
     let left = MAX_LEASE.saturating_sub(now.saturating_duration_since(since)).as_secs().saturating_sub(spare);
     let seconds = i32::try_from(seconds.min(left)).unwrap_or(i32::MAX);
@@ -241,8 +246,8 @@ impl Queue for SqsQueue {
         Origin { system: SQS, address: Some(Arc::clone(&self.place.address)) }
     }
 
-    /// Receives messages. `stop` prevents a wait from beginning but does not end one, as SQS may be about to lease a
-    /// message to this call.
+    /// Receives messages. If `stop` is cancelled before the call, the call does not wait for messages. A wait in
+    /// progress continues, because SQS may be about to lease a message to this call.
     async fn receive(&self, request: Receive, stop: &CancellationToken) -> Result<Vec<Delivery>, QueueError> {
         if stop.is_cancelled() {
             return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! Moves the messages of a dead-letter queue with a message move task of SQS (StartMessageMoveTask).
+//! Moves the messages of a dead-letter queue by a message move task of SQS (StartMessageMoveTask).
 
 use std::time::Duration;
 
@@ -17,11 +17,12 @@ const MAX_PER_SECOND: u32 = 500;
 /// Interval between checks of the task's progress.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Maximum number of consecutive checks that fail or find no task before an error is returned. The task itself continues.
+/// Maximum number of consecutive checks that fail or find no task. Beyond this number, an error is returned, but the
+/// task itself continues.
 const BLIND_LOOKS: u32 = 30;
 
-/// Moves all messages of the queue `from` to the queue `to`, and returns when the task ends. Cancelling `stop` cancels the
-/// task.
+/// Moves all messages of the queue `from` to the queue `to`. Returns when the task ends. If `stop` is cancelled,
+/// cancels the task.
 ///
 /// # Errors
 /// [`QueueError`]: the task failed, or could not be started, followed or cancelled. SQS refuses to start a task if `from`

@@ -16,10 +16,10 @@ use super::{MAX_MESSAGE, Service};
 use hostler_queue::QueueError;
 use hostler_types::channel::Channel;
 
-/// Maximum size in bytes of a message that SNS publishes (AWS limit: 256 KiB).
+/// Maximum size in bytes of a message for SNS (AWS limit: 256 KiB).
 const MAX_PUBLISH: usize = 256 * 1024;
 
-/// What is asked of a queue.
+/// Attributes to request of a queue.
 const ASKED: [QueueAttributeName; 3] = [
     QueueAttributeName::MaximumMessageSize,
     QueueAttributeName::RedrivePolicy,
@@ -32,12 +32,12 @@ pub(super) struct Resolver {
     queues: Mutex<HashMap<String, Place>>,
     topics: Mutex<HashMap<String, Place>>,
     targets: Mutex<HashMap<Channel, Target>>,
-    /// Names of dead-letter queues that are missing or denied, each with the time until which the queue is not queried again.
+    /// Missing or denied dead-letter queues, by name. The value is the time of the next query.
     passed_over: Mutex<HashMap<String, Instant>>,
     pub(super) sharing: Sharing,
 }
 
-/// Time for which a missing or denied dead-letter queue is not queried again.
+/// Interval between queries of a missing or denied dead-letter queue.
 const PASSED_OVER: Duration = Duration::from_secs(30 * 60);
 
 fn known(places: &Mutex<HashMap<String, Place>>, name: &str) -> Option<Place> {
@@ -59,7 +59,7 @@ impl Resolver {
         self.targets.lock().unwrap_or_else(PoisonError::into_inner).insert(channel.clone(), target.clone());
     }
 
-    /// Returns the kinds of the cached queues with this name; `true` is FIFO.
+    /// Returns the kinds of the cached queues with this name. `true`: FIFO. `false`: standard.
     pub(super) fn known_kinds(&self, names: &Names, name: &str) -> Vec<bool> {
         let is_known = |ordered: &bool| known(&self.queues, &names.on_aws(name, *ordered)).is_some();
         [false, true].into_iter().filter(is_known).collect()
@@ -70,7 +70,7 @@ impl Resolver {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner).remove(&*place.name);
     }
 
-    /// Returns whether the dead-letter queue with this name was recently found to be missing or denied.
+    /// Returns `true` if the dead-letter queue with this name was recently found to be missing or denied.
     pub(super) fn is_passed_over(&self, name: &str) -> bool {
         let passed_over = self.passed_over.lock().unwrap_or_else(PoisonError::into_inner);
         passed_over.get(name).is_some_and(|until| Instant::now() < *until)
@@ -82,7 +82,8 @@ impl Resolver {
         self.passed_over.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), until);
     }
 
-    /// Removes the target of a channel, and the queue or topic with this AWS name, which no longer exists.
+    /// Removes from the cache the target of a channel, and the queue or topic with this AWS name, because it no longer
+    /// exists.
     pub(super) fn forget(&self, channel: &Channel, name: &str) {
         self.targets.lock().unwrap_or_else(PoisonError::into_inner).remove(channel);
         for places in [&self.queues, &self.topics] {
@@ -128,8 +129,9 @@ impl Service {
         Ok(Some(place))
     }
 
-    /// Finds a queue of either kind by its name. `None`: neither kind exists. An IAM policy that lists only existing queues
-    /// makes SQS refuse the query for the other kind, so a refusal is an error only if neither kind is found.
+    /// Finds a queue of either kind by its name. `None`: neither kind exists. If an IAM policy lists only existing
+    /// queues, SQS refuses the query for the other kind. Therefore, a refusal is an error only if neither kind is
+    /// found.
     pub(super) async fn find_queue_of_either_kind(&self, name: &str) -> Result<Option<Place>, QueueError> {
         if let &[ordered] = &self.resolver.known_kinds(&self.names, name)[..] {
             return self.find_queue(name, ordered).await;
@@ -144,8 +146,8 @@ impl Service {
         }
     }
 
-    /// Finds the topic of an exchange. `None`: the topic does not exist. SNS cannot find a topic by its name, so for a topic
-    /// that is not cached, all topics are listed, and those under the prefix are cached.
+    /// Finds the topic of an exchange. `None`: the topic does not exist. SNS cannot find a topic by its name.
+    /// Therefore, if the topic is not cached, all topics are listed, and those under the prefix are cached.
     pub(super) async fn find_topic(&self, exchange: &str, ordered: bool) -> Result<Option<Place>, QueueError> {
         let name = self.names.on_aws(exchange, ordered);
         if let Some(place) = known(&self.resolver.topics, &name) {
@@ -163,8 +165,8 @@ impl Service {
         Ok(known(&self.resolver.topics, &name))
     }
 
-    /// Finds the target of a channel's messages: the topic of its exchange, or its queue. If the channel has no exchange
-    /// and there is no queue with its name, looks for an exchange with this name. `None`: the target does not exist.
+    /// Finds the target of a channel's messages: the topic of its exchange, or its queue. If a channel without an
+    /// exchange has no queue with its name, looks for an exchange with this name. `None`: the target does not exist.
     pub(super) async fn find_target(&self, channel: &Channel) -> Result<Option<Target>, QueueError> {
         if channel.exchange().is_none()
             && let Some(place) = self.find_queue_of_either_kind(channel.queue()).await?

@@ -1,4 +1,4 @@
-//! For tests: a service that records requests and gives the same answer to each, and a check of signatures.
+//! A service for tests, which records requests and gives the same answer to each, and a check of signatures.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -15,7 +15,7 @@ use hostler_types::digest::{hex, sha256};
 pub(super) struct Service {
     calls: Arc<Mutex<Vec<HttpRequest>>>,
     status: Arc<Mutex<u16>>,
-    /// Time by which the service's clock is ahead of ours.
+    /// Lead of the service's clock over ours.
     pub(super) ahead: Duration,
 }
 
@@ -26,7 +26,8 @@ impl Service {
         service
     }
 
-    /// Sets the HTTP status of all further answers. 0: the connection breaks. 1: no answer.
+    /// Sets the HTTP status of all further answers. 0: the service breaks the connection. 1: the service does not
+    /// answer.
     pub(super) fn answer(&self, status: u16) {
         *self.status.lock().unwrap() = status;
     }
@@ -59,8 +60,8 @@ impl HttpConnector for Service {
     }
 }
 
-/// Returns the access key that signed a request, if the signature is valid for this secret. Computes Signature Version 4
-/// from the request as sent. Supports plain paths only.
+/// Returns the access key that signed a request. `None`: the signature is not valid for this secret. Computes Signature
+/// Version 4 from the request as sent. Supports plain paths only.
 pub(super) fn signer_of(request: &HttpRequest, secret: &str) -> Option<String> {
     let (place, path) = request.uri().split_once("://")?.1.split_once('/')?;
     let default_port = if request.uri().starts_with("https") { ":443" } else { ":80" };

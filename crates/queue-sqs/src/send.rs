@@ -75,11 +75,11 @@ async fn deliver_all(service: &Arc<Service>, channel: &Channel, target: &Target,
     side_by_side(jobs.into_iter().map(deliver)).await.into_iter().flatten().flatten().collect()
 }
 
-/// Copies messages to a dead-letter queue in a single attempt; the caller retries while the lease lasts. Gives up the
-/// copies that are not confirmed by `until`.
+/// Copies messages to a dead-letter queue in a single attempt. The caller retries while the lease lasts. Copies without
+/// a confirmation by `until` count as failed.
 ///
-/// A copy that fits is sent whole, regardless of the threshold. It may have no attribute left for a pointer, and a failed
-/// attempt would leave its body in the bucket.
+/// A copy that fits is sent whole, regardless of the threshold. The copy may have no attribute left for a pointer, and
+/// if the send failed, a stored body would remain in the bucket.
 pub(super) async fn forward(
     service: &Arc<Service>,
     target: &Place,
@@ -139,8 +139,8 @@ async fn in_turn<T>(calls: impl Iterator<Item = impl Future<Output = Vec<T>>>) -
     answers
 }
 
-/// Converts a message for its target. Stores the body in the bucket if the message is larger than the target accepts or
-/// than `threshold`, provided that an attribute is left for the pointer.
+/// Converts a message for its target. If the message is larger than `threshold` or than the target accepts, stores its
+/// body in the bucket. This requires an attribute for the pointer. If none is left, a message that fits is sent whole.
 async fn prepare(
     service: &Service,
     target: &Target,
@@ -156,7 +156,7 @@ async fn prepare(
     }
     if place.ordered {
         message.group.get_or_insert_with(|| DEFAULT_GROUP.to_owned());
-        // Without a dedupe key of its own, each message gets a unique key, which its retries share.
+        // A message without a dedupe key gets a unique key, which its retries share.
         message.dedupe.get_or_insert_with(|| Uuid::now_v7().to_string());
     } else if message.dedupe.is_some() {
         let text = "SQS drops duplicates in FIFO queues only: leave the dedupe key out, or make the channel ordered";
@@ -174,10 +174,10 @@ async fn prepare(
     Ok(Entry { xray, ..Entry::new(message)? })
 }
 
-/// Delays a message: what the service does not keep itself, its consumer waits for.
+/// Sets the delay of a message. If the delay exceeds the service's limit, the consumer waits for the start time.
 ///
 /// # Errors
-/// The target cannot delay it, or not for so long.
+/// The target cannot delay messages, or not for this time.
 fn put_off(message: &mut Outgoing, target: &Target, now: SystemTime) -> Result<(), Invalid> {
     let place = target.place();
     if place.ordered {
@@ -204,8 +204,9 @@ enum Way {
     ByBucket,
 }
 
-/// Returns how the body of a message of `bytes` bytes is sent. `most` is the maximum size that the target accepts.
-/// `threshold` is the size above which the body is stored in the bucket; `None`: there is no bucket.
+/// Returns the way in which to send the body of a message. `bytes`: size of the message. `most`: maximum size that the
+/// target accepts. `threshold`: maximum size of a message that keeps its body. If `threshold` is `None`, there is no
+/// bucket.
 fn way(message: &Outgoing, bytes: usize, most: usize, threshold: Option<usize>) -> Result<Way, Invalid> {
     let Some(threshold) = threshold.filter(|_| message.claim.is_none()) else {
         return if bytes > most { Err(Invalid::TooLarge { size: bytes, max: most }) } else { Ok(Way::Whole) };
@@ -241,7 +242,7 @@ mod tests {
         for (bytes, way) in [(100, Way::Whole), (101, Way::ByBucket), (1001, Way::ByBucket)] {
             assert_eq!(by(&message(9, bytes), Some(100)), Ok(way), "{bytes}");
         }
-        // No attribute is left for the pointer, so a message that fits is sent whole.
+        // No attribute is left for the pointer, so the message is sent whole if it fits.
         for bytes in [101, 1000] {
             assert_eq!(by(&message(10, bytes), Some(100)), Ok(Way::Whole), "{bytes}");
         }

@@ -1,4 +1,5 @@
-//! Finds queues whose messages other queues may receive too. The bodies of these messages are not deleted with them.
+//! Finds queues whose messages other queues may receive too. The stored bodies of such messages are not deleted with
+//! the messages.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -12,7 +13,7 @@ use super::Service;
 use super::fault::Fault;
 use super::place::Place;
 
-/// Time for which an answer is cached. A queue may be subscribed to a topic at any time.
+/// Maximum age of a cached result, because a queue may be subscribed to a topic at any time.
 const BELIEVED: Duration = Duration::from_secs(60);
 
 /// Maximum time that a settlement waits for the answer.
@@ -34,8 +35,8 @@ impl Sharing {
 }
 
 impl Service {
-    /// Returns whether topics may send to a queue, according to the queue's policy: no call finds the subscriptions of a
-    /// queue. If the policy cannot be read, returns `true`.
+    /// Returns `true` if topics may send to a queue. Decides by the queue's policy, because no call finds the
+    /// subscriptions of a queue. If the policy cannot be read, returns `true`.
     pub(super) async fn may_share(&self, place: &Place) -> bool {
         let now = Instant::now();
         if let Some(is_shared) = self.resolver.sharing.known(&place.name, now) {
@@ -67,8 +68,8 @@ impl Service {
     }
 }
 
-/// Returns whether a policy mentions SNS in any way, or allows anything to everybody, topics included. Also returns `true`
-/// if the policy cannot be parsed.
+/// Returns `true` if a policy mentions SNS in any way, or if it allows anything to everybody, which includes topics.
+/// Also returns `true` if the policy cannot be parsed.
 fn lets_topics_send(policy: &str) -> bool {
     if policy.contains("sns.amazonaws.com") || policy.contains(":sns:") {
         return true;
@@ -83,7 +84,7 @@ fn lets_topics_send(policy: &str) -> bool {
     })
 }
 
-/// Returns the values of a list. IAM allows a list of one value to be written without brackets.
+/// Returns the values of a list. In IAM policies, a list of one value may be written without brackets.
 fn one_or_more(value: &Value) -> &[Value] {
     value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice)
 }
@@ -120,7 +121,8 @@ mod tests {
         }
     }
 
-    /// A queue whose messages point to `s3://bodies/elsewhere/body`, with its policy and the deleted objects.
+    /// A queue whose messages point to `s3://bodies/elsewhere/body`. Includes the queue's policy and the deleted
+    /// objects.
     #[derive(Debug, Clone, Default)]
     struct Aws {
         /// `None`: reading the policy is denied.

@@ -1,4 +1,4 @@
-//! Determines the target of a channel's messages; creates or refuses a missing target.
+//! Determines the target of a channel's messages. Creates or refuses a missing target.
 
 use super::place::Target;
 use super::{Service, provision};
@@ -6,8 +6,8 @@ use hostler_queue::QueueError;
 use hostler_types::channel::Channel;
 
 impl Service {
-    /// Returns the target of a channel's messages. Creates or refuses a missing target, depending on the options. `grouped`
-    /// is set if the messages have groups, which makes a new target FIFO.
+    /// Returns the target of a channel's messages. If the target is missing, creates it or returns an error, depending
+    /// on the options. `grouped`: the messages have groups, so a new target is FIFO.
     pub(super) async fn target(&self, channel: &Channel, grouped: bool) -> Result<Target, QueueError> {
         if let Some(target) = self.resolver.target(channel) {
             return Ok(target);

@@ -22,7 +22,8 @@ use hostler_types::message::{
 /// Message attribute with the routing key, to which filter policies apply.
 pub(super) const ROUTING_KEY_ATTRIBUTE: &str = "routing-key";
 
-/// Attribute that names the encoding of a body that SQS cannot carry unchanged: SQS accepts only text that is not empty.
+/// Attribute with the name of the body's encoding. A body is encoded if SQS cannot carry it unchanged: SQS accepts only
+/// text that is not empty.
 const ENCODING_ATTRIBUTE: &str = "hostler-body-encoding";
 const BASE64: &str = "base64";
 /// Encoding of an empty body, as its Base64 would be empty too.
@@ -41,15 +42,15 @@ pub(super) const SYSTEM_ATTRIBUTES: [MessageSystemAttributeName; 5] = [
 /// A message in the form in which it is sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// The body in a form that SQS accepts: not empty, and without characters that SQS cannot carry.
+    /// Body in a form that SQS accepts: not empty, and without characters that SQS cannot carry.
     pub body: String,
     pub(super) attributes: Vec<(String, AttributeValue)>,
     pub(super) group: Option<String>,
     pub(super) dedupe: Option<String>,
     /// Delay in whole seconds.
     pub(super) delay: i32,
-    /// Trace context in the format of X-Ray, set by the sender. SQS transports it outside the message and does not count
-    /// its size.
+    /// Trace context in X-Ray format, set by the sender. SQS transports it outside the message and does not count its
+    /// size.
     pub(super) xray: Option<String>,
 }
 
@@ -60,7 +61,7 @@ impl Entry {
     /// Converts a message. `xray` remains empty.
     ///
     /// # Errors
-    /// [`Invalid`]: SQS cannot carry the message; the error says which part.
+    /// [`Invalid`]: SQS cannot carry the message. The error names the part at fault.
     pub fn new(mut message: Outgoing) -> Result<Self, Invalid> {
         let beside = beside(&message.body, message.routing_key.is_some(), message.claim.is_some());
         message.carry_trace(MAX_ATTRIBUTES - beside);
@@ -86,8 +87,8 @@ impl Entry {
                 }
             },
         };
-        // With the attribute, the consumer would fetch the object and delete it after the message. Only a claim may choose
-        // the object.
+        // With this attribute, the consumer would fetch the object, and would delete it after the message. Only a claim
+        // may select the object.
         if let Some(mark) = marked.filter(|_| !has_claim && Claim::from_body(&body, None).is_some()) {
             return Err(Invalid::Unsupported(format!(
                 "the body is a pointer to an object in S3, and the attribute `{mark}` would have its consumer fetch and \
@@ -110,7 +111,7 @@ impl Entry {
         Ok(Self { body, attributes: wire, group, dedupe, delay, xray: None })
     }
 
-    /// Returns the size in bytes as SQS counts it: body, and name, data type and value of each attribute.
+    /// Returns the size in bytes as counted by SQS: the body, plus the name, data type and value of each attribute.
     pub fn size(&self) -> usize {
         let attributes = self.attributes.iter().map(|(name, value)| attribute_size(name, value));
         self.body.len() + attributes.sum::<usize>()
@@ -164,7 +165,7 @@ fn attribute_size(name: &str, value: &AttributeValue) -> usize {
     name.len() + data_type + value.len()
 }
 
-/// Returns the size of a message in bytes, as SQS will count it for the message's [`Entry`].
+/// Returns the size of a message in bytes. Equals the size that SQS will count for the message's [`Entry`].
 pub fn size(message: &Outgoing) -> usize {
     let Outgoing { body, attributes, routing_key, claim, .. } = message;
     let body = match (claim, as_it_is(body)) {
@@ -183,7 +184,7 @@ pub(super) fn trace_size(message: &Outgoing) -> usize {
     fields.map(|(name, value)| name.len() + "String".len() + value.len()).sum()
 }
 
-/// Checks whether SQS can carry an attribute.
+/// Returns an error if SQS cannot carry an attribute.
 fn carries(name: &str, value: &AttributeValue) -> Result<(), Invalid> {
     let reserved =
         RESERVED.iter().any(|prefix| name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix)));
@@ -201,12 +202,12 @@ fn carries(name: &str, value: &AttributeValue) -> Result<(), Invalid> {
 /// Prefixes that AWS reserves in attribute names, in any case.
 const RESERVED: [&str; 2] = ["AWS.", "Amazon."];
 
-/// Returns whether a text is valid as a group or a dedupe key (AWS: 128 characters, alphanumeric or punctuation).
+/// Returns `true` if a text is valid as a group or a dedupe key (AWS: 128 characters, alphanumeric or punctuation).
 fn is_token(text: &str) -> bool {
     (1..=128).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// Returns the number of attributes that are sent in addition to the message's own.
+/// Returns the number of attributes that hostler adds to the message's own.
 pub(super) fn beside(body: &[u8], has_key: bool, has_claim: bool) -> usize {
     usize::from(has_key) + usize::from(has_claim || as_it_is(body).is_none())
 }
@@ -216,7 +217,7 @@ fn as_it_is(body: &[u8]) -> Option<&str> {
     std::str::from_utf8(body).ok().filter(|text| !text.is_empty() && text.chars().all(is_carried))
 }
 
-/// Converts a body to text and returns the text with the name of its encoding.
+/// Converts a body to text. Returns the text and the name of its encoding. `None`: the text is not encoded.
 fn encode(body: Vec<u8>) -> (String, Option<&'static str>) {
     match String::from_utf8(body) {
         Ok(text) if text.is_empty() => (EMPTY_BODY.to_owned(), Some(EMPTY)),
@@ -226,7 +227,7 @@ fn encode(body: Vec<u8>) -> (String, Option<&'static str>) {
     }
 }
 
-/// Returns whether a body may contain a character.
+/// Returns `true` if a body may contain this character.
 ///
 /// AWS, SendMessage: `#x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | …`.
 pub fn is_carried(char: char) -> bool {
@@ -247,7 +248,7 @@ pub struct Incoming {
     pub receipt: String,
     /// Number of this delivery of the message, counted from 1.
     pub attempt: u32,
-    /// The time of the first delivery, where SQS tells it.
+    /// Time of the first delivery. `None`: SQS did not report it.
     pub first_received: Option<SystemTime>,
 }
 
@@ -339,13 +340,15 @@ fn take_text(attributes: &mut Attributes, name: &str) -> Option<String> {
     Some(text)
 }
 
-/// Returns the attribute that marks a body as a pointer, with the size in this attribute.
+/// Returns the name and the value of the attribute that marks a body as a pointer. The value is the size of the stored
+/// body.
 fn claimed_size(attributes: &Attributes) -> Option<(&'static str, &str)> {
     let told = |name| Some((name, attributes.get(name)?.as_text()?));
     [SIZE_ATTRIBUTE, LEGACY_SIZE_ATTRIBUTE].into_iter().find_map(told)
 }
 
-/// Returns the decoded body, or the claim for a body that is a pointer. Removes the attributes that describe the body.
+/// Returns the decoded body. If the body is a pointer, returns its claim instead. Removes the attributes that describe
+/// the body.
 fn content(text: String, attributes: &mut Attributes) -> (Bytes, Option<Claim>) {
     let size = claimed_size(attributes).map(|(_, size)| size);
     if let Some(size) = size
@@ -454,7 +457,7 @@ mod tests {
                 assert!(marked(mark, value.clone(), &pointer, Some(claim.clone())).is_ok(), "{mark}");
             }
         }
-        // A consumer does not read bytes as a size, so the body is not a pointer.
+        // The size attribute has a binary value, which is not read as a size. Therefore, the body is not a pointer.
         assert!(marked(SIZE_ATTRIBUTE, AttributeValue::Binary(vec![7]), &pointer, None).is_ok());
     }
 

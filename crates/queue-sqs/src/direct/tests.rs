@@ -1,4 +1,5 @@
-//! Compares direct calls with those of the generated client: on the wire, after failures, and with a wrong clock.
+//! Compares the direct client with the generated client: requests on the wire, behaviour after failures, and calls with
+//! a wrong clock.
 
 use aws_config::{BehaviorVersion, Region};
 use aws_sdk_sqs::Client;

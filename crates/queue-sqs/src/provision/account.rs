@@ -1,4 +1,5 @@
-//! The account and region of resources, parsed from one ARN. The ARNs of all other resources are derived without calls to AWS.
+//! Account and region of the resources, parsed from one ARN. All other ARNs are derived from them, without calls to
+//! AWS.
 
 /// An account in a region.
 #[derive(Debug, Clone, PartialEq, Eq)]

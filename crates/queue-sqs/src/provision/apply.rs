@@ -1,4 +1,5 @@
-//! Carries out the steps. All provisioning calls that change AWS are in this file. Each step can safely be repeated.
+//! Carries out provisioning steps. This file makes all provisioning calls that change AWS. Each step can be repeated
+//! without harm.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,17 +20,17 @@ use super::queue_policy;
 use super::setting::Setting;
 use hostler_queue::QueueError;
 
-/// Maximum wait until a new queue is found. AWS states no figure; one or two seconds are usual.
+/// Maximum time to wait until SQS finds a new queue. AWS states no figure; one or two seconds are usual.
 const UNTIL_FOUND: Duration = Duration::from_secs(15);
 
-/// Maximum time for which the creation of a queue is retried after a queue with this name was deleted (AWS: 60 s).
+/// Maximum time to retry the creation of a queue after a queue with this name was deleted (AWS: 60 s).
 const UNTIL_FORGOTTEN: Duration = Duration::from_secs(75);
 
-/// Interval between lookups of a new queue. The creation of a queue is retried at four times this interval.
+/// Interval between lookups of a new queue. The interval between attempts to create a queue is four times as long.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Carries out steps one by one. `account` is that of any existing resource; if there is none, the first created queue
-/// provides it.
+/// Carries out steps one by one. `account`: account of an existing resource. If no resource exists, the first created
+/// queue provides the account.
 pub(super) struct Applier<'a> {
     service: &'a Service,
     account: Option<Account>,
@@ -43,7 +44,7 @@ impl<'a> Applier<'a> {
     /// Carries out one step.
     ///
     /// # Errors
-    /// [`QueueError`]: the step failed and may be repeated.
+    /// [`QueueError`]: the step failed. It may be repeated.
     pub(super) async fn take(&mut self, act: &Act<'_>) -> Result<(), QueueError> {
         match act {
             Act::Leave => Ok(()),
@@ -109,7 +110,7 @@ impl<'a> Applier<'a> {
         Ok(place)
     }
 
-    /// Finds a queue that was just created. SQS may need a moment to find it.
+    /// Finds a queue that was just created. Waits, because SQS may need a moment to find it.
     async fn found(&self, piece: &Piece) -> Result<Place, QueueError> {
         let deadline = Instant::now() + UNTIL_FOUND;
         loop {
@@ -161,8 +162,8 @@ impl<'a> Applier<'a> {
         }
     }
 
-    /// Lets the topic send to the queue. Reads the policy again right before writing it, so that a statement added by
-    /// somebody else is hardly ever lost.
+    /// Adds a statement to the queue's policy that lets the topic send to the queue. Reads the policy again right
+    /// before writing it, because others may have added statements.
     async fn admit(&self, queue: &Piece, topic: &Piece) -> Result<(), QueueError> {
         let account = self.account()?;
         let place = self.found(queue).await?;
@@ -213,7 +214,7 @@ fn topic_tags<'a>(tags: impl IntoIterator<Item = (&'a String, &'a String)>) -> R
     tags.map_err(|error| QueueError::Refused(format!("a tag cannot be made: {error}")))
 }
 
-/// Returns whether the resource may already exist with other settings, because somebody else was faster.
+/// Returns `true` if the resource may already exist with other settings, because another process created it first.
 fn is_taken<E: ProvideErrorMetadata>(error: &SdkError<E>) -> bool {
     let code = error.code().unwrap_or_default();
     ["QueueNameExists", "QueueAlreadyExists", "InvalidParameter"].iter().any(|known| code.ends_with(known))

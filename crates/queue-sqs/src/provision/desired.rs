@@ -20,13 +20,14 @@ use hostler_types::channel::Filter;
 /// Retention of messages in a dead-letter queue (AWS limit: 14 days).
 pub(super) const DEAD_LETTER_RETENTION: Duration = Duration::from_secs(14 * 86400);
 
-/// The most receives after which a queue dead-letters a message (AWS limit: maxReceiveCount 1000).
+/// Maximum number of receives before a queue dead-letters a message (AWS limit: maxReceiveCount 1000).
 const MOST_RECEIVES: u32 = 1000;
 
-/// How long a queue keeps a message that was delayed for as long as may be (the retention of a new queue on AWS: 4 days).
+/// Retention that remains after the longest delay. Equals the retention of a new queue on AWS (4 days).
 const AFTER_A_DELAY: Duration = Duration::from_secs(4 * 86400);
 
-/// Maximum number of values in a filter policy with one key (AWS limit: 150 combinations of the values of up to 5 keys).
+/// Maximum number of values in a filter policy with one key. The AWS limit is 150 combinations of the values of up to 5
+/// keys.
 const MAX_FILTER_VALUES: usize = 150;
 
 /// The desired resources of one channel.
@@ -54,7 +55,7 @@ pub(super) struct Piece {
     pub(super) ordered: bool,
     /// Name on AWS.
     pub(super) on_aws: String,
-    /// Settings that are made at creation and not changed later.
+    /// Settings for the creation of the resource. They are not changed later.
     pub(super) at_creation: Vec<Setting>,
     /// Settings that hostler makes at creation and restores if they differ.
     pub(super) settings: Vec<Setting>,
@@ -113,8 +114,8 @@ pub(super) fn channel(spec: &ChannelSpec, options: &Options, names: &Names) -> R
         None => None,
         Some(exchange) => {
             let mut subscription = subscription(spec)?;
-            // Not every implementation of SNS removes a redrive policy, so an existing policy is left unchanged if there is
-            // no dead-letter queue.
+            // Not every implementation of SNS can remove a redrive policy. Therefore, if there is no dead-letter queue,
+            // an existing policy is left unchanged.
             subscription.extend(dead_letters.as_ref().map(|_| redrive(None)));
             Some(FanOut { topic: topic(exchange, spec.ordered, options, names), subscription })
         }
@@ -122,21 +123,23 @@ pub(super) fn channel(spec: &ChannelSpec, options: &Options, names: &Names) -> R
     Ok(Wanted { queue: tagged(consumed, spec), dead_letters, fan_out })
 }
 
-/// The receives that a message may wait through, beyond those of its attempts.
+/// Returns the number of receives that a message with the longest delay needs before it is due, in addition to its
+/// attempts.
 fn waits(spec: &ChannelSpec) -> u32 {
     let kept = if spec.channel.exchange().is_some() { Duration::ZERO } else { not_before::KEPT };
     if spec.longest_delay > not_before::KEPT { not_before::turns(spec.longest_delay, kept) } else { 0 }
 }
 
-/// The retention of a queue whose messages may wait; other queues keep theirs.
+/// Returns the retention of a queue whose messages may be delayed by more than 15 minutes. `None`: the delays are
+/// shorter, so the queue's retention is left unchanged.
 fn retention(spec: &ChannelSpec) -> Option<Setting> {
     let keeps = (spec.longest_delay + AFTER_A_DELAY).min(DEAD_LETTER_RETENTION);
     let wanted = Setting::new(RETENTION, "retention", Value::Seconds(whole_seconds(keeps)));
     (spec.longest_delay > not_before::KEPT).then_some(wanted)
 }
 
-/// Returns the throughput settings of a FIFO queue, in the order in which SQS accepts them: SQS refuses a limit per group
-/// unless deduplication is per group.
+/// Returns the throughput settings of a FIFO queue, in the order in which SQS accepts them. SQS refuses a limit per
+/// group unless deduplication is per group.
 fn throughput(spec: &ChannelSpec) -> Vec<Setting> {
     let text = |attribute, label, value: &str| Setting::new(attribute, label, Value::Text(value.to_owned()));
     let scope = |value| text(DEDUPLICATION_SCOPE, "deduplication scope", value);
@@ -148,11 +151,11 @@ fn throughput(spec: &ChannelSpec) -> Vec<Setting> {
     }
 }
 
-/// Returns the resources that consumers of `specs` need. A dead-letter queue with a consumer of its own has the tags of
-/// that consumer. Otherwise, the two consumers would overwrite each other's tags.
+/// Returns the resources that consumers of `specs` need. If a dead-letter queue has its own consumer, the queue has
+/// that consumer's tags. Otherwise, the two consumers would overwrite each other's tags.
 ///
 /// # Errors
-/// As [`channel`].
+/// The same as those of [`channel`].
 pub(super) fn channels(specs: &[ChannelSpec], options: &Options, names: &Names) -> Result<Vec<Wanted>, QueueError> {
     let mut wanted: Vec<_> = specs.iter().map(|spec| channel(spec, options, names)).collect::<Result<_, _>>()?;
     let consumed: BTreeMap<_, _> =

@@ -1,4 +1,5 @@
-//! Computes the steps from the observed to the desired resources, in the order in which they can be carried out.
+//! Computes the steps that turn the observed resources into the desired ones. The steps are in an order in which they
+//! can be carried out.
 
 use std::collections::BTreeMap;
 
@@ -50,18 +51,20 @@ pub(super) enum Act<'a> {
     },
 }
 
-/// Prefix of hostler's own tags. A tag with this prefix that is no longer desired is removed.
+/// Prefix of hostler's own tags. If a tag with this prefix is no longer desired, it is removed.
 const OUR_TAGS: &str = "hostler:";
 
-/// Reason why hostler does not tag a resource that others created: `clean` would delete it one day.
+/// Reason why hostler does not tag a resource that others created. `hostler clean` could later delete a tagged
+/// resource.
 const NOT_TAGGED: &str = "not tagged, as it was there before and has no tag of hostler's; `alarms` and `clean` pass it over \
                           (tag it hostler:managed=true to hand it over)";
 
-/// Attribute of a dead-letter queue that lists the queues allowed to use it. Without this attribute, all queues may use the
-/// dead-letter queue. hostler does not set the attribute for its own queues, as not every stand-in for SQS stores it.
+/// Attribute of a dead-letter queue that lists the queues allowed to use it. Without this attribute, all queues may use
+/// the dead-letter queue. hostler does not set the attribute for its own queues, because not every stand-in for SQS
+/// stores it.
 const REDRIVE_ALLOW_POLICY: &str = "RedriveAllowPolicy";
 
-/// Returns all steps. A resource that may not be read gets no step.
+/// Returns all steps. A resource that hostler has no permission to read gets no step.
 pub(super) fn steps<'a>(wanted: &'a Wanted, observed: &Observed) -> Vec<Step<'a>> {
     let account = observed.account();
     let account = account.as_ref();
@@ -82,8 +85,9 @@ pub(super) fn steps<'a>(wanted: &'a Wanted, observed: &Observed) -> Vec<Step<'a>
     steps
 }
 
-/// Returns the steps that create missing resources and leave complete ones unchanged. The policy of an existing queue is
-/// only completed if its subscription is missing, as the subscription is created last.
+/// Returns the steps that create missing resources. Existing resources stay unchanged, with one exception: if the
+/// subscription is missing, the policy of an existing queue is completed. The subscription is created last, so a
+/// missing one means that an earlier creation was interrupted.
 pub(super) fn creations<'a>(wanted: &'a Wanted, observed: &Observed) -> Vec<Step<'a>> {
     let incomplete = observed.subscription.is_missing();
     let is_new = |queue: &Piece| match queue == &wanted.queue {
@@ -144,7 +148,7 @@ fn tags<'a>(piece: &Piece, resource: &Resource) -> Vec<Step<'a>> {
     }
     let differing = piece.tags.iter().filter(|(name, value)| resource.tags.get(*name) != Some(value));
     let tags: BTreeMap<_, _> = differing.map(|(name, value)| (name.clone(), value.clone())).collect();
-    // Consumers of other configs may use the topic too, so tags of a topic are not removed.
+    // Consumers of other configs may use the topic too. Therefore, tags of a topic are not removed.
     let unwanted = resource
         .tags
         .keys()
@@ -164,7 +168,8 @@ fn tags<'a>(piece: &Piece, resource: &Resource) -> Vec<Step<'a>> {
     steps
 }
 
-/// Returns the step that lets a queue use a dead-letter queue whose policy excludes it.
+/// Returns the step that lets a queue use a dead-letter queue. `None`: the dead-letter queue's policy already allows
+/// it.
 fn opening<'a>(piece: &Piece, seen: &Seen<Resource>, source: &Piece, account: Option<&Account>) -> Option<Step<'a>> {
     let resource = seen.there()?;
     let policy = queue_policy::opened(resource.get(REDRIVE_ALLOW_POLICY), &account?.queue(&source.on_aws))?;
@@ -278,7 +283,7 @@ mod tests {
         assert!(created[0].starts_with("+ policy of queue t-thumbnails:"), "{created:?}");
         assert!(created[1].starts_with("+ subscription"), "{created:?}");
         assert_eq!(created.len(), 2);
-        // With an existing subscription, a policy without the statement counts as intended, except for a new queue.
+        // If the subscription exists, a queue policy without the statement counts as intended, unless the queue is new.
         let mut observed = whole(&wanted);
         observed.dead_letters = Seen::Missing;
         let created = changes(&creations(&wanted, &observed));

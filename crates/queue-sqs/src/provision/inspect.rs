@@ -16,7 +16,7 @@ use hostler_queue::Finding;
 const PROVISION: &str = "run `hostler provision`";
 const CREATE: &str = "run `hostler provision`, or set queue.sqs.provision = \"auto\"";
 
-/// The KMS key that SNS cannot use, as nobody can change its policy.
+/// KMS key that SNS cannot use, because nobody can change the policy of this key.
 const SQS_OWN_KEY: &str = "alias/aws/sqs";
 
 /// Returns all findings.
@@ -37,7 +37,7 @@ pub(super) fn findings(wanted: &Wanted, observed: &Observed, options: &Options) 
     findings
 }
 
-/// Returns the finding for a queue that exists, but is of the other kind (standard or FIFO).
+/// Returns the finding for a queue of the wrong kind: standard instead of FIFO, or FIFO instead of standard.
 pub(super) fn of_the_other_kind(piece: &Piece, other: &str) -> Finding {
     let ordered = !piece.ordered;
     Finding {
@@ -56,8 +56,8 @@ fn denial(what: &str, fatal: bool) -> Finding {
     Finding { fault: what.to_owned(), cure, fatal }
 }
 
-/// Returns the finding for a missing resource without which nothing can be received. The finding is not fatal if hostler
-/// creates missing resources at the start.
+/// Returns the finding for a missing resource that receiving depends on. The finding is not fatal if hostler creates
+/// missing resources at the start.
 fn missing(what: String, options: &Options) -> Finding {
     let fault = format!("there is no {what}");
     Finding { fault, cure: CREATE.into(), fatal: !options.create_missing }
@@ -76,7 +76,8 @@ fn differing(title: &str, settings: &[Setting], resource: &Resource, account: &A
     let differing = settings.iter().filter_map(|setting| {
         let Difference { seen, wanted } = setting.difference(resource.get(setting.attribute), account)?;
         let consequence = match setting.attribute {
-            // Each receive states its own wait, and `dead_letters_die_first` checks the retention.
+            // The wait time is not checked, because each receive states its own. `dead_letters_die_first` checks the
+            // retention.
             WAIT_TIME | RETENTION => return None,
             VISIBILITY_TIMEOUT => " (each receive asks for the lease that it wants)",
             REDRIVE_POLICY => redrive_consequence(&setting.value, resource.get(REDRIVE_POLICY)),
@@ -89,7 +90,7 @@ fn differing(title: &str, settings: &[Setting], resource: &Resource, account: &A
     differing.collect()
 }
 
-/// Returns the consequence of a queue's redrive policy that differs from the desired one.
+/// Returns the consequence if a queue's redrive policy differs from the desired one.
 fn redrive_consequence(wanted: &Value, seen: Option<&str>) -> &'static str {
     let Value::Redrive(Some(Redrive { after: Some(wanted), .. })) = wanted else { return "" };
     match seen.and_then(SeenRedrive::read).and_then(|seen| seen.after) {
@@ -99,8 +100,8 @@ fn redrive_consequence(wanted: &Value, seen: Option<&str>) -> &'static str {
     }
 }
 
-/// Checks that messages do not expire too early in the dead-letter queue: a standard dead-letter queue counts a message's
-/// age from its first send.
+/// Checks that messages do not expire too early in the dead-letter queue. A standard dead-letter queue counts a
+/// message's age from its first send.
 fn dead_letters_die_first(wanted: &Wanted, observed: &Observed) -> Option<Finding> {
     let (source, target) = (observed.queue.there()?, observed.dead_letters.there()?);
     let (source_keeps, target_keeps) = (source.number(RETENTION)?, target.number(RETENTION)?);
@@ -126,15 +127,15 @@ fn dead_letters_die_first(wanted: &Wanted, observed: &Observed) -> Option<Findin
     Some(warning(fault, cure))
 }
 
-/// Checks that the dead-letter queue accepts all messages of its source. A message that the dead-letter queue refuses
-/// remains in the source until SQS moves it or it expires.
+/// Checks that the dead-letter queue accepts all messages of its source. If it refuses a message, the message remains
+/// in the source until SQS moves it or it expires.
 fn dead_letters_do_not_fit(wanted: &Wanted, observed: &Observed, options: &Options) -> Option<Finding> {
     let (source, target) = (observed.queue.there()?, observed.dead_letters.there()?);
     let (source_takes, target_takes) = (source.number(MAX_SIZE)?, target.number(MAX_SIZE)?);
     if target_takes >= source_takes {
         return None;
     }
-    // With a bucket, only a body that leaves no attribute for its pointer cannot be stored there.
+    // If there is a bucket, a large body is stored there, unless the message has no attribute left for its pointer.
     let (consequence, fatal) = match &options.bucket {
         Some(_) => ("a larger one with ten attributes of its own", false),
         None => ("a larger one", true),
@@ -153,7 +154,7 @@ fn dead_letters_do_not_fit(wanted: &Wanted, observed: &Observed, options: &Optio
     Some(Finding { fault, cure, fatal })
 }
 
-/// A message with a long delay is gone before its time if the queue does not keep it for so long.
+/// Checks that a queue keeps messages for long enough. Otherwise, a message with a long delay expires before it is due.
 fn delays_outlast_it(piece: &Piece, seen: &Seen<Resource>) -> Option<Finding> {
     let seconds = |setting: &Setting| if let Value::Seconds(seconds) = setting.value { Some(seconds) } else { None };
     let wanted = piece.settings.iter().find(|setting| setting.attribute == RETENTION).and_then(seconds)?;
@@ -165,7 +166,7 @@ fn delays_outlast_it(piece: &Piece, seen: &Seen<Resource>) -> Option<Finding> {
     Some(warning(fault, PROVISION))
 }
 
-/// Checks that a queue accepts messages up to the threshold. Old queues accept only 256 KiB.
+/// Checks that a queue accepts messages of up to `payload.threshold` bytes. Old queues accept only 256 KiB.
 fn too_small(piece: &Piece, seen: &Seen<Resource>, options: &Options) -> Option<Finding> {
     let resource = seen.there()?;
     let limit = resource.number(MAX_SIZE)?;
@@ -222,7 +223,7 @@ fn of_fan_out(
     findings
 }
 
-/// Returns the reason why a topic cannot send to a queue. `fatal` is set for the consumer's own queue.
+/// Returns the finding if a topic cannot send to a queue. `fatal`: the queue is the consumer's own.
 fn shut_out(
     queue: &Piece,
     resource: &Resource,
@@ -256,7 +257,7 @@ mod tests {
         with(&ChannelSpec { filter, ..spec("uploads.thumbnails") }, options).unwrap()
     }
 
-    /// Returns the single finding after a drift: the fault, and whether it is fatal.
+    /// Returns the single finding after a drift: its fault, and `true` if it is fatal.
     fn found(drift: impl FnOnce(&mut Observed)) -> (String, bool) {
         found_with(&Options::default(), drift)
     }

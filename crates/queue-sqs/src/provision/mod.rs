@@ -12,8 +12,9 @@
 //! | `inspect` | faults and their fixes | none |
 //! | `policy` | the IAM policy | none |
 //!
-//! The account number needs no query: it is read from the ARN of any existing resource. A plan needs no ARNs of missing
-//! resources, and the first created queue (the dead-letter queue) provides the account number for all later resources.
+//! The account number needs no call: it is read from the ARN of any existing resource. A plan needs no ARNs of missing
+//! resources. The first created queue, which is the dead-letter queue, provides the account number for all later
+//! resources.
 
 mod account;
 mod apply;
@@ -91,7 +92,7 @@ pub(super) async fn create_missing(service: &Service, spec: &ChannelSpec) -> Res
     Ok(())
 }
 
-/// Creates a queue for a producer that knows only its name, or returns the existing queue.
+/// Returns the queue with this name, and creates it if it is missing. For producers, which know only the name.
 pub(super) async fn create_queue(service: &Service, name: &str, ordered: bool) -> Result<Place, QueueError> {
     create(service, &desired::queue(name, ordered, &service.options, &service.names)).await
 }
@@ -107,7 +108,7 @@ async fn create(service: &Service, piece: &Piece) -> Result<Place, QueueError> {
     Ok(place)
 }
 
-/// Returns the channels to which nothing can be sent, each with the change that would create its target.
+/// Returns the channels whose target is missing, each with the change that would create the target.
 pub(super) async fn missing_destinations(
     service: &Service,
     channels: &[Channel],
@@ -131,7 +132,7 @@ pub(super) async fn make_destination(service: &Service, channel: &Channel) -> Re
     Applier::new(service, None).create(&destination(service, channel)).await.map(drop)
 }
 
-/// Returns the target of a channel's messages with the settings used if only its name is known.
+/// Returns the target of a channel's messages, with the settings for a target of which only the name is known.
 fn destination(service: &Service, channel: &Channel) -> Piece {
     let (options, names) = (&service.options, &service.names);
     match channel.exchange() {
@@ -140,7 +141,7 @@ fn destination(service: &Service, channel: &Channel) -> Piece {
     }
 }
 
-/// Returns whether the queues exist, and caches them for the next call.
+/// Returns `true` if the queues exist, and caches them for the next call.
 async fn has_queues(service: &Service, wanted: &Wanted) -> Result<bool, QueueError> {
     let is_there =
         async |piece: &Piece| service.find_queue(&piece.name, piece.ordered).await.map(|found| found.is_some());
@@ -154,7 +155,7 @@ async fn has_queues(service: &Service, wanted: &Wanted) -> Result<bool, QueueErr
     Ok(queue && dead_letters)
 }
 
-/// Returns the desired resources of all channels. An invalid channel is refused before anything is changed.
+/// Returns the desired resources of all channels. If a channel is invalid, returns an error before anything is changed.
 fn channels(service: &Service, wanted: &[ChannelSpec]) -> Result<Vec<Wanted>, QueueError> {
     desired::channels(wanted, &service.options, &service.names)
 }
@@ -163,7 +164,7 @@ async fn look(service: &Service, wanted: &Wanted) -> Result<Observed, QueueError
     readable(observed::observe(service, wanted, Tags::Read).await?)
 }
 
-/// Refuses resources that may not be read, as they cannot be corrected.
+/// Refuses resources that hostler has no permission to read, because it cannot correct them.
 fn readable(observed: Observed) -> Result<Observed, QueueError> {
     let denials: Vec<_> = observed.denials().collect();
     match denials.is_empty() {

@@ -11,7 +11,7 @@ use super::account::Account;
 use super::desired::{FanOut, Piece, Wanted};
 use hostler_queue::QueueError;
 
-/// The existing resources of one channel. Resources that are not desired are not read and count as missing.
+/// Existing resources of one channel. A resource that is not desired is not read, and counts as missing.
 #[derive(Debug, Clone)]
 pub(super) struct Observed {
     pub(super) dead_letters: Seen<Resource>,
@@ -25,7 +25,7 @@ pub(super) struct Observed {
 pub(super) enum Seen<T> {
     There(T),
     Missing,
-    /// Reading is denied; the text names the denied action.
+    /// Reading is denied. The text names the denied action.
     Denied(String),
 }
 
@@ -36,11 +36,11 @@ pub(super) struct Resource {
     pub(super) address: String,
     pub(super) arn: String,
     attributes: BTreeMap<String, String>,
-    /// Tags; empty unless they were requested.
+    /// Tags. Empty if they were not requested.
     pub(super) tags: BTreeMap<String, String>,
 }
 
-/// Option to read tags too. Reading tags needs one more call and one more permission per resource.
+/// Option to read tags too. For each resource, reading tags needs one more call and one more permission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tags {
     Read,
@@ -72,7 +72,8 @@ impl Resource {
         Self { address, arn, attributes, tags: BTreeMap::new() }
     }
 
-    /// Returns an attribute. An empty value counts as unset, as some services return one for an unset attribute.
+    /// Returns an attribute. An empty value counts as unset, because some services return an empty value for an unset
+    /// attribute.
     pub(super) fn get(&self, attribute: &str) -> Option<&str> {
         self.attributes.get(attribute).map(String::as_str).filter(|value| !value.is_empty())
     }
@@ -148,7 +149,7 @@ async fn queue(service: &Service, piece: &Piece, tags: Tags) -> Result<Seen<Reso
     Ok(Seen::There(resource))
 }
 
-/// Reads a topic. The ARN is derived from that of a queue; without a queue, all topics are listed to find it.
+/// Reads a topic. Its ARN is derived from the ARN of a queue. If there is no queue, all topics are listed to find it.
 async fn topic(
     service: &Service,
     piece: &Piece,
@@ -184,7 +185,7 @@ async fn topic(
     Ok(Seen::There(resource))
 }
 
-/// Reads the subscription of a queue to a topic. A subscription that is not confirmed yet has no ARN and no attributes.
+/// Reads the subscription of a queue to a topic. An unconfirmed subscription has no ARN and no attributes.
 pub(super) async fn subscription(
     service: &Service,
     name: &str,
@@ -311,7 +312,7 @@ pub(super) mod example {
     }
 
     impl Seen<Resource> {
-        /// Sets an attribute of an existing resource; an empty value counts as unset.
+        /// Sets an attribute of an existing resource. An empty value counts as unset.
         pub(in super::super) fn set(&mut self, attribute: &str, value: &str) {
             self.get_mut().attributes.insert(attribute.to_owned(), value.to_owned());
         }

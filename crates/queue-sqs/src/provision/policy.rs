@@ -11,10 +11,10 @@ use hostler_types::channel::Channel;
 
 /// Returns the IAM policy for consuming the channels `consumed` and sending to the channels `sent`. Makes no call to AWS.
 ///
-/// `None` in `account` or `options.region` stands for any account or region. `provision` adds the permissions for `hostler
-/// provision`.
+/// If `account` or `options.region` is `None`, the policy covers any account or region. `provision`: adds the
+/// permissions for `hostler provision`.
 ///
-/// Each statement has one purpose, which its `Sid` names. The reads of `hostler check` are included.
+/// Each statement has one purpose, named by its `Sid`. Also permits the read calls of `hostler check`.
 pub fn least_privilege(
     options: &Options,
     account: Option<&str>,
@@ -33,7 +33,8 @@ pub fn least_privilege(
     json!({"Version": "2012-10-17", "Statement": statements})
 }
 
-/// Returns the statement for reading these handler objects, each given as bucket and key. `None`: `objects` is empty.
+/// Returns the statement for reading handlers from S3. `objects`: bucket and key of each handler. `None`: `objects` is
+/// empty.
 pub fn reading_handlers(options: &Options, objects: &[(&str, &str)]) -> Option<Json> {
     let partition = Scope::new(options, None).partition;
     let arns = objects.iter().map(|(bucket, key)| format!("arn:{partition}:s3:::{bucket}/{key}"));
@@ -41,8 +42,8 @@ pub fn reading_handlers(options: &Options, objects: &[(&str, &str)]) -> Option<J
     (!objects.is_empty()).then(|| statement.json())
 }
 
-/// Returns the statement that lets a task of this ECS cluster protect itself from scale-in. The ARN of a task is not known
-/// before the task runs, so the statement covers all tasks of the cluster.
+/// Returns the statement that lets a task of this ECS cluster protect itself from scale-in. Covers all tasks of the
+/// cluster, because the ARN of a task is not known before the task runs.
 pub fn protecting_tasks(options: &Options, account: Option<&str>, cluster: &str) -> Json {
     let tasks = Scope::new(options, account).arn("ecs", &format!("task/{cluster}/*"));
     Statement::new("ScaleInProtection", &["ecs:UpdateTaskProtection"], &[tasks]).json()
@@ -54,14 +55,14 @@ pub fn alarming(options: &Options, account: Option<&str>) -> Vec<Json> {
     let look = ["sqs:ListQueueTags", "sqs:GetQueueUrl", "sqs:GetQueueAttributes"];
     let queues = scope.arn("sqs", &format!("{}*", options.prefix));
     vec![
-        // ListQueues concerns no single queue, so no ARN is certain to cover it.
+        // ListQueues applies to no single queue, so the ARN that covers it is uncertain.
         Statement::new("FindQueues", &["sqs:ListQueues"], &["*".to_owned()]).json(),
         Statement::new("LookAtQueues", &look, &[queues]).json(),
     ]
 }
 
-/// Returns the statements that `hostler clean` needs in addition to [`alarming`]: reading usage metrics, and deleting what
-/// hostler manages and nothing else.
+/// Returns the statements that `hostler clean` needs in addition to [`alarming`]. They permit reading usage metrics and
+/// deleting resources that hostler manages, and nothing else.
 pub fn cleaning(options: &Options, account: Option<&str>) -> Vec<Json> {
     let scope = Scope::new(options, account);
     let all = |service: &str| scope.arn(service, &format!("{}*", options.prefix));
@@ -86,8 +87,8 @@ pub fn cleaning(options: &Options, account: Option<&str>) -> Vec<Json> {
 }
 
 /// Returns the statements for `hostler requeue` and `hostler dlq` on the dead letters of these channels, in addition to
-/// [`least_privilege`]: receiving dead letters, sending them back, and having SQS move them (AWS: permissions for a
-/// dead-letter queue redrive).
+/// [`least_privilege`]. They permit receiving dead letters, sending them back, and having SQS move them (AWS:
+/// permissions for a dead-letter queue redrive).
 pub fn redriving(options: &Options, account: Option<&str>, consumed: &[ChannelSpec]) -> Vec<Json> {
     let scope = Scope::new(options, account);
     let dead_lettering: Vec<_> = consumed.iter().filter(|spec| spec.max_receives.is_some()).cloned().collect();
@@ -102,8 +103,8 @@ pub fn redriving(options: &Options, account: Option<&str>, consumed: &[ChannelSp
     statements.into_iter().filter(|statement| !statement.resources.is_empty()).map(Statement::json).collect()
 }
 
-/// Returns the statements for `hostler peek`, `receive` and `purge`, in addition to [`least_privilege`]: receiving replies
-/// and the dead letters of these channels, and counting the dead letters of replies.
+/// Returns the statements for `hostler peek`, `receive` and `purge`, in addition to [`least_privilege`]. They permit
+/// receiving replies and the dead letters of these channels, and counting the dead letters of replies.
 pub fn receiving(options: &Options, account: Option<&str>, consumed: &[ChannelSpec], replies: &[Channel]) -> Vec<Json> {
     let scope = Scope::new(options, account);
     let reach = Reach::new(&scope, options, consumed, replies);
@@ -130,8 +131,8 @@ impl Statement {
         Self { sid, actions: actions.to_vec(), resources: resources.to_vec() }
     }
 
-    /// Creates a statement for actions that IAM cannot restrict to a resource. If `topics` is empty, the statement has no
-    /// resources and is dropped.
+    /// Creates a statement for actions that IAM cannot restrict to a resource. If `topics` is empty, the statement has
+    /// no resources and is therefore dropped.
     fn anywhere(sid: &'static str, actions: &[&'static str], topics: &[String]) -> Self {
         let anywhere = (!topics.is_empty()).then(|| "*".to_owned());
         Self { sid, actions: actions.to_vec(), resources: anywhere.into_iter().collect() }
@@ -157,7 +158,8 @@ fn run(reach: &Reach) -> Vec<Statement> {
         Statement::anywhere("FindTopics", &["sns:ListTopics"], &publish),
         Statement::new("CheckTopics", &["sns:GetTopicAttributes", "sns:ListSubscriptionsByTopic"], &reach.topics),
         Statement::anywhere("CheckSubscriptions", &["sns:GetSubscriptionAttributes"], &reach.topics),
-        // Bodies stored by other clients may have any key. Bodies that hostler stores or renews are all under its own prefix.
+        // Bodies from other clients may have any key. Bodies that hostler stores or renews have keys with hostler's own
+        // prefix.
         Statement::new("LargeMessages", &["s3:GetObject", "s3:DeleteObject"], &reach.objects),
         Statement::new("StoreLargeMessages", &["s3:PutObject"], &reach.own_objects),
     ]
@@ -178,7 +180,7 @@ fn provisioning(reach: &Reach) -> Vec<Statement> {
     ]
 }
 
-/// Returns the statement for the KMS key: decrypting received messages, and a data key for sent ones.
+/// Returns the statement for the KMS key. Permits decrypting received messages, and requesting data keys for sent ones.
 fn encryption(scope: &Scope<'_>, options: &Options) -> Option<Json> {
     let key = options.kms_key.as_deref()?;
     let is_arn = key.starts_with("arn:");
@@ -235,10 +237,11 @@ struct Reach {
     topics: Vec<String>,
     sent_queues: Vec<String>,
     sent_topics: Vec<String>,
-    /// Topics for channels without an exchange, whose name may itself be that of an exchange. hostler does not create these
-    /// topics.
+    /// Topics that a channel without an exchange may mean, because its name may be that of an exchange. hostler does
+    /// not create these topics.
     named_topics: Vec<String>,
-    /// Queues with the names of exchanges. Sending to a channel without an exchange first looks for a queue.
+    /// Queues with the names of exchanges. Included because sending to a channel without an exchange first looks for a
+    /// queue.
     namesakes: Vec<String>,
     objects: Vec<String>,
     /// Objects under hostler's own key prefix.
@@ -251,7 +254,7 @@ impl Reach {
         let arn = |service: &str, name: &str, ordered: bool| scope.arn(service, &names.on_aws(name, ordered));
         let dead_lettering = consumed.iter().filter(|spec| spec.max_receives.is_some());
         let exchange = |spec: &ChannelSpec| Some(arn("sns", spec.channel.exchange()?, spec.ordered));
-        // If nobody in this config consumes a channel, it is unknown whether the channel is ordered.
+        // If no consumer in this config has the channel, it is unknown whether the channel is ordered.
         let sent_to = |service: &str, name: &str, known: Option<bool>| -> Vec<String> {
             let kinds = known.map_or(vec![false, true], |ordered| vec![ordered]);
             kinds.into_iter().map(|ordered| arn(service, name, ordered)).collect()
@@ -292,15 +295,17 @@ impl Reach {
     }
 }
 
-/// Destination of a channel without an exchange, and whether the queue or topic is ordered, if known.
+/// Destination of a channel without an exchange. Contains `true` if the queue or topic is ordered, or `None` if that is
+/// unknown.
 enum Meaning {
     Queue(bool),
     Exchange(Option<bool>),
-    /// Nobody in this config consumes the name.
+    /// No consumer in this config has this name.
     Either,
 }
 
-/// Returns the destination of a channel without an exchange. Sending looks for a queue with the name, then for an exchange.
+/// Returns the destination of a channel without an exchange. Sending first looks for a queue with the name, then for an
+/// exchange.
 fn meaning(name: &str, consumed: &[ChannelSpec], published: &[&str]) -> Meaning {
     if let Some(spec) = consumed.iter().find(|spec| spec.channel.queue() == name) {
         return Meaning::Queue(spec.ordered);
@@ -309,7 +314,8 @@ fn meaning(name: &str, consumed: &[ChannelSpec], published: &[&str]) -> Meaning 
     if order.is_some() || published.contains(&name) { Meaning::Exchange(order) } else { Meaning::Either }
 }
 
-/// Returns whether an exchange is ordered, according to its consumers. `None`: nobody in this config consumes it.
+/// Returns `true` if an exchange is ordered, according to its consumers. `None`: no consumer in this config has the
+/// exchange.
 fn order_of_exchange(name: &str, consumed: &[ChannelSpec]) -> Option<bool> {
     consumed.iter().find(|spec| spec.channel.exchange() == Some(name)).map(|spec| spec.ordered)
 }

@@ -1,12 +1,12 @@
-//! Queue policies: whether a topic may send to a queue, and the statement that allows it.
+//! Queue policies: checks that a topic may send to a queue, and creates the statement that allows it.
 
 use serde_json::{Value as Json, json};
 
-/// `Sid` of the only statement in a queue's policy that hostler writes. The other statements are left unchanged.
+/// `Sid` of the statement that hostler writes to a queue's policy. All other statements are left unchanged.
 const SID: &str = "HostlerTopicMaySend";
 
-/// Returns whether a policy lets SNS deliver from the topic to the queue. A statement with conditions that hostler cannot
-/// evaluate does not count.
+/// Returns `true` if a policy lets SNS deliver from the topic to the queue. Ignores statements with conditions that
+/// hostler cannot evaluate.
 pub(super) fn admits(policy: Option<&str>, queue: &str, topic: &str) -> bool {
     let policy = policy.and_then(|policy| serde_json::from_str::<Json>(policy).ok()).unwrap_or_default();
     statements(&policy).iter().any(|statement| {
@@ -22,7 +22,7 @@ pub(super) fn admits(policy: Option<&str>, queue: &str, topic: &str) -> bool {
     })
 }
 
-/// Returns whether a condition holds for messages of the topic.
+/// Returns `true` if a condition holds for messages of the topic.
 fn holds(condition: Option<&Json>, topic: &str) -> bool {
     let Some(operators) = condition.and_then(Json::as_object) else { return condition.is_none() };
     operators.iter().all(|(operator, keys)| {
@@ -34,8 +34,8 @@ fn holds(condition: Option<&Json>, topic: &str) -> bool {
     })
 }
 
-/// Returns the policy with a statement that lets the topic send. Topics that were allowed before remain allowed, as another
-/// config may have the same queue with another exchange.
+/// Returns the policy with a statement that lets the topic send. Topics that were allowed before remain allowed,
+/// because another config may use the same queue with another exchange.
 pub(super) fn admitting(policy: Option<&str>, queue: &str, topic: &str) -> Json {
     let policy = policy.and_then(|policy| serde_json::from_str::<Json>(policy).ok());
     let mut policy = policy.filter(Json::is_object).unwrap_or_else(|| json!({"Version": "2012-10-17"}));
@@ -77,7 +77,7 @@ fn statements(policy: &Json) -> Vec<Json> {
     }
 }
 
-/// Returns whether a text, or any text of a list, fits.
+/// Returns `true` if a text, or any text of a list, fits.
 fn any(value: Option<&Json>, fits: impl Fn(&str) -> bool) -> bool {
     match value {
         Some(Json::String(text)) => fits(text),
@@ -86,8 +86,8 @@ fn any(value: Option<&Json>, fits: impl Fn(&str) -> bool) -> bool {
     }
 }
 
-/// Returns the redrive-allow policy that lets `source` use a dead-letter queue whose present policy excludes it. `None`:
-/// `source` is already allowed, as it also is without a policy.
+/// Returns a redrive-allow policy that lets `source` use a dead-letter queue. `None`: `source` may already use it, or
+/// the dead-letter queue has no policy, which allows all queues.
 pub(super) fn opened(policy: Option<&str>, source: &str) -> Option<Json> {
     let policy: Json = serde_json::from_str(policy?).ok()?;
     let mut sources = match policy.get("redrivePermission")?.as_str()? {

@@ -15,7 +15,8 @@ pub(super) const WAIT_TIME: &str = "ReceiveMessageWaitTimeSeconds";
 pub(super) const MAX_SIZE: &str = "MaximumMessageSize";
 pub(super) const DEDUPLICATION_SCOPE: &str = "DeduplicationScope";
 pub(super) const THROUGHPUT_LIMIT: &str = "FifoThroughputLimit";
-/// Part of a message to which a subscription's filter applies. AWS omits this attribute while it has the default value.
+/// Name of the attribute that selects the part of a message that a subscription's filter applies to. AWS omits this
+/// attribute if it has the default value.
 pub(super) const FILTER_SCOPE: &str = "FilterPolicyScope";
 
 /// An attribute of a queue, a topic or a subscription.
@@ -44,7 +45,7 @@ pub(super) enum Value {
 pub(super) struct Redrive {
     /// AWS name of the dead-letter queue.
     pub(super) to: String,
-    /// Number of receives after which a message is moved. `None` for a subscription, which has no count.
+    /// Number of receives before a message is moved. `None`: the policy is a subscription's, which has no count.
     pub(super) after: Option<u32>,
 }
 
@@ -64,12 +65,12 @@ impl Setting {
         Self::new(attribute, label, Value::Text("true".into()))
     }
 
-    /// Returns whether a new resource has this value by default.
+    /// Returns `true` if a new resource has this value by default.
     pub(super) fn goes_without_saying(&self) -> bool {
         matches!(self.value, Value::Redrive(None) | Value::Filter(None))
     }
 
-    /// Returns the text for AWS. Names of queues become ARNs in `account`. `None`: the text needs an account, and the
+    /// Returns the text for AWS. Names of queues become ARNs in `account`. `None`: the text needs an account, but the
     /// account is unknown.
     pub(super) fn text(&self, account: Option<&Account>) -> Option<String> {
         Some(match &self.value {
@@ -90,8 +91,8 @@ impl Setting {
         })
     }
 
-    /// Returns the difference between the desired value and the value that AWS returned. `None`: they are equal, possibly
-    /// in another notation.
+    /// Returns the difference between the desired value and the value that AWS returned. `None`: the values are equal,
+    /// even if their notations differ.
     pub(super) fn difference(&self, seen: Option<&str>, account: &Account) -> Option<Difference> {
         let seen = seen.or_else(|| default_of(self.attribute));
         let (agrees, words) = match &self.value {
@@ -146,7 +147,7 @@ impl SeenRedrive {
     /// Parses a redrive policy. `None`: there is no policy.
     pub(in super::super) fn read(text: &str) -> Option<Self> {
         let policy = json_object(text)?;
-        // AWS returns the count in the notation in which it was set: a number or a text.
+        // AWS returns the count as it was set: as a number or as a text.
         let after = policy.get("maxReceiveCount");
         let after = after.and_then(|after| after.as_u64().or_else(|| after.as_str()?.parse().ok()));
         Some(Self {

@@ -44,13 +44,14 @@ impl SqsQueue {
                     continue;
                 }
                 (_, Settlement::Ack(_)) => &mut acks,
-                // SQS counts every receive and cannot undo one, so giving back works like a release.
+                // SQS counts every receive and cannot undo a count. Therefore, giving a message back works like a
+                // release.
                 (_, Settlement::Release(..) | Settlement::GiveBack(..)) => &mut releases,
                 (_, Settlement::DeadLetter { .. }) => &mut copies,
             };
             list.extend(leased.map(|leased| Ending { index, settlement, leased }));
         }
-        // The kinds run in parallel: acks do not wait for copies, as the leases of the acked messages are no longer
+        // The kinds run in parallel, so that acks do not wait for copies: the leases of acked messages are no longer
         // extended. Futures that most batches do not need are boxed, so that they are not moved with every batch.
         let (acked, released, dead_lettered) = tokio::join!(
             in_batches(acks, |batch| self.ack(batch)),
@@ -79,8 +80,8 @@ impl SqsQueue {
         Answers::of_call(clients.delete(address, &entries, what).await)
     }
 
-    /// Deletes finished messages that were delivered again, in the background. A message whose deletion fails is delivered
-    /// once more.
+    /// Deletes finished messages that were delivered again. Runs in the background. If a deletion fails, the message is
+    /// delivered once more.
     pub(super) fn remove_finished(&self, receipts: Vec<Receipt>) {
         let (service, address, what) = (Arc::clone(&self.service), Arc::clone(&self.place.address), self.what(DELETE));
         tracing::info!(
@@ -97,8 +98,7 @@ impl SqsQueue {
         });
     }
 
-    /// Processes the answers to deletes: remembers the deleted messages as finished, and deletes the bodies that belong to
-    /// them.
+    /// Processes the answers to deletes. Remembers the deleted messages as finished, and deletes their bodies.
     async fn deleted(&self, endings: Vec<Ending>, answers: Answers, what: &str) -> Settled {
         let settled = share_out(&answers, what, endings);
         let now = Instant::now();
@@ -112,15 +112,16 @@ impl SqsQueue {
                 bodies.extend(ending.leased.claim.as_ref().filter(|_| is_gone).cloned());
             }
         }
-        // The queue first, the object after: in reverse order, a crash would leave a message without its body.
+        // Delete the message first, then the object. In the reverse order, a crash could leave a message without its
+        // body.
         if !bodies.is_empty() {
             Box::pin(self.discard_all(bodies)).await;
         }
         settled
     }
 
-    /// Deletes the bodies of deleted messages. If other queues may have received the same message from a topic, deletes
-    /// only bodies whose key says that hostler stored them for one queue.
+    /// Deletes the bodies of deleted messages. If a topic may have sent the same message to other queues too, deletes
+    /// only bodies that hostler stored for a single queue, according to their keys.
     async fn discard_all(&self, mut bodies: Vec<Arc<Claim>>) {
         let has_others = bodies.iter().any(|body| !is_body(&body.key));
         if has_others && self.service.may_share(&self.place).await {
@@ -158,7 +159,7 @@ impl SqsQueue {
         settled
     }
 
-    /// Copies messages to the dead-letter queue, then deletes the messages that were copied.
+    /// Copies messages to the dead-letter queue, then deletes the copied messages from their queue.
     async fn dead_letter(&self, endings: Vec<Ending>) -> Settled {
         let Some(target) = &self.dead_letters else {
             let refused = || LeaseError::Refused(format!("{} has no dead-letter queue", self.channel));
@@ -174,7 +175,7 @@ impl SqsQueue {
         for (ending, result) in results {
             match result {
                 Ok(()) => {
-                    // From here on, a second copy would be a duplicate, even if the deletion fails.
+                    // The copy exists now, so no second copy may be sent, even if the deletion fails.
                     self.in_flight().finish(&ending.leased.id, now);
                     match ending.leased.until > now {
                         true => gone.push(ending),
@@ -196,8 +197,8 @@ impl SqsQueue {
         settled
     }
 
-    /// Copies messages to the dead-letter queue. Each call contains messages whose leases end at about the same time. A
-    /// call is given up when the first of its leases ends, as a later copy would be a duplicate.
+    /// Copies messages to the dead-letter queue. Each call has messages whose leases end at about the same time. When
+    /// the first of these leases ends, the call is abandoned, because a later copy would be a duplicate.
     async fn copy_all(&self, target: &Place, to_copy: Vec<Ending>) -> Settled {
         let calls = by_lease_end(to_copy);
         let work = calls.iter().map(|endings| {
@@ -216,8 +217,8 @@ impl SqsQueue {
         copied
     }
 
-    /// Returns the copy of a message for a dead-letter queue that accepts at most `most` bytes. SQS gives the copy another
-    /// id, so a copy from an ordered queue has the original id as its dedupe key.
+    /// Returns the copy of a message for a dead-letter queue. `most`: maximum size in bytes that the queue accepts. SQS
+    /// gives the copy another id, so a copy from an ordered queue has the original id as its dedupe key.
     fn copy(&self, ending: &Ending, most: usize) -> Outgoing {
         let Settlement::DeadLetter { message, reason, .. } = &ending.settlement else {
             return Outgoing::default();
@@ -241,20 +242,20 @@ fn bare_copy(message: &Message, dedupe: Option<String>) -> Outgoing {
     }
 }
 
-/// Maximum number of bytes of a reason that does not fit as a whole.
+/// Maximum length in bytes of a shortened reason. A reason is shortened if it does not fit whole.
 const SHORT_REASON: usize = 1024;
 
-/// Adds the reason and circumstances of the dead-lettering as attributes, as far as they fit. `most` is the maximum number
-/// of bytes that the queue accepts.
+/// Adds the reason and the circumstances of the dead-lettering as attributes, as far as they fit. `most`: maximum size
+/// in bytes that the queue accepts.
 fn with_story(mut copy: Outgoing, reason: &str, channel: &str, attempt: u32, most: usize) -> Outgoing {
     let reason: String = reason.chars().map(|char| if is_carried(char) { char } else { ' ' }).collect();
     let reason = if reason.is_empty() { "no reason given" } else { &reason };
-    // A body that alone is too large is stored in the bucket, and its pointer needs an attribute.
+    // If the body alone is too large, it is stored in the bucket, and its pointer needs an attribute.
     let goes_apart = copy.claim.is_none() && size(&copy) > most;
     let has_claim = goes_apart || copy.claim.is_some();
     let room = MAX_ATTRIBUTES.saturating_sub(beside(&copy.body, copy.routing_key.is_some(), has_claim));
     let own = copy.attributes;
-    // A copy of maximum size is sent with a shortened reason or without these attributes, rather than not at all.
+    // If the copy becomes too large, shorten the reason or omit these attributes, so that the copy can be sent.
     for reason in [reason, &reason[..reason.floor_char_boundary(SHORT_REASON)]] {
         copy.attributes = dead_letter_attributes(&own, reason, channel, Some(attempt), room);
         if goes_apart || size(&copy) <= most {
@@ -269,8 +270,8 @@ fn share_out(answers: &Answers, what: &str, endings: Vec<Ending>) -> Settled {
     endings.into_iter().enumerate().map(|(n, ending)| (ending, answers.of(what, n))).collect()
 }
 
-/// Awaits a call about leased messages, until the first of their leases ends. From then on, SQS may confirm a receipt that
-/// a newer receipt has replaced.
+/// Awaits a call for leased messages. Abandons the call when the first of their leases ends. After that, SQS may
+/// confirm a receipt that a newer receipt has replaced.
 async fn while_leased(what: &str, endings: &[Ending], call: impl Future<Output = Answers>) -> Answers {
     match tokio::time::timeout_at(first_end(endings), call).await {
         Ok(answers) => answers,
@@ -283,8 +284,8 @@ fn first_end(endings: &[Ending]) -> Instant {
     endings.iter().map(|ending| ending.leased.until).min().unwrap_or_else(Instant::now)
 }
 
-/// Maximum difference between the ends of the leases in one call. The call is given up at the first end, so it loses at most
-/// this much time.
+/// Maximum difference between the lease ends of the messages in one call. A call is abandoned at the first end, so it
+/// loses at most this much time.
 const TOGETHER: Duration = Duration::from_secs(1);
 
 /// Groups deliveries by the ends of their leases, earliest first.
@@ -309,11 +310,11 @@ fn deletes<'a>(receipts: impl Iterator<Item = &'a Receipt>) -> impl Iterator<Ite
     })
 }
 
-/// Seconds that a release may need to reach SQS, including retries by the SDK. SQS refuses a release that arrives late and
-/// exceeds the 12 h.
+/// Maximum number of seconds for a release to reach SQS, including retries by the SDK. A release's delay ends at least
+/// this long before the 12 h do, because SQS refuses a late release that exceeds them.
 const RELEASE_ON_ITS_WAY: u64 = 60;
 
-/// Makes one call per batch of endings, one after the other. Makes no call without endings.
+/// Makes one call per batch of endings, one after the other. If there are no endings, makes no call.
 async fn in_batches<F: Future<Output = Settled>>(mut endings: Vec<Ending>, call: impl Fn(Vec<Ending>) -> F) -> Settled {
     let mut settled = Settled::new();
     while !endings.is_empty() {
@@ -380,7 +381,7 @@ mod tests {
         assert_eq!((reason(4000), reason(8000), reason(9900)), (Some(5000), Some(SHORT_REASON), None));
         assert_eq!((told(0, 9000), told(7, 9000), told(9, 9000)), (3, 10, 10));
         assert_eq!(told(2, 9970), 2, "it fits without its story only");
-        // The body is stored in the bucket, and its pointer needs one of the ten attributes.
+        // The stored body's pointer needs one of the ten attributes.
         assert_eq!((told(0, 10_001), told(7, 10_001), told(9, 10_001)), (3, 9, 9));
     }
 
