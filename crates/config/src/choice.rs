@@ -39,7 +39,7 @@ choice! {
 }
 
 choice! {
-    /// Limits that the process imposes on itself, in addition to the sandbox of each guest.
+    /// Limits that the process sets for itself, in addition to the sandbox of each guest.
     HardeningMode {
         /// Imposes the limits that the kernel supports.
         Auto = "auto",
@@ -90,7 +90,7 @@ choice! {
 }
 
 choice! {
-    /// Part of a WASI command's output that is the reply.
+    /// Part of a WASI command's output to send as the reply.
     Reply {
         /// No reply: stdout is logged.
         Off = "off",
@@ -132,7 +132,7 @@ choice! {
 }
 
 impl LogFormat {
-    /// Returns the format for logs whose configuration names none: text if they go to a terminal, where a person reads them.
+    /// Returns the default log format. A terminal gets text, because a person reads it. Other outputs get JSON.
     pub fn usual(is_terminal: bool) -> Self {
         if is_terminal { Self::Text } else { Self::Json }
     }

@@ -19,9 +19,10 @@ use hostler_types::channel::{Channel, Filter};
 pub struct Consumer {
     /// Name: 1 to 71 of `A-Z a-z 0-9 _ -`.
     pub name: String,
-    /// Channel from which the consumer receives. No other consumer of the configuration has the same queue.
+    /// Channel from which the consumer receives. Its queue differs from those of all other consumers in the
+    /// configuration.
     pub channel: Channel,
-    /// Set for a FIFO queue: messages of one group are processed in order, one at a time.
+    /// Set for a FIFO queue. Messages of one group are processed in order, one at a time.
     pub ordered: bool,
     /// Deduplication scope and throughput limit of a FIFO queue. `true`: per message group. `false`: per queue. `None`:
     /// unchanged. `true` requires `ordered`.
@@ -38,33 +39,34 @@ pub struct Consumer {
     pub concurrency: Option<usize>,
     /// Visibility timeout: 1 s to 12 h (SQS limit).
     pub lease: Duration,
-    /// Time after which a handler is stopped: 1 s to 12 h. On SQS, at most 12 h less `lease`.
+    /// Maximum run time of a handler: 1 s to 12 h. On SQS, at most 12 h less `lease`.
     pub processing_timeout: Duration,
     /// Age above which a message counts as late: 1 s to 14 d (maximum retention of SQS).
     pub delay_tolerance: Duration,
-    /// The longest delay that its messages are sent with: at most 13 d, a day less than SQS's longest retention.
+    /// Maximum delay of messages that are sent to the consumer: at most 13 d, one day less than the maximum retention
+    /// of SQS.
     pub longest_delay: Duration,
-    /// Treatment of a message that exceeds the processing timeout. Never [`OnProcessingTimeout::DeadLetter`] without a
-    /// dead-letter queue.
+    /// Treatment of a message that exceeds the processing timeout. Not [`OnProcessingTimeout::DeadLetter`] if the
+    /// consumer has no dead-letter queue.
     pub on_processing_timeout: OnProcessingTimeout,
-    /// Maximum time in one state, or without a poll, that counts as healthy. Longer than `processing_timeout`.
+    /// Maximum time in one state or without a poll before the health check fails. Longer than `processing_timeout`.
     pub healthcheck_timeout: Duration,
-    /// Maximum rate at which messages are started.
+    /// Maximum rate of message starts. `None`: unlimited.
     pub rate_limit: Option<Rate>,
-    /// Number of messages that one sandbox handles before it is replaced; at least 1.
+    /// Maximum number of messages for one sandbox, which is then replaced. At least 1.
     pub messages_per_instance: u32,
-    /// Part of a WASI command's output that is the reply.
+    /// Part of a WASI command's output to send as the reply.
     pub reply: Reply,
-    /// Destination of replies. `None`: a reply counts as an ack. Is never the consumer's own queue. Is on the consumer's
-    /// own exchange only if a filter is set.
+    /// Destination of replies. `None`: a reply counts as an ack. The destination is never the consumer's own queue. It
+    /// may be the consumer's own exchange only if a filter is set.
     pub reply_channel: Option<Channel>,
     /// Enables the dead-letter queue.
     pub dead_letter: bool,
     /// Escalation of failed attempts.
     pub retry: Retry,
-    /// Conditions under which receiving pauses. `None`: receiving never pauses because of failures.
+    /// Conditions for pausing when too many messages fail. `None`: receiving never pauses for this reason.
     pub breaker: Option<Breaker>,
-    /// Filter for messages of the exchange. [`Filter::All`] for a channel without an exchange.
+    /// Filter for messages of the exchange. [`Filter::All`] if the channel has no exchange.
     pub filter: Filter,
     /// Grants of the guest.
     pub allow: Allow,
@@ -77,12 +79,12 @@ pub struct Consumer {
 /// `[consumers.NAME.retry]`: the escalation of failed attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retry {
-    /// Number of failed attempts that are released after `requeue_delay`: 0 to 100.
+    /// Maximum number of failed attempts to release with a delay of `requeue_delay`: 0 to 100.
     pub requeues: u32,
     /// Delay after each of these attempts: at most 12 h (SQS limit for hiding a message).
     pub requeue_delay: Duration,
-    /// Number of further failed attempts that are released after an increasing delay: 0 to 100. The next failure
-    /// dead-letters the message.
+    /// Maximum number of further failed attempts, which are released with an increasing delay: 0 to 100. The next
+    /// failure dead-letters the message.
     pub delays: u32,
     /// First increasing delay, before jitter; doubled each time. At most `max_delay`.
     pub delay: Duration,
@@ -93,11 +95,11 @@ pub struct Retry {
 /// `[consumers.NAME.breaker]`: conditions under which receiving pauses because too many messages fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Breaker {
-    /// Share of failed messages above which receiving pauses.
+    /// Maximum share of failed messages. Above this share, receiving pauses.
     pub failures: Share,
     /// Period for which messages are counted: 1 s to 1 h.
     pub over: Duration,
-    /// Minimum number of messages in this period for a pause: 1 to 1,000,000.
+    /// Minimum number of messages in this period before receiving can pause: 1 to 1,000,000.
     pub min: u32,
     /// Duration of the first pause: 1 s to 10 min.
     pub pause: Duration,
@@ -108,7 +110,7 @@ pub struct Breaker {
 pub struct Allow {
     /// Origins to which the guest may send HTTP requests: `http(s)://host[:port]` in lower case, without a default port.
     pub http: Vec<String>,
-    /// Private networks to which the host names of these origins may resolve.
+    /// Private networks that the host names of these origins may resolve to.
     pub networks: Vec<IpNet>,
     /// Environment variables of the guest. The values may be secrets, so `Debug` omits them.
     pub env: BTreeMap<String, String>,
@@ -134,7 +136,7 @@ pub struct Limits {
     /// Maximum size in bytes of one sandbox's linear memory: 1 MiB to 4 GiB (limit of 32-bit WASM). `None`: depends on the
     /// host's memory.
     pub memory: Option<u64>,
-    /// Maximum number of bytes of stdout and stderr stored per message: at most 16 MiB.
+    /// Maximum number of bytes of stdout and stderr to store per message: at most 16 MiB.
     pub output: u64,
 }
 
@@ -145,14 +147,14 @@ pub struct Tags {
     pub owner: Option<String>,
     /// Flags alarms as critical.
     pub critical: bool,
-    /// Number of messages in the queue that raises an alarm. `None`: `alarms.threshold`.
+    /// Minimum number of messages in the queue for an alarm. `None`: `alarms.threshold`.
     pub alarm_threshold: Option<u64>,
-    /// Number of messages in the dead-letter queue that raises an alarm. `None`: 1.
+    /// Minimum number of messages in the dead-letter queue for an alarm. `None`: 1.
     pub dead_letter_alarm_threshold: Option<u64>,
 }
 
 impl Consumer {
-    /// Converts checked settings. An error means that the table of keys does not match this code.
+    /// Converts checked settings. Returns an error if the table of keys does not match this code.
     pub(super) fn read(name: &str, settings: &Settings) -> Result<Self, Mismatch> {
         let at = settings.consumer(name);
         let dead_letter = at.need("dead_letter")?;

@@ -1,4 +1,4 @@
-//! Checks values against each other: values that are valid alone but not together.
+//! Checks values against each other: reports values that are valid alone but not together.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -45,7 +45,7 @@ pub(super) fn check(settings: &Settings, source: &Source, problems: &mut Vec<Pro
     }
 }
 
-/// Returns a fault of `key` in combination with another key, and the fix.
+/// Returns a problem for a fault of `key` in combination with another key.
 fn problem(at: &Section<'_>, key: &str, fault: String, cure: String) -> Problem {
     Problem { key: at.path(key), place: at.place(key), fault, cure, about: None }
 }
@@ -70,8 +70,8 @@ fn health(at: &Section<'_>) -> Option<Problem> {
     })
 }
 
-/// Checks that the health file is not a file of the embedded queue. The health file is replaced as a whole and would
-/// overwrite the queue.
+/// Checks that the health file is not a file of the embedded queue. Otherwise, writing the health file would overwrite
+/// the queue.
 fn health_file(root: &Section<'_>, source: &Source) -> Option<Problem> {
     let (health, queue): (PathBuf, PathBuf) = (root.get("host.health_file")?, root.get("queue.embedded.path")?);
     if root.get("queue.driver") != Some(Driver::Embedded) {
@@ -86,7 +86,7 @@ fn health_file(root: &Section<'_>, source: &Source) -> Option<Problem> {
 }
 
 fn filter(at: &Section<'_>) -> Option<Problem> {
-    // An emptied type disables the filter, whatever values the file has.
+    // An emptied type disables the filter, regardless of the filter's values in the file.
     if at.is_emptied("filter.type") {
         return None;
     }
@@ -119,7 +119,7 @@ fn filter(at: &Section<'_>) -> Option<Problem> {
 
 fn breaker(at: &Section<'_>) -> Option<Problem> {
     let others = ["breaker.over", "breaker.min", "breaker.pause"];
-    // An emptied key disables the breaker, whatever the other keys of the breaker are.
+    // An emptied key disables the breaker, regardless of the breaker's other keys.
     let is_said = at.is_set("breaker.failures") || at.is_emptied("breaker.failures");
     let key = others.into_iter().find(|key| at.is_set(key)).filter(|_| !is_said)?;
     let fault = format!("{} is not set, so this key has no effect", at.path("breaker.failures"));
@@ -158,7 +158,7 @@ fn reply(at: &Section<'_>, settings: &Settings) -> Option<Problem> {
     }
     // Replies have no routing key, so they pass no filter.
     let exchange = own.exchange().filter(|_| !at.is_set("filter.type"))?;
-    // A name addresses the queue with this name. Only if there is no queue, the name addresses an exchange.
+    // A name means the queue with this name. If there is no such queue, it means an exchange.
     let reaches = match reply.exchange() {
         Some(other) => other == exchange,
         None => reply.queue() == exchange && listening(settings, exchange).is_none(),
@@ -199,7 +199,7 @@ fn queue_name(at: &Section<'_>, root: &Section<'_>) -> Option<Problem> {
     })
 }
 
-/// Reports consumers that share a queue, as each would receive messages of the other.
+/// Reports consumers that share a queue, because each of them would receive messages of the other.
 fn shared_queues(settings: &Settings, problems: &mut Vec<Problem>) {
     let mut taken: BTreeMap<String, &str> = BTreeMap::new();
     for name in settings.consumers.keys() {
@@ -219,7 +219,8 @@ fn shared_queues(settings: &Settings, problems: &mut Vec<Problem>) {
     }
 }
 
-/// Reports dead-letter queues whose own consumer has a different `ordered` than the consumer of the source queue.
+/// Reports dead-letter queues that have their own consumer, if its `ordered` differs from that of the source queue's
+/// consumer.
 fn dead_letter_queues(settings: &Settings, problems: &mut Vec<Problem>) {
     for name in settings.consumers.keys() {
         let at = settings.consumer(name);
@@ -240,8 +241,8 @@ fn dead_letter_queues(settings: &Settings, problems: &mut Vec<Problem>) {
     }
 }
 
-/// Reports exchanges with ordered and unordered queues: on AWS, an exchange is one topic, which is FIFO or standard for all
-/// its queues.
+/// Reports exchanges with both ordered and unordered queues. On AWS, an exchange is one topic, which is FIFO or
+/// standard for all its queues.
 fn mixed_exchanges(settings: &Settings, problems: &mut Vec<Problem>) {
     let mut kinds: BTreeMap<String, (bool, &str)> = BTreeMap::new();
     for name in settings.consumers.keys() {

@@ -15,10 +15,10 @@ pub(super) const FILE_VARIABLE: &str = "HOSTLER_CONFIG";
 const PREFIX: &str = "HOSTLER_";
 const SEPARATOR: &str = "__";
 
-/// The variables whose names start with `HOSTLER_`, in any case. Other variables are ignored.
+/// Environment variables with names that start with `HOSTLER_`, in any case.
 #[derive(Default)]
 pub(super) struct Variables {
-    /// Names and values. Values are stored as the operating system provides them, and may not be UTF-8.
+    /// Names and values. A value may not be UTF-8, because it is stored as the operating system provides it.
     ours: Vec<(String, OsString)>,
     warnings: Vec<Warning>,
 }
@@ -26,12 +26,12 @@ pub(super) struct Variables {
 /// A warning about an ignored variable.
 struct Warning {
     text: String,
-    /// The variable is probably a misspelling of one of hostler's, which the text names.
+    /// Set if the variable is probably a misspelling. `text` then names the variable that was probably meant.
     is_slip: bool,
 }
 
 impl Variables {
-    /// Takes the variables that start with `HOSTLER_` from `env`, and warns of those that are ignored.
+    /// Selects the variables of `env` that start with `HOSTLER_`. Creates a warning for each one that is ignored.
     pub(super) fn of(env: impl Iterator<Item = (impl Into<OsString>, impl Into<OsString>)>) -> Self {
         let mut variables = Self::default();
         for (name, value) in env {
@@ -55,13 +55,13 @@ impl Variables {
         variables
     }
 
-    /// Returns a warning for each variable that is ignored. It may belong to others: a Kubernetes service named `hostler`
-    /// puts `HOSTLER_PORT` and the like into every container.
+    /// Returns a warning for each ignored variable. An ignored variable may belong to another program: a Kubernetes
+    /// service named `hostler` sets `HOSTLER_PORT` and similar variables in every container.
     pub(super) fn warnings(&self) -> Vec<String> {
         self.warnings.iter().map(|warning| warning.text.clone()).collect()
     }
 
-    /// Returns those of the warnings that name the variable that was probably meant.
+    /// Returns the warnings about variables that are probably misspelt.
     pub(super) fn slips(&self) -> Vec<String> {
         self.warnings.iter().filter(|warning| warning.is_slip).map(|warning| warning.text.clone()).collect()
     }
@@ -72,12 +72,12 @@ impl Variables {
         Some(value)
     }
 
-    /// Returns `true` if a variable sets a key, or would set one without a mistake in its name.
+    /// Returns `true` if a variable is meant to set a key, even if its name contains a mistake.
     pub(super) fn set_a_key(&self) -> bool {
         self.ours.iter().any(|(name, _)| sets_key(name))
     }
 
-    /// Returns the value of the first variable whose name after `HOSTLER_` is `key`, in any case.
+    /// Returns the value of the first variable with the name `HOSTLER_` followed by `key`, in any case.
     pub(super) fn value(&self, key: &str) -> Option<&OsStr> {
         let set = |name: &str| key_part(name).is_some_and(|rest| rest.eq_ignore_ascii_case(key));
         self.ours.iter().find(|(name, _)| set(name)).map(|(_, value)| value.as_os_str())
@@ -110,14 +110,15 @@ impl Provider for Setting {
     }
 }
 
-/// Returns the part of a variable's name after `HOSTLER_`, in any case. `None`: the variable has another prefix, or names
-/// the file.
+/// Returns the part of a variable's name after `HOSTLER_`, in any case. `None`: the variable has another prefix, or it
+/// names the configuration file.
 fn key_part(variable: &str) -> Option<&str> {
     let (prefix, rest) = variable.split_at_checked(PREFIX.len())?;
     (prefix.eq_ignore_ascii_case(PREFIX) && !variable.eq_ignore_ascii_case(FILE_VARIABLE)).then_some(rest)
 }
 
-/// Returns a warning about a variable that starts with `HOSTLER_` in any case, but neither names the file nor contains `__`.
+/// Returns a warning if a variable is ignored: it starts with `HOSTLER_` in any case, but it neither names the
+/// configuration file nor contains `__`.
 fn ignored(name: &str) -> Option<Warning> {
     if name == FILE_VARIABLE || sets_key(name) {
         return None;
@@ -134,14 +135,14 @@ fn ignored(name: &str) -> Option<Warning> {
     Some(Warning { text, is_slip: meant.is_some() })
 }
 
-/// Returns `true` if a variable sets a key, or would set one without a mistake in its name.
+/// Returns `true` if a variable is meant to set a key, even if its name contains a mistake.
 fn sets_key(variable: &str) -> bool {
     key_part(variable).is_some_and(|rest| rest.contains(SEPARATOR))
 }
 
 impl Environment {
-    /// Reads the variables. `consumers` are the consumers' names in the file. A variable matches a name in any case, and
-    /// with `_` in place of `-`.
+    /// Reads the settings from the variables. `consumers`: names of the consumers in the file. A variable matches a
+    /// consumer's name in any case, and with `_` in place of `-`.
     pub(super) fn read(variables: &Variables, consumers: &[String]) -> Self {
         let mut environment = Self::default();
         let mut ours: Vec<_> =
@@ -190,7 +191,7 @@ impl Unknown {
         let place = Place::Variable(name.to_owned());
         let near = || {
             let path = meant(&self.path, &self.table, self.name.as_ref()?)?;
-            // `HOSTLER_QUEU__DRIVER` has further names, which are valid below the suggested table. In
+            // In `HOSTLER_QUEU__DRIVER`, the name after the unknown one is valid below the suggested table. In
             // `HOSTLER_QUEUE__DRIVER__X`, the suggestion is a key, so no name can follow.
             let whole: Vec<_> = path.iter().chain(&self.after).cloned().collect();
             Some(if resolve(&whole.join(SEPARATOR), &[]).is_ok() { whole } else { path })

@@ -37,7 +37,8 @@ pub enum ConfigError {
         /// Error of the operating system.
         reason: String,
     },
-    /// The file is not valid TOML, so none of its values is known. The line is not quoted, as it may contain a secret.
+    /// The file is not valid TOML, so none of its values is known. The line is not quoted, because it may contain a
+    /// secret.
     #[error(
         "{}:{line}:{column}: not valid TOML: {reason}\n  cure   correct line {line}, or close what is open before \
         it; no value was read",
@@ -53,7 +54,7 @@ pub enum ConfigError {
         /// Message of the parser, on one line.
         reason: String,
     },
-    /// The file is in a language other than TOML. Its lines are not quoted, as they may contain a secret.
+    /// The file is in a language other than TOML. Its lines are not quoted, because they may contain a secret.
     #[error(
         "{}: not valid TOML: it looks like {language}, and the configuration is TOML\n  cure   write tables in brackets, and \
         values after `=`, texts in quotes:\n           [consumers.orders]\n           channel = \"orders\"\n           \
@@ -69,23 +70,24 @@ pub enum ConfigError {
     /// Values or keys are wrong. Contains all faults, sorted by key.
     #[error("{}", Listed(.0))]
     Invalid(Vec<Problem>),
-    /// Any of the other errors. Variables with misspelt names were ignored, and may be its cause.
+    /// Another error, possibly caused by misspelt variables, which were ignored.
     #[error("{error}{}", Notes(slips))]
     Misspelt {
-        /// The error itself.
+        /// The other error.
         error: Box<ConfigError>,
-        /// A warning for each of the variables.
+        /// One warning for each misspelt variable.
         slips: Vec<String>,
     },
 }
 
 impl ConfigError {
-    /// Returns the error with a note about each variable that was ignored for its misspelt name.
+    /// Adds a note about each misspelt variable to the error. `slips`: warnings about these variables.
     pub(super) fn beside(self, slips: Vec<String>) -> Self {
         if slips.is_empty() { self } else { Self::Misspelt { error: Box::new(self), slips } }
     }
 
-    /// Returns `true` if there is no configuration. A command that needs none may ignore this error.
+    /// Returns `true` if there is neither a file nor a variable that sets a key. A command that needs no configuration
+    /// may ignore this error.
     pub fn is_not_found(&self) -> bool {
         match self {
             Self::Misspelt { error, .. } => error.is_not_found(),
@@ -93,7 +95,7 @@ impl ConfigError {
         }
     }
 
-    /// Returns the faults of a configuration that could be read. Empty for other errors.
+    /// Returns the faults of a configuration that could be read. Returns an empty slice for other errors.
     pub fn problems(&self) -> &[Problem] {
         match self {
             Self::Invalid(problems) => problems,
@@ -110,7 +112,7 @@ pub struct Problem {
     pub key: String,
     /// Place where the key is set.
     pub place: Place,
-    /// Description of the fault, with the value as written unless the value may be a secret.
+    /// Description of the fault. Quotes the value as written, unless the value may be a secret.
     pub fault: String,
     /// Fix: the text to write instead.
     pub cure: String,
@@ -138,9 +140,9 @@ pub enum Place {
     },
     /// An environment variable, by its name.
     Variable(String),
-    /// The environment as a whole; there is no file.
+    /// The environment as a whole, because there is no file.
     Environment,
-    /// The default, as the key is not set.
+    /// The default, because the key is not set.
     Default,
 }
 

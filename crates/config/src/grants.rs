@@ -95,12 +95,12 @@ impl Read for Url {
     }
 }
 
-/// An `http(s)://` URL that is itself a secret, for example a webhook's. `Debug` omits it.
+/// An `http(s)://` URL that is itself a secret, for example the URL of a webhook. `Debug` omits it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretUrl(String);
 
 impl SecretUrl {
-    /// Returns the URL as written. Must not appear in logs, errors or output.
+    /// Returns the URL as written. The caller must keep it out of logs, errors and output.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -121,7 +121,7 @@ impl Read for SecretUrl {
     }
 }
 
-/// Splits a URL into its canonical origin and the rest: path, query and fragment.
+/// Splits a URL into its canonical origin and the rest, which is the path, the query and the fragment.
 fn split_address(text: &str) -> Result<(String, &str), String> {
     let fault = |what: &str| format!("{} {what}", quoted(text));
     let (scheme, rest) = text.split_once("://").ok_or_else(|| fault("names no scheme"))?;

@@ -1,4 +1,5 @@
-//! The table of all keys: accepted values, default and meaning. Checks, schema and reference are derived from this table.
+//! The table of all keys, with their accepted values, defaults and meanings. The checks, the schema and the reference
+//! are derived from this table.
 
 use std::time::Duration;
 
@@ -37,7 +38,7 @@ pub(super) const HEALTH_FILE_DEFAULT: &str = "/tmp/hostler/health.json";
 pub(super) const CONSUMER_NAME: Kind = Kind::Word { also: "_-", min: 1, max: 71 };
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Maximum time for which SQS keeps a message in flight, counted from its receive (AWS limit: 12 h).
+/// Maximum time in flight of a message on SQS, counted from its receive (AWS limit: 12 h).
 pub(super) const MAX_IN_FLIGHT: Duration = Duration::from_secs(12 * 3600);
 
 const fn key(path: &'static str, kind: Kind, preset: DefaultValue, meaning: &'static str) -> Key {
@@ -443,7 +444,7 @@ pub(super) enum Node {
     Unknown,
 }
 
-/// Looks up a name in a table. `table` is the pattern of the table, and empty for the root.
+/// Looks up a name in a table. `table`: pattern of the table; empty for the root.
 pub(super) fn child(table: &str, name: &str) -> Node {
     let literal = Some(name).filter(|name| !name.contains('.'));
     for last in literal.into_iter().chain(["*"]) {

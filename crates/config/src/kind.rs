@@ -1,4 +1,4 @@
-//! Kinds of values: their checks, their descriptions, and their conversion from environment variables.
+//! Kinds of values. Checks and describes values, and converts the text of environment variables.
 
 use std::ffi::OsStr;
 use std::net::SocketAddr;
@@ -31,7 +31,7 @@ pub(super) enum Kind {
     },
     Bool,
     Choice(&'static [&'static str]),
-    /// Letters, digits and the characters of `also`. `min` and `max` are lengths in characters.
+    /// Letters, digits and the characters of `also`. `min` and `max` limit the number of characters.
     Word {
         also: &'static str,
         min: usize,
@@ -96,8 +96,8 @@ impl Kind {
         }
     }
 
-    /// Converts the text of a variable or of a default to a value. For kinds that are texts, the value is a text even if it
-    /// looks like a number.
+    /// Converts the text of a variable or of a default to a value. For a key that accepts text, the value is text even
+    /// if it looks like a number.
     pub(super) fn value(self, raw: &str) -> Value {
         match self {
             Self::Bool | Self::Integer { .. } | Self::Share | Self::Dirs => parsed(raw),
@@ -106,9 +106,9 @@ impl Kind {
         }
     }
 
-    /// Converts the text of a variable as the operating system provides it. A text that is not UTF-8 becomes
-    /// [`Value::Empty`], which no text can produce. [`Self::check`] refuses this value without displaying it, as it may be
-    /// secret.
+    /// Converts the text of a variable as the operating system provides it. If the text is not UTF-8, returns
+    /// [`Value::Empty`], which no valid text becomes. [`Self::check`] refuses this value without displaying it, because
+    /// it may be secret.
     pub(super) fn value_of_variable(self, raw: &OsStr) -> Value {
         raw.to_str().map_or(Value::Empty(Tag::Default, Empty::Unit), |raw| self.value(raw))
     }
@@ -207,8 +207,8 @@ fn parsed(raw: &str) -> Value {
     raw.parse().unwrap_or_else(|never: std::convert::Infallible| match never {})
 }
 
-/// Parses a list of texts, `[a, 'b', "c"]`. An item without quotes is a text as written, so `[007]` does not contain the
-/// number 7.
+/// Parses a list of texts, for example `[a, 'b', "c"]`. An item without quotes is text as written. For example, `[007]`
+/// contains the text `007`, not the number 7.
 fn list(raw: &str) -> Value {
     let inner = raw.trim().strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     inner.and_then(items).map_or_else(|| parsed(raw), Value::from)
@@ -220,7 +220,7 @@ fn items(mut rest: &str) -> Option<Vec<String>> {
     loop {
         rest = rest.trim_start();
         let (item, after) = match rest.chars().next() {
-            // A comma may follow the last item, as in TOML.
+            // As in TOML, a comma may follow the last item.
             None => return Some(items),
             Some(quote @ ('"' | '\'')) => in_quotes(rest, quote)?,
             Some('[' | '{') => return None,

@@ -1,8 +1,9 @@
-//! Configuration: reads TOML and environment variables, validates all values, and returns a typed [`Config`] or all faults.
+//! Configuration: reads TOML and environment variables, and validates all values. Returns a typed [`Config`], or all
+//! faults.
 //!
-//! One table of keys, `keys.rs`, determines everything about a key. A value passes through these stages: `source` finds and
-//! merges values, `settings` checks each value against its key, `cross` checks values against each other, and [`Config`]
-//! contains the typed result. An empty text unsets an optional key, so a variable can remove a value that the file sets.
+//! One table, in `keys.rs`, defines all keys. A value passes through these stages: `source` finds and merges values,
+//! `settings` checks each value against its key, `cross` checks values against each other, and [`Config`] contains the
+//! typed result. An empty text unsets an optional key, so a variable can remove a value that the file sets.
 
 mod choice;
 mod consumer;
@@ -43,21 +44,21 @@ use std::path::{Path, PathBuf};
 pub struct Loaded {
     /// The configuration.
     pub config: Config,
-    /// Warnings for the log, about variables that start with `HOSTLER_` but set no key.
+    /// Warnings for the log about variables that start with `HOSTLER_` but are ignored.
     pub warnings: Vec<String>,
-    /// The file that was read. `None`: the configuration consists of variables only.
+    /// Path of the file that was read. `None`: the configuration consists of variables only.
     pub file: Option<PathBuf>,
 }
 
 /// Reads the configuration from a TOML file and from environment variables, which override the file.
 ///
 /// The file is `file`, otherwise the file named by `HOSTLER_CONFIG`, otherwise `/etc/hostler/hostler.toml`, otherwise
-/// `./hostler.toml`. `env` is [`std::env::vars_os`], as variables of other programs may not be UTF-8. Only variables of the
-/// form `HOSTLER_…__…` set keys.
+/// `./hostler.toml`. `env`: the result of [`std::env::vars_os`], because variables of other programs may not be UTF-8.
+/// Only variables of the form `HOSTLER_…__…` set keys.
 ///
 /// # Errors
-/// [`ConfigError`]: there is neither a file nor a variable that sets a key, the file cannot be read or is not TOML, or keys
-/// are faulty. All faulty keys are reported together. Every error leads to exit code 64.
+/// [`ConfigError`]: there is neither a file nor a variable that sets a key, the file cannot be read, the file is not
+/// TOML, or keys are faulty. All faulty keys are reported together. Every error leads to exit code 64.
 pub fn load(
     file: Option<&Path>,
     env: impl Iterator<Item = (impl Into<OsString>, impl Into<OsString>)>,
@@ -81,14 +82,14 @@ fn load_over(file: Option<&Path>, variables: &environment::Variables) -> Result<
     Ok(Loaded { config, warnings: variables.warnings(), file: source.file })
 }
 
-/// Returns the warnings of [`Loaded`] without loading anything: one for each variable that starts with `HOSTLER_` but is ignored.
-/// For callers that have no configuration.
+/// Returns the warnings of [`Loaded`] without loading a configuration: one for each variable that starts with
+/// `HOSTLER_` but is ignored. Used by callers that have no configuration.
 pub fn ignored_variables(env: impl Iterator<Item = (impl Into<OsString>, impl Into<OsString>)>) -> Vec<String> {
     environment::Variables::of(env).warnings()
 }
 
-/// Returns the path of the health file from the same sources as [`load`], without checking other keys. Returns the default
-/// if the file is unreadable or sets no path.
+/// Returns the path of the health file from the same sources as [`load`]. Does not check other keys. If the file is
+/// unreadable or sets no path, returns the default.
 pub fn health_file(
     file: Option<&Path>,
     env: impl Iterator<Item = (impl Into<OsString>, impl Into<OsString>)>,
@@ -242,7 +243,7 @@ mod tests {
             let error = listening(&format!("reply_channel = \"{looping}\"")).unwrap_err();
             assert!(error.to_string().contains("would come back"), "{looping}: {error}");
         }
-        // Replies have no routing key and so pass no filter. A name addresses a queue before an exchange.
+        // Replies have no routing key, so they pass no filter. A name means a queue rather than an exchange.
         let filter = "filter = { type = \"exclude\", values = [\"X\"] }\nconsumers.mails.reply_channel = \"news.done\"";
         listening(filter).unwrap_or_else(|error| panic!("{error}"));
         let queue = "reply_channel = \"news\"\nconsumers.news = { channel = \"news\", handler = \"n.wasm\" }";

@@ -2,15 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-/// Suffixes of the files written for a health file: the file itself, its lock file, and its replacement before the rename.
+/// Suffixes of the files written for a health file: the file itself, its lock file, and the temporary file that
+/// replaces it.
 const HEALTH: [&str; 3] = ["", ".lock", ".tmp"];
 
 /// Suffixes of the files of an SQLite database: the database itself, its write-ahead log, the index of the log, and its
 /// rollback journal.
 const QUEUE: [&str; 4] = ["", "-wal", "-shm", "-journal"];
 
-/// Returns a file that would be written both for the health file and for the queue. `None`: there is no conflict. Symbolic
-/// links and dots are resolved in the folders that exist.
+/// Returns the path of a file that both the health file and the queue would use. `None`: there is no conflict. Symbolic
+/// links and dots are resolved in folders that exist.
 pub(super) fn shared_file(health: &Path, queue: &Path) -> Option<PathBuf> {
     let queue: Vec<PathBuf> = QUEUE.iter().map(|ending| resolved(&with_ending(queue, ending))).collect();
     HEALTH.iter().map(|ending| resolved(&with_ending(health, ending))).find(|file| queue.contains(file))
@@ -22,7 +23,7 @@ fn with_ending(path: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
-/// Resolves a path that may not exist. Follows the symbolic links of the folders that exist.
+/// Resolves a path that may not exist. Follows symbolic links in folders that exist.
 fn resolved(path: &Path) -> PathBuf {
     if let Ok(found) = path.canonicalize() {
         return found;

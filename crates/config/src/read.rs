@@ -19,7 +19,8 @@ pub(super) trait Read: Sized {
     fn read(value: &Value) -> Result<Self, String>;
 }
 
-/// Formats a value for the text of a fault: short, on one line, without the user information of a URL.
+/// Formats a value for the text of a fault. The result is short, on one line, and without the user information of a
+/// URL.
 pub(super) fn shown(value: &Value) -> String {
     match value {
         Value::String(_, text) => quoted(text),
@@ -37,7 +38,7 @@ pub(super) fn shown(value: &Value) -> String {
     }
 }
 
-/// Quotes text for the text of a fault, with the restrictions of [`shown`].
+/// Quotes text for the text of a fault. The restrictions of [`shown`] apply.
 pub(super) fn quoted(text: &str) -> String {
     let text = match (text.find("://"), text.rfind('@')) {
         (Some(scheme), Some(at)) if scheme < at => {

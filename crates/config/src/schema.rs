@@ -6,8 +6,8 @@ use super::keys::{CONSUMER_NAME, DefaultValue, KEYS, Key, Node, child, joined, n
 use super::kind::Kind;
 use super::units::{DURATION_UNITS, SIZE_UNITS};
 
-/// Returns the JSON Schema, draft 2020-12. The schema checks the syntax of each value. The descriptions state the limits of
-/// durations and sizes, which are not checked.
+/// Returns the JSON Schema, draft 2020-12. The schema checks the syntax of each value. It does not check the limits of
+/// durations and sizes, but its descriptions state them.
 pub fn schema() -> Value {
     let mut root = table("");
     let head = json!({
@@ -120,8 +120,8 @@ fn form(kind: Kind) -> Value {
     }
 }
 
-/// Returns a regular expression for a text. `None`: any text is accepted. Every valid text matches, but not every match is
-/// valid.
+/// Returns a regular expression for a text. `None`: any text is accepted. All valid texts match, and some invalid texts
+/// also match.
 fn pattern_of(kind: Kind) -> Option<String> {
     Some(match kind {
         Kind::Duration { .. } => format!(r"^(\s*[0-9][0-9.\s]*({}))+\s*$", DURATION_UNITS.join("|")),

@@ -14,7 +14,7 @@ use super::suggest::{alike, dotted, folded, known, meant};
 /// Names that lead from the root to a key.
 type Path = Vec<String>;
 
-/// Checked values. A faulty value is absent, so checks that depend on it are skipped.
+/// Checked values. Contains no faulty values, so checks that depend on one are skipped.
 #[derive(Default)]
 pub(super) struct Settings {
     values: BTreeMap<Path, (Value, Place)>,
@@ -50,7 +50,8 @@ impl Settings {
     }
 }
 
-/// A mismatch between the table of keys and the code that uses the table. This is a bug in hostler, which tests exclude.
+/// A mismatch between the table of keys and the code that uses it. A mismatch is a bug in hostler. Tests ensure that
+/// there is none.
 pub(super) struct Mismatch {
     path: String,
     fault: String,
@@ -94,19 +95,19 @@ impl Section<'_> {
         self.settings.emptied.contains(&self.below(key))
     }
 
-    /// Returns a value. `None`: the value is faulty, or is unset and has no default.
+    /// Returns a value. `None`: the value is faulty, or it is unset and has no default.
     pub(super) fn get<T: Read>(&self, key: &str) -> Option<T> {
         self.maybe(key).ok().flatten()
     }
 
-    /// Returns a value that may be unset. Fails only if the type differs from that in the table of keys.
+    /// Returns a value that may be unset. Returns an error only if its type differs from the type in the table of keys.
     pub(super) fn maybe<T: Read>(&self, key: &str) -> Result<Option<T>, Mismatch> {
         let value = self.settings.values.get(&self.below(key));
         value.map(|(value, _)| T::read(value).map_err(|fault| self.mismatch(key, fault))).transpose()
     }
 
-    /// Returns a value that is set or has a default. Fails only if the type differs from that in the table of keys, or if
-    /// the table has no default.
+    /// Returns a value that is set or has a default. Returns an error only if its type differs from the type in the
+    /// table of keys, or if it has no default.
     pub(super) fn need<T: Read>(&self, key: &str) -> Result<T, Mismatch> {
         self.maybe(key)?.ok_or_else(|| self.mismatch(key, "has no value".to_owned()))
     }
@@ -205,7 +206,7 @@ impl Check<'_> {
         self.problems.push(Problem { key, place, fault, cure, about: None });
     }
 
-    /// Collects the names of the consumers. Reports invalid names, and names that variables could not distinguish.
+    /// Collects the names of the consumers. Reports invalid names, and names that are equal in the name of a variable.
     fn names(&mut self, consumers: &Dict) {
         let mut taken: BTreeMap<String, &str> = BTreeMap::new();
         for (name, table) in consumers.iter().filter(|(_, table)| table.as_dict().is_some()) {
@@ -241,7 +242,7 @@ impl Check<'_> {
         }
     }
 
-    /// Adds the default of a key if the key is unset. `home` is the place of its table, for a fault.
+    /// Adds the default of a key if the key is unset. `home`: place of the key's table, for the text of a fault.
     fn preset(&mut self, key: &Key, path: Path, home: Place) {
         if self.settings.set.contains(&path) {
             return;
@@ -263,7 +264,7 @@ impl Check<'_> {
         }
     }
 
-    /// Returns the name of another consumer, of which `name` may be a misspelling.
+    /// Returns the name of another consumer if `name` may be a misspelling of it.
     fn alike(&self, name: &str) -> Option<&str> {
         alike(name, self.settings.consumers.keys().map(String::as_str).filter(|other| *other != name))
     }

@@ -1,4 +1,4 @@
-//! Finds and reads the configuration file and merges the environment into it. The values are not checked yet.
+//! Finds and reads the configuration file, and merges the environment into it. Does not check values.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,10 +17,10 @@ use super::environment::{Environment, Variables};
 use super::error::{ConfigError, Place, Problem};
 use super::suggest::dotted;
 
-/// Configuration file of a system or an image. Data files are not stored in its folder.
+/// Configuration file of a system or an image. Data files are not resolved relative to its folder.
 const SYSTEM_FILE: &str = "/etc/hostler/hostler.toml";
 
-/// Paths of the file if no file is named, in order of precedence.
+/// Paths to try if no file is named, in order of precedence.
 pub const USUAL_PLACES: [&str; 2] = [SYSTEM_FILE, "./hostler.toml"];
 
 /// Maximum size of the file in bytes.
@@ -60,9 +60,9 @@ impl Source {
     }
 
     /// Resolves the path of a data file that was set at `place`. A relative path is resolved from the folder of the
-    /// configuration file, so that commands find the same data file from any directory. The path is left relative to the
-    /// working directory if a variable sets it, if there is no configuration file, or if the configuration file is
-    /// [`SYSTEM_FILE`].
+    /// configuration file, so that commands find the same data file from any directory. There are three exceptions, in
+    /// which the path remains relative to the working directory: a variable sets the path, there is no configuration
+    /// file, or the configuration file is [`SYSTEM_FILE`].
     pub(super) fn beside(&self, place: &Place, path: &Path) -> PathBuf {
         let folder = self.file.as_deref().filter(|file| *file != Path::new(SYSTEM_FILE)).and_then(Path::parent);
         match folder {
@@ -82,13 +82,14 @@ impl Source {
         }
     }
 
-    /// Returns the place of a table: its line in the file, otherwise the variable that sets a key in the table.
+    /// Returns the place of a table: its line in the file. If the file does not have the table, returns the variable
+    /// that sets a key in the table.
     pub(super) fn table(&self, path: &str, table: &Value) -> Place {
         if self.lines.contains_key(path) { self.near(path) } else { self.place(path, table) }
     }
 
-    /// Returns the place of a missing key: the line of the nearest table in the file, otherwise the file. Without a file,
-    /// returns [`Place::Environment`].
+    /// Returns the place of a missing key: the line of the nearest table in the file. If there is no such table,
+    /// returns the file. If there is no file, returns [`Place::Environment`].
     pub(super) fn near(&self, path: &str) -> Place {
         let Some(file) = &self.file else { return Place::Environment };
         let tables = std::iter::successors(Some(path), |path| path.rsplit_once('.').map(|(table, _)| table));
@@ -133,7 +134,7 @@ fn read(path: &Path, named_by: &'static str) -> Result<String, ConfigError> {
     })
 }
 
-/// Reads a file, or a pipe to which a shell writes a configuration. Waits for a pipe for at most `patience`.
+/// Reads a file, or a pipe that a shell writes a configuration to. `patience`: maximum time to wait for a pipe.
 fn text_of(path: &Path, patience: Duration) -> io::Result<String> {
     let kind = std::fs::metadata(path)?.file_type();
     if kind.is_file() || kind.is_dir() {
@@ -142,7 +143,7 @@ fn text_of(path: &Path, patience: Duration) -> io::Result<String> {
     let (sender, text) = mpsc::channel();
     let path = path.to_owned();
     let reader = thread::Builder::new().name("hostler-config".to_owned()).spawn(move || {
-        // If sending fails, nobody waits for the text any more, as the process is ending.
+        // If sending fails, the process is ending and no longer waits for the text.
         let _ = sender.send(File::open(path).and_then(text_within));
     })?;
     let text = text.recv_timeout(patience).unwrap_or_else(|_| {
@@ -151,7 +152,7 @@ fn text_of(path: &Path, patience: Duration) -> io::Result<String> {
         Err(io::Error::new(ErrorKind::TimedOut, text))
     });
     if text.is_ok() {
-        // Only one thread may exist when the process later drops its privileges.
+        // Wait for the thread to end, because only one thread may exist when the process later drops its privileges.
         let _ = reader.join();
     }
     text
@@ -168,8 +169,8 @@ fn text_within(file: File) -> io::Result<String> {
     }
 }
 
-/// Reads `host.health_file` from the variables or from the file, if the key is set to a text. Does not use figment, whose
-/// code would take much of the memory that the health check may use.
+/// Reads `host.health_file` from the variables or from the file. `None`: the key is not set, or its value is not text.
+/// Does not use figment, because its code would take much of the memory that the health check may use.
 pub(super) fn health_file(file: Option<&Path>, env: &Variables) -> Option<PathBuf> {
     let path = match env.value("host__health_file") {
         Some(path) => path.to_str()?.to_owned(),
@@ -202,7 +203,7 @@ fn lines(path: &Path, text: &str) -> Result<BTreeMap<String, usize>, ConfigError
     Ok(lines)
 }
 
-/// Guesses the language of a text that is not TOML from its first line that is neither blank nor a comment.
+/// Guesses the language of a text that is not TOML. Examines the first line that is neither blank nor a comment.
 fn other_language(text: &str) -> Option<&'static str> {
     let first = text.lines().map(str::trim_end).find(|line| !line.is_empty() && !line.trim_start().starts_with('#'))?;
     let key = first.split_once(':').filter(|(_, rest)| rest.is_empty() || rest.starts_with(' ')).map(|(key, _)| key);
@@ -217,7 +218,7 @@ fn other_language(text: &str) -> Option<&'static str> {
 fn collect_lines(table: &dyn TableLike, path: &mut Vec<String>, text: &str, lines: &mut BTreeMap<String, usize>) {
     for (name, item) in table.iter() {
         path.push(name.to_owned());
-        // Missing keys are better reported at a `[header]` than at the first mention of the table's name.
+        // Missing keys are better reported at a `[header]` than where the table's name first occurs.
         let header = item.as_table().filter(|table| !table.is_implicit()).and_then(|table| table.span());
         let span = header.or_else(|| table.key(name).and_then(|key| key.span()));
         if let Some(before) = span.and_then(|span| text.get(..span.start)) {

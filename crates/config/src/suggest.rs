@@ -2,10 +2,10 @@
 
 use super::keys::{self, KEYS, Node, names};
 
-/// Minimum similarity of a misspelling to a name, determined with actual misspellings.
+/// Minimum similarity for a text to count as a misspelling of a name. Determined with actual misspellings.
 const ALIKE: f64 = 0.85;
 
-/// Returns a name in the form of an environment variable, which distinguishes neither case nor `-` and `_`.
+/// Returns a name in the form that environment variables use, in which neither case nor `-` and `_` differ.
 pub(super) fn folded(name: &str) -> String {
     name.to_lowercase().replace('-', "_")
 }
@@ -27,8 +27,8 @@ pub fn alike<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option
     rated.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(known, _)| known)
 }
 
-/// Returns the key meant by a name that a table does not have: a key with a similar name in the table, otherwise a key with
-/// the same name elsewhere. `path` is the table, and `table` is its pattern.
+/// Returns the key that was probably meant by an unknown name: a key with a similar name in the table, otherwise a key
+/// with the same name in another table. `path`: path of the table. `table`: pattern of the table.
 pub(super) fn meant(path: &[String], table: &str, name: &str) -> Option<Vec<String>> {
     if let Some(here) = alike(name, names(table)) {
         return Some(path.iter().cloned().chain([here.to_owned()]).collect());
@@ -38,7 +38,7 @@ pub(super) fn meant(path: &[String], table: &str, name: &str) -> Option<Vec<Stri
     Some(named(elsewhere.path, consumer.map_or("NAME", String::as_str)))
 }
 
-/// Returns the key meant by a variable with too few underscores, for example `queue_driver`.
+/// Returns the key that was probably meant by a variable with too few underscores, for example `queue_driver`.
 pub(super) fn flattened(words: &str) -> Option<Vec<String>> {
     let words = folded(words).replace("__", "_");
     let matching = |path: &'static str| {
@@ -57,7 +57,7 @@ fn named(path: &str, name: &str) -> Vec<String> {
     path.split('.').map(|part| if part == "*" { name } else { part }.to_owned()).collect()
 }
 
-/// Lists the keys of a table, as the fix of a fault.
+/// Lists the keys of a table, for the fix of a fault.
 pub(super) fn known(table: &str) -> String {
     match names(table).as_slice() {
         ["*"] if matches!(keys::child(table, "*"), Node::Key(_)) => {
@@ -68,7 +68,7 @@ pub(super) fn known(table: &str) -> String {
     }
 }
 
-/// Formats a path in TOML syntax: names that are not bare keys are quoted.
+/// Formats a path in TOML syntax. Quotes names that are not bare keys.
 pub(super) fn dotted(path: &[String]) -> String {
     path.iter().fold(String::new(), |path, name| {
         let bare = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));

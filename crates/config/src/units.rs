@@ -7,7 +7,7 @@ use hostler_types::Rate;
 
 use hostler_types::duration;
 
-/// Units of a duration. humantime has more units, among them `M` for a month, which no setting needs.
+/// Units of a duration. Excludes some units of humantime, for example `M` for a month, because no setting needs them.
 pub(super) const DURATION_UNITS: [&str; 6] = ["ms", "s", "m", "min", "h", "d"];
 
 /// Units of a size: decimal, for example `kB`, and binary, for example `KiB`.

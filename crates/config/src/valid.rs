@@ -19,13 +19,13 @@ pub struct Config {
     pub queue: QueueConfig,
     /// Claim check for large messages.
     pub payload: Payload,
-    /// Consumers, sorted by name; at least one. Each has a different queue.
+    /// Consumers, sorted by name; at least one. Every consumer has its own queue.
     pub consumers: Vec<Consumer>,
     /// Settings of `hostler alarms` and `hostler clean`.
     pub alarms: Alarms,
     /// Logs, metrics and traces.
     pub telemetry: Telemetry,
-    /// The settings of `hostler dev`.
+    /// Settings of `hostler dev`.
     pub dev: Dev,
 }
 
@@ -34,13 +34,13 @@ pub struct Config {
 pub struct Host {
     /// Path of the health file.
     pub health_file: PathBuf,
-    /// Maximum duration of a drain: 1 s to 115 s, as ECS stops a container after at most 120 s.
+    /// Maximum duration of a drain: 1 s to 115 s, because ECS kills a container after at most 120 s.
     pub shutdown_grace: Duration,
     /// ECS scale-in protection.
     pub task_protection: TaskProtection,
     /// Limits on files and system calls of the process.
     pub hardening: HardeningMode,
-    /// Folder in which fetched and compiled handlers are stored across restarts. `None`: handlers are not stored.
+    /// Folder for fetched and compiled handlers, which remain across restarts. `None`: handlers are not stored.
     pub cache_dir: Option<PathBuf>,
 }
 
@@ -58,7 +58,7 @@ pub struct QueueConfig {
 /// `[queue.embedded]`: SQLite.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Embedded {
-    /// Path of the database file, with a relative path resolved as described in the table of keys.
+    /// Path of the database file. A relative path is resolved as described in the table of keys.
     pub path: PathBuf,
 }
 
@@ -69,8 +69,8 @@ pub struct Sqs {
     pub region: Option<String>,
     /// Endpoint URL of a stand-in for SQS. `None`: Amazon's own endpoint.
     pub endpoint_url: Option<String>,
-    /// Prefix of every queue and topic name; may be empty. Prefix and queue name together have at most 71 characters, so
-    /// that `-dlq.fifo` fits into the 80 characters of SQS.
+    /// Prefix of every queue and topic name. May be empty. Prefix and queue name together have at most 71 characters,
+    /// so that the name with `-dlq.fifo` has at most 80 (SQS limit).
     pub prefix: String,
     /// Treatment of queues that are missing at the start.
     pub provision: Provision,
@@ -85,14 +85,15 @@ pub struct Sqs {
 pub struct Payload {
     /// S3 bucket for large bodies. `None`: no claim check.
     pub bucket: Option<String>,
-    /// Size of body and attributes in bytes above which the body is stored in the bucket: at most 1 MiB (SQS limit).
+    /// Maximum size in bytes, body and attributes together, of a message that keeps its body: at most 1 MiB (SQS
+    /// limit). The body of a larger message is stored in the bucket.
     pub threshold: u64,
 }
 
 /// `[alarms]`: the threshold of alarms, and the destination of notices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Alarms {
-    /// Number of messages that raises an alarm for a queue without a threshold in its tags; at least 1.
+    /// Minimum number of messages for an alarm. Applies to queues without a threshold in their tags. At least 1.
     pub threshold: u64,
     /// Destination of notices. `None`: no notices are sent.
     pub webhook: Option<SecretUrl>,
@@ -101,7 +102,7 @@ pub struct Alarms {
 /// `[telemetry]`: logs, metrics and traces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Telemetry {
-    /// Format of the log lines; `None`: [`LogFormat::usual`].
+    /// Format of the log lines. `None`: the format is [`LogFormat::usual`].
     pub log: Option<LogFormat>,
     /// Destination of OTLP traces and metrics. `None`: none are sent.
     pub otlp_endpoint: Option<String>,
@@ -111,17 +112,17 @@ pub struct Telemetry {
     pub prometheus: Option<SocketAddr>,
 }
 
-/// `[dev]`: the settings of `hostler dev`, which every other command ignores.
+/// `[dev]`: settings of `hostler dev`. All other commands ignore them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dev {
-    /// The shell command that builds the handlers; `None`: they are run as they are.
+    /// Shell command that builds the handlers. `None`: handlers are run without a build.
     pub build: Option<String>,
-    /// The files and folders whose change starts a build.
+    /// Files and folders to watch. A change in one of them starts a build.
     pub watch: Vec<PathBuf>,
 }
 
 impl Config {
-    /// Converts checked settings. An error means that the table of keys does not match this code.
+    /// Converts checked settings. Returns an error if the table of keys does not match this code.
     pub(super) fn read(settings: &Settings) -> Result<Self, Mismatch> {
         let at = settings.root();
         let url = |key| at.maybe(key).map(|url: Option<Url>| url.map(|url| url.0));
