@@ -11,7 +11,7 @@ use hostler_types::Backoff;
 
 /// Maximum number of attempts per notice.
 const TRIES: u32 = 5;
-/// Pause after a failed attempt. Also limits the pause that the receiver requests.
+/// Pauses after failed attempts. Also the maximum of a pause that the receiver requests.
 const PAUSE: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 /// A channel for delivering notices to people.
@@ -20,14 +20,14 @@ pub trait Notifier: Send + Sync {
     /// Makes one attempt to deliver a notice, within a time limit.
     ///
     /// # Errors
-    /// [`Undelivered`]: the notice did not arrive, as far as is known.
+    /// [`Undelivered`]: the notifier has no confirmation that the notice arrived.
     async fn carry(&self, notice: &Notice) -> Result<(), Undelivered>;
 }
 
 /// Reason why a notice was not delivered. The text contains no secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Undelivered {
-    /// A failure that may pass, with the pause that the receiver requested, if any.
+    /// A temporary failure. Contains the pause that the receiver requested, if any.
     #[error("{0}")]
     Passing(String, Option<Duration>),
     /// A failure that needs a person's intervention.
@@ -35,8 +35,8 @@ pub enum Undelivered {
     Lasting(String),
 }
 
-/// Delivers a notice in up to five attempts. The pauses grow from 1 s to 8 s, or are up to 60 s each if the receiver
-/// requests a pause. Cancelling `stop` ends a pause and returns the error.
+/// Delivers a notice in up to five attempts. The pauses grow from 1 s to 8 s. A receiver may request pauses of up to 60
+/// s each. If `stop` is cancelled during a pause, returns the error.
 ///
 /// # Errors
 /// The error of the last attempt.

@@ -4,9 +4,10 @@ use serde_json::{Value, json};
 
 /// Maximum length of a Slack header in characters (Slack limit: 150).
 const SLACK_HEADER: usize = 150;
-/// Maximum length of a Slack section in characters (Slack limit: 3,000, less a reserve for line ends).
+/// Maximum length of a Slack section in characters. The Slack limit is 3,000, less a reserve for line ends.
 const SLACK_SECTION: usize = 2900;
-/// Maximum number of sections with lines in one message (Slack limit: 50 blocks). Further lines are only counted.
+/// Maximum number of sections with lines in one message (Slack limit: 50 blocks). The notice states only the number of
+/// further lines.
 const SLACK_SECTIONS: usize = 10;
 
 /// Format of a webhook's payload.
@@ -52,7 +53,7 @@ impl Notice {
     }
 }
 
-/// Joins lines into sections of limited length. Lines beyond the last section are only counted.
+/// Joins lines into sections of limited length. If there are too many lines, states the number of the remaining ones.
 fn sections(lines: &[String]) -> Vec<String> {
     let mut sections: Vec<String> = Vec::new();
     for (n, line) in lines.iter().enumerate() {

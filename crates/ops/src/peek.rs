@@ -19,7 +19,7 @@ pub struct Look {
     pub conditions: Vec<Condition>,
     /// Maximum number of messages to show.
     pub max: u64,
-    /// Time when the operation began, by our clock. Ages are computed for this time.
+    /// Start time of the operation, by our clock. Ages are relative to this time.
     pub began: SystemTime,
 }
 
@@ -28,7 +28,8 @@ pub struct Look {
 pub struct Looked {
     /// Reason why the operation ended.
     pub ended: Ended,
-    /// Number of messages in the queue that could not be read, by the service's count. Zero if the operation ended early.
+    /// Number of messages in the queue that could not be read, according to the service's count. Zero if the operation
+    /// ended early.
     pub unseen: u64,
     /// Groups of an ordered queue that may have more messages than the service returned.
     pub unfinished: Vec<String>,
@@ -43,10 +44,11 @@ impl Looked {
 
 /// Shows each message that meets the conditions.
 ///
-/// Some services (SQS) show messages only to a receiver. From these services, messages are received, leased until all have
-/// been read, and then given back. This counts as a receive of each message. Messages that are delayed or leased by others
-/// are not shown. Of each group of an ordered queue, at most ten messages are shown, as SQS returns no more while these ten
-/// are leased. Cancelling `stop` ends the receives; received messages are given back.
+/// Some services, for example SQS, show messages only to a receiver. There, messages are received, kept leased until
+/// all have been read, and then given back, which counts as a receive of each message. Messages that are delayed or
+/// leased by others are not shown. At most ten messages of each group of an ordered queue are shown, because SQS
+/// returns no more while these ten are leased. If `stop` is cancelled, receiving ends, and received messages are given
+/// back.
 ///
 /// # Errors
 /// [`QueueError`]: the queue cannot be opened. Later errors are in [`Ended`].

@@ -1,4 +1,4 @@
-//! Receives messages for a person or a script, hands each out, and then removes it or gives it back.
+//! Receives messages for a person or a script. Hands out each message, and then removes it or gives it back.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -15,20 +15,21 @@ use hostler_queue::{Admin, Delivery, Queue, QueueError, Receipt, Receive, Settle
 use hostler_types::channel::Channel;
 use hostler_types::message::Message;
 
-/// Maximum wait of one call. A signal cannot end the wait of a call on SQS.
+/// Maximum wait of one receive call. On SQS, a signal cannot end the wait of a call.
 const CALL: Duration = Duration::from_secs(5);
 
-/// Wait for further messages after the first. On SQS, the wait is one second instead, in which SQS queries all of its servers.
+/// Wait for further messages after the first one. On SQS, this wait is one second, so that SQS queries all of its
+/// servers.
 const MORE: Duration = Duration::from_millis(100);
 
 /// Accepts the received messages.
 #[async_trait]
 pub trait Outlet: Send {
-    /// Hands out one message with its body. `attempt` is the number of this receive of the message. `Ok` means that the
-    /// message has arrived and may be removed. Dropping the future withdraws the message.
+    /// Hands out one message with its body. `attempt`: number of receives of the message. `Ok` means that the message
+    /// has arrived and may be removed. Dropping the future withdraws the message.
     ///
     /// # Errors
-    /// The message has not arrived, and the outlet accepts no further messages.
+    /// The message did not arrive, and the outlet accepts no further messages.
     async fn put(&mut self, message: &Arc<Message>, attempt: u32) -> io::Result<()>;
 }
 
@@ -37,9 +38,9 @@ pub trait Outlet: Send {
 pub struct ReceiveRequest {
     /// Queue from which messages are received.
     pub from: Channel,
-    /// Removes messages after they were handed out. If unset, all messages are given back at the end.
+    /// Set to remove messages after they were handed out. If unset, all messages are given back at the end.
     pub ack: bool,
-    /// Maximum number of messages to hand out. Limited to [`MAX_HELD`] if messages are given back.
+    /// Maximum number of messages to hand out. If messages are given back, also limited to [`MAX_HELD`].
     pub max: u64,
     /// Maximum wait for the first message.
     pub wait: Duration,
@@ -52,11 +53,11 @@ pub struct ReceiveReport {
     pub handed_out: u64,
     /// Number of messages that were handed out and then removed from the queue.
     pub removed: u64,
-    /// Messages that were handed out but could not be removed: ids with the reasons.
+    /// Messages that were handed out but could not be removed: the reason by message id.
     pub unremoved: HashMap<String, String>,
     /// Number of messages given back, including messages that were handed out.
     pub given_back: u64,
-    /// Messages that were not handed out because their bodies could not be loaded: ids with the reasons.
+    /// Messages that were not handed out because their bodies could not be loaded: id and reason of each.
     pub unread: Vec<(String, String)>,
 }
 
@@ -75,9 +76,9 @@ pub enum ReceiveEnd {
 
 /// Receives messages and hands them out one by one.
 ///
-/// With [`ReceiveRequest::ack`], each batch is removed after all its messages were handed out, so no message is lost if the
-/// process ends at any point. Without it, messages remain leased until the end and are then given back. If `stop` is
-/// cancelled, the message that is being handed out is withdrawn and given back.
+/// With [`ReceiveRequest::ack`], each batch is removed only after all its messages were handed out. Therefore, no
+/// message is lost if the process ends at any point. Without `ack`, messages remain leased until the end and are then
+/// given back. If `stop` is cancelled, the message that is being handed out is withdrawn and given back.
 ///
 /// # Errors
 /// [`QueueError`]: the queue cannot be opened. Later errors are in [`ReceiveEnd`].
@@ -111,7 +112,8 @@ struct Run<'a> {
     outlet: &'a mut dyn Outlet,
     /// Messages to give back at the end, with their ids.
     held: Vec<(String, Receipt)>,
-    /// Ids of all messages in `held`, so that a message whose lease has ended is not handed out twice.
+    /// Ids of all messages in `held`. If the lease of such a message ends, it may be received again, but it is not
+    /// handed out twice.
     known: HashSet<String>,
     received: ReceiveReport,
 }
@@ -157,7 +159,7 @@ impl Run<'_> {
         }
     }
 
-    /// Hands out a batch and removes the messages that have arrived. Returns `Some` if this ends the request.
+    /// Hands out a batch, and removes the messages that have arrived. Returns `Some` if the request has ended.
     async fn hand_out(&mut self, batch: Vec<Delivery>) -> Option<ReceiveEnd> {
         let elsewhere = batch.iter().filter(|delivery| delivery.message.claim.is_some());
         let elsewhere = elsewhere.map(|delivery| Arc::clone(&delivery.message)).collect();
@@ -195,7 +197,8 @@ impl Run<'_> {
         end
     }
 
-    /// Returns the message with its body. `Err`: the message must not be handed out; contains the end of the request, if any.
+    /// Returns the message with its body. `Err`: the message must not be handed out. Contains the end of the request,
+    /// if the request has ended.
     fn readable(
         &mut self,
         message: &Arc<Message>,
@@ -210,13 +213,13 @@ impl Run<'_> {
             Some(Ok(loaded)) => Ok(loaded),
             Some(Err(reason)) => {
                 self.received.unread.push((message.id.clone(), reason));
-                // In an ordered queue, no later message of the group may be removed before this message.
+                // In an ordered queue, later messages of the group must not be removed before this message.
                 Err(self.queue.is_ordered().then_some(ReceiveEnd::Done))
             }
         }
     }
 
-    /// Hands out one message, and meanwhile extends all leases, as the reader may be slow.
+    /// Hands out one message. Meanwhile extends all leases, because the reader may be slow.
     async fn put(
         &mut self,
         message: &Arc<Message>,
@@ -262,7 +265,8 @@ impl Run<'_> {
         }
     }
 
-    /// Gives back the messages in `held`. A message whose lease has ended is already visible in the queue.
+    /// Gives back the messages in `held`. If the lease of a message has ended, the message is already visible in the
+    /// queue.
     async fn give_back(&mut self) {
         let held = std::mem::take(&mut self.held).into_iter();
         let back: Vec<_> = held.map(|(id, receipt)| (id, Settlement::GiveBack(receipt, Duration::ZERO))).collect();

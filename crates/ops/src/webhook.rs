@@ -76,8 +76,8 @@ async fn judge(answer: Response) -> Result<(), Undelivered> {
     Err(if passing { Undelivered::Passing(text, asked) } else { Undelivered::Lasting(text) })
 }
 
-/// Returns the receiver's reason if it consists of plain words, for example Slack's `invalid_payload`. Any other text is
-/// omitted, as it may contain the URL.
+/// Returns the receiver's reason if it consists of plain words, for example Slack's `invalid_payload`. Omits any other
+/// text, because it may contain the URL.
 async fn said(mut answer: Response) -> String {
     let chunk = answer.chunk().await.ok().flatten().unwrap_or_default();
     reason(&chunk).map_or_else(String::new, |reason| format!(": {reason}"))

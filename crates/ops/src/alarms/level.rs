@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use hostler_queue::{ManagedQueue, tag};
 
-/// Default threshold of a dead-letter queue: every dead letter needs a person's attention.
+/// Default threshold of a dead-letter queue, because every dead letter needs a person's attention.
 const DEAD_LETTER_THRESHOLD: u64 = 1;
 
 /// The message count of a queue, and the threshold of its alarm.
@@ -33,8 +33,8 @@ impl Level {
     }
 }
 
-/// Returns the level of each queue, sorted by name, with critical queues first. `threshold` applies to queues without a
-/// threshold in their tags.
+/// Returns the level of each queue, with critical queues first, then sorted by name. `threshold`: threshold of queues
+/// that have none in their tags.
 pub fn levels(queues: &[ManagedQueue], threshold: u64) -> Vec<Level> {
     let mut levels: Vec<_> = queues.iter().map(|queue| level(queue, threshold)).collect();
     levels.sort_by(|one, other| (!one.critical, &one.queue).cmp(&(!other.critical, &other.queue)));

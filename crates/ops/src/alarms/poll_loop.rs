@@ -12,7 +12,7 @@ use crate::delivery::{Notifier, deliver};
 use crate::notice::Notice;
 use hostler_queue::{Inventory, QueueError, Unread};
 
-/// Random variation of the interval: up to 10 % shorter or longer, so that many hosts do not poll at the same time.
+/// Maximum random variation of the interval, in both directions. Prevents many hosts from polling at the same time.
 const JITTER: f64 = 0.1;
 
 /// Settings of the poll loop.
@@ -40,13 +40,13 @@ pub struct Seen {
 pub enum Step<'a> {
     /// A notice was created. It is delivered if there is a notifier.
     Tells(&'a Notice),
-    /// The notice was not delivered, for this reason. Delivery is repeated after the next poll.
+    /// The notice was not delivered, for this reason. The next delivery attempt follows the next poll.
     Untold(&'a str),
     /// The poll failed, for this reason.
     Failed(&'a str),
 }
 
-/// Polls once. `threshold` is the default threshold.
+/// Polls once. `threshold`: threshold of queues that have none in their tags.
 ///
 /// # Errors
 /// [`QueueError`]: the queues cannot be listed, or none of them can be read.
@@ -66,7 +66,8 @@ pub async fn look(inventory: &dyn Inventory, threshold: u64) -> Result<Seen, Que
     Ok(Seen { levels: levels(&listing.found, threshold), unread: listing.unread })
 }
 
-/// Polls until `stop` is cancelled, and delivers a notice of the changes through the notifier. Passes each event to `step`.
+/// Polls until `stop` is cancelled. If there are changes, delivers a notice of them through the notifier. Passes each
+/// event to `step`.
 pub async fn poll_loop(
     inventory: &dyn Inventory,
     schedule: Schedule,
@@ -104,7 +105,7 @@ pub async fn poll_loop(
     }
 }
 
-/// Delivers a notice. Returns `true` if the notice was delivered or there is no notifier.
+/// Delivers a notice. Returns `true` if the notice was delivered, or if there is no notifier.
 async fn tell(
     notifier: Option<&dyn Notifier>,
     notice: &Notice,
@@ -121,7 +122,7 @@ async fn tell(
     }
 }
 
-/// Returns a randomly varied interval. `chance` is a random number from 0 to 1.
+/// Returns a randomly varied interval. `chance`: random number from 0 to 1.
 fn jittered(pause: Duration, chance: f64) -> Duration {
     pause.mul_f64(1.0 - JITTER + 2.0 * JITTER * chance)
 }
@@ -142,7 +143,7 @@ mod tests {
         assert_eq!((pause(0.0), pause(0.5), pause(1.0)), (810.0, 900.0, 990.0));
     }
 
-    /// Queues that report the next message count of the script. Stops the loop at the end of the script.
+    /// Queues that report the next message count of a script. Stops the loop at the end of the script.
     struct Script {
         depths: Mutex<Vec<Result<u64, QueueError>>>,
         stop: CancellationToken,
@@ -166,7 +167,7 @@ mod tests {
         }
     }
 
-    /// Records each notice, except when the script demands a failure.
+    /// Records each notice, unless the script contains a failure.
     struct Ear(Mutex<(Vec<String>, Vec<bool>)>);
 
     #[async_trait]
@@ -181,8 +182,8 @@ mod tests {
         }
     }
 
-    /// Returns the delivered notices for these message counts, the number of failed deliveries, and the number of failed
-    /// polls.
+    /// Polls queues with these message counts. Returns the delivered notices, the number of failed deliveries, and the
+    /// number of failed polls.
     async fn heard(depths: Vec<Result<u64, QueueError>>, deaf: Vec<bool>) -> (Vec<String>, usize, usize) {
         let stop = CancellationToken::new();
         let script = Script { depths: Mutex::new(depths), stop: stop.clone() };

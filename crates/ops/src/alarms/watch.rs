@@ -1,9 +1,9 @@
 //! Finds the changes from one poll to the next. No I/O.
 //!
 //! An alarm is reported when it begins, when the message count has doubled since the last report, when the reminder
-//! interval has passed, and when the alarm is resolved. It is resolved once the count is more than a fifth below the
-//! threshold, so that a queue that varies around its threshold is not reported at every poll. A queue that cannot be read
-//! keeps its state.
+//! interval has passed, and when the alarm is resolved. An alarm is resolved once the count is more than a fifth below
+//! the threshold. Therefore, a queue that varies around its threshold is not reported at every poll. If a queue cannot
+//! be read, its alarm does not change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,10 +11,10 @@ use std::time::Duration;
 use super::Level;
 use hostler_queue::Unread;
 
-/// Minimum growth factor of the message count since the last report for an alarm to count as worse.
+/// Minimum growth of the message count since the last report, as a factor, for an alarm to count as worse.
 const WORSE: u64 = 2;
 
-/// Number of consecutive failed polls after which the failure is reported. A single poll may fail by chance.
+/// Number of consecutive failed polls before a failure is reported, because a single poll may fail by chance.
 const BLIND: u32 = 2;
 
 /// Result of one poll.
@@ -64,7 +64,7 @@ pub enum PollHealth {
 pub struct AlarmDelta {
     /// Changes of queues.
     pub news: Vec<News>,
-    /// Queues to which access is denied now, but was not denied in the previous poll.
+    /// Queues with denied access, except those already denied in the previous poll.
     pub denied: Vec<Unread>,
     /// A change of the polls themselves.
     pub sight: Option<PollHealth>,
@@ -84,7 +84,7 @@ pub struct Watch {
     standing: BTreeMap<String, Standing>,
     denied: BTreeSet<String>,
     failures: u32,
-    /// Time of the last report of failing polls. `None`: polls are not reported as failing.
+    /// Time of the last report of failing polls. `None`: no failure has been reported since the last successful poll.
     blind_since: Option<Duration>,
 }
 
@@ -96,13 +96,13 @@ struct Standing {
 }
 
 impl Watch {
-    /// Creates a watch without alarms. `remind` is the time after which a continuing alarm is reported again.
+    /// Creates a watch without alarms. `remind`: interval between reports of a continuing alarm.
     pub fn new(remind: Duration) -> Self {
         Self { remind, standing: BTreeMap::new(), denied: BTreeSet::new(), failures: 0, blind_since: None }
     }
 
-    /// Returns the changes after a poll, and the watch to use after their delivery. If delivery fails, keep using the
-    /// present watch: the next poll then returns the changes again. `now` is the time of any monotonic clock.
+    /// Returns the changes after a poll, and the watch to use after their delivery. If the delivery fails, the caller
+    /// keeps the present watch, so that the next poll returns the changes again. `now`: time of any monotonic clock.
     #[must_use]
     pub fn after(&self, now: Duration, look: &Look<'_>) -> (AlarmDelta, Self) {
         let mut next = self.clone();
@@ -148,7 +148,7 @@ impl Watch {
         AlarmDelta { news, denied: new, sight }
     }
 
-    /// Removes and returns the resolved alarms. An alarm of a queue that no longer exists counts as resolved.
+    /// Removes and returns the resolved alarms. If a queue no longer exists, its alarm counts as resolved.
     fn resolved(&mut self, levels: &[Level], unread: &[Unread]) -> Vec<News> {
         let hidden: BTreeSet<_> = unread.iter().map(|unread| unread.name.as_str()).collect();
         let now: BTreeMap<_, _> = levels.iter().map(|level| (level.queue.as_str(), level)).collect();
@@ -166,8 +166,8 @@ impl Watch {
     }
 }
 
-/// Returns `true` if the message count is more than a fifth below the threshold. A threshold below 5 has no such margin:
-/// the alarm is resolved as soon as the count is below the threshold.
+/// Returns `true` if the message count is more than a fifth below the threshold. For a threshold below 5, returns
+/// `true` if the count is below the threshold.
 fn is_over(level: &Level) -> bool {
     level.messages < level.threshold - level.threshold / 5
 }

@@ -22,7 +22,7 @@ pub enum Class {
     NoConsumers,
     /// Younger than the judged period, or of unknown age.
     Young,
-    /// Messages are sent and received, or the queue is the dead-letter queue of a queue that is not deleted.
+    /// Messages are sent and received, or the queue is the dead-letter queue of another queue that is not deleted.
     InUse,
 }
 
@@ -48,9 +48,10 @@ pub struct Observed {
     pub messages: u64,
     /// Age of the queue, if known.
     pub age: Option<Duration>,
-    /// Use during the judged period. `None` counts as unused, as a service may have no record of an unused queue.
+    /// Use during the judged period. `None`: the service has no record. Counts as unused, because a service may record
+    /// nothing for an unused queue.
     pub used: Option<QueueUse>,
-    /// Set if the queue is the dead-letter queue of a queue that is not deleted.
+    /// Set if the queue is the dead-letter queue of another queue that is not deleted.
     pub dead_letters: bool,
     /// Set if a topic delivers to the queue.
     pub subscribed: bool,
@@ -62,7 +63,7 @@ pub fn classify(observed: &Observed, over: Duration) -> Class {
     let QueueUse { sent, received, empty_receives } = used.unwrap_or_default();
     let (sends, listens) = (sent > 0, received > 0 || empty_receives > 0);
     match (sends, listens, messages > 0) {
-        // Dead letters wait for a person, and a dead-letter queue may be unused for years.
+        // A dead-letter queue may be unused for years, and its messages wait for a person.
         _ if dead_letters => match (sends || listens, messages > 0) {
             (false, true) if age >= Some(over) => Class::InactiveWithMessages,
             _ => Class::InUse,

@@ -1,5 +1,5 @@
-//! Cleaning: finds unused resources and deletes them. Considers only resources that hostler owns by their tags, and judges
-//! their use by the service's records.
+//! Cleaning: finds unused resources and deletes them. Considers only resources that hostler owns, according to their
+//! tags. Judges their use by the service's records.
 //!
 //! | file | job | I/O |
 //! |---|---|---|
@@ -8,8 +8,8 @@
 //! | `removal` | deletes the resources that two surveys agree on | deletes |
 //! | `report` | creates reports for people and programs | none |
 //!
-//! A queue is not deleted if the config names it, if its tags do not mark it as hostler's, if it contains a message, if a
-//! topic delivers to it, or if it is the dead-letter queue of a queue that is not deleted.
+//! A queue is kept if the config names it, if its tags do not mark it as hostler's, if it contains a message, if a
+//! topic delivers to it, or if it is the dead-letter queue of a queue that is kept.
 
 mod class;
 mod removal;
@@ -44,9 +44,9 @@ impl Windows {
 impl Default for Windows {
     /// Returns 35 days for queues, one day for topics, and 90 days for bodies.
     ///
-    /// 35 days exceed the interval of a monthly job. The 90 days follow from the retention of messages, 14 days at most.
-    /// Each copy of a message by hostler renews its body. Each move by the service restarts the retention without renewing
-    /// the body. 90 days cover five moves by the service.
+    /// 35 days exceed the interval of a monthly job. The 90 days for bodies follow from the maximum retention of
+    /// messages, 14 days. If hostler copies a message, it renews the body. If the service moves a message, the
+    /// retention restarts, but the body is not renewed. 90 days are enough for five moves by the service.
     fn default() -> Self {
         Self { queues: DAY * 35, topics: DAY, bodies: DAY * 90 }
     }

@@ -26,8 +26,8 @@ impl Agreed {
     }
 }
 
-/// Returns the resources that both surveys found deletable. Contains no queues if one of the surveys found no usage record
-/// at all.
+/// Returns the resources that both surveys found deletable. If one of the surveys found no usage record at all, the
+/// result contains no queues.
 pub fn agreed(first: &Survey, second: &Survey) -> Agreed {
     let record = first.has_record() && second.has_record();
     let may_go = |survey: &Survey| -> BTreeSet<String> {
@@ -38,7 +38,7 @@ pub fn agreed(first: &Survey, second: &Survey) -> Agreed {
         survey.bodies.iter().flat_map(|stored| stored.bodies.iter().cloned()).collect()
     };
     let mut queues: Vec<_> = may_go(first).intersection(&may_go(second)).cloned().collect();
-    // Dead-letter queues come last, as a dead-letter queue is kept while another queue redrives to it.
+    // Dead-letter queues come last, because a dead-letter queue is kept while another queue redrives to it.
     queues.sort_by_key(|name| name.trim_end_matches(".fifo").ends_with("-dlq"));
     Agreed { queues, bodies: bodies(first).intersection(&bodies(second)).cloned().collect() }
 }
@@ -56,8 +56,8 @@ pub struct Done {
     pub bodies: usize,
 }
 
-/// Deletes the resources one after the other, until `stop` is cancelled. After a failed queue, continues with the next
-/// queue. After a failed call for bodies, returns.
+/// Deletes the resources one after the other, until `stop` is cancelled. If the deletion of a queue fails, continues
+/// with the next queue. If a call for bodies fails, returns.
 pub async fn remove(inventory: &dyn Disposal, agreed: &Agreed, stop: &CancellationToken) -> Done {
     let mut done = Done::default();
     for name in &agreed.queues {
@@ -97,7 +97,8 @@ mod tests {
     use crate::clean::Class;
     use hostler_queue::{Inventory, Listing, ManagedQueue, ManagedTopic, QueueError, QueueUse, StoredBodies};
 
-    /// Deletes names that begin with `go`, keeps names that begin with `keep`, and fails for all other names and for bodies.
+    /// Deletes names that begin with `go`, and keeps names that begin with `keep`. Fails for all other names and for
+    /// bodies.
     struct Scripted;
 
     #[async_trait]

@@ -9,7 +9,7 @@ use super::removal::Done;
 use super::survey::{QueueFinding, Survey, TopicFinding};
 use crate::notice::Notice;
 
-/// Returns the full report for programs. `done` is the result of the deletion; `None`: the run only reports.
+/// Returns the full report for programs. `done`: result of the deletion. If `None`, the run only reports.
 pub fn document(survey: &Survey, done: Option<&Done>) -> Value {
     let fate = |name: &str, pairs: &[(String, String)]| {
         pairs.iter().find(|(kept, _)| kept == name).map(|(_, reason)| reason.clone())
@@ -42,7 +42,7 @@ pub fn document(survey: &Survey, done: Option<&Done>) -> Value {
     })
 }
 
-/// Returns the notice, with a line per problem and the full report for programs.
+/// Returns the notice, with one line per problem and the full report for programs.
 pub fn notice(survey: &Survey, done: Option<&Done>, at: SystemTime) -> Notice {
     let summary = summary(survey, done);
     let mut document = document(survey, done);

@@ -9,10 +9,10 @@ use super::Windows;
 use super::class::{Class, Observed, classify};
 use hostler_queue::{Disposal, Listing, ManagedQueue, ManagedTopic, QueueError, QueueUse, StoredBodies, Unread, tag};
 
-/// Maximum number of stored bodies in one survey. The next run finds further bodies.
+/// Maximum number of stored bodies in one survey. The next run finds the remaining bodies.
 const MAX_BODIES: usize = 100_000;
 
-/// Queues and exchanges that the config names, by their names in channels. None of them is deleted.
+/// Queues and exchanges in the config, by their names in channels. None of them is deleted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Named {
     /// Queues, including dead-letter queues.
@@ -32,7 +32,7 @@ pub struct QueueFinding {
     pub named_by_config: bool,
     /// Present number of messages.
     pub messages: u64,
-    /// Set if a topic delivers to the queue. `None`: the subscriptions cannot be listed.
+    /// `true` if a topic delivers to the queue. `None`: the subscriptions cannot be listed.
     pub subscribed: Option<bool>,
     /// Use of the queue. `None`: the service has no record.
     #[serde(flatten, serialize_with = "use_or_nulls")]
@@ -44,7 +44,7 @@ pub struct QueueFinding {
 }
 
 impl QueueFinding {
-    /// Returns `true` if the queue may be deleted, provided that another survey agrees.
+    /// Returns `true` if this survey permits the deletion of the queue. A second survey must agree.
     pub fn may_go(&self) -> bool {
         self.class == Class::Deletable && !self.named_by_config && self.subscribed == Some(false)
     }
@@ -70,23 +70,23 @@ pub struct Survey {
     pub queues: Vec<QueueFinding>,
     /// All topics that hostler owns.
     pub topics: Vec<TopicFinding>,
-    /// Stored bodies that exceed the age in [`Windows::bodies`]. `None`: no bodies are stored outside of messages, or they
-    /// cannot be listed.
+    /// Stored bodies older than [`Windows::bodies`]. `None`: no bodies are stored outside of messages, or they cannot
+    /// be listed.
     pub bodies: Option<StoredBodies>,
     /// Resources that could not be read.
     pub unread: Vec<Unread>,
 }
 
 impl Survey {
-    /// Returns `true` if the service has a usage record of at least one queue. Without any record, the service may record
-    /// nothing, and the use of the queues is unknown.
+    /// Returns `true` if the service has a usage record of at least one queue. If it has none, it may not record any
+    /// use, so the use of the queues is unknown.
     pub fn has_record(&self) -> bool {
         self.queues.iter().any(|finding| finding.used.is_some())
     }
 }
 
-/// Surveys all resources once. Subscriptions, topics and bodies that cannot be listed are reported in [`Survey::unread`].
-/// If the subscriptions cannot be listed, no queue may be deleted.
+/// Surveys all resources once. If subscriptions, topics or bodies cannot be listed, [`Survey::unread`] reports this. If
+/// the subscriptions cannot be listed, no queue may be deleted.
 ///
 /// # Errors
 /// [`QueueError`]: the queues cannot be listed, or their usage records cannot be read.
@@ -144,7 +144,7 @@ struct Seen<'a> {
     unread: &'a [Unread],
     /// Use of each queue, in the order of `held`.
     used: &'a [Option<QueueUse>],
-    /// Names of the queues to which a topic delivers. `None`: the subscriptions cannot be listed.
+    /// Names of the queues that topics deliver to. `None`: the subscriptions cannot be listed.
     subscribed: Option<BTreeSet<String>>,
 }
 
@@ -162,7 +162,7 @@ fn queue_findings(seen: &Seen<'_>, windows: &Windows, named: &Named, now: System
     };
     let alone: Vec<_> =
         held.iter().enumerate().map(|(n, queue)| classify(&observed(n, queue, false), windows.queues)).collect();
-    // A queue is kept unless it is known to be deletable. If a queue could not be read, only its name is known.
+    // A queue is kept unless it is known to be deletable. For a queue that could not be read, only its name is known.
     let stays = held.iter().zip(&alone).filter(|(queue, class)| {
         **class != Class::Deletable || named.queues.contains(&queue.queue) || subscribed(queue) != Some(false)
     });
@@ -185,7 +185,8 @@ fn queue_findings(seen: &Seen<'_>, windows: &Windows, named: &Named, now: System
     held.iter().enumerate().map(finding).collect()
 }
 
-/// Returns the name on the service of the queue whose dead letters go to this queue, by hostler's naming scheme.
+/// Returns the name of the source queue, on the service, of a dead-letter queue. Derives it from hostler's naming
+/// scheme. `None`: the name is not that of a dead-letter queue.
 fn source(name: &str) -> Option<String> {
     let (name, suffix) = match name.strip_suffix(".fifo") {
         Some(name) => (name, ".fifo"),
@@ -194,7 +195,7 @@ fn source(name: &str) -> Option<String> {
     name.strip_suffix("-dlq").filter(|source| !source.is_empty()).map(|source| format!("{source}{suffix}"))
 }
 
-/// Serializes the counts under their names, or nulls if there is no record.
+/// Serializes the counts under their names. If there is no record, serializes nulls.
 fn use_or_nulls<S: serde::Serializer>(used: &Option<QueueUse>, serializer: S) -> Result<S::Ok, S::Error> {
     use serde::ser::SerializeMap as _;
     let mut map = serializer.serialize_map(Some(3))?;

@@ -1,4 +1,4 @@
-//! Settles and extends in batches, and loads bodies, in parallel calls. Settlements are retried.
+//! Settles messages and extends leases in batches, and loads bodies, in parallel calls. Retries settlements.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,12 +20,12 @@ pub(in super::super) const TRIES: u32 = 5;
 /// Pause before the next attempt.
 const REST: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_millis(3200));
 
-/// Waits before the next attempt. `tries` is the number of attempts so far.
+/// Waits before the next attempt. `tries`: number of attempts so far.
 pub(in super::super) async fn back_off(tries: u32) {
     sleep(REST.ceiling(tries.saturating_sub(1))).await;
 }
 
-/// Carries out settlements. Returns each result with the message's id, in any order.
+/// Carries out settlements. Returns each result with the id of its message, in any order.
 pub(in super::super) async fn settle(
     queue: &Arc<dyn Queue>,
     settlements: Vec<(String, Settlement)>,
@@ -57,7 +57,7 @@ async fn settle_batch(
     answers
 }
 
-/// Extends leases so that they end `by` from now. Returns the ids of the messages whose leases were extended.
+/// Extends leases to last `by` from now. Returns the ids of the messages with extended leases.
 pub(in super::super) async fn extend(
     queue: &Arc<dyn Queue>,
     leases: Vec<(String, LeaseHandle)>,
@@ -71,7 +71,7 @@ pub(in super::super) async fn extend(
     .await
 }
 
-/// Loads the bodies of messages in parallel, each within the time `within`. Returns the results by message id.
+/// Loads the bodies of messages in parallel. `within`: time limit for each body. Returns the results by message id.
 pub(in super::super) async fn load(
     queue: &Arc<dyn Queue>,
     messages: Vec<Arc<Message>>,
@@ -88,7 +88,7 @@ pub(in super::super) async fn load(
     loads.join_all().await.into_iter().collect()
 }
 
-/// Makes calls for all items, with as many items per call as the queue accepts.
+/// Makes calls for all items. Each call has as many items as the queue accepts.
 async fn in_batches<T, R, F>(
     queue: &Arc<dyn Queue>,
     items: Vec<T>,

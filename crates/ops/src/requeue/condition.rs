@@ -24,7 +24,7 @@ pub enum Condition {
     Older(Duration),
     /// `younger:DURATION`: the message's age is below this duration.
     Younger(Duration),
-    /// `id=ID`: the message's id, or its id before its first move, is in this set.
+    /// `id=ID`: this set contains the message's id, or the id that the message had before its first move.
     Id(BTreeSet<String>),
     /// `body~TEXT`: the body contains this text.
     Body(String),
@@ -38,7 +38,7 @@ pub enum InvalidCondition {
         "`{0}` is not a valid filter: write attr:NAME=VALUE, reason~TEXT, older:DURATION, younger:DURATION, id=ID or body~TEXT"
     )]
     Form(String),
-    /// The text has one of the forms, but no value to compare with.
+    /// The text has a valid form, but no value for the comparison.
     #[error("`{0}` has nothing to compare with: write {1}")]
     Empty(String, &'static str),
     /// The text has an invalid duration.
@@ -80,8 +80,8 @@ impl FromStr for Condition {
 }
 
 impl Condition {
-    /// Returns `true` if the message meets the condition at the time `now`. The body must be loaded if [`Self::needs_body`]
-    /// returns `true`.
+    /// Returns `true` if the message meets the condition at the time `now`. If [`Self::needs_body`] returns `true`, the
+    /// caller must have loaded the body.
     pub fn holds(&self, message: &Message, now: SystemTime) -> bool {
         let text = |name: &str| message.attributes.get(name).and_then(AttributeValue::as_text);
         match self {

@@ -1,27 +1,29 @@
-//! Creates the copy of a message to move, and interprets the answer to sending the copy.
+//! Creates the copy of a message to move. Interprets the queue's answer to that copy.
 
 use hostler_queue::{ATTEMPTS_ATTRIBUTE, ORIGINAL_ID_ATTRIBUTE, QueueError, SendError, Sent};
 use hostler_types::channel::Channel;
 use hostler_types::message::{AttributeValue, Attributes, Invalid, MAX_ATTRIBUTES, Message, Outgoing};
 
-/// Additions to a copy. An addition is dropped if the target does not accept it.
+/// Additions to a copy. If the target does not accept an addition, it is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Extras {
-    /// Dedupe key, by which the queue drops a copy that is sent twice within a short time.
+    /// Dedupe key. If a copy is sent twice within a short time, the queue drops the second one.
     pub(super) key: bool,
     /// Attribute with the original id.
     pub(super) id: bool,
 }
 
-/// Returns the copy of a message from the queue `source`, with body or claim, attributes, group and routing key.
+/// Returns the copy of a message from the queue `source`. The copy has the message's body or claim, its attributes, its
+/// group and its routing key.
 pub(super) fn outgoing(message: &Message, source: &Channel, extras: Extras) -> Outgoing {
     Outgoing {
         body: message.body.to_vec(),
         attributes: if extras.id { attributes(message) } else { message.attributes.clone() },
         routing_key: message.routing_key.clone(),
         group: message.group.clone(),
-        // Unique for one dead-lettering in one queue: a message that fails again has another id, and copies of a published
-        // message share an id. At most 128 characters (SQS limit): a name of 75 and a UUID.
+        // The key is unique for one dead-lettering in one queue. A message that fails again has another id, and copies
+        // of a published message share an id. The key has at most 128 characters (SQS limit): a name of up to 75
+        // characters and a UUID.
         dedupe: extras.key.then(|| format!("requeue:{}:{}", source.queue(), message.id)),
         claim: message.claim.clone(),
         trace: message.trace.clone(),
@@ -29,8 +31,9 @@ pub(super) fn outgoing(message: &Message, source: &Channel, extras: Extras) -> O
     }
 }
 
-/// Returns the attributes with the id that the message had before its first move. Preserves the attributes of the
-/// dead-lettering, except the number of attempts, which restarts anyway and is dropped if there is no room.
+/// Returns the message's attributes, plus the id that it had before its first move. Keeps the attributes that describe
+/// the dead-lettering. If there is no room, the number of attempts is dropped, because attempts are counted anew
+/// anyway.
 fn attributes(message: &Message) -> Attributes {
     let mut attributes = message.attributes.clone();
     if attributes.contains_key(ORIGINAL_ID_ATTRIBUTE) {
@@ -45,7 +48,7 @@ fn attributes(message: &Message) -> Attributes {
 /// Next step after an answer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Remove the original: the target has the copy, from this or an earlier attempt.
+    /// Remove the original, because the target has the copy, from this or an earlier attempt.
     Ack,
     /// Send the copy again immediately, with only these additions.
     Again(Extras),
@@ -57,7 +60,7 @@ pub(super) enum Next {
     Never(Invalid),
 }
 
-/// Returns the next step after the answer to a copy with these additions.
+/// Returns the next step. `answer`: the queue's answer to the copy. `extras`: additions of the copy.
 pub(super) fn after(answer: Result<Sent, SendError>, extras: Extras) -> Next {
     match answer {
         Ok(_) => Next::Ack,
@@ -88,7 +91,7 @@ mod tests {
         AttributeValue::Text(text.to_owned())
     }
 
-    /// Returns a message with the attributes of a dead-lettering and `own` further attributes.
+    /// Returns a message with the attributes of a dead-lettering, and with `own` further attributes.
     fn message(own: usize) -> Message {
         let story = [(REASON_ATTRIBUTE, "why"), (SOURCE_ATTRIBUTE, "orders"), (ATTEMPTS_ATTRIBUTE, "3")];
         let story = story.map(|(name, value)| (name.to_owned(), text(value)));

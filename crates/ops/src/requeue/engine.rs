@@ -1,4 +1,4 @@
-//! The loop: receives, sorts, sends and removes messages, and finally releases the unmoved messages.
+//! The loop: receives, sorts, sends and removes messages. Finally releases the unmoved messages.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -18,18 +18,18 @@ use hostler_types::Bucket;
 use hostler_types::channel::Channel;
 use hostler_types::message::{Message, Outgoing};
 
-/// Maximum wait of a receive, long enough for SQS to query all of its servers.
+/// Maximum wait of a receive. Long enough for SQS to query all of its servers.
 const WAIT: Duration = Duration::from_secs(1);
 
-/// Number of consecutive messages that were received before, beyond the number of held messages, after which the whole
-/// queue counts as inspected.
+/// The whole queue counts as inspected after this number of consecutive known messages, plus the number of held
+/// messages. A message is known if it was received before.
 const STALE: usize = 100;
 
-/// Moves messages. Cancelling `stop` ends the run after the present batch. Passes each event to `tell`.
+/// Moves messages. If `stop` is cancelled, ends the run after the present batch. Passes each event to `tell`.
 ///
 /// # Errors
-/// [`QueueError`]: one of the queues cannot be opened; nothing has changed. Later errors are in [`Ended`], and the report
-/// has the counts until then.
+/// [`QueueError`]: one of the queues cannot be opened. Nothing has changed. Later errors are in [`Ended`], and the
+/// report contains the counts up to the error.
 pub async fn run(
     broker: &dyn Admin,
     order: MoveRequest,
@@ -39,8 +39,9 @@ pub async fn run(
     start(broker, order, false, stop, tell).await.map(|(report, ended, _)| (report, ended))
 }
 
-/// Inspects each message individually, and reports messages that meet the conditions by [`Note::WouldMove`]. Nothing moves,
-/// so an unmoved message does not block the messages behind it. Also returns the groups that could not be read completely.
+/// Inspects each message by itself, and reports the messages that meet the conditions with [`Note::WouldMove`]. Nothing
+/// moves, so an unmoved message does not block later messages of its group. Also returns the groups with messages that
+/// could not be read.
 pub(in super::super) async fn look(
     broker: &dyn Admin,
     order: MoveRequest,
@@ -100,7 +101,7 @@ struct Run<'a> {
     broker: &'a dyn Admin,
     order: MoveRequest,
     queue: Arc<dyn Queue>,
-    /// Queue of the target without its exchange. `None`: messages to move are removed.
+    /// Target queue, without an exchange. `None`: messages to move are removed instead.
     target: Option<Channel>,
     stop: &'a CancellationToken,
     tell: &'a mut (dyn FnMut(Note<'_>) + Send),
@@ -112,7 +113,7 @@ struct Run<'a> {
     held: SetAside,
     /// Additions to copies that the target accepts, as far as is known.
     extras: Extras,
-    /// Ids of messages that were sent but not yet removed. If received again, they must not be sent again.
+    /// Ids of messages that were sent but not yet removed. If received again, such a message must not be sent again.
     unremoved: BTreeSet<String>,
     /// Number of consecutive messages that were received before.
     stale: usize,
@@ -167,7 +168,7 @@ impl Run<'_> {
         }
     }
 
-    /// Receives again, one by one, the groups that may be incomplete because their batch was full.
+    /// Receives each incomplete group again, one by one. A group may be incomplete if its batch was full.
     async fn look_again(&mut self, there: u64) -> Ended {
         for ids in self.groups.as_ref().map(Groups::to_receive_again).unwrap_or_default() {
             let seen = self.groups.as_ref().map_or(0, Groups::len) as u64;
@@ -188,8 +189,8 @@ impl Run<'_> {
         Ended::Done
     }
 
-    /// Returns the result at the end of the queue. If the run was stopped, an empty receive does not prove that the queue
-    /// is empty.
+    /// Returns the reason for the end after an empty receive. If the run was stopped, an empty receive does not prove
+    /// that the queue is empty.
     fn ended_well(&self) -> Ended {
         if self.stop.is_cancelled() { Ended::Stopped } else { Ended::Done }
     }
@@ -211,11 +212,11 @@ impl Run<'_> {
         self.lap = self.held.len();
     }
 
-    /// Returns the number of messages that may be received now. If the rate allows none, waits until it does, and then
-    /// returns zero.
+    /// Returns the number of messages that may be received now. If the rate permits none, waits until it permits one,
+    /// and then returns zero.
     async fn room(&mut self) -> usize {
-        // With conditions, most of a batch may not match. Without conditions, no message beyond the maximum needs to be
-        // received.
+        // If there are conditions, most messages of a batch may not match. If there are none, no message beyond the
+        // maximum needs to be received.
         let wanted = if self.order.conditions.is_empty() { self.left_to_move() } else { usize::MAX };
         let room = self.queue.limits().receive_batch.min(wanted);
         let Some(bucket) = &mut self.bucket else { return room };
@@ -248,7 +249,7 @@ impl Run<'_> {
         if self.stop.is_cancelled() {
             return received.into_iter().for_each(|delivery| self.hold(delivery));
         }
-        // A message of a known group that is received again was given back before, so `held` does not contain it.
+        // If a known message of a group is received again, it was given back before, so `held` does not contain it.
         let mut known = HashSet::new();
         if let Some(groups) = &mut self.groups {
             let ids = received.iter().map(|delivery| &delivery.message.id);
@@ -289,13 +290,14 @@ impl Run<'_> {
         }
     }
 
-    /// Loads the bodies of the messages, if the conditions read bodies that are stored outside of messages.
+    /// Loads the bodies that are stored outside of messages, if a condition reads them.
     async fn load(&mut self, wave: &[Delivery]) -> HashMap<String, Result<Arc<Message>, String>> {
         let elsewhere = wave.iter().filter(|delivery| self.sorter.needs_body() && delivery.message.claim.is_some());
         load(&self.queue, elsewhere.map(|delivery| Arc::clone(&delivery.message)).collect(), LEASE / 3).await
     }
 
-    /// Returns the message if it moves, judged by its loaded form. Otherwise holds and counts the message.
+    /// Returns the delivery if its message moves. `loaded`: the message with its body. If the message does not move,
+    /// holds and counts it.
     fn sort(&mut self, delivery: Delivery, loaded: Result<Arc<Message>, String>) -> Option<Delivery> {
         let verdict = match loaded {
             Ok(message) => self.sorter.judge(&message),
@@ -338,7 +340,7 @@ impl Run<'_> {
         self.hold(delivery);
     }
 
-    /// Sends copies of messages. Returns the messages whose copies are in the target, and holds the others.
+    /// Sends copies of messages. Returns the messages with copies in the target, and holds the others.
     async fn send(&mut self, target: &Channel, moving: Vec<Delivery>) -> Vec<Delivery> {
         let mut sent = Vec::new();
         let mut pending_moves = self.still_ours(moving).await;
@@ -357,7 +359,7 @@ impl Run<'_> {
                 match after(answer, pending_move.extras) {
                     Next::Ack => sent.push(pending_move.delivery),
                     Next::Again(extras) => {
-                        // Support for dedupe keys is a property of the target, the size is a property of the message.
+                        // Support for dedupe keys depends on the target, but the size depends on the message.
                         self.extras.key &= extras.key;
                         pending_moves.push(PendingMove { extras, ..pending_move });
                     }
@@ -378,7 +380,7 @@ impl Run<'_> {
             }
         }
         if !sent.is_empty() {
-            // Some copies were accepted, so the failed messages were at fault and not the queue.
+            // Some copies were accepted. Therefore, the failed messages are at fault, and the queue is not.
             self.trouble = None;
         }
         if let Some(bucket) = &mut self.bucket {
@@ -395,7 +397,8 @@ impl Run<'_> {
         tries < TRIES && delivery.leased_at.elapsed() < LEASE / 2
     }
 
-    /// Extends the leases that are too short for a send and a removal. Fails messages whose leases cannot be extended.
+    /// Extends the leases that are too short for a send and a removal. If a lease cannot be extended, its message
+    /// counts as failed.
     async fn still_ours(&mut self, moving: Vec<Delivery>) -> Vec<PendingMove> {
         let old = |delivery: &Delivery| delivery.leased_at.elapsed() > LEASE / 4;
         let leases = moving.iter().filter(|delivery| old(delivery));
@@ -449,8 +452,8 @@ impl Run<'_> {
         self.held.keep(&delivery.message.id, delivery.receipt, delivery.leased_at + LEASE);
     }
 
-    /// Extends the leases of held messages. A failed extension is soon repeated. A message whose lease is lost is received
-    /// again and recognized.
+    /// Extends the leases of held messages. If an extension fails, it is soon repeated. If a lease is lost, its message
+    /// is received again and recognized.
     async fn extend_held(&mut self) {
         let now = Instant::now();
         let due = self.held.due(now);

@@ -1,14 +1,14 @@
 //! The groups of an ordered queue whose messages were received. No I/O.
 //!
-//! SQS returns up to ten messages of a group in one receive, and no more of the group while some of them are leased. At
-//! most ten messages of a group can therefore be read, and fewer if other groups took part of the batch. Those groups are
-//! received again.
+//! SQS returns up to ten messages of a group in one receive, and no more of that group while some of them are leased.
+//! Therefore, at most ten messages of a group can be read. If other groups filled part of the batch, fewer are
+//! returned, so such a group is received again.
 
 use std::collections::{BTreeMap, HashSet};
 
 use hostler_queue::{DEFAULT_GROUP, Delivery};
 
-/// Maximum number of groups that are received again. Each group takes two calls.
+/// Maximum number of groups to receive again. Each group takes two calls.
 const MOST_AGAIN: usize = 100;
 
 /// The groups of the messages received so far.
@@ -23,7 +23,8 @@ pub(super) struct Groups {
 #[derive(Debug, Default)]
 struct Group {
     ids: Vec<String>,
-    /// Set if the group's last batch was full and had other groups too, so that further messages of the group may be missing.
+    /// Set if the group's last batch was full and contained other groups too. Further messages of the group may then be
+    /// missing.
     is_cut: bool,
 }
 
@@ -59,7 +60,7 @@ impl Groups {
         self.ids.len()
     }
 
-    /// Returns the groups to receive again one by one, each as the ids of its messages.
+    /// Returns the groups to receive again one by one. Each group is a list of message ids.
     pub(super) fn to_receive_again(&self) -> Vec<Vec<String>> {
         let cut = self.seen.values().filter(|group| group.is_cut && group.ids.len() < self.batch);
         cut.take(MOST_AGAIN).map(|group| group.ids.clone()).collect()
@@ -83,7 +84,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns messages with these ids, for example `g1`. The first letter of an id is the group.
+    /// Returns messages with these ids, for example `g1`. The first letter of the id is the group.
     fn batch(ids: &[&str]) -> Vec<Delivery> {
         let message = |id: &str| Message {
             id: id.into(),

@@ -2,18 +2,18 @@
 //!
 //! | file | job | I/O |
 //! |---|---|---|
-//! | `condition` | conditions on messages in the form that people write | none |
+//! | `condition` | parses and evaluates conditions on messages | none |
 //! | `sort` | decides which messages of a batch move, and in which order | none |
-//! | `copy` | creates the copy of a message, and interprets the answer to sending the copy | none |
+//! | `copy` | creates the copy of a message, and interprets the queue's answer to it | none |
 //! | `set_aside` | unmoved messages with their leases | none |
 //! | `groups` | the groups of an ordered queue whose messages were received | none |
 //! | `calls` | settles, extends and loads in parallel calls | yes |
 //! | `rehearsal` | shows the messages that a drop would remove | yes |
 //! | `engine` | the loop: receives, sorts, sends, removes | yes |
 //!
-//! A message is sent before it is removed, so no message is lost if the run ends at any point. Where the queue supports
-//! dedupe keys, the key of the copy makes a second send harmless for 5 minutes. Unmoved messages remain leased until the
-//! end of the run, so that each message is inspected once. They are then released.
+//! A message is sent before it is removed, so no message is lost if the run ends at any point. If the queue supports
+//! dedupe keys, the key of the copy makes a second send harmless for 5 minutes. Unmoved messages remain leased until
+//! the end of the run, so that each message is inspected once. Then they are released.
 
 pub(super) mod calls;
 mod condition;
@@ -39,7 +39,7 @@ use hostler_types::message::Message;
 /// Lease of messages during inspection. Processing a batch takes a small part of this time.
 pub const LEASE: Duration = Duration::from_secs(60);
 
-/// Maximum number of unmoved messages that are held. SQS allows at most 120,000 messages of a queue in flight.
+/// Maximum number of unmoved messages to hold. Below the SQS limit of 120,000 messages of a queue in flight.
 pub const MAX_HELD: usize = 100_000;
 
 /// A request to move messages.
@@ -47,7 +47,7 @@ pub const MAX_HELD: usize = 100_000;
 pub struct MoveRequest {
     /// Source queue.
     pub from: Channel,
-    /// Target: this queue alone, even if the channel has an exchange. `None`: messages are removed.
+    /// Target queue. If the channel has an exchange, the exchange is not used. `None`: messages are removed instead.
     pub to: Option<Channel>,
     /// Conditions on a message; all must hold.
     pub conditions: Vec<Condition>,
@@ -55,31 +55,31 @@ pub struct MoveRequest {
     pub max: Option<u64>,
     /// Maximum rate of sends, or of removals if there is no target.
     pub rate: Option<Rate>,
-    /// Only inspects messages. Each inspection counts as a receive.
+    /// Set to only inspect messages. Each inspection counts as a receive.
     pub dry_run: bool,
-    /// Time when the run began, by our clock; converted to the queue's clock. Ages are computed for this time.
+    /// Start time of the run. Set by our clock, then converted to the queue's clock. Ages are relative to this time.
     ///
-    /// Messages sent to `from` after this time do not move, and neither do messages that this run has moved and that were
-    /// dead-lettered again. This prevents messages that fail immediately from circulating.
+    /// Messages that were sent to `from` after this time do not move. Messages that this run has moved, and that were
+    /// then dead-lettered again, do not move either. Otherwise, a message that fails immediately could circulate.
     pub began: SystemTime,
 }
 
 /// Counts of a run, so far or at the end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Number of messages sent to the target, or removed if there is no target. In a dry run, the number of messages that
-    /// would move.
+    /// Number of messages that were sent to the target. If there is no target, the number of removed messages. In a dry
+    /// run, the number of messages that would move.
     pub moved: u64,
     /// Number of messages that did not move because they do not meet the conditions.
     pub left: u64,
     /// Number of messages that did not move because they could not be read or sent.
     pub failed: u64,
-    /// Number of moved messages that could not be removed from the source. They are in both queues, or, if there is no
-    /// target, still in the source.
+    /// Number of moved messages that could not be removed from the source. They are in both queues. If there is no
+    /// target, they are still in the source.
     pub doubled: u64,
-    /// Number of messages in the source at the start that were not inspected: beyond the maximum, delayed, leased by
-    /// others, or behind an unmoved message of their group. Includes inspected messages that did not move because they are
-    /// behind such a message. As exact as the service's count.
+    /// Number of messages that were in the source at the start but were not inspected. They exceed the maximum, are
+    /// delayed, are leased by others, or follow an unmoved message of their group. Also counts inspected messages that
+    /// did not move because they follow such a message. As exact as the service's count.
     pub not_looked_at: u64,
 }
 
@@ -88,7 +88,7 @@ pub struct Report {
 pub enum Ended {
     /// All messages were inspected, or the maximum is reached.
     Done,
-    /// The run was stopped; the batch under way was finished.
+    /// The run was stopped, after the batch in progress was finished.
     Stopped,
     /// [`MAX_HELD`] messages are held, so no more can be inspected.
     Full,

@@ -1,4 +1,4 @@
-//! Messages that were inspected and do not move. They are held, that is, kept leased until the run ends, so that they are
+//! Messages that were inspected and do not move. They are held: they remain leased until the run ends, so that they are
 //! not received again.
 
 use std::collections::HashMap;
@@ -28,8 +28,8 @@ impl SetAside {
         self.entries.len()
     }
 
-    /// Holds a message that is leased until `until`. Returns `false` if the message was already held, under a lease that
-    /// was lost.
+    /// Holds a message that is leased until `until`. Returns `false` if the message was already held. In that case, its
+    /// earlier lease was lost.
     pub(super) fn keep(&mut self, id: &str, receipt: Receipt, until: Instant) -> bool {
         self.entries.insert(id.to_owned(), Entry { receipt, until }).is_none()
     }
@@ -39,8 +39,8 @@ impl SetAside {
         self.entries.contains_key(id)
     }
 
-    /// Returns the leases to extend now: those that end within three quarters of [`LEASE`]. Checks at most six times per
-    /// [`LEASE`], and otherwise returns nothing.
+    /// Returns the leases to extend now, which are those that end within three quarters of [`LEASE`]. Checks at most
+    /// six times per [`LEASE`]. Between these checks, returns nothing.
     pub(super) fn due(&mut self, now: Instant) -> Vec<(String, LeaseHandle)> {
         if now < *self.looked_at.get_or_insert(now) + LEASE / 6 {
             return Vec::new();
@@ -68,9 +68,9 @@ impl SetAside {
     }
 }
 
-/// Returns the duration by which leases are extended in a run that has lasted for `lasted`: the same duration again. A
-/// message is thus extended only a few times, however long the run is. After a crash, no lease lasts longer than the run
-/// did, or than [`LEASE`].
+/// Returns the duration of lease extensions in a run that has lasted for `lasted`. It equals `lasted`, but is at least
+/// [`LEASE`] and at most half of `max_lease`. Therefore, each lease is extended only a few times, even in a long run.
+/// If the run crashes, no lease lasts longer than the run did, or longer than [`LEASE`] if the run was short.
 pub(super) fn extension(lasted: Duration, max_lease: Duration) -> Duration {
     lasted.max(LEASE).min(max_lease / 2)
 }

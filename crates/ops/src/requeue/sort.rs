@@ -1,4 +1,4 @@
-//! Decides which messages of a batch move, and in which order they are sent.
+//! Decides which messages of a batch move, and the order in which they are sent.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
@@ -8,8 +8,8 @@ use super::Condition;
 use hostler_queue::{Delivery, ORIGINAL_ID_ATTRIBUTE};
 use hostler_types::message::{AttributeValue, Message};
 
-/// Maximum lag of a message's timestamp behind our clock: 0.1 s in an embedded queue, and one second of rounding on SQS. A
-/// message within this lag may have been sent after the run began.
+/// Maximum lag of a message's timestamp behind our clock. The lag is 0.1 s in an embedded queue, and one second on SQS
+/// because of rounding. A message with a timestamp up to this long before the run's start may have been sent after it.
 const DRIFT: Duration = Duration::from_secs(2);
 
 /// Decision on a message.
@@ -19,9 +19,10 @@ pub(super) enum Verdict {
     Move,
     /// The message does not move, because a condition does not hold.
     Left,
-    /// The message meets the conditions but does not move, because an earlier message of its group does not.
+    /// The message meets the conditions. It does not move, because an earlier message of its group does not move.
     Behind,
-    /// The message does not move, because it was sent after the run began, or was dead-lettered again after this run moved it.
+    /// The message does not move, because it was sent after the run began, or because it was dead-lettered again after
+    /// this run moved it.
     Late,
 }
 
@@ -31,16 +32,16 @@ pub(super) struct Sorter {
     conditions: Vec<Condition>,
     began: SystemTime,
     ordered: bool,
-    /// Groups of an ordered queue with an unmoved message. No later message of these groups may move.
+    /// Groups of an ordered queue that have an unmoved message. No later message of these groups may move.
     stuck: HashSet<Option<String>>,
-    /// Hashes of the ids of moved messages. Hashes save memory, as a run may move millions of messages.
+    /// Hashes of the ids of moved messages. Hashes save memory, because a run may move millions of messages.
     moved: HashSet<u64>,
     hasher: RandomState,
 }
 
 impl Sorter {
-    /// Creates a sorter. `ordered` is set if the queue preserves the order within groups. Messages sent after `began` are
-    /// late.
+    /// Creates a sorter. `ordered`: the queue preserves the order within groups. `began`: start of the run; messages
+    /// sent later are late.
     pub(super) fn new(conditions: Vec<Condition>, began: SystemTime, ordered: bool) -> Self {
         let (stuck, moved, hasher) = (HashSet::new(), HashSet::new(), RandomState::new());
         Self { conditions, began, ordered, stuck, moved, hasher }
@@ -65,16 +66,17 @@ impl Sorter {
         verdict
     }
 
-    /// Records that a copy of a message was sent. `copy` is the id of the copy.
+    /// Records that a copy of a message was sent. `copy`: id of the copy.
     pub(super) fn moved(&mut self, message: &Message, copy: &str) {
-        // A copy has the message's original id as an attribute, unless there was no room for the attribute.
+        // A copy has the message's original id as an attribute, unless the message had no room for that attribute.
         for id in [original_id(message), copy] {
             self.moved.insert(self.hasher.hash_one(id));
         }
     }
 
-    /// Returns `true` if this run has moved the message before, and it was dead-lettered again. Copies for several queues
-    /// share their original id, so an older message with a known id is a different message.
+    /// Returns `true` if this run has already moved the message, and the message was dead-lettered again. Copies in
+    /// several queues share their original id. Therefore, a message from before the run with a known id is a different
+    /// message.
     fn came_back(&self, message: &Message) -> bool {
         let is_known = |id: &str| self.moved.contains(&self.hasher.hash_one(id));
         !self.moved.is_empty()
@@ -82,7 +84,7 @@ impl Sorter {
             && (is_known(original_id(message)) || is_known(&message.id))
     }
 
-    /// Returns `true` if an earlier message of the group does not move, so that this message must not move either.
+    /// Returns `true` if this message must not move, because an earlier message of its group does not move.
     pub(super) fn is_behind(&self, message: &Message) -> bool {
         self.ordered && self.stuck.contains(&message.group)
     }
@@ -94,8 +96,8 @@ impl Sorter {
         }
     }
 
-    /// Splits a batch into waves of messages that may share a call. For an ordered queue, a wave has one message per group,
-    /// as the first of two messages could fail alone.
+    /// Splits a batch into waves of messages that may share a call. For an ordered queue, a wave has one message per
+    /// group, because the first of two messages could fail alone.
     pub(super) fn waves(&self, batch: Vec<Delivery>) -> Vec<Vec<Delivery>> {
         if !self.ordered {
             return vec![batch];
@@ -176,7 +178,7 @@ mod tests {
         let late = Message { enqueued_at: BEGAN + Duration::from_millis(1), ..message("a1") };
         assert_eq!((sorter.judge(&late), sorter.judge(&message("a1"))), (Verdict::Late, Verdict::Move));
     }
-    /// Clocks differ, so a message that a handler fails immediately may have a timestamp before the start of the run.
+    /// Because clocks differ, a message that fails immediately may have a timestamp before the start of the run.
     #[test]
     fn what_the_run_has_moved_and_finds_again_is_late() {
         let stamp = BEGAN - Duration::from_millis(100);
@@ -193,7 +195,7 @@ mod tests {
         for one in [&back, &nameless] {
             assert_eq!(sorter.judge(one), Verdict::Late, "{one:?}");
         }
-        // A copy of the same message for another queue, which was dead-lettered before the run.
+        // Another queue's copy of the same message, which was dead-lettered before the run.
         let sibling = Message { enqueued_at: original.enqueued_at, ..back };
         assert_eq!(sorter.judge(&sibling), Verdict::Move);
         assert_eq!(sorter.judge(&Message { enqueued_at: stamp, ..message("b1") }), Verdict::Move, "never moved");
